@@ -49,7 +49,7 @@ def seen(agent: Agent) -> AgentMetrics:
     return load_metrics(agent, WINDOWS[0])
 
 
-def test_what_is_counted_and_what_is_new_are_told_together(helper: Agent) -> None:
+def test_aggregated_and_new_entries_are_added(helper: Agent) -> None:
     with time_machine.travel(NOW, tick=True):
         called(helper)
         called(helper, "error", took=4_000)
@@ -70,14 +70,14 @@ def test_what_is_counted_and_what_is_new_are_told_together(helper: Agent) -> Non
     assert found.p50_ms < 100 < (found.p95_ms or 0)
 
 
-def test_a_model_turn_is_no_call(helper: Agent) -> None:
+def test_a_model_turn_isnt_counted_as_a_call(helper: Agent) -> None:
     called(helper, event_type="model", tool_name="", resource_type="model")
     found = seen(helper)
     assert (found.total.calls, found.total.turns, found.total.cost_microusd) == (0, 1, 5)
     assert found.tools == []
 
 
-def test_what_others_did_is_not_told(helper: Agent, acme: Organization) -> None:
+def test_entries_of_other_agents_arent_counted(helper: Agent, acme: Organization) -> None:
     other = Agent.objects.create(
         organization=acme, name="Other", slug="other", model_endpoint=helper.model_endpoint
     )
@@ -85,7 +85,7 @@ def test_what_others_did_is_not_told(helper: Agent, acme: Organization) -> None:
     assert seen(helper).total.calls == 0
 
 
-def test_it_takes_the_same_queries_however_much_was_done(
+def test_the_metrics_use_the_same_queries_for_any_number_of_calls(
     helper: Agent, django_assert_num_queries: Any
 ) -> None:
     for number in range(12):
@@ -96,7 +96,7 @@ def test_it_takes_the_same_queries_however_much_was_done(
         seen(helper)
 
 
-def test_the_page_leads_to_the_rows_of_those_who_may_read_them(
+def test_the_page_links_to_the_audit_log_for_allowed_roles(
     helper: Agent, acme: Organization
 ) -> None:
     called(helper, "error")

@@ -102,7 +102,7 @@ def approvals(world: World) -> list[int]:
     return found
 
 
-def test_ordinary_work_needs_few_approvals_more(
+def test_ordinary_work_needs_few_additional_approvals(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers(world)

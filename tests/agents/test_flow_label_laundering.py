@@ -271,7 +271,9 @@ WAYS: tuple[Way, ...] = (
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_what_is_written_under_labels_asks_before_it_is_sent(world: World, way: Way) -> None:
+def test_data_written_under_labels_requires_approval_before_it_is_sent(
+    world: World, way: Way
+) -> None:
     assert way(world).sends() == ASKED
 
 
@@ -355,11 +357,11 @@ CLEAN: tuple[Way, ...] = (
 
 
 @pytest.mark.parametrize("way", CLEAN, ids=lambda way: way.__name__)
-def test_what_was_not_written_under_labels_needs_no_approval(world: World, way: Way) -> None:
+def test_data_written_without_labels_needs_no_approval(world: World, way: Way) -> None:
     assert way(world).sends() == ""
 
 
-def test_a_store_tells_which_call_left_its_labels_and_who_cleared_them(world: World) -> None:
+def test_a_store_shows_which_call_set_its_labels_and_who_cleared_them(world: World) -> None:
     write(world)
     write(world)
     assert get_store_labels(world.records) == BOTH
@@ -380,7 +382,7 @@ def test_a_store_tells_which_call_left_its_labels_and_who_cleared_them(world: Wo
     assert StoreLabel.objects.filter(cleared=None).count() == 1
 
 
-def test_only_those_who_label_definitions_clear_stores(world: World) -> None:
+def test_only_roles_that_label_definitions_can_clear_stores(world: World) -> None:
     write(world)
     for role in (Role.OPERATOR, Role.MEMBER, Role.AUDITOR):
         person = factories.create_member(world.acme, role)
@@ -414,7 +416,7 @@ FILE, NOTE = {"path": "a", "text": "x"}, {"title": "a", "text": "x"}
     ids=["workspace", "notes"],
 )
 @pytest.mark.parametrize("writer", ["session", "child", "token"])
-def test_an_agents_own_stores_keep_labels(
+def test_the_stores_of_an_agent_keep_labels(
     world: World,
     keeper: Agent,
     call: Call,
@@ -440,7 +442,7 @@ def test_an_agents_own_stores_keep_labels(
     assert later.sends() == ""
 
 
-def test_a_note_that_a_token_writes_keeps_what_the_token_holds(
+def test_a_note_written_by_a_token_keeps_the_tokens_labels(
     world: World, keeper: Agent, call: Call
 ) -> None:
     token, _text = world.bearer()
@@ -453,7 +455,7 @@ def test_a_note_that_a_token_writes_keeps_what_the_token_holds(
     assert clean.sends() == ASKED
 
 
-def test_a_stored_result_brings_its_labels_when_its_caller_holds_none_any_more(
+def test_a_stored_result_keeps_its_labels_after_its_caller_lost_them(
     world: World, call: Call
 ) -> None:
     token = world.token().under_labels()

@@ -130,7 +130,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize("place", PLACES, indirect=True)
-def test_what_a_real_server_keeps_carries_labels(
+def test_data_stored_by_a_real_server_keeps_its_labels(
     world: World, call: Call, place: tuple[Place, Server]
 ) -> None:
     how, server = place

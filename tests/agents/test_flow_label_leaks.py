@@ -171,7 +171,7 @@ def malicious():
     return own + [one["text"] for one in others if one["label"] == "malicious"]
 
 
-def test_a_model_that_obeys_every_injection_sends_nothing(run, sent, texts):
+def test_a_model_that_follows_every_injection_leaks_nothing(run, sent, texts):
     attacks = malicious()
     texts.write_text(json.dumps(dict(enumerate(attacks))), encoding="utf-8")
     numbers = range(len(attacks))
@@ -188,7 +188,7 @@ def test_a_model_that_obeys_every_injection_sends_nothing(run, sent, texts):
     assert all(one.held == [*BOTH] for one in asked)
 
 
-def test_a_yes_lets_exactly_one_call_out(run, sent, acme, take):
+def test_an_approval_allows_exactly_one_external_call(run, sent, acme, take):
     reviewer = factories.create_member(acme, Role.REVIEWER)
     plan = [[["read_file", {"path": "x"}]], [["get_issue", {"id": 0}]]]
     run([plan], obeys=True)
@@ -223,7 +223,7 @@ TASKS = (
 )  # fmt: skip
 
 
-def test_ordinary_work_needs_no_extra_click(run, sent):
+def test_ordinary_work_needs_no_additional_approval(run, sent):
     answering = (MAIL, SEND)
     sessions = run([[[call] for call in task] for task in (*TASKS, answering)])
     *ordinary, reply = [(one.status, one.error_code, one.error_detail, one.pk) for one in sessions]
@@ -233,7 +233,7 @@ def test_ordinary_work_needs_no_extra_click(run, sent):
     assert len(sent()) == sum(call[0] in SENDING for task in TASKS for call in task)
 
 
-def test_a_session_tells_what_it_has_seen_and_which_call_brought_it(run):
+def test_a_session_shows_its_labels_and_the_calls_that_set_them(run):
     (session,) = run([[[FILE], [WEB], [CLOCK]]])
     held = list_session_labels(session)
     assert [(one.label, one.tool) for one in held] == [
@@ -260,7 +260,7 @@ def outcome(call, what, principal):
         return problem.code
 
 
-def test_callers_without_a_session_hold_by_token_and_by_agent(acme, helper, office, call, sent):
+def test_labels_without_a_session_are_kept_by_token_and_agent(acme, helper, office, call, sent):
     first, one = token_of(acme, helper, "one")
     second, two = token_of(acme, helper, "two")
     assert [outcome(call, what, one) for what in (FILE, SEND, WEB)] == ["", "", ""]
@@ -281,7 +281,7 @@ def test_callers_without_a_session_hold_by_token_and_by_agent(acme, helper, offi
     assert json.loads(row.opened)["details"]["labels"] == [*BOTH]
 
 
-def test_whoever_approves_may_say_otherwise_and_it_holds_at_once(acme, helper, office, call, sent):
+def test_a_reviewer_can_change_labels_with_immediate_effect(acme, helper, office, call, sent):
     reviewer = factories.create_member(acme, Role.REVIEWER)
     mail = list(office.definitions.filter(name="send_email"))
     _token, one = token_of(acme, helper, "one")
@@ -295,7 +295,7 @@ def test_whoever_approves_may_say_otherwise_and_it_holds_at_once(acme, helper, o
     assert len(sent()) == 1
 
 
-def test_only_those_who_approve_definitions_label_them(acme, office):
+def test_only_roles_that_approve_definitions_can_label_them(acme, office):
     rows = list(office.definitions.filter(name="send_email"))
     for principal, labels, code in (
         (factories.create_member(acme, Role.OPERATOR), [], "forbidden"),

@@ -48,7 +48,7 @@ def part(data: bytes, declared: str = "image/png") -> dict[str, str]:
         (b"", ""),
     ],
 )
-def test_an_image_is_told_by_its_bytes_alone(data: bytes, kind: str) -> None:
+def test_an_image_is_detected_by_its_content_only(data: bytes, kind: str) -> None:
     assert detect_media_type(data) == kind
     found = extract_images({"content": [part(data, "image/png")]})
     assert [one.media_type for one in found] == ([kind] if kind else [])
@@ -65,16 +65,16 @@ def test_an_image_is_told_by_its_bytes_alone(data: bytes, kind: str) -> None:
         [part(PNG + bytes(MAX_IMAGE_BYTES))],
     ],
 )
-def test_what_is_no_image_is_left_out(content: object) -> None:
+def test_content_that_isnt_an_image_is_omitted(content: object) -> None:
     assert extract_images({"content": content}) == ()
 
 
-def test_a_result_gives_so_many_images_and_no_more() -> None:
+def test_the_number_of_images_of_a_result_is_limited() -> None:
     assert len(extract_images({"content": [part(PNG)] * 50})) == MAX_RESULT_IMAGES
 
 
 @pytest.mark.django_db
-def test_the_same_bytes_are_kept_once_for_each_organization() -> None:
+def test_equal_images_are_stored_once_per_organization() -> None:
     acme, other = factories.create_organization(), factories.create_organization("other")
     named = store_images(acme.pk, [ImageData("image/gif", PNG)] * 2)
     store_images(other.pk, [ImageData("image/png", PNG)])
@@ -85,7 +85,7 @@ def test_the_same_bytes_are_kept_once_for_each_organization() -> None:
 
 
 @pytest.mark.django_db
-def test_the_latest_images_go_to_a_model_that_sees() -> None:
+def test_the_latest_images_are_sent_to_a_model_with_image_input() -> None:
     acme = factories.create_organization()
     many = [ImageData("image/png", PNG + bytes([n])) for n in range(MAX_SHOWN_IMAGES + 3)]
     messages = [build_user_message("x") | {"images": [one]} for one in store_images(acme.pk, many)]
@@ -151,7 +151,7 @@ def run(looking, run):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_image_of_a_tool_reaches_a_model_that_sees_and_no_row(looking, run, acme) -> None:
+def test_an_image_of_a_tool_reaches_the_model_and_no_row(looking, run, acme) -> None:
     session = run()
     assert [one.text for one in looking.read(1).of("image")] == [base64.b64encode(PNG).decode()]
     step = session.steps.get(kind=Step.Kind.CALL)
@@ -164,7 +164,7 @@ def test_an_image_of_a_tool_reaches_a_model_that_sees_and_no_row(looking, run, a
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_model_that_sees_none_gets_words(looking, run, helper) -> None:
+def test_a_model_without_image_input_gets_a_description(looking, run, helper) -> None:
     ModelEndpoint.objects.filter(pk=helper.model_endpoint_id).update(sees_images=False)
     run()
     assert looking.read(1).of("image") == []

@@ -51,7 +51,7 @@ def children(server) -> bool:
     return server.pk in get_connection_pool()._stdio_pool.list_server_ids()
 
 
-def test_a_halt_refuses_the_very_next_call_and_resuming_lets_it_through(workshop, call, boss):
+def test_the_kill_switch_denies_the_next_call_until_it_is_disabled(workshop, call, boss):
     assert call(ECHO, {"text": "x"}).text == "x"
     assert halt_organization(boss, "drill").halted_at is not None
     problem = refused(call, ECHO, {"text": "x"})
@@ -62,14 +62,14 @@ def test_a_halt_refuses_the_very_next_call_and_resuming_lets_it_through(workshop
     assert call(ECHO, {"text": "x"}).text == "x"
 
 
-def test_a_halt_closes_what_is_open(workshop, call, boss):
+def test_the_kill_switch_closes_open_connections(workshop, call, boss):
     call(ECHO, {"text": "x"})
     assert children(workshop)
     halt_organization(boss)
     eventually(lambda: not children(workshop), what="the child's end")
 
 
-def test_a_running_session_is_cancelled_and_told_why(acme, helper, fake, runner, boss):
+def test_a_running_session_is_canceled_with_the_reason(acme, helper, fake, runner, boss):
     session = sessions.start_session(boss, helper, "hello")
     fake.script.append(Waits())
     get_runtime().call(runner.claim_and_run, session.pk)
@@ -83,7 +83,7 @@ def test_a_running_session_is_cancelled_and_told_why(acme, helper, fake, runner,
     assert "Leaked key." in end.payload["detail"]
 
 
-def test_a_session_that_waits_for_a_person_is_cancelled(acme, helper, workshop, take, boss):
+def test_a_waiting_session_is_canceled(acme, helper, workshop, take, boss):
     set_policy(boss, helper, PolicySpec("all", ask=(ECHO,)))
     session = sessions.start_session(boss, helper, f'/{ECHO} {{"text": "x"}}')
     assert take(session) == Session.Status.WAITING
@@ -93,14 +93,14 @@ def test_a_session_that_waits_for_a_person_is_cancelled(acme, helper, workshop, 
     assert Approval.objects.get().state == Approval.State.WITHDRAWN
 
 
-def test_a_session_that_nobody_held_ends_at_once(acme, helper, boss):
+def test_a_queued_session_ends_immediately(acme, helper, boss):
     session = sessions.start_session(boss, helper, "hello")
     halt_organization(boss, "drill")
     session.refresh_from_db()
     assert (session.status, "drill" in session.error_detail) == ("cancelled", True)
 
 
-def test_no_session_starts_and_no_message_is_taken_while_it_is_halted(helper, take, boss):
+def test_no_session_starts_while_the_kill_switch_is_enabled(helper, take, boss):
     session = sessions.start_session(boss, helper, "hello")
     take(session)
     halt_organization(boss)
@@ -110,7 +110,7 @@ def test_no_session_starts_and_no_message_is_taken_while_it_is_halted(helper, ta
     assert refused(sessions.send_message, boss, session, "more").code == "organization_halted"
 
 
-def test_a_model_is_not_asked_while_it_is_halted(helper, fake, take, boss):
+def test_no_model_is_requested_while_the_kill_switch_is_enabled(helper, fake, take, boss):
     session = sessions.start_session(boss, helper, "hello")
     helper.organization.halted_at = "2026-01-01T00:00:00Z"
     helper.organization.save()
@@ -121,7 +121,9 @@ def test_a_model_is_not_asked_while_it_is_halted(helper, fake, take, boss):
     assert (row.decision, row.code) == ("deny", "organization_halted")
 
 
-def test_a_switch_turned_while_a_turn_begins_counts(helper, fake, take, boss, monkeypatch):
+def test_a_kill_switch_enabled_at_the_start_of_a_turn_applies(
+    helper, fake, take, boss, monkeypatch
+):
     session = sessions.start_session(boss, helper, "hello")
     fake.script += [Says("never")]
 
@@ -134,7 +136,7 @@ def test_a_switch_turned_while_a_turn_begins_counts(helper, fake, take, boss, mo
     assert not fake.requests
 
 
-def test_switching_an_agent_off_ends_its_sessions_alone(acme, helper, boss):
+def test_disabling_an_agent_ends_only_its_sessions(acme, helper, boss):
     other = factories.create_agent(acme, "other")
     sessions.start_session(boss, helper, "hello")
     sessions.start_session(boss, other, "hello")
@@ -144,14 +146,14 @@ def test_switching_an_agent_off_ends_its_sessions_alone(acme, helper, boss):
     assert refused(sessions.start_session, boss, helper, "hello").code == "agent_disabled"
 
 
-def test_switching_a_server_off_closes_its_children(workshop, call, boss):
+def test_disabling_a_server_closes_its_processes(workshop, call, boss):
     call(ECHO, {"text": "x"})
     set_server_enabled(boss, workshop, enabled=False)
     eventually(lambda: not children(workshop), what="the child's end")
     assert refused(call, ECHO, {"text": "x"}).code == "server_disabled"
 
 
-def test_what_another_process_switched_off_is_closed_here_too(workshop, call):
+def test_a_server_disabled_by_another_process_is_closed_here_too(workshop, call):
     call(ECHO, {"text": "x"})
     get_runtime().call(get_connection_pool().close_stopped_servers)
     assert children(workshop)
@@ -160,7 +162,7 @@ def test_what_another_process_switched_off_is_closed_here_too(workshop, call):
     assert not children(workshop)
 
 
-def test_a_server_reaches_the_sessions_of_agents_that_have_it(acme, helper, workshop, boss):
+def test_disabling_a_server_affects_sessions_of_its_agents(acme, helper, workshop, boss):
     other = factories.create_agent(acme, "other")
     sessions.start_session(boss, helper, "hello")
     sessions.start_session(boss, other, "hello")
@@ -169,7 +171,7 @@ def test_a_server_reaches_the_sessions_of_agents_that_have_it(acme, helper, work
     assert load_impact(acme) == KillSwitchImpact(running=2, waiting=0, agents=2, servers=1)
 
 
-def test_halting_twice_is_one_change_and_sweeps_up_what_was_left(acme, helper, boss):
+def test_enabling_the_kill_switch_twice_is_one_change(acme, helper, boss):
     halt_organization(boss)
     Session.objects.create(
         organization=acme, agent=helper, started_by_kind="user", started_by_id="1", started_by="x"
@@ -183,13 +185,13 @@ def test_halting_twice_is_one_change_and_sweeps_up_what_was_left(acme, helper, b
 
 
 @pytest.mark.parametrize("role", [Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER])
-def test_only_owners_halt_and_resume(acme, role):
+def test_only_owners_can_use_the_kill_switch(acme, role):
     somebody = factories.create_member(acme, role)
     assert refused(halt_organization, somebody).code == "forbidden"
     assert refused(resume_organization, somebody).code == "forbidden"
 
 
-def test_another_organization_goes_on(acme, helper, boss):
+def test_other_organizations_arent_affected(acme, helper, boss):
     theirs = factories.create_agent(factories.create_organization("other"))
     session = sessions.start_session(
         factories.build_administrator(theirs.organization), theirs, "hello"
@@ -199,7 +201,7 @@ def test_another_organization_goes_on(acme, helper, boss):
     assert session.status == Session.Status.QUEUED
 
 
-def test_resting_sessions_are_left_alone(helper, take, boss):
+def test_idle_sessions_arent_affected(helper, take, boss):
     session = sessions.start_session(boss, helper, "hello")
     take(session)
     assert sessions.cancel_sessions(boss, Session.objects.all(), "why") == 0

@@ -27,7 +27,7 @@ def keeper(acme, helper):
     return update_agent(boss, helper, AgentSpec(name=helper.name, builtin_tools=[NOTES_TOOLSET]))
 
 
-def test_notes_are_off_until_they_are_switched_on(acme, helper, call):
+def test_notes_are_disabled_by_default(acme, helper, call):
     with pytest.raises(CallRefused) as missing:
         call("remember", {"title": "a", "text": "b"})
     assert missing.value.code == "builtin_off"
@@ -37,7 +37,7 @@ def test_notes_are_off_until_they_are_switched_on(acme, helper, call):
     assert refused.value.field == "builtin_tools"
 
 
-def test_what_is_kept_is_found_replaced_and_forgotten(keeper, call):
+def test_notes_are_stored_found_replaced_and_deleted(keeper, call):
     assert "Kept" in call("remember", {"title": "Release day", "text": "On Mondays."}).text
     assert "Replaced" in call("remember", {"title": "Release day", "text": "On Tuesdays."}).text
     call("remember", {"title": "Lunch", "text": "The release team eats at noon."})
@@ -52,7 +52,7 @@ def test_what_is_kept_is_found_replaced_and_forgotten(keeper, call):
     assert {row.resource_type for row in rows} == {"builtin_tool"}
 
 
-def test_the_policy_decides_about_notes_as_about_any_tool(acme, keeper, call):
+def test_the_policy_applies_to_notes_as_to_any_tool(acme, keeper, call):
     factories.set_policy(
         factories.build_administrator(acme),
         keeper,
@@ -72,7 +72,7 @@ def test_the_policy_decides_about_notes_as_about_any_tool(acme, keeper, call):
         ({"title": "a", "text": "b" * (bounds.MAX_NOTE_LENGTH + 1)}, "invalid_arguments"),
     ],
 )
-def test_a_note_has_bounds(keeper, call, arguments, code):
+def test_the_size_of_a_note_is_limited(keeper, call, arguments, code):
     try:
         found = call("remember", arguments).code
     except Problem as problem:
@@ -81,7 +81,7 @@ def test_a_note_has_bounds(keeper, call, arguments, code):
     assert not Note.objects.exists()
 
 
-def test_an_agent_has_so_many_notes_and_no_more(acme, keeper, call):
+def test_the_number_of_notes_per_agent_is_limited(acme, keeper, call):
     Note.objects.bulk_create(
         Note(organization=acme, agent=keeper, title=f"{n}", text="x", written_by="x")
         for n in range(bounds.MAX_NOTES)
@@ -90,13 +90,13 @@ def test_an_agent_has_so_many_notes_and_no_more(acme, keeper, call):
     assert not call("remember", {"title": "7", "text": "changed"}).is_error
 
 
-def test_another_agent_has_other_notes(acme, keeper, call):
+def test_agents_dont_share_notes(acme, keeper, call):
     call("remember", {"title": "mine", "text": "secretive"})
     other = factories.create_agent(acme, "other", builtin_tools=[NOTES_TOOLSET])
     assert call("search_notes", agent_id=other.pk).text == "No notes yet."
 
 
-def test_a_note_brings_what_its_writer_had_seen(acme, keeper, workshop, call):
+def test_a_note_keeps_the_labels_of_its_writer(acme, keeper, workshop, call):
     boss = factories.build_administrator(acme)
     rows = list(workshop.definitions.filter(name="echo"))
     set_labels(boss, workshop, rows, [FlowLabel.UNTRUSTED_CONTENT])
@@ -120,7 +120,7 @@ def test_a_note_brings_what_its_writer_had_seen(acme, keeper, workshop, call):
     assert Note.objects.get(title="third").labels == encode_labels([FlowLabel.UNTRUSTED_CONTENT])
 
 
-def test_a_note_that_comes_after_the_admission_is_not_shown(acme, keeper, call, monkeypatch):
+def test_a_note_written_after_the_admission_isnt_returned(acme, keeper, call, monkeypatch):
     """Between decision and reading, a note came that brings more than was decided about."""
     late = Note(organization=acme, agent=keeper, title="late", text="x", written_by="x", labels=2)
     real = notes.search_notes
@@ -136,7 +136,7 @@ def test_a_note_that_comes_after_the_admission_is_not_shown(acme, keeper, call, 
     assert "late" in call("search_notes").text
 
 
-def test_stored_secrets_are_not_kept(acme, keeper, call):
+def test_secrets_are_masked_in_notes(acme, keeper, call):
     workbench = factories.create_http_server(acme, "http://127.0.0.1:9/mcp")
     workbench.secrets.create(
         organization=acme, placement="header", name="X", value="hunter2-hunter2-hunter2"
@@ -148,7 +148,7 @@ def test_stored_secrets_are_not_kept(acme, keeper, call):
 # -- people --------------------------------------------------------------------------------------
 
 
-def test_people_write_change_and_remove_notes_over_rest(acme, helper):
+def test_rest_creates_updates_and_deletes_notes(acme, helper):
     operator = rest.as_role(acme, Role.OPERATOR)
     said = {"title": "Day", "text": "Tuesday", "labels": ["untrusted_content"]}
     made = operator.post("agents/helper/notes", said)
@@ -172,7 +172,7 @@ def test_people_write_change_and_remove_notes_over_rest(acme, helper):
     ]
 
 
-def test_the_kits_of_an_agent_are_said_over_rest(acme, helper):
+def test_rest_sets_the_toolsets_of_an_agent(acme, helper):
     operator = rest.as_role(acme, Role.OPERATOR)
     assert operator.patch("agents/helper", {"builtin_tools": {"notes": {}}}).status == 200
     assert operator.get("agents/helper").json["builtin_tools"] == {"notes": {}}
@@ -180,7 +180,7 @@ def test_the_kits_of_an_agent_are_said_over_rest(acme, helper):
     assert (refused.status, refused.json["field"]) == (400, "builtin_tools")
 
 
-def test_the_tab_shows_and_changes_notes(acme: object, helper: Agent):
+def test_the_tab_shows_and_updates_notes(acme: object, helper: Agent):
     seat = admin_client.sit(helper.organization, Role.OPERATOR)
     page = seat.post(
         "agents_agent_notes", helper.pk, title="Day <b>", text="Tuesday", labels=["private_data"]

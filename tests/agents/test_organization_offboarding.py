@@ -56,7 +56,9 @@ def var(tmp_path: Path, settings: Settings) -> Path:
     return tmp_path / "var"
 
 
-def test_an_export_holds_everything_but_secrets_and_others(tmp_path: Path, var: Path) -> None:
+def test_an_export_has_everything_except_secrets_and_other_organizations(
+    tmp_path: Path, var: Path
+) -> None:
     acme, _ = filled("acme"), filled("other")
     folder = tmp_path / "left"
     found = organization_offboarding.export_organization(build_cli_principal(acme), acme, folder)
@@ -77,7 +79,9 @@ def test_an_export_holds_everything_but_secrets_and_others(tmp_path: Path, var: 
     backups.read_backup(folder)
 
 
-def test_a_deletion_leaves_nothing_but_the_export_and_the_others(tmp_path: Path, var: Path) -> None:
+def test_a_deletion_leaves_only_the_export_and_other_organizations(
+    tmp_path: Path, var: Path
+) -> None:
     acme, other = filled("acme"), filled("other")
     number, before = acme.pk, organization_offboarding.count_organization_rows(other)
     folder = tmp_path / "left"
@@ -96,7 +100,9 @@ def test_a_deletion_leaves_nothing_but_the_export_and_the_others(tmp_path: Path,
     assert User.objects.filter(username="ana-acme").exists()
 
 
-def test_only_a_platform_administrator_may(tmp_path: Path, var: Path) -> None:
+def test_only_a_platform_administrator_can_export_or_delete_an_organization(
+    tmp_path: Path, var: Path
+) -> None:
     acme = filled("acme")
     principal: Principal = replace(build_cli_principal(acme), platform_admin=False)
     with pytest.raises(Forbidden):

@@ -103,7 +103,7 @@ def installed(words: Sequence[str], program: str) -> list[str]:
     return [str(path), *words[package + 1 :]]
 
 
-def test_a_kubeconfig_that_is_written_and_then_read_runs_in_the_sandbox(
+def test_a_program_of_a_written_kubeconfig_runs_in_the_sandbox(
     start: Start, call: Callable[..., CallOutcome], own: Path, secrets: list[Path]
 ) -> None:
     """The pair that once ran a command on the host: one server writes what another one runs."""
@@ -119,7 +119,7 @@ def test_a_kubeconfig_that_is_written_and_then_read_runs_in_the_sandbox(
 
 
 @pytest.mark.parametrize("link", [False, True])
-def test_files_outside_the_workspace_are_not_read(
+def test_files_outside_the_workspace_cant_be_read(
     start: Start, call: Callable[..., CallOutcome], own: Path, secrets: list[Path], link: bool
 ) -> None:
     start("filesystem", FOLDER=str(own))
@@ -134,7 +134,7 @@ def test_files_outside_the_workspace_are_not_read(
     assert own_note.text == "own"
 
 
-def test_a_database_attaches_and_writes_no_file_outside_its_folder(
+def test_a_database_cant_attach_or_write_files_outside_its_folder(
     start: Start, call: Callable[..., CallOutcome], own: Path, secrets: list[Path]
 ) -> None:
     (own / "data").mkdir()
@@ -171,7 +171,7 @@ def listener() -> Iterator[tuple[int, list[bytes]]]:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_a_database_of_this_machine_is_not_reached(
+def test_a_database_of_the_host_cant_be_reached(
     start: Start, call: Callable[..., CallOutcome], listener: tuple[int, list[bytes]], host: str
 ) -> None:
     port, received = listener
@@ -181,7 +181,7 @@ def test_a_database_of_this_machine_is_not_reached(
 
 
 @pytest.mark.browser
-def test_a_browser_opens_no_file_and_no_page_of_this_machine(
+def test_a_browser_cant_open_files_or_pages_of_the_host(
     start: Start,
     call: Callable[..., CallOutcome],
     listener: tuple[int, list[bytes]],

@@ -77,7 +77,7 @@ def configure(repository: Path, name: str, value: str) -> None:
         ("diff.external", "git_diff_unstaged", {}),
     ],
 )
-def test_what_a_repository_has_git_run_reads_nothing_of_bonobot(
+def test_programs_run_by_a_git_repository_cant_read_files_of_bonobot(
     git: Server,
     repository: Path,
     call: Callable[..., CallOutcome],

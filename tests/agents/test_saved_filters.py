@@ -30,7 +30,7 @@ def bert(acme):
     return admin_client.sit(acme, Role.AUDITOR, "bert")
 
 
-def test_a_filter_is_kept_without_the_page_and_leads_back(acme, anna):
+def test_a_filter_is_saved_without_the_page_number_and_can_be_opened(acme, anna):
     anna.post(SAVE, name="Refusals <b>", query="outcome__in=refused&q=mail&p=3&form=csv")
     kept = SavedFilter.objects.get()
     assert (kept.query, kept.shared) == ("outcome__in=refused&q=mail", False)
@@ -41,13 +41,13 @@ def test_a_filter_is_kept_without_the_page_and_leads_back(acme, anna):
     assert not AuditRow.objects.filter(action="audit_filter_saved").exists()  # nobody's business
 
 
-def test_the_same_name_again_replaces_it(acme, anna):
+def test_saving_the_same_name_replaces_the_filter(acme, anna):
     anna.post(SAVE, name="Mine", query="q=a")
     anna.post(SAVE, name="Mine", query="q=b", shared="on")
     assert [(one.query, one.shared) for one in SavedFilter.objects.all()] == [("q=b", True)]
 
 
-def test_what_is_shared_is_seen_by_the_others_and_nothing_else_is(acme, anna, bert):
+def test_only_shared_filters_are_visible_to_others(acme, anna, bert):
     anna.post(SAVE, name="Hers alone", query="q=a")
     anna.post(SAVE, name="For all", query="q=b", shared="on")
     page = admin_client.words(bert.get(LIST))
@@ -59,7 +59,7 @@ def test_what_is_shared_is_seen_by_the_others_and_nothing_else_is(acme, anna, be
     assert "For all" not in elsewhere.get(LIST)
 
 
-def test_one_removes_ones_own_and_an_owner_what_is_shared(acme, anna, bert):
+def test_people_delete_their_own_filters_and_owners_shared_ones(acme, anna, bert):
     anna.post(SAVE, name="Hers", query="q=a")
     anna.post(SAVE, name="For all", query="q=b", shared="on")
     hers, shared = SavedFilter.objects.order_by("-name")
@@ -70,7 +70,7 @@ def test_one_removes_ones_own_and_an_owner_what_is_shared(acme, anna, bert):
     assert not SavedFilter.objects.exists()
 
 
-def test_only_who_reads_the_audit_keeps_filters(acme, anna):
+def test_only_roles_that_view_the_audit_log_can_save_filters(acme, anna):
     admin_client.sit(acme, Role.MEMBER, "max").post(SAVE, status=403, name="Mine", query="q=a")
     with pytest.raises(Forbidden):
         save_filter(factories.build_administrator(acme), "Mine", "q=a", shared=False)
@@ -82,7 +82,7 @@ def test_only_who_reads_the_audit_keeps_filters(acme, anna):
     ("name", "query"),
     [("", "q=a"), ("x" * 81, "q=a"), ("Mine", ""), ("Mine", "p=2"), ("Mine", "q=" + "x" * 2_000)],
 )
-def test_what_can_not_be_kept_is_told_at_the_list(acme, anna, name, query):
+def test_an_invalid_filter_is_reported_on_the_list(acme, anna, name, query):
     page = admin_client.words(
         anna.client.post(
             admin_client.url(SAVE), {"name": name, "query": query}, follow=True
@@ -93,7 +93,7 @@ def test_what_can_not_be_kept_is_told_at_the_list(acme, anna, name, query):
     assert any(text in page for text in told)
 
 
-def test_a_person_keeps_so_many(acme, anna):
+def test_the_number_of_filters_per_person_is_limited(acme, anna):
     mine = admin_client.principal_at(anna, acme)
     for number in range(MAX_FILTERS):
         save_filter(mine, f"Filter {number}", "q=a", shared=False)

@@ -185,7 +185,7 @@ def test_any_text_has_a_plan_or_a_problem(boss: Principal, text: str) -> None:
 
 @settings(FUZZ, max_examples=150)
 @given(text=TEXTS)
-def test_any_text_has_an_answer_over_rest_and_nothing_is_half_written(
+def test_any_text_gets_a_rest_response_and_nothing_is_partially_written(
     root: Rest, text: str
 ) -> None:
     before = counted()

@@ -26,7 +26,7 @@ def world(acme: Organization, helper: Agent) -> Iterator[World]:
         yield one
 
 
-def test_rest_shows_and_clears_them(world: World) -> None:
+def test_rest_shows_and_clears_store_labels(world: World) -> None:
     server = f"mcp-servers/{world.records.pk}/store-labels"
     agent = f"agents/{world.helper.slug}/store-labels"
     reader, reviewer = (rest.as_role(world.acme, role) for role in (Role.AUDITOR, Role.REVIEWER))
@@ -44,7 +44,7 @@ def test_rest_shows_and_clears_them(world: World) -> None:
     assert AuditRow.objects.filter(action="store_labels_cleared").count() == 2
 
 
-def test_a_page_shows_and_clears_them(world: World) -> None:
+def test_the_admin_shows_and_clears_store_labels(world: World) -> None:
     reader, reviewer = (
         admin_client.sit(world.acme, role) for role in (Role.AUDITOR, Role.REVIEWER)
     )

@@ -9,14 +9,14 @@ from tests.architecture import rules, sources
 
 
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
-def test_the_product_keeps_the_rule(
+def test_the_product_follows_the_rule(
     rule: Callable[[Iterable[sources.Source]], Iterable[sources.Violation]],
 ) -> None:
     broken = [str(violation) for violation in rule(sources.product())]
     assert not broken, "\n".join(broken)
 
 
-def test_what_the_rules_name_is_there() -> None:
+def test_names_in_the_rules_exist() -> None:
     modules = {source.module for source in sources.product()}
     modules |= {name for source in modules for name in _packages(source)}
     named = {
@@ -40,14 +40,14 @@ def _packages(module: str) -> list[str]:
     [rules.banned_module_names, rules.long_modules, rules.sleeping_tests],
     ids=lambda rule: rule.__name__,
 )
-def test_the_tests_keep_the_rule(
+def test_the_tests_follow_the_rule(
     rule: Callable[[Iterable[sources.Source]], Iterable[sources.Violation]],
 ) -> None:
     broken = [str(violation) for violation in rule(sources.tests())]
     assert not broken, "\n".join(broken)
 
 
-def test_relations_downward_are_hidden_from_below() -> None:
+def test_relations_to_lower_layers_have_no_reverse_name() -> None:
     relations = [
         (model.__module__, f"{model.__name__}.{field.name}", target.__module__, hidden(field))
         for model in apps.get_models(include_auto_created=True)

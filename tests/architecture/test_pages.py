@@ -18,7 +18,7 @@ def test_every_page_of_the_documentation_is_in_the_navigation() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_is_not_run_says_why_and_names_what_there_is(page: Path) -> None:
+def test_blocks_that_arent_run_have_a_reason_and_valid_names(page: Path) -> None:
     for block in blocks(page):
         assert len(block.marks.get("not run", "a reason")) > 5, f"{block}: say why it isn't run"
         if "not run" in block.marks or instead(block):

@@ -36,7 +36,7 @@ def texts(found: object) -> list[str]:
         ),
     ],
 )
-def test_an_arrow_upward_is_found(module: str, text: str) -> None:
+def test_an_upward_import_is_detected(module: str, text: str) -> None:
     assert texts(rules.upward_arrows([Source(module, text)]))
 
 
@@ -57,18 +57,18 @@ def test_an_arrow_upward_is_found(module: str, text: str) -> None:
         ("mcp_servers.tool_names", 'EXAMPLE = "ask the agents. They know"'),
     ],
 )
-def test_an_arrow_downward_or_sideways_passes(module: str, text: str) -> None:
+def test_a_downward_or_sideways_import_passes(module: str, text: str) -> None:
     assert not texts(rules.upward_arrows([Source(module, text)]))
 
 
-def test_a_relative_import_is_read_as_what_it_means() -> None:
+def test_a_relative_import_is_resolved() -> None:
     package = Source("mcp_servers.presets", "from ...agents import calls", is_package=True)
     module = Source("mcp_servers.presets.loader", "from ...agents import calls")
     assert [mention.target for mention in module.imports] == ["agents.calls"]
     assert [mention.target for mention in package.imports] != ["mcp_servers.agents.calls"]
 
 
-def test_a_relation_downward_that_shows_from_below_is_found() -> None:
+def test_a_relation_with_a_reverse_name_in_a_lower_layer_is_detected() -> None:
     assert rules.visible_downward_relations(
         [("agents.models.agents", "Binding.server", "mcp_servers.models.servers", False)]
     )
@@ -104,13 +104,13 @@ def test_a_hidden_or_level_relation_passes(relation: tuple[str, str, str, bool])
         "from mcp_servers.models import Server",
     ],
 )
-def test_a_decision_that_has_effects_is_found(text: str) -> None:
+def test_a_decision_module_with_effects_is_detected(text: str) -> None:
     models = Source("mcp_servers.models", "from django.db import models", is_package=True)
     decision = Source("agents.policies.decisions", text)
     assert texts(rules.impure_decisions([decision, models]))
 
 
-def test_a_decision_from_values_only_passes() -> None:
+def test_a_pure_decision_module_passes() -> None:
     decision = Source(
         "mcp_servers.scanning.findings",
         "import re\nfrom dataclasses import dataclass\nfrom bonobot.core.problems import Problem",
@@ -119,11 +119,11 @@ def test_a_decision_from_values_only_passes() -> None:
     assert not texts(rules.impure_decisions([decision, problems]))
 
 
-def test_a_module_that_does_not_decide_may_have_effects() -> None:
+def test_other_modules_can_have_effects() -> None:
     assert not texts(rules.impure_decisions([Source("mcp_servers.discovery", "import os")]))
 
 
-def test_a_second_importer_of_unfold_is_found() -> None:
+def test_a_second_importer_of_unfold_is_detected() -> None:
     text = "from unfold.admin import ModelAdmin"
     assert texts(rules.second_unfold_importers([Source("agents.admin.agents", text)]))
     assert not texts(rules.second_unfold_importers([Source("bonobot.core.admin.theme", text)]))
@@ -138,11 +138,11 @@ def test_a_second_importer_of_unfold_is_found() -> None:
         "from mcp.client.stdio import stdio_client",
     ],
 )
-def test_a_second_caller_of_an_upstream_is_found(text: str) -> None:
+def test_a_second_caller_of_upstream_servers_is_detected(text: str) -> None:
     assert texts(rules.second_upstream_callers([Source("agents.api.views", text)]))
 
 
-def test_the_door_may_call_and_others_may_name_errors() -> None:
+def test_the_gateway_may_call_and_others_may_import_errors() -> None:
     pool = "from mcp_servers.client.pool import connections"
     errors = "from mcp_servers.client.errors import UpstreamError"
     assert not texts(
@@ -165,7 +165,7 @@ def test_the_door_may_call_and_others_may_name_errors() -> None:
         ("agents.llm.interface", "import httpx2\nanswer = httpx2.get('http://x')"),
     ],
 )
-def test_a_second_maker_of_http_clients_is_found(module: str, text: str) -> None:
+def test_a_second_creator_of_http_clients_is_detected(module: str, text: str) -> None:
     assert texts(rules.second_http_makers([Source(module, text)]))
 
 
@@ -189,7 +189,7 @@ def test_users_of_a_guarded_client_pass(module: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("module", ["agents.utils", "mcp_servers.helpers.names", "agents.misc"])
-def test_a_module_named_for_nothing_is_found(module: str) -> None:
+def test_a_module_named_utils_or_helpers_is_detected(module: str) -> None:
     assert texts(rules.banned_module_names([Source(module, "")]))
 
 
@@ -201,7 +201,7 @@ def test_a_module_named_for_nothing_is_found(module: str) -> None:
         "rows = Server.objects.filter(a=1).select_for_update()",
     ],
 )
-def test_a_banned_call_is_found(text: str) -> None:
+def test_a_banned_call_is_detected(text: str) -> None:
     assert texts(rules.banned_calls([Source("agents.sessions.loop", text)]))
     assert not texts(rules.banned_calls([Source("agents.sessions.loop", "import asyncio")]))
 
@@ -220,7 +220,7 @@ def test_rows_are_locked_in_one_place() -> None:
         ("import asyncio\nasyncio.Event().wait()", False),
     ],
 )
-def test_a_sleeping_test_is_found(text: str, found: bool) -> None:
+def test_a_test_that_sleeps_is_detected(text: str, found: bool) -> None:
     assert (
         bool(texts(rules.sleeping_tests([Source("tests.agents.calls.test_pipeline", text)])))
         is found
@@ -228,12 +228,12 @@ def test_a_sleeping_test_is_found(text: str, found: bool) -> None:
     assert not texts(rules.sleeping_tests([Source("tests.agents.slow_server", text)]))
 
 
-def test_a_long_module_is_found() -> None:
+def test_a_long_module_is_detected() -> None:
     assert texts(rules.long_modules([Source("agents.calls.pipeline", "\n" * 701)]))
     assert not texts(rules.long_modules([Source("agents.calls.pipeline", "\n" * 700)]))
 
 
-def test_a_long_function_is_found_and_its_docstring_is_free() -> None:
+def test_a_long_function_is_detected_and_its_docstring_doesnt_count() -> None:
     body = "    x = 1\n" * 49
     assert not texts(rules.long_functions([Source("agents.calls.pipeline", f"def f():\n{body}")]))
     documented = f'def f():\n    """One.\n\n    Two.\n    """\n{body}'
@@ -244,7 +244,7 @@ def test_a_long_function_is_found_and_its_docstring_is_free() -> None:
 
 
 @pytest.mark.parametrize("module", ["agents.asking", "mcp_servers.watched", "agents.llm.framing"])
-def test_a_module_named_by_a_participle_is_found(module: str) -> None:
+def test_a_module_named_by_a_participle_is_detected(module: str) -> None:
     assert texts(rules.participle_module_names([Source(module, "")]))
 
 
@@ -254,22 +254,22 @@ def test_a_module_named_by_a_noun_passes(module: str) -> None:
 
 
 @pytest.mark.parametrize("second", ["agents.budget", "agents.budgett", "agents.budgetz"])
-def test_modules_that_differ_by_a_letter_are_found(second: str) -> None:
+def test_modules_that_differ_by_a_letter_are_detected(second: str) -> None:
     assert texts(rules.similar_module_names([Source("agents.budgets", ""), Source(second, "")]))
 
 
-def test_modules_of_two_packages_may_have_one_name() -> None:
+def test_modules_of_two_packages_can_have_the_same_name() -> None:
     sources = [Source("agents.cli.tokens", ""), Source("agents.api.tokens", "")]
     assert not texts(rules.similar_module_names(sources))
 
 
-def test_a_class_name_that_is_used_twice_is_found() -> None:
+def test_a_duplicate_class_name_is_detected() -> None:
     sources = [Source("agents.one", "class Asked: ..."), Source("agents.two", "class Asked: ...")]
     assert texts(rules.duplicate_class_names(sources))
 
 
 @pytest.mark.parametrize("name", ["_told", "found", "merged", "_one"])
-def test_a_function_named_by_a_participle_is_found(name: str) -> None:
+def test_a_function_named_by_a_participle_is_detected(name: str) -> None:
     assert texts(rules.bare_function_names([Source("agents.one", f"def {name}(): ...")]))
 
 

@@ -33,7 +33,7 @@ def organizations(
 
 
 @pytest.mark.parametrize("role", list(Role))
-def test_an_object_of_another_organization_is_not_there(
+def test_an_object_of_another_organization_returns_404(
     organizations: Organizations, role: Role
 ) -> None:
     acme, other, foreign = organizations

@@ -18,7 +18,7 @@ from tests.screens import fill
 pytestmark = pytest.mark.django_db
 
 
-def test_a_server_that_waits_for_a_sign_in_is_told_once() -> None:
+def test_a_server_that_needs_a_sign_in_is_listed_once() -> None:
     acme = factories.create_organization()
     server = create_server(
         factories.build_administrator(acme),
@@ -37,7 +37,7 @@ def test_a_server_that_waits_for_a_sign_in_is_told_once() -> None:
     assert "ongoing" not in page
 
 
-def test_the_way_to_a_page_is_named_as_the_navigation_names_it() -> None:
+def test_breadcrumbs_use_the_names_of_the_navigation() -> None:
     acme = factories.create_organization()
     token = create_token(factories.build_administrator(acme), name="ci", role=Role.MEMBER)[0]
     seat = admin_client.sit(acme, Role.OWNER)
@@ -55,7 +55,7 @@ def test_the_way_to_a_page_is_named_as_the_navigation_names_it() -> None:
     assert way("mcp_servers_server_health", server.pk)[-1] == "lower-case"
 
 
-def test_an_empty_list_says_what_would_be_there_and_a_search_that_nothing_fits() -> None:
+def test_an_empty_list_explains_itself_and_an_empty_search_says_no_results() -> None:
     seat = admin_client.sit(factories.create_organization(), Role.OWNER)
     for name, words in (
         ("agents_budget", "A budget limits"),
@@ -67,7 +67,7 @@ def test_an_empty_list_says_what_would_be_there_and_a_search_that_nothing_fits()
         assert words not in page
 
 
-def test_a_long_list_is_counted_to_a_bound_and_says_that_there_is_more(
+def test_a_long_list_is_counted_up_to_a_limit_and_shows_that_there_is_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     acme = factories.create_organization()
@@ -94,7 +94,7 @@ REMOVED = (
 
 
 @pytest.mark.parametrize("name", REMOVED)
-def test_before_something_is_removed_its_page_says_what_that_means(name: str) -> None:
+def test_a_delete_page_explains_the_consequences(name: str) -> None:
     acme = factories.create_organization()
     ids = fill(acme)
     page = admin_client.sit(acme, None).get(f"{name}_delete", ids[name])
@@ -103,7 +103,7 @@ def test_before_something_is_removed_its_page_says_what_that_means(name: str) ->
     assert admin_client.links(page, admin_client.url(f"{name}_change", ids[name]))
 
 
-def test_a_model_that_is_needed_names_who_needs_it_and_cannot_be_removed() -> None:
+def test_a_model_in_use_lists_its_agents_and_cant_be_deleted() -> None:
     acme = factories.create_organization()
     agent = factories.create_agent(acme, "thinker")
     model = agent.model_endpoint
@@ -121,7 +121,7 @@ def test_a_model_that_is_needed_names_who_needs_it_and_cannot_be_removed() -> No
     assert not ModelEndpoint.objects.filter(pk=spare.pk).exists()
 
 
-def test_an_old_address_leads_to_the_page_when_its_model_was_renamed() -> None:
+def test_an_old_address_redirects_when_its_model_was_renamed() -> None:
     seat = admin_client.sit(factories.create_organization(), Role.OWNER)
     for rest in ("7/change/?q=a", ""):
         answer = seat.client.get(f"/admin/agents/question/{rest}")

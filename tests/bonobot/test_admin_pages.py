@@ -89,7 +89,7 @@ def test_no_page_fails_for_any_role(tour: Tour, role: Role | None) -> None:
         admin_client.page_of(visit)
 
 
-def test_every_page_is_there_in_german(tour: Tour) -> None:
+def test_every_page_opens_in_german(tour: Tour) -> None:
     pages = [visit for visit in tour.visited(None) if visit.is_page]
     assert len(pages) > 80
     for visit in pages:
@@ -119,7 +119,7 @@ def test_no_page_shows_a_secret(tour: Tour) -> None:
 
 
 @pytest.mark.parametrize("role", [Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER])
-def test_nothing_that_is_offered_is_refused(tour: Tour, role: Role) -> None:
+def test_no_shown_link_or_button_is_refused(tour: Tour, role: Role) -> None:
     seat = tour.seat(role)
     offers: dict[tuple[str, str], tuple[str, str]] = {}  # by kind: where to, and where it was
     statuses: dict[tuple[str, str], int] = {}

@@ -74,7 +74,7 @@ def posting(where: Place, name: str, parameters: list[str]) -> tuple[str, str, l
 
 
 @pytest.mark.parametrize(("name", "parameters"), ADDRESSES, ids=[name for name, _ in ADDRESSES])
-def test_every_form_carries_a_version_and_refuses_an_outdated_one(
+def test_every_form_has_a_version_and_refuses_an_outdated_one(
     place: Place, name: str, parameters: list[str]
 ) -> None:
     if name in ABSENT:
@@ -108,7 +108,7 @@ def test_every_form_carries_a_version_and_refuses_an_outdated_one(
                 transaction.set_rollback(True)
 
 
-def test_the_screens_that_edit_are_among_them(place: Place) -> None:
+def test_the_important_forms_are_covered(place: Place) -> None:
     names = dict(ADDRESSES)
     edited = (
         "agents_agent_policy",
@@ -228,7 +228,7 @@ def test_an_allowance_in_one_tab_survives_a_save_in_the_other(
     assert rules(helper) == {READ: "allow", WRITE: "ask"}
 
 
-def test_what_both_tabs_ruled_on_is_chosen_again_with_the_first_rule_in_sight(
+def test_a_conflicting_rule_is_chosen_again_next_to_the_saved_one(
     seat: admin_client.Desk, helper: Agent
 ) -> None:
     path = admin_client.url("agents_agent_policy", helper.pk)
@@ -253,7 +253,7 @@ def test_a_denial_over_rest_survives_a_save_in_a_tab(
     assert rules(helper) == {REMOVE: "deny", READ: "allow"}
 
 
-def test_members_that_were_given_an_agent_elsewhere_keep_it(
+def test_members_added_in_another_tab_keep_the_agent(
     acme: Organization, seat: admin_client.Desk, helper: Agent
 ) -> None:
     names = [factories.create_member(acme, Role.MEMBER, name).label for name in ("anna", "bert")]
@@ -267,7 +267,7 @@ def test_members_that_were_given_an_agent_elsewhere_keep_it(
     assert [user.username for user in helper.members.all()] == ["anna"]
 
 
-def test_budgets_that_were_added_elsewhere_stay(seat: admin_client.Desk, helper: Agent) -> None:
+def test_budgets_added_in_another_tab_are_kept(seat: admin_client.Desk, helper: Agent) -> None:
     path = admin_client.url("agents_agent_configuration", helper.pk)
     first, second = Tab(seat, path), Tab(seat, path)
     limits = first.fields["budget-limit"]
@@ -277,7 +277,7 @@ def test_budgets_that_were_added_elsewhere_stay(seat: admin_client.Desk, helper:
     assert [budget.limit for budget in helper.budgets.all()] == [7]
 
 
-def test_a_role_that_was_taken_elsewhere_is_not_given_again(
+def test_a_role_removed_in_another_tab_isnt_restored(
     acme: Organization, seat: admin_client.Desk
 ) -> None:
     factories.create_member(acme, Role.MEMBER, "anna")
@@ -290,14 +290,14 @@ def test_a_role_that_was_taken_elsewhere_is_not_given_again(
     assert member.role == Role.AUDITOR
 
 
-def test_a_form_without_a_version_is_saved_as_it_is(seat: admin_client.Desk, helper: Agent) -> None:
+def test_a_form_without_a_version_is_saved(seat: admin_client.Desk, helper: Agent) -> None:
     tab = Tab(seat, admin_client.url("agents_agent_policy", helper.pk))
     del tab.fields[VERSION_FIELD]
     assert tab.save(**{ruled(REMOVE): "deny"}) == 302
     assert ToolRule.objects.get().effect == "deny"
 
 
-def test_patterns_that_both_tabs_added_both_hold(seat: admin_client.Desk, helper: Agent) -> None:
+def test_patterns_added_in_both_tabs_are_kept(seat: admin_client.Desk, helper: Agent) -> None:
     boss = factories.build_administrator(helper.organization)
     set_policy(boss, helper, PolicySpec("all", deny=("mcp_web_a*", "mcp_web_b*")))
     path = admin_client.url("agents_agent_policy", helper.pk)
@@ -308,7 +308,7 @@ def test_patterns_that_both_tabs_added_both_hold(seat: admin_client.Desk, helper
     assert sorted(rules(helper)) == ["mcp_web_b*", "mcp_web_c*", "mcp_web_d*"]
 
 
-def test_members_that_both_tabs_chose_are_all_given_the_agent(
+def test_members_selected_in_both_tabs_all_get_the_agent(
     acme: Organization, seat: admin_client.Desk, helper: Agent
 ) -> None:
     names = [factories.create_member(acme, Role.MEMBER, name).label for name in ("anna", "bert")]
@@ -320,7 +320,7 @@ def test_members_that_both_tabs_chose_are_all_given_the_agent(
     assert sorted(user.username for user in helper.members.all()) == ["anna", "bert"]
 
 
-def test_rules_on_conditions_that_were_added_elsewhere_stay(
+def test_conditional_rules_added_in_another_tab_are_kept(
     seat: admin_client.Desk, helper: Agent
 ) -> None:
     path = admin_client.url("agents_agent_policy", helper.pk)
@@ -334,7 +334,7 @@ def test_rules_on_conditions_that_were_added_elsewhere_stay(
     assert policy.allow == ()
 
 
-def test_labels_that_were_set_elsewhere_stay(
+def test_labels_set_in_another_tab_are_kept(
     acme: Organization, seat: admin_client.Desk, helper: Agent
 ) -> None:
     server = helper.bindings.get().server
@@ -357,7 +357,7 @@ def test_a_preview_compares_no_versions(seat: admin_client.Desk, helper: Agent) 
     assert seat.client.post(preview, second.fields).status_code == 200
 
 
-def test_rules_of_rows_that_came_later_are_compared_too(
+def test_rules_of_rows_added_later_are_compared_too(
     seat: admin_client.Desk, helper: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agents.admin.policies.PAGE_SIZE", 2)

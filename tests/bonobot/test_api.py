@@ -61,7 +61,7 @@ def test_each_renamed_path_leads_to_one_that_exists():
 # -- signing in ----------------------------------------------------------------------------------
 
 
-def test_without_a_sign_in_the_answer_says_how(acme):
+def test_a_request_without_authentication_is_refused_with_a_remedy(acme):
     answer = Rest().get("agents")
     assert (answer.status, answer.code) == (401, "not_authenticated")
     assert answer.headers["WWW-Authenticate"] == 'Bearer realm="bonobot"'
@@ -69,13 +69,13 @@ def test_without_a_sign_in_the_answer_says_how(acme):
 
 
 @pytest.mark.parametrize("text", ["bnb_x_y", "nonsense", "", "bnb__", "bnb_\u00e4_\u00f6"])
-def test_a_wrong_token_is_answered_alike_whatever_is_wrong(acme, text):
+def test_all_invalid_tokens_get_the_same_response(acme, text):
     answer = Rest().get("agents", Authorization=f"Bearer {text}")
     assert (answer.status, answer.code) == (401, "bad_token")
     assert 'error="invalid_token"' in answer.headers["WWW-Authenticate"]
 
 
-def test_a_revoked_token_ends_at_once(acme, owner):
+def test_a_revoked_token_is_refused_immediately(acme, owner):
     assert owner.get("agents").status == 200
     revoke_token(factories.build_administrator(acme), Token.objects.get())
     assert owner.get("agents").code == "bad_token"
@@ -91,7 +91,7 @@ def test_a_person_signs_in_by_session_and_writes_with_the_csrf_token(acme):
     assert (refused.status, refused.code) == (403, "csrf_failed")
 
 
-def test_a_person_of_two_organizations_chooses_by_the_header(acme):
+def test_a_person_in_two_organizations_chooses_one_by_the_header(acme):
     other = factories.create_organization("other")
     user = User.objects.create_user("ann", password="pw-for-tests")
     for where in (acme, other):
@@ -103,7 +103,7 @@ def test_a_person_of_two_organizations_chooses_by_the_header(acme):
         assert [agent["slug"] for agent in found] == [f"agent-of-{slug}"]
 
 
-def test_an_organization_of_others_does_not_exist(acme):
+def test_an_organization_of_others_isnt_found(acme):
     factories.create_organization("other")
     user = User.objects.create_user("ann", password="pw-for-tests")
     Membership.objects.create(organization=acme, user=user, role=Role.OWNER)
@@ -114,12 +114,12 @@ def test_an_organization_of_others_does_not_exist(acme):
     assert foreign.text.replace("other", "nowhere") == missing.text
 
 
-def test_a_token_of_another_organization_than_the_header_says_is_refused(acme, owner):
+def test_a_token_of_another_organization_than_the_header_is_refused(acme, owner):
     assert owner.get("agents", Bonobot_Organization="acme").status == 200
     assert owner.get("agents", Bonobot_Organization="other").status == 404
 
 
-def test_a_stranger_belongs_nowhere(acme):
+def test_a_person_without_an_organization_is_refused(acme):
     answer = Rest(user=User.objects.create_user("stranger")).get("agents")
     assert (answer.status, answer.json["rule"]) == (403, "membership")
 
@@ -140,24 +140,24 @@ def test_a_token_for_one_agent_reads_and_runs_that_agent_only(acme):
 
 @pytest.mark.parametrize("path", ["nothing", "agents/", "mcp-servers/x/y/z", "", "agents/a/b"])
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-def test_an_unknown_address_is_a_problem_too(path, method):
+def test_an_unknown_path_returns_a_problem(path, method):
     answer = Rest().send(method, f"/api/{path}")
     assert (answer.status, answer.code) == (404, "unknown_path")
 
 
-def test_a_method_that_is_not_there_is_405_and_says_which_are(owner):
+def test_an_unsupported_method_returns_405_with_the_supported_ones(owner):
     answer = owner.delete("agents")
     assert (answer.status, answer.code) == (405, "method_not_allowed")
     assert answer.headers["Allow"] == "GET, HEAD, POST"
 
 
-def test_html_is_never_answered(owner):
+def test_html_is_never_returned(owner):
     answer = owner.get("agents", Accept="text/html")
     assert answer.headers["Content-Type"] == "application/json"
 
 
 @pytest.mark.parametrize("path", ["agents/%00", "agents/a%00b/tools", "mcp-servers/%00"])
-def test_a_name_that_no_database_can_hold_is_not_found(owner, path):
+def test_a_name_that_the_database_cant_store_isnt_found(owner, path):
     assert owner.get(path).status == 404
 
 
@@ -180,7 +180,7 @@ def test_a_name_that_no_database_can_hold_is_not_found(owner, path):
         b"1" * 5_000,
     ],
 )
-def test_a_broken_body_is_refused(owner, raw):
+def test_an_invalid_body_is_refused(owner, raw):
     answer = owner.send("POST", "agents", raw)
     assert (answer.status, answer.code) == (400, "invalid_json")
 
@@ -190,7 +190,7 @@ def test_a_body_must_be_an_object(owner, raw):
     assert owner.send("POST", "agents", raw).code == "invalid"
 
 
-def test_a_body_of_another_kind_is_refused(owner):
+def test_a_body_of_another_content_type_is_refused(owner):
     answer = owner.send("POST", "agents", b"name=x", Content_Type="text/plain")
     assert (answer.status, answer.code) == (415, "unsupported_media_type")
 
@@ -201,20 +201,20 @@ def test_a_body_that_is_too_large_is_refused(owner, settings):
     assert (answer.status, answer.code) == (413, "body_too_large")
 
 
-def test_everything_that_is_wrong_with_a_body_is_listed(owner):
+def test_all_errors_of_a_body_are_listed(owner):
     answer = owner.post("agents", {"name": "", "slug": "no spaces", "max_turns": 0})
     assert (answer.status, answer.code, answer.json["field"]) == (400, "invalid", "name")
     found = {fault["field"]: fault["code"] for fault in answer.json["errors"]}
     assert found == {"name": "blank", "slug": "invalid", "max_turns": "min_value"}
 
 
-def test_a_member_that_is_not_there_is_named(owner):
+def test_an_unknown_field_is_reported(owner):
     answer = owner.post("agents", {"name": "x", "instruction": "typo"})
     assert (answer.code, answer.json["field"]) == ("unknown_field", "instruction")
     assert "instructions" in answer.json["detail"]
 
 
-def test_nested_members_are_named_by_their_path(acme, owner):
+def test_nested_fields_are_reported_by_their_path(acme, owner):
     agent = factories.create_agent(acme)
     body = {"budgets": [{"unit": "tokens", "period": "day", "limit": -1}]}
     answer = owner.put(f"agents/{agent.pk}/budgets", body)
@@ -224,7 +224,7 @@ def test_nested_members_are_named_by_their_path(acme, owner):
 # -- pages ---------------------------------------------------------------------------------------
 
 
-def test_lists_come_in_pages_that_lead_to_each_other(acme, owner):
+def test_lists_have_pages_that_link_to_each_other(acme, owner):
     names = [f"agent-{number:02}" for number in range(7)]
     for name in names:
         factories.create_agent(acme, name)
@@ -245,30 +245,30 @@ def test_a_page_has_1_to_500_rows(owner, limit):
 
 
 @pytest.mark.parametrize("cursor", ["x", "%FF", "cD1ub3RoaW5n", "bz0tMQ==", "cD0lMDA="])
-def test_a_cursor_that_is_not_ours_is_refused_or_harmless(owner, cursor):
+def test_a_foreign_cursor_is_refused_or_harmless(owner, cursor):
     assert owner.get(f"audit?cursor={cursor}").status in (200, 400)
     answer = owner.get("sessions?cursor=cD1ub3RoaW5n")
     assert (answer.status, answer.code) == (400, "bad_cursor")
 
 
-def test_a_parameter_that_is_not_there_is_named(owner):
+def test_an_unknown_parameter_is_reported(owner):
     answer = owner.get("audit?agnet=x")
     assert (answer.code, answer.json["field"]) == ("unknown_parameter", "agnet")
     assert "agent" in answer.json["remedy"]
 
 
-def test_a_filter_that_can_not_be_read_is_named(owner):
+def test_an_invalid_filter_is_reported(owner):
     answer = owner.get("audit?since=yesterday")
     assert (answer.status, answer.json["field"]) == (400, "since")
 
 
 @pytest.mark.parametrize("text", ["yes", "1", "null", ""])
-def test_a_yes_or_no_that_is_neither_is_refused(owner, text):
+def test_an_invalid_boolean_is_refused(owner, text):
     answer = owner.get(f"agents?enabled={text}")
     assert (answer.status, answer.json["field"]) == (400, "enabled")
 
 
-def test_an_empty_filter_is_no_filter_for_texts_only(acme, owner):
+def test_an_empty_filter_is_ignored_only_for_text_fields(acme, owner):
     factories.create_agent(acme)
     assert len(owner.get("agents?q=").json["results"]) == 1
     answer = owner.get("sessions?since=")
@@ -295,7 +295,7 @@ def test_an_empty_filter_is_no_filter_for_texts_only(acme, owner):
         (RuntimeError("secret-in-a-traceback"), 500, "internal_error"),
     ],
 )
-def test_nothing_internal_shows_in_an_error(error, status, code, caplog):
+def test_an_error_reveals_nothing_internal(error, status, code, caplog):
     response = handle_exception(error, {})
     assert (response.status_code, response.data["code"]) == (status, code)
     assert response.content_type == "application/problem+json"
@@ -303,12 +303,12 @@ def test_nothing_internal_shows_in_an_error(error, status, code, caplog):
     assert not told or status in (400, 429)
 
 
-def test_a_defect_is_logged_with_its_traceback(caplog):
+def test_an_internal_error_is_logged_with_its_traceback(caplog):
     to_problem(RuntimeError("what happened"))
     assert "what happened" in caplog.text
 
 
-def test_a_problem_is_answered_with_its_members():
+def test_a_problem_is_returned_with_its_fields():
     problem = Conflict("It clashes.", field="name", remedy="Rename it.", retry_after=1.2)
     assert build_problem_details(problem) == {
         "type": "about:blank",
@@ -324,7 +324,7 @@ def test_a_problem_is_answered_with_its_members():
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_what_passes_by_itself_always_says_when_to_come_back(status):
+def test_a_temporary_error_always_has_retry_after(status):
     problem = Problem("Not now.", code="not_now", status=status)
     assert int(handle_exception(problem, {})["Retry-After"]) >= 1
 
@@ -332,13 +332,13 @@ def test_what_passes_by_itself_always_says_when_to_come_back(status):
 # -- the document --------------------------------------------------------------------------------
 
 
-def test_the_document_is_served_to_anyone_as_json(client: Client):
+def test_the_openapi_document_is_public_json(client: Client):
     response = client.get("/api/schema")
     assert response.headers["Content-Type"].startswith("application/json")
     assert response.json()["openapi"].startswith("3.1")
 
 
-def test_its_pages_load_nothing_from_elsewhere(client: Client):
+def test_the_api_pages_load_nothing_from_other_origins(client: Client):
     response = client.get("/api/docs")
     page = response.content.decode()
     assert response.status_code == 200

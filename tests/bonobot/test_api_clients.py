@@ -108,7 +108,7 @@ def ran(folder: Path, *command: str | Path) -> str:
 
 
 @pytest.mark.npm
-def test_a_typescript_program_with_generated_types_compiles_strictly_and_works(
+def test_a_typescript_client_with_generated_types_compiles_strictly_and_works(
     module_web: Web, tmp_path: Path
 ) -> None:
     acme = factories.create_organization("typescript")

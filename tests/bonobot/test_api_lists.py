@@ -71,7 +71,7 @@ def walk(client: Rest, address: str, size: int = 1) -> list[Any]:
     return rows
 
 
-def test_every_list_is_ordered_by_what_it_says_either_way_and_page_by_page(acme, owner):
+def test_every_list_can_be_ordered_both_ways_by_its_documented_fields(acme, owner):
     for mark in ("", "-b"):
         ids = everything(acme, mark)
     for path in LISTS:
@@ -89,7 +89,7 @@ def test_every_list_is_ordered_by_what_it_says_either_way_and_page_by_page(acme,
         assert walk(owner, paged, max(1, len(rows) // 2)) == rows, path
 
 
-def test_the_members_that_are_asked_for_are_answered_as_they_are(acme, owner):
+def test_selected_fields_are_returned_unchanged(acme, owner):
     ids = everything(acme)
     for path in OBJECTS:
         operation = rest.document()["paths"][path]["get"]
@@ -109,7 +109,7 @@ def test_the_members_that_are_asked_for_are_answered_as_they_are(acme, owner):
 
 
 @pytest.mark.parametrize("query", ["", "ordering=-name,created_at", "fields=slug,name"])
-def test_a_list_takes_as_many_queries_however_it_is_asked_for(acme, owner, query):
+def test_a_list_uses_the_same_number_of_queries_for_all_parameters(acme, owner, query):
     def queries() -> int:
         with CaptureQueriesContext(
             connection,
@@ -135,7 +135,7 @@ def test_a_list_takes_as_many_queries_however_it_is_asked_for(acme, owner, query
         ("fields=", "unknown_field", "fields", "''"),
     ],
 )
-def test_a_name_that_is_not_known_is_refused_with_those_that_are(
+def test_an_unknown_field_name_is_refused_with_the_known_ones(
     acme, owner, query, code, field, value
 ):
     answer = owner.get(f"agents?{query}")
@@ -144,28 +144,28 @@ def test_a_name_that_is_not_known_is_refused_with_those_that_are(
     assert "created_at" in answer.json["remedy"]
 
 
-def test_one_object_is_cut_down_like_those_of_a_list(acme, owner):
+def test_fields_can_be_selected_for_a_single_object_too(acme, owner):
     agent = factories.create_agent(acme, "one")
     answer = owner.get(f"agents/{agent.pk}?fields=slug")
     assert answer.json == {"slug": "one"}
     assert owner.get(f"agents/{agent.pk}?fields=secret").code == "unknown_field"
 
 
-def test_a_write_answers_the_whole_object_whatever_its_query_says(acme, owner):
+def test_a_write_returns_the_complete_object(acme, owner):
     answer = owner.patch(
         f"agents/{factories.create_agent(acme).pk}?fields=slug", {"name": "Scribe"}
     )
     assert (answer.status, answer.json["name"]) == (200, "Scribe")
 
 
-def test_rows_that_are_equal_in_it_keep_the_usual_order_page_by_page(acme, owner):
+def test_equal_rows_keep_the_default_order_across_pages(acme, owner):
     for name in ("c", "a", "b"):
         factories.create_agent(acme, name)
     Agent.objects.update(updated_at=Agent.objects.first().created_at)
     assert [row["slug"] for row in walk(owner, "agents?ordering=-updated_at")] == ["a", "b", "c"]
 
 
-def test_secrets_can_be_neither_chosen_nor_ordered_by(acme, owner):
+def test_secrets_cant_be_selected_or_ordered_by(acme, owner):
     for path in LISTS:
         names = named(rest.document()["paths"][path]["get"], "ordering")
         assert not {"auth_config", "endpoint_config", "api_key", "url", "digest"} & set(names), path

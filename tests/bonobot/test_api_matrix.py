@@ -88,7 +88,7 @@ def things(filled_organizations: Things) -> Iterator[Things]:
         transaction.set_rollback(True)
 
 
-def test_the_table_of_addresses_is_read():
+def test_the_table_of_paths_is_complete():
     assert len(OPERATIONS) > 50
     assert ("agents/<str:agent_id>/mcp-servers/<str:server_id>", "PUT") in NAMED
 
@@ -125,7 +125,7 @@ def whole_table(patterns: Any, before: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{before}{pattern.pattern}", pattern.callback
 
 
-def test_every_address_of_the_installation_is_one_that_is_looked_at():
+def test_every_path_of_the_installation_is_in_the_table():
     known = {f"api/{route}" for route in ROUTES} | {*OPEN, SIGN_IN}
     others = [
         route
@@ -136,7 +136,7 @@ def test_every_address_of_the_installation_is_one_that_is_looked_at():
 
 
 @pytest.mark.parametrize("role", ASKED)
-def test_nobody_signs_in_to_a_server_of_another_organization(things, role):
+def test_a_sign_in_to_a_server_of_another_organization_is_refused(things, role):
     seat = admin_client.sit(things.acme, role, f"visiting-{role}")
     for pk in (things.foreign["server_id"], str(uuid4())):
         for answer in (
@@ -147,23 +147,23 @@ def test_nobody_signs_in_to_a_server_of_another_organization(things, role):
 
 
 @pytest.mark.parametrize(("route", "method"), OPERATIONS)
-def test_every_operation_has_a_rule(route, method):
+def test_every_operation_has_a_permission_rule(route, method):
     assert ROUTES[route].rules.get(method), f"{method} {route} declares no rule, so it is closed"
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_no_rule_is_for_a_method_that_is_not_there(route):
+def test_no_rule_is_for_a_missing_method(route):
     view = ROUTES[route]
     assert [method for method in view.rules if not hasattr(view, method.lower())] == []
 
 
-def test_what_no_rule_opens_is_closed_to_everyone(things, monkeypatch):
+def test_an_operation_without_a_rule_is_closed(things, monkeypatch):
     monkeypatch.setattr(ROUTES["agents"], "rules", {})
     assert rest.as_role(things.acme, Role.OWNER).get("agents").json["rule"] == "role"
 
 
 @pytest.mark.parametrize("role", ASKED)
-def test_a_role_gets_in_where_its_rule_says_and_nowhere_else(things, role):
+def test_a_role_is_admitted_exactly_where_its_rule_allows_it(things, role):
     client = rest.as_role(things.acme, role)
     missing = dict.fromkeys(things.own, str(uuid4()))
     for route, method in OPERATIONS:
@@ -174,7 +174,7 @@ def test_a_role_gets_in_where_its_rule_says_and_nowhere_else(things, role):
 
 
 @pytest.mark.parametrize("role", ASKED)
-def test_another_organizations_things_answer_like_missing_ones(things, role):
+def test_objects_of_other_organizations_are_like_missing_ones(things, role):
     """Where a rule refuses the role, the test above shows that a missing one is refused, too."""
     client = rest.as_role(things.acme, role)
     before = counted()
@@ -199,7 +199,7 @@ def test_another_organizations_things_answer_like_missing_ones(things, role):
 
 
 @pytest.mark.parametrize("role", [Role.OWNER, Role.AUDITOR])
-def test_lists_hold_nothing_of_another_organization(things, role):
+def test_lists_contain_nothing_of_other_organizations(things, role):
     ids = [value for name, value in things.foreign.items() if name != "name"]
     client = rest.as_role(things.acme, role)
     for route, method in OPERATIONS:
@@ -209,7 +209,7 @@ def test_lists_hold_nothing_of_another_organization(things, role):
 
 
 @pytest.mark.parametrize("role", ASKED)
-def test_a_token_for_one_agent_reaches_nothing_of_the_others(things, role):
+def test_a_token_for_one_agent_cant_reach_other_agents(things, role):
     """Principal × object × verb: what belongs to another agent, or to none, isn't there for it."""
     agent = factories.create_agent(things.acme, "unrelated")
     client = rest.as_role(things.acme, role, agent)
@@ -224,7 +224,7 @@ def test_a_token_for_one_agent_reaches_nothing_of_the_others(things, role):
     assert counted() == before
 
 
-def test_a_member_reaches_nothing_of_agents_that_were_not_given(things):
+def test_a_member_cant_reach_agents_without_access(things):
     """The same for a person, who has a session and no token."""
     member = factories.create_member(things.acme, Role.MEMBER, "newcomer")
     client = rest.Rest(user=User.objects.get(pk=member.id))

@@ -46,7 +46,7 @@ def test_the_document_is_generated_without_a_warning():
     call_command("spectacular", *options, stdout=io.StringIO(), stderr=io.StringIO())
 
 
-def test_the_document_fits_the_specification():
+def test_the_document_is_valid_openapi():
     """Validate as `spectacular --validate` does, with a registry that finds anchors at once."""
     specification = json.loads(SPECIFICATION.read_text(encoding="utf-8"))
     name = specification["$id"]
@@ -56,7 +56,7 @@ def test_the_document_fits_the_specification():
     assert [error.message[:300] for error in validator.iter_errors(rest.document())] == []
 
 
-def test_every_operation_says_what_it_does_and_who_may():
+def test_every_operation_has_a_description_and_its_roles():
     for path, method, operation in operations():
         assert operation["summary"], f"{method} {path}"
         assert not operation["summary"].endswith("."), f"{method} {path}"
@@ -64,7 +64,7 @@ def test_every_operation_says_what_it_does_and_who_may():
         assert operation["tags"] != ["api"], f"{method} {path}"
 
 
-def test_operations_have_names_of_their_own():
+def test_operation_ids_are_unique():
     names = [operation["operationId"] for _, _, operation in operations()]
     assert sorted(set(names)) == sorted(names)
     assert not [name for name in names if name.startswith("api_")]
@@ -87,7 +87,7 @@ def test_every_body_has_an_example():
             assert bodies, f"{method} {path}"
 
 
-def test_every_list_and_object_that_is_read_has_an_example():
+def test_every_list_and_object_response_has_an_example():
     lacking = {
         content["schema"]["$ref"].rpartition("/")[2]
         for _, method, operation in operations()
@@ -97,13 +97,13 @@ def test_every_list_and_object_that_is_read_has_an_example():
     assert not lacking, "add them to bonobot/accounts/api/answers.json"
 
 
-def test_the_examples_of_answers_are_whole_and_of_what_there_is():
+def test_the_response_examples_are_complete_and_current():
     schemas = rest.document()["components"]["schemas"]
     for name, example in json.loads(ANSWERS_PATH.read_text(encoding="utf-8")).items():
         assert set(example) == set(schemas[name]["properties"]), name
 
 
-def test_every_list_says_how_it_is_ordered_and_every_answer_what_can_be_chosen():
+def test_every_list_documents_its_ordering_and_every_response_its_fields():
     for path, method, operation in operations():
         answers = operation["responses"].get("200", {}).get("content", {})
         ref = answers.get("application/json", {}).get("schema", {}).get("$ref", "")
@@ -115,7 +115,7 @@ def test_every_list_says_how_it_is_ordered_and_every_answer_what_can_be_chosen()
         assert SPARSE_JSON in answers, path
 
 
-def test_bodies_are_closed_and_answers_are_open():
+def test_request_schemas_are_closed_and_response_schemas_open():
     for name, schema in rest.document()["components"]["schemas"].items():
         if schema.get("type") == "object" and "properties" in schema:
             closed = schema.get("additionalProperties") is False
@@ -123,13 +123,13 @@ def test_bodies_are_closed_and_answers_are_open():
             assert closed == is_body, name
 
 
-def test_every_write_takes_an_idempotency_key():
+def test_every_write_accepts_an_idempotency_key():
     for path, method, operation in operations():
         names = {parameter["name"] for parameter in operation["parameters"]}
         assert ("Idempotency-Key" in names) == (method in WRITES), f"{method} {path}"
 
 
-def test_the_examples_fit_their_schemas():
+def test_the_examples_match_their_schemas():
     for path, method, operation in operations():
         for place, value in examples(operation):
             found = rest.validator("paths", path, method, *place).iter_errors(value)
@@ -142,7 +142,7 @@ def test_components_are_named_for_clients(name):
     assert name in rest.document()["components"]["schemas"]
 
 
-def test_no_secret_can_be_read_back():
+def test_no_secret_is_in_a_response_schema():
     token = rest.document()["components"]["schemas"]["Token"]["properties"]
     assert "token" not in token
     assert "digest" not in token

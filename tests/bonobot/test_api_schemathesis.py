@@ -73,7 +73,7 @@ def allowed_operations(role: Role) -> list[str]:
     return names
 
 
-def test_an_owner_is_answered_as_the_document_says(module_web: Web, tmp_path: Path) -> None:
+def test_responses_to_an_owner_match_the_document(module_web: Web, tmp_path: Path) -> None:
     where = factories.create_organization("owned")
     written = settings(tmp_path, where)
     _, token = create_token(factories.build_administrator(where), name="fuzz", role=Role.OWNER)
@@ -81,7 +81,7 @@ def test_an_owner_is_answered_as_the_document_says(module_web: Web, tmp_path: Pa
     assert ran.returncode == 0, ran.stdout
 
 
-def test_a_member_is_answered_as_the_document_says(module_web: Web, tmp_path: Path) -> None:
+def test_responses_to_a_member_match_the_document(module_web: Web, tmp_path: Path) -> None:
     where = factories.create_organization("joined")
     written = settings(tmp_path, where)
     _, token = create_token(factories.build_administrator(where), name="fuzz", role=Role.MEMBER)
@@ -96,7 +96,7 @@ def test_a_member_is_answered_as_the_document_says(module_web: Web, tmp_path: Pa
 @pytest.mark.parametrize(
     ("token", "code"), [("", "not_authenticated"), ("bno_000000000000_wrong", "bad_token")]
 )
-def test_nobody_is_answered_as_the_document_says(token: str, code: str) -> None:
+def test_responses_without_authentication_match_the_document(token: str, code: str) -> None:
     """Each answer is checked against the document, whatever the body is."""
     client = rest.Rest(token)
     for route, method in OPERATIONS:

@@ -182,7 +182,7 @@ def found(place: Place, request: pytest.FixtureRequest) -> Object:
     return one
 
 
-def test_every_object_that_can_be_written_is_looked_at():
+def test_every_writable_object_is_covered():
     assert {route for route, _ in WRITES} == {*KINDS, *UNREAD}
 
 
@@ -192,7 +192,7 @@ def each_object() -> Any:
 
 
 @each_object()
-def test_a_write_with_an_outdated_tag_is_refused_and_says_what_changed(found: Object) -> None:
+def test_a_write_with_an_outdated_etag_is_refused_with_the_changes(found: Object) -> None:
     tag = found.read().headers["ETag"]
     found.change_elsewhere()
     before = found.read()
@@ -206,7 +206,7 @@ def test_a_write_with_an_outdated_tag_is_refused_and_says_what_changed(found: Ob
 
 
 @each_object()
-def test_a_write_with_an_outdated_version_is_refused_and_says_what_changed(found: Object) -> None:
+def test_a_write_with_an_outdated_version_is_refused_with_the_changes(found: Object) -> None:
     read = found.read()
     version = read.headers["ETag"].strip('"')
     route = found.path.partition("/")[0]
@@ -228,7 +228,7 @@ def test_a_write_with_an_outdated_version_is_refused_and_says_what_changed(found
 
 
 @each_object()
-def test_a_write_with_the_current_version_is_made(found: Object) -> None:
+def test_a_write_with_the_current_version_succeeds(found: Object) -> None:
     found.change_elsewhere()
     read = found.read()
     version = read.json.get("version", read.headers["ETag"].strip('"'))
@@ -240,7 +240,7 @@ def test_a_write_with_the_current_version_is_made(found: Object) -> None:
 
 
 @each_object()
-def test_a_write_without_a_version_is_made(found: Object) -> None:
+def test_a_write_without_a_version_succeeds(found: Object) -> None:
     found.change_elsewhere()
     assert found.write().status == 200
 
@@ -262,7 +262,7 @@ def in_list(tag: str) -> str:
     ],
     ids=["its tag", "a list", "any", "a weak tag", "another", "not a tag", "blank"],
 )
-def test_if_match_holds_as_http_says(
+def test_if_match_follows_the_http_specification(
     place: Place, header: Callable[[str], str], status: int
 ) -> None:
     client, path = person(place.organization), filled(AGENT, place.ids)
@@ -278,7 +278,7 @@ DELETED = [
 
 
 @pytest.mark.parametrize("found", [(route, "PATCH") for route in DELETED], indirect=True)
-def test_what_changed_in_the_meantime_is_not_deleted(found: Object) -> None:
+def test_an_object_that_changed_meanwhile_isnt_deleted(found: Object) -> None:
     tag = found.read().headers["ETag"]
     found.change_elsewhere()
     refused = found.client.delete(found.path, If_Match=tag)
@@ -286,7 +286,7 @@ def test_what_changed_in_the_meantime_is_not_deleted(found: Object) -> None:
     assert found.read().status == 200
 
 
-def test_a_secret_that_changed_makes_another_version_and_is_not_shown(place: Place) -> None:
+def test_a_changed_secret_changes_the_version_and_isnt_shown(place: Place) -> None:
     client = person(place.organization)
     body = {"transport_type": "http", "endpoint_config": {"url": "https://docs.example.com"}}
     auth = {"auth_config": {"type": "bearer_token", "token": "the first one"}}
@@ -309,7 +309,7 @@ def test_rows_of_a_list_have_the_version_of_the_object(place: Place) -> None:
     assert client.get(f"agents/{row['id']}?fields=version").json == {"version": row["version"]}
 
 
-def test_what_nobody_edits_is_no_part_of_a_version(place: Place) -> None:
+def test_read_only_fields_arent_part_of_a_version(place: Place) -> None:
     client, path = person(place.organization), filled(SERVER, place.ids)
     before = client.get(path).json["version"]
     Server.objects.filter(pk=place.ids["server_id"]).update(status="error", latency_ms=7)

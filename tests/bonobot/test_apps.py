@@ -18,14 +18,14 @@ print(sorted(heavy & set(sys.modules)))
 """
 
 
-def test_pages_and_addresses_are_loaded_by_what_answers_http_alone() -> None:
+def test_admin_pages_and_urls_are_loaded_only_by_web_processes() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "[]"
 
 
-def test_the_checks_of_the_admin_look_through_all_pages() -> None:
+def test_the_admin_checks_cover_all_pages() -> None:
     assert check_admin_pages in registry.registry.get_checks()
     assert Tags.admin in check_admin_pages.tags  # type: ignore[attr-defined]  # `register` adds it
     assert check_admin_pages(None) == []

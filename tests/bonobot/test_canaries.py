@@ -79,7 +79,7 @@ def pool(acme: Organization, canaries: dict[str, str]) -> list[Server]:
     return stock(acme, canaries)
 
 
-def test_no_route_of_rest_shows_a_secret(acme, pool, canaries):
+def test_no_rest_response_contains_a_secret(acme, pool, canaries):
     sought = needles(canaries)
     known = test_api_matrix.everything(acme)
     found: list[tuple[str, list[str]]] = []
@@ -96,7 +96,7 @@ def test_no_route_of_rest_shows_a_secret(acme, pool, canaries):
     assert not [one for one in found if one[1]]
 
 
-def test_no_verb_no_file_and_no_row_shows_a_secret(acme, pool, canaries, tmp_path):
+def test_no_command_file_or_row_contains_a_secret(acme, pool, canaries, tmp_path):
     sought = needles(canaries)
     file = tmp_path / "audit"
     asked = [verb.split() for verb, one in CALLS.items() if one.reads and not one.given]
@@ -117,7 +117,7 @@ def test_no_verb_no_file_and_no_row_shows_a_secret(acme, pool, canaries, tmp_pat
     assert not {place: kinds for place, kinds in found.items() if kinds}
 
 
-def test_a_call_takes_no_secret_into_logs_rows_or_another_servers_process(acme, pool, canaries):
+def test_a_call_puts_no_secret_into_logs_rows_or_other_servers(acme, pool, canaries):
     sought = needles(canaries)
     config = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
     boss, helper = factories.build_administrator(acme), factories.create_agent(acme)
@@ -150,7 +150,7 @@ def test_a_call_takes_no_secret_into_logs_rows_or_another_servers_process(acme, 
     assert not {place: kinds for place, kinds in found.items() if kinds}
 
 
-def test_letting_a_program_in_takes_no_secret_into_logs_rows_or_pages(acme):
+def test_authorizing_a_client_puts_no_secret_into_logs_rows_or_pages(acme):
     with logged() as written:
         found = needles(let_in(acme))
         program = Program(User.objects.get(username="olga-acme"))
@@ -180,7 +180,7 @@ def test_letting_a_program_in_takes_no_secret_into_logs_rows_or_pages(acme):
     assert not {place: kinds for place, kinds in places.items() if kinds}
 
 
-def test_no_answer_to_a_write_shows_a_secret(acme, pool, canaries):
+def test_no_response_to_a_write_contains_a_secret(acme, pool, canaries):
     """Neither what is stored, nor what was just sent in a member that holds secrets."""
     sought = needles(canaries | SENT)
     known = test_api_matrix.everything(acme)
@@ -208,7 +208,7 @@ def test_no_answer_to_a_write_shows_a_secret(acme, pool, canaries):
     assert not [one for one in found if one[1]]
 
 
-def test_every_write_that_takes_a_body_shows_one_to_try_it_with():
+def test_every_write_with_a_body_has_an_example_to_try():
     """Without an example a new route would be looked at with an empty body only."""
     missing = [
         (route, method)
@@ -218,7 +218,7 @@ def test_every_write_that_takes_a_body_shows_one_to_try_it_with():
     assert missing == []
 
 
-def test_a_page_that_breaks_shows_no_secret(acme, pool, canaries, monkeypatch, settings, caplog):
+def test_an_error_page_contains_no_secret(acme, pool, canaries, monkeypatch, settings, caplog):
     sought = needles({kind: canaries[kind] for kind in STORED})
     for secret in Secret.objects.all():
         secret.value.open()
@@ -256,7 +256,7 @@ def test_a_page_that_breaks_shows_no_secret(acme, pool, canaries, monkeypatch, s
 
 
 @pytest.mark.worker
-def test_no_message_and_no_event_of_a_worker_holds_a_secret(acme, pool, canaries, worker):
+def test_no_message_or_event_of_a_worker_contains_a_secret(acme, pool, canaries, worker):
     sought = needles(canaries)
     seen: list[str] = []
     sent: list[str] = []
@@ -290,7 +290,7 @@ def test_no_message_and_no_event_of_a_worker_holds_a_secret(acme, pool, canaries
 
 @pytest.mark.redis
 @pytest.mark.worker
-def test_no_key_and_no_value_in_redis_holds_a_secret(acme, pool, canaries, worker):
+def test_no_key_or_value_in_redis_contains_a_secret(acme, pool, canaries, worker):
     sought = needles(canaries)
     for server in pool:
         discover_server.delay(str(server.pk))

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.mark.redis
 @pytest.mark.worker
-def test_a_login_that_a_worker_renews_goes_into_no_log_row_message_or_key(
+def test_a_refreshed_sign_in_isnt_in_any_log_row_message_or_key(
     organization, register, protected, start_worker, caplog
 ):
     """Codes, tokens, verifiers and the client's secret: where they are given, renewed, refused."""

@@ -18,18 +18,18 @@ def ids(*, deploy: bool = False) -> set[str]:
     return {message.id or "" for message in found}
 
 
-def test_a_fresh_clone_has_nothing_to_report() -> None:
+def test_a_fresh_clone_has_no_warnings() -> None:
     assert ids() == set()
 
 
-def test_a_deployment_on_a_laptop_is_told_what_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_laptop_deployment_gets_warnings_with_remedies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     for name in KEY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     assert {"bonobot.W101", "bonobot.W102", "bonobot.W105", "bonobot.W106"} <= ids(deploy=True)
 
 
-def test_a_database_that_is_a_file_is_told_as_it_is_configured(
+def test_a_sqlite_deployment_is_warned_about_as_configured(
     monkeypatch: pytest.MonkeyPatch, settings: Settings, tmp_path: Path
 ) -> None:
     found = build_database_settings(f"sqlite:////{tmp_path}/x", var=tmp_path, pool_size=1)
@@ -37,7 +37,7 @@ def test_a_database_that_is_a_file_is_told_as_it_is_configured(
     assert check_shared_services(None)[0].id == "bonobot.W103"
 
 
-def test_a_real_deployment_has_nothing_to_change(
+def test_a_complete_deployment_has_no_warnings(
     monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
     for name in KEY_VARIABLES:
@@ -85,7 +85,7 @@ def test_a_misspelt_variable_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> No
     assert "bonobot.W001" in ids()
 
 
-def test_services_of_one_machine_are_warned_about(
+def test_services_that_need_one_machine_are_warned_about(
     monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
     settings.REDIS_URL = ""

@@ -39,7 +39,7 @@ def all_at_once(*saves: Callable[[], int]) -> list[int]:
 
 
 @pytest.mark.parametrize("how", ["header", "member"])
-def test_of_writes_over_rest_one_wins(how: str) -> None:
+def test_of_concurrent_rest_writes_one_succeeds(how: str) -> None:
     acme = factories.create_organization()
     factories.create_agent(acme)
     clients = [rest.as_role(acme, Role.OWNER) for _ in range(AT_ONCE)]
@@ -56,7 +56,7 @@ def test_of_writes_over_rest_one_wins(how: str) -> None:
     assert answers == [200] + [412 if how == "header" else 409] * (AT_ONCE - 1)
 
 
-def test_of_policies_over_rest_one_wins() -> None:
+def test_of_concurrent_policy_writes_one_succeeds() -> None:
     acme = factories.create_organization()
     agent = factories.create_agent(acme)
     clients = [rest.as_role(acme, Role.OWNER) for _ in range(AT_ONCE)]
@@ -73,7 +73,7 @@ def test_of_policies_over_rest_one_wins() -> None:
     assert len(load_policy_spec(Agent.objects.get(pk=agent.pk)).deny) == 1
 
 
-def test_of_two_tabs_one_wins() -> None:
+def test_of_two_tabs_one_save_succeeds() -> None:
     acme = factories.create_organization()
     agent = factories.create_agent(acme)
     server = admin_client.web_server(acme, "web")

@@ -179,13 +179,13 @@ def _bumped(agent: Agent, what: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_every_way_of_writing_makes_snapshots_stale(helper: Agent, write: str) -> None:
+def test_every_kind_of_write_invalidates_snapshots(helper: Agent, write: str) -> None:
     for label, model in GOVERNED.items():
         with _bumped(helper, label):
             WRITES[write](row_of(model))
 
 
-def test_what_goes_with_another_row_makes_snapshots_stale(helper: Agent) -> None:
+def test_cascading_deletes_invalidate_snapshots(helper: Agent) -> None:
     for label, model in GOVERNED.items():
         for name in _parents_of(model):
             rows = model._default_manager.filter(**WHICH.get(model, {}))
@@ -208,7 +208,7 @@ def _parents_of(model: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["agent", "server"])
-def test_a_snapshot_reads_governed_rows_only(helper: Agent, kind: str) -> None:
+def test_a_snapshot_reads_only_governed_rows(helper: Agent, kind: str) -> None:
     key = helper.pk if kind == "agent" else row_of(Server).pk
     tables = {model._meta.db_table for model in apps.get_models()}
     with CaptureQueriesContext(connection) as queries:
@@ -272,7 +272,7 @@ def _call(helper: Agent, **whom: Any) -> str:
     return get_runtime().call(make_call, asked).outcome
 
 
-def test_another_process_changes_the_very_next_call(
+def test_a_change_of_another_process_applies_to_the_next_call(
     helper: Agent, elsewhere: Callable[[Any], None]
 ) -> None:
     assert _call(helper) == "ok"
@@ -289,7 +289,7 @@ def test_another_process_changes_the_very_next_call(
 
 
 @pytest.mark.parametrize("through", ["an agent", "the server by itself"])
-def test_a_warm_call_asks_the_ledger_and_nobody_else(helper: Agent, through: str) -> None:
+def test_a_repeated_call_queries_only_the_ledger(helper: Agent, through: str) -> None:
     whom: dict[str, Any] = {"agent_id": helper.pk, "tool": TOOL}
     if through == "the server by itself":
         whom = {"server_id": Server.objects.get(name="web").pk, "tool": "echo"}

@@ -11,7 +11,7 @@ from tests import large_organization
 
 
 @pytest.mark.django_db
-def test_every_list_and_page_takes_the_same_queries_for_ten_times_the_rows() -> None:
+def test_every_list_and_page_uses_the_same_queries_for_ten_times_the_rows() -> None:
     town = large_organization.town(servers=52, each=3, calls=20)
     queries(town)  # what this process keeps is read now
     few = queries(town)
@@ -23,7 +23,7 @@ def test_every_list_and_page_takes_the_same_queries_for_ten_times_the_rows() -> 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("kind", ["agent", "server"])
-def test_a_snapshot_takes_the_same_queries_for_ten_times_the_definitions(kind: str) -> None:
+def test_a_snapshot_uses_the_same_queries_for_ten_times_the_definitions(kind: str) -> None:
     town = large_organization.town(servers=2, each=3, calls=0)
     key = town.agent.pk if kind == "agent" else town.server.pk
     few = reading(kind, key)

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("arguments", [[], ["help"], ["--help"], ["-h"]])
-def test_without_a_command_it_tells_what_there_is(
+def test_without_a_command_all_commands_are_listed(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     command.main(arguments)
@@ -28,7 +28,7 @@ def test_without_a_command_it_tells_what_there_is(
     assert max(len(line) for line in shown.splitlines()) < 120
 
 
-def test_a_command_runs_and_the_runtime_closes_behind_it(
+def test_a_command_closes_the_runtime_when_it_ends(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     closed: list[bool] = []
@@ -45,7 +45,7 @@ def test_the_version_is_the_products(argument: str, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("start", [["manage.py"], ["-m", "bonobot"]])
-def test_it_is_the_same_from_a_checkout_and_as_a_module(start: list[str]) -> None:
+def test_manage_py_and_the_module_run_the_same_commands(start: list[str]) -> None:
     found = subprocess.run(
         [sys.executable, *start, "no_such_command"],
         cwd=ROOT,
@@ -68,7 +68,7 @@ def test_it_is_the_same_from_a_checkout_and_as_a_module(start: list[str]) -> Non
     ],
     ids=["not migrated", "spoilt", "in no folder"],
 )
-def test_a_database_that_cannot_be_used_is_told_without_a_traceback(
+def test_an_unusable_database_is_reported_without_a_traceback(
     tmp_path: Path, kept: bytes | None, code: str, said: str
 ) -> None:
     file = tmp_path / ("x.sqlite3" if kept is not None else "nowhere/x.sqlite3")

@@ -52,7 +52,7 @@ def test_every_dependency_is_locked_with_hashes() -> None:
     assert all("--hash=sha256:" in entry for entry in entries)
 
 
-def test_the_lock_names_no_registry() -> None:
+def test_the_lock_file_has_no_registry_urls() -> None:
     assert not re.search(r"--(extra-)?index-url|--find-links|://", read("requirements.lock"))
 
 
@@ -78,7 +78,7 @@ def test_help_explains_every_target() -> None:
     assert [name for name in targets[1].split() if f"make {name} " not in said] == []
 
 
-def test_a_python_that_is_too_old_is_told_apart(tmp_path: Path) -> None:
+def test_a_python_that_is_too_old_is_refused(tmp_path: Path) -> None:
     old = tmp_path / "python3"
     old.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
     old.chmod(0o755)
@@ -90,11 +90,11 @@ def test_a_python_that_is_too_old_is_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["README.md", "SECURITY.md", "CHANGELOG.md"])
-def test_links_to_files_lead_somewhere(name: str) -> None:
+def test_links_to_files_are_valid(name: str) -> None:
     assert [link for link in LINK.findall(read(name)) if not (ROOT / link).exists()] == []
 
 
-def test_the_continuous_integration_is_a_script_that_parses() -> None:
+def test_the_ci_script_is_valid_shell() -> None:
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("bash is absent")

@@ -412,7 +412,7 @@ def shown_by_gateway(case: Case, kind: Kind, ids: dict[str, str]) -> dict[str, b
 
 
 @pytest.mark.parametrize("who", MAKERS)
-def test_every_object_is_seen_where_the_table_says_and_nowhere_else(world: World, who: str) -> None:
+def test_every_object_is_visible_exactly_where_the_table_says(world: World, who: str) -> None:
     wrong = []
     for case in world.cases[who]:
         client, lists = case.rest, dict[str, set[str]]()
@@ -502,7 +502,7 @@ def hidden(case: Case, world: World) -> set[str]:
 
 
 @pytest.mark.parametrize("who", MAKERS)
-def test_nothing_about_what_is_out_of_reach_is_told_on_the_way(world: World, who: str) -> None:
+def test_objects_out_of_reach_arent_revealed_by_other_objects(world: World, who: str) -> None:
     leaks = []
     for case in world.cases[who]:
         words = hidden(case, world)
@@ -595,7 +595,7 @@ def rest_works(case: Case, world: World, word: str) -> Iterator[Deed]:
 
 @pytest.mark.parametrize("ways", [addresses_open, tools_work, rest_works])
 @pytest.mark.parametrize("who", MAKERS)
-def test_every_deed_is_open_where_the_table_says_and_nowhere_else(
+def test_every_action_is_allowed_exactly_where_the_table_says(
     world: World, who: str, ways: Callable[[Case, World, str], Iterator[Deed]]
 ) -> None:
     wrong = [
@@ -608,7 +608,7 @@ def test_every_deed_is_open_where_the_table_says_and_nowhere_else(
     assert not wrong, "\n".join(wrong)
 
 
-def test_a_member_does_nothing_to_what_others_have(world: World) -> None:
+def test_a_member_cant_change_objects_of_others(world: World) -> None:
     """Every operation of REST, on things of the member's own agent that other people began."""
     personal = {kind.part for kind in KINDS.values() if kind.personal}
     routes = [(route, method) for route, method in OF_REST if personal & set(parts(route))]
@@ -626,7 +626,7 @@ OF_AGENTS = tuple(kind.admin for kind in KINDS.values() if kind.admin)
 
 
 @pytest.mark.parametrize("role", Role)
-def test_the_admin_shows_people_what_rest_shows_them(world: World, role: Role) -> None:
+def test_the_admin_shows_the_same_objects_as_rest(world: World, role: Role) -> None:
     case = next(one for one in world.cases["people"] if one.principal.role == role)
     client, wrong = Client(), []
     client.force_login(case.user)  # type: ignore[arg-type]
@@ -649,7 +649,7 @@ def test_the_admin_shows_people_what_rest_shows_them(world: World, role: Role) -
     assert not wrong, "\n".join(wrong)
 
 
-def test_no_page_tells_a_member_of_agents_that_are_not_theirs(world: World) -> None:
+def test_no_page_shows_a_member_agents_without_access(world: World) -> None:
     case = next(one for one in world.cases["people"] if one.principal.role == Role.MEMBER)
     client, words = Client(), hidden(case, world)
     client.force_login(case.user)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from tests import factories
 pytestmark = [pytest.mark.browser, pytest.mark.worker]
 
 
-def test_a_person_signs_in_once_the_password_is_right(module_page: Page) -> None:
+def test_a_person_signs_in_with_the_right_password(module_page: Page) -> None:
     page = module_page
     factories.create_member(factories.create_organization(), Role.OWNER, "anna")
     page.goto("/")

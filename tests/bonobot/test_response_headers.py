@@ -78,7 +78,7 @@ def cookie(module_web: Web) -> Iterator[str]:
     get_writer().close()
 
 
-def test_every_address_answers_with_them(module_web: Web, cookie: str) -> None:
+def test_every_path_has_the_security_headers(module_web: Web, cookie: str) -> None:
     addresses = sorted({*paths(), *OUTSIDE})
     assert len(addresses) > 250
     statuses: Counter[int] = Counter()
@@ -95,13 +95,13 @@ def test_every_address_answers_with_them(module_web: Web, cookie: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["DELETE", "PATCH", "TRACE", "OPTIONS", "HEAD", "POST", "X"])
-def test_other_methods_answer_with_them(module_web: Web, method: str) -> None:
+def test_responses_to_other_methods_have_the_security_headers(module_web: Web, method: str) -> None:
     for path in ("/admin/", "/api/agents", "/mcp", "/healthz", "/static/bonobot/admin.js", "/x"):
         status, wrong = ask(module_web, method, path)
         assert not wrong, (path, status)
 
 
-def test_what_is_too_large_or_of_another_host_answers_with_them(module_web: Web) -> None:
+def test_responses_to_large_or_foreign_requests_have_the_security_headers(module_web: Web) -> None:
     token = create_token(
         factories.build_administrator(factories.Organization.objects.first()),
         name="t",
@@ -124,7 +124,9 @@ def test_what_is_too_large_or_of_another_host_answers_with_them(module_web: Web)
         b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     ],
 )
-def test_what_is_no_request_answers_with_them(module_web: Web, request_bytes: bytes) -> None:
+def test_responses_to_malformed_requests_have_the_security_headers(
+    module_web: Web, request_bytes: bytes
+) -> None:
     with socket.create_connection(("127.0.0.1", module_web.port), timeout=30) as client:
         client.sendall(request_bytes)
         answer = http.client.HTTPResponse(client)
@@ -132,7 +134,7 @@ def test_what_is_no_request_answers_with_them(module_web: Web, request_bytes: by
         assert (answer.status, lacking(answer)) == (400, "")
 
 
-def test_what_fails_answers_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_responses_have_the_security_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(_: Any) -> None:
         raise OSError("canary")
 
@@ -153,7 +155,7 @@ def test_what_fails_answers_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert b"canary" not in sent[1]["body"]
 
 
-def test_a_stream_of_events_answers_with_them(module_web: Web) -> None:
+def test_event_streams_have_the_security_headers(module_web: Web) -> None:
     organization = factories.Organization.objects.first()
     session = factories.create_answered_session(factories.create_agent(organization))
     _, token = create_token(factories.build_administrator(organization), name="s", role=Role.OWNER)

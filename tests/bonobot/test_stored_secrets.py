@@ -148,7 +148,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_a_masked_secret_is_not_kept_for_another_address(kind: Kind) -> None:
+def test_a_masked_secret_isnt_kept_for_another_address(kind: Kind) -> None:
     acme = factories.create_organization()
     made = kind.make(factories.build_administrator(acme))
     client = rest.as_administrator()
@@ -164,7 +164,7 @@ def test_a_masked_secret_is_not_kept_for_another_address(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_a_masked_secret_is_kept_where_nothing_moves(kind: Kind) -> None:
+def test_a_masked_secret_is_kept_for_the_same_address(kind: Kind) -> None:
     acme = factories.create_organization()
     made = kind.make(factories.build_administrator(acme))
     headers = {"Bonobot-Organization": acme.slug}

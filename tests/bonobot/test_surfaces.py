@@ -91,28 +91,28 @@ def there_is(surface: str, request: HttpRequest) -> set[str]:
 
 
 @pytest.mark.parametrize("surface", SURFACES)
-def test_what_can_be_done_is_in_the_table(boss: HttpRequest, surface: str) -> None:
+def test_every_action_of_the_code_is_in_the_table(boss: HttpRequest, surface: str) -> None:
     missing = sorted(there_is(surface, boss) - told(surface))
     assert ", ".join(missing) == "", "give each a row in docs/making/surface_table, with its twins"
 
 
 @pytest.mark.parametrize("surface", SURFACES)
-def test_what_is_in_the_table_can_be_done(boss: HttpRequest, surface: str) -> None:
+def test_every_action_of_the_table_exists(boss: HttpRequest, surface: str) -> None:
     gone = sorted(told(surface) - there_is(surface, boss))
     assert ", ".join(gone) == "", "rename them in docs/making/surface_table, or take them out"
 
 
 @pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: deed.what)
-def test_a_deed_has_all_three_or_says_why_not(deed: Any) -> None:
+def test_an_action_has_all_three_surfaces_or_a_reason(deed: Any) -> None:
     lacks = [surface for surface in SURFACES if not deed.names[surface]]
     assert not lacks or deed.why.endswith("."), f"{deed.what} has nothing in {lacks}"
 
 
-def test_deeds_are_told_once() -> None:
+def test_actions_are_listed_once() -> None:
     assert [what for what, times in Counter(deed.what for deed in DEEDS).items() if times > 1] == []
 
 
-def test_the_page_of_the_documentation_says_the_same() -> None:
+def test_the_documentation_page_matches_the_table() -> None:
     assert surfaces.PAGE.read_text(encoding="utf-8") == surfaces.page(), (
         "run `python -m docs.making.surfaces`"
     )

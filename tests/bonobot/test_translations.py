@@ -18,17 +18,17 @@ from tests.translation_catalog import GERMAN, messages
 HOLE = re.compile(r"%\(\w+\)[a-z]|%[sd%]|\$?\{[^}]*\}|</?[a-z][^>]*>")
 
 
-def test_every_text_has_its_german() -> None:
+def test_every_message_has_a_german_translation() -> None:
     known = read_catalog(GERMAN)
     missing = sorted(one.text for one in messages() if not all(known.get(one, ("",))))
     assert not missing, f"run `make messages` and translate {missing[:20]}"
 
 
-def test_no_german_is_left_of_a_text_that_is_gone() -> None:
+def test_no_german_translation_of_a_removed_message_is_left() -> None:
     assert set(read_catalog(GERMAN)) == messages(), "run `make messages`"
 
 
-def test_what_is_put_into_a_text_is_put_into_its_german() -> None:
+def test_translations_have_the_same_placeholders() -> None:
     for one, texts in read_catalog(GERMAN).items():
         for said, text in zip(
             (one.text, one.plural or one.text)[-len(texts) :], texts, strict=True
@@ -37,7 +37,7 @@ def test_what_is_put_into_a_text_is_put_into_its_german() -> None:
 
 
 @pytest.mark.django_db
-def test_a_choice_goes_before_the_language_of_the_browser() -> None:
+def test_the_chosen_language_overrides_the_browsers() -> None:
     seat = admin_client.sit(factories.create_organization(), Role.OWNER)
     here = reverse("admin:index")
     assert (
@@ -50,13 +50,13 @@ def test_a_choice_goes_before_the_language_of_the_browser() -> None:
 
 
 @pytest.mark.django_db
-def test_a_language_that_is_not_spoken_here_gets_english() -> None:
+def test_an_unsupported_language_gets_english() -> None:
     page = Client().get(reverse("admin:login"), headers={"accept-language": "fr"})
     assert b"Sign in" in page.content
 
 
 @pytest.mark.django_db
-def test_what_is_refused_is_told_in_german_and_stored_in_english() -> None:
+def test_a_refusal_is_shown_in_german_and_stored_in_english() -> None:
     acme = factories.create_organization()
     client = admin_client.sit(acme, Role.OWNER).client
     said = {"accept-language": "de"}

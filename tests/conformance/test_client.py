@@ -41,7 +41,7 @@ def test_the_client_conforms(revision: str, scenario: str, port: int, tmp_path: 
 
 @pytest.mark.skipif(not WHOLE, reason="`make conformance` plays all scenarios")
 @pytest.mark.parametrize("revision", [MODERN, HANDSHAKE])
-def test_everything_passes_but_what_is_not_supported(revision: str, port: int, tmp_path: Path):
+def test_all_scenarios_pass_except_unsupported_ones(revision: str, port: int, tmp_path: Path):
     done = conformance(
         *("client", "--command", CLIENT, "--requirements", revision),
         *("--timeout", f"{LONGEST_S * 1000}"),
@@ -57,7 +57,7 @@ def test_everything_passes_but_what_is_not_supported(revision: str, port: int, t
 
 @pytest.mark.skipif(not WHOLE, reason="`make conformance` asks the suite")
 @pytest.mark.parametrize("revision", [MODERN, HANDSHAKE])
-def test_the_page_about_conformance_names_every_required_scenario(revision: str, tmp_path: Path):
+def test_the_conformance_page_lists_every_required_scenario(revision: str, tmp_path: Path):
     page = PAGE.read_text(encoding="utf-8")
     table = page.partition(f"## {revision}")[2].partition("## ")[0]
     assert re.findall(r"^\| `(\S+)` \|", table, re.MULTILINE) == required(
@@ -65,7 +65,7 @@ def test_the_page_about_conformance_names_every_required_scenario(revision: str,
     )
 
 
-def test_the_page_about_conformance_names_what_is_not_supported():
+def test_the_conformance_page_lists_unsupported_scenarios():
     page = PAGE.read_text(encoding="utf-8")
     named = re.findall(r"^\| `(\S+)` \| no", page, re.MULTILINE)
     assert set(named) == set(UNSUPPORTED)

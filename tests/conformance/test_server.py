@@ -66,7 +66,7 @@ def scenarios(revision: str, tmp_path: Path) -> list[str]:
 
 @whole
 @pytest.mark.parametrize("revision", [MODERN, HANDSHAKE])
-def test_the_upstream_offers_every_fixture(
+def test_the_upstream_server_has_every_fixture(
     revision: str, scenarios: list[str], upstream: str, tmp_path: Path
 ) -> None:
     verdict = judged(upstream, tmp_path, "--requirements", revision)
@@ -83,7 +83,7 @@ def test_the_gateway_conforms(
 
 @whole
 @pytest.mark.parametrize("revision", [MODERN, HANDSHAKE])
-def test_the_page_about_the_gateway_names_every_required_scenario(
+def test_the_gateway_page_lists_every_required_scenario(
     revision: str, scenarios: list[str]
 ) -> None:
     served = PAGE.read_text(encoding="utf-8").partition("# Conformance: Bonobot as a server")[2]

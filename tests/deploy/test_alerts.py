@@ -137,13 +137,13 @@ def case(alert: str, series: Series, firing: bool) -> dict[str, object]:
     }
 
 
-def test_every_alert_has_its_cases() -> None:
+def test_every_alert_has_test_cases() -> None:
     groups = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
     assert set(CASES) == {rule["alert"] for group in groups for rule in group["rules"]}
 
 
 @pytest.mark.promtool
-def test_alerts_fire_on_what_they_are_for_and_on_nothing_else(tmp_path: Path) -> None:
+def test_alerts_fire_exactly_in_their_cases(tmp_path: Path) -> None:
     written = {
         "rule_files": [str(RULES)],
         "evaluation_interval": "1m",

@@ -61,11 +61,11 @@ def pins(name: str) -> dict[str, str]:
     return {canonicalize_name(one): version for one, version in PINNED.findall(text)}
 
 
-def test_hadolint_has_nothing_to_say() -> None:
+def test_hadolint_reports_nothing() -> None:
     assert passes(BIN / "hadolint", "deploy/Containerfile")
 
 
-def test_the_yaml_is_tidy() -> None:
+def test_yamllint_reports_nothing() -> None:
     assert passes(BIN / "yamllint", "--strict", "-c", "deploy/yamllint.yaml", "deploy")
 
 
@@ -74,16 +74,16 @@ def test_the_compose_file_follows_the_specification() -> None:
     assert passes(BIN / "check-jsonschema", *schema, "deploy/compose.yaml")
 
 
-def test_the_manifests_are_what_kubernetes_expects() -> None:
+def test_the_manifests_match_the_schemas_of_kubernetes() -> None:
     assert passes(BIN / "kubernetes-validate", "--strict", "--quiet", *MANIFESTS)
 
 
-def test_the_base_lists_every_manifest() -> None:
+def test_the_kustomization_lists_every_manifest() -> None:
     listed = yaml.safe_load(BASE.read_text(encoding="utf-8"))["resources"]
     assert sorted(listed) == [path.name for path in MANIFESTS]
 
 
-def test_pods_run_without_rights_and_write_to_their_volumes_only() -> None:
+def test_pods_run_unprivileged_and_write_only_to_their_volumes() -> None:
     assert sorted(pods()) == ["bonobot-beat", "bonobot-migrate", "bonobot-web", "bonobot-worker"]
     for found in pods().values():
         assert found["securityContext"]["runAsNonRoot"] is True
@@ -97,13 +97,13 @@ def test_pods_run_without_rights_and_write_to_their_volumes_only() -> None:
         assert mounted == {one["name"] for one in found["volumes"]}
 
 
-def test_a_second_beat_stands_by() -> None:
+def test_a_second_scheduler_stands_by() -> None:
     (beat,) = (one for one in documents() if one["metadata"]["name"] == "bonobot-beat")
     assert beat["spec"]["replicas"] == 2
     assert compose()["services"]["beat"]["deploy"]["replicas"] == 2
 
 
-def test_the_secrets_that_are_read_are_the_ones_that_are_made(tmp_path: Path) -> None:
+def test_the_referenced_secrets_are_created(tmp_path: Path) -> None:
     assert passes("sh", DEPLOY / "secrets", tmp_path)
     made = {path.name for path in tmp_path.iterdir()}
     named = {name: one["file"] for name, one in compose()["secrets"].items()}
@@ -115,7 +115,7 @@ def test_the_secrets_that_are_read_are_the_ones_that_are_made(tmp_path: Path) ->
     assert wanted == {path.name for path in files.values()}
 
 
-def test_made_secrets_are_taken_and_kept(tmp_path: Path) -> None:
+def test_created_secrets_are_used_and_kept(tmp_path: Path) -> None:
     folder = tmp_path / "secrets"
     assert passes("sh", DEPLOY / "secrets", folder)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -131,7 +131,7 @@ def test_made_secrets_are_taken_and_kept(tmp_path: Path) -> None:
     }
 
 
-def test_settings_of_the_examples_exist() -> None:
+def test_the_settings_of_the_examples_exist() -> None:
     example = (ROOT / ".env.example").read_text(encoding="utf-8")
     known = set(re.findall(r"^#?([A-Z_]+)=", example, re.MULTILINE))
     named = {
@@ -146,7 +146,7 @@ def test_settings_of_the_examples_exist() -> None:
     assert named - known - {"BONOBOT_VAR"} == set()
 
 
-def test_the_image_gets_what_the_lock_names() -> None:
+def test_the_image_installs_the_locked_packages() -> None:
     described = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines = list(described["dependencies"])
     lines += [line for extra in IMAGE_EXTRAS for line in described["optional-dependencies"][extra]]
@@ -156,7 +156,7 @@ def test_the_image_gets_what_the_lock_names() -> None:
     assert pins("deploy/build.lock").items() <= everything.items()
 
 
-def test_the_image_is_built_from_what_it_is_given() -> None:
+def test_the_image_is_built_from_the_copied_files() -> None:
     ignored = (ROOT / ".containerignore").read_text(encoding="utf-8")
     assert ignored == (ROOT / ".dockerignore").read_text(encoding="utf-8")
     text = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
@@ -168,7 +168,7 @@ def test_the_image_is_built_from_what_it_is_given() -> None:
 
 
 @pytest.mark.parametrize("part", ["web", "worker", "beat", "migrate"])
-def test_every_way_to_run_it_uses_the_commands_that_exist(part: str) -> None:
+def test_every_deployment_uses_existing_commands(part: str) -> None:
     from django.core.management import get_commands
 
     name = "bonobot-web@" if part == "web" else f"bonobot-{part}"

@@ -22,7 +22,7 @@ DEPLOY = ROOT / "deploy"
 
 
 @pytest.mark.systemd
-def test_systemd_understands_the_units(tmp_path: Path) -> None:
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     for path in (DEPLOY / "systemd").glob("bonobot*"):
         text = path.read_text(encoding="utf-8")
         text = re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", text, flags=re.MULTILINE)
@@ -66,7 +66,7 @@ def test_a_command_runs_with_the_settings_and_secrets_of_the_services(tmp_path: 
     assert set(re.findall(r"secrets/(\w+)", text)) == read
 
 
-def test_nginx_asks_at_the_ports_of_the_units() -> None:
+def test_nginx_uses_the_ports_of_the_units() -> None:
     target = (DEPLOY / "systemd" / "bonobot.target").read_text(encoding="utf-8")
     site = (DEPLOY / "nginx" / "site.conf").read_text(encoding="utf-8")
     asked = re.findall(r"server 127\.0\.0\.1:(\d+)", site)
@@ -147,7 +147,7 @@ def answers(port: int) -> bool:
 
 
 @pytest.mark.nginx
-def test_all_requests_of_a_token_reach_one_process_and_others_any(tmp_path: Path) -> None:
+def test_requests_of_a_token_reach_one_process_and_others_any(tmp_path: Path) -> None:
     port = unused_port()
     with upstream() as first, upstream() as second:
         file = written(tmp_path, port=port, upstreams=(first, second))
@@ -170,7 +170,7 @@ def test_all_requests_of_a_token_reach_one_process_and_others_any(tmp_path: Path
 
 
 @pytest.mark.nginx
-def test_nginx_of_the_compose_file_is_sound(tmp_path: Path) -> None:
+def test_the_nginx_configuration_of_compose_is_valid(tmp_path: Path) -> None:
     for path in (DEPLOY / "nginx").glob("bonobot*.conf"):
         shutil.copy(path, tmp_path)
     (tmp_path / "mime.types").write_text("types {}\n", encoding="utf-8")

@@ -70,7 +70,7 @@ def tried(page: Path) -> list[Block]:
     return [block for block in blocks(page) if "not run" not in block.marks]
 
 
-def test_the_first_start_makes_the_demo_and_shows_its_password_once(
+def test_the_first_start_creates_the_demo_and_shows_its_password_once(
     install: Callable[[str], Installation],
 ) -> None:
     if connection.vendor != "sqlite":
@@ -86,7 +86,7 @@ def test_the_first_start_makes_the_demo_and_shows_its_password_once(
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if tried(page)], ids=titled)
-def test_what_a_page_shows_works(page: Path, install: Callable[[str], Installation]) -> None:
+def test_the_commands_of_a_page_work(page: Path, install: Callable[[str], Installation]) -> None:
     if connection.vendor != "sqlite":
         pytest.skip(ONCE)
     place = install(page.name if page.name in APART else "")
@@ -95,7 +95,7 @@ def test_what_a_page_shows_works(page: Path, install: Callable[[str], Installati
     assert not faults, "\n".join(faults)
 
 
-def test_no_page_hides_code_in_an_indented_block() -> None:
+def test_no_page_has_code_in_an_indented_block() -> None:
     hidden = [
         f"{page.name}:{number}: {line.strip()}"
         for page in PAGES
@@ -109,7 +109,7 @@ def test_no_page_hides_code_in_an_indented_block() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=titled)
-def test_commands_in_sentences_exist(page: Path) -> None:
+def test_commands_in_text_exist(page: Path) -> None:
     faults = [
         f"`{span}`: {fault}"
         for span in INLINE.findall(page.read_text(encoding="utf-8"))

@@ -18,18 +18,18 @@ def block(language: str, text: str, **marks: str) -> Block:
     return Block(Path("page.md"), 1, language, text, marks)
 
 
-def test_a_block_that_nobody_can_run_has_to_be_marked() -> None:
+def test_a_block_that_cant_be_run_must_be_marked() -> None:
     with pytest.raises(AssertionError, match="neither run nor marked"):
         list(told(block("text", "whatever")))
 
 
-def test_a_block_that_would_change_the_machine_has_to_be_marked() -> None:
+def test_a_block_that_changes_the_host_must_be_marked() -> None:
     assert forbidden(block("sh", "useradd bonobot")) == {"useradd"}
     assert forbidden(block("sh", "KEY=1 bonobot mcp list | tee 'a; b'")) == {"tee"}
     assert not forbidden(block("sh", "bonobot mcp list --json | jq ."))
 
 
-def test_marks_belong_to_the_block_behind_them(tmp_path: Path) -> None:
+def test_marks_apply_to_the_next_block(tmp_path: Path) -> None:
     text = "<!-- exits 1 -->\n<!-- where: A is B -->\n```sh\na\n```\n\n<!-- hidden\nb\n-->\n"
     first, second = blocks(page(tmp_path, text))
     assert (first.marks, first.stands_for) == ({"exits": "1"}, (("A", "B"),))
@@ -37,18 +37,18 @@ def test_marks_belong_to_the_block_behind_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["<!-- exits 1 -->\nwords\n", "<!-- a note -->\n"])
-def test_a_mark_without_a_block_or_a_meaning_is_a_fault(tmp_path: Path, text: str) -> None:
+def test_a_mark_without_a_block_or_meaning_is_an_error(tmp_path: Path, text: str) -> None:
     with pytest.raises(AssertionError, match="mark"):
         blocks(page(tmp_path, text))
 
 
-def test_what_is_run_instead_has_a_reason() -> None:
+def test_a_replaced_command_has_a_reason() -> None:
     assert instead(block("sh", "make run", instead="make -n run (it doesn't end)")) == "make -n run"
     with pytest.raises(AssertionError, match="brackets"):
         instead(block("sh", "make run", instead="make -n run"))
 
 
-def test_a_command_is_as_long_as_the_shell_says() -> None:
+def test_multi_line_commands_are_joined() -> None:
     text = "a \\\n  b\n# a comment\nc '\nd'\ncat <<E\nx\nE\n"
     assert [one.text for one in statements(block("sh", text))] == [
         "a \\\n  b",
@@ -57,7 +57,7 @@ def test_a_command_is_as_long_as_the_shell_says() -> None:
     ]
 
 
-def test_a_conversation_is_commands_with_what_they_show() -> None:
+def test_a_console_block_has_commands_and_their_output() -> None:
     text = "$ one \\\n>   two\nfirst\n…\nlast\n$ three"
     said = list(statements(block("console", text)))
     assert [(one.text, one.shown) for one in said] == [
@@ -77,5 +77,5 @@ def test_a_conversation_is_commands_with_what_they_show() -> None:
         ("a\n…\nz", "b\nz\n", False),
     ],
 )
-def test_dots_stand_for_anything(shown: str, output: str, same: bool) -> None:
+def test_dots_match_any_output(shown: str, output: str, same: bool) -> None:
     assert matches(shown, output) == same

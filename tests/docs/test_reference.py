@@ -10,14 +10,14 @@ from docs.making.markdown import table
 from docs.making.refusals import meanings
 
 
-def test_each_setting_has_its_line_with_a_meaning() -> None:
+def test_each_setting_has_a_row_with_a_description() -> None:
     page = reference.pages()["settings.md"]
     for name, kind in environment.list_variables().items():
         line = next(line for line in page.splitlines() if line.startswith(f"| `{name}` | {kind}"))
         assert len(line.split("|")[4].strip()) > 10, name
 
 
-def test_each_command_and_verb_is_told_with_its_help() -> None:
+def test_each_command_and_verb_is_listed_with_its_help() -> None:
     page = reference.pages()["commands.md"]
     assert "### bonobot mcp add-operation\n" in page
     assert "## bonobot up\n" in page
@@ -33,14 +33,14 @@ def test_each_operation_of_rest_is_on_the_page_of_its_tag() -> None:
             assert f"## {method.upper()} {path}\n" in page
 
 
-def test_codes_have_the_status_and_the_words_of_the_sources() -> None:
+def test_codes_have_the_status_and_messages_of_the_sources() -> None:
     page = reference.pages()["refusals.md"]
     assert "| `rate_limited` | 429 |" in page
     assert "| `audit_unavailable` | 503 |" in page
     assert "| `denied_by_policy` | 403 |" in page
 
 
-def test_a_code_is_found_where_it_is_raised_and_where_it_is_the_default() -> None:
+def test_a_code_is_found_where_it_is_raised_or_the_default() -> None:
     found = meanings(
         [
             ast.parse(
@@ -59,11 +59,11 @@ def test_a_code_is_found_where_it_is_raised_and_where_it_is_the_default() -> Non
     assert list(found["late"].texts) == ["Too late.", "Nobody waited."]
 
 
-def test_a_cell_stays_in_its_table() -> None:
+def test_a_cell_doesnt_break_its_table() -> None:
     assert table(("a",), [("x|y\n<b>",)]).splitlines()[2] == "| x\\|y &lt;b> |"
 
 
-def test_metrics_and_alerts_are_told() -> None:
+def test_metrics_and_alerts_are_listed() -> None:
     page = reference.pages()["metrics.md"]
     assert "`bonobot_calls_total`" in page
     assert "[BonobotDown](../runbooks.md#bonobotdown)" in page

@@ -95,7 +95,7 @@ def test_no_page_loads_anything_from_another_host(site: Path) -> None:
     assert not foreign
 
 
-def test_nothing_but_pages_and_what_they_show_is_published(site: Path) -> None:
+def test_only_pages_and_their_images_are_published(site: Path) -> None:
     assert not [*site.rglob("*.py"), *site.rglob("*.md")]
 
 
@@ -113,7 +113,7 @@ def test_a_broken_anchor_fails_the_build(tmp_path: Path) -> None:
 
 
 @pytest.mark.browser
-def test_drawings_follow_the_scheme_and_the_search_finds(site: Path) -> None:
+def test_drawings_follow_the_color_scheme_and_the_search_works(site: Path) -> None:
     with served(site) as url, open_page(url) as page:
         for name in DRAWN:
             for scheme in ("light", "dark"):

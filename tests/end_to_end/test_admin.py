@@ -256,7 +256,7 @@ def test_the_worker_checks_servers_that_are_due(acme: Organization, module_worke
 # A session in the browser.
 
 
-def test_a_conversation_continues_without_a_reload_and_a_turn_is_retried(
+def test_a_session_continues_without_a_reload_and_a_turn_is_retried(
     anna: Page, acme: Organization, module_worker: Process
 ) -> None:
     agent = factories.create_agent(acme)
@@ -277,7 +277,7 @@ def test_a_conversation_continues_without_a_reload_and_a_turn_is_retried(
     expect(anna.locator("[data-kind=message]:visible")).to_have_count(3)
 
 
-def test_a_server_asks_a_session_is_exported_replayed_and_canceled(
+def test_a_server_requests_input_and_a_session_is_exported_replayed_and_canceled(
     owner: Page,
     acme: Organization,
     module_worker: Process,
@@ -448,7 +448,7 @@ def test_an_approval_for_the_session_continues_it_on_the_open_page(
 # The audit log.
 
 
-def test_a_worker_verifies_the_chain_and_a_fault_leads_to_its_row(
+def test_a_worker_verifies_the_chain_and_an_error_links_to_its_entry(
     owner: Page, acme: Organization, module_worker: Process
 ) -> None:
     admin_client.web_server(acme)  # writes an entry
@@ -469,7 +469,7 @@ def test_a_worker_verifies_the_chain_and_a_fault_leads_to_its_row(
     expect(owner).to_have_url(re.compile(str(altered.pk)))
 
 
-def test_a_filter_is_saved_used_and_removed(owner: Page) -> None:
+def test_a_filter_is_saved_used_and_deleted(owner: Page) -> None:
     owner.goto(f"{AUDIT}?event_type__exact=change")
     saved = owner.locator("details.bb-saved")
     saved.locator("summary").click()

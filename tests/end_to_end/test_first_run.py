@@ -50,9 +50,7 @@ def look(page: Page, name: str) -> None:
     page.set_viewport_size(DESK)
 
 
-def test_an_empty_organization_is_led_to_an_agent_that_uses_a_tool(
-    anna: Page, worker: Process
-) -> None:
+def test_the_first_steps_lead_to_an_agent_that_uses_a_tool(anna: Page, worker: Process) -> None:
     anna.get_by_role("link", name="Continue: Connect a server").click()
     anna.locator("textarea[name=text]").fill(json.dumps(CONFIGURATION))
     look(anna, "connect")

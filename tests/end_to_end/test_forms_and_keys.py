@@ -59,7 +59,7 @@ def leave(page: Page) -> None:
 
 
 @pytest.mark.parametrize("form", ["ours", "the theme's"])
-def test_a_changed_form_asks_before_it_is_left_and_not_when_it_is_sent(
+def test_leaving_a_changed_form_asks_and_submitting_it_doesnt(
     olga: Page, acme: Organization, form: str
 ) -> None:
     agent = factories.create_agent(acme)
@@ -90,9 +90,7 @@ def test_a_changed_form_asks_before_it_is_left_and_not_when_it_is_sent(
         assert Agent.objects.get(pk=agent.pk).description == "7"
 
 
-def test_whoever_stays_can_still_send_what_was_about_to_be_sent(
-    olga: Page, acme: Organization
-) -> None:
+def test_a_form_can_be_submitted_after_staying_on_the_page(olga: Page, acme: Organization) -> None:
     server = admin_client.web_server(acme)
     guard = Guard(olga)
     olga.goto(f"/admin/mcp_servers/server/{server.pk}/configuration/")
@@ -109,9 +107,7 @@ def test_whoever_stays_can_still_send_what_was_about_to_be_sent(
     assert not Server.objects.get(pk=server.pk).enabled
 
 
-def test_keys_lead_past_the_navigation_through_lists_and_to_the_palette(
-    olga: Page, acme: Organization
-) -> None:
+def test_the_keyboard_reaches_lists_and_the_command_palette(olga: Page, acme: Organization) -> None:
     for number in range(3):
         admin_client.web_server(acme, f"web{number}")
     olga.goto("/admin/mcp_servers/server/")
@@ -145,7 +141,7 @@ def test_keys_lead_past_the_navigation_through_lists_and_to_the_palette(
     expect(olga.get_by_role("heading", name="web2", exact=True)).to_be_visible()
 
 
-def test_keys_open_the_filters_of_a_list_and_leave_them_where_they_were_opened(
+def test_the_keyboard_opens_and_closes_the_filters_of_a_list(
     olga: Page, acme: Organization
 ) -> None:
     admin_client.web_server(acme)
@@ -166,7 +162,7 @@ def test_keys_open_the_filters_of_a_list_and_leave_them_where_they_were_opened(
     expect(filters).to_be_focused()
 
 
-def test_keys_reach_ones_own_menu_with_the_way_out(olga: Page) -> None:
+def test_the_keyboard_reaches_the_user_menu_and_signs_out(olga: Page) -> None:
     olga.goto("/admin/")
     menu = olga.locator("[role=button][aria-expanded]", has_text="unfold_more")
     menu.focus()
@@ -180,9 +176,7 @@ def test_keys_reach_ones_own_menu_with_the_way_out(olga: Page) -> None:
     expect(menu).to_be_focused()
 
 
-def test_a_failed_connection_is_tried_again_where_it_failed_and_shown_anew(
-    olga: Page, acme: Organization
-) -> None:
+def test_a_failed_connection_is_retried_in_place(olga: Page, acme: Organization) -> None:
     server = admin_client.web_server(acme)  # nothing listens there
     olga.goto(f"/admin/first-run/?step=connect&connect={server.pk}")
     state = olga.locator(f'[data-part="state-{server.pk}"]')

@@ -144,12 +144,12 @@ def let_in(visit: Visit, *client: str | Path) -> None:
     assert given.count() == 1
 
 
-def test_the_python_sdk_is_let_in_and_renews_its_token(visit: Visit) -> None:
+def test_the_python_sdk_is_authorized_and_refreshes_its_token(visit: Visit) -> None:
     let_in(visit, sys.executable, CLIENTS / "oauth_client.py")
 
 
 @pytest.mark.npm
-def test_the_typescript_sdk_is_let_in_and_renews_its_token(visit: Visit) -> None:
+def test_the_typescript_sdk_is_authorized_and_refreshes_its_token(visit: Visit) -> None:
     let_in(visit, NODE_22, NODE / "clients" / "oauth_client.mjs")
 
 

@@ -41,7 +41,7 @@ def boss(acme: Organization, live_server: LiveServer, module_browser: Browser) -
     assert not said
 
 
-def test_no_page_may_compile_code(boss: Page) -> None:
+def test_no_page_needs_eval(boss: Page) -> None:
     for path in ("/admin/", "/admin/mcp_servers/server/", "/admin/agents/budget/add/"):
         answer = boss.goto(path)
         assert answer
@@ -49,7 +49,7 @@ def test_no_page_may_compile_code(boss: Page) -> None:
         assert boss.evaluate("Alpine.version") == "3.17.4"
 
 
-def test_the_navigation_folds_and_stays_folded(boss: Page) -> None:
+def test_the_collapsed_navigation_stays_collapsed(boss: Page) -> None:
     boss.goto("/admin/")
     navigation = boss.locator("#nav-sidebar")
     toggle = boss.get_by_role("button", name="Show or hide the navigation")
@@ -66,7 +66,7 @@ def test_the_navigation_folds_and_stays_folded(boss: Page) -> None:
     expect(navigation).to_be_visible()
 
 
-def test_the_theme_is_switched_and_kept(boss: Page) -> None:
+def test_the_selected_theme_is_kept(boss: Page) -> None:
     boss.goto("/admin/")
     page = boss.locator("html")
     links = boss.locator("[x-data='{ openUserLinks: false }']").first
@@ -80,7 +80,7 @@ def test_the_theme_is_switched_and_kept(boss: Page) -> None:
     assert "dark" in (page.get_attribute("class") or "").split()
 
 
-def test_filters_open_and_close_and_actions_show_for_what_is_chosen(
+def test_filters_open_and_close_and_actions_appear_for_a_selection(
     boss: Page, acme: Organization
 ) -> None:
     admin_client.web_server(acme)
@@ -92,13 +92,13 @@ def test_filters_open_and_close_and_actions_show_for_what_is_chosen(
     expect(panel).to_be_hidden()
 
 
-def test_a_form_of_the_theme_is_sent_to_where_it_is(boss: Page) -> None:
+def test_a_form_of_the_theme_posts_to_its_own_page(boss: Page) -> None:
     boss.goto("/admin/agents/budget/add/")
     form = boss.locator("form[x-bind\\:action]")
     expect(form).to_have_attribute("action", "/admin/agents/budget/add/")
 
 
-def test_the_palette_opens_and_finds(boss: Page, acme: Organization) -> None:
+def test_the_command_palette_opens_and_finds(boss: Page, acme: Organization) -> None:
     admin_client.web_server(acme, "weather-station")
     boss.goto("/admin/")
     boss.locator("[data-opens-palette]").click()

@@ -58,7 +58,7 @@ def sign_in(page: Page) -> None:
     page.locator("#login-form button[type=submit]").click()
 
 
-def test_somebody_is_invited_and_signs_in_with_a_passkey(
+def test_a_person_is_invited_and_signs_in_with_a_passkey(
     live_server: LiveServer, module_browser: Browser
 ) -> None:
     acme = factories.create_organization()
@@ -118,7 +118,7 @@ def test_somebody_is_invited_and_signs_in_with_a_passkey(
     assert not faults, "\n".join(faults)
 
 
-def test_somebody_signs_in_by_a_provider_and_another_links_it(
+def test_a_person_signs_in_by_a_provider_and_another_links_it(
     live_server: LiveServer, module_browser: Browser, settings: object
 ) -> None:
     acme = factories.create_organization()

@@ -24,7 +24,7 @@ SERVERS, TOOLS = 8, 250
 QUICK_S = 10.0  # of a page that takes less than 2 s alone: the machine of the tests does much else
 
 
-def test_two_thousand_tools_are_ruled_by_their_servers(
+def test_two_thousand_tools_are_managed_by_their_servers(
     live_server: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     acme = factories.create_organization()

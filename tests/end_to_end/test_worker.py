@@ -65,7 +65,7 @@ def is_at_rest(session: Session) -> bool:
     return session.status in (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
 
 
-def test_two_workers_share_sessions_and_one_finishes_those_of_the_other_before_it_stops(
+def test_two_workers_share_sessions_and_a_stopping_one_hands_them_over(
     acme: Organization, helper: Agent, workshop: Server, start_worker: Callable[..., Process]
 ) -> None:
     workers = [start_worker(), start_worker()]
@@ -174,7 +174,7 @@ def is_queue_empty() -> bool:
     return not any(one.messages for one in broker.list_queue_backlogs())
 
 
-def test_a_flood_of_slow_discoveries_and_checks_leaves_sessions_their_place(
+def test_slow_discoveries_and_checks_dont_block_sessions(
     acme: Organization,
     helper: Agent,
     add_silent: Callable[[], tuple[Silent, list[Server]]],

@@ -45,9 +45,7 @@ def states(made: BulkJob) -> dict[str, int]:
     return {state: n for state, n in counts.items() if n}
 
 
-def test_each_server_is_done_and_a_failure_disturbs_no_other(
-    ann: Principal, servers: list[Server]
-) -> None:
+def test_a_bulk_job_continues_after_a_failing_server(ann: Principal, servers: list[Server]) -> None:
     made = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
     servers[2].delete()
     go(made)
@@ -57,29 +55,29 @@ def test_each_server_is_done_and_a_failure_disturbs_no_other(
     assert not Server.objects.enabled().exists()
 
 
-def test_servers_are_asked_and_what_fails_says_why(ann: Principal, servers: list[Server]) -> None:
+def test_servers_are_tested_and_failures_have_a_reason(
+    ann: Principal, servers: list[Server]
+) -> None:
     made = go(bulk_jobs.start_bulk_job(ann, BulkJob.Kind.TEST, servers))
     assert states(made) == {"total": 5, "failed": 5}
     assert set(made.stops.values_list("code", flat=True)) == {"server_unreachable"}
     assert all(made.stops.values_list("detail", flat=True))
 
 
-def test_exactly_what_was_shown_is_approved(ann: Principal, servers: list[Server]) -> None:
+def test_exactly_the_shown_definitions_are_approved(ann: Principal, servers: list[Server]) -> None:
     row, other = admin_client.offer(servers[0], "add"), admin_client.offer(servers[1], "sub")
     seen = {servers[0].pk: {str(row.pk): row.digest}, servers[1].pk: {str(other.pk): "0" * 64}}
     go(bulk_jobs.start_bulk_job(ann, BulkJob.Kind.APPROVE, servers, seen))
     assert [one.name for one in Definition.objects.callable()] == ["add"]
 
 
-def test_removed_servers_are_told_by_their_names(ann: Principal, servers: list[Server]) -> None:
+def test_deleted_servers_are_listed_by_name(ann: Principal, servers: list[Server]) -> None:
     made = go(bulk_jobs.start_bulk_job(ann, BulkJob.Kind.REMOVE, servers))
     assert not Server.objects.exists()
     assert made.stops.first().server_name == "web0"
 
 
-def test_a_message_that_comes_twice_does_nothing_the_second_time(
-    ann: Principal, servers: list[Server]
-) -> None:
+def test_a_duplicate_message_does_nothing(ann: Principal, servers: list[Server]) -> None:
     made = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
     BulkJob.objects.filter(pk=made.pk).update(held_until=timezone.now() + bulk_jobs.LEASE)
     go(made)
@@ -87,7 +85,7 @@ def test_a_message_that_comes_twice_does_nothing_the_second_time(
     assert not bulk_jobs.list_abandoned_jobs()
 
 
-def test_a_round_whose_worker_died_is_taken_up(ann: Principal, servers: list[Server]) -> None:
+def test_a_bulk_job_whose_worker_died_is_continued(ann: Principal, servers: list[Server]) -> None:
     made = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
     BulkJob.objects.filter(pk=made.pk).update(held_until=timezone.now() - timedelta(seconds=1))
     made.stops.filter(server_id=servers[0].pk).update(state=BulkJobItem.State.RUNNING)
@@ -97,7 +95,7 @@ def test_a_round_whose_worker_died_is_taken_up(ann: Principal, servers: list[Ser
     assert not bulk_jobs.list_abandoned_jobs()
 
 
-def test_who_lost_the_right_meanwhile_does_nothing(
+def test_a_person_who_lost_the_permission_changes_nothing(
     acme: Organization, ann: Principal, servers: list[Server]
 ) -> None:
     made = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
@@ -107,7 +105,9 @@ def test_who_lost_the_right_meanwhile_does_nothing(
     assert Server.objects.enabled().count() == 5
 
 
-def test_who_may_not_do_one_begins_none(acme: Organization, servers: list[Server]) -> None:
+def test_a_person_without_permission_cant_start_a_bulk_job(
+    acme: Organization, servers: list[Server]
+) -> None:
     auditor = factories.create_member(acme, Role.AUDITOR)
     with pytest.raises(Forbidden):
         bulk_jobs.start_bulk_job(auditor, BulkJob.Kind.DISABLE, servers)
@@ -117,14 +117,14 @@ def test_who_may_not_do_one_begins_none(acme: Organization, servers: list[Server
     assert not BulkJob.objects.exists()
 
 
-def test_the_task_carries_it_out(ann: Principal, servers: list[Server]) -> None:
+def test_the_task_runs_the_bulk_job(ann: Principal, servers: list[Server]) -> None:
     made = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
     carry_out_round(str(made.pk))
     eventually(lambda: BulkJob.objects.get(pk=made.pk).finished_at)
     assert states(made) == {"total": 5, "done": 5}
 
 
-def test_old_rounds_go(ann: Principal, servers: list[Server]) -> None:
+def test_old_bulk_jobs_are_deleted(ann: Principal, servers: list[Server]) -> None:
     made = go(bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers))
     BulkJob.objects.filter(pk=made.pk).update(finished_at=timezone.now() - timedelta(days=31))
     prune_checks()
@@ -132,7 +132,7 @@ def test_old_rounds_go(ann: Principal, servers: list[Server]) -> None:
     assert not BulkJobItem.objects.exists()
 
 
-def test_the_list_begins_a_round_and_leads_to_it(
+def test_the_server_list_starts_a_bulk_job_and_opens_its_page(
     acme: Organization, ann: Principal, servers: list[Server]
 ) -> None:
     seat = admin_client.Desk(User.objects.get(username="ann"))
@@ -149,7 +149,7 @@ def test_the_list_begins_a_round_and_leads_to_it(
     stranger.get("mcp_servers_server_round", made.pk, status=404)
 
 
-def test_what_failed_is_done_again_and_nothing_else(ann: Principal, servers: list[Server]) -> None:
+def test_only_failed_servers_are_retried(ann: Principal, servers: list[Server]) -> None:
     made = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
     made.stops.filter(server_id=servers[0].pk).update(state=BulkJobItem.State.FAILED)
     go(made)
@@ -161,7 +161,7 @@ def test_what_failed_is_done_again_and_nothing_else(ann: Principal, servers: lis
     assert refused.value.code == "nothing_failed"
 
 
-def test_a_round_that_nobody_goes_says_so(ann: Principal, servers: list[Server]) -> None:
+def test_a_bulk_job_without_a_worker_is_reported(ann: Principal, servers: list[Server]) -> None:
     made = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
     assert not bulk_jobs.is_stalled(made)
     made.created_at -= bulk_jobs.PICKUP_LIMIT

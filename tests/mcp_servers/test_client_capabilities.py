@@ -37,7 +37,7 @@ def spec(**more):
     return ServerSpec(name="ours", transport_type="http", endpoint_config=config, **more)
 
 
-def test_the_model_and_the_folder_are_not_given_unasked(boss, settings):
+def test_sampling_and_roots_are_disabled_by_default(boss, settings):
     server = create_server(boss, spec())
     assert get_allowed_requests(server) == build_endpoint(server).may_ask == {"elicitation"}
     assert get_sampling_tokens(server) == settings.BONOBOT_SAMPLING_TOKENS == 10_000
@@ -57,14 +57,14 @@ def test_the_model_and_the_folder_are_not_given_unasked(boss, settings):
     "said",
     [{"sampling": "always"}, {"sampling_tokens": -1}, {"sampling_tokens": True}, {"roots": "yes"}],
 )
-def test_what_makes_no_sense_is_refused(boss, said):
+def test_invalid_combinations_are_refused(boss, said):
     with pytest.raises(Problem) as caught:
         create_server(boss, spec(**said))
     assert (caught.value.code, caught.value.field) == ("invalid", next(iter(said)))
     assert caught.value.remedy
 
 
-def test_a_change_is_in_the_audit_and_needs_the_right(acme, boss):
+def test_a_change_is_recorded_and_needs_permission(acme, boss):
     server = create_server(boss, spec())
     with pytest.raises(Problem):
         set_client_capabilities(
@@ -77,7 +77,7 @@ def test_a_change_is_in_the_audit_and_needs_the_right(acme, boss):
     assert AuditRow.objects.filter(action="server_asking_changed").count() == 1
 
 
-def test_it_is_exported_and_applied(boss):
+def test_capabilities_are_exported_and_applied(boss):
     server = create_server(boss, spec(sampling="ask", sampling_tokens=500, elicitation=False))
     ours = export_server(server, SecretPlaceholders())
     assert (ours["sampling"], ours["sampling_tokens"], ours["elicitation"]) == ("ask", 500, False)
@@ -92,7 +92,7 @@ def test_it_is_exported_and_applied(boss):
     assert (server.sampling, server.elicitation) == ("allow", False)
 
 
-def test_rest_and_the_form_read_and_write_it(acme, boss):
+def test_rest_and_the_form_read_and_write_capabilities(acme, boss):
     server = create_server(boss, spec())
     operator = rest.as_role(acme, Role.OPERATOR)
     shown = operator.get(f"mcp-servers/{server.pk}").json

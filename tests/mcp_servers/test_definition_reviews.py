@@ -43,7 +43,7 @@ def server(acme):
     return made
 
 
-def test_approving_all_pins_what_waits_as_it_stands(reviewer, server):
+def test_approving_all_pins_the_pending_definitions(reviewer, server):
     done = approve_definitions(reviewer, server)
     assert set(done.approved) == {"one", "two"}
     row = server.definitions.get(name="one")
@@ -51,12 +51,12 @@ def test_approving_all_pins_what_waits_as_it_stands(reviewer, server):
     assert row.pinned_by == reviewer.label
 
 
-def test_an_approval_is_in_the_audit_with_its_digests(reviewer, server):
+def test_an_approval_is_recorded_with_its_digests(reviewer, server):
     approve_definitions(reviewer, server)
     assert "digest of one" in AuditRow.objects.get(action="definitions_approved").opened
 
 
-def test_only_what_was_seen_is_approved(reviewer, server):
+def test_only_seen_definitions_are_approved(reviewer, server):
     one, two = server.definitions.order_by("name")
     Definition.objects.filter(pk=two.pk).update(digest="changed meanwhile")
     done = approve_definitions(reviewer, server, {one.pk: one.digest, two.pk: two.digest})
@@ -64,14 +64,14 @@ def test_only_what_was_seen_is_approved(reviewer, server):
     assert server.definitions.get(name="two").state == "pending"
 
 
-def test_approving_only_what_changed_meanwhile_is_a_conflict(reviewer, server):
+def test_approving_only_changed_definitions_is_a_conflict(reviewer, server):
     one = server.definitions.get(name="one")
     with pytest.raises(Conflict) as refused:
         approve_definitions(reviewer, server, {one.pk: "what was shown before"})
     assert refused.value.code == "nothing_approved"
 
 
-def test_what_is_refused_can_not_be_approved(reviewer, server):
+def test_refused_definitions_cant_be_approved(reviewer, server):
     Definition.objects.filter(name="one").update(fault="it hides text")
     assert approve_definitions(reviewer, server).approved == ("two",)
 
@@ -87,13 +87,13 @@ def test_a_definition_of_another_server_is_skipped(acme, reviewer, server):
 
 
 @pytest.mark.parametrize("role", [Role.MEMBER, Role.AUDITOR, Role.OPERATOR])
-def test_whoever_may_not_approve_approves_nothing(acme, server, role):
+def test_a_role_without_permission_cant_approve(acme, server, role):
     with pytest.raises(Forbidden):
         approve_definitions(factories.create_member(acme, role), server)
     assert not server.definitions.callable().exists()
 
 
-def test_a_withdrawn_approval_waits_again(reviewer, server):
+def test_a_revoked_approval_is_pending_review_again(reviewer, server):
     approve_definitions(reviewer, server)
     reset_review(reviewer, server.definitions.get(name="one"))
     assert server.definitions.get(name="one").state == "pending"
@@ -109,7 +109,7 @@ def test_a_withdrawn_approval_waits_again(reviewer, server):
         ({"present": False, "pinned_digest": "digest of one"}, "gone"),
     ],
 )
-def test_the_state_and_the_querysets_say_the_same(server, values, state):
+def test_the_state_agrees_with_the_querysets(server, values, state):
     Definition.objects.filter(name="one").update(**values)
     row = server.definitions.get(name="one")
     assert row.state == state
@@ -123,21 +123,21 @@ def suspect(server, name="two"):
     server.definitions.filter(name=name).update(findings=found)
 
 
-def test_what_reads_like_orders_is_left_out_of_approving_all(reviewer, server):
+def test_definitions_that_contain_instructions_arent_approved_with_all(reviewer, server):
     suspect(server)
     done = approve_definitions(reviewer, server)
     assert (done.approved, done.skipped, done.held) == (("one",), (), ("two",))
     assert server.definitions.get(name="two").state == "pending"
 
 
-def test_it_is_approved_by_name(reviewer, server):
+def test_flagged_definitions_are_approved_by_name(reviewer, server):
     suspect(server)
     two = server.definitions.get(name="two")
     assert approve_definitions(reviewer, server, {two.pk: two.digest}).approved == ("two",)
 
 
 @pytest.mark.parametrize(("mode", "pinned"), [("first", {"one"}), ("always", {"one", "two"})])
-def test_a_rule_trusts_no_orders_unless_it_trusts_everything(server, mode, pinned):
+def test_automatic_approval_excludes_flagged_definitions_unless_it_is_always(server, mode, pinned):
     suspect(server)
     server.approval = mode
     pin_trusted_definitions(server, server.definitions.all(), pinned_by=f"approval:{mode}")

@@ -52,7 +52,7 @@ def states(server):
     return {row.name: row.state.value for row in server.definitions.tools()}
 
 
-def test_a_first_discovery_keeps_everything_and_lets_nothing_be_called(boss, server):
+def test_a_first_discovery_stores_everything_and_allows_no_call(boss, server):
     found = look(boss, server)
     assert found.new == len(found.tools) + 1  # and the instructions
     assert set(states(server).values()) == {"pending"}
@@ -63,20 +63,20 @@ def test_a_first_discovery_keeps_everything_and_lets_nothing_be_called(boss, ser
     assert server.last_connected_at is not None
 
 
-def test_the_declaration_is_kept_whole(boss, server):
+def test_the_complete_declaration_is_stored(boss, server):
     look(boss, server)
     row = server.definitions.get(name="echo")
     assert row.payload["inputSchema"]["required"] == ["text"]
     assert (row.description, row.schema_verdict) == ("Return the text.", "inline")
 
 
-def test_instructions_are_a_definition_of_their_own(boss, server):
+def test_instructions_are_a_separate_definition(boss, server):
     look(boss, server)
     (row,) = server.definitions.filter(kind=Definition.Kind.INSTRUCTIONS)
     assert "Tools to test with." in str(row.payload)
 
 
-def test_a_second_look_at_the_same_changes_nothing(boss, server):
+def test_a_second_identical_discovery_changes_nothing(boss, server):
     look(boss, server)
     before = AuditRow.objects.filter(action="definitions_discovered").count()
     found = look(boss, server)
@@ -84,7 +84,7 @@ def test_a_second_look_at_the_same_changes_nothing(boss, server):
     assert AuditRow.objects.filter(action="definitions_discovered").count() == before
 
 
-def test_what_disappears_is_gone_and_keeps_its_pin(boss, server):
+def test_a_missing_definition_keeps_its_approved_digest(boss, server):
     look(boss, server)
     approve_definitions(boss, server)
     update_server(boss, server, workshop("one"))
@@ -95,7 +95,7 @@ def test_what_disappears_is_gone_and_keeps_its_pin(boss, server):
     assert states(server)["two"] == "approved"
 
 
-def test_a_server_that_is_kept_to_some_tools_has_the_others_switched_off(boss):
+def test_a_server_limited_to_some_tools_has_the_others_disabled(boss):
     server = create_server(boss, replace(workshop("one two"), only_tools=["o*"]))
     look(boss, server)
     on = dict(server.definitions.tools().values_list("name", "enabled"))
@@ -103,7 +103,7 @@ def test_a_server_that_is_kept_to_some_tools_has_the_others_switched_off(boss):
     assert on["two"] is False
 
 
-def test_what_is_new_after_an_approval_waits(boss, server):
+def test_new_definitions_after_an_approval_are_pending_review(boss, server):
     look(boss, server)
     approve_definitions(boss, server)
     update_server(boss, server, workshop("one two three"))
@@ -112,7 +112,7 @@ def test_what_is_new_after_an_approval_waits(boss, server):
     assert states(server)["one"] == "approved"
 
 
-def test_trusting_the_first_discovery_trusts_only_the_first(boss):
+def test_approval_mode_first_approves_only_the_first_discovery(boss):
     server = create_server(boss, workshop("one", approval="first"))
     look(boss, server)
     assert set(states(server).values()) == {"approved"}
@@ -122,7 +122,7 @@ def test_trusting_the_first_discovery_trusts_only_the_first(boss):
     get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
-def test_trusting_always_trusts_changes_too(boss):
+def test_approval_mode_always_approves_changes_too(boss):
     server = create_server(boss, workshop("one", approval="always"))
     look(boss, server)
     update_server(boss, server, workshop("one two", approval="always"))
@@ -131,7 +131,7 @@ def test_trusting_always_trusts_changes_too(boss):
     get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
-def test_a_tool_that_hides_text_is_refused_and_hides_no_other(boss, server):
+def test_a_tool_with_hidden_text_is_refused_and_doesnt_hide_others(boss, server):
     update_server(boss, server, workshop("one ev\u200bil"))
     look(boss, server)
     found = states(server)
@@ -141,7 +141,7 @@ def test_a_tool_that_hides_text_is_refused_and_hides_no_other(boss, server):
     assert states(server)["ev\u200bil"] == "refused"
 
 
-def test_a_server_that_does_not_start_is_an_error_that_says_why(boss, server):
+def test_a_server_that_doesnt_start_is_an_error_with_its_reason(boss, server):
     Server.objects.filter(pk=server.pk).update(
         endpoint_config={
             "command": sys.executable,
@@ -159,7 +159,7 @@ def test_a_server_that_does_not_start_is_an_error_that_says_why(boss, server):
     assert server.next_check_at > server.checked_at
 
 
-def test_a_failed_look_leaves_what_was_known(boss, server):
+def test_a_failed_discovery_keeps_the_known_definitions(boss, server):
     look(boss, server)
     approve_definitions(boss, server)
     Server.objects.filter(pk=server.pk).update(

@@ -48,7 +48,7 @@ def server(boss, registry, tmp_path) -> Iterator[Server]:
     get_runtime().call(get_connection_pool().forget_server, made.pk)
 
 
-def test_a_server_is_installed_before_its_first_discovery_and_its_page_tells(boss, server):
+def test_a_package_is_installed_before_the_first_discovery_and_shown_on_the_page(boss, server):
     assert find_server_installation(server) == {"state": "needed", "detail": ""}
     found = get_runtime().call(run_discovery, server.pk, actor=SYSTEM, patience_s=120)
     assert found.tools == ("hello",)
@@ -56,7 +56,7 @@ def test_a_server_is_installed_before_its_first_discovery_and_its_page_tells(bos
     assert shown["installation"] == {"state": "installed", "detail": ""}
 
 
-def test_a_server_that_was_installed_too_late_for_its_start_is_discovered_by_itself(
+def test_a_server_whose_installation_outlasted_its_start_is_discovered_automatically(
     settings, boss, registry, server
 ):
     settings.BONOBOT_START_S = 1
@@ -75,7 +75,7 @@ def test_a_server_that_was_installed_too_late_for_its_start_is_discovered_by_its
     eventually(connected, within=60, what="the discovery after the installation")
 
 
-def test_a_package_is_installed_again_and_the_audit_says_by_whom(boss, server):
+def test_a_reinstallation_is_recorded_with_its_actor(boss, server):
     get_runtime().call(run_discovery, server.pk, actor=SYSTEM, patience_s=120)
     found = get_runtime().call(reinstall_package, boss, server)
     assert found is not None
@@ -83,7 +83,7 @@ def test_a_package_is_installed_again_and_the_audit_says_by_whom(boss, server):
     assert AuditRow.objects.get(action="server_installed").actor_id == boss.actor.id
 
 
-def test_a_server_of_another_launcher_has_nothing_to_install(boss):
+def test_a_server_with_another_launcher_has_no_package(boss):
     other = factories.create_stdio_server(factories.Organization.objects.get())
     assert find_server_installation(other) is None
     assert get_runtime().call(reinstall_package, boss, other) is None

@@ -10,7 +10,7 @@ ALLOWED = {"npx", "uvx", "node", "python", "python3", "docker", "/opt/mcp/bin/se
 
 
 @pytest.mark.parametrize("command", ["npx", "python3", "docker", "/opt/mcp/bin/server"])
-def test_a_launcher_of_the_list_may_start(command: str) -> None:
+def test_a_listed_launcher_can_start(command: str) -> None:
     assert check_launcher(command, [], allowed=ALLOWED) == ()
 
 
@@ -60,7 +60,7 @@ def test_every_other_command_is_refused_with_a_remedy(command: str, reason: str)
 
 
 @pytest.mark.parametrize("shell", sorted(SHELLS))
-def test_a_shell_is_refused_even_when_listed(shell: str) -> None:
+def test_a_shell_is_refused_even_if_listed(shell: str) -> None:
     with pytest.raises(LauncherNotAllowed):
         check_launcher(shell, ["-c", "id"], allowed={shell, f"/bin/{shell}"})
     with pytest.raises(LauncherNotAllowed):
@@ -68,7 +68,7 @@ def test_a_shell_is_refused_even_when_listed(shell: str) -> None:
 
 
 @given(st.text(max_size=40), st.sets(st.sampled_from(["npx", "uvx", "/opt/x"])))
-def test_only_what_stands_on_the_list_passes(command: str, allowed: set[str]) -> None:
+def test_only_listed_launchers_pass(command: str, allowed: set[str]) -> None:
     try:
         check_launcher(command, [], allowed=allowed)
     except LauncherNotAllowed:
@@ -97,7 +97,7 @@ def test_only_what_stands_on_the_list_passes(command: str, allowed: set[str]) ->
         ("docker", ["run", "registry.example:5000/mcp/time"]),
     ],
 )
-def test_a_package_without_a_version_is_noticed(command: str, args: list[str]) -> None:
+def test_a_package_without_a_version_gets_a_warning(command: str, args: list[str]) -> None:
     (notice,) = check_launcher(command, args, allowed=ALLOWED)
     assert notice.code == "unpinned_version"
     assert notice.field == "endpoint_config.args"
@@ -121,7 +121,7 @@ def test_a_package_without_a_version_is_noticed(command: str, args: list[str]) -
         ("node", ["server.js", "-e"]),
     ],
 )
-def test_a_pinned_or_local_one_is_not(command: str, args: list[str]) -> None:
+def test_a_pinned_or_local_package_gets_no_warning(command: str, args: list[str]) -> None:
     assert check_launcher(command, args, allowed=ALLOWED) == ()
 
 
@@ -129,7 +129,7 @@ def test_a_pinned_or_local_one_is_not(command: str, args: list[str]) -> None:
     ("command", "args"),
     [("python", ["-c", "print(1)"]), ("python3", ["-u", "-c", "x"]), ("node", ["-e", "x"])],
 )
-def test_program_text_in_the_arguments_is_noticed(command: str, args: list[str]) -> None:
+def test_program_code_in_the_arguments_gets_a_warning(command: str, args: list[str]) -> None:
     (notice,) = check_launcher(command, args, allowed=ALLOWED)
     assert notice.code == "inline_code"
     assert notice.as_dict().keys() == {"code", "detail", "field"}

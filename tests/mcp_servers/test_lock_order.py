@@ -73,7 +73,7 @@ def waiting(server: Server) -> dict[UUID, str]:
     return dict(server.definitions.values_list("pk", "digest"))
 
 
-def test_a_server_is_removed_while_it_is_discovered(acme: Organization) -> None:
+def test_a_server_is_deleted_while_it_is_discovered(acme: Organization) -> None:
     server, boss = discovered(acme), factories.build_administrator(acme)
     cross(
         lambda: keep(server, survey("a", text="Altered.")),
@@ -83,7 +83,7 @@ def test_a_server_is_removed_while_it_is_discovered(acme: Organization) -> None:
     assert not Server.objects.exists()
 
 
-def test_a_server_is_removed_while_a_contact_fails(acme: Organization) -> None:
+def test_a_server_is_deleted_while_a_check_fails(acme: Organization) -> None:
     server, boss = discovered(acme), factories.build_administrator(acme)
     long_ago = timezone.now() - timedelta(days=2)
     Server.objects.filter(pk=server.pk).update(checked_at=long_ago)
@@ -96,7 +96,7 @@ def test_a_server_is_removed_while_a_contact_fails(acme: Organization) -> None:
     assert not Server.objects.exists()
 
 
-def test_what_a_server_offers_is_approved_while_it_is_discovered(acme: Organization) -> None:
+def test_definitions_are_approved_while_their_server_is_discovered(acme: Organization) -> None:
     server, boss = discovered(acme), factories.build_administrator(acme)
     seen = dict(reversed(waiting(server).items()))
     _, found = cross(
@@ -107,7 +107,7 @@ def test_what_a_server_offers_is_approved_while_it_is_discovered(acme: Organizat
     assert found.changed == 3
 
 
-def test_two_people_approve_and_label_the_same(acme: Organization) -> None:
+def test_two_people_approve_and_label_the_same_definitions(acme: Organization) -> None:
     server, boss = discovered(acme), factories.build_administrator(acme)
     rows = list(Definition.objects.filter(server=server))
     cross(
@@ -132,7 +132,7 @@ def test_a_server_that_comes_back_is_discovered_while_it_is_approved(acme: Organ
     assert (sorted(approval.approved), approval.skipped) == (["b", "c"], ("a",))
 
 
-def test_the_servers_of_an_agent_are_removed_while_their_leases_are_renewed(
+def test_the_servers_of_an_agent_are_deleted_while_their_leases_are_renewed(
     acme: Organization,
 ) -> None:
     boss, agent, holder = factories.build_administrator(acme), factories.create_agent(acme), uuid4()
@@ -151,7 +151,7 @@ URIS = [f"news://{number}" for number in range(9)]
 
 
 @pytest.mark.parametrize("deed", ["want", "beat", "changed", "settle", "let_go"])
-def test_what_two_processes_write_of_the_same_resources_goes_one_by_one(
+def test_two_processes_write_the_same_resources_one_after_the_other(
     acme: Organization, deed: str
 ) -> None:
     server, holder = discovered(acme), uuid4()
@@ -173,7 +173,7 @@ def test_what_two_processes_write_of_the_same_resources_goes_one_by_one(
     assert ResourceSubscription.objects.count() == len(URIS)
 
 
-def test_a_server_is_removed_while_what_is_followed_there_is_written(acme: Organization) -> None:
+def test_a_server_is_deleted_while_its_subscriptions_are_written(acme: Organization) -> None:
     server, boss, holder = discovered(acme), factories.build_administrator(acme), uuid4()
     ids = followed(server, holder, *URIS)
     middle = ResourceSubscription.objects.filter(server=server, digest=compute_digest(URIS[4]))

@@ -78,7 +78,7 @@ def old_row(boss, name="NODE_OPTIONS"):
 # --- variables
 
 
-def test_a_dangerous_variable_is_refused_by_name_even_to_a_platform_administrator(boss):
+def test_a_dangerous_variable_is_refused_even_for_a_platform_administrator(boss):
     problem = refusal(create_server, boss, spec())
     assert (problem.code, problem.status) == ("variable_not_allowed", 403)
     assert problem.field == "endpoint_config.env.NODE_OPTIONS"
@@ -88,7 +88,7 @@ def test_a_dangerous_variable_is_refused_by_name_even_to_a_platform_administrato
     assert not Server.objects.exists()
 
 
-def test_an_exception_lets_one_variable_through_and_is_audited_with_its_reason(boss):
+def test_an_exception_allows_one_variable_and_is_recorded_with_its_reason(boss):
     server = create_server(boss, spec(env_exceptions=WHY))
     assert server.env_exceptions == WHY
     row = AuditRow.objects.get(action="server_added")
@@ -100,7 +100,7 @@ def test_an_exception_lets_one_variable_through_and_is_audited_with_its_reason(b
     assert changed["details"]["env_exceptions"] == later
 
 
-def test_what_is_not_said_of_exceptions_stays_and_ends_with_its_variable(boss):
+def test_omitted_exceptions_are_kept_until_their_variable_is_removed(boss):
     server = create_server(boss, spec(env_exceptions=WHY))
     update_server(boss, server, build_changed_spec(server, description="new"))
     assert server.env_exceptions == WHY
@@ -127,7 +127,7 @@ def test_an_exception_needs_a_reason_and_a_variable(boss, exceptions, code):
     assert problem.field.startswith("env_exceptions.")
 
 
-def test_nobody_but_a_platform_administrator_changes_exceptions(boss, owner):
+def test_only_a_platform_administrator_can_change_exceptions(boss, owner):
     server = create_server(boss, spec(env_exceptions=WHY))
     update_server(owner, server, build_changed_spec(server, description="mine"))
     assert server.env_exceptions == WHY
@@ -138,14 +138,14 @@ def test_nobody_but_a_platform_administrator_changes_exceptions(boss, owner):
         assert (problem.code, problem.field) == ("platform_admin_only", "env_exceptions")
 
 
-def test_a_preset_hands_on_no_dangerous_variable(boss):
+def test_a_preset_cant_set_a_dangerous_variable(boss):
     wanted = PresetSpec(name="options", transport_type="stdio", endpoint_config=WITH_OPTIONS)
     assert refusal(create_preset, boss, wanted).code == "variable_not_allowed"
     server = create_server(boss, spec(env_exceptions=WHY))
     assert refusal(save_as_preset, boss, server, "options").code == "variable_not_allowed"
 
 
-def test_a_pasted_file_of_a_client_can_not_bring_one(boss):
+def test_a_pasted_configuration_cant_set_a_dangerous_variable(boss):
     text = (
         '{"mcpServers": {"ours": {"command": "npx", "args": ["x@1.0.0"], "env": {"PATH": "/x"}}}}'
     )
@@ -153,7 +153,7 @@ def test_a_pasted_file_of_a_client_can_not_bring_one(boss):
     assert [problem.code for problem in planned.problems] == ["variable_not_allowed"]
 
 
-def test_a_configuration_file_carries_the_exceptions(acme, boss):
+def test_a_configuration_file_contains_the_exceptions(acme, boss):
     server = create_server(boss, spec(env_exceptions=WHY))
     assert export_server(server, SecretPlaceholders())["env_exceptions"] == WHY
     text = to_yaml(export_config(boss))
@@ -165,7 +165,7 @@ def test_a_configuration_file_carries_the_exceptions(acme, boss):
     assert without != text
 
 
-def test_rest_takes_and_shows_exceptions(acme, boss):
+def test_rest_accepts_and_returns_exceptions(acme, boss):
     client = rest.as_administrator()
     body = {"name": "ours", "transport_type": "stdio", "endpoint_config": WITH_OPTIONS}
     refused = client.post("mcp-servers", body)
@@ -175,7 +175,7 @@ def test_rest_takes_and_shows_exceptions(acme, boss):
     assert made.json["env_exceptions"] == WHY
 
 
-def test_a_row_from_before_the_rule_is_not_started_and_told_by_the_doctor(boss):
+def test_a_server_that_violates_a_newer_rule_doesnt_start_and_is_reported_by_doctor(boss):
     server = old_row(boss)
     problem = refusal(start, server)
     assert problem.code == "variable_not_allowed"
@@ -200,13 +200,15 @@ def test_a_row_from_before_the_rule_is_not_started_and_told_by_the_doctor(boss):
         ({**STDIO, "env": {"TO\x00KEN": "ab"}}, "env.TO"),
     ],
 )
-def test_a_nul_is_refused_wherever_it_stands(boss, config, field):
+def test_a_nul_character_is_refused_everywhere(boss, config, field):
     problem = refusal(create_server, boss, spec(config))
     assert problem.field.startswith(f"endpoint_config.{field}")
     assert "NUL" in str(problem)
 
 
-def test_folders_of_the_system_and_of_others_are_refused(acme, boss, settings, tmp_path):
+def test_folders_of_the_system_and_of_other_organizations_are_refused(
+    acme, boss, settings, tmp_path
+):
     settings.BONOBOT_VAR = tmp_path / "var"
     own = get_organization_folder(acme.pk)
     own.mkdir(parents=True)
@@ -226,7 +228,7 @@ def test_folders_of_the_system_and_of_others_are_refused(acme, boss, settings, t
     assert create_server(boss, spec({**STDIO, "cwd": str(own)})).endpoint_config["cwd"] == str(own)
 
 
-def test_a_folder_that_became_a_link_is_refused_at_the_start(boss, tmp_path):
+def test_a_folder_that_became_a_symlink_is_refused_at_the_start(boss, tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     server = create_server(boss, spec({**STDIO, "cwd": str(folder)}))
@@ -235,7 +237,7 @@ def test_a_folder_that_became_a_link_is_refused_at_the_start(boss, tmp_path):
     assert refusal(start, server).code == "folder_not_allowed"
 
 
-def test_a_folder_of_presets_that_is_the_systems_is_of_no_use(acme, boss, settings, tmp_path):
+def test_a_system_folder_cant_be_a_preset_folder(acme, boss, settings, tmp_path):
     settings.BONOBOT_VAR, settings.BONOBOT_PRESET_FOLDERS = tmp_path / "var", ("/etc",)
     preset = create_preset(
         boss,
@@ -255,7 +257,7 @@ def test_a_folder_of_presets_that_is_the_systems_is_of_no_use(acme, boss, settin
 # --- the form
 
 
-def test_the_form_takes_reasons_line_by_line(acme, boss):
+def test_the_form_accepts_one_reason_per_line(acme, boss):
     said = {
         "name": "ours",
         "transport_type": "stdio",

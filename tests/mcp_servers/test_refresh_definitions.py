@@ -43,7 +43,7 @@ async def heard(*notices):
         (-32603, False, "upstream_error"),
     ],
 )
-def test_a_call_that_is_answered_as_unknown_has_the_catalogue_read(acme, serve, code, read, told):
+def test_an_unknown_tool_error_refreshes_the_definitions(acme, serve, code, read, told):
     serving, server = serve(refusing(code))
     serving.tools = ["two"]
     request = pipeline.CallRequest(
@@ -65,7 +65,7 @@ def test_a_call_that_is_answered_as_unknown_has_the_catalogue_read(acme, serve, 
         assert not ChangeSubscription.objects.filter(stale_at__isnull=False).exists()
 
 
-def test_what_a_resource_contains_is_no_part_of_the_catalogue(serve):
+def test_a_changed_resource_content_doesnt_refresh_the_definitions(serve):
     _, server = serve(refusing(-32601))
     get_runtime().call(heard, (server.pk, ChangeNotification("resources", "test://a")))
     assert not ChangeSubscription.objects.filter(stale_at__isnull=False).exists()
@@ -73,7 +73,7 @@ def test_what_a_resource_contains_is_no_part_of_the_catalogue(serve):
     eventually(lambda: discoveries(server) == 2)
 
 
-def test_what_is_told_together_is_read_together(serve):
+def test_notifications_that_arrive_together_cause_one_refresh(serve):
     _, server = serve(refusing(-32601))
     notices = [
         (server.pk, ChangeNotification("tools", holder=f"session:{n % 2}")) for n in range(100)
@@ -84,7 +84,7 @@ def test_what_is_told_together_is_read_together(serve):
     assert ChangeSubscription.objects.get().stale_at is None
 
 
-def test_who_uses_a_server_waits_until_its_notice_was_read(serve, monkeypatch):
+def test_a_call_waits_until_a_notified_change_was_read(serve, monkeypatch):
     _, server = serve(refusing(-32601))
 
     async def tell_and_wait():
@@ -109,7 +109,7 @@ def test_who_uses_a_server_waits_until_its_notice_was_read(serve, monkeypatch):
     eventually(lambda: server.pk not in get_refresher()._requests)
 
 
-def test_the_sweep_reads_what_a_dead_process_left(serve):
+def test_the_schedule_refreshes_servers_that_a_dead_process_marked(serve):
     serving, server = serve(refusing(-32601))
     Server.objects.update(next_check_at=timezone.now() + timedelta(hours=1))
     ChangeSubscription.objects.update(stale_at=timezone.now() - timedelta(minutes=1))
@@ -119,7 +119,7 @@ def test_the_sweep_reads_what_a_dead_process_left(serve):
     eventually(lambda: ChangeSubscription.objects.get().stale_at is None)
 
 
-def test_a_server_that_is_away_stays_stale_and_one_that_is_gone_is_forgotten(serve):
+def test_an_unavailable_server_stays_stale_and_a_deleted_one_is_dropped(serve):
     serving, server = serve(refusing(-32601))
     serving.http.respond = lambda asked: raw_http_server.response(503)
     get_runtime().call(refresh_abandoned_servers, [server.pk])

@@ -24,14 +24,14 @@ def grow_old(**moments):
     ChangeSubscription.objects.update(**dict.fromkeys(moments, then))
 
 
-def test_a_mark_is_claimed_once(server):
+def test_a_stale_server_is_claimed_once(server):
     assert refresh_definitions.mark_stale(server.pk, noticed=True)
     assert refresh_definitions.claim_refresh(server.pk).acquired
     again = refresh_definitions.claim_refresh(server.pk, anyway=True)
     assert (again.acquired, again.wait_s) == (False, 10)
 
 
-def test_what_nobody_marked_is_not_read(server):
+def test_a_server_that_isnt_stale_isnt_refreshed(server):
     assert refresh_definitions.claim_refresh(server.pk) == refresh_definitions.RefreshClaim()
     refresh_definitions.mark_stale(server.pk, noticed=False)
     refresh_definitions.finish_refresh(
@@ -42,21 +42,21 @@ def test_what_nobody_marked_is_not_read(server):
     assert refresh_definitions.claim_refresh(server.pk, anyway=True).acquired
 
 
-def test_only_the_servers_own_word_counts_as_a_notice(server):
+def test_only_the_server_itself_can_mark_a_change(server):
     refresh_definitions.mark_stale(server.pk, noticed=False)
     assert ChangeSubscription.objects.get().noticed_at is None
     refresh_definitions.mark_stale(server.pk, noticed=True)
     assert ChangeSubscription.objects.get().noticed_at is not None
 
 
-def test_a_server_that_is_off_or_gone_is_not_marked(server):
+def test_a_disabled_or_deleted_server_isnt_marked(server):
     Server.objects.update(enabled=False)
     assert not refresh_definitions.mark_stale(server.pk, noticed=True)
     server.delete()
     assert not refresh_definitions.mark_stale(server.pk, noticed=True)
 
 
-def test_what_is_marked_during_a_reading_stays_stale(server):
+def test_a_server_marked_during_a_refresh_stays_stale(server):
     refresh_definitions.mark_stale(server.pk, noticed=True)
     claim = refresh_definitions.claim_refresh(server.pk)
     refresh_definitions.mark_stale(server.pk, noticed=True)
@@ -66,7 +66,7 @@ def test_what_is_marked_during_a_reading_stays_stale(server):
     assert 0 < claim.wait_s <= 10
 
 
-def test_a_reading_that_failed_leaves_the_mark(server):
+def test_a_failed_refresh_keeps_the_server_stale(server):
     refresh_definitions.mark_stale(server.pk, noticed=True)
     refresh_definitions.finish_refresh(
         server.pk, refresh_definitions.claim_refresh(server.pk), took_s=0, read=False
@@ -74,7 +74,7 @@ def test_a_reading_that_failed_leaves_the_mark(server):
     assert ChangeSubscription.objects.get().stale_at is not None
 
 
-def test_the_sweep_finds_what_a_dead_process_left(server):
+def test_the_schedule_finds_stale_servers_of_a_dead_process(server):
     refresh_definitions.mark_stale(server.pk, noticed=True)
     assert refresh_definitions.list_abandoned_servers() == []  # who heard it comes first
     grow_old(stale_at=True)
@@ -87,7 +87,7 @@ def test_the_sweep_finds_what_a_dead_process_left(server):
 
 
 @given(st.floats(min_value=0, max_value=10_000))
-def test_a_reading_gets_a_tenth_of_the_time_at_most(took_s):
+def test_refreshes_use_at_most_a_tenth_of_the_time(took_s):
     pause = refresh_definitions.compute_pause(took_s).total_seconds()
     assert pause >= 10
     assert pause >= 9.99 * took_s

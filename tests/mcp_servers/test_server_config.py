@@ -125,7 +125,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("one", "code", "field"), BAD.values(), ids=BAD.keys())
-def test_what_does_not_hold_is_refused_by_field_and_writes_nothing(boss, one, code, field):
+def test_invalid_values_are_refused_by_field_and_nothing_is_written(boss, one, code, field):
     problem = refused(boss, one)
     assert (problem.code, problem.field) == (code, field)
 
@@ -146,17 +146,17 @@ def test_only_a_platform_administrator_allows_a_private_address(owner):
     assert refused(owner, asked).code == "forbidden"
 
 
-def test_only_a_platform_administrator_trusts_every_change(owner):
+def test_only_a_platform_administrator_can_set_approval_to_always(owner):
     assert refused(owner, spec(approval="always")).code == "forbidden"
 
 
 @pytest.mark.parametrize("role", [Role.MEMBER, Role.AUDITOR, Role.REVIEWER])
-def test_other_roles_register_nothing(boss, role):
+def test_other_roles_cant_add_servers(boss, role):
     where = factories.Organization.objects.get(pk=boss.organization_id)
     assert refused(factories.create_member(where, role), spec()).code == "forbidden"
 
 
-def test_a_name_is_taken_once_in_the_pool(boss):
+def test_a_name_is_unique_in_the_pool(boss):
     create_server(boss, spec(name="Docs One"))
     for name in ("Docs One", "docs-one", "docs_one", "D\u043ecs One"):
         with pytest.raises(Problem) as caught:
@@ -165,7 +165,7 @@ def test_a_name_is_taken_once_in_the_pool(boss):
     assert Server.objects.count() == 1
 
 
-def test_secrets_are_sealed_and_read_back_as_a_mask(boss):
+def test_secrets_are_encrypted_and_shown_masked(boss):
     server = create_server(
         boss,
         spec(
@@ -192,7 +192,7 @@ def test_secrets_are_sealed_and_read_back_as_a_mask(boss):
         {"type": "bearer_token", "token": "********"},
     ],
 )
-def test_a_write_with_the_mask_keeps_what_is_stored(boss, auth):
+def test_a_write_with_the_mask_keeps_the_stored_secret(boss, auth):
     stored = spec(
         endpoint_config={**HTTP, "headers": {"X-Key": "s3cret"}},
         auth_config={"type": "bearer_token", "token": "t0ken"},
@@ -206,7 +206,7 @@ def test_a_write_with_the_mask_keeps_what_is_stored(boss, auth):
     }
 
 
-def test_what_is_no_longer_named_is_forgotten(boss):
+def test_omitted_secrets_are_deleted(boss):
     server = create_server(boss, spec(endpoint_config={**HTTP, "headers": {"X-Key": "s3cret"}}))
     update_server(boss, server, spec(endpoint_config=HTTP, auth_config={"type": "none"}))
     assert not server.secrets.exists()
@@ -232,13 +232,13 @@ def test_a_stored_value_is_never_sent_to_another_host(boss, headers, auth, field
     assert Server.objects.get().endpoint_config == HTTP
 
 
-def test_another_path_of_the_same_host_keeps_what_is_stored(boss):
+def test_another_path_of_the_same_host_keeps_the_stored_secret(boss):
     server = create_server(boss, spec(auth_config={"type": "bearer_token", "token": "t0ken"}))
     update_server(boss, server, spec(endpoint_config={"url": "https://mcp.example.com/other"}))
     assert server.secrets.get().value.open() == "t0ken"
 
 
-def test_another_address_is_asked_for_its_era_anew(boss):
+def test_a_changed_address_detects_the_era_again(boss):
     server = create_server(boss, spec())
     Server.objects.filter(pk=server.pk).update(era="modern", discovery={"a": 1})
     server.refresh_from_db()

@@ -51,7 +51,7 @@ def box(server):
         (("bubblewrap", "host"), ("bubblewrap", "host")),
     ],
 )
-def test_what_is_not_said_of_a_box_has_a_safe_default(boss, said, stored):
+def test_omitted_sandbox_settings_have_safe_defaults(boss, said, stored):
     assert box(create_server(boss, spec(confinement=said[0], network=said[1]))) == stored
 
 
@@ -65,7 +65,7 @@ def test_what_is_not_said_of_a_box_has_a_safe_default(boss, said, stored):
         (("namespaces", "none"), ("none", None), ("none", "host")),
     ],
 )
-def test_what_is_not_said_of_a_stored_box_stays(boss, before, said, stored):
+def test_omitted_settings_of_a_stored_sandbox_are_kept(boss, before, said, stored):
     server = create_server(boss, spec(confinement=before[0], network=before[1]))
     assert box(update_server(boss, server, spec(confinement=said[0], network=said[1]))) == stored
 
@@ -80,19 +80,19 @@ def test_what_is_not_said_of_a_stored_box_stays(boss, before, said, stored):
         ("http", {"network": "none"}, "not_for_http", "confinement"),
     ],
 )
-def test_what_makes_no_sense_is_refused(boss, transport, said, code, field):
+def test_invalid_combinations_are_refused(boss, transport, said, code, field):
     with pytest.raises(Problem) as caught:
         create_server(boss, spec(transport, **said))
     assert (caught.value.code, caught.value.field) == (code, field)
     assert caught.value.remedy
 
 
-def test_a_server_that_becomes_remote_has_no_box(boss):
+def test_a_server_that_becomes_remote_has_no_sandbox(boss):
     server = create_server(boss, spec(confinement="bubblewrap"))
     assert box(update_server(boss, server, spec("http"))) == ("none", "host")
 
 
-def test_only_a_platform_administrator_changes_a_box(acme, boss):
+def test_only_a_platform_administrator_can_change_a_sandbox(acme, boss):
     server = create_server(boss, spec(confinement="bubblewrap"))
     owner = factories.create_member(acme, Role.OWNER)
     for said in ({"confinement": "none"}, {"network": "host"}, {"confinement": "namespaces"}):
@@ -103,26 +103,26 @@ def test_only_a_platform_administrator_changes_a_box(acme, boss):
     assert box(update_server(owner, server, spec(description="new"))) == ("bubblewrap", "none")
 
 
-def test_an_organization_uses_a_preset_in_the_box_that_it_brings(acme, boss):
+def test_an_organization_uses_a_preset_with_its_own_sandbox(acme, boss):
     saved = save_as_preset(boss, create_server(boss, spec(confinement="bubblewrap")), "Boxed")
     owner = factories.create_member(acme, Role.OWNER)
     made = create_server(owner, fill_preset(saved, {}, name="mine"), preset=saved)
     assert box(made) == ("bubblewrap", "none")
 
 
-def test_the_endpoint_hides_our_own_folder(boss, settings):
+def test_the_endpoint_hides_the_folder_of_bonobot(boss, settings):
     asked = build_endpoint(create_server(boss, spec(confinement="bubblewrap"))).confinement
     assert (asked.kind, asked.network) == ("bubblewrap", "none")
     assert asked.hidden == (str(settings.BONOBOT_VAR),)
 
 
-def test_another_box_is_another_configuration(boss):
+def test_a_changed_sandbox_is_another_configuration(boss):
     server = create_server(boss, spec(confinement="namespaces"))
     before = build_endpoint(server).fingerprint
     assert build_endpoint(update_server(boss, server, spec(network="none"))).fingerprint != before
 
 
-def test_a_box_is_exported_and_applied(boss):
+def test_a_sandbox_is_exported_and_applied(boss):
     server = create_server(boss, spec(confinement="bubblewrap", network="host"))
     ours = export_server(server, SecretPlaceholders())
     assert (ours["confinement"], ours["network"]) == ("bubblewrap", "host")
@@ -137,7 +137,7 @@ def test_a_box_is_exported_and_applied(boss):
     assert "confinement" not in export_server(plain, SecretPlaceholders())
 
 
-def test_rest_reads_and_writes_the_box(acme):
+def test_rest_reads_and_writes_the_sandbox(acme):
     root = rest.as_administrator()
     body = {"name": "ours", "transport_type": "stdio", "endpoint_config": STDIO}
     made = root.post("mcp-servers", {**body, "confinement": "bubblewrap"})
@@ -150,7 +150,7 @@ def test_rest_reads_and_writes_the_box(acme):
     assert (refused.status, refused.code) == (403, "platform_admin_only")
 
 
-def test_the_admin_offers_and_shows_the_box(acme):
+def test_the_admin_shows_and_updates_the_sandbox(acme):
     seat = admin_client.sit(acme, None)
     fields = {
         **{"name": "ours", "transport_type": "stdio", "command": "npx", "args": "a@1.2.3"},
@@ -165,7 +165,7 @@ def test_the_admin_offers_and_shows_the_box(acme):
     assert box(server) == ("namespaces", "none")
 
 
-def test_an_operators_form_leaves_the_box_alone(acme, boss):
+def test_the_form_of_an_operator_keeps_the_sandbox(acme, boss):
     server = create_server(boss, spec(confinement="namespaces", network="none"))
     fields = {
         **{"name": "ours", "description": "new", "transport_type": "stdio", "command": "npx"},

@@ -35,7 +35,7 @@ def words(server, text="", ended="", child_id=None) -> StderrSnapshot:
     return StderrSnapshot(child_id or uuid4(), server.pk, server.organization_id, text, ended)
 
 
-def test_a_child_has_one_row_that_follows_it(server):
+def test_a_child_has_one_row_that_is_updated(server):
     first = words(server, "starting\n")
     stderr_log.write_snapshot(first)
     stderr_log.write_snapshot(
@@ -47,7 +47,7 @@ def test_a_child_has_one_row_that_follows_it(server):
     assert ":" in row.process
 
 
-def test_the_latest_children_of_a_server_are_kept(server, acme):
+def test_logs_of_the_latest_children_of_a_server_are_kept(server, acme):
     other = factories.create_stdio_server(acme, name="other")
     stderr_log.write_snapshot(words(other, "other"))
     for number in range(stderr_log.MAX_OUTPUTS_PER_SERVER + 3):
@@ -63,20 +63,20 @@ def test_the_latest_children_of_a_server_are_kept(server, acme):
     assert stderr_log.load_latest_output(other) == "other"
 
 
-def test_all_that_is_shown_is_bounded(server):
+def test_shown_output_is_limited(server):
     for _ in range(3):
         stderr_log.write_snapshot(words(server, "x" * stderr_log.MAX_STDERR_BYTES))
     assert len(stderr_log.load_latest_output(server)) == stderr_log.MAX_STDERR_BYTES
 
 
-def test_the_words_of_a_removed_server_are_dropped(server):
+def test_the_output_of_a_deleted_server_is_dropped(server):
     gone = words(server, "late")
     server.delete()
     stderr_log.write_snapshot(gone)
     assert not ErrorOutput.objects.exists()
 
 
-def test_writing_changes_no_decision(server):
+def test_saving_output_keeps_the_policy_generation(server):
     before = Head.objects.get(organization_id=server.organization_id).generation
     stderr_log.write_snapshot(words(server, "x"))
     stderr_log.write_snapshot(words(server, "y"))
@@ -94,14 +94,14 @@ def test_old_output_is_pruned(server):
 
 
 @pytest.mark.parametrize(("role", "shown"), [(Role.OPERATOR, "fatal"), (Role.AUDITOR, "")])
-def test_rest_shows_it_to_who_manages_servers(acme, server, role, shown):
+def test_rest_returns_output_to_roles_that_manage_servers(acme, server, role, shown):
     stderr_log.write_snapshot(words(server, "fatal\n"))
     reader = rest.as_role(acme, role)
     assert reader.get(f"mcp-servers/{server.pk}").json["stderr"] == shown
     assert "stderr" not in reader.get("mcp-servers").json["results"][0]
 
 
-def test_the_admin_shows_it_escaped_to_who_manages_servers(acme, server):
+def test_the_admin_shows_escaped_output_to_roles_that_manage_servers(acme, server):
     stderr_log.write_snapshot(
         words(server, "<script>alert(1)</script> & \u202e", "it exited with status 3")
     )
@@ -114,7 +114,7 @@ def test_the_admin_shows_it_escaped_to_who_manages_servers(acme, server):
         )
 
 
-def test_the_admin_says_that_nothing_was_written(acme, server):
+def test_the_admin_says_that_there_is_no_output(acme, server):
     page = admin_client.sit(acme, Role.OPERATOR).get("mcp_servers_server_health", server.pk)
     assert "No recent error output." in admin_client.words(page)
     web = admin_client.web_server(acme)
@@ -123,7 +123,9 @@ def test_the_admin_says_that_nothing_was_written(acme, server):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_a_real_child_says_is_kept_and_told_by_the_command_line(acme, bonobot, tmp_path):
+def test_the_output_of_a_real_child_is_saved_and_printed_by_the_command_line(
+    acme, bonobot, tmp_path
+):
     script = tmp_path / "broken.py"
     script.write_text(
         "import os, sys\n"
@@ -143,7 +145,7 @@ def test_what_a_real_child_says_is_kept_and_told_by_the_command_line(acme, bonob
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_command_that_can_not_start_leaves_why(acme, bonobot):
+def test_a_command_that_cant_start_saves_the_reason(acme, bonobot):
     server = factories.create_stdio_server(acme)
     Server.objects.filter(pk=server.pk).update(endpoint_config={"command": "no-such-command"})
     bonobot("mcp", "test", server.slug)
@@ -152,7 +154,7 @@ def test_a_command_that_can_not_start_leaves_why(acme, bonobot):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_silent_child_that_was_closed_leaves_nothing(acme, bonobot):
+def test_a_silent_child_leaves_no_row(acme, bonobot):
     server = factories.create_stdio_server(acme)
     assert bonobot("mcp", "test", server.slug).status == 0
     get_runtime().call(get_connection_pool().forget_server, server.pk)
@@ -160,6 +162,6 @@ def test_a_silent_child_that_was_closed_leaves_nothing(acme, bonobot):
     assert bonobot("mcp", "logs", server.slug, "--json").json == []
 
 
-def test_of_a_server_over_http_nothing_runs_here(acme, bonobot):
+def test_an_http_server_has_no_output(acme, bonobot):
     admin_client.web_server(acme)
     assert "uses HTTP" in bonobot("mcp", "logs", "web").out

@@ -37,7 +37,7 @@ def test_the_double_style_replaces_dots_and_the_single_style_hyphens_too() -> No
 
 
 @given(slugs, own_names, styles)
-def test_every_tool_gets_a_name_that_models_accept_and_keeps_it(
+def test_every_tool_gets_a_stable_name_that_models_accept(
     slug: str, own_name: str, style: str
 ) -> None:
     name = build_tool_name(slug, own_name, style)
@@ -55,7 +55,7 @@ def test_no_two_tools_share_a_name(tools: list[tuple[str, str]], style: str) -> 
         taken.add(name)
 
 
-def test_a_clash_and_a_cut_end_in_a_digest() -> None:
+def test_conflicting_and_truncated_names_end_in_a_digest() -> None:
     first = build_tool_name("a", "b_c")
     second = build_tool_name("a_b", "c", taken={first})
     assert re.fullmatch(r"mcp_a_b_c_[0-9a-f]{8}", second)
@@ -65,14 +65,14 @@ def test_a_clash_and_a_cut_end_in_a_digest() -> None:
     assert re.search(r"_[0-9a-f]{8}$", long)
 
 
-def test_even_a_taken_digest_finds_another() -> None:
+def test_a_conflicting_digest_is_replaced_by_another() -> None:
     first = build_tool_name("a", "b_c")
     second = build_tool_name("a_b", "c", taken={first})
     assert build_tool_name("a_b", "c", taken={first, second}) not in {first, second}
 
 
 @given(st.text(max_size=300))
-def test_a_slug_is_stable_short_and_plain(name: str) -> None:
+def test_a_slug_is_stable_short_and_ascii(name: str) -> None:
     slug = slugify(name)
     assert slug == "" if not name.strip() else SLUG.fullmatch(slug)
     assert len(slug) <= 40
@@ -91,7 +91,7 @@ def test_a_slug_is_stable_short_and_plain(name: str) -> None:
         ("\uff27it\uff28ub", "github"),
     ],
 )
-def test_a_slug_reads_like_the_name(name: str, slug: str) -> None:
+def test_a_slug_resembles_the_name(name: str, slug: str) -> None:
     assert slugify(name) == slug
 
 
@@ -133,7 +133,7 @@ def test_different_names_do_not_collide(name: str, other: str) -> None:
     assert find_collision(name, [other]) is None
 
 
-def test_letters_of_two_alphabets_in_one_word_are_seen() -> None:
+def test_letters_of_two_alphabets_in_one_word_are_detected() -> None:
     assert find_mixed_alphabets("g\u0456thub") == ("Cyrillic", "Latin")
     assert find_mixed_alphabets("Погода weather") == ()
     assert find_mixed_alphabets("東京tower") == ()
@@ -152,7 +152,7 @@ def test_letters_of_two_alphabets_in_one_word_are_seen() -> None:
         ("Weather", "name_taken"),
     ],
 )
-def test_a_name_that_misleads_is_refused_with_a_remedy(name: str, code: str) -> None:
+def test_a_misleading_name_is_refused_with_a_remedy(name: str, code: str) -> None:
     with pytest.raises(Problem) as refusal:
         check_name(name, ["weather"])
     assert refusal.value.code == code
@@ -161,7 +161,7 @@ def test_a_name_that_misleads_is_refused_with_a_remedy(name: str, code: str) -> 
 
 
 @pytest.mark.parametrize("name", ["Wetter", "دوربین‌های شهر", "天気", "моя погода", "team 👩‍💻"])
-def test_names_in_other_languages_are_welcome(name: str) -> None:
+def test_names_in_other_languages_are_accepted(name: str) -> None:
     check_name(name, ["weather"])
 
 
@@ -187,7 +187,7 @@ SERVERS = ("github", "aws", "aws-s3", "time")
         (" clock ", RuleTarget("", "clock", builtin=True)),
     ],
 )
-def test_a_rules_name_is_a_server_and_a_pattern_of_its_own_names(
+def test_a_rule_has_a_server_and_a_pattern_of_its_tool_names(
     pattern: str, target: RuleTarget
 ) -> None:
     assert parse_rule_target(pattern, SERVERS) == target
@@ -205,7 +205,7 @@ def test_a_rules_name_is_a_server_and_a_pattern_of_its_own_names(
         ("", "rule_empty", None),
     ],
 )
-def test_a_rule_that_could_mean_several_servers_names_the_choices(
+def test_an_ambiguous_rule_lists_the_matching_servers(
     pattern: str, code: str, choices: list[str] | None
 ) -> None:
     with pytest.raises(Problem) as refusal:
@@ -214,14 +214,14 @@ def test_a_rule_that_could_mean_several_servers_names_the_choices(
     assert refusal.value.extra.get("choices") == choices
 
 
-def test_servers_that_should_not_both_exist_make_a_rule_ambiguous() -> None:
+def test_servers_with_conflicting_names_make_a_rule_ambiguous() -> None:
     with pytest.raises(Problem) as refusal:
         parse_rule_target("mcp_aws_s3_list", ["aws-s3", "aws_s3"])
     assert refusal.value.code == "rule_ambiguous"
     assert refusal.value.extra["choices"] == ["aws-s3", "aws_s3"]
 
 
-def test_a_stored_name_is_looked_up_and_means_exactly_its_tool() -> None:
+def test_a_stored_name_resolves_to_exactly_its_tool() -> None:
     known = {"mcp_aws_s3_x_0a1b2c3d": ("aws-s3", "x[1]*")}
     target = parse_rule_target("mcp_aws_s3_x_0a1b2c3d", SERVERS, known)
     assert target.server == "aws-s3"

@@ -31,7 +31,7 @@ FILES = "lib://files/{+path}"
         ("user://{email}", "user://me@example.com"),
     ],
 )
-def test_a_template_means_the_uris_that_it_was_made_for(template, uri):
+def test_a_template_matches_its_uris(template, uri):
     assert matches_template(template, uri)
 
 
@@ -45,7 +45,7 @@ def test_a_template_means_the_uris_that_it_was_made_for(template, uri):
         *("\xa0", "%20", "\uff052e\uff052e"),
     ],
 )
-def test_a_variable_neither_leaves_its_segment_nor_hides_what_it_is(filled):
+def test_a_variable_cant_leave_its_segment(filled):
     assert not matches_template(BOOK, f"lib://books/{filled}")
 
 
@@ -62,16 +62,16 @@ def test_a_variable_neither_leaves_its_segment_nor_hides_what_it_is(filled):
         "lib://books/" + "a" * MAX_URI_LENGTH,
     ],
 )
-def test_the_rest_of_the_uri_is_compared_as_it_stands(uri):
+def test_the_literal_parts_of_a_uri_are_compared_exactly(uri):
     assert not matches_template(BOOK, uri)
 
 
-def test_members_of_a_query_that_nobody_declared_match_nothing():
+def test_undeclared_query_parameters_dont_match():
     assert not matches_template("find://notes{?q}", "find://notes?q=a&admin=1")
     assert not matches_template("find://notes{?q}", "find://notes?q=a&q=b")
 
 
-def test_a_slash_needs_permission_and_even_then_nothing_climbs():
+def test_a_slash_needs_permission_and_dot_segments_never_match():
     assert not matches_template(FILES, "lib://files/a/b.txt")
     assert matches_template(FILES, "lib://files/a/b.txt", across=True)
     assert matches_template("a://x{/path*}", "a://x/one/two", across=True)
@@ -80,18 +80,18 @@ def test_a_slash_needs_permission_and_even_then_nothing_climbs():
 
 
 @pytest.mark.parametrize("template", ["lib://{a}{b}", "lib://{a", "lib://{}", "{+a}/{+b}", "{a:3}"])
-def test_a_template_that_is_broken_or_unclear_means_nothing(template):
+def test_an_invalid_or_ambiguous_template_matches_nothing(template):
     assert not matches_template(template, "lib://x")
     assert list_variables(template) == ()
 
 
-def test_the_variables_of_a_template_are_told():
+def test_the_variables_of_a_template_are_listed():
     assert list_variables("find://{kind}{?q,limit}") == ("kind", "q", "limit")
 
 
 @given(st.text(min_size=1, max_size=30))
 @example("\xa0")
-def test_whatever_matches_is_one_segment_however_often_it_is_decoded(filled):
+def test_a_match_is_one_segment_after_any_number_of_decodings(filled):
     for value in (filled, quote(filled, safe=""), quote(quote(filled, safe=""), safe="")):
         if matches_template(BOOK, f"lib://books/{value}"):
             assert "/" not in filled
@@ -101,9 +101,9 @@ def test_whatever_matches_is_one_segment_however_often_it_is_decoded(filled):
 
 
 @given(st.text("abcXYZ019-_ äß", min_size=1, max_size=30).filter(str.strip))
-def test_a_harmless_value_matches_once_it_is_encoded(filled):
+def test_an_encoded_harmless_value_matches(filled):
     assert matches_template(BOOK, f"lib://books/{quote(filled, safe='')}")
 
 
-def test_a_hostile_uri_costs_little_time():
+def test_a_hostile_uri_is_matched_quickly():
     assert not matches_template("a://{a}-{b}-{c}-{d}-{e}x", "a://" + "-" * (MAX_URI_LENGTH - 10))

@@ -44,9 +44,7 @@ def seat(acme: Organization) -> admin_client.Desk:
     return admin_client.sit(acme, Role.OPERATOR)
 
 
-def test_a_server_is_switched_off_for_one_agent(
-    bound: AgentServer, seat: admin_client.Desk
-) -> None:
+def test_a_server_is_disabled_for_one_agent(bound: AgentServer, seat: admin_client.Desk) -> None:
     AgentServer.objects.update(allowed_tools=["add"])
     fields = {"server": str(bound.server_id), "enabled": "0"}
     page = seat.post("agents_agent_switch_server", bound.agent_id, **fields)
@@ -56,7 +54,7 @@ def test_a_server_is_switched_off_for_one_agent(
     assert "not_bound" in page
 
 
-def test_a_server_is_taken_away_and_stays_in_the_pool(
+def test_a_server_is_detached_and_stays_in_the_pool(
     bound: AgentServer, seat: admin_client.Desk
 ) -> None:
     seat.post("agents_agent_unbind", bound.agent_id, server=str(bound.server_id))
@@ -64,7 +62,7 @@ def test_a_server_is_taken_away_and_stays_in_the_pool(
     assert Server.objects.count() == 1
 
 
-def test_a_private_server_is_added_by_pasting_and_deleted_with_its_binding(
+def test_a_pasted_private_server_is_deleted_when_detached(
     helper: Agent, seat: admin_client.Desk
 ) -> None:
     text = json.dumps({"own": {"url": "https://93.184.215.14/mcp"}})
@@ -77,7 +75,7 @@ def test_a_private_server_is_added_by_pasting_and_deleted_with_its_binding(
     assert not Server.objects.exists()
 
 
-def test_a_private_server_may_be_named_like_one_of_the_pool(
+def test_a_private_server_can_have_the_name_of_a_pool_server(
     acme: Organization, helper: Agent, seat: admin_client.Desk
 ) -> None:
     factories.create_http_server(acme, "http://127.0.0.1:9/mcp", "own")
@@ -100,7 +98,7 @@ def test_a_private_server_is_added_by_form(helper: Agent, seat: admin_client.Des
     assert helper.bindings.get().server.private_to_agent
 
 
-def test_a_reviewer_sees_the_servers_and_changes_none(
+def test_a_reviewer_sees_the_servers_and_cant_change_them(
     acme: Organization, bound: AgentServer
 ) -> None:
     reviewer = admin_client.sit(acme, Role.REVIEWER)
@@ -109,8 +107,6 @@ def test_a_reviewer_sees_the_servers_and_changes_none(
     assert AgentServer.objects.exists()
 
 
-def test_the_server_names_the_agents_that_have_it(
-    bound: AgentServer, seat: admin_client.Desk
-) -> None:
+def test_the_server_page_lists_its_agents(bound: AgentServer, seat: admin_client.Desk) -> None:
     page = admin_client.words(seat.get("mcp_servers_server_change", bound.server_id))
     assert "Agents Helper" in page

@@ -50,12 +50,12 @@ def kept():
     return binding.allowed_resources, binding.allowed_prompts
 
 
-def test_what_is_ticked_is_kept_as_a_pattern_of_just_itself(tick):
+def test_a_selected_item_is_stored_as_an_exact_pattern(tick):
     tick(resource=["docs://a?b", "docs://{page}"], prompt="review")
     assert kept() == (["docs://a[?]b", "docs://{page}"], ["review"])
 
 
-def test_all_and_patterns_are_kept_and_shown_again(acme, helper, server, tick):
+def test_all_and_patterns_are_stored_and_shown(acme, helper, server, tick):
     tick(resource_all="1", resource_more="docs://x/*\n\n", prompt_more="rev*")
     assert kept() == (["*", "docs://x/*"], ["rev*"])
     page = admin_client.sit(acme, Role.OWNER).get(
@@ -66,14 +66,14 @@ def test_all_and_patterns_are_kept_and_shown_again(acme, helper, server, tick):
     assert f'name="resource-all-{server.pk}" value="1" checked' in page
 
 
-def test_unticking_takes_away_and_nothing_at_all_is_refused(acme, helper, server, tick):
+def test_deselecting_removes_an_item_and_an_empty_selection_is_refused(acme, helper, server, tick):
     attach_server(factories.build_administrator(acme), helper, server, allowed_resources=["*"])
     tick(prompt="review")
     assert kept() == ([], ["review"])
     assert "nothing_chosen" in tick()
 
 
-def test_a_form_that_says_nothing_of_ticks_leaves_them(acme, helper, server):
+def test_a_form_without_a_selection_keeps_it(acme, helper, server):
     attach_server(factories.build_administrator(acme), helper, server, allowed_resources=["*"])
     fields = {"server": str(server.pk), f"how-{server.pk}": "all"}
     admin_client.sit(acme, Role.OPERATOR).send(
@@ -82,7 +82,7 @@ def test_a_form_that_says_nothing_of_ticks_leaves_them(acme, helper, server):
     assert kept() == (["*"], [])
 
 
-def test_the_servers_page_tells_what_may_be_used_and_why_not(acme, helper, server):
+def test_the_server_page_shows_what_can_be_used_and_why_not(acme, helper, server):
     attach_server(factories.build_administrator(acme), helper, server, allowed_prompts=["review"])
     page = admin_client.words(
         admin_client.sit(acme, Role.AUDITOR).get("agents_agent_servers", helper.pk)

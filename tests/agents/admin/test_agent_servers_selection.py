@@ -53,7 +53,7 @@ def give(
     return seat.send(admin_client.url("agents_agent_pick", helper.pk), fields, status=status)
 
 
-def test_servers_of_the_pool_that_it_does_not_have_are_offered(
+def test_pool_servers_that_arent_attached_are_offered(
     acme: Organization, helper: Agent, server: Server, seat: admin_client.Desk
 ) -> None:
     had = admin_client.web_server(acme, "had")
@@ -64,7 +64,7 @@ def test_servers_of_the_pool_that_it_does_not_have_are_offered(
     assert "had" not in page
 
 
-def test_a_list_of_servers_takes_the_same_queries_for_any_number(
+def test_the_list_uses_the_same_queries_for_any_number_of_servers(
     acme: Organization,
     helper: Agent,
     server: Server,
@@ -83,7 +83,7 @@ def test_a_list_of_servers_takes_the_same_queries_for_any_number(
     ("in_pool", "words"),
     [(False, "No shared servers yet"), (True, "All shared servers are attached")],
 )
-def test_where_there_is_nothing_to_give_the_page_says_what_to_do(
+def test_without_servers_the_page_explains_what_to_do(
     acme: Organization, helper: Agent, seat: admin_client.Desk, in_pool: bool, words: str
 ) -> None:
     if in_pool:
@@ -103,7 +103,7 @@ def test_a_servers_tools_are_shown_with_state_and_arguments(
     assert "The first summand" in piece
 
 
-def test_arguments_of_another_servers_definition_are_not_there(
+def test_arguments_of_another_servers_definition_arent_found(
     server: Server, seat: admin_client.Desk
 ) -> None:
     foreign = admin_client.offer(admin_client.web_server(factories.create_organization("other")))
@@ -111,7 +111,7 @@ def test_arguments_of_another_servers_definition_are_not_there(
         seat.get("mcp_servers_server_arguments", server.pk, of=of, status=404)
 
 
-def test_only_the_ticked_tools_are_given(
+def test_only_selected_tools_are_attached(
     helper: Agent, server: Server, seat: admin_client.Desk
 ) -> None:
     page = give(seat, helper, server, how="chosen", tool=["add", "a*b"])
@@ -120,7 +120,7 @@ def test_only_the_ticked_tools_are_given(
     assert "denied_by_binding" in page
 
 
-def test_at_least_one_tool_must_be_chosen(
+def test_at_least_one_tool_must_be_selected(
     helper: Agent, server: Server, seat: admin_client.Desk
 ) -> None:
     for how in ("chosen", ""):
@@ -128,7 +128,7 @@ def test_at_least_one_tool_must_be_chosen(
     assert not helper.bindings.exists()
 
 
-def test_everything_is_a_choice_of_its_own(
+def test_all_tools_is_a_separate_choice(
     helper: Agent, server: Server, seat: admin_client.Desk
 ) -> None:
     page = give(seat, helper, server, how="all", tool=["add"])
@@ -136,21 +136,21 @@ def test_everything_is_a_choice_of_its_own(
     assert "all tools, including future ones" in page
 
 
-def test_what_is_not_offered_is_not_given(
+def test_unlisted_tools_cant_be_attached(
     helper: Agent, server: Server, seat: admin_client.Desk
 ) -> None:
     assert "unknown_tool" in give(seat, helper, server, how="chosen", tool=["add", "nothing"])
     assert not helper.bindings.exists()
 
 
-def test_several_servers_are_given_together(
+def test_several_servers_are_attached_together(
     acme: Organization, helper: Agent, server: Server, seat: admin_client.Desk
 ) -> None:
     give(seat, helper, server, admin_client.web_server(acme, "bare"), how="all")
     assert AgentServer.objects.count() == 2
 
 
-def test_one_choice_that_does_not_hold_leaves_all_as_they_were(
+def test_an_invalid_selection_changes_nothing(
     acme: Organization, helper: Agent, server: Server, seat: admin_client.Desk
 ) -> None:
     bare = admin_client.web_server(acme, "bare")
@@ -164,7 +164,7 @@ def test_one_choice_that_does_not_hold_leaves_all_as_they_were(
     assert not AgentServer.objects.exists()
 
 
-def test_the_choice_at_hand_is_shown_and_its_globs_and_denials_survive(
+def test_the_current_selection_is_shown_and_its_patterns_are_kept(
     acme: Organization, helper: Agent, server: Server, seat: admin_client.Desk
 ) -> None:
     attach_server(
@@ -183,7 +183,7 @@ def test_the_choice_at_hand_is_shown_and_its_globs_and_denials_survive(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_server_that_nobody_asked_yet_is_asked_and_its_problem_is_said(
+def test_an_unchecked_server_is_discovered_and_its_error_shown(
     acme: Organization, helper: Agent, seat: admin_client.Desk
 ) -> None:
     silent = admin_client.web_server(acme, "silent")
@@ -194,7 +194,7 @@ def test_a_server_that_nobody_asked_yet_is_asked_and_its_problem_is_said(
     assert f'name="how-{silent.pk}"' in piece
 
 
-def test_a_foreign_server_is_not_there(
+def test_a_server_of_another_organization_isnt_found(
     acme: Organization, helper: Agent, seat: admin_client.Desk
 ) -> None:
     foreign = admin_client.web_server(factories.create_organization("other"))
@@ -208,7 +208,7 @@ def test_a_foreign_server_is_not_there(
     assert not AgentServer.objects.exists()
 
 
-def test_a_reviewer_gives_nothing(acme: Organization, helper: Agent, server: Server) -> None:
+def test_a_reviewer_cant_attach_servers(acme: Organization, helper: Agent, server: Server) -> None:
     reviewer = admin_client.sit(acme, Role.REVIEWER)
     reviewer.get("agents_agent_pick", helper.pk, server=str(server.pk), status=403)
     give(reviewer, helper, server, how="all", status=403)

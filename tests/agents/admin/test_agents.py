@@ -39,7 +39,7 @@ def configuration(agent: Agent, **said: Any) -> dict[str, Any]:
     return fields | {"model_endpoint": str(agent.model_endpoint_id), "enabled": "on"} | said
 
 
-def test_the_list_tells_of_servers_in_trouble(
+def test_the_list_shows_failing_servers(
     acme: Organization, helper: Agent, seat: admin_client.Desk
 ) -> None:
     server = admin_client.web_server(acme)
@@ -48,7 +48,7 @@ def test_the_list_tells_of_servers_in_trouble(
     assert "1 with problems" in admin_client.words(seat.get("agents_agent_changelist"))
 
 
-def test_an_agent_is_made_with_every_tool_blocked(
+def test_a_new_agent_denies_every_tool(
     acme: Organization, helper: Agent, seat: admin_client.Desk
 ) -> None:
     fields = {"name": "Release helper", "model_endpoint": str(helper.model_endpoint_id)}
@@ -58,13 +58,13 @@ def test_an_agent_is_made_with_every_tool_blocked(
     assert "Attach servers" in page
 
 
-def test_a_taken_name_is_said_at_the_form(helper: Agent, seat: admin_client.Desk) -> None:
+def test_a_duplicate_name_is_reported_in_the_form(helper: Agent, seat: admin_client.Desk) -> None:
     fields = {"name": "Helper", "model_endpoint": str(helper.model_endpoint_id)}
     assert "name_taken" in seat.post("agents_agent_add", **fields)
     assert Agent.objects.count() == 1
 
 
-def test_another_organizations_model_cannot_be_chosen(
+def test_a_model_of_another_organization_cant_be_selected(
     helper: Agent, seat: admin_client.Desk
 ) -> None:
     foreign = factories.create_agent(factories.create_organization("other")).model_endpoint_id
@@ -72,7 +72,7 @@ def test_another_organizations_model_cannot_be_chosen(
     assert "Select a valid choice" in seat.post("agents_agent_configuration", helper.pk, **fields)
 
 
-def test_a_configuration_is_changed_and_audited(helper: Agent, seat: admin_client.Desk) -> None:
+def test_a_configuration_is_updated_and_recorded(helper: Agent, seat: admin_client.Desk) -> None:
     fields = configuration(helper, instructions="Be brief.", max_turns=7)
     seat.post("agents_agent_configuration", helper.pk, **fields)
     helper.refresh_from_db()
@@ -80,7 +80,7 @@ def test_a_configuration_is_changed_and_audited(helper: Agent, seat: admin_clien
     assert AuditRow.objects.filter(action="agent_changed", actor_id=seat.user.pk).count() == 1
 
 
-def test_budgets_are_written_in_dollars_tokens_and_calls(
+def test_budgets_are_entered_in_dollars_tokens_and_calls(
     helper: Agent, seat: admin_client.Desk
 ) -> None:
     fields = configuration(
@@ -98,7 +98,7 @@ def test_budgets_are_written_in_dollars_tokens_and_calls(
     assert sorted(rows) == [("microusd", "month", 2_500_000), ("tokens", "day", 10_000)]
 
 
-def test_an_odd_limit_changes_nothing(helper: Agent, seat: admin_client.Desk) -> None:
+def test_an_invalid_limit_changes_nothing(helper: Agent, seat: admin_client.Desk) -> None:
     fields = configuration(
         helper,
         **{
@@ -128,7 +128,7 @@ def test_the_use_of_a_budget_is_shown(
     assert "50 reserved by running calls" in page
 
 
-def test_an_agent_is_given_to_members(
+def test_members_get_access_to_an_agent(
     acme: Organization, helper: Agent, seat: admin_client.Desk
 ) -> None:
     member = admin_client.sit(acme, Role.MEMBER, "berta")
@@ -138,14 +138,14 @@ def test_an_agent_is_given_to_members(
     assert "No agents yet" in member.get("agents_agent_changelist")
 
 
-def test_an_agent_is_switched_off(helper: Agent, seat: admin_client.Desk) -> None:
+def test_an_agent_is_disabled(helper: Agent, seat: admin_client.Desk) -> None:
     seat.post("agents_agent_switch", helper.pk, enabled="0")
     helper.refresh_from_db()
     assert not helper.enabled
     assert "This agent is disabled." in seat.get("agents_agent_change", helper.pk)
 
 
-def test_removing_an_agent_asks_first(helper: Agent, seat: admin_client.Desk) -> None:
+def test_deleting_an_agent_asks_first(helper: Agent, seat: admin_client.Desk) -> None:
     assert "Delete Helper?" in seat.get("agents_agent_delete", helper.pk)
     assert Agent.objects.exists()
     seat.post("agents_agent_delete", helper.pk, yes="1")
@@ -153,7 +153,7 @@ def test_removing_an_agent_asks_first(helper: Agent, seat: admin_client.Desk) ->
 
 
 @pytest.mark.parametrize("role", [Role.REVIEWER, Role.AUDITOR, Role.MEMBER])
-def test_others_may_not_change_an_agent(acme: Organization, helper: Agent, role: Role) -> None:
+def test_other_roles_cant_change_an_agent(acme: Organization, helper: Agent, role: Role) -> None:
     other = admin_client.sit(acme, role)
     helper.members.add(other.user)
     fields = configuration(helper, name="Mine")
@@ -164,7 +164,5 @@ def test_others_may_not_change_an_agent(acme: Organization, helper: Agent, role:
     assert (helper.name, helper.enabled) == ("Helper", True)
 
 
-def test_the_list_names_the_model_that_each_thinks_with(
-    helper: Agent, seat: admin_client.Desk
-) -> None:
+def test_the_list_shows_the_model_of_each_agent(helper: Agent, seat: admin_client.Desk) -> None:
     assert "Helper helper Offline" in admin_client.words(seat.get("agents_agent_changelist"))

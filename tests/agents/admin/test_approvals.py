@@ -44,11 +44,13 @@ def said(seat: admin_client.Desk) -> str:
     return " ".join(seat.messages)
 
 
-def test_an_empty_inbox_says_when_calls_wait(acme: Organization, seat: admin_client.Desk) -> None:
+def test_an_empty_inbox_explains_when_approvals_appear(
+    acme: Organization, seat: admin_client.Desk
+) -> None:
     assert "No approvals yet" in seat.get(LIST)
 
 
-def test_what_waits_comes_first_and_is_counted(helper: Agent, seat: admin_client.Desk) -> None:
+def test_pending_approvals_are_first_and_counted(helper: Agent, seat: admin_client.Desk) -> None:
     factories.create_approval(helper, label="first_waits")
     factories.create_approval(helper, label="then_answered", state=Approval.State.DENIED)
     page = admin_client.words(seat.get(LIST))
@@ -80,7 +82,7 @@ def test_the_list_is_filtered(
     assert "left_out" not in page
 
 
-def test_the_page_shows_all_that_a_yes_is_bound_to(
+def test_the_page_shows_everything_that_an_approval_is_bound_to(
     helper: Agent, acme: Organization, seat: admin_client.Desk
 ) -> None:
     server = admin_client.web_server(acme)
@@ -105,7 +107,7 @@ def test_the_page_shows_all_that_a_yes_is_bound_to(
     assert "changed since request" in admin_client.words(seat.get(PAGE, approval.pk))
 
 
-def test_large_arguments_are_cut_and_downloaded_whole(
+def test_large_arguments_are_truncated_and_can_be_downloaded(
     helper: Agent, seat: admin_client.Desk
 ) -> None:
     approval = factories.create_approval(helper, arguments={"text": "x" * 80_000})
@@ -117,7 +119,7 @@ def test_large_arguments_are_cut_and_downloaded_whole(
     assert "attachment" in whole["Content-Disposition"]
 
 
-def test_a_yes_permits_the_call_once_and_queues_the_session(
+def test_an_approval_allows_the_call_once_and_queues_the_session(
     approval: Approval, seat: admin_client.Desk
 ) -> None:
     seat.post(ANSWER, approval.pk, answer="approve")
@@ -126,14 +128,14 @@ def test_a_yes_permits_the_call_once_and_queues_the_session(
     assert Session.objects.get().status == Session.Status.QUEUED
 
 
-def test_a_no_carries_its_word(approval: Approval, seat: admin_client.Desk) -> None:
+def test_a_denial_has_its_message(approval: Approval, seat: admin_client.Desk) -> None:
     page = admin_client.words(seat.post(ANSWER, approval.pk, answer="deny", word="Ask <me> first."))
     approval.refresh_from_db()
     assert (approval.state, approval.word) == (Approval.State.DENIED, "Ask <me> first.")
     assert "Ask <me> first." in page
 
 
-def test_a_yes_for_the_session_is_listed_and_taken_back(
+def test_a_session_approval_is_listed_and_revoked(
     approval: Approval, helper: Agent, seat: admin_client.Desk
 ) -> None:
     seat.post(ANSWER, approval.pk, answer="approve_session")
@@ -148,7 +150,7 @@ def test_a_yes_for_the_session_is_listed_and_taken_back(
     assert not SessionApproval.objects.exists()
 
 
-def test_a_second_answer_says_who_was_first(
+def test_a_second_answer_shows_who_was_first(
     acme: Organization, approval: Approval, seat: admin_client.Desk
 ) -> None:
     resolve_approval(factories.build_administrator(acme), approval, "deny")
@@ -157,14 +159,14 @@ def test_a_second_answer_says_who_was_first(
     assert "Approve call" not in seat.get(PAGE, approval.pk)
 
 
-def test_an_answer_that_comes_too_late_says_so(helper: Agent, seat: admin_client.Desk) -> None:
+def test_a_late_answer_is_reported(helper: Agent, seat: admin_client.Desk) -> None:
     late = factories.create_approval(helper, expires_at=timezone.now() - timedelta(minutes=1))
     assert "so the call was denied" in admin_client.words(seat.get(PAGE, late.pk))
     seat.post(ANSWER, late.pk, answer="approve")
     assert "approval_expired" in said(seat)
 
 
-def test_ones_own_call_is_not_offered_and_refused_under_four_eyes(
+def test_a_persons_own_call_cant_be_approved_under_four_eyes(
     acme: Organization, helper: Agent
 ) -> None:
     Organization.objects.update(four_eyes=True)
@@ -178,7 +180,7 @@ def test_ones_own_call_is_not_offered_and_refused_under_four_eyes(
 
 
 @pytest.mark.parametrize("role", [Role.OPERATOR, Role.AUDITOR])
-def test_who_may_not_answer_reads_who_may(
+def test_a_person_without_permission_sees_who_can_approve(
     acme: Organization, approval: Approval, role: Role
 ) -> None:
     reader = admin_client.sit(acme, role)
@@ -187,7 +189,7 @@ def test_who_may_not_answer_reads_who_may(
     assert Approval.objects.get().state == Approval.State.WAITING
 
 
-def test_a_member_reads_what_they_asked_and_nothing_else(
+def test_a_member_sees_only_approvals_of_their_own_calls(
     acme: Organization, helper: Agent, approval: Approval
 ) -> None:
     member = admin_client.sit(acme, Role.MEMBER)
@@ -198,7 +200,9 @@ def test_a_member_reads_what_they_asked_and_nothing_else(
     member.get(PAGE, approval.pk, status=404)
 
 
-def test_many_are_denied_together_after_a_look(helper: Agent, seat: admin_client.Desk) -> None:
+def test_many_approvals_are_denied_together_after_confirmation(
+    helper: Agent, seat: admin_client.Desk
+) -> None:
     asked = [factories.create_approval(helper, label=f"call_{n}") for n in range(3)]
     chosen = {"action": "deny_chosen", "_selected_action": [str(one.pk) for one in asked[:2]]}
     page = seat.send(admin_client.url(LIST), chosen)
@@ -212,7 +216,9 @@ def test_many_are_denied_together_after_a_look(helper: Agent, seat: admin_client
     }
 
 
-def test_who_may_not_answer_is_offered_no_denial(acme: Organization, approval: Approval) -> None:
+def test_a_person_without_permission_has_no_deny_action(
+    acme: Organization, approval: Approval
+) -> None:
     auditor = admin_client.sit(acme, Role.AUDITOR)
     assert "deny_chosen" not in auditor.get(LIST)
     auditor.send(
@@ -223,7 +229,7 @@ def test_who_may_not_answer_is_offered_no_denial(acme: Organization, approval: A
     assert Approval.objects.waiting().count() == 1
 
 
-def test_the_conversation_asks_in_its_place_and_is_looked_at_again(
+def test_the_chat_shows_the_approval_inline_and_reloads(
     approval: Approval, acme: Organization, seat: admin_client.Desk
 ) -> None:
     page = seat.get("agents_session_change", approval.session_id)
@@ -237,7 +243,7 @@ def test_the_conversation_asks_in_its_place_and_is_looked_at_again(
     assert 'data-rests="false"' in piece
 
 
-def test_the_list_takes_few_queries(
+def test_the_list_uses_a_fixed_number_of_queries(
     helper: Agent, seat: admin_client.Desk, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
     for number in range(20):
@@ -246,7 +252,7 @@ def test_the_list_takes_few_queries(
         seat.get(LIST)
 
 
-def test_an_owner_sets_how_calls_are_answered(acme: Organization) -> None:
+def test_an_owner_sets_the_approval_rules(acme: Organization) -> None:
     owner = admin_client.sit(acme, Role.OWNER)
     assert admin_client.url("tenancy_organization_changelist") in owner.get(LIST)
     fields = {"name": "Acme", "slug": "acme", "four_eyes": "on"}

@@ -46,14 +46,14 @@ def happened(where: Organization, action: str = "server_added", name: str = "web
     return row
 
 
-def test_rows_tell_who_did_what(acme: Organization, seat: admin_client.Desk) -> None:
+def test_entries_show_who_did_what(acme: Organization, seat: admin_client.Desk) -> None:
     happened(acme)
     page = admin_client.words(seat.get("ledger_auditrow_changelist"))
     assert "server added web" in page
     assert "user: anna⟨U+200B⟩" in page
 
 
-def test_another_organizations_rows_are_not_shown(
+def test_entries_of_another_organization_arent_shown(
     acme: Organization, seat: admin_client.Desk
 ) -> None:
     foreign = happened(factories.create_organization("other"), name="elsewhere")
@@ -70,7 +70,9 @@ def test_another_organizations_rows_are_not_shown(
         {"kind": "change", "action": "server_removed"},
     ],
 )
-def test_rows_are_found(acme: Organization, seat: admin_client.Desk, query: dict[str, str]) -> None:
+def test_entries_are_searched(
+    acme: Organization, seat: admin_client.Desk, query: dict[str, str]
+) -> None:
     happened(acme, "server_removed", "weather")
     happened(acme, "server_added", "clock")
     page = admin_client.words(seat.get("ledger_auditrow_changelist", **query))
@@ -88,7 +90,7 @@ def test_rows_are_found(acme: Organization, seat: admin_client.Desk, query: dict
         ({"opened_at_from_0": "2026-99-99", "opened_at_from_1": "soon"}, True),
     ],
 )
-def test_rows_are_filtered_by_date(
+def test_entries_are_filtered_by_date(
     acme: Organization, seat: admin_client.Desk, query: dict[str, str], found: bool
 ) -> None:
     happened(acme)
@@ -96,7 +98,9 @@ def test_rows_are_filtered_by_date(
     assert ("server added" in page) == found
 
 
-def test_the_links_of_other_pages_are_allowed(acme: Organization, seat: admin_client.Desk) -> None:
+def test_the_filters_of_links_from_other_pages_are_allowed(
+    acme: Organization, seat: admin_client.Desk
+) -> None:
     row = happened(acme)
     page = seat.get("ledger_auditrow_changelist", resource_id=row.resource_id)
     assert "server added" in page
@@ -104,7 +108,7 @@ def test_the_links_of_other_pages_are_allowed(acme: Organization, seat: admin_cl
         assert "server added" not in seat.get("ledger_auditrow_changelist", **{name: str(uuid4())})
 
 
-def test_a_row_shows_its_details_and_place_in_the_chain(
+def test_an_entry_shows_its_details_and_position_in_the_chain(
     acme: Organization, seat: admin_client.Desk
 ) -> None:
     row = happened(acme)
@@ -114,7 +118,7 @@ def test_a_row_shows_its_details_and_place_in_the_chain(
     assert "<b>because</b>" not in page
 
 
-def test_nothing_in_it_can_be_changed(acme: Organization) -> None:
+def test_the_audit_log_cant_be_changed(acme: Organization) -> None:
     row = happened(acme)
     root = admin_client.sit(acme, None)
     for name in ("ledger_auditrow_delete", "ledger_auditrow_change"):
@@ -124,14 +128,14 @@ def test_nothing_in_it_can_be_changed(acme: Organization) -> None:
     assert AuditRow.objects.count() == 1
 
 
-def test_a_member_does_not_read_it(acme: Organization) -> None:
+def test_a_member_cant_view_the_audit_log(acme: Organization) -> None:
     row = happened(acme)
     member = admin_client.sit(acme, Role.MEMBER)
     member.get("ledger_auditrow_changelist", status=403)
     member.get("ledger_auditrow_change", row.pk, status=403)
 
 
-def test_the_list_links_to_an_export_of_what_it_shows(
+def test_the_list_links_to_an_export_with_its_filters(
     acme: Organization, seat: admin_client.Desk
 ) -> None:
     happened(acme)
@@ -146,7 +150,7 @@ def past(acme: Organization, monkeypatch: pytest.MonkeyPatch) -> list[AuditRow]:
     return [happened(acme, name=name) for name in ("needle", "hay", "straw", "hay", "straw")]
 
 
-def test_a_search_says_up_to_when_it_looked_and_goes_on(
+def test_a_search_shows_how_far_it_scanned_and_continues(
     past: list[AuditRow], seat: admin_client.Desk
 ) -> None:
     address = admin_client.url("ledger_auditrow_changelist") + "?q=needle"
@@ -166,7 +170,7 @@ def test_a_search_says_up_to_when_it_looked_and_goes_on(
     assert len(pages) >= 3
 
 
-def test_a_search_within_a_time_that_it_reaches_offers_nothing_further(
+def test_a_search_that_covers_its_period_has_no_continuation(
     past: list[AuditRow], seat: admin_client.Desk
 ) -> None:
     since = timezone.localtime(past[-1].opened_at)
@@ -189,7 +193,7 @@ def test_a_search_within_a_time_that_it_reaches_offers_nothing_further(
         {"o": "-8"},
     ],
 )
-def test_what_no_index_finds_is_looked_for_as_far(
+def test_a_search_without_an_index_scans_up_to_the_limit(
     past: list[AuditRow], seat: admin_client.Desk, query: dict[str, str]
 ) -> None:
     page = seat.client.get(admin_client.url("ledger_auditrow_changelist"), query)
@@ -200,21 +204,19 @@ def test_what_no_index_finds_is_looked_for_as_far(
     "query",
     [{}, {"outcome__in": "refused"}, {"code": "nothing"}, {"session_id": str(uuid4())}, {"o": "1"}],
 )
-def test_what_an_index_finds_is_listed_to_its_end(
+def test_a_search_with_an_index_lists_all_results(
     past: list[AuditRow], seat: admin_client.Desk, query: dict[str, str]
 ) -> None:
     page = seat.client.get(admin_client.url("ledger_auditrow_changelist"), query)
     assert page.context_data["further"] is None
 
 
-def test_more_words_than_a_search_takes_are_refused(
-    acme: Organization, seat: admin_client.Desk
-) -> None:
+def test_too_many_search_words_are_refused(acme: Organization, seat: admin_client.Desk) -> None:
     query = {"q": " ".join(["word"] * 17)}
     assert seat.client.get(admin_client.url("ledger_auditrow_changelist"), query).status_code == 400
 
 
-def test_an_export_of_a_search_holds_all_that_fits(
+def test_the_export_of_a_search_has_all_matching_entries(
     past: list[AuditRow], seat: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def download(rows: QuerySet[AuditRow], form: str) -> HttpResponse:
@@ -225,7 +227,7 @@ def test_an_export_of_a_search_holds_all_that_fits(
     assert page.content.decode() == str(past[0].pk)
 
 
-def test_actions_are_called_by_their_names_in_the_readers_language(
+def test_actions_have_titles_in_the_readers_language(
     acme: Organization, seat: admin_client.Desk
 ) -> None:
     row = happened(acme)
@@ -236,7 +238,7 @@ def test_actions_are_called_by_their_names_in_the_readers_language(
     assert "Server hinzugefügt" in seat.get("ledger_auditrow_change", row.pk)
 
 
-def test_every_action_that_was_recorded_has_its_german(acme: Organization) -> None:
+def test_every_recorded_action_has_a_german_title(acme: Organization) -> None:
     fill(acme)
     codes = set(AuditRow.objects.for_organization(acme.pk).values_list("action", flat=True))
     assert len(codes) > 12
@@ -245,7 +247,7 @@ def test_every_action_that_was_recorded_has_its_german(acme: Organization) -> No
     assert not [code for code, name in named.items() if name == called(code)]
 
 
-def test_filters_are_called_in_the_readers_language(seat: admin_client.Desk) -> None:
+def test_filters_have_names_in_the_readers_language(seat: admin_client.Desk) -> None:
     seat.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
     page = admin_client.words(seat.get("ledger_auditrow_changelist"))
     for title in ("Ergebnis", "Entscheidung", "Code", "Agent", "Server", "Tool"):

@@ -37,7 +37,7 @@ def sent(monkeypatch, django_capture_on_commit_callbacks):
     return found
 
 
-def test_a_worker_is_asked_and_the_page_tells_what_it_found(
+def test_a_worker_verifies_and_the_page_shows_the_result(
     acme, sent, django_capture_on_commit_callbacks
 ):
     seat = admin_client.sit(acme, Role.AUDITOR)
@@ -56,7 +56,7 @@ def test_a_worker_is_asked_and_the_page_tells_what_it_found(
     assert "Verify new entries" in admin_client.words(seat.get(LIST))
 
 
-def test_a_long_one_goes_on_behind_others_and_shows_how_far_it_is(
+def test_a_long_verification_continues_in_steps_and_shows_its_progress(
     acme, sent, monkeypatch, django_capture_on_commit_callbacks
 ):
     monkeypatch.setattr(tasks, "MAX_RUN_S", 0.0)
@@ -80,7 +80,7 @@ def test_a_long_one_goes_on_behind_others_and_shows_how_far_it_is(
     assert "verified Verified up to entry" in done
 
 
-def test_a_fault_leads_to_its_row(acme):
+def test_an_error_links_to_its_entry(acme):
     row = AuditRow.objects.for_organization(acme.pk)[2]
     altered = row.opened.replace("agent", "tnega")
     with connection.cursor() as cursor:
@@ -91,7 +91,7 @@ def test_a_fault_leads_to_its_row(acme):
     assert admin_client.links(page, admin_client.url("ledger_auditrow_change", row.pk))
 
 
-def test_a_member_neither_asks_nor_is_told(acme, sent):
+def test_a_member_can_neither_start_nor_see_a_verification(acme, sent):
     member = admin_client.sit(acme, Role.MEMBER)
     member.post(VERIFY, status=403)
     member.get("ledger_auditrow_verification", status=403)

@@ -32,7 +32,7 @@ def seat(acme):
     return admin_client.sit(acme, Role.OWNER)
 
 
-def test_an_agent_with_sessions_is_switched_off_after_a_question(helper, running, seat):
+def test_disabling_an_agent_with_sessions_needs_confirmation(helper, running, seat):
     page = admin_client.words(seat.post("agents_agent_switch", helper.pk, enabled="0"))
     assert "1 running session will be canceled" in page
     helper.refresh_from_db()
@@ -43,7 +43,7 @@ def test_an_agent_with_sessions_is_switched_off_after_a_question(helper, running
     assert (helper.enabled, running.status) == (False, Session.Status.CANCELLED)
 
 
-def test_a_server_that_sessions_use_is_switched_off_after_a_question(acme, helper, running, seat):
+def test_disabling_a_server_in_use_needs_confirmation(acme, helper, running, seat):
     server = admin_client.web_server(acme)
     attach_server(factories.build_administrator(acme), helper, server)
     page = admin_client.words(seat.post("mcp_servers_server_switch", server.pk, enabled="0"))
@@ -54,7 +54,7 @@ def test_a_server_that_sessions_use_is_switched_off_after_a_question(acme, helpe
     assert (server.enabled, running.status) == (False, Session.Status.QUEUED)
 
 
-def test_what_nobody_uses_is_switched_off_at_once(acme, helper, seat):
+def test_disabling_an_unused_object_needs_no_confirmation(acme, helper, seat):
     server = admin_client.web_server(acme)
     seat.post("mcp_servers_server_switch", server.pk, enabled="0")
     seat.post("agents_agent_switch", helper.pk, enabled="0")
@@ -63,7 +63,7 @@ def test_what_nobody_uses_is_switched_off_at_once(acme, helper, seat):
     assert (server.enabled, helper.enabled) == (False, False)
 
 
-def test_the_organization_is_halted_and_every_page_says_so(acme, running, seat):
+def test_the_enabled_kill_switch_is_shown_on_every_page(acme, running, seat):
     page = admin_client.words(seat.get("organization_halt"))
     assert "cancels 1 running session" in page
     assert "is halted" not in admin_client.words(seat.get("index"))
@@ -75,7 +75,7 @@ def test_the_organization_is_halted_and_every_page_says_so(acme, running, seat):
     assert "is halted" not in admin_client.words(seat.get("index"))
 
 
-def test_others_see_the_switch_and_who_may_turn_it(acme):
+def test_other_roles_see_the_kill_switch_and_who_can_use_it(acme):
     reviewer = admin_client.sit(acme, Role.REVIEWER)
     page = reviewer.get("organization_halt")
     assert "Can be changed by: owner" in admin_client.words(page)
@@ -84,7 +84,7 @@ def test_others_see_the_switch_and_who_may_turn_it(acme):
     assert Organization.objects.get(pk=acme.pk).halted_at is None
 
 
-def test_a_member_sees_the_banner_without_a_way_there(acme, helper):
+def test_a_member_sees_the_banner_without_a_link(acme, helper):
     Organization.objects.filter(pk=acme.pk).update(halted_at="2026-01-01T00:00:00Z")
     page = admin_client.sit(acme, Role.MEMBER).get("agents_agent_changelist")
     assert "Kill switch enabled for Acme" in admin_client.words(page)

@@ -33,7 +33,7 @@ def seat(acme: Organization) -> admin_client.Desk:
     return admin_client.sit(acme, Role.OPERATOR)
 
 
-def test_an_endpoint_is_added_with_a_sealed_key(seat: admin_client.Desk) -> None:
+def test_an_endpoint_is_created_with_an_encrypted_key(seat: admin_client.Desk) -> None:
     seat.post("agents_modelendpoint_add", **OPENAI)
     endpoint = ModelEndpoint.objects.get()
     assert endpoint.api_key.open() == "geheim"
@@ -63,7 +63,7 @@ def test_the_mask_keeps_the_key(seat: admin_client.Desk) -> None:
         ({"base_url": ""}, "bad_url"),
     ],
 )
-def test_what_cannot_be_is_said_and_not_written(
+def test_invalid_values_are_reported_and_nothing_is_written(
     seat: admin_client.Desk, said: dict[str, str], code: str
 ) -> None:
     status = 403 if code == "forbidden" else 200
@@ -72,7 +72,7 @@ def test_what_cannot_be_is_said_and_not_written(
     assert not ModelEndpoint.objects.exists()
 
 
-def test_a_refusal_of_a_change_leaves_it_as_it_was(seat: admin_client.Desk) -> None:
+def test_a_refused_update_changes_nothing(seat: admin_client.Desk) -> None:
     seat.post("agents_modelendpoint_add", **OPENAI)
     endpoint = ModelEndpoint.objects.get()
     fields = OPENAI | {"base_url": "http://127.0.0.1/v1"}
@@ -81,14 +81,14 @@ def test_a_refusal_of_a_change_leaves_it_as_it_was(seat: admin_client.Desk) -> N
     assert endpoint.base_url == "https://api.example.com/v1"
 
 
-def test_one_that_is_used_is_not_removed(acme: Organization, seat: admin_client.Desk) -> None:
+def test_an_endpoint_in_use_cant_be_deleted(acme: Organization, seat: admin_client.Desk) -> None:
     endpoint = factories.create_agent(acme).model_endpoint
     page = seat.post("agents_modelendpoint_delete", endpoint.pk, post="yes")
     assert ModelEndpoint.objects.exists()
     assert "Helper" in page
 
 
-def test_one_that_nobody_uses_is_removed(seat: admin_client.Desk) -> None:
+def test_an_unused_endpoint_is_deleted(seat: admin_client.Desk) -> None:
     seat.post("agents_modelendpoint_add", **OPENAI)
     seat.post("agents_modelendpoint_delete", ModelEndpoint.objects.get().pk, post="yes")
     assert not ModelEndpoint.objects.exists()

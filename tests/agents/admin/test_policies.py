@@ -35,7 +35,7 @@ def seat(acme: Organization) -> admin_client.Desk:
     return admin_client.sit(acme, Role.OPERATOR)
 
 
-def test_mcp_and_built_in_tools_stand_in_one_table_with_the_reason(
+def test_mcp_and_built_in_tools_are_in_one_table_with_the_reason(
     helper: Agent, seat: admin_client.Desk
 ) -> None:
     page = admin_client.words(seat.get("agents_agent_policy", helper.pk))
@@ -61,7 +61,7 @@ def test_single_tools_and_patterns_become_rules(helper: Agent, seat: admin_clien
     assert f"1 of {3 + off} can be called now" in page
 
 
-def test_what_was_saved_is_shown_again(
+def test_the_saved_policy_is_shown(
     acme: Organization, helper: Agent, seat: admin_client.Desk
 ) -> None:
     seat.get("agents_agent_policy", helper.pk)  # names the tools
@@ -79,7 +79,7 @@ def test_what_was_saved_is_shown_again(
         ({"mode": "allowlist", "allow": "mcp_nowhere_*"}, "rule_unknown_server"),
     ],
 )
-def test_a_policy_that_cannot_be_is_refused_and_kept_on_the_page(
+def test_an_invalid_policy_is_refused_and_kept_in_the_form(
     helper: Agent, seat: admin_client.Desk, said: dict[str, str], code: str
 ) -> None:
     page = seat.post("agents_agent_policy", helper.pk, status=400, **said)
@@ -88,7 +88,7 @@ def test_a_policy_that_cannot_be_is_refused_and_kept_on_the_page(
     assert load_policy_spec(helper).mode == "none"
 
 
-def test_a_reviewer_may_read_but_not_write_it(acme: Organization, helper: Agent) -> None:
+def test_a_reviewer_can_view_but_not_change_the_policy(acme: Organization, helper: Agent) -> None:
     reviewer = admin_client.sit(acme, Role.REVIEWER)
     assert "Save policy" not in reviewer.get("agents_agent_policy", helper.pk)
     reviewer.post("agents_agent_policy", helper.pk, status=403, mode="all")

@@ -65,7 +65,7 @@ def fields_of(seat, agent):
         PolicySpec("allowlist", allow=("*", LARGE), ask=("mcp_*",), deny=("read_result",)),
     ],
 )
-def test_nothing_is_lost_by_saving_what_is_shown(helper, boss, seat, text):
+def test_saving_the_shown_policy_changes_nothing(helper, boss, seat, text):
     set_policy(boss, helper, text)
     seat.get("agents_agent_policy", helper.pk)  # names the tools
     before = load_policy_spec(helper)
@@ -78,7 +78,7 @@ def test_nothing_is_lost_by_saving_what_is_shown(helper, boss, seat, text):
         )
 
 
-def test_a_question_and_a_condition_are_written_in_the_form(helper, seat):
+def test_an_ask_rule_and_a_condition_are_entered_in_the_form(helper, seat):
     fields = {
         "mode": "all",
         "rule-mcp_web_echo": "ask",
@@ -95,7 +95,7 @@ def test_a_question_and_a_condition_are_written_in_the_form(helper, seat):
 
 
 @pytest.mark.parametrize("typed", ["{", "[]", "", '{"$ref": "#"}'])
-def test_a_condition_that_cannot_be_is_refused_and_kept_on_the_page(helper, seat, typed):
+def test_an_invalid_condition_is_refused_and_kept_in_the_form(helper, seat, typed):
     fields = {"mode": "all", "when-effect": "ask", "when-tool": "mcp_web_add", "when-schema": typed}
     page = seat.post("agents_agent_policy", helper.pk, status=400, **fields)
     assert "unusable_condition" in page
@@ -103,7 +103,7 @@ def test_a_condition_that_cannot_be_is_refused_and_kept_on_the_page(helper, seat
     assert load_policy_spec(helper).mode == "none"
 
 
-def test_what_would_hold_is_shown_before_it_is_saved(helper, seat):
+def test_the_effective_policy_is_previewed_before_saving(helper, seat):
     seat.get("agents_agent_policy", helper.pk)
     fields = {"mode": "allowlist", "rule-mcp_web_add": "ask", "rule-mcp_web_echo": "allow"}
     page = seat.post("agents_agent_policy_preview", helper.pk, **fields)
@@ -112,7 +112,7 @@ def test_what_would_hold_is_shown_before_it_is_saved(helper, seat):
     assert load_policy_spec(helper).mode == "none"
 
 
-def test_many_tools_come_by_the_group_and_are_ruled_by_it(acme, helper, boss, seat, monkeypatch):
+def test_many_tools_are_grouped_and_managed_by_group(acme, helper, boss, seat, monkeypatch):
     monkeypatch.setattr(policies, "PAGE_SIZE", 3)
     monkeypatch.setattr(policies, "PAGE_SIZE", 3)
     page = seat.get("agents_agent_policy", helper.pk)
@@ -137,7 +137,7 @@ def test_many_tools_come_by_the_group_and_are_ruled_by_it(acme, helper, boss, se
     assert "mcp_web_add" not in load_policy_spec(Agent.objects.get()).deny
 
 
-def test_the_organizations_rules_hold_for_every_agent(acme, helper, boss, seat):
+def test_the_organizations_policy_applies_to_every_agent(acme, helper, boss, seat):
     set_policy(boss, helper, PolicySpec("all"))
     seat.post("organization_policy", mode="all", deny="mcp_web_echo")
     assert load_policy_spec(acme) == PolicySpec("all", deny=("mcp_web_echo",))
@@ -147,7 +147,7 @@ def test_the_organizations_rules_hold_for_every_agent(acme, helper, boss, seat):
     assert "mcp_nowhere_x</textarea>" in bad
 
 
-def test_others_read_the_organizations_rules(acme):
+def test_other_roles_can_view_the_organizations_policy(acme):
     auditor = admin_client.sit(acme, Role.AUDITOR)
     page = auditor.get("organization_policy")
     assert "Save rules" not in page
@@ -156,14 +156,14 @@ def test_others_read_the_organizations_rules(acme):
     assert load_policy_spec(acme) == PolicySpec("all")
 
 
-def test_an_agent_without_tools_says_so_where_it_is_used(helper, seat):
+def test_an_agent_without_tools_is_shown_as_such_in_the_chat(helper, seat):
     for name in ("agents_agent_policy", "agents_agent_change"):
         page = admin_client.words(seat.get(name, helper.pk))
         assert "can't call any server tools" in page
         assert "denies every tool" in page
 
 
-def test_a_policy_is_tried_on_past_calls_before_it_is_saved(seat, helper) -> None:
+def test_a_policy_is_simulated_on_past_calls_before_saving(seat, helper) -> None:
     before = load_policy_spec(helper)
     fields = fields_of(seat, helper) | {"mode": "denylist", "do": "try"}
     page = admin_client.words(seat.post("agents_agent_policy", helper.pk, **fields))
@@ -174,7 +174,7 @@ def test_a_policy_is_tried_on_past_calls_before_it_is_saved(seat, helper) -> Non
     assert 'value="denylist" checked' in seat.post("agents_agent_policy", helper.pk, **fields)
 
 
-def test_the_configuration_tells_how_many_tokens_a_turn_begins_with(seat, helper) -> None:
+def test_the_configuration_shows_the_tokens_at_the_start_of_a_turn(seat, helper) -> None:
     Agent.objects.filter(pk=helper.pk).update(instructions="x" * 400)
     page = seat.get("agents_agent_configuration", helper.pk)
     assert 'data-tokens-of="id_instructions">100<' in page

@@ -20,7 +20,7 @@ def agent(acme):
     get_writer().close()
 
 
-def test_a_policy_is_tried_on_past_calls(acme, agent):
+def test_a_policy_is_simulated_on_past_calls(acme, agent):
     history(agent, 3, secret="hunter2")
     seat = admin_client.sit(acme, Role.AUDITOR)
     assert "Run in shadow mode" not in admin_client.words(seat.get(WHAT_IF, agent.pk))
@@ -30,7 +30,7 @@ def test_a_policy_is_tried_on_past_calls(acme, agent):
     assert load_policy_spec(agent) == PolicySpec("all")
 
 
-def test_a_draft_runs_and_is_enforced(acme, agent):
+def test_a_draft_runs_in_shadow_mode_and_is_enforced(acme, agent):
     seat = admin_client.sit(acme, Role.OPERATOR)
     seat.post(WHAT_IF, agent.pk, mode="all", ask=LARGE, do="shadow")
     wanted = PolicySpec("all", ask=(RuleSpec("read_result", {"required": ["number"]}),))
@@ -56,7 +56,7 @@ def test_a_draft_is_discarded(acme, agent):
         ({"mode": "sometimes"}, "unknown_mode"),
     ],
 )
-def test_what_means_nothing_is_told_and_stays_written(acme, agent, fields, code):
+def test_an_invalid_policy_is_reported_and_kept_in_the_form(acme, agent, fields, code):
     page = admin_client.sit(acme, Role.OPERATOR).post(
         WHAT_IF, agent.pk, status=400, do="try", **fields
     )
@@ -64,7 +64,7 @@ def test_what_means_nothing_is_told_and_stays_written(acme, agent, fields, code)
     assert fields.get("ask", "") in page
 
 
-def test_the_organizations_rules_are_tried_drafted_and_enforced(acme, agent):
+def test_the_organizations_policy_is_simulated_drafted_and_enforced(acme, agent):
     history(agent, 3)
     here = admin_client.url("organization_what_if")
     owner = admin_client.sit(acme, Role.OWNER)

@@ -26,13 +26,13 @@ def try_it(seat: admin_client.Desk, server: Server, tool: str, arguments: str, *
     return seat.post("mcp_servers_server_try", server.pk, **fields)
 
 
-def test_the_form_begins_with_fitting_arguments(workshop: Server, seat: admin_client.Desk) -> None:
+def test_the_form_starts_with_valid_arguments(workshop: Server, seat: admin_client.Desk) -> None:
     tool = workshop.definitions.tools().order_by("name")[0]
     page = seat.get("mcp_servers_server_try", workshop.pk, tool=tool.name)
     assert f'<option value="{tool.name}" selected>' in page
 
 
-def test_a_link_to_a_tool_that_is_gone_offers_no_other_in_its_place(
+def test_a_link_to_a_missing_tool_opens_no_other_tool(
     workshop: Server, seat: admin_client.Desk
 ) -> None:
     Definition.objects.filter(name="add").update(present=False)
@@ -41,7 +41,7 @@ def test_a_link_to_a_tool_that_is_gone_offers_no_other_in_its_place(
     assert 'name="arguments"' not in page
 
 
-def test_a_result_is_shown_and_audited(
+def test_a_result_is_shown_and_recorded(
     workshop: Server, helper: Agent, seat: admin_client.Desk
 ) -> None:
     page = try_it(seat, workshop, "add", '{"a": 2, "b": 40}')
@@ -51,7 +51,7 @@ def test_a_result_is_shown_and_audited(
     assert admin_client.url("ledger_auditrow_change", row.pk) in page
 
 
-def test_a_form_of_the_input_schema_makes_the_arguments(
+def test_the_form_of_the_input_schema_builds_the_arguments(
     workshop: Server, helper: Agent, seat: admin_client.Desk
 ) -> None:
     names = list(workshop.definitions.get(name="add").input_schema["properties"])
@@ -70,13 +70,13 @@ def test_a_form_of_the_input_schema_makes_the_arguments(
         ("nothing", "{}", "unknown_tool"),
     ],
 )
-def test_a_refusal_says_why_with_its_code(
+def test_a_denial_shows_its_reason_and_code(
     workshop: Server, seat: admin_client.Desk, tool: str, arguments: str, code: str
 ) -> None:
     assert code in try_it(seat, workshop, tool, arguments)
 
 
-def test_what_waits_is_tried_only_after_a_confirmation(
+def test_a_tool_pending_review_is_tried_only_after_confirmation(
     workshop: Server, seat: admin_client.Desk
 ) -> None:
     Definition.objects.update(pinned=None, pinned_digest="")
@@ -85,7 +85,7 @@ def test_what_waits_is_tried_only_after_a_confirmation(
     assert "42" in admin_client.words(page)
 
 
-def test_an_auditor_may_not_try(workshop: Server, acme: Organization) -> None:
+def test_an_auditor_cant_try_tools(workshop: Server, acme: Organization) -> None:
     auditor = admin_client.sit(acme, Role.AUDITOR)
     auditor.get("mcp_servers_server_try", workshop.pk, status=403)
     assert "Try it" not in admin_client.words(auditor.get("mcp_servers_server_change", workshop.pk))

@@ -58,25 +58,25 @@ def test_values_are_sent_as_the_schema_types_them() -> None:
     }
 
 
-def test_what_is_empty_is_not_sent_but_a_required_text_is() -> None:
+def test_empty_values_arent_sent_except_required_strings() -> None:
     assert filled().parse_arguments() == {"city": ""}
 
 
 @pytest.mark.parametrize(
     ("name", "value"), [("days", "two"), ("unit", '"k"'), ("where", "{"), ("factor", "x")]
 )
-def test_what_is_no_such_value_is_refused_by_its_name(name: str, value: str) -> None:
+def test_invalid_values_are_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(InvalidInput, match=name) as refusal:
         filled(**{name: value}).parse_arguments()
     assert refusal.value.code == "invalid_arguments"
 
 
-def test_defaults_are_there_to_begin_with() -> None:
+def test_the_form_starts_with_defaults() -> None:
     html = str(ToolArgumentForm(SCHEMA))
     assert 'value="3"' in html
 
 
-def test_what_is_nested_begins_with_its_shape_where_it_is_required() -> None:
+def test_required_nested_values_start_with_their_structure() -> None:
     point = {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}
     properties = {"path": {"type": "array", "items": point}, "where": point}
     form = ToolArgumentForm({"properties": properties, "required": ["path"]})
@@ -88,10 +88,10 @@ def test_what_is_nested_begins_with_its_shape_where_it_is_required() -> None:
 
 
 @pytest.mark.parametrize("schema", [None, [], {}, {"properties": 3}, {"properties": {"a": 7}}])
-def test_a_schema_that_says_nothing_makes_no_trouble(schema: object) -> None:
+def test_a_schema_without_properties_is_handled(schema: object) -> None:
     assert isinstance(str(ToolArgumentForm(schema)), str)
 
 
-def test_names_of_a_server_never_become_names_of_the_page() -> None:
+def test_property_names_cant_collide_with_form_fields() -> None:
     html = str(ToolArgumentForm({"properties": {'"><script>x': {"type": "string"}}}))
     assert "<script>" not in html

@@ -27,7 +27,7 @@ def ask(seat, library):
     return asked
 
 
-def test_every_kind_of_definition_has_its_way_to_be_tried(seat, library):
+def test_every_kind_of_definition_can_be_tried(seat, library):
     page = seat.get("mcp_servers_server_definitions", library.pk)
     assert "kind=resources&amp;name=lib%3A%2F%2Frules" in page
     assert "kind=prompts&amp;name=review" in page
@@ -36,7 +36,7 @@ def test_every_kind_of_definition_has_its_way_to_be_tried(seat, library):
     assert "House rules" in form
 
 
-def test_a_link_to_what_is_gone_offers_nothing_else_in_its_place(seat, library, ask):
+def test_a_link_to_a_missing_definition_opens_no_other(seat, library, ask):
     Definition.objects.filter(name="lib://rules").update(present=False)
     page = seat.get("mcp_servers_server_ask", library.pk, kind="resources", name="lib://rules")
     assert "<code>not_found</code>" in page
@@ -53,25 +53,25 @@ def test_a_resource_is_read_and_shown_by_its_type(seat, ask):
     assert "<script>alert" not in page
 
 
-def test_a_template_is_filled_by_its_variables(ask):
+def test_a_template_is_filled_with_its_variables(ask):
     page = ask("resources", "lib://books/{book}", **{"in-book": "war & peace"})
     assert "the text of lib://books/war%20%26%20peace" in page
     assert "unknown_resource" in ask("resources", "lib://books/{book}", **{"in-book": ".."})
 
 
-def test_a_prompt_is_filled_and_its_messages_are_shown(ask):
+def test_a_prompt_is_rendered_and_its_messages_shown(ask):
     page = ask("prompts", "review", **{"in-book": "<b>Emma</b>", "in-tone": ""})
     assert "Review &lt;b&gt;Emma&lt;/b&gt; (plainly)" in page
     assert PNG in page
     assert "invalid_arguments" not in page
 
 
-def test_what_waits_is_tried_only_after_a_confirmation(ask):
+def test_a_definition_pending_review_is_tried_only_after_confirmation(ask):
     Definition.objects.update(pinned=None, pinned_digest="")
     assert "not_approved" in ask("prompts", "plain")
     assert "not_approved" not in ask("prompts", "plain", unapproved="1")
 
 
-def test_a_server_without_resources_says_so(seat, workshop):
+def test_a_server_without_resources_is_shown_as_such(seat, workshop):
     page = seat.get("mcp_servers_server_ask", workshop.pk)
     assert "This server has no resources." in page

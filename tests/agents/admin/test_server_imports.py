@@ -65,20 +65,20 @@ def test_a_preview_shows_each_server_and_adds_none(seat: admin_client.Desk) -> N
     assert not Server.objects.exists()
 
 
-def test_what_is_ticked_is_added_and_asked_at_once(seat: admin_client.Desk) -> None:
+def test_selected_servers_are_added_and_discovered(seat: admin_client.Desk) -> None:
     page = paste(seat, TWO, do="add", seen="1", add=["weather"])
     server = Server.objects.get()
     assert server.name == "weather"
     assert f'data-connect="{admin_client.url("mcp_servers_server_connect", server.pk)}"' in page
 
 
-def test_what_is_not_ticked_is_left_out(seat: admin_client.Desk) -> None:
+def test_deselected_servers_are_skipped(seat: admin_client.Desk) -> None:
     page = paste(seat, TWO, do="add", seen="1")
     assert "No servers were added." in page
     assert not Server.objects.exists()
 
 
-def test_one_that_cannot_be_added_does_not_stop_the_others(seat: admin_client.Desk) -> None:
+def test_a_server_that_cant_be_added_doesnt_stop_the_others(seat: admin_client.Desk) -> None:
     page = paste(seat, TWO, do="add", seen="1", add=["weather", "broken"])
     assert [server.name for server in Server.objects.all()] == ["weather"]
     assert "not added" in page
@@ -86,13 +86,13 @@ def test_one_that_cannot_be_added_does_not_stop_the_others(seat: admin_client.De
     assert "line 1 · url" in admin_client.words(page)
 
 
-def test_broken_json_says_where(seat: admin_client.Desk) -> None:
+def test_invalid_json_is_reported_with_its_position(seat: admin_client.Desk) -> None:
     page = paste(seat, '{"a": {"url": "https://x.example/"\n', do="preview", status=400)
     assert "broken_json" in page
     assert "line" in page
 
 
-def test_a_platform_administrator_may_allow_a_private_address(acme: Organization) -> None:
+def test_a_platform_administrator_can_allow_a_private_address(acme: Organization) -> None:
     root = admin_client.sit(acme, None)
     assert 'name="private" value="local"' in paste(root, LOCAL, do="preview")
     paste(root, LOCAL, do="add", seen="1", add=["local"])
@@ -101,7 +101,7 @@ def test_a_platform_administrator_may_allow_a_private_address(acme: Organization
     assert Server.objects.get().allow_private
 
 
-def test_an_operator_is_offered_no_such_permission(seat: admin_client.Desk) -> None:
+def test_an_operator_cant_allow_a_private_address(seat: admin_client.Desk) -> None:
     page = paste(seat, LOCAL, do="preview")
     assert 'name="private"' not in page
     assert "Ask a platform administrator" in page
@@ -114,7 +114,7 @@ def test_a_command_is_refused_for_an_operator(seat: admin_client.Desk) -> None:
     assert "platform_admin_only" in page
 
 
-def test_variables_become_values_to_fill(seat: admin_client.Desk) -> None:
+def test_variables_become_form_fields(seat: admin_client.Desk) -> None:
     config = {"weather": {"url": "https://mcp.example.com/mcp", "headers": {"X-Key": "${SKY_KEY}"}}}
     page = paste(seat, config, do="preview")
     assert 'name="parameter-SKY_KEY"' in page
@@ -123,21 +123,21 @@ def test_variables_become_values_to_fill(seat: admin_client.Desk) -> None:
     assert secret.value.open() == "geheim"
 
 
-def test_a_variable_left_open_is_named(seat: admin_client.Desk) -> None:
+def test_a_missing_variable_is_reported(seat: admin_client.Desk) -> None:
     config = {"weather": {"url": "https://mcp.example.com/${PLACE}"}}
     page = paste(seat, config, do="add", seen="1", add=["weather"])
     assert "PLACE" in admin_client.words(page)
     assert not Server.objects.exists()
 
 
-def test_a_reviewer_may_not_paste(acme: Organization) -> None:
+def test_a_reviewer_cant_import(acme: Organization) -> None:
     reviewer = admin_client.sit(acme, Role.REVIEWER)
     reviewer.get("mcp_servers_server_paste", status=403)
     paste(reviewer, TWO, do="add", seen="1", add=["weather"], status=403)
     assert not Server.objects.exists()
 
 
-def test_what_the_file_gives_to_agents_is_shown_and_done(
+def test_attachments_in_the_file_are_previewed_and_applied(
     acme: Organization, seat: admin_client.Desk
 ) -> None:
     helper = factories.create_agent(acme)
@@ -150,16 +150,14 @@ def test_what_the_file_gives_to_agents_is_shown_and_done(
     assert binding.server.only_tools == ["get_*", "set_*"]
 
 
-def test_agents_get_nothing_when_it_is_not_ticked(
-    acme: Organization, seat: admin_client.Desk
-) -> None:
+def test_deselected_attachments_arent_applied(acme: Organization, seat: admin_client.Desk) -> None:
     helper = factories.create_agent(acme)
     paste(seat, SHARED, do="add", seen="1", add=["weather"])
     assert Server.objects.exists()
     assert not helper.bindings.exists()
 
 
-def test_a_file_is_read_like_a_pasted_text(seat: admin_client.Desk) -> None:
+def test_an_uploaded_file_is_read_like_pasted_text(seat: admin_client.Desk) -> None:
     file = SimpleUploadedFile("mcp.json", json.dumps(TWO).encode())
     page = seat.post("mcp_servers_server_paste", text="", file=file, do="preview")
     assert "2 servers were found" in page

@@ -53,7 +53,7 @@ def step(session: Session, kind: str, state: str = "done", **payload: Any) -> St
     return made
 
 
-def test_a_message_begins_a_session(helper: Agent, seat: admin_client.Desk) -> None:
+def test_a_message_starts_a_session(helper: Agent, seat: admin_client.Desk) -> None:
     page = seat.post("agents_agent_start", helper.pk, text="What time is it?")
     session = Session.objects.get()
     assert session.started_by_id == str(seat.user.pk)
@@ -61,7 +61,7 @@ def test_a_message_begins_a_session(helper: Agent, seat: admin_client.Desk) -> N
     assert f'data-live="/api/sessions/{session.pk}/events"' in page
 
 
-def test_a_message_carries_files(helper: Agent, seat: admin_client.Desk) -> None:
+def test_a_message_can_have_files(helper: Agent, seat: admin_client.Desk) -> None:
     files = [SimpleUploadedFile("a.txt", b"hi"), SimpleUploadedFile("b.exe", b"\xff")]
     seat.post("agents_agent_start", helper.pk, text="Look.", attachments=files)
     assert "is neither UTF-8 text nor an image" in " ".join(seat.messages)
@@ -77,7 +77,7 @@ def test_a_message_carries_files(helper: Agent, seat: admin_client.Desk) -> None
     assert seat.client.get(address).content == b"hi"
 
 
-def test_a_message_is_sent_again_in_its_place(session: Session, seat: admin_client.Desk) -> None:
+def test_a_message_is_resent_in_place(session: Session, seat: admin_client.Desk) -> None:
     step(session, "message", text="first", by="anna")
     step(session, "model", text="answer")
     Session.objects.update(status="done")
@@ -90,7 +90,7 @@ def test_a_message_is_sent_again_in_its_place(session: Session, seat: admin_clie
     assert session.inbox.latest("pk").payload == {"text": "second", "replaces": 1}
 
 
-def test_replaced_steps_are_marked_and_can_not_be_sent_again(
+def test_replaced_steps_are_marked_and_cant_be_resent(
     session: Session, seat: admin_client.Desk
 ) -> None:
     step(session, "message", text="first", by="anna")
@@ -105,7 +105,7 @@ def test_replaced_steps_are_marked_and_can_not_be_sent_again(
     assert "Show 2 replaced steps" in page
 
 
-def test_a_page_knows_what_later_ones_replace(
+def test_a_page_marks_steps_that_later_pages_replace(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(talking, "STEPS_SHOWN", 2)
@@ -116,7 +116,7 @@ def test_a_page_knows_what_later_ones_replace(
     assert [line.superseded for line in talk.lines] == [False, True]
 
 
-def test_a_session_is_written_down(session: Session, seat: admin_client.Desk) -> None:
+def test_a_session_is_exported(session: Session, seat: admin_client.Desk) -> None:
     step(session, "message", text="first", by="anna")
     assert "> first" in seat.get("agents_session_export", session.pk)
     assert '"text": "first"' in seat.get("agents_session_export", session.pk, **{"as": "json"})
@@ -128,7 +128,7 @@ def test_an_empty_message_is_refused(helper: Agent, seat: admin_client.Desk) -> 
     assert not Session.objects.exists()
 
 
-def test_a_member_talks_to_their_agent_alone(acme: Organization, helper: Agent) -> None:
+def test_a_member_can_chat_only_with_their_agents(acme: Organization, helper: Agent) -> None:
     member = admin_client.sit(acme, Role.MEMBER)
     member.post("agents_agent_start", helper.pk, text="hi", status=404)
     helper.members.add(member.user)
@@ -136,7 +136,7 @@ def test_a_member_talks_to_their_agent_alone(acme: Organization, helper: Agent) 
     assert Session.objects.count() == 1
 
 
-def test_an_auditor_reads_but_does_not_run(acme: Organization, session: Session) -> None:
+def test_an_auditor_can_view_but_not_run_sessions(acme: Organization, session: Session) -> None:
     auditor = admin_client.sit(acme, Role.AUDITOR)
     page = auditor.get("agents_session_change", session.pk)
     assert "What time is it?" in page
@@ -145,7 +145,7 @@ def test_an_auditor_reads_but_does_not_run(acme: Organization, session: Session)
     assert Inbox.objects.count() == 1
 
 
-def test_a_conversation_shows_each_kind_of_step(session: Session, seat: admin_client.Desk) -> None:
+def test_a_session_shows_each_kind_of_step(session: Session, seat: admin_client.Desk) -> None:
     step(session, "message", text="What time is it?", by="anna")
     step(session, "notice", text="The server web is not reachable now.", code="server_unreachable")
     step(session, "model", text="I look it up.")
@@ -174,9 +174,7 @@ def test_a_conversation_shows_each_kind_of_step(session: Session, seat: admin_cl
     assert '<span class="bb-key">&quot;time&quot;</span>' in page
 
 
-def test_a_result_that_orders_the_model_about_is_marked(
-    session: Session, seat: admin_client.Desk
-) -> None:
+def test_a_result_with_instructions_is_marked(session: Session, seat: admin_client.Desk) -> None:
     found = {"flagged": {"override_rules": 2}, "sanitized": {"remote_image": 1}}
     step(session, "call", name="mcp_web_get", arguments={}, text="plain")
     assert "possible prompt injection" not in admin_client.words(
@@ -188,7 +186,7 @@ def test_a_result_that_orders_the_model_about_is_marked(
         assert expected in text
 
 
-def test_what_servers_and_models_wrote_is_escaped_and_visible(
+def test_texts_of_servers_and_models_are_escaped_and_visible(
     session: Session, seat: admin_client.Desk
 ) -> None:
     evil = "<script>alert(1)</script>\u200b"
@@ -203,7 +201,7 @@ def test_what_servers_and_models_wrote_is_escaped_and_visible(
         assert page.count("⟨U+200B⟩") >= 8
 
 
-def test_only_what_is_new_is_sent_to_a_watcher(session: Session, seat: admin_client.Desk) -> None:
+def test_only_new_steps_are_sent_to_a_watcher(session: Session, seat: admin_client.Desk) -> None:
     step(session, "message", text="first", by="anna")
     step(session, "model", text="second")
     page = seat.get("agents_session_steps", session.pk, after=1)
@@ -212,7 +210,7 @@ def test_only_what_is_new_is_sent_to_a_watcher(session: Session, seat: admin_cli
     assert "nav-sidebar" not in page
 
 
-def test_a_step_that_still_runs_is_asked_for_again(session: Session) -> None:
+def test_a_running_step_is_requested_again(session: Session) -> None:
     step(session, "message", text="first", by="anna")
     step(session, "model", state="intent", text="gro")
     step(session, "call", name="x", arguments={})
@@ -227,7 +225,7 @@ def test_a_step_that_changed_has_another_version(session: Session) -> None:
     assert before.version != after.version
 
 
-def test_a_long_session_shows_its_end_and_the_way_to_its_beginning(
+def test_a_long_session_shows_its_end_and_links_to_its_beginning(
     session: Session, seat: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(talking, "STEPS_SHOWN", 2)
@@ -240,12 +238,12 @@ def test_a_long_session_shows_its_end_and_the_way_to_its_beginning(
     assert "number-1" in seat.get("agents_session_change", session.pk, after=1)
 
 
-def test_a_session_at_rest_is_not_followed(session: Session, seat: admin_client.Desk) -> None:
+def test_an_idle_session_isnt_polled(session: Session, seat: admin_client.Desk) -> None:
     Session.objects.update(status="done")
     assert 'data-rests="true"' in seat.get("agents_session_change", session.pk)
 
 
-def test_a_message_to_a_resting_session_queues_it_again(
+def test_a_message_to_an_idle_session_queues_it_again(
     session: Session, seat: admin_client.Desk
 ) -> None:
     Session.objects.update(status="done")
@@ -254,7 +252,7 @@ def test_a_message_to_a_resting_session_queues_it_again(
     assert session.status == "queued"
 
 
-def test_a_session_is_cancelled(session: Session, seat: admin_client.Desk) -> None:
+def test_a_session_is_canceled(session: Session, seat: admin_client.Desk) -> None:
     assert "Cancel" in seat.get("agents_session_change", session.pk)
     seat.post("agents_session_cancel", session.pk)
     session.refresh_from_db()
@@ -290,7 +288,7 @@ def test_the_timeline_draws_turns_calls_and_waits(acme: Organization, helper: Ag
     assert re.search(r"\d (ms|s|min) waiting for a person", page)
 
 
-def test_a_timeline_takes_the_same_queries_however_long_it_is(
+def test_a_timeline_uses_the_same_queries_for_any_length(
     session: Session, seat: admin_client.Desk, django_assert_max_num_queries: Any
 ) -> None:
     for number in range(30):
@@ -300,7 +298,7 @@ def test_a_timeline_takes_the_same_queries_however_long_it_is(
     assert page.count('data-kind="message"') == 8
 
 
-def test_a_member_does_not_see_the_timeline_of_others(
+def test_a_member_cant_see_timelines_of_others(
     acme: Organization, helper: Agent, session: Session
 ) -> None:
     member = admin_client.sit(acme, Role.MEMBER)

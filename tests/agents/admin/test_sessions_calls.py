@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 WAIT_S = 30.0
 
 
-def test_cost_labels_and_decision_stand_at_the_call_and_in_the_timeline(
+def test_cost_labels_and_decision_are_shown_at_the_call_and_in_the_timeline(
     acme: Organization, helper: Agent
 ) -> None:
     session = factories.create_answered_session(helper)

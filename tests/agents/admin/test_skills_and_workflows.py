@@ -33,7 +33,7 @@ def skill(acme, name="tell", **more):
     return save_skill(boss, SkillSpec(name=name, text="Hello", **more))
 
 
-def test_empty_pages_say_what_it_is_about_and_what_to_do_first(seat, helper):
+def test_empty_pages_explain_themselves_and_the_first_step(seat, helper):
     skills = admin_client.words(seat.get("agents_agent_skills", helper.pk))
     assert "A skill is a set of instructions" in skills
     assert "Attach or create one" in skills
@@ -43,7 +43,7 @@ def test_empty_pages_say_what_it_is_about_and_what_to_do_first(seat, helper):
     assert "Workflows that run as this agent use its tools" in workflows
 
 
-def test_a_skill_is_given_and_taken_away_and_stays(acme, seat, helper):
+def test_a_skill_is_attached_and_detached_and_kept(acme, seat, helper):
     other = factories.create_agent(acme, "other")
     tell = skill(acme, agents=[other.slug], description="Says <b>hello</b>.")
     assert "tell" in admin_client.words(seat.get("agents_agent_skills", helper.pk))
@@ -59,7 +59,7 @@ def test_a_skill_is_given_and_taken_away_and_stays(acme, seat, helper):
     assert tell.version == 1
 
 
-def test_a_workflow_is_given_as_a_tool_and_taken_away(acme, seat, helper):
+def test_a_workflow_is_attached_as_a_tool_and_detached(acme, seat, helper):
     other = factories.create_agent(acme, "other")
     flow = factories.create_workflow(other, "weekly")
     seat.post("agents_agent_give_workflow", helper.pk, workflow=flow.pk)
@@ -72,13 +72,13 @@ def test_a_workflow_is_given_as_a_tool_and_taken_away(acme, seat, helper):
     assert helper.slug not in list_agent_slugs(flow)
 
 
-def test_one_is_written_for_the_agent_from_there(acme, seat, helper):
+def test_a_skill_or_workflow_can_be_created_for_the_agent(acme, seat, helper):
     page = seat.get("agents_skill_add", agent=helper.slug)
     ticked = page[page.index(f'value="{helper.slug}"') :].split(">")[0]
     assert "checked" in ticked
 
 
-def test_who_may_only_read_is_offered_nothing_and_refused(acme, helper):
+def test_a_read_only_role_has_no_buttons_and_is_refused(acme, helper):
     reader = admin_client.sit(acme, Role.AUDITOR)
     tell = skill(acme, agents=[helper.slug])
     page = reader.get("agents_agent_skills", helper.pk)
@@ -88,7 +88,7 @@ def test_who_may_only_read_is_offered_nothing_and_refused(acme, helper):
     assert list_agent_slugs(tell) == [helper.slug]
 
 
-def test_nothing_of_another_organization_is_shown_or_given(acme, seat, helper):
+def test_nothing_of_another_organization_is_shown_or_attached(acme, seat, helper):
     foreign = skill(factories.create_organization("other"), "theirs")
     assert "theirs" not in admin_client.words(seat.get("agents_agent_skills", helper.pk))
     seat.post("agents_agent_give_skill", helper.pk, status=404, skill=foreign.pk)
@@ -96,7 +96,7 @@ def test_nothing_of_another_organization_is_shown_or_given(acme, seat, helper):
 
 
 @pytest.mark.parametrize("page", ["agents_agent_skills", "agents_agent_workflows"])
-def test_a_tab_takes_as_many_queries_however_much_it_lists(acme, seat, helper, page):
+def test_a_tab_uses_the_same_queries_for_any_number_of_rows(acme, seat, helper, page):
     def fill(number: int) -> None:
         skill(acme, f"skill-{number}", agents=[helper.slug])
         factories.create_workflow(helper, f"flow-{number}")

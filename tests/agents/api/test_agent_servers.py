@@ -83,7 +83,7 @@ def names(answer: rest.Answer) -> list[tuple[str, str]]:
     return [(server["name"], server["scope"]) for server in answer.json["results"]]
 
 
-def test_the_specifications_own_example_is_registered(acme, helper, path):
+def test_the_example_of_the_specification_is_accepted(acme, helper, path):
     root = rest.as_administrator()
     made = root.post(path, AWS)
     assert made.status == 201
@@ -105,19 +105,19 @@ def test_the_specifications_own_example_is_registered(acme, helper, path):
     assert names(root.get(path)) == [("aws-s3", "agent")]
 
 
-def test_a_private_server_does_not_show_in_the_pool(operator, path):
+def test_a_private_server_isnt_in_the_pool(operator, path):
     operator.post(path, HTTP)
     assert operator.get("mcp-servers").json["results"] == []
 
 
-def test_two_agents_may_have_private_servers_of_one_name(acme, operator, path):
+def test_two_agents_can_have_private_servers_with_one_name(acme, operator, path):
     other = factories.create_agent(acme, "other")
     assert operator.post(path, HTTP).status == 201
     assert operator.post(f"agents/{other.pk}/mcp-servers", HTTP).status == 201
     assert operator.post(path, HTTP).code == "name_taken"
 
 
-def test_a_pool_server_is_bound_by_its_id(operator, helper, path, pooled):
+def test_a_pool_server_is_attached_by_its_id(operator, helper, path, pooled):
     made = operator.post(path, {"server_id": str(pooled.pk), "allowed_tools": ["list_*"]})
     assert (made.status, made.json["scope"]) == (201, "pool")
     assert made.json["agent_id"] == str(helper.pk)
@@ -131,7 +131,7 @@ def test_a_pool_server_is_bound_by_its_id(operator, helper, path, pooled):
     assert helper.bindings.get().allowed_tools == ["list_*"]
 
 
-def test_binding_again_changes_only_what_is_said(operator, helper, path, pooled):
+def test_attaching_again_changes_only_the_given_fields(operator, helper, path, pooled):
     operator.post(path, {"server_id": str(pooled.pk), "allowed_tools": ["list_*"]})
     again = operator.post(path, {"server_id": str(pooled.pk), "enabled": False})
     assert (again.status, again.json["enabled"]) == (200, False)
@@ -141,7 +141,7 @@ def test_binding_again_changes_only_what_is_said(operator, helper, path, pooled)
     assert pooled.enabled
 
 
-def test_at_least_one_tool_is_chosen_or_everything_by_name(operator, helper, path, pooled):
+def test_tools_must_be_selected_or_all_requested_explicitly(operator, helper, path, pooled):
     bound = {"server_id": str(pooled.pk)}
     for choice, code in (([], "nothing_chosen"), (["list_bucket"], "unknown_tool")):
         answer = operator.post(path, bound | {"allowed_tools": choice})
@@ -152,7 +152,7 @@ def test_at_least_one_tool_is_chosen_or_everything_by_name(operator, helper, pat
     assert (made.status, made.json["allowed_tools"]) == (201, ["*"])
 
 
-def test_how_much_an_agent_gets_is_changed_part_by_part(operator, helper, path, pooled):
+def test_an_attachment_is_updated_field_by_field(operator, helper, path, pooled):
     operator.post(path, {"server_id": str(pooled.pk), "allowed_tools": ["list_*"]})
     one = f"{path}/{pooled.pk}"
     off = operator.patch(one, {"enabled": False})
@@ -166,13 +166,13 @@ def test_how_much_an_agent_gets_is_changed_part_by_part(operator, helper, path, 
     assert (binding.allowed_tools, binding.denied_tools) == ([], ["x"])
 
 
-def test_private_and_pool_servers_are_listed_together(operator, path, pooled):
+def test_private_and_attached_servers_are_listed_together(operator, path, pooled):
     operator.post(path, HTTP)
     operator.post(path, {"server_id": str(pooled.pk)})
     assert names(operator.get(path)) == [("docs", "agent"), ("pooled", "pool")]
 
 
-def test_a_put_changes_a_private_server_and_keeps_its_credential(operator, path):
+def test_a_put_replaces_a_private_server_and_keeps_its_credential(operator, path):
     made = operator.post(path, HTTP).json
     body = {name: HTTP[name] for name in ("name", "transport_type")}
     body |= {"endpoint_config": {"url": "https://mcp.example.com/v2"}, "enabled": False}
@@ -183,14 +183,14 @@ def test_a_put_changes_a_private_server_and_keeps_its_credential(operator, path)
     assert Server.objects.get().secrets.get().value.open() == "key-in-the-clear"
 
 
-def test_a_pool_server_is_not_changed_through_an_agent(operator, path, pooled):
+def test_a_pool_server_cant_be_changed_through_an_agent(operator, path, pooled):
     operator.post(path, {"server_id": str(pooled.pk)})
     answer = operator.put(f"{path}/{pooled.pk}", HTTP)
     assert (answer.status, answer.code) == (409, "pool_server")
     assert str(pooled.pk) in answer.json["remedy"]
 
 
-def test_deleting_unbinds_a_pool_server_and_removes_a_private_one(operator, path, pooled):
+def test_deleting_detaches_a_pool_server_and_deletes_a_private_one(operator, path, pooled):
     private = operator.post(path, HTTP).json["id"]
     operator.post(path, {"server_id": str(pooled.pk)})
     for server_id in (private, str(pooled.pk)):
@@ -200,14 +200,14 @@ def test_deleting_unbinds_a_pool_server_and_removes_a_private_one(operator, path
     assert not AgentServer.objects.exists()
 
 
-def test_a_server_that_the_agent_does_not_have_is_not_found(operator, path, pooled):
+def test_a_server_that_isnt_attached_isnt_found(operator, path, pooled):
     for method, body in (("GET", None), ("PUT", HTTP), ("PATCH", {}), ("DELETE", None)):
         answer = operator.send(method, f"{path}/{pooled.pk}", body)
         assert (answer.status, answer.json["field"]) == (404, "server_id")
     assert operator.post(f"{path}/{pooled.pk}/test").status == 404
 
 
-def test_another_agents_private_server_can_not_be_bound(acme, operator, path):
+def test_a_private_server_of_another_agent_cant_be_attached(acme, operator, path):
     other = factories.create_agent(acme, "other")
     private = operator.post(f"agents/{other.pk}/mcp-servers", HTTP).json["id"]
     foreign = in_pool(factories.create_organization("other"), "foreign")
@@ -228,7 +228,7 @@ def test_another_agents_private_server_can_not_be_bound(acme, operator, path):
         ({"preset": "nothing-like-it"}, 404, "not_found", "preset"),
     ],
 )
-def test_what_does_not_hold_is_refused_and_nothing_is_half_written(
+def test_invalid_values_are_refused_and_nothing_is_written(
     operator, path, body, status, code, field
 ):
     answer = operator.post(path, body)
@@ -237,7 +237,7 @@ def test_what_does_not_hold_is_refused_and_nothing_is_half_written(
     assert not AgentServer.objects.exists()
 
 
-def test_a_list_takes_the_same_queries_for_any_number_of_rows(
+def test_the_list_uses_the_same_queries_for_any_number_of_rows(
     acme, operator, helper, path, django_assert_num_queries
 ):
     operator.get(path)

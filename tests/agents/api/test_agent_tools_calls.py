@@ -53,7 +53,7 @@ def test_an_agents_tools_are_listed_with_the_decision(operator, workshop):
     assert found["read_result"]["source"] == "builtin"
 
 
-def test_the_tools_come_in_pages_too(operator, workshop):
+def test_tools_are_paginated(operator, workshop):
     names, address = [], "agents/helper/tools?limit=4"
     while address:
         answer = operator.get(address)
@@ -63,7 +63,7 @@ def test_the_tools_come_in_pages_too(operator, workshop):
     assert len(names) > 8
 
 
-def test_a_refused_tool_says_which_rule_and_what_to_do(acme, operator, helper, workshop):
+def test_a_denied_tool_has_its_rule_and_remedy(acme, operator, helper, workshop):
     set_policy(factories.build_administrator(acme), helper, PolicySpec("none"))
     found = operator.get("agents/helper/tools").json["results"]
     codes = {tool["code"] for tool in found if tool["name"] not in BUILTIN_TOOLS}
@@ -87,12 +87,12 @@ def test_every_stage_of_a_decision_is_explained(operator, workshop):
     ]
 
 
-def test_an_unknown_tool_can_not_be_explained(operator, workshop):
+def test_an_unknown_tool_cant_be_explained(operator, workshop):
     answer = operator.get("agents/helper/tools/mcp_workshop_nothing/explain")
     assert (answer.status, answer.code) == (404, "unknown_tool")
 
 
-def test_a_call_is_answered_with_its_outcome_and_is_in_the_audit(operator, workshop):
+def test_a_call_returns_its_outcome_and_is_recorded(operator, workshop):
     answer = operator.post(f"{ECHO}/call", {"arguments": {"text": "hello"}})
     assert answer.status == 200
     assert answer.json["outcome"] == "ok"
@@ -105,7 +105,7 @@ def test_a_call_is_answered_with_its_outcome_and_is_in_the_audit(operator, works
     assert details["via"] == "rest"
 
 
-def test_a_tools_own_error_is_an_answer(operator, workshop):
+def test_a_tool_error_is_a_result(operator, workshop):
     answer = operator.post(
         "agents/helper/tools/mcp_workshop_fail/call", {"arguments": {"reason": "no luck"}}
     )
@@ -116,7 +116,7 @@ def test_a_tools_own_error_is_an_answer(operator, workshop):
     )
 
 
-def test_a_refused_call_is_a_problem_and_in_the_audit(acme, operator, helper, workshop):
+def test_a_denied_call_is_a_problem_and_recorded(acme, operator, helper, workshop):
     set_policy(factories.build_administrator(acme), helper, PolicySpec("none"))
     answer = operator.post(f"{ECHO}/call", {"arguments": {"text": "x"}})
     assert (answer.status, answer.code, answer.json["rule"]) == (
@@ -127,19 +127,19 @@ def test_a_refused_call_is_a_problem_and_in_the_audit(acme, operator, helper, wo
     assert (last_call().outcome, last_call().code) == ("refused", "denied_by_policy")
 
 
-def test_arguments_that_do_not_fit_are_named(operator, workshop):
+def test_invalid_arguments_are_reported(operator, workshop):
     answer = operator.post(f"{ECHO}/call", {"arguments": {"text": 7}})
     assert (answer.code, answer.json["field"]) == ("invalid_arguments", "$.text")
     assert operator.post(f"{ECHO}/call", {"arguments": []}).json["field"] == "arguments"
 
 
-def test_a_built_in_tool_is_called_the_same_way(operator, helper):
+def test_a_built_in_tool_is_called_like_others(operator, helper):
     body = {"arguments": {"result_id": "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11"}}
     answer = operator.post("agents/helper/tools/read_result/call", body)
     assert (answer.json["outcome"], answer.json["tool"]) == ("error", "read_result")
 
 
-def test_a_member_calls_only_agents_that_were_given_to_them(acme, helper, workshop):
+def test_a_member_can_call_tools_only_of_their_agents(acme, helper, workshop):
     factories.create_agent(acme, "secret")
     factories.create_member(acme, Role.MEMBER, "mia")
     user = User.objects.get(username="mia")
@@ -150,7 +150,7 @@ def test_a_member_calls_only_agents_that_were_given_to_them(acme, helper, worksh
     assert client.post("agents/secret/tools/mcp_workshop_echo/call", body).status == 404
 
 
-def test_a_tokens_rate_is_a_limit_with_the_time_to_wait(acme, helper, workshop):
+def test_a_token_rate_limit_returns_the_time_to_wait(acme, helper, workshop):
     owner = rest.as_role(acme, Role.OWNER)
     body = {"name": "slow", "role": "member", "agent": "helper", "calls_per_minute": 1}
     client = Rest(owner.post("tokens", body).json["token"])
@@ -160,7 +160,7 @@ def test_a_tokens_rate_is_a_limit_with_the_time_to_wait(acme, helper, workshop):
     assert int(refused.headers["Retry-After"]) > 0
 
 
-def test_a_call_that_is_sent_twice_with_a_key_is_made_once(operator, workshop, effects):
+def test_a_call_sent_twice_with_one_key_runs_once(operator, workshop, effects):
     path = "agents/helper/tools/mcp_workshop_count/call"
     first, again = (
         operator.post(path, {"arguments": {"what": "x"}}, Idempotency_Key="k") for _ in range(2)
@@ -173,7 +173,7 @@ def test_a_call_that_is_sent_twice_with_a_key_is_made_once(operator, workshop, e
 
 
 @pytest.mark.parametrize("of", ["mcp-servers", "agents/helper/mcp-servers"])
-def test_a_test_answers_what_was_found(operator, workshop, of):
+def test_a_test_returns_what_was_found(operator, workshop, of):
     answer = operator.post(f"{of}/{workshop.pk}/test")
     assert answer.status == 200
     assert set(answer.json) == {"status", "tools_discovered", "tools", "latency_ms"}
@@ -183,7 +183,7 @@ def test_a_test_answers_what_was_found(operator, workshop, of):
     assert operator.get(f"{of}/{workshop.pk}").json["last_connected_at"]
 
 
-def test_a_failed_test_is_an_answer_that_says_what_to_do(acme, operator, helper):
+def test_a_failed_test_is_a_result_with_a_remedy(acme, operator, helper):
     server = unreachable(acme)
     answer = operator.post(f"mcp-servers/{server.pk}/test")
     assert answer.status == 200
@@ -193,7 +193,7 @@ def test_a_failed_test_is_an_answer_that_says_what_to_do(acme, operator, helper)
     assert operator.get(f"mcp-servers/{server.pk}").json["status_code"] == "server_unreachable"
 
 
-def test_a_refresh_says_what_changed(operator, workshop):
+def test_a_refresh_returns_the_changes(operator, workshop):
     answer = operator.post(f"mcp-servers/{workshop.pk}/refresh").json
     assert (answer["new"], answer["changed"], answer["gone"], answer["waiting"]) == (0, 0, 0, 0)
 
@@ -205,14 +205,14 @@ def execute(client: Rest, server: Server, method: str, **body: object) -> rest.A
     return client.post(f"mcp-servers/{server.pk}/execute", {"method": method} | body)
 
 
-def test_a_connector_is_greeted(operator, workshop):
+def test_a_server_accepts_initialize(operator, workshop):
     answer = execute(operator, workshop, "initialize")
     assert (answer.json["outcome"], answer.json["call_id"]) == ("ok", None)
     assert answer.json["result"]["serverInfo"]["name"]
     assert "tools" in answer.json["result"]["capabilities"]
 
 
-def test_a_connector_lists_what_may_be_called(acme, operator, workshop):
+def test_a_server_lists_callable_tools(acme, operator, workshop):
     reset_review(factories.build_administrator(acme), workshop.definitions.get(name="echo"))
     tools = execute(operator, workshop, "tools/list").json["result"]["tools"]
     assert "add" in [tool["name"] for tool in tools]
@@ -220,7 +220,7 @@ def test_a_connector_lists_what_may_be_called(acme, operator, workshop):
     assert tools[0]["inputSchema"]
 
 
-def test_a_connectors_tool_is_called_by_its_own_name(operator, workshop):
+def test_a_servers_tool_is_called_by_its_own_name(operator, workshop):
     params = {"name": "add", "arguments": {"a": 2, "b": 3}}
     answer = execute(operator, workshop, "tools/call", params=params)
     assert answer.json["result"]["structuredContent"] == {"result": 5}
@@ -229,7 +229,7 @@ def test_a_connectors_tool_is_called_by_its_own_name(operator, workshop):
     get_runtime().call(get_connection_pool().forget_server, workshop.pk)
 
 
-def test_a_tool_that_waits_is_tried_by_who_may_approve_it(acme, operator, owner, workshop):
+def test_a_pending_tool_can_be_tried_by_reviewers(acme, operator, owner, workshop):
     reset_review(factories.build_administrator(acme), workshop.definitions.get(name="echo"))
     asked = {"params": {"name": "echo", "arguments": {"text": "x"}}}
     assert execute(owner, workshop, "tools/call", **asked).code == "not_approved"
@@ -253,12 +253,14 @@ def test_a_tool_that_waits_is_tried_by_who_may_approve_it(acme, operator, owner,
         ({"params": {}}, 400, "invalid", "method"),
     ],
 )
-def test_what_a_connector_can_not_do_is_named(operator, workshop, body, status, code, field):
+def test_an_unsupported_method_of_a_server_is_reported(
+    operator, workshop, body, status, code, field
+):
     answer = operator.post(f"mcp-servers/{workshop.pk}/execute", body)
     assert (answer.status, answer.code, answer.json["field"]) == (status, code, field)
 
 
-def test_a_connector_that_does_not_answer_is_an_outcome(acme, operator, helper):
+def test_a_server_that_doesnt_respond_is_an_outcome(acme, operator, helper):
     answer = execute(operator, unreachable(acme), "initialize")
     assert (answer.status, answer.json["outcome"], answer.json["code"]) == (
         200,

@@ -39,7 +39,7 @@ def execute(operator, library):
     return asked
 
 
-def test_what_an_agent_may_read_is_listed_with_the_decision(operator, ticked):
+def test_the_resources_of_an_agent_are_listed_with_the_decision(operator, ticked):
     found = {one["name"]: one for one in operator.get(f"{AGENT}/resources").json["results"]}
     assert len(found) == 7
     rules, logo = found["lib://rules"], found["lib://logo"]
@@ -56,13 +56,13 @@ def test_what_an_agent_may_read_is_listed_with_the_decision(operator, ticked):
     assert prompts["review"]["argument_schema"]["required"] == ["book"]
 
 
-def test_the_list_costs_a_fixed_number_of_queries(operator, ticked, django_assert_max_num_queries):
+def test_the_list_uses_a_fixed_number_of_queries(operator, ticked, django_assert_max_num_queries):
     operator.get(f"{AGENT}/resources")
     with django_assert_max_num_queries(12):
         assert len(operator.get(f"{AGENT}/resources").json["results"]) == 7
 
 
-def test_the_resources_come_in_pages(operator, ticked):
+def test_resources_are_paginated(operator, ticked):
     names, address = [], f"{AGENT}/resources?limit=3"
     while address:
         answer = operator.get(address)
@@ -81,7 +81,7 @@ def test_a_resource_is_read_as_the_agent(operator, ticked):
     assert (unknown.status, unknown.code) == (404, "unknown_resource")
 
 
-def test_a_prompt_is_filled_as_the_agent(operator, ticked):
+def test_a_prompt_is_rendered_as_the_agent(operator, ticked):
     body = ticked | {"name": "review", "arguments": {"book": "Emma", "tone": ""}}
     answer = operator.post(f"{AGENT}/prompts/get", body)
     assert answer.json["result"]["messages"][0]["content"]["text"] == "Review Emma ()"
@@ -91,7 +91,7 @@ def test_a_prompt_is_filled_as_the_agent(operator, ticked):
     assert refused.code == "not_ticked"
 
 
-def test_another_organizations_server_can_not_be_named(operator, ticked):
+def test_a_server_of_another_organization_cant_be_named(operator, ticked):
     foreign = factories.create_http_server(
         factories.create_organization("other"), "http://127.0.0.1:9/mcp"
     )
@@ -100,7 +100,7 @@ def test_another_organizations_server_can_not_be_named(operator, ticked):
     assert (answer.status, answer.code) == (404, "not_bound")
 
 
-def test_a_server_is_asked_for_everything_without_an_agent(acme, execute, library):
+def test_a_server_can_be_called_without_an_agent(acme, execute, library):
     reset_review(factories.build_administrator(acme), library.definitions.get(name="lib://logo"))
     listed = execute("resources/list").json["result"]["resources"]
     assert "lib://logo" not in {one["uri"] for one in listed}
@@ -119,7 +119,7 @@ def test_a_server_is_asked_for_everything_without_an_agent(acme, execute, librar
     assert len(completed.json["result"]["completion"]["values"]) == 100
 
 
-def test_what_a_server_is_asked_wrongly_is_said(execute):
+def test_invalid_server_requests_are_reported(execute):
     assert execute("resources/read").status == 400
     assert execute("resources/subscribe").code == "unknown_method"
     answer = execute("completion/complete", ref={"type": "ref/prompt"}, argument={})
@@ -128,7 +128,7 @@ def test_what_a_server_is_asked_wrongly_is_said(execute):
     assert execute("completion/complete", ref=ref, argument={}).code == "invalid_arguments"
 
 
-def test_a_member_reads_as_an_agent_only(acme, helper, ticked, execute):
+def test_a_member_can_read_only_as_an_agent(acme, helper, ticked, execute):
     member = rest.as_role(acme, Role.MEMBER, helper)
     read = member.post(f"{AGENT}/resources/read", ticked | {"uri": "lib://rules"})
     assert read.status in (200, 403, 404)

@@ -46,7 +46,7 @@ def owner(acme: Organization, helper: Agent) -> Rest:
 # -- agents --------------------------------------------------------------------------------------
 
 
-def test_an_agent_is_made_with_a_slug_and_a_policy_that_blocks_all(operator):
+def test_an_agent_is_created_with_a_slug_and_a_policy_that_denies_all(operator):
     made = operator.post("agents", {"name": "Release Helper", "instructions": "Help."})
     assert (made.status, made.json["slug"]) == (201, "release-helper")
     policy = operator.get(f"agents/{made.json['id']}/tool-policy")
@@ -57,24 +57,24 @@ def test_an_agent_is_found_by_id_and_by_slug(operator, helper):
     assert operator.get("agents/helper").json == operator.get(f"agents/{helper.pk}").json
 
 
-def test_a_patch_changes_only_what_it_says(operator, helper):
+def test_a_patch_changes_only_its_fields(operator, helper):
     answer = operator.patch("agents/helper", {"max_turns": 7, "tool_search_above": 0})
     assert (answer.json["max_turns"], answer.json["name"]) == (7, "Helper")
     assert answer.json["tool_search_above"] == 0
 
 
-def test_a_removed_agent_is_gone_and_stays_in_the_audit(operator):
+def test_a_deleted_agent_is_gone_and_stays_in_the_audit_log(operator):
     assert operator.delete("agents/helper").status == 204
     assert operator.get("agents/helper").status == 404
     assert AuditRow.objects.filter(action="agent_removed", resource_name="Helper").exists()
 
 
-def test_a_slug_that_is_taken_is_a_conflict(operator):
+def test_a_duplicate_slug_is_a_conflict(operator):
     answer = operator.post("agents", {"name": "Another", "slug": "helper"})
     assert (answer.status, answer.code) == (409, "name_taken")
 
 
-def test_another_organizations_model_endpoint_is_not_found(operator):
+def test_a_model_endpoint_of_another_organization_isnt_found(operator):
     foreign = factories.create_agent(factories.create_organization("other")).model_endpoint
     missing = "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11"
     for endpoint in (str(foreign.pk), missing):
@@ -82,13 +82,13 @@ def test_another_organizations_model_endpoint_is_not_found(operator):
         assert (answer.status, answer.json["field"]) == (404, "model_endpoint")
 
 
-def test_without_any_model_endpoint_the_answer_says_what_to_do(acme):
+def test_without_a_model_endpoint_the_error_has_a_remedy(acme):
     answer = rest.as_role(acme, Role.OWNER).post("agents", {"name": "x"})
     assert answer.code == "no_model_endpoint"
     assert "offline" in answer.json["remedy"]
 
 
-def test_a_member_sees_the_agents_that_were_given_to_them(acme, helper):
+def test_a_member_sees_only_their_agents(acme, helper):
     factories.create_agent(acme, "secret")
     person = factories.create_member(acme, Role.MEMBER, "mia")
     helper.members.add(person.id)
@@ -98,7 +98,7 @@ def test_a_member_sees_the_agents_that_were_given_to_them(acme, helper):
     assert client.get("agents/secret/tools").status == 404
 
 
-def test_a_list_takes_the_same_queries_for_any_number_of_rows(
+def test_the_list_uses_the_same_queries_for_any_number_of_agents(
     acme, operator, django_assert_num_queries
 ):
     operator.get("agents")
@@ -133,14 +133,14 @@ def test_a_policy_is_written_in_the_names_that_models_see(acme, operator, helper
         ({"mode": "all", "allow": "x"}, "invalid", "allow"),
     ],
 )
-def test_a_policy_that_can_not_be_understood_changes_nothing(operator, body, code, field):
+def test_an_invalid_policy_changes_nothing(operator, body, code, field):
     before = operator.get("agents/helper/tool-policy").json
     answer = operator.put("agents/helper/tool-policy", body)
     assert (answer.status, answer.code, answer.json["field"]) == (400, code, field)
     assert operator.get("agents/helper/tool-policy").json == before
 
 
-def test_budgets_are_replaced_and_show_what_is_spent(acme, operator, helper):
+def test_budgets_are_replaced_and_show_the_spent_amount(acme, operator, helper):
     lines = [
         {"unit": "tokens", "period": "total", "limit": 1000},
         {"unit": "calls", "period": "day", "limit": 5},
@@ -175,12 +175,12 @@ def operator_bucket(agent: Agent) -> str:
         ({"unit": "calls", "period": "day"}, "budgets[0].limit"),
     ],
 )
-def test_a_budget_that_can_not_be_one_is_refused(operator, line, field):
+def test_an_invalid_budget_is_refused(operator, line, field):
     answer = operator.put("agents/helper/budgets", {"budgets": [line]})
     assert (answer.status, answer.json["field"]) == (400, field)
 
 
-def test_two_budgets_of_the_same_are_refused(operator):
+def test_duplicate_budgets_are_refused(operator):
     line = {"unit": "calls", "period": "day", "limit": 1}
     answer = operator.put("agents/helper/budgets", {"budgets": [line, line]})
     assert (answer.status, answer.json["field"]) == (400, "budgets[1]")
@@ -189,7 +189,7 @@ def test_two_budgets_of_the_same_are_refused(operator):
 # -- model endpoints -----------------------------------------------------------------------------
 
 
-def test_a_model_endpoints_key_is_never_read_back(operator):
+def test_the_key_of_a_model_endpoint_is_never_returned(operator):
     made = operator.post("model-endpoints", OPENAI)
     assert (made.status, made.json["api_key"]) == (201, MASK)
     address = f"model-endpoints/{made.json['id']}"
@@ -200,7 +200,7 @@ def test_a_model_endpoints_key_is_never_read_back(operator):
 @pytest.mark.parametrize(
     ("members", "kept"), [({}, True), ({"api_key": MASK}, True), ({"api_key": ""}, False)]
 )
-def test_a_key_stays_unless_another_one_is_sent(operator, members, kept):
+def test_a_key_is_kept_unless_another_one_is_sent(operator, members, kept):
     made = operator.post("model-endpoints", OPENAI).json
     members = {"model": "small", "context_window": 9_000} | members
     answer = operator.patch(f"model-endpoints/{made['id']}", members)
@@ -221,13 +221,13 @@ def test_a_key_stays_unless_another_one_is_sent(operator, members, kept):
         ({"allow_private": True}, "forbidden", None),
     ],
 )
-def test_a_model_endpoint_that_does_not_hold_is_refused(operator, members, code, field):
+def test_an_invalid_model_endpoint_is_refused(operator, members, code, field):
     answer = operator.post("model-endpoints", OPENAI | members)
     assert (answer.code, answer.json.get("field")) == (code, field)
     assert not ModelEndpoint.objects.filter(name="Models").exists()
 
 
-def test_a_model_endpoint_in_use_stays(operator, helper):
+def test_a_model_endpoint_in_use_cant_be_deleted(operator, helper):
     answer = operator.delete(f"model-endpoints/{helper.model_endpoint_id}")
     assert (answer.status, answer.code) == (409, "in_use")
     assert "Helper" in answer.json["detail"]
@@ -238,7 +238,7 @@ def test_a_model_endpoint_in_use_stays(operator, helper):
 # -- tokens --------------------------------------------------------------------------------------
 
 
-def test_a_tokens_text_is_shown_once_and_works(owner):
+def test_the_secret_of_a_token_is_returned_once_and_works(owner):
     made = owner.post("tokens", {"name": "pipeline", "role": "auditor"})
     assert made.status == 201
     assert made.headers["Cache-Control"] == "no-store"
@@ -252,7 +252,7 @@ def test_a_tokens_text_is_shown_once_and_works(owner):
     assert Rest(text).get("audit").code == "bad_token"
 
 
-def test_a_token_is_narrowed_to_an_agent_of_the_organization(owner, helper):
+def test_a_token_is_limited_to_an_agent_of_the_organization(owner, helper):
     body = {"name": "one", "role": "member", "agent": "helper"}
     assert owner.post("tokens", body).json["agent_id"] == str(helper.pk)
     foreign = factories.create_agent(factories.create_organization("other"), "theirs")
@@ -270,7 +270,7 @@ def test_a_token_is_narrowed_to_an_agent_of_the_organization(owner, helper):
         ({"calls_per_minute": 0}, "calls_per_minute"),
     ],
 )
-def test_a_token_that_can_not_be_one_is_refused(owner, members, field):
+def test_an_invalid_token_is_refused(owner, members, field):
     before = Token.objects.count()
     answer = owner.post("tokens", {"name": "x", "role": "member"} | members)
     assert (answer.status, answer.json["field"]) == (400, field)

@@ -49,7 +49,7 @@ def recorded() -> list[list[str]]:
     return [json.loads(row.opened)["details"]["members"] for row in rows]
 
 
-def test_an_agent_is_given_to_people_and_taken_from_all(operator, path, people):
+def test_members_get_access_to_an_agent_and_lose_it(operator, path, people):
     assert operator.get(path).json["results"] == []
     assert names(operator.put(path, {"members": ["bert", "anna"]})) == ["anna", "bert"]
     assert names(operator.put(path, {"members": ["bert"]})) == names(operator.get(path)) == ["bert"]
@@ -58,7 +58,7 @@ def test_an_agent_is_given_to_people_and_taken_from_all(operator, path, people):
     assert recorded() == [["anna", "bert"], ["bert"], []]
 
 
-def test_one_person_is_given_an_agent_and_loses_it(acme, helper, operator, path, people):
+def test_one_member_gets_access_and_loses_it(acme, helper, operator, path, people):
     anna, bert = (one.id for one in people.values())
     for person in (anna, anna, bert):
         assert operator.put(f"{path}/{person}").json["user_id"] == person
@@ -71,7 +71,7 @@ def test_one_person_is_given_an_agent_and_loses_it(acme, helper, operator, path,
     assert (gone.status, gone.json["field"]) == (404, "user_id")
 
 
-def test_strangers_are_not_given_an_agent(acme, operator, path):
+def test_people_who_arent_members_cant_get_access(acme, operator, path):
     stranger = factories.create_member(factories.create_organization("other"), Role.MEMBER, "carl")
     answer = operator.put(path, {"members": ["carl"]})
     assert (answer.status, answer.json["field"]) == (400, "members")
@@ -81,13 +81,13 @@ def test_strangers_are_not_given_an_agent(acme, operator, path):
     assert recorded() == []
 
 
-def test_who_left_the_organization_is_no_longer_listed(operator, path, people):
+def test_former_members_arent_listed(operator, path, people):
     operator.put(path, {"members": ["anna", "bert"]})
     Membership.objects.filter(user=people["anna"].id).delete()
     assert names(operator.get(path)) == ["bert"]
 
 
-def test_a_list_takes_the_same_queries_for_any_number(
+def test_the_list_uses_the_same_queries_for_any_number_of_members(
     acme, operator, path, people, django_assert_num_queries
 ):
     operator.put(path, {"members": list(people)})

@@ -32,7 +32,7 @@ def reviewer(acme):
     return rest.as_role(acme, Role.REVIEWER)
 
 
-def test_the_inbox_is_narrowed(acme, helper, approval, reviewer):
+def test_approvals_are_filtered(acme, helper, approval, reviewer):
     factories.create_approval(
         factories.create_agent(acme, "other"), state="denied", own_name="x", rule="flow"
     )
@@ -48,7 +48,9 @@ def test_the_inbox_is_narrowed(acme, helper, approval, reviewer):
     assert len(reviewer.get("approvals").json["results"]) == 2
 
 
-def test_a_list_takes_the_same_queries_for_any_number(helper, reviewer, django_assert_num_queries):
+def test_the_list_uses_the_same_queries_for_any_number_of_approvals(
+    helper, reviewer, django_assert_num_queries
+):
     for _ in range(5):
         factories.create_approval(helper)
     reviewer.get("approvals")  # a token's first use is written
@@ -56,13 +58,13 @@ def test_a_list_takes_the_same_queries_for_any_number(helper, reviewer, django_a
         assert len(reviewer.get("approvals").json["results"]) == 5
 
 
-def test_a_question_shows_what_is_asked_and_where(approval, reviewer):
+def test_an_approval_has_the_call_and_its_url(approval, reviewer):
     shown = reviewer.get(f"approvals/{approval.pk}").json
     assert (shown["arguments"], shown["state"]) == ({"a": 1}, "waiting")
     assert shown["url"].endswith(f"/admin/agents/approval/{approval.pk}/change/")
 
 
-def test_a_question_is_answered_once(approval, reviewer):
+def test_an_approval_is_answered_once(approval, reviewer):
     path = f"approvals/{approval.pk}/answer"
     assert reviewer.post(path, {"answer": "deny", "word": "No."}).json["word"] == "No."
     assert Session.objects.get().status == Session.Status.QUEUED
@@ -78,12 +80,12 @@ def test_a_question_is_answered_once(approval, reviewer):
         ({"answer": "deny", "word": 2001 * "x"}, "word"),
     ],
 )
-def test_an_answer_that_is_none_is_refused(approval, reviewer, body, field):
+def test_an_invalid_answer_is_refused(approval, reviewer, body, field):
     refused = reviewer.post(f"approvals/{approval.pk}/answer", body)
     assert (refused.status, refused.json["field"]) == (400, field)
 
 
-def test_ones_own_call_needs_another_under_four_eyes(acme, helper):
+def test_a_persons_own_call_needs_another_approver_under_four_eyes(acme, helper):
     Organization.objects.update(four_eyes=True)
     owner = factories.create_member(acme, Role.OWNER)
     mine = factories.create_approval(helper, requested_by_kind="user", requested_by_id=owner.id)
@@ -92,7 +94,7 @@ def test_ones_own_call_needs_another_under_four_eyes(acme, helper):
     assert (refused.status, refused.code) == (403, "own_call")
 
 
-def test_a_member_sees_what_they_asked_and_answers_nothing(acme, helper, approval):
+def test_a_member_sees_their_own_approvals_and_cant_answer(acme, helper, approval):
     member = factories.create_member(acme, Role.MEMBER)
     mine = factories.create_approval(helper, requested_by_kind="user", requested_by_id=member.id)
     client = Rest(user=User.objects.get(pk=member.id))
@@ -101,7 +103,7 @@ def test_a_member_sees_what_they_asked_and_answers_nothing(acme, helper, approva
     assert client.post(f"approvals/{mine.pk}/answer", {"answer": "approve"}).status == 403
 
 
-def test_a_token_of_one_agent_reads_that_agents_questions(acme, helper, approval):
+def test_a_token_for_one_agent_reads_approvals_of_that_agent(acme, helper, approval):
     other = factories.create_approval(factories.create_agent(acme, "other"))
     client = rest.as_role(acme, Role.OWNER, helper)
     assert [one["id"] for one in client.get("approvals").json["results"]] == [str(approval.pk)]
@@ -109,7 +111,7 @@ def test_a_token_of_one_agent_reads_that_agents_questions(acme, helper, approval
     assert client.post(f"approvals/{approval.pk}/answer", {"answer": "approve"}).status == 403
 
 
-def test_what_was_granted_for_a_session_is_listed_and_taken_back(approval, reviewer):
+def test_session_approvals_are_listed_and_revoked(approval, reviewer):
     reviewer.post(f"approvals/{approval.pk}/answer", {"answer": "approve_session"})
     grants = f"sessions/{approval.session_id}/approvals"
     (grant,) = reviewer.get(grants).json["results"]
@@ -120,7 +122,7 @@ def test_what_was_granted_for_a_session_is_listed_and_taken_back(approval, revie
     assert AuditRow.objects.filter(action="session_grant_revoked").exists()
 
 
-def test_an_owner_sets_how_calls_are_answered(acme, reviewer):
+def test_an_owner_sets_the_approval_rules(acme, reviewer):
     owner = rest.as_role(acme, Role.OWNER)
     set_to = {"four_eyes": True, "approval_hours": 2}
     shown = owner.patch("organization", set_to).json

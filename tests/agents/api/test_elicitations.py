@@ -39,7 +39,7 @@ def session_of(principal, helper):
     return start_session(principal, helper, "Provision it")
 
 
-def test_who_started_the_session_answers_and_nobody_else(acme, helper, server):
+def test_only_the_person_who_started_the_session_can_answer(acme, helper, server):
     client = rest.as_role(acme, Role.MEMBER, helper)
     boss = factories.build_administrator(acme)
     owner = factories.create_member(acme, Role.OWNER)
@@ -69,7 +69,7 @@ def test_who_started_the_session_answers_and_nobody_else(acme, helper, server):
     assert rest.as_role(stranger, Role.OWNER).get(f"elicitation-requests/{cli.pk}").status == 404
 
 
-def test_the_list_takes_a_fixed_number_of_queries(acme, helper, server, django_assert_num_queries):
+def test_the_list_uses_a_fixed_number_of_queries(acme, helper, server, django_assert_num_queries):
     session = session_of(factories.build_administrator(acme), helper)
     factories.create_elicitation(session, server)
     client = rest.as_role(acme, Role.AUDITOR)
@@ -82,7 +82,7 @@ def test_the_list_takes_a_fixed_number_of_queries(acme, helper, server, django_a
         assert len(client.get("elicitation-requests").json["results"]) == 4
 
 
-def test_the_admin_shows_the_form_and_takes_the_answer(acme, helper, server):
+def test_the_admin_shows_the_form_and_accepts_the_answer(acme, helper, server):
     seat = admin_client.sit(acme, Role.OPERATOR)
     session = session_of(admin_client.principal_at(seat, acme), helper)
     question = factories.create_elicitation(session, server)
@@ -100,7 +100,7 @@ def test_the_admin_shows_the_form_and_takes_the_answer(acme, helper, server):
     assert question.content.open() == {"region": "us", "count": 3, "sure": True}
 
 
-def test_a_page_is_shown_whole_with_warnings(acme, helper, server):
+def test_a_url_request_shows_the_complete_url_with_warnings(acme, helper, server):
     seat = admin_client.sit(acme, Role.OPERATOR)
     question = factories.create_elicitation(
         session_of(admin_client.principal_at(seat, acme), helper), server, PAGE

@@ -56,7 +56,7 @@ def sent(client: httpx.Client, method: str, path: str, body: object = None) -> d
     return found
 
 
-def test_a_server_is_added_read_approved_given_and_called(administrator, tmp_path):
+def test_a_server_is_created_approved_attached_and_called(administrator, tmp_path):
     effects = tmp_path / "effects"
     config = {
         "command": sys.executable,
@@ -95,9 +95,7 @@ def test_a_write_without_the_csrf_token_is_refused(administrator):
     assert (response.status_code, response.json()["code"]) == (403, "csrf_failed")
 
 
-def test_events_stream_from_the_web_process_until_the_session_rests(
-    module_rows: None, module_web: Web
-):
+def test_the_web_process_streams_events_until_the_session_ends(module_rows: None, module_web: Web):
     where = factories.create_organization("streaming")
     agent = factories.create_agent(where)
     _, token = issue_token(where)

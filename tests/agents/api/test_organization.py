@@ -20,14 +20,14 @@ def helper(acme):
     return factories.create_agent(acme)
 
 
-def test_it_says_what_a_halt_would_stop(acme, helper):
+def test_the_response_lists_what_the_kill_switch_would_stop(acme, helper):
     start_session(factories.build_administrator(acme), helper, "hello")
     found = rest.as_role(acme, Role.AUDITOR).get("organization").json
     assert (found["slug"], found["halted_at"]) == ("acme", None)
     assert (found["running_sessions"], found["waiting_sessions"], found["agents"]) == (1, 0, 1)
 
 
-def test_an_owner_halts_and_resumes(acme, helper):
+def test_an_owner_enables_and_disables_the_kill_switch(acme, helper):
     start_session(factories.build_administrator(acme), helper, "hello")
     owner = rest.as_role(acme, Role.OWNER)
     halted = owner.post("organization/halt", {"reason": "drill"}).json
@@ -39,13 +39,13 @@ def test_an_owner_halts_and_resumes(acme, helper):
     assert owner.post("organization/resume").json["halted_at"] is None
 
 
-def test_an_operator_may_not(acme):
+def test_an_operator_cant_use_the_kill_switch(acme):
     operator = rest.as_role(acme, Role.OPERATOR)
     assert operator.post("organization/halt", {}).status == 403
     assert operator.post("organization/resume").status == 403
 
 
-def test_an_owner_sets_how_fast_the_organization_may_call(acme):
+def test_an_owner_sets_the_rate_limit_of_the_organization(acme):
     owner = rest.as_role(acme, Role.OWNER)
     assert owner.get("organization").json["calls_per_minute"] is None
     assert owner.patch("organization", {"calls_per_minute": 1}).json["calls_per_minute"] == 1

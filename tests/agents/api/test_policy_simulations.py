@@ -17,7 +17,7 @@ def agent(acme):
     get_writer().close()
 
 
-def test_a_policy_is_replayed_and_changes_nothing(acme, agent):
+def test_a_simulated_policy_changes_nothing(acme, agent):
     history(agent, 3)
     client = rest.as_role(acme, Role.AUDITOR)
     body = {"mode": "denylist", "deny": ["read_result"], "days": 2}
@@ -29,7 +29,7 @@ def test_a_policy_is_replayed_and_changes_nothing(acme, agent):
     assert answer.status == 400
 
 
-def test_a_draft_is_written_enforced_and_discarded(acme, agent):
+def test_a_draft_is_saved_enforced_and_discarded(acme, agent):
     client = rest.as_role(acme, Role.OPERATOR)
     path = f"agents/{agent.pk}/tool-policy/draft"
     assert (client.get(path).status, client.get(path).code) == (404, "no_draft")
@@ -45,7 +45,7 @@ def test_a_draft_is_written_enforced_and_discarded(acme, agent):
     assert client.put(path, {"mode": "sometimes"}).code == "unknown_mode"
 
 
-def test_the_organizations_policy_is_replayed_and_drafted(acme, agent):
+def test_the_organizations_policy_is_simulated_and_drafted(acme, agent):
     history(agent, 2)
     owner = rest.as_role(acme, Role.OWNER)
     body = {"mode": "all", "deny": ["read_result"], "days": 2}

@@ -49,7 +49,7 @@ def sent(client: Rest, text: object, **more: object) -> rest.Answer:
     return client.post("mcp-servers/import", {"text": pasted} | more)
 
 
-def test_a_preview_writes_nothing_and_shows_no_secret(operator):
+def test_a_preview_writes_nothing_and_contains_no_secret(operator):
     answer = sent(operator, TWO)
     assert (answer.status, answer.json["applied"]) == (200, False)
     docs, odd = answer.json["entries"]
@@ -60,7 +60,7 @@ def test_a_preview_writes_nothing_and_shows_no_secret(operator):
     assert not Server.objects.exists()
 
 
-def test_applying_adds_what_holds_and_says_why_the_rest_does_not(operator):
+def test_applying_adds_valid_servers_and_explains_the_others(operator):
     docs, odd = sent(operator, TWO, apply=True).json["entries"]
     server = Server.objects.get()
     assert (docs["action"], docs["server_id"]) == ("added", str(server.pk))
@@ -76,20 +76,20 @@ def test_of_two_entries_with_one_name_only_the_first_is_added(operator):
     assert [one["code"] for one in second["problems"]] == ["duplicate_name"]
 
 
-def test_applying_again_finds_the_name_taken(operator):
+def test_applying_again_reports_duplicate_names(operator):
     sent(operator, TWO, apply=True)
     docs, _ = sent(operator, TWO, apply=True).json["entries"]
     assert (docs["action"], docs["problems"][0]["code"]) == ("refuse", "name_taken")
     assert Server.objects.count() == 1
 
 
-def test_only_what_is_chosen_is_added(operator):
+def test_only_selected_servers_are_added(operator):
     docs, _ = sent(operator, TWO, apply=True, chosen=[]).json["entries"]
     assert docs["action"] == "leave out"
     assert not Server.objects.exists()
 
 
-def test_a_private_address_is_allowed_by_a_platform_administrator(acme, operator):
+def test_a_platform_administrator_can_allow_a_private_address(acme, operator):
     (entry,) = sent(operator, LOCAL).json["entries"]
     assert (entry["private"], entry["problems"][0]["code"]) == (True, "private_address")
     refused = sent(operator, LOCAL, apply=True, allow_private=["everything"])
@@ -99,7 +99,7 @@ def test_a_private_address_is_allowed_by_a_platform_administrator(acme, operator
     assert (entry["action"], Server.objects.get().allow_private) == ("added", True)
 
 
-def test_a_parameter_is_filled_by_the_person(operator):
+def test_a_parameter_is_filled_from_the_request(operator):
     (entry,) = sent(operator, OPEN).json["entries"]
     assert (entry["action"], entry["parameters"][0]["name"]) == ("refuse", "KEY")
     (entry,) = sent(operator, OPEN, apply=True, fill={"KEY": SECRET}).json["entries"]
@@ -112,13 +112,13 @@ def test_a_parameter_is_filled_by_the_person(operator):
     ("text", "code"),
     [("{", "broken_json"), ("[]", "nothing_to_import"), ("7", "not_a_configuration")],
 )
-def test_a_text_that_can_not_be_read_is_a_problem(operator, text, code):
+def test_an_unreadable_text_is_a_problem(operator, text, code):
     answer = sent(operator, text)
     assert (answer.status, answer.code) == (400, code)
     assert answer.json["remedy"]
 
 
-def test_a_refused_row_names_line_field_and_reason(operator):
+def test_a_refused_entry_has_line_field_and_reason(operator):
     text = (
         '{"mcpServers": {\n"fine": {"url": "https://a.example/mcp"},\n"odd": {"url": "ftp://x"}}}'
     )
@@ -130,7 +130,7 @@ def test_a_refused_row_names_line_field_and_reason(operator):
     assert not Server.objects.exists(), "the sound ones wait for `apply`"
 
 
-def test_the_answer_does_not_wait_and_its_progress_can_be_read(
+def test_the_response_doesnt_wait_and_the_progress_can_be_read(
     operator, monkeypatch, django_capture_on_commit_callbacks
 ):
     tasks = []
@@ -149,7 +149,7 @@ def test_the_answer_does_not_wait_and_its_progress_can_be_read(
     assert (one["state"], one["code"], one["name"]) == ("error", "server_unreachable", "docs")
 
 
-def test_without_anything_added_there_is_no_progress(operator):
+def test_without_added_servers_there_is_no_progress(operator):
     assert sent(operator, TWO).json["progress"] is None
     assert sent(operator, TWO, apply=True, chosen=[]).json["progress"] is None
 
@@ -157,16 +157,16 @@ def test_without_anything_added_there_is_no_progress(operator):
 @pytest.mark.parametrize(
     ("query", "status"), [("", 400), ("?server=x", 404), (f"?server={UUID(int=1)}", 404)]
 )
-def test_the_progress_of_nothing_is_a_problem(operator, query, status):
+def test_progress_without_servers_is_a_problem(operator, query, status):
     assert operator.get(f"mcp-servers/import{query}").status == status
 
 
-def test_the_progress_of_anothers_server_does_not_exist(operator):
+def test_the_progress_of_a_server_of_others_isnt_found(operator):
     foreign = admin_client.web_server(factories.create_organization("other"))
     assert operator.get(f"mcp-servers/import?server={foreign.pk}").status == 404
 
 
-def test_the_progress_of_many_servers_takes_as_many_queries(
+def test_the_progress_of_many_servers_uses_the_same_queries(
     acme, operator, django_assert_max_num_queries
 ):
     ids = [admin_client.web_server(acme, f"s{number}").pk for number in range(12)]
@@ -192,7 +192,7 @@ def preset(acme) -> Preset:
     return made
 
 
-def test_the_platforms_presets_and_ones_own_are_listed(acme, operator, preset):
+def test_presets_of_the_catalog_and_the_organization_are_listed(acme, operator, preset):
     other = factories.create_organization("other")
     for organization, slug in ((acme, "mine"), (other, "theirs")):
         Preset.objects.create(
@@ -207,7 +207,7 @@ def test_the_platforms_presets_and_ones_own_are_listed(acme, operator, preset):
 
 
 @pytest.mark.parametrize("of", ["mcp-servers", "agents/helper/mcp-servers"])
-def test_a_preset_lets_an_operator_add_a_local_program(acme, operator, preset, of):
+def test_an_operator_can_add_a_local_program_from_a_preset(acme, operator, preset, of):
     factories.create_agent(acme)
     body = {"preset": "notes", "name": "my notes", "parameters": {"FOLDER": "/srv/notes"}}
     made = operator.post(of, body)
@@ -219,14 +219,14 @@ def test_a_preset_lets_an_operator_add_a_local_program(acme, operator, preset, o
     ("parameters", "code"),
     [({}, "missing_value"), ({"FOLDER": "x", "ROOT": "y"}, "unknown_parameter")],
 )
-def test_a_preset_asks_for_its_parameters(operator, preset, parameters, code):
+def test_a_preset_requires_its_parameters(operator, preset, parameters, code):
     answer = operator.post("mcp-servers", {"preset": "notes", "parameters": parameters})
     assert (answer.status, answer.code) == (400, code)
     assert answer.json["errors"]
     assert not Server.objects.exists()
 
 
-def test_another_organizations_preset_does_not_exist(operator):
+def test_a_preset_of_another_organization_isnt_found(operator):
     other = factories.create_organization("other")
     Preset.objects.create(organization=other, slug="theirs", name="t", transport_type="http")
     answer = operator.post("mcp-servers", {"preset": "theirs"})
@@ -239,7 +239,7 @@ SHARED = {
 }
 
 
-def test_what_agents_get_is_previewed_then_given(acme, operator):
+def test_attachments_are_previewed_and_then_applied(acme, operator):
     helper = factories.create_agent(acme)
     preview = sent(operator, SHARED).json
     assert [share["action"] for share in preview["overrides"]] == ["give"]
@@ -254,7 +254,7 @@ def test_what_agents_get_is_previewed_then_given(acme, operator):
     assert binding.server.only_tools == ["read_*"]
 
 
-def test_a_share_of_a_server_that_did_not_come_is_refused(acme, operator):
+def test_an_attachment_of_a_server_that_wasnt_added_is_refused(acme, operator):
     factories.create_agent(acme)
     answer = sent(operator, SHARED, apply=True, chosen=[])
     [share] = answer.json["overrides"]

@@ -68,13 +68,13 @@ def test_a_folder_is_attached_by_platform_administrators_only(acme, operator, tm
     assert rest.as_administrator().post("agents/helper/sessions", body).status == 201
 
 
-def test_an_agent_that_is_switched_off_starts_nothing(operator):
+def test_a_disabled_agent_starts_no_session(operator):
     operator.patch("agents/helper", {"enabled": False})
     answer = operator.post("agents/helper/sessions", STARTED)
     assert (answer.status, answer.code) == (409, "agent_disabled")
 
 
-def test_a_session_is_read_with_its_steps_but_not_the_models_own_message(operator):
+def test_a_session_is_returned_with_its_steps_without_raw_model_messages(operator):
     session_id = operator.post("agents/helper/sessions", STARTED).json["id"]
     step(session_id, 1, "message", text="What time?", by="ann")
     step(session_id, 2, "model", text="Let me see.", message={"provider": "private"}, finish="tool")
@@ -89,7 +89,7 @@ def test_a_session_is_read_with_its_steps_but_not_the_models_own_message(operato
     assert operator.get(f"sessions/{session_id}?after=x").json["field"] == "after"
 
 
-def test_a_message_wakes_a_resting_session(operator):
+def test_a_message_continues_an_idle_session(operator):
     session_id = operator.post("agents/helper/sessions", STARTED).json["id"]
     Session.objects.update(status="done")
     answer = operator.post(f"sessions/{session_id}/messages", {"message": "And in Berlin?"})
@@ -97,14 +97,14 @@ def test_a_message_wakes_a_resting_session(operator):
     assert operator.post(f"sessions/{session_id}/messages", {"message": ""}).status == 400
 
 
-def test_a_queued_session_is_cancelled_at_once(operator):
+def test_a_queued_session_is_canceled_immediately(operator):
     session_id = operator.post("agents/helper/sessions", STARTED).json["id"]
     assert operator.post(f"sessions/{session_id}/cancel").json == {"cancelled": True}
     assert operator.post(f"sessions/{session_id}/cancel").json == {"cancelled": False}
     assert operator.get(f"sessions/{session_id}").json["status"] == "cancelled"
 
 
-def test_sessions_are_found_by_agent_and_status(acme, operator, helper):
+def test_sessions_are_filtered_by_agent_and_status(acme, operator, helper):
     factories.create_agent(acme, "other")
     operator.post("agents/helper/sessions", STARTED)
     operator.post("agents/other/sessions", STARTED)
@@ -120,7 +120,7 @@ def test_sessions_are_found_by_agent_and_status(acme, operator, helper):
     assert agents("sessions?status=done") == []
 
 
-def test_a_member_reads_their_own_sessions_only(acme, operator, helper):
+def test_a_member_can_read_only_their_own_sessions(acme, operator, helper):
     theirs = operator.post("agents/helper/sessions", STARTED).json["id"]
     factories.create_member(acme, Role.MEMBER, "mia")
     user = User.objects.get(username="mia")
@@ -135,7 +135,9 @@ def test_a_member_reads_their_own_sessions_only(acme, operator, helper):
     assert client.post(f"sessions/{theirs}/messages", STARTED).status == 404
 
 
-def test_a_list_takes_the_same_queries_for_any_number_of_rows(operator, django_assert_num_queries):
+def test_the_list_uses_the_same_queries_for_any_number_of_sessions(
+    operator, django_assert_num_queries
+):
     for _ in range(10):
         operator.post("agents/helper/sessions", STARTED)
     with django_assert_num_queries(2):  # the token, the sessions with their agents
@@ -143,7 +145,7 @@ def test_a_list_takes_the_same_queries_for_any_number_of_rows(operator, django_a
 
 
 @pytest.mark.parametrize("seq", ["x", "-1", "1.5", "9" * 20])
-def test_a_stream_goes_on_behind_a_number(operator, seq):
+def test_a_stream_continues_after_an_event_id(operator, seq):
     session_id = operator.post("agents/helper/sessions", STARTED).json["id"]
     answer = operator.get(f"sessions/{session_id}/events", Last_Event_ID=seq)
     assert (answer.status, answer.json["field"]) == (400, "Last-Event-ID")
@@ -154,7 +156,7 @@ def rested(session_id: str) -> None:
     Session.objects.filter(pk=session_id).update(status="done")
 
 
-def test_a_message_is_sent_again_in_other_words_with_a_file(operator: Rest):
+def test_a_message_is_edited_and_resent_with_a_file(operator: Rest):
     session_id = operator.post("agents/helper/sessions", STARTED).json["id"]
     busy = operator.post(f"sessions/{session_id}/retry", {"seq": 1})
     assert (busy.status, busy.json["code"]) == (404, "not_found")
@@ -173,7 +175,7 @@ def test_a_message_is_sent_again_in_other_words_with_a_file(operator: Rest):
 
 
 @pytest.mark.parametrize("path", ["agents/helper/sessions", "sessions/{}/messages"])
-def test_a_file_that_no_model_takes_is_refused(operator: Rest, path: str):
+def test_an_unsupported_file_is_refused(operator: Rest, path: str):
     session_id = operator.post("agents/helper/sessions", STARTED).json["id"]
     body = STARTED | {"attachments": [{"name": "a.exe", "content": "/wA="}]}
     refused = operator.post(path.format(session_id), body)
@@ -181,7 +183,7 @@ def test_a_file_that_no_model_takes_is_refused(operator: Rest, path: str):
     assert Inbox.objects.count() == 1
 
 
-def test_a_session_is_written_down(operator: Rest):
+def test_a_session_is_exported(operator: Rest):
     session_id = operator.post("agents/helper/sessions", STARTED).json["id"]
     rested(session_id)
     text = operator.get(f"sessions/{session_id}/export")
@@ -192,7 +194,7 @@ def test_a_session_is_written_down(operator: Rest):
     assert (refused.status, refused.json["field"]) == (400, "as")
 
 
-def test_an_attached_text_is_shown_as_what_it_is(operator: Rest):
+def test_an_attached_text_is_returned_as_plain_text(operator: Rest):
     file = {"name": "a.html", "content": "PGI+aGk8L2I+"}
     body = STARTED | {"attachments": [file]}
     session_id = operator.post("agents/helper/sessions", body).json["id"]

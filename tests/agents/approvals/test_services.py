@@ -53,7 +53,7 @@ def asked() -> Approval:
     return Approval.objects.get(state=Approval.State.WAITING)
 
 
-def test_a_call_that_must_be_asked_waits_and_says_where(asking, call):
+def test_a_call_that_requires_approval_is_pending_with_its_url(asking, call):
     problem = refused(call, ECHO, {"text": "x"})
     assert isinstance(problem, ApprovalRequired)
     approval = asked()
@@ -64,9 +64,7 @@ def test_a_call_that_must_be_asked_waits_and_says_where(asking, call):
     assert json.loads(row.opened)["details"]["approval_id"] == str(approval.pk)
 
 
-def test_a_call_that_is_asked_about_again_later_still_waits_and_then_goes_through(
-    asking, call, reviewer
-):
+def test_a_pending_call_that_is_repeated_later_stays_pending_and_then_runs(asking, call, reviewer):
     """Each process, and each minute, writes a row of its own about the same question."""
     for _ in range(3):
         assert refused(call, ECHO, {"text": "x"}).code == "approval_required"
@@ -76,7 +74,7 @@ def test_a_call_that_is_asked_about_again_later_still_waits_and_then_goes_throug
     assert call(ECHO, {"text": "x"}).text == "x"
 
 
-def test_after_a_yes_the_same_call_goes_through_once(asking, call, reviewer, acme):
+def test_an_approved_call_runs_once(asking, call, reviewer, acme):
     refused(call, ECHO, {"text": "x"})
     resolve_approval(reviewer, asked(), "approve")
     assert call(ECHO, {"text": "x"}).text == "x"
@@ -86,21 +84,21 @@ def test_after_a_yes_the_same_call_goes_through_once(asking, call, reviewer, acm
     assert verify_whole_chain(acme.pk).ok
 
 
-def test_other_arguments_need_another_yes(asking, call, reviewer):
+def test_other_arguments_need_another_approval(asking, call, reviewer):
     refused(call, ECHO, {"text": "x"})
     resolve_approval(reviewer, asked(), "approve")
     assert refused(call, ECHO, {"text": "y"}).code == "approval_required"
     assert Approval.objects.count() == 2
 
 
-def test_a_changed_definition_needs_another_yes(asking, call, reviewer):
+def test_a_changed_definition_needs_another_approval(asking, call, reviewer):
     refused(call, ECHO, {"text": "x"})
     resolve_approval(reviewer, asked(), "approve")
     Definition.objects.filter(name="echo").update(digest="new", pinned_digest="new")
     assert refused(call, ECHO, {"text": "x"}).code == "approval_required"
 
 
-def test_other_rules_need_another_yes(asking, call, reviewer, acme, helper):
+def test_changed_rules_need_another_approval(asking, call, reviewer, acme, helper):
     refused(call, ECHO, {"text": "x"})
     resolve_approval(reviewer, asked(), "approve")
     set_policy(
@@ -109,20 +107,20 @@ def test_other_rules_need_another_yes(asking, call, reviewer, acme, helper):
     assert refused(call, ECHO, {"text": "x"}).code == "approval_required"
 
 
-def test_another_caller_cannot_spend_it(asking, call, reviewer, acme):
+def test_another_caller_cant_use_an_approval(asking, call, reviewer, acme):
     refused(call, ECHO, {"text": "x"})
     resolve_approval(reviewer, asked(), "approve")
     other = factories.create_member(acme, Role.OPERATOR)
     assert refused(call, ECHO, {"text": "x"}, principal=other).code == "approval_required"
 
 
-def test_the_same_question_is_asked_once(asking, call):
+def test_the_same_call_has_one_approval(asking, call):
     for _ in range(3):
         refused(call, ECHO, {"text": "x"})
     assert Approval.objects.count() == 1
 
 
-def test_a_no_is_told_with_the_word_and_is_not_asked_again(asking, call, reviewer):
+def test_a_denial_is_returned_with_its_message_and_not_requested_again(asking, call, reviewer):
     refused(call, ECHO, {"text": "x"})
     resolve_approval(reviewer, asked(), "deny", "Use the other tool.")
     problem = refused(call, ECHO, {"text": "x"})
@@ -131,7 +129,7 @@ def test_a_no_is_told_with_the_word_and_is_not_asked_again(asking, call, reviewe
     assert Approval.objects.count() == 1
 
 
-def test_nobody_answering_is_a_no(asking, call, reviewer):
+def test_an_unanswered_approval_is_a_denial(asking, call, reviewer):
     refused(call, ECHO, {"text": "x"})
     with time_machine.travel(timezone.now() + timedelta(hours=25)):
         with pytest.raises(Problem) as late:
@@ -142,7 +140,7 @@ def test_nobody_answering_is_a_no(asking, call, reviewer):
     assert not ApprovalCell.objects.exists()
 
 
-def test_a_yes_that_was_not_used_in_time_is_worth_nothing(asking, call, reviewer):
+def test_an_approval_that_wasnt_used_in_time_is_invalid(asking, call, reviewer):
     refused(call, ECHO, {"text": "x"})
     resolve_approval(reviewer, asked(), "approve")
     # Whether it is too late is told by the database's own clock.
@@ -150,7 +148,7 @@ def test_a_yes_that_was_not_used_in_time_is_worth_nothing(asking, call, reviewer
     assert refused(call, ECHO, {"text": "x"}).code == "approval_expired"
 
 
-def test_a_question_is_answered_once(asking, call, reviewer):
+def test_an_approval_is_answered_once(asking, call, reviewer):
     refused(call, ECHO, {"text": "x"})
     approval = asked()
     resolve_approval(reviewer, approval, "approve")
@@ -159,14 +157,14 @@ def test_a_question_is_answered_once(asking, call, reviewer):
     assert again.value.code == "already_answered"
 
 
-def test_only_those_who_may_approve_answer(asking, call, acme):
+def test_only_approvers_can_answer(asking, call, acme):
     refused(call, ECHO, {"text": "x"})
     with pytest.raises(Problem) as problem:
         resolve_approval(factories.create_member(acme, Role.OPERATOR), asked(), "approve")
     assert problem.value.code == "forbidden"
 
 
-def test_where_four_eyes_are_asked_for_nobody_approves_their_own_call(asking, call, acme):
+def test_under_four_eyes_nobody_can_approve_their_own_call(asking, call, acme):
     Organization.objects.filter(pk=acme.pk).update(four_eyes=True)
     owner = factories.create_member(acme, Role.OWNER)
     refused(call, ECHO, {"text": "x"}, principal=owner)
@@ -176,7 +174,7 @@ def test_where_four_eyes_are_asked_for_nobody_approves_their_own_call(asking, ca
     assert resolve_approval(owner, asked(), "deny").state == Approval.State.DENIED
 
 
-def test_who_is_told_of_a_question_is_told_once(asking, call, acme):
+def test_approvers_are_notified_once(asking, call, acme):
     spec = NotificationChannelSpec("Pager", "webhook", url="https://hooks.example.com/x")
     save_channel(factories.build_administrator(acme), spec)
     for _ in range(2):
@@ -187,14 +185,14 @@ def test_who_is_told_of_a_question_is_told_once(asking, call, acme):
     assert "secret" not in notice.text
 
 
-def test_the_organization_says_how_long_a_question_waits(asking, call, acme):
+def test_the_organization_sets_how_long_an_approval_waits(asking, call, acme):
     Organization.objects.filter(pk=acme.pk).update(approval_hours=2)
     refused(call, ECHO, {"text": "x"})
     left = asked().expires_at - timezone.now()
     assert timedelta(minutes=119) < left <= timedelta(hours=2)
 
 
-def test_a_call_of_no_session_cannot_be_approved_for_one(asking, call, reviewer):
+def test_a_call_without_a_session_cant_get_a_session_approval(asking, call, reviewer):
     refused(call, ECHO, {"text": "x"})
     for said in ("approve_session", "perhaps"):
         with pytest.raises(Problem) as problem:
@@ -202,14 +200,16 @@ def test_a_call_of_no_session_cannot_be_approved_for_one(asking, call, reviewer)
         assert problem.value.field == "answer"
 
 
-def test_a_rule_with_a_condition_asks_only_where_it_fits(acme, helper, workshop, call):
+def test_a_conditional_ask_rule_applies_only_if_its_condition_matches(acme, helper, workshop, call):
     large = RuleSpec(ADD, {"properties": {"a": {"minimum": 100}}, "required": ["a"]})
     set_policy(factories.build_administrator(acme), helper, PolicySpec("all", ask=(large,)))
     assert call(ADD, {"a": 1, "b": 2}).outcome == "ok"
     assert refused(call, ADD, {"a": 100, "b": 2}).code == "approval_required"
 
 
-def test_what_leaks_is_asked_about_once_both_other_legs_are_there(workshop, call, reviewer):
+def test_an_external_effect_requires_approval_after_private_and_untrusted_data(
+    workshop, call, reviewer
+):
     labels = {"echo": ["private_data"], "add": ["untrusted_content"], "fail": ["sends_out"]}
     for name, legs in labels.items():
         Definition.objects.filter(name=name).update(labels=legs)
@@ -243,7 +243,7 @@ def calls_of(session):
     return list(session.steps.filter(kind=Step.Kind.CALL).order_by("seq"))
 
 
-def test_a_session_parks_and_goes_on_after_the_answer(asking, acme, helper, take, reviewer):
+def test_a_session_waits_and_continues_after_the_answer(asking, acme, helper, take, reviewer):
     session = started(acme, helper, f'/{ECHO} {{"text": "hello"}}')
     assert take(session) == Session.Status.WAITING
     assert session.runner is None
@@ -255,7 +255,7 @@ def test_a_session_parks_and_goes_on_after_the_answer(asking, acme, helper, take
     assert (step.state, step.payload["text"]) == (Step.State.DONE, "hello")
 
 
-def test_the_other_calls_of_the_turn_do_not_wait(asking, acme, helper, take, reviewer):
+def test_the_other_calls_of_the_turn_dont_wait(asking, acme, helper, take, reviewer):
     text = f'/{ECHO} {{"text": "hello"}}\n/{ADD} {{"a": 1, "b": 2}}'
     session = started(acme, helper, text)
     assert take(session) == Session.Status.WAITING
@@ -267,7 +267,7 @@ def test_the_other_calls_of_the_turn_do_not_wait(asking, acme, helper, take, rev
     assert "No echo today." in first.payload["text"]
 
 
-def test_a_yes_for_the_session_holds_until_it_is_taken_back(asking, acme, helper, take, reviewer):
+def test_a_session_approval_is_valid_until_revoked(asking, acme, helper, take, reviewer):
     session = started(acme, helper, f'/{ECHO} {{"text": "one"}}')
     take(session)
     resolve_approval(reviewer, asked(), "approve_session")
@@ -280,7 +280,7 @@ def test_a_yes_for_the_session_holds_until_it_is_taken_back(asking, acme, helper
     assert take(session) == Session.Status.WAITING
 
 
-def test_cancelling_a_session_that_waits_withdraws_its_question(asking, acme, helper, take):
+def test_canceling_a_waiting_session_withdraws_its_approval(asking, acme, helper, take):
     session = started(acme, helper, f'/{ECHO} {{"text": "hello"}}')
     take(session)
     assert sessions.cancel_session(factories.build_administrator(acme), session)
@@ -301,7 +301,7 @@ def test_an_approval_ends_when_its_call_is_made_without_it(asking, acme, helper,
     assert not Approval.objects.waiting().exists()
 
 
-def test_the_sweep_wakes_a_session_whose_answer_came_while_it_parked(
+def test_the_schedule_continues_a_session_whose_answer_came_early(
     asking, acme, helper, take, reviewer
 ):
     session = started(acme, helper, f'/{ECHO} {{"text": "hello"}}')
@@ -312,7 +312,7 @@ def test_the_sweep_wakes_a_session_whose_answer_came_while_it_parked(
     assert take(session) == Session.Status.DONE
 
 
-def test_an_expired_question_lets_the_session_go_on_without_the_call(asking, acme, helper, take):
+def test_an_expired_approval_continues_the_session_without_the_call(asking, acme, helper, take):
     session = started(acme, helper, f'/{ECHO} {{"text": "hello"}}')
     take(session)
     Approval.objects.update(expires_at=timezone.now())

@@ -52,7 +52,7 @@ def told():
     return sorted(Notification.objects.values_list("event", flat=True))
 
 
-def test_a_budget_is_told_of_at_eighty_percent_and_when_it_is_spent(agent, pager):
+def test_a_budget_is_notified_at_eighty_percent_and_when_exhausted(agent, pager):
     spend(agent, 799)
     assert watch_budgets() == 0
     spend(agent, 800)
@@ -66,7 +66,7 @@ def test_a_budget_is_told_of_at_eighty_percent_and_when_it_is_spent(agent, pager
     assert told() == ["budget_exhausted", "budget_warning"]
 
 
-def test_a_raised_budget_is_told_of_again(acme, agent, pager):
+def test_a_raised_budget_is_notified_again(acme, agent, pager):
     spend(agent, 900)
     watch_budgets()
     set_budgets(factories.build_administrator(acme), agent, [BudgetLine("tokens", "month", 1_100)])
@@ -74,14 +74,14 @@ def test_a_raised_budget_is_told_of_again(acme, agent, pager):
     assert told() == ["budget_warning", "budget_warning"]
 
 
-def test_a_budget_that_refuses_is_spent_though_something_is_left(agent, pager, monkeypatch):
+def test_a_budget_that_denies_calls_counts_as_exhausted(agent, pager, monkeypatch):
     key = spend(agent, 10)
     monkeypatch.setattr(budget_alerts, "_list_refusing_cells", lambda *_: {key})
     watch_budgets()
     assert told() == ["budget_exhausted"]
 
 
-def test_the_organizations_own_budget_is_told_of(acme, pager):
+def test_the_organizations_budget_is_notified(acme, pager):
     Budget.objects.create(organization=acme, unit="microusd", period="month", limit=100)
     limit = BudgetLimit("organization", str(acme.pk), "microusd", "month", 100)
     key = build_budget_key(acme.pk, limit, timezone.now())
@@ -90,7 +90,7 @@ def test_the_organizations_own_budget_is_told_of(acme, pager):
     assert "the organization is exhausted" in Notification.objects.get().text
 
 
-def test_where_nobody_listens_no_budget_is_read(agent, django_assert_num_queries):
+def test_without_channels_no_budget_is_read(agent, django_assert_num_queries):
     spend(agent, 1_000)
     with django_assert_num_queries(1):
         assert watch_budgets() == 0
@@ -102,7 +102,7 @@ def use(spent, limit):
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.booleans())
-def test_more_spent_is_never_told_as_less(spent, limit, refused):
+def test_more_spending_never_lowers_the_alert(spent, limit, refused):
     grades = ["", "budget_warning", "budget_exhausted"]
     now = grades.index(budget_alerts.find_event(use(spent, limit), refused=refused))
     later = grades.index(budget_alerts.find_event(use(spent + 1, limit), refused=refused))

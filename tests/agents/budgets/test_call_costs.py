@@ -20,13 +20,13 @@ def test_a_call_costs_its_price_and_its_seconds_rounded_up():
     assert calculate_cost(CallPrice(per_second=1), 1) == 1
 
 
-def test_a_free_server_asks_no_money_budget():
+def test_a_free_server_reserves_no_money_budget():
     assert estimate_amounts(FREE, 60_000) == {"calls": 1, "seconds": 60_000}
     assert "microusd" in estimate_amounts(CallPrice(per_call=1), 60_000)
 
 
 @given(prices, times, times, st.booleans(), st.booleans())
-def test_no_call_takes_more_than_was_set_aside(price, deadline, duration, sent, known):
+def test_no_call_costs_more_than_was_reserved(price, deadline, duration, sent, known):
     aside = {"microusd": 0} | estimate_amounts(price, deadline)
     took = calculate_amounts(
         price, deadline_ms=deadline, duration_ms=duration, sent=sent, is_outcome_known=known
@@ -35,7 +35,7 @@ def test_no_call_takes_more_than_was_set_aside(price, deadline, duration, sent, 
 
 
 @given(prices, times, times)
-def test_what_was_never_sent_costs_nothing_and_what_is_unknown_all(price, deadline, duration):
+def test_an_unsent_call_costs_nothing_and_an_unknown_one_its_reservation(price, deadline, duration):
     never = calculate_amounts(
         price, deadline_ms=deadline, duration_ms=duration, sent=False, is_outcome_known=True
     )

@@ -21,18 +21,18 @@ def limit(unit="calls", period="day"):
     return BudgetLimit(scope="agent", scope_id="a", unit=unit, period=period, limit=10)
 
 
-def test_each_period_has_a_cell_of_its_own():
+def test_each_period_has_its_own_counter():
     keys = [build_budget_key(ORG, limit(period=p), NOW) for p in ("day", "month", "total")]
     assert [key.rsplit(":", 1)[1] for key in keys] == ["2026-11-21", "2026-11", "all"]
 
 
-def test_only_budgets_of_the_spent_unit_are_reserved():
+def test_only_budgets_of_the_used_unit_are_reserved():
     made = build_reservations(ORG, [limit("calls"), limit("tokens")], {"tokens": 5}, NOW)
     assert [(r.limit, r.amount) for r in made] == [(10, 5)]
     assert ":tokens:" in made[0].key
 
 
-def test_a_burst_is_a_third_of_a_minute_and_never_above_the_rate():
+def test_the_burst_is_a_third_of_a_minute_and_never_above_the_rate():
     assert [build_charge(ORG, "agent", "a", rate).burst for rate in (1, 5, 60, 600)] == [
         1,
         5,
@@ -41,7 +41,7 @@ def test_a_burst_is_a_third_of_a_minute_and_never_above_the_rate():
     ]
 
 
-def test_rates_of_two_organizations_are_different_cells():
+def test_rates_of_two_organizations_are_independent():
     assert (
         build_charge(ORG, "agent", "a", 60).key != build_charge(UUID(int=8), "agent", "a", 60).key
     )
@@ -55,7 +55,7 @@ def test_seconds_are_counted_in_milliseconds():
     assert build_settlements([made], None) == ((made.key, 1_500, 1_500),)
 
 
-def test_a_limit_holds_where_its_owner_takes_part():
+def test_a_limit_applies_to_calls_of_its_owner():
     server, session = UUID(int=3), UUID(int=4)
     limits = [
         BudgetLimit("organization", "o", "calls", "day", 1),

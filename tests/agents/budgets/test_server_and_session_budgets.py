@@ -48,7 +48,7 @@ def used(organization):
     return found
 
 
-def test_a_servers_budget_holds_for_everybody(acme, boss, workshop, call):
+def test_a_servers_budget_applies_to_all_callers(acme, boss, workshop, call):
     set_budgets(boss, workshop, [BudgetLine("calls", "day", 2)])
     call(ECHO, {"text": "a"})
     call("echo", {"text": "b"}, agent_id=None, server_id=workshop.pk)
@@ -58,7 +58,7 @@ def test_a_servers_budget_holds_for_everybody(acme, boss, workshop, call):
     assert used(acme) == {("server", "calls"): (2, 0)}
 
 
-def test_each_session_has_its_own(acme, helper, boss, workshop, call):
+def test_each_session_has_its_own_budget(acme, helper, boss, workshop, call):
     set_budgets(boss, helper, [BudgetLine("calls", "total", 1, each_session=True)])
     first, second = uuid4(), uuid4()
     call(ECHO, {"text": "a"}, session_id=first)
@@ -67,7 +67,7 @@ def test_each_session_has_its_own(acme, helper, boss, workshop, call):
     assert call(ECHO, {"text": "without a session"}).outcome == "ok"
 
 
-def test_running_time_is_set_aside_at_the_deadline_and_settled_as_taken(
+def test_running_time_is_reserved_by_the_timeout_and_settled_as_used(
     acme, helper, boss, workshop, call
 ):
     set_budgets(boss, helper, [BudgetLine("seconds", "day", 30)])
@@ -88,7 +88,7 @@ def test_a_paid_call_is_settled_at_what_it_cost(acme, helper, boss, workshop, ca
     assert row.cost_microusd == outcome.cost_microusd
 
 
-def test_a_call_that_was_never_sent_is_given_back(acme, helper, boss, workshop, call):
+def test_the_reservation_of_an_unsent_call_is_released(acme, helper, boss, workshop, call):
     set_prices(boss, workshop, call_price=7)
     set_budgets(boss, helper, [BudgetLine("microusd", "day", 100), BudgetLine("calls", "day", 9)])
     gone = {"command": "/nowhere/at-all", "args": []}
@@ -99,9 +99,7 @@ def test_a_call_that_was_never_sent_is_given_back(acme, helper, boss, workshop, 
     assert used(acme) == {("agent", "microusd"): (0, 0), ("agent", "calls"): (0, 0)}
 
 
-def test_a_call_that_nobody_knows_the_end_of_costs_what_was_set_aside(
-    acme, helper, boss, workshop, call
-):
+def test_a_call_with_an_unknown_outcome_costs_its_reservation(acme, helper, boss, workshop, call):
     set_prices(boss, workshop, call_price=5, second_price=10)
     set_budgets(boss, helper, [BudgetLine("microusd", "day", 100)])
     outcome = call("mcp_workshop_wait", {"seconds": 30}, timeout_s=0.3)
@@ -118,7 +116,7 @@ def test_all_callers_of_a_server_share_its_rate(boss, workshop, call):
     assert 0 < problem.retry_after <= 60
 
 
-def test_an_organization_has_a_rate_of_its_own(acme, workshop, call, settings):
+def test_an_organization_has_its_own_rate_limit(acme, workshop, call, settings):
     settings.BONOBOT_ORG_CALLS_PER_MINUTE = 1
     call(ECHO, {"text": "a"})
     problem = refused(call, ECHO, {"text": "b"})
@@ -128,14 +126,14 @@ def test_an_organization_has_a_rate_of_its_own(acme, workshop, call, settings):
     assert call(ECHO, {"text": "c"}).outcome == "ok"
 
 
-def test_the_whole_installation_has_a_rate(workshop, call, settings):
+def test_the_installation_has_a_rate_limit(workshop, call, settings):
     settings.BONOBOT_GLOBAL_CALLS_PER_MINUTE = 1
     call(ECHO, {"text": "a"})
     problem = refused(call, ECHO, {"text": "b"})
     assert (problem.rule, problem.code) == ("rate:all:global:all", "rate_limited")
 
 
-def test_a_refused_call_uses_no_other_rate(helper, boss, workshop, call, settings):
+def test_a_denied_call_uses_no_other_rate_limit(helper, boss, workshop, call, settings):
     set_prices(boss, workshop, calls_per_minute=1)
     settings.BONOBOT_ORG_CALLS_PER_MINUTE = 3
     call(ECHO, {"text": "a"})
@@ -146,7 +144,7 @@ def test_a_refused_call_uses_no_other_rate(helper, boss, workshop, call, setting
     assert ":organization:" in refused(call, ECHO, {"text": "d"}).rule
 
 
-def test_fifty_calls_at_once_never_spend_more_than_there_is(acme, helper, boss, workshop, effects):
+def test_fifty_concurrent_calls_never_overspend(acme, helper, boss, workshop, effects):
     """Budgets through the door: money and calls, on one budget, the tool really called."""
     set_prices(boss, workshop, call_price=10)
     set_budgets(boss, helper, [BudgetLine("microusd", "total", 95)])
@@ -179,7 +177,7 @@ def test_fifty_calls_at_once_never_spend_more_than_there_is(acme, helper, boss, 
     assert used(acme) == {("agent", "microusd"): (90, 0)}
 
 
-def test_a_budget_belongs_to_one_kind_of_owner(acme, helper, workshop):
+def test_a_budget_has_one_kind_of_owner(acme, helper, workshop):
     said = {"organization": acme, "unit": "calls", "period": "day", "limit": 1}
     with pytest.raises(IntegrityError):
         Budget.objects.create(**said, agent=helper, server=workshop)
@@ -189,7 +187,7 @@ def test_a_budget_belongs_to_one_kind_of_owner(acme, helper, workshop):
     Budget.objects.create(**said, agent=helper, each_session=True)
 
 
-def test_a_change_of_price_is_in_the_audit(boss, workshop):
+def test_a_changed_price_is_recorded(boss, workshop):
     set_prices(boss, workshop, call_price=5)
     set_prices(boss, workshop, call_price=5)
     row = AuditRow.objects.get(action="server_priced")
@@ -197,15 +195,13 @@ def test_a_change_of_price_is_in_the_audit(boss, workshop):
 
 
 @pytest.mark.parametrize("line", [BudgetLine("tokens", "day", 5), BudgetLine("calls", "day", 5)])
-def test_only_agents_have_budgets_for_each_session(boss, workshop, line):
+def test_only_agents_can_have_budgets_per_session(boss, workshop, line):
     each = BudgetLine(line.unit, line.period, line.limit, each_session=True)
     with pytest.raises(Problem):
         set_budgets(boss, workshop, [each])
 
 
-def test_a_sessions_page_and_rest_show_what_it_took_of_its_own_budgets(
-    acme, helper, boss, workshop, call
-):
+def test_the_session_page_and_rest_show_its_budget_use(acme, helper, boss, workshop, call):
     set_budgets(
         boss,
         helper,

@@ -62,7 +62,7 @@ def helper(acme: Organization) -> Agent:
         ({"fetch": {"methods": ["BREW"]}}, "builtin_tools.fetch.methods", "isn't valid"),
     ],
 )
-def test_what_is_no_kit_or_option_is_refused_by_its_field(said, field, says):
+def test_unknown_toolsets_and_options_are_refused_at_their_field(said, field, says):
     with pytest.raises(InvalidInput) as refusal:
         clean_toolsets(said)
     assert refusal.value.field == field
@@ -90,7 +90,7 @@ KITS_SAID = st.fixed_dictionaries(
 
 
 @given(KITS_SAID, KITS_SAID)
-def test_kits_are_stored_the_same_however_often_and_taking_away_is_free(old, new):
+def test_toolsets_are_stored_normalized_and_can_always_be_disabled(old, new):
     stored = clean_toolsets(old)
     assert clean_toolsets(stored) == stored
     assert apply_defaults(clean_toolsets(apply_defaults(stored))) == apply_defaults(stored)
@@ -103,7 +103,7 @@ def test_kits_are_stored_the_same_however_often_and_taking_away_is_free(old, new
         assert granted == []
 
 
-def test_the_configuration_file_says_them_and_writes_them_again(acme, helper):
+def test_the_configuration_file_reads_and_writes_toolsets(acme, helper):
     boss = factories.build_administrator(acme)
     plan = apply_config(boss, read_config_file(FILE, {}))
     assert [(step.kind, step.fields) for step in plan.changes] == [
@@ -137,7 +137,7 @@ def test_the_configuration_file_says_them_and_writes_them_again(acme, helper):
     )
 
 
-def test_rest_gives_them_and_shows_what_is_effective(acme, helper, tmp_path: Path):
+def test_rest_sets_toolsets_and_returns_the_effective_tools(acme, helper, tmp_path: Path):
     operator = rest.as_role(acme, Role.OPERATOR)
     answer = operator.send(
         "PATCH", "agents/helper", {"builtin_tools": {"search": {}}, "workspace_mib": 7}
@@ -162,7 +162,7 @@ def test_rest_gives_them_and_shows_what_is_effective(acme, helper, tmp_path: Pat
     assert rest.as_role(acme, Role.AUDITOR).send("DELETE", "agents/helper/workspace").status == 403
 
 
-def test_the_page_gives_what_a_role_may_give(acme, helper, tmp_path: Path):
+def test_the_page_enables_only_what_the_role_allows(acme, helper, tmp_path: Path):
     seat = admin_client.sit(acme, Role.OPERATOR)
     page = admin_client.words(seat.get("agents_agent_builtin", helper.pk))
     assert "Only a platform administrator can enable this" in page
@@ -208,7 +208,7 @@ def test_the_page_gives_what_a_role_may_give(acme, helper, tmp_path: Path):
     assert rows.count() == 3
 
 
-def test_people_read_of_built_in_tools_in_german_and_models_in_english(
+def test_built_in_tools_are_described_to_people_in_german_and_to_models_in_english(
     helper: Agent, acme: Organization
 ) -> None:
     Agent.objects.filter(pk=helper.pk).update(builtin_tools={"notes": {}})

@@ -58,7 +58,7 @@ def stage(found, name):
     return next(one for one in found["stages"] if one["stage"] == name)
 
 
-def test_a_tool_that_may_be_called_passes_every_stage(boss, helper):
+def test_an_allowed_tool_passes_every_stage(boss, helper):
     found = told(boss, helper)
     assert [one["stage"] for one in found["stages"]] == ORDER
     assert (found["decision"], found["first"], found["who"]) == ("allow", "", "")
@@ -67,7 +67,7 @@ def test_a_tool_that_may_be_called_passes_every_stage(boss, helper):
     assert set(verdicts.values()) == {"allow"}
 
 
-def test_every_stage_has_somebody_who_can_change_it():
+def test_every_stage_names_who_can_change_it():
     assert set(ORDER) <= set(CHANGED_BY)
 
 
@@ -130,7 +130,7 @@ def test_every_stage_has_somebody_who_can_change_it():
         ),
     ],
 )
-def test_the_first_that_refuses_is_named_with_who_can_change_it(
+def test_the_first_denying_stage_names_who_can_change_it(
     boss, helper, server, deed, first, code, action
 ):
     deed(boss, helper, server)
@@ -141,7 +141,7 @@ def test_the_first_that_refuses_is_named_with_who_can_change_it(
     assert len(found["stages"]) == len(ORDER)
 
 
-def test_a_question_is_explained_with_what_a_yes_needs(boss, helper):
+def test_a_required_approval_is_explained(boss, helper):
     set_policy(boss, helper, PolicySpec("all", ask=(NAME,)))
     found = told(boss, helper)
     assert (found["decision"], found["first"], found["code"]) == (
@@ -152,7 +152,7 @@ def test_a_question_is_explained_with_what_a_yes_needs(boss, helper):
     assert stage(found, "consent")["who"] == ALLOWED_ROLES[Action.APPROVE_CALLS]
 
 
-def test_arguments_decide_conditions_and_are_checked(boss, helper):
+def test_arguments_decide_conditions_and_are_validated(boss, helper):
     large = RuleSpec(NAME, {"properties": {"a": {"minimum": 100}}, "required": ["a"]})
     set_policy(boss, helper, PolicySpec("denylist", deny=(large,)))
     assert told(boss, helper, {"a": 1})["decision"] == "allow"
@@ -163,7 +163,7 @@ def test_arguments_decide_conditions_and_are_checked(boss, helper):
     assert wrong["who"] == "the caller"
 
 
-def test_a_leak_is_asked_about(acme, boss, helper):
+def test_a_flow_that_requires_approval_is_explained(acme, boss, helper):
     Definition.objects.update(labels=["sends_out"])
     get_snapshot_cache().load("agent", helper.pk)
     assert stage(told(boss, helper), "flow")["verdict"] == "allow"
@@ -174,7 +174,7 @@ def test_a_leak_is_asked_about(acme, boss, helper):
     assert "private_data, untrusted_content" in stage(found, "flow")["reason"]
 
 
-def test_a_rate_that_is_used_up_refuses(acme, boss, helper):
+def test_an_exhausted_rate_limit_denies(acme, boss, helper):
     assert "20 of 20 calls" in stage(told(boss, helper), "rate")["reason"]
     later = int((time.time() + 60) * 1_000_000)
     RateCell.objects.create(key=f"rate:{acme.pk}:agent:{helper.pk}", tat=later)
@@ -183,7 +183,7 @@ def test_a_rate_that_is_used_up_refuses(acme, boss, helper):
     assert "0 of 20 calls" in stage(found, "rate")["reason"]
 
 
-def test_budgets_say_what_is_left_and_refuse_when_no_call_is(acme, boss, helper):
+def test_budgets_show_what_is_left_and_deny_when_exhausted(acme, boss, helper):
     for unit, limit in (("calls", 2), ("tokens", 100)):
         Budget.objects.create(
             organization=acme, agent=helper, unit=unit, period="total", limit=limit
@@ -210,7 +210,7 @@ def test_rest_explains_with_and_without_arguments(acme, helper):
     assert operator.get(f"agents/{helper.slug}/tools/nothing/explain").code == "unknown_tool"
 
 
-def test_the_admin_shows_each_stage_and_takes_arguments(acme, helper):
+def test_the_admin_shows_each_stage_and_accepts_arguments(acme, helper):
     seat = admin_client.sit(acme, Role.REVIEWER)
     page = admin_client.words(seat.get("agents_agent_why", helper.pk, tool=NAME))
     assert "No stage denies the call" in page
@@ -224,7 +224,7 @@ def test_the_admin_shows_each_stage_and_takes_arguments(acme, helper):
     seat.get("agents_agent_why", helper.pk, status=404, tool="nothing")
 
 
-def test_why_an_agent_has_no_tools(acme, boss, helper, server):
+def test_the_reason_why_an_agent_has_no_tools_is_explained(acme, boss, helper, server):
     def lack(agent=helper):
         found = find_no_tools_reason(get_snapshot_cache().load("agent", agent.pk))
         return found.code if found else None

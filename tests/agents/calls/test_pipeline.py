@@ -41,7 +41,7 @@ def last_call() -> AuditRow:
     return AuditRow.objects.filter(event_type="call").order_by("seq").last()
 
 
-def test_an_allowed_call_reaches_the_server_and_is_in_the_audit(workshop, call):
+def test_an_allowed_call_reaches_the_server_and_is_recorded(workshop, call):
     outcome = call(ECHO, {"text": "hello"})
     assert (outcome.outcome, outcome.text) == ("ok", "hello")
     row = last_call()
@@ -56,19 +56,19 @@ def test_an_allowed_call_reaches_the_server_and_is_in_the_audit(workshop, call):
     assert json.loads(row.closed)["details"]["execution_time_ms"] == outcome.duration_ms
 
 
-def test_the_result_reaches_the_caller_whole(workshop, call):
+def test_the_complete_result_reaches_the_caller(workshop, call):
     outcome = call("mcp_workshop_add", {"a": 2, "b": 3})
     assert outcome.result["structuredContent"] == {"result": 5}
 
 
-def test_a_tools_own_error_is_an_outcome(workshop, call):
+def test_a_tool_error_is_an_outcome(workshop, call):
     outcome = call("mcp_workshop_fail", {"reason": "no luck"})
     assert (outcome.outcome, outcome.code) == ("error", "tool_error")
     assert "no luck" in outcome.text
     assert last_call().outcome == "error"
 
 
-def test_a_tool_that_is_not_there_is_refused_and_recorded(workshop, call):
+def test_an_unknown_tool_is_refused_and_recorded(workshop, call):
     problem = refused(call, "mcp_workshop_nothing")
     assert (problem.code, problem.field) == ("unknown_tool", "tool")
     assert (last_call().outcome, last_call().code) == ("refused", "unknown_tool")
@@ -77,13 +77,13 @@ def test_a_tool_that_is_not_there_is_refused_and_recorded(workshop, call):
 @pytest.mark.parametrize(
     ("arguments", "field"), [({}, "$.text"), ({"text": 1}, "$.text"), ({"text": None}, "$.text")]
 )
-def test_arguments_that_do_not_fit_never_reach_the_server(workshop, call, arguments, field):
+def test_invalid_arguments_never_reach_the_server(workshop, call, arguments, field):
     problem = refused(call, ECHO, arguments)
     assert (problem.code, problem.field) == ("invalid_arguments", field)
     assert last_call().outcome == "refused"
 
 
-def test_a_policy_change_holds_on_the_very_next_call(acme, helper, workshop, call):
+def test_a_policy_change_applies_to_the_next_call(acme, helper, workshop, call):
     boss = factories.build_administrator(acme)
     assert call(ECHO, {"text": "x"}).outcome == "ok"
     set_policy(boss, helper, PolicySpec("allowlist", allow=("mcp_workshop_add",)))
@@ -92,20 +92,20 @@ def test_a_policy_change_holds_on_the_very_next_call(acme, helper, workshop, cal
     assert call(ECHO, {"text": "x"}).outcome == "ok"
 
 
-def test_a_binding_leaves_tools_out(acme, helper, workshop, call):
+def test_an_attachment_can_exclude_tools(acme, helper, workshop, call):
     attach_server(factories.build_administrator(acme), helper, workshop, denied_tools=["ec*"])
     assert refused(call, ECHO, {"text": "x"}).code == "denied_by_binding"
     assert call("mcp_workshop_add", {"a": 1, "b": 1}).outcome == "ok"
 
 
-def test_switching_the_server_off_holds_at_once(acme, workshop, call):
+def test_disabling_the_server_applies_immediately(acme, workshop, call):
     boss = factories.build_administrator(acme)
     call(ECHO, {"text": "x"})
     set_server_enabled(boss, workshop, enabled=False)
     assert refused(call, ECHO, {"text": "x"}).code == "server_disabled"
 
 
-def test_a_changed_definition_is_refused_until_it_is_approved(acme, workshop, call):
+def test_a_changed_definition_is_denied_until_approved(acme, workshop, call):
     call(ECHO, {"text": "x"})
     Definition.objects.filter(name="echo").update(digest="changed")
     assert refused(call, ECHO, {"text": "x"}).code == "definition_changed"
@@ -113,29 +113,29 @@ def test_a_changed_definition_is_refused_until_it_is_approved(acme, workshop, ca
     assert call(ECHO, {"text": "x"}).outcome == "ok"
 
 
-def test_an_approval_that_is_withdrawn_is_none(acme, workshop, call):
+def test_a_definition_with_a_revoked_approval_is_denied(acme, workshop, call):
     reset_review(factories.build_administrator(acme), workshop.definitions.get(name="echo"))
     assert refused(call, ECHO, {"text": "x"}).code == "not_approved"
 
 
-def test_another_organizations_agent_is_not_found(workshop, call):
+def test_an_agent_of_another_organization_isnt_found(workshop, call):
     stranger = factories.build_administrator(factories.create_organization("other"))
     assert isinstance(refused(call, ECHO, {"text": "x"}, principal=stranger), NotFound)
 
 
-def test_a_token_for_one_agent_opens_no_other(acme, helper, workshop, call):
+def test_a_token_for_one_agent_cant_call_another(acme, helper, workshop, call):
     other = factories.create_agent(acme, "other")
     boss = factories.build_administrator(acme)
     narrowed = type(boss)(**{**vars(boss), "agent_ids": frozenset({other.pk})})
     assert isinstance(refused(call, ECHO, {"text": "x"}, principal=narrowed), NotFound)
 
 
-def test_whoever_may_not_run_agents_calls_nothing(acme, workshop, call):
+def test_a_role_without_permission_cant_call_tools(acme, workshop, call):
     auditor = factories.create_member(acme, Role.AUDITOR)
     assert isinstance(refused(call, ECHO, {"text": "x"}, principal=auditor), Forbidden)
 
 
-def test_a_call_that_takes_too_long_is_unknown_and_the_next_one_works(workshop, call):
+def test_a_call_that_times_out_is_unknown_and_the_next_one_works(workshop, call):
     call(ECHO, {"text": "warm"})
     outcome = call("mcp_workshop_wait", {"seconds": 30}, timeout_s=0.3)
     assert (outcome.outcome, outcome.code) == ("unknown", "call_timeout")
@@ -143,7 +143,7 @@ def test_a_call_that_takes_too_long_is_unknown_and_the_next_one_works(workshop, 
     assert call(ECHO, {"text": "still here"}).text == "still here"
 
 
-def test_a_server_that_crashes_is_started_again_and_nothing_is_repeated(workshop, call, effects):
+def test_a_crashed_server_is_restarted_and_no_call_repeated(workshop, call, effects):
     call("mcp_workshop_count", {"what": "one"})
     crashed = call("mcp_workshop_crash")
     assert (crashed.outcome, crashed.code) == ("unknown", "server_crashed")
@@ -168,7 +168,7 @@ def test_a_budget_of_calls_is_never_overspent(acme, helper, workshop, call):
     assert (cell.spent, cell.reserved) == (2, 0)
 
 
-def test_a_long_result_is_cut_stored_and_read_on(acme, workshop, call, settings):
+def test_a_long_result_is_truncated_stored_and_readable(acme, workshop, call, settings):
     settings.BONOBOT_RESULT_LIMIT = 1024
     outcome = call("mcp_workshop_long", {"characters": 5000})
     assert len(outcome.text) < 1500
@@ -178,7 +178,7 @@ def test_a_long_result_is_cut_stored_and_read_on(acme, workshop, call, settings)
     assert rest.text.startswith("x\n[characters 4999 to 5000 of 5000]")
 
 
-def test_a_stored_result_of_another_session_does_not_exist(workshop, call, settings):
+def test_a_stored_result_of_another_session_isnt_found(workshop, call, settings):
     settings.BONOBOT_RESULT_LIMIT = 1024
     outcome = call("mcp_workshop_long", {"characters": 5000})
     StoredResult.objects.update(session_id=uuid4())
@@ -186,7 +186,7 @@ def test_a_stored_result_of_another_session_does_not_exist(workshop, call, setti
     assert refused_read.code == "not_found"
 
 
-def test_a_stored_result_of_another_agent_does_not_exist(acme, workshop, call, settings):
+def test_a_stored_result_of_another_agent_isnt_found(acme, workshop, call, settings):
     settings.BONOBOT_RESULT_LIMIT = 1024
     outcome = call("mcp_workshop_long", {"characters": 5000})
     StoredResult.objects.update(agent=factories.create_agent(acme, "other"))
@@ -194,19 +194,19 @@ def test_a_stored_result_of_another_agent_does_not_exist(acme, workshop, call, s
     assert (found.outcome, found.code) == ("error", "not_found")
 
 
-def test_secrets_of_the_server_are_masked_in_the_audit(workshop, call, effects):
+def test_secrets_of_the_server_are_masked_in_the_audit_log(workshop, call, effects):
     call(ECHO, {"text": f"the value is {effects}"})
     assert str(effects) not in last_call().opened
 
 
-def test_arguments_beyond_the_bound_are_kept_by_their_digest(workshop, call):
+def test_arguments_beyond_the_limit_are_stored_as_a_digest(workshop, call):
     call(ECHO, {"text": "y" * 20_000})
     kept = json.loads(last_call().opened)["details"]["arguments"]
     assert set(kept) == {"truncated", "sha256", "length"}
     assert len(kept["truncated"]) == 16_384
 
 
-def test_the_child_sees_only_the_environment_it_was_given(workshop, call, monkeypatch):
+def test_the_child_sees_only_its_configured_environment(workshop, call, monkeypatch):
     monkeypatch.setenv("CANARY_TOKEN", "secret")
     names = call("mcp_workshop_environment").text
     assert "WORKSHOP_FILE" in names
@@ -217,19 +217,19 @@ def test_the_child_sees_only_the_environment_it_was_given(workshop, call, monkey
 # -- without an agent ----------------------------------------------------------------------------
 
 
-def test_a_server_is_called_without_an_agent_by_its_own_names(workshop, call):
+def test_a_server_is_called_without_an_agent_by_its_own_tool_names(workshop, call):
     outcome = call("echo", {"text": "direct"}, agent_id=None, server_id=workshop.pk)
     assert outcome.text == "direct"
     assert last_call().action == "tool_call"
 
 
-def test_members_call_no_tools_without_an_agent(acme, workshop, call):
+def test_members_cant_call_tools_without_an_agent(acme, workshop, call):
     member = factories.create_member(acme, Role.MEMBER)
     asked = {"principal": member, "agent_id": None, "server_id": workshop.pk}
     assert isinstance(refused(call, "echo", {"text": "x"}, **asked), Forbidden)
 
 
-def test_whoever_may_approve_tries_a_definition_before_it_is_pinned(acme, workshop, call):
+def test_a_reviewer_can_try_a_definition_before_approving_it(acme, workshop, call):
     reset_review(factories.build_administrator(acme), workshop.definitions.get(name="echo"))
     without_agent = {"agent_id": None, "server_id": workshop.pk}
     assert refused(call, "echo", {"text": "x"}, **without_agent).code == "not_approved"
@@ -239,11 +239,11 @@ def test_whoever_may_approve_tries_a_definition_before_it_is_pinned(acme, worksh
     assert refused(call, "echo", {"text": "x"}, **mere).code == "not_approved"
 
 
-def test_nothing_named_is_not_found(call):
+def test_an_empty_tool_name_isnt_found(call):
     assert isinstance(refused(call, "echo", agent_id=None), NotFound)
 
 
-def test_an_unreachable_server_is_an_outcome_that_says_so(acme, helper, workshop, call):
+def test_an_unreachable_server_is_an_outcome(acme, helper, workshop, call):
     Server.objects.filter(pk=workshop.pk).update(
         endpoint_config={"command": "/nowhere/at-all", "args": []}
     )
@@ -267,9 +267,7 @@ def listening():
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_server_that_refuses_our_credentials_needs_new_ones(
-    acme, helper, call, listening, status
-):
+def test_a_server_that_refuses_credentials_is_marked(acme, helper, call, listening, status):
     open_to_us = True
 
     def respond(asked):
@@ -290,7 +288,7 @@ def test_a_server_that_refuses_our_credentials_needs_new_ones(
     assert (server.status, server.status_code) == ("needs_reauth", "needs_reauth")
 
 
-def test_a_server_that_went_away_is_marked_at_once(acme, helper, workshop, call):
+def test_an_unavailable_server_is_marked_immediately(acme, helper, workshop, call):
     Server.objects.filter(pk=workshop.pk).update(
         endpoint_config={"command": "/nowhere/at-all", "args": []}
     )
@@ -302,7 +300,7 @@ def test_a_server_that_went_away_is_marked_at_once(acme, helper, workshop, call)
     assert workshop.checks.filter(ok=False).count() == 1
 
 
-def test_instructions_that_changed_are_withheld_and_hold_the_tools(acme, helper, workshop, call):
+def test_changed_instructions_are_withheld_and_disable_the_tools(acme, helper, workshop, call):
     def notes():
         return get_snapshot_cache().load_current("agent", helper.pk).instructions
 
@@ -324,7 +322,7 @@ def test_instructions_that_changed_are_withheld_and_hold_the_tools(acme, helper,
 CANARY = "cnry-7Qx9/+ZkM3"
 
 
-def test_a_row_tells_equal_calls_without_showing_them(workshop, call):
+def test_equal_calls_have_the_same_fingerprint_in_the_audit_log(workshop, call):
     for text in ("same", "same", "other"):
         call(ECHO, {"text": text}, client="curl/8")
     rows = AuditRow.objects.filter(event_type="call").order_by("seq")
@@ -338,7 +336,7 @@ def test_a_row_tells_equal_calls_without_showing_them(workshop, call):
     assert (opened[0]["transport"], opened[0]["era"]) == ("stdio", workshop.era)
 
 
-def test_another_servers_secret_is_kept_nowhere_and_comes_back_from_nowhere(
+def test_the_secret_of_another_server_is_masked_in_arguments_and_results(
     acme, helper, workshop, call, settings
 ):
     boss = factories.build_administrator(acme)
@@ -354,7 +352,7 @@ def test_another_servers_secret_is_kept_nowhere_and_comes_back_from_nowhere(
     assert json.loads(row.closed)["details"]["secrets_masked"] is True
 
 
-def test_a_question_keeps_no_secret_of_another_server(acme, helper, workshop, call):
+def test_an_approval_contains_no_secret_of_another_server(acme, helper, workshop, call):
     boss = factories.build_administrator(acme)
     config = {"command": sys.executable, "args": ["-m", "x"], "env": {"KEY": CANARY}}
     create_server(boss, ServerSpec(name="vault", transport_type="stdio", endpoint_config=config))

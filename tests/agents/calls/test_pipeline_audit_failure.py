@@ -42,7 +42,7 @@ def away(transactional_db, monkeypatch):
     get_writer().close()
 
 
-def test_who_has_no_session_is_told_that_the_call_was_made(workshop, call, effects, away):
+def test_a_caller_without_a_session_learns_that_the_call_ran(workshop, call, effects, away):
     away.tries = LONG
     with pytest.raises(Problem) as caught:
         call(COUNT, {"what": "one"})
@@ -52,7 +52,7 @@ def test_who_has_no_session_is_told_that_the_call_was_made(workshop, call, effec
     eventually(lambda: AuditRow.objects.get(event_type="call").outcome == "ok")
 
 
-def test_a_session_waits_until_the_outcome_is_written(workshop, effects, run, away):
+def test_a_session_waits_until_the_outcome_is_recorded(workshop, effects, run, away):
     away.tries = 20  # for longer than any other caller waits
     session = run(f'/{COUNT} {{"what": "one"}}')
     assert (session.status, away.tries) == (Session.Status.DONE, 0)

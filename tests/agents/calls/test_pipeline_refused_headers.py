@@ -80,7 +80,7 @@ def call(acme: Organization, server: Server) -> pipeline.CallOutcome:
     return get_runtime().call(pipeline.make_call, request)
 
 
-def test_it_goes_out_again_where_what_changed_may_be_called(
+def test_a_call_is_resent_if_the_changed_definition_is_allowed(
     acme: Organization, picky: Picky
 ) -> None:
     server = served(acme, picky, "always")
@@ -92,7 +92,9 @@ def test_it_goes_out_again_where_what_changed_may_be_called(
     assert AuditRow.objects.filter(event_type="call", outcome="ok").count() == 2
 
 
-def test_what_changed_and_waits_for_approval_is_not_sent(acme: Organization, picky: Picky) -> None:
+def test_a_call_of_a_changed_unreviewed_definition_isnt_sent(
+    acme: Organization, picky: Picky
+) -> None:
     server = served(acme, picky, "manual")
     picky.annotation = picky.declared = "Zone"
     outcome = call(acme, server)
@@ -101,7 +103,7 @@ def test_what_changed_and_waits_for_approval_is_not_sent(acme: Organization, pic
     assert picky.calls() == 1
 
 
-def test_a_server_that_declares_the_same_as_before_is_asked_once(
+def test_a_server_with_unchanged_definitions_is_called_once(
     acme: Organization, picky: Picky, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = served(acme, picky, "always")
@@ -110,9 +112,7 @@ def test_a_server_that_declares_the_same_as_before_is_asked_once(
     assert picky.calls() == 1
 
 
-def test_what_is_refused_without_end_is_sent_twice_at_most_and_read_in_its_turn(
-    acme: Organization, picky: Picky
-) -> None:
+def test_an_endlessly_refused_call_is_sent_at_most_twice(acme: Organization, picky: Picky) -> None:
     server = served(acme, picky, "always")
     picky.annotation, picky.declared = "Never", "Zone"
     assert call(acme, server).code == "upstream_error"

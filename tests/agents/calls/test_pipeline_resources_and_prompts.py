@@ -70,7 +70,7 @@ def asked(effects):
     return [line for line in lines if "/list" not in line and "discover" not in line]
 
 
-def test_a_ticked_resource_is_read_and_audited(read, tick, library, helper):
+def test_an_allowed_resource_is_read_and_recorded(read, tick, library, helper):
     tick(["lib://rules"])
     outcome = read("lib://rules")
     assert (outcome.outcome, outcome.text, outcome.own_name) == ("ok", "# Be quiet", "lib://rules")
@@ -85,7 +85,7 @@ def test_a_ticked_resource_is_read_and_audited(read, tick, library, helper):
     assert len(json.loads(row.opened)["details"]["definition_digest"]) == 64
 
 
-def test_what_is_not_ticked_never_reaches_the_server(read, get, tick, effects):
+def test_a_resource_that_isnt_allowed_never_reaches_the_server(read, get, tick, effects):
     tick(["lib://logo"], [])
     assert refused(read, "lib://rules").code == "not_ticked"
     assert refused(get, "review", {"book": "Emma"}).code == "not_ticked"
@@ -95,7 +95,7 @@ def test_what_is_not_ticked_never_reaches_the_server(read, get, tick, effects):
     assert (last_call().outcome, last_call().code) == ("refused", "unknown_prompt")
 
 
-def test_a_template_reads_what_it_means_and_nothing_else(read, tick, effects):
+def test_a_template_reads_only_matching_uris(read, tick, effects):
     tick(["lib://books/{book}"])
     assert read("lib://books/emma").text == "the text of lib://books/emma"
     details = json.loads(last_call().opened)["details"]
@@ -105,7 +105,7 @@ def test_a_template_reads_what_it_means_and_nothing_else(read, tick, effects):
     assert asked(effects) == ["resources/read lib://books/emma"]
 
 
-def test_a_path_of_several_parts_needs_a_pattern_over_it(read, tick):
+def test_a_path_with_several_segments_needs_a_pattern(read, tick):
     tick(["lib://files/{+path}"])
     assert read("lib://files/a").outcome == "ok"
     assert refused(read, "lib://files/a/b").code == "unknown_resource"
@@ -115,14 +115,14 @@ def test_a_path_of_several_parts_needs_a_pattern_over_it(read, tick):
     assert refused(read, "lib://files/docs/../x").code == "unknown_resource"
 
 
-def test_odd_uris_are_refused_and_audited(read, tick):
+def test_unusual_uris_are_refused_and_recorded(read, tick):
     tick(["*"])
     for uri in ("", "lib://\ud800", "lib://\0", "lib://books/" + "a" * 5_000, "{", "lib:" * 9_000):
         assert refused(read, uri).code == "unknown_resource"
         assert last_call().code == "unknown_resource"
 
 
-def test_a_resource_that_is_switched_off_is_not_given_back_by_a_template(acme, read, tick, library):
+def test_a_disabled_resource_cant_be_read_by_a_template(acme, read, tick, library):
     tick(["lib://books/{book}"])
     assert read("lib://books/secret").outcome == "ok"
     row = library.definitions.get(name="lib://books/secret")
@@ -130,34 +130,34 @@ def test_a_resource_that_is_switched_off_is_not_given_back_by_a_template(acme, r
     assert refused(read, "lib://books/secret").code == "resource_disabled"
 
 
-def test_a_withdrawn_approval_holds_on_the_very_next_read(acme, read, tick, library):
+def test_a_revoked_approval_applies_to_the_next_read(acme, read, tick, library):
     tick(["*"])
     assert read("lib://rules").outcome == "ok"
     reset_review(factories.build_administrator(acme), library.definitions.get(name="lib://rules"))
     assert refused(read, "lib://rules").code == "not_approved"
 
 
-def test_mode_none_blocks_resources_and_prompts_too(acme, helper, read, get, tick):
+def test_mode_none_denies_resources_and_prompts_too(acme, helper, read, get, tick):
     tick(["*"], ["*"])
     set_policy(factories.build_administrator(acme), helper, PolicySpec("none"))
     assert refused(read, "lib://rules").code == "denied_by_policy"
     assert refused(get, "plain").code == "denied_by_policy"
 
 
-def test_a_change_of_the_tools_leaves_the_ticks_alone(acme, helper, read, tick, library):
+def test_changing_the_tools_keeps_allowed_resources_and_prompts(acme, helper, read, tick, library):
     tick(["lib://rules"])
     attach_server(factories.build_administrator(acme), helper, library, denied_tools=["x"])
     assert read("lib://rules").outcome == "ok"
 
 
-def test_a_blob_is_named_with_its_size_and_comes_whole_as_json(read, tick):
+def test_a_blob_is_shown_with_its_size_and_complete_in_json(read, tick):
     tick(["*"])
     outcome = read("lib://logo")
     assert outcome.text == "[resource lib://logo image/png, 70 bytes]"
     assert outcome.result["contents"][0]["blob"].startswith("iVBOR")
 
 
-def test_a_resource_is_cleaned_and_bounded_like_a_result(read, tick, settings):
+def test_a_resource_is_cleaned_and_truncated_like_a_result(read, tick, settings):
     tick(["*"])
     assert read("lib://hidden").text == "seethis "
     settings.BONOBOT_RESULT_LIMIT = 5
@@ -166,7 +166,7 @@ def test_a_resource_is_cleaned_and_bounded_like_a_result(read, tick, settings):
     assert StoredResult.objects.get(pk=outcome.call_id).text == "# Be quiet"
 
 
-def test_a_prompt_is_filled_and_its_arguments_are_checked(get, tick, effects):
+def test_a_prompt_is_rendered_and_its_arguments_validated(get, tick, effects):
     tick(prompts=["review"])
     outcome = get("review", {"book": "Emma"})
     assert outcome.text.splitlines() == [
@@ -179,7 +179,7 @@ def test_a_prompt_is_filled_and_its_arguments_are_checked(get, tick, effects):
     assert asked(effects) == ["prompts/get review"]
 
 
-def test_completion_follows_what_may_be_read_and_is_bounded(complete, tick, effects):
+def test_completion_is_limited_to_allowed_resources_and_bounded(complete, tick, effects):
     prompt = {"type": "ref/prompt", "name": "review"}
     template = {"type": "ref/resource", "uri": "lib://books/{book}"}
     assert refused(complete, prompt, "book", "E").code == "not_ticked"
@@ -195,7 +195,7 @@ def test_completion_follows_what_may_be_read_and_is_bounded(complete, tick, effe
     assert refused(complete, wrong, "book", "E").code == "invalid_arguments"
 
 
-def test_a_completion_can_not_name_one_thing_and_mean_another(call, tick, library, effects):
+def test_a_completion_reference_cant_be_ambiguous(call, tick, library, effects):
     tick(prompts=["plain"])
     ref = {"ref": {"type": "ref/prompt", "name": "review"}, "argument": {"name": "a", "value": ""}}
     problem = refused(call, "plain", ref, method="completion/complete", server_id=library.pk)
@@ -203,7 +203,7 @@ def test_a_completion_can_not_name_one_thing_and_mean_another(call, tick, librar
     assert asked(effects) == []
 
 
-def test_servers_that_the_agent_does_not_have_are_not_found(acme, call, helper, library):
+def test_servers_that_arent_attached_arent_found(acme, call, helper, library):
     attach_server(
         factories.build_administrator(acme), factories.create_agent(acme, "other"), library
     )
@@ -216,7 +216,7 @@ def test_servers_that_the_agent_does_not_have_are_not_found(acme, call, helper, 
 # -- without an agent ----------------------------------------------------------------------------
 
 
-def test_without_an_agent_the_organizations_policy_decides(acme, read, get, library):
+def test_without_an_agent_the_organizations_policy_applies(acme, read, get, library):
     alone = {"agent_id": None}
     assert read("lib://rules", **alone).outcome == "ok"
     assert read("lib://files/a/b", **alone).outcome == "ok"
@@ -232,7 +232,7 @@ def test_without_an_agent_the_organizations_policy_decides(acme, read, get, libr
 # -- by the model --------------------------------------------------------------------------------
 
 
-def test_the_built_in_tools_are_there_only_where_a_resource_is_ticked(call, tick):
+def test_the_resource_tools_exist_only_if_a_resource_is_allowed(call, tick):
     assert refused(call, "list_resources").code == "unknown_tool"
     tick(prompts=["*"])
     assert refused(call, "read_resource").code == "unknown_tool"
@@ -244,7 +244,7 @@ def test_the_built_in_tools_are_there_only_where_a_resource_is_ticked(call, tick
     assert refused(call, "list_resources", {"other": 1}).code == "invalid_arguments"
 
 
-def test_the_model_reads_through_the_door(call, tick):
+def test_the_model_reads_resources_through_the_call_pipeline(call, tick):
     tick(["lib://rules"])
     outcome = call("read_resource", {"server": "library", "uri": "lib://rules"})
     assert outcome.text == "# Be quiet"
@@ -256,7 +256,7 @@ def test_the_model_reads_through_the_door(call, tick):
     assert (nowhere.outcome, nowhere.code) == ("error", "not_found")
 
 
-def test_a_long_resource_is_cut_once_and_read_on(call, tick, settings):
+def test_a_long_resource_is_truncated_once_and_readable(call, tick, settings):
     tick(["*"])
     settings.BONOBOT_RESULT_LIMIT = 5
     outcome = call("read_resource", {"server": "library", "uri": "lib://rules"})

@@ -23,7 +23,9 @@ def everything(acme, helper, node_server):
 
 
 @pytest.mark.npm
-def test_the_reference_server_is_read_filled_and_completed(acme, helper, everything, call):
+def test_resources_prompts_and_completions_of_the_reference_server_work(
+    acme, helper, everything, call
+):
     counts = {
         kind: everything.definitions.filter(kind=kind).count()
         for kind in ("resource", "resource_template", "prompt")

@@ -84,13 +84,13 @@ WAYS: dict[str, Callable[[Token], object]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_token_that_ends_opens_nothing_on_any_host(token, hosts, helper, way):
+def test_an_expired_token_is_refused_on_every_host(token, hosts, helper, way):
     WAYS[way](token[0])
     for host in hosts:
         assert isinstance(host.refused(agent_id=helper.pk), InvalidToken)
 
 
-def test_a_role_that_changes_is_the_role_of_the_next_call(token, hosts, helper):
+def test_a_changed_role_applies_to_the_next_call(token, hosts, helper):
     row = token[0]
     row.role = Role.AUDITOR
     Token.objects.bulk_update([row], ["role"])
@@ -101,7 +101,7 @@ def test_a_role_that_changes_is_the_role_of_the_next_call(token, hosts, helper):
     assert [host.ask(agent_id=helper.pk) for host in hosts] == ["x", "x"]
 
 
-def test_scopes_and_agents_that_change_hold_at_once(acme, token, hosts, helper):
+def test_changed_scopes_and_agents_apply_immediately(acme, token, hosts, helper):
     boss, other = factories.build_administrator(acme), factories.create_agent(acme, "other")
     update_token(boss, token[0], scopes=[TokenScope.AGENTS])
     assert {host.refused(agent_id=helper.pk).code for host in hosts} == {"insufficient_scope"}
@@ -111,7 +111,7 @@ def test_scopes_and_agents_that_change_hold_at_once(acme, token, hosts, helper):
     assert [host.ask(agent_id=helper.pk) for host in hosts] == ["x", "x"]
 
 
-def test_a_snapshot_that_is_newer_than_the_pass_renews_it(token, hosts, helper):
+def test_a_newer_snapshot_reloads_the_cached_token(token, hosts, helper):
     Token.objects.filter(pk=token[0].pk).update(role=Role.AUDITOR)
     first, second = hosts
     assert isinstance(first.refused(agent_id=helper.pk), Forbidden)
@@ -119,14 +119,16 @@ def test_a_snapshot_that_is_newer_than_the_pass_renews_it(token, hosts, helper):
     assert isinstance(second.refused(agent_id=helper.pk), Forbidden)
 
 
-def test_a_halt_and_an_agent_that_goes_hold_for_every_pass(acme, token, hosts, helper, workshop):
+def test_the_kill_switch_and_a_deleted_agent_apply_to_cached_tokens(
+    acme, token, hosts, helper, workshop
+):
     halt_organization(factories.build_administrator(acme))
     assert {host.refused(agent_id=helper.pk).code for host in hosts} == {"organization_halted"}
     helper.delete()
     assert all(isinstance(host.refused(agent_id=helper.pk), NotFound) for host in hosts)
 
 
-def test_a_warm_call_by_a_pass_asks_the_ledger_and_nobody_else(hosts, helper):
+def test_a_repeated_call_with_a_cached_token_queries_only_the_ledger(hosts, helper):
     host = hosts[0]
     host.ask(agent_id=helper.pk)
     with counted() as watched:
@@ -144,7 +146,7 @@ Token.objects.filter(pk=sys.argv[1]).update(revoked_at=timezone.now())
 """
 
 
-def test_another_process_revokes_and_the_very_next_call_is_refused(token, hosts, helper):
+def test_a_revocation_by_another_process_applies_to_the_next_call(token, hosts, helper):
     added = {
         "DJANGO_SETTINGS_MODULE": str(settings.SETTINGS_MODULE),
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),

@@ -52,7 +52,7 @@ RESULTS = st.fixed_dictionaries(
 
 
 @given(RESULTS, st.sets(st.sampled_from(sorted(set(KINDS_BY_METHOD.values())))))
-def test_whatever_a_server_answers_only_what_it_may_ask_goes_on(result, may_ask):
+def test_only_allowed_input_requests_are_accepted(result, may_ask):
     try:
         found = parse_incomplete_result(result, may_ask)
     except InvalidInputRequest:
@@ -87,7 +87,7 @@ def test_whatever_a_server_answers_only_what_it_may_ask_goes_on(result, may_ask)
         {"resultType": "task", "taskId": "1", "status": "input_required", "inputRequests": 7},
     ],
 )
-def test_what_no_call_can_go_on_with_is_refused(result):
+def test_unusable_input_requests_are_refused(result):
     with pytest.raises(InvalidInputRequest):
         parse_incomplete_result(result, MAY_ASK)
 
@@ -105,12 +105,12 @@ def test_what_no_call_can_go_on_with_is_refused(result):
         {"a": {"method": "tools/call"}},
     ],
 )
-def test_too_much_or_what_was_not_offered_is_not_asked(requests):
+def test_too_many_or_undeclared_input_requests_are_refused(requests):
     with pytest.raises(InvalidInputRequest):
         parse_input_requests(requests, MAY_ASK)
 
 
-def test_a_task_asks_only_while_it_says_that_it_needs_input():
+def test_a_task_can_request_input_only_in_its_input_required_state():
     told = {"taskId": "7", "inputRequests": {"a": ASK}, "ttlMs": 60_000.0}
     assert parse_task({**told, "status": "working"}, MAY_ASK).requests == {}
     found = parse_task({**told, "status": "input_required"}, MAY_ASK)
@@ -130,22 +130,22 @@ def test_a_task_asks_only_while_it_says_that_it_needs_input():
         (10**30, MAX_POLL_MS),
     ],
 )
-def test_a_task_is_looked_at_neither_too_often_nor_too_rarely(said, found):
+def test_the_poll_interval_of_a_task_is_bounded(said, found):
     assert parse_poll_ms(said) == found
 
 
 @given(JSON | st.fixed_dictionaries({"elicitations": JSON | st.lists(JSON)}))
-def test_of_an_error_that_wants_visits_only_visits_are_asked(data):
+def test_an_error_that_requires_urls_requests_only_urls(data):
     assert all(one["params"]["mode"] == "url" for one in parse_url_elicitations(data).values())
 
 
-def test_the_visits_that_an_error_wants_are_asked_in_their_order():
+def test_the_urls_of_an_error_are_requested_in_order():
     visit = {"mode": "url", "url": "https://example.com/", "message": "Go there."}
     found = parse_url_elicitations({"elicitations": [visit, {"mode": "form"}, "x", visit]})
     assert found == {key: {"method": "elicitation/create", "params": visit} for key in ("0", "3")}
 
 
 @given(JSON, st.integers(0, 60))
-def test_weighing_ends_soon_beyond_what_is_enough(value, enough):
+def test_size_estimation_stops_after_its_limit(value, enough):
     whole, found = estimate_size(value, 10**9), estimate_size(value, enough)
     assert found == whole if whole <= enough else enough < found <= whole

@@ -29,7 +29,7 @@ LIMITS = st.lists(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_root_pays_of_its_agents_budgets_and_of_its_own_session(acme, helper):
+def test_the_root_session_spends_its_agents_and_its_own_budgets(acme, helper):
     boss = factories.build_administrator(acme)
     set_budgets(boss, acme, [BudgetLine("calls", "day", 9)])
     lines = [BudgetLine("calls", "total", 5), BudgetLine("tokens", "day", 7, each_session=True)]
@@ -43,7 +43,7 @@ def test_the_root_pays_of_its_agents_budgets_and_of_its_own_session(acme, helper
 
 
 @given(LIMITS, LIMITS)
-def test_every_limit_holds_and_none_twice(own, of_root):
+def test_every_limit_applies_once(own, of_root):
     found = merge_limits(own, of_root)
     assert set(found) == {*own, *of_root}
     assert len(found) == len(set(found))

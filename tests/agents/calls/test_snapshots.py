@@ -57,7 +57,7 @@ def _tool(name: str, ruling: EffectivePolicy) -> SnapshotTool:
 
 
 @given(POLICIES, POLICIES, st.lists(ARGUMENTS, min_size=2, max_size=6))
-def test_what_was_decided_before_is_decided_again(
+def test_a_cached_decision_equals_a_new_one(
     policy: Policy, organization: Policy, calls: list[dict[str, Any]]
 ) -> None:
     ruling = EffectivePolicy(policy, organization, scopes={SERVER: AgentServerScope()})

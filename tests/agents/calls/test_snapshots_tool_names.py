@@ -12,7 +12,7 @@ __all__ = ["acme", "effects", "helper", "workshop"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_who_comes_second_takes_the_names_of_the_first(acme, helper, workshop, monkeypatch):
+def test_a_second_process_uses_the_names_of_the_first(acme, helper, workshop, monkeypatch):
     rows = list(workshop.definitions.filter(kind="tool"))
     ToolName.objects.all().delete()
     firsts, stored = [], snapshots._load_tool_names
@@ -30,7 +30,7 @@ def test_who_comes_second_takes_the_names_of_the_first(acme, helper, workshop, m
     assert ToolName.objects.count() == len(rows)
 
 
-def test_a_name_that_is_taken_is_given_to_nobody_else(acme, helper, workshop):
+def test_a_stored_name_isnt_given_to_another_tool(acme, helper, workshop):
     other = factories.create_agent(acme, "other")
     rows = list(workshop.definitions.filter(kind="tool"))
     mine, theirs = (create_tool_names(agent, [workshop], rows) for agent in (helper, other))

@@ -17,7 +17,7 @@ def actions() -> set[str]:
     return set(AuditRow.objects.values_list("action", flat=True))
 
 
-def test_a_yes_for_a_session_is_listed_and_taken_back(bonobot, acme):
+def test_a_session_approval_is_listed_and_revoked(bonobot, acme):
     agent = factories.create_agent(acme)
     session = factories.create_answered_session(agent)
     grant = session.grants.create(
@@ -30,7 +30,7 @@ def test_a_yes_for_a_session_is_listed_and_taken_back(bonobot, acme):
     assert "session_grant_revoked" in actions()
 
 
-def test_what_is_held_is_told_and_let_go(bonobot, acme):
+def test_flow_labels_are_shown_and_cleared(bonobot, acme):
     agent = factories.create_agent(acme)
     assert bonobot("agents", "flow-labels", agent.slug, "--json").json == {
         "name": agent.slug,
@@ -59,7 +59,7 @@ def test_labels_of_stored_data_are_shown_and_cleared(bonobot, acme):
     assert "store_labels_cleared" in actions()
 
 
-def test_a_program_is_put_on_the_list_and_taken_off(bonobot, acme):
+def test_a_launcher_is_added_and_removed(bonobot, acme):
     assert bonobot("mcp", "add-launcher", "deno", "--note", "ours").status == 0
     assert {"command": "deno", "note": "ours", "from": "added"} in bonobot(
         "mcp", "launchers", "--json"
@@ -71,7 +71,7 @@ def test_a_program_is_put_on_the_list_and_taken_off(bonobot, acme):
     assert bonobot("mcp", "remove-launcher", "npx", "--json").error["code"] == "not_found"
 
 
-def test_an_organization_is_made_and_its_audit_begins_with_that(bonobot, acme):
+def test_an_organization_is_created_and_its_audit_log_begins_with_that(bonobot, acme):
     made = bonobot("org", "add", "second", "--name", "Second Ltd", "--json").json
     second = Organization.objects.get(slug="second")
     assert (made["slug"], second.name) == ("second", "Second Ltd")
@@ -103,7 +103,7 @@ def test_a_stdio_preset_is_enabled_and_disabled_for_an_organization(bonobot, acm
     assert (refused.status, refused.error["code"]) == (1, "preset_always_enabled")
 
 
-def test_a_preset_of_the_catalogue_stays_and_ones_own_goes(bonobot, acme):
+def test_a_catalog_preset_is_kept_and_an_own_one_deleted(bonobot, acme):
     load_presets()
     refused = bonobot("mcp", "remove-preset", "time", "--json")
     assert (refused.status, refused.error["code"]) == (1, "platform_preset")

@@ -44,7 +44,7 @@ def test_status_shows_state_latency_and_the_last_error(bonobot, workshop):
     assert "never" in told
 
 
-def test_status_of_some_servers_or_of_an_agents(bonobot, workshop, acme):
+def test_status_can_be_limited_to_servers_or_an_agent(bonobot, workshop, acme):
     agent = factories.create_agent(acme)
     factories.approve_server(acme, factories.create_stdio_server(acme), agent)
     assert [one["name"] for one in bonobot("mcp", "status", "workshop", "--json").json] == [
@@ -54,7 +54,7 @@ def test_status_of_some_servers_or_of_an_agents(bonobot, workshop, acme):
     assert [one["name"] for one in of_agent] == ["time"]
 
 
-def test_watching_shows_what_changed_until_it_is_ended(bonobot, workshop, monkeypatch):
+def test_watch_shows_changes_until_it_is_interrupted(bonobot, workshop, monkeypatch):
     pauses = []
 
     def pause(seconds):
@@ -72,7 +72,7 @@ def test_watching_shows_what_changed_until_it_is_ended(bonobot, workshop, monkey
     assert "workshop" in bonobot("mcp", "status", "--watch").out
 
 
-def test_disconnecting_and_connecting_hold_on_the_next_call(bonobot, workshop):
+def test_disconnecting_and_connecting_apply_to_the_next_call(bonobot, workshop):
     call = ("mcp", "test-tool", "workshop", "echo", '{"text": "x"}', "--json")
     assert bonobot("mcp", "disconnect", "workshop", "--json").json["status"] == "disabled"
     assert bonobot(*call).error["code"] == "server_disabled"
@@ -81,13 +81,13 @@ def test_disconnecting_and_connecting_hold_on_the_next_call(bonobot, workshop):
     assert bonobot(*call).json["text"] == "x"
 
 
-def test_connecting_what_is_away_fails_with_its_code(bonobot):
+def test_connecting_an_unavailable_server_fails_with_its_code(bonobot):
     bonobot("mcp", "add", "away", "--url", "http://127.0.0.1:9/mcp", "--allow-private")
     ran = bonobot("mcp", "connect", "away", "--json")
     assert (ran.status, ran.json["discovery"]["code"]) == (1, "server_unreachable")
 
 
-def test_for_one_agent_the_binding_is_switched_and_its_lists_are_kept(bonobot, workshop, acme):
+def test_for_one_agent_the_attachment_is_disabled_and_its_tools_kept(bonobot, workshop, acme):
     agent = factories.create_agent(acme)
     ran = bonobot("mcp", "disconnect", "workshop", "--agent", agent.slug, "--json")
     assert (ran.status, ran.error["code"]) == (1, "not_bound")
@@ -106,7 +106,7 @@ def test_for_one_agent_the_binding_is_switched_and_its_lists_are_kept(bonobot, w
     assert workshop.enabled
 
 
-def test_tools_are_listed_and_switched_by_name_or_glob(bonobot, workshop):
+def test_tools_are_listed_enabled_and_disabled_by_name_or_pattern(bonobot, workshop):
     tools = bonobot("mcp", "tools", "workshop", "--json").json
     assert {"name": "echo", "state": "approved", "enabled": True}.items() <= next(
         tool for tool in tools if tool["name"] == "echo"
@@ -120,7 +120,7 @@ def test_tools_are_listed_and_switched_by_name_or_glob(bonobot, workshop):
     assert (ran.status, ran.error["code"]) == (1, "unknown_tool")
 
 
-def test_an_agent_gets_the_chosen_tools_and_one_at_least(bonobot, workshop, acme):
+def test_an_agent_gets_the_selected_tools_and_at_least_one(bonobot, workshop, acme):
     agent = factories.create_agent(acme)
     give = ("mcp", "connect", "workshop", "--agent", agent.slug)
     assert bonobot(*give, "--tools", "e*", "--without", "environment").status == 0

@@ -31,13 +31,13 @@ def test_agents_are_listed_with_their_slug(bonobot, time_server):
     assert shown["policy"]["mode"] == "none"
 
 
-def test_an_agent_is_made_and_its_policy_blocks_everything(bonobot, agent):
+def test_an_agent_is_created_with_a_policy_that_denies_everything(bonobot, agent):
     assert bonobot("agents", "add", "Second Helper", "--json").json["slug"] == "second-helper"
     ran = bonobot("agents", "add", "Second Helper", "--json")
     assert (ran.status, ran.error["code"]) == (1, "name_taken")
 
 
-def test_a_run_waits_for_the_answer_and_tells_its_calls(bonobot, time_server):
+def test_a_run_waits_for_the_answer_and_lists_its_calls(bonobot, time_server):
     bonobot("agents", "policy", "helper", "--mode", "allowlist", "--allow", "mcp_time_*")
     ran = bonobot("agents", "run", "helper", "What time is it in Asia/Tokyo?", "--json")
     assert (ran.status, ran.json["status"]) == (0, "done")
@@ -55,12 +55,12 @@ def test_a_run_for_people_shows_calls_and_answer(bonobot, time_server):
 @pytest.mark.parametrize(
     ("slug", "text", "code"), [("nobody", "hello", "not_found"), ("helper", "  ", "invalid")]
 )
-def test_a_run_that_can_not_begin_fails(bonobot, agent, slug, text, code):
+def test_a_run_that_cant_start_fails(bonobot, agent, slug, text, code):
     ran = bonobot("agents", "run", slug, text, "--json")
     assert (ran.status, ran.error["code"]) == (1, code)
 
 
-def test_the_policy_shows_what_it_lets_through(bonobot, time_server):
+def test_the_policy_shows_the_allowed_tools(bonobot, time_server):
     ran = bonobot(
         "agents",
         "policy",
@@ -76,18 +76,18 @@ def test_the_policy_shows_what_it_lets_through(bonobot, time_server):
     assert {"mcp_time_get_current_time", "read_result"} <= {t["name"] for t in ran.json["tools"]}
 
 
-def test_a_rule_that_names_no_server_is_refused_by_its_place(bonobot, time_server):
+def test_a_rule_without_a_server_is_refused_with_its_position(bonobot, time_server):
     ran = bonobot("agents", "policy", "helper", "--allow", "mcp_nothing_*", "--json")
     assert (ran.status, ran.error["field"]) == (1, "allow[0]")
 
 
-def test_explaining_names_the_first_stage_that_refuses(bonobot, time_server):
+def test_explain_names_the_first_denying_stage(bonobot, time_server):
     told = bonobot("agents", "explain", "helper", "mcp_time_convert_time", "--json").json
     assert (told["allowed"], told["code"]) == (False, "denied_by_policy")
     assert [one["stage"] for one in told["stages"] if not one["allows"]] == [told["first"]]
 
 
-def test_a_token_is_printed_once_and_opens_the_door(bonobot, agent):
+def test_a_token_is_printed_once_and_authenticates(bonobot, agent):
     made = bonobot(
         "tokens", "create", "ci", "--role", "operator", "--agent", "helper", "--json"
     ).json
@@ -99,7 +99,7 @@ def test_a_token_is_printed_once_and_opens_the_door(bonobot, agent):
     assert not Token.objects.usable().exists()
 
 
-def test_a_token_is_changed_and_widened_only_where_that_is_said(bonobot, agent):
+def test_a_token_is_updated_and_extended_only_explicitly(bonobot, agent):
     made = bonobot(
         *("tokens", "create", "ide", "--role", "member", "--agent", "helper", "--expires", "90d"),
         *("--scope", "mcp:tools", "--scope", "mcp:agents", "--network", "10.0.0.0/8", "--json"),
@@ -124,18 +124,18 @@ def test_a_token_is_changed_and_widened_only_where_that_is_said(bonobot, agent):
 
 
 @pytest.mark.parametrize("time", ["2020-01-01", "0d", "soon"])
-def test_a_token_does_not_end_in_the_past(bonobot, agent, time):
+def test_a_token_cant_expire_in_the_past(bonobot, agent, time):
     ran = bonobot("tokens", "create", "ide", "--role", "member", "--expires", time, "--json")
     assert (ran.status, ran.error["field"]) == (1, "--expires")
 
 
-def test_the_audit_lists_newest_first_and_verifies(bonobot, time_server):
+def test_the_audit_log_is_listed_newest_first_and_verifies(bonobot, time_server):
     rows = bonobot("audit", "list", "--json").json
     assert [row["seq"] for row in rows] == sorted((row["seq"] for row in rows), reverse=True)
     assert bonobot("audit", "verify", "--json").json["ok"] is True
 
 
-def test_a_tampered_audit_fails_to_verify(bonobot, agent, acme):
+def test_a_tampered_audit_log_fails_verification(bonobot, agent, acme):
     from django.db import connection
 
     row = AuditRow.objects.order_by("seq").first()
@@ -148,7 +148,7 @@ def test_a_tampered_audit_fails_to_verify(bonobot, agent, acme):
     assert (ran.status, ran.json["ok"]) == (1, False)
 
 
-def test_with_several_organizations_one_must_be_named(bonobot, agent):
+def test_with_several_organizations_one_must_be_specified(bonobot, agent):
     factories.create_organization("other")
     ran = bonobot("agents", "list", "--json")
     assert (ran.status, ran.error["field"]) == (1, "--org")
@@ -156,7 +156,7 @@ def test_with_several_organizations_one_must_be_named(bonobot, agent):
     assert bonobot("agents", "list", "--org", "nowhere", "--json").error["code"] == "not_found"
 
 
-def test_the_organizations_policy_is_shown_and_changed(bonobot, acme):
+def test_the_organizations_policy_is_shown_and_updated(bonobot, acme):
     rule = '{"tool": "read_result", "when": {"required": ["id"]}}'
     ran = bonobot("agents", "policy", "--organization", "--ask", rule, "--deny", "mcp_*", "--json")
     said = {"tool": "read_result", "when": {"required": ["id"]}}
@@ -167,7 +167,7 @@ def test_the_organizations_policy_is_shown_and_changed(bonobot, acme):
     assert wrong.error["code"] == "invalid"
 
 
-def test_an_agent_is_switched_off_and_on(bonobot, acme):
+def test_an_agent_is_disabled_and_enabled(bonobot, acme):
     agent = factories.create_agent(acme)
     session = start_session(factories.build_administrator(acme), agent, "hello")
     ran = bonobot("agents", "disable", agent.slug, "--json")
@@ -178,7 +178,7 @@ def test_an_agent_is_switched_off_and_on(bonobot, acme):
     assert bonobot("agents", "enable", agent.slug, "--json").json["enabled"] is True
 
 
-def test_an_agents_bounds_are_shown_and_changed(bonobot, acme):
+def test_the_limits_of_an_agent_are_shown_and_updated(bonobot, acme):
     agent = factories.create_agent(acme, "helper")
     changed = bonobot("agents", "set", "helper", "--tool-search-above", "7", "--json")
     assert (changed.status, changed.json["tool_search_above"]) == (0, 7)

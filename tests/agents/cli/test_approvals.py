@@ -27,7 +27,9 @@ def agent(acme: Organization) -> Agent:
     return made
 
 
-def test_what_waits_is_listed_shown_and_answered(bonobot: Bonobot, acme: Organization) -> None:
+def test_pending_approvals_are_listed_shown_and_answered(
+    bonobot: Bonobot, acme: Organization
+) -> None:
     helper = factories.create_agent(acme)
     session, first = factories.create_waiting_session(helper)
     second = factories.create_approval(helper, arguments={"text": "\u202e<b>"})
@@ -43,7 +45,7 @@ def test_what_waits_is_listed_shown_and_answered(bonobot: Bonobot, acme: Organiz
     assert "No pending approvals." in bonobot("approvals", "list").out
 
 
-def test_a_run_that_must_wait_says_how_to_answer(bonobot: Bonobot, agent: Agent) -> None:
+def test_a_waiting_run_prints_how_to_answer(bonobot: Bonobot, agent: Agent) -> None:
     ran = bonobot("agents", "run", "helper", ASK, "--json")
     approval = Approval.objects.get()
     assert (ran.status, ran.json["status"]) == (1, "waiting")
@@ -76,7 +78,7 @@ def test_a_terminal_answers_for_an_agent_that_was_asked(
     assert (ran.status, Approval.objects.get().state) == (0, Approval.State.APPROVED)
 
 
-def test_a_run_that_waits_goes_on_after_the_answer(
+def test_a_waiting_run_continues_after_the_answer(
     bonobot: Bonobot, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def somebody(seconds: float) -> None:
@@ -96,7 +98,7 @@ def test_a_run_that_waits_goes_on_after_the_answer(
         (["for"], Approval.State.APPROVED, 1),
     ],
 )
-def test_on_a_terminal_the_person_there_is_asked(
+def test_a_terminal_asks_for_the_approval(
     bonobot: Bonobot, agent: Agent, monkeypatch: pytest.MonkeyPatch, said, state, grants
 ) -> None:
     monkeypatch.setattr(CommandContext, "can_ask", True)

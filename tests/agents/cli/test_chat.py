@@ -54,7 +54,7 @@ def piped(bonobot, agent, monkeypatch):
     return say
 
 
-def test_a_chat_from_a_pipe_has_a_message_a_line_and_commands(time_server, piped, tmp_path):
+def test_a_chat_from_a_pipe_has_one_message_per_line_and_commands(time_server, piped, tmp_path):
     notes = tmp_path / "notes.txt"
     notes.write_text("At noon.")
     talk = tmp_path / "talk.md"
@@ -88,7 +88,7 @@ def test_a_chat_from_a_pipe_has_a_message_a_line_and_commands(time_server, piped
     assert "> What time is it in Asia/Tokyo?" not in written
 
 
-def test_a_chat_goes_on_with_a_session_and_tells_programs_what_came_of_it(piped, agent):
+def test_a_chat_continues_a_session_and_prints_json_results(piped, agent):
     session = factories.create_answered_session(agent)
     ran = piped("hello", "", "/retry", options=("--session", str(session.pk), "--json"))
     told = [json.loads(line) for line in ran.out.splitlines()]
@@ -96,7 +96,7 @@ def test_a_chat_goes_on_with_a_session_and_tells_programs_what_came_of_it(piped,
     assert session.steps.filter(kind="message").count() == 3
 
 
-def test_problems_are_told_and_the_chat_goes_on(piped, tmp_path):
+def test_problems_are_printed_and_the_chat_continues(piped, tmp_path):
     (tmp_path / "long").write_bytes(b"x" * (MAX_TEXT_BYTES + 1))
     ran = piped(
         "/retry", "/edit", "/attach nothing", f"/attach {tmp_path / 'long'}", "hello", "/show"
@@ -107,9 +107,7 @@ def test_problems_are_told_and_the_chat_goes_on(piped, tmp_path):
     assert "No calls yet." in ran.err
 
 
-def test_ctrl_c_while_a_message_is_sent_cancels_its_turn_and_not_the_chat(
-    time_server, piped, monkeypatch
-):
+def test_ctrl_c_while_sending_cancels_the_turn_and_not_the_chat(time_server, piped, monkeypatch):
     def interrupted(*arguments, **options):
         session = sessions.start_session(*arguments, **options)
         signal.raise_signal(signal.SIGINT)
@@ -123,13 +121,13 @@ def test_ctrl_c_while_a_message_is_sent_cancels_its_turn_and_not_the_chat(
     assert session.status == "done"
 
 
-def test_a_session_of_another_agent_is_not_gone_on_with(bonobot, agent, acme):
+def test_a_session_of_another_agent_is_refused(bonobot, agent, acme):
     session = factories.create_answered_session(factories.create_agent(acme, "other"))
     ran = bonobot("agents", "chat", "helper", "--session", str(session.pk), "--json")
     assert (ran.status, ran.error["field"]) == (1, "--session")
 
 
-def test_a_message_is_retried_and_the_session_written_down(bonobot, agent, tmp_path):
+def test_a_message_is_retried_and_the_session_exported(bonobot, agent, tmp_path):
     session = factories.create_answered_session(agent)
     ran = bonobot("agents", "retry", str(session.pk), "--message", "1", "--text", "Hi", "--json")
     assert (ran.status, ran.json["status"]) == (0, "done")
@@ -150,7 +148,7 @@ def drawn(thing, width=80):
     return out.file.getvalue()
 
 
-def test_a_call_is_shown_short_or_whole():
+def test_a_call_is_shown_short_or_complete():
     text = json.dumps({"lines": list(range(40))})
     data = {"seq": 7, "state": "done", "name": "mcp_x", "arguments": {"a": 1}, "text": text}
     short, whole = drawn(render_call(data)), drawn(render_call(data, full=True))
@@ -160,7 +158,7 @@ def test_a_call_is_shown_short_or_whole():
     assert "#7" in short
 
 
-def test_strangers_texts_show_what_they_hide():
+def test_hidden_characters_of_servers_are_shown():
     assert "click (https://evil.example/x)" in drawn(
         render_model_text("[click](https://evil.example/x)", formatted=True)
     )

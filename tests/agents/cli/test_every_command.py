@@ -45,12 +45,12 @@ def parser_of(group: str) -> ArgumentParser:
     return GROUPS[group].create_parser("bonobot", group)
 
 
-def test_the_groups_are_found() -> None:
+def test_all_command_groups_are_found() -> None:
     assert {"mcp", "agents", "tools", "tokens", "audit"} <= GROUPS.keys()
 
 
 @pytest.mark.parametrize(("group", "verb"), VERBS)
-def test_a_verb_says_what_it_does_and_shows_how(group: str, verb: CommandVerb) -> None:
+def test_a_verb_has_help_and_examples(group: str, verb: CommandVerb) -> None:
     assert verb.help[0].isupper()
     assert ". " not in verb.help or verb.help.endswith("."), "several sentences"
     assert verb.examples, "an example shows more than a synopsis"
@@ -72,7 +72,7 @@ def test_bad_usage_of_a_verb_exits_with_2(
 
 
 @pytest.mark.parametrize(("group", "verb"), VERBS)
-def test_a_verb_takes_json(
+def test_a_verb_accepts_json(
     group: str, verb: CommandVerb, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parser = parser_of(group)
@@ -136,12 +136,12 @@ def _receivers_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bonobot.notifications.webhooks.send_requests", send_all)
 
 
-def test_every_verb_has_a_call_and_every_call_a_verb() -> None:
+def test_every_verb_is_covered() -> None:
     assert {f"{name} {verb.name}" for name, c in GROUPS.items() for verb in c.verbs} == set(CALLS)
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_verbs_refuse_what_is_not_there(
+def test_verbs_refuse_unknown_objects(
     group: str, known: Mapping[str, str], bonobot: Bonobot
 ) -> None:
     for name, call in _calls_of(group):
@@ -157,9 +157,7 @@ def test_verbs_refuse_what_is_not_there(
 
 
 @pytest.mark.parametrize("group", [*(name for name in GROUPS if name not in LAST), *LAST])
-def test_verbs_answer_programs_and_people(
-    group: str, known: Mapping[str, str], bonobot: Bonobot
-) -> None:
+def test_verbs_print_json_and_text(group: str, known: Mapping[str, str], bonobot: Bonobot) -> None:
     for name, call in _calls_of(group):
         run = partial(_run, bonobot, group, name, call, known)
         # What is told as “3 s ago” is the same in two runs of one moment.

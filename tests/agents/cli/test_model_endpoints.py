@@ -6,7 +6,7 @@ from bonobot.core.text.masking import MASK
 ADD = ("models", "add", "Claude", "--kind", "anthropic", "--model", "claude-opus-5", "--json")
 
 
-def test_one_is_added_with_a_key_of_the_environment(bonobot, monkeypatch):
+def test_an_endpoint_is_created_with_a_key_from_the_environment(bonobot, monkeypatch):
     monkeypatch.setenv("CLAUDE_KEY", "geheim")
     ran = bonobot(*ADD, "--key", "${CLAUDE_KEY}", "--image-input", "--thinking", "high")
     assert ran.status == 0
@@ -17,7 +17,7 @@ def test_one_is_added_with_a_key_of_the_environment(bonobot, monkeypatch):
     assert "geheim" not in ran.out + bonobot("models", "list").out
 
 
-def test_what_is_not_said_stays(bonobot):
+def test_omitted_options_are_kept(bonobot):
     bonobot(*ADD, "--key", "geheim", "--retries", "5")
     bonobot("models", "add", "Local", "--kind", "offline")
     ran = bonobot("models", "set", "claude", "--fallback", "local", "--json")
@@ -27,7 +27,7 @@ def test_what_is_not_said_stays(bonobot):
     assert ModelEndpoint.objects.get(slug="claude").api_key.open() == "geheim"
 
 
-def test_bounds_of_answers_and_requests_are_said_and_kept(bonobot):
+def test_limits_of_answers_and_requests_are_stored(bonobot):
     ran = bonobot(*ADD, "--max-output-tokens", "500", "--context-window", "32000")
     assert (ran.json["max_tokens"], ran.json["context_window"]) == (500, 32_000)
     bonobot("models", "set", "claude", "--thinking", "low")
@@ -35,14 +35,14 @@ def test_bounds_of_answers_and_requests_are_said_and_kept(bonobot):
     assert (row.max_tokens, row.context_window) == (500, 32_000)
 
 
-def test_what_cannot_be_is_refused_with_its_field(bonobot):
+def test_invalid_values_are_refused_with_their_field(bonobot):
     ran = bonobot("models", "add", "Far", "--kind", "bedrock", "--model", "m", "--json")
     assert (ran.status, ran.error["field"]) == (1, "region")
     ran = bonobot("models", "set", "nobody", "--json")
     assert (ran.status, ran.error["code"]) == (1, "not_found")
 
 
-def test_one_that_nothing_uses_is_removed(bonobot):
+def test_an_unused_endpoint_is_deleted(bonobot):
     bonobot(*ADD)
     assert bonobot("models", "remove", "claude", "--json").json["slug"] == "claude"
     assert not ModelEndpoint.objects.exists()

@@ -5,7 +5,7 @@ from bonobot.accounts.models import Organization
 from tests import factories
 
 
-def test_halting_asks_first_and_says_what_it_would_stop(bonobot, acme):
+def test_the_kill_switch_asks_first_and_lists_what_it_would_stop(bonobot, acme):
     start_session(factories.build_administrator(acme), factories.create_agent(acme), "hello")
     ran = bonobot("org", "halt", "--json")
     assert (ran.status, ran.error["code"]) == (1, "not_confirmed")
@@ -13,7 +13,7 @@ def test_halting_asks_first_and_says_what_it_would_stop(bonobot, acme):
     assert Organization.objects.get().halted_at is None
 
 
-def test_halt_show_resume(bonobot, acme):
+def test_halt_show_and_resume_print_the_state(bonobot, acme):
     halted = bonobot("org", "halt", "--yes", "--reason", "drill", "--json")
     assert halted.status == 0
     assert halted.json["halted_at"]
@@ -26,7 +26,7 @@ def test_halt_show_resume(bonobot, acme):
     assert "halted" not in shown
 
 
-def test_the_rate_is_set_and_given_back_to_the_settings(bonobot, acme):
+def test_the_rate_limit_is_set_and_reset_to_the_default(bonobot, acme):
     assert bonobot("org", "set", "--calls-per-minute", "600", "--json").json[
         "calls_per_minute"
     ] == (600)
@@ -36,7 +36,7 @@ def test_the_rate_is_set_and_given_back_to_the_settings(bonobot, acme):
     assert bonobot("org", "set", "--json").error["code"] == "invalid"
 
 
-def test_numbers_beyond_what_the_columns_hold_are_refused(bonobot, acme):
+def test_numbers_that_are_too_large_are_refused(bonobot, acme):
     for wrong in (("--calls-per-minute", "-1"), ("--approval-hours", "9999")):
         ran = bonobot("org", "set", "=".join(wrong), "--json")
         assert (ran.status, ran.error["code"]) == (1, "invalid")

@@ -17,7 +17,7 @@ def agent(acme):
     return factories.create_agent(acme, "helper")
 
 
-def test_a_replay_counts_what_flips(bonobot, agent):
+def test_a_simulation_counts_changed_decisions(bonobot, agent):
     history(agent, 3)
     ran = bonobot("audit", "simulate", "--agent", "helper", "--mode", "none", "--json")
     assert (ran.status, ran.json["flipped"], ran.json["complete"]) == (0, 3, True)
@@ -28,7 +28,7 @@ def test_a_replay_counts_what_flips(bonobot, agent):
     assert "newest" in ran.out
 
 
-def test_a_policy_comes_from_a_file(bonobot, agent, tmp_path):
+def test_a_policy_is_read_from_a_file(bonobot, agent, tmp_path):
     when = {"properties": {"amount": {"minimum": 1000}}}
     file = tmp_path / "policy.json"
     file.write_text(json.dumps({"mode": "all", "ask": [{"tool": "read_result", "when": when}]}))
@@ -40,7 +40,7 @@ def test_a_policy_comes_from_a_file(bonobot, agent, tmp_path):
     assert bonobot("audit", "simulate", "--agent", "helper", "--policy", "/nowhere").status == 1
 
 
-def test_a_draft_is_run_in_the_shadow_then_enforced(bonobot, agent):
+def test_a_draft_runs_in_shadow_mode_and_is_enforced(bonobot, agent):
     ran = bonobot("agents", "policy", "helper", "--shadow", "--deny", "read_result", "--json")
     assert (ran.json["deny"], ran.json["draft"]["deny"]) == ([], ["read_result"])
     assert "Draft in shadow mode since" in bonobot("agents", "policy", "helper").out
@@ -67,12 +67,12 @@ def test_a_draft_is_discarded(bonobot, agent):
         (("agents", "policy", "helper", "--enforce"), "no_draft"),
     ],
 )
-def test_what_can_not_be_done_says_why(bonobot, agent, arguments, code):
+def test_impossible_actions_are_explained(bonobot, agent, arguments, code):
     ran = bonobot(*arguments, "--json")
     assert (ran.status, ran.error["code"]) == (1, code)
 
 
-def test_the_organizations_draft_is_run_in_the_shadow_then_enforced(bonobot, agent, acme):
+def test_the_organizations_draft_runs_in_shadow_mode_and_is_enforced(bonobot, agent, acme):
     history(agent, 2)
     ran = bonobot("audit", "simulate", "--organization", "--deny", "read_result", "--json")
     assert ran.json["flipped"] == 2

@@ -33,7 +33,7 @@ def test_resources_and_prompts_are_listed(bonobot):
     assert plain["arguments"] == []
 
 
-def test_a_resource_is_read_and_a_prompt_filled(bonobot):
+def test_a_resource_is_read_and_a_prompt_rendered(bonobot):
     assert "# Be quiet" in bonobot("mcp", "read", "library", "lib://rules").out
     ran = bonobot("mcp", "prompt", "library", "review", "book=Emma", "tone=kindly", "--json")
     assert ran.json["result"]["messages"][0]["content"]["text"] == "Review Emma (kindly)"
@@ -41,7 +41,7 @@ def test_a_resource_is_read_and_a_prompt_filled(bonobot):
     assert (wrong.status, wrong.error["field"]) == (1, "K=V")
 
 
-def test_an_agent_reads_what_is_ticked_for_it(bonobot, acme):
+def test_an_agent_reads_its_allowed_resources(bonobot, acme):
     agent = factories.create_agent(acme)
     as_agent = ("--agent", agent.slug, "--json")
     assert bonobot("mcp", "read", "library", "lib://rules", *as_agent).error["code"] == "not_bound"
@@ -57,12 +57,12 @@ def test_an_agent_reads_what_is_ticked_for_it(bonobot, acme):
     assert agent.bindings.get().allowed_resources == ["lib://r*"]
 
 
-def test_ticks_are_chosen_for_an_agent(bonobot):
+def test_resources_and_prompts_are_selected_for_an_agent(bonobot):
     ran = bonobot("mcp", "connect", "library", "--resource", "*", "--json")
     assert (ran.status, ran.error["field"]) == (1, "--resource")
 
 
-def test_the_audit_says_which_program_called(bonobot):
+def test_the_audit_log_has_the_name_of_the_client(bonobot):
     bonobot("mcp", "read", "library", "lib://rules")
     row = AuditRow.objects.get(action="resource_read")
     assert json.loads(row.opened)["details"]["client"].startswith("bonobot-cli/")

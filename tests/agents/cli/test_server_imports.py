@@ -47,7 +47,7 @@ def test_servers_are_added_discovered_and_approved_in_one_step(bonobot, write):
     assert not Server.objects.get(name="two").definitions.awaiting_review().exists()
 
 
-def test_a_dry_run_shows_everything_and_changes_nothing(bonobot, write):
+def test_a_dry_run_shows_the_plan_and_changes_nothing(bonobot, write):
     ran = bonobot("mcp", "import", write({"one": WORKING}), "--dry-run")
     assert (ran.status, Server.objects.count()) == (0, 0)
     assert "one" in ran.out
@@ -57,7 +57,7 @@ def test_a_dry_run_shows_everything_and_changes_nothing(bonobot, write):
 MIXED = {"good": WORKING, "bad": {"url": "ftp://x.example"}, "half": {"url": "${NOWHERE_SET}"}}
 
 
-def test_the_sound_ones_wait_for_a_word_when_others_are_refused(bonobot, write):
+def test_valid_servers_need_confirmation_if_others_are_refused(bonobot, write):
     file = write({"mcpServers": MIXED})
     ran = bonobot("mcp", "import", file, "--json")
     assert (ran.status, ran.json["applied"], Server.objects.count()) == (1, False, 0)
@@ -70,7 +70,7 @@ def test_the_sound_ones_wait_for_a_word_when_others_are_refused(bonobot, write):
     assert told["half"]["line"] > told["bad"]["line"] > 1
 
 
-def test_refused_rows_name_line_field_and_reason_for_people(bonobot, write):
+def test_refused_entries_are_printed_with_line_field_and_reason(bonobot, write):
     ran = bonobot("mcp", "import", write({"mcpServers": MIXED}))
     assert "line 10 bad url: bad_url" in ran.out
     assert "--set NAME=VALUE" in ran.out
@@ -78,14 +78,14 @@ def test_refused_rows_name_line_field_and_reason_for_people(bonobot, write):
 
 
 @pytest.mark.parametrize("answer", [True, False])
-def test_on_a_terminal_it_asks(bonobot, write, monkeypatch, answer):
+def test_a_terminal_asks_for_confirmation(bonobot, write, monkeypatch, answer):
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(CommandContext, "confirm", lambda cli, question: answer)
     bonobot("mcp", "import", write({"one": WORKING}))
     assert Server.objects.exists() is answer
 
 
-def test_variables_come_from_the_caller_and_from_set_and_are_sealed(bonobot, write, monkeypatch):
+def test_variables_come_from_the_environment_and_set_and_are_encrypted(bonobot, write, monkeypatch):
     monkeypatch.setenv("IMPORT_KEY", "s3cret")
     monkeypatch.delenv("IMPORT_MODE", raising=False)
     env = {"KEY": "${IMPORT_KEY}", "MODE": "${IMPORT_MODE:-quiet}", "TEAM": "${TEAM}"}
@@ -98,7 +98,7 @@ def test_variables_come_from_the_caller_and_from_set_and_are_sealed(bonobot, wri
 
 
 @pytest.mark.parametrize("name", ["BONOBOT_VAR", "DATABASE_URL", "REDIS_URL"])
-def test_bonobots_own_variables_are_never_handed_on(bonobot, write, monkeypatch, name):
+def test_variables_of_bonobot_are_never_used(bonobot, write, monkeypatch, name):
     monkeypatch.setenv(name, "kept to ourselves")
     file = write({"one": {**WORKING, "env": {"KEY": f"${{{name}}}"}}})
     ran = bonobot("mcp", "import", file, "--yes", "--json")
@@ -106,7 +106,7 @@ def test_bonobots_own_variables_are_never_handed_on(bonobot, write, monkeypatch,
     assert "kept to ourselves" not in ran.out
 
 
-def test_yaml_with_a_list_of_servers_below_tools(bonobot, write):
+def test_yaml_with_servers_below_tools_is_imported(bonobot, write):
     text = f"""\
     tools:
       mcp_servers:
@@ -121,13 +121,13 @@ def test_yaml_with_a_list_of_servers_below_tools(bonobot, write):
     assert ran.json["entries"][0]["discovery"]["status"] == "connected"
 
 
-def test_standard_input_is_a_file_too(bonobot, monkeypatch):
+def test_standard_input_is_imported(bonobot, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"one": WORKING})))
     assert bonobot("mcp", "import", "-", "--json").json["source"] == "standard input"
     assert Server.objects.get().name == "one"
 
 
-def test_only_the_named_entries_are_added(bonobot, write):
+def test_only_the_specified_entries_are_added(bonobot, write):
     file = write(MIXED | {"two": WORKING})
     assert bonobot("mcp", "import", file, "--only", "two", "--json").status == 0
     assert [server.name for server in Server.objects.all()] == ["two"]
@@ -135,7 +135,7 @@ def test_only_the_named_entries_are_added(bonobot, write):
     assert (ran.status, ran.error["code"]) == (1, "unknown_entry")
 
 
-def test_a_private_address_needs_the_word(bonobot, write):
+def test_a_private_address_needs_its_option(bonobot, write):
     file = write({"local": {"url": "http://127.0.0.1:9/mcp"}})
     ran = bonobot("mcp", "import", file, "--json")
     assert ran.json["entries"][0]["problems"][0]["code"] == "private_address"
@@ -144,7 +144,7 @@ def test_a_private_address_needs_the_word(bonobot, write):
     assert ran.json["entries"][0]["discovery"]["code"] == "server_unreachable"
 
 
-def test_one_that_fails_does_not_keep_the_others_from_being_discovered(bonobot, write):
+def test_a_failing_server_doesnt_stop_the_others(bonobot, write):
     away = {"command": sys.executable, "args": ["-c", "raise SystemExit(3)"]}
     ran = bonobot("mcp", "import", write({"away": away, "one": WORKING}))
     assert ran.status == 1
@@ -175,7 +175,7 @@ def overridden(write):
     )
 
 
-def test_bot_overrides_and_allowed_tools_are_taken_over(bonobot, acme, overridden):
+def test_bot_overrides_and_allowed_tools_are_imported(bonobot, acme, overridden):
     agent = factories.create_agent(acme, "research-bot")
     factories.approve_server(acme, factories.create_stdio_server(acme), agent)
     ran = bonobot("mcp", "import", overridden, "--approve", "--json")
@@ -192,7 +192,7 @@ def test_bot_overrides_and_allowed_tools_are_taken_over(bonobot, acme, overridde
     assert sorted(offered.values_list("name", flat=True)) == ["add", "echo"]
 
 
-def test_an_override_of_a_bot_that_is_not_there_says_so(bonobot, overridden):
+def test_an_override_of_an_unknown_bot_is_reported(bonobot, overridden):
     ran = bonobot("mcp", "import", overridden, "--json")
     assert (ran.status, ran.json["applied"]) == (1, False)
     assert ran.json["overrides"][0]["problems"][0]["field"] == "bot_overrides.research-bot"
@@ -201,7 +201,7 @@ def test_an_override_of_a_bot_that_is_not_there_says_so(bonobot, overridden):
     assert bonobot("mcp", "import", overridden, "--yes", "--json").json["applied"] is True
 
 
-def test_a_clients_file_is_found_on_this_machine(bonobot, write, monkeypatch, tmp_path):
+def test_a_client_configuration_is_found_on_this_host(bonobot, write, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     write({"mcpServers": {"one": WORKING}}, ".cursor/mcp.json")
@@ -216,18 +216,18 @@ def test_a_clients_file_is_found_on_this_machine(bonobot, write, monkeypatch, tm
     ("content", "code"),
     [("{broken", "broken_json"), ("a:\n\t- b", "broken_yaml"), ("", "nothing_to_import")],
 )
-def test_what_can_not_be_read_says_why(bonobot, write, content, code):
+def test_unreadable_input_is_explained(bonobot, write, content, code):
     ran = bonobot("mcp", "import", write(content), "--json")
     assert (ran.status, ran.error["code"]) == (1, code)
 
 
-def test_a_file_that_is_not_there_and_no_file_at_all(bonobot, tmp_path):
+def test_a_missing_file_is_reported(bonobot, tmp_path):
     ran = bonobot("mcp", "import", str(tmp_path / "nothing.json"), "--json")
     assert ran.error["code"] == "unreadable_file"
     assert bonobot("mcp", "import", "--json").error["code"] == "no_source"
 
 
-def test_installed_servers_that_are_known_are_found_and_added(bonobot, acme):
+def test_installed_catalog_servers_are_found_and_added(bonobot, acme):
     ran = bonobot("mcp", "import", "--installed", "--only", "time", "--approve", "--json")
     assert ran.status == 0, ran.out + ran.err
     assert ran.json["source"] == "loopback address"
@@ -238,6 +238,6 @@ def test_installed_servers_that_are_known_are_found_and_added(bonobot, acme):
     assert "time" not in {entry["name"] for entry in again["entries"]}
 
 
-def test_only_one_source_is_read(bonobot, write):
+def test_only_one_source_can_be_specified(bonobot, write):
     ran = bonobot("mcp", "import", write({"one": WORKING}), "--installed", "--json")
     assert (ran.status, ran.error["code"]) == (1, "no_source")

@@ -9,7 +9,7 @@ from tests import factories
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_the_command_line_gives_them_and_attaches_a_folder(acme, bonobot, tmp_path: Path):
+def test_the_command_line_enables_toolsets_and_attaches_a_folder(acme, bonobot, tmp_path: Path):
     helper = factories.create_agent(acme)
     ran = bonobot(
         "agents", "tools", "helper", "--enable", "shell", "--set", "shell.time_s=90", "--json"

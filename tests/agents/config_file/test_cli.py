@@ -137,7 +137,7 @@ def applied(bonobot, write):
     return ran.json
 
 
-def test_everything_in_the_file_is_made(applied):
+def test_everything_in_the_file_is_created(applied):
     assert {step["action"] for step in applied["steps"]} == {"create", "change"}
     assert applied["discovery"]["workshop"]["tools"] == 8
     assert "docs" not in applied["discovery"]
@@ -157,7 +157,7 @@ def test_everything_in_the_file_is_made(applied):
     assert ModelEndpoint.objects.get(slug="big").api_key.open() == "s3cret-MODEL_KEY"
 
 
-def test_skills_and_groups_of_built_in_tools_are_carried(applied, bonobot, write):
+def test_skills_and_toolsets_are_applied_and_exported(applied, bonobot, write):
     agent = Agent.objects.get(slug="helper")
     assert agent.builtin_tools == {"notes": {}}
     assert list_callable_agents(agent) == ["helper"]
@@ -184,7 +184,7 @@ def test_skills_and_groups_of_built_in_tools_are_carried(applied, bonobot, write
     assert not agent.given.filter(skill__isnull=False).exists()
 
 
-def test_drafts_and_the_budgets_of_organization_and_servers_are_carried(acme, applied):
+def test_drafts_and_budgets_are_applied_and_exported(acme, applied):
     (own,) = list_budgets(acme)
     assert (own.unit, own.limit) == ("microusd", 20_000_000)
     (calls,) = list_budgets(Server.objects.get(name="workshop"))
@@ -194,7 +194,7 @@ def test_drafts_and_the_budgets_of_organization_and_servers_are_carried(acme, ap
     assert load_policy_spec(acme).mode == "all"
 
 
-def test_applying_again_changes_nothing_and_writes_no_audit(bonobot, write, applied):
+def test_applying_again_changes_and_records_nothing(bonobot, write, applied):
     before = AuditRow.objects.count(), Head.objects.get().generation
     ran = bonobot("mcp", "apply", write(FILE), "--json")
     assert ran.status == 0
@@ -203,7 +203,7 @@ def test_applying_again_changes_nothing_and_writes_no_audit(bonobot, write, appl
     assert "No changes." in bonobot("mcp", "apply", write(FILE)).out
 
 
-def test_an_export_applied_again_is_no_change(bonobot, write, applied, monkeypatch):
+def test_applying_an_export_changes_nothing(bonobot, write, applied, monkeypatch):
     text = bonobot("mcp", "export").out
     assert "s3cret" not in text
     assert '- "*a*"' in text or "- '*a*'" in text
@@ -219,7 +219,7 @@ def test_an_export_applied_again_is_no_change(bonobot, write, applied, monkeypat
     assert {step["action"] for step in ran.json["steps"]} == {"unchanged"}
 
 
-def test_a_plan_names_the_fields_that_change_and_no_secret(bonobot, write, applied, monkeypatch):
+def test_a_plan_lists_changed_fields_and_no_secrets(bonobot, write, applied, monkeypatch):
     monkeypatch.setenv("WORKSHOP_SECRET", "another-s3cret")
     text = FILE.replace("max_turns: 7", "max_turns: 9").replace("limit: 100000", "limit: 5")
     ran = bonobot("mcp", "apply", write(text), "--dry-run", "--json")
@@ -238,14 +238,14 @@ def test_a_plan_names_the_fields_that_change_and_no_secret(bonobot, write, appli
     assert ran.json["applied"] is False
 
 
-def test_a_dry_run_of_a_new_file_leaves_nothing_behind(bonobot, write):
+def test_a_dry_run_of_a_new_file_writes_nothing(bonobot, write):
     ran = bonobot("mcp", "apply", write(FILE), "--dry-run", "--json")
     assert (ran.status, ran.json["problems"]) == (0, [])
     counts = [model.objects.count() for model in (Server, Agent, Secret, ModelEndpoint, AuditRow)]
     assert counts == [0] * 5
 
 
-def test_only_prune_removes_and_only_in_the_sections_of_the_file(bonobot, write, applied):
+def test_only_prune_deletes_and_only_in_the_sections_of_the_file(bonobot, write, applied):
     text = "agents: {}\n"
     ran = bonobot("mcp", "apply", write(text), "--json")
     assert (ran.json["steps"], Agent.objects.count()) == ([], 1)
@@ -256,7 +256,7 @@ def test_only_prune_removes_and_only_in_the_sections_of_the_file(bonobot, write,
     assert (Agent.objects.count(), Server.objects.count()) == (0, 2)
 
 
-def test_prune_takes_servers_from_agents_that_the_file_leaves_out(bonobot, write, applied):
+def test_prune_detaches_servers_that_the_file_omits(bonobot, write, applied):
     text = FILE.replace("      docs: {enabled: false}\n", "")
     ran = bonobot("mcp", "apply", write(text), "--prune", "--yes", "--json")
     removed = [step["name"] for step in ran.json["steps"] if step["action"] == "remove"]
@@ -294,9 +294,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("old", "new", "code", "path"), WRONG.values(), ids=WRONG.keys())
-def test_what_is_wrong_names_document_and_path_and_nothing_is_written(
-    bonobot, write, old, new, code, path
-):
+def test_errors_have_document_and_path_and_nothing_is_written(bonobot, write, old, new, code, path):
     assert old in FILE
     ran = bonobot("mcp", "apply", write("---\n" + FILE.replace(old, new)), "--yes", "--json")
     assert ran.status == 1, ran.out
@@ -309,7 +307,7 @@ def test_what_is_wrong_names_document_and_path_and_nothing_is_written(
     assert not AuditRow.objects.exists()
 
 
-def test_what_can_not_be_removed_stops_everything(bonobot, write, applied):
+def test_an_object_that_cant_be_deleted_stops_everything(bonobot, write, applied):
     text = "model_endpoints: {}\nservers: {}\n"
     ran = bonobot("mcp", "apply", write(text), "--prune", "--yes", "--json")
     (problem,) = ran.json["problems"]
@@ -318,7 +316,7 @@ def test_what_can_not_be_removed_stops_everything(bonobot, write, applied):
     assert (Server.objects.count(), ModelEndpoint.objects.count()) == (2, 2)
 
 
-def test_the_example_of_the_documentation_holds(bonobot, write, monkeypatch):
+def test_the_example_of_the_documentation_works(bonobot, write, monkeypatch):
     page = (Path(__file__).parents[3] / "docs" / "configuration-file.md").read_text("utf-8")
     example = page.split("```yaml\n")[1].split("```")[0]
     for name in set(re.findall(r"\$\{(\w+)\}", example)):
@@ -327,7 +325,7 @@ def test_the_example_of_the_documentation_holds(bonobot, write, monkeypatch):
     assert (ran.status, ran.json["problems"]) == (0, [])
 
 
-def test_people_read_where_it_is_wrong(bonobot, write):
+def test_errors_are_printed_with_their_position(bonobot, write):
     ran = bonobot("mcp", "apply", write("agents: {}\n---\nservers:\n  x: {url: 7}\n"))
     assert ran.status == 1
     assert "document 2, line 4, servers.x" in ran.out
@@ -338,7 +336,7 @@ def test_people_read_where_it_is_wrong(bonobot, write):
     ("text", "code"),
     [("", "nothing_to_import"), ("---\n", "nothing_to_apply"), ("a: [", "broken_yaml")],
 )
-def test_a_file_that_can_not_be_read_says_why(bonobot, write, text, code):
+def test_an_unreadable_file_is_explained(bonobot, write, text, code):
     ran = bonobot("mcp", "apply", write(text), "--json")
     assert (ran.status, ran.error["code"]) == (1, code)
 
@@ -359,7 +357,7 @@ def test_the_export_for_other_clients_has_placeholders_for_secrets(bonobot, acme
     assert sorted(of_agent["mcpServers"]) == ["docs", "workshop"]
 
 
-def test_the_export_of_an_agent_holds_what_it_needs(bonobot, acme, applied):
+def test_the_export_of_an_agent_has_everything_it_needs(bonobot, acme, applied):
     factories.create_stdio_server(acme)
     found = yaml.safe_load(bonobot("mcp", "export", "--agent", "helper").out)
     assert sorted(found["servers"]) == ["docs", "workshop"]

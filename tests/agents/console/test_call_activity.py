@@ -33,7 +33,7 @@ def rolled(where: Organization, begins: datetime, calls: int, **facts: object) -
 
 
 @pytest.mark.django_db
-def test_the_ranges_take_whole_steps_that_end_now() -> None:
+def test_the_ranges_have_whole_steps_that_end_now() -> None:
     acme = factories.create_organization()
     begins = NOW.replace(minute=0)
     rolled(acme, begins, 3)
@@ -48,7 +48,7 @@ def test_the_ranges_take_whole_steps_that_end_now() -> None:
 
 
 @pytest.mark.django_db
-def test_what_is_not_counted_yet_is_added_once() -> None:
+def test_entries_that_arent_counted_yet_are_added_once() -> None:
     acme = factories.create_organization()
     agent = factories.create_agent(acme)
     server = admin_client.web_server(acme)
@@ -66,7 +66,7 @@ def test_what_is_not_counted_yet_is_added_once() -> None:
 
 
 @pytest.mark.django_db
-def test_the_dashboard_takes_the_same_queries_at_ten_calls_and_at_a_million() -> None:
+def test_the_dashboard_uses_the_same_queries_for_any_number_of_calls() -> None:
     acme = factories.create_organization()
     agent, server = factories.create_agent(acme), admin_client.web_server(acme)
     seat = admin_client.sit(acme, None)
@@ -91,7 +91,7 @@ def queries(seat: admin_client.Desk, chosen: str) -> int:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("chosen", [one.slug for one in RANGES])
-def test_every_number_and_every_bar_leads_to_the_rows_that_it_counts(chosen: str) -> None:
+def test_every_number_and_bar_links_to_its_rows(chosen: str) -> None:
     acme = factories.create_organization()
     server = admin_client.web_server(acme)
     large_organization.call(acme, factories.create_agent(acme), [server], 40)
@@ -111,14 +111,14 @@ def listed(seat: admin_client.Desk, address: str) -> int:
     return int(found)
 
 
-def test_bars_stand_on_each_other_and_on_the_ground() -> None:
+def test_bars_are_stacked_on_the_axis() -> None:
     first, second = svg_charts.build_bars([[("", 3), ("bad", 1)], [("", 0), ("bad", 2)]])
     assert [(part.y, part.height) for part in first.parts] == [(30.0, 90.0), (0.0, 30.0)]
     assert [(part.tone, part.height) for part in second.parts] == [("bad", 60.0)]
     assert first.x + first.width < second.x
 
 
-def test_a_curve_has_gaps_where_nothing_was_timed() -> None:
+def test_a_line_has_gaps_without_measurements() -> None:
     found = svg_charts.build_curve([1.0, 2.0, None, 2.0], 2.0)
     assert found.pieces == ("75.0,60.0 225.0,0.0",)
     assert found.lone == ((525.0, 0.0),)

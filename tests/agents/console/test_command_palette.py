@@ -16,7 +16,7 @@ def acme() -> Organization:
     return factories.create_organization()
 
 
-def test_nothing_typed_shows_the_places_and_what_one_may_do(acme: Organization) -> None:
+def test_an_empty_search_shows_the_allowed_pages_and_actions(acme: Organization) -> None:
     page = admin_client.words(admin_client.sit(acme, Role.OWNER).get("palette"))
     assert "Approvals" in page
     assert "Create agent" in page
@@ -26,7 +26,7 @@ def test_nothing_typed_shows_the_places_and_what_one_may_do(acme: Organization) 
     assert "Users" not in page
 
 
-def test_words_find_servers_agents_and_sessions_of_this_organization_alone(
+def test_words_find_servers_agents_and_sessions_of_the_organization(
     acme: Organization,
 ) -> None:
     other = factories.create_organization("other")
@@ -41,7 +41,7 @@ def test_words_find_servers_agents_and_sessions_of_this_organization_alone(
     assert "weather-other" not in page
 
 
-def test_a_member_finds_only_what_was_given_to_them(acme: Organization) -> None:
+def test_a_member_finds_only_their_agents(acme: Organization) -> None:
     admin_client.web_server(acme, "weather")
     agent = factories.create_agent(acme, "weatherman")
     seat = admin_client.sit(acme, Role.MEMBER)
@@ -50,11 +50,11 @@ def test_a_member_finds_only_what_was_given_to_them(acme: Organization) -> None:
     assert admin_client.url("agents_agent_change", agent.pk) in seat.get("palette", q="weather")
 
 
-def test_letters_that_fit_nothing_say_so(acme: Organization) -> None:
+def test_a_search_without_results_says_so(acme: Organization) -> None:
     assert "No results" in admin_client.sit(acme, Role.OWNER).get("palette", q="<script>%_")
 
 
-def test_it_takes_few_queries(acme: Organization, django_assert_max_num_queries) -> None:
+def test_a_search_uses_few_queries(acme: Organization, django_assert_max_num_queries) -> None:
     seat = admin_client.sit(acme, Role.OWNER)
     with django_assert_max_num_queries(15):
         seat.get("palette", q="a")

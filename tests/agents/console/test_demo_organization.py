@@ -9,7 +9,7 @@ from mcp_servers.models import Server
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_servers_that_are_not_installed_are_named_with_what_brings_them(
+def test_missing_demo_servers_are_reported_with_how_to_install_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(demo_organization, "find_spec", lambda name: None)

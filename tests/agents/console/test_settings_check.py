@@ -38,7 +38,7 @@ def doctor(*arguments: str) -> tuple[str, int]:
     return out.getvalue(), 0
 
 
-def test_the_interpreter_and_the_folder_are_fine_here() -> None:
+def test_the_interpreter_and_the_folder_pass_here() -> None:
     assert states(settings_check.inspect_python) == {"python": "ok"}
     assert states(settings_check.inspect_data_folder) == {"folder": "ok", "keys": "ok"}
 
@@ -48,7 +48,7 @@ def test_an_old_interpreter_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert states(settings_check.inspect_python) == {"python": "failed"}
 
 
-def test_a_folder_that_is_not_writable_fails(
+def test_a_folder_that_isnt_writable_fails(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: Settings
 ) -> None:
     settings.BONOBOT_VAR = tmp_path
@@ -56,7 +56,7 @@ def test_a_folder_that_is_not_writable_fails(
     assert states(settings_check.inspect_data_folder)["folder"] == "failed"
 
 
-def test_a_readable_key_fails_with_the_command_that_repairs_it(
+def test_a_readable_key_fails_with_the_command_that_fixes_it(
     tmp_path: Path, settings: Settings
 ) -> None:
     settings.BONOBOT_VAR = tmp_path
@@ -67,7 +67,7 @@ def test_a_readable_key_fails_with_the_command_that_repairs_it(
     assert (finding.state, finding.fix) == ("failed", f"Run `chmod 600 {key}`.")
 
 
-def test_the_database_is_fine_here(db: None) -> None:
+def test_the_database_passes_here(db: None) -> None:
     assert states(settings_check.inspect_database) == {"database": "ok", "migrations": "ok"}
 
 
@@ -76,7 +76,7 @@ def test_missing_migrations_fail(db: None, monkeypatch: pytest.MonkeyPatch) -> N
     assert states(settings_check.inspect_database)["migrations"] == "failed"
 
 
-def test_a_database_that_is_away_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_database_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def away() -> int:
         raise OperationalError("refused")
 
@@ -84,7 +84,7 @@ def test_a_database_that_is_away_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert states(settings_check.inspect_database) == {"database": "failed"}
 
 
-def test_nothing_more_is_asked_of_a_database_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_database_isnt_queried_further(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def away() -> Iterator[SettingsFinding]:
@@ -108,7 +108,7 @@ def test_nothing_more_is_asked_of_a_database_that_is_away(monkeypatch: pytest.Mo
 
 
 @pytest.mark.postgres
-def test_a_database_that_gives_no_connection_is_asked_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_database_connection_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     there = connection.get_connection_params()
     monkeypatch.setattr(
         connection, "get_connection_params", lambda: {**there, "dbname": "nowhere-x"}
@@ -118,7 +118,7 @@ def test_a_database_that_gives_no_connection_is_asked_why(monkeypatch: pytest.Mo
     )
 
 
-def test_keys_that_open_nothing_fail_with_what_to_do(
+def test_keys_that_decrypt_nothing_fail_with_a_remedy(
     db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert states(settings_check.inspect_secrets) == {"secrets": "ok"}
@@ -128,22 +128,22 @@ def test_keys_that_open_nothing_fail_with_what_to_do(
 
 
 @pytest.mark.postgres
-def test_the_database_server_has_the_time_and_connections(db: None) -> None:
+def test_the_database_server_has_the_right_time_and_enough_connections(db: None) -> None:
     assert set(states(settings_check.inspect_clock)) == {"clock", "connections"}
     assert states(settings_check.inspect_clock)["clock"] == "ok"
 
 
 @pytest.mark.redis
-def test_redis_keeps_what_it_was_given() -> None:
+def test_redis_must_not_evict_keys() -> None:
     assert states(settings_check.inspect_redis_memory) == {"redis": "ok"}
 
 
-def test_no_worker_fails() -> None:
+def test_a_missing_worker_fails() -> None:
     assert states(settings_check.inspect_broker) == {"broker": "ok", "worker": "failed"}
 
 
 @pytest.mark.worker
-def test_a_worker_is_found(worker: Process) -> None:
+def test_a_running_worker_passes(worker: Process) -> None:
     found = states(settings_check.inspect_broker)
     assert found == {"broker": "ok", "worker": "ok", "beat": "warning"}
 
@@ -151,13 +151,13 @@ def test_a_worker_is_found(worker: Process) -> None:
 @pytest.mark.parametrize(
     ("uptime", "sweeps", "state"), [(100, 9, "ok"), (5, 0, "warning"), (100, 0, "failed")]
 )
-def test_beat_is_known_by_what_reached_the_workers(uptime: int, sweeps: int, state: str) -> None:
+def test_the_scheduler_is_detected_by_its_messages(uptime: int, sweeps: int, state: str) -> None:
     idle = {"uptime": 3, "total": {}}
     busy = {"uptime": uptime, "total": {settings_check.SWEEP_TASK: sweeps} if sweeps else {}}
     assert settings_check.inspect_scheduler([idle, busy]).state == state
 
 
-def test_servers_that_nobody_listens_to_are_a_warning(db: None, settings: Settings) -> None:
+def test_servers_that_arent_watched_are_a_warning(db: None, settings: Settings) -> None:
     assert states(settings_check.inspect_change_listeners) == {"change notices": "ok"}
     server = factories.create_http_server(factories.create_organization(), "http://127.0.0.1:9/mcp")
     leases.store_change_topics(server, {"tools": {"listChanged": True}})
@@ -169,7 +169,7 @@ def test_servers_that_nobody_listens_to_are_a_warning(db: None, settings: Settin
     assert states(settings_check.inspect_change_listeners) == {"change notices": "ok"}
 
 
-def test_an_issuer_of_tokens_is_asked_for_its_keys(transactional_db: None) -> None:
+def test_the_keys_of_an_external_issuer_are_fetched(transactional_db: None) -> None:
     acme = factories.create_organization()
     with listening() as login:
         factories.create_issuer(acme, login.url, "Here", allow_private=True)
@@ -183,7 +183,7 @@ def test_a_missing_launcher_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> Non
     assert set(states(settings_check.inspect_launchers).values()) == {"warning"}
 
 
-def test_namespaces_for_stdio_servers_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_namespaces_for_stdio_servers_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings_check, "choose_containment", lambda: NAMESPACE)
     assert states(settings_check.inspect_process_isolation) == {"isolation": "ok"}
 
@@ -196,7 +196,7 @@ def test_namespaces_for_stdio_servers_are_fine(monkeypatch: pytest.MonkeyPatch) 
         ("linux", "/usr/bin/tool", "user namespaces"),
     ],
 )
-def test_weaker_isolation_is_a_warning_with_what_to_do(
+def test_weaker_isolation_is_a_warning_with_a_remedy(
     platform: str, tool: str | None, fix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings_check, "choose_containment", lambda: GROUP)
@@ -208,7 +208,7 @@ def test_weaker_isolation_is_a_warning_with_what_to_do(
 
 
 @pytest.mark.parametrize(("asked", "state"), [(False, "warning"), (True, "failed")])
-def test_a_box_that_does_not_work_fails_where_a_server_asks_for_it(
+def test_a_sandbox_that_doesnt_work_fails_if_a_server_needs_it(
     asked: bool, state: str, db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = ServerSandboxUnavailable(
@@ -229,7 +229,7 @@ def test_a_box_that_does_not_work_fails_where_a_server_asks_for_it(
     assert "package `bubblewrap`" in list(settings_check.inspect_server_sandboxes())[1].fix
 
 
-def test_a_box_is_looked_at_though_the_database_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sandbox_is_checked_without_a_database(monkeypatch: pytest.MonkeyPatch) -> None:
     def away(self: object) -> None:
         raise OperationalError("refused")
 
@@ -249,7 +249,7 @@ def test_a_box_is_looked_at_though_the_database_is_away(monkeypatch: pytest.Monk
         (("acme", "others"), "failed", "1 stdio servers of organizations can't be started"),
     ],
 )
-def test_a_missing_sandbox_of_stdio_servers_fails_where_there_are_several_organizations(
+def test_a_missing_sandbox_fails_with_several_organizations(
     db: None,
     monkeypatch: pytest.MonkeyPatch,
     settings: Settings,
@@ -270,7 +270,7 @@ def test_a_missing_sandbox_of_stdio_servers_fails_where_there_are_several_organi
     assert told in finding.detail
 
 
-def test_another_package_of_our_names_is_told(
+def test_another_package_with_our_names_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert list(settings_check.inspect_packages()) == []
@@ -283,13 +283,13 @@ def test_another_package_of_our_names_is_told(
     assert (found.state, "openai-agents" in found.detail) == ("failed", True)
 
 
-def test_every_finding_that_is_not_ok_says_what_to_do(db: None) -> None:
+def test_every_problem_has_a_remedy(db: None) -> None:
     assert all(
         finding.fix for finding in settings_check.run_settings_checks() if finding.state != "ok"
     )
 
 
-def test_the_command_succeeds_with_warnings_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_succeeds_with_only_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     findings = [
         SettingsFinding("python", "ok", "3.11"),
         SettingsFinding("npx", "warning", "absent", "Install it."),

@@ -52,7 +52,7 @@ def form(**properties: Any) -> dict[str, Any]:
         ("several", ["x"], "x"),
     ],
 )
-def test_values_fit_their_fields(name: str, good: Any, bad: Any) -> None:
+def test_values_are_validated_by_their_fields(name: str, good: Any, bad: Any) -> None:
     fields = parse_elicitation(form(**{name: ALL[name]})).fields
     assert clean_content(fields, {name: good}) == {name: good}
     with pytest.raises(InvalidInput) as caught:
@@ -60,7 +60,7 @@ def test_values_fit_their_fields(name: str, good: Any, bad: Any) -> None:
     assert (caught.value.code, caught.value.field) == ("bad_answer", f"content.{name}")
 
 
-def test_what_is_required_must_be_there_and_what_is_not_asked_for_must_not() -> None:
+def test_required_fields_are_required_and_unknown_ones_refused() -> None:
     asked = form(**ALL)
     asked["requestedSchema"]["required"] = ["count"]
     fields = parse_elicitation(asked).fields
@@ -91,7 +91,7 @@ def test_what_is_required_must_be_there_and_what_is_not_asked_for_must_not() -> 
         {"message": "?", "mode": "url", "url": "https://[x"},
     ],
 )
-def test_what_can_not_be_shown_is_refused(params: dict[str, Any]) -> None:
+def test_fields_that_cant_be_shown_are_refused(params: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput) as caught:
         parse_elicitation(params)
     assert caught.value.code == "bad_elicitation"
@@ -112,7 +112,7 @@ def test_what_can_not_be_shown_is_refused(params: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_people_are_warned(params: dict[str, Any], flags: tuple[str, ...]) -> None:
+def test_suspicious_requests_get_a_warning(params: dict[str, Any], flags: tuple[str, ...]) -> None:
     assert parse_elicitation(params).flags == flags
 
 
@@ -124,7 +124,7 @@ JSON = some.recursive(
 
 
 @given(JSON, JSON)
-def test_whatever_a_server_sends_is_a_form_or_refused(schema: Any, content: Any) -> None:
+def test_any_request_is_a_form_or_refused(schema: Any, content: Any) -> None:
     # Any other exception than a refusal would be the server's way to break the session.
     with suppress(InvalidInput):
         fields = tuple(iterate_fields(schema))

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 ECHO = '/mcp_workshop_echo {"text": "hello"}'
 
 
-def test_a_session_is_recorded_and_replayed_over_rest(acme, helper, workshop, run):
+def test_rest_records_and_replays_a_session(acme, helper, workshop, run):
     operator = rest.as_role(acme, Role.OPERATOR)
     session = run(ECHO)
     made = operator.post("recordings", {"session_id": str(session.pk)})
@@ -54,7 +54,7 @@ def test_a_session_is_recorded_and_replayed_over_rest(acme, helper, workshop, ru
     assert not Recording.objects.exists()
 
 
-def test_a_session_is_recorded_and_replayed_on_the_command_line(
+def test_the_command_line_records_and_replays_a_session(
     bonobot, acme, helper, workshop, run, runner, tmp_path
 ):
     session = run(ECHO)
@@ -81,7 +81,7 @@ def test_a_session_is_recorded_and_replayed_on_the_command_line(
     assert Agent.objects.get().instructions == helper.instructions
 
 
-def test_a_session_is_recorded_and_replayed_in_the_admin(acme, helper, workshop, run):
+def test_the_admin_records_and_replays_a_session(acme, helper, workshop, run):
     session = run(ECHO)
     seat = admin_client.sit(acme, Role.OPERATOR)
     assert "No recordings yet." in admin_client.words(

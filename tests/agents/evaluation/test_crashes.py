@@ -33,7 +33,7 @@ def recording(acme, helper, counting, mortals):
     return create_recording(boss, session)
 
 
-def test_a_killed_replay_is_made_anew_and_ends_once(acme, recording, written, mortals):
+def test_a_killed_replay_is_restarted_and_ends_once(acme, recording, written, mortals):
     victims, boss = mortals(), factories.build_administrator(acme)
     whole = create_replay(boss, recording, ReplayOverrides(instructions="Be brief."))
     assert victims.run(replay=whole) == "0"

@@ -60,7 +60,7 @@ def calls_of(made):
     return Transcript.from_dict(made.conversation).calls
 
 
-def test_a_replay_of_nothing_changed_is_the_same_and_touches_no_server(
+def test_an_unchanged_replay_is_identical_and_contacts_no_server(
     boss, acme, workshop, effects, run, played
 ):
     session = run(f"{ECHO}\n{MARK}")
@@ -83,9 +83,7 @@ def test_a_replay_of_nothing_changed_is_the_same_and_touches_no_server(
     assert not Session.objects.exists()
 
 
-def test_a_changed_policy_decides_and_its_refusals_are_differences(
-    boss, helper, workshop, run, played
-):
+def test_denials_of_a_changed_policy_are_differences(boss, helper, workshop, run, played):
     recording = create_recording(boss, run(ECHO))
     denied = played(recording, policy=PolicySpec("denylist", deny=("mcp_workshop_echo",)))
     decided = denied.differences[0]
@@ -103,7 +101,7 @@ def test_a_changed_policy_decides_and_its_refusals_are_differences(
     assert not helper.tool_policy.rules.exists()
 
 
-def test_what_was_denied_has_no_result(boss, helper, workshop, run, played):
+def test_a_denied_call_has_no_result(boss, helper, workshop, run, played):
     set_policy(boss, helper, PolicySpec("denylist", deny=("mcp_workshop_echo",)))
     recording = create_recording(boss, run(ECHO))
     assert played(recording).differences == []
@@ -113,7 +111,7 @@ def test_what_was_denied_has_no_result(boss, helper, workshop, run, played):
     assert (opened.differences[0]["before"], opened.differences[0]["after"]) == ("deny", "allow")
 
 
-def test_another_prompt_and_model_are_really_asked(boss, helper, workshop, run, played, fake):
+def test_changed_instructions_and_models_are_used(boss, helper, workshop, run, played, fake):
     recording = create_recording(boss, run(ECHO))
     other = save_endpoint(
         boss,
@@ -143,7 +141,9 @@ def test_a_replay_spends_within_the_agents_budget(boss, helper, workshop, run, p
     assert played(recording).error_code == "agent_disabled"
 
 
-def test_what_cant_be_recorded_says_why(boss, acme, helper, workshop, run, monkeypatch):
+def test_sessions_that_cant_be_recorded_are_explained(
+    boss, acme, helper, workshop, run, monkeypatch
+):
     waiting, _ = factories.create_waiting_session(helper, "hello")
     with pytest.raises(Conflict) as busy:
         create_recording(boss, waiting)
@@ -178,7 +178,7 @@ def test_what_cant_be_recorded_says_why(boss, acme, helper, workshop, run, monke
     assert {"session_recorded", "recording_replayed", "recording_removed"} <= set(actions)
 
 
-def test_secrets_are_masked_and_still_find_their_results(boss, workshop, run, played):
+def test_masked_calls_are_matched_with_their_results(boss, workshop, run, played):
     token = "ghp_" + "a1B2" * 9
     recording = create_recording(boss, run(f'/mcp_workshop_echo {{"text": "{token}"}}'))
     assert token not in str(recording.conversation)
@@ -187,7 +187,7 @@ def test_secrets_are_masked_and_still_find_their_results(boss, workshop, run, pl
     assert "not_recorded" not in str(made.conversation)
 
 
-def test_a_replay_whose_runner_died_is_begun_anew(boss, workshop, run, runner, played):
+def test_a_replay_of_a_dead_worker_is_restarted(boss, workshop, run, runner, played):
     made = create_replay(boss, create_recording(boss, run(ECHO)), ReplayOverrides())
     dead = Runner.objects.create(host="gone", pid=1, beat_at=timezone.now() - timedelta(minutes=1))
     held = evaluation.claim_replay(made.pk, dead.pk)
@@ -203,7 +203,7 @@ def test_a_replay_whose_runner_died_is_begun_anew(boss, workshop, run, runner, p
     assert evaluation.list_stalled_replays() == []
 
 
-def test_the_sweep_takes_up_what_was_forgotten(boss, workshop, run, monkeypatch):
+def test_the_schedule_starts_forgotten_replays(boss, workshop, run, monkeypatch):
     made = create_replay(boss, create_recording(boss, run(ECHO)), ReplayOverrides())
     Replay.objects.update(updated_at=timezone.now() - timedelta(minutes=1))
     nudged = []
@@ -212,7 +212,7 @@ def test_the_sweep_takes_up_what_was_forgotten(boss, workshop, run, monkeypatch)
     assert nudged == [str(made.pk)]
 
 
-def test_a_replay_that_never_ends_is_given_up(boss, workshop, run):
+def test_an_endless_replay_is_given_up(boss, workshop, run):
     made = create_replay(boss, create_recording(boss, run(ECHO)), ReplayOverrides())
     runner_id = leases.register_runner()
     Replay.objects.update(fence=evaluation.MAX_ATTEMPTS)

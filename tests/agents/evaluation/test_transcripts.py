@@ -38,13 +38,13 @@ CONVERSATIONS = st.lists(EXCHANGES, max_size=3).map(lambda found: Transcript(tup
 
 
 @given(CONVERSATIONS)
-def test_nothing_differs_from_itself_and_json_keeps_all_of_it(one):
+def test_a_transcript_equals_itself_also_after_json(one):
     assert compare_transcripts(one, one) == []
     assert Transcript.from_dict(one.to_dict()) == one
 
 
 @given(EXCHANGES, EXCHANGES)
-def test_each_call_is_paired_once_or_alone(was, would):
+def test_each_call_is_paired_at_most_once(was, would):
     found = match_calls(was.calls, would.calls)
     before = [old for old, _ in (*found.same, *found.altered)] + list(found.missing)
     after = [new for _, new in (*found.same, *found.altered)] + list(found.added)
@@ -56,7 +56,7 @@ def test_each_call_is_paired_once_or_alone(was, would):
 
 
 @given(CONVERSATIONS, CONVERSATIONS)
-def test_seen_from_the_other_side_added_is_missing(one, other):
+def test_added_and_missing_are_symmetric(one, other):
     there, back = compare_transcripts(one, other), compare_transcripts(other, one)
 
     def count(found, kind):
@@ -71,7 +71,7 @@ def told(*turns):
     return Transcript((TranscriptEntry({"text": "Hello"}, turns),))
 
 
-def test_differences_say_what_was_and_what_would_be():
+def test_differences_have_the_old_and_new_value():
     look = RecordedCall("look", {"n": 1}, "one")
     before = told(
         RecordedTurn("", (look, RecordedCall("write", {}))), RecordedTurn("It is one.\nDone.")
@@ -97,7 +97,7 @@ def test_differences_say_what_was_and_what_would_be():
     assert answer.diff == ("@@ -1,2 +1,2 @@", "-It is one.", "+It is two.", " Done.")
 
 
-def test_a_result_used_up_is_told_and_a_moved_call_is_not():
+def test_a_missing_result_is_a_difference_and_a_moved_call_isnt():
     look = RecordedCall("look", {"n": 1}, "one")
     gone = replace(look, code=NOT_RECORDED)
     once, twice = (

@@ -25,14 +25,14 @@ def principal(kind="token", organization_id=HERE):
     )
 
 
-def test_a_call_in_a_session_is_the_sessions_whoever_calls():
+def test_labels_of_a_call_in_a_session_belong_to_the_session():
     for kind in ("token", "user"):
         (key,) = build_flow_keys(principal(kind), session_id=SESSION, agent_id=AGENT)
         assert str(SESSION) in key
         assert ":session:" in key
 
 
-def test_without_a_session_the_token_and_the_agent_hold_what_was_seen():
+def test_without_a_session_labels_belong_to_the_token_and_agent():
     kinds = [key.split(":")[2] for key in build_flow_keys(principal(), agent_id=AGENT)]
     assert kinds == ["token", "agent"]
     assert len(build_flow_keys(principal())) == 1
@@ -41,26 +41,26 @@ def test_without_a_session_the_token_and_the_agent_hold_what_was_seen():
     ]
 
 
-def test_a_person_who_calls_by_hand_holds_nothing():
+def test_a_manual_call_of_a_person_keeps_no_labels():
     assert build_flow_keys(principal("user")) == ()
     assert build_flow_effects(principal("user"), list(FlowLabel)) == ()
 
 
-def test_what_is_held_outside_of_sessions_is_forgotten_after_a_day():
+def test_labels_outside_sessions_expire_after_a_day():
     (in_session,) = build_flow_effects(principal(), [FlowLabel.PRIVATE_DATA], session_id=SESSION)
     (of_token,) = build_flow_effects(principal(), [FlowLabel.PRIVATE_DATA])
     assert (in_session.idle_s, of_token.idle_s) == (None, IDLE_S)
 
 
 @given(LABELS, WHERE, st.sampled_from(["token", "user"]))
-def test_only_what_sends_out_is_barred_and_only_by_both(labels, where, kind):
+def test_only_external_effects_are_denied_and_only_with_both_labels(labels, where, kind):
     for one in build_flow_effects(principal(kind), labels, **where):
         assert one.blocking_labels == (HELD_LABELS if FlowLabel.SENDS_OUT in labels else 0)
         assert one.added_labels == encode_labels(labels) & HELD_LABELS
 
 
 @given(LABELS, LABELS, WHERE)
-def test_a_further_label_never_lets_more_through(labels, more, where):
+def test_an_additional_label_never_allows_more(labels, more, where):
     few = {one.key: one for one in build_flow_effects(principal(), labels, **where)}
     many = {one.key: one for one in build_flow_effects(principal(), labels | more, **where)}
     assert few.keys() <= many.keys()
@@ -70,6 +70,6 @@ def test_a_further_label_never_lets_more_through(labels, more, where):
 
 
 @given(WHERE)
-def test_organizations_hold_nothing_together(where):
+def test_organizations_share_no_labels(where):
     here, there = principal(), principal(organization_id=THERE)
     assert not set(build_flow_keys(here, **where)) & set(build_flow_keys(there, **where))

@@ -41,7 +41,7 @@ def back(asked: dict[str, Any], action: str = "accept") -> dict[str, Any]:
     return {"requestState": asked["requestState"], "inputResponses": {KEY: {"action": action}}}
 
 
-def test_the_call_is_made_once_after_the_yes(
+def test_the_call_runs_once_after_its_approval(
     acme: Organization, wire: Wire, asked: dict[str, Any], effects: Any
 ) -> None:
     visit = asked["inputRequests"][KEY]
@@ -55,7 +55,7 @@ def test_the_call_is_made_once_after_the_yes(
     assert (again["resultType"], effects.read_text()) == ("input_required", "once\n")
 
 
-def test_a_client_that_comes_back_before_the_answer_waits_for_it(
+def test_a_client_that_repeats_before_the_answer_waits_for_it(
     acme: Organization, wire: Wire, asked: dict[str, Any], effects: Any, quick: None
 ) -> None:
     params = COUNT | back(asked)
@@ -70,7 +70,7 @@ def test_a_client_that_comes_back_before_the_answer_waits_for_it(
     assert (told["result"]["resultType"], effects.read_text()) == ("complete", "once\n")
 
 
-def test_a_client_that_waited_long_is_sent_there_again(
+def test_a_client_that_waited_long_gets_the_url_again(
     wire: Wire, asked: dict[str, Any], quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(approvals, "MAX_WAIT_S", 0.0)
@@ -88,7 +88,7 @@ def session(acme: Organization, helper: Agent, workshop: Server, wire: Wire) -> 
     return wire.handshake(AGENT, capabilities=SHOWS)
 
 
-def test_a_session_is_sent_there_and_goes_on_after_the_yes(
+def test_a_handshake_client_gets_the_url_and_continues_after_the_approval(
     acme: Organization, session: Session, effects: Any, quick: None
 ) -> None:
     calling = session.begin("tools/call", COUNT)
@@ -175,14 +175,16 @@ def test_the_approval_ends_when_the_user_of_a_modern_client_declines(
         {"requestState": 7},
     ],
 )
-def test_a_state_brings_no_other_call_back(
+def test_a_state_is_valid_only_for_its_call(
     wire: Wire, asked: dict[str, Any], other: dict[str, Any]
 ) -> None:
     reply = wire.modern(AGENT, "tools/call", COUNT | back(asked) | other, capabilities=SHOWS)
     assert reply.error["code"] == -32602
 
 
-def test_a_state_is_nobody_elses(acme: Organization, wire: Wire, asked: dict[str, Any]) -> None:
+def test_a_state_is_valid_only_for_its_caller(
+    acme: Organization, wire: Wire, asked: dict[str, Any]
+) -> None:
     other = token_of(factories.build_administrator(acme))
     taken = COUNT | back(asked)
     reply = wire.modern(AGENT, "tools/call", taken, capabilities=SHOWS, token=other)

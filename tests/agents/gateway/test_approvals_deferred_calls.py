@@ -89,7 +89,7 @@ def code(task: dict[str, Any]) -> str:
     return str(task["result"]["_meta"]["bonobot/problem"]["code"])
 
 
-def test_the_call_is_made_once_after_the_yes_by_any_process(
+def test_any_process_runs_the_call_once_after_its_approval(
     number: str, wire: Wire, other: Wire, say: Say, effects: Any
 ) -> None:
     waits = look(wire, number)
@@ -104,7 +104,7 @@ def test_the_call_is_made_once_after_the_yes_by_any_process(
     assert (call.pk, call.actor_label) == (DeferredCall.objects.get().call_id, "tests")
 
 
-def test_a_client_that_shows_pages_is_asked_to_once(number: str, wire: Wire, say: Say) -> None:
+def test_a_client_with_url_elicitation_is_asked_once(number: str, wire: Wire, say: Say) -> None:
     asks = look(wire, number, capabilities=SHOWS)
     visit = asks["inputRequests"][KEY]
     assert (asks["status"], visit["method"]) == ("input_required", "elicitation/create")
@@ -116,7 +116,9 @@ def test_a_client_that_shows_pages_is_asked_to_once(number: str, wire: Wire, say
     assert over(wire, number)["status"] == "completed"
 
 
-def test_a_no_is_the_tasks_result(number: str, wire: Wire, say: Say, effects: Any) -> None:
+def test_a_denial_is_the_result_of_the_task(
+    number: str, wire: Wire, say: Say, effects: Any
+) -> None:
     say("deny", word="Not today.")
     done = over(wire, number)
     assert code(done) == "approval_denied"
@@ -124,15 +126,13 @@ def test_a_no_is_the_tasks_result(number: str, wire: Wire, say: Say, effects: An
     assert not effects.read_text()
 
 
-def test_a_question_that_nobody_answers_in_time_is_a_no(
-    number: str, wire: Wire, effects: Any
-) -> None:
+def test_an_expired_approval_is_a_denial(number: str, wire: Wire, effects: Any) -> None:
     Approval.objects.update(expires_at=timezone.now())
     assert code(over(wire, number)) == "approval_expired"
     assert not effects.read_text()
 
 
-def test_a_call_that_is_taken_back_asks_nobody_any_more(
+def test_a_canceled_call_withdraws_its_approval(
     number: str, wire: Wire, other: Wire, effects: Any
 ) -> None:
     assert about(other, AGENT, "tasks/cancel", number).result["resultType"] == "complete"
@@ -147,13 +147,13 @@ def test_a_call_that_is_taken_back_asks_nobody_any_more(
     assert not effects.read_text()
 
 
-def test_a_person_who_does_not_go_there_takes_the_call_back(number: str, wire: Wire) -> None:
+def test_declining_the_url_cancels_the_call(number: str, wire: Wire) -> None:
     declined = {"inputResponses": {KEY: {"action": "decline"}}}
     about(wire, AGENT, "tasks/update", number, params=declined)
     assert look(wire, number)["status"] == "cancelled"
 
 
-def test_nobody_else_sees_the_task(
+def test_the_task_is_visible_only_to_its_caller(
     acme: Organization, number: str, wire: Wire, say: Say, effects: Any
 ) -> None:
     say("approve")
@@ -168,7 +168,7 @@ def test_nobody_else_sees_the_task(
     assert over(wire, number)["status"] == "completed"
 
 
-def test_a_client_without_tasks_is_answered_as_before(rules: None, wire: Wire) -> None:
+def test_a_client_without_tasks_gets_the_ordinary_result(rules: None, wire: Wire) -> None:
     shows = {"elicitation": {"url": {}}}
     asked = wire.modern(AGENT, "tools/call", COUNT, capabilities=shows).result
     assert asked["resultType"] == "input_required"
@@ -177,12 +177,12 @@ def test_a_client_without_tasks_is_answered_as_before(rules: None, wire: Wire) -
     assert not DeferredCall.objects.exists()
 
 
-def test_the_same_call_is_promised_once(number: str, wire: Wire) -> None:
+def test_the_same_call_is_deferred_once(number: str, wire: Wire) -> None:
     wire.modern(AGENT, "tools/call", COUNT, capabilities=DECLARED)
     assert (DeferredCall.objects.count(), Approval.objects.count()) == (1, 1)
 
 
-def test_a_yes_to_a_call_as_it_was_asks_again(
+def test_an_approval_of_an_outdated_call_asks_again(
     acme: Organization, helper: Agent, number: str, wire: Wire, say: Say, effects: Any
 ) -> None:
     say("approve")
@@ -195,7 +195,7 @@ def test_a_yes_to_a_call_as_it_was_asks_again(
     assert (over(wire, number)["status"], effects.read_text()) == ("completed", "once\n")
 
 
-def test_what_is_forbidden_meanwhile_is_not_made(
+def test_a_call_that_is_denied_meanwhile_doesnt_run(
     acme: Organization, helper: Agent, number: str, wire: Wire, say: Say, effects: Any
 ) -> None:
     say("approve")
@@ -216,7 +216,7 @@ def died(row: DeferredCall) -> None:
     )
 
 
-def test_a_call_that_never_went_out_is_made_by_another_process(
+def test_an_unsent_call_is_run_by_another_process(
     number: str, wire: Wire, say: Say, effects: Any
 ) -> None:
     say("approve")
@@ -235,7 +235,7 @@ def test_a_call_that_never_went_out_is_made_by_another_process(
     assert not deferred_calls.finish_deferred_call(row, DeferredCall.State.DONE, {"result": {}})
 
 
-def test_a_process_that_was_thought_dead_sends_nothing(
+def test_a_process_that_lost_its_lease_sends_nothing(
     number: str, wire: Wire, say: Say, effects: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     say("approve")
@@ -247,9 +247,7 @@ def test_a_process_that_was_thought_dead_sends_nothing(
     assert not effects.read_text()
 
 
-def test_a_call_that_went_out_is_not_made_again(
-    number: str, wire: Wire, say: Say, effects: Any
-) -> None:
+def test_a_sent_call_isnt_repeated(number: str, wire: Wire, say: Say, effects: Any) -> None:
     say("approve")
     over(wire, number)
     row = DeferredCall.objects.get()
@@ -259,7 +257,7 @@ def test_a_call_that_went_out_is_not_made_again(
     assert effects.read_text() == "once\n"
 
 
-def test_one_of_many_that_look_at_once_makes_the_call(
+def test_one_of_many_concurrent_polls_runs_the_call(
     number: str, wire: Wire, say: Say, effects: Any
 ) -> None:
     say("approve")
@@ -274,7 +272,7 @@ def test_one_of_many_that_look_at_once_makes_the_call(
     )
 
 
-def test_a_promise_is_forgotten_when_its_time_is_over(number: str, wire: Wire) -> None:
+def test_a_deferred_call_is_deleted_after_its_ttl(number: str, wire: Wire) -> None:
     with time_machine.travel(timezone.now() + timedelta(days=3), tick=False):
         assert deferred_calls.delete_expired() == 1
     assert about(wire, AGENT, "tasks/get", number).error["code"] == UNKNOWN
@@ -300,7 +298,7 @@ def promised(wire: Wire, tool: str) -> str:
     return number
 
 
-def test_what_a_server_asks_first_is_asked_by_the_task(
+def test_input_requests_of_the_server_are_requested_by_the_task(
     shop: Upstream, wire: Wire, other: Wire, say: Say
 ) -> None:
     number = promised(wire, "ask")
@@ -313,7 +311,7 @@ def test_what_a_server_asks_first_is_asked_by_the_task(
     assert Approval.objects.count() == 1
 
 
-def test_a_servers_own_task_becomes_the_task(
+def test_a_task_of_the_server_becomes_the_clients_task(
     shop: Upstream, wire: Wire, other: Wire, say: Say
 ) -> None:
     number = promised(wire, "work")
@@ -336,7 +334,7 @@ def bygone(acme: Organization, helper: Agent) -> Iterator[Upstream]:
 
 
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
-def test_a_call_that_is_taken_back_while_it_is_made_is_ended(
+def test_a_call_that_is_canceled_while_running_ends(
     where: str,
     bygone: Upstream,
     wire: Wire,
@@ -358,7 +356,7 @@ def test_a_call_that_is_taken_back_while_it_is_made_is_ended(
     assert bygone.http.methods().count("tools/call") == 1
 
 
-def test_a_call_that_another_process_has_taken_is_not_made_here(
+def test_a_call_claimed_by_another_process_doesnt_run_here(
     number: str, wire: Wire, say: Say, effects: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     say("approve")
@@ -367,7 +365,7 @@ def test_a_call_that_another_process_has_taken_is_not_made_here(
     assert not effects.read_text()
 
 
-def test_an_error_of_the_servers_own_is_what_the_task_ends_with(
+def test_an_error_of_the_server_is_the_result_of_the_task(
     shop: Upstream, wire: Wire, say: Say
 ) -> None:
     shop.instead["tools/call"] = {"code": -32050, "data": {"why": "shut"}}
@@ -386,7 +384,7 @@ async def unlisted(*_: Any) -> bool:
     return False
 
 
-def test_a_call_that_we_can_not_make_tells_why(
+def test_a_call_that_cant_be_made_has_its_reason(
     number: str, wire: Wire, say: Say, effects: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     say("approve")
@@ -395,7 +393,7 @@ def test_a_call_that_we_can_not_make_tells_why(
     assert not effects.read_text()
 
 
-def test_a_fault_of_ours_is_told_as_one_where_the_tool_is_not_offered_any_more(
+def test_an_internal_error_is_reported_for_a_removed_tool(
     number: str, wire: Wire, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     say("approve")

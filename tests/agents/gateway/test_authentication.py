@@ -31,7 +31,7 @@ def agents(acme: Organization) -> list[Agent]:
         (KeyError("secret"), "internal_error"),
     ],
 )
-def test_a_fault_of_ours_is_told_by_a_code_and_not_by_its_words(
+def test_an_internal_error_is_returned_as_a_code_without_details(
     acme: Organization,
     agents: list[Agent],
     wire: Wire,
@@ -54,7 +54,7 @@ def status(wire: Wire, path: str, token: str) -> int:
     return wire.modern(path, "tools/list", token=token).status
 
 
-def test_a_scope_that_is_lacking_is_named(acme: Organization, agents: list[Agent], wire: Wire):
+def test_a_missing_scope_is_named(acme: Organization, agents: list[Agent], wire: Wire):
     boss = factories.build_administrator(acme)
     text = token_of(boss, Role.OPERATOR, scopes=[TokenScope.AGENTS])
     refused = wire.modern("/mcp/agents/one", "tools/list", token=text)
@@ -65,7 +65,7 @@ def test_a_scope_that_is_lacking_is_named(acme: Organization, agents: list[Agent
     assert status(wire, "/mcp/agents/one", enough) == 200
 
 
-def test_a_token_for_several_agents_enters_at_these(
+def test_a_token_for_several_agents_is_valid_at_their_endpoints(
     acme: Organization, agents: list[Agent], wire: Wire
 ):
     boss = factories.build_administrator(acme)
@@ -74,7 +74,7 @@ def test_a_token_for_several_agents_enters_at_these(
     assert found == [200, 200, 404]
 
 
-def test_a_token_used_from_elsewhere_is_refused_like_none_that_there_is(
+def test_a_token_from_another_network_is_refused_like_an_unknown_one(
     acme: Organization, agents: list[Agent], wire: Wire
 ):
     boss = factories.build_administrator(acme)
@@ -91,9 +91,7 @@ def test_a_token_used_from_elsewhere_is_refused_like_none_that_there_is(
     assert status(wire, "/mcp/agents/one", here) == 200
 
 
-def test_an_address_that_means_something_else_by_now_lets_nobody_stay(
-    acme: Organization, helper: Agent
-) -> None:
+def test_a_reassigned_endpoint_ends_existing_sessions(acme: Organization, helper: Agent) -> None:
     text = token_of(factories.build_administrator(acme))
     guest = get_runtime().call(authenticate_client, text, GatewayAddress("agent", "helper"), "")
     assert get_runtime().call(guest.has_same_access)
@@ -107,7 +105,7 @@ def test_an_address_that_means_something_else_by_now_lets_nobody_stay(
     assert caught.value.code == "unknown_endpoint"
 
 
-def test_a_visitor_that_is_written_down_shows_no_token(acme: Organization, helper: Agent) -> None:
+def test_the_repr_of_a_client_contains_no_token(acme: Organization, helper: Agent) -> None:
     text = token_of(factories.build_administrator(acme))
     guest = get_runtime().call(authenticate_client, text, GatewayAddress("agent", "helper"), "")
     assert text not in repr(guest)

@@ -12,14 +12,14 @@ RESOURCE = "https://bonobot.example.com/mcp/agents/helper"
 WHERE = "https://bonobot.example.com/.well-known/oauth-protected-resource/mcp/agents/helper"
 
 
-def test_the_document_names_the_resource_its_scopes_and_where_tokens_come_from():
+def test_the_metadata_has_the_resource_its_scopes_and_authorization_servers():
     found = build_resource_metadata(RESOURCE, issuers=["https://login.example.com"])
     assert found["resource"] == RESOURCE
     assert found["authorization_servers"] == ["https://login.example.com"]
     assert found["scopes_supported"] == ["mcp:tools", "mcp:agents", "mcp:manage"]
 
 
-def test_a_resource_without_an_issuer_names_none():
+def test_a_resource_without_an_issuer_lists_none():
     assert "authorization_servers" not in build_resource_metadata(RESOURCE)
 
 
@@ -35,10 +35,10 @@ def test_a_resource_without_an_issuer_names_none():
         ),
     ],
 )
-def test_a_challenge_says_what_would_do(problem, more):
+def test_a_challenge_has_the_required_scope(problem, more):
     assert build_challenge(WHERE, problem) == f'Bearer resource_metadata="{WHERE}"{more}'
 
 
-def test_an_address_cannot_end_the_member_that_it_stands_in():
+def test_a_url_cant_break_out_of_the_challenge_parameter():
     told = build_challenge('https://b.example.com/" realm="x\\', build_invalid_token_error())
     assert told.startswith('Bearer resource_metadata="https://b.example.com/\\" realm=\\"x\\\\", ')

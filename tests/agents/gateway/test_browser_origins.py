@@ -20,7 +20,7 @@ def _known(settings: Any) -> None:
     settings.BONOBOT_CORS_ORIGINS = [OURS]
 
 
-def test_a_browser_of_a_known_origin_may_send_what_clients_send(wire: Wire) -> None:
+def test_an_allowed_origin_can_send_the_headers_of_clients(wire: Wire) -> None:
     answer = wire.send("OPTIONS", "/mcp", Origin=OURS, **ASKS)
     assert (answer.status, answer.headers["access-control-allow-origin"]) == (204, OURS)
     sent = answer.headers["access-control-allow-headers"].split(", ")
@@ -28,7 +28,7 @@ def test_a_browser_of_a_known_origin_may_send_what_clients_send(wire: Wire) -> N
     assert "x-own" not in sent
 
 
-def test_answers_may_be_read_by_known_origins_alone(wire: Wire) -> None:
+def test_only_allowed_origins_can_read_responses(wire: Wire) -> None:
     refused = wire.send("POST", "/mcp", b"{}", Origin=OURS)
     assert (refused.status, refused.headers["access-control-allow-origin"]) == (401, OURS)
     assert (
@@ -39,7 +39,7 @@ def test_answers_may_be_read_by_known_origins_alone(wire: Wire) -> None:
     assert (strange.status, "access-control-allow-methods" in strange.headers) == (204, False)
 
 
-def test_where_tokens_come_from_may_be_read_by_known_origins_alone(wire: Wire) -> None:
+def test_only_allowed_origins_can_read_the_metadata(wire: Wire) -> None:
     path = "/.well-known/oauth-protected-resource/mcp"
     asked = {**ASKS, "Access_Control_Request_Headers": "mcp-protocol-version"}
     assert wire.send("OPTIONS", path, Origin=OURS, **asked).status == 204

@@ -11,7 +11,7 @@ BAD = -32602
 
 
 @given(st.integers(0, 3 * PAGE_SIZE + 1))
-def test_all_pages_together_are_the_list(count: int) -> None:
+def test_all_pages_together_are_the_complete_list(count: int) -> None:
     declarations = tuple({"name": str(number)} for number in range(count))
     found: list[dict[str, str]] = []
     cursor, pages = None, 0
@@ -28,7 +28,7 @@ def test_all_pages_together_are_the_list(count: int) -> None:
 @given(
     st.one_of(st.text(), st.integers(), st.booleans(), st.binary(), st.lists(st.text(), max_size=2))
 )
-def test_no_cursor_tells_more_than_a_list_has(cursor: object) -> None:
+def test_no_cursor_reveals_more_than_the_list(cursor: object) -> None:
     declarations = ({"name": "one"},)
     try:
         found = build_page(declarations, "tools", cursor)
@@ -41,7 +41,7 @@ def test_no_cursor_tells_more_than_a_list_has(cursor: object) -> None:
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "NTAwMQ==", "LTE=", "OTk5OTk5OTk5OTk=", "ä", 7])
-def test_a_cursor_of_somewhere_else_is_refused(cursor: object) -> None:
+def test_a_cursor_of_another_list_is_refused(cursor: object) -> None:
     with pytest.raises(MCPError) as caught:
         build_page(({"name": "one"},), "tools", cursor)
     assert caught.value.error.code == BAD

@@ -19,7 +19,7 @@ def shown(uri: str) -> str:
     return f"docs+{uri}"
 
 
-def test_a_prefix_is_what_a_scheme_may_begin_with() -> None:
+def test_a_prefix_is_a_valid_start_of_a_scheme() -> None:
     assert build_uri_prefix("docs") == "docs+"
     assert build_uri_prefix("9_lives") == "s9.lives+"
 
@@ -34,11 +34,11 @@ def test_a_prefix_is_what_a_scheme_may_begin_with() -> None:
         ("docs+", None),
     ],
 )
-def test_only_a_slug_that_is_there_means_a_server(uri: str, meant: object) -> None:
+def test_only_an_existing_slug_resolves_to_a_server(uri: str, meant: object) -> None:
     assert resolve_uri(uri, SERVERS) == meant
 
 
-def test_what_was_read_is_named_as_it_was_asked_for() -> None:
+def test_a_read_resource_has_the_requested_uri() -> None:
     read = {"contents": [{"uri": "a://1", "text": "a://1"}, {"text": "no uri"}, "odd"], "x": 1}
     assert rename_resources(read, shown) == {
         "contents": [{"uri": "docs+a://1", "text": "a://1"}, {"text": "no uri"}, "odd"],
@@ -46,7 +46,7 @@ def test_what_was_read_is_named_as_it_was_asked_for() -> None:
     }
 
 
-def test_links_and_embedded_resources_of_a_result_are_renamed_and_nothing_else() -> None:
+def test_only_links_and_embedded_resources_of_a_result_are_renamed() -> None:
     blocks = [
         {"type": "resource_link", "uri": "a://1", "name": "one"},
         {"type": "resource", "resource": {"uri": "a://2", "text": "two"}},
@@ -58,7 +58,7 @@ def test_links_and_embedded_resources_of_a_result_are_renamed_and_nothing_else()
     assert found[2:] == blocks[2:]
 
 
-def test_prompts_are_renamed_whether_their_content_is_one_block_or_many() -> None:
+def test_prompts_are_renamed_with_one_or_many_content_blocks() -> None:
     link = {"type": "resource_link", "uri": "a://1"}
     messages = [{"role": "user", "content": link}, {"role": "user", "content": [link]}, "odd"]
     found = rename_resources({"messages": messages}, shown)["messages"]
@@ -67,19 +67,19 @@ def test_prompts_are_renamed_whether_their_content_is_one_block_or_many() -> Non
     assert found[2] == "odd"
 
 
-def test_a_result_that_is_none_stays() -> None:
+def test_an_invalid_result_is_unchanged() -> None:
     assert rename_resources("odd", shown) == "odd"
     plain = {"structuredContent": {"uri": "a://1"}}
     assert rename_resources(plain, shown) is plain
 
 
 @pytest.mark.parametrize("meta", [None, {}, {"ui": "odd"}, {"ui": {"resourceUri": 7}}])
-def test_a_tool_without_a_page_stays(meta: object) -> None:
+def test_a_tool_without_an_app_page_is_unchanged(meta: object) -> None:
     tool = {"name": "show", "_meta": meta}
     assert rename_ui_resource(tool, shown) == tool
 
 
-def test_a_tools_page_is_named_as_the_client_names_it() -> None:
+def test_an_app_page_has_the_uri_that_the_client_uses() -> None:
     tool = {"name": "show", "_meta": {"ui": {"resourceUri": "ui://page", "x": 1}, "y": 2}}
     assert rename_ui_resource(tool, shown)["_meta"] == {
         "ui": {"resourceUri": "docs+ui://page", "x": 1},

@@ -69,7 +69,7 @@ def heard(visitor: AuthenticatedClient, change: Callable[[], object]) -> list[st
     return get_runtime().call(listen)
 
 
-def test_a_policy_that_takes_a_tool_away_is_told(
+def test_a_policy_that_removes_a_tool_is_notified(
     acme: Organization, helper: Agent, workshop: Server
 ) -> None:
     boss, (visitor, _) = factories.build_administrator(acme), visiting(acme)
@@ -77,7 +77,7 @@ def test_a_policy_that_takes_a_tool_away_is_told(
     assert heard(visitor, lambda: set_policy(boss, helper, policy)) == [TOOLS]
 
 
-def test_a_definition_that_is_withdrawn_is_told(
+def test_a_revoked_definition_is_notified(
     acme: Organization, helper: Agent, workshop: Server
 ) -> None:
     boss, (visitor, _) = factories.build_administrator(acme), visiting(acme)
@@ -92,7 +92,7 @@ def test_a_revoked_token_ends_its_stream(
     assert heard(visitor, lambda: revoke_token(boss, token)) == []
 
 
-def test_a_change_that_shows_nothing_new_is_not_told(
+def test_a_change_without_visible_effect_isnt_notified(
     acme: Organization, helper: Agent, workshop: Server
 ) -> None:
     boss, (visitor, _) = factories.build_administrator(acme), visiting(acme)
@@ -113,9 +113,7 @@ def test_a_change_that_shows_nothing_new_is_not_told(
     get_runtime().call(listen)
 
 
-def test_a_session_that_goes_on_is_told_to_who_watches_it(
-    acme: Organization, helper: Agent
-) -> None:
+def test_a_changed_session_is_notified_to_its_watchers(acme: Organization, helper: Agent) -> None:
     boss = factories.build_administrator(acme)
     _, text = create_token(boss, name="watches", role=Role.OWNER)
     visitor = get_runtime().call(authenticate_client, text, GatewayAddress("organization"), "")
@@ -136,14 +134,14 @@ def test_a_session_that_goes_on_is_told_to_who_watches_it(
     assert get_runtime().call(listen) == ("notifications/resources/updated", {"uri": uri})
 
 
-def test_a_new_agent_is_told_as_tools_of_the_organization(acme: Organization) -> None:
+def test_a_new_agent_is_notified_as_a_tool_change(acme: Organization) -> None:
     boss = factories.build_administrator(acme)
     _, text = create_token(boss, name="watches", role=Role.OWNER)
     visitor = get_runtime().call(authenticate_client, text, GatewayAddress("organization"), "")
     assert TOOLS in heard(visitor, lambda: factories.create_agent(acme, "second"))
 
 
-def test_a_database_that_was_away_is_looked_at_again(
+def test_changes_are_detected_after_a_database_outage(
     acme: Organization, helper: Agent, workshop: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boss, (visitor, _) = factories.build_administrator(acme), visiting(acme)
@@ -163,7 +161,7 @@ def test_a_database_that_was_away_is_looked_at_again(
     assert next(looks, None) is None
 
 
-def test_no_more_streams_are_open_than_a_process_may_have(
+def test_the_number_of_streams_per_process_is_limited(
     acme: Organization, helper: Agent, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(change_notifications, "MAX_STREAMS", 1)
@@ -179,7 +177,7 @@ def test_no_more_streams_are_open_than_a_process_may_have(
 
 
 @pytest.mark.parametrize("uris", [[7], ["a", None], ["a", "b"]])
-def test_what_are_no_uris_or_too_many_is_not_listened_to(
+def test_invalid_or_too_many_uris_are_refused(
     acme: Organization, helper: Agent, wire: Wire, monkeypatch: pytest.MonkeyPatch, uris: Any
 ) -> None:
     monkeypatch.setattr(change_notifications, "MAX_WATCHED_RESOURCES", 1)
@@ -188,7 +186,7 @@ def test_what_are_no_uris_or_too_many_is_not_listened_to(
     assert refused.error["code"] == BAD
 
 
-def test_a_list_that_changes_before_a_sessions_stream_is_open_is_told_when_it_opens(
+def test_a_change_before_the_stream_opens_is_notified_when_it_opens(
     acme: Organization, helper: Agent, workshop: Server, wire: Wire
 ) -> None:
     boss, session = factories.build_administrator(acme), wire.handshake("/mcp/agents/helper")
@@ -205,7 +203,7 @@ def test_a_list_that_changes_before_a_sessions_stream_is_open_is_told_when_it_op
     stream.close()
 
 
-def test_what_a_session_knows_already_is_not_told_when_its_stream_opens(
+def test_a_known_list_isnt_notified_when_the_stream_opens(
     acme: Organization, helper: Agent, workshop: Server, wire: Wire
 ) -> None:
     boss, session = factories.build_administrator(acme), wire.handshake("/mcp/agents/helper")

@@ -23,7 +23,7 @@ URL = f"{HERE}/mcp/agents/release-helper"
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_every_snippet_names_the_address_and_the_token_once(client):
+def test_every_snippet_has_the_url_and_the_token_once(client):
     text = build_snippet(client, AGENT).text
     assert text.count(URL) == 1
     assert text.count(TOKEN) == 1
@@ -32,7 +32,7 @@ def test_every_snippet_names_the_address_and_the_token_once(client):
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_every_snippet_is_of_the_language_that_it_says(client):
+def test_every_snippet_is_valid_in_its_language(client):
     for about in (AGENT, build_target("http://127.0.0.1:8000", "/mcp")):
         found = build_snippet(client, about)
         if found.language == "json":
@@ -56,12 +56,12 @@ def test_every_snippet_is_of_the_language_that_it_says(client):
         ("json", "mcpServers", {"type": "http", "url": URL}),
     ],
 )
-def test_each_program_finds_its_own_members(client, member, expected):
+def test_each_client_gets_its_own_fields(client, member, expected):
     entry = json.loads(build_snippet(client, AGENT).text)[member]["bonobot-release-helper"]
     assert entry == {**expected, "headers": {"Authorization": f"Bearer {TOKEN}"}}
 
 
-def test_codex_has_the_header_or_the_name_of_a_variable():
+def test_codex_gets_a_header_or_a_variable_name():
     written = tomllib.loads(build_snippet("codex", AGENT).text)
     assert written["mcp_servers"]["bonobot-release-helper"] == {
         "url": URL,
@@ -71,14 +71,14 @@ def test_codex_has_the_header_or_the_name_of_a_variable():
     assert read["mcp_servers"]["bonobot"]["bearer_token_env_var"] == "BONOBOT_TOKEN"
 
 
-def test_vs_code_asks_for_a_token_that_is_not_there():
+def test_vs_code_prompts_for_a_missing_token():
     written = json.loads(build_snippet("vscode", build_target(HERE)).text)
     assert written["inputs"][0]["password"] is True
     named = written["servers"]["bonobot"]["headers"]["Authorization"]
     assert named == f"Bearer ${{input:{written['inputs'][0]['id']}}}"
 
 
-def test_the_bridge_passes_the_token_by_the_environment_and_no_blanks():
+def test_mcp_remote_gets_the_token_from_the_environment_without_spaces():
     local = build_target("http://127.0.0.1:8000", build_server_path("time"), TOKEN)
     entry = json.loads(build_snippet("claude-desktop", local).text)["mcpServers"]["bonobot-time"]
     assert entry["env"] == {"AUTH_HEADER": f"Bearer {TOKEN}"}
@@ -87,21 +87,21 @@ def test_the_bridge_passes_the_token_by_the_environment_and_no_blanks():
     assert "--allow-http" not in build_snippet("claude-desktop", AGENT).text
 
 
-def test_a_command_is_one_whatever_a_name_says():
+def test_a_command_is_safely_quoted_for_any_name():
     nasty = build_target("https://b.example.com/$(id)", "/mcp", "x'; rm -rf ~; '")
     words = shlex.split(build_snippet("claude-code", nasty).text.replace("\\\n", " "))
     assert words[-1] == "Authorization: Bearer x'; rm -rf ~; '"
     assert words[-3] == "https://b.example.com/$(id)/mcp"
 
 
-def test_all_of_them_are_listed_and_none_without_saying_where_it_goes():
+def test_all_snippets_are_listed_with_their_destination():
     found = build_snippets(build_target(HERE))
     assert [one.client for one in found] == list(CLIENTS)
     assert all(one.file or one.language == "sh" for one in found)
 
 
 @pytest.mark.parametrize("client", [one for one in CLIENTS if one != "curl"])
-def test_where_people_let_programs_in_the_address_is_enough(client):
+def test_with_oauth_the_url_is_enough(client):
     found = build_snippet(
         client, build_target(HERE, build_agent_path("release-helper"), uses_oauth=True)
     )
@@ -111,10 +111,10 @@ def test_where_people_let_programs_in_the_address_is_enough(client):
     assert "for you to authorize it" in found.note
 
 
-def test_a_token_that_is_given_is_written_in_all_the_same():
+def test_a_given_token_is_written_into_every_snippet():
     about = build_target(HERE, build_agent_path("release-helper"), TOKEN, uses_oauth=True)
     assert build_snippets(about) == build_snippets(AGENT)
 
 
-def test_what_can_not_ask_a_person_has_a_token():
+def test_clients_without_a_browser_get_a_token():
     assert BEARER_PLACEHOLDER in build_snippet("curl", build_target(HERE, uses_oauth=True)).text

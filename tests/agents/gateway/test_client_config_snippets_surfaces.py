@@ -17,7 +17,7 @@ def acme() -> Organization:
 
 
 @pytest.mark.parametrize("let_in", [True, False])
-def test_an_agents_snippets_are_listed_to_whoever_may_see_it(acme, settings, let_in):
+def test_snippets_of_an_agent_are_listed_for_roles_that_can_view_it(acme, settings, let_in):
     settings.BONOBOT_OAUTH = let_in
     agent, other = factories.create_agent(acme), factories.create_agent(acme, "other")
     member = rest.as_role(acme, Role.MEMBER, agent)
@@ -30,7 +30,7 @@ def test_an_agents_snippets_are_listed_to_whoever_may_see_it(acme, settings, let
     assert member.get(f"agents/{other.slug}/snippets").status == 404
 
 
-def test_a_server_of_the_pool_has_snippets_and_a_private_one_its_agents(acme):
+def test_a_pool_server_has_snippets_and_a_private_one_those_of_its_agent(acme):
     pooled = admin_client.web_server(acme)
     auditor = rest.as_role(acme, Role.AUDITOR)
     found = auditor.get(f"mcp-servers/{pooled.pk}/snippets")
@@ -50,7 +50,7 @@ def test_the_admin_shows_them_on_an_agent_and_on_a_server(acme):
     assert f"/mcp/servers/{server.slug}" in seat.get("mcp_servers_server_programs", server.pk)
 
 
-def test_a_new_token_is_shown_in_its_snippets_and_nowhere_later(acme):
+def test_a_new_token_is_shown_in_its_snippets_only_once(acme):
     agent = factories.create_agent(acme)
     seat = admin_client.sit(acme, Role.OWNER)
     said = {"name": "ide", "role": "member", "agents": str(agent.pk), "lasting": ""}

@@ -52,7 +52,7 @@ def named(wire: Wire, method: str, params: Json) -> Json:
 
 
 @METHODS
-def test_a_servers_own_error_stays_as_it_is(
+def test_an_error_of_the_server_is_unchanged(
     upstream: Upstream, wire: Wire, method: str, params: Json
 ) -> None:
     params = named(wire, method, params)
@@ -63,7 +63,7 @@ def test_a_servers_own_error_stays_as_it_is(
     assert (older["code"], older["data"]) == (MINE["code"], MINE["data"])
 
 
-def test_what_is_not_found_has_the_code_of_the_clients_era(upstream: Upstream, wire: Wire) -> None:
+def test_a_not_found_error_has_the_code_of_the_clients_era(upstream: Upstream, wire: Wire) -> None:
     params = named(wire, "resources/read", {})
     upstream.instead["resources/read"] = {"code": -32002}
     assert wire.modern(AGENT, "resources/read", params).error["code"] == -32602
@@ -71,7 +71,7 @@ def test_what_is_not_found_has_the_code_of_the_clients_era(upstream: Upstream, w
 
 
 @METHODS
-def test_a_server_that_is_away_is_told_of_with_our_code(
+def test_an_unavailable_server_is_reported_with_our_code(
     upstream: Upstream, wire: Wire, method: str, params: Json
 ) -> None:
     params = named(wire, method, params)
@@ -81,9 +81,7 @@ def test_a_server_that_is_away_is_told_of_with_our_code(
     assert reply.message.get("result", {"isError": True})["isError"] is True
 
 
-def test_a_client_is_told_what_a_server_logs_from_the_level_that_it_chose(
-    upstream: Upstream, wire: Wire
-) -> None:
+def test_a_client_gets_log_messages_from_its_chosen_level(upstream: Upstream, wire: Wire) -> None:
     upstream.logs = [{"level": one, "data": one} for one in (*LOG_LEVELS, "loudly", ["info"])]
     stamp: Json = {f"{META}logLevel": "error"}
     told = wire.modern(AGENT, "tools/call", ECHO, meta=stamp).told
@@ -91,9 +89,7 @@ def test_a_client_is_told_what_a_server_logs_from_the_level_that_it_chose(
     assert wire.modern(AGENT, "tools/call", ECHO).told == []
 
 
-def test_a_session_is_told_what_a_server_logs_from_the_level_that_it_set(
-    upstream: Upstream, wire: Wire
-) -> None:
+def test_a_session_gets_log_messages_from_its_set_level(upstream: Upstream, wire: Wire) -> None:
     upstream.logs = [{"level": one, "data": one} for one in LOG_LEVELS]
     session = wire.handshake(AGENT)
     assert len(session.ask("tools/call", ECHO).told) == len(LOG_LEVELS)
@@ -103,7 +99,7 @@ def test_a_session_is_told_what_a_server_logs_from_the_level_that_it_set(
     assert [one["params"]["level"] for one in told] == ["alert", "emergency"]
 
 
-def test_a_resource_may_be_asked_for_in_rounds(upstream: Upstream, wire: Wire) -> None:
+def test_a_resource_read_can_take_several_rounds(upstream: Upstream, wire: Wire) -> None:
     params = named(wire, "resources/read", {})
     asks = {"resultType": "input_required", "inputRequests": {"name": upstream.question}}
     upstream.instead["resources/read"] = asks
@@ -117,7 +113,7 @@ def test_a_resource_may_be_asked_for_in_rounds(upstream: Upstream, wire: Wire) -
 
 
 @pytest.mark.parametrize("params", [{"name": 7}, {"name": "x", "arguments": []}, {}])
-def test_parameters_of_another_kind_are_refused(
+def test_parameters_of_another_type_are_refused(
     upstream: Upstream, wire: Wire, params: Json
 ) -> None:
     session = wire.handshake(AGENT)
@@ -129,7 +125,7 @@ def task(wire: Wire) -> str:
     return number
 
 
-def test_a_task_that_failed_says_with_which_error(upstream: Upstream, wire: Wire) -> None:
+def test_a_failed_task_has_its_error(upstream: Upstream, wire: Wire) -> None:
     number = task(wire)
     upstream.instead["tasks/get"] = {
         **TASK,
@@ -141,7 +137,7 @@ def test_a_task_that_failed_says_with_which_error(upstream: Upstream, wire: Wire
 
 
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/update", "tasks/cancel"])
-def test_a_server_that_refuses_to_tell_of_its_task_is_heard(
+def test_a_server_that_refuses_its_task_is_reported(
     upstream: Upstream, wire: Wire, method: str
 ) -> None:
     number = task(wire)
@@ -153,7 +149,9 @@ def test_a_server_that_refuses_to_tell_of_its_task_is_heard(
     assert away.code == "server_unreachable"
 
 
-def test_a_task_asks_a_client_only_for_what_it_can(upstream: Upstream, wire: Wire) -> None:
+def test_a_task_requests_only_input_that_the_client_supports(
+    upstream: Upstream, wire: Wire
+) -> None:
     number = task(wire)
     waits = {**TASK, "status": "input_required", "inputRequests": {"name": upstream.question}}
     upstream.instead["tasks/get"] = waits
@@ -168,7 +166,7 @@ def test_a_task_asks_a_client_only_for_what_it_can(upstream: Upstream, wire: Wir
 @pytest.mark.parametrize(
     "wrong", [{"taskId": ""}, {"status": "input_required", "inputRequests": SAMPLE}]
 )
-def test_a_task_that_breaks_the_extensions_rules_is_none(
+def test_a_task_that_violates_the_extension_is_refused(
     upstream: Upstream, wire: Wire, wrong: Json
 ) -> None:
     made = {**TASK, "resultType": "task", "status": "working", "pollIntervalMs": 10}
@@ -177,7 +175,7 @@ def test_a_task_that_breaks_the_extensions_rules_is_none(
 
 
 @METHODS
-def test_what_a_server_may_not_ask_reaches_no_client(
+def test_forbidden_server_requests_dont_reach_the_client(
     upstream: Upstream, wire: Wire, method: str, params: Json
 ) -> None:
     params = named(wire, method, params)

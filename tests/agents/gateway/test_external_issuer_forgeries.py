@@ -89,7 +89,7 @@ ATTACKS: dict[str, Any] = {
 }
 
 
-def test_what_is_no_token_for_this_address_lets_nobody_in(
+def test_tokens_for_other_audiences_are_refused(
     helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer
 ) -> None:
     in_by = {name: tools(wire, made(login)) for name, made in ATTACKS.items()}
@@ -99,7 +99,7 @@ def test_what_is_no_token_for_this_address_lets_nobody_in(
     assert tools(wire, login.token(HERE)).status == 200
 
 
-def test_addresses_in_a_header_are_not_asked(
+def test_urls_in_a_token_header_arent_requested(
     helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer
 ) -> None:
     with listening() as evil:
@@ -111,14 +111,12 @@ def test_addresses_in_a_header_are_not_asked(
         assert not evil.http.asked
 
 
-def test_an_issuer_that_nobody_trusts_is_not_asked(
-    helper: Agent, wire: Wire, login: TokenIssuer
-) -> None:
+def test_an_untrusted_issuer_isnt_requested(helper: Agent, wire: Wire, login: TokenIssuer) -> None:
     refused(wire, login.token(HERE))
     assert not login.http.asked
 
 
-def test_a_token_reaches_its_own_organization_only(
+def test_a_token_is_valid_only_for_its_organization(
     acme: Organization, helper: Agent, wire: Wire, login: TokenIssuer
 ) -> None:
     other = factories.create_organization("other")
@@ -126,7 +124,7 @@ def test_a_token_reaches_its_own_organization_only(
     assert tools(wire, login.token(HERE)).status == 404
 
 
-def test_no_secret_nor_a_weak_key_that_is_published_is_used(
+def test_published_symmetric_and_weak_keys_arent_used(
     helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer
 ) -> None:
     secret = base64.urlsafe_b64encode(b"s" * 32).decode().rstrip("=")
@@ -142,7 +140,7 @@ def test_no_secret_nor_a_weak_key_that_is_published_is_used(
     refused(wire, login.token(HERE, kid=None))
 
 
-def test_keys_come_from_where_the_issuers_own_document_says_or_not_at_all(
+def test_keys_are_fetched_only_from_the_issuers_metadata(
     helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer, clock: Clock
 ) -> None:
     for metadata in (

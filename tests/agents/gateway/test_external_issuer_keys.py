@@ -15,7 +15,7 @@ __all__ = ["clock", "login", "trusted"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_an_issuer_that_is_away_opens_nothing_and_is_not_asked_again_at_once(
+def test_an_unavailable_issuer_admits_nobody_and_isnt_retried_immediately(
     helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer, clock: Clock
 ) -> None:
     login.down = True
@@ -29,7 +29,7 @@ def test_an_issuer_that_is_away_opens_nothing_and_is_not_asked_again_at_once(
     assert tools(wire, login.token(HERE)).status == 200
 
 
-def test_a_new_key_is_fetched_once_and_strange_ones_do_not_make_us_ask(
+def test_a_new_key_is_fetched_once_and_unknown_keys_are_rate_limited(
     helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer, clock: Clock
 ) -> None:
     assert tools(wire, login.token(HERE)).status == 200
@@ -42,7 +42,7 @@ def test_a_new_key_is_fetched_once_and_strange_ones_do_not_make_us_ask(
     assert login.reads == 2
 
 
-def test_a_key_that_was_withdrawn_opens_nothing_any_more(
+def test_a_removed_key_is_refused(
     helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer, clock: Clock
 ) -> None:
     old = login.token(HERE)
@@ -56,7 +56,7 @@ def test_a_key_that_was_withdrawn_opens_nothing_any_more(
     refused(wire, old)
 
 
-def test_keys_hold_on_for_a_while_without_their_issuer(
+def test_keys_stay_valid_for_a_while_without_their_issuer(
     helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer, clock: Clock
 ) -> None:
     assert tools(wire, login.token(HERE)).status == 200

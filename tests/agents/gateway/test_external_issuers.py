@@ -56,7 +56,7 @@ def test_a_token_of_an_issuer_calls_a_governed_tool(
     assert login.reads == 1
 
 
-def test_tokens_of_each_kind_of_key_are_taken(
+def test_tokens_of_each_key_type_are_accepted(
     helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer
 ) -> None:
     kinds = ("PS256", "ES256", "EdDSA")
@@ -66,7 +66,7 @@ def test_tokens_of_each_kind_of_key_are_taken(
     assert [tools(wire, text).status for text in texts] == [200, 200, 200]
 
 
-def test_scopes_are_those_that_the_token_has_and_the_issuer_allows(
+def test_scopes_are_limited_by_the_token_and_the_issuer(
     helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer
 ) -> None:
     lacking = tools(wire, login.token(HERE, scope="mcp:agents openid api"))
@@ -86,7 +86,7 @@ def test_scopes_are_those_that_the_token_has_and_the_issuer_allows(
     assert tools(wire, login.token(HERE, scope=None)).status == 200
 
 
-def test_a_claim_gives_the_role(
+def test_a_claim_sets_the_role(
     acme: Organization, helper: Agent, wire: Wire, login: TokenIssuer
 ) -> None:
     factories.create_issuer(
@@ -104,7 +104,7 @@ def test_a_claim_gives_the_role(
     refused(wire, login.token(HERE, realm="ops"))
 
 
-def test_an_issuer_for_some_agents_reaches_no_other(
+def test_an_issuer_limited_to_agents_reaches_no_others(
     acme: Organization, helper: Agent, wire: Wire, login: TokenIssuer
 ) -> None:
     factories.create_agent(acme, "other")
@@ -114,7 +114,7 @@ def test_an_issuer_for_some_agents_reaches_no_other(
     assert tools(wire, login.token(f"{settings.BONOBOT_URL}{there}"), there).status == 404
 
 
-def test_a_change_of_the_issuer_holds_on_the_next_call(
+def test_a_change_of_the_issuer_applies_to_the_next_call(
     acme: Organization,
     helper: Agent,
     workshop: Server,
@@ -135,7 +135,7 @@ def test_a_change_of_the_issuer_holds_on_the_next_call(
     refused(wire, text)
 
 
-def test_limits_hold_for_each_subject(
+def test_limits_apply_per_subject(
     acme: Organization, helper: Agent, workshop: Server, wire: Wire, login: TokenIssuer
 ) -> None:
     factories.create_issuer(
@@ -150,7 +150,7 @@ def test_limits_hold_for_each_subject(
     assert call("bob", "1").result["isError"] is False
 
 
-def test_two_people_of_an_issuer_see_nothing_of_each_other(
+def test_two_subjects_of_an_issuer_are_isolated(
     acme: Organization,
     helper: Agent,
     workshop: Server,
@@ -174,7 +174,7 @@ def test_two_people_of_an_issuer_see_nothing_of_each_other(
     assert ["result" in one for one in seen] == [True, False]
 
 
-def test_a_token_is_never_passed_on(
+def test_a_token_is_never_forwarded(
     acme: Organization, helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer
 ) -> None:
     text = login.token(HERE)
@@ -187,7 +187,7 @@ def test_a_token_is_never_passed_on(
     assert not any(part in sent for part in text.split("."))
 
 
-def test_a_token_never_approves_what_it_asked(
+def test_a_token_cant_approve_its_own_calls(
     acme: Organization, helper: Agent, workshop: Server, wire: Wire, login: TokenIssuer
 ) -> None:
     factories.create_issuer(acme, login.url, role="owner", allow_private=True)
@@ -200,7 +200,7 @@ def test_a_token_never_approves_what_it_asked(
     assert not any("approv" in name for name in names)
 
 
-def test_the_metadata_of_an_address_names_the_issuers_that_may_be_told(
+def test_the_metadata_lists_only_announced_issuers(
     acme: Organization, wire: Wire, login: TokenIssuer, trusted: Issuer
 ) -> None:
     factories.create_issuer(acme, "https://hidden.example.com", "Hidden", announced=False)
@@ -210,7 +210,7 @@ def test_the_metadata_of_an_address_names_the_issuers_that_may_be_told(
     assert told["resource"] == HERE
 
 
-def test_an_audience_of_its_own_is_good_at_each_address(
+def test_a_custom_audience_is_valid_at_each_endpoint(
     acme: Organization, helper: Agent, wire: Wire, login: TokenIssuer
 ) -> None:
     factories.create_issuer(
@@ -221,7 +221,7 @@ def test_an_audience_of_its_own_is_good_at_each_address(
     refused(wire, login.token(HERE))
 
 
-def test_the_text_of_a_token_is_kept_nowhere(
+def test_the_token_is_stored_nowhere(
     acme: Organization, helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer
 ) -> None:
     text = login.token(HERE)

@@ -246,7 +246,7 @@ def holds(
     caller.put_back(*alone)
 
 
-def test_every_governed_model_has_a_row() -> None:
+def test_every_governed_model_is_covered() -> None:
     assert set(GOVERNED.values()) == ROWS.keys()
 
 
@@ -260,7 +260,7 @@ def edits() -> Iterator[tuple[Any, str]]:
     yield from zip((model for model, row in ROWS.items() if row.edit), cycle(others))
 
 
-def test_a_changed_row_holds_on_the_very_next_call(caller: Caller) -> None:
+def test_a_changed_row_applies_to_the_next_call(caller: Caller) -> None:
     for model, way in edits():
         one, row = row_of(model), ROWS[model]
         name = test_governed_rows._field(one)
@@ -270,13 +270,13 @@ def test_a_changed_row_holds_on_the_very_next_call(caller: Caller) -> None:
         holds(caller, row, what, change, seen=bool(row.edit), alone=(model,))
 
 
-def test_a_removed_row_holds_on_the_very_next_call(caller: Caller) -> None:
+def test_a_deleted_row_applies_to_the_next_call(caller: Caller) -> None:
     for (model, row), way in zip(ROWS.items(), cycle(REMOVALS)):
         one, what = row_of(model), f"{model._meta.label} by {way}"
         holds(caller, row, what, partial(REMOVALS[way], one), seen=row.removal)
 
 
-def test_a_row_that_goes_with_another_holds_on_the_very_next_call(caller: Caller) -> None:
+def test_a_cascading_delete_applies_to_the_next_call(caller: Caller) -> None:
     gone: set[Any] = set()
     for model, row in ROWS.items():
         for name in test_governed_rows._parents_of(model):

@@ -28,7 +28,7 @@ def last_call() -> AuditRow:
     return AuditRow.objects.filter(event_type="call").order_by("seq").last()
 
 
-def test_an_agents_tools_have_the_agents_names_and_a_servers_its_own(
+def test_agent_endpoints_prefix_tool_names_and_server_endpoints_dont(
     workshop: Server, wire: Wire
 ) -> None:
     of_agent = wire.modern(AGENT, "tools/list").result
@@ -41,7 +41,7 @@ def test_an_agents_tools_have_the_agents_names_and_a_servers_its_own(
     assert own == declared
 
 
-def test_a_call_is_governed_and_answered_in_both_eras(workshop: Server, wire: Wire) -> None:
+def test_a_call_is_governed_in_both_eras(workshop: Server, wire: Wire) -> None:
     params = {"name": ECHO, "arguments": {"text": "hello"}}
     modern = wire.modern(AGENT, "tools/call", params).result
     assert modern["content"] == [{"type": "text", "text": "hello"}]
@@ -72,9 +72,7 @@ def test_a_call_is_one_trace_from_the_client_to_the_server(workshop: Server, wir
     assert not any("a secret" in span.to_json() for span in found.values())
 
 
-def test_structured_content_and_failures_of_tools_stay_as_they_are(
-    workshop: Server, wire: Wire
-) -> None:
+def test_structured_content_and_tool_errors_are_unchanged(workshop: Server, wire: Wire) -> None:
     added = wire.modern(SERVER, "tools/call", {"name": "add", "arguments": {"a": 2, "b": 3}})
     assert added.result["structuredContent"] == {"result": 5}
     failed = wire.modern(SERVER, "tools/call", {"name": "fail", "arguments": {"reason": "so"}})
@@ -82,7 +80,7 @@ def test_structured_content_and_failures_of_tools_stay_as_they_are(
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("-inf")])
-def test_numbers_that_json_has_no_word_for_are_refused_and_written(
+def test_nan_and_infinity_are_refused_and_recorded(
     number: float, workshop: Server, wire: Wire
 ) -> None:
     params = {"name": "add", "arguments": {"a": number, "b": 1}}
@@ -92,7 +90,7 @@ def test_numbers_that_json_has_no_word_for_are_refused_and_written(
     assert json.loads(row.opened)["details"]["arguments"] == {"a": str(number), "b": 1}
 
 
-def test_what_is_forbidden_answers_like_what_is_unknown(
+def test_a_forbidden_tool_is_like_an_unknown_one(
     acme: Organization, helper: Agent, workshop: Server, wire: Wire
 ) -> None:
     set_policy(
@@ -111,7 +109,7 @@ def test_what_is_forbidden_answers_like_what_is_unknown(
     assert forbidden.status == unknown.status
 
 
-def test_a_listed_tool_that_is_refused_says_why(
+def test_a_denied_listed_tool_has_a_reason(
     acme: Organization, helper: Agent, workshop: Server, wire: Wire
 ) -> None:
     wrong = wire.modern(AGENT, "tools/call", {"name": ECHO, "arguments": {"text": 1}})
@@ -123,7 +121,7 @@ def test_a_listed_tool_that_is_refused_says_why(
     assert str(waiting.pk) == asked.result["_meta"]["bonobot/problem"]["approval_id"]
 
 
-def test_a_change_holds_on_the_very_next_call(
+def test_a_change_applies_to_the_next_call(
     acme: Organization, workshop: Server, wire: Wire
 ) -> None:
     params = {"name": "echo", "arguments": {"text": "hello"}}
@@ -132,7 +130,7 @@ def test_a_change_holds_on_the_very_next_call(
     assert wire.modern(SERVER, "tools/call", params).error["code"] == -32602
 
 
-def test_resources_are_read_by_the_uris_that_were_listed(library: Server, wire: Wire) -> None:
+def test_resources_are_read_by_their_listed_uris(library: Server, wire: Wire) -> None:
     listed = wire.modern("/mcp/servers/library", "resources/list").result["resources"]
     assert listed
     uri = listed[0]["uri"]
@@ -143,7 +141,7 @@ def test_resources_are_read_by_the_uris_that_were_listed(library: Server, wire: 
     assert (unknown.error["code"], unknown.error["data"]["uri"]) == (-32602, "nothing://x")
 
 
-def test_prompts_are_given_and_completed(library: Server, wire: Wire) -> None:
+def test_prompts_are_returned_and_completed(library: Server, wire: Wire) -> None:
     there = "/mcp/servers/library"
     prompts = wire.modern(there, "prompts/list").result["prompts"]
     assert prompts
@@ -152,7 +150,7 @@ def test_prompts_are_given_and_completed(library: Server, wire: Wire) -> None:
     assert wire.modern(there, "prompts/get", {"name": "nothing"}).error["code"] == -32602
 
 
-def test_a_session_is_of_its_principal_at_its_address_alone(
+def test_a_session_is_bound_to_its_principal_and_endpoint(
     acme: Organization, workshop: Server, wire: Wire
 ) -> None:
     session = wire.handshake(AGENT)
@@ -162,7 +160,7 @@ def test_a_session_is_of_its_principal_at_its_address_alone(
     assert session.ask("tools/list", path=SERVER).status == 404
 
 
-def test_a_warm_call_reads_nothing_beside_its_admission(
+def test_a_repeated_call_queries_only_its_admission(
     workshop: Server, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params = {"name": ECHO, "arguments": {"text": "hello"}}
@@ -180,7 +178,7 @@ def test_a_warm_call_reads_nothing_beside_its_admission(
 
 
 @pytest.mark.parametrize("change", ["revoke", "expire", "delete"])
-def test_a_token_that_ended_is_of_no_use_on_the_very_next_call(
+def test_an_expired_token_is_refused_at_the_next_call(
     acme: Organization, workshop: Server, wire: Wire, change: str
 ) -> None:
     params = {"name": ECHO, "arguments": {"text": "hello"}}

@@ -25,7 +25,7 @@ def upstream(acme: Organization, helper: Agent) -> Iterator[Upstream]:
         yield found
 
 
-def test_the_call_goes_on_with_the_clients_answer(upstream: Upstream, wire: Wire) -> None:
+def test_the_call_continues_with_the_clients_response(upstream: Upstream, wire: Wire) -> None:
     session = wire.handshake(AGENT, capabilities={"elicitation": {}})
     stream = session.begin("tools/call", ASK)
     asked = stream.next()
@@ -49,7 +49,7 @@ def test_a_client_that_answers_with_an_error_ends_the_call(upstream: Upstream, w
     stream.close()
 
 
-def test_a_server_that_asks_without_end_is_stopped(
+def test_a_server_with_endless_requests_is_stopped(
     upstream: Upstream, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway_handlers, "MAX_ROUNDS", 1)
@@ -63,7 +63,7 @@ def test_a_server_that_asks_without_end_is_stopped(
 
 
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-def test_only_a_person_who_went_there_is_waited_for(action: str) -> None:
+def test_only_an_accepted_url_is_waited_for(action: str) -> None:
     assert approvals.is_declined({approvals.APPROVAL_REQUEST_KEY: {"action": action}})
     assert not approvals.is_declined({approvals.APPROVAL_REQUEST_KEY: {"action": "accept"}})
     assert not approvals.is_declined({})

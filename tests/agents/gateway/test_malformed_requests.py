@@ -168,7 +168,7 @@ def everything_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-def test_malformed_requests_are_answered(
+def test_malformed_requests_get_an_error_response(
     everything_url: str, wire: Wire, acme: Organization, caplog: pytest.LogCaptureFixture
 ) -> None:
     published = publish(everything_url, acme)

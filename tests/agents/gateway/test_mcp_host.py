@@ -73,7 +73,7 @@ def answered(wire: Wire, tool: str, asked: Json, name: str, **more: Any) -> str:
     return str(done["content"][0]["text"])
 
 
-def test_a_modern_client_is_asked_by_two_servers_at_once(
+def test_two_servers_can_request_input_of_a_modern_client(
     olds: tuple[Upstream, Upstream], wire: Wire
 ) -> None:
     asked = {mark: call(wire, f"{mark}_ask") for mark in ("first", "second")}
@@ -85,7 +85,7 @@ def test_a_modern_client_is_asked_by_two_servers_at_once(
     assert [len(one.asked_back) for one in olds] == [1, 1]
 
 
-def test_two_calls_of_a_modern_client_at_one_server_get_each_its_own_answer(
+def test_two_calls_of_a_modern_client_get_their_own_responses(
     olds: tuple[Upstream, Upstream], wire: Wire
 ) -> None:
     asked = [call(wire, "first_ask", arguments={"n": n}) for n in range(2)]
@@ -94,7 +94,7 @@ def test_two_calls_of_a_modern_client_at_one_server_get_each_its_own_answer(
         assert [one for one in NAMES if one in text] == [name]
 
 
-def test_over_stdio_where_no_question_names_its_call_each_call_has_a_process_of_its_own(
+def test_concurrent_stdio_calls_with_requests_have_their_own_processes(
     asker: Server, wire: Wire
 ) -> None:
     def wanting(text: str) -> Json:
@@ -110,7 +110,7 @@ def test_over_stdio_where_no_question_names_its_call_each_call_has_a_process_of_
         assert [one for one in NAMES if one in text] == [name]
 
 
-def test_a_client_of_the_handshake_era_is_asked_on_the_stream_of_the_call_in_question(
+def test_a_handshake_client_is_asked_on_the_stream_of_its_call(
     olds: tuple[Upstream, Upstream], wire: Wire
 ) -> None:
     session = wire.handshake(AGENT, capabilities={"elicitation": {}})
@@ -144,7 +144,7 @@ def answer(session: Session, asked: Json | None, name: str) -> Reply:
     return session._wire.send("POST", AGENT, body, **session._with_bearer())
 
 
-def test_lanes_are_bounded_and_the_first_free_one_is_taken_again() -> None:
+def test_the_number_of_parallel_connections_is_limited_and_free_ones_are_reused() -> None:
     async def taken() -> list[str]:
         lanes, held = ExclusiveConnections(), []
         entered = [lanes.acquire_connection("me", None) for _ in range(mcp_host.MAX_CONNECTIONS)]

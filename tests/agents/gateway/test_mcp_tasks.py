@@ -65,13 +65,13 @@ def finished(wire: Wire, path: str, number: str) -> dict[str, Any]:
     return eventually(over, what="the end of the task") or {}
 
 
-def test_a_client_is_offered_tasks_where_a_server_makes_some(there: str, wire: Wire) -> None:
+def test_tasks_are_declared_if_a_server_supports_them(there: str, wire: Wire) -> None:
     found = wire.modern(there, "server/discover").result["capabilities"]
     assert found["extensions"] == {TASKS: {}}
     assert "extensions" not in wire.handshake(there).opened.result["capabilities"]
 
 
-def test_any_process_tells_of_a_task_and_its_end_is_in_the_audit(there: str, wire: Wire) -> None:
+def test_any_process_returns_a_task_and_its_end_is_recorded(there: str, wire: Wire) -> None:
     number = begin(wire, there, "slow_compute", seconds=0.1, label="it")
     call = AuditRow.objects.filter(event_type="call").order_by("seq").last()
     assert call is not None
@@ -85,7 +85,7 @@ def test_any_process_tells_of_a_task_and_its_end_is_in_the_audit(there: str, wir
     assert (ended.resource_id, ended.outcome) == (str(call.pk), "ok")
 
 
-def test_an_agents_tool_may_become_a_task_too(published: Published, wire: Wire) -> None:
+def test_a_tool_at_an_agent_endpoint_can_become_a_task(published: Published, wire: Wire) -> None:
     path = published.paths[1]
     number = begin(wire, path, "mcp_everything_failing_job")
     found = finished(wire, path, number)
@@ -93,7 +93,7 @@ def test_an_agents_tool_may_become_a_task_too(published: Published, wire: Wire) 
     assert AuditRow.objects.get(action="call_task_ended").outcome == "error"
 
 
-def test_a_task_waits_for_answers_and_can_be_cancelled(there: str, wire: Wire) -> None:
+def test_a_task_waits_for_input_and_can_be_canceled(there: str, wire: Wire) -> None:
     number = begin(wire, there, "confirm_delete", filename="a.txt")
     waits = eventually(
         lambda: about(wire, there, "tasks/get", number).result.get("inputRequests"),
@@ -109,7 +109,7 @@ def test_a_task_waits_for_answers_and_can_be_cancelled(there: str, wire: Wire) -
     assert finished(wire, there, long)["status"] == "cancelled"
 
 
-def test_nobody_elses_task_is_told_of(
+def test_tasks_of_others_are_unknown(
     acme: Organization, published: Published, there: str, wire: Wire
 ) -> None:
     number = begin(wire, there, "slow_compute", seconds=60)
@@ -121,7 +121,7 @@ def test_nobody_elses_task_is_told_of(
         assert about(wire, there, "tasks/cancel", guess).error["code"] == UNKNOWN
 
 
-def test_a_tool_that_was_withdrawn_takes_its_tasks_along(
+def test_tasks_of_a_revoked_tool_end(
     acme: Organization, published: Published, there: str, wire: Wire
 ) -> None:
     number = begin(wire, there, "slow_compute", seconds=60)
@@ -130,7 +130,7 @@ def test_a_tool_that_was_withdrawn_takes_its_tasks_along(
     assert about(wire, there, "tasks/get", number).error["code"] == UNKNOWN
 
 
-def test_a_request_that_breaks_the_extensions_rules_is_refused(there: str, wire: Wire) -> None:
+def test_a_request_that_violates_the_extension_is_refused(there: str, wire: Wire) -> None:
     number = begin(wire, there, "slow_compute", seconds=60)
     silent = about(wire, there, "tasks/get", number, capabilities={})
     assert (silent.status, silent.error["code"]) == (400, -32021)

@@ -78,20 +78,20 @@ def strange(who: str, owner: Party, upstreams: Callable[[str], Upstream]) -> Par
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_every_method_that_is_served_has_a_row(era: str) -> None:
+def test_every_method_is_covered(era: str) -> None:
     assert SERVED.get_handlers(is_modern=ERAS[era]).keys() <= ROWS.keys()
 
 
 @pytest.mark.parametrize("who", STRANGERS)
 @pytest.mark.parametrize("era", ERAS)
-def test_what_is_somebody_elses_answers_like_what_is_not_there(
+def test_objects_of_others_are_like_missing_ones(
     era: str, who: str, owner: Party, upstreams: Callable[[str], Upstream]
 ) -> None:
     me = strange(who, owner, upstreams)
     compare(me, owner, {one: ROWS[one] for one in SERVED.get_handlers(is_modern=ERAS[era])}, era)
 
 
-def test_the_very_same_rights_give_nothing_of_what_another_has_begun(owner: Party) -> None:
+def test_equal_permissions_dont_share_started_objects(owner: Party) -> None:
     compare(twin(owner), owner, PERSONAL, "modern")
 
 
@@ -143,7 +143,7 @@ def told(reply: Reply, probe: Probe) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("who", STRANGERS)
-def test_somebody_elses_address_is_like_one_that_is_not_there(
+def test_an_endpoint_of_others_is_like_a_missing_one(
     who: str, owner: Party, upstreams: Callable[[str], Upstream]
 ) -> None:
     me = strange(who, owner, upstreams)
@@ -164,7 +164,7 @@ def opened(me: Party, path: str, method: str, *, modern: bool) -> Reply:
 
 
 @pytest.mark.parametrize("who", ["a twin", *STRANGERS])
-def test_somebody_elses_session_is_like_one_that_is_not_there(
+def test_a_session_of_others_is_like_a_missing_one(
     who: str, owner: Party, upstreams: Callable[[str], Upstream]
 ) -> None:
     me = twin(owner) if who == "a twin" else strange(who, owner, upstreams)
@@ -191,7 +191,7 @@ def watched(one: Party) -> str:
 
 @pytest.mark.parametrize("who", STRANGERS)
 @pytest.mark.parametrize("era", ERAS)
-def test_nobody_is_told_of_what_changes_for_others(
+def test_changes_for_others_arent_notified(
     era: str, who: str, owner: Party, upstreams: Callable[[str], Upstream]
 ) -> None:
     me = strange(who, owner, upstreams)
@@ -242,7 +242,7 @@ def told_once_watched(stream: Stream, boss: Principal, one: Party) -> dict[str, 
 
 
 @pytest.mark.parametrize("who", STRANGERS)
-def test_a_list_that_changes_for_another_is_told_to_nobody_else(
+def test_a_list_change_is_notified_only_to_its_principal(
     who: str, owner: Party, upstreams: Callable[[str], Upstream]
 ) -> None:
     me = strange(who, owner, upstreams)
@@ -265,7 +265,7 @@ def test_a_list_that_changes_for_another_is_told_to_nobody_else(
             stream.close()
 
 
-def test_answers_go_to_the_call_that_was_asked_for_them(
+def test_responses_go_only_to_the_call_that_requested_them(
     owner: Party, upstreams: Callable[[str], Upstream]
 ) -> None:
     """Two principals are asked at once by one server, and each says something else."""
@@ -279,7 +279,7 @@ def test_answers_go_to_the_call_that_was_asked_for_them(
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_progress_is_told_to_who_waits_for_it_alone(
+def test_progress_is_sent_only_to_its_caller(
     era: str, acme: Organization, helper: Agent, wire: Wire, modern_url: str
 ) -> None:
     """Two principals call one server at once, under the same progress token."""

@@ -119,7 +119,7 @@ def runs(case: Case, agent: Agent) -> bool:
 
 
 @pytest.mark.parametrize("make", [people, tokens, programs, strangers])
-def test_every_interface_reaches_the_same_agents(
+def test_every_interface_lists_the_same_agents(
     acme: Organization,
     agents: dict[str, Agent],
     make: Callable[[Organization, dict[str, Agent]], Iterator[Case]],

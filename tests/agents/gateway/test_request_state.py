@@ -24,14 +24,14 @@ def refused(visitor: AuthenticatedClient, subject: Any, text: Any) -> bool:
 
 
 @pytest.mark.parametrize("length", range(4))
-def test_a_state_holds_what_was_put_into_it(length: int) -> None:
+def test_a_state_contains_its_payload(length: int) -> None:
     held = {"answers": "x" * length}
     assert decrypt_state(ANA, SUBJECT, encrypt_state(ANA, SUBJECT, held)) == held
 
 
 # Four lengths, since only some leave bits of the last character unused.
 @pytest.mark.parametrize("length", range(0, 64, 16))
-def test_no_other_end_of_a_state_is_taken_for_it(length: int) -> None:
+def test_a_truncated_or_extended_state_is_refused(length: int) -> None:
     text = encrypt_state(ANA, SUBJECT, {"answers": "x" * length})
     at = len(text.rstrip("=")) - 1
     for other in WRITTEN:
@@ -40,22 +40,22 @@ def test_no_other_end_of_a_state_is_taken_for_it(length: int) -> None:
 
 
 @pytest.mark.parametrize("more", ["=", "====", "A", "\n", " ", "!", "é", "TAMPERED"])
-def test_nothing_may_be_added_to_a_state(more: str) -> None:
+def test_a_modified_state_is_refused(more: str) -> None:
     text = encrypt_state(ANA, SUBJECT, {})
     for changed in (text + more, more + text, text[:40] + more + text[40:]):
         assert refused(ANA, SUBJECT, changed)
 
 
 @pytest.mark.parametrize("text", [None, 7, "", {}, "x" * (256 * 1024 + 1)])
-def test_what_is_no_state_is_refused(text: Any) -> None:
+def test_an_invalid_state_is_refused(text: Any) -> None:
     assert refused(ANA, SUBJECT, text)
 
 
-def test_a_state_is_worth_nothing_to_others_or_about_another_request() -> None:
+def test_a_state_is_valid_only_for_its_caller_and_request() -> None:
     text = encrypt_state(ANA, SUBJECT, {})
     assert refused(BEN, SUBJECT, text)
     assert refused(ANA, {**SUBJECT, "name": "add"}, text)
 
 
-def test_a_state_ends() -> None:
+def test_a_state_expires() -> None:
     assert refused(ANA, SUBJECT, encrypt_state(ANA, SUBJECT, {}, lifetime=timedelta(seconds=-1)))

@@ -81,7 +81,7 @@ def subscribe(session: Session, uri: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", [AGENT, SERVER])
-def test_a_modern_client_listens_to_resources_of_servers_of_both_eras(
+def test_a_modern_client_subscribes_to_resources_of_both_eras(
     path: str, news: Server, wire: Wire
 ) -> None:
     stream, granted = listening(wire, path, PAPER, SECRET, "news://nothing")
@@ -93,7 +93,7 @@ def test_a_modern_client_listens_to_resources_of_servers_of_both_eras(
 
 
 @pytest.mark.parametrize("path", [AGENT, SERVER])
-def test_a_client_of_the_handshake_era_subscribes_to_resources_of_servers_of_both_eras(
+def test_a_handshake_client_subscribes_to_resources_of_both_eras(
     path: str, news: Server, wire: Wire
 ) -> None:
     session = wire.handshake(path)
@@ -110,9 +110,7 @@ def test_a_client_of_the_handshake_era_subscribes_to_resources_of_servers_of_bot
     stream.close()
 
 
-def test_what_changes_before_the_stream_is_open_is_told_when_it_opens(
-    news: Server, wire: Wire
-) -> None:
+def test_an_update_before_the_stream_opens_is_sent_when_it_opens(news: Server, wire: Wire) -> None:
     session = wire.handshake(AGENT)
     subscribe(session, HERE[AGENT] + PAPER)
     row = ResourceSubscription.objects.get()
@@ -130,7 +128,7 @@ def test_what_changes_before_the_stream_is_open_is_told_when_it_opens(
     again.close()
 
 
-def test_a_part_of_a_resource_that_changes_is_told_as_the_resource(
+def test_an_update_of_a_sub_resource_is_sent_for_the_resource(
     modern_news: Server, wire: Wire
 ) -> None:
     session = wire.handshake(SERVER)
@@ -148,7 +146,7 @@ async def part_changed(server: Server) -> None:
         resource_updated.handle_change_notification(server.pk, notice)
 
 
-def test_what_a_server_will_not_tell_of_is_not_granted(
+def test_subscriptions_refused_by_the_server_arent_granted(
     acme: Organization, helper: Agent, wire: Wire, print_edition: Callable[..., str]
 ) -> None:
     subscribed(acme, helper, print_edition("handshake"))
@@ -162,7 +160,7 @@ def test_what_a_server_will_not_tell_of_is_not_granted(
     assert unknown["data"] == {"uri": "news://nothing"}
 
 
-def test_what_servers_can_not_do_is_not_promised(library: Server, wire: Wire) -> None:
+def test_unsupported_subscriptions_arent_declared(library: Server, wire: Wire) -> None:
     path = "/mcp/servers/library"
     for capabilities in (
         wire.handshake(path).opened.result["capabilities"],
@@ -174,7 +172,7 @@ def test_what_servers_can_not_do_is_not_promised(library: Server, wire: Wire) ->
 
 
 @pytest.mark.usefixtures("at_once")
-def test_many_clients_are_told_by_one_subscription_that_ends_with_the_last(
+def test_many_clients_share_one_subscription_that_ends_with_the_last(
     modern_news: Server, wire: Wire
 ) -> None:
     streams = [listening(wire, path, PAPER)[0] for path in (AGENT, SERVER, SERVER)]
@@ -195,7 +193,7 @@ def test_many_clients_are_told_by_one_subscription_that_ends_with_the_last(
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_session_that_nobody_uses_watches_nothing_any_more(
+def test_an_idle_session_loses_its_subscriptions(
     modern_news: Server, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_sessions, "IDLE_S", 0.2)
@@ -208,7 +206,7 @@ def test_a_session_that_nobody_uses_watches_nothing_any_more(
     eventually(lambda: not ResourceSubscription.objects.exists(), what="the end of the row")
 
 
-def test_a_right_that_was_lost_ends_what_is_told(
+def test_a_lost_permission_ends_the_updates(
     acme: Organization, helper: Agent, modern_news: Server, wire: Wire
 ) -> None:
     boss = factories.build_administrator(acme)
@@ -235,7 +233,7 @@ def test_a_right_that_was_lost_ends_what_is_told(
     stream.close()
 
 
-def test_somebody_elses_session_is_not_ended(modern_news: Server, wire: Wire) -> None:
+def test_sessions_of_others_arent_ended(modern_news: Server, wire: Wire) -> None:
     session = wire.handshake(SERVER)
     subscribe(session, PAPER)
     path = "/mcp/agents/helper"
@@ -245,7 +243,7 @@ def test_somebody_elses_session_is_not_ended(modern_news: Server, wire: Wire) ->
     assert list(kept.watched) == [PAPER]
 
 
-def test_no_more_is_watched_than_a_session_may(
+def test_the_number_of_subscriptions_per_session_is_limited(
     modern_news: Server, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_sessions, "MAX_WATCHED_RESOURCES", 1)

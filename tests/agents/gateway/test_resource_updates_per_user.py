@@ -135,7 +135,7 @@ def readers(
 
 
 @everywhere
-def test_each_is_told_of_their_own_and_of_nobody_elses(readers: tuple[Reader, Reader]) -> None:
+def test_each_person_gets_only_their_own_updates(readers: tuple[Reader, Reader]) -> None:
     ann, ben = readers
     for one in readers:
         assert one.watch(PAPER, SECRET) == [HERE[one.path] + uri for uri in (PAPER, SECRET)]
@@ -149,7 +149,7 @@ def test_each_is_told_of_their_own_and_of_nobody_elses(readers: tuple[Reader, Re
     assert set(subjects) == set(product((PAPER, SECRET), (ann.subject, ben.subject)))
 
 
-def test_each_is_followed_by_one_connection_with_their_own_login(
+def test_each_person_has_one_connection_with_their_own_login(
     readers: tuple[Reader, Reader], news: Server
 ) -> None:
     ann, ben = readers
@@ -163,9 +163,7 @@ def test_each_is_followed_by_one_connection_with_their_own_login(
 
 @pytest.mark.parametrize("news", ["modern"], indirect=True)
 @pytest.mark.parametrize("readers", [(era, SERVER) for era in ERAS], indirect=True, ids=ERAS)
-def test_who_has_not_signed_in_is_refused_whoever_else_follows(
-    readers: tuple[Reader, Reader], news: Server
-) -> None:
+def test_a_person_without_a_login_is_refused(readers: tuple[Reader, Reader], news: Server) -> None:
     ann, ben = readers
     sign_out(ben.principal, news)
     before = ben.watch(PAPER, SECRET)
@@ -182,7 +180,7 @@ def test_who_has_not_signed_in_is_refused_whoever_else_follows(
 
 
 @pytest.mark.parametrize("news", ["modern"], indirect=True)
-def test_a_program_of_nobodys_is_promised_and_granted_nothing(
+def test_a_client_without_a_person_gets_no_subscription(
     readers: tuple[Reader, Reader], wire: Wire
 ) -> None:
     ann, _ = readers
@@ -208,7 +206,7 @@ def test_a_program_of_nobodys_is_promised_and_granted_nothing(
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("news", ["modern"], indirect=True)
 @pytest.mark.parametrize("how", ["signs out", "leaves"])
-def test_a_login_that_is_gone_follows_nothing_any_more(
+def test_a_removed_login_ends_its_subscriptions(
     how: str, readers: tuple[Reader, Reader], news: Server, acme: Organization
 ) -> None:
     ann, ben = readers
@@ -230,7 +228,7 @@ def test_a_login_that_is_gone_follows_nothing_any_more(
 
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("news", ["modern"], indirect=True)
-def test_who_signs_in_as_another_is_told_what_that_one_is(
+def test_a_person_who_switches_accounts_gets_updates_of_the_new_one(
     readers: tuple[Reader, Reader], news: Server
 ) -> None:
     _, ben = readers

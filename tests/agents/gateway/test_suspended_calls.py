@@ -64,7 +64,7 @@ def text(message: Json) -> str:
     return str(content[0]["text"])
 
 
-def test_answers_that_come_to_another_process_go_on_with_the_call(
+def test_a_response_at_another_process_continues_the_call(
     upstream: Upstream, wire: Wire, other: Wire
 ) -> None:
     asked = call(wire)
@@ -77,7 +77,7 @@ def test_answers_that_come_to_another_process_go_on_with_the_call(
     eventually(lambda: not CallHandoff.objects.exists(), what="the end of the handover")
 
 
-def test_a_call_that_asks_more_than_once_may_go_on_anywhere_each_time(
+def test_a_call_with_several_requests_can_continue_at_any_process(
     upstream: Upstream, wire: Wire, other: Wire
 ) -> None:
     asked = call(wire, times=3)
@@ -88,7 +88,7 @@ def test_a_call_that_asks_more_than_once_may_go_on_anywhere_each_time(
     assert [name for name in ("Ann", "Ben", "Cho") if name in text(done)] == ["Ann", "Ben", "Cho"]
 
 
-def test_what_is_left_in_rows_is_sealed(upstream: Upstream, wire: Wire, other: Wire) -> None:
+def test_stored_rows_are_encrypted(upstream: Upstream, wire: Wire, other: Wire) -> None:
     asked = call(wire)
     seen: list[str] = []
 
@@ -105,7 +105,7 @@ def test_what_is_left_in_rows_is_sealed(upstream: Upstream, wire: Wire, other: W
     assert "Ann" not in "".join(seen)
 
 
-def test_answers_are_taken_once(upstream: Upstream, wire: Wire, other: Wire) -> None:
+def test_responses_are_used_once(upstream: Upstream, wire: Wire, other: Wire) -> None:
     asked = call(wire)
     assert "Ann" in text(call(other, **answers(asked)))
     for one in (other, wire):
@@ -115,7 +115,7 @@ def test_answers_are_taken_once(upstream: Upstream, wire: Wire, other: Wire) -> 
     assert len(upstream.asked_back) == 1
 
 
-def test_a_holder_that_is_gone_is_told_of(
+def test_a_lost_process_is_reported(
     upstream: Upstream, wire: Wire, other: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = call(wire)
@@ -126,9 +126,7 @@ def test_a_holder_that_is_gone_is_told_of(
     assert gone["error"]["data"]["code"] == "call_lost"
 
 
-def test_a_holder_that_was_silent_for_long_is_not_waited_for(
-    upstream: Upstream, wire: Wire, other: Wire
-) -> None:
+def test_a_silent_process_isnt_waited_for(upstream: Upstream, wire: Wire, other: Wire) -> None:
     asked = call(wire)
     get_runtime().call(_stop_attending, wire)
     silent(suspended_calls.HOLDER_TIMEOUT_S)
@@ -136,7 +134,7 @@ def test_a_holder_that_was_silent_for_long_is_not_waited_for(
     assert call(other, **answers(asked))["error"]["data"]["code"] == "call_over"
 
 
-def test_a_holder_that_was_only_slow_ends_the_call_that_it_was_given_up_for(
+def test_a_slow_process_cancels_the_call_that_was_given_up(
     upstream: Upstream, wire: Wire, other: Wire
 ) -> None:
     asked = call(wire)
@@ -166,9 +164,7 @@ async def _stop_attending(wire: Wire) -> None:
     await asyncio.wait({attending})
 
 
-def test_a_row_that_is_gone_meanwhile_ends_the_wait(
-    upstream: Upstream, wire: Wire, other: Wire
-) -> None:
+def test_a_deleted_row_ends_the_wait(upstream: Upstream, wire: Wire, other: Wire) -> None:
     arguments = {"times": 1, "for_ever": True}
     asked = call(wire, arguments=arguments)
     params = {"name": ASK, "arguments": arguments, **answers(asked)}
@@ -181,7 +177,7 @@ def test_a_row_that_is_gone_meanwhile_ends_the_wait(
     assert (told["error"]["code"], told["error"]["data"]["code"]) == (OVER, "call_over")
 
 
-def test_what_could_not_be_written_is_told_where_the_client_waits(
+def test_a_failed_write_is_reported_to_the_waiting_client(
     upstream: Upstream, wire: Wire, other: Wire, away: Away
 ) -> None:
     asked = call(wire)
@@ -194,7 +190,7 @@ def test_what_could_not_be_written_is_told_where_the_client_waits(
 
 
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
-def test_a_server_that_fails_behind_an_answer_is_told_of(
+def test_a_server_that_fails_after_a_response_is_reported(
     where: str, upstream: Upstream, wire: Wire, other: Wire
 ) -> None:
     asked = call(wire, arguments={"times": 1, "fails": True})
@@ -203,7 +199,7 @@ def test_a_server_that_fails_behind_an_answer_is_told_of(
     assert failed["error"]["code"] == FAILED
 
 
-def test_a_client_that_stays_away_is_a_no_to_the_server(
+def test_a_client_that_doesnt_return_declines_the_request(
     upstream: Upstream, wire: Wire, settings: Any
 ) -> None:
     settings.BONOBOT_ANSWER_S = 0.1
@@ -215,7 +211,7 @@ def test_a_client_that_stays_away_is_a_no_to_the_server(
 
 
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
-def test_a_token_that_ended_goes_on_with_nothing(
+def test_an_expired_token_cant_continue_a_call(
     where: str, acme: Organization, upstream: Upstream, wire: Wire, other: Wire
 ) -> None:
     there = wire if where == "here" else other
@@ -231,14 +227,14 @@ def test_a_token_that_ended_goes_on_with_nothing(
     assert upstream.asked_back == []
 
 
-def test_what_is_still_missing_is_asked_again(upstream: Upstream, wire: Wire, other: Wire) -> None:
+def test_missing_responses_are_requested_again(upstream: Upstream, wire: Wire, other: Wire) -> None:
     asked = call(wire)
     again = call(other, **answers(asked) | {"inputResponses": {}})
     assert again["result"]["inputRequests"] == asked["result"]["inputRequests"]
     assert "Ann" in text(call(other, **answers(again)))
 
 
-def test_a_client_that_leaves_ends_the_call_where_it_is_held(
+def test_a_client_that_leaves_ends_the_call_at_its_process(
     upstream: Upstream, wire: Wire, other: Wire
 ) -> None:
     arguments = {"times": 1, "for_ever": True}

@@ -169,7 +169,7 @@ def calls(wire: Wire, token: str, path: str, mark: str, tool: str = "echo") -> l
     return found
 
 
-def test_servers_of_both_eras_get_no_byte_of_it(
+def test_servers_of_both_eras_never_receive_the_token(
     acme: Organization,
     helper: Agent,
     wire: Wire,
@@ -216,7 +216,7 @@ def held_in_rows(sought: set[str]) -> list[str]:
     return stored
 
 
-def test_a_child_gets_none_in_its_command_its_environment_and_its_input(
+def test_a_child_process_never_receives_the_token(
     acme: Organization, helper: Agent, wire: Wire, token: str, sought: set[str], tmp_path: Path
 ) -> None:
     tape = tmp_path / "tape"
@@ -237,7 +237,7 @@ def test_a_child_gets_none_in_its_command_its_environment_and_its_input(
     assert not holds(kept, sought)
 
 
-def test_a_sign_in_that_fails_gets_none_and_tells_none(
+def test_a_failed_sign_in_doesnt_reveal_the_token(
     acme: Organization,
     helper: Agent,
     wire: Wire,
@@ -276,7 +276,7 @@ def test_a_sign_in_that_fails_gets_none_and_tells_none(
     assert not held_in_rows(sought)
 
 
-def test_a_model_and_its_agents_servers_get_none(
+def test_models_and_their_servers_never_receive_the_token(
     acme: Organization,
     helper: Agent,
     wire: Wire,

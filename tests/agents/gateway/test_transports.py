@@ -109,7 +109,7 @@ def pipes(monkeypatch: pytest.MonkeyPatch) -> Pipes:
     return found
 
 
-def test_it_serves_until_its_input_ends_and_a_revoked_token_no_more(
+def test_stdio_serves_until_its_input_ends_or_the_token_is_revoked(
     acme: Organization, helper: Agent, workshop: Server, pipes: Pipes
 ) -> None:
     boss = factories.build_administrator(acme)
@@ -137,7 +137,7 @@ def test_it_serves_until_its_input_ends_and_a_revoked_token_no_more(
     assert "hello" not in str(after)
 
 
-def test_what_a_client_would_find_is_counted(
+def test_the_visible_definitions_are_counted(
     acme: Organization, helper: Agent, workshop: Server
 ) -> None:
     token = token_of(factories.build_administrator(acme))

@@ -104,7 +104,7 @@ def pair(
 
 
 @pytest.mark.parametrize("news", ["modern"], indirect=True)
-def test_two_web_processes_answer_as_one(
+def test_two_web_processes_behave_like_one(
     pair: tuple[Remote, Remote],
     upstreams: tuple[Upstream, Upstream],
     people: tuple[Principal, Principal],

@@ -20,11 +20,11 @@ from agents.llm.interface import (
 from agents.llm.offline import OfflineModel
 
 
-def test_an_endpoint_does_not_show_its_key() -> None:
+def test_the_repr_of_an_endpoint_hides_its_key() -> None:
     assert "sk-secret" not in repr(ModelEndpointConfig("openai", "http://x/v1", "sk-secret", "m"))
 
 
-def test_an_endpoint_without_a_url_is_openai_itself() -> None:
+def test_an_endpoint_without_a_url_uses_openai() -> None:
     assert ModelEndpointConfig("openai").url == "https://api.openai.com/v1"
 
 
@@ -35,14 +35,14 @@ def test_the_kind_of_an_endpoint_decides_the_model() -> None:
     )
 
 
-def test_call_ids_are_nine_letters_and_digits_and_differ_by_turn_and_index() -> None:
+def test_call_ids_have_nine_characters_and_are_unique_by_turn_and_index() -> None:
     ids = [build_call_id(turn, index) for turn in range(1, 60) for index in range(200)]
     assert len(set(ids)) == len(ids)
     assert {len(id_) for id_ in ids} == {9}
     assert all(id_.isalnum() for id_ in ids)
 
 
-def test_messages_survive_json() -> None:
+def test_messages_can_be_serialized_as_json() -> None:
     call = ToolCall(0, "t", None, "{bad", "t0001c000")
     messages = [
         build_user_message("hi"),
@@ -66,12 +66,12 @@ def test_messages_survive_json() -> None:
         ("model_bad_answer", False),
     ],
 )
-def test_a_code_says_whether_asking_again_may_help(code: str, retryable: bool) -> None:
+def test_a_code_decides_whether_a_retry_may_help(code: str, retryable: bool) -> None:
     assert ModelError("no", code=code).retryable is retryable
     assert ModelError("no", code=code, retryable=not retryable).retryable is not retryable
 
 
-def test_a_process_that_only_knows_the_port_does_not_load_the_model_library() -> None:
+def test_importing_the_interface_doesnt_load_the_model_library() -> None:
     program = (
         "import sys; from agents.llm import interface, offline;"
         "interface.build_model(interface.ModelEndpointConfig('openai', 'http://x/v1', '', 'm'));"

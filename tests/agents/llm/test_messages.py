@@ -20,7 +20,7 @@ def asked(turn: int, *names: str) -> Message:
     return build_assistant_message(turn, "", calls)
 
 
-def test_results_come_in_the_order_of_their_calls() -> None:
+def test_results_are_in_the_order_of_their_calls() -> None:
     two = asked(1, "a", "b")
     b, a = build_tool_result("t0001c001", "b", "B"), build_tool_result("t0001c000", "a", "A")
     assert order_messages([build_user_message("x"), two, b, a]) == [
@@ -31,19 +31,19 @@ def test_results_come_in_the_order_of_their_calls() -> None:
     ]
 
 
-def test_a_message_that_came_while_tools_ran_goes_behind_their_results() -> None:
+def test_a_message_that_arrived_while_tools_ran_follows_their_results() -> None:
     one, late = asked(1, "a"), build_user_message("also this")
     result = build_tool_result("t0001c000", "a", "A")
     assert order_messages([build_user_message("x"), one, late, result])[-2:] == [result, late]
 
 
-def test_a_call_without_a_result_gets_one_that_says_so() -> None:
+def test_a_call_without_a_result_gets_a_placeholder_result() -> None:
     history = order_messages([build_user_message("x"), asked(1, "a"), build_user_message("y")])
     assert history[2] == build_tool_result("t0001c000", "a", UNANSWERED_TEXT, is_error=True)
     assert history[3] == build_user_message("y")
 
 
-def test_the_later_of_two_results_counts() -> None:
+def test_the_later_of_two_results_is_used() -> None:
     first, second = (build_tool_result("t0001c000", "a", text) for text in ("1", "2"))
     assert order_messages([asked(1, "a"), first, second])[1:] == [second]
 
@@ -56,12 +56,12 @@ def test_the_later_of_two_results_counts() -> None:
         [asked(1, "a"), build_tool_result("made up elsewhere", "a", "A")],
     ],
 )
-def test_a_result_without_its_call_is_a_fault_of_the_caller(history: list[Message]) -> None:
+def test_a_result_without_its_call_is_a_programming_error(history: list[Message]) -> None:
     with pytest.raises(ValueError, match=r"without a call|invalid literal"):
         order_messages(history)
 
 
-def test_a_session_may_count_its_turns_differently() -> None:
+def test_turn_numbers_can_have_gaps() -> None:
     # A model request that failed is a turn to the session and no message to the model.
     result = build_tool_result(build_call_id(5, 1), "b", "B")
     history = order_messages([build_user_message("x"), asked(2, "a", "b"), result])
@@ -69,13 +69,13 @@ def test_a_session_may_count_its_turns_differently() -> None:
     assert history[3]["text"] == "B"
 
 
-def test_turns_count_on_from_the_highest_also_after_compaction() -> None:
+def test_turns_continue_from_the_highest_number_after_compaction() -> None:
     assert get_next_turn([]) == 1
     assert get_next_turn([build_user_message("x"), asked(7, "a"), build_user_message("y")]) == 8
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), max_size=6))
-def test_every_call_is_answered_once_right_behind_it(rounds: list[tuple[int, bool, bool]]) -> None:
+def test_every_call_has_one_result_directly_after_it(rounds: list[tuple[int, bool, bool]]) -> None:
     history: list[Message] = [build_user_message("begin")]
     for turn, (calls, answered, talked) in enumerate(rounds, start=1):
         said = asked(turn, *("t" * calls))

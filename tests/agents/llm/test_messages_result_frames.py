@@ -10,7 +10,7 @@ def frame(**found):
     return build_frame("github", "list_issues", flagged={}, sanitized={}) | found
 
 
-def test_text_stands_between_two_lines_with_the_mark():
+def test_text_is_between_two_lines_with_the_marker():
     made = frame()
     first, *inside, last = apply_frame("one\ntwo", made).splitlines()
     assert first == f"[data {made['mark']} from github list_issues]"
@@ -18,14 +18,14 @@ def test_text_stands_between_two_lines_with_the_mark():
     assert last == f"[end of data {made['mark']}]"
 
 
-def test_each_result_has_a_mark_of_its_own_that_cannot_be_guessed():
+def test_each_result_has_its_own_unguessable_marker():
     marks = {frame()["mark"] for _ in range(100)}
     assert len(marks) == 100
     assert {len(mark) for mark in marks} == {16}
 
 
 @given(st.text())
-def test_what_a_server_writes_stays_inside(text):
+def test_text_of_a_server_cant_leave_its_frame(text):
     made = frame()
     shown = apply_frame(text, made)
     assert shown.count(f"[end of data {made['mark']}]") == 1
@@ -34,19 +34,19 @@ def test_what_a_server_writes_stays_inside(text):
 
 
 @given(st.text(), st.text())
-def test_no_name_can_close_the_line_that_it_stands_in(server, tool):
+def test_a_tool_name_cant_close_the_marker_line(server, tool):
     made = build_frame(server, tool, flagged={}, sanitized={})
     first = apply_frame("x", made).split("\nx\n")[0]
     assert first.count("]") == first.count("[") == 1
     assert len(first) < 160
 
 
-def test_findings_are_said_in_the_line_with_the_mark():
+def test_findings_are_in_the_marker_line():
     made = frame(flagged={"override_rules": 2}, sanitized={"remote_image": 1})
     first = apply_frame("text", made).splitlines()[0]
     assert "override_rules ×2" in first
     assert "remote_image ×1" in first
 
 
-def test_our_own_words_have_no_frame():
+def test_our_own_messages_have_no_frame():
     assert apply_frame("Call denied.", None) == "Call denied."

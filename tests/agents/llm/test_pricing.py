@@ -10,12 +10,12 @@ from agents.llm.pricing import calculate_price
 USED = TokenUsage(1_000, 10)
 
 
-def test_the_offline_model_costs_nothing() -> None:
+def test_the_offline_model_is_free() -> None:
     assert calculate_price(ModelEndpointConfig("offline"), USED) == 0
     assert calculate_price(ModelEndpointConfig("offline"), None) == 0
 
 
-def test_the_price_of_the_endpoint_comes_first_and_is_rounded_up() -> None:
+def test_the_price_of_the_endpoint_is_preferred_and_rounded_up() -> None:
     endpoint = ModelEndpointConfig(
         "openai", model="gpt-4o", input_price=1_500_000, output_price=6_000_001
     )
@@ -23,7 +23,7 @@ def test_the_price_of_the_endpoint_comes_first_and_is_rounded_up() -> None:
     assert calculate_price(endpoint, USED) == 1_500 + 61
 
 
-def test_a_published_price_is_found_by_the_address_of_the_provider() -> None:
+def test_a_published_price_is_found_by_the_providers_url() -> None:
     assert calculate_price(ModelEndpointConfig("openai", model="gpt-4o"), USED) == 2_600
     assert (
         calculate_price(
@@ -33,7 +33,7 @@ def test_a_published_price_is_found_by_the_address_of_the_provider() -> None:
     )
 
 
-def test_tokens_from_a_cache_are_cheaper_where_the_provider_says_so() -> None:
+def test_cached_tokens_use_the_providers_cache_price() -> None:
     cached = calculate_price(
         ModelEndpointConfig("openai", model="gpt-4o"), TokenUsage(1_000, 10, cached_tokens=800)
     )
@@ -41,7 +41,7 @@ def test_tokens_from_a_cache_are_cheaper_where_the_provider_says_so() -> None:
     assert 0 < cached < 2_600
 
 
-def test_what_is_written_to_a_cache_costs_more_where_the_provider_says_so() -> None:
+def test_cache_writes_use_the_providers_write_price() -> None:
     endpoint = ModelEndpointConfig("anthropic", model="claude-opus-4-5")
     plain = calculate_price(endpoint, TokenUsage(1_000, 10))
     written = calculate_price(endpoint, TokenUsage(1_000, 10, cache_write_tokens=800))
@@ -77,7 +77,7 @@ def test_each_provider_has_published_prices(endpoint: ModelEndpointConfig) -> No
         ModelEndpointConfig("openai", "http://127.0.0.1:11434/v1", model="llama3", input_price=5),
     ],
 )
-def test_an_unknown_price_is_none_not_zero(endpoint: ModelEndpointConfig) -> None:
+def test_an_unknown_price_is_none_and_not_zero(endpoint: ModelEndpointConfig) -> None:
     assert calculate_price(endpoint, USED) is None
 
 

@@ -24,7 +24,7 @@ REFUSALS = [
 
 @both
 @pytest.mark.parametrize(("refusal", "code", "retryable"), REFUSALS)
-async def test_a_refusal_has_a_code_and_a_remedy_and_is_not_tried_again(
+async def test_a_provider_refusal_has_a_code_and_a_remedy_and_isnt_retried(
     stream: bool, refusal: Refuses, code: str, retryable: bool
 ) -> None:
     async with provider(refusal) as fake:
@@ -35,7 +35,7 @@ async def test_a_refusal_has_a_code_and_a_remedy_and_is_not_tried_again(
     assert len(fake.requests) == 1
 
 
-async def test_what_the_provider_says_is_quoted_harmlessly() -> None:
+async def test_the_text_of_the_provider_is_quoted_safely() -> None:
     words = "bad\u200b \u202e thing " + "x" * 5_000
     async with provider(Refuses(400, {"error": {"message": words}})) as fake:
         error = await fails(fake)
@@ -59,7 +59,7 @@ async def test_an_error_inside_a_stream_is_the_same_error() -> None:
 
 
 @pytest.mark.parametrize("how", ["closed", "ended"])
-async def test_a_stream_cut_in_the_middle_is_no_answer(
+async def test_a_truncated_stream_isnt_an_answer(
     how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     says = Says("Some text first", calls=(("x", "odd", '{"zebra": "long enough"}'),), cut=how)
@@ -79,7 +79,7 @@ async def test_a_stream_cut_in_the_middle_is_no_answer(
 @pytest.mark.parametrize(
     "body", ["<html>a login page</html>", "", {}, [1], {"choices": []}, {"choices": [{}]}, "null"]
 )
-async def test_what_is_no_chat_completion_is_a_bad_answer(stream: bool, body: Any) -> None:
+async def test_a_response_that_isnt_a_chat_completion_is_an_error(stream: bool, body: Any) -> None:
     async with provider(Refuses(200, body)) as fake:
         error = await fails(fake, stream=stream)
     assert error.code == "model_bad_answer"
@@ -93,13 +93,13 @@ async def test_a_redirect_is_refused(stream: bool) -> None:
 
 
 @both
-async def test_an_endless_answer_ends_at_the_cap(stream: bool) -> None:
+async def test_an_endless_answer_ends_at_the_limit(stream: bool) -> None:
     async with provider(Refuses(200, "x" * (17 * 1024 * 1024))) as fake:
         error = await fails(fake, stream=stream)
     assert error.code == "response_too_large"
 
 
-async def test_a_private_address_needs_a_permission() -> None:
+async def test_a_private_address_needs_permission() -> None:
     async with provider() as fake:
         error = await fails(fake, allow_private=False)
     assert (error.code, error.retryable) == ("private_address", False)
@@ -110,14 +110,14 @@ async def test_a_private_address_needs_a_permission() -> None:
 @pytest.mark.parametrize(
     "url", ["ftp://host/v1", "http://user:pass@host/v1", "not a url", "http://[bad/v1"]
 )
-async def test_a_url_that_is_none_is_told_by_its_code(url: str) -> None:
+async def test_an_invalid_url_is_reported_by_its_code(url: str) -> None:
     with pytest.raises(ModelError) as caught:
         await build_model(ModelEndpointConfig("openai", url, model="m")).request(HI)
     assert caught.value.code == "bad_url"
     assert not caught.value.retryable
 
 
-async def test_a_server_that_does_not_run_is_unreachable(free_port: int) -> None:
+async def test_a_server_that_isnt_running_is_unreachable(free_port: int) -> None:
     endpoint = ModelEndpointConfig(
         "openai", f"http://127.0.0.1:{free_port}/v1", "", "m", allow_private=True
     )
@@ -136,7 +136,7 @@ async def test_an_answer_that_takes_too_long_is_a_timeout(stream: bool) -> None:
 
 
 @both
-async def test_cancelling_leaves_the_provider_at_once(stream: bool) -> None:
+async def test_canceling_closes_the_request_immediately(stream: bool) -> None:
     async with provider(Waits()) as fake:
         task = asyncio.create_task(ask(fake, HI, stream=stream))
         await fake.arrived.wait()
@@ -146,7 +146,7 @@ async def test_cancelling_leaves_the_provider_at_once(stream: bool) -> None:
         await fake.left.wait()
 
 
-async def test_what_the_listener_raises_is_its_own() -> None:
+async def test_an_exception_of_the_listener_is_raised_unchanged() -> None:
     async def listen(text: str) -> None:
         raise KeyError("of the listener")
 
@@ -157,7 +157,7 @@ async def test_what_the_listener_raises_is_its_own() -> None:
     assert reply.text == "ok"
 
 
-async def test_an_error_after_another_is_not_mistaken_for_it() -> None:
+async def test_consecutive_errors_arent_confused() -> None:
     async with provider(Refuses(401, {}), Refuses(500, {})) as fake:
         try:
             await ask(fake, HI)

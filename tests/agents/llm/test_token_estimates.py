@@ -15,7 +15,7 @@ def test_an_estimate_counts_instructions_messages_calls_and_tools() -> None:
     assert estimate_tokens([*said, called]) >= base + 100
 
 
-def test_other_scripts_count_more_and_broken_text_is_counted_too() -> None:
+def test_other_scripts_count_more_and_invalid_text_is_counted() -> None:
     assert count_tokens("") == 0
     assert count_tokens("日本語日本語") > count_tokens("nihong")
     assert count_tokens("\ud800") == 1

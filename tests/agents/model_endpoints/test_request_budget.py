@@ -70,7 +70,7 @@ def budget(agent, unit, limit):
     )
 
 
-def test_the_answer_is_bounded_by_what_is_left_of_tokens(fake, thinker, run):
+def test_the_answer_is_limited_by_the_remaining_tokens(fake, thinker, run):
     budget(thinker, "tokens", 1_000)
     fake.script += [Says(text="hi")]
     (session,) = run(thinker)
@@ -80,7 +80,7 @@ def test_the_answer_is_bounded_by_what_is_left_of_tokens(fake, thinker, run):
     assert sent["max_tokens"] == 1_000 - row.payload["estimated_input_tokens"]
 
 
-def test_the_answer_is_bounded_by_what_money_is_left_at_the_price_of_output(fake, thinker, run):
+def test_the_answer_is_limited_by_the_remaining_money(fake, thinker, run):
     budget(thinker, "microusd", 10_000)
     fake.script += [Says(text="hi")]
     (session,) = run(thinker)
@@ -89,13 +89,13 @@ def test_the_answer_is_bounded_by_what_money_is_left_at_the_price_of_output(fake
     assert sent["max_tokens"] == (10_000 - 2 * estimate) // 10
 
 
-def test_without_a_budget_nobody_bounds_the_answer(fake, thinker, run):
+def test_without_a_budget_the_answer_isnt_limited(fake, thinker, run):
     fake.script += [Says(text="hi")]
     run(thinker)
     assert "max_tokens" not in fake.requests[0]
 
 
-def test_an_endpoint_says_how_long_answers_may_be(fake, thinker, run):
+def test_an_endpoint_limits_the_length_of_answers(fake, thinker, run):
     ModelEndpoint.objects.filter(pk=thinker.model_endpoint_id).update(max_tokens=77)
     fake.script += [Says(text="hi"), Says(text="ho")]
     run(thinker)
@@ -104,21 +104,21 @@ def test_an_endpoint_says_how_long_answers_may_be(fake, thinker, run):
     assert [sent["max_tokens"] for sent in fake.requests] == [77, 77]
 
 
-def test_an_ample_budget_holds_what_every_model_can_answer(fake, thinker, run):
+def test_a_large_budget_doesnt_limit_the_answer(fake, thinker, run):
     budget(thinker, "tokens", 100_000)
     fake.script += [Says(text="hi")]
     run(thinker)
     assert fake.requests[0]["max_tokens"] == DEFAULT_ANSWER_TOKENS
 
 
-def test_too_little_for_a_useful_answer_is_refused_with_the_code_of_the_budget(fake, thinker, run):
+def test_a_budget_too_small_for_a_useful_answer_denies_the_request(fake, thinker, run):
     budget(thinker, "tokens", MIN_ANSWER_TOKENS)
     (session,) = run(thinker)
     assert (session.status, session.error_code) == (Session.Status.FAILED, "budget_exhausted")
     assert fake.requests == []
 
 
-def test_an_answer_that_was_cut_is_told_of(fake, thinker, run):
+def test_a_truncated_answer_is_reported(fake, thinker, run):
     budget(thinker, "tokens", 1_000)
     fake.script += [Says(text="half an ans", finish="length")]
     (session,) = run(thinker)
@@ -126,9 +126,7 @@ def test_an_answer_that_was_cut_is_told_of(fake, thinker, run):
     assert f"{fake.requests[0]['max_tokens']:,}" in notice.payload["text"]
 
 
-def test_an_estimate_learns_from_the_last_turn_that_was_longer_than_thought(
-    fake, thinker, workshop, run
-):
+def test_an_estimate_is_corrected_by_the_last_turn(fake, thinker, workshop, run):
     budget(thinker, "tokens", 1_000_000)
     usage = {"prompt_tokens": 30_000, "completion_tokens": 7}
     asked = (("c1", "mcp_workshop_echo", '{"text": "a"}'),)
@@ -139,7 +137,7 @@ def test_an_estimate_learns_from_the_last_turn_that_was_longer_than_thought(
     assert second.payload["estimated_input_tokens"] >= 30_000
 
 
-def test_the_offline_model_keeps_to_what_it_is_allowed(helper, run):
+def test_the_offline_model_respects_its_token_limit(helper, run):
     budget(helper, "tokens", 100_000)
     ModelEndpoint.objects.filter(pk=helper.model_endpoint_id).update(max_tokens=5)
     (session,) = run(helper)
@@ -147,9 +145,7 @@ def test_the_offline_model_keeps_to_what_it_is_allowed(helper, run):
     assert (step.payload["finish"], session.output_tokens <= 5) == ("length", True)
 
 
-def test_sessions_side_by_side_never_overspend_and_never_find_the_database_locked(
-    acme, fake, thinker, run, caplog
-):
+def test_parallel_sessions_never_overspend_or_lock_the_database(acme, fake, thinker, run, caplog):
     for number in range(RUNS):
         chance = random.Random(number)  # noqa: S311  # it must be the same again
         limits = {
@@ -195,9 +191,7 @@ def exhausted(unit, limit, cell):
     prices=st.tuples(st.integers(0, 10**8), st.integers(0, 10**8)),
     unit=st.sampled_from(["tokens", "microusd"]),
 )
-def test_what_fits_is_the_longest_answer_that_a_budget_still_pays(
-    limit, spent, asked, answer, prices, unit
-):
+def test_the_limit_is_the_longest_affordable_answer(limit, spent, asked, answer, prices, unit):
     endpoint = ModelEndpointConfig(
         "openai", model="m", input_price=prices[0], output_price=prices[1]
     )
@@ -220,7 +214,7 @@ def test_what_fits_is_the_longest_answer_that_a_budget_still_pays(
         assert takes(found + 1) > left
 
 
-def test_time_is_no_matter_of_how_long_an_answer_is():
+def test_a_time_budget_doesnt_limit_the_length_of_an_answer():
     endpoint = ModelEndpointConfig("openai", model="m", **PRICES)
     assert (
         compute_fitting_tokens(
@@ -231,7 +225,7 @@ def test_time_is_no_matter_of_how_long_an_answer_is():
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(0, 10**6))
-def test_an_estimate_is_raised_as_far_as_the_last_was_too_low(estimate, guessed, used):
+def test_an_estimate_is_raised_by_the_last_underestimate(estimate, guessed, used):
     last = {"estimated_input_tokens": guessed, "usage": {"input_tokens": used}}
     found = correct_estimate(estimate, last)
     assert found >= estimate

@@ -58,7 +58,7 @@ def save(
         ),
     ],
 )
-def test_each_kind_has_its_address(acme: Organization, said: dict[str, Any], url: str) -> None:
+def test_each_kind_has_its_default_url(acme: Organization, said: dict[str, Any], url: str) -> None:
     endpoint = build_endpoint(save(acme, **said))
     assert endpoint.url == url
     assert endpoint.api_key == said.get("api_key", "geheim")
@@ -90,7 +90,7 @@ def test_each_kind_has_its_address(acme: Organization, said: dict[str, Any], url
         ({"retries": 11}, "retries", "invalid"),
     ],
 )
-def test_what_cannot_work_is_refused_by_field(
+def test_invalid_settings_are_refused_at_their_field(
     acme: Organization, said: dict[str, Any], field: str, code: str
 ) -> None:
     with pytest.raises(Problem) as caught:
@@ -100,7 +100,7 @@ def test_what_cannot_work_is_refused_by_field(
     assert not ModelEndpoint.objects.exists()
 
 
-def test_a_missing_library_is_named_with_its_extra(
+def test_a_missing_library_is_reported_with_its_extra(
     acme: Organization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     absent = dict(provider_registry._KINDS, anthropic=("anthropic", "no_such_library", "anthropic"))
@@ -111,7 +111,7 @@ def test_a_missing_library_is_named_with_its_extra(
     assert "bonobot[anthropic]" in caught.value.remedy
 
 
-def test_a_stored_key_stays_with_its_address(acme: Organization) -> None:
+def test_a_stored_key_is_kept_only_for_its_url(acme: Organization) -> None:
     row = save(acme)
     with pytest.raises(Problem) as caught:
         save(acme, row=row, base_url="https://evil.example", api_key="********")
@@ -124,7 +124,7 @@ def test_a_stored_key_stays_with_its_address(acme: Organization) -> None:
     )
 
 
-def test_a_line_of_fallbacks_has_an_end(acme: Organization) -> None:
+def test_fallbacks_cant_form_a_cycle(acme: Organization) -> None:
     rows = [save(acme, "E0")]
     for number in range(1, MAX_CHAIN_LENGTH):
         rows.append(save(acme, f"E{number}", fallback=rows[-1]))
@@ -141,14 +141,14 @@ def test_a_line_of_fallbacks_has_an_end(acme: Organization) -> None:
     assert caught.value.code == "fallback_cycle"
 
 
-def test_a_fallback_of_another_organization_is_not_there(acme: Organization) -> None:
+def test_a_fallback_of_another_organization_isnt_found(acme: Organization) -> None:
     other = save(factories.create_organization("other"), "Theirs")
     with pytest.raises(Problem) as caught:
         save(acme, fallback=other)
     assert caught.value.field == "fallback"
 
 
-def test_one_that_others_fall_back_on_is_not_removed(acme: Organization) -> None:
+def test_an_endpoint_used_as_a_fallback_cant_be_deleted(acme: Organization) -> None:
     behind = save(acme, "Behind")
     save(acme, "Before", fallback=behind)
     with pytest.raises(Problem) as caught:

@@ -35,7 +35,7 @@ def nobody(where: Organization) -> ModelEndpoint:
     return made
 
 
-def test_a_model_that_answers_is_told_with_its_time_and_is_in_the_audit(
+def test_an_answering_model_is_reported_with_its_latency_and_recorded(
     acme: Organization,
 ) -> None:
     endpoint = ModelEndpoint.objects.get()
@@ -46,7 +46,7 @@ def test_a_model_that_answers_is_told_with_its_time_and_is_in_the_audit(
     assert row.input_tokens == (trial.usage.input_tokens if trial.usage else 0)
 
 
-def test_a_model_that_does_not_answer_says_what_to_do(acme: Organization) -> None:
+def test_a_failing_model_is_reported_with_a_remedy(acme: Organization) -> None:
     endpoint = nobody(acme)
     operator = rest.as_role(acme, Role.OPERATOR)
     answer = operator.post(f"model-endpoints/{endpoint.pk}/test")
@@ -69,7 +69,7 @@ def test_the_admin_shows_the_answer(acme: Organization) -> None:
     assert (answer.json["status"], answer.json["error"]) == ("ok", None)
 
 
-def test_a_spent_budget_and_a_halt_refuse_the_question(acme: Organization) -> None:
+def test_an_exhausted_budget_and_the_kill_switch_deny_the_test(acme: Organization) -> None:
     endpoint, boss = ModelEndpoint.objects.get(), factories.build_administrator(acme)
     set_budgets(boss, acme, [BudgetLine("tokens", "total", 1)])
     with pytest.raises(Problem) as refused:
@@ -82,7 +82,7 @@ def test_a_spent_budget_and_a_halt_refuse_the_question(acme: Organization) -> No
     assert halted.value.code == "organization_halted"
 
 
-def test_who_may_not_manage_agents_asks_no_model(acme: Organization) -> None:
+def test_a_role_without_permission_cant_test_a_model(acme: Organization) -> None:
     with pytest.raises(Forbidden):
         try_endpoint(factories.create_member(acme, Role.AUDITOR), ModelEndpoint.objects.get())
     assert not AuditRow.objects.filter(action="model_endpoint_test").exists()

@@ -41,13 +41,13 @@ def kinds(now, changed, arguments=None):
     return found.kind, found.before, found.after
 
 
-def test_a_stricter_and_a_looser_policy_flip():
+def test_stricter_and_looser_policies_change_decisions():
     assert kinds(ruling("all"), ruling("all", rule("ask"))) == ("flip", "allow", "ask")
     assert kinds(ruling("none"), ruling("all")) == ("flip", "deny", "allow")
     assert kinds(ruling("all"), ruling("denylist")) == ("same", "allow", "allow")
 
 
-def test_a_condition_over_what_is_kept_is_decided():
+def test_a_condition_on_recorded_arguments_is_decided():
     changed = ruling("all", rule("ask", LARGE))
     assert kinds(ruling("all"), changed, {"amount": 5, "token": MASK})[0] == "same"
     assert kinds(ruling("all"), changed, {"amount": 5000, "token": MASK})[2] == "ask"
@@ -56,19 +56,19 @@ def test_a_condition_over_what_is_kept_is_decided():
 @pytest.mark.parametrize(
     "arguments", [{"token": MASK}, {"token": f"Bearer {MASK}"}, {f"{MASK}": 1}, None]
 )
-def test_a_condition_over_a_masked_value_is_undecidable(arguments):
+def test_a_condition_on_a_masked_value_is_undecidable(arguments):
     now, changed = ruling("all"), ruling("all", rule("ask", KEYED))
     assert compare_policies(TRANSFER, arguments, now, changed) == VerdictPair(
         "undecidable", "allow"
     )
 
 
-def test_a_condition_over_cut_arguments_is_undecidable():
+def test_a_condition_on_truncated_arguments_is_undecidable():
     cut = {"truncated": '{"amount":', "sha256": "0" * 64, "length": 99999}
     assert kinds(ruling("all"), ruling("all", rule("ask", LARGE)), cut)[0] == "undecidable"
 
 
-def test_what_comes_out_either_way_is_decidable():
+def test_a_decision_that_is_the_same_either_way_is_decidable():
     kept = ruling("all", rule("ask", KEYED))
     same = ruling("all", rule("ask", KEYED), rule("deny", None, "other"))
     assert kinds(kept, same, {"token": MASK}) == ("same", "", "")
@@ -79,7 +79,7 @@ def test_what_comes_out_either_way_is_decidable():
     assert kinds(ruling("all"), closed, {"token": MASK}) == ("flip", "allow", "deny")
 
 
-def test_the_same_condition_falls_the_same_way_in_both_policies():
+def test_the_same_condition_has_the_same_result_in_both_policies():
     now = ruling("all", rule("ask", KEYED))
     changed = ruling("denylist", rule("ask", dict(reversed(KEYED.items()))))
     assert kinds(now, changed, {"token": MASK})[0] == "same"
@@ -124,7 +124,7 @@ def test_hidden_values_are_found_where_they_are():
         ({"neverHeardOf": 1}, True),
     ],
 )
-def test_what_a_schema_touches(schema, expected):
+def test_the_arguments_used_by_a_condition_are_listed(schema, expected):
     assert is_path_relevant(schema, ("token",)) is expected
 
 
@@ -214,7 +214,7 @@ def hide(value, path):
 
 
 @given(st.data(), st.lists(SCHEMAS, min_size=1, max_size=2), masked())
-def test_whatever_is_said_is_true_of_the_arguments_as_they_were(data, conditions, arguments):
+def test_a_decided_comparison_is_true_for_the_original_arguments(data, conditions, arguments):
     whole, kept = arguments
     now, changed = data.draw(rulings(conditions)), data.draw(rulings(conditions))
     found = compare_policies(TRANSFER, kept, now, changed)
@@ -229,7 +229,7 @@ def test_whatever_is_said_is_true_of_the_arguments_as_they_were(data, conditions
 
 
 @given(SCHEMAS, masked())
-def test_a_schema_that_touches_nothing_hidden_says_the_same_of_both(schema, arguments):
+def test_a_condition_without_hidden_arguments_is_the_same_for_both(schema, arguments):
     whole, kept = arguments
     if not any(is_path_relevant(schema, path) for path in list_hidden_paths(kept)):
         assert fits(schema, whole) == fits(schema, kept)
@@ -244,6 +244,6 @@ def fits(schema, arguments):
 
 
 @given(MODES, st.lists(st.builds(rule, EFFECTS, st.none() | SCHEMAS), max_size=3))
-def test_a_written_policy_is_read_as_it_was(mode, rules):
+def test_a_serialized_policy_is_read_back_unchanged(mode, rules):
     policy = Policy(mode, tuple(rules))
     assert read_policy(policy.as_dict()) == policy

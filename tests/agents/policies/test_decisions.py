@@ -50,17 +50,17 @@ def deny(pattern, server_id=GITHUB, source="mcp"):
     return Rule("deny", source, pattern, server_id)
 
 
-def test_no_policy_blocks_every_tool():
+def test_without_a_policy_every_tool_is_denied():
     assert code(policy=Policy()) == "denied_by_policy"
     assert code(CLOCK, policy=Policy()) == "denied_by_policy"
 
 
-def test_mode_all_lets_everything_through():
+def test_mode_all_allows_everything():
     assert code() == ""
     assert code(CLOCK) == ""
 
 
-def test_an_allowlist_lets_through_only_what_a_rule_names():
+def test_an_allowlist_allows_only_matching_tools():
     policy = Policy("allowlist", (allow("create_*"),))
     assert code(policy=policy) == ""
     assert code(replace(TOOL, own_name="delete_issue"), policy=policy) == "denied_by_policy"
@@ -72,7 +72,7 @@ def test_in_an_allowlist_a_deny_rule_wins():
     )
 
 
-def test_a_denylist_stops_only_what_a_rule_names():
+def test_a_denylist_denies_only_matching_tools():
     policy = Policy("denylist", (deny("create_*"),))
     assert code(policy=policy) == "denied_by_policy"
     assert code(replace(TOOL, own_name="list_issues"), policy=policy) == ""
@@ -95,7 +95,7 @@ def ask(pattern, server_id=GITHUB, condition=None):
 
 
 @pytest.mark.parametrize("mode", ["allowlist", "denylist", "all"])
-def test_an_ask_rule_asks_in_each_mode_but_none(mode):
+def test_an_ask_rule_applies_in_each_mode_except_none(mode):
     policy = Policy(mode, (ask("create_*"),))
     decision = decide_tool_call(TOOL, ruling(policy))
     assert (decision.verdict, decision.code) == ("ask", "approval_required")
@@ -104,14 +104,14 @@ def test_an_ask_rule_asks_in_each_mode_but_none(mode):
     assert code(policy=Policy("none", policy.rules)) == "denied_by_policy"
 
 
-def test_deny_goes_before_ask_and_ask_before_allow():
+def test_deny_wins_over_ask_and_ask_over_allow():
     asked = Policy("allowlist", (allow("create_issue"), ask("create_*")))
     assert code(policy=asked) == "approval_required"
     denied = Policy("allowlist", (*asked.rules, deny("create_issue")))
     assert code(policy=denied) == "denied_by_policy"
 
 
-def test_what_the_organization_denies_no_agents_policy_allows():
+def test_an_agent_cant_allow_what_the_organization_denies():
     denied = Policy("all", (deny("create_*"),))
     assert code(organization=denied) == "denied_by_organization"
     assert code(policy=Policy("allowlist", (allow("*"),)), organization=denied) == (
@@ -119,12 +119,12 @@ def test_what_the_organization_denies_no_agents_policy_allows():
     )
 
 
-def test_what_the_organization_asks_about_is_asked_for_every_agent():
+def test_an_ask_rule_of_the_organization_applies_to_every_agent():
     assert code(organization=Policy("all", (ask("create_*"),))) == "approval_required"
     assert code(organization=Policy("all", (ask("list_*"),))) == ""
 
 
-def test_a_halted_organization_refuses_before_everything_else():
+def test_the_kill_switch_denies_before_everything_else():
     halted = EffectivePolicy(policy=OPEN, switches=KillSwitches(organization=False, agent=False))
     assert decide_tool_call(TOOL, halted).code == "organization_halted"
 
@@ -136,12 +136,12 @@ LARGE = {"properties": {"amount": {"minimum": 1000}}, "required": ["amount"]}
     ("arguments", "found"),
     [({"amount": 5}, ""), ({"amount": 5000}, "approval_required"), ({}, "")],
 )
-def test_a_condition_asks_only_where_the_arguments_fit(arguments, found):
+def test_a_conditional_ask_applies_only_to_matching_arguments(arguments, found):
     policy = Policy("all", (ask("*", condition=LARGE),))
     assert code(policy=policy, arguments=arguments) == found
 
 
-def test_a_conditional_permission_is_offered_and_holds_only_where_it_fits():
+def test_a_conditional_allow_lists_the_tool_and_applies_only_to_matching_arguments():
     small = {"properties": {"amount": {"maximum": 10}}, "required": ["amount"]}
     policy = Policy("allowlist", (Rule("allow", "mcp", "create_issue", GITHUB, small),))
     assert code(policy=policy) == ""
@@ -172,44 +172,44 @@ def nested(depth):
         ("all", "deny", "denied_by_policy"),
     ],
 )
-def test_a_condition_that_can_not_be_told_never_widens(mode, effect, found, arguments):
+def test_an_undecidable_condition_never_allows_more(mode, effect, found, arguments):
     policy = Policy(mode, (Rule(effect, "mcp", "create_issue", GITHUB, LARGE),))
     assert code(policy=policy, arguments=arguments) == found
 
 
-def test_a_rule_of_one_server_says_nothing_about_another():
+def test_a_rule_of_one_server_doesnt_apply_to_another():
     policy = Policy("allowlist", (allow("*", GITHUB),))
     assert code(replace(TOOL, server_id=OTHER), policy=policy) == "denied_by_policy"
 
 
-def test_an_exact_permission_does_not_reach_a_similar_name():
+def test_an_exact_allow_doesnt_match_a_similar_name():
     policy = Policy("allowlist", (allow("create_issue"),))
     assert code(replace(TOOL, own_name="create-issue"), policy=policy) == "denied_by_policy"
 
 
-def test_a_denial_reaches_the_name_as_models_see_it():
+def test_a_denial_matches_the_name_that_models_see():
     policy = Policy("denylist", (deny("create_issue"),))
     assert code(replace(TOOL, own_name="create-issue"), policy=policy) == "denied_by_policy"
 
 
-def test_the_binding_comes_before_the_policy():
+def test_the_attachment_is_decided_before_the_policy():
     assert code(scope=AgentServerScope(denied=("create_*",))) == "denied_by_binding"
     assert code(scope=AgentServerScope(allowed=("list_*",))) == "denied_by_binding"
     assert code(scope=AgentServerScope(allowed=("create_*",))) == ""
 
 
-def test_a_server_that_is_not_bound_is_refused():
+def test_a_server_that_isnt_attached_is_denied():
     assert code(scope=None) == "not_bound"
     assert code(scope=AgentServerScope(enabled=False)) == "not_bound"
 
 
-def test_switches_of_agent_server_and_tool_refuse():
+def test_a_disabled_agent_server_or_tool_is_denied():
     assert code(on=False) == "agent_disabled"
     assert code(replace(TOOL, server_enabled=False)) == "server_disabled"
     assert code(replace(TOOL, enabled=False)) == "tool_disabled"
 
 
-def test_only_an_approved_definition_may_be_called():
+def test_only_an_approved_definition_is_allowed():
     codes = {
         "pending": "not_approved",
         "changed": "definition_changed",
@@ -219,7 +219,7 @@ def test_only_an_approved_definition_may_be_called():
     assert {state: code(replace(TOOL, state=state)) for state in codes} == codes
 
 
-def test_every_refusal_says_what_to_do_next():
+def test_every_denial_has_a_remedy():
     for tool in (TOOL, CLOCK):
         for stage in evaluate_tool_stages(
             replace(tool, state="pending", enabled=False, server_enabled=False),
@@ -228,7 +228,7 @@ def test_every_refusal_says_what_to_do_next():
             assert stage.allows or (stage.reason and stage.remedy and stage.rule)
 
 
-def test_explaining_shows_every_stage_in_order():
+def test_an_explanation_has_every_stage_in_order():
     names = [stage.name for stage in evaluate_tool_stages(TOOL, ruling())]
     assert names == [
         "agent",
@@ -284,7 +284,7 @@ named = st.builds(
 
 
 @given(st.lists(named, max_size=8), st.sampled_from(["mcp", "builtin"]), st.sampled_from(NAMES))
-def test_the_rules_about_a_tool_are_found_by_its_name_in_their_order(rules, source, name):
+def test_matching_rules_of_a_tool_are_found_in_order(rules, source, name):
     about = list(Policy("all", tuple(rules)).list_tool_rules(source, GITHUB, name))
     assert about == [rule for rule in rules if rule.matches(source, GITHUB, name)]
 
@@ -298,7 +298,7 @@ def test_a_rename_never_changes_a_decision(tool, policy, scope, label, server_na
 
 
 @given(tools, policies, scopes, rules)
-def test_one_more_deny_rule_never_allows_more(tool, policy, scope, rule):
+def test_an_additional_deny_rule_never_allows_more(tool, policy, scope, rule):
     more = Policy(policy.mode, (*policy.rules, replace(rule, effect="deny")))
     if not decide_tool_call(tool, ruling(policy, scope)).allowed:
         assert not decide_tool_call(tool, ruling(more, scope)).allowed
@@ -313,7 +313,7 @@ def test_the_order_of_rules_never_changes_a_decision(tool, policy, scope, order)
 
 
 @given(tools, policies, scopes)
-def test_the_decision_is_the_first_stage_that_refuses(tool, policy, scope):
+def test_the_decision_is_the_first_denying_stage(tool, policy, scope):
     found = list(evaluate_tool_stages(tool, ruling(policy, scope)))
     asks = "approval_required" if any(stage.asks for stage in found) else ""
     first = next((stage.code for stage in found if not stage.allows), asks)
@@ -321,7 +321,7 @@ def test_the_decision_is_the_first_stage_that_refuses(tool, policy, scope):
 
 
 @given(tools, policies, scopes, policies)
-def test_the_organizations_rules_never_widen_what_an_agent_may(tool, policy, scope, organization):
+def test_the_organizations_rules_never_allow_more(tool, policy, scope, organization):
     free = decide_tool_call(tool, ruling(policy, scope))
     ruled = decide_tool_call(tool, ruling(policy, scope, organization=organization))
     order = ["allow", "ask", "deny"]
@@ -329,7 +329,7 @@ def test_the_organizations_rules_never_widen_what_an_agent_may(tool, policy, sco
 
 
 @given(tools, policies, scopes, rules)
-def test_one_more_ask_rule_never_allows_without_a_person(tool, policy, scope, rule):
+def test_an_additional_ask_rule_never_allows_without_approval(tool, policy, scope, rule):
     more = Policy(policy.mode, (*policy.rules, replace(rule, effect="ask")))
     if not decide_tool_call(tool, ruling(policy, scope)).allowed:
         assert not decide_tool_call(tool, ruling(more, scope)).allowed
@@ -345,7 +345,7 @@ NOT_APPROVED = {
 
 
 @given(policies, st.sampled_from(sorted(NOT_APPROVED)))
-def test_what_is_not_approved_is_never_allowed(policy, state):
+def test_an_unapproved_definition_is_never_allowed(policy, state):
     tool = replace(TOOL, state=state)
     assert not decide_tool_call(tool, ruling(policy)).allowed
     assert code() == ""

@@ -53,23 +53,23 @@ def code(offer=BOOK, mode="all", scope=ALL, *, on=True):
     return decide_definition(offer, ruling(mode, scope, on=on)).code
 
 
-def test_nothing_is_allowed_that_is_not_ticked():
+def test_only_selected_items_are_allowed():
     assert [code(one, scope=AgentServerScope()) for one in (BOOK, TEMPLATE, PROMPT)] == [
         "not_ticked"
     ] * 3
 
 
-def test_what_is_ticked_is_allowed():
+def test_selected_items_are_allowed():
     ticked = AgentServerScope(resources=("lib://rules", "lib://books/{book}"), prompts=("rev*",))
     assert [code(one, scope=ticked) for one in (BOOK, TEMPLATE, PROMPT)] == [""] * 3
 
 
-def test_the_tools_of_a_binding_tick_nothing_else():
+def test_selected_tools_dont_allow_resources_or_prompts():
     assert code(scope=AgentServerScope(allowed=("*",), prompts=("*",))) == "not_ticked"
     assert code(PROMPT, scope=AgentServerScope(allowed=("*",), resources=("*",))) == "not_ticked"
 
 
-def test_mode_none_blocks_them_too_and_no_other_mode_does():
+def test_only_mode_none_denies_resources_and_prompts():
     assert code(mode="none") == "denied_by_policy"
     assert [code(mode=mode) for mode in ("allowlist", "denylist", "all")] == [""] * 3
 
@@ -87,34 +87,34 @@ def test_mode_none_blocks_them_too_and_no_other_mode_does():
         (replace(BOOK, server_enabled=False), "server_disabled"),
     ],
 )
-def test_only_a_pinned_offer_that_is_switched_on_is_allowed(offer, found):
+def test_only_an_approved_enabled_definition_is_allowed(offer, found):
     assert code(offer) == found
 
 
-def test_the_agent_and_its_binding_come_first():
+def test_the_agent_and_its_attachment_are_decided_first():
     assert code(on=False) == "agent_disabled"
     assert code(scope=None) == code(scope=replace(ALL, enabled=False)) == "not_bound"
 
 
-def test_a_pattern_over_the_uri_ticks_what_it_means_of_a_template():
+def test_a_uri_pattern_allows_matching_uris_of_a_template():
     asked = replace(TEMPLATE, uri="lib://books/emma")
     assert code(asked, scope=AgentServerScope(resources=("lib://books/e*",))) == ""
     assert code(asked, scope=AgentServerScope(resources=("lib://books/f*",))) == "not_ticked"
 
 
-def test_only_a_pattern_over_the_uri_lets_a_variable_span_a_slash():
+def test_only_a_uri_pattern_allows_slashes_in_a_variable():
     uri = "lib://files/a/b"
     assert not can_span_slashes(None, uri)
     assert not can_span_slashes(AgentServerScope(resources=("*", "lib://files/{+path}")), uri)
     assert can_span_slashes(AgentServerScope(resources=("lib://files/a/*",)), uri)
 
 
-def test_a_uri_with_characters_of_globs_means_itself():
+def test_a_uri_with_pattern_characters_matches_itself():
     assert matches_pattern("lib://a?b=[1]", "lib://a?b=[1]")
 
 
 @given(OFFERS, MODES, SCOPES, st.booleans())
-def test_whatever_is_allowed_passed_every_stage(offer, mode, scope, agent_enabled):
+def test_every_allowed_item_passed_every_stage(offer, mode, scope, agent_enabled):
     decision = decide_definition(offer, ruling(mode, scope, on=agent_enabled))
     stages = list(evaluate_definition_stages(offer, ruling(mode, scope, on=agent_enabled)))
     assert decision.allowed == all(stage.allows for stage in stages)
@@ -128,14 +128,14 @@ def test_whatever_is_allowed_passed_every_stage(offer, mode, scope, agent_enable
 
 
 @given(OFFERS, MODES, SCOPES)
-def test_further_ticks_never_take_anything_away(offer, mode, scope):
+def test_additional_selections_never_deny_more(offer, mode, scope):
     if scope is not None and decide_definition(offer, ruling(mode, scope)).allowed:
         more = replace(scope, resources=(*scope.resources, "x"), prompts=(*scope.prompts, "x"))
         assert decide_definition(offer, ruling(mode, more)).allowed
 
 
 @given(OFFERS, SCOPES)
-def test_a_shown_name_decides_nothing(offer, scope):
+def test_the_display_name_doesnt_affect_the_decision(offer, scope):
     renamed = replace(offer, server_name="another name")
     assert (
         decide_definition(offer, ruling("all", scope)).allowed

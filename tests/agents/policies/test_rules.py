@@ -17,28 +17,28 @@ def code_of(*args: object, **more: object) -> str:
     return refused.value.code
 
 
-def test_everything_is_chosen_by_name_and_never_by_leaving_a_list_empty() -> None:
+def test_all_tools_must_be_selected_explicitly_and_not_by_an_empty_list() -> None:
     assert clean_patterns(["*"], OFFERED) == clean_patterns(["echo", "*"], ()) == []
     assert code_of([], OFFERED) == code_of([], ()) == "nothing_chosen"
 
 
-def test_each_name_or_glob_means_something_that_is_offered() -> None:
+def test_each_name_or_pattern_must_match_a_declared_tool() -> None:
     assert clean_patterns(["add*", "echo", "echo"], OFFERED) == ["add*", "echo"]
     assert code_of(["echo", "ehco"], OFFERED) == "unknown_tool"
 
 
-def test_a_server_that_was_never_asked_may_offer_anything() -> None:
+def test_patterns_for_an_undiscovered_server_are_accepted() -> None:
     assert clean_patterns(["get_*"], ()) == ["get_*"]
 
 
-def test_ticks_that_mean_what_the_globs_mean_keep_the_globs() -> None:
+def test_a_selection_equal_to_the_patterns_keeps_the_patterns() -> None:
     assert build_globs(["add", "add_all"], OFFERED, ["add*"]) == ["add*"]
     assert build_globs(["add"], OFFERED, ["add*"]) == ["add"]
     assert build_globs(OFFERED, OFFERED, []) == sorted(OFFERED)
 
 
 @given(st.sets(NAMES, min_size=1), NAMES)
-def test_ticked_names_let_through_these_and_no_other(names: set[str], other: str) -> None:
+def test_selected_names_allow_only_these(names: set[str], other: str) -> None:
     globs = clean_patterns(build_globs(names, names, []), names)
     assert all(is_name_allowed(name, globs) for name in names)
     assert is_name_allowed(other, globs) == (other in names)

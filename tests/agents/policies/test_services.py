@@ -40,7 +40,7 @@ def helper(acme):
 
 
 @pytest.mark.parametrize("pattern", ["*", "mcp_*", "mcp_web_*", "read_result"])
-def test_a_pattern_is_read_as_it_was_written(helper, boss, pattern):
+def test_a_pattern_is_read_back_unchanged(helper, boss, pattern):
     """Read and written again it must not widen: `mcp_*` means no built-in tool."""
     text = PolicySpec("allowlist", allow=(pattern,))
     set_policy(boss, helper, text)
@@ -49,16 +49,16 @@ def test_a_pattern_is_read_as_it_was_written(helper, boss, pattern):
     assert is_current_policy(helper, text)
 
 
-def test_the_same_rule_twice_is_one(helper, boss):
+def test_duplicate_rules_are_stored_once(helper, boss):
     set_policy(boss, helper, PolicySpec("allowlist", allow=("*", "*", "mcp_*")))
     assert load_policy_spec(helper).allow == ("*",)
 
 
-def test_an_organization_without_rules_allows_what_agents_may(acme):
+def test_an_organization_without_rules_doesnt_restrict_agents(acme):
     assert load_policy_spec(acme) == PolicySpec("all")
 
 
-def test_an_organizations_policy_is_its_owners_business(acme, helper):
+def test_only_owners_can_change_the_organizations_policy(acme, helper):
     set_policy(factories.create_member(acme, Role.OWNER), acme, FULL)
     assert load_policy_spec(acme) == FULL
     with pytest.raises(Problem) as refused:
@@ -66,7 +66,7 @@ def test_an_organizations_policy_is_its_owners_business(acme, helper):
     assert refused.value.code == "forbidden"
 
 
-def test_it_stands_in_rest_in_the_same_words(acme, helper):
+def test_rest_returns_the_same_policy(acme, helper):
     owner = rest.as_role(acme, Role.OWNER)
     put = owner.put("tool-policy", FULL.as_dict())
     assert put.json == owner.get("tool-policy").json
@@ -76,7 +76,7 @@ def test_it_stands_in_rest_in_the_same_words(acme, helper):
     assert (bad.code, bad.json["field"]) == ("rule_unknown_server", "deny[0]")
 
 
-def test_a_file_carries_questions_conditions_and_the_organizations_policy(acme, helper, boss):
+def test_a_file_has_ask_rules_conditions_and_the_organizations_policy(acme, helper, boss):
     set_policy(boss, helper, FULL)
     set_policy(boss, acme, PolicySpec("all", deny=(LARGE, "mcp_web_echo")))
     text = to_yaml(export_config(boss))
@@ -99,7 +99,7 @@ def test_a_file_carries_questions_conditions_and_the_organizations_policy(acme, 
         ("3", "bad_value"),
     ],
 )
-def test_a_rule_of_a_file_that_cannot_be_is_named(rule, code):
+def test_an_invalid_rule_of_a_file_is_reported(rule, code):
     wanted = read_config_file(f"policy:\n  mode: all\n  ask:\n    - {rule}\n", {})
     assert wanted.problems[0].code == code
     assert all(problem.field.startswith("policy.ask[0]") for problem in wanted.problems)

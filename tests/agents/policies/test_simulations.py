@@ -44,7 +44,7 @@ def last_call():
     return AuditRow.objects.filter(event_type="call").order_by("seq").last()
 
 
-def test_a_replay_tells_what_would_flip(boss, helper, workshop, call):
+def test_a_simulation_lists_changed_decisions(boss, helper, workshop, call):
     call(ECHO, {"text": "hello"})
     call(ECHO, {"text": "hello!"})
     call(ADD, {"a": 1, "b": 2})
@@ -62,7 +62,7 @@ def test_a_replay_tells_what_would_flip(boss, helper, workshop, call):
     assert "echo" in flip.rule
 
 
-def test_refusals_flip_too_and_count_as_often_as_they_came(boss, helper, workshop, call):
+def test_denials_can_change_too_and_count_with_their_repeats(boss, helper, workshop, call):
     set_policy(boss, helper, PolicySpec("none"))
     for _ in range(3):
         with pytest.raises(Problem):
@@ -73,7 +73,7 @@ def test_refusals_flip_too_and_count_as_often_as_they_came(boss, helper, worksho
     assert (found.same, found.undecidable) == (1, 2)  # of repeats no arguments are kept
 
 
-def test_a_masked_secret_is_undecidable_and_nothing_else(boss, helper, workshop, call):
+def test_only_masked_values_are_undecidable(boss, helper, workshop, call):
     call(ECHO, {"text": TOKEN})
     assert TOKEN not in last_call().opened
     found = simulate_policy(boss, helper, PolicySpec("all", ask=(LOUD,)))
@@ -83,7 +83,7 @@ def test_a_masked_secret_is_undecidable_and_nothing_else(boss, helper, workshop,
     assert said(simulate_policy(boss, helper, PolicySpec("none"))) == {("echo", "allow", "deny"): 1}
 
 
-def test_only_the_last_days_and_only_this_agent_are_read(acme, boss, helper, workshop, call):
+def test_only_the_last_days_of_the_agent_are_read(acme, boss, helper, workshop, call):
     with time_machine.travel(timezone.now() - timedelta(days=3), tick=True):
         call(ECHO, {"text": "x"})
     other = factories.create_agent(acme, "other")
@@ -92,7 +92,7 @@ def test_only_the_last_days_and_only_this_agent_are_read(acme, boss, helper, wor
     assert simulate_policy(boss, other, PolicySpec("none"), days=4).rows == 0
 
 
-def test_a_replay_stops_at_its_bounds_and_says_so(boss, helper, monkeypatch):
+def test_a_simulation_stops_at_its_limits_and_reports_it(boss, helper, monkeypatch):
     history(helper, 7)
     monkeypatch.setattr(replaying, "PAGE_SIZE", 2)
     assert simulate_policy(boss, helper, PolicySpec("none")).rows == 7
@@ -104,7 +104,7 @@ def test_a_replay_stops_at_its_bounds_and_says_so(boss, helper, monkeypatch):
     assert simulate_policy(boss, helper, PolicySpec("none"), max_rows=7).stopped == ""
 
 
-def test_a_page_costs_two_queries(boss, helper, workshop, django_assert_num_queries):
+def test_a_page_takes_two_queries(boss, helper, workshop, django_assert_num_queries):
     history(helper, 20, workshop, "echo")
     text = PolicySpec("all", ask=(LOUD,))
     simulate_policy(boss, helper, text)  # which names the tools
@@ -118,18 +118,18 @@ def test_a_page_costs_two_queries(boss, helper, workshop, django_assert_num_quer
 
 
 @pytest.mark.parametrize("days", [0, 367])
-def test_days_that_make_no_sense_are_refused(boss, helper, days):
+def test_invalid_days_are_refused(boss, helper, days):
     with pytest.raises(InvalidInput) as caught:
         simulate_policy(boss, helper, PolicySpec("none"), days=days)
     assert (caught.value.code, caught.value.field) == ("bad_days", "days")
 
 
-def test_who_may_not_read_the_audit_replays_nothing(acme, helper):
+def test_a_role_that_cant_view_the_audit_log_cant_simulate(acme, helper):
     with pytest.raises(Forbidden):
         simulate_policy(factories.create_member(acme, Role.MEMBER), helper, PolicySpec("none"))
 
 
-def test_a_draft_is_recorded_where_it_differs_and_decides_nothing(boss, helper, workshop, call):
+def test_a_draft_is_recorded_where_it_differs_without_enforcing_it(boss, helper, workshop, call):
     set_draft(boss, helper, PolicySpec("denylist", ask=(LOUD,), deny=(ADD,)))
     assert call(ECHO, {"text": "quiet"}).outcome == "ok"
     assert shadow_of(last_call()) is None
@@ -149,7 +149,7 @@ def test_a_draft_is_recorded_where_it_differs_and_decides_nothing(boss, helper, 
     assert (found.rows, found.same, found.elsewhere) == (4, 1, 1)
 
 
-def test_a_refusal_that_the_draft_would_let_through_is_recorded(boss, helper, workshop, call):
+def test_a_denial_that_the_draft_would_allow_is_recorded(boss, helper, workshop, call):
     set_policy(boss, helper, PolicySpec("none"))
     set_draft(boss, helper, PolicySpec("all"))
     with pytest.raises(Problem) as caught:
@@ -158,7 +158,7 @@ def test_a_refusal_that_the_draft_would_let_through_is_recorded(boss, helper, wo
     assert shadow_of(last_call()) == {"decision": "allow", "rule": "policy:all"}
 
 
-def test_a_draft_is_enforced_and_gone(boss, helper, workshop, call):
+def test_an_enforced_draft_is_removed(boss, helper, workshop, call):
     text = PolicySpec("denylist", ask=(LOUD,), deny=(ADD,))
     set_draft(boss, helper, text)
     assert find_draft(helper).spec == text
@@ -173,7 +173,7 @@ def test_a_draft_is_enforced_and_gone(boss, helper, workshop, call):
     assert details["in_shadow_since"]
 
 
-def test_a_draft_is_discarded_and_leaves_no_trace_in_calls(boss, helper, workshop, call):
+def test_a_discarded_draft_isnt_recorded_in_later_calls(boss, helper, workshop, call):
     set_draft(boss, helper, PolicySpec("none"))
     delete_draft(boss, helper)
     assert call(ECHO, {"text": "x"}).outcome == "ok"
@@ -187,7 +187,7 @@ def test_a_draft_is_discarded_and_leaves_no_trace_in_calls(boss, helper, worksho
 
 
 @pytest.mark.parametrize("deed", [enforce_draft, delete_draft])
-def test_where_no_draft_stands_there_is_nothing_to_do(boss, helper, deed):
+def test_without_a_draft_enforcing_and_discarding_are_refused(boss, helper, deed):
     before = AuditRow.objects.count()
     with pytest.raises(NotFound) as caught:
         deed(boss, helper)
@@ -195,13 +195,13 @@ def test_where_no_draft_stands_there_is_nothing_to_do(boss, helper, deed):
     assert AuditRow.objects.count() == before
 
 
-def test_a_draft_that_means_nothing_is_refused(boss, helper):
+def test_an_invalid_draft_is_refused(boss, helper):
     with pytest.raises(InvalidInput) as caught:
         set_draft(boss, helper, PolicySpec("sometimes"))
     assert caught.value.code == "unknown_mode"
 
 
-def test_a_draft_outlives_the_servers_it_names(acme, boss, helper, workshop, call):
+def test_a_draft_is_kept_after_its_servers_are_deleted(acme, boss, helper, workshop, call):
     set_draft(boss, helper, PolicySpec("denylist", deny=(ADD, "read_result")))
     delete_server(boss, workshop)
     assert find_draft(helper).spec == PolicySpec("denylist", deny=("read_result",))
@@ -210,7 +210,7 @@ def test_a_draft_outlives_the_servers_it_names(acme, boss, helper, workshop, cal
 
 
 @pytest.mark.parametrize("deed", [enforce_draft, delete_draft])
-def test_only_who_manages_agents_writes_drafts(acme, boss, helper, deed):
+def test_only_roles_that_manage_agents_can_save_drafts(acme, boss, helper, deed):
     auditor = factories.create_member(acme, Role.AUDITOR)
     set_draft(boss, helper, PolicySpec("none"))
     with pytest.raises(Forbidden):
@@ -219,7 +219,7 @@ def test_only_who_manages_agents_writes_drafts(acme, boss, helper, deed):
         set_draft(auditor, helper, PolicySpec("all"))
 
 
-def test_the_organizations_policy_is_replayed_over_everybody(acme, boss, helper, workshop, call):
+def test_the_organizations_policy_is_simulated_for_all_agents(acme, boss, helper, workshop, call):
     call(ECHO, {"text": "hello!"})
     call(ADD, {"a": 1, "b": 2})
     call("echo", {"text": "no agent"}, agent_id=None, server_id=workshop.pk)
@@ -231,14 +231,14 @@ def test_the_organizations_policy_is_replayed_over_everybody(acme, boss, helper,
     assert (found.rows, found.same) == (3, 1)
 
 
-def test_calls_of_an_agent_that_is_gone_are_undecidable(acme, boss, helper, workshop, call):
+def test_calls_of_a_deleted_agent_are_undecidable(acme, boss, helper, workshop, call):
     call(ECHO, {"text": "hello"})
     delete_agent(boss, helper)
     found = simulate_policy(boss, acme, PolicySpec("all", deny=(ECHO,)))
     assert (found.flipped, found.undecidable) == (0, 1)
 
 
-def test_a_draft_of_the_organization_runs_in_the_shadow_of_everybody(
+def test_a_draft_of_the_organization_runs_in_shadow_mode_for_all_agents(
     acme, boss, helper, workshop, call
 ):
     set_draft(boss, acme, PolicySpec("none", ask=(ECHO,)))
@@ -258,14 +258,14 @@ def test_a_draft_of_the_organization_runs_in_the_shadow_of_everybody(
     assert refused.value.code == "denied_by_policy"
 
 
-def test_a_first_draft_leaves_what_holds_without_a_policy(acme, boss):
+def test_a_first_draft_doesnt_change_the_missing_policy(acme, boss):
     set_draft(boss, acme, PolicySpec("none"))
     assert load_policy_spec(acme) == PolicySpec("all")
     delete_draft(boss, acme)
     assert find_draft(acme) is None
 
 
-def test_only_who_manages_the_organization_drafts_its_policy(acme):
+def test_only_roles_that_manage_the_organization_can_draft_its_policy(acme):
     operator = factories.create_member(acme, Role.OPERATOR)
     with pytest.raises(Forbidden):
         set_draft(operator, acme, PolicySpec("none"))

@@ -99,7 +99,7 @@ def run(runner, boss, agent, text):
     return session
 
 
-def test_an_agent_gets_another_ones_answer(runner, boss, line):
+def test_an_agent_gets_the_answer_of_another_agent(runner, boss, line):
     session = run(runner, boss, line[0], "ask_second: hello")
     assert session.status == Session.Status.DONE, session.error_detail
     assert "hello!" in build_report(session.pk)["answer"]
@@ -108,7 +108,7 @@ def test_an_agent_gets_another_ones_answer(runner, boss, line):
     assert child.started_by == session.started_by
 
 
-def test_asking_ends_three_levels_below_the_root(runner, boss, line):
+def test_agent_calls_end_three_levels_below_the_root(runner, boss, line):
     text = "ask_second: ask_third: ask_fourth: ask_fifth: hello"
     session = run(runner, boss, line[0], text)
     assert Session.objects.filter(root_id=session.pk).count() == 3
@@ -117,7 +117,7 @@ def test_asking_ends_three_levels_below_the_root(runner, boss, line):
     assert (call.state, call.payload["code"]) == ("failed", "too_deep")
 
 
-def test_nobody_is_asked_who_was_not_given(acme, runner, boss, helper, line):
+def test_only_allowed_agents_can_be_called(acme, runner, boss, helper, line):
     set_callable_agents(boss, helper, [])
     session = run(runner, boss, helper, "ask_second: hello")
     assert not session.children.exists()
@@ -130,7 +130,7 @@ def test_nobody_is_asked_who_was_not_given(acme, runner, boss, helper, line):
     assert session.steps.get(kind=Step.Kind.CALL).payload["code"] == "agent_disabled"
 
 
-def test_the_root_pays_for_what_others_spend(runner, boss, line):
+def test_called_agents_spend_the_budget_of_the_root(runner, boss, line):
     root, other = line[:2]
     for owner in (root, other):
         set_budgets(boss, owner, [BudgetLine("tokens", "month", 1_000_000)])
@@ -146,7 +146,7 @@ def test_the_root_pays_for_what_others_spend(runner, boss, line):
     assert session.status == Session.Status.FAILED
 
 
-def test_a_tree_holds_its_labels_together(runner, boss, line, workshop):
+def test_sessions_of_a_tree_share_their_labels(runner, boss, line, workshop):
     root, other = line[:2]
     factories.attach_server(boss, other, workshop)
     rows = list(workshop.definitions.filter(name="echo"))
@@ -155,7 +155,7 @@ def test_a_tree_holds_its_labels_together(runner, boss, line, workshop):
     assert [one.label for one in list_session_labels(session)] == [FlowLabel.UNTRUSTED_CONTENT]
 
 
-def test_a_session_waits_with_its_child_and_goes_on_after_it(runner, boss, line, workshop):
+def test_a_session_waits_for_its_child_and_continues_after_it(runner, boss, line, workshop):
     root, other = line[:2]
     factories.attach_server(boss, other, workshop)
     set_policy(boss, other, PolicySpec("all", ask=("mcp_workshop_echo",)))
@@ -191,7 +191,7 @@ def test_an_approved_call_needs_no_second_approval_when_its_child_session_waits(
     assert Approval.objects.count() == 2
 
 
-def test_cancelling_ends_what_was_begun(runner, boss, line, workshop):
+def test_canceling_ends_child_sessions(runner, boss, line, workshop):
     root, other = line[:2]
     factories.attach_server(boss, other, workshop)
     set_policy(boss, other, PolicySpec("all", ask=("mcp_workshop_echo",)))
@@ -204,7 +204,7 @@ def test_cancelling_ends_what_was_begun(runner, boss, line, workshop):
     assert Session.objects.get(pk=session.pk).status == Session.Status.CANCELLED
 
 
-def test_a_call_that_is_made_again_finds_its_child(acme, boss, line):
+def test_a_repeated_call_finds_its_child_session(acme, boss, line):
     session = sessions.start_session(boss, line[0], "hello")
     first, second = uuid4(), uuid4()
     step = Step.objects.create(
@@ -217,7 +217,7 @@ def test_a_call_that_is_made_again_finds_its_child(acme, boss, line):
     assert session.children.get().inbox.count() == 1
 
 
-def test_whom_an_agent_may_ask_is_said_over_rest(acme, line):
+def test_rest_sets_which_agents_an_agent_can_call(acme, line):
     operator = rest.as_role(acme, Role.OPERATOR)
     assert operator.get("agents/helper/callable-agents").json["may_ask"] == ["second"]
     assert operator.put("agents/helper/callable-agents", {"may_ask": ["nobody"]}).status == 404
@@ -227,5 +227,5 @@ def test_whom_an_agent_may_ask_is_said_over_rest(acme, line):
     assert "ask_third" in names
 
 
-def test_outside_of_a_session_nobody_is_asked(line, call):
+def test_outside_a_session_no_agent_can_be_called(line, call):
     assert call("ask_second", {"message": "hello"}).code == "no_session"

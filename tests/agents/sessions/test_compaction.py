@@ -61,7 +61,7 @@ def size(messages):
 
 
 @given(conversations(), st.integers(0, 20_000))
-def test_pairs_are_kept_and_nothing_grows(entries, limit):
+def test_calls_stay_with_their_results_and_nothing_grows(entries, limit):
     whole = compact_messages(entries, CompactionMarks())
     assert whole == [entry.message for entry in entries]
     marks = plan_compaction(entries, CompactionMarks(), within(limit)) or CompactionMarks()
@@ -74,7 +74,7 @@ def test_pairs_are_kept_and_nothing_grows(entries, limit):
 
 
 @given(conversations(), st.integers(0, 20_000))
-def test_it_is_done_once_and_the_same_from_the_marks_alone(entries, limit):
+def test_compaction_is_done_once_and_reproduced_from_its_marks(entries, limit):
     marks = plan_compaction(entries, CompactionMarks(), within(limit))
     if marks is None:
         return
@@ -84,7 +84,7 @@ def test_it_is_done_once_and_the_same_from_the_marks_alone(entries, limit):
 
 
 @given(conversations(), st.integers(0, 20_000), st.integers(0, 20_000))
-def test_what_was_left_out_stays_out(entries, first, second):
+def test_omitted_messages_stay_omitted(entries, first, second):
     one = plan_compaction(entries, CompactionMarks(), within(first)) or CompactionMarks()
     two = plan_compaction(entries, one, within(second)) or one
     assert two.told_before >= one.told_before
@@ -104,7 +104,7 @@ def talk(rounds, length=4_000):
     return found
 
 
-def test_old_results_go_first_and_say_how_they_are_read():
+def test_old_results_are_omitted_first_with_how_to_read_them():
     entries = talk(8)
     marks = plan_compaction(
         entries, CompactionMarks(), within(size([one.message for one in entries]) * 3 // 4)
@@ -117,7 +117,7 @@ def test_old_results_go_first_and_say_how_they_are_read():
     assert new == entries[-1].message
 
 
-def test_then_the_beginning_is_told_in_short_with_the_last_message_in_full():
+def test_then_the_beginning_is_summarized_and_the_last_message_kept():
     entries = talk(200)
     marks = plan_compaction(entries, CompactionMarks(), within(6_000))
     sent = compact_messages(entries, marks)
@@ -131,7 +131,7 @@ def test_then_the_beginning_is_told_in_short_with_the_last_message_in_full():
     assert sent[-1] == entries[-1].message
 
 
-def test_at_last_the_newest_results_are_cut_too():
+def test_finally_the_newest_results_are_truncated():
     entries = talk(1, length=200_000)
     marks = plan_compaction(entries, CompactionMarks(), within(2_000))
     (result,) = [one for one in compact_messages(entries, marks) if one["role"] == "tool"]
@@ -139,7 +139,7 @@ def test_at_last_the_newest_results_are_cut_too():
     assert result["frame"] == {"mark": "ab"}
 
 
-def test_where_nothing_can_be_left_out_nothing_is_said_of_it():
+def test_without_anything_to_omit_there_is_no_note():
     assert (
         plan_compaction(
             [HistoryEntry(1, build_user_message("hi" * 50_000))], CompactionMarks(), within(10)
@@ -149,7 +149,7 @@ def test_where_nothing_can_be_left_out_nothing_is_said_of_it():
     assert plan_compaction([], CompactionMarks(), within(0)) is None
 
 
-def test_what_the_user_attached_last_stays_with_what_they_asked():
+def test_the_latest_attachment_stays_with_its_message():
     entries = talk(100)
     files = [{"sha256": "ab", "size": 400, "name": "whales.txt", "mark": "cd"}]
     entries[0] = HistoryEntry(1, entries[0].message | {"files": files})

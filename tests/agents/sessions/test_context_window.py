@@ -54,7 +54,7 @@ def compactions(session):
     return [one.payload for one in notices if one.payload["code"] == "compacted"]
 
 
-def test_old_results_are_left_out_and_can_be_read_again(say):
+def test_omitted_results_can_be_read_again(say):
     window(8_000)
     session = say(f"/mcp_workshop_long {LONG}")
     for _ in range(4):
@@ -75,7 +75,7 @@ def test_old_results_are_left_out_and_can_be_read_again(say):
     assert found["text"] == "x" * 10 + "\n[characters 8990 to 9000 of 9000]"
 
 
-def test_a_result_that_was_cut_is_read_on_from_what_is_stored(say, settings):
+def test_a_truncated_result_can_be_read_from_storage(say, settings):
     settings.BONOBOT_RESULT_LIMIT = 1_000
     session = say('/mcp_workshop_long {"characters": 40000}')
     cut = session.steps.get(kind=Step.Kind.CALL)
@@ -86,13 +86,13 @@ def test_a_result_that_was_cut_is_read_on_from_what_is_stored(say, settings):
     assert read == "x" * CHUNK_LENGTH + f"\n[characters 1000 to {1000 + CHUNK_LENGTH} of 40000]"
 
 
-def test_results_of_other_sessions_can_not_be_read(say):
+def test_results_of_other_sessions_cant_be_read(say):
     foreign = say(f"/mcp_workshop_long {LONG}").steps.get(kind=Step.Kind.CALL)
     session = say(f'/read_result {{"result_id": "{foreign.call_id}"}}')
     assert session.steps.get(kind=Step.Kind.CALL).payload["code"] == "not_found"
 
 
-def test_what_can_never_fit_is_refused_before_it_is_sent(say):
+def test_a_message_that_can_never_fit_is_refused_before_it_is_sent(say):
     window(2_000)
     session = say("word " * 4_000)
     assert (session.status, session.error_code) == (Session.Status.FAILED, "context_exceeded")
@@ -114,7 +114,7 @@ def provider(acme, helper):
     get_runtime().call(stack.aclose)
 
 
-def test_a_provider_that_finds_it_too_long_gets_half_of_it_once(say, provider):
+def test_a_provider_that_reports_a_too_long_prompt_gets_half_of_it_once(say, provider):
     calls = tuple((f"c{n}", "mcp_workshop_long", LONG) for n in range(3))
     provider.script += [Says(calls=calls), TOO_LONG, Says("done")]
     session = say("Read it all")
@@ -130,7 +130,7 @@ def test_a_provider_that_finds_it_too_long_gets_half_of_it_once(say, provider):
     assert len(compactions(session)) == 2
 
 
-def test_one_that_finds_it_too_long_again_ends_the_message(say, provider):
+def test_a_prompt_that_is_too_long_again_ends_the_message(say, provider):
     provider.script += [Says(calls=(("c", "mcp_workshop_long", LONG),)), TOO_LONG, TOO_LONG]
     session = say("Read it")
     assert (session.status, session.error_code) == (

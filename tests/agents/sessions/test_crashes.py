@@ -66,7 +66,7 @@ def begun(acme, helper, written, plan=PLAN):
     return sessions.start_session(factories.build_administrator(acme), helper, plan)
 
 
-def test_a_killed_runner_loses_nothing_and_repeats_no_charge(acme, helper, written, mortals):
+def test_a_killed_worker_loses_nothing_and_repeats_no_charge(acme, helper, written, mortals):
     killed = 0
     victims = mortals()
     for at, yes in KILLS:
@@ -78,9 +78,7 @@ def test_a_killed_runner_loses_nothing_and_repeats_no_charge(acme, helper, writt
     assert killed >= len(KILLS) - 2
 
 
-def test_a_stopped_runner_that_wakes_after_its_lease_does_nothing_more(
-    acme, helper, written, mortals
-):
+def test_a_paused_worker_does_nothing_after_its_lease_expired(acme, helper, written, mortals):
     sleepers, others = mortals(), mortals()
     stopped = 0
     for at in STOPS:

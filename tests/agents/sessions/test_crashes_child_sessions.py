@@ -108,7 +108,7 @@ def _where(at, victims):
     return f"killed at {at}, {(victims.passed or ['?'])[-1]}"
 
 
-def test_both_die_in_one_process(begin, check, mortals):
+def test_parent_and_child_survive_a_crash_of_their_process(begin, check, mortals):
     table(begin, mortals(), FEW, check)
 
 
@@ -122,7 +122,7 @@ def _with_its_child(session, parents, others, at=0):
     return parents.ended()
 
 
-def test_the_parent_dies_while_its_child_works_elsewhere(begin, check, mortals):
+def test_a_parent_survives_a_crash_while_its_child_runs_elsewhere(begin, check, mortals):
     parents, others = mortals(), mortals()
     session = begin()
     assert _with_its_child(session, parents, others) == "0"
@@ -139,7 +139,7 @@ def test_the_parent_dies_while_its_child_works_elsewhere(begin, check, mortals):
     assert killed >= len(moments) * 3 // 4
 
 
-def test_the_child_dies_while_its_parent_waits_elsewhere(begin, check, mortals):
+def test_a_child_survives_a_crash_while_its_parent_waits_elsewhere(begin, check, mortals):
     parents, victims = mortals(), mortals()
     killed, moments = 0, [(0, False)]
     while moments:

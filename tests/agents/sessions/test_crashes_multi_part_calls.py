@@ -73,5 +73,5 @@ def check(file, session, where, *, yes):
 
 
 @pytest.mark.parametrize(("text", "few"), [(TOOLS, 3), (READ, 2)], ids=["tools", "a resource"])
-def test_a_call_in_parts_goes_on_where_its_process_died(begin, mortals, tmp_path, text, few):
+def test_a_multi_part_call_continues_after_a_crash(begin, mortals, tmp_path, text, few):
     table(partial(begin, text), mortals(), few, partial(check, tmp_path / "parts"))

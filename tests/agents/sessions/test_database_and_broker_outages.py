@@ -58,7 +58,7 @@ def through(way: Cable) -> dict[str, str]:
 
 
 @pytest.mark.postgres
-def test_a_database_that_was_away_costs_no_message_and_doubles_no_effect(
+def test_a_database_outage_loses_no_message_and_repeats_no_effect(
     acme: Organization,
     helper: Agent,
     workshop: Server,
@@ -82,7 +82,7 @@ def test_a_database_that_was_away_costs_no_message_and_doubles_no_effect(
 
 
 @pytest.mark.redis
-def test_what_a_broker_forgot_is_found_by_the_sweep(
+def test_sessions_lost_by_the_broker_are_found_by_the_schedule(
     acme: Organization, helper: Agent, workshop: Server, start_worker: Callable[..., Process]
 ) -> None:
     boss = factories.build_administrator(acme)

@@ -40,14 +40,14 @@ def read(session: Session, after: int = 0) -> list[tuple[int | None, str, object
     return [(e.id, e.kind, e.data.get("state")) for e in load_events(session.pk, after)]
 
 
-def test_settled_steps_have_ids_and_an_unsettled_one_has_none(session):
+def test_finished_steps_have_event_ids_and_unfinished_ones_dont(session):
     step(session, 1, "message", text="hello")
     step(session, 2, "model", "intent", text="I am wri")
     assert read(session) == [(1, "message", "done"), (None, "model", "intent")]
     assert load_events(session.pk)[1].data["text"] == "I am wri"
 
 
-def test_nothing_behind_an_unsettled_step_has_an_id(session):
+def test_nothing_after_an_unfinished_step_has_an_event_id(session):
     first = step(session, 1, state="intent")
     step(session, 2, state="failed")
     assert read(session) == [(None, "call", "intent"), (None, "call", "failed")]
@@ -55,7 +55,7 @@ def test_nothing_behind_an_unsettled_step_has_an_id(session):
     assert read(session) == [(1, "call", "done"), (2, "call", "failed")]
 
 
-def test_reading_goes_on_behind_a_step(session):
+def test_events_continue_after_a_step(session):
     for seq in (1, 2, 3):
         step(session, seq)
     assert [number for number, _, _ in read(session, 2)] == [3]
@@ -63,7 +63,7 @@ def test_reading_goes_on_behind_a_step(session):
 
 
 @pytest.mark.parametrize("status", ["done", "failed", "cancelled", "waiting"])
-def test_the_last_event_tells_where_the_session_rests(session, status):
+def test_the_last_event_has_the_state_of_the_session(session, status):
     step(session, 1)
     Session.objects.update(status=status, error_code="why", error_detail="Because.")
     last = load_events(session.pk)[-1]
@@ -73,18 +73,18 @@ def test_the_last_event_tells_where_the_session_rests(session, status):
 
 
 @pytest.mark.parametrize("status", ["queued", "running"])
-def test_a_session_that_does_not_rest_has_no_last_event(session, status):
+def test_a_running_session_has_no_last_event(session, status):
     Session.objects.update(status=status)
     assert read(session) == []
 
 
-def test_a_session_that_was_removed_rests(session):
+def test_the_events_of_a_deleted_session_end(session):
     key = session.pk
     session.delete()
     assert load_events(key)[-1].data["status"] == "removed"
 
 
-def test_a_step_is_shown_without_the_models_own_message(session):
+def test_a_step_is_shown_without_the_raw_model_message(session):
     found = build_step_data(
         step(session, 1, "model", text="hi", message={"secret": 1}, usage={"n": 1})
     )
@@ -92,7 +92,7 @@ def test_a_step_is_shown_without_the_models_own_message(session):
     assert "message" not in found
 
 
-def test_reading_takes_two_queries(session, django_assert_num_queries):
+def test_reading_events_takes_two_queries(session, django_assert_num_queries):
     for seq in range(1, 20):
         step(session, seq)
     with django_assert_num_queries(2):
@@ -106,7 +106,7 @@ def told(reader: EventFeed, *steps: Step, status: str = "running", shown_now=Non
     ]
 
 
-def test_a_reader_is_told_each_thing_once_and_growing_text_in_pieces():
+def test_a_reader_gets_each_event_once_and_growing_text_in_parts():
     hello = Step(seq=1, kind="message", state="done", payload={"text": "hello"}, started_at=NOW)
     model = Step(seq=2, kind="model", state="intent", payload={"text": ""}, started_at=NOW)
     reader = EventFeed()
@@ -130,7 +130,7 @@ def test_a_reader_is_told_each_thing_once_and_growing_text_in_pieces():
     assert reader.after_seq == 2
 
 
-def test_progress_of_a_call_comes_as_a_piece():
+def test_progress_of_a_call_is_sent_as_a_part():
     call = Step(seq=1, kind="call", state="intent", payload={"name": "x"}, started_at=NOW)
     reader = EventFeed()
     reader.list_new_events(build_events([call]), "running")
@@ -150,7 +150,7 @@ def test_progress_of_a_call_comes_as_a_piece():
     assert (event.kind, event.id) == ("call", None)
 
 
-def test_who_comes_again_is_told_what_is_unsettled_as_a_whole():
+def test_a_reconnected_reader_gets_unfinished_steps_completely():
     model = Step(seq=7, kind="model", state="intent", payload={"text": ""}, started_at=NOW)
     assert told(EventFeed(6), model, shown_now={7: {"text": "I am"}})[1:] == [
         (None, "model", "I am")

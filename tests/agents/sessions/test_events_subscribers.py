@@ -67,7 +67,7 @@ def hasty(monkeypatch):
     monkeypatch.setattr(partial_output, "WRITE_INTERVAL_S", 0.01)
 
 
-def test_watchers_see_text_grow_a_call_come_on_and_the_session_rest(session, hold, hasty):
+def test_watchers_see_growing_text_call_progress_and_the_end(session, hold, hasty):
     async def watched():
         orm, watcher = get_runtime().run_orm, Watcher(session.pk)
         model = await orm(
@@ -117,7 +117,7 @@ def test_watchers_see_text_grow_a_call_come_on_and_the_session_rest(session, hol
     assert words(late)[1:] == words(heard)[5:]
 
 
-def test_what_steps_show_is_written_into_the_holders_unsettled_steps_only(session, hold):
+def test_progress_is_written_only_to_unfinished_steps_of_the_lease_holder(session, hold):
     open_, settled = (
         step_store.append_step(hold, "model", {"text": ""}, state=state, turn=1)
         for state in ("intent", "done")
@@ -140,7 +140,7 @@ def test_what_steps_show_is_written_into_the_holders_unsettled_steps_only(sessio
     assert shown == ["I", "", None]
 
 
-def test_progress_says_no_secret_and_not_too_much(session, hold, monkeypatch):
+def test_progress_is_masked_and_truncated(session, hold, monkeypatch):
     step = step_store.append_step(hold, "call", {"name": "x"}, state="intent", turn=1)
     monkeypatch.setattr(
         partial_output,
@@ -157,7 +157,7 @@ def test_progress_says_no_secret_and_not_too_much(session, hold, monkeypatch):
     )
 
 
-def test_many_watchers_of_a_busy_session_take_at_most_five_queries_a_second(
+def test_many_watchers_of_a_busy_session_take_at_most_five_queries_per_second(
     session, hold, monkeypatch, django_assert_num_queries
 ):
     looks = []
@@ -192,7 +192,7 @@ def test_many_watchers_of_a_busy_session_take_at_most_five_queries_a_second(
     assert max(sum(at <= one < at + 1 for one in looks) for at in looks) <= 5
 
 
-def test_a_step_that_was_read_late_is_not_skipped(session, hold, hasty):
+def test_a_step_that_was_read_late_isnt_skipped(session, hold, hasty):
     """One who begins before the others' id is told what they know already."""
 
     async def watched():
@@ -221,7 +221,7 @@ def just_after(task, then):
     return ending
 
 
-def test_text_that_comes_when_all_is_told_is_told(session, hold, hasty, monkeypatch):
+def test_text_that_arrives_after_the_last_event_is_sent(session, hold, hasty, monkeypatch):
     told = SimpleQueue()
 
     async def away(_):
@@ -254,7 +254,7 @@ def test_text_that_comes_when_all_is_told_is_told(session, hold, hasty, monkeypa
     assert [one.shown["text"] for [one] in moments] == ["a", "b"]
 
 
-def test_who_comes_when_the_last_one_has_left_is_told(session, hold, hasty, monkeypatch):
+def test_a_watcher_after_the_last_one_left_gets_events(session, hold, hasty, monkeypatch):
     async def watched():
         own = session_events.SessionWatcher()
         monkeypatch.setattr(session_events, "get_session_watcher", lambda: own)
@@ -272,14 +272,14 @@ def test_who_comes_when_the_last_one_has_left_is_told(session, hold, hasty, monk
     assert told.data["status"] == "running"
 
 
-def test_a_session_that_was_removed_rests(session, hasty):
+def test_the_stream_of_a_deleted_session_ends(session, hasty):
     key = session.pk
     session.delete()
     [event] = get_runtime().call(Watcher(key).until, "rest", timeout_s=10)
     assert event.data["status"] == "removed"
 
 
-def test_a_stream_is_written_as_server_sent_events(session, hold):
+def test_the_stream_has_the_format_of_server_sent_events(session, hold):
     step_store.append_step(hold, "message", {"text": "hello\nyou"})
     step_store.close_session(hold, Session.Status.DONE)
     said = b"".join(get_runtime().call(streamed, session, timeout_s=10)).split(b"\n\n")
@@ -287,7 +287,7 @@ def test_a_stream_is_written_as_server_sent_events(session, hold):
     assert said[1].startswith(b"event: rest\ndata: {")
 
 
-def test_a_quiet_stream_says_that_it_lives_and_a_long_one_ends(session, monkeypatch):
+def test_a_quiet_stream_sends_keepalives_and_a_long_one_ends(session, monkeypatch):
     monkeypatch.setattr(session_events, "KEEPALIVE_S", 0.01)
     monkeypatch.setattr(api, "KEEPALIVE_S", 0)
     monkeypatch.setattr(api, "MAX_STREAM_S", 0.2)
@@ -300,7 +300,7 @@ async def streamed(session):
 
 
 @on_postgresql
-def test_what_a_step_shows_is_written_while_the_step_is_settled(session, hold):
+def test_progress_is_written_while_its_step_finishes(session, hold):
     step = step_store.append_step(hold, "model", {"text": ""}, state="intent", turn=1)
     moment = partial_output.PartialOutput(
         step.pk, session.pk, session.organization_id, hold.fence, 1, {}, {"text": "I"}
@@ -314,7 +314,7 @@ def test_what_a_step_shows_is_written_while_the_step_is_settled(session, hold):
 
 
 @on_postgresql
-def test_an_agent_is_removed_while_its_session_settles_a_step(acme, helper, session, hold):
+def test_an_agent_is_deleted_while_its_session_finishes_a_step(acme, helper, session, hold):
     step = step_store.append_step(hold, "model", {"text": ""}, state="intent", turn=1)
     with pytest.raises(leases.LeaseLost):
         cross(

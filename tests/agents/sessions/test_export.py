@@ -48,7 +48,7 @@ def session():
     return made
 
 
-def test_markdown_tells_the_conversation_as_it_stands(session, django_assert_num_queries):
+def test_the_markdown_export_has_the_current_conversation(session, django_assert_num_queries):
     with django_assert_num_queries(1):
         text = export_session(session, "markdown")
     assert text.startswith("# What 'time' is it?⟨U+200B⟩\n\nAgent `helper`, started by ann on ")
@@ -64,7 +64,7 @@ def test_markdown_tells_the_conversation_as_it_stands(session, django_assert_num
     assert text.endswith("*Ended: No luck. Ask again. (model_error)*\n")
 
 
-def test_json_holds_every_step_and_marks_those_that_were_replaced(session):
+def test_the_json_export_has_every_step_and_marks_replaced_ones(session):
     found = json.loads(export_session(session, "json"))
     assert (found["agent"], found["status"], found["turns"]) == ("helper", "failed", 2)
     marks = [(one["seq"], one["superseded"]) for one in found["steps"]]
@@ -72,7 +72,7 @@ def test_json_holds_every_step_and_marks_those_that_were_replaced(session):
     assert found["steps"][4]["arguments"] == {"a": 1}
 
 
-def test_a_file_is_called_by_the_title(session):
+def test_the_file_is_named_after_the_title(session):
     assert build_filename(session, "json") == f"what-time-is-it-{str(session.pk)[:8]}.json"
     session.title = "…"
     assert build_filename(session, "markdown") == f"session-{str(session.pk)[:8]}.md"

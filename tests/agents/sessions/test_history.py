@@ -28,12 +28,12 @@ def step(seq, kind="message", turn=0, **payload):
         ([step(1), step(2), step(3, replaces=2), step(4, replaces=1)], [4]),
     ],
 )
-def test_a_message_supersedes_what_it_replaces_and_all_behind_it(steps, stands):
+def test_a_resent_message_replaces_the_original_and_all_later_steps(steps, stands):
     assert [one.seq for one in list_current_steps(steps)] == stands
     assert find_superseded_seqs(steps) == {one.seq for one in steps} - set(stands)
 
 
-def test_the_model_is_told_of_the_new_branch_alone_and_turns_are_counted_on():
+def test_the_model_sees_only_the_new_branch_and_turn_numbers_continue():
     steps = [step(1), step(2, "model", turn=1), step(3, "model", turn=2), step(4, replaces=1)]
     found = history.build_history(steps)
     assert [one["text"] for one in found.messages] == ["4"]
@@ -70,7 +70,7 @@ def said(session):
     ]
 
 
-def test_a_retry_says_the_same_and_an_edit_other_words(boss, session):
+def test_a_retry_repeats_the_text_and_an_edit_changes_it(boss, session):
     sessions.resend_message(boss, session)
     answer(session, "Another thing.")
     sessions.resend_message(boss, session, 3, "What was it?", [Attachment("more.txt", b"second")])
@@ -92,7 +92,7 @@ def test_a_retry_says_the_same_and_an_edit_other_words(boss, session):
     assert [one["text"] for one in told] == ["What was it?", "That."]
 
 
-def test_only_a_message_of_the_conversation_can_be_sent_again(boss, session):
+def test_only_a_current_message_can_be_resent(boss, session):
     sessions.resend_message(boss, session)
     answer(session, "Another thing.")
     for seq in (1, 2, 99):
@@ -102,7 +102,7 @@ def test_only_a_message_of_the_conversation_can_be_sent_again(boss, session):
 
 
 @pytest.mark.parametrize("status", ["queued", "running", "waiting"])
-def test_a_session_at_work_takes_no_message_again(boss, session, status):
+def test_a_running_session_refuses_a_resent_message(boss, session, status):
     Session.objects.update(status=status)
     before = Inbox.objects.count()
     with pytest.raises(Conflict) as refused:

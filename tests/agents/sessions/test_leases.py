@@ -34,7 +34,7 @@ def test_a_queued_session_is_claimed_once(session):
     assert leases.claim_session(session.pk, other) is None
 
 
-def test_a_session_of_a_living_runner_is_left_alone(session):
+def test_a_session_of_a_live_worker_isnt_taken_over(session):
     one, other = leases.register_runner(), leases.register_runner()
     leases.claim_session(session.pk, one)
     leases.renew_runner_leases(one)
@@ -42,7 +42,7 @@ def test_a_session_of_a_living_runner_is_left_alone(session):
     assert leases.list_unattended_sessions() == []
 
 
-def test_a_session_of_a_silent_runner_is_taken_over(session):
+def test_a_session_of_a_silent_worker_is_taken_over(session):
     one, other = leases.register_runner(), leases.register_runner()
     first = leases.claim_session(session.pk, one)
     grow_old(one)
@@ -52,7 +52,7 @@ def test_a_session_of_a_silent_runner_is_taken_over(session):
     assert second.fence == first.fence + 1
 
 
-def test_a_stale_holder_writes_nothing(session):
+def test_a_worker_with_an_expired_lease_writes_nothing(session):
     one, other = leases.register_runner(), leases.register_runner()
     first = leases.claim_session(session.pk, one)
     step = step_store.append_step(
@@ -71,20 +71,20 @@ def test_a_stale_holder_writes_nothing(session):
     assert Step.objects.count() == 1
 
 
-def test_a_retired_runners_sessions_are_free_at_once(session):
+def test_sessions_of_a_stopped_worker_are_free_immediately(session):
     one, other = leases.register_runner(), leases.register_runner()
     leases.claim_session(session.pk, one)
     leases.stop_runner(one)
     assert leases.claim_session(session.pk, other) is not None
 
 
-def test_handing_back_queues_the_session_again(session):
+def test_releasing_a_session_queues_it_again(session):
     one, other = leases.register_runner(), leases.register_runner()
     leases.release_session(leases.claim_session(session.pk, one))
     assert leases.claim_session(session.pk, other) is not None
 
 
-def test_a_resting_session_needs_nobody(session):
+def test_an_idle_session_needs_no_worker(session):
     one = leases.register_runner()
     hold = leases.claim_session(session.pk, one)
     step_store.close_session(hold, Session.Status.DONE)
@@ -92,14 +92,14 @@ def test_a_resting_session_needs_nobody(session):
     assert leases.list_unattended_sessions() == []
 
 
-def test_steps_are_numbered_one_after_the_other(session):
+def test_steps_are_numbered_consecutively(session):
     hold = leases.claim_session(session.pk, leases.register_runner())
     for text in "abc":
         step_store.append_step(hold, Step.Kind.NOTICE, {"text": text})
     assert list(session.steps.values_list("seq", flat=True)) == [1, 2, 3]
 
 
-def test_only_a_beating_runner_counts_as_alive():
+def test_only_a_worker_with_heartbeats_counts_as_alive():
     assert not leases.has_live_runner()
     one = leases.register_runner()
     assert leases.has_live_runner()
@@ -107,7 +107,7 @@ def test_only_a_beating_runner_counts_as_alive():
     assert not leases.has_live_runner()
 
 
-def test_what_a_living_runner_holds_without_running_it_is_queued_again(session):
+def test_a_session_held_but_not_run_by_a_live_worker_is_queued_again(session):
     one = leases.register_runner()
     leases.claim_session(session.pk, one)
     Session.objects.update(updated_at=timezone.now() - timedelta(minutes=1))
@@ -117,13 +117,13 @@ def test_what_a_living_runner_holds_without_running_it_is_queued_again(session):
     assert session.status == Session.Status.QUEUED
 
 
-def test_what_was_claimed_a_moment_ago_is_no_orphan(session):
+def test_a_recently_claimed_session_isnt_orphaned(session):
     one = leases.register_runner()
     leases.claim_session(session.pk, one)
     assert leases.release_orphaned_sessions(one, set()) == []
 
 
-def test_a_runner_whose_row_is_gone_knows_it():
+def test_a_worker_notices_that_its_row_was_deleted():
     one = leases.register_runner()
     assert leases.renew_runner_leases(one)
     Runner.objects.all().delete()

@@ -53,7 +53,7 @@ def steps(session, kind):
     return list(session.steps.filter(kind=kind).order_by("seq"))
 
 
-def test_a_question_is_answered_by_a_real_server(acme, helper, run):
+def test_a_message_is_answered_with_a_real_server(acme, helper, run):
     factories.approve_server(acme, factories.create_stdio_server(acme, from_pypi=True), helper)
     session = run("What time is it in Asia/Tokyo?")
     assert session.status == Session.Status.DONE
@@ -62,7 +62,7 @@ def test_a_question_is_answered_by_a_real_server(acme, helper, run):
     assert "Asia/Tokyo" in told["answer"]
 
 
-def test_calls_of_one_turn_run_beside_each_other(workshop, run):
+def test_calls_of_one_turn_run_in_parallel(workshop, run):
     session = run('/mcp_workshop_wait {"seconds": 0.4}\n/mcp_workshop_wait {"seconds": 0.4}')
     first, second = steps(session, Step.Kind.CALL)
     assert {first.state, second.state} == {Step.State.DONE}
@@ -71,7 +71,7 @@ def test_calls_of_one_turn_run_beside_each_other(workshop, run):
     assert (first.turn, first.index, second.index) == (1, 0, 1)
 
 
-def test_every_step_of_a_run_is_a_row(workshop, run):
+def test_every_step_of_a_session_is_a_row(workshop, run):
     session = run('/mcp_workshop_echo {"text": "hi"}')
     kinds = list(session.steps.order_by("seq").values_list("kind", flat=True))
     assert kinds == ["message", "model", "call", "model", "end"]
@@ -80,7 +80,7 @@ def test_every_step_of_a_run_is_a_row(workshop, run):
     assert session.input_tokens > 0
 
 
-def test_what_a_session_did_is_in_an_unbroken_audit(acme, workshop, run):
+def test_all_actions_of_a_session_are_in_a_valid_audit_log(acme, workshop, run):
     session = run('/mcp_workshop_echo {"text": "hi"}')
     actions = list(
         AuditRow.objects.filter(session_id=session.pk)
@@ -91,20 +91,20 @@ def test_what_a_session_did_is_in_an_unbroken_audit(acme, workshop, run):
     assert verify_whole_chain(acme.pk).ok
 
 
-def test_a_refused_call_is_told_to_the_model_and_the_run_take(workshop, run):
+def test_a_denied_call_is_returned_to_the_model_and_the_session_continues(workshop, run):
     session = run('/mcp_workshop_nothing {}\n/mcp_workshop_echo {"text": "hi"}')
     assert session.status == Session.Status.DONE
     assert "hi" in build_report(session.pk)["answer"]
 
 
-def test_a_conversation_take_with_the_next_message(workshop, run):
+def test_a_session_continues_with_the_next_message(workshop, run):
     session = run('/mcp_workshop_echo {"text": "one"}')
     run('/mcp_workshop_echo {"text": "two"}', session)
     assert [c.payload["text"] for c in steps(session, Step.Kind.CALL)] == ["one", "two"]
     assert len(steps(session, Step.Kind.END)) == 2
 
 
-def test_an_unreachable_server_is_named_and_the_rest_take(acme, helper, workshop, run):
+def test_an_unreachable_server_is_reported_and_the_session_continues(acme, helper, workshop, run):
     gone = factories.create_http_server(acme, "http://127.0.0.1:9/mcp", "gone")
     factories.attach_server(factories.build_administrator(acme), helper, gone)
     session = run('/mcp_workshop_echo {"text": "hi"}')
@@ -113,7 +113,7 @@ def test_an_unreachable_server_is_named_and_the_rest_take(acme, helper, workshop
     assert "gone" in notice.payload["text"]
 
 
-def test_a_server_that_died_answers_unreachable_and_the_agent_take(acme, workshop, run):
+def test_a_server_that_died_is_unreachable_and_the_agent_continues(acme, workshop, run):
     Server.objects.filter(pk=workshop.pk).update(
         endpoint_config={"command": "/nowhere/at-all", "args": []}, status="error"
     )
@@ -123,20 +123,20 @@ def test_a_server_that_died_answers_unreachable_and_the_agent_take(acme, worksho
     assert call.state == Step.State.FAILED
 
 
-def test_turns_per_message_are_bounded(helper, workshop, run):
+def test_turns_per_message_are_limited(helper, workshop, run):
     Agent.objects.filter(pk=helper.pk).update(max_turns=1)
     session = run('/mcp_workshop_echo {"text": "hi"}')
     assert (session.status, session.error_code) == (Session.Status.FAILED, "turns_exhausted")
 
 
-def test_calls_per_message_are_bounded(helper, workshop, run, effects):
+def test_calls_per_message_are_limited(helper, workshop, run, effects):
     Agent.objects.filter(pk=helper.pk).update(max_calls=1)
     session = run('/mcp_workshop_count {"what": "a"}\n/mcp_workshop_count {"what": "b"}')
     assert (session.status, session.error_code) == (Session.Status.FAILED, "calls_exhausted")
     assert effects.read_text() == ""
 
 
-def test_time_per_message_is_bounded(helper, workshop, run):
+def test_time_per_message_is_limited(helper, workshop, run):
     Agent.objects.filter(pk=helper.pk).update(max_run_s=5)
     session = run('/mcp_workshop_wait {"seconds": 60}')
     assert (session.status, session.error_code) == (Session.Status.FAILED, "time_exhausted")
@@ -144,9 +144,7 @@ def test_time_per_message_is_bounded(helper, workshop, run):
     assert call.state == Step.State.UNKNOWN
 
 
-def test_a_timeout_of_something_else_is_not_taken_for_the_time_limit(
-    helper, workshop, run, monkeypatch
-):
+def test_another_timeout_isnt_taken_for_the_time_limit(helper, workshop, run, monkeypatch):
     real, faults = loop.recover_calls, [TimeoutError()]
 
     async def recover_at_second_try(*args):
@@ -158,14 +156,14 @@ def test_a_timeout_of_something_else_is_not_taken_for_the_time_limit(
     assert run("hello").error_code == "internal_error"
 
 
-def test_a_token_budget_stops_the_run_before_the_model_is_asked(acme, helper, workshop, run):
+def test_a_token_budget_stops_the_session_before_a_model_request(acme, helper, workshop, run):
     Budget.objects.create(organization=acme, agent=helper, unit="tokens", period="day", limit=10)
     session = run("hello")
     assert (session.status, session.error_code) == (Session.Status.FAILED, "budget_exhausted")
     assert steps(session, Step.Kind.MODEL) == []
 
 
-def test_cancelling_ends_a_running_session(acme, helper, workshop, runner, effects):
+def test_canceling_ends_a_running_session(acme, helper, workshop, runner, effects):
     boss = factories.build_administrator(acme)
     session = sessions.start_session(boss, helper, '/mcp_workshop_wait {"seconds": 60}')
     task = get_runtime().call(runner.claim_and_run, session.pk)
@@ -222,7 +220,7 @@ def sent(step, acme, limit, approval=None):
     ).result()
 
 
-def test_a_call_that_was_sent_waits_for_a_person_and_a_no_leaves_it(
+def test_a_sent_call_waits_for_a_person_and_a_denial_keeps_it_unrepeated(
     acme, workshop, dead, run, take, effects
 ):
     (step,) = steps(dead, Step.Kind.CALL)
@@ -243,7 +241,7 @@ def test_a_call_that_was_sent_waits_for_a_person_and_a_no_leaves_it(
     assert dead.status == Session.Status.DONE
 
 
-def test_a_call_that_may_have_run_is_made_again_after_a_yes(
+def test_a_call_that_may_have_run_is_repeated_after_approval(
     acme, workshop, dead, run, take, effects
 ):
     (step,) = steps(dead, Step.Kind.CALL)
@@ -295,7 +293,7 @@ def test_requests_on_the_connection_of_a_dead_process_end(acme, helper, workshop
     assert dead.status == Session.Status.DONE
 
 
-def test_no_yes_for_the_session_is_taken_for_a_call_that_may_have_run(acme, workshop, dead, run):
+def test_a_session_approval_doesnt_cover_a_call_that_may_have_run(acme, workshop, dead, run):
     sent(steps(dead, Step.Kind.CALL)[0], acme, limit=10)
     run("and now?", dead)
     with pytest.raises(InvalidInput):
@@ -304,7 +302,7 @@ def test_no_yes_for_the_session_is_taken_for_a_call_that_may_have_run(acme, work
         )
 
 
-def test_a_call_that_may_be_repeated_is_made_again_by_itself(acme, workshop, dead, run, effects):
+def test_an_idempotent_call_is_repeated_automatically(acme, workshop, dead, run, effects):
     sent(steps(dead, Step.Kind.CALL)[0], acme, limit=10)
     count = workshop.definitions.filter(name="count")
     set_labels(factories.build_administrator(acme), workshop, list(count), [FlowLabel.REPEATABLE])
@@ -314,7 +312,7 @@ def test_a_call_that_may_be_repeated_is_made_again_by_itself(acme, workshop, dea
     assert effects.read_text().splitlines() == ["once"]
 
 
-def test_a_call_that_the_audit_saw_end_is_told_as_lost(acme, workshop, dead, run, effects):
+def test_a_call_that_ended_in_the_audit_log_has_a_lost_result(acme, workshop, dead, run, effects):
     (step,) = steps(dead, Step.Kind.CALL)
     sent(step, acme, limit=10)
     get_writer().settle_call(
@@ -326,7 +324,7 @@ def test_a_call_that_the_audit_saw_end_is_told_as_lost(acme, workshop, dead, run
     assert effects.read_text() == ""
 
 
-def test_cancelling_asks_nobody_about_a_call_that_may_have_run(acme, workshop, dead, run, take):
+def test_canceling_asks_nobody_about_a_call_that_may_have_run(acme, workshop, dead, run, take):
     sent(steps(dead, Step.Kind.CALL)[0], acme, limit=10)
     run("and now?", dead)
     sessions.cancel_session(factories.build_administrator(acme), dead)
@@ -336,14 +334,14 @@ def test_cancelling_asks_nobody_about_a_call_that_may_have_run(acme, workshop, d
     assert steps(dead, Step.Kind.CALL)[0].state == Step.State.UNKNOWN
 
 
-def test_a_call_that_was_never_sent_is_made_once(workshop, dead, run, effects):
+def test_an_unsent_call_runs_once(workshop, dead, run, effects):
     run("and now?", dead)
     (call,) = steps(dead, Step.Kind.CALL)
     assert call.state == Step.State.DONE
     assert effects.read_text().splitlines() == ["once"]
 
 
-def test_cancelling_leaves_an_unsent_call_unmade(acme, helper, workshop, dead, runner, effects):
+def test_canceling_doesnt_run_an_unsent_call(acme, helper, workshop, dead, runner, effects):
     hold = leases.claim_session(dead.pk, leases.register_runner())
     get_runtime().call(loop.cancel_run, hold)
     (call,) = steps(dead, Step.Kind.CALL)
@@ -369,7 +367,7 @@ def left(acme, helper, workshop):
     return leave
 
 
-def test_a_runner_that_stops_lets_its_calls_come_back(left, take):
+def test_a_stopping_worker_waits_for_its_calls(left, take):
     session = left(seconds=1, within_s=30)
     (call,) = steps(session, Step.Kind.CALL)
     assert call.state == Step.State.DONE
@@ -379,7 +377,7 @@ def test_a_runner_that_stops_lets_its_calls_come_back(left, take):
 
 
 @pytest.mark.parametrize("told", ["begin", "claim"])
-def test_a_runner_that_is_told_to_stop_while_it_takes_a_session_runs_nothing(
+def test_a_worker_that_stops_while_claiming_a_session_runs_nothing(
     acme, helper, runner, told, monkeypatch
 ):
     session = sessions.start_session(factories.build_administrator(acme), helper, "hello")
@@ -397,14 +395,14 @@ def test_a_runner_that_is_told_to_stop_while_it_takes_a_session_runs_nothing(
     assert (session.status, session.runner) == (Session.Status.QUEUED, None)
 
 
-def test_a_call_that_outlasts_the_stop_waits_for_a_person(left, take):
+def test_a_call_that_outlasts_the_stop_waits_for_approval(left, take):
     session = left(seconds=60, within_s=0)
     take(session)
     assert session.status == Session.Status.WAITING
     assert Approval.objects.get(session=session).code == "call_interrupted"
 
 
-def test_a_fault_of_ours_ends_the_session_with_a_code(workshop, run, monkeypatch):
+def test_an_internal_error_ends_the_session_with_a_code(workshop, run, monkeypatch):
     def broken(*_):
         raise RuntimeError("a bug")
 
@@ -416,9 +414,7 @@ def test_a_fault_of_ours_ends_the_session_with_a_code(workshop, run, monkeypatch
     assert end.payload["code"] == "internal_error"
 
 
-def test_a_message_starts_without_a_broker_and_waits_for_the_sweep(
-    acme, helper, monkeypatch, caplog
-):
+def test_a_message_without_a_broker_is_started_by_the_schedule(acme, helper, monkeypatch, caplog):
     def away(*_):
         raise OperationalError("no broker")
 
@@ -428,7 +424,7 @@ def test_a_message_starts_without_a_broker_and_waits_for_the_sweep(
     assert "waits for the sweep" in caplog.text
 
 
-def test_what_a_server_changes_in_a_turn_counts_in_the_next(acme, helper, run):
+def test_a_change_of_a_server_during_a_turn_applies_to_the_next(acme, helper, run):
     config = {"command": sys.executable, "args": [str(WORKSHOP)], "env": {"WORKSHOP_CHANGES": "1"}}
     spec = ServerSpec(name="shop", transport_type="stdio", endpoint_config=config)
     server = factories.approve_server(

@@ -20,23 +20,23 @@ BUSY = TurnFailure("a", "model_rate_limited", True)
 REFUSED = TurnFailure("a", "model_auth", False)
 
 
-def test_without_a_failure_the_first_is_asked_at_once() -> None:
+def test_without_a_failure_the_first_endpoint_is_used_immediately() -> None:
     assert find_next_request(LINE) == NextRequest(A)
 
 
-def test_the_same_is_asked_again_later_each_time() -> None:
+def test_the_same_endpoint_is_retried_with_increasing_delays() -> None:
     assert find_next_request(LINE, [BUSY]) == NextRequest(A, 1.0, 2)
     assert find_next_request(LINE, [BUSY] * 2) == NextRequest(A, 2.0, 3)
 
 
-def test_after_its_retries_the_one_behind_it_is_asked() -> None:
+def test_after_its_retries_the_fallback_is_used() -> None:
     assert find_next_request(LINE, [BUSY] * 3) == NextRequest(B, is_fallback=True)
     busy_too = TurnFailure("b", "model_timeout", True)
     assert find_next_request(LINE, [*[BUSY] * 3, busy_too]) == NextRequest(B, 1.0, 2)
     assert find_next_request(LINE, [*[BUSY] * 3, busy_too, busy_too]) is None
 
 
-def test_what_the_provider_wants_is_waited_for_and_no_more_than_that_bound() -> None:
+def test_retry_after_is_respected_up_to_a_limit() -> None:
     patient = TurnFailure("a", "model_rate_limited", True, retry_after=17)
     assert find_next_request(LINE, [patient]) == NextRequest(A, 17.0, 2)
     endless = TurnFailure("a", "model_rate_limited", True, retry_after=MAX_WAIT_S + 1)
@@ -44,13 +44,13 @@ def test_what_the_provider_wants_is_waited_for_and_no_more_than_that_bound() -> 
     assert find_next_request([A], [endless]) is None
 
 
-def test_refused_credentials_fall_over_only_where_that_is_said() -> None:
+def test_refused_credentials_use_the_fallback_only_if_configured() -> None:
     assert find_next_request(LINE, [REFUSED]) is None
     every = ModelEndpointConfig("openai", id="a", retries=2, falls_over="any")
     assert find_next_request((every, B), [REFUSED]) == NextRequest(B, is_fallback=True)
 
 
-def test_who_has_answered_goes_on() -> None:
+def test_the_endpoint_that_answered_is_kept() -> None:
     assert find_next_request(LINE, answered_by="b") == NextRequest(B)
     assert find_next_request(LINE, answered_by="gone") == NextRequest(A)
 
@@ -65,9 +65,7 @@ FAILURES = st.builds(
 
 
 @given(st.lists(FAILURES, max_size=30), st.floats(0, 1))
-def test_it_always_ends_and_never_waits_longer_than_bounded(
-    failures: list[TurnFailure], share: float
-) -> None:
+def test_the_plan_always_ends_within_its_limits(failures: list[TurnFailure], share: float) -> None:
     found = find_next_request(LINE, failures, jitter_share=share)
     if found is not None:
         assert found.wait_s <= MAX_WAIT_S * (1 + JITTER)
@@ -78,7 +76,7 @@ def test_it_always_ends_and_never_waits_longer_than_bounded(
 
 
 @pytest.mark.parametrize("retries", [0, 1, 5])
-def test_an_endpoint_is_asked_no_more_often_than_it_says(retries: int) -> None:
+def test_an_endpoint_is_requested_at_most_as_often_as_configured(retries: int) -> None:
     alone = ModelEndpointConfig("openai", id="a", retries=retries)
     for count in range(retries):
         assert find_next_request([alone], [BUSY] * (count + 1)) is not None

@@ -89,7 +89,7 @@ def notices(session, code):
     return [step.payload for step in found if step.payload["code"] == code]
 
 
-def test_a_busy_model_is_asked_again_and_that_is_seen(first, second, run):
+def test_a_busy_model_is_retried_and_the_retry_is_shown(first, second, run):
     first.script += [BUSY, Says("hi")]
     session = run()
     assert (session.status, build_report(session.pk)["answer"]) == (Session.Status.DONE, "hi")
@@ -100,7 +100,7 @@ def test_a_busy_model_is_asked_again_and_that_is_seen(first, second, run):
     assert session.turns == 2
 
 
-def test_each_attempt_is_in_the_audit_and_nothing_stays_reserved(acme, helper, first, run):
+def test_each_attempt_is_recorded_and_no_reservation_is_left(acme, helper, first, run):
     budget(helper, "tokens", 100_000)
     first.script += [BROKEN, Says("hi")]
     run()
@@ -110,7 +110,7 @@ def test_each_attempt_is_in_the_audit_and_nothing_stays_reserved(acme, helper, f
     assert (cell.spent, cell.reserved) == (18, 0)
 
 
-def test_after_its_retries_the_fallback_answers_and_is_paid(
+def test_after_its_retries_the_fallback_answers_and_is_charged(
     acme, helper, endpoint, first, second, run
 ):
     budget(helper, "microusd", 10_000_000)
@@ -129,7 +129,7 @@ def test_after_its_retries_the_fallback_answers_and_is_paid(
     assert row.resource_id == "small"
 
 
-def test_who_answered_goes_on_and_sees_no_thoughts_of_the_other(workshop, first, second, run):
+def test_the_answering_model_continues_without_reasoning_of_the_other(workshop, first, second, run):
     asked = (("c1", "mcp_workshop_echo", '{"text": "a"}'),)
     first.script += [Says(calls=asked, reasoning="a secret thought"), BROKEN, BROKEN]
     second.script += [Says(calls=asked), Says("done")]
@@ -142,7 +142,7 @@ def test_who_answered_goes_on_and_sees_no_thoughts_of_the_other(workshop, first,
     assert [one.id for one in second.read(1).of("result")] == ["t0001c000", "t0002c000"]
 
 
-def test_refused_credentials_end_the_run_unless_all_failures_fall_over(
+def test_refused_credentials_end_the_session_unless_all_failures_use_the_fallback(
     endpoint, first, second, run
 ):
     refusal = Refuses(401, {"error": {"message": "no"}})
@@ -154,7 +154,7 @@ def test_refused_credentials_end_the_run_unless_all_failures_fall_over(
     assert build_report(run().pk)["answer"] == "instead"
 
 
-def test_when_all_fail_the_last_failure_ends_the_run(first, second, run):
+def test_if_all_fail_the_last_failure_ends_the_session(first, second, run):
     first.script += [BROKEN, BROKEN]
     second.script += [BROKEN, Refuses(429, {"error": {"message": "no"}})]
     session = run()
@@ -162,7 +162,7 @@ def test_when_all_fail_the_last_failure_ends_the_run(first, second, run):
     assert (len(first.requests), len(second.requests)) == (2, 2)
 
 
-def test_a_model_that_answers_nothing_is_asked_again_and_then_ends_with_that(first, second, run):
+def test_a_model_without_an_answer_is_retried_and_then_reported(first, second, run):
     first.script += [Says(""), Says("  ")]
     second.script += [Says(""), Says("")]
     session = run()
@@ -170,13 +170,13 @@ def test_a_model_that_answers_nothing_is_asked_again_and_then_ends_with_that(fir
     assert session.output_tokens == 28  # what it cost is counted all the same
 
 
-def test_a_stream_that_breaks_off_is_asked_again(first, run):
+def test_a_broken_stream_is_retried(first, run):
     first.script += [Says("half of", cut="closed"), Says("the whole")]
     session = run()
     assert build_report(session.pk)["answer"] == "the whole"
 
 
-def test_a_model_that_calls_for_ever_ends_by_its_turns(workshop, helper, first, run):
+def test_a_model_that_calls_endlessly_ends_at_the_turn_limit(workshop, helper, first, run):
     Agent.objects.filter(pk=helper.pk).update(max_turns=3)
     first.speaks = lambda request: Says(calls=(("c", "mcp_workshop_echo", '{"text": "a"}'),))
     session = run()
@@ -184,7 +184,7 @@ def test_a_model_that_calls_for_ever_ends_by_its_turns(workshop, helper, first, 
     assert len(first.requests) == 3
 
 
-def test_a_flood_of_calls_ends_by_its_bound_and_none_of_it_is_made(
+def test_a_flood_of_calls_ends_at_the_limit_without_running_any(
     workshop, helper, first, run, effects
 ):
     Agent.objects.filter(pk=helper.pk).update(max_calls=5)
@@ -196,7 +196,7 @@ def test_a_flood_of_calls_ends_by_its_bound_and_none_of_it_is_made(
     assert effects.read_text() == ""
 
 
-def test_retries_are_bounded_by_the_turns_too(helper, endpoint, first, second, run):
+def test_retries_are_limited_by_the_turns_too(helper, endpoint, first, second, run):
     Agent.objects.filter(pk=helper.pk).update(max_turns=2)
     ModelEndpoint.objects.filter(pk=endpoint.pk).update(retries=10)
     first.speaks = lambda request: Says("")
@@ -204,7 +204,7 @@ def test_retries_are_bounded_by_the_turns_too(helper, endpoint, first, second, r
     assert len(first.requests) == 2
 
 
-def test_a_wait_ends_when_the_session_is_cancelled(acme, helper, endpoint, first, runner):
+def test_a_delay_ends_when_the_session_is_canceled(acme, helper, endpoint, first, runner):
     first.script += [Refuses(429, {}, {"Retry-After": "60"})]
     boss = factories.build_administrator(acme)
     session = sessions.start_session(boss, helper, "hello")
@@ -216,7 +216,7 @@ def test_a_wait_ends_when_the_session_is_cancelled(acme, helper, endpoint, first
     assert session.status == Session.Status.CANCELLED
 
 
-def test_another_holder_goes_on_where_the_failures_left_off(
+def test_another_worker_continues_after_the_previous_failures(
     acme, helper, endpoint, first, second, runner, run
 ):
     first.script += [BROKEN, BROKEN]

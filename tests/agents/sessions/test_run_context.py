@@ -21,7 +21,7 @@ ECHO = Says(calls=(("c", "mcp_workshop_echo", '{"text": "hi"}'),))
 A, B = "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11", "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a12"
 
 
-def test_what_came_and_what_went_is_told_in_a_line_each():
+def test_added_and_removed_tools_are_reported_in_one_line_each():
     assert compare_servers(None, {A: "git"}) == compare_servers({A: "git"}, {A: "renamed"}) == []
     went, came = compare_servers({A: "git"}, {B: "web"})
     assert (went.code, str(went.server_id)) == ("server_disconnected", A)
@@ -58,7 +58,7 @@ def children(server):
     return get_runtime().call(look)
 
 
-def test_a_server_is_disconnected_and_another_connected_in_the_middle_of_a_run(
+def test_servers_can_be_detached_and_attached_during_a_session(
     acme, helper, workshop, fake, runner
 ):
     boss = factories.build_administrator(acme)
@@ -96,7 +96,7 @@ def test_a_server_is_disconnected_and_another_connected_in_the_middle_of_a_run(
     assert "Since your last turn" not in asked(fake.requests[1])[0]
 
 
-def test_what_changed_between_two_messages_is_told_with_the_next_one(
+def test_changes_between_two_messages_are_reported_with_the_next_one(
     acme, helper, workshop, fake, take
 ):
     boss = factories.build_administrator(acme)

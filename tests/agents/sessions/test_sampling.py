@@ -72,7 +72,7 @@ def spent(server):
     return list(BudgetCell.objects.filter(key__contains=f"sampling:{server.pk}"))
 
 
-def test_the_model_answers_within_the_servers_tokens(asker, model, go, boss, came, helper):
+def test_the_model_answers_within_the_servers_token_budget(asker, model, go, boss, came, helper):
     server = asker("modern")
     set_client_capabilities(boss, server, sampling="allow", sampling_tokens=2_000)
     model.script = [calls("script", rounds=[ROUND]), BLUE, Says("done")]
@@ -108,7 +108,7 @@ def test_the_model_answers_within_the_servers_tokens(asker, model, go, boss, cam
     assert "asker" in notice.payload["text"]
 
 
-def test_a_server_whose_tokens_are_spent_is_refused(asker, model, go, boss, came):
+def test_a_server_with_an_exhausted_token_budget_is_refused(asker, model, go, boss, came):
     server = asker("modern")
     set_client_capabilities(boss, server, sampling="allow", sampling_tokens=100)
     model.script = [calls("script", rounds=[ROUND]), Says("done")]
@@ -120,7 +120,7 @@ def test_a_server_whose_tokens_are_spent_is_refused(asker, model, go, boss, came
     assert [cell for cell in spent(server) if cell.spent] == []
 
 
-def test_a_person_says_yes_or_no_without_a_worker(asker, model, go, boss, came, runner):
+def test_a_person_approves_or_denies_without_a_running_worker(asker, model, go, boss, came, runner):
     server = asker("modern")
     set_client_capabilities(boss, server, sampling="ask")
     model.script = [calls("script", rounds=[ROUND]), BLUE, Says("done")]
@@ -159,7 +159,9 @@ def test_a_denied_request_ends_the_other_requests_of_its_call(asker, model, go, 
     assert not ElicitationRequest.objects.waiting().exists()
 
 
-def test_on_a_live_connection_it_is_the_same(asker, model, go, boss, helper, runner, settings):
+def test_sampling_on_a_live_connection_works_the_same(
+    asker, model, go, boss, helper, runner, settings
+):
     server = asker("handshake")
     set_client_capabilities(boss, server, sampling="ask")
     model.script = [calls("ask", requests=[SAMPLE]), BLUE, Says("done")]
@@ -220,7 +222,7 @@ def test_a_model_that_fails_ends_the_request(asker, model, go, boss, came):
         {"messages": SAMPLE["params"]["messages"] * 40, "maxTokens": 5},
     ],
 )
-def test_what_is_no_request_is_refused(params):
+def test_an_invalid_request_is_refused(params):
     with pytest.raises(InvalidInput) as caught:
         parse_request(params)
     assert caught.value.code == "bad_sampling"

@@ -43,7 +43,7 @@ def message(text="Hello", role="user"):
 
 
 @given(REQUESTS)
-def test_whatever_a_server_wants_is_read_within_bounds_or_refused(params):
+def test_any_request_is_parsed_within_limits_or_refused(params):
     try:
         wanted = parse_request(params)
     except InvalidInput:
@@ -57,11 +57,11 @@ def test_whatever_a_server_wants_is_read_within_bounds_or_refused(params):
     assert 0 < wanted.max_tokens <= MAX_TOKENS
 
 
-def test_an_answer_is_never_as_long_as_no_budget_can_count():
+def test_the_length_of_an_answer_is_bounded():
     assert parse_request({"messages": [message()], "maxTokens": 10**30}).max_tokens == MAX_TOKENS
 
 
-def test_texts_in_parts_are_one_text():
+def test_text_parts_are_joined():
     parts = {"role": "assistant", "content": [{"type": "text", "text": one} for one in "ab"]}
     wanted = parse_request({"messages": [message(), parts], "maxTokens": 5, "systemPrompt": None})
     assert wanted.messages == (("user", "Hello"), ("assistant", "a\nb"))
@@ -69,12 +69,12 @@ def test_texts_in_parts_are_one_text():
 
 
 @pytest.mark.parametrize("content", [None, [], "Hello", [{"type": "text"}], [message()]])
-def test_what_is_no_text_is_refused(content):
+def test_content_that_isnt_text_is_refused(content):
     with pytest.raises(InvalidInput) as caught:
         parse_request({"messages": [{"role": "user", "content": content}], "maxTokens": 5})
     assert (caught.value.code, caught.value.field) == ("bad_sampling", "messages")
 
 
-def test_a_server_is_told_when_its_answer_was_cut():
+def test_a_truncated_answer_is_reported_to_the_server():
     assert build_sampling_result("Hi", "m", "length")["stopReason"] == "maxTokens"
     assert build_sampling_result("Hi", "m", "stop")["stopReason"] == "endTurn"

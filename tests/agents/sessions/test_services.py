@@ -28,7 +28,7 @@ def boss(acme):
     return factories.build_administrator(acme)
 
 
-def test_starting_writes_the_session_its_message_and_the_audit(boss, helper):
+def test_starting_a_session_stores_its_message_and_records_it(boss, helper):
     session = sessions.start_session(boss, helper, "  What time\nis it?  ")
     assert (session.status, session.title) == (Session.Status.QUEUED, "What time is it?")
     assert session.inbox.get().payload == {"text": "  What time\nis it?  "}
@@ -36,7 +36,7 @@ def test_starting_writes_the_session_its_message_and_the_audit(boss, helper):
 
 
 @pytest.mark.parametrize("text", ["", "  \n ", "x" * 100_001])
-def test_an_empty_or_endless_message_is_refused_and_writes_nothing(boss, helper, text):
+def test_an_empty_or_too_long_message_is_refused_and_nothing_is_written(boss, helper, text):
     with pytest.raises(InvalidInput) as refused:
         sessions.start_session(boss, helper, text)
     assert refused.value.field == "message"
@@ -49,7 +49,7 @@ def test_an_agent_of_another_organization_is_not_found(helper):
         sessions.start_session(stranger, helper, "hello")
 
 
-def test_a_member_runs_only_agents_given_to_them(acme, helper):
+def test_a_member_can_run_only_their_agents(acme, helper):
     member = factories.create_member(acme, Role.MEMBER)
     with pytest.raises(Forbidden):
         sessions.start_session(member, helper, "hello")
@@ -58,12 +58,12 @@ def test_a_member_runs_only_agents_given_to_them(acme, helper):
 
 
 @pytest.mark.parametrize("role", [Role.REVIEWER, Role.AUDITOR])
-def test_whoever_only_reads_runs_nothing(acme, helper, role):
+def test_a_read_only_role_cant_run_agents(acme, helper, role):
     with pytest.raises(Forbidden):
         sessions.start_session(factories.create_member(acme, role), helper, "hello")
 
 
-def test_an_agent_that_is_switched_off_takes_no_message(boss, helper):
+def test_a_disabled_agent_refuses_messages(boss, helper):
     helper.enabled = False
     helper.save()
     with pytest.raises(Conflict) as refused:
@@ -71,7 +71,7 @@ def test_an_agent_that_is_switched_off_takes_no_message(boss, helper):
     assert refused.value.code == "agent_disabled"
 
 
-def test_only_a_platform_administrator_attaches_a_folder(acme, boss, helper, tmp_path):
+def test_only_a_platform_administrator_can_attach_a_folder(acme, boss, helper, tmp_path):
     owner = factories.create_member(acme, Role.OWNER)
     with pytest.raises(Forbidden):
         sessions.start_session(owner, helper, "hello", working_dir=str(tmp_path))
@@ -82,7 +82,7 @@ def test_only_a_platform_administrator_attaches_a_folder(acme, boss, helper, tmp
     )
 
 
-def test_a_message_wakes_a_resting_session(boss, helper):
+def test_a_message_continues_an_idle_session(boss, helper):
     session = sessions.start_session(boss, helper, "one")
     hold = leases.claim_session(session.pk, leases.register_runner())
     step_store.take_messages(hold)
@@ -92,7 +92,7 @@ def test_a_message_wakes_a_resting_session(boss, helper):
     assert session.status == Session.Status.QUEUED
 
 
-def test_a_message_that_comes_while_a_run_ends_is_not_lost(boss, helper):
+def test_a_message_that_arrives_while_a_turn_ends_isnt_lost(boss, helper):
     session = sessions.start_session(boss, helper, "one")
     hold = leases.claim_session(session.pk, leases.register_runner())
     step_store.take_messages(hold)
@@ -102,7 +102,7 @@ def test_a_message_that_comes_while_a_run_ends_is_not_lost(boss, helper):
     assert session.status == Session.Status.QUEUED
 
 
-def test_cancelling_a_queued_session_ends_it_at_once(boss, helper):
+def test_canceling_a_queued_session_ends_it_immediately(boss, helper):
     session = sessions.start_session(boss, helper, "one")
     assert sessions.cancel_session(boss, session)
     session.refresh_from_db()
@@ -110,14 +110,14 @@ def test_cancelling_a_queued_session_ends_it_at_once(boss, helper):
     assert not Inbox.objects.filter(taken_at=None).exists()
 
 
-def test_cancelling_a_running_session_leaves_a_wish_for_its_holder(boss, helper):
+def test_canceling_a_running_session_sends_a_request_to_its_worker(boss, helper):
     session = sessions.start_session(boss, helper, "one")
     hold = leases.claim_session(session.pk, leases.register_runner())
     assert sessions.cancel_session(boss, session)
     assert step_store.list_cancel_requests(hold.runner_id) == {session.pk}
 
 
-def test_cancelling_what_rests_changes_nothing(boss, helper):
+def test_canceling_an_idle_session_changes_nothing(boss, helper):
     session = sessions.start_session(boss, helper, "one")
     hold = leases.claim_session(session.pk, leases.register_runner())
     step_store.take_messages(hold)

@@ -21,59 +21,59 @@ def snapshot(*tools):
     return CallSnapshot(UUID(int=1), 0, {one.name: one for one in tools}, {})
 
 
-def test_the_agents_own_words_come_first():
+def test_the_agents_instructions_come_first():
     text = build_instructions("  Be kind.\n", snapshot(tool("a")), ())
     assert text.startswith("Be kind.\n\n## MCP Tools\n")
 
 
-def test_servers_whose_tools_are_offered_are_named_once():
+def test_servers_with_available_tools_are_listed_once():
     text = build_instructions("", snapshot(tool("a"), tool("b")), ())
     assert "Tools come from these servers: github." in text
 
 
-def test_an_agent_left_without_tools_is_told_so():
+def test_an_agent_without_tools_is_told_so():
     assert "You have no tools now." in build_instructions(
         "", snapshot(tool("a", allowed=False)), ()
     )
 
 
-def test_built_in_tools_alone_are_tools_too():
+def test_built_in_tools_alone_count_as_tools():
     text = build_instructions("", snapshot(tool("read_result", source="builtin")), ())
     assert "no tools" not in text
     assert "servers" not in text
 
 
-def test_disabled_tools_of_servers_are_named_with_a_note():
+def test_disabled_tools_of_servers_are_listed_with_a_note():
     text = build_instructions("", snapshot(tool("a"), tool("b", allowed=False)), ())
     assert "Disabled, do not use: b." in text
 
 
-def test_what_is_gone_or_built_in_is_not_named_as_disabled():
+def test_missing_and_built_in_tools_arent_listed_as_disabled():
     gone = tool("gone", allowed=False, state="gone")
     inner = tool("read_result", allowed=False, source="builtin")
     assert "Disabled" not in build_instructions("", snapshot(tool("a"), gone, inner), ())
 
 
-def test_a_long_list_of_disabled_tools_is_cut():
+def test_a_long_list_of_disabled_tools_is_truncated():
     many = [tool(f"t{number:03}", allowed=False) for number in range(MAX_LISTED + 5)]
     text = build_instructions("", snapshot(*many), ())
     assert f"t{MAX_LISTED - 1:03}" in text
     assert f"t{MAX_LISTED:03}" not in text
 
 
-def test_servers_that_are_away_are_named():
+def test_unavailable_servers_are_listed():
     assert "Not reachable now: web (server_unreachable)." in build_instructions(
         "", snapshot(), ["web (server_unreachable)"]
     )
 
 
-def test_tools_that_ask_are_offered_and_named_as_such():
+def test_tools_that_require_approval_are_listed_as_such():
     text = build_instructions("", snapshot(tool("a"), tool("b", verdict="ask")), ())
     assert "A person is asked before these run, so call them only where needed: b." in text
     assert "Disabled" not in text
 
 
-def test_what_a_server_says_of_its_tools_is_told_within_bounds():
+def test_descriptions_of_servers_are_included_up_to_a_limit():
     noted = replace(snapshot(tool("a")), instructions={"github": "x" * 5000, "other": "unused"})
     text = build_instructions("", noted, ())
     assert f"What the server github says about its tools: {'x' * MAX_NOTE_LENGTH}…" in text

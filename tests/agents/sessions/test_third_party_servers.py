@@ -83,7 +83,9 @@ def test_a_server_of_both_eras_asks_in_the_middle_of_a_call(given, asks):
 
 
 @pytest.mark.npm
-def test_a_server_of_npm_asks_on_its_connection(given, asks, node_server: Callable[[str], str]):
+def test_an_npm_server_requests_input_on_its_connection(
+    given, asks, node_server: Callable[[str], str]
+):
     program = node_server("mcp-server-everything")
     Launcher.objects.create(command=program)
     server = given(program)

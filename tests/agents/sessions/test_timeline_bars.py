@@ -19,7 +19,7 @@ def event(
     return TimelineEvent("k", kind, "done", kind, at(began), end, waits)
 
 
-def test_each_message_begins_a_stretch_with_a_scale_of_its_own() -> None:
+def test_each_message_has_its_own_timeline_scale() -> None:
     first, second = build_timeline(
         [
             event("message", 0, 0),
@@ -34,7 +34,7 @@ def test_each_message_begins_a_stretch_with_a_scale_of_its_own() -> None:
     assert second.bars[1].parts[0].width == 100
 
 
-def test_a_wait_for_a_person_is_told_and_drawn_within_its_call() -> None:
+def test_a_wait_for_a_person_is_drawn_within_its_call() -> None:
     [found] = build_timeline(
         [event("message", 0, 0), event("call", 0, 10, TimelineWait(at(2), at(7)))], NOW
     )
@@ -46,7 +46,7 @@ def test_a_wait_for_a_person_is_told_and_drawn_within_its_call() -> None:
     ]
 
 
-def test_what_still_runs_lasts_until_now() -> None:
+def test_a_running_step_lasts_until_now() -> None:
     [found] = build_timeline(
         [event("message", 0, 0), event("call", 1, None, TimelineWait(at(1)))], at(5)
     )
@@ -54,7 +54,7 @@ def test_what_still_runs_lasts_until_now() -> None:
     assert found.bars[1].waited_ms == 4_000
 
 
-def test_bars_stay_within_their_stretch_however_short_they_are() -> None:
+def test_bars_stay_within_their_timeline() -> None:
     found = build_timeline(
         [event("message", 0, 0), event("call", 9.9999, 9.99995), event("end", 10)], NOW
     )
@@ -64,5 +64,5 @@ def test_bars_stay_within_their_stretch_however_short_they_are() -> None:
             assert part.left + part.width <= 100.5
 
 
-def test_a_session_without_steps_has_no_stretch() -> None:
+def test_a_session_without_steps_has_no_timeline() -> None:
     assert build_timeline([], NOW) == []

@@ -73,7 +73,7 @@ def rounds(*requests, **more):
     return {"inputRequests": {str(n): one for n, one in enumerate(requests)}, **more}
 
 
-def test_a_question_parks_the_session_and_its_answer_goes_back_with_the_state(
+def test_an_elicitation_request_pauses_the_session_and_its_answer_returns_the_state(
     asker, says, came, runner, boss, acme
 ):
     asker("modern")
@@ -122,7 +122,7 @@ def test_a_question_parks_the_session_and_its_answer_goes_back_with_the_state(
     assert again.value.code == "already_answered"
 
 
-def test_several_questions_rounds_and_a_page(asker, says, came, runner, boss):
+def test_several_requests_and_rounds_and_a_url_are_handled(asker, says, came, runner, boss):
     asker("modern")
     session = says("script", rounds=[rounds(FORM, PAGE), rounds(FORM)])
     form, page = ElicitationRequest.objects.order_by("key")
@@ -163,7 +163,7 @@ def test_several_questions_rounds_and_a_page(asker, says, came, runner, boss):
         (rounds({"method": "elicitation/create", "params": {"message": "?"}}), "requestedSchema"),
     ],
 )
-def test_what_a_server_may_not_ask_ends_the_call(asker, says, found, why):
+def test_a_forbidden_server_request_ends_the_call(asker, says, found, why):
     asker("modern")
     session = says("script", rounds=[found])
     step = call_of(session)
@@ -173,7 +173,7 @@ def test_what_a_server_may_not_ask_ends_the_call(asker, says, found, why):
     assert not PendingCall.objects.filter(closed_at=None).exists()
 
 
-def test_a_server_that_asks_for_ever_is_stopped(asker, says, came, runner, boss):
+def test_a_server_with_endless_requests_is_stopped(asker, says, came, runner, boss):
     asker("modern")
     session = says("script", rounds=[{"requestState": "0"}] * 2)
     assert "required more than 10 retries" in call_of(session).payload["text"]
@@ -186,7 +186,7 @@ def test_a_server_that_asks_for_ever_is_stopped(asker, says, came, runner, boss)
     assert "more than 10 times" in call_of(session).payload["text"]
 
 
-def test_a_call_goes_on_where_its_process_died(asker, says, came, runner, boss):
+def test_a_call_continues_after_its_process_died(asker, says, came, runner, boss):
     """The process dies between two parts, before and after the next one has its id."""
     asker("modern")
     session = says("script", rounds=[rounds(FORM)])
@@ -208,7 +208,7 @@ def test_a_call_goes_on_where_its_process_died(asker, says, came, runner, boss):
     assert [len(came("tools/call")), call_of(session).state] == [2, Step.State.DONE]
 
 
-def test_a_yes_holds_for_all_parts_of_a_call(asker, says, helper, runner, boss, came):
+def test_an_approval_applies_to_all_parts_of_a_call(asker, says, helper, runner, boss, came):
     asker("modern")
     set_policy(boss, helper, PolicySpec("all", ask=("mcp_asker_script",)))
     session = says("script", rounds=[rounds(FORM)])
@@ -220,7 +220,7 @@ def test_a_yes_holds_for_all_parts_of_a_call(asker, says, helper, runner, boss, 
     assert (Approval.objects.count(), len(came("tools/call"))) == (1, 2)
 
 
-def test_a_cancelled_session_takes_its_question_back(asker, says, runner, boss):
+def test_a_canceled_session_withdraws_its_elicitation_request(asker, says, runner, boss):
     asker("modern")
     session = says("script", rounds=[rounds(FORM)])
     sessions.cancel_session(boss, session)
@@ -269,7 +269,7 @@ def test_a_live_connection_waits_for_a_person(asker, says, runner, boss, helper,
     assert '"cancel"' in call_of(session).payload["text"]
 
 
-def test_a_page_that_must_be_visited_first(asker, says, runner, boss, helper, came):
+def test_a_url_request_waits_until_the_page_was_visited(asker, says, runner, boss, helper, came):
     asker("handshake")
     url = PAGE["params"]["url"]
     session = sessions.start_session(boss, helper, f'/mcp_asker_url_first {{"url": "{url}"}}')
@@ -282,7 +282,7 @@ def test_a_page_that_must_be_visited_first(asker, says, runner, boss, helper, ca
     assert [one["params"]["arguments"] for one in came("tools/call")] == [{"url": url}] * 2
 
 
-def test_without_a_session_nothing_is_asked(asker, acme, helper, call):
+def test_without_a_session_server_requests_are_refused(asker, acme, helper, call):
     server = asker("modern")
     outcome = call("mcp_asker_script", {"rounds": [rounds(FORM)]})
     assert (outcome.outcome, outcome.code) == ("error", "protocol_error")
@@ -291,7 +291,7 @@ def test_without_a_session_nothing_is_asked(asker, acme, helper, call):
     set_client_capabilities(factories.build_administrator(acme), server, elicitation=False)
 
 
-def test_a_resource_is_read_in_parts(asker, came, runner, boss, helper):
+def test_a_resource_read_can_request_input(asker, came, runner, boss, helper):
     server = asker("modern")
     attach_server(boss, helper, server, allowed_resources=["ask://one"])
     text = '/read_resource {"server": "asker", "uri": "ask://one"}'
@@ -314,7 +314,7 @@ def test_a_resource_is_read_in_parts(asker, came, runner, boss, helper):
     assert pending_calls.list_open_calls(session.pk) == []
 
 
-def test_a_prompt_is_filled_in_parts(asker, says, came, runner, boss, helper, call):
+def test_a_prompt_can_request_input(asker, says, came, runner, boss, helper, call):
     """Sessions fill none by themselves; what is asked in one can be answered."""
     server = asker("modern")
     attach_server(boss, helper, server, allowed_prompts=["ask"])
@@ -333,7 +333,7 @@ def test_a_prompt_is_filled_in_parts(asker, says, came, runner, boss, helper, ca
     assert len(came("prompts/get")) == 3
 
 
-def test_a_stored_secret_is_not_entered(asker, says, boss, acme):
+def test_a_stored_secret_cant_be_entered_as_an_answer(asker, says, boss, acme):
     channel = NotificationChannelSpec(
         "Pager", "webhook", url="https://hooks.example.com/very-secret-path-1"
     )

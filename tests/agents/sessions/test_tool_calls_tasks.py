@@ -113,7 +113,7 @@ def codes(session):
     return [row.code for row in rows]
 
 
-def test_a_task_is_looked_at_without_a_worker_until_it_is_over(remote, begin, runner):
+def test_a_task_is_polled_without_occupying_a_worker(remote, begin, runner):
     session = begin()
     assert (session.status, session.runner) == (Session.Status.WAITING, None)
     assert codes(session) == ["task", "task"]
@@ -136,7 +136,7 @@ def test_a_task_is_looked_at_without_a_worker_until_it_is_over(remote, begin, ru
     assert PendingCall.objects.get().closed_at is not None
 
 
-def test_what_a_task_asks_is_asked_once(remote, begin, runner, boss):
+def test_an_input_request_of_a_task_is_sent_once(remote, begin, runner, boss):
     remote.states = [ASKS]
     session = begin()
     assert session.status == Session.Status.WAITING
@@ -166,14 +166,14 @@ def test_what_a_task_asks_is_asked_once(remote, begin, runner, boss):
         ([{**done(""), "result": {"isError": True, "content": []}}], "tool_error"),
     ],
 )
-def test_a_task_ends_badly(remote, begin, states, code):
+def test_a_failed_task_is_reported(remote, begin, states, code):
     remote.states = states
     session = begin()
     assert session.status == Session.Status.DONE
     assert (call_of(session).payload["code"], call_of(session).state) == (code, Step.State.FAILED)
 
 
-def test_a_task_that_takes_too_long_is_cancelled(remote, begin, runner):
+def test_a_task_that_takes_too_long_is_canceled(remote, begin, runner):
     remote.ttl_ms = 60_000
     session = begin()
     PendingCall.objects.update(ends_at=timezone.now())
@@ -184,7 +184,7 @@ def test_a_task_that_takes_too_long_is_cancelled(remote, begin, runner):
     assert remote.count("tasks/cancel") == 1
 
 
-def test_a_cancelled_run_cancels_its_task(remote, begin, runner, boss):
+def test_a_canceled_session_cancels_its_task(remote, begin, runner, boss):
     session = begin()
     sessions.cancel_session(boss, session)
     goes(session, runner)
@@ -193,7 +193,7 @@ def test_a_cancelled_run_cancels_its_task(remote, begin, runner, boss):
     assert call_of(session).payload["code"] == "unfinished"
 
 
-def test_a_look_that_nobody_saw_the_end_of_is_made_again(remote, begin, runner):
+def test_an_interrupted_poll_is_repeated(remote, begin, runner):
     """The process died while it looked: a call of unknown outcome would be asked about instead."""
     session = begin()
     later(session)
@@ -208,7 +208,7 @@ def test_a_look_that_nobody_saw_the_end_of_is_made_again(remote, begin, runner):
     assert remote.count("tools/call") == 1
 
 
-def test_a_server_that_is_away_for_a_while_loses_no_task(remote, begin, runner):
+def test_a_short_outage_of_the_server_loses_no_task(remote, begin, runner):
     session = begin()
     later(session)
     sweep()
@@ -222,14 +222,14 @@ def test_a_server_that_is_away_for_a_while_loses_no_task(remote, begin, runner):
     assert goes(session, runner).status == Session.Status.DONE
 
 
-def test_a_child_process_that_works_is_not_left(asker, says, came):
+def test_a_child_process_with_a_task_isnt_closed(asker, says, came):
     asker("modern")
     session = says("task", states=[WORKING, WORKING, done("built")])
     assert (session.status, call_of(session).payload["text"]) == (Session.Status.DONE, "built")
     assert len(came("tasks/get")) == 3
 
 
-def test_the_root_is_the_sessions_folder(asker, says, boss, helper, came, tmp_path, runner):
+def test_the_mcp_root_is_the_sessions_folder(asker, says, boss, helper, came, tmp_path, runner):
     server = asker("modern")
     set_client_capabilities(boss, server, roots=True)
     rounds = [{"inputRequests": {"r": {"method": "roots/list"}}}]

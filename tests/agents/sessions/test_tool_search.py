@@ -58,7 +58,7 @@ def shown(agent, session=None):
     return [tool.name for tool in snapshot.list_shown_tools(found)]
 
 
-def test_what_is_found_is_shown_from_then_on_by_the_rows_alone(many, say):
+def test_found_tools_stay_available_in_later_turns(many, say):
     assert shown(many) == ["find_tools", "read_result"]
     session = say('/find_tools {"query": "echo a text", "limit": 1}')
     assert shown(many, session) == ["find_tools", "mcp_workshop_echo", "read_result"]
@@ -70,7 +70,7 @@ def test_what_is_found_is_shown_from_then_on_by_the_rows_alone(many, say):
     assert (row.decision, row.outcome, row.resource_type) == ("allow", "ok", "builtin_tool")
 
 
-def test_what_policy_forbids_is_neither_found_nor_shown(acme, many, say):
+def test_denied_tools_are_neither_found_nor_available(acme, many, say):
     session = say('/find_tools {"query": "echo a text", "limit": 20}')
     boss = factories.build_administrator(acme)
     set_policy(boss, many, PolicySpec("denylist", deny=("mcp_workshop_echo",)))
@@ -79,13 +79,13 @@ def test_what_policy_forbids_is_neither_found_nor_shown(acme, many, say):
     assert "mcp_workshop_echo" not in later.steps.get(kind=Step.Kind.CALL).payload["text"]
 
 
-def test_a_search_for_nothing_that_there_is_says_so(many, say):
+def test_a_search_without_results_says_so(many, say):
     step = say('/find_tools {"query": "zebra"}').steps.get(kind=Step.Kind.CALL)
     assert step.payload["found"] == []
     assert "No tool fits these words" in step.payload["text"]
 
 
-def test_the_prompt_says_that_there_are_more(many):
+def test_the_prompt_mentions_that_there_are_more_tools(many):
     snapshot = get_snapshot_cache().load_current("agent", many.pk)
     hidden = len(snapshot.list_callable_tools()) - 2
     given = build_instructions("", snapshot, (), shown_tools=snapshot.list_shown_tools(()))
@@ -94,7 +94,7 @@ def test_the_prompt_says_that_there_are_more(many):
 
 
 @pytest.mark.parametrize("above", [0, 1000])
-def test_with_few_tools_or_switched_off_all_are_shown_and_there_is_no_search(acme, many, above):
+def test_with_few_tools_or_disabled_search_all_tools_are_available(acme, many, above):
     boss = factories.build_administrator(acme)
     update_agent(boss, many, AgentSpec(name=many.name, tool_search_above=above))
     assert "find_tools" not in shown(many)
@@ -111,14 +111,14 @@ def test_with_few_tools_or_switched_off_all_are_shown_and_there_is_no_search(acm
         get_runtime().call(make_call, asked)
 
 
-def test_where_policy_keeps_the_search_away_all_are_shown(acme, many):
+def test_all_tools_are_available_if_the_policy_denies_the_search(acme, many):
     boss = factories.build_administrator(acme)
     set_policy(boss, many, PolicySpec("allowlist", allow=("mcp_workshop_*",)))
     assert "find_tools" not in shown(many)
     assert "mcp_workshop_echo" in shown(many)
 
 
-def test_the_latest_found_stay_and_a_called_one_counts_as_found_again():
+def test_the_latest_found_tools_stay_and_a_call_counts_as_found():
     def step(name, *found):
         payload = {"name": name, "text": "", "found": list(found)}
         return Step(seq=1, kind=Step.Kind.CALL, state=Step.State.DONE, payload=payload)

@@ -47,7 +47,7 @@ def budget(agent, unit, limit):
     )
 
 
-def test_calls_go_to_the_server_and_their_results_back_to_the_model(workshop, fake, run):
+def test_calls_are_sent_to_the_server_and_results_to_the_model(workshop, fake, run):
     asked = (
         ("c1", "mcp_workshop_echo", '{"text": "a"}'),
         ("c2", "mcp_workshop_echo", '{"text": "b"}'),
@@ -63,7 +63,7 @@ def test_calls_go_to_the_server_and_their_results_back_to_the_model(workshop, fa
     assert [last for *_, last in lines] == [f"[end of data {mark}]" for mark in marks]
 
 
-def test_a_result_that_orders_and_loads_reaches_the_model_framed_inert_and_with_a_warning(
+def test_a_result_with_instructions_and_active_content_is_framed_cleaned_and_flagged(
     workshop, fake, run
 ):
     said = (
@@ -94,7 +94,7 @@ def test_a_result_that_orders_and_loads_reaches_the_model_framed_inert_and_with_
     assert "previous" not in row.closed
 
 
-def test_a_result_keeps_its_mark_for_the_rest_of_the_conversation(workshop, fake, run):
+def test_a_result_keeps_its_marker_for_the_rest_of_the_session(workshop, fake, run):
     asked = (("c1", "mcp_workshop_echo", '{"text": "a"}'),)
     fake.script += [Says(calls=asked), Says(calls=asked), Says(text="done")]
     run()
@@ -105,7 +105,7 @@ def test_a_result_keeps_its_mark_for_the_rest_of_the_conversation(workshop, fake
     assert third[1] != second[0]
 
 
-def test_what_we_say_ourselves_has_no_frame(workshop, fake, run):
+def test_our_own_messages_have_no_frame(workshop, fake, run):
     fake.script += [Says(calls=(("c1", "mcp_workshop_none", "{}"),)), Says(text="sorry")]
     run()
     (told,) = [m["content"] for m in fake.requests[1]["messages"] if m["role"] == "tool"]
@@ -125,7 +125,7 @@ def test_the_model_gets_the_original_schema_and_the_section_on_tools(workshop, f
     assert "## MCP Tools" in system
 
 
-def test_arguments_that_are_not_json_are_told_to_the_model(workshop, fake, run, effects):
+def test_invalid_json_arguments_are_reported_to_the_model(workshop, fake, run, effects):
     fake.script += [Says(calls=(("c1", "mcp_workshop_count", '{"what": '),)), Says(text="sorry")]
     session = run()
     assert session.status == Session.Status.DONE
@@ -157,7 +157,7 @@ def test_a_money_budget_with_an_unknown_price_fails_closed(helper, endpoint, fak
     assert fake.requests == []
 
 
-def test_a_model_that_hides_its_usage_is_asked_no_second_time(acme, helper, workshop, fake, run):
+def test_a_model_without_usage_isnt_requested_again(acme, helper, workshop, fake, run):
     budget(helper, "tokens", 100_000)
     asked = (("c1", "mcp_workshop_echo", '{"text": "a"}'),)
     fake.script += [Says(calls=asked, usage=None), Says(text="never")]
@@ -168,7 +168,7 @@ def test_a_model_that_hides_its_usage_is_asked_no_second_time(acme, helper, work
     assert (cell.spent > 4096, cell.reserved) == (True, 0)
 
 
-def test_a_budget_that_is_used_up_asks_no_model(helper, endpoint, fake, run):
+def test_an_exhausted_budget_makes_no_model_request(helper, endpoint, fake, run):
     budget(helper, "tokens", 10)
     session = run()
     assert session.error_code == "budget_exhausted"
@@ -185,7 +185,7 @@ def test_a_budget_that_is_used_up_asks_no_model(helper, endpoint, fake, run):
         (Says(text="half", cut="closed"), None),
     ],
 )
-def test_a_model_that_fails_ends_the_run_with_its_code(
+def test_a_failing_model_ends_the_session_with_its_code(
     acme, helper, endpoint, fake, run, answer, code
 ):
     budget(helper, "tokens", 100_000)
@@ -198,7 +198,7 @@ def test_a_model_that_fails_ends_the_run_with_its_code(
 
 
 @pytest.mark.parametrize("over", ["nudge", pytest.param("redis", marks=pytest.mark.redis)])
-def test_cancelling_ends_a_model_request_at_once(
+def test_canceling_ends_a_model_request_immediately(
     acme, helper, endpoint, fake, runner, monkeypatch, settings, over
 ):
     """Not at the next look, which is far away here; what was written stays."""
@@ -223,9 +223,7 @@ def test_cancelling_ends_a_model_request_at_once(
     get_runtime().call(get_bus().close)
 
 
-def test_a_turn_that_was_cut_off_shows_what_was_written(
-    acme, helper, endpoint, runner, monkeypatch
-):
+def test_an_interrupted_turn_shows_its_partial_text(acme, helper, endpoint, runner, monkeypatch):
     written = asyncio.Event()
 
     async def request(self, messages, *, on_text, **_):

@@ -146,7 +146,7 @@ def check(session, process, watcher):
         assert again == [*final[seq:], (None, "rest")]
 
 
-def test_over_the_database(run, provider, gate):
+def test_two_processes_share_sessions_over_the_database(run, provider, gate):
     process, session = run()
 
     async def watched():
@@ -167,7 +167,7 @@ def test_over_the_database(run, provider, gate):
 
 
 @pytest.mark.redis
-def test_over_redis_which_is_emptied_and_then_ends(run, provider, gate, redis):
+def test_two_processes_share_sessions_over_redis_and_survive_its_loss(run, provider, gate, redis):
     server, url = redis
     process, session = run(url)
 

@@ -39,14 +39,14 @@ def failing(monkeypatch, module, name, fault, *, times):
     return left
 
 
-def test_a_database_that_is_away_ends_no_session(session, take, runner, monkeypatch):
+def test_a_database_outage_ends_no_session(session, take, runner, monkeypatch):
     left = failing(monkeypatch, loop, "run_session", OperationalError("away"), times=1)
     take(session)
     eventually(lambda: session.refresh_from_db() or session.status == Session.Status.DONE)
     assert not left
 
 
-def test_a_runner_whose_row_is_gone_goes_on_under_a_new_one(session, take, runner):
+def test_a_worker_whose_row_is_deleted_continues_with_a_new_one(session, take, runner):
     get_runtime().call(runner.start)
     before = runner.runner_id
     Runner.objects.all().delete()
@@ -54,13 +54,13 @@ def test_a_runner_whose_row_is_gone_goes_on_under_a_new_one(session, take, runne
     assert Runner.objects.filter(pk=runner.runner_id).exclude(pk=before).exists()
 
 
-def test_a_runner_that_left_takes_nothing(session, take, runner):
+def test_a_stopped_worker_claims_nothing(session, take, runner):
     get_runtime().call(runner.drain)
     assert take(session) == Session.Status.QUEUED
     assert not Runner.objects.exclude(stopped_at=None).filter(pk=runner.runner_id).exists()
 
 
-def test_a_heart_goes_on_beating_after_a_database_that_was_away(runner, monkeypatch):
+def test_the_heartbeat_continues_after_a_database_outage(runner, monkeypatch):
     monkeypatch.setattr(running, "CANCEL_POLL_INTERVAL_S", 0.01)
     monkeypatch.setattr(leases, "HEARTBEAT_INTERVAL_S", 0.02)
     left = failing(monkeypatch, leases, "renew_runner_leases", OperationalError("away"), times=2)
@@ -70,7 +70,7 @@ def test_a_heart_goes_on_beating_after_a_database_that_was_away(runner, monkeypa
     eventually(lambda: Runner.objects.get(pk=runner.runner_id).beat_at > now)
 
 
-def test_a_loop_that_is_stuck_lets_its_leases_run_out(runner, monkeypatch):
+def test_a_blocked_event_loop_lets_its_leases_expire(runner, monkeypatch):
     monkeypatch.setattr(running, "CANCEL_POLL_INTERVAL_S", 0.01)
     monkeypatch.setattr(leases, "HEARTBEAT_INTERVAL_S", 0.02)
     looked = []

@@ -30,7 +30,7 @@ def notes(acme, helper):
     return save_skill(factories.build_administrator(acme), SkillSpec(**NOTES))
 
 
-def test_an_agent_reads_the_skills_that_it_has(acme, helper, call, notes):
+def test_an_agent_reads_its_attached_skills(acme, helper, call, notes):
     save_skill(factories.build_administrator(acme), SkillSpec(name="other", text="Not given."))
     assert call("list_skills").text == "notes(version): Writes notes"
     read = call("read_skill", {"name": "notes"})
@@ -44,7 +44,7 @@ def test_an_agent_reads_the_skills_that_it_has(acme, helper, call, notes):
     assert apply_frame(read.text, None) == read.text
 
 
-def test_a_change_holds_on_the_very_next_call(acme, helper, call, notes):
+def test_a_change_applies_to_the_next_call(acme, helper, call, notes):
     assert "notes" in call("list_skills").text
     save_skill(factories.build_administrator(acme), SkillSpec(name="notes", enabled=False), notes)
     with pytest.raises(NotFound) as gone:
@@ -55,7 +55,7 @@ def test_a_change_holds_on_the_very_next_call(acme, helper, call, notes):
     )
 
 
-def test_the_policy_decides_whether_an_agent_may_read_skills(acme, helper, notes):
+def test_the_policy_decides_whether_an_agent_can_read_skills(acme, helper, notes):
     boss = factories.build_administrator(acme)
     factories.set_policy(boss, helper, factories.PolicySpec("denylist", deny=("read_skill",)))
     assert "## Skills" not in build_instructions(
@@ -63,7 +63,7 @@ def test_the_policy_decides_whether_an_agent_may_read_skills(acme, helper, notes
     )
 
 
-def test_what_it_says_is_versioned_and_what_it_is_given_to_is_not(acme, helper, notes):
+def test_the_text_is_versioned_and_the_agents_arent(acme, helper, notes):
     boss = factories.build_administrator(acme)
     first = notes.digest
     changed = save_skill(boss, SkillSpec(name="notes", text="Notes: ${version}"), notes)
@@ -78,7 +78,7 @@ def test_what_it_says_is_versioned_and_what_it_is_given_to_is_not(acme, helper, 
     assert json.loads(row.opened)["details"]["changed"] == ["text"]
 
 
-def test_nothing_is_half_written(acme, helper):
+def test_an_invalid_skill_writes_nothing(acme, helper):
     boss = factories.build_administrator(acme)
     for wrong in (
         {"agents": ["nobody"]},
@@ -93,7 +93,7 @@ def test_nothing_is_half_written(acme, helper):
     assert not Skill.objects.exists()
 
 
-def test_members_use_what_their_agents_have(acme, helper, notes):
+def test_members_can_use_the_skills_of_their_agents(acme, helper, notes):
     boss = factories.build_administrator(acme)
     save_skill(boss, SkillSpec(name="hidden", text="x"))
     member = factories.create_member(acme, Role.MEMBER)
@@ -106,7 +106,7 @@ def test_members_use_what_their_agents_have(acme, helper, notes):
     assert narrowed.get("skills/hidden").status == 404
 
 
-def test_a_skill_is_written_rendered_and_run_over_rest(acme, helper):
+def test_rest_creates_renders_and_runs_a_skill(acme, helper):
     operator = rest.as_role(acme, Role.OPERATOR)
     made = operator.post("skills", NOTES)
     assert (made.status, made.json["version"], made.json["agents"]) == (201, 1, ["helper"])
@@ -129,7 +129,7 @@ def test_a_skill_is_written_rendered_and_run_over_rest(acme, helper):
     assert operator.delete("skills/notes").status == 204
 
 
-def test_a_skill_is_written_and_run_in_the_admin(acme, helper):
+def test_the_admin_creates_and_runs_a_skill(acme, helper):
     seat = admin_client.sit(acme, Role.OPERATOR)
     fields = {
         "name": "notes",

@@ -26,7 +26,7 @@ NOTES = SkillTemplate(
 )
 
 
-def test_arguments_are_filled_in_once_and_stay_text():
+def test_arguments_are_inserted_once_as_text():
     assert render_skill(NOTES, {"version": "${tone}"}) == "Notes for ${tone}, dry: ${tone}."
     assert render_skill(NOTES, {"version": "1", "tone": "warm"}) == "Notes for 1, warm: 1."
 
@@ -41,7 +41,7 @@ def test_arguments_are_filled_in_once_and_stay_text():
         ({"version": "x" * 16_001}, "arguments.version"),
     ],
 )
-def test_what_does_not_fit_names_the_argument(given, field):
+def test_an_invalid_value_is_reported_with_its_argument(given, field):
     with pytest.raises(InvalidInput) as refused:
         render_skill(NOTES, given)
     assert refused.value.field == field
@@ -60,13 +60,13 @@ def test_what_does_not_fit_names_the_argument(given, field):
         ([{"name": f"a{n}"} for n in range(21)], "arguments"),
     ],
 )
-def test_a_declaration_that_does_not_hold_is_named(said, field):
+def test_an_invalid_declaration_is_reported(said, field):
     with pytest.raises(InvalidInput) as refused:
         read_arguments(said)
     assert refused.value.field == field
 
 
-def test_a_hole_that_nobody_declares_is_refused():
+def test_an_undeclared_placeholder_is_refused():
     with pytest.raises(InvalidInput) as refused:
         check_text("Do ${it} and ${that}.", [TemplateArgument("it")])
     assert (refused.value.code, refused.value.field) == ("undeclared_argument", "text")
@@ -89,11 +89,11 @@ def test_a_skill_is_a_prompt_with_completion():
         TemplateArgument("a", "described", True, "plain words", ("plain words", "others")),
     ],
 )
-def test_a_line_reads_back_as_it_was(one):
+def test_a_formatted_line_is_parsed_back_unchanged(one):
     assert parse_line(format_line(one)) == one
 
 
-def test_a_line_that_says_nothing_is_refused():
+def test_an_empty_line_is_refused():
     assert [one.name for one in parse_lines("a\n\n  b! : x\n")] == ["a", "b"]
     for line in ("= x", 'a ["b"', "a [b]", "a b"):
         with pytest.raises(InvalidInput) as refused:

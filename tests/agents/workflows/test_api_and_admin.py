@@ -17,7 +17,7 @@ outputs: {said: "${/steps/say/text}"}
 """
 
 
-def test_a_workflow_is_written_run_and_looked_at_over_rest(acme, helper):
+def test_rest_creates_runs_and_returns_a_workflow(acme, helper):
     operator = rest.as_role(acme, Role.OPERATOR)
     made = operator.post("workflows", {"name": "say", "source": SOURCE, "agents": ["helper"]})
     assert (made.status, made.json["agent"], made.json["state"]) == (201, "helper", "pending")
@@ -46,7 +46,7 @@ def test_a_workflow_is_written_run_and_looked_at_over_rest(acme, helper):
     assert operator.get(path).json["workflow"] == "say", "runs stay"
 
 
-def test_members_run_what_runs_as_their_agents(acme, helper):
+def test_members_can_run_workflows_of_their_agents(acme, helper):
     operator = rest.as_role(acme, Role.OPERATOR)
     operator.post("workflows", {"name": "say", "source": SOURCE})
     narrowed = rest.as_role(acme, Role.MEMBER, helper)
@@ -58,7 +58,7 @@ def test_members_run_what_runs_as_their_agents(acme, helper):
     assert other.get(f"workflow-runs/{run.pk}").status == 404
 
 
-def test_a_workflow_is_written_and_followed_in_the_admin(acme, helper):
+def test_the_admin_creates_and_shows_a_workflow_run(acme, helper):
     seat = admin_client.sit(acme, Role.OWNER)
     assert "agent: helper" in seat.get("agents_workflow_add")
     fields = {"name": "say", "source": SOURCE, "agents": ["helper"], "enabled": "on"}

@@ -71,5 +71,5 @@ def check(written, session, where, *, yes):
     assert done["charge never"] == 0, where
 
 
-def test_a_killed_run_makes_each_step_once(begin, written, mortals):
+def test_a_killed_run_executes_each_step_once(begin, written, mortals):
     table(begin, mortals(), 3, partial(check, written))

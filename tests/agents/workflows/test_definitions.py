@@ -51,7 +51,7 @@ def triage():
     return parse_workflow(parse_source(TRIAGE))
 
 
-def test_a_run_goes_from_step_to_step_and_ends_with_outputs():
+def test_a_run_executes_its_steps_and_ends_with_outputs():
     workflow, inputs = triage(), {"title": "disk", "severity": "high"}
     first = get_next_action(workflow, inputs, {})
     assert first == WorkflowCall(1, "look", "mcp_logs_search", {"query": "alert disk", "limit": 5})
@@ -78,7 +78,7 @@ def test_a_run_goes_from_step_to_step_and_ends_with_outputs():
         ({"title": "x"}, WorkflowStepResult("done", "", {"hits": 3})),
     ],
 )
-def test_a_step_whose_conditions_do_not_hold_is_skipped(inputs, look_came):
+def test_a_step_whose_conditions_are_false_is_skipped(inputs, look_came):
     found = get_next_action(triage(), inputs, {"look": look_came})
     assert isinstance(found, SkippedStep)
     came = {"look": look_came, "think": WorkflowStepResult("skipped")}
@@ -87,7 +87,7 @@ def test_a_step_whose_conditions_do_not_hold_is_skipped(inputs, look_came):
     assert ended.outputs["summary"] == "nothing to say"
 
 
-def test_a_step_that_fails_ends_the_run_unless_it_may_go_on():
+def test_a_failed_step_ends_the_run_unless_it_may_continue():
     came = {
         "look": WorkflowStepResult("done", "", {"hits": 1}),
         "think": WorkflowStepResult("failed", "No.", None, "denied"),
@@ -113,11 +113,11 @@ VALUES = {"steps": {"a": {"output": {"list": [1, {"x/y": "deep"}], "no": None}, 
         ("$HOME and ${} and {x}", "$HOME and ${} and {x}"),
     ],
 )
-def test_references_are_filled_in_once(said, means):
+def test_references_are_replaced_once(said, means):
     assert fill_references(said, VALUES) == means
 
 
-def test_what_means_nothing_is_named():
+def test_unknown_references_are_reported():
     for pointer in ("/steps/a/output/none", "/steps/a/output/list/2", "/steps/a/output/no"):
         with pytest.raises(UnresolvedReference) as failed:
             fill_references(f"x ${{{pointer}}}", VALUES)
@@ -156,14 +156,14 @@ STEP = {"id": "a", "call": "echo"}
         ({"extra": 1}, "extra"),
     ],
 )
-def test_what_is_wrong_is_named_by_its_path(change, path):
+def test_errors_are_reported_with_their_path(change, path):
     with pytest.raises(InvalidInput) as refused:
         parse_workflow({"agent": "helper", "steps": [STEP], **change})
     assert refused.value.field == path
     assert refused.value.remedy
 
 
-def test_yaml_that_can_not_be_read_says_where():
+def test_invalid_yaml_is_reported_with_its_line():
     for source in ("steps: [", "agent: a\n  b: c", "{", "a: &x 1\nb: *x"):
         with pytest.raises(InvalidInput) as refused:
             parse_source(source)

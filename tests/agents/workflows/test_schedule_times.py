@@ -34,11 +34,11 @@ def at(text: str) -> datetime:
         ("30 2 * * *", "Europe/Berlin", "2026-10-25T00:30", "2026-10-26T01:30"),
     ],
 )
-def test_a_cron_expression_is_due_next(cron, zone, now, due):
+def test_a_cron_expression_has_its_next_time(cron, zone, now, due):
     assert TriggerSchedule(cron=cron, time_zone=zone).compute_next_due(at(now)) == at(due)
 
 
-def test_a_period_leaves_out_what_was_missed():
+def test_a_period_skips_missed_times():
     every = TriggerSchedule(every_s=600)
     assert every.compute_next_due(at("2026-11-22T10:00")) == at("2026-11-22T10:10")
     late = every.compute_next_due(at("2026-11-22T13:07"), at("2026-11-22T10:00"))
@@ -52,7 +52,7 @@ def test_a_period_leaves_out_what_was_missed():
     st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1), timezones=st.just(UTC)),
     st.integers(0, 10**7),
 )
-def test_a_period_keeps_its_beat_and_is_always_to_come(every_s, due, late_s):
+def test_a_period_keeps_its_rhythm_and_is_always_in_the_future(every_s, due, late_s):
     now = datetime.fromtimestamp(due.timestamp() + late_s, UTC)
     found = TriggerSchedule(every_s=every_s).compute_next_due(now, due)
     assert now < found
@@ -78,7 +78,7 @@ def test_a_period_keeps_its_beat_and_is_always_to_come(every_s, due, late_s):
         (TriggerSchedule(cron="* * * * *", time_zone="Europe"), "time_zone"),
     ],
 )
-def test_what_is_no_time_is_refused(timing, field):
+def test_an_invalid_schedule_is_refused(timing, field):
     with pytest.raises(InvalidInput) as refused:
         timing.compute_next_due(at("2026-11-22T10:00"))
     assert refused.value.field == field

@@ -76,7 +76,7 @@ def calls_of(run):
     return list(Step.objects.filter(session_id=run.session_id, kind=Step.Kind.CALL).order_by("seq"))
 
 
-def test_a_run_passes_on_what_its_steps_gave(boss, write, workshop, carry_out):
+def test_a_run_passes_results_from_step_to_step(boss, write, workshop, carry_out):
     done = carry_out(run_workflow(boss, write(), {"text": "x"}))
     assert done.session.status == Session.Status.DONE, done.session.error_detail
     assert done.outputs == {"said": "two one x"}
@@ -90,7 +90,7 @@ def test_a_run_passes_on_what_its_steps_gave(boss, write, workshop, carry_out):
     assert refused.value.code == "workflow_run"
 
 
-def test_inputs_are_checked_before_anything_is_begun(boss, write, workshop, helper):
+def test_inputs_are_validated_before_the_run_starts(boss, write, workshop, helper):
     workflow = write()
     for wrong in ({}, {"text": 1}):
         with pytest.raises(InvalidInput) as refused:
@@ -109,7 +109,7 @@ def test_inputs_are_checked_before_anything_is_begun(boss, write, workshop, help
     assert not Session.objects.exists()
 
 
-def test_a_refused_step_ends_the_run_and_says_which(boss, helper, write, workshop, carry_out):
+def test_a_denied_step_ends_the_run_and_is_named(boss, helper, write, workshop, carry_out):
     set_policy(boss, helper, PolicySpec("denylist", deny=("mcp_workshop_echo",)))
     failed = carry_out(run_workflow(boss, write(), {"text": "x"}))
     assert failed.session.status == Session.Status.FAILED
@@ -123,7 +123,7 @@ def test_a_refused_step_ends_the_run_and_says_which(boss, helper, write, worksho
     assert calls_of(failed)[1].payload["arguments"] == {"text": "two denied_by_policy"}
 
 
-def test_a_run_follows_the_definition_that_it_began_with(boss, write, workshop, carry_out):
+def test_a_run_uses_the_definition_of_its_start(boss, write, workshop, carry_out):
     run = run_workflow(boss, write(), {"text": "x"})
     changed = write(ECHO.replace("two ", "changed "))
     assert changed.version == 2
@@ -132,7 +132,7 @@ def test_a_run_follows_the_definition_that_it_began_with(boss, write, workshop, 
     assert later.outputs == {"said": "changed one x"}
 
 
-def test_a_step_waits_for_a_person_and_goes_on(boss, helper, write, workshop, carry_out):
+def test_a_step_waits_for_approval_and_continues(boss, helper, write, workshop, carry_out):
     set_policy(boss, helper, PolicySpec("all", ask=("mcp_workshop_echo",)))
     run = carry_out(run_workflow(boss, write(), {"text": "x"}))
     assert run.session.status == Session.Status.WAITING
@@ -145,7 +145,7 @@ def test_a_step_waits_for_a_person_and_goes_on(boss, helper, write, workshop, ca
     assert [step.state for step in calls_of(run)] == ["done", "failed"]
 
 
-def test_another_holder_goes_on_from_rows_alone(boss, write, workshop, runner, carry_out):
+def test_another_process_continues_a_run_from_its_rows(boss, write, workshop, runner, carry_out):
     run = run_workflow(boss, write(), {"text": "x"})
     dead = leases.register_runner()
     hold = leases.claim_session(run.session_id, dead)
@@ -158,7 +158,7 @@ def test_another_holder_goes_on_from_rows_alone(boss, write, workshop, runner, c
     assert len(calls_of(done)) == 2, "what was done isn't repeated"
 
 
-def test_a_skipped_step_is_told_once(boss, write, workshop, carry_out):
+def test_a_skipped_step_is_recorded_once(boss, write, workshop, carry_out):
     source = ECHO.replace("{id: first,", "{id: first, when: {/inputs/text: {const: y}},")
     source = source.replace("${/steps/first/text}", "${/steps/first/state}")
     done = carry_out(run_workflow(boss, write(source), {"text": "x"}))
@@ -167,14 +167,14 @@ def test_a_skipped_step_is_told_once(boss, write, workshop, carry_out):
     assert [one.payload["step"] for one in notices if "step" in one.payload] == ["first"]
 
 
-def test_a_run_has_a_bound_of_time(boss, write, workshop, carry_out):
+def test_a_run_has_a_time_limit(boss, write, workshop, carry_out):
     wait = "{id: a, call: mcp_workshop_wait, arguments: {seconds: 30}}"
     slow = f"agent: helper\nmax_run_s: 1\nsteps: [{wait}]\n"
     run = carry_out(run_workflow(boss, write(slow, "slow"), {}))
     assert (run.session.status, run.session.error_code) == ("failed", "time_exhausted")
 
 
-def test_a_step_asks_an_agent(acme, boss, helper, write, carry_out):
+def test_a_step_sends_a_message_to_an_agent(acme, boss, helper, write, carry_out):
     writer = factories.create_agent(acme, "writer")
     set_callable_agents(boss, helper, [writer.slug])
     source = "agent: helper\nsteps: [{id: ask, agent: writer, message: Hello}]\n"
@@ -184,9 +184,7 @@ def test_a_step_asks_an_agent(acme, boss, helper, write, carry_out):
     assert (child.agent_id, child.depth) == (writer.pk, 1)
 
 
-def test_an_agent_has_a_workflow_as_a_tool_once_it_is_approved(
-    acme, boss, helper, write, workshop, call
-):
+def test_an_approved_workflow_is_a_tool_of_its_agents(acme, boss, helper, write, workshop, call):
     other = factories.create_agent(acme, "other")
     workflow = write(agents=[other.slug])
     with pytest.raises(Problem) as refused:
@@ -208,7 +206,7 @@ def test_an_agent_has_a_workflow_as_a_tool_once_it_is_approved(
         approve_workflow(factories.create_member(acme, Role.OPERATOR), workflow)
 
 
-def test_a_workflow_runs_another_one(acme, boss, helper, write, workshop, carry_out):
+def test_a_workflow_can_run_another_workflow(acme, boss, helper, write, workshop, carry_out):
     inner = write(agents=[helper.slug])
     approve_workflow(boss, inner)
     source = """\
@@ -222,7 +220,7 @@ outputs: {said: "${/steps/inner/output/said}"}
     assert (child.via, child.session.root_id) == ("agent", done.session_id)
 
 
-def test_what_is_switched_off_does_not_run(boss, helper, write, workshop):
+def test_disabled_workflows_and_agents_dont_run(boss, helper, write, workshop):
     workflow = write()
     update_agent(boss, helper, AgentSpec(name=helper.name, enabled=False))
     with pytest.raises(Conflict) as refused:

@@ -72,7 +72,7 @@ def signed(secret, body, at=None):
     return {TIMESTAMP_HEADER: str(at), SIGNATURE_HEADER: sign_body(secret, at, body)}
 
 
-def test_a_webhook_starts_a_run_with_inputs_out_of_what_was_sent(hook, flow):
+def test_a_webhook_starts_a_run_with_inputs_from_its_body(hook, flow):
     trigger, secret = hook
     alert = {"alerts": [{"name": "disk"}], "state": "firing"}
     answer = sent(trigger, alert, **bearer(secret))
@@ -92,7 +92,7 @@ def test_a_webhook_starts_a_run_with_inputs_out_of_what_was_sent(hook, flow):
     assert (trigger.last_code, trigger.last_at is None) == ("", False)
 
 
-def test_wrong_secrets_unknown_ids_and_old_signatures_answer_alike(acme, boss, hook, flow):
+def test_wrong_secrets_unknown_ids_and_old_signatures_get_the_same_response(acme, boss, hook, flow):
     trigger, secret = hook
     body = b'{"alerts": [{"name": "disk"}]}'
     schedule = nightly(boss, flow)
@@ -120,7 +120,7 @@ def test_wrong_secrets_unknown_ids_and_old_signatures_answer_alike(acme, boss, h
     assert not Session.objects.exists()
 
 
-def test_what_a_run_cannot_be_made_of_is_refused_and_told(boss, hook, flow):
+def test_a_body_without_valid_inputs_is_refused_and_recorded(boss, hook, flow):
     trigger, secret = hook
     plain, key = save_trigger(boss, flow, TriggerSpec(name="plain", kind="webhook"))
     assert sent(trigger, {"alerts": []}, **bearer(secret)).code == "unresolved_reference"
@@ -146,7 +146,7 @@ def test_what_a_run_cannot_be_made_of_is_refused_and_told(boss, hook, flow):
     assert WorkflowRun.objects.count() == 1
 
 
-def test_a_delivery_that_comes_again_starts_nothing(hook):
+def test_a_repeated_delivery_starts_nothing(hook):
     trigger, secret = hook
     body = {"alerts": [{"name": "disk"}]}
     headers = {**bearer(secret), "Idempotency-Key": "delivery-1"}
@@ -174,7 +174,7 @@ def test_a_delivery_that_comes_again_starts_nothing(hook):
 
 
 @pytest.mark.parametrize("key", ["", "another"])
-def test_a_signed_delivery_that_is_sent_again_starts_nothing(hook, key):
+def test_a_replayed_signed_delivery_starts_nothing(hook, key):
     trigger, secret = hook
     body = {"alerts": [{"name": "disk"}]}
     headers = signed(secret, json.dumps(body).encode())
@@ -188,7 +188,7 @@ def test_a_signed_delivery_that_is_sent_again_starts_nothing(hook, key):
     assert WorkflowRun.objects.count() == 1
 
 
-def test_a_signed_delivery_that_started_nothing_may_be_sent_again(hook):
+def test_a_signed_delivery_that_started_nothing_can_be_resent(hook):
     trigger, secret = hook
     body = {"alerts": [{"name": "disk"}]}
     headers = signed(secret, json.dumps(body).encode())
@@ -198,7 +198,7 @@ def test_a_signed_delivery_that_started_nothing_may_be_sent_again(hook):
     assert sent(trigger, body, **headers).status == 201
 
 
-def test_a_webhook_is_held_to_its_rate(boss, flow):
+def test_a_webhook_is_rate_limited(boss, flow):
     trigger, key = save_trigger(boss, flow, TriggerSpec(name="a", kind="webhook", per_minute=2))
     answers = [sent(trigger, {"text": "x"}, **bearer(key)) for _ in range(4)]
     assert [one.status for one in answers] == [201, 201, 429, 429]
@@ -209,7 +209,7 @@ def test_a_webhook_is_held_to_its_rate(boss, flow):
     assert (refused.code, refused.resource_name) == ("rate_limited", "a"), "a flood is one row"
 
 
-def test_what_is_due_runs_once_however_many_times_were_missed(boss, flow):
+def test_a_due_schedule_runs_once_after_missed_times(boss, flow):
     trigger = nightly(boss, flow)
     assert schedules.start_due_runs() == 0, "its first time is still to come"
     overdue(trigger)
@@ -226,7 +226,7 @@ def test_what_is_due_runs_once_however_many_times_were_missed(boss, flow):
     assert trigger.last_code == ""
 
 
-def test_two_sweeps_at_once_begin_one_run(boss, flow, monkeypatch):
+def test_two_concurrent_sweeps_start_one_run(boss, flow, monkeypatch):
     trigger = nightly(boss, flow)
     overdue(trigger)
     begin = schedules._start_trigger_run
@@ -242,7 +242,7 @@ def test_two_sweeps_at_once_begin_one_run(boss, flow, monkeypatch):
     assert WorkflowRun.objects.count() == 1
 
 
-def test_a_process_that_dies_in_between_has_done_neither(boss, flow, monkeypatch):
+def test_a_crash_leaves_neither_a_run_nor_a_new_time(boss, flow, monkeypatch):
     trigger = nightly(boss, flow)
     overdue(trigger)
     with monkeypatch.context() as broken:
@@ -254,7 +254,7 @@ def test_a_process_that_dies_in_between_has_done_neither(boss, flow, monkeypatch
     assert schedules.start_due_runs() == 1, "the time is still due"
 
 
-def test_what_forbids_a_run_is_kept_with_its_schedule(boss, flow):
+def test_the_error_of_a_run_is_stored_with_its_schedule(boss, flow):
     trigger = nightly(boss, flow)
     overdue(trigger)
     assert schedules.start_due_runs() == 1
@@ -272,7 +272,7 @@ def test_what_forbids_a_run_is_kept_with_its_schedule(boss, flow):
     assert WorkflowRun.objects.count() == 1
 
 
-def test_a_schedule_that_was_off_makes_up_for_nothing(boss, flow):
+def test_a_reenabled_schedule_runs_no_missed_times(boss, flow):
     trigger = nightly(boss, flow)
     save_trigger(boss, flow, TriggerSpec(name="nightly", enabled=False), trigger)
     overdue(trigger)
@@ -297,7 +297,7 @@ WRONG = (
 )
 
 
-def test_what_is_no_trigger_is_refused_and_nothing_is_written(boss, flow):
+def test_an_invalid_trigger_is_refused_and_nothing_is_written(boss, flow):
     for values, field in WRONG:
         with pytest.raises(InvalidInput) as refused:
             save_trigger(boss, flow, TriggerSpec(**({"name": "t"} | values)))
@@ -305,7 +305,7 @@ def test_what_is_no_trigger_is_refused_and_nothing_is_written(boss, flow):
     assert not Trigger.objects.exists()
 
 
-def test_who_writes_workflows_writes_what_starts_them(acme, boss, flow, hook):
+def test_roles_that_manage_workflows_manage_triggers(acme, boss, flow, hook):
     with pytest.raises(Forbidden):
         nightly(factories.create_member(acme, Role.REVIEWER), flow)
     with pytest.raises(Conflict) as taken:

@@ -22,7 +22,7 @@ def flow(acme, helper):
     )
 
 
-def test_triggers_are_written_over_rest_and_a_secret_is_shown_once(acme, flow):
+def test_rest_manages_triggers_and_shows_a_secret_once(acme, flow):
     operator = rest.as_role(acme, Role.OPERATOR)
     made = operator.post("workflows/say/triggers", {"name": "alerts", "kind": "webhook"})
     assert (made.status, made.headers["Cache-Control"]) == (201, "no-store")
@@ -56,7 +56,7 @@ def test_triggers_are_written_over_rest_and_a_secret_is_shown_once(acme, flow):
     assert WorkflowRun.objects.count() == 2, "what it started stays"
 
 
-def test_triggers_are_written_in_the_admin(acme, flow):
+def test_the_admin_manages_triggers(acme, flow):
     seat = admin_client.sit(acme, Role.OWNER)
     assert "A schedule starts the workflow" in seat.get("agents_workflow_triggers", flow.pk)
     fields = {"name": "nightly", "kind": "schedule", "time_zone": "UTC", "per_minute": 10}

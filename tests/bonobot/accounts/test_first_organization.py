@@ -25,7 +25,7 @@ def first() -> Client:
     return client
 
 
-def test_the_first_account_makes_an_organization_and_owns_it(first: Client) -> None:
+def test_the_first_account_creates_an_organization_and_owns_it(first: Client) -> None:
     answer = first.post(reverse(BEGIN), {"name": "Größe & Co"}, follow=True)
     assert answer.redirect_chain[-1][0] == reverse("admin:index")
     assert "Continue: Connect a server" in admin_client.words(admin_client.page_of(answer))
@@ -36,18 +36,18 @@ def test_the_first_account_makes_an_organization_and_owns_it(first: Client) -> N
     assert [row.action for row in rows] == ["organization_created", "member_added"]
 
 
-def test_a_name_without_latin_letters_gets_an_address_too(first: Client) -> None:
+def test_a_name_without_latin_letters_gets_a_slug(first: Client) -> None:
     first.post(reverse(BEGIN), {"name": "株式会社"})
     assert Organization.objects.get().slug == DEFAULT_SLUG
 
 
-def test_a_blank_name_makes_nothing(first: Client) -> None:
+def test_a_blank_name_creates_nothing(first: Client) -> None:
     page = admin_client.page_of(first.post(reverse(BEGIN), {"name": " "}))
     assert 'data-field="name"' in page
     assert not Organization.objects.exists()
 
 
-def test_where_there_is_an_organization_nobody_is_led_there() -> None:
+def test_the_form_isnt_shown_if_an_organization_exists() -> None:
     acme = factories.create_organization()
     for seat in (admin_client.sit(acme, None), admin_client.sit(acme, Role.OWNER)):
         answer = seat.client.post(reverse(BEGIN), {"name": "Another"})
@@ -55,7 +55,7 @@ def test_where_there_is_an_organization_nobody_is_led_there() -> None:
     assert Organization.objects.get() == acme
 
 
-def test_who_belongs_nowhere_is_told_so_instead_of_asked_to_sign_in_again() -> None:
+def test_an_account_without_an_organization_sees_an_explanation() -> None:
     factories.create_organization()
     stray = User.objects.create_user("stray", password="pw-for-tests")
     client = Client()

@@ -55,7 +55,7 @@ def opened(text: str) -> Client:
     return client
 
 
-def test_where_no_mail_is_set_up_the_link_is_shown_once(acme: Organization) -> None:
+def test_without_a_mail_server_the_link_is_shown_once(acme: Organization) -> None:
     seat = admin_client.sit(acme, Role.OWNER)
     page = seat.post("tenancy_invitation_add", email="Anna@Example.com", role="operator")
     link = re.search(r'value="([^"]*/account/invitation/[^"]+)"', page)
@@ -72,7 +72,7 @@ def test_where_no_mail_is_set_up_the_link_is_shown_once(acme: Organization) -> N
 
 
 @pytest.mark.usefixtures("_mail")
-def test_where_mail_is_set_up_the_link_is_mailed_and_not_shown(acme: Organization) -> None:
+def test_with_a_mail_server_the_link_is_mailed_and_not_shown(acme: Organization) -> None:
     seat = admin_client.sit(acme, Role.OWNER)
     page = seat.post("tenancy_invitation_add", email="anna@example.com", role="operator")
     (letter,) = mail.outbox
@@ -85,7 +85,7 @@ def test_where_mail_is_set_up_the_link_is_mailed_and_not_shown(acme: Organizatio
 
 
 @pytest.mark.usefixtures("_mail")
-def test_a_letter_speaks_the_language_of_whom_it_invites(acme: Organization) -> None:
+def test_an_invitation_is_written_in_the_chosen_language(acme: Organization) -> None:
     User.objects.create_user("berta", email="Berta@example.com", language="de")
     with translation.override("en"):
         invited(acme, "berta@example.com")
@@ -96,7 +96,7 @@ def test_a_letter_speaks_the_language_of_whom_it_invites(acme: Organization) -> 
     ]
 
 
-def test_a_new_account_is_made_and_joins(acme: Organization) -> None:
+def test_a_new_account_is_created_and_joins(acme: Organization) -> None:
     agent = factories.create_agent(acme)
     posted = invitations.create_invitation(
         factories.build_administrator(acme), "anna@example.com", Role.MEMBER, agent_ids=[agent.pk]
@@ -123,7 +123,7 @@ def test_a_new_account_is_made_and_joins(acme: Organization) -> None:
         ({"username": "taken"}, "username"),
     ],
 )
-def test_what_is_wrong_with_an_account_is_said_and_uses_nothing_up(
+def test_an_invalid_account_is_reported_and_keeps_the_invitation(
     acme: Organization, changed: dict[str, str], field: str
 ) -> None:
     User.objects.create_user("taken")
@@ -134,7 +134,7 @@ def test_what_is_wrong_with_an_account_is_said_and_uses_nothing_up(
     assert invitations.get_invitation_by_link(text)
 
 
-def test_somebody_with_an_account_signs_in_and_joins(acme: Organization) -> None:
+def test_a_person_with_an_account_signs_in_and_joins(acme: Organization) -> None:
     User.objects.create_user("bert", password=PASSWORD)
     client = opened(invited(acme, role=Role.REVIEWER))
     login = f"{reverse('admin:login')}?next={reverse('account_join')}"
@@ -145,7 +145,7 @@ def test_somebody_with_an_account_signs_in_and_joins(acme: Organization) -> None
     assert client.get(reverse("admin:index")).status_code == 200
 
 
-def test_it_is_good_for_one_time(acme: Organization) -> None:
+def test_an_invitation_can_be_used_once(acme: Organization) -> None:
     text = invited(acme)
     invitations.accept_invitation(text, User.objects.create_user("anna"))
     answer = opened(text).get(reverse("account_join"))
@@ -155,7 +155,7 @@ def test_it_is_good_for_one_time(acme: Organization) -> None:
     assert refused.value.code == "invitation_ended"
 
 
-def test_it_expires_and_can_be_sent_again(acme: Organization) -> None:
+def test_an_invitation_expires_and_can_be_resent(acme: Organization) -> None:
     text = invited(acme)
     later = timezone.now() + timedelta(days=settings.BONOBOT_INVITATION_DAYS, seconds=1)
     with time_machine.travel(later, tick=False):
@@ -166,7 +166,7 @@ def test_it_expires_and_can_be_sent_again(acme: Organization) -> None:
         assert invitations.get_invitation_by_link(text_of(posted.link)).pk == row.pk
 
 
-def test_sending_again_ends_the_old_link(acme: Organization) -> None:
+def test_resending_invalidates_the_previous_link(acme: Organization) -> None:
     text = invited(acme)
     seat = admin_client.sit(acme, Role.OWNER)
     seat.post("tenancy_invitation_send", Invitation.objects.get().pk)
@@ -174,7 +174,7 @@ def test_sending_again_ends_the_old_link(acme: Organization) -> None:
         invitations.get_invitation_by_link(text)
 
 
-def test_a_revoked_one_opens_nothing(acme: Organization) -> None:
+def test_a_revoked_invitation_is_refused(acme: Organization) -> None:
     text = invited(acme)
     seat = admin_client.sit(acme, Role.OWNER)
     seat.post("tenancy_invitation_revoke", Invitation.objects.get().pk)
@@ -186,13 +186,13 @@ def test_a_revoked_one_opens_nothing(acme: Organization) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "_", "nothing", "a_b", "é_\x00"])
-def test_a_text_that_is_none_opens_nothing(acme: Organization, text: str) -> None:
+def test_an_invalid_link_is_refused(acme: Organization, text: str) -> None:
     invited(acme)
     with pytest.raises(NotFound):
         invitations.get_invitation_by_link(text.replace("a", Invitation.objects.get().key))
 
 
-def test_inviting_tells_nothing_of_accounts(acme: Organization) -> None:
+def test_an_invitation_doesnt_reveal_whether_an_account_exists(acme: Organization) -> None:
     """Who has an account, elsewhere or nowhere, is answered letter by letter like who has none."""
     other = factories.create_organization("other")
     elsewhere = factories.create_member(other, Role.OWNER, "bert")
@@ -208,7 +208,7 @@ def test_inviting_tells_nothing_of_accounts(acme: Organization) -> None:
     assert known == nobody
 
 
-def test_one_address_is_invited_once(acme: Organization) -> None:
+def test_an_address_has_one_open_invitation(acme: Organization) -> None:
     invited(acme)
     client = rest.as_role(acme, Role.OWNER)
     body = {"email": "ANNA@example.com", "role": "member"}
@@ -221,7 +221,7 @@ def test_one_address_is_invited_once(acme: Organization) -> None:
     assert invited(factories.create_organization("other"))
 
 
-def test_who_is_a_member_already_can_not_join_twice(acme: Organization) -> None:
+def test_a_member_cant_join_twice(acme: Organization) -> None:
     text = invited(acme)
     user = User.objects.get(pk=factories.create_member(acme, Role.MEMBER).id)
     with pytest.raises(Conflict) as refused:
@@ -231,7 +231,7 @@ def test_who_is_a_member_already_can_not_join_twice(acme: Organization) -> None:
 
 
 @pytest.mark.parametrize("role", [role for role in Role if role != Role.OWNER])
-def test_only_owners_invite(acme: Organization, role: Role) -> None:
+def test_only_owners_can_invite(acme: Organization, role: Role) -> None:
     with pytest.raises(Forbidden):
         invitations.create_invitation(
             factories.create_member(acme, role), "anna@example.com", Role.MEMBER
@@ -239,13 +239,13 @@ def test_only_owners_invite(acme: Organization, role: Role) -> None:
 
 
 @pytest.mark.parametrize("email", ["", "anna", "anna@", "a@b\nBcc: c@d.example", "x" * 300])
-def test_what_is_no_address_is_refused(acme: Organization, email: str) -> None:
+def test_an_invalid_email_address_is_refused(acme: Organization, email: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         invitations.create_invitation(factories.build_administrator(acme), email, Role.MEMBER)
     assert refused.value.field == "email"
 
 
-def test_agents_are_for_members_and_of_this_organization(acme: Organization) -> None:
+def test_agents_can_be_set_only_for_members_of_the_organization(acme: Organization) -> None:
     agent, foreign = (
         factories.create_agent(acme),
         factories.create_agent(factories.create_organization("other")),
@@ -259,7 +259,7 @@ def test_agents_are_for_members_and_of_this_organization(acme: Organization) -> 
     assert client.post("invitations", body).json["agents"] == [str(agent.pk)]
 
 
-def test_one_address_is_not_flooded(acme: Organization) -> None:
+def test_emails_to_one_address_are_limited(acme: Organization) -> None:
     boss = factories.build_administrator(acme)
     with time_machine.travel(timezone.now(), tick=False):
         invited(acme)
@@ -270,7 +270,7 @@ def test_one_address_is_not_flooded(acme: Organization) -> None:
     assert refused.value.retry_after
 
 
-def test_an_attempt_is_counted_by_its_subject_and_forgotten_in_time() -> None:
+def test_attempts_are_counted_by_subject_and_expire() -> None:
     now = timezone.now()
     with time_machine.travel(now, tick=False):
         for _ in range(INVITE_EMAIL.burst):
@@ -284,7 +284,7 @@ def test_an_attempt_is_counted_by_its_subject_and_forgotten_in_time() -> None:
         charge_attempt(INVITE_EMAIL, "acme", "anna")
 
 
-def test_a_member_is_given_another_role_and_removed_over_rest(acme: Organization) -> None:
+def test_rest_changes_the_role_of_a_member_and_removes_them(acme: Organization) -> None:
     factories.create_member(acme, Role.OWNER)
     member = Membership.objects.get(user=factories.create_member(acme, Role.MEMBER).id)
     client = rest.as_role(acme, Role.OWNER)

@@ -55,7 +55,7 @@ def asked(email: str) -> tuple[str, str]:
     return answer.redirect_chain[-1][0], admin_client.words(admin_client.page_of(answer))
 
 
-def test_the_answer_is_the_same_whether_there_is_an_account(
+def test_the_response_is_the_same_with_and_without_an_account(
     anna: User, queued: list[list[str]]
 ) -> None:
     known, unknown = asked(EMAIL), asked("nobody@example.com")
@@ -63,7 +63,7 @@ def test_the_answer_is_the_same_whether_there_is_an_account(
     assert queued == [[str(anna.pk)], []]
 
 
-def test_the_link_takes_a_new_password_one_time_and_ends_the_sessions(anna: User) -> None:
+def test_the_link_sets_a_new_password_once_and_ends_the_sessions(anna: User) -> None:
     seat = admin_client.Desk(anna)
     assert account_tasks.send_password_resets([str(anna.pk)]) == 1
     (letter,) = mail.outbox
@@ -91,7 +91,7 @@ def test_the_link_expires(anna: User) -> None:
         assert "used or has expired" in Client().get(f"/admin{path}").content.decode()
 
 
-def test_asking_is_bounded(anna: User, queued: list[list[str]]) -> None:
+def test_reset_requests_are_limited(anna: User, queued: list[list[str]]) -> None:
     for _ in range(8):
         Client().post(reverse("admin_password_reset"), {"email": EMAIL})
     answer = Client().post(reverse("admin_password_reset"), {"email": EMAIL})
@@ -99,7 +99,7 @@ def test_asking_is_bounded(anna: User, queued: list[list[str]]) -> None:
     assert error.code == "too_many_attempts"
 
 
-def test_an_owner_sends_a_link_and_never_sees_it(acme: Organization, anna: User) -> None:
+def test_an_owner_can_send_a_link_but_not_see_it(acme: Organization, anna: User) -> None:
     member = Membership.objects.get(user=anna)
     answer = rest.as_role(acme, Role.OWNER).post(f"members/{member.pk}/password-reset")
     assert answer.json == {"link": ""}
@@ -107,7 +107,7 @@ def test_an_owner_sends_a_link_and_never_sees_it(acme: Organization, anna: User)
     assert AuditRow.objects.filter(action="password_reset_offered").count() == 1
 
 
-def test_a_link_that_can_not_be_mailed_is_the_administrators(
+def test_a_link_that_cant_be_mailed_is_shown_to_platform_administrators_only(
     acme: Organization, anna: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings, "BONOBOT_EMAIL_URL", "")
@@ -118,7 +118,7 @@ def test_a_link_that_can_not_be_mailed_is_the_administrators(
     assert Client().get(f"/admin{path}").status_code == 302
 
 
-def test_an_owner_sends_none_to_somebody_who_belongs_elsewhere(
+def test_an_owner_cant_send_a_link_to_a_member_of_other_organizations(
     acme: Organization, anna: User
 ) -> None:
     Membership.objects.create(
@@ -128,7 +128,7 @@ def test_an_owner_sends_none_to_somebody_who_belongs_elsewhere(
         send_reset_link(factories.create_member(acme, Role.OWNER), anna)
 
 
-def test_the_login_page_leads_there(anna: User) -> None:
+def test_the_sign_in_page_links_to_the_password_reset(anna: User) -> None:
     assert reverse("admin_password_reset") in Client().get(reverse("admin:login")).content.decode()
 
 
@@ -136,7 +136,7 @@ def test_the_login_page_leads_there(anna: User) -> None:
     "email",
     ["anna@ex\u0430mple.com", "anna@example.com\nbcc:evil@example.com", "ann\u0131@example.com"],
 )
-def test_an_address_that_only_looks_like_the_accounts_gets_nothing(
+def test_an_address_that_only_looks_similar_gets_no_link(
     anna: User, queued: list[list[str]], email: str
 ) -> None:
     with TestCase.captureOnCommitCallbacks(execute=True):
@@ -144,7 +144,7 @@ def test_an_address_that_only_looks_like_the_accounts_gets_nothing(
     assert [one for accounts in queued for one in accounts] == []
 
 
-def test_the_link_leads_to_us_whatever_host_was_asked(anna: User) -> None:
+def test_the_link_uses_the_configured_host(anna: User) -> None:
     assert "evil.example" not in build_reset_link(anna)
     answer = Client().post(
         reverse("admin_password_reset"), {"email": EMAIL}, headers={"host": "evil.example"}
@@ -152,7 +152,7 @@ def test_the_link_leads_to_us_whatever_host_was_asked(anna: User) -> None:
     assert answer.status_code == 400
 
 
-def test_the_link_of_one_account_opens_no_other(acme: Organization, anna: User) -> None:
+def test_a_link_is_valid_only_for_its_account(acme: Organization, anna: User) -> None:
     bert = User.objects.get(pk=factories.create_member(acme, Role.OWNER, "bert").id)
     parts = {user: build_reset_link(user).rstrip("/").rsplit("/", 2)[1:] for user in (anna, bert)}
     mixed = reverse("account_new_password", args=[parts[bert][0], parts[anna][1]])
@@ -160,7 +160,7 @@ def test_the_link_of_one_account_opens_no_other(acme: Organization, anna: User) 
     assert 'name="new_password1"' not in page.content.decode()
 
 
-def test_a_new_address_ends_the_link(anna: User) -> None:
+def test_a_changed_email_address_invalidates_the_link(anna: User) -> None:
     link = build_reset_link(anna)
     anna.email = "anna@example.org"
     anna.save()

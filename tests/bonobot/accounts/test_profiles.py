@@ -74,7 +74,7 @@ def asked(client: Client, email: str = EMAIL) -> str:
     return link_in(str(mail.outbox[-1].body))
 
 
-def test_people_say_who_they_are(anna: User) -> None:
+def test_people_update_their_own_profile(anna: User) -> None:
     client = signed_in()
     assert client.get(reverse("admin:profile")).status_code == 200
     said = {"first_name": "Anna", "last_name": "Ahrens", "language": ""}
@@ -85,7 +85,7 @@ def test_people_say_who_they_are(anna: User) -> None:
     assert row.actor_label == "anna"
 
 
-def test_ones_own_language_goes_before_the_browsers(anna: User) -> None:
+def test_the_chosen_language_overrides_the_browsers(anna: User) -> None:
     client = signed_in()
     english = {"Accept-Language": "en"}
     client.post(reverse("admin:profile"), {"language": "de"})
@@ -96,7 +96,7 @@ def test_ones_own_language_goes_before_the_browsers(anna: User) -> None:
     assert page.headers["Content-Language"] == "en"
 
 
-def test_the_menu_chooses_the_same_language(anna: User) -> None:
+def test_the_language_menu_updates_the_profile(anna: User) -> None:
     client = signed_in()
     client.post(reverse("set_language"), {"language": "de", "next": "/admin/"})
     anna.refresh_from_db()
@@ -106,7 +106,7 @@ def test_the_menu_chooses_the_same_language(anna: User) -> None:
     assert anna.language == "de"
 
 
-def test_letters_speak_the_persons_language(anna: User) -> None:
+def test_emails_are_written_in_the_persons_language(anna: User) -> None:
     with translation.override("en"):
         send_reset_emails([anna.pk])
         User.objects.filter(pk=anna.pk).update(language="de")
@@ -117,7 +117,7 @@ def test_letters_speak_the_persons_language(anna: User) -> None:
     ]
 
 
-def test_a_new_address_holds_when_its_link_was_opened(anna: User) -> None:
+def test_a_new_email_address_applies_after_its_confirmation(anna: User) -> None:
     client = signed_in()
     link = asked(client)
     anna.refresh_from_db()
@@ -132,7 +132,7 @@ def test_a_new_address_holds_when_its_link_was_opened(anna: User) -> None:
     assert AuditRow.objects.filter(action="email_changed").exists()
 
 
-def test_a_link_is_good_for_one_time_and_one_account(anna: User, acme: Organization) -> None:
+def test_a_confirmation_link_is_valid_once_for_one_account(anna: User, acme: Organization) -> None:
     client = signed_in()
     link = asked(client)
     factories.create_member(acme, Role.OWNER, "bert")
@@ -144,21 +144,21 @@ def test_a_link_is_good_for_one_time_and_one_account(anna: User, acme: Organizat
     assert client.get(link[:-3] + "xx/").status_code == 404
 
 
-def test_a_link_ends_after_hours(anna: User) -> None:
+def test_a_confirmation_link_expires_after_hours(anna: User) -> None:
     client = signed_in()
     link = asked(client)
     with travel(datetime.now(UTC) + timedelta(hours=4, seconds=1), tick=False):
         assert client.get(link).status_code == 404
 
 
-def test_asking_for_another_address_asks_for_the_password(anna: User) -> None:
+def test_changing_the_email_address_requires_the_password(anna: User) -> None:
     client = signed_in()
     answer = client.get(reverse("admin:profile_email"))
     assert reverse("account_reauthenticate") in answer["Location"]
     assert not mail.outbox
 
 
-def test_without_a_mail_server_an_address_stays(anna: User, settings: object) -> None:
+def test_without_a_mail_server_the_address_cant_be_changed(anna: User, settings: object) -> None:
     settings.BONOBOT_EMAIL_URL = ""  # type: ignore[attr-defined]
     client = signed_in()
     prove(client)
@@ -167,7 +167,7 @@ def test_without_a_mail_server_an_address_stays(anna: User, settings: object) ->
     assert not mail.outbox
 
 
-def test_signing_out_elsewhere_leaves_this_session(anna: User) -> None:
+def test_signing_out_elsewhere_keeps_the_current_session(anna: User) -> None:
     here, there = signed_in(), signed_in()
     assert here.get(reverse("admin:profile_sessions")).status_code == 200
     here.post(reverse("admin:profile_sessions"))
@@ -176,7 +176,7 @@ def test_signing_out_elsewhere_leaves_this_session(anna: User) -> None:
     assert AuditRow.objects.filter(action="signed_out_elsewhere").exists()
 
 
-def test_rest_shows_and_changes_a_person(anna: User) -> None:
+def test_rest_returns_and_updates_the_profile(anna: User) -> None:
     client = signed_in()
     assert client.get("/api/me").json()["person"]["language"] == ""
     answer = client.patch("/api/me", {"language": "de"}, content_type="application/json")
@@ -189,7 +189,7 @@ def test_rest_shows_and_changes_a_person(anna: User) -> None:
     assert client.get("/api/me").status_code == 200
 
 
-def test_rest_tells_a_token_what_it_is(acme: Organization) -> None:
+def test_rest_returns_the_token_that_calls_it(acme: Organization) -> None:
     token = rest.as_role(acme, Role.MEMBER)
     told = token.get("me")
     assert (told.json["kind"], told.json["role"], told.json["person"]) == ("token", "member", None)
@@ -197,7 +197,7 @@ def test_rest_tells_a_token_what_it_is(acme: Organization) -> None:
     assert token.delete("me/sessions").json["code"] == "not_a_person"
 
 
-def test_the_command_line_changes_a_member(anna: User, acme: Organization) -> None:
+def test_the_command_line_updates_a_member(anna: User, acme: Organization) -> None:
     said = ("--language", "de", "--email", "Anna@B.example.com")
     call_command("members", "set", "anna", *said, "--org", acme.slug)
     anna.refresh_from_db()
@@ -207,7 +207,7 @@ def test_the_command_line_changes_a_member(anna: User, acme: Organization) -> No
     assert client.get(reverse("admin:profile")).status_code == 302
 
 
-def test_moments_follow_a_persons_time_zone_and_reports_do_not(
+def test_times_follow_the_persons_time_zone_and_reports_use_utc(
     anna: User, acme: Organization
 ) -> None:
     Membership.objects.filter(user=anna).update(role=Role.OWNER)
@@ -242,7 +242,7 @@ def marks(answer: Any) -> str:
 
 
 @pytest.mark.parametrize("zone", ["Mars/Olympus", "EST5EDT", "../Berlin", "europe/berlin"])
-def test_what_is_no_time_zone_is_refused(anna: User, zone: str) -> None:
+def test_an_unknown_time_zone_is_refused(anna: User, zone: str) -> None:
     client = signed_in()
     said = client.patch("/api/me", {"time_zone": zone}, content_type="application/json")
     assert (said.status_code, said.json()["field"]) == (400, "time_zone")
@@ -260,7 +260,7 @@ def test_rest_and_the_command_line_set_a_time_zone(anna: User, acme: Organizatio
     assert client.get("/api/me").json()["person"]["time_zone"] == ""
 
 
-def test_a_language_that_nobody_chose_says_what_it_means(anna: User) -> None:
+def test_the_default_language_is_explained(anna: User) -> None:
     page = signed_in().get(reverse("admin:profile")).content.decode()
     assert "browser default" in page
     assert "---------" not in page

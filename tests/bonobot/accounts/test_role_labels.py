@@ -8,7 +8,7 @@ from bonobot.accounts.roles import Action, Role, may
 PAGE = Path(__file__).parents[3] / "docs" / "roles.md"
 
 
-def test_the_page_is_made_from_the_table() -> None:
+def test_the_roles_page_is_generated_from_the_table() -> None:
     assert PAGE.read_text(encoding="utf-8") == render_roles_page()
 
 
@@ -16,7 +16,7 @@ def test_every_action_is_described() -> None:
     assert set(ACTION_DESCRIPTIONS) == set(Action)
 
 
-def test_a_line_marks_those_who_may() -> None:
+def test_a_row_marks_the_roles_with_the_permission() -> None:
     line = next(
         one for one in render_roles_page().splitlines() if one.startswith("| `manage_agents` |")
     )

@@ -69,7 +69,7 @@ def set_up(client: Client) -> str:
     return found[1]
 
 
-def test_codes_are_set_up_and_asked_for(anna: User) -> None:
+def test_authenticator_codes_are_set_up_and_required(anna: User) -> None:
     secret = set_up(signed_in())
     assert has_second_factor(anna)
     assert AuditRow.objects.filter(action="second_factor_added", actor_label="anna").exists()
@@ -83,12 +83,12 @@ def test_codes_are_set_up_and_asked_for(anna: User) -> None:
     assert client.get(reverse("admin:index")).status_code == 200
 
 
-def test_the_password_alone_opens_nothing_over_rest(anna: User) -> None:
+def test_the_password_alone_is_refused_by_rest(anna: User) -> None:
     set_up(signed_in())
     assert signed_in().get("/api/members").status_code in (401, 403)
 
 
-def test_a_recovery_code_gets_in_one_time(anna: User) -> None:
+def test_a_recovery_code_can_be_used_once(anna: User) -> None:
     client = signed_in()
     set_up(client)
     page = client.get(reverse("mfa_view_recovery_codes")).content.decode()
@@ -99,7 +99,7 @@ def test_a_recovery_code_gets_in_one_time(anna: User) -> None:
         assert again.get(reverse("admin:index")).status_code == expected
 
 
-def test_its_secrets_are_sealed(anna: User) -> None:
+def test_the_secrets_of_a_second_factor_are_encrypted(anna: User) -> None:
     secret = set_up(signed_in())
     rows = str(list(Authenticator.objects.values_list("data", flat=True)))
     assert secret not in rows
@@ -108,14 +108,16 @@ def test_its_secrets_are_sealed(anna: User) -> None:
     assert FactorSecret._meta.get_field("secret") in list_sealed_fields()
 
 
-def test_setting_it_up_ends_the_other_sessions(anna: User) -> None:
+def test_setting_up_a_second_factor_ends_the_other_sessions(anna: User) -> None:
     other, own = signed_in(), signed_in()
     set_up(own)
     assert own.get(reverse("admin:index")).status_code == 200
     assert other.get(reverse("admin:index")).status_code == 302
 
 
-def test_where_everybody_needs_one_people_are_led_to_it(acme: Organization, anna: User) -> None:
+def test_people_are_redirected_to_the_setup_if_a_second_factor_is_required(
+    acme: Organization, anna: User
+) -> None:
     Organization.objects.filter(pk=acme.pk).update(second_factor=True)
     client = signed_in()
     answer = client.get(reverse("admin:agents_agent_changelist"), follow=True)
@@ -127,12 +129,12 @@ def test_where_everybody_needs_one_people_are_led_to_it(acme: Organization, anna
     assert client.get("/api/members").status_code == 200
 
 
-def test_tokens_are_not_asked(acme: Organization) -> None:
+def test_tokens_need_no_second_factor(acme: Organization) -> None:
     Organization.objects.filter(pk=acme.pk).update(second_factor=True)
     assert rest.as_role(acme, Role.OWNER).get("members").status == 200
 
 
-def test_an_owner_resets_a_lost_one(acme: Organization, anna: User) -> None:
+def test_an_owner_resets_a_lost_second_factor(acme: Organization, anna: User) -> None:
     client = signed_in()
     set_up(client)
     boss = build_user_principal(
@@ -149,7 +151,7 @@ def test_an_owner_resets_a_lost_one(acme: Organization, anna: User) -> None:
     assert over_rest.delete(f"members/{member.pk}/second-factor").status == 204
 
 
-def test_an_owner_decides_for_nobody_who_belongs_elsewhere_too(
+def test_an_owner_cant_reset_the_factor_of_a_member_of_other_organizations(
     acme: Organization, anna: User
 ) -> None:
     other = factories.create_organization("other")
@@ -163,11 +165,11 @@ def test_an_owner_decides_for_nobody_who_belongs_elsewhere_too(
 @pytest.mark.parametrize(
     "path", ["signup/", "email/", "password/reset/", "password/change/", "inactive/", "social/"]
 )
-def test_the_librarys_own_pages_for_accounts_are_not_there(path: str, anna: User) -> None:
+def test_the_account_pages_of_the_library_are_disabled(path: str, anna: User) -> None:
     assert signed_in().get(f"/admin/account/{path}").status_code == 404
 
 
-def test_a_password_can_not_be_guessed_for_long(anna: User) -> None:
+def test_password_attempts_are_limited(anna: User) -> None:
     client, guess = Client(), {"username": "anna", "password": "wrong"}
     answers = [client.post(reverse("admin:login"), guess) for _ in range(12)]
     codes = [one.context["form"].errors.as_data()["__all__"][0].code for one in answers]
@@ -177,7 +179,7 @@ def test_a_password_can_not_be_guessed_for_long(anna: User) -> None:
     assert client.get(reverse("admin:index")).status_code == 302
 
 
-def test_a_code_gets_in_one_time(anna: User) -> None:
+def test_an_authenticator_code_can_be_used_once(anna: User) -> None:
     secret = set_up(signed_in())
     used = code(secret, 1)
     for expected in (200, 302):
@@ -186,7 +188,7 @@ def test_a_code_gets_in_one_time(anna: User) -> None:
         assert client.get(reverse("admin:index")).status_code == expected
 
 
-def test_codes_can_not_be_guessed_for_long(anna: User) -> None:
+def test_code_attempts_are_limited(anna: User) -> None:
     secret = set_up(signed_in())
     client = signed_in()
     for guess in range(20):
@@ -203,7 +205,7 @@ def test_codes_can_not_be_guessed_for_long(anna: User) -> None:
         *("account_reauthenticate", "mfa_reauthenticate"),
     ],
 )
-def test_half_way_in_no_page_opens(anna: User, name: str) -> None:
+def test_no_page_opens_before_the_second_factor(anna: User, name: str) -> None:
     set_up(signed_in())
     client = signed_in()
     for answer in (client.get(reverse(name)), client.post(reverse(name), {"password": PASSWORD})):
@@ -212,7 +214,7 @@ def test_half_way_in_no_page_opens(anna: User, name: str) -> None:
     assert has_second_factor(anna)
 
 
-def test_nobody_gets_in_by_the_codes_of_somebody_else(acme: Organization, anna: User) -> None:
+def test_codes_of_another_account_are_refused(acme: Organization, anna: User) -> None:
     factories.create_member(acme, Role.OWNER, "bert")
     bert = signed_in("bert")
     secret = set_up(bert)

@@ -76,7 +76,7 @@ def send(client: Client, credential: str) -> bool:
     return is_in(client)
 
 
-def test_a_key_gets_in_and_its_answer_one_time(anna: User) -> None:
+def test_a_passkey_signs_in_and_its_assertion_is_valid_once(anna: User) -> None:
     key = SecurityKey()
     added(key)
     assert has_second_factor(anna)
@@ -137,7 +137,7 @@ FORGED = (
 
 
 @pytest.mark.parametrize("forged", FORGED)
-def test_what_is_no_answer_of_the_key_to_this_page_lets_nobody_in(
+def test_assertions_for_another_origin_or_challenge_are_refused(
     anna: User, forged: Callable[[SecurityKey, dict[str, Any]], str]
 ) -> None:
     key = SecurityKey()
@@ -146,7 +146,7 @@ def test_what_is_no_answer_of_the_key_to_this_page_lets_nobody_in(
     assert not send(client, forged(key, options(client, ASK)))
 
 
-def test_a_challenge_is_of_one_browser(anna: User) -> None:
+def test_a_challenge_is_bound_to_one_browser(anna: User) -> None:
     key = SecurityKey()
     added(key)
     theirs, mine = browser(), browser()
@@ -154,7 +154,7 @@ def test_a_challenge_is_of_one_browser(anna: User) -> None:
     assert not send(mine, key.answer(options(theirs, ASK)))
 
 
-def test_a_key_of_somebody_else_opens_no_account(anna: User) -> None:
+def test_a_passkey_of_another_account_is_refused(anna: User) -> None:
     acme = Organization.objects.get()
     factories.create_member(acme, Role.MEMBER, "eve")
     hers = SecurityKey()
@@ -164,7 +164,7 @@ def test_a_key_of_somebody_else_opens_no_account(anna: User) -> None:
     assert not send(client, hers.answer(options(client, ASK)))
 
 
-def test_a_key_is_added_by_who_gave_the_password_just_now(anna: User) -> None:
+def test_adding_a_passkey_requires_a_recent_password(anna: User) -> None:
     client = browser()
     answer = client.get(reverse(ADD), secure=True)
     assert reverse("account_reauthenticate") in answer["Location"]

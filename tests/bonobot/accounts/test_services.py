@@ -20,7 +20,7 @@ def acme() -> Organization:
     return factories.create_organization("acme")
 
 
-def test_an_owner_does_not_come_to_anothers_files_by_another_slug(acme: Organization) -> None:
+def test_an_owner_cant_reach_other_files_by_changing_the_slug(acme: Organization) -> None:
     other, before = factories.create_organization("other"), get_organization_folder(acme.pk)
     acme.slug = str(other.pk)
     with pytest.raises(InvalidInput) as refused:
@@ -29,7 +29,7 @@ def test_an_owner_does_not_come_to_anothers_files_by_another_slug(acme: Organiza
     assert get_organization_folder(acme.pk) == before
 
 
-def test_the_form_of_an_organization_takes_no_other_slug(acme: Organization) -> None:
+def test_the_organization_form_cant_change_the_slug(acme: Organization) -> None:
     owner = admin_client.sit(acme, Role.OWNER)
     assert 'name="slug"' not in owner.get("tenancy_organization_change", acme.pk)
     owner.post("tenancy_organization_change", acme.pk, name="Acme 2", slug="other")
@@ -38,7 +38,7 @@ def test_the_form_of_an_organization_takes_no_other_slug(acme: Organization) -> 
 
 
 @pytest.mark.parametrize("slug", [str(ID), str(ID).upper(), ID.hex])
-def test_no_slug_looks_like_an_identifier(acme: Organization, slug: str) -> None:
+def test_a_slug_cant_look_like_an_identifier(acme: Organization, slug: str) -> None:
     platform = admin_client.sit(acme, None)
     page = platform.post("tenancy_organization_add", name="Twin", slug=slug)
     assert "slug_not_allowed" in page

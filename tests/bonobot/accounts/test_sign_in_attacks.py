@@ -100,7 +100,7 @@ def cast(acme: Organization) -> None:
     Authenticator.objects.create(user=strong, type=Authenticator.Type.TOTP, data={})
 
 
-def test_a_failed_sign_in_tells_nothing_of_the_account(
+def test_a_failed_sign_in_doesnt_reveal_whether_the_account_exists(
     acme: Organization, anna: User, hashed: list[str]
 ) -> None:
     cast(acme)
@@ -123,7 +123,7 @@ FORGOTTEN = {
 }
 
 
-def test_asking_for_a_link_does_the_same_work_for_every_address(
+def test_a_reset_request_does_the_same_work_for_every_address(
     acme: Organization, anna: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cast(acme)
@@ -191,7 +191,7 @@ ENDINGS: dict[str, Callable[[User, str], object]] = {
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_link_ends(anna: User, ending: str) -> None:
+def test_a_reset_link_expires(anna: User, ending: str) -> None:
     link = build_reset_link(anna)
     assert opened(link)
     ENDINGS[ending](anna, link)
@@ -207,7 +207,7 @@ MANGLED: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize("mangled", MANGLED)
-def test_a_link_that_was_made_up_opens_nothing(anna: User, mangled: str) -> None:
+def test_a_forged_reset_link_is_refused(anna: User, mangled: str) -> None:
     assert not opened(MANGLED[mangled](build_reset_link(anna)))
 
 
@@ -219,7 +219,7 @@ HOSTS = {
 
 
 @pytest.mark.parametrize("header", HOSTS)
-def test_a_link_is_to_our_own_host(anna: User, mails: None, header: str) -> None:
+def test_a_reset_link_has_our_own_host(anna: User, mails: None, header: str) -> None:
     with TestCase.captureOnCommitCallbacks(execute=True):
         Client().post(
             reverse("admin_password_reset"), {"email": EMAIL}, headers={header: HOSTS[header]}
@@ -228,7 +228,7 @@ def test_a_link_is_to_our_own_host(anna: User, mails: None, header: str) -> None
     assert len(mail.outbox) == (0 if header == "host" else 1)
 
 
-def test_a_new_password_signs_nobody_in_and_the_second_factor_is_asked_for(anna: User) -> None:
+def test_after_a_reset_the_second_factor_is_still_required(anna: User) -> None:
     set_up(signed_in())
     browser = use(build_reset_link(User.objects.get(pk=anna.pk)))
     assert not is_in(browser)
@@ -239,7 +239,7 @@ def test_a_new_password_signs_nobody_in_and_the_second_factor_is_asked_for(anna:
     assert has_second_factor(anna)
 
 
-def test_a_sign_in_half_way_is_worth_nothing_after_a_new_password(anna: User) -> None:
+def test_a_pending_sign_in_ends_with_a_new_password(anna: User) -> None:
     secret = set_up(signed_in())
     attacker = signed_in()
     use(build_reset_link(User.objects.get(pk=anna.pk)))
@@ -259,7 +259,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_code_is_good_for_its_time_and_once(anna: User, step: str) -> None:
+def test_an_authenticator_code_is_valid_once_and_only_briefly(anna: User, step: str) -> None:
     with travel(time.time(), tick=False):
         secret = set_up(signed_in())
         clear_cache()  # the code that set it up was used
@@ -277,7 +277,9 @@ GUESSES: dict[str, Callable[[int], str]] = {
 
 
 @pytest.mark.parametrize("guess", GUESSES)
-def test_an_account_is_guessed_at_so_often_from_wherever(anna: User, guess: str) -> None:
+def test_password_attempts_per_account_are_limited_for_all_addresses(
+    anna: User, guess: str
+) -> None:
     secret = set_up(signed_in())
     for number in range(12):
         client = Client(REMOTE_ADDR=f"203.0.113.{number}")
@@ -288,7 +290,7 @@ def test_an_account_is_guessed_at_so_often_from_wherever(anna: User, guess: str)
     assert not is_in(last)
 
 
-def test_a_session_changes_its_key_at_each_step(anna: User) -> None:
+def test_the_session_key_changes_at_each_sign_in_step(anna: User) -> None:
     secret = set_up(signed_in())
     client = signed_in()
     half = client.session.session_key
@@ -300,7 +302,7 @@ def test_a_session_changes_its_key_at_each_step(anna: User) -> None:
     assert not is_in(stolen)
 
 
-def test_somebody_elses_half_way_session_is_not_carried_over(
+def test_a_pending_sign_in_of_another_account_isnt_continued(
     acme: Organization, anna: User
 ) -> None:
     """A browser that is half-way in as one person, and gives another's password, is that one."""
@@ -317,7 +319,7 @@ RESETTERS = [Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER]
 
 
 @pytest.mark.parametrize("role", RESETTERS)
-def test_only_who_manages_members_resets_a_factor(
+def test_only_roles_that_manage_members_can_reset_a_factor(
     acme: Organization, anna: User, role: Role
 ) -> None:
     set_up(signed_in())
@@ -326,7 +328,9 @@ def test_only_who_manages_members_resets_a_factor(
     assert has_second_factor(anna)
 
 
-def test_whose_factor_is_reset_hears_of_it(acme: Organization, anna: User, mails: None) -> None:
+def test_a_person_whose_factor_is_reset_is_notified(
+    acme: Organization, anna: User, mails: None
+) -> None:
     set_up(signed_in())
     with TestCase.captureOnCommitCallbacks(execute=True):
         reset_second_factor(factories.create_member(acme, Role.OWNER, "bert"), anna)

@@ -7,7 +7,7 @@ from bonobot.core.celery_tasks import ExclusiveTask
 WAIT_S = 10
 
 
-def test_of_two_at_a_time_the_second_leaves_it_to_the_first() -> None:
+def test_of_two_concurrent_runs_the_second_is_skipped() -> None:
     begun, end = threading.Event(), threading.Event()
     ran: list[int] = []
 
@@ -28,7 +28,7 @@ def test_of_two_at_a_time_the_second_leaves_it_to_the_first() -> None:
     assert ran == [1, 3]
 
 
-def test_a_failure_leaves_its_place_free() -> None:
+def test_a_failed_run_releases_the_lock() -> None:
     @app.task(base=ExclusiveTask, name="tests.failing", shared=False)
     def task() -> Any:
         raise ValueError
@@ -36,7 +36,7 @@ def test_a_failure_leaves_its_place_free() -> None:
     assert [type(task.apply().result) for _ in range(2)] == [ValueError, ValueError]
 
 
-def test_a_direct_call_is_a_call() -> None:
+def test_a_task_can_be_called_directly() -> None:
     @app.task(base=ExclusiveTask, name="tests.direct", shared=False)
     def task(number: int) -> int:
         return number

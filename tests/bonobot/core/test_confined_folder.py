@@ -75,7 +75,9 @@ def test_files_are_written_read_moved_and_deleted(folder: ConfinedFolder, root: 
         folder.read("a", 1)
 
 
-def test_a_file_keeps_its_permissions_and_leaves_no_scrap(folder: ConfinedFolder, root: Path):
+def test_a_written_file_keeps_its_permissions_and_leaves_no_temporary_file(
+    folder: ConfinedFolder, root: Path
+):
     (root / "run").write_bytes(b"old")
     (root / "run").chmod(0o755)
     folder.write("run", b"new")
@@ -106,7 +108,7 @@ def test_a_file_keeps_its_permissions_and_leaves_no_scrap(folder: ConfinedFolder
         (".", "bad_path"),
     ],
 )
-def test_what_leads_out_is_refused_by_reading_and_by_writing(
+def test_paths_to_the_outside_are_refused_for_reading_and_writing(
     folder: ConfinedFolder, root: Path, outside: Path, path: str, code: str
 ):
     (root / "link").symlink_to(outside / "secret")
@@ -122,7 +124,7 @@ def test_what_leads_out_is_refused_by_reading_and_by_writing(
     assert (outside / "secret").read_bytes() == SECRET
 
 
-def test_links_are_neither_entered_nor_deleted_through(
+def test_symlinks_are_neither_followed_nor_deleted_through(
     folder: ConfinedFolder, root: Path, outside: Path
 ):
     (root / "way").symlink_to(outside)
@@ -134,14 +136,14 @@ def test_links_are_neither_entered_nor_deleted_through(
     assert (outside / "secret").read_bytes() == SECRET
 
 
-def test_a_root_that_became_a_link_is_not_opened(root: Path, outside: Path):
+def test_a_root_that_became_a_symlink_isnt_opened(root: Path, outside: Path):
     root.rmdir()
     root.symlink_to(outside)
     with pytest.raises(OSError, match=r"Not a directory|Too many levels"):
         ConfinedFolder(root)
 
 
-def test_another_file_system_is_left_alone():
+def test_another_file_system_isnt_entered():
     if not os.path.ismount("/dev/shm"):
         pytest.skip("no second file system here")
     with ConfinedFolder(Path("/dev")) as devices:
@@ -153,7 +155,7 @@ def test_another_file_system_is_left_alone():
         assert refusal.value.code == "not_a_file"
 
 
-def test_too_large_is_told_before_it_is_read(folder: ConfinedFolder, root: Path):
+def test_a_file_that_is_too_large_is_refused_before_it_is_read(folder: ConfinedFolder, root: Path):
     with (root / "sparse").open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(PathRefused) as refusal:
@@ -162,7 +164,7 @@ def test_too_large_is_told_before_it_is_read(folder: ConfinedFolder, root: Path)
     assert folder.measure_usage(10).size == 1 << 40
 
 
-def test_counting_stops_at_its_bound_and_at_folders_without_end(folder: ConfinedFolder, root: Path):
+def test_counting_stops_at_its_limit_and_in_endless_folders(folder: ConfinedFolder, root: Path):
     for number in range(5):
         (root / str(number)).touch()
     assert folder.measure_usage(5).is_partial is False
@@ -175,7 +177,7 @@ def test_counting_stops_at_its_bound_and_at_folders_without_end(folder: Confined
 
 
 @given(st.text(st.characters(categories=["L", "P", "Cc", "Zs", "Cs"]), max_size=60))
-def test_whatever_is_written_as_a_path_is_a_way_down_or_refused(text: str):
+def test_any_path_is_inside_the_folder_or_refused(text: str):
     with suppress(Problem):
         for part in split_path(text):
             assert part not in ("", ".", "..")
@@ -183,7 +185,7 @@ def test_whatever_is_written_as_a_path_is_a_way_down_or_refused(text: str):
             assert "\0" not in part
 
 
-def test_a_process_that_swaps_links_in_never_gets_us_outside(
+def test_swapping_symlinks_never_reaches_the_outside(
     folder: ConfinedFolder, root: Path, outside: Path
 ):
     (root / "turn").mkdir()

@@ -31,7 +31,7 @@ def test_a_variable_is_read(monkeypatch: pytest.MonkeyPatch, reader: Any) -> Non
     assert read() == found
 
 
-def test_a_variable_is_read_from_the_file_that_another_names(
+def test_a_variable_is_read_from_the_file_in_its_file_variable(
     monkeypatch: pytest.MonkeyPatch, reader: Any, tmp_path: Path
 ) -> None:
     read, given, found, _ = reader
@@ -41,7 +41,7 @@ def test_a_variable_is_read_from_the_file_that_another_names(
 
 
 @pytest.mark.parametrize("blank", [None, "", "  "])
-def test_without_a_value_the_default_holds(
+def test_without_a_value_the_default_applies(
     monkeypatch: pytest.MonkeyPatch, reader: Any, blank: str | None
 ) -> None:
     read, _, _, default = reader
@@ -51,7 +51,7 @@ def test_without_a_value_the_default_holds(
     assert read() == default
 
 
-def test_a_value_and_a_file_at_once_are_refused(
+def test_a_value_and_a_file_together_are_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(NAME, "a")
@@ -61,7 +61,7 @@ def test_a_value_and_a_file_at_once_are_refused(
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe"])
-def test_a_file_that_cannot_be_read_is_named(
+def test_an_unreadable_file_is_reported_with_its_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes | None
 ) -> None:
     file = tmp_path / "value"
@@ -100,7 +100,7 @@ def test_a_file_that_cannot_be_read_is_named(
         ),
     ],
 )
-def test_a_wrong_value_is_named_with_what_is_expected(
+def test_an_invalid_value_is_reported_with_the_expected_format(
     monkeypatch: pytest.MonkeyPatch, read: Callable[[], Any], given: str, expected: str
 ) -> None:
     monkeypatch.setenv(NAME, given)
@@ -109,7 +109,7 @@ def test_a_wrong_value_is_named_with_what_is_expected(
     assert str(refusal.value) == f"`{NAME}` must be {expected}."
 
 
-def test_a_secrets_default_is_made_only_when_it_is_needed(
+def test_the_default_of_a_secret_is_created_only_when_needed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[int] = []
@@ -125,7 +125,7 @@ def test_a_secrets_default_is_made_only_when_it_is_needed(
     assert environment.read_secret(NAME, make) == "made"
 
 
-def test_variables_that_nobody_reads_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_variables_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BONOBOT_ALOWED_HOSTS", "misspelt")
     monkeypatch.setenv("BONOBOT_URL_FILE", "/known")
     assert "BONOBOT_ALOWED_HOSTS" in environment.list_unknown_variables()

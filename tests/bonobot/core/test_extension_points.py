@@ -13,7 +13,7 @@ def test_the_error_says_who_registers_it_when_nothing_is_registered() -> None:
         point.get()
 
 
-def test_the_last_implementation_counts_when_two_are_registered() -> None:
+def test_the_last_implementation_is_used_when_two_are_registered() -> None:
     point: ExtensionPoint[str] = ExtensionPoint("name", registered_by="agents")
     point.register("first")
     point.register("second")

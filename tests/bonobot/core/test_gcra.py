@@ -12,7 +12,7 @@ REQUESTS = st.lists(st.tuples(st.integers(0, 20_000_000), st.integers(0, 100)), 
 
 
 @given(LIMITS, REQUESTS, st.integers(0, 10**16))
-def test_in_no_window_more_passes_than_its_length_allows_plus_the_burst(
+def test_no_window_admits_more_than_its_length_allows_plus_the_burst(
     limit: tuple[int, int], requests: list[tuple[int, int]], now: int
 ) -> None:
     every, burst = limit
@@ -31,7 +31,7 @@ def test_in_no_window_more_passes_than_its_length_allows_plus_the_burst(
 
 
 @given(LIMITS, REQUESTS, st.integers(0, 10**16))
-def test_a_refusal_says_exactly_how_long_to_wait_and_changes_nothing(
+def test_a_denial_returns_the_exact_wait_and_changes_nothing(
     limit: tuple[int, int], requests: list[tuple[int, int]], now: int
 ) -> None:
     every, burst = limit
@@ -50,7 +50,7 @@ def test_a_refusal_says_exactly_how_long_to_wait_and_changes_nothing(
 
 
 @given(LIMITS, st.integers(0, 10**16))
-def test_a_rested_limit_lets_its_whole_burst_pass_and_then_one_an_interval(
+def test_an_idle_limit_admits_its_burst_and_then_one_per_interval(
     limit: tuple[int, int], now: int
 ) -> None:
     every, burst = limit
@@ -63,7 +63,7 @@ def test_a_rested_limit_lets_its_whole_burst_pass_and_then_one_an_interval(
 
 
 @given(LIMITS, st.integers(0, 10**16), st.integers(0, 10**16))
-def test_what_costs_nothing_passes_without_using_the_limit_up(
+def test_a_free_call_is_admitted_without_using_the_limit(
     limit: tuple[int, int], tat: int, now: int
 ) -> None:
     every, burst = limit
@@ -73,13 +73,13 @@ def test_what_costs_nothing_passes_without_using_the_limit_up(
     assert verdict.tat == max(tat, now)
 
 
-def test_a_clock_that_goes_back_refuses_at_most_what_is_still_used_up() -> None:
+def test_a_clock_that_goes_back_denies_only_what_is_still_used() -> None:
     _, tat, _ = admit_request(0, 1_000, 100, 1)
     assert admit_request(tat, 500, 100, 1) == (False, tat, 600)
 
 
 @given(st.integers(1, 10_000_000))
-def test_the_interval_never_lets_more_than_the_limit_pass(per_minute: int) -> None:
+def test_the_interval_never_admits_more_than_the_limit(per_minute: int) -> None:
     assert compute_interval(per_minute) * per_minute >= MICROSECONDS_PER_MINUTE
     assert (compute_interval(per_minute) - 1) * per_minute < MICROSECONDS_PER_MINUTE
 
@@ -87,11 +87,11 @@ def test_the_interval_never_lets_more_than_the_limit_pass(per_minute: int) -> No
 @pytest.mark.parametrize(
     ("every", "burst", "cost"), [(0, 1, 1), (1, 0, 0), (1, 1, -1), (1, 5, 6), (-1, 1, 1)]
 )
-def test_limits_that_mean_nothing_are_refused(every: int, burst: int, cost: int) -> None:
+def test_invalid_limits_are_refused(every: int, burst: int, cost: int) -> None:
     with pytest.raises(ValueError, match="can't pass"):
         admit_request(0, 0, every, burst, cost)
 
 
-def test_a_limit_of_nothing_a_minute_is_refused() -> None:
+def test_a_limit_of_zero_per_minute_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         compute_interval(0)

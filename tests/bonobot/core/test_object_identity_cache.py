@@ -5,7 +5,7 @@ from typing import Any
 from bonobot.core.object_identity_cache import ObjectIdentityCache
 
 
-def test_each_object_is_worked_out_once() -> None:
+def test_each_object_is_computed_once() -> None:
     seen: list[Any] = []
 
     def length(value: list[int]) -> int:
@@ -18,7 +18,7 @@ def test_each_object_is_worked_out_once() -> None:
     assert [id(one) for one in seen] == [id(first), id(equal)]
 
 
-def test_objects_that_come_and_go_are_never_taken_for_each_other() -> None:
+def test_short_lived_objects_are_never_confused() -> None:
     lengths = ObjectIdentityCache(len, max_size=8)
     for number in range(1_000):
         assert lengths.get([0] * (number % 7)) == number % 7

@@ -31,7 +31,7 @@ def test_each_kind_has_its_code_and_status(kind: type[Problem], code: str, statu
     assert kind.title
 
 
-def test_a_problem_tells_what_is_known_and_leaves_out_what_is_not() -> None:
+def test_a_problem_contains_only_the_fields_that_are_set() -> None:
     assert Problem("Short.").as_dict() == {"code": "error", "detail": "Short."}
     full = InvalidInput("No.", code="bad_url", field="url", remedy="Give one.", rule="egress")
     assert full.as_dict() == {
@@ -43,7 +43,7 @@ def test_a_problem_tells_what_is_known_and_leaves_out_what_is_not() -> None:
     }
 
 
-def test_more_members_never_replace_the_problems_own() -> None:
+def test_extra_fields_never_replace_the_standard_ones() -> None:
     problem = ServiceUnavailable("Wait.", retry_after=1.5, extra={"server": "git", "code": "mine"})
     assert problem.as_dict() == {
         "server": "git",
@@ -53,11 +53,11 @@ def test_more_members_never_replace_the_problems_own() -> None:
     }
 
 
-def test_a_code_of_its_own_does_not_change_the_kind() -> None:
+def test_a_custom_code_doesnt_change_the_class() -> None:
     Conflict("One.", code="slug_taken", status=422)
     assert (Conflict.code, Conflict.status) == ("conflict", 409)
 
 
-def test_a_problem_survives_being_sent_to_another_process() -> None:
+def test_a_problem_can_be_pickled() -> None:
     problem = pickle.loads(pickle.dumps(InvalidInput("No.", code="bad", field="x")))  # noqa: S301
     assert problem.as_dict() == {"code": "bad", "detail": "No.", "field": "x"}

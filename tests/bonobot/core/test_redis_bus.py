@@ -32,7 +32,7 @@ async def hearing(one):
 
 
 @pytest.mark.redis
-def test_a_ring_of_another_process_is_heard_at_its_place_alone():
+def test_a_signal_of_another_process_is_received_only_on_its_channel():
     async def rung():
         here, there = get_bus(), RedisBus()
         await hearing(here)
@@ -50,7 +50,7 @@ def test_a_ring_of_another_process_is_heard_at_its_place_alone():
 
 
 @pytest.mark.redis
-def test_texts_are_kept_for_a_while_and_wake_who_listens():
+def test_texts_are_kept_briefly_and_wake_listeners():
     async def shown():
         here, there = get_bus(), RedisBus()
         await hearing(here)
@@ -66,7 +66,7 @@ def test_texts_are_kept_for_a_while_and_wake_who_listens():
     assert get_runtime().call(shown) == {"1": "grün", "2": "y"}
 
 
-def test_a_redis_that_is_away_is_left_alone_for_a_while(settings, free_port, caplog):
+def test_an_unavailable_redis_isnt_contacted_for_a_while(settings, free_port, caplog):
     settings.REDIS_URL = f"redis://:s3cret@127.0.0.1:{free_port}/0"
 
     async def tried():
@@ -82,7 +82,7 @@ def test_a_redis_that_is_away_is_left_alone_for_a_while(settings, free_port, cap
     assert "s3cret" not in caplog.text
 
 
-def test_without_redis_nothing_is_sent_and_nothing_heard(settings):
+def test_without_redis_nothing_is_sent_or_received(settings):
     settings.REDIS_URL = ""
 
     async def tried():

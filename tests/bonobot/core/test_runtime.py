@@ -65,7 +65,7 @@ def test_call_cancels_the_coroutine_after_its_timeout() -> None:
     assert ended.wait(WAIT_S)
 
 
-def test_an_interrupted_waiter_takes_its_coroutine_along() -> None:
+def test_an_interrupted_caller_cancels_its_coroutine() -> None:
     """Also where the system gives the signal to a thread that isn't the waiting, main one."""
     began, left_alone = threading.Event(), threading.Event()
 
@@ -87,7 +87,7 @@ def test_an_interrupted_waiter_takes_its_coroutine_along() -> None:
     assert not left_alone.is_set()
 
 
-def test_call_on_the_loop_itself_is_refused_instead_of_waiting_for_ever() -> None:
+def test_call_on_the_event_loop_itself_is_refused() -> None:
     async def wait_for_myself() -> None:
         get_runtime().call(answer, 1)
 
@@ -106,7 +106,7 @@ def test_all_threads_of_a_process_share_one_runtime() -> None:
     assert len(set(found)) == 1
 
 
-def test_a_spawned_task_goes_on_without_anyone_holding_it() -> None:
+def test_a_spawned_task_runs_without_a_reference() -> None:
     began, ended = threading.Event(), threading.Event()
     get_runtime().spawn(for_ever(began, ended), name="never")
     assert began.wait(WAIT_S)
@@ -133,7 +133,7 @@ def test_the_failure_of_a_spawned_task_is_logged_by_its_name(
     wait_for(lambda: "look for it" in caplog.text)
 
 
-def test_who_begins_a_task_sees_its_end_at_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_starter_of_a_task_sees_its_end_immediately(caplog: pytest.LogCaptureFixture) -> None:
     async def both() -> bool:
         ended = asyncio.Event()
 
@@ -151,7 +151,7 @@ def test_who_begins_a_task_sees_its_end_at_once(caplog: pytest.LogCaptureFixture
     assert [one.getMessage() for one in caplog.records] == ["The task `breaks` failed"]
 
 
-def test_tasks_inherit_the_context_of_who_started_them() -> None:
+def test_tasks_inherit_the_context_of_their_starter() -> None:
     variable: ContextVar[str] = ContextVar("variable", default="nobody")
     variable.set("caller")
 
@@ -162,7 +162,7 @@ def test_tasks_inherit_the_context_of_who_started_them() -> None:
     assert get_runtime().spawn(read(), name="read").result(WAIT_S) == "caller"
 
 
-def test_it_ticks_only_while_its_loop_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_heartbeat_runs_only_while_the_loop_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TICK_INTERVAL_S", 0.01)
     found = get_runtime()
     before = found.ticked_at
@@ -184,7 +184,7 @@ def test_it_ticks_only_while_its_loop_turns(monkeypatch: pytest.MonkeyPatch) -> 
     wait_for(lambda: found.ticked_at > stuck)
 
 
-def test_closing_awaits_the_closers_the_latest_first_and_then_cancels_tasks() -> None:
+def test_closing_awaits_the_closers_in_reverse_order_and_then_cancels_tasks() -> None:
     order: list[str] = []
 
     async def close_pool() -> None:
@@ -211,7 +211,7 @@ def test_closing_awaits_the_closers_the_latest_first_and_then_cancels_tasks() ->
     assert not found.loop.is_running()
 
 
-def test_what_a_library_left_on_our_own_loop_ends_with_it() -> None:
+def test_tasks_of_libraries_end_with_the_loop() -> None:
     async def begin() -> "asyncio.Task[object]":
         return asyncio.get_running_loop().create_task(asyncio.Event().wait())
 
@@ -221,7 +221,7 @@ def test_what_a_library_left_on_our_own_loop_ends_with_it() -> None:
 
 
 @pytest.mark.parametrize("behaviour", ["fails", "hangs"])
-def test_a_closer_that_fails_or_hangs_does_not_keep_the_others_open(
+def test_a_closer_that_fails_or_hangs_doesnt_block_the_others(
     behaviour: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def awkward() -> None:
@@ -242,7 +242,7 @@ def test_a_closer_that_fails_or_hangs_does_not_keep_the_others_open(
     assert "Clos" in caplog.text
 
 
-def test_a_closed_runtime_takes_no_work_and_the_next_caller_gets_another() -> None:
+def test_a_closed_runtime_refuses_work_and_the_next_caller_gets_a_new_one() -> None:
     first = get_runtime()
     first.close()
     with pytest.raises(RuntimeError, match="closed"):
@@ -258,7 +258,7 @@ def test_closing_twice_is_harmless() -> None:
     close_runtime()
 
 
-def test_a_task_that_ignores_cancellation_is_named_and_left(
+def test_a_task_that_ignores_cancellation_is_logged_and_abandoned(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     began = threading.Event()
@@ -282,7 +282,7 @@ def test_a_task_that_ignores_cancellation_is_named_and_left(
     assert "stubborn" in caplog.text
 
 
-def test_the_web_process_adopts_the_loop_that_it_already_has() -> None:
+def test_the_web_process_adopts_its_existing_loop() -> None:
     async def serve() -> None:
         adopted = Runtime.adopt()
         assert adopted.loop is asyncio.get_running_loop()
@@ -305,7 +305,7 @@ def test_a_second_loop_cannot_be_adopted_beside_a_running_one() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # that it works is the point
-def test_a_forked_child_gets_a_runtime_of_its_own() -> None:
+def test_a_forked_child_gets_its_own_runtime() -> None:
     before = get_runtime()
     reading, writing = os.pipe()
     child = os.fork()

@@ -23,7 +23,7 @@ def _fresh() -> Iterator[None]:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_orm_work_runs_beside_the_loop_and_gives_its_connection_back() -> None:
+def test_orm_work_runs_in_a_thread_and_returns_its_connection() -> None:
     """One of a pool goes back to it; one to SQLite's file stays with its thread until the end."""
     seen: dict[str, Any] = {}
     beside_each_other = threading.Barrier(module.ORM_THREADS)
@@ -60,7 +60,7 @@ def test_orm_work_runs_beside_the_loop_and_gives_its_connection_back() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_connection_to_a_file_does_not_stay_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sqlite_connection_is_closed_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SQLITE_CONNECTION_TTL_S", 0.0)
     seen: list[object] = []
 
@@ -79,7 +79,7 @@ def test_a_connection_to_a_file_does_not_stay_for_ever(monkeypatch: pytest.Monke
     assert seen != [None]
 
 
-def test_at_most_eight_pieces_of_orm_work_run_at_once() -> None:
+def test_at_most_eight_orm_functions_run_at_once() -> None:
     lock = threading.Lock()
     running, most = 0, 0
     full = threading.Barrier(module.ORM_THREADS)
@@ -100,7 +100,7 @@ def test_at_most_eight_pieces_of_orm_work_run_at_once() -> None:
     assert most == module.ORM_THREADS
 
 
-def test_orm_elsewhere_than_on_the_loop_is_refused() -> None:
+def test_run_orm_outside_the_loop_is_refused() -> None:
     found = get_runtime()
 
     async def elsewhere() -> None:

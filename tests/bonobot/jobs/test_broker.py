@@ -17,7 +17,7 @@ def emptied() -> None:
     app.control.purge()
 
 
-def test_each_queue_tells_how_many_wait_and_since_when() -> None:
+def test_each_queue_reports_its_length_and_oldest_message() -> None:
     assert [one.messages for one in broker.list_queue_backlogs()] == [0] * len(QUEUE_NAMES)
     for number in range(3):
         discover_server.delay(str(number))
@@ -31,7 +31,7 @@ def test_each_queue_tells_how_many_wait_and_since_when() -> None:
     assert found["sessions"].oldest_s == 0
 
 
-def test_a_broker_that_is_away_is_told(settings: Settings, tmp_path: Path) -> None:
+def test_an_unavailable_broker_is_reported(settings: Settings, tmp_path: Path) -> None:
     settings.REDIS_URL = "redis://127.0.0.1:1/0"
     broker._connect_redis.cache_clear()
     try:

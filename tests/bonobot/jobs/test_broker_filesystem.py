@@ -30,7 +30,7 @@ def channel(tmp_path: Path) -> Iterator[broker.FilesystemBrokerChannel]:
         yield connection.default_channel
 
 
-def test_what_was_put_is_got_in_order(channel: broker.FilesystemBrokerChannel) -> None:
+def test_messages_are_received_in_order(channel: broker.FilesystemBrokerChannel) -> None:
     for number in range(3):
         channel._put("sessions", MESSAGE | {"n": number})
         channel._put("default", {"n": "another queue's"})
@@ -39,7 +39,7 @@ def test_what_was_put_is_got_in_order(channel: broker.FilesystemBrokerChannel) -
         channel._get("sessions")
 
 
-def test_two_readers_get_each_message_once(channel: broker.FilesystemBrokerChannel) -> None:
+def test_two_consumers_receive_each_message_once(channel: broker.FilesystemBrokerChannel) -> None:
     other = channel.connection.create_channel(channel.connection)
     for number in range(6):
         channel._put("sessions", MESSAGE | {"n": number})
@@ -50,7 +50,7 @@ def test_two_readers_get_each_message_once(channel: broker.FilesystemBrokerChann
             one._get("sessions")
 
 
-def test_one_look_finds_the_messages_of_all_queues(
+def test_one_listing_finds_the_messages_of_all_queues(
     channel: broker.FilesystemBrokerChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = []
@@ -73,7 +73,7 @@ def test_one_look_finds_the_messages_of_all_queues(
     assert len(looks) == 1
 
 
-def test_a_long_queue_hides_no_message_of_another(
+def test_a_long_queue_doesnt_hide_messages_of_another(
     channel: broker.FilesystemBrokerChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1_000.0
@@ -88,7 +88,7 @@ def test_a_long_queue_hides_no_message_of_another(
     assert sorted(got) == [0, 1, 2]
 
 
-def test_messages_that_are_thrown_away_meanwhile_are_not_missed(
+def test_messages_that_are_purged_meanwhile_cause_no_error(
     channel: broker.FilesystemBrokerChannel,
 ) -> None:
     for number in range(3):
@@ -101,7 +101,7 @@ def test_messages_that_are_thrown_away_meanwhile_are_not_missed(
     assert channel._get("sessions") == MESSAGE
 
 
-def test_a_message_is_not_found_before_it_is_whole(
+def test_a_message_is_visible_only_when_complete(
     channel: broker.FilesystemBrokerChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
@@ -119,7 +119,7 @@ def test_a_message_is_not_found_before_it_is_whole(
     assert channel._get("sessions") == MESSAGE
 
 
-def test_a_full_disk_is_told_and_leaves_nothing_behind(
+def test_a_full_disk_is_reported_and_leaves_no_files(
     channel: broker.FilesystemBrokerChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(growing: Path, whole: Path) -> None:
@@ -131,6 +131,6 @@ def test_a_full_disk_is_told_and_leaves_nothing_behind(
     assert not list(Path(channel.data_folder_out).iterdir())
 
 
-def test_the_broker_of_the_settings_is_this_one() -> None:
+def test_the_settings_use_this_broker() -> None:
     with Connection("filesystem://localhost") as connection:
         assert connection.get_transport_cls() is broker.FilesystemBrokerTransport

@@ -31,18 +31,18 @@ def later() -> Any:
     return time_machine.travel(timezone.now() + timedelta(seconds=LEASE_DURATION_S + 1), tick=True)
 
 
-def test_one_of_two_leads_and_goes_on() -> None:
+def test_one_of_two_schedulers_leads_and_renews_its_lease() -> None:
     first, second = LeaderLease("x"), LeaderLease("x")
     assert [first.renew(), second.renew(), first.renew(), second.renew()] == [True, False] * 2
     assert (first.is_leader, second.is_leader) == (True, False)
 
 
-def test_another_thing_is_led_by_somebody_else() -> None:
+def test_leases_with_different_names_are_independent() -> None:
     assert LeaderLease("x").renew()
     assert LeaderLease("y").renew()
 
 
-def test_the_second_takes_over_when_the_first_is_gone_and_the_first_sees_it() -> None:
+def test_the_second_scheduler_takes_over_an_expired_lease_and_the_first_notices() -> None:
     first, second = LeaderLease("x"), LeaderLease("x")
     assert first.renew()
     with later():
@@ -50,7 +50,7 @@ def test_the_second_takes_over_when_the_first_is_gone_and_the_first_sees_it() ->
         assert not first.renew()
 
 
-def test_who_lets_go_is_followed_at_once() -> None:
+def test_a_released_lease_is_taken_over_immediately() -> None:
     first, second = LeaderLease("x"), LeaderLease("x")
     assert first.renew()
     first.release()
@@ -60,7 +60,7 @@ def test_who_lets_go_is_followed_at_once() -> None:
     assert Lease.objects.get().holder == second.holder
 
 
-def test_without_a_database_the_lease_is_kept_until_it_has_run_out(
+def test_without_a_database_the_lease_is_kept_until_it_expires(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     leader = LeaderLease("x")
@@ -97,7 +97,7 @@ def names(beat: Any) -> set[str]:
     return {entry.name for entry in beat.sent}
 
 
-def test_of_two_beats_one_sends_and_the_other_takes_over_where_it_was(beats: Any) -> None:
+def test_of_two_schedulers_one_sends_and_the_other_continues_where_it_stopped(beats: Any) -> None:
     first, second = beats
     first.tick()
     due()
@@ -116,7 +116,9 @@ def test_of_two_beats_one_sends_and_the_other_takes_over_where_it_was(beats: Any
         assert first.tick() == STANDBY_INTERVAL_S
 
 
-def test_what_a_beat_sent_first_is_written_at_once_and_the_rest_now_and_then(beats: Any) -> None:
+def test_the_first_run_of_a_schedule_is_saved_immediately_and_later_ones_in_batches(
+    beats: Any,
+) -> None:
     first, _ = beats
     first.tick()
     first._do_sync()
@@ -133,7 +135,7 @@ def test_what_a_beat_sent_first_is_written_at_once_and_the_rest_now_and_then(bea
     assert not first.should_sync()
 
 
-def test_a_beat_that_is_stopped_lets_the_other_lead_at_once(beats: Any) -> None:
+def test_stopping_a_scheduler_lets_the_other_lead_immediately(beats: Any) -> None:
     first, second = beats
     first.tick()
     first.close()

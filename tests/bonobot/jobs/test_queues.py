@@ -22,7 +22,7 @@ def test_every_task_has_one_queue() -> None:
     assert sum(len(queue.tasks) for queue in QUEUES) == len(build_task_routes())
 
 
-def test_what_is_scheduled_runs_alone_in_a_process() -> None:
+def test_scheduled_tasks_run_one_at_a_time_in_a_process() -> None:
     app.loader.import_default_modules()
     scheduled = {entry["task"] for entry in get_scheduled_entries().values()}
     assert {
@@ -32,7 +32,7 @@ def test_what_is_scheduled_runs_alone_in_a_process() -> None:
     assert app.conf.worker_concurrency > len(scheduled)
 
 
-def test_a_message_tells_its_age() -> None:
+def test_a_message_has_its_age() -> None:
     headers: dict[str, object] = {}
     assert compute_message_age_s(headers) == 0
     set_sent_at(headers)
@@ -42,5 +42,5 @@ def test_a_message_tells_its_age() -> None:
 
 
 @pytest.mark.parametrize("name", QUEUE_NAMES)
-def test_a_queue_is_bound_by_its_own_key(name: str) -> None:
+def test_a_queue_is_bound_to_its_own_routing_key(name: str) -> None:
     assert app.amqp.queues[name].routing_key == name

@@ -55,7 +55,7 @@ def found():
     }
 
 
-def test_the_rows_are_made_once(django_assert_max_num_queries):
+def test_the_schedules_are_created_once(django_assert_max_num_queries):
     sync_schedules(CODE)
     made = set(PeriodicTask.objects.values_list("pk", flat=True))
     with django_assert_max_num_queries(3):
@@ -65,7 +65,7 @@ def test_the_rows_are_made_once(django_assert_max_num_queries):
     assert IntervalSchedule.objects.count() == 2
 
 
-def test_an_edit_stays_and_is_in_the_audit(boss):
+def test_an_edited_schedule_is_kept_and_recorded(boss):
     sync_schedules(CODE)
     save_schedule(boss, row("prune"), every=60, enabled=False)
     sync_schedules(CODE)
@@ -73,7 +73,7 @@ def test_an_edit_stays_and_is_in_the_audit(boss):
     assert AuditRow.objects.filter(action="schedule_changed").count() == 1
 
 
-def test_a_new_default_reaches_what_nobody_edited(boss):
+def test_a_new_default_applies_to_schedules_that_werent_edited(boss):
     sync_schedules(CODE)
     save_schedule(boss, row("sweep"), every=20, enabled=True)
     faster = {name: entry | {"schedule": 5.0} for name, entry in CODE.items()}
@@ -82,7 +82,7 @@ def test_a_new_default_reaches_what_nobody_edited(boss):
     assert read_default_period_s(row("sweep")) == 5
 
 
-def test_what_left_the_code_goes_and_what_is_not_ours_stays():
+def test_removed_schedules_are_deleted_and_others_kept():
     sync_schedules(CODE)
     PeriodicTask.objects.create(
         name="theirs", task="elsewhere.tasks.any", interval=row("sweep").interval
@@ -101,7 +101,7 @@ def test_what_left_the_code_goes_and_what_is_not_ours_stays():
         {"headers": "no json"},
     ],
 )
-def test_the_sweep_of_sessions_is_repaired_whoever_broke_it(broken):
+def test_the_session_recovery_schedule_is_always_restored(broken):
     sync_schedules(CODE)
     PeriodicTask.objects.filter(name="sweep").update(**broken)
     sync_schedules(CODE)
@@ -110,7 +110,7 @@ def test_the_sweep_of_sessions_is_repaired_whoever_broke_it(broken):
     assert (sweep.args, compute_period_s(sweep), read_default_period_s(sweep)) == ("[]", 10, 10)
 
 
-def test_another_kind_of_schedule_and_a_slow_one_are_repaired():
+def test_schedules_of_another_kind_or_too_slow_are_restored():
     sync_schedules(CODE)
     yearly = CrontabSchedule.objects.create(month_of_year="1")
     PeriodicTask.objects.filter(name="sweep").update(crontab=yearly, interval=None)
@@ -130,7 +130,7 @@ def test_another_kind_of_schedule_and_a_slow_one_are_repaired():
         ("prune", {"every": 0, "enabled": True}, "invalid"),
     ],
 )
-def test_what_would_stop_the_work_is_refused(boss, name, said, code):
+def test_disabling_an_essential_schedule_is_refused(boss, name, said, code):
     sync_schedules(CODE)
     with pytest.raises(Problem) as refused:
         save_schedule(boss, row(name), **said)
@@ -138,7 +138,7 @@ def test_what_would_stop_the_work_is_refused(boss, name, said, code):
     assert row(name).enabled
 
 
-def test_only_a_platform_administrator_edits():
+def test_only_a_platform_administrator_edits_schedules():
     sync_schedules(CODE)
     owner = factories.create_member(factories.create_organization(), Role.OWNER)
     with pytest.raises(Problem) as refused:
@@ -147,7 +147,7 @@ def test_only_a_platform_administrator_edits():
 
 
 @pytest.mark.parametrize("every", [1, 2, 7, 60, 86_400])
-def test_a_message_expires_before_its_successor(boss, every):
+def test_a_message_expires_before_the_next_one(boss, every):
     sync_schedules(CODE)
     save_schedule(boss, row("prune"), every=every, enabled=True)
     sync_schedules(CODE)
@@ -161,7 +161,7 @@ def test_everything_essential_is_scheduled_often_enough():
     )
 
 
-def test_beat_sends_what_the_rows_say(boss, beat):
+def test_the_scheduler_sends_the_stored_schedules(boss, beat):
     assert set(beat.schedule) == set(schedules.get_scheduled_entries())
     save_schedule(boss, row("prune notifications"), every=5, enabled=True)
     save_schedule(boss, row("watch budgets"), every=60, enabled=False)
@@ -170,7 +170,7 @@ def test_beat_sends_what_the_rows_say(boss, beat):
     assert "watch budgets" not in changed
 
 
-def test_beat_writes_its_own_columns_alone(boss, beat):
+def test_the_scheduler_writes_only_its_own_columns(boss, beat):
     entry = beat.schedule["prune notifications"]
     save_schedule(boss, row("prune notifications"), every=5, enabled=False)
     beat.reserve(entry)
@@ -179,7 +179,7 @@ def test_beat_writes_its_own_columns_alone(boss, beat):
     assert (compute_period_s(after), after.enabled, after.total_run_count) == (5, False, 1)
 
 
-def test_beat_outlives_a_database_that_is_away(beat, monkeypatch):
+def test_the_scheduler_survives_an_unavailable_database(beat, monkeypatch):
     before = set(beat.schedule)
 
     def away(_entries):
@@ -193,7 +193,7 @@ def test_beat_outlives_a_database_that_is_away(beat, monkeypatch):
     fresh._finalize.cancel()
 
 
-def test_the_doctor_knows_beat_by_what_it_wrote(boss):
+def test_doctor_detects_the_scheduler_by_its_last_run(boss):
     assert states() == {"schedule": "warning"}
     sync_schedules(schedules.get_scheduled_entries())
     PeriodicTask.objects.filter(name="sweep").update(last_run_at=timezone.now())
@@ -208,7 +208,7 @@ def states():
     return {finding.name: finding.state for finding in settings_check.inspect_schedule()}
 
 
-def test_the_screen_lets_a_platform_administrator_edit_and_nobody_else():
+def test_the_page_is_editable_only_for_platform_administrators():
     acme = factories.create_organization()
     root, owner = admin_client.sit(acme, None), admin_client.sit(acme, Role.OWNER)
     name = "django_celery_beat_periodictask"

@@ -23,7 +23,7 @@ GRANTED = StoredApproval(ORGANIZATION, PERMIT.digest, NOW)
         (replace(GRANTED, spent_by=UUID(int=4)), "approval_spent"),
     ],
 )
-def test_a_permit_holds_once_for_what_it_was_given_for(
+def test_an_approval_is_valid_once_for_its_own_call(
     granted: StoredApproval | None, code: str
 ) -> None:
     assert validate_approval(granted, PERMIT, ORGANIZATION, NOW) == code

@@ -17,31 +17,31 @@ NOW = 1_000 * DAY_S * MICROSECONDS_PER_SECOND
 PRIVATE, UNTRUSTED, BOTH = 1, 2, 3
 
 
-def test_a_call_is_barred_only_where_all_of_the_labels_are_held() -> None:
+def test_a_call_is_denied_only_if_all_labels_are_present() -> None:
     sends = FlowLabelEffect("flow:x", blocking_labels=BOTH)
     assert not is_blocked(CallerFlowLabels(), sends, NOW)
     assert not is_blocked(CallerFlowLabels(PRIVATE, NOW), sends, NOW)
     assert is_blocked(CallerFlowLabels(BOTH, NOW), sends, NOW)
 
 
-def test_a_flow_that_bars_nothing_never_bars() -> None:
+def test_a_flow_rule_without_labels_denies_nothing() -> None:
     assert not is_blocked(
         CallerFlowLabels(BOTH, NOW), FlowLabelEffect("flow:x", added_labels=PRIVATE), NOW
     )
 
 
-def test_labels_are_forgotten_after_the_idle_time_and_not_before() -> None:
+def test_labels_expire_after_the_idle_time_and_not_before() -> None:
     flow = FlowLabelEffect("flow:x", blocking_labels=BOTH, idle_s=DAY_S)
     held = CallerFlowLabels(BOTH, NOW)
     assert compute_held_labels(held, flow, NOW + DAY_S * MICROSECONDS_PER_SECOND) == BOTH
     assert compute_held_labels(held, flow, NOW + DAY_S * MICROSECONDS_PER_SECOND + 1) == 0
 
 
-def test_without_an_idle_time_nothing_is_forgotten() -> None:
+def test_labels_dont_expire_without_an_idle_time() -> None:
     assert compute_held_labels(CallerFlowLabels(BOTH, 0), FlowLabelEffect("flow:x"), NOW) == BOTH
 
 
-def test_what_changes_nothing_is_not_written_again_until_a_while_later() -> None:
+def test_unchanged_labels_are_rewritten_only_after_a_while() -> None:
     flow, held = (
         FlowLabelEffect("flow:x", added_labels=PRIVATE, idle_s=DAY_S),
         CallerFlowLabels(PRIVATE, NOW),
@@ -57,7 +57,7 @@ def test_what_changes_nothing_is_not_written_again_until_a_while_later() -> None
 
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 2 * DAY_S)), max_size=30))
-def test_labels_are_never_lost_while_their_caller_is_active(
+def test_labels_dont_expire_while_their_caller_is_active(
     calls: list[tuple[int, int]],
 ) -> None:
     held, now, expected = CallerFlowLabels(), NOW, 0
@@ -78,7 +78,7 @@ LABELS = st.sampled_from([0, PRIVATE, UNTRUSTED, BOTH])
 
 
 @given(LABELS, LABELS, LABELS, st.booleans(), st.booleans())
-def test_what_was_held_goes_into_a_store_and_what_it_held_comes_out(
+def test_labels_are_copied_to_a_store_on_write_and_from_it_on_read(
     held: int, stored: int, adds: int, reads: bool, writes: bool
 ) -> None:
     cells = {CALLER: CallerFlowLabels(held, NOW), PLACE: CallerFlowLabels(stored, 0)}
@@ -92,7 +92,7 @@ def test_what_was_held_goes_into_a_store_and_what_it_held_comes_out(
 
 
 @given(LABELS, st.booleans(), st.booleans())
-def test_what_nothing_is_passed_to_is_not_written(held: int, reads: bool, writes: bool) -> None:
+def test_a_store_without_new_labels_isnt_written(held: int, reads: bool, writes: bool) -> None:
     cells = {CALLER: CallerFlowLabels(held, NOW), PLACE: CallerFlowLabels(held, NOW)}
     assert (
         propagate_labels(cells, (FlowLabelEffect(CALLER),), (Store(PLACE, reads, writes),), NOW)
@@ -100,7 +100,7 @@ def test_what_nothing_is_passed_to_is_not_written(held: int, reads: bool, writes
     )
 
 
-def test_labels_that_are_forgotten_are_not_left_in_a_store() -> None:
+def test_expired_labels_arent_copied_to_a_store() -> None:
     cells = {CALLER: CallerFlowLabels(BOTH, NOW), PLACE: CallerFlowLabels()}
     flow, late = FlowLabelEffect(CALLER, idle_s=DAY_S), NOW + DAY_S * MICROSECONDS_PER_SECOND + 1
     assert propagate_labels(cells, (flow,), (Store(PLACE),), late) == {

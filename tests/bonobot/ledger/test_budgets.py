@@ -37,7 +37,7 @@ def test_nothing_is_admitted_beyond_the_limit(
 
 
 @given(st.lists(amounts))
-def test_without_a_limit_everything_is_counted(calls: list[int]) -> None:
+def test_without_a_limit_usage_is_still_counted(calls: list[int]) -> None:
     cell = BudgetBalance()
     for amount in calls:
         admitted = reserve_amount(cell, limit=None, amount=amount)
@@ -46,14 +46,14 @@ def test_without_a_limit_everything_is_counted(calls: list[int]) -> None:
     assert cell == BudgetBalance(spent=sum(calls))
 
 
-def test_what_cost_more_than_was_reserved_is_counted_as_it_was() -> None:
+def test_a_cost_above_the_reservation_is_counted_in_full() -> None:
     cell = reserve_amount(BudgetBalance(), limit=10, amount=10)
     assert cell is not None
     assert settle_reservation(cell, reserved=10, actual=25) == BudgetBalance(spent=25, reserved=0)
     assert reserve_amount(BudgetBalance(spent=25), limit=10, amount=0) is None
 
 
-def test_a_pruned_cell_is_settled_without_going_below_zero() -> None:
+def test_settling_a_deleted_counter_doesnt_go_below_zero() -> None:
     assert settle_reservation(BudgetBalance(), reserved=7, actual=3) == BudgetBalance(
         spent=3, reserved=0
     )
@@ -62,12 +62,12 @@ def test_a_pruned_cell_is_settled_without_going_below_zero() -> None:
 @pytest.mark.parametrize(
     ("period", "expected"), [("day", "2026-12-01"), ("month", "2026-12"), ("total", "all")]
 )
-def test_a_period_begins_at_midnight_utc(period: str, expected: str) -> None:
+def test_a_budget_period_begins_at_midnight_utc(period: str, expected: str) -> None:
     tokyo = timezone(timedelta(hours=9))
     assert format_period(period, datetime(2026, 12, 1, 9, 0, tzinfo=tokyo)) == expected  # type: ignore[arg-type]
 
 
-def test_a_key_says_whose_budget_it_is_in_which_unit_and_when() -> None:
+def test_a_key_has_the_owner_unit_and_period_of_the_budget() -> None:
     key = build_budget_key(
         UUID(int=1),
         scope="agent",

@@ -39,14 +39,16 @@ def row(organization_id: UUID) -> AuditRow:
         lambda row: AuditRow._base_manager.filter(pk=row.pk).update(outcome="ok"),
     ],
 )
-def test_audit_rows_can_only_be_read(row: AuditRow, write: Callable[[AuditRow], Any]) -> None:
+def test_audit_entries_are_read_only(row: AuditRow, write: Callable[[AuditRow], Any]) -> None:
     with pytest.raises(AppendOnly) as refusal:
         write(row)
     assert refusal.value.code == "append_only"
     assert AuditRow.objects.filter(outcome="ok").count() == 1
 
 
-def test_rows_of_an_organization_come_latest_first(organization_id: UUID, row: AuditRow) -> None:
+def test_entries_of_an_organization_are_ordered_latest_first(
+    organization_id: UUID, row: AuditRow
+) -> None:
     record_finished_change(
         organization_id=organization_id,
         actor=ALICE,
@@ -59,6 +61,6 @@ def test_rows_of_an_organization_come_latest_first(organization_id: UUID, row: A
     assert str(row) == "server_added mcp_server 1: ok"
 
 
-def test_a_cell_never_goes_below_zero() -> None:
+def test_a_budget_counter_never_goes_below_zero() -> None:
     with pytest.raises(IntegrityError), transaction.atomic():
         BudgetCell.objects.create(key="budget:x", organization_id=UUID(int=1), reserved=-1)

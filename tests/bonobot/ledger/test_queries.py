@@ -21,25 +21,27 @@ def _cells() -> None:
     BudgetCell.objects.create(key="budget:c", organization_id=OTHER, spent=9)
 
 
-def test_a_cell_shows_what_is_spent_and_set_aside() -> None:
+def test_a_budget_counter_shows_spent_and_reserved_amounts() -> None:
     assert ledger_queries.load_balance("budget:a") == (5, 2)
     assert ledger_queries.load_balance("budget:none") == (0, 0)
 
 
-def test_many_cells_are_read_at_once(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+def test_many_budget_counters_are_read_in_one_query(
+    django_assert_num_queries: DjangoAssertNumQueries,
+) -> None:
     with django_assert_num_queries(1):
         found = ledger_queries.load_balances(["budget:a", "budget:none"])
     assert found == {"budget:a": BudgetBalance(5, 2), "budget:none": BudgetBalance()}
 
 
-def test_an_organization_sees_its_own_cells() -> None:
+def test_an_organization_sees_only_its_own_counters() -> None:
     assert ledger_queries.load_organization_balances(ORGANIZATION) == {
         "budget:a": BudgetBalance(5, 2),
         "budget:b": BudgetBalance(1),
     }
 
 
-def test_cells_of_periods_that_are_over_are_forgotten_and_totals_stay() -> None:
+def test_counters_of_past_periods_are_deleted_and_totals_kept() -> None:
     BudgetCell.objects.all().delete()
     kept, gone = [], []
     for period, at, over in [
@@ -60,7 +62,7 @@ def test_cells_of_periods_that_are_over_are_forgotten_and_totals_stay() -> None:
     assert ledger_queries.delete_old_cells(datetime(2026, 8, 22, 3, tzinfo=UTC)) == 0
 
 
-def test_the_schedule_forgets_cells_after_ninety_days() -> None:
+def test_the_schedule_deletes_counters_after_ninety_days() -> None:
     now = timezone.now()
     keys = [
         build_budget_key(

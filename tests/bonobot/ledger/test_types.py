@@ -5,7 +5,7 @@ import pytest
 from bonobot.ledger.types import MAX_AMOUNT, Actor, BudgetReservation, RateCharge, Settlement
 
 
-def test_an_actor_says_who_it_is() -> None:
+def test_an_actor_has_a_kind_id_and_label() -> None:
     assert str(Actor("cli", "root", "")) == "cli:root"
     assert str(Actor("user", "1", "Alice")) == "user:Alice"
 
@@ -16,7 +16,7 @@ def test_an_unknown_kind_of_actor_is_refused() -> None:
 
 
 @pytest.mark.parametrize("amount", [-1, MAX_AMOUNT + 1])
-def test_amounts_that_no_cell_can_sum_are_refused(amount: int) -> None:
+def test_amounts_that_are_too_large_to_add_up_are_refused(amount: int) -> None:
     with pytest.raises(ValueError, match="amount"):
         BudgetReservation("budget:x", None, amount)
 
@@ -27,7 +27,7 @@ def test_a_negative_limit_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("per_minute", "burst", "cost"), [(0, 1, 1), (1, 0, 0), (60, 2, 3)])
-def test_a_charge_that_can_never_pass_is_refused(per_minute: int, burst: int, cost: int) -> None:
+def test_a_charge_above_its_limit_is_refused(per_minute: int, burst: int, cost: int) -> None:
     with pytest.raises(ValueError, match="burst"):
         RateCharge("rate:x", per_minute, burst, cost)
 

@@ -56,7 +56,7 @@ def sqlite_only() -> None:
         pytest.skip("of SQLite")
 
 
-def test_a_backup_holds_the_database_and_folders_and_no_key(
+def test_a_backup_contains_the_database_and_folders_and_no_keys(
     tmp_path: Path, var: Path, acme: Organization
 ) -> None:
     made = save(tmp_path / "saved", var)
@@ -70,7 +70,7 @@ def test_a_backup_holds_the_database_and_folders_and_no_key(
     assert backups.read_backup(tmp_path / "saved") == made
 
 
-def test_it_is_put_back_as_it_was_and_opens_with_the_keys(
+def test_a_restored_backup_is_unchanged_and_decrypts_with_the_keys(
     tmp_path: Path, var: Path, acme: Organization
 ) -> None:
     sqlite_only()
@@ -95,7 +95,7 @@ def test_it_is_put_back_as_it_was_and_opens_with_the_keys(
     assert (tmp_path / "elsewhere.sqlite3.before-restore").read_bytes() == b"what was there"
 
 
-def test_workspaces_come_back_without_links_that_lead_out(
+def test_workspaces_are_restored_without_links_to_the_outside(
     tmp_path: Path, var: Path, acme: Organization
 ) -> None:
     sqlite_only()
@@ -110,7 +110,7 @@ def test_workspaces_come_back_without_links_that_lead_out(
     assert kept.read_text(encoding="utf-8") == "changed"
 
 
-def test_a_changed_file_is_not_put_back(tmp_path: Path, var: Path, acme: Organization) -> None:
+def test_a_modified_archive_isnt_restored(tmp_path: Path, var: Path, acme: Organization) -> None:
     save(tmp_path / "saved", var)
     with (tmp_path / "saved" / "workspaces.tar.gz").open("ab") as file:
         file.write(b"x")
@@ -120,14 +120,14 @@ def test_a_changed_file_is_not_put_back(tmp_path: Path, var: Path, acme: Organiz
         backups.read_backup(tmp_path)
 
 
-def test_no_backup_is_written_over(tmp_path: Path, var: Path) -> None:
+def test_an_existing_backup_isnt_overwritten(tmp_path: Path, var: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Conflict) as caught:
         save(tmp_path, var)
     assert caught.value.code == "folder_not_empty"
 
 
-def test_a_program_that_is_missing_is_told(
+def test_a_missing_program_is_reported(
     tmp_path: Path, var: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -137,7 +137,7 @@ def test_a_program_that_is_missing_is_told(
 
 
 @pytest.mark.postgres
-def test_postgresql_is_put_back_into_another_database(
+def test_postgresql_can_be_restored_into_another_database(
     tmp_path: Path, var: Path, acme: Organization
 ) -> None:
     made = save(tmp_path / "saved", var)

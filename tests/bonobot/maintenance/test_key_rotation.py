@@ -67,7 +67,7 @@ def rotate(*options: str) -> dict[str, Any]:
     return found
 
 
-def test_everything_is_sealed_with_the_new_key_and_the_old_one_dropped(
+def test_all_values_are_encrypted_with_the_new_key_and_the_old_one_removed(
     file: Path, acme: Organization
 ) -> None:
     endpoints(acme, 3)
@@ -85,7 +85,7 @@ def test_everything_is_sealed_with_the_new_key_and_the_old_one_dropped(
     assert list(actions) == ["keys_rotation_begun", "keys_rotated"]
 
 
-def test_a_rotation_that_is_killed_goes_on_where_it_was(
+def test_a_killed_rotation_continues_where_it_stopped(
     file: Path, acme: Organization, tmp_path: Path
 ) -> None:
     rows = endpoints(acme, 400)
@@ -113,7 +113,7 @@ def test_a_rotation_that_is_killed_goes_on_where_it_was(
     assert len(readable()) == len(rows)
 
 
-def test_a_running_process_follows_the_file(file: Path, acme: Organization) -> None:
+def test_a_running_process_reloads_the_key_file(file: Path, acme: Organization) -> None:
     (row,) = endpoints(acme, 1)
     newer = key_files.generate_field_key()
     key_files.replace_file(file, f"{newer},{file.read_text(encoding='utf-8').strip()}")
@@ -124,7 +124,7 @@ def test_a_running_process_follows_the_file(file: Path, acme: Organization) -> N
     assert Fernet(newer).decrypt(key_ring.seal("y").encode()) == b"y"
 
 
-def test_before_it_seals_a_process_looks_at_the_file_now_and_then(
+def test_a_process_checks_the_key_file_regularly_before_it_encrypts(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newer = key_files.generate_field_key()
@@ -137,14 +137,14 @@ def test_before_it_seals_a_process_looks_at_the_file_now_and_then(
     assert Fernet(newer).decrypt(key_ring.seal("y").encode()) == b"y"
 
 
-def test_a_file_that_broke_changes_nothing(file: Path, acme: Organization) -> None:
+def test_an_unreadable_key_file_changes_nothing(file: Path, acme: Organization) -> None:
     endpoints(acme, 1)
     file.write_text("no key\n", encoding="utf-8")
     assert key_ring.refresh_keys(force=True) is False
     assert readable() == ["sk-0"]
 
 
-def test_a_state_of_a_client_stays_good_until_the_old_key_is_dropped(file: Path) -> None:
+def test_a_client_state_is_valid_until_the_old_key_is_removed(file: Path) -> None:
     state = encrypt_state(ANA, "x", {"held": 1})
     rotate()
     assert decrypt_state(ANA, "x", state) == {"held": 1}
@@ -153,7 +153,7 @@ def test_a_state_of_a_client_stays_good_until_the_old_key_is_dropped(file: Path)
     assert caught.value.code == "keys_in_use"
 
 
-def test_what_was_changed_meanwhile_is_left_alone(file: Path, acme: Organization) -> None:
+def test_values_that_changed_meanwhile_arent_overwritten(file: Path, acme: Organization) -> None:
     (row,) = endpoints(acme, 1)
     field = ModelEndpoint._meta.get_field("api_key")
     assert key_rotation._replace_value(field, row.pk, "another text", "new") == 0
@@ -161,7 +161,7 @@ def test_what_was_changed_meanwhile_is_left_alone(file: Path, acme: Organization
     assert row.api_key.open() == "sk-0"
 
 
-def test_a_value_that_no_key_opens_is_told_and_never_written(
+def test_a_value_that_cant_be_decrypted_is_reported_and_never_written(
     file: Path, acme: Organization
 ) -> None:
     (row,) = endpoints(acme, 1)
@@ -176,7 +176,7 @@ def test_a_value_that_no_key_opens_is_told_and_never_written(
         row.api_key.open()
 
 
-def test_keys_from_a_variable_are_not_ours_to_change(
+def test_keys_from_an_environment_variable_cant_be_rotated(
     file: Path, acme: Organization, settings: Settings
 ) -> None:
     settings.BONOBOT_FIELD_KEYS_PATH = None

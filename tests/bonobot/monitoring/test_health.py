@@ -26,7 +26,7 @@ def test_a_process_with_all_migrations_is_ready(db: None) -> None:
     assert answer() == (200, {"status": "ok"})
 
 
-def test_missing_migrations_are_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_migrations_are_reported_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "count_unapplied_migrations", lambda: 3)
     status, body = answer()
     assert status == 503
@@ -34,7 +34,7 @@ def test_missing_migrations_are_told_with_what_to_do(monkeypatch: pytest.MonkeyP
     assert "bonobot migrate" in body["detail"]
 
 
-def test_a_database_that_is_away_means_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_database_means_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     def away() -> int:
         raise OperationalError("connection refused at 10.0.0.5 for user bonobot")
 
@@ -42,7 +42,7 @@ def test_a_database_that_is_away_means_not_ready(monkeypatch: pytest.MonkeyPatch
     assert answer() == (503, {"status": "starting", "detail": "the database doesn't respond"})
 
 
-def test_once_ready_it_is_only_a_sign_of_life(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_liveness_needs_no_database_once_ready(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert answer()[0] == 200
 
     def asked_again() -> int:
@@ -85,7 +85,7 @@ def test_a_real_server_answers_any_host_name(live_web: Web) -> None:
 
 
 @pytest.mark.worker
-def test_a_real_server_starts_and_ends_without_a_complaint(live_web: Web) -> None:
+def test_a_real_server_starts_and_stops_without_warnings(live_web: Web) -> None:
     assert live_web.stop() in (0, -signal.SIGTERM)  # uvicorn ends by the signal that it got
     log = live_web.log()
     assert "Application startup complete" in log

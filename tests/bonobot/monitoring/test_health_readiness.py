@@ -55,30 +55,30 @@ def answer(query: str = "") -> tuple[int, str, dict[str, str]]:
     )
 
 
-def test_a_whole_installation_is_ready(whole: None) -> None:
+def test_a_complete_installation_is_ready(whole: None) -> None:
     names = ("database", "migrations", "keys", "broker", "beat", "worker", "loop")
     assert answer() == (200, "ready", dict.fromkeys(names, "ok"))
 
 
-def test_no_worker_and_no_beat_degrade_and_take_no_web_process_away(db: None) -> None:
+def test_a_missing_worker_or_scheduler_degrades_but_keeps_web_ready(db: None) -> None:
     status, word, states = answer()
     assert (status, word) == (200, "degraded")
     assert {name for name, state in states.items() if state == "failed"} == {"beat", "worker"}
     assert answer("?all")[:2] == (503, "degraded")
 
 
-def test_a_worker_that_no_longer_beats_is_none(whole: None) -> None:
+def test_a_worker_without_heartbeats_counts_as_missing(whole: None) -> None:
     RunnerRow.objects.update(beat_at=timezone.now() - timedelta(minutes=1))
     assert answer()[2]["worker"] == "failed"
 
 
-def test_a_beat_that_fell_silent_is_told(whole: None) -> None:
+def test_a_silent_scheduler_is_reported(whole: None) -> None:
     long_ago = timezone.now() - timedelta(hours=1)
     PeriodicTask.objects.filter(name=schedules.HEARTBEAT).update(last_run_at=long_ago)
     assert answer()[2]["beat"] == "failed"
 
 
-def test_a_database_that_is_away_is_unready_without_its_address(
+def test_an_unavailable_database_is_unready_and_its_address_hidden(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def away() -> None:
@@ -96,7 +96,7 @@ def test_missing_migrations_are_unready(whole: None, monkeypatch: pytest.MonkeyP
     assert answer() == (503, "unready", dict.fromkeys(names, "ok") | {"migrations": "failed"})
 
 
-def test_keys_that_do_not_open_what_is_stored_are_unready(
+def test_keys_that_cant_decrypt_stored_values_are_unready(
     whole: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     organization = Organization.objects.create(name="Acme", slug="acme")
@@ -109,7 +109,7 @@ def test_keys_that_do_not_open_what_is_stored_are_unready(
     assert (status, word, states["keys"]) == (503, "unready", "failed")
 
 
-def test_a_token_whose_pepper_is_gone_is_told(whole: None, settings: Settings) -> None:
+def test_a_token_whose_pepper_is_missing_is_reported(whole: None, settings: Settings) -> None:
     from bonobot.accounts.models import Token
 
     organization = Organization.objects.create(name="Acme", slug="acme")
@@ -120,7 +120,7 @@ def test_a_token_whose_pepper_is_gone_is_told(whole: None, settings: Settings) -
 
 
 @committed
-def test_the_process_answers_it_before_django(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readiness_is_answered_before_django(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = (health.ReadinessPart("worker", "failed", "0 alive"),)
     monkeypatch.setattr(
         health, "measure_readiness", lambda: health.ReadinessReport(parts, time.monotonic())
@@ -141,7 +141,7 @@ def test_the_process_answers_it_before_django(monkeypatch: pytest.MonkeyPatch) -
 
 
 @committed
-def test_it_is_not_measured_again_within_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readiness_is_cached_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
 
     def measure() -> health.ReadinessReport:
@@ -156,7 +156,7 @@ def test_it_is_not_measured_again_within_a_moment(monkeypatch: pytest.MonkeyPatc
 
 
 @committed
-def test_a_database_that_hangs_is_told_and_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_database_is_reported_and_queried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     let_go, measured = threading.Event(), []
 
     def hangs() -> health.ReadinessReport:
@@ -174,7 +174,9 @@ def test_a_database_that_hangs_is_told_and_asked_once(monkeypatch: pytest.Monkey
         let_go.set()
 
 
-def test_it_asks_a_fixed_number_of_times(whole: None, django_assert_max_num_queries: Any) -> None:
+def test_readiness_uses_a_fixed_number_of_queries(
+    whole: None, django_assert_max_num_queries: Any
+) -> None:
     health.find_readiness_problem()
     answer()
     with django_assert_max_num_queries(3):  # the database, beat, workers; keys once a minute
@@ -191,7 +193,7 @@ def asked(port: int, path: str) -> tuple[int, dict[str, Any]]:
         link.close()
 
 
-def test_worker_and_beat_answer_probes_and_take_the_next_port() -> None:
+def test_worker_and_scheduler_answer_probes_on_the_next_free_port() -> None:
     ages = [0.0]
     first, second = ProbeServer(lambda: ages[0]), ProbeServer(BonobotScheduler.measure_tick_age_s)
     port = first.start("127.0.0.1", 28_430)
@@ -206,7 +208,7 @@ def test_worker_and_beat_answer_probes_and_take_the_next_port() -> None:
         second.stop()
 
 
-def test_a_probe_says_how_ready_its_process_is(whole: None) -> None:
+def test_a_probe_returns_the_readiness_of_its_process(whole: None) -> None:
     status, _, body = ProbeServer(lambda: 0.0).handle_request("/readyz?all", {})
     assert (status, json.loads(body)["status"]) == (200, "ready")
     assert connection.vendor

@@ -61,7 +61,7 @@ def value(*key: str) -> float:
     return samples(generate_latest(counted.registry)).get(key, 0.0)
 
 
-def test_it_is_closed_until_somebody_is_let_in(settings: Settings) -> None:
+def test_metrics_are_closed_by_default(settings: Settings) -> None:
     assert metrics_endpoint.build_response("Bearer x", "127.0.0.1")[0] == 404
     settings.BONOBOT_METRICS_TOKEN = "a-long-token"
     assert metrics_endpoint.build_response("", "127.0.0.1")[0] == 401
@@ -69,7 +69,7 @@ def test_it_is_closed_until_somebody_is_let_in(settings: Settings) -> None:
     assert metrics_endpoint.build_response("Bearer a-long-token", "203.0.113.9")[0] == 200
 
 
-def test_networks_let_in_without_a_token(settings: Settings) -> None:
+def test_allowed_networks_need_no_token(settings: Settings) -> None:
     settings.BONOBOT_METRICS_NETWORKS = (ip_network("10.0.0.0/8"),)
     assert metrics_endpoint.build_response("", "10.1.2.3")[0] == 200
     assert [metrics_endpoint.build_response("", one)[0] for one in ("203.0.113.9", "", "::1")] == [
@@ -78,7 +78,7 @@ def test_networks_let_in_without_a_token(settings: Settings) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_web_and_probes_answer_alike(open_to_all: str) -> None:
+def test_web_and_probes_return_the_same_metrics(open_to_all: str) -> None:
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -99,7 +99,7 @@ def test_web_and_probes_answer_alike(open_to_all: str) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_calls_and_refusals_are_counted_where_they_are_written() -> None:
+def test_calls_and_denials_are_counted_by_the_writer() -> None:
     organization = Organization.objects.create(name="Acme", slug="acme")
     opening = Opening(
         call_id=uuid.uuid4(),
@@ -135,7 +135,7 @@ def test_calls_and_refusals_are_counted_where_they_are_written() -> None:
     assert [new - old for new, old in zip(after, before, strict=True)] == [1, 1, 1]
 
 
-def test_labels_are_bounded_whatever_a_server_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metric_labels_are_bounded_for_any_server_response(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counted, "_codes", set())
     monkeypatch.setattr(counted, "MAX_CODES", 3)
     given = ["a", "b", "Ünïcode", "x" * 49, "c", "d", "a", ""]
@@ -151,7 +151,7 @@ def test_labels_are_bounded_whatever_a_server_says(monkeypatch: pytest.MonkeyPat
     ]
 
 
-def test_requests_are_counted_by_area_and_never_by_path() -> None:
+def test_requests_are_counted_by_area_and_not_by_path() -> None:
     assert [
         asgi.classify_path(path) for path in ("/admin/agents/", "/api/x", "/api", "/zzz/1", "/")
     ] == [*("admin", "api", "api", "other", "other")]
@@ -168,7 +168,7 @@ def test_requests_are_counted_by_area_and_never_by_path() -> None:
     assert len(passed) == 1
 
 
-def test_beat_tells_what_the_rows_say(
+def test_the_scheduler_exports_metrics_of_the_rows(
     db: None, beat: CollectorRegistry, django_assert_max_num_queries: Any
 ) -> None:
     organization = Organization.objects.create(name="Acme", slug="acme")
@@ -195,7 +195,7 @@ def test_beat_tells_what_the_rows_say(
         generate_latest(beat)
 
 
-def test_a_database_that_is_away_is_a_number_too(
+def test_an_unavailable_database_is_a_metric(
     beat: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away() -> Iterator[Any]:
@@ -215,7 +215,7 @@ def exported() -> set[str]:
     return found
 
 
-def test_what_alerts_and_the_dashboard_ask_for_is_exported_and_the_other_way_round() -> None:
+def test_alerts_and_dashboards_use_exactly_the_exported_metrics() -> None:
     rules = (DEPLOY / "prometheus" / "alerts.yaml").read_text(encoding="utf-8")
     dashboard = (DEPLOY / "grafana" / "bonobot.json").read_text(encoding="utf-8")
     targets = [one["expr"] for panel in json.loads(dashboard)["panels"] for one in panel["targets"]]
@@ -226,7 +226,7 @@ def test_what_alerts_and_the_dashboard_ask_for_is_exported_and_the_other_way_rou
     assert ours - drawn == {"bonobot_build_info"}
 
 
-def test_every_alert_has_its_runbook_and_every_runbook_its_alert() -> None:
+def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
     text = (DEPLOY / "prometheus" / "alerts.yaml").read_text(encoding="utf-8")
     rules = [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
     pages = (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")
@@ -237,7 +237,7 @@ def test_every_alert_has_its_runbook_and_every_runbook_its_alert() -> None:
 
 
 @pytest.mark.promtool
-def test_prometheus_understands_the_rules() -> None:
+def test_prometheus_accepts_the_rules() -> None:
     for command in (
         ["check", "rules", "alerts.yaml"],
         ["check", "config", "--syntax-only", "scrape.yaml"],

@@ -15,12 +15,12 @@ def seat(acme):
     return admin_client.sit(acme, Role.OWNER)
 
 
-def test_empty_lists_say_what_to_do_first(seat):
+def test_empty_lists_explain_what_to_do_first(seat):
     assert "No notification channels" in seat.get("notices_notificationchannel_changelist")
     assert "No notifications yet" in seat.get("notices_notification_changelist")
 
 
-def test_a_secret_that_was_made_is_shown_once(seat):
+def test_a_generated_secret_is_shown_once(seat):
     page = seat.post("notices_notificationchannel_add", **FORM)
     channel = NotificationChannel.objects.get()
     assert channel.secret.open() in page
@@ -29,7 +29,7 @@ def test_a_secret_that_was_made_is_shown_once(seat):
     assert "geheim" not in again
 
 
-def test_a_change_keeps_what_is_masked(seat):
+def test_an_update_keeps_masked_values(seat):
     seat.post("notices_notificationchannel_add", **FORM)
     channel = NotificationChannel.objects.get()
     fields = FORM | {"name": "Night", "url": "********", "events": ["server_down"]}
@@ -39,13 +39,13 @@ def test_a_change_keeps_what_is_masked(seat):
     assert channel.url.open() == HOOK["url"]
 
 
-def test_what_cannot_be_is_said_at_its_field(seat):
+def test_invalid_values_are_reported_at_their_field(seat):
     page = seat.post("notices_notificationchannel_add", **(FORM | {"url": "http://127.0.0.1/"}))
     assert "private_address" in page
     assert not NotificationChannel.objects.exists()
 
 
-def test_a_test_says_what_became_of_it(acme, seat, webhook, hook):
+def test_a_test_notification_shows_its_outcome(acme, seat, webhook, hook):
     page = seat.post("notices_notificationchannel_test", webhook.pk)
     assert "receiver accepted the test notification" in page
     hook.status = 500
@@ -53,7 +53,7 @@ def test_a_test_says_what_became_of_it(acme, seat, webhook, hook):
     assert "failed" in seat.get("notices_notificationchannel_change", webhook.pk)
 
 
-def test_what_was_given_up_is_sent_again(acme, seat):
+def test_a_failed_notification_can_be_resent(acme, seat):
     notice = factories.create_notification(acme)
     Notification.objects.update(state="failed", error="Nobody answers.", attempts=8)
     assert "Nobody answers." in seat.get("notices_notification_change", notice.pk)
@@ -66,7 +66,7 @@ def test_what_was_given_up_is_sent_again(acme, seat):
     assert Notification.objects.get().state == "waiting"
 
 
-def test_an_auditor_reads_and_has_no_buttons(acme):
+def test_an_auditor_can_view_and_has_no_buttons(acme):
     notice = factories.create_notification(acme)
     auditor = admin_client.sit(acme, Role.AUDITOR)
     page = auditor.get("notices_notificationchannel_change", notice.channel_id)
@@ -78,7 +78,7 @@ def test_an_auditor_reads_and_has_no_buttons(acme):
     assert Notification.objects.count() == 1
 
 
-def test_a_channel_is_removed_by_the_operation(acme, seat):
+def test_a_channel_is_deleted_by_the_service(acme, seat):
     notice = factories.create_notification(acme)
     seat.post("notices_notificationchannel_delete", notice.channel_id, post="yes")
     assert not NotificationChannel.objects.exists()

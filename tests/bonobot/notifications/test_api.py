@@ -15,7 +15,7 @@ def owner(acme):
     return rest.as_role(acme, Role.OWNER)
 
 
-def test_a_secret_that_was_made_is_answered_once(owner):
+def test_a_generated_secret_is_returned_once(owner):
     made = owner.post("notification-channels", HOOK)
     assert made.status == 201
     assert NotificationChannel.objects.get().secret.open() == made.json["secret"]
@@ -25,7 +25,7 @@ def test_a_secret_that_was_made_is_answered_once(owner):
     assert "geheim" not in one.text + owner.get("notification-channels").text
 
 
-def test_a_part_that_is_left_out_stays(owner):
+def test_omitted_fields_are_unchanged(owner):
     channel_id = owner.post("notification-channels", HOOK | {"events": ["server_down"]}).json["id"]
     changed = owner.patch(
         f"notification-channels/{channel_id}", {"minimum": "critical", "url": MASK}
@@ -35,12 +35,12 @@ def test_a_part_that_is_left_out_stays(owner):
     assert NotificationChannel.objects.get().url.open() == HOOK["url"]
 
 
-def test_what_is_wrong_names_its_member(owner):
+def test_an_invalid_value_is_reported_with_its_field(owner):
     answer = owner.post("notification-channels", HOOK | {"url": "http://10.0.0.1/"})
     assert (answer.status, answer.code, answer.json["field"]) == (400, "private_address", "url")
 
 
-def test_a_test_is_answered_with_what_became_of_it(acme, owner, webhook, hook):
+def test_a_test_notification_returns_its_outcome(acme, owner, webhook, hook):
     sent = owner.post(f"notification-channels/{webhook.pk}/test")
     assert (sent.status, sent.json["state"]) == (200, "sent")
     hook.status = 503
@@ -49,7 +49,7 @@ def test_a_test_is_answered_with_what_became_of_it(acme, owner, webhook, hook):
     assert "503" in failed.json["error"]
 
 
-def test_an_auditor_reads_the_outbox_and_changes_nothing(acme):
+def test_an_auditor_can_only_view_notifications(acme):
     notice = factories.create_notification(acme)
     auditor = rest.as_role(acme, Role.AUDITOR)
     [listed] = auditor.get("notices?state=waiting&event=server_down").json["results"]
@@ -59,7 +59,7 @@ def test_an_auditor_reads_the_outbox_and_changes_nothing(acme):
     assert auditor.delete(f"notification-channels/{notice.channel_id}").status == 403
 
 
-def test_an_owner_retries_and_removes(acme, owner):
+def test_an_owner_retries_and_deletes(acme, owner):
     notice = factories.create_notification(acme)
     Notification.objects.update(state="failed", attempts=8)
     again = owner.post(f"notifications/{notice.pk}/retry")

@@ -24,7 +24,7 @@ def tell(acme, text="It is away.", subject=WEB):
     return Notification.objects.get()
 
 
-def test_a_webhook_gets_signed_json_once(acme, webhook, hook):
+def test_a_webhook_receives_signed_json_once(acme, webhook, hook):
     notice = tell(acme)
     assert task() == 1
     assert task() == 0
@@ -43,7 +43,7 @@ def test_a_webhook_gets_signed_json_once(acme, webhook, hook):
     ("status", "said"),
     [(500, "answered 500: down"), (404, "answered 404"), (302, "redirect_refused")],
 )
-def test_what_a_receiver_refuses_is_kept_and_tried_again(acme, webhook, hook, status, said):
+def test_a_refused_notification_is_kept_and_retried(acme, webhook, hook, status, said):
     hook.status, hook.answer = status, b"down \x1b[31m" + b"x" * 5_000
     hook.headers = {"Location": "http://169.254.169.254/"} if status == 302 else {}
     notice = tell(acme)
@@ -60,7 +60,7 @@ def test_what_a_receiver_refuses_is_kept_and_tried_again(acme, webhook, hook, st
     assert (notice.state, notice.error) == (Notification.State.SENT, "")
 
 
-def test_an_endless_answer_is_not_read(acme, webhook, hook):
+def test_an_endless_response_isnt_read(acme, webhook, hook):
     hook.answer = b"x" * (webhooks.MAX_RESPONSE_BYTES * 4)
     notice = tell(acme)
     send_due_notifications()
@@ -68,7 +68,7 @@ def test_an_endless_answer_is_not_read(acme, webhook, hook):
     assert "response_too_large" in notice.error
 
 
-def test_a_private_address_needs_the_permission_at_each_delivery(acme, webhook, hook):
+def test_a_private_address_needs_its_permission_at_each_delivery(acme, webhook, hook):
     NotificationChannel.objects.update(allow_private=False)
     notice = tell(acme)
     send_due_notifications()
@@ -77,7 +77,7 @@ def test_a_private_address_needs_the_permission_at_each_delivery(acme, webhook, 
     assert hook.got == []
 
 
-def test_a_receiver_that_is_away_is_named_without_its_path(acme, webhook, hook, monkeypatch):
+def test_an_unreachable_receiver_is_reported_without_its_path(acme, webhook, hook, monkeypatch):
     async def refuse(*_args):
         raise OSError
 
@@ -89,7 +89,9 @@ def test_a_receiver_that_is_away_is_named_without_its_path(acme, webhook, hook, 
     assert "geheimer-pfad" not in notice.error
 
 
-def test_a_secret_that_cannot_be_read_is_the_notices_fault_alone(acme, webhook, by_mail, mailbox):
+def test_a_secret_that_cant_be_decrypted_fails_only_its_notification(
+    acme, webhook, by_mail, mailbox
+):
     NotificationChannel.objects.filter(pk=webhook.pk).update(origin="https://x")
     row = NotificationChannel.objects.get(pk=webhook.pk)
     with pytest.MonkeyPatch.context() as patch:
@@ -105,7 +107,7 @@ def broken(*_args):
     raise UnreadableSecret("No key opens it.")
 
 
-def test_mail_goes_to_every_address_as_plain_text(acme, by_mail, mailbox):
+def test_email_is_sent_to_every_address_as_plain_text(acme, by_mail, mailbox):
     tell(acme)
     send_due_notifications()
     [(to, message)] = mailbox.got
@@ -127,7 +129,7 @@ def test_a_servers_name_adds_no_header(acme, by_mail, mailbox):
     assert "\u202e" not in str(message["Subject"])
 
 
-def test_a_mail_server_that_refuses_or_is_away_is_told(acme, by_mail, mailbox, settings):
+def test_a_mail_server_that_refuses_or_is_unreachable_is_reported(acme, by_mail, mailbox, settings):
     mailbox.refuses = True
     notice = tell(acme)
     send_due_notifications()
@@ -140,7 +142,7 @@ def test_a_mail_server_that_refuses_or_is_away_is_told(acme, by_mail, mailbox, s
     assert "doesn't answer" in notice.error
 
 
-def test_without_a_mail_server_a_notice_says_so(acme, by_mail, settings):
+def test_without_a_mail_server_a_notification_fails_with_that_reason(acme, by_mail, settings):
     settings.BONOBOT_EMAIL_URL = ""
     notice = tell(acme)
     send_due_notifications()
@@ -148,7 +150,7 @@ def test_without_a_mail_server_a_notice_says_so(acme, by_mail, settings):
     assert "BONOBOT_EMAIL_URL" in notice.error
 
 
-def test_a_test_notice_goes_at_once_and_is_not_repeated(boss, webhook, hook):
+def test_a_test_notification_is_sent_immediately_and_not_retried(boss, webhook, hook):
     assert send_test_notification(boss, webhook).state == Notification.State.SENT
     assert hook.last["event"] == "test"
     hook.status = 500
@@ -156,7 +158,7 @@ def test_a_test_notice_goes_at_once_and_is_not_repeated(boss, webhook, hook):
     assert delivery.claim_due_notifications() == []
 
 
-def test_receivers_do_not_wait_for_each_other(acme, boss, webhook, hook):
+def test_receivers_dont_delay_each_other(acme, boss, webhook, hook):
     gate = threading.Barrier(2, timeout=10)
     hook_again = NotificationChannel.objects.get(pk=webhook.pk)
     second = NotificationChannel(
@@ -176,7 +178,7 @@ def test_receivers_do_not_wait_for_each_other(acme, boss, webhook, hook):
     assert len(hook.got) == 2
 
 
-def test_each_reader_gets_mail_in_the_language_of_their_account(acme, by_mail, mailbox):
+def test_each_recipient_gets_email_in_their_own_language(acme, by_mail, mailbox):
     User.objects.create_user("cto", email="cto@example.com", language="de")
     User.objects.create_user("gone", email="ops@example.com", language="de", is_active=False)
     text = "web hasn't responded since 2026-11-22 02:41 UTC (3 failed attempts). It is away."
@@ -222,6 +224,6 @@ TOLD = {
 
 
 @pytest.mark.parametrize("text", TOLD)
-def test_what_notices_say_is_read_back_in_german(text):
+def test_stored_notifications_are_translated_to_german(text):
     with translation.override("de"):
         assert localize_text(text) == TOLD[text]

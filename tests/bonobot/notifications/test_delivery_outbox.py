@@ -29,27 +29,27 @@ def notice(boss):
     return made
 
 
-def test_a_due_notice_is_claimed_once(notice):
+def test_a_due_notification_is_claimed_once(notice):
     assert delivery.claim_due_notifications() == [notice]
     assert delivery.claim_due_notifications() == []
     assert not delivery.claim_notification(notice)
 
 
-def test_a_claim_whose_process_died_is_due_again(notice):
+def test_a_claim_of_a_dead_process_is_due_again(notice):
     delivery.claim_due_notifications()
     Notification.objects.update(next_attempt_at=timezone.now())
     [again] = delivery.claim_due_notifications()
     assert (again, again.attempts) == (notice, 2)
 
 
-def test_what_a_channel_that_is_off_waits_for_is_not_due(boss, notice):
+def test_notifications_of_a_disabled_channel_arent_due(boss, notice):
     spec = NotificationChannelSpec("Pager", "webhook", enabled=False)
     save_channel(boss, spec, notice.channel)
     notice.refresh_from_db()
     assert notice.state == Notification.State.WITHDRAWN
 
 
-def test_a_failure_is_tried_again_later_each_time_and_then_given_up(notice):
+def test_a_failed_delivery_is_retried_with_backoff_and_then_given_up(notice):
     waits = []
     for _ in range(delivery.MAX_ATTEMPTS):
         Notification.objects.update(next_attempt_at=timezone.now())
@@ -62,7 +62,7 @@ def test_a_failure_is_tried_again_later_each_time_and_then_given_up(notice):
     assert delivery.claim_due_notifications() == []
 
 
-def test_a_late_outcome_of_a_lost_lease_changes_nothing(notice):
+def test_a_late_outcome_of_an_expired_lease_changes_nothing(notice):
     [mine] = delivery.claim_due_notifications()
     Notification.objects.update(next_attempt_at=timezone.now())
     [theirs] = delivery.claim_due_notifications()
@@ -72,26 +72,26 @@ def test_a_late_outcome_of_a_lost_lease_changes_nothing(notice):
     assert (notice.state, notice.error) == (Notification.State.SENT, "")
 
 
-def test_what_was_given_up_is_tried_again_on_request(boss, notice):
+def test_a_failed_notification_is_retried_on_request(boss, notice):
     Notification.objects.update(state=Notification.State.FAILED, attempts=8, next_attempt_at=None)
     delivery.retry_notification(boss, notice)
     assert delivery.claim_due_notifications() == [notice]
 
 
-def test_what_was_sent_is_not_tried_again(boss, notice):
+def test_a_sent_notification_isnt_retried(boss, notice):
     Notification.objects.update(state=Notification.State.SENT)
     with pytest.raises(Problem) as refused:
         delivery.retry_notification(boss, notice)
     assert refused.value.code == "nothing_to_retry"
 
 
-def test_an_auditor_does_not_retry(acme, notice):
+def test_an_auditor_cant_retry(acme, notice):
     with pytest.raises(Problem) as refused:
         delivery.retry_notification(factories.create_member(acme, Role.AUDITOR), notice)
     assert refused.value.code == "forbidden"
 
 
-def test_old_notices_go_unless_they_wait(notice):
+def test_old_notifications_are_deleted_unless_pending(notice):
     Notification.objects.update(created_at=timezone.now() - timedelta(days=31))
     assert prune_notices() == 0
     Notification.objects.update(state=Notification.State.SENT)

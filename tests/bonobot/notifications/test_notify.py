@@ -34,7 +34,7 @@ def down(acme, topic="outage:1", subject=WEB):
     return notify(acme.pk, "server_down", subject, "It is away.", topic=topic)
 
 
-def test_every_channel_that_wants_the_event_gets_a_row(acme, boss, pager):
+def test_every_matching_channel_gets_a_notification(acme, boss, pager):
     channel(boss, "Budgets", events=["budget_warning"])
     channel(boss, "Off", enabled=False)
     assert down(acme) == 1
@@ -42,25 +42,25 @@ def test_every_channel_that_wants_the_event_gets_a_row(acme, boss, pager):
     assert (notice.channel, notice.severity, notice.state) == (pager, "critical", "waiting")
 
 
-def test_what_nobody_wants_costs_one_query(acme, django_assert_num_queries):
+def test_an_event_without_channels_takes_one_query(acme, django_assert_num_queries):
     with django_assert_num_queries(1):
         assert down(acme) == 0
 
 
-def test_the_same_topic_is_told_once(acme, pager):
+def test_one_topic_is_notified_once(acme, pager):
     down(acme)
     down(acme)
     assert Notification.objects.count() == 1
 
 
-def test_a_notice_is_lost_with_its_cause(acme, pager):
+def test_a_notification_is_rolled_back_with_its_cause(acme, pager):
     with transaction.atomic():
         down(acme)
         transaction.set_rollback(True)
     assert not Notification.objects.exists()
 
 
-def test_the_next_outage_of_a_server_that_flaps_waits(acme, pager):
+def test_the_next_outage_of_a_flapping_server_is_delayed(acme, pager):
     down(acme, "outage:1")
     down(acme, "outage:2")
     first, second = Notification.objects.order_by("next_attempt_at")
@@ -68,13 +68,13 @@ def test_the_next_outage_of_a_server_that_flaps_waits(acme, pager):
     assert second.next_attempt_at == first.created_at + timedelta(minutes=15)
 
 
-def test_another_server_does_not_wait(acme, pager):
+def test_another_servers_outage_isnt_delayed(acme, pager):
     down(acme, "outage:1")
     down(acme, "outage:2", NotificationSubject("mcp_server", "2", "other"))
     assert Notification.objects.due().count() == 2
 
 
-def test_who_was_told_of_an_outage_is_told_of_its_end(acme, pager):
+def test_a_channel_that_got_an_outage_gets_its_end(acme, pager):
     down(acme)
     Notification.objects.update(state=Notification.State.SENT, attempts=1)
     notify_recovery(acme.pk, WEB, "It is there.", topic="outage:1")
@@ -84,7 +84,7 @@ def test_who_was_told_of_an_outage_is_told_of_its_end(acme, pager):
     }
 
 
-def test_an_outage_that_ended_before_its_turn_is_told_to_nobody(acme, pager):
+def test_an_outage_that_ended_before_delivery_isnt_sent(acme, pager):
     down(acme)
     notify_recovery(acme.pk, WEB, "It is there.", topic="outage:1")
     assert list(Notification.objects.values_list("event", "state")) == [
@@ -92,14 +92,14 @@ def test_an_outage_that_ended_before_its_turn_is_told_to_nobody(acme, pager):
     ]
 
 
-def test_what_is_being_tried_is_not_withdrawn(acme, pager):
+def test_a_notification_in_delivery_isnt_withdrawn(acme, pager):
     down(acme)
     Notification.objects.update(attempts=1)
     notify_recovery(acme.pk, WEB, "It is there.", topic="outage:1")
     assert Notification.objects.filter(state="waiting").count() == 2
 
 
-def test_text_of_strangers_is_made_visible(acme, pager):
+def test_hidden_characters_of_servers_are_made_visible(acme, pager):
     down(
         acme,
         subject=NotificationSubject("mcp_server", "1", "web\u202e\x00\r\nBcc: all@example.com"),
@@ -108,7 +108,7 @@ def test_text_of_strangers_is_made_visible(acme, pager):
     assert "\r" not in Notification.objects.get().subject_name
 
 
-def test_other_organizations_are_not_told(acme, pager):
+def test_other_organizations_arent_notified(acme, pager):
     other = factories.create_organization("other")
     assert down(other) == 0
     assert list_listening_organizations("server_down", "server_up") == {acme.pk}
@@ -120,7 +120,7 @@ def test_a_long_topic_stays_distinct():
     assert max(map(len, (one, two))) <= Notification._meta.get_field("topic").max_length
 
 
-def test_a_channel_is_gone_with_its_notices(acme, pager):
+def test_a_channel_is_deleted_with_its_notifications(acme, pager):
     down(acme)
     NotificationChannel.objects.all().delete()
     assert not Notification.objects.exists()

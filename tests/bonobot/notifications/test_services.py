@@ -25,7 +25,7 @@ def refused(principal, **said):
     return problem.value.code, problem.value.field
 
 
-def test_an_owner_makes_a_channel_whose_secret_is_told_once(owner):
+def test_an_owner_creates_a_channel_whose_secret_is_shown_once(owner):
     channel, secret = save_channel(owner, NotificationChannelSpec("Pager", "webhook", url=HOOK))
     assert len(secret) > 30
     assert channel.secret.open() == secret
@@ -33,7 +33,7 @@ def test_an_owner_makes_a_channel_whose_secret_is_told_once(owner):
     assert (again.name, again.url.open(), made) == ("Pager 2", HOOK, "")
 
 
-def test_what_is_secret_of_a_webhook_is_in_no_audit(owner):
+def test_secrets_of_a_webhook_arent_in_the_audit_log(owner):
     channel, secret = save_channel(owner, NotificationChannelSpec("Pager", "webhook", url=HOOK))
     delete_channel(owner, channel)
     rows = AuditRow.objects.filter(resource_type="notice_channel")
@@ -42,7 +42,7 @@ def test_what_is_secret_of_a_webhook_is_in_no_audit(owner):
 
 
 @pytest.mark.parametrize("role", [Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER])
-def test_nobody_else_does(acme, role):
+def test_other_roles_cant_create_channels(acme, role):
     assert refused(factories.create_member(acme, role))[0] == "forbidden"
 
 
@@ -61,26 +61,26 @@ def test_nobody_else_does(acme, role):
         ({"kind": "email", "addresses": ["ops@example.com"]}, "email_not_configured", "kind"),
     ],
 )
-def test_what_cannot_be_is_refused_at_its_field(owner, said, code, field):
+def test_invalid_values_are_refused_at_their_field(owner, said, code, field):
     assert refused(owner, **said) == (code, field)
 
 
 @pytest.mark.parametrize(
     "addresses", [[], ["nobody"], ["a@example.com\nBcc: b@example.com"], ["a@example.com"] * 21]
 )
-def test_addresses_are_addresses(owner, settings, addresses):
+def test_invalid_email_addresses_are_refused(owner, settings, addresses):
     settings.BONOBOT_EMAIL_URL = "smtp://mail.example.com"
     assert refused(owner, kind="email", addresses=addresses) == ("invalid", "addresses")
 
 
-def test_a_name_is_taken_once(owner):
+def test_a_duplicate_name_is_refused(owner):
     save_channel(owner, NotificationChannelSpec("Pager", "webhook", url=HOOK))
     with pytest.raises(Problem) as problem:
         save_channel(owner, NotificationChannelSpec("Pager", "webhook", url=HOOK))
     assert problem.value.code == "name_taken"
 
 
-def test_a_channel_that_becomes_mail_forgets_its_webhook(owner, settings):
+def test_a_channel_that_is_changed_to_email_loses_its_webhook(owner, settings):
     settings.BONOBOT_EMAIL_URL = "smtp://mail.example.com"
     channel, _ = save_channel(owner, NotificationChannelSpec("Pager", "webhook", url=HOOK))
     spec = NotificationChannelSpec("Pager", "email", addresses=["ops@example.com"])

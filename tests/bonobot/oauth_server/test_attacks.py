@@ -45,7 +45,7 @@ __all__ = ["site"]
 # -- the answer and the page --------------------------------------------------------------------
 
 
-def test_the_answer_says_who_gives_it_and_to_what(ide: Program) -> None:
+def test_the_response_has_the_issuer_and_the_audience(ide: Program) -> None:
     location = ide.answered()["Location"]
     assert location.startswith(f"{REDIRECT}?")
     said = parse_qsl(urlsplit(location).query)
@@ -63,7 +63,7 @@ NO_ANSWERS: dict[str, dict[str, Any]] = {
 }
 
 
-def test_nothing_but_a_form_of_ours_lets_a_program_in(ide: Program) -> None:
+def test_only_our_own_form_authorizes_a_client(ide: Program) -> None:
     ide.let_in()  # it was let in before, too
     before = Token.objects.count()
     for name, said in NO_ANSWERS.items():
@@ -75,7 +75,7 @@ def test_nothing_but_a_form_of_ours_lets_a_program_in(ide: Program) -> None:
 HALF_ANSWERS: list[dict[str, Any]] = [{}, {"answer": ""}, {"answer": "yes"}, {"answer": "ALLOW"}]
 
 
-def test_what_is_no_clear_yes_is_none(ide: Program) -> None:
+def test_anything_but_an_explicit_consent_denies_access(ide: Program) -> None:
     for said in HALF_ANSWERS:
         assert ide.answered({"role": "member", "scopes": ["mcp:tools"]} | said).status_code == 200
     assert not Token.objects.exists()
@@ -88,7 +88,7 @@ HEADERS = {
 }
 
 
-def test_the_page_can_not_be_framed_kept_or_told_of(ide: Program) -> None:
+def test_the_consent_page_cant_be_framed_cached_or_leaked_by_the_referrer(ide: Program) -> None:
     for page in (ide.asked(), ide.asked(scope="everything"), ide.asked(client_id="nobody")):
         for name, value in HEADERS.items():
             assert page[name] == value
@@ -117,7 +117,7 @@ REDIRECTS = [
 ]
 
 
-def test_a_place_that_is_only_like_the_programs_is_not_gone_to(ide: Program) -> None:
+def test_a_similar_redirect_uri_is_refused(ide: Program) -> None:
     for uri in REDIRECTS:
         for response in (ide.asked(redirect_uri=uri), ide.answered(redirect_uri=uri)):
             assert response.status_code == 400, uri
@@ -128,7 +128,7 @@ def test_a_place_that_is_only_like_the_programs_is_not_gone_to(ide: Program) -> 
 TWICE = ["client_id", "redirect_uri", "response_type", "scope", "code_challenge", "resource"]
 
 
-def test_what_is_said_twice_is_not_taken(ide: Program) -> None:
+def test_duplicate_parameters_are_refused(ide: Program) -> None:
     for name in TWICE:
         asked = dict(parse_qsl(urlsplit(ide.address()).query))
         page = ide.browser.post(f"{ide.address()}&{name}={asked[name]}", ALLOW)
@@ -150,7 +150,7 @@ DOWNGRADES: list[dict[str, Any]] = [
 ]
 
 
-def test_no_weaker_proof_is_agreed_upon(ide: Program) -> None:
+def test_weaker_pkce_methods_are_refused(ide: Program) -> None:
     for said in DOWNGRADES:
         assert ide.sent_back(**said)["error"] == "invalid_request", said
     assert not Grant.objects.exists()
@@ -172,7 +172,7 @@ EXCHANGES: dict[str, dict[str, Any]] = {
 }
 
 
-def test_a_code_is_bound_to_all_that_it_was_asked_with(ide: Program) -> None:
+def test_a_code_is_bound_to_all_parameters_of_its_request(ide: Program) -> None:
     for name, said in EXCHANGES.items():
         response = ide.exchange(ide.code(), **said)
         assert response.status_code in (400, 401), name
@@ -180,7 +180,7 @@ def test_a_code_is_bound_to_all_that_it_was_asked_with(ide: Program) -> None:
     assert not Token.objects.exclude(digest="").exists()
 
 
-def test_a_code_says_nothing_of_scopes_and_gets_none_more(ide: Program) -> None:
+def test_a_code_cant_be_exchanged_for_more_scopes(ide: Program) -> None:
     """Whatever is asked for with a code, the person's answer is what it is worth."""
     response = ide.exchange(ide.code(), scope="mcp:tools mcp:manage")
     if response.status_code == 200:
@@ -191,29 +191,27 @@ def test_a_code_says_nothing_of_scopes_and_gets_none_more(ide: Program) -> None:
 WIDER = ["mcp:manage", "mcp:tools mcp:agents", "mcp:tools api", "*", "mcp:tools mcp:tools2"]
 
 
-def test_a_refresh_token_gets_no_more_than_was_given(ide: Program) -> None:
+def test_a_refresh_token_gets_no_more_scopes_than_were_granted(ide: Program) -> None:
     tokens = ide.let_in()
     for scope in WIDER:
         assert error(ide.refresh(tokens["refresh_token"], scope=scope)) == "invalid_scope", scope
     assert ide.refresh(tokens["refresh_token"]).json()["scope"] == "mcp:tools"
 
 
-def test_a_stolen_refresh_token_is_worth_nothing_in_another_program(
-    ide: Program, olga: User
-) -> None:
+def test_a_stolen_refresh_token_is_refused_for_another_client(ide: Program, olga: User) -> None:
     tokens, other = ide.let_in(), Program(olga)
     assert error(other.refresh(tokens["refresh_token"])) == "invalid_grant"
     assert error(other.exchange(ide.code())) == "invalid_grant"
 
 
-def test_tokens_are_given_to_posts_alone_and_kept_by_no_cache(ide: Program) -> None:
+def test_tokens_are_issued_only_to_post_requests_and_never_cached(ide: Program) -> None:
     for path in (TOKEN, REVOKE, REGISTER):
         assert ide.client.get(path).status_code == 405
     response = ide.exchange(ide.code())
     assert "no-store" in response["Cache-Control"]
 
 
-def test_a_cookie_answers_for_no_program(olga: User, ide: Program) -> None:
+def test_a_cookie_doesnt_authenticate_a_client(olga: User, ide: Program) -> None:
     """The addresses for programs look at no session: who is signed in gets nothing by it."""
     assert error(ide.browser.post(TOKEN, {"grant_type": "authorization_code"})) != ""
     refused = ide.browser.post(TOKEN, {"grant_type": "refresh_token", "refresh_token": "bnr_x_y"})
@@ -242,7 +240,9 @@ FALSE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", FALSE)
-def test_a_false_document_lets_nobody_in(site: Site, olga: User, helper: Agent, name: str) -> None:
+def test_a_forged_client_document_is_refused(
+    site: Site, olga: User, helper: Agent, name: str
+) -> None:
     site.document = DOCUMENT | FALSE[name]
     program = Program(olga)
     program.id = ID
@@ -252,7 +252,7 @@ def test_a_false_document_lets_nobody_in(site: Site, olga: User, helper: Agent, 
 
 
 @pytest.mark.parametrize("body", ["[]", "null", '"x"', "{", "[" * 5_000, "7"])
-def test_what_is_no_object_is_no_document(
+def test_a_client_document_must_be_an_object(
     olga: User, helper: Agent, monkeypatch: pytest.MonkeyPatch, body: str
 ) -> None:
 
@@ -273,7 +273,7 @@ def test_what_is_no_object_is_no_document(
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 204, 206, 500])
-def test_a_document_is_read_where_it_is_named_and_nowhere_else(
+def test_a_client_document_is_fetched_only_from_its_own_url(
     site: Site, olga: User, helper: Agent, status: int
 ) -> None:
     site.status = status
@@ -283,7 +283,7 @@ def test_a_document_is_read_where_it_is_named_and_nowhere_else(
     assert site.read == 1
 
 
-def test_the_reader_takes_so_much_from_public_addresses(
+def test_client_documents_are_fetched_only_from_public_addresses_up_to_a_size(
     olga: User, helper: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
@@ -304,7 +304,7 @@ def test_the_reader_takes_so_much_from_public_addresses(
     clear_cache()
 
 
-def test_a_document_that_changes_changes_nothing_that_was_begun(
+def test_a_changed_client_document_doesnt_affect_started_authorizations(
     site: Site, olga: User, helper: Agent
 ) -> None:
     """Between the page and the token nothing is read again: a code goes where it was sent."""
@@ -337,7 +337,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_is_shown_as_a_strangers_word_beside_the_host(
+def test_a_client_name_is_shown_as_unverified_next_to_its_host(
     site: Site, olga: User, helper: Agent, name: str
 ) -> None:
     site.document = DOCUMENT | {"client_name": NAMES[name]}
@@ -352,13 +352,13 @@ def test_a_name_is_shown_as_a_strangers_word_beside_the_host(
     assert len(page) < 50_000
 
 
-def test_a_program_that_registered_itself_has_no_host(ide: Program, olga: User) -> None:
+def test_a_self_registered_client_has_no_verified_host(ide: Program, olga: User) -> None:
     liar = Program(olga, client_name="client.example.com")
     assert "<code>client.example.com</code>" not in liar.asked().content.decode()
     assert json.loads(liar.registered.content)["token_endpoint_auth_method"] == "none"
 
 
-def test_a_name_like_an_address_registers_for_nobody(site: Site, olga: User) -> None:
+def test_a_client_name_that_looks_like_a_url_is_refused(site: Site, olga: User) -> None:
     """Who registers gets a name of ours: not one that a document could have."""
     program = Program(olga, client_id=ID)
     assert program.id
@@ -366,7 +366,7 @@ def test_a_name_like_an_address_registers_for_nobody(site: Site, olga: User) -> 
     assert not Application.objects.filter(client_id=ID).exists()
 
 
-def test_another_browser_has_to_be_asked_itself(ide: Program) -> None:
+def test_another_browser_needs_its_own_consent(ide: Program) -> None:
     """What one person was asked isn't answered by a browser that nobody is signed in to."""
     assert Client().post(ide.address(), ALLOW).status_code == 302
     assert not Token.objects.exists()

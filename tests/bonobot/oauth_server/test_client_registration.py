@@ -33,23 +33,25 @@ pytestmark = pytest.mark.django_db(transaction=True)
         ({"grant_types": ["implicit"]}, "invalid_client_metadata"),
     ],
 )
-def test_what_no_program_may_say_of_itself(db: None, said: dict[str, Any], code: str) -> None:
+def test_invalid_client_metadata_is_refused(db: None, said: dict[str, Any], code: str) -> None:
     assert error(Program().register(**said)) == code
 
 
-def test_whoever_wants_a_secret_is_told_that_there_is_none(db: None) -> None:
+def test_a_client_that_requests_a_secret_is_registered_as_public(db: None) -> None:
     told = Program().register(token_endpoint_auth_method="client_secret_post").json()
     assert told["token_endpoint_auth_method"] == "none"
     assert "client_secret" not in told
 
 
-def test_a_place_registers_so_many_programs_at_once(db: None) -> None:
+def test_registrations_per_address_are_limited(db: None) -> None:
     program = Program()
     last = [program.register().status_code for _ in range(client_registration.BURST)]
     assert last[-2:] == [201, 429]
 
 
-def test_programs_that_nobody_let_in_go(ide: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_that_nobody_authorized_are_deleted(
+    ide: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ide.let_in()
     monkeypatch.setattr(client_registration, "MAX_UNUSED_CLIENTS", 2)
     names = [Program(client_name=str(number)).id for number in range(4)]
@@ -60,7 +62,7 @@ def test_programs_that_nobody_let_in_go(ide: Program, monkeypatch: pytest.Monkey
     assert set(Application.objects.values_list("client_id", flat=True)) == {ide.id}
 
 
-def test_registration_can_be_switched_off(olga: User, settings: Any, client: Any) -> None:
+def test_registration_can_be_disabled(olga: User, settings: Any, client: Any) -> None:
     settings.BONOBOT_OAUTH_REGISTRATION = False
     assert (
         "registration_endpoint" not in client.get("/.well-known/oauth-authorization-server").json()

@@ -57,7 +57,7 @@ def site(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[Site]:
     clear_cache()
 
 
-def test_a_program_with_a_document_is_let_in_under_its_host(
+def test_a_client_with_a_metadata_document_is_authorized_under_its_host(
     site: Site, olga: User, helper: Agent
 ) -> None:
     program = Program(olga)
@@ -85,7 +85,7 @@ def test_a_program_with_a_document_is_let_in_under_its_host(
         {"grant_types": ["implicit"]},
     ],
 )
-def test_a_document_that_is_none_lets_nobody_in(
+def test_an_invalid_metadata_document_is_refused(
     site: Site, olga: User, helper: Agent, changed: dict[str, Any]
 ) -> None:
     site.document = DOCUMENT | changed
@@ -96,7 +96,7 @@ def test_a_document_that_is_none_lets_nobody_in(
 
 
 @pytest.mark.parametrize(("status", "kind"), [(404, "application/json"), (200, "text/html")])
-def test_an_answer_that_is_no_document_is_not_read(
+def test_a_response_that_isnt_a_metadata_document_is_refused(
     site: Site, olga: User, helper: Agent, status: int, kind: str
 ) -> None:
     site.status, site.kind = status, kind
@@ -107,7 +107,7 @@ def test_an_answer_that_is_no_document_is_not_read(
     assert site.read == 1  # a fault is remembered for a minute
 
 
-def test_nobody_but_a_person_has_a_document_read(site: Site, db: None) -> None:
+def test_a_metadata_document_is_fetched_only_for_a_signed_in_person(site: Site, db: None) -> None:
     program = Program()
     program.id = ID
     assert program.asked().status_code == 302
@@ -131,7 +131,7 @@ def test_nobody_but_a_person_has_a_document_read(site: Site, db: None) -> None:
         f"https://client.example.com/{'x' * 255}",
     ],
 )
-def test_what_is_no_address_of_a_document_is_not_asked(site: Site, address: str) -> None:
+def test_an_invalid_document_url_isnt_requested(site: Site, address: str) -> None:
     with pytest.raises(CIMDError):
         client_registration.ClientMetadataFetcher().fetch(address)
     assert site.read == 0
@@ -148,12 +148,12 @@ def test_what_is_no_address_of_a_document_is_not_asked(site: Site, address: str)
         "https://[::ffff:127.0.0.1]/id.json",
     ],
 )
-def test_nothing_inside_is_asked(address: str) -> None:
+def test_private_addresses_arent_requested(address: str) -> None:
     with pytest.raises(CIMDError):
         client_registration.ClientMetadataFetcher().fetch(address)
 
 
-def test_a_document_that_can_not_be_read_is_explained(site: Site, olga: User) -> None:
+def test_an_unreachable_metadata_document_is_explained(site: Site, olga: User) -> None:
     site.status = 404
     program = Program(olga)
     program.id = ID
@@ -165,7 +165,7 @@ def test_a_document_that_can_not_be_read_is_explained(site: Site, olga: User) ->
     assert "BONOBOT_OAUTH_DOCUMENTS" in told
 
 
-def test_where_documents_are_switched_off_none_is_read_and_nothing_promises_it(
+def test_disabled_metadata_documents_arent_fetched_or_advertised(
     site: Site, olga: User, settings: Any, client: Any
 ) -> None:
     settings.BONOBOT_OAUTH_DOCUMENTS = False

@@ -32,7 +32,7 @@ def other(acme: Organization) -> User:
     return User.objects.get(pk=factories.create_member(acme, Role.MEMBER, "oscar").id)
 
 
-def test_a_person_sees_what_they_let_in_and_ends_it(
+def test_a_person_lists_and_revokes_their_authorized_clients(
     acme: Organization, olga: User, ide: Program, wire: Wire
 ) -> None:
     tokens, seat = ide.let_in(), Desk(olga)
@@ -49,7 +49,9 @@ def test_a_person_sees_what_they_let_in_and_ends_it(
     assert "You haven't authorized any OAuth clients." in words(seat.get("let_in"))
 
 
-def test_nobody_ends_what_somebody_else_let_in(ide: Program, other: User, wire: Wire) -> None:
+def test_a_person_cant_revoke_the_clients_of_another_person(
+    ide: Program, other: User, wire: Wire
+) -> None:
     tokens, seat = ide.let_in(), Desk(other)
     assert "Notebook" not in words(seat.get("let_in"))
     for grant in (Token.objects.get(user__isnull=False).pk, "x", ""):
@@ -57,11 +59,11 @@ def test_nobody_ends_what_somebody_else_let_in(ide: Program, other: User, wire: 
     assert opens(wire, tokens["access_token"])
 
 
-def test_each_leads_there_by_the_menu_of_a_person(olga: User) -> None:
+def test_the_user_menu_links_to_the_authorized_clients(olga: User) -> None:
     assert admin_client.links(Desk(olga).get("agents_agent_changelist"), admin_client.url("let_in"))
 
 
-def test_the_page_takes_as_many_queries_for_many_as_for_one(
+def test_the_page_uses_the_same_number_of_queries_for_many_clients(
     ide: Program, olga: User, django_assert_max_num_queries: Any
 ) -> None:
     seat = Desk(olga)
@@ -76,7 +78,7 @@ def test_the_page_takes_as_many_queries_for_many_as_for_one(
         seat.get("let_in")
 
 
-def test_over_rest_a_person_sees_and_ends_their_own(
+def test_rest_lists_and_revokes_only_a_persons_own_clients(
     ide: Program, olga: User, other: User, wire: Wire
 ) -> None:
     tokens = ide.let_in()
@@ -96,7 +98,7 @@ def test_over_rest_a_person_sees_and_ends_their_own(
 # --- those of the organization
 
 
-def test_an_owner_sees_the_programs_and_removes_one(
+def test_an_owner_lists_the_clients_and_deletes_one(
     acme: Organization, ide: Program, helper: Agent, other: User, wire: Wire
 ) -> None:
     helper.members.add(other)
@@ -117,7 +119,7 @@ def test_an_owner_sees_the_programs_and_removes_one(
     assert (removed.resource_id, removed.resource_name) == (ide.id, "Notebook")
 
 
-def test_a_program_that_another_organization_lets_in_stays_registered(
+def test_a_client_that_another_organization_authorized_stays_registered(
     acme: Organization, ide: Program, wire: Wire
 ) -> None:
     seat, elsewhere = (
@@ -136,20 +138,20 @@ def test_a_program_that_another_organization_lets_in_stays_registered(
     seat.post("programs", program=ide.id, status=404)
 
 
-def test_only_who_manages_tokens_sees_the_programs(ide: Program, olga: User) -> None:
+def test_only_roles_that_manage_tokens_see_the_clients(ide: Program, olga: User) -> None:
     ide.let_in()
     Desk(olga).get("programs", status=403)
     Desk(olga).post("programs", program=ide.id, status=403)
     assert Token.objects.active().filter(user=olga).exists()
 
 
-def test_an_empty_page_says_how_programs_come(acme: Organization, olga: User) -> None:
+def test_an_empty_page_explains_how_clients_are_added(acme: Organization, olga: User) -> None:
     owner = Desk(User.objects.get(username="owner"))
     assert "No authorized OAuth clients." in words(owner.get("programs"))
     assert "You haven't authorized any OAuth clients." in words(owner.get("let_in"))
 
 
-def test_words_of_strangers_are_shown_as_such(olga: User, helper: Agent) -> None:
+def test_texts_of_clients_are_shown_as_unverified(olga: User, helper: Agent) -> None:
     program = Program(olga, client_name="<b>IDE</b>\u202e")
     program.let_in()
     page = Desk(olga).open(reverse("admin:let_in"))

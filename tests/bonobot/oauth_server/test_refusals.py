@@ -29,7 +29,7 @@ def opens(wire: Wire, text: str, path: str = AGENT) -> bool:
     return wire.modern(path, "tools/list", token=text).status == 200
 
 
-def test_a_program_is_let_in_uses_the_address_and_renews_its_token(
+def test_an_authorized_client_calls_the_endpoint_and_refreshes_its_token(
     ide: Program, wire: Wire, workshop: Server
 ) -> None:
     first = ide.let_in()
@@ -69,9 +69,7 @@ def test_a_program_is_let_in_uses_the_address_and_renews_its_token(
         {"state": ["a", "b"]},
     ],
 )
-def test_nobody_is_sent_to_a_place_that_is_not_the_programs(
-    ide: Program, changed: dict[str, Any]
-) -> None:
+def test_nobody_is_redirected_to_an_unregistered_uri(ide: Program, changed: dict[str, Any]) -> None:
     for response in (ide.asked(**changed), ide.answered(**changed)):
         assert response.status_code == 400
         assert "Location" not in response
@@ -96,7 +94,7 @@ def test_nobody_is_sent_to_a_place_that_is_not_the_programs(
         ({"resource": f"{ORIGIN}/mcp/agents/nobody"}, "access_denied"),
     ],
 )
-def test_what_cannot_be_is_told_to_the_program_only_by_the_person(
+def test_errors_are_sent_to_the_client_only_through_the_browser(
     ide: Program, changed: dict[str, Any], code: str
 ) -> None:
     page = ide.asked(**changed)
@@ -108,20 +106,20 @@ def test_what_cannot_be_is_told_to_the_program_only_by_the_person(
     assert not Token.objects.exists()
 
 
-def test_whoever_is_not_signed_in_is_asked_to(helper: Agent) -> None:
+def test_a_person_who_isnt_signed_in_is_asked_to_sign_in(helper: Agent) -> None:
     program = Program()
     for response in (program.asked(), program.answered(), program.asked(redirect_uri="https://x")):
         assert response.status_code == 302
         assert response["Location"].startswith("/admin/login/?next=/oauth/authorize")
 
 
-def test_a_no_is_a_no(ide: Program) -> None:
+def test_a_denied_consent_returns_access_denied(ide: Program) -> None:
     back = ide.sent_back({"answer": "deny"})
     assert (back["error"], back["state"], back["iss"]) == ("access_denied", ide.state, ORIGIN)
     assert not Token.objects.exists()
 
 
-def test_the_page_is_in_no_frame_and_leads_nowhere_else(ide: Program) -> None:
+def test_the_consent_page_cant_be_framed_and_posts_only_to_itself(ide: Program) -> None:
     page = ide.asked()
     assert page.status_code == 200
     assert page["X-Frame-Options"] == "DENY"
@@ -130,7 +128,7 @@ def test_the_page_is_in_no_frame_and_leads_nowhere_else(ide: Program) -> None:
     assert "no-store" in page["Cache-Control"]
 
 
-def test_a_page_elsewhere_cannot_answer_for_the_person(ide: Program, olga: User) -> None:
+def test_another_site_cant_submit_the_consent(ide: Program, olga: User) -> None:
     from django.test import Client
 
     browser = Client(enforce_csrf_checks=True)
@@ -148,7 +146,9 @@ def test_a_page_elsewhere_cannot_answer_for_the_person(ide: Program, olga: User)
         ALLOW | {"agents": ["00000000-0000-0000-0000-000000000000"]},
     ],
 )
-def test_nobody_gives_what_was_not_offered(ide: Program, answer: dict[str, Any]) -> None:
+def test_a_consent_cant_grant_what_the_page_didnt_offer(
+    ide: Program, answer: dict[str, Any]
+) -> None:
     assert ide.answered(answer).status_code == 400
     assert not Token.objects.exists()
 
@@ -171,23 +171,23 @@ def test_nobody_gives_what_was_not_offered(ide: Program, answer: dict[str, Any])
         ({"grant_type": "client_credentials"}, "unsupported_grant_type"),
     ],
 )
-def test_a_code_is_worth_nothing_otherwise(
+def test_a_code_is_refused_with_other_parameters(
     ide: Program, changed: dict[str, Any], code: str
 ) -> None:
     assert error(ide.exchange(ide.code(), **changed)) == code
 
 
-def test_another_programs_code_is_worth_nothing(ide: Program) -> None:
+def test_a_code_of_another_client_is_refused(ide: Program) -> None:
     assert error(ide.exchange(ide.code(), client_id=Program().id)) == "invalid_grant"
 
 
-def test_a_code_is_good_for_a_minute(ide: Program) -> None:
+def test_a_code_expires_after_a_minute(ide: Program) -> None:
     code = ide.code()
     with time_machine.travel(timezone.now() + timedelta(seconds=61)):
         assert error(ide.exchange(code)) == "invalid_grant"
 
 
-def test_a_code_that_is_used_twice_ends_what_came_of_it(ide: Program, wire: Wire) -> None:
+def test_a_code_that_is_used_twice_revokes_its_tokens(ide: Program, wire: Wire) -> None:
     code = ide.code()
     tokens = ide.exchange(code).json()
     assert opens(wire, tokens["access_token"])
@@ -197,7 +197,7 @@ def test_a_code_that_is_used_twice_ends_what_came_of_it(ide: Program, wire: Wire
     assert "code_reused" in AuditRow.objects.get(action="grant_ended").opened
 
 
-def test_of_several_who_bring_a_code_at_once_one_gets_a_token(ide: Program) -> None:
+def test_of_several_concurrent_exchanges_of_a_code_one_succeeds(ide: Program) -> None:
     code = ide.code()
     found = at_once(lambda: ide.exchange(code))
     assert sorted(one.status_code for one in found)[:1] == [200]
@@ -207,7 +207,7 @@ def test_of_several_who_bring_a_code_at_once_one_gets_a_token(ide: Program) -> N
 # -- refresh tokens ------------------------------------------------------------------------------
 
 
-def test_a_refresh_token_that_is_used_twice_ends_the_grant(ide: Program, wire: Wire) -> None:
+def test_a_refresh_token_that_is_used_twice_revokes_the_grant(ide: Program, wire: Wire) -> None:
     first = ide.let_in()
     second = ide.refresh(first["refresh_token"]).json()
     assert error(ide.refresh(first["refresh_token"])) == "invalid_grant"
@@ -216,7 +216,7 @@ def test_a_refresh_token_that_is_used_twice_ends_the_grant(ide: Program, wire: W
     assert "refresh_reused" in AuditRow.objects.get(action="grant_ended").opened
 
 
-def test_of_several_who_renew_at_once_one_gets_a_token(ide: Program) -> None:
+def test_of_several_concurrent_refreshes_one_succeeds(ide: Program) -> None:
     first = ide.let_in()
     found = at_once(lambda: ide.refresh(first["refresh_token"]))
     assert [one.status_code for one in found].count(200) <= 1
@@ -232,7 +232,7 @@ def test_of_several_who_renew_at_once_one_gets_a_token(ide: Program) -> None:
         ({"scope": "mcp:manage"}, "invalid_scope"),
     ],
 )
-def test_a_refresh_token_is_worth_nothing_otherwise(
+def test_a_refresh_token_is_refused_with_other_parameters(
     ide: Program, changed: dict[str, Any], code: str
 ) -> None:
     first = ide.let_in()
@@ -240,9 +240,7 @@ def test_a_refresh_token_is_worth_nothing_otherwise(
     assert ide.refresh(first["refresh_token"]).status_code == 200  # it wasn't used up
 
 
-def test_an_access_token_renews_nothing_and_a_refresh_token_opens_nothing(
-    ide: Program, wire: Wire
-) -> None:
+def test_access_and_refresh_tokens_arent_interchangeable(ide: Program, wire: Wire) -> None:
     tokens = ide.let_in()
     assert error(ide.refresh(tokens["access_token"])) == "invalid_grant"
     assert not opens(wire, tokens["refresh_token"])
@@ -274,7 +272,7 @@ def give_back_access(ide: Program, acme: Organization, tokens: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("ending", [lower, switch_off, halt, give_back, give_back_access])
-def test_the_very_next_call_is_refused(
+def test_the_next_call_after_a_revocation_is_refused(
     ending: Callable[..., None], ide: Program, acme: Organization, wire: Wire
 ) -> None:
     tokens = ide.let_in()
@@ -284,7 +282,7 @@ def test_the_very_next_call_is_refused(
     assert error(ide.refresh(tokens["refresh_token"])) == "invalid_grant"
 
 
-def test_a_halt_that_is_over_lets_the_program_go_on(
+def test_a_client_works_again_after_the_kill_switch_is_disabled(
     ide: Program, acme: Organization, wire: Wire
 ) -> None:
     tokens = ide.let_in()
@@ -295,13 +293,15 @@ def test_a_halt_that_is_over_lets_the_program_go_on(
     assert ide.refresh(tokens["refresh_token"]).status_code == 200
 
 
-def test_another_program_gives_nothing_back(ide: Program, wire: Wire) -> None:
+def test_a_client_cant_revoke_the_token_of_another_client(ide: Program, wire: Wire) -> None:
     tokens = ide.let_in()
     assert Program().revoke(tokens["refresh_token"]).status_code == 200
     assert opens(wire, tokens["access_token"])
 
 
-def test_it_is_for_its_address_alone(ide: Program, acme: Organization, wire: Wire) -> None:
+def test_a_token_is_valid_only_for_its_endpoint(
+    ide: Program, acme: Organization, wire: Wire
+) -> None:
     factories.create_agent(acme, "other")
     text = ide.let_in()["access_token"]
     assert opens(wire, text)
@@ -310,13 +310,13 @@ def test_it_is_for_its_address_alone(ide: Program, acme: Organization, wire: Wir
         assert (reply.status, reply.message["code"]) == (401, "bad_token")
 
 
-def test_rest_takes_none(ide: Program) -> None:
+def test_rest_refuses_oauth_tokens(ide: Program) -> None:
     text = ide.let_in()["access_token"]
     response = ide.client.get("/api/agents", headers={"Authorization": f"Bearer {text}"})
     assert response.status_code == 401
 
 
-def test_nobody_gives_what_another_organization_has(olga: User, helper: Agent) -> None:
+def test_a_consent_cant_grant_agents_of_another_organization(olga: User, helper: Agent) -> None:
     factories.create_agent(factories.create_organization("globex"), "secret")
     program = Program(olga)
     assert program.asked(resource=f"{ORIGIN}/mcp/agents/secret").status_code == 400
@@ -325,7 +325,7 @@ def test_nobody_gives_what_another_organization_has(olga: User, helper: Agent) -
     assert stranger.asked().status_code == 400
 
 
-def test_somebody_without_rights_at_a_server_gives_none(
+def test_a_person_without_permission_cant_authorize_a_client(
     acme: Organization, workshop: Server
 ) -> None:
     member = Program(User.objects.get(pk=factories.create_member(acme, Role.MEMBER).id))
@@ -337,7 +337,7 @@ def test_somebody_without_rights_at_a_server_gives_none(
 # -- rows ------------------------------------------------------------------------------------------
 
 
-def test_no_row_and_no_log_has_a_text(
+def test_no_row_or_log_has_a_token_in_plain_text(
     ide: Program, caplog: pytest.LogCaptureFixture, workshop: Server
 ) -> None:
     caplog.set_level("DEBUG")

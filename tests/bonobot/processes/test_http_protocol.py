@@ -67,7 +67,7 @@ def closed_after(client: socket.socket, begin: bytes, drip: bytes) -> tuple[floa
     ],
     ids=["head", "one byte", "nothing", "second head"],
 )
-def test_a_head_that_does_not_come_to_its_end_is_given_up(
+def test_an_incomplete_request_head_times_out(
     connect: Callable[[], socket.socket], begin: bytes, drip: bytes
 ) -> None:
     seconds, said = closed_after(connect(), begin, drip)
@@ -81,14 +81,14 @@ def test_a_head_that_does_not_come_to_its_end_is_given_up(
     [(LONG, b"a"), (LONG, b""), (CHUNKED, b"1\r\na\r\n"), (GATEWAY, b"a")],
     ids=["trickled", "withheld", "chunked", "gateway"],
 )
-def test_a_body_that_trickles_in_is_given_up(
+def test_a_body_that_arrives_too_slowly_times_out(
     connect: Callable[[], socket.socket], begin: bytes, drip: bytes
 ) -> None:
     seconds, _ = closed_after(connect(), begin, drip)
     assert seconds < BOUND_S
 
 
-def test_hundreds_of_slow_senders_keep_nobody_out(
+def test_hundreds_of_slow_clients_dont_block_others(
     connect: Callable[[], socket.socket], module_web: Web
 ) -> None:
     slow = [connect() for _ in range(300)]
@@ -101,7 +101,7 @@ def test_hundreds_of_slow_senders_keep_nobody_out(
         assert b" 408 " in client.recv(65536)
 
 
-def test_a_body_that_keeps_coming_is_taken_however_long_it_is(
+def test_a_steady_body_is_accepted_however_long_it_takes(
     connect: Callable[[], socket.socket],
 ) -> None:
     client = connect()
@@ -117,7 +117,7 @@ def test_a_body_that_keeps_coming_is_taken_however_long_it_is(
     assert time.monotonic() - began < 60
 
 
-def test_a_slow_reader_of_events_is_left_alone(
+def test_a_slow_reader_of_events_isnt_disconnected(
     connect: Callable[[], socket.socket], module_web: Web
 ) -> None:
     organization = factories.create_organization()

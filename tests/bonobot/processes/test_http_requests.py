@@ -46,7 +46,7 @@ def answered(module_web: Web) -> Callable[[bytes], bytes]:
     return ask
 
 
-def test_what_is_unfit_gets_no_answer_but_a_refusal(answered: Callable[[bytes], bytes]) -> None:
+def test_malformed_requests_are_refused(answered: Callable[[bytes], bytes]) -> None:
     assert answered(HEAD + ENDS).startswith(b"HTTP/1.1 200")
     for what, sent in UNFIT.items():
         came = answered(sent)
@@ -54,7 +54,7 @@ def test_what_is_unfit_gets_no_answer_but_a_refusal(answered: Callable[[bytes], 
     assert answered(HEAD + ENDS).startswith(b"HTTP/1.1 200")
 
 
-def test_who_says_twice_where_a_request_ends_is_heard_no_further(
+def test_a_request_with_two_lengths_closes_the_connection(
     answered: Callable[[bytes], bytes],
 ) -> None:
     both = POST + b"Content-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
@@ -63,7 +63,7 @@ def test_who_says_twice_where_a_request_ends_is_heard_no_further(
     assert came.count(b"HTTP/1.1") == 1
 
 
-def test_the_parser_is_named_whatever_else_is_installed() -> None:
+def test_the_parser_is_h11_whatever_else_is_installed() -> None:
     command = " ".join(program("127.0.0.1", 1).command)
     assert f"--http {HTTP_PROTOCOL}" in command
     assert issubclass(Protocol, H11Protocol)

@@ -45,7 +45,7 @@ def alive(pid: int) -> bool:
     return b") Z " not in Path(f"/proc/{pid}/stat").read_bytes()
 
 
-def test_lines_are_whole_and_carry_the_name_of_their_program() -> None:
+def test_lines_are_complete_and_prefixed_with_their_process() -> None:
     lines: list[str] = []
     halves = "import sys; sys.stdout.write('one'); sys.stdout.flush(); " + FOREVER
     other = "print('two'); print('three'); " + FOREVER
@@ -56,14 +56,14 @@ def test_lines_are_whole_and_carry_the_name_of_their_program() -> None:
     assert "web    │ one" in lines, "what was written last is shown at the end"
 
 
-def test_bytes_that_are_no_text_do_not_stop_the_logs() -> None:
+def test_bytes_that_arent_text_dont_stop_the_logs() -> None:
     lines: list[str] = []
     code = "import os; os.write(1, b'\\xff\\xfe!\\n'); " + FOREVER
     with crew(lines, program("web", code)) as running:
         eventually(pumped(running, lambda: "web │ ��!" in lines))
 
 
-def test_an_endless_line_is_cut() -> None:
+def test_an_endless_line_is_truncated() -> None:
     lines: list[str] = []
     code = "import sys; sys.stdout.write('x' * 200_000 + '\\n'); " + FOREVER
     with crew(lines, program("web", code)) as running:
@@ -71,7 +71,7 @@ def test_an_endless_line_is_cut() -> None:
     assert len(lines) == 4
 
 
-def test_prefixes_are_coloured_on_a_terminal() -> None:
+def test_prefixes_are_colored_on_a_terminal() -> None:
     lines: list[str] = []
     with crew(lines, program("web", "print('hi'); " + FOREVER), colourful=True) as running:
         eventually(pumped(running, lambda: "\x1b[36mweb │\x1b[0m hi" in lines))
@@ -86,7 +86,7 @@ def test_a_program_that_ends_is_named_with_its_last_words() -> None:
     assert "beat │ no schedule" in lines
 
 
-def test_programs_are_stopped_in_the_opposite_order_of_their_start(tmp_path: Path) -> None:
+def test_processes_are_stopped_in_reverse_order(tmp_path: Path) -> None:
     order = tmp_path / "order"
     note = (
         "import signal, sys, threading\n"
@@ -104,7 +104,7 @@ def test_programs_are_stopped_in_the_opposite_order_of_their_start(tmp_path: Pat
     assert order.read_text(encoding="utf-8") == "cba"
 
 
-def test_a_program_that_ignores_the_signal_is_killed_after_its_grace() -> None:
+def test_a_process_that_ignores_the_signal_is_killed_after_the_grace_period() -> None:
     lines: list[str] = []
     with crew(lines, program("web", STUBBORN + FOREVER, grace_s=0.2)) as running:
         eventually(pumped(running, lambda: "web │ up" in lines))
@@ -113,7 +113,7 @@ def test_a_program_that_ignores_the_signal_is_killed_after_its_grace() -> None:
     assert "bonobot │ web doesn't end: killing it" in lines
 
 
-def test_a_second_ctrl_c_ends_the_programs_now() -> None:
+def test_a_second_ctrl_c_kills_the_processes() -> None:
     lines: list[str] = []
     with crew(lines, program("web", STUBBORN + FOREVER, grace_s=60)) as running:
         eventually(pumped(running, lambda: "web │ up" in lines))
@@ -125,14 +125,14 @@ def test_a_second_ctrl_c_ends_the_programs_now() -> None:
     assert "bonobot │ web doesn't end: killing it" in lines
 
 
-def test_our_signal_handlers_are_put_back() -> None:
+def test_signal_handlers_are_restored() -> None:
     before = signal.getsignal(signal.SIGINT)
     with crew([], program("web", FOREVER)):
         assert signal.getsignal(signal.SIGINT) != before
     assert signal.getsignal(signal.SIGINT) == before
 
 
-def test_what_a_program_leaves_in_its_group_ends_with_it() -> None:
+def test_leftovers_in_a_process_group_end_with_it() -> None:
     lines: list[str] = []
     code = (
         "import subprocess, sys\n"
@@ -145,7 +145,7 @@ def test_what_a_program_leaves_in_its_group_ends_with_it() -> None:
     eventually(lambda: not alive(grandchild))
 
 
-def test_a_reader_that_went_away_stops_the_crew() -> None:
+def test_a_closed_output_stops_all_processes() -> None:
     def closed(text: str) -> None:
         raise BrokenPipeError
 
@@ -154,7 +154,7 @@ def test_a_reader_that_went_away_stops_the_crew() -> None:
         eventually(pumped(running, lambda: running.stop_requested))
 
 
-def test_programs_die_when_we_are_killed(tmp_path: Path) -> None:
+def test_processes_die_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     code = f"""
 import os
 from bonobot.processes.supervisor import ProcessSupervisor, ProcessSpec
@@ -174,17 +174,17 @@ with ProcessSupervisor((program,), environment=dict(os.environ), write_line=prin
     eventually(lambda: not alive(child))
 
 
-def test_a_command_is_run_by_this_interpreter() -> None:
+def test_commands_run_with_the_same_interpreter() -> None:
     assert build_python_command("uvicorn", "x:y") == (sys.executable, "-m", "uvicorn", "x:y")
     assert (ROOT / "pyproject.toml").is_file()
 
 
-def test_an_ending_is_told_in_words() -> None:
+def test_an_exit_is_described_in_words() -> None:
     assert format_exit_status(3) == "exit status 3"
     assert format_exit_status(-9) == "killed by SIGKILL"
 
 
-def test_names_are_listed_as_people_do() -> None:
+def test_names_are_joined_with_commas_and_and() -> None:
     web, worker, beat = (program(name, "") for name in ("web", "worker", "beat"))
     assert format_process_names([web]) == "web"
     assert format_process_names([web, worker, beat]) == "web, worker and beat"

@@ -18,18 +18,18 @@ from bonobot.settings.email import MailServer, parse_mail_server, read_sender_ad
         ),
     ],
 )
-def test_a_url_says_all_of_it(url: str, found: MailServer) -> None:
+def test_an_email_url_configures_everything(url: str, found: MailServer) -> None:
     assert parse_mail_server("X", url) == found
 
 
 @pytest.mark.parametrize("url", ["mail", "http://mail", "smtp://", "smtp://mail:x", "smtp://m/p"])
-def test_another_is_refused_without_being_shown(url: str) -> None:
+def test_an_invalid_url_is_refused_without_being_shown(url: str) -> None:
     with pytest.raises(ImproperlyConfigured, match="`X` must be like `smtp") as refused:
         parse_mail_server("X", url)
     assert url not in str(refused.value).replace("smtp://…", "")
 
 
-def test_the_sender_is_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sender_must_be_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_sender_address("BONOBOT_EMAIL_FROM", "a@localhost") == "a@localhost"
     monkeypatch.setenv("BONOBOT_EMAIL_FROM", "Bonobot")
     with pytest.raises(ImproperlyConfigured, match="BONOBOT_EMAIL_FROM"):

@@ -48,7 +48,7 @@ def loaded(tmp_path: Path) -> Any:
     return load
 
 
-def test_every_setting_is_listed_and_nothing_else(loaded: Any) -> None:
+def test_exactly_the_existing_settings_are_listed(loaded: Any) -> None:
     assert sorted(listed()) == sorted(loaded()["declared"])
 
 

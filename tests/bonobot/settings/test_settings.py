@@ -41,7 +41,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_with_nothing_set_everything_is_local_and_private(var: Path) -> None:
+def test_the_defaults_are_local_and_private(var: Path) -> None:
     found = loaded()
     assert found["DEBUG"] is False
     assert found["ALLOWED_HOSTS"] == ["localhost", "127.0.0.1", "[::1]"]
@@ -52,7 +52,7 @@ def test_with_nothing_set_everything_is_local_and_private(var: Path) -> None:
     assert found["SESSION_COOKIE_SECURE"] is False
 
 
-def test_keys_are_made_once_for_the_owner_only(var: Path) -> None:
+def test_keys_are_created_once_and_readable_only_by_the_owner(var: Path) -> None:
     first, second = loaded(), loaded()
     for name in (
         "SECRET_KEY",
@@ -73,7 +73,9 @@ def test_keys_are_made_once_for_the_owner_only(var: Path) -> None:
     assert mode(var) == mode(var / "keys") == 0o700
 
 
-def test_given_keys_are_used_and_none_is_made(var: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configured_keys_are_used_and_none_is_created(
+    var: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     old, new = generate_field_key(), generate_field_key()
     monkeypatch.setenv("BONOBOT_SECRET_KEY", "s" * 60)
     monkeypatch.setenv("BONOBOT_SECRET_KEY_FALLBACKS", f"{'a' * 60},{'b' * 60}")
@@ -90,7 +92,7 @@ def test_given_keys_are_used_and_none_is_made(var: Path, monkeypatch: pytest.Mon
     assert not (var / "keys").exists()
 
 
-def test_the_filesystem_broker_is_quick_and_private(var: Path) -> None:
+def test_the_filesystem_broker_is_fast_and_private(var: Path) -> None:
     found = loaded()["CELERY_BROKER_TRANSPORT_OPTIONS"]
     assert found["data_folder_in"] == found["data_folder_out"]
     assert found["polling_interval"] == 0.1
@@ -99,9 +101,7 @@ def test_the_filesystem_broker_is_quick_and_private(var: Path) -> None:
 
 
 @pytest.mark.usefixtures("var")
-def test_postgresql_and_redis_take_the_place_of_the_files(
-    var: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_postgresql_and_redis_replace_the_files(var: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://app:pw@db/bonobot")
     monkeypatch.setenv("REDIS_URL", "rediss://:pw@cache:6380/1")
     monkeypatch.setenv("BONOBOT_DATABASE_POOL", "9")
@@ -116,7 +116,7 @@ def test_postgresql_and_redis_take_the_place_of_the_files(
 
 
 @pytest.mark.usefixtures("var")
-def test_installations_share_a_redis_under_names_of_their_own(
+def test_installations_share_a_redis_with_their_own_prefixes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("REDIS_URL", "redis://cache/1")
@@ -140,13 +140,13 @@ def test_cookies_and_hsts_follow_the_url(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.usefixtures("var")
-def test_named_hosts_replace_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configured_hosts_replace_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BONOBOT_URL", "http://[fd00::1]:9000")
     monkeypatch.setenv("BONOBOT_ALLOWED_HOSTS", "bots.internal, bots")
     assert loaded()["ALLOWED_HOSTS"] == ["bots.internal", "bots", "[fd00::1]"]
 
 
-def test_every_setting_may_come_from_a_file(var: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_setting_can_be_read_from_a_file(var: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = var.parent / "url"
     file.write_text("postgresql://app:from-a-file@db/bonobot\n", encoding="utf-8")
     monkeypatch.setenv("DATABASE_URL_FILE", str(file))
@@ -154,7 +154,7 @@ def test_every_setting_may_come_from_a_file(var: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("var")
-def test_our_own_interpreter_can_always_start_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_products_interpreter_is_always_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"npx", "uvx", "docker", sys.executable} <= set(loaded()["BONOBOT_LAUNCHERS"])
     monkeypatch.setenv("BONOBOT_LAUNCHERS", "podman")
     assert loaded()["BONOBOT_LAUNCHERS"] == ("podman", *settings.list_interpreter_paths())
@@ -187,7 +187,7 @@ def test_our_own_interpreter_can_always_start_servers(monkeypatch: pytest.Monkey
     ],
 )
 @pytest.mark.usefixtures("var")
-def test_a_wrong_value_stops_the_start_and_names_its_variable(
+def test_an_invalid_value_stops_the_start_and_names_its_variable(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(name, value)
@@ -196,7 +196,7 @@ def test_a_wrong_value_stops_the_start_and_names_its_variable(
 
 
 @pytest.mark.usefixtures("var")
-def test_beat_sends_tasks_that_exist_and_never_a_heap_of_them() -> None:
+def test_the_scheduler_sends_existing_tasks_and_never_piles_them_up() -> None:
     app.loader.import_default_modules()
     for entry in loaded()["CELERY_BEAT_SCHEDULE"].values():
         assert entry["task"] in app.tasks
@@ -204,7 +204,7 @@ def test_beat_sends_tasks_that_exist_and_never_a_heap_of_them() -> None:
 
 
 @pytest.mark.usefixtures("var")
-def test_messages_are_nudges_that_carry_no_result() -> None:
+def test_messages_have_no_results() -> None:
     found = loaded()
     assert found["CELERY_TASK_IGNORE_RESULT"] is True
     assert found["CELERY_TASK_ACKS_LATE"] is False
@@ -225,7 +225,7 @@ def test_messages_are_nudges_that_carry_no_result() -> None:
         ("elsewhere.tasks.any", "sweeps"),
     ],
 )
-def test_a_message_goes_to_one_queue_only(task: str, queue: str) -> None:
+def test_a_message_is_sent_to_one_queue(task: str, queue: str) -> None:
     options = app.amqp.router.route({}, task)
     bound = {(q.exchange.name, q.routing_key) for q in app.amqp.queues.values()}
     assert options["queue"].name == queue

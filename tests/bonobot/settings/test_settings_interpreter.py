@@ -21,7 +21,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_all_names_of_the_same_interpreter_are_known_the_used_one_first(environment: Path) -> None:
+def test_all_names_of_the_interpreter_are_known_with_the_used_one_first(environment: Path) -> None:
     assert settings.list_interpreter_paths() == (sys.executable, str(environment / "python3"))
     (environment / "python").unlink()
     (environment / "python").symlink_to(environment / "real")

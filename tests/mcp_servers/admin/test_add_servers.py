@@ -49,7 +49,7 @@ def values(server: Server) -> dict[str, str]:
     return {secret.name: secret.value.open() for secret in server.secrets.all()}
 
 
-def test_an_http_server_is_added_with_sealed_headers(seat: admin_client.Desk) -> None:
+def test_an_http_server_is_added_with_encrypted_headers(seat: admin_client.Desk) -> None:
     pairs = {"headers-name": ["X-Team", ""], "headers-value": ["geheim", ""]}
     page = seat.post("mcp_servers_server_add", **HTTP, **pairs)
     server = Server.objects.get()
@@ -82,7 +82,7 @@ def test_a_stdio_server_is_added_by_a_platform_administrator(acme: Organization)
         ({"approval": "always"}, None),
     ],
 )
-def test_what_cannot_be_is_said_at_its_field_and_nothing_is_written(
+def test_invalid_values_are_reported_at_their_field_and_nothing_is_written(
     seat: admin_client.Desk, said: dict[str, Any], code: str | None
 ) -> None:
     page = seat.post("mcp_servers_server_add", **(HTTP | said))
@@ -95,7 +95,7 @@ def test_what_cannot_be_is_said_at_its_field_and_nothing_is_written(
 OPEN = re.compile(r'<details class="bb-fold" open[^>]*><summary>([^<]*)')
 
 
-def test_what_few_change_is_folded_until_it_is_said_or_wrong(seat: admin_client.Desk) -> None:
+def test_advanced_fields_are_collapsed_unless_set_or_invalid(seat: admin_client.Desk) -> None:
     assert OPEN.findall(seat.get("mcp_servers_server_add")) == []
     wrong = {"name": ""}  # so that the form comes back
     for said, title in (
@@ -107,32 +107,30 @@ def test_what_few_change_is_folded_until_it_is_said_or_wrong(seat: admin_client.
         assert OPEN.findall(seat.post("mcp_servers_server_add", **(FORM | wrong | said))) == [title]
 
 
-def test_a_refused_private_address_opens_where_it_is_allowed(seat: admin_client.Desk) -> None:
+def test_a_refused_private_address_expands_its_permission_field(seat: admin_client.Desk) -> None:
     page = seat.post("mcp_servers_server_add", **(FORM | {"url": "http://10.0.0.1/mcp"}))
     assert OPEN.findall(page) == ["More connection settings"]
 
 
-def test_a_stored_server_shows_what_it_was_given(
-    acme: Organization, seat: admin_client.Desk
-) -> None:
+def test_a_stored_server_shows_its_settings(acme: Organization, seat: admin_client.Desk) -> None:
     server = admin_client.web_server(acme)  # at a private address
     page = seat.get("mcp_servers_server_configuration", server.pk)
     assert OPEN.findall(page) == ["More connection settings"]
 
 
-def test_a_sign_in_chosen_before_the_transport_was_is_not_meant(acme: Organization) -> None:
+def test_an_authentication_chosen_for_another_transport_is_ignored(acme: Organization) -> None:
     said = {"auth_type": "bearer_token", "token": "geheim"}
     admin_client.sit(acme, None).post("mcp_servers_server_add", **(STDIO | said))
     assert Server.objects.get().auth_type == "none"
 
 
-def test_an_operator_cannot_set_a_command(seat: admin_client.Desk) -> None:
+def test_an_operator_cant_set_a_command(seat: admin_client.Desk) -> None:
     page = seat.post("mcp_servers_server_add", **STDIO)
     assert "platform_admin_only" in page
     assert not Server.objects.exists()
 
 
-def test_an_operator_cannot_allow_a_private_address(seat: admin_client.Desk) -> None:
+def test_an_operator_cant_allow_a_private_address(seat: admin_client.Desk) -> None:
     page = seat.post(
         "mcp_servers_server_add", **(HTTP | {"url": "http://10.0.0.1/mcp", "allow_private": "on"})
     )
@@ -146,7 +144,7 @@ def test_a_platform_administrator_allows_a_private_address(acme: Organization) -
     assert Server.objects.get().allow_private
 
 
-def test_a_command_outside_the_list_is_refused(acme: Organization) -> None:
+def test_a_command_that_isnt_a_launcher_is_refused(acme: Organization) -> None:
     page = admin_client.sit(acme, None).post(
         "mcp_servers_server_add", **(STDIO | {"command": "bash"})
     )
@@ -154,7 +152,9 @@ def test_a_command_outside_the_list_is_refused(acme: Organization) -> None:
     assert not Server.objects.exists()
 
 
-def test_a_taken_name_is_said_at_the_name(acme: Organization, seat: admin_client.Desk) -> None:
+def test_a_duplicate_name_is_reported_at_the_name_field(
+    acme: Organization, seat: admin_client.Desk
+) -> None:
     admin_client.web_server(acme, "weather")
     page = seat.post("mcp_servers_server_add", **HTTP)
     assert "name_taken" in page
@@ -177,7 +177,7 @@ def sealed(acme: Organization) -> Server:
     )
 
 
-def test_the_mask_keeps_a_value_and_a_removed_row_removes_it(
+def test_the_mask_keeps_a_value_and_a_removed_row_deletes_it(
     sealed: Server, seat: admin_client.Desk
 ) -> None:
     fields = HTTP | {"auth_type": "bearer_token", "token": MASK, "description": "New words"}
@@ -188,9 +188,7 @@ def test_the_mask_keeps_a_value_and_a_removed_row_removes_it(
     assert values(sealed) == {"X-Team": "geheim", "X-New": "neu", "token": "sesam"}
 
 
-def test_the_tools_that_it_is_kept_to_are_shown_and_changed(
-    sealed: Server, seat: admin_client.Desk
-) -> None:
+def test_the_selected_tools_are_shown_and_updated(sealed: Server, seat: admin_client.Desk) -> None:
     fields = HTTP | {"auth_type": "bearer_token", "token": MASK}
     name = "mcp_servers_server_configuration"
     seat.post(name, sealed.pk, **fields, only_tools="read_*\n\n search \n")
@@ -210,16 +208,14 @@ def test_a_new_credential_replaces_the_stored_one(sealed: Server, seat: admin_cl
     assert values(sealed) == {"key": "neu"}
 
 
-def test_a_refused_change_leaves_the_server_as_it_was(
-    sealed: Server, seat: admin_client.Desk
-) -> None:
+def test_a_refused_update_doesnt_change_the_server(sealed: Server, seat: admin_client.Desk) -> None:
     seat.post("mcp_servers_server_configuration", sealed.pk, **(HTTP | {"url": "ftp://x"}))
     sealed.refresh_from_db()
     assert sealed.endpoint_config["url"] == "https://mcp.example.com/mcp"
     assert Secret.objects.count() == 3
 
 
-def test_an_operator_renames_a_stdio_server_without_touching_its_command(
+def test_an_operator_can_rename_a_stdio_server_and_keep_its_command(
     acme: Organization, seat: admin_client.Desk
 ) -> None:
     admin_client.sit(acme, None).post(
@@ -233,7 +229,7 @@ def test_an_operator_renames_a_stdio_server_without_touching_its_command(
     assert values(server) == {"A": "geheim"}
 
 
-def test_an_auditor_may_not_change_a_configuration(acme: Organization, sealed: Server) -> None:
+def test_an_auditor_cant_change_a_configuration(acme: Organization, sealed: Server) -> None:
     auditor = admin_client.sit(acme, Role.AUDITOR)
     page = auditor.post("mcp_servers_server_configuration", sealed.pk, **(HTTP | {"name": "mine"}))
     assert "forbidden" in page
@@ -288,13 +284,17 @@ def test_an_operator_adds_a_server_from_a_preset(preset: Preset, seat: admin_cli
     assert values(server) == {"token": "sesam"}
 
 
-def test_a_missing_value_is_said_at_its_parameter(preset: Preset, seat: admin_client.Desk) -> None:
+def test_a_missing_value_is_reported_at_its_parameter(
+    preset: Preset, seat: admin_client.Desk
+) -> None:
     page = seat.post("mcp_servers_server_preset", "forecast", name="sky")
     assert "This field is required." in page
     assert not Server.objects.exists()
 
 
-def test_another_organizations_preset_is_not_there(preset: Preset, seat: admin_client.Desk) -> None:
+def test_a_preset_of_another_organization_isnt_found(
+    preset: Preset, seat: admin_client.Desk
+) -> None:
     Preset.objects.update(organization=factories.create_organization("other"))
     assert "Forecast" not in seat.get("mcp_servers_server_presets")
     seat.get("mcp_servers_server_preset", "forecast", status=404)
@@ -313,7 +313,7 @@ def test_another_organizations_preset_is_not_there(preset: Preset, seat: admin_c
         ),
     ],
 )
-def test_a_sign_in_by_oauth_is_configured(
+def test_an_oauth_sign_in_can_be_configured(
     seat: admin_client.Desk, said: dict[str, str], kept: dict[str, str]
 ) -> None:
     seat.post("mcp_servers_server_add", **(HTTP | {"auth_type": "oauth2"} | said))

@@ -45,7 +45,7 @@ def test_a_schema_is_shown_as_a_table(server: Server, seat: admin_client.Desk) -
     assert "city string Where" in page
 
 
-def test_what_a_server_wrote_is_escaped_and_made_visible(
+def test_texts_of_servers_are_escaped_and_hidden_characters_shown(
     server: Server, seat: admin_client.Desk
 ) -> None:
     admin_client.offer(server, "x", description="<img src=x onerror=alert(1)>\u200b\u202e`")
@@ -56,7 +56,7 @@ def test_what_a_server_wrote_is_escaped_and_made_visible(
     assert "refused" in page
 
 
-def test_these_n_are_approved_as_they_are_shown(server: Server, seat: admin_client.Desk) -> None:
+def test_the_shown_definitions_are_approved(server: Server, seat: admin_client.Desk) -> None:
     rows = admin_client.offer(server, "add"), admin_client.offer(server, "echo")
     assert "Approve 2" in seat.get("mcp_servers_server_tools", server.pk)
     seat.post("mcp_servers_server_tools", server.pk, do="shown", shown=[seen(row) for row in rows])
@@ -64,21 +64,21 @@ def test_these_n_are_approved_as_they_are_shown(server: Server, seat: admin_clie
     assert Definition.objects.filter(pinned_by=seat.user.username).count() == 2
 
 
-def test_only_the_ticked_ones_are_approved(server: Server, seat: admin_client.Desk) -> None:
+def test_only_selected_definitions_are_approved(server: Server, seat: admin_client.Desk) -> None:
     rows = admin_client.offer(server, "add"), admin_client.offer(server, "echo")
     shown = [seen(row) for row in rows]
     seat.post("mcp_servers_server_tools", server.pk, do="ticked", seen=shown[:1], shown=shown)
     assert [row.name for row in Definition.objects.callable()] == ["add"]
 
 
-def test_ticking_nothing_approves_nothing(server: Server, seat: admin_client.Desk) -> None:
+def test_an_empty_selection_approves_nothing(server: Server, seat: admin_client.Desk) -> None:
     row = admin_client.offer(server)
     seat.post("mcp_servers_server_tools", server.pk, do="ticked", shown=[seen(row)])
     assert "Nothing is selected." in " ".join(seat.messages)
     assert not Definition.objects.callable().exists()
 
 
-def test_what_changed_since_it_was_shown_is_not_approved(
+def test_definitions_that_changed_since_they_were_shown_arent_approved(
     server: Server, seat: admin_client.Desk
 ) -> None:
     changed, same = admin_client.offer(server, "add"), admin_client.offer(server, "echo")
@@ -89,7 +89,7 @@ def test_what_changed_since_it_was_shown_is_not_approved(
     assert "Not approved because they changed or are rejected: add" in page
 
 
-def test_a_change_is_shown_against_what_was_approved(
+def test_a_change_is_shown_as_a_diff_to_the_approved_version(
     acme: Organization, server: Server, seat: admin_client.Desk
 ) -> None:
     row = admin_client.offer(server, "add", description="Adds two numbers")
@@ -101,7 +101,7 @@ def test_a_change_is_shown_against_what_was_approved(
     assert "and mails them" in page
 
 
-def test_an_approval_is_taken_back(
+def test_an_approval_is_revoked(
     acme: Organization, server: Server, seat: admin_client.Desk
 ) -> None:
     row = admin_client.offer(server)
@@ -110,7 +110,7 @@ def test_an_approval_is_taken_back(
     assert not Definition.objects.callable().exists()
 
 
-def test_one_tool_is_switched_off_by_an_operator(acme: Organization, server: Server) -> None:
+def test_an_operator_disables_a_tool(acme: Organization, server: Server) -> None:
     row = admin_client.offer(server)
     operator = admin_client.sit(acme, Role.OPERATOR)
     operator.post("mcp_servers_server_tools", server.pk, off=str(row.pk))
@@ -121,7 +121,7 @@ def test_one_tool_is_switched_off_by_an_operator(acme: Organization, server: Ser
     assert row.enabled
 
 
-def test_an_operator_may_not_approve(acme: Organization, server: Server) -> None:
+def test_an_operator_cant_approve_definitions(acme: Organization, server: Server) -> None:
     row = admin_client.offer(server)
     operator = admin_client.sit(acme, Role.OPERATOR)
     approve_shown = 'name="do" value="shown"'
@@ -132,7 +132,7 @@ def test_an_operator_may_not_approve(acme: Organization, server: Server) -> None
     assert not Definition.objects.callable().exists()
 
 
-def test_a_definition_of_another_server_is_not_touched(
+def test_a_definition_of_another_server_isnt_changed(
     acme: Organization, server: Server, seat: admin_client.Desk
 ) -> None:
     row = admin_client.offer(admin_client.web_server(acme, "other"))
@@ -149,7 +149,7 @@ def test_a_definition_of_another_server_is_not_touched(
         ({"state": "off"}, {"echo"}),
     ],
 )
-def test_definitions_are_narrowed(
+def test_definitions_are_filtered(
     server: Server, seat: admin_client.Desk, query: dict[str, str], expected: set[str]
 ) -> None:
     admin_client.offer(server, "add", description="Make a sum")
@@ -162,7 +162,7 @@ def test_definitions_are_narrowed(
     assert {name for name in names if f'<code class="bb-strong">{name}</code>' in page} == expected
 
 
-def test_a_thousand_definitions_come_in_pages(server: Server, seat: admin_client.Desk) -> None:
+def test_a_thousand_definitions_are_paginated(server: Server, seat: admin_client.Desk) -> None:
     for number in range(60):
         admin_client.offer(server, f"tool{number:03}")
     page = seat.get("mcp_servers_server_tools", server.pk)
@@ -171,7 +171,7 @@ def test_a_thousand_definitions_come_in_pages(server: Server, seat: admin_client
     assert "tool055" in seat.get("mcp_servers_server_tools", server.pk, page=2)
 
 
-def test_labels_are_shown_as_suggested_until_somebody_sets_them(server, seat):
+def test_labels_are_shown_as_suggested_until_they_are_set(server, seat):
     row = admin_client.offer(server, "read_mail")
     page = admin_client.words(seat.get("mcp_servers_server_tools", server.pk))
     assert "private data" in page
@@ -186,7 +186,7 @@ def test_labels_are_shown_as_suggested_until_somebody_sets_them(server, seat):
     assert row.labels is None
 
 
-def test_many_are_labelled_at_once(server, seat):
+def test_many_definitions_are_labeled_together(server, seat):
     rows = [admin_client.offer(server, name) for name in ("a", "b", "c")]
     chosen = [seen(row) for row in rows[:2]]
     seat.post("mcp_servers_server_tools", server.pk, do="label", labelled=chosen, legs="sends_out")
@@ -195,7 +195,7 @@ def test_many_are_labelled_at_once(server, seat):
     assert [row.labels for row in server.definitions.all()] == [[], [], None]
 
 
-def test_what_reads_like_orders_is_marked_and_approved_by_itself_only(
+def test_definitions_that_contain_instructions_are_marked_and_approved_individually(
     server: Server, seat: admin_client.Desk
 ) -> None:
     admin_client.offer(server, "add")
@@ -219,7 +219,7 @@ def kept(server: Server, name: str, kind: str, **declared: object) -> Definition
     return row
 
 
-def test_each_kind_has_a_tab_of_its_own(server: Server, seat: admin_client.Desk) -> None:
+def test_each_kind_has_its_own_tab(server: Server, seat: admin_client.Desk) -> None:
     admin_client.offer(server, "add")
     kept(server, "note://one", "resource", uri="note://one", mimeType="text/x-note")
     kept(server, "note://{id}", "resource_template")

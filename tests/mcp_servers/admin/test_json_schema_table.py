@@ -21,7 +21,7 @@ WORDS = st.sampled_from(
 )
 
 
-def test_members_are_listed_with_type_need_and_purpose() -> None:
+def test_properties_are_listed_with_type_required_and_description() -> None:
     [row] = build_schema_rows(
         {
             "properties": {"city": {"type": "string", "description": "Where", "minLength": 2}},
@@ -32,7 +32,7 @@ def test_members_are_listed_with_type_need_and_purpose() -> None:
     assert row.bounds == ("at least 2 characters",)
 
 
-def test_nested_members_stand_below_their_parent() -> None:
+def test_nested_properties_are_listed_below_their_parent() -> None:
     schema = {"properties": {"a": {"type": "array", "items": {"properties": {"b": {}}}}}}
     assert [(row.depth, row.name) for row in build_schema_rows(schema)] == [(0, "a"), (1, "b")]
 
@@ -48,7 +48,7 @@ def test_nested_members_stand_below_their_parent() -> None:
         ({}, "any"),
     ],
 )
-def test_a_type_is_said_in_words(schema: dict[str, Any], text: str) -> None:
+def test_a_type_is_shown_in_words(schema: dict[str, Any], text: str) -> None:
     assert build_schema_rows({"properties": {"x": schema}})[0].type == text
 
 
@@ -58,7 +58,7 @@ def test_hidden_characters_in_a_schema_are_visible() -> None:
     assert "⟨U+202E⟩" in row.description
 
 
-def test_what_a_member_must_be_is_told_in_the_readers_language() -> None:
+def test_constraints_are_shown_in_the_readers_language() -> None:
     member = {"type": "array", "minItems": 2, "default": []}
     with override("de"):
         [row] = build_schema_rows({"properties": {"tags": member | {"items": {"enum": ["a"]}}}})
@@ -66,7 +66,7 @@ def test_what_a_member_must_be_is_told_in_the_readers_language() -> None:
     assert row.bounds == ("Standard []", "mindestens 2 Elemente")
 
 
-def test_a_long_schema_is_cut() -> None:
+def test_a_long_schema_is_truncated() -> None:
     schema = {"properties": {f"p{number}": {} for number in range(MAX_ROWS + 50)}}
     assert len(build_schema_rows(schema)) == MAX_ROWS
 
@@ -89,12 +89,12 @@ def test_an_example_has_what_is_required_and_defaults() -> None:
 
 
 @given(st.dictionaries(WORDS, JSON, max_size=4))
-def test_no_schema_breaks_the_page(schema: dict[str, Any]) -> None:
+def test_any_schema_renders(schema: dict[str, Any]) -> None:
     assert all(row.type for row in build_schema_rows(schema))
     assert isinstance(build_example(schema), dict)
 
 
-def test_references_and_alternatives_are_followed_once_on_each_way() -> None:
+def test_references_and_alternatives_are_followed_once_per_path() -> None:
     node = {
         "type": "object",
         "description": "One of a tree",

@@ -10,7 +10,7 @@ from tests import admin_client, factories
 pytestmark = pytest.mark.django_db
 
 
-def test_a_launcher_is_added_and_audited() -> None:
+def test_a_launcher_is_added_and_recorded() -> None:
     root = admin_client.sit(factories.create_organization(), None)
     root.post("mcp_servers_launcher_add", command="deno", note="for tests")
     assert Launcher.objects.get().command == "deno"
@@ -18,7 +18,7 @@ def test_a_launcher_is_added_and_audited() -> None:
 
 
 @pytest.mark.parametrize("command", ["bash", "/bin/sh", "../x", "deno run"])
-def test_what_never_may_start_a_server_is_refused(command: str) -> None:
+def test_a_forbidden_launcher_is_refused(command: str) -> None:
     page = admin_client.sit(factories.create_organization(), None).post(
         "mcp_servers_launcher_add", command=command
     )
@@ -26,14 +26,14 @@ def test_what_never_may_start_a_server_is_refused(command: str) -> None:
     assert not Launcher.objects.exists()
 
 
-def test_an_owner_does_not_see_the_list() -> None:
+def test_an_owner_cant_see_launchers() -> None:
     owner = admin_client.sit(factories.create_organization(), Role.OWNER)
     owner.get("mcp_servers_launcher_changelist", status=403)
     owner.post("mcp_servers_launcher_add", command="deno", status=403)
     assert not Launcher.objects.exists()
 
 
-def test_a_launcher_is_removed_by_the_operation() -> None:
+def test_a_launcher_is_removed_by_the_service() -> None:
     root = admin_client.sit(factories.create_organization(), None)
     row = Launcher.objects.create(command="deno")
     root.post("mcp_servers_launcher_delete", row.pk, post="yes")

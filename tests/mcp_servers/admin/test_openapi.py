@@ -47,11 +47,11 @@ def ticked(page: str) -> list[str]:
     return [re.findall(r'value="([^"]*)"', box)[0] for box in boxes if " checked" in box]
 
 
-def test_a_document_is_asked_for(seat: admin_client.Desk) -> None:
+def test_the_form_asks_for_a_document(seat: admin_client.Desk) -> None:
     assert "Read document" in seat.get(ADD)
 
 
-def test_the_picker_ticks_what_reads_and_says_why_something_is_refused(
+def test_the_picker_preselects_read_operations_and_explains_refused_ones(
     seat: admin_client.Desk,
 ) -> None:
     page = seat.post(ADD, document=TEXT, do="preview")
@@ -63,7 +63,7 @@ def test_the_picker_ticks_what_reads_and_says_why_something_is_refused(
     assert not Server.objects.exists()
 
 
-def test_what_is_ticked_is_added(seat: admin_client.Desk) -> None:
+def test_selected_operations_are_added(seat: admin_client.Desk) -> None:
     seat.post(ADD, document=TEXT, do="add", **said("GET /pets", "POST /pets"))
     server = Server.objects.get()
     assert server.endpoint_config["operations"] == ["GET /pets", "POST /pets"]
@@ -71,7 +71,7 @@ def test_what_is_ticked_is_added(seat: admin_client.Desk) -> None:
     assert ApiDocument.objects.get(server=server).text == TEXT
 
 
-def test_nothing_ticked_adds_nothing_and_keeps_what_was_said(seat: admin_client.Desk) -> None:
+def test_an_empty_selection_adds_nothing_and_keeps_the_form(seat: admin_client.Desk) -> None:
     page = seat.post(ADD, document=TEXT, do="add", **said(name="mypets"))
     assert "nothing_chosen" in page
     assert 'value="mypets"' in page
@@ -79,13 +79,13 @@ def test_nothing_ticked_adds_nothing_and_keeps_what_was_said(seat: admin_client.
 
 
 @pytest.mark.parametrize("document", ["", "<html>", '{"swagger": "2.0"}'])
-def test_what_is_no_document_is_told(seat: admin_client.Desk, document: str) -> None:
+def test_an_invalid_document_is_reported(seat: admin_client.Desk, document: str) -> None:
     page = seat.post(ADD, status=400, document=document, do="preview")
     assert "Read document" in page
     assert 'role="alert"' in page
 
 
-def test_the_choice_is_changed_later(seat: admin_client.Desk) -> None:
+def test_the_selection_can_be_changed_later(seat: admin_client.Desk) -> None:
     seat.post(ADD, document=TEXT, do="add", **said("GET /pets"))
     server = Server.objects.get()
     name = "mcp_servers_server_configuration"
@@ -96,7 +96,7 @@ def test_the_choice_is_changed_later(seat: admin_client.Desk) -> None:
     assert ApiDocument.objects.get(server=server).text == TEXT
 
 
-def test_who_only_reads_sees_the_choice_and_changes_nothing(
+def test_a_read_only_role_sees_the_selection_and_cant_change_it(
     acme: Organization, seat: admin_client.Desk
 ) -> None:
     seat.post(ADD, document=TEXT, do="add", **said("GET /pets"))
@@ -108,7 +108,7 @@ def test_who_only_reads_sees_the_choice_and_changes_nothing(
     auditor.get(ADD, status=403)
 
 
-def test_hidden_characters_of_a_document_are_made_visible(seat: admin_client.Desk) -> None:
+def test_hidden_characters_of_a_document_are_shown(seat: admin_client.Desk) -> None:
     odd = {"/odd": {"get": {"summary": "a\u202eb<script>"}}}
     page = seat.post(ADD, document=text(odd), do="preview")
     shown = page.partition("<textarea")[0]

@@ -57,7 +57,9 @@ def own() -> Any:
     return Preset.objects.filter(organization__isnull=False)
 
 
-def test_the_gallery_says_what_a_preset_needs_and_stands_in_for(seat: admin_client.Desk) -> None:
+def test_the_gallery_shows_requirements_and_replaced_packages_of_a_preset(
+    seat: admin_client.Desk,
+) -> None:
     page = seat.get("mcp_servers_server_presets")
     assert "@aws/mcp-server-s3" in admin_client.words(page)
     assert "needs a secret" in page
@@ -69,7 +71,7 @@ def test_the_gallery_says_what_a_preset_needs_and_stands_in_for(seat: admin_clie
     assert "Sandbox" not in seat.get("mcp_servers_server_preset", "linear")
 
 
-def test_a_launcher_that_is_not_allowed_says_who_can_change_that(
+def test_a_missing_launcher_is_explained_with_who_can_add_it(
     acme: Organization, seat: admin_client.Desk, settings: Any
 ) -> None:
     settings.BONOBOT_LAUNCHERS = ("uvx",)
@@ -83,7 +85,7 @@ def test_a_launcher_that_is_not_allowed_says_who_can_change_that(
     assert not Server.objects.exists()
 
 
-def test_a_folder_elsewhere_is_refused_at_its_field(
+def test_a_folder_outside_the_allowed_ones_is_refused_at_its_field(
     acme: Organization, seat: admin_client.Desk
 ) -> None:
     enable_preset(factories.build_administrator(acme), Preset.objects.get(slug="filesystem"))
@@ -95,7 +97,9 @@ def test_a_folder_elsewhere_is_refused_at_its_field(
     assert not Server.objects.exists()
 
 
-def test_a_preset_of_the_organization_is_made_changed_and_removed(seat: admin_client.Desk) -> None:
+def test_a_preset_of_the_organization_is_created_updated_and_deleted(
+    seat: admin_client.Desk,
+) -> None:
     assert "Add parameter" in seat.get("mcp_servers_preset_add")
     seat.post("mcp_servers_preset_add", **OWN)
     preset = own().get()
@@ -126,7 +130,7 @@ def test_a_preset_of_the_organization_is_made_changed_and_removed(seat: admin_cl
         ({"transport_type": "stdio", "command": "npx"}, "Select a valid choice", "transport_type"),
     ],
 )
-def test_what_does_not_hold_is_said_at_its_field(
+def test_invalid_values_are_reported_at_their_field(
     seat: admin_client.Desk, said: dict[str, Any], code: str, field: str
 ) -> None:
     page = seat.post("mcp_servers_preset_add", **(OWN | said))
@@ -134,7 +138,7 @@ def test_what_does_not_hold_is_said_at_its_field(
     assert not own().exists()
 
 
-def test_an_operator_changes_the_words_of_a_programs_preset_alone(
+def test_an_operator_can_change_only_the_texts_of_a_stdio_preset(
     program: Preset, seat: admin_client.Desk
 ) -> None:
     page = seat.get("mcp_servers_preset_change", program.pk)
@@ -146,7 +150,7 @@ def test_an_operator_changes_the_words_of_a_programs_preset_alone(
     assert (program.icon, program.endpoint_config["command"]) == ("clock", "npx")
 
 
-def test_the_catalogues_presets_are_read(seat: admin_client.Desk) -> None:
+def test_presets_of_the_catalog_are_read_only(seat: admin_client.Desk) -> None:
     preset = Preset.objects.get(slug="aws-lambda")
     page = seat.get("mcp_servers_preset_change", preset.pk)
     assert "@aws/mcp-server-lambda" in page
@@ -154,14 +158,14 @@ def test_the_catalogues_presets_are_read(seat: admin_client.Desk) -> None:
     seat.post("mcp_servers_preset_delete", preset.pk, status=403, post="yes")
 
 
-def test_an_auditor_makes_no_preset(acme: Organization) -> None:
+def test_an_auditor_cant_create_a_preset(acme: Organization) -> None:
     auditor = admin_client.sit(acme, Role.AUDITOR)
     auditor.get("mcp_servers_preset_add", status=403)
     auditor.post("mcp_servers_preset_add", status=403, **OWN)
     assert not own().exists()
 
 
-def test_a_server_is_saved_as_a_preset_after_a_look_and_no_secret_goes_along(
+def test_a_server_is_saved_as_a_preset_after_a_preview_and_without_secrets(
     acme: Organization, seat: admin_client.Desk
 ) -> None:
     spec = ServerSpec(

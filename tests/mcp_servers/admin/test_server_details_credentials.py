@@ -47,7 +47,7 @@ def opened(server: Server, name: str) -> str:
     return str(server.secrets.get(name=name).value.open())
 
 
-def test_values_are_told_by_name_and_never_shown(acme: Organization, server: Server) -> None:
+def test_credentials_are_listed_by_name_and_never_shown(acme: Organization, server: Server) -> None:
     page = admin_client.sit(acme, Role.AUDITOR).get("mcp_servers_server_credentials", server.pk)
     assert {"key", "X-Team", "X-Zone"} <= set(admin_client.words(page).split())
     assert "by cli:" in admin_client.words(page)
@@ -56,9 +56,7 @@ def test_values_are_told_by_name_and_never_shown(acme: Organization, server: Ser
     assert 'name="secret-' not in page
 
 
-def test_one_value_is_replaced_and_everything_else_stays(
-    acme: Organization, server: Server
-) -> None:
+def test_one_value_is_replaced_and_the_others_kept(acme: Organization, server: Server) -> None:
     seat = admin_client.sit(acme, Role.OPERATOR, "ann")
     before = server.secrets.get(name="X-Team").set_at
     page = seat.post(
@@ -77,14 +75,14 @@ def test_one_value_is_replaced_and_everything_else_stays(
     assert told["secrets"] == ["auth.key"]
 
 
-def test_nothing_given_replaces_nothing(acme: Organization, server: Server) -> None:
+def test_empty_inputs_replace_nothing(acme: Organization, server: Server) -> None:
     seat = admin_client.sit(acme, Role.OPERATOR)
     seat.post("mcp_servers_server_credentials", server.pk, **{field(server, "key"): "  "})
     assert "invalid" in " ".join(seat.messages)
     assert opened(server, "key") == OLD
 
 
-def test_who_only_reads_replaces_nothing(acme: Organization, server: Server) -> None:
+def test_a_read_only_role_cant_replace_credentials(acme: Organization, server: Server) -> None:
     seat = admin_client.sit(acme, Role.AUDITOR)
     seat.post(
         "mcp_servers_server_credentials", server.pk, status=403, **{field(server, "key"): NEW}
@@ -92,7 +90,7 @@ def test_who_only_reads_replaces_nothing(acme: Organization, server: Server) -> 
     assert opened(server, "key") == OLD
 
 
-def test_what_a_program_sees_is_set_by_a_platform_administrator(acme: Organization) -> None:
+def test_only_a_platform_administrator_sets_environment_variables(acme: Organization) -> None:
     program = factories.create_stdio_server(acme)
     Secret.objects.create(
         organization=acme, server=program, placement="env", name="API_TOKEN", value=OLD
@@ -110,6 +108,6 @@ def test_what_a_program_sees_is_set_by_a_platform_administrator(acme: Organizati
     assert opened(program, "API_TOKEN") == NEW
 
 
-def test_the_credentials_of_another_organization_are_not_there(server: Server) -> None:
+def test_the_credentials_of_another_organization_arent_found(server: Server) -> None:
     stranger = admin_client.sit(factories.create_organization("evil"), Role.OWNER)
     stranger.get("mcp_servers_server_credentials", server.pk, status=404)

@@ -114,7 +114,7 @@ def test_a_server_is_added_with_its_first_operation(seat: admin_client.Desk) -> 
         (operation(row("field", "body")), "body_not_sent"),
     ],
 )
-def test_what_cannot_be_is_told_at_its_field_and_nothing_is_written(
+def test_invalid_values_are_reported_at_their_field_and_nothing_is_written(
     seat: admin_client.Desk, said: dict[str, object], code: str
 ) -> None:
     page = seat.post(ADD, **{**server(name="myshop"), **operation(), **said})
@@ -123,7 +123,7 @@ def test_what_cannot_be_is_told_at_its_field_and_nothing_is_written(
     assert not Server.objects.exists()
 
 
-def test_a_preview_shows_the_request_as_the_form_stands(seat: admin_client.Desk) -> None:
+def test_a_preview_shows_the_request_of_the_current_form(seat: admin_client.Desk) -> None:
     rows = [row("limit", kind="integer", default="20"), row("X-Trace", "header")]
     page = html.unescape(seat.post(PREVIEW, url=URL, **operation(*rows, **{"op-name": ""})))
     assert f"{URL}/orders/ID?limit=20" in page
@@ -132,7 +132,7 @@ def test_a_preview_shows_the_request_as_the_form_stands(seat: admin_client.Desk)
     assert '"email"' in html.unescape(seat.post(PREVIEW, url=URL, **fields))
 
 
-def test_a_preview_of_what_cannot_be_says_why(seat: admin_client.Desk) -> None:
+def test_a_preview_of_an_invalid_form_explains_the_error(seat: admin_client.Desk) -> None:
     assert "The host can&#x27;t be a parameter" in seat.post(
         PREVIEW, url=URL, **operation(**{"op-path": "//{h}/x"})
     )
@@ -141,7 +141,7 @@ def test_a_preview_of_what_cannot_be_says_why(seat: admin_client.Desk) -> None:
     assert not Server.objects.exists()
 
 
-def test_operations_are_listed_added_and_changed(seat: admin_client.Desk) -> None:
+def test_operations_are_listed_created_and_updated(seat: admin_client.Desk) -> None:
     shop = made(seat, row("tags", kind="string[]", default='["a,b", "c"]', enum=""))
     page = seat.get(CONFIGURATION, shop.pk)
     assert "not discovered yet" in page
@@ -165,7 +165,7 @@ def test_operations_are_listed_added_and_changed(seat: admin_client.Desk) -> Non
     seat.open(f"{admin_client.url(ONE, shop.pk)}?name=nothing", status=404)
 
 
-def test_what_is_shown_of_an_operation_is_saved_as_it_was(seat: admin_client.Desk) -> None:
+def test_saving_an_unchanged_operation_changes_nothing(seat: admin_client.Desk) -> None:
     shop = made(
         seat,
         row("n", kind="number", enum="1.5, 2", default="2"),
@@ -190,7 +190,7 @@ def test_what_is_shown_of_an_operation_is_saved_as_it_was(seat: admin_client.Des
     assert shop.endpoint_config == before
 
 
-def test_the_server_is_changed_beside_its_operations(seat: admin_client.Desk) -> None:
+def test_the_server_can_be_updated_next_to_its_operations(seat: admin_client.Desk) -> None:
     shop = made(seat)
     seat.post(CONFIGURATION, shop.pk, **server(url="https://api.example.com/v2"))
     shop.refresh_from_db()
@@ -199,7 +199,7 @@ def test_the_server_is_changed_beside_its_operations(seat: admin_client.Desk) ->
     assert "declared manually" in seat.get("mcp_servers_server_change", shop.pk)
 
 
-def test_an_operation_is_removed_after_a_question_and_the_last_one_stays(
+def test_an_operation_is_deleted_after_confirmation_but_not_the_last_one(
     seat: admin_client.Desk,
 ) -> None:
     shop = made(seat)
@@ -217,7 +217,7 @@ def test_an_operation_is_removed_after_a_question_and_the_last_one_stays(
     assert [one["name"] for one in shop.endpoint_config["declared"]] == ["get_order"]
 
 
-def test_who_only_reads_sees_the_operations_and_changes_nothing(
+def test_a_read_only_role_sees_the_operations_and_cant_change_them(
     acme: Organization, seat: admin_client.Desk
 ) -> None:
     shop = made(seat)
@@ -232,14 +232,14 @@ def test_who_only_reads_sees_the_operations_and_changes_nothing(
     stranger.get(ONE, shop.pk, status=404)
 
 
-def test_an_agent_gets_an_api_of_its_own(acme: Organization) -> None:
+def test_an_agent_gets_its_own_api(acme: Organization) -> None:
     boss = admin_client.sit(acme, None)
     agent = factories.create_agent(acme)
     boss.post("agents_agent_operations", agent.pk, **server(), **operation())
     assert Server.objects.get().scope_id == agent.pk
 
 
-def test_hidden_characters_are_made_visible(seat: admin_client.Desk) -> None:
+def test_hidden_characters_are_shown(seat: admin_client.Desk) -> None:
     shop = made(seat, **{"op-description": "a\u202eb<script>"})
     page = seat.get(CONFIGURATION, shop.pk)
     assert "\u202e" not in page

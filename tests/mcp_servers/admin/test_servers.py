@@ -44,7 +44,7 @@ def act(seat: admin_client.Desk, action: str, *servers: Server, **more: str) -> 
     return seat.post("mcp_servers_server_changelist", **fields)
 
 
-def test_a_row_tells_state_tools_and_what_waits(
+def test_a_row_shows_state_tools_and_pending_reviews(
     acme: Organization, seat: admin_client.Desk
 ) -> None:
     server = admin_client.web_server(acme)
@@ -59,13 +59,15 @@ def test_a_row_tells_state_tools_and_what_waits(
     assert "2 to review" in page
 
 
-def test_an_empty_list_says_how_to_begin(seat: admin_client.Desk) -> None:
+def test_an_empty_list_explains_how_to_begin(seat: admin_client.Desk) -> None:
     page = seat.get("mcp_servers_server_changelist")
     assert "No servers yet" in page
     assert admin_client.url("mcp_servers_server_paste") in page
 
 
-def test_servers_are_filtered_by_what_waits(acme: Organization, seat: admin_client.Desk) -> None:
+def test_servers_are_filtered_by_pending_reviews(
+    acme: Organization, seat: admin_client.Desk
+) -> None:
     admin_client.offer(admin_client.web_server(acme, "busy"))
     admin_client.web_server(acme, "calm")
     page = admin_client.words(seat.get("mcp_servers_server_changelist", waiting="yes"))
@@ -81,7 +83,9 @@ def test_a_search_finds_a_server_by_its_tool(acme: Organization, seat: admin_cli
     assert "clock" not in page
 
 
-def test_the_switch_switches_and_is_audited(acme: Organization, seat: admin_client.Desk) -> None:
+def test_the_switch_enables_and_disables_and_is_recorded(
+    acme: Organization, seat: admin_client.Desk
+) -> None:
     server = admin_client.web_server(acme)
     seat.post("mcp_servers_server_switch", server.pk, enabled="0")
     server.refresh_from_db()
@@ -89,7 +93,7 @@ def test_the_switch_switches_and_is_audited(acme: Organization, seat: admin_clie
     assert AuditRow.objects.filter(action="server_disabled", actor_id=seat.user.pk).count() == 1
 
 
-def test_a_reviewer_sees_no_switch_and_may_not_use_it(acme: Organization) -> None:
+def test_a_reviewer_sees_no_switch_and_cant_use_it(acme: Organization) -> None:
     server = admin_client.web_server(acme)
     reviewer = admin_client.sit(acme, Role.REVIEWER)
     owner = admin_client.sit(acme, Role.OWNER)
@@ -101,11 +105,11 @@ def test_a_reviewer_sees_no_switch_and_may_not_use_it(acme: Organization) -> Non
     assert Server.objects.get().enabled
 
 
-def test_a_deed_is_never_done_by_a_link(acme: Organization, seat: admin_client.Desk) -> None:
+def test_actions_require_post_requests(acme: Organization, seat: admin_client.Desk) -> None:
     seat.get("mcp_servers_server_switch", admin_client.web_server(acme).pk, status=405)
 
 
-def test_many_are_switched_off_and_on(acme: Organization, seat: admin_client.Desk) -> None:
+def test_many_servers_are_disabled_and_enabled(acme: Organization, seat: admin_client.Desk) -> None:
     both = admin_client.web_server(acme, "one"), admin_client.web_server(acme, "two")
     attach_server(factories.build_administrator(acme), factories.create_agent(acme), both[0])
     assert "Helper → one" in admin_client.words(act(seat, "disable_chosen", *both))
@@ -116,7 +120,7 @@ def test_many_are_switched_off_and_on(acme: Organization, seat: admin_client.Des
     assert Server.objects.enabled().count() == 2
 
 
-def test_a_server_that_cannot_be_deleted_does_not_keep_the_others(
+def test_a_server_that_cant_be_deleted_doesnt_stop_the_others(
     acme: Organization, seat: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers = [admin_client.web_server(acme, name) for name in ("one", "two", "three")]
@@ -134,7 +138,7 @@ def test_a_server_that_cannot_be_deleted_does_not_keep_the_others(
     assert "2 servers deleted." in page
 
 
-def test_testing_many_says_what_came_of_each(
+def test_testing_many_servers_shows_each_result(
     acme: Organization, seat: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good, bad = admin_client.web_server(acme, "good"), admin_client.web_server(acme, "bad")
@@ -151,7 +155,7 @@ def test_testing_many_says_what_came_of_each(
     assert "bad: Nobody answers. Start it. (server_unreachable)" in page
 
 
-def test_everything_that_waits_at_chosen_servers_is_approved(
+def test_all_pending_definitions_of_selected_servers_are_approved(
     acme: Organization, seat: admin_client.Desk
 ) -> None:
     server = admin_client.web_server(acme)
@@ -163,7 +167,7 @@ def test_everything_that_waits_at_chosen_servers_is_approved(
     assert Definition.objects.callable().count() == 1
 
 
-def test_what_came_to_wait_meanwhile_is_asked_about_again(
+def test_definitions_added_meanwhile_need_another_confirmation(
     acme: Organization, seat: admin_client.Desk
 ) -> None:
     server = admin_client.web_server(acme)
@@ -180,7 +184,7 @@ def marked(page: str) -> str:
     return re.findall(r'name="confirmed" value="([0-9a-f]{64})"', page)[0]
 
 
-def test_an_operator_is_not_offered_to_approve(acme: Organization) -> None:
+def test_an_operator_has_no_approve_action(acme: Organization) -> None:
     server = admin_client.web_server(acme)
     admin_client.offer(server)
     operator = admin_client.sit(acme, Role.OPERATOR)
@@ -190,7 +194,7 @@ def test_an_operator_is_not_offered_to_approve(acme: Organization) -> None:
     assert not Definition.objects.callable().exists()
 
 
-def test_removing_asks_first_and_names_what_goes_along(
+def test_deleting_asks_first_and_lists_what_is_deleted_too(
     acme: Organization, seat: admin_client.Desk
 ) -> None:
     server = admin_client.web_server(acme)
@@ -205,7 +209,7 @@ def test_removing_asks_first_and_names_what_goes_along(
     assert AuditRow.objects.filter(action="server_removed", resource_name="web").count() == 1
 
 
-def test_one_server_is_removed_after_a_confirmation(
+def test_a_server_is_deleted_after_confirmation(
     acme: Organization, seat: admin_client.Desk
 ) -> None:
     server = admin_client.web_server(acme)
@@ -215,7 +219,7 @@ def test_one_server_is_removed_after_a_confirmation(
     assert Server.objects.count() == 0
 
 
-def test_the_overview_tells_how_it_is_reached_without_its_secrets(
+def test_the_overview_shows_the_connection_without_secrets(
     acme: Organization, seat: admin_client.Desk
 ) -> None:
     spec = ServerSpec(
@@ -231,7 +235,7 @@ def test_the_overview_tells_how_it_is_reached_without_its_secrets(
         assert "geheim" not in page
 
 
-def test_connecting_answers_with_a_piece_of_the_page(
+def test_testing_the_connection_returns_a_page_fragment(
     acme: Organization, seat: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = admin_client.web_server(acme)
@@ -247,7 +251,7 @@ def test_connecting_answers_with_a_piece_of_the_page(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_server_that_is_removed_while_it_is_asked_is_told_as_missing(
+def test_a_server_that_is_deleted_during_its_test_is_reported_as_missing(
     acme: Organization, seat: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def removed(servers: list[Server], **how: Any) -> list[DiscoveryAttempt]:
@@ -261,7 +265,7 @@ def test_a_server_that_is_removed_while_it_is_asked_is_told_as_missing(
     )
 
 
-def test_a_failed_connection_leads_to_what_is_to_be_corrected(
+def test_a_failed_connection_links_to_the_field_to_correct(
     acme: Organization, seat: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = admin_client.web_server(acme)
@@ -279,7 +283,7 @@ def test_a_failed_connection_leads_to_what_is_to_be_corrected(
         assert admin_client.links(page, admin_client.url(f"mcp_servers_server_{tab}", server.pk))
 
 
-def test_a_failure_of_one_server_disturbs_no_other(
+def test_a_failure_of_one_server_doesnt_affect_others(
     acme: Organization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def ask(server_id: object, **how: object) -> DiscoveryResult:

@@ -51,7 +51,7 @@ def one(server: Server) -> Definition:
     return server.definitions.get(name="one")
 
 
-def test_what_a_server_offers_is_listed_by_kind_and_state(reviewer, server, path):
+def test_definitions_are_listed_by_kind_and_state(reviewer, server, path):
     Definition.objects.filter(name="two").update(pinned_digest="digest of two")
     assert names(reviewer.get(f"{path}/definitions")) == ["one", "p", "r", "two"]
     assert names(reviewer.get(f"{path}/definitions?kind=tool&state=pending")) == ["one"]
@@ -72,18 +72,18 @@ def test_what_a_server_offers_is_listed_by_kind_and_state(reviewer, server, path
         ({"present": False, "fault": "it hides text"}, "refused"),
     ],
 )
-def test_a_row_shows_the_state_that_it_is_found_by(reviewer, server, path, values, state):
+def test_a_definition_has_the_state_it_is_filtered_by(reviewer, server, path, values, state):
     Definition.objects.filter(name="one").update(**values)
     for asked in Definition.State.values:
         found = reviewer.get(f"{path}/tools?state={asked}&q=one").json["results"]
         assert [row["state"] for row in found] == ([state] if asked == state else [])
 
 
-def test_a_state_that_there_is_not_is_named(reviewer, path):
+def test_an_unknown_state_is_refused_with_its_value(reviewer, path):
     assert reviewer.get(f"{path}/definitions?state=fine").json["field"] == "state"
 
 
-def test_all_that_wait_are_approved_at_once(reviewer, server, path):
+def test_all_pending_definitions_are_approved_together(reviewer, server, path):
     answer = reviewer.post(f"{path}/approve", {"all": True})
     assert (sorted(answer.json["approved"]), answer.json["waiting"]) == (
         ["one", "p", "r", "two"],
@@ -92,7 +92,7 @@ def test_all_that_wait_are_approved_at_once(reviewer, server, path):
     assert reviewer.post(f"{path}/approve", {"all": True}).json["approved"] == []
 
 
-def test_only_what_was_read_is_approved(reviewer, server, path):
+def test_only_definitions_with_the_given_digest_are_approved(reviewer, server, path):
     rows = [{"id": str(row.pk), "digest": row.digest} for row in server.definitions.tools()]
     Definition.objects.filter(name="two").update(digest="changed meanwhile")
     answer = reviewer.post(f"{path}/approve", {"definitions": rows})
@@ -118,14 +118,14 @@ def test_only_what_was_read_is_approved(reviewer, server, path):
         {"definitions": [{"id": "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11"}]},
     ],
 )
-def test_an_approval_says_what_is_approved(reviewer, path, body):
+def test_an_approval_returns_the_approved_definitions(reviewer, path, body):
     answer = reviewer.post(f"{path}/approve", body)
     assert (answer.status, answer.code) == (400, "invalid")
     assert answer.json["field"].startswith("definitions")
     assert not Definition.objects.exclude(pinned_digest="").exists()
 
 
-def test_one_definition_is_approved_as_it_was_read(reviewer, server, path):
+def test_one_definition_is_approved_by_its_digest(reviewer, server, path):
     row = one(server)
     address = f"{path}/definitions/{row.pk}"
     late = reviewer.post(f"{address}/approve", {"digest": "what was shown before"})
@@ -137,7 +137,7 @@ def test_one_definition_is_approved_as_it_was_read(reviewer, server, path):
     assert (back.json["state"], back.json["approved_declaration"]) == ("pending", None)
 
 
-def test_one_definition_is_switched_off(acme, server, path):
+def test_one_definition_is_disabled(acme, server, path):
     operator = rest.as_role(acme, Role.OPERATOR)
     address = f"{path}/definitions/{one(server).pk}"
     assert operator.patch(address, {"enabled": False}).json["enabled"] is False
@@ -145,7 +145,7 @@ def test_one_definition_is_switched_off(acme, server, path):
     assert operator.patch(address, {}).json["field"] == "enabled"
 
 
-def test_another_servers_definition_is_not_found_here(acme, reviewer, server, path):
+def test_a_definition_of_another_server_isnt_found(acme, reviewer, server, path):
     other = Server.objects.create(
         organization=acme, scope_id=acme.pk, name="t", slug="t", transport_type="http"
     )
@@ -153,7 +153,7 @@ def test_another_servers_definition_is_not_found_here(acme, reviewer, server, pa
     assert (answer.status, answer.json["field"]) == (404, "definition_id")
 
 
-def test_a_list_takes_the_same_queries_for_any_number_of_rows(
+def test_the_list_uses_the_same_queries_for_any_number_of_definitions(
     acme, reviewer, server, path, django_assert_num_queries
 ):
     reviewer.get(f"{path}/tools")
@@ -165,7 +165,7 @@ def test_a_list_takes_the_same_queries_for_any_number_of_rows(
         assert len(reviewer.get(f"{path}/tools").json["results"]) == 22
 
 
-def test_labels_are_suggested_then_set_and_given_back(reviewer, server, path):
+def test_labels_are_suggested_set_and_reset(reviewer, server, path):
     answer = reviewer.get(f"{path}/tools").json["results"][0]
     assert (answer["labels"], answer["labels_suggested"]) == (
         None,
@@ -178,7 +178,7 @@ def test_labels_are_suggested_then_set_and_given_back(reviewer, server, path):
     assert one(server).labels is None
 
 
-def test_labels_that_mean_nothing_change_nothing(reviewer, server, path):
+def test_invalid_labels_change_nothing(reviewer, server, path):
     for body, code in (
         ({"names": ["one"], "labels": ["kind"]}, "unknown_label"),
         ({"names": ["nine"], "labels": []}, "not_found"),

@@ -30,7 +30,7 @@ def body(*operations, **config):
     return {"name": "pets", "transport_type": "openapi", "endpoint_config": config}
 
 
-def test_a_preview_lists_operations_with_their_faults_and_writes_nothing(operator):
+def test_a_preview_lists_operations_with_their_errors_and_writes_nothing(operator):
     found = operator.post("mcp-servers/openapi/preview", {"document": TEXT})
     assert found.status == 200, found
     operations = {one["key"]: one for one in found.json["operations"]}
@@ -51,17 +51,17 @@ def test_a_preview_lists_operations_with_their_faults_and_writes_nothing(operato
         ({"document_url": "http://127.0.0.1:1/openapi.json"}, "private_address"),
     ],
 )
-def test_a_document_that_cant_be_had_or_read_is_told(operator, sent, code):
+def test_a_document_that_cant_be_fetched_or_parsed_is_reported(operator, sent, code):
     found = operator.post("mcp-servers/openapi/preview", sent)
     assert (found.status, found.code) == (400, code)
 
 
-def test_only_a_platform_administrator_looks_at_a_private_address(operator):
+def test_only_a_platform_administrator_can_preview_a_private_address(operator):
     sent = {"document_url": "http://127.0.0.1:1/x", "allow_private": True}
     assert operator.post("mcp-servers/openapi/preview", sent).status == 403
 
 
-def test_what_was_chosen_is_stored_by_its_keys_and_the_document_is_not_shown(operator):
+def test_selected_operations_are_stored_and_the_document_isnt_returned(operator):
     found = operator.post("mcp-servers", body("listPets", "GET /pets/{id}"))
     assert found.status == 201, found
     assert found.json["endpoint_config"] == {
@@ -83,18 +83,18 @@ def test_what_was_chosen_is_stored_by_its_keys_and_the_document_is_not_shown(ope
         (["GET /bad"], "operation_refused"),
     ],
 )
-def test_a_choice_that_cant_be_is_refused(operator, operations, code):
+def test_an_invalid_selection_is_refused(operator, operations, code):
     found = operator.post("mcp-servers", body(*operations))
     assert found.code == code
     assert not Server.objects.exists()
 
 
-def test_everything_is_what_can_be_a_tool(operator):
+def test_selecting_all_selects_every_supported_operation(operator):
     found = operator.post("mcp-servers", body("*"))
     assert len(found.json["endpoint_config"]["operations"]) == 4
 
 
-def test_a_document_without_an_address_of_the_api_asks_for_it(operator):
+def test_a_document_without_a_server_url_requires_one(operator):
     assert operator.post("mcp-servers", body("*", document=text(PETS))).code == "base_url_missing"
 
 
@@ -104,14 +104,14 @@ def test_too_many_operations_are_refused(operator):
     assert found.code == "too_many"
 
 
-def test_the_choice_is_changed_by_the_stored_document(operator):
+def test_the_selection_can_be_changed_with_the_stored_document(operator):
     made = operator.post("mcp-servers", body("listPets")).json
     config = {"url": SERVERS[0]["url"], "operations": ["getPet"]}
     found = operator.patch(f"mcp-servers/{made['id']}", {"endpoint_config": config})
     assert found.json["endpoint_config"]["operations"] == ["GET /pets/{id}"]
 
 
-def test_another_organizations_api_is_not_there(operator):
+def test_an_api_of_another_organization_isnt_found(operator):
     other = rest.as_role(factories.create_organization("other"), Role.OPERATOR)
     made = operator.post("mcp-servers", body("listPets")).json
     assert other.patch(f"mcp-servers/{made['id']}", {"name": "x"}).status == 404

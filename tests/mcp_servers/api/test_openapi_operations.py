@@ -47,7 +47,7 @@ def place(operator):
     return f"mcp-servers/{found.json['id']}/operations"
 
 
-def test_a_server_is_added_with_what_is_declared_and_shows_it(operator, place):
+def test_a_server_is_created_with_declared_operations(operator, place):
     found = operator.get(place.removesuffix("/operations")).json["endpoint_config"]
     assert found["operations"] == ["GET /orders/{id}"]
     [kept] = found["declared"]
@@ -56,7 +56,7 @@ def test_a_server_is_added_with_what_is_declared_and_shows_it(operator, place):
     assert again.json["endpoint_config"] == found
 
 
-def test_operations_are_listed_added_changed_and_removed(operator, place):
+def test_operations_are_listed_created_updated_and_deleted(operator, place):
     made = operator.post(place, ADD_ORDER)
     assert (made.status, made.json["key"], made.json["state"]) == (
         201,
@@ -84,7 +84,7 @@ def test_operations_are_listed_added_changed_and_removed(operator, place):
         (ADD_ORDER | {"colour": "red"}, "colour", "unknown_field"),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_member(operator, place, said, field, code):
+def test_invalid_operations_are_refused_with_their_field(operator, place, said, field, code):
     before = Server.objects.get().endpoint_config
     found = operator.post(place, said)
     assert (found.status, found.json["field"]) == (400, field)
@@ -120,13 +120,13 @@ def test_a_preview_shows_the_request_and_writes_nothing(operator):
         ({"url": URL, "operation": GET_ORDER | {"name": "a b"}}, "operation.name", "bad_name"),
     ],
 )
-def test_a_preview_of_what_cannot_be_says_why(operator, sent, field, code):
+def test_a_preview_of_an_invalid_operation_explains_the_error(operator, sent, field, code):
     found = operator.post("mcp-servers/operations/preview", sent)
     assert (found.status, found.json["field"]) == (400, field)
     assert code in (None, found.code)
 
 
-def test_a_server_of_a_document_has_none(operator):
+def test_a_server_with_a_document_has_no_declared_operations(operator):
     text = '{"openapi": "3.1.0", "paths": {"/x": {"get": {}}}}'
     config = {"url": URL, "document": text, "operations": ["GET /x"], "declared": None}
     made = operator.post("mcp-servers", body() | {"endpoint_config": config})
@@ -139,7 +139,7 @@ def test_a_server_of_a_document_has_none(operator):
     assert (refused.status, refused.code) == (409, "not_declared")
 
 
-def test_readers_look_and_others_see_nothing(acme, operator, place):
+def test_read_only_roles_can_view_operations_and_others_cant(acme, operator, place):
     auditor = rest.as_role(acme, Role.AUDITOR)
     assert auditor.get(place).status == 200
     assert auditor.post(place, ADD_ORDER).status == 403

@@ -45,7 +45,7 @@ def own(acme: Organization) -> Any:
     return Preset.objects.filter(organization=acme)
 
 
-def test_a_preset_is_made_used_changed_and_removed(acme, operator):
+def test_a_preset_is_created_used_updated_and_deleted(acme, operator):
     made = operator.post("presets", OWN)
     assert (made.status, made.json["slug"], made.json["own"]) == (201, "house-search", True)
     body = {"preset": "house-search", "name": "search", "parameters": {"TOKEN": "sesam"}}
@@ -61,14 +61,14 @@ def test_a_preset_is_made_used_changed_and_removed(acme, operator):
     assert set(actions) == {"preset_added", "preset_changed", "preset_removed"}
 
 
-def test_what_comes_with_the_catalogue_is_read_only(operator):
+def test_presets_of_the_catalog_are_read_only(operator):
     for method in ("PATCH", "DELETE"):
         answer = operator.send(method, "presets/time", {} if method == "PATCH" else None)
         assert (answer.status, answer.code) == (403, "platform_preset")
     assert operator.get("presets/aws-lambda").json["replaces"] == ["@aws/mcp-server-lambda"]
 
 
-def test_only_a_platform_administrator_says_what_program_is_started(acme, operator):
+def test_only_a_platform_administrator_can_set_the_command(acme, operator):
     answer = operator.post("presets", PROGRAM)
     assert (answer.status, answer.code) == (403, "platform_admin_only")
     path = f"presets/{rest.as_administrator().post('presets', PROGRAM).json['id']}"
@@ -119,7 +119,7 @@ def test_only_a_platform_administrator_says_what_program_is_started(acme, operat
         ({"headers": {}}, "unknown_field", "headers"),
     ],
 )
-def test_what_does_not_hold_is_refused_with_its_place(acme, operator, said, code, field):
+def test_invalid_values_are_refused_with_their_path(acme, operator, said, code, field):
     answer = operator.post("presets", OWN | said)
     assert (answer.status, answer.code, answer.json["field"]) == (400, code, field), answer
     assert "in-the-clear" not in answer.text
@@ -139,12 +139,12 @@ def test_a_credential_in_a_header_is_a_parameter(acme, operator):
     )
 
 
-def test_a_taken_name_is_said(operator):
+def test_a_duplicate_name_is_refused(operator):
     assert operator.post("presets", OWN).status == 201
     assert operator.post("presets", OWN | {"name": "house search"}).code == "name_taken"
 
 
-def test_another_organizations_preset_is_not_there(operator):
+def test_a_preset_of_another_organization_isnt_found(operator):
     theirs = rest.as_role(factories.create_organization("other"), Role.OWNER).post("presets", OWN)
     for name in (theirs.json["id"], "house-search", "nothing"):
         assert operator.get(f"presets/{name}").status == 404

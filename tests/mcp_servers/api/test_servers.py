@@ -46,7 +46,7 @@ def changed(body: dict[str, Any], **members: Any) -> dict[str, Any]:
     return body | members
 
 
-def test_a_server_is_added_and_read_back_without_its_secrets(operator):
+def test_a_server_is_created_and_returned_without_its_secrets(operator):
     made = operator.post("mcp-servers", HTTP)
     assert made.status == 201
     assert made.json["scope"] == "pool"
@@ -71,7 +71,7 @@ def test_a_masked_write_keeps_the_secrets(operator):
     assert values == {"X-Team": "blue", "token": "tok-in-the-clear"}
 
 
-def test_a_patch_changes_only_what_it_says(operator):
+def test_a_patch_changes_only_its_fields(operator):
     made = operator.post("mcp-servers", HTTP).json
     answer = operator.patch(f"mcp-servers/{made['id']}", {"description": "Our documents"})
     same = ("name", "endpoint_config", "auth_config", "enabled", "approval")
@@ -79,7 +79,7 @@ def test_a_patch_changes_only_what_it_says(operator):
     assert answer.json["description"] == "Our documents"
 
 
-def test_a_removed_server_is_gone_and_stays_in_the_audit(operator):
+def test_a_deleted_server_is_gone_and_stays_in_the_audit_log(operator):
     made = operator.post("mcp-servers", HTTP).json
     assert operator.delete(f"mcp-servers/{made['id']}").status == 204
     assert operator.get(f"mcp-servers/{made['id']}").status == 404
@@ -120,7 +120,7 @@ def test_a_removed_server_is_gone_and_stays_in_the_audit(operator):
         ({"colour": "red"}, 400, "unknown_field", "colour"),
     ],
 )
-def test_what_does_not_hold_is_refused_by_name_and_nothing_is_written(
+def test_invalid_values_are_refused_by_field_and_nothing_is_written(
     operator, members, status, code, field
 ):
     answer = operator.post("mcp-servers", changed(HTTP, **members))
@@ -130,7 +130,7 @@ def test_what_does_not_hold_is_refused_by_name_and_nothing_is_written(
     assert not Secret.objects.exists()
 
 
-def test_a_command_is_for_platform_administrators(operator, root):
+def test_only_platform_administrators_can_set_a_command(operator, root):
     refused = operator.post("mcp-servers", STDIO)
     assert (refused.status, refused.code) == (403, "platform_admin_only")
     made = root.post("mcp-servers", STDIO)
@@ -139,7 +139,7 @@ def test_a_command_is_for_platform_administrators(operator, root):
     assert "env-value" not in made.text
 
 
-def test_a_launcher_that_is_not_on_the_list_is_refused(root):
+def test_a_launcher_that_isnt_allowed_is_refused(root):
     config = {"command": "/bin/sh", "args": ["-c", "true"]}
     answer = root.post("mcp-servers", changed(STDIO, endpoint_config=config))
     assert answer.code == "launcher_not_allowed"
@@ -147,19 +147,19 @@ def test_a_launcher_that_is_not_on_the_list_is_refused(root):
     assert not Launcher.objects.exists()
 
 
-def test_a_private_address_is_for_platform_administrators(root):
+def test_only_platform_administrators_can_allow_a_private_address(root):
     local = {"url": "http://127.0.0.1:9/mcp"}
     answer = root.post("mcp-servers", changed(HTTP, endpoint_config=local, allow_private=True))
     assert answer.status == 201
 
 
-def test_a_name_that_is_taken_is_a_conflict(operator):
+def test_a_duplicate_name_is_a_conflict(operator):
     operator.post("mcp-servers", HTTP)
     answer = operator.post("mcp-servers", changed(HTTP, name="Docs"))
     assert (answer.status, answer.code, answer.json["field"]) == (409, "name_taken", "name")
 
 
-def test_a_server_is_switched_off_and_on(operator):
+def test_a_server_is_disabled_and_enabled(operator):
     made = operator.post("mcp-servers", HTTP).json
     off = operator.post(f"mcp-servers/{made['id']}/disable").json
     assert (off["enabled"], off["status"]) == (False, "disabled")
@@ -185,7 +185,7 @@ def test_servers_are_found_by_name_status_and_scope(acme, operator):
     assert names("?enabled=true") == ["docs"]
 
 
-def test_a_list_takes_the_same_queries_for_any_number_of_rows(
+def test_the_list_uses_the_same_queries_for_any_number_of_servers(
     acme, operator, django_assert_num_queries
 ):
     operator.get("mcp-servers")

@@ -36,7 +36,7 @@ def test_the_pool_is_exported_without_its_secrets(acme):
     assert SECRET not in json.dumps(answer.json)
 
 
-def test_what_was_exported_is_imported_elsewhere_with_its_values(acme):
+def test_an_export_can_be_imported_elsewhere_with_its_values(acme):
     exported = rest.as_role(acme, Role.OPERATOR).get("mcp-servers/export").json
     other = factories.create_organization("other")
     client = rest.as_role(other, Role.OPERATOR)
@@ -58,5 +58,5 @@ def test_only_the_named_servers_are_exported(acme):
     assert (answer.status, answer.json["code"]) == (400, "unknown_server")
 
 
-def test_a_member_may_not_export(acme):
+def test_a_member_cant_export(acme):
     assert rest.as_role(acme, Role.MEMBER).get("mcp-servers/export").status == 403

@@ -35,20 +35,20 @@ def sign_in():
     grants.store_tokens(grant, None, OAuthTokens("token", "", None, ""))
 
 
-def test_a_preset_with_a_sign_in_says_where(linear):
+def test_adding_a_preset_with_a_sign_in_prints_its_url(linear):
     assert linear["auth_config"]["grant"] == "authorization_code"
     assert linear["sign_in"] == {"state": "needed", "url": address()}
     assert linear["status"] == "disconnected"  # nothing was asked in vain
 
 
-def test_people_are_told_the_address_too(bonobot):
+def test_the_url_is_printed_for_personal_logins_too(bonobot):
     load_presets()
     ran = bonobot("mcp", "add", "linear", "--preset", "linear")
     assert address() in ran.out
     assert "bonobot mcp login linear" in ran.out
 
 
-def test_status_says_where_a_login_is_needed(bonobot, linear):
+def test_status_shows_where_a_login_is_needed(bonobot, linear):
     (found,) = bonobot("mcp", "status", "--json").json
     assert found["sign_in"]["state"] == "needed"
     assert "needed" in bonobot("mcp", "status").out
@@ -57,12 +57,12 @@ def test_status_says_where_a_login_is_needed(bonobot, linear):
     assert found["sign_in"]["state"] == "signed_in"
 
 
-def test_the_address_alone_needs_no_waiting(bonobot, linear):
+def test_printing_only_the_url_doesnt_wait(bonobot, linear):
     ran = bonobot("mcp", "login", "linear", "--no-wait", "--json")
     assert ran.json == {"server": "linear", "url": address(), "signed_in": False}
 
 
-def test_waiting_ends_with_a_code(bonobot, linear):
+def test_a_timeout_has_a_code(bonobot, linear):
     ran = bonobot("mcp", "login", "linear", "--timeout", "0")
     assert ran.status == 1
     assert "needs_reauth" in ran.err
@@ -77,9 +77,7 @@ def sign_in_aside():
         connections.close_all()
 
 
-def test_a_login_that_was_there_before_is_not_the_one_that_is_waited_for(
-    bonobot, linear, monkeypatch
-):
+def test_an_earlier_login_doesnt_end_the_wait(bonobot, linear, monkeypatch):
     sign_in()
     pauses = []
 
@@ -107,14 +105,14 @@ class Outcome:
         return ""
 
 
-def test_a_server_without_a_login_says_so(bonobot):
+def test_a_server_without_a_login_is_reported(bonobot):
     bonobot("mcp", "add", "plain", "--url", "http://127.0.0.1:9/mcp", "--allow-private")
     ran = bonobot("mcp", "login", "plain", "--json")
     assert ran.status == 1
     assert "no_login" in ran.err
 
 
-def test_logging_out_forgets_the_tokens_and_says_so(bonobot, linear):
+def test_logging_out_deletes_the_tokens_and_reports_it(bonobot, linear):
     sign_in()
     ran = bonobot("mcp", "logout", "linear", "--json")
     assert ran.json == {"server": "linear", "url": address(), "signed_in": False}
@@ -122,7 +120,7 @@ def test_logging_out_forgets_the_tokens_and_says_so(bonobot, linear):
     assert found["sign_in"]["state"] == "needed"
 
 
-def test_rest_logs_out_too_where_somebody_can_sign_in(bonobot, linear):
+def test_rest_logs_out_of_servers_with_a_login(bonobot, linear):
     sign_in()
     server = Server.objects.get(name="linear")
     owner = rest.as_role(server.organization, Role.OWNER)

@@ -33,7 +33,7 @@ def made(bonobot, shop, monkeypatch):
     return ran.json
 
 
-def test_the_first_operation_makes_the_server_and_is_called(bonobot, shop, made):
+def test_the_first_operation_creates_the_server_and_can_be_called(bonobot, shop, made):
     assert (made["state"], made["server"]) == ("approved", "shop")
     assert made["parameters"] == [
         {
@@ -52,7 +52,7 @@ def test_the_first_operation_makes_the_server_and_is_called(bonobot, shop, made)
     assert asked.headers["Authorization"] == "Bearer sesame-sesame"
 
 
-def test_more_are_added_declared_anew_listed_and_removed(bonobot, shop, made):
+def test_operations_are_added_replaced_listed_and_removed(bonobot, shop, made):
     ran = bonobot(
         *("mcp", "add-operation", "shop", "list_orders", "--url", "/orders"),
         *("--param", "state", "--choices", "state=open,closed", "--default", "state=open"),
@@ -78,7 +78,7 @@ def test_more_are_added_declared_anew_listed_and_removed(bonobot, shop, made):
     assert (ran.status, ran.error["code"]) == (1, "last_operation")
 
 
-def test_fields_go_into_the_body_of_what_writes(bonobot, shop, made):
+def test_fields_are_sent_in_the_body_of_write_methods(bonobot, shop, made):
     ran = bonobot(
         *("mcp", "add-operation", "shop", "add_order", "--method", "post", "--url", "/orders"),
         *("--param", "customer.email!:::Whom it is for", "--param", "count:integer"),
@@ -122,7 +122,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("options", "code"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_cannot_be_is_refused_and_nothing_is_written(bonobot, options, code):
+def test_invalid_operations_are_refused_and_nothing_is_written(bonobot, options, code):
     more = ("--default", "a=x") if "a:integer" in options else ()
     ran = bonobot("mcp", "add-operation", *options, *more, "--description", "x", "--json")
     assert ran.status == 1

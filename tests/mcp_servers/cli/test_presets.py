@@ -57,7 +57,7 @@ def states(ran) -> dict[str, str]:
     return {row["slug"]: row["state"] for row in ran.json}
 
 
-def test_an_empty_catalogue_says_how_to_load_it_and_is_loaded_once(bonobot):
+def test_an_empty_catalog_prints_how_to_load_it_and_is_loaded_once(bonobot):
     Preset.objects.all().delete()
     assert "bonobot mcp presets --load" in bonobot("mcp", "presets").out
     assert len(bonobot("mcp", "presets", "--load", "--json").json["added"]) == len(load_catalog())
@@ -65,19 +65,19 @@ def test_an_empty_catalogue_says_how_to_load_it_and_is_loaded_once(bonobot):
     assert len(bonobot("mcp", "presets", "--json").json) == len(load_catalog())
 
 
-def test_the_list_says_which_names_an_entry_stands_in_for(bonobot):
+def test_the_list_shows_the_package_names_that_a_preset_replaces(bonobot):
     (row,) = bonobot("mcp", "presets", "aws-lambda", "--json").json
     assert row["replaces"] == ["@aws/mcp-server-lambda"]
     assert "@aws/mcp-server-lambda" in bonobot("mcp", "presets", "aws-lambda").out
 
 
 @pytest.mark.parametrize("option", [(), ("--check",)])
-def test_a_preset_that_is_not_there_is_named(bonobot, option):
+def test_an_unknown_preset_is_reported_with_its_name(bonobot, option):
     ran = bonobot("mcp", "presets", "nothing", *option, "--json")
     assert (ran.status, ran.error["code"], ran.error["field"]) == (1, "not_found", "PRESET")
 
 
-def test_what_resolves_ends_well(bonobot, registry):
+def test_a_check_succeeds_if_all_packages_resolve(bonobot, registry):
     ran = bonobot("mcp", "presets", "--check", "time", "azure", "linear", "--json")
     assert (ran.status, states(ran)) == (
         0,
@@ -86,12 +86,12 @@ def test_what_resolves_ends_well(bonobot, registry):
 
 
 @pytest.mark.parametrize(("slug", "state"), [("memory", "gone"), ("git", "unknown")])
-def test_what_does_not_resolve_ends_with_1(bonobot, registry, slug, state):
+def test_a_check_exits_with_1_if_a_package_doesnt_resolve(bonobot, registry, slug, state):
     ran = bonobot("mcp", "presets", "--check", "time", slug, "--json")
     assert (ran.status, states(ran)) == (1, {"time": "resolves", slug: state})
 
 
-def test_what_is_gone_is_marked_where_presets_are_chosen(bonobot, registry, monkeypatch):
+def test_missing_packages_are_marked_in_the_gallery(bonobot, registry, monkeypatch):
     bonobot("mcp", "presets", "--check", "time", "memory")
     seat = admin_client.sit(Organization.objects.get(), Role.OPERATOR)
     gallery = seat.get("mcp_servers_server_presets")
@@ -111,7 +111,7 @@ def test_what_is_gone_is_marked_where_presets_are_chosen(bonobot, registry, monk
     assert not Preset.objects.from_platform().get(slug="memory").gone
 
 
-def test_without_a_registry_nothing_is_said_to_be_gone(bonobot, monkeypatch):
+def test_an_unavailable_registry_marks_no_package_as_missing(bonobot, monkeypatch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
         point(monkeypatch, taken.getsockname()[1])
@@ -120,7 +120,7 @@ def test_without_a_registry_nothing_is_said_to_be_gone(bonobot, monkeypatch):
     assert "0 packages no longer exist, 1 couldn't be checked" in ran.out
 
 
-def test_a_server_becomes_a_preset_that_asks_for_its_secrets(bonobot):
+def test_a_saved_preset_requires_the_secrets_of_its_server(bonobot):
     url = "https://mcp.example.com/mcp"
     header = ("--header", "X-Team=t0p-secret", "--bearer", "b3arer")
     bonobot("mcp", "add", "docs", "--url", url, *header)

@@ -11,7 +11,7 @@ from tests import admin_client, factories
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_everything_that_is_known_of_a_server_is_told(bonobot, acme):
+def test_all_details_of_a_server_are_printed(bonobot, acme):
     server = admin_client.web_server(acme)
     admin_client.offer(server, "hidden", description="Adds.\u200b\u202e")
     attach_server(
@@ -36,7 +36,7 @@ def test_everything_that_is_known_of_a_server_is_told(bonobot, acme):
     assert "\u202e" not in told
 
 
-def test_a_server_that_is_away_shows_code_and_remedy(bonobot, acme):
+def test_an_unavailable_server_shows_code_and_remedy(bonobot, acme):
     admin_client.web_server(acme)
     bonobot("mcp", "test", "web")
     shown = bonobot("mcp", "show", "web", "--json").json

@@ -35,7 +35,7 @@ def test_a_server_is_added_discovered_and_approved_in_one_step(workshop):
     assert workshop["tools"] == 8
 
 
-def test_without_approve_the_definitions_wait(bonobot):
+def test_without_approve_the_definitions_are_pending_review(bonobot):
     ran = bonobot("mcp", "add", "workshop", "--command", COMMAND, "--json")
     assert ran.json["waiting"] == 9
     assert "bonobot mcp approve workshop" in bonobot("mcp", "refresh", "workshop").out
@@ -43,14 +43,14 @@ def test_without_approve_the_definitions_wait(bonobot):
     assert len(bonobot("mcp", "approve", "workshop", "--json").json["approved"]) == 8
 
 
-def test_a_server_of_an_agent_is_private_to_it_and_bound(bonobot, acme):
+def test_a_server_of_an_agent_is_private_and_attached(bonobot, acme):
     agent = factories.create_agent(acme)
     ran = bonobot("mcp", "add", "own", "--command", COMMAND, "--agent", agent.slug, "--json")
     assert ran.json["scope"] == "agent"
     assert agent.bindings.get().server.name == "own"
 
 
-def test_values_of_the_environment_are_filled_in_and_sealed(bonobot, monkeypatch):
+def test_environment_variables_are_expanded_and_encrypted(bonobot, monkeypatch):
     monkeypatch.setenv("WORKSHOP_KEY", "s3cret")
     ran = bonobot("mcp", "add", "w", "--command", COMMAND, "--env", "KEY=${WORKSHOP_KEY}", "--json")
     assert ran.json["endpoint_config"]["env"] == {"KEY": "********"}
@@ -67,7 +67,7 @@ def test_a_dangerous_variable_is_allowed_with_a_reason(bonobot):
     assert "PYTHONUTF8: it prints umlauts" in bonobot("mcp", "show", "w").out
 
 
-def test_a_variable_that_is_undefined_may_have_a_default(bonobot, monkeypatch):
+def test_an_undefined_variable_can_have_a_default(bonobot, monkeypatch):
     monkeypatch.delenv("WORKSHOP_MODE", raising=False)
     option = "MODE=${WORKSHOP_MODE:-calm}"
     assert bonobot("mcp", "add", "w", "--command", COMMAND, "--env", option).status == 0
@@ -75,7 +75,7 @@ def test_a_variable_that_is_undefined_may_have_a_default(bonobot, monkeypatch):
 
 
 @pytest.mark.parametrize("value", ["${NOT_DEFINED_ANYWHERE}", "${BONOBOT_VAR}", "${DATABASE_URL}"])
-def test_variables_that_are_undefined_or_bonobots_are_refused(bonobot, monkeypatch, value):
+def test_undefined_variables_and_those_of_bonobot_are_refused(bonobot, monkeypatch, value):
     monkeypatch.setenv("DATABASE_URL", "sqlite:///x")
     ran = bonobot("mcp", "add", "w", "--command", COMMAND, "--env", f"K={value}", "--json")
     assert (ran.status, ran.error["code"]) == (1, "undefined_variable")
@@ -92,13 +92,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("options", "code"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_does_not_hold_is_refused_and_nothing_is_written(bonobot, options, code):
+def test_invalid_values_are_refused_and_nothing_is_written(bonobot, options, code):
     ran = bonobot("mcp", "add", "x", *options, "--json")
     assert (ran.status, ran.error["code"]) == (1, code)
     assert not Server.objects.exists()
 
 
-def test_a_server_that_is_away_stays_registered_and_the_error_says_what_to_do(bonobot):
+def test_an_unavailable_server_stays_registered_and_the_error_has_a_remedy(bonobot):
     ran = bonobot("mcp", "add", "away", "--url", "http://127.0.0.1:9/mcp", "--allow-private")
     assert ran.status == 1
     assert "server_unreachable" in ran.err
@@ -106,7 +106,7 @@ def test_a_server_that_is_away_stays_registered_and_the_error_says_what_to_do(bo
     assert bonobot("mcp", "list", "--json").json[0]["status"] == "error"
 
 
-def test_a_tool_is_called_through_the_door(bonobot, workshop):
+def test_a_tool_is_called_through_the_call_pipeline(bonobot, workshop):
     ran = bonobot("mcp", "test-tool", "workshop", "add", '{"a": 1, "b": 2}', "--json")
     assert (ran.status, ran.json["outcome"], ran.json["text"]) == (0, "ok", "3")
     (row,) = bonobot("audit", "list", "--limit", "1", "--json").json
@@ -123,23 +123,25 @@ def test_a_tool_is_called_through_the_door(bonobot, workshop):
         ("echo", "[]", "invalid"),
     ],
 )
-def test_a_call_that_does_not_fit_fails_with_its_code(bonobot, workshop, tool, arguments, code):
+def test_a_call_with_invalid_arguments_fails_with_its_code(
+    bonobot, workshop, tool, arguments, code
+):
     ran = bonobot("mcp", "test-tool", "workshop", tool, arguments, "--json")
     assert (ran.status, ran.error["code"]) == (1, code)
 
 
-def test_a_tools_own_error_is_exit_status_one(bonobot, workshop):
+def test_a_tool_error_has_exit_status_1(bonobot, workshop):
     ran = bonobot("mcp", "test-tool", "workshop", "fail", '{"reason": "no"}', "--json")
     assert (ran.status, ran.json["is_error"], ran.json["text"]) == (1, True, "no")
 
 
-def test_a_test_tells_tools_and_latency(bonobot, workshop):
+def test_a_test_prints_tools_and_latency(bonobot, workshop):
     told = bonobot("mcp", "test", "workshop", "--json").json
     assert (told["status"], told["tools_discovered"]) == ("connected", 8)
     assert told["latency_ms"] >= 0
 
 
-def test_switching_off_and_on_and_removing(bonobot, workshop):
+def test_a_server_is_disabled_enabled_and_deleted(bonobot, workshop):
     assert bonobot("mcp", "disable", "workshop", "--json").json["status"] == "disabled"
     ran = bonobot("mcp", "test-tool", "workshop", "echo", '{"text": "x"}', "--json")
     assert ran.error["code"] == "server_disabled"
@@ -149,7 +151,7 @@ def test_switching_off_and_on_and_removing(bonobot, workshop):
     assert "No servers yet" in bonobot("mcp", "list").out
 
 
-def test_showing_a_server_lists_what_it_offers(bonobot, workshop):
+def test_showing_a_server_lists_its_definitions(bonobot, workshop):
     shown = bonobot("mcp", "show", "workshop", "--json").json
     assert {"kind": "tool", "name": "echo", "state": "approved"}.items() <= next(
         d for d in shown["definitions"] if d["name"] == "echo"
@@ -157,12 +159,12 @@ def test_showing_a_server_lists_what_it_offers(bonobot, workshop):
     assert "echo" in bonobot("mcp", "show", "workshop").out
 
 
-def test_a_server_that_is_not_there_is_said_so(bonobot):
+def test_an_unknown_server_is_reported(bonobot):
     ran = bonobot("mcp", "show", "nothing", "--json")
     assert (ran.status, ran.error["code"]) == (1, "not_found")
 
 
-def test_tools_of_servers_and_built_in_ones_are_listed(bonobot, workshop):
+def test_tools_of_servers_and_built_in_tools_are_listed(bonobot, workshop):
     every = {tool["name"] for tool in bonobot("tools", "list", "--json").json}
     of_servers = {tool["name"] for tool in bonobot("tools", "list", "--mcp", "--json").json}
     assert every - of_servers == set(BUILTIN_TOOLS)

@@ -36,11 +36,11 @@ HERE = ("--base-url", "http://127.0.0.1:9")
         (("--operation", "nothing"), None),
     ],
 )
-def test_operations_are_chosen(added, options, keys):
+def test_operations_are_selected(added, options, keys):
     assert added(*options, *HERE) == keys
 
 
-def test_the_address_is_the_documents_own(added):
+def test_the_base_url_defaults_to_that_of_the_document(added):
     assert added() is None
     added(servers=[{"url": "http://127.0.0.1:9/v1"}])
     assert Server.objects.get().endpoint_config["url"] == "http://127.0.0.1:9/v1"

@@ -37,6 +37,6 @@ async def test_closing_cancels_and_waits():
     assert ended == [True]
 
 
-async def test_a_task_may_close_its_own_crew():
+async def test_a_task_can_close_its_own_group():
     crew = TaskSet()
     await crew.spawn(crew.close(), name="close")

@@ -23,13 +23,13 @@ from tests.mcp_servers.client.endpoints import HOLDER, call, failure, http, scri
 from tests.servers import raw_http_server
 
 
-def test_ordinary_answers_are_never_waited_for():
+def test_ordinary_responses_are_never_delayed():
     pace = ReadThrottle()
     assert all(pace.add_work(0.001, now=second) == 0 for second in range(1000))
 
 
 @given(floats(0.0001, 0.05), integers(50, 300))
-def test_who_talks_without_end_gets_its_share(seconds: float, reads: int):
+def test_an_endless_sender_gets_only_its_share(seconds: float, reads: int):
     pace, now, worked = ReadThrottle(), 1_000.0, 0.0
     for _ in range(reads):
         now += seconds
@@ -40,7 +40,7 @@ def test_who_talks_without_end_gets_its_share(seconds: float, reads: int):
     assert worked <= LOOP_SHARE * (now - 1_000) + GRACE_S + seconds + 0.01
 
 
-async def test_a_child_over_its_share_is_left_waiting_and_read_on_later(
+async def test_a_child_over_its_share_is_read_later(
     connections: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ):
     endpoint = scripted("modern", era="modern")
@@ -56,7 +56,7 @@ async def test_a_child_over_its_share_is_left_waiting_and_read_on_later(
     assert text_of(await call(connections, endpoint, "echo", a=2)) == '{"a": 2}'
 
 
-async def test_a_stream_of_events_without_end_leaves_the_loop_to_others(
+async def test_an_endless_event_stream_doesnt_block_the_loop(
     connections: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ):
     """Its events are there already: nothing else would make the loop turn to anybody."""
@@ -86,7 +86,7 @@ async def test_a_stream_of_events_without_end_leaves_the_loop_to_others(
     assert len(read) * PER_READ_S <= STREAM_SHARE * took_s + GRACE_S + PER_READ_S
 
 
-async def test_what_a_chatty_server_says_before_its_answer_is_not_held_up(
+async def test_messages_before_the_response_of_a_chatty_server_arent_delayed(
     connections: ConnectionPool,
 ):
     note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {}}

@@ -26,7 +26,7 @@ from tests.servers import raw_http_server
 from tests.servers.raw_http_server import Asked, RawHttp
 
 
-async def test_a_modern_server_tells_that_its_tools_changed(ears, listening_to, changing_url):
+async def test_a_modern_server_notifies_that_its_tools_changed(ears, listening_to, changing_url):
     endpoint = modern_http(changing_url)
     await listening_to(endpoint)
     assert ears.granted == [{"tools"}]
@@ -35,7 +35,7 @@ async def test_a_modern_server_tells_that_its_tools_changed(ears, listening_to, 
     assert ears.heard == [(endpoint.server_id, ChangeNotification("tools"))]
 
 
-async def test_only_what_discovery_says_is_asked_for(ears, listening_to):
+async def test_only_declared_notifications_are_requested(ears, listening_to):
     capabilities = {"tools": {"listChanged": True}, "prompts": {"listChanged": False}}
     async with RawHttp(stream(acknowledgement, hold=True)).listening() as server:
         await listening_to(modern_http(server.url, resources={}, **capabilities))
@@ -44,13 +44,13 @@ async def test_only_what_discovery_says_is_asked_for(ears, listening_to):
     assert asked.headers["mcp-method"] == "subscriptions/listen"
 
 
-async def test_a_server_that_declares_nothing_is_not_asked(ears):
+async def test_a_server_without_declared_notifications_isnt_asked(ears):
     for endpoint in (modern_http("http://127.0.0.1:1/", tools={}), http("http://127.0.0.1:1/")):
         assert (await failure(ears.listen(endpoint))).code == "not_offered"
     assert (await failure(ears.listen(stdio("nothing")))).code == "not_offered"
 
 
-async def test_notices_that_were_not_granted_or_are_not_ours_are_dropped(ears):
+async def test_notifications_that_werent_granted_or_are_foreign_are_dropped(ears):
     parts = stream(
         lambda asked: frame(asked, CHANGED),  # before the acknowledgement
         acknowledgement,
@@ -68,7 +68,7 @@ async def test_notices_that_were_not_granted_or_are_not_ours_are_dropped(ears):
     assert ears.notices == [ChangeNotification("tools")]
 
 
-async def test_a_resource_that_changed_is_handed_on(ears):
+async def test_a_changed_resource_is_forwarded(ears):
     parts = stream(
         lambda asked: acknowledgement(asked, resourcesListChanged=True),
         lambda asked: frame(asked, "notifications/resources/updated", uri="test://a"),
@@ -81,7 +81,7 @@ async def test_a_resource_that_changed_is_handed_on(ears):
     assert ears.notices == [ChangeNotification("resources", "test://a")]
 
 
-async def test_an_end_in_order_returns_and_a_stream_that_breaks_off_raises(ears):
+async def test_a_stream_that_ends_returns_and_one_that_breaks_raises(ears):
     async with RawHttp(stream(acknowledgement, end)).listening() as server:
         await ears.listen(modern_http(server.url))
         server.respond = stream(acknowledgement)
@@ -89,13 +89,13 @@ async def test_an_end_in_order_returns_and_a_stream_that_breaks_off_raises(ears)
     assert (error.code, error.sent) == ("server_unreachable", True)
 
 
-async def test_an_end_without_an_acknowledgement_breaks_the_protocol(ears):
+async def test_an_end_without_an_acknowledgment_is_a_protocol_error(ears):
     async with RawHttp(lambda asked: raw_http_server.result(asked, {})).listening() as server:
         assert (await failure(ears.listen(modern_http(server.url)))).code == "protocol_error"
     assert ears.granted == []
 
 
-async def test_a_server_that_never_acknowledges_is_given_up(ears):
+async def test_a_server_that_never_acknowledges_times_out(ears):
     async with RawHttp(stream(hold=True)).listening() as server:
         endpoint = http(server.url, era="modern", discovery=discovered(), connect_s=0.1, read_s=0.1)
         error = await failure(ears.listen(endpoint))
@@ -113,17 +113,17 @@ async def test_a_server_that_never_acknowledges_is_given_up(ears):
         stream(lambda asked: acknowledgement(asked, promptsListChanged=True), hold=True),
     ],
 )
-async def test_a_server_without_such_streams_says_so(ears, answer):
+async def test_a_server_without_notification_streams_is_reported(ears, answer):
     async with RawHttp(answer).listening() as server:
         assert (await failure(ears.listen(modern_http(server.url)))).code == "not_offered"
 
 
-async def test_refused_credentials_are_named(ears):
+async def test_refused_credentials_are_reported(ears):
     async with RawHttp(lambda asked: raw_http_server.response(401)).listening() as server:
         assert (await failure(ears.listen(modern_http(server.url)))).code == "needs_reauth"
 
 
-async def test_a_flood_waits_at_the_server(ears, monkeypatch):
+async def test_a_flood_of_notifications_is_throttled(ears, monkeypatch):
     monkeypatch.setattr(change_notifications, "FRAME_PAUSE_S", 0.002)
 
     async def flood(asked: Asked) -> Events:
@@ -139,7 +139,7 @@ async def test_a_flood_waits_at_the_server(ears, monkeypatch):
         assert len(ears.heard) < 200
 
 
-async def test_what_on_open_raises_ends_the_stream(ears):
+async def test_an_exception_in_on_open_ends_the_stream(ears):
     class Enough(Exception):
         pass
 
@@ -160,10 +160,10 @@ async def test_what_on_open_raises_ends_the_stream(ears):
     [{}, {"method": 7}, {"method": "notifications/tools/updated"}]
     + [{"method": "notifications/resources/updated", "params": p} for p in (None, [], {"uri": ""})],
 )
-def test_other_messages_are_no_notices(message):
+def test_other_messages_are_ignored(message):
     assert parse_change_notification(message) is None
 
 
 @pytest.mark.parametrize("capabilities", [None, [], {"tools": True}, {"tools": {"listChanged": 1}}])
-def test_only_a_clear_declaration_counts(capabilities):
+def test_only_an_explicit_declaration_counts(capabilities):
     assert list_notifying_topics(capabilities) == set()

@@ -43,17 +43,17 @@ async def _waited(monkeypatch: pytest.MonkeyPatch, lived: list[float]) -> list[f
     return clock.waited
 
 
-async def test_the_first_stream_is_opened_at_once(monkeypatch):
+async def test_the_first_stream_is_opened_immediately(monkeypatch):
     assert await _waited(monkeypatch, []) == []
 
 
-async def test_streams_that_are_soon_lost_are_opened_ever_later(monkeypatch):
+async def test_streams_that_break_soon_are_reopened_later_each_time(monkeypatch):
     waited = await _waited(monkeypatch, [0.0] * 12)
     longest = [min(FIRST_PAUSE_S * 2**losses, MAX_PAUSE_S) for losses in range(12)]
     assert all(most / 2 <= one <= most for one, most in zip(waited, longest, strict=True))
 
 
-async def test_a_steady_stream_is_opened_again_soon(monkeypatch):
+async def test_a_stable_stream_is_reopened_soon(monkeypatch):
     waited = await _waited(monkeypatch, [0.0, 0.0, 0.0, 0.0, STABLE_LIFETIME_S + 1, 0.0])
     assert waited[3] >= 4 * FIRST_PAUSE_S
     assert waited[4] <= FIRST_PAUSE_S
@@ -61,12 +61,12 @@ async def test_a_steady_stream_is_opened_again_soon(monkeypatch):
 
 
 @given(st.integers(min_value=0, max_value=10_000), st.floats(min_value=0, max_value=1))
-def test_the_pause_grows_to_its_limit(losses, luck):
+def test_the_delay_grows_up_to_its_limit(losses, luck):
     assert FIRST_PAUSE_S / 2 <= compute_pause_s(losses, luck) <= MAX_PAUSE_S
     assert compute_pause_s(losses, luck) <= compute_pause_s(losses + 1, luck)
 
 
-def test_streams_that_were_opened_together_are_not_renewed_together():
+def test_streams_that_were_opened_together_arent_reopened_together():
     before = random.getstate()
     found = {compute_lifetime_s() for _ in range(20)}
     assert len(found) > 1

@@ -97,7 +97,7 @@ async def counted(ears: Ears, endpoint: ServerEndpoint, readers: str) -> None:
 @pytest.mark.parametrize(
     "which", ["modern http", "handshake http", "modern stdio", "handshake stdio"]
 )
-async def test_what_is_wished_for_is_told_of_until_it_is_wished_for_no_longer(
+async def test_a_subscribed_resource_is_notified_until_it_is_unsubscribed(
     which: str, ears: Ears, endpoints: dict[str, ServerEndpoint]
 ) -> None:
     endpoint = endpoints[which]
@@ -125,7 +125,7 @@ async def test_what_is_wished_for_is_told_of_until_it_is_wished_for_no_longer(
     assert ears.connections._has_connection(endpoint, FEED) is False
 
 
-async def test_a_refused_subscription_is_told_and_the_others_go_on(
+async def test_a_refused_subscription_is_reported_and_the_others_continue(
     ears: Ears, endpoints: dict[str, ServerEndpoint]
 ) -> None:
     async with fed(ears, endpoints["handshake http"], WEATHER, PAPER) as feed:
@@ -133,7 +133,7 @@ async def test_a_refused_subscription_is_told_and_the_others_go_on(
         assert feed.told == {WEATHER: False, PAPER: True}
 
 
-async def test_a_client_that_leaves_leaves_nothing_at_the_server(
+async def test_a_client_that_leaves_ends_its_subscriptions(
     ears: Ears, endpoints: dict[str, ServerEndpoint]
 ) -> None:
     endpoint = endpoints["modern http"]
@@ -161,15 +161,15 @@ async def raw(ears: Ears, *parts: Any, hold: bool = True, read_s: float = 10) ->
         return await failed(ears, endpoint, PAPER)
 
 
-async def test_a_stream_that_is_never_acknowledged_is_given_up(ears: Ears) -> None:
+async def test_a_stream_that_is_never_acknowledged_times_out(ears: Ears) -> None:
     assert (await raw(ears, read_s=0.2)).code == "call_timeout"
 
 
-async def test_a_stream_that_ends_before_its_acknowledgement_did_wrong(ears: Ears) -> None:
+async def test_a_stream_that_ends_before_its_acknowledgment_is_a_protocol_error(ears: Ears) -> None:
     assert (await raw(ears, end)).code == "protocol_error"
 
 
-async def test_frames_of_others_and_before_the_acknowledgement_are_none_of_ours(
+async def test_foreign_and_early_frames_are_ignored(
     ears: Ears,
 ) -> None:
     def granted(asked: Asked) -> bytes:
@@ -193,7 +193,7 @@ async def test_frames_of_others_and_before_the_acknowledgement_are_none_of_ours(
     assert ears.notices == [ChangeNotification("resources", PAPER, FEED)]
 
 
-async def test_what_an_acknowledgement_leaves_out_is_not_told(ears: Ears) -> None:
+async def test_resources_that_arent_acknowledged_arent_notified(ears: Ears) -> None:
     async with (
         raw_http_server.modern(streamed(acknowledgement, end)).listening() as server,
         fed(ears, modern_http(server.url), PAPER) as feed,
@@ -202,7 +202,7 @@ async def test_what_an_acknowledgement_leaves_out_is_not_told(ears: Ears) -> Non
     assert feed.told == {PAPER: False}
 
 
-async def test_a_server_without_such_streams_offers_none(ears: Ears) -> None:
+async def test_a_server_without_streams_offers_no_subscriptions(ears: Ears) -> None:
     def refuse(asked: Asked) -> bytes:
         return raw_http_server.error(asked, -32601, 404)
 
@@ -210,7 +210,7 @@ async def test_a_server_without_such_streams_offers_none(ears: Ears) -> None:
         assert (await failed(ears, modern_http(server.url), PAPER)).code == "not_offered"
 
 
-async def test_a_session_that_answers_no_subscription_in_time_is_given_up(ears: Ears) -> None:
+async def test_a_session_that_doesnt_answer_a_subscription_times_out(ears: Ears) -> None:
     async def silent(asked: Asked) -> AsyncIterator[bytes]:
         yield raw_http_server.STREAM
         await asyncio.Event().wait()
@@ -225,7 +225,7 @@ async def test_a_session_that_answers_no_subscription_in_time_is_given_up(ears: 
         assert (await failed(ears, endpoint, PAPER)).code == "call_timeout"
 
 
-async def test_a_child_that_dies_ends_what_it_told(
+async def test_a_dead_child_ends_its_subscriptions(
     ears: Ears, endpoints: dict[str, ServerEndpoint]
 ) -> None:
     endpoint = endpoints["handshake stdio"]

@@ -41,7 +41,7 @@ def handshake(events: Callable[[Asked], Any]) -> tuple[HandshakeHttp, RawHttp]:
     )
 
 
-async def test_a_handshake_server_is_heard_in_a_session_of_its_own(ears, listening_to):
+async def test_a_handshake_server_is_watched_in_a_separate_session(ears, listening_to):
     era, server = handshake(stream(notice(), hold=True))
     async with server.listening():
         task = await listening_to(http(server.url, era="handshake", discovery=discovered()))
@@ -55,7 +55,7 @@ async def test_a_handshake_server_is_heard_in_a_session_of_its_own(ears, listeni
         assert server.methods().count("GET") == 1
 
 
-async def test_a_handshake_server_that_has_no_stream_says_so(ears):
+async def test_a_handshake_server_without_a_stream_is_reported(ears):
     era, server = handshake(lambda asked: raw_http_server.response(405))
     async with server.listening():
         endpoint = http(server.url, era="handshake", discovery=discovered())
@@ -76,7 +76,7 @@ async def test_a_stream_without_headers_counts_as_open(ears, listening_to, monke
         assert (ears.granted, task.done()) == ([{"tools"}], False)
 
 
-async def test_a_session_that_lives_anyway_is_heard(ears):
+async def test_notifications_of_an_existing_session_are_received(ears):
     _, server = handshake(stream(notice(), hold=True))
     async with server.listening():
         endpoint = http(server.url, era="handshake", discovery=discovered())
@@ -97,7 +97,7 @@ def _declaring(respond: Callable[[Asked], Any]) -> Callable[[Asked], Any]:
     return answer
 
 
-async def test_a_notice_on_the_stream_of_a_call_is_heard(ears):
+async def test_a_notification_on_the_stream_of_a_call_is_received(ears):
     answer = raw_http_server.event({"jsonrpc": "2.0", "id": 2, "result": {"content": []}})
     era = HandshakeHttp(stream(notice(), lambda asked: answer))
     async with RawHttp(era).listening() as server:
@@ -105,7 +105,7 @@ async def test_a_notice_on_the_stream_of_a_call_is_heard(ears):
     assert ears.notices == [ChangeNotification("tools", holder=HOLDER)]
 
 
-async def test_a_server_of_the_oldest_wire_is_heard_until_it_hangs_up(ears, listening_to):
+async def test_an_sse_server_is_watched_until_it_disconnects(ears, listening_to):
     era = SseHttp(lambda asked: raw_http_server.said(asked, {}))
     discovery = discovered() | {"bonobot/wire": "sse"}
     async with RawHttp(era).listening() as server:
@@ -119,7 +119,7 @@ async def test_a_server_of_the_oldest_wire_is_heard_until_it_hangs_up(ears, list
 
 
 @pytest.mark.npm
-async def test_server_everything_is_heard_over_http(ears, listening_to, node_server, free_port):
+async def test_server_everything_is_watched_over_http(ears, listening_to, node_server, free_port):
     server = subprocess.Popen(
         ["node", node_server("mcp-server-everything"), "streamableHttp"],
         env={**os.environ, "PORT": str(free_port)},
@@ -147,7 +147,7 @@ async def test_server_everything_is_heard_over_http(ears, listening_to, node_ser
 # --- stdio
 
 
-async def test_a_modern_child_is_heard_as_long_as_it_runs(ears):
+async def test_a_modern_child_is_watched_while_it_runs(ears):
     endpoint = stdio(sys.executable, WORKSHOP, env={"WORKSHOP_CHANGES": "1"})
     assert text_of(await call(ears.connections, endpoint, "echo", text="a")) == "a"
     await call(ears.connections, endpoint, "change", words="Add another server.")
@@ -162,7 +162,7 @@ async def test_a_modern_child_is_heard_as_long_as_it_runs(ears):
     assert fresh.payload["description"] == "Return the text."
 
 
-async def test_listening_keeps_no_child_alive():
+async def test_watching_doesnt_keep_a_child_alive():
     clock = Clock()
     connections = ConnectionPool(clock=clock, on_notification=lambda *_: None)
     endpoint = stdio(sys.executable, WORKSHOP, env={"WORKSHOP_CHANGES": "1"})
@@ -174,7 +174,7 @@ async def test_listening_keeps_no_child_alive():
 
 
 @pytest.mark.npm
-async def test_server_everything_is_heard_over_stdio(ears, node_server):
+async def test_server_everything_is_watched_over_stdio(ears, node_server):
     endpoint = stdio("node", node_server("mcp-server-everything"), "stdio")
     data = {"name": "x.gz", "data": "data:text/plain;base64,aGVsbG8="}
     await call(ears.connections, endpoint, "gzip-file-as-resource", **data)

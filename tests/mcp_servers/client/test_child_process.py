@@ -90,7 +90,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Proc
 
 
 @given(lists(binary(max_size=40)), integers(1, 7))
-def test_lines_are_cut_the_same_however_they_arrive(written: list[bytes], size: int):
+def test_lines_are_split_the_same_for_any_chunks(written: list[bytes], size: int):
     expected = [line.replace(b"\n", b"") for line in written]
     data = b"".join(line + b"\n" for line in expected)
     lines = LineSplitter(limit=64)
@@ -99,7 +99,7 @@ def test_lines_are_cut_the_same_however_they_arrive(written: list[bytes], size: 
 
 
 @given(binary(min_size=101, max_size=2000), integers(1, 300))
-def test_of_a_line_over_the_bound_both_ends_are_kept(written: bytes, size: int):
+def test_both_ends_of_a_line_over_the_limit_are_kept(written: bytes, size: int):
     written = written.replace(b"\n", b"x")
     lines = LineSplitter(limit=100)
     data = written + b"\nnext\n"
@@ -116,7 +116,7 @@ def test_of_a_line_over_the_bound_both_ends_are_kept(written: bytes, size: int):
     assert written.endswith(first.tail[-min(256, len(written)) :])
 
 
-def test_a_line_far_over_the_bound_is_hopeless_and_never_held():
+def test_a_line_far_over_the_limit_is_never_buffered():
     lines = LineSplitter(limit=1000)
     found = [line for _ in range(200) for line in lines.feed(b"x" * 100)]
     assert found
@@ -124,7 +124,7 @@ def test_a_line_far_over_the_bound_is_hopeless_and_never_held():
     assert lines._parts == []
 
 
-def test_the_tail_keeps_the_end():
+def test_the_buffer_keeps_the_end():
     tail = StderrTail()
     for _ in range(100):
         tail.add(b"a" * 1000)
@@ -136,7 +136,7 @@ def test_the_tail_keeps_the_end():
 # --- what a child gets
 
 
-async def test_a_child_sees_its_declared_environment_and_the_least_more(
+async def test_a_child_sees_its_declared_environment_and_the_minimum(
     connections: ConnectionPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     for name, value in CANARIES.items():
@@ -157,7 +157,7 @@ async def test_a_child_sees_its_declared_environment_and_the_least_more(
     assert set(seen) <= allowed
 
 
-def test_declared_variables_win_and_our_own_commands_come_last_on_the_path(
+def test_declared_variables_win_and_our_commands_are_last_on_the_path(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setenv("PATH", "/somewhere")
@@ -223,7 +223,7 @@ async def test_a_child_that_ignores_its_end_is_killed(
     await gone(token)
 
 
-async def test_an_exit_is_seen_though_a_grandchild_holds_the_output_open(
+async def test_an_exit_is_detected_while_a_grandchild_keeps_the_output_open(
     connections: ConnectionPool, way: ProcessContainment, token: str
 ):
     endpoint = scripted()
@@ -284,7 +284,7 @@ async def test_children_and_grandchildren_die_with_a_killed_owner(
     await gone(token)
 
 
-async def test_no_process_and_no_descriptor_is_left_after_many_children(
+async def test_many_children_leave_no_process_or_descriptor(
     connections: ConnectionPool, token: str
 ):
     endpoint = marked(token)
@@ -301,25 +301,25 @@ async def test_no_process_and_no_descriptor_is_left_after_many_children(
 # --- which containment
 
 
-def test_what_works_is_found_once():
+def test_the_available_tools_are_detected_once():
     found = child_process.choose_containment()
     assert found.name in ("namespace", "death-signal", "group")
     assert found.guarantee
     assert found is child_process.choose_containment()
 
 
-def test_without_the_tools_there_is_the_group(monkeypatch: pytest.MonkeyPatch):
+def test_without_the_tools_the_process_group_is_used(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(child_process.shutil, "which", lambda name: None)
     assert child_process.choose_containment.__wrapped__() is GROUP
 
 
-def test_elsewhere_than_on_linux_there_is_the_group(monkeypatch: pytest.MonkeyPatch):
+def test_on_other_systems_the_process_group_is_used(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(child_process.sys, "platform", "darwin")
     assert child_process.choose_containment.__wrapped__() is GROUP
 
 
 @pytest.mark.parametrize("trouble", [OSError("no"), subprocess.TimeoutExpired("x", 1)])
-def test_a_tool_that_fails_is_not_used(monkeypatch: pytest.MonkeyPatch, trouble: Exception):
+def test_a_tool_that_fails_isnt_used(monkeypatch: pytest.MonkeyPatch, trouble: Exception):
     def run(*args: object, **kwargs: object) -> None:
         raise trouble
 
@@ -327,7 +327,7 @@ def test_a_tool_that_fails_is_not_used(monkeypatch: pytest.MonkeyPatch, trouble:
     assert child_process.choose_containment.__wrapped__() is GROUP
 
 
-def test_signalling_a_group_that_is_gone_is_quiet():
+def test_signaling_an_ended_group_raises_nothing():
     process = subprocess.Popen(["true"], start_new_session=True)
     process.wait()
     child_process.send_group_signal(process.pid, signal.SIGKILL)

@@ -45,7 +45,7 @@ async def connections(book: Book) -> AsyncIterator[ConnectionPool]:
     await made.close()
 
 
-async def test_a_child_that_writes_is_kept_now_and_then_and_at_its_end(
+async def test_stderr_is_saved_regularly_and_at_the_end(
     connections: ConnectionPool, book: Book, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(child_process, "REPORT_INTERVAL_S", 0.01)
@@ -61,7 +61,7 @@ async def test_a_child_that_writes_is_kept_now_and_then_and_at_its_end(
     assert {words.server_id for words in book.words} == {endpoint.server_id}
 
 
-async def test_a_flood_is_not_a_flood_of_writes(connections: ConnectionPool, book: Book):
+async def test_a_flood_of_stderr_is_saved_in_few_writes(connections: ConnectionPool, book: Book):
     endpoint = scripted()
     for _ in range(20):
         await call(connections, endpoint, "complain", size=100_000)
@@ -70,14 +70,14 @@ async def test_a_flood_is_not_a_flood_of_writes(connections: ConnectionPool, boo
     assert len(book.words[0].text) == MAX_STDERR_BYTES
 
 
-async def test_a_crash_is_kept_with_how_it_ended(connections: ConnectionPool, book: Book):
+async def test_a_crash_is_saved_with_its_exit_status(connections: ConnectionPool, book: Book):
     await failure(call(connections, scripted(), "crash"))
     await connections.release(HOLDER)
     assert "out of cheese" in book.words[-1].text
     assert "exited with status 3" in book.words[-1].ended
 
 
-async def test_a_child_that_was_never_there_leaves_why(connections: ConnectionPool, book: Book):
+async def test_a_child_that_didnt_start_saves_the_reason(connections: ConnectionPool, book: Book):
     await failure(connections.perform_handshake(stdio("no-such-command"), holder=HOLDER))
     await connections.close()
     [words] = book.words
@@ -85,7 +85,7 @@ async def test_a_child_that_was_never_there_leaves_why(connections: ConnectionPo
     assert "no-such-command" in words.ended
 
 
-async def test_who_can_not_keep_it_disturbs_nobody(
+async def test_a_failure_to_save_stderr_doesnt_affect_the_child(
     connections: ConnectionPool, book: Book, caplog: pytest.LogCaptureFixture
 ):
     book.failing = True
@@ -95,7 +95,7 @@ async def test_who_can_not_keep_it_disturbs_nobody(
     assert "keep stderr" in caplog.text
 
 
-def test_what_a_process_keeps_with_is_said_once():
+def test_the_function_that_saves_stderr_is_set_once():
     before = child_process.find_stderr_sink()
     assert before is not None
     child_process.set_stderr_sink(before)
@@ -110,7 +110,7 @@ def test_what_a_process_keeps_with_is_said_once():
     lists(sampled_from([SECRET, SECRET[:9], "x" * 20_000, "y", "\n"]), max_size=12),
     integers(3_000, 30_000),
 )
-def test_no_part_of_a_secret_is_shown_wherever_output_is_cut(said: list[str], size: int):
+def test_truncated_output_shows_no_part_of_a_secret(said: list[str], size: int):
     tail = StderrTail((SECRET,))
     data = "".join(said).encode()
     for start in range(0, len(data), size):
@@ -122,13 +122,13 @@ def test_no_part_of_a_secret_is_shown_wherever_output_is_cut(said: list[str], si
         assert not shown.endswith(SECRET[:9])
 
 
-def test_terminal_sequences_are_gone_and_what_hides_is_seen():
+def test_terminal_sequences_are_removed_and_hidden_characters_shown():
     tail = StderrTail()
     tail.add(b"\x1b[31mred\x1b[0m \x1b]0;title\x07\xe2\x80\xae 10%\r100%\r\n\x00")
     assert tail.get_text() == "red ⟨U+202E⟩ 10%\n100%\n⟨U+0000⟩"
 
 
-def test_a_secret_does_not_hide_behind_a_terminal_sequence():
+def test_a_secret_behind_a_terminal_sequence_is_masked():
     tail = StderrTail((SECRET,))
     tail.add(f"{SECRET[:5]}\x1b[0m{SECRET[5:]}\n".encode())
     assert "tok-" not in tail.get_text()

@@ -20,7 +20,7 @@ ENDPOINT = ServerEndpoint(
 )
 
 
-def test_an_endpoint_prints_without_anything_that_may_be_secret():
+def test_the_repr_of_an_endpoint_contains_no_secrets():
     assert "secret" not in repr(ENDPOINT)
     assert "files" in repr(ENDPOINT)
 
@@ -41,7 +41,7 @@ def test_another_configuration_has_another_fingerprint(change: dict[str, object]
 
 
 @pytest.mark.parametrize("change", [{"era": "modern"}, {"discovery": {}}, {"name": "renamed"}])
-def test_what_was_found_out_and_the_name_change_no_fingerprint(change: dict[str, object]):
+def test_the_era_and_the_name_dont_change_the_fingerprint(change: dict[str, object]):
     assert replace(ENDPOINT, **change).fingerprint == ENDPOINT.fingerprint  # type: ignore[arg-type]
 
 
@@ -52,7 +52,7 @@ def test_a_server_that_repeats_our_secrets_is_quoted_without_them():
     assert len(said) < 600
 
 
-def test_a_challenge_keeps_its_form_without_our_secrets():
+def test_a_challenge_is_kept_without_our_secrets():
     error = build_reauth_error(
         ENDPOINT, 401, 'Bearer resource_metadata="https://a/b", x="header-secret"'
     )
@@ -62,7 +62,7 @@ def test_a_challenge_keeps_its_form_without_our_secrets():
     assert "challenge" not in build_reauth_error(ENDPOINT, 401, "").extra
 
 
-def test_a_failure_shared_by_several_requests_is_copied_for_each():
+def test_an_error_shared_by_several_requests_is_copied_for_each():
     error = UpstreamError("gone", code="server_crashed", server="files", remedy="look")
     copied = error.with_sent(False)
     assert (copied.sent, error.sent) == (False, True)

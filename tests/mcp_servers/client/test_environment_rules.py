@@ -27,16 +27,16 @@ SENTRY_HOST OPENAI_API_KEY LOG_LEVEL UVICORN_PORT PIPELINE NPMRC_NOTE LDAP_URL
 
 
 @pytest.mark.parametrize("name", DANGEROUS.split())
-def test_a_dangerous_variable_has_a_reason(name: str) -> None:
+def test_a_dangerous_variable_is_refused_with_a_reason(name: str) -> None:
     assert find_variable_danger(name)
 
 
 @pytest.mark.parametrize("name", HARMLESS.split())
-def test_another_variable_has_none(name: str) -> None:
+def test_another_variable_is_allowed(name: str) -> None:
     assert find_variable_danger(name) is None
 
 
-def test_an_exception_is_for_one_name_letter_by_letter() -> None:
+def test_an_exception_applies_to_one_exact_name() -> None:
     names = ["NODE_OPTIONS", "API_TOKEN", "PATH", "node_options"]
     assert list_variables_needing_exception(names, ()) == ["NODE_OPTIONS", "PATH", "node_options"]
     assert list_variables_needing_exception(names, {"NODE_OPTIONS": "why"}) == [
@@ -45,7 +45,7 @@ def test_an_exception_is_for_one_name_letter_by_letter() -> None:
     ]
 
 
-def test_no_preset_of_the_catalogue_sets_a_dangerous_variable() -> None:
+def test_no_preset_of_the_catalog_sets_a_dangerous_variable() -> None:
     set_there = {
         (entry.slug, name)
         for entry in load_catalog()

@@ -42,11 +42,13 @@ def test_folders_of_the_system_are_refused(rule: FolderRule, folder: str) -> Non
 
 
 @pytest.mark.parametrize("folder", ["docs", ".", "", "~", "/srv/a\x00b"])
-def test_what_is_no_absolute_path_is_refused(rule: FolderRule, folder: str) -> None:
+def test_a_relative_path_is_refused(rule: FolderRule, folder: str) -> None:
     assert rule.find_refusal(folder)
 
 
-def test_all_of_bonobot_but_the_own_workspace_is_refused(rule: FolderRule, var: Path) -> None:
+def test_all_folders_of_bonobot_except_the_own_workspace_are_refused(
+    rule: FolderRule, var: Path
+) -> None:
     own = var / "workspaces" / "acme"
     assert rule.find_refusal(str(own)) is None
     assert rule.find_refusal(str(own / "docs" / "new")) is None
@@ -56,7 +58,7 @@ def test_all_of_bonobot_but_the_own_workspace_is_refused(rule: FolderRule, var: 
     assert rule.find_refusal(f"{own}-2")
 
 
-def test_links_are_followed(rule: FolderRule, var: Path, tmp_path: Path) -> None:
+def test_symlinks_are_resolved(rule: FolderRule, var: Path, tmp_path: Path) -> None:
     own = var / "workspaces" / "acme"
     for number, target in enumerate((var / "keys", Path("/etc"), Path("/"))):
         link = own / f"link-{number}"
@@ -84,7 +86,7 @@ def test_a_folder_elsewhere_is_allowed(rule: FolderRule, tmp_path: Path) -> None
         (("run", "-v", "named:/x", "-i", "image"), ()),
     ],
 )
-def test_folders_that_docker_mounts_are_found(
+def test_folders_that_docker_mounts_are_checked(
     args: tuple[str, ...], folders: tuple[str, ...]
 ) -> None:
     assert list_mounted_folders("docker", args) == folders

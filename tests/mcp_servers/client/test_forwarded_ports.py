@@ -29,25 +29,25 @@ from mcp_servers.client.forwarded_ports import (
         ((), {"URL": "redis://a:99999 redis://b:x redis://c:22"}, []),
     ],
 )
-def test_hosts_of_database_addresses_are_found(
+def test_hosts_in_database_urls_are_found(
     args: tuple[str, ...], env: dict[str, str], targets: list[str]
 ) -> None:
     assert [one.target for one in find_forwarded_ports(args, env)] == targets
 
 
-def test_a_host_has_one_address_whatever_its_ports() -> None:
+def test_a_host_has_one_address_for_all_its_ports() -> None:
     args = ("redis://a:7000", "redis://A:7001", "redis://b:7000")
     ports = find_forwarded_ports(args, {})
     assert [one.address for one in ports] == ["127.0.0.2", "127.0.0.2", "127.0.0.3"]
     assert format_hosts(ports) == "127.0.0.2 a\n127.0.0.3 b\n"
 
 
-def test_the_number_of_hosts_is_bounded() -> None:
+def test_the_number_of_hosts_is_limited() -> None:
     args = [f"redis://host-{number}" for number in range(100)]
     assert len(find_forwarded_ports(args, {})) == MAX_HOSTS
 
 
-def test_only_addresses_are_replaced_and_only_whole_ones() -> None:
+def test_only_complete_addresses_are_replaced() -> None:
     ports = find_forwarded_ports(("redis://10.0.0.1:7000", "redis://name:7000"), {})
     assert replace_addresses("redis://u:p@10.0.0.1:7000/0", ports) == "redis://u:p@127.0.0.2:7000/0"
     assert replace_addresses("10.0.0.11 110.0.0.1 name", ports) == "10.0.0.11 110.0.0.1 name"

@@ -33,15 +33,13 @@ async def test_refused_credentials_need_a_sign_in(connections: ConnectionPool, s
     assert "credentials" in error.remedy
 
 
-async def test_a_server_that_is_not_there_is_unreachable(
-    connections: ConnectionPool, free_port: int
-):
+async def test_a_missing_server_is_unreachable(connections: ConnectionPool, free_port: int):
     endpoint = http(f"http://127.0.0.1:{free_port}/mcp", era="modern")
     error = await failure(call(connections, endpoint, "x"))
     assert (error.code, error.sent, error.retryable) == ("server_unreachable", False, True)
 
 
-async def test_a_server_is_used_again_once_it_is_back(connections: ConnectionPool):
+async def test_a_server_that_comes_back_is_used_again(connections: ConnectionPool):
     server = modern(raw_http_server.text)
     async with server.listening():
         endpoint = http(server.url, era="modern")
@@ -50,7 +48,7 @@ async def test_a_server_is_used_again_once_it_is_back(connections: ConnectionPoo
         assert text_of(await call(connections, endpoint, "x")) == "ok"
 
 
-async def test_a_busy_server_says_when_to_come_back(connections: ConnectionPool):
+async def test_a_busy_server_is_reported_with_retry_after(connections: ConnectionPool):
     answer = raw_http_server.response(429, Retry_After="7")
     async with RawHttp(lambda asked: answer).listening() as server:
         error = await failure(call(connections, http(server.url, era="modern"), "x"))
@@ -63,7 +61,7 @@ async def test_a_busy_server_says_when_to_come_back(connections: ConnectionPool)
         assert len(server.asked) == 3
 
 
-async def test_a_broken_server_is_quoted(connections: ConnectionPool):
+async def test_the_error_of_a_failing_server_is_quoted(connections: ConnectionPool):
     answer = raw_http_server.response(500, b"no disk\x1b[31m", "text/plain")
     async with RawHttp(lambda asked: answer).listening() as server:
         error = await failure(call(connections, http(server.url, era="modern"), "x"))
@@ -71,7 +69,7 @@ async def test_a_broken_server_is_quoted(connections: ConnectionPool):
     assert "no disk⟨U+001B⟩" in str(error)
 
 
-async def test_a_redirect_is_refused_and_named(connections: ConnectionPool):
+async def test_a_redirect_is_refused_with_its_target(connections: ConnectionPool):
     answer = raw_http_server.response(307, Location="http://169.254.169.254/")
     async with RawHttp(lambda asked: answer).listening() as server:
         error = await failure(call(connections, http(server.url, era="modern"), "x"))
@@ -91,7 +89,7 @@ async def test_a_private_address_without_permission_is_refused(connections: Conn
 @pytest.mark.parametrize(
     "headers", [{"X-Key": "sec\nret"}, {"X-Key": "secr\u0435t"}, {"bad name": "secret"}]
 )
-async def test_headers_that_can_not_be_sent_are_told_without_their_values(
+async def test_invalid_headers_are_reported_without_their_values(
     connections: ConnectionPool, headers: dict[str, str]
 ):
     async with modern(raw_http_server.text).listening() as server:
@@ -101,7 +99,7 @@ async def test_headers_that_can_not_be_sent_are_told_without_their_values(
     assert "sec" not in str(error)
 
 
-async def test_credentials_go_out_in_every_era(connections: ConnectionPool):
+async def test_credentials_are_sent_in_every_era(connections: ConnectionPool):
     async with modern(raw_http_server.text).listening() as server:
         endpoint = http(server.url, headers={"Authorization": "Bearer abc"})
         await call(connections, endpoint, "x")
@@ -126,7 +124,7 @@ async def test_credentials_go_out_in_every_era(connections: ConnectionPool):
         (lambda asked: raw_http_server.result(asked, 7), "isn't an object"),
     ],
 )
-async def test_what_is_no_answer_is_a_protocol_error(
+async def test_an_invalid_response_is_a_protocol_error(
     connections: ConnectionPool, answer: Callable[[Asked], bytes], why: str
 ):
     async with RawHttp(answer).listening() as server:
@@ -135,7 +133,7 @@ async def test_what_is_no_answer_is_a_protocol_error(
     assert why in str(error)
 
 
-async def test_a_compressed_body_is_refused_unread(connections: ConnectionPool):
+async def test_a_compressed_body_is_refused_without_reading_it(connections: ConnectionPool):
     answer = raw_http_server.response(200, bytes(1000), Content_Encoding="gzip")
     async with RawHttp(lambda asked: answer).listening() as server:
         error = await failure(call(connections, http(server.url, era="modern"), "x"))
@@ -143,7 +141,7 @@ async def test_a_compressed_body_is_refused_unread(connections: ConnectionPool):
     assert "gzip" in str(error)
 
 
-async def test_a_body_over_the_bound_is_refused(connections: ConnectionPool):
+async def test_a_body_over_the_limit_is_refused(connections: ConnectionPool):
     def respond(asked: Asked) -> bytes:
         return raw_http_server.text(asked, "x" * 5000)
 
@@ -159,7 +157,7 @@ def streaming(events: Callable[[Asked], Events]) -> RawHttp:
     return RawHttp(lambda asked: events(asked))
 
 
-async def test_events_beside_the_answer_are_no_answer(connections: ConnectionPool):
+async def test_other_events_arent_taken_as_the_response(connections: ConnectionPool):
     async def events(asked: Asked) -> Events:
         yield raw_http_server.STREAM + b": a comment\n\n"
         yield raw_http_server.event({"jsonrpc": "2.0", "id": 99, "result": {}})
@@ -176,7 +174,7 @@ async def test_events_beside_the_answer_are_no_answer(connections: ConnectionPoo
         assert len(server.asked) == 1
 
 
-async def test_an_event_over_the_bound_ends_the_call(connections: ConnectionPool):
+async def test_an_event_over_the_limit_ends_the_call(connections: ConnectionPool):
     async def events(asked: Asked) -> Events:
         yield raw_http_server.STREAM
         while True:
@@ -187,7 +185,7 @@ async def test_an_event_over_the_bound_ends_the_call(connections: ConnectionPool
         assert (await failure(call(connections, endpoint, "x"))).code == "response_too_large"
 
 
-async def test_a_stream_over_its_bound_ends_the_call(connections: ConnectionPool):
+async def test_a_stream_over_its_limit_ends_the_call(connections: ConnectionPool):
     async def events(asked: Asked) -> Events:
         yield raw_http_server.STREAM
         while True:
@@ -198,7 +196,7 @@ async def test_a_stream_over_its_bound_ends_the_call(connections: ConnectionPool
         assert (await failure(call(connections, endpoint, "x"))).code == "response_too_large"
 
 
-async def test_a_drip_of_comments_ends_at_the_deadline_and_hangs_up(connections: ConnectionPool):
+async def test_a_stream_of_comments_only_ends_at_the_deadline(connections: ConnectionPool):
     async with streaming(lambda _: raw_http_server.drip(b": still here\n\n")).listening() as server:
         endpoint = http(server.url, era="modern")
         began = time.monotonic()
@@ -210,7 +208,7 @@ async def test_a_drip_of_comments_ends_at_the_deadline_and_hangs_up(connections:
         assert server.gone == 1
 
 
-async def test_a_stream_that_breaks_off_is_not_asked_again(connections: ConnectionPool):
+async def test_a_call_on_a_broken_stream_isnt_repeated(connections: ConnectionPool):
     async def events(asked: Asked) -> Events:
         yield raw_http_server.STREAM + raw_http_server.event("", id="7", retry="1")
 
@@ -220,7 +218,7 @@ async def test_a_stream_that_breaks_off_is_not_asked_again(connections: Connecti
         assert len(server.asked) == 1
 
 
-async def test_a_listing_that_breaks_off_is_asked_once_more(connections: ConnectionPool):
+async def test_a_listing_on_a_broken_stream_is_repeated_once(connections: ConnectionPool):
     async def events(asked: Asked) -> Events:
         yield raw_http_server.STREAM
 
@@ -234,7 +232,7 @@ async def test_a_listing_that_breaks_off_is_asked_once_more(connections: Connect
 # --- deadlines
 
 
-async def test_a_deadline_before_the_connection_says_that_nothing_was_sent(
+async def test_a_timeout_before_the_connection_reports_that_nothing_was_sent(
     connections: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ):
     async def never(host: str, port: int) -> list[str]:
@@ -250,7 +248,7 @@ async def test_a_deadline_before_the_connection_says_that_nothing_was_sent(
     assert (error.code, error.sent) == ("server_unreachable", False)
 
 
-async def test_a_server_that_hangs_delays_no_other(connections: ConnectionPool, modern_url: str):
+async def test_a_hanging_server_doesnt_delay_others(connections: ConnectionPool, modern_url: str):
     async def silent(asked: Asked) -> Events:
         yield raw_http_server.STREAM
         await asyncio.Event().wait()
@@ -268,7 +266,7 @@ async def test_a_server_that_hangs_delays_no_other(connections: ConnectionPool, 
         assert {error.code for error in await asyncio.gather(*hanging)} == {"call_timeout"}
 
 
-def test_the_http_errors_of_the_client_are_all_foreseen():
+def test_all_http_errors_of_the_client_are_handled():
     assert issubclass(httpx2.SSEError, httpx2.TransportError)
     assert issubclass(httpx2.TransportError, httpx2.HTTPError)
     assert json.loads(jsonrpc.encode_message({"a": "\ud800ü"})) == {"a": "\ud800ü"}

@@ -26,7 +26,7 @@ def test_values_are_encoded_as_the_sdk_does(value: str):
     assert encoded(value) == encode_header_value(value)
 
 
-def test_a_lone_surrogate_does_not_break_the_header():
+def test_a_lone_surrogate_doesnt_break_the_header():
     assert encoded("\ud800").startswith("=?base64?")
 
 
@@ -40,7 +40,7 @@ def test_a_lone_surrogate_does_not_break_the_header():
         (McpRequest("tools/call", {"name": 7}), None),
     ],
 )
-def test_the_name_is_mirrored_for_what_has_one(request_: McpRequest, name: str | None):
+def test_the_name_is_sent_as_a_header_for_methods_with_one(request_: McpRequest, name: str | None):
     headers = build_routing_headers(request_)
     assert headers.get("Mcp-Name") == name
     assert headers["Mcp-Method"] == request_.method
@@ -77,7 +77,7 @@ SCHEMAS: list[Any] = [
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)
-def test_annotations_are_judged_as_the_sdk_does(schema: Any):
+def test_header_annotations_are_validated_as_the_sdk_does(schema: Any):
     assert bool(validate_header_annotations(schema)) == bool(find_invalid_x_mcp_header(schema))
 
 
@@ -91,7 +91,7 @@ def test_annotations_are_judged_as_the_sdk_does(schema: Any):
         {"a": ["x"], "b": {"c": 2**40, "d": False}},
     ],
 )
-def test_arguments_are_mirrored_as_the_sdk_does(arguments: dict[str, Any]):
+def test_arguments_are_sent_as_headers_as_the_sdk_does(arguments: dict[str, Any]):
     inner = {
         "c": {"type": "integer", "x-mcp-header": "C"},
         "d": {"type": "boolean", "x-mcp-header": "D"},

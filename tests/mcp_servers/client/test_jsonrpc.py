@@ -32,12 +32,12 @@ def storable(value: Any) -> Any:
 
 
 @given(JSON)
-def test_what_is_sent_is_read_as_it_was(value: Any):
+def test_a_sent_message_is_read_back_unchanged(value: Any):
     assert decode_json(encode_message({"a": value})) == storable({"a": value})
 
 
 @given(some.binary(max_size=200))
-def test_no_bytes_do_more_than_be_refused(raw: bytes):
+def test_any_bytes_are_parsed_or_refused(raw: bytes):
     with suppress(UnreadableJson):
         decode_json(raw)
 
@@ -60,12 +60,12 @@ def test_no_bytes_do_more_than_be_refused(raw: bytes):
         b"[" + b'"",' * 400_001 + b'""]',
     ],
 )
-def test_what_is_no_json_or_too_much_is_refused(raw: bytes):
+def test_invalid_or_too_large_json_is_refused(raw: bytes):
     with pytest.raises(UnreadableJson):
         decode_json(raw)
 
 
-def test_depth_is_counted_outside_of_strings_only():
+def test_depth_is_counted_only_outside_strings():
     deepest = b"[" * 64 + b"]" * 64
     assert decode_json(deepest)
     text = json.dumps("[" * 1000 + '\\"{' * 1000).encode()
@@ -86,7 +86,7 @@ def test_depth_is_counted_outside_of_strings_only():
         b'["' + b"\\ud800" * 600_000 + b'"]',
     ],
 )
-def test_no_body_holds_the_loop_or_the_memory(raw: bytes):
+def test_no_body_blocks_the_loop_or_exhausts_memory(raw: bytes):
     tracemalloc.start()
     began = time.thread_time()
     with suppress(UnreadableJson):
@@ -98,13 +98,13 @@ def test_no_body_holds_the_loop_or_the_memory(raw: bytes):
     assert peak < 64 * 2**20
 
 
-def test_lone_surrogates_and_nul_become_visible():
+def test_lone_surrogates_and_nul_are_replaced_visibly():
     assert decode_json(b'{"a\\u0000": ["\\ud83d", "\\ud83d\\ude00", 1]}') == {
         "a\ufffd": ["\ufffd", "😀", 1]
     }
 
 
-def test_a_request_without_anything_has_no_params():
+def test_a_request_without_parameters_has_no_params():
     assert build_request_message(1, McpRequest("ping"), {}) == {
         "jsonrpc": "2.0",
         "id": 1,
@@ -112,11 +112,11 @@ def test_a_request_without_anything_has_no_params():
     }
 
 
-def test_a_meta_that_is_no_object_does_not_travel():
+def test_a_meta_that_isnt_an_object_isnt_sent():
     assert "params" not in build_request_message(1, McpRequest("x", {"_meta": "odd"}), {})
 
 
-def test_a_request_asks_for_progress_only_where_somebody_waits_for_it():
+def test_a_request_has_a_progress_token_only_if_there_is_a_listener():
     async def on_progress(*args: Any) -> None: ...
 
     assert "params" not in build_request_message(1, McpRequest("x"), {})
@@ -124,13 +124,13 @@ def test_a_request_asks_for_progress_only_where_somebody_waits_for_it():
     assert message["params"] == {"a": 1, "_meta": {"v": 1, "progressToken": 5}}
 
 
-def test_numbers_that_are_not_json_are_not_sent():
+def test_nan_and_infinity_arent_sent():
     with pytest.raises(ValueError, match="JSON"):
         encode_message({"a": float("nan")})
 
 
 @pytest.mark.parametrize("method", ["tools/list", "resources/templates/list", "ping"])
-def test_reading_may_be_repeated(method: str):
+def test_only_read_requests_can_be_repeated(method: str):
     assert McpRequest(method).idempotent
     assert not McpRequest("tools/call").idempotent
 
@@ -146,7 +146,7 @@ def test_reading_may_be_repeated(method: str):
         (None, None),
     ],
 )
-async def test_progress_is_told_when_it_is_well_formed(params: Any, told: Any):
+async def test_only_valid_progress_is_reported(params: Any, told: Any):
     heard = []
 
     async def on_progress(*args: Any) -> None:
@@ -156,7 +156,7 @@ async def test_progress_is_told_when_it_is_well_formed(params: Any, told: Any):
     assert heard == ([told] if told else [])
 
 
-def test_answers_are_recognised_by_number_and_type():
+def test_responses_are_matched_by_id_and_type():
     answer = {"id": 1, "result": {}}
     assert jsonrpc.is_response(answer, 1)
     for other in (

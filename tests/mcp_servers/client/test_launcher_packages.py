@@ -26,9 +26,7 @@ from mcp_servers.presets.catalog import load_catalog
         ("uvx", ["--with=b", "--python", "3.12", "a"], "uv", ("a",), "a", ()),
     ],
 )
-def test_a_package_its_program_and_arguments_are_told_apart(
-    command, args, installer, specs, program, own
-):
+def test_package_program_and_arguments_are_separated(command, args, installer, specs, program, own):
     found = find_launcher_package(command, args)
     assert found is not None
     assert (found.installer, found.specs, found.program, found.args) == (
@@ -54,11 +52,11 @@ def test_a_package_its_program_and_arguments_are_told_apart(
         ("uvx", ["--from", ".", "c"]),
     ],
 )
-def test_what_is_not_understood_is_started_as_it_stands(command, args):
+def test_an_unknown_command_is_started_unchanged(command, args):
     assert find_launcher_package(command, args) is None
 
 
-def test_another_version_or_environment_is_another_installation_other_arguments_are_not():
+def test_an_installation_depends_on_version_and_environment_but_not_on_arguments():
     keys = [
         find_launcher_package("npx", args).compute_key(env)
         for args, env in (
@@ -72,7 +70,7 @@ def test_another_version_or_environment_is_another_installation_other_arguments_
     assert len(set(keys)) == 3
 
 
-def test_every_program_of_the_catalogue_is_installed_before_it_is_started():
+def test_every_program_of_the_catalog_is_installed_before_it_starts():
     for entry in load_catalog():
         if entry.transport_type == "stdio":
             assert find_launcher_package(

@@ -21,7 +21,9 @@ def faults(survey: ServerDeclarations) -> dict[str, str]:
     return {item.name: item.fault for item in survey.items if item.fault}
 
 
-async def test_a_modern_server_is_surveyed_whole(connections: ConnectionPool, modern_url: str):
+async def test_all_definitions_of_a_modern_server_are_listed(
+    connections: ConnectionPool, modern_url: str
+):
     survey = await connections.fetch_declarations(http(modern_url))
     assert (survey.era, survey.protocol_version) == ("modern", "2026-07-28")
     assert survey.server_info["name"] == "modern-test-server"
@@ -51,19 +53,19 @@ async def test_a_modern_server_is_surveyed_whole(connections: ConnectionPool, mo
     assert isinstance(survey.latency_ms, int)
 
 
-async def test_definitions_come_as_they_were_declared(connections: ConnectionPool, modern_url: str):
+async def test_definitions_are_returned_as_declared(connections: ConnectionPool, modern_url: str):
     survey = await connections.fetch_declarations(http(modern_url))
     echo = next(item for item in survey.items if item.name == "echo")
     assert echo.payload["description"] == "Return the text as it is."
     assert echo.payload["inputSchema"]["required"] == ["text"]
 
 
-async def test_a_survey_leaves_nothing_behind(connections: ConnectionPool):
+async def test_listing_definitions_leaves_no_connection(connections: ConnectionPool):
     await connections.fetch_declarations(scripted())
     assert not connections._stdio_pool._entries
 
 
-async def test_an_invalid_definition_hides_no_other(connections: ConnectionPool):
+async def test_an_invalid_definition_doesnt_hide_others(connections: ConnectionPool):
     survey = await connections.fetch_declarations(scripted(catalogue="mixed"))
     assert faults(survey) == {
         "no schema": "`inputSchema` is not an object.",
@@ -89,7 +91,7 @@ async def test_an_invalid_definition_hides_no_other(connections: ConnectionPool)
     assert "tool" in survey.complete
 
 
-async def test_a_bad_header_annotation_is_a_fault_over_http_only(connections: ConnectionPool):
+async def test_an_invalid_header_annotation_is_an_error_only_over_http(connections: ConnectionPool):
     tool = {"name": "t", "inputSchema": {"properties": {"a": {"x-mcp-header": "a b"}}}}
 
     def respond(asked: Asked) -> bytes:
@@ -102,7 +104,7 @@ async def test_a_bad_header_annotation_is_a_fault_over_http_only(connections: Co
     assert "x-mcp-header" in faults(survey)["t"]
 
 
-async def test_only_what_is_declared_is_listed(connections: ConnectionPool):
+async def test_only_declared_capabilities_are_listed(connections: ConnectionPool):
     def respond(asked: Asked) -> bytes:
         if asked.method == "server/discover":
             return raw_http_server.discovery(asked)
@@ -132,7 +134,7 @@ async def test_pages_are_followed_to_the_end(connections: ConnectionPool):
         ("not_a_list", 0, "not a list"),
     ],
 )
-async def test_a_listing_without_end_is_cut_short_and_told(
+async def test_an_endless_listing_is_truncated_and_reported(
     connections: ConnectionPool, catalogue: str, kept: int | None, why: str
 ):
     survey = await connections.fetch_declarations(scripted(catalogue=catalogue))
@@ -157,7 +159,7 @@ def failing(*methods: str) -> RawHttp:
     return RawHttp(respond)
 
 
-async def test_a_listing_that_fails_hides_no_other(connections: ConnectionPool):
+async def test_a_failing_listing_doesnt_hide_others(connections: ConnectionPool):
     async with failing("prompts/list", "resources/list").listening() as server:
         survey = await connections.fetch_declarations(http(server.url))
     assert names(survey) == ["a"]
@@ -168,21 +170,21 @@ async def test_a_listing_that_fails_hides_no_other(connections: ConnectionPool):
     ] or all("broken" in notice for notice in survey.notices)
 
 
-async def test_when_every_listing_fails_the_survey_fails(connections: ConnectionPool):
+async def test_discovery_fails_if_every_listing_fails(connections: ConnectionPool):
     everything = ("tools/list", "prompts/list", "resources/list")
     async with failing(*everything).listening() as server:
         with pytest.raises(UpstreamError, match="broken"):
             await connections.fetch_declarations(http(server.url))
 
 
-async def test_a_listing_that_hangs_ends_the_survey_at_its_limit(connections: ConnectionPool):
+async def test_a_hanging_listing_ends_discovery_at_its_timeout(connections: ConnectionPool):
     with pytest.raises(UpstreamError) as error:
         await connections.fetch_declarations(scripted(catalogue="silent"), timeout_s=1.5)
     assert error.value.code == "call_timeout"
     assert "1.5 s" in str(error.value)
 
 
-async def test_refused_credentials_end_the_survey(connections: ConnectionPool):
+async def test_refused_credentials_end_discovery(connections: ConnectionPool):
     def respond(asked: Asked) -> bytes:
         return (
             raw_http_server.discovery(asked)
@@ -196,7 +198,7 @@ async def test_refused_credentials_end_the_survey(connections: ConnectionPool):
     assert error.value.code == "needs_reauth"
 
 
-async def test_what_a_server_says_of_itself_may_be_anything(connections: ConnectionPool):
+async def test_the_server_info_can_have_any_value(connections: ConnectionPool):
     odd: dict[str, Any] = {"capabilities": [], "instructions": 7, "_meta": []}
 
     async with RawHttp(lambda asked: raw_http_server.discovery(asked, **odd)).listening() as server:
@@ -205,7 +207,7 @@ async def test_what_a_server_says_of_itself_may_be_anything(connections: Connect
     assert survey.items == ()
 
 
-async def test_many_servers_are_surveyed_beside_each_other(connections: ConnectionPool):
+async def test_many_servers_are_discovered_in_parallel(connections: ConnectionPool):
     def respond(asked: Asked) -> Any:
         return (
             raw_http_server.discovery(asked)

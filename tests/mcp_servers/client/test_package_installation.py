@@ -74,7 +74,7 @@ async def test_a_server_is_installed_once_and_then_started_without_the_network(
     assert Path(program).is_relative_to(packages)
 
 
-async def test_a_start_does_not_wait_for_ever_and_is_told_what_goes_on(
+async def test_a_start_waits_for_a_limited_time_and_reports_the_installation(
     connections: ConnectionPool, registry: Registry, packages: Path
 ) -> None:
     registry.sends.clear()
@@ -95,7 +95,7 @@ async def test_a_start_does_not_wait_for_ever_and_is_told_what_goes_on(
         package_installation.late_installation_listeners.remove(told.append)
 
 
-async def test_starts_at_once_share_one_installation(registry: Registry, packages: Path) -> None:
+async def test_concurrent_starts_share_one_installation(registry: Registry, packages: Path) -> None:
     endpoint = wanted(registry, packages, patience_s=60)
     others = [replace(endpoint, name=f"server {n}") for n in range(8)]
     found = await asyncio.gather(*(install_package(one) for one in others))
@@ -104,7 +104,7 @@ async def test_starts_at_once_share_one_installation(registry: Registry, package
     assert len(left_in(packages)) == 1
 
 
-async def test_a_failed_installation_leaves_nothing_and_is_not_repeated_at_once(
+async def test_a_failed_installation_leaves_nothing_and_isnt_repeated_immediately(
     registry: Registry, packages: Path
 ) -> None:
     endpoint = wanted(registry, packages, f"{NAME}@9.9.9", patience_s=60)
@@ -122,7 +122,7 @@ async def test_a_failed_installation_leaves_nothing_and_is_not_repeated_at_once(
     assert len(registry.asked) > asked
 
 
-async def test_an_installation_has_a_deadline(registry: Registry, packages: Path) -> None:
+async def test_an_installation_has_a_timeout(registry: Registry, packages: Path) -> None:
     registry.sends.clear()
     endpoint = wanted(registry, packages, install_s=2, patience_s=60)
     error = await failure(install_package(endpoint))
@@ -132,7 +132,7 @@ async def test_an_installation_has_a_deadline(registry: Registry, packages: Path
     assert (await install_package(endpoint)).command
 
 
-async def test_another_version_is_installed_beside_and_the_old_one_stays(
+async def test_another_version_is_installed_next_to_the_old_one(
     registry: Registry, packages: Path
 ) -> None:
     old = await install_package(wanted(registry, packages, patience_s=60))
@@ -141,7 +141,7 @@ async def test_another_version_is_installed_beside_and_the_old_one_stays(
     assert Path(old.command).exists()
 
 
-async def test_what_is_there_is_replaced_at_once_when_it_is_installed_anew(
+async def test_a_reinstallation_replaces_the_package_atomically(
     registry: Registry, packages: Path
 ) -> None:
     endpoint = wanted(registry, packages, patience_s=60)
@@ -165,7 +165,7 @@ asyncio.run(install_package(endpoint))
 """
 
 
-async def test_a_killed_installation_leaves_nothing_broken(
+async def test_a_killed_installation_leaves_no_broken_package(
     registry: Registry, packages: Path
 ) -> None:
     registry.sends.clear()
@@ -209,7 +209,7 @@ def test_the_only_program_of_a_package_is_found(folder: Path) -> None:
     assert find_program(PACKAGE, folder).name == NAME
 
 
-def test_a_package_gets_bonobot_to_start_nothing_outside_of_its_folder(folder: Path) -> None:
+def test_a_package_cant_make_bonobot_start_programs_outside_its_folder(folder: Path) -> None:
     """What lies beside a program is shown in the sandbox: a link must not choose it."""
     program = folder / "node_modules" / ".bin" / NAME
     program.unlink()
@@ -219,7 +219,7 @@ def test_a_package_gets_bonobot_to_start_nothing_outside_of_its_folder(folder: P
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link out", "no JSON", "no object", "other name"])
-def test_a_package_gets_bonobot_to_read_nothing_but_its_manifest(folder: Path, kind: str) -> None:
+def test_a_package_cant_make_bonobot_read_other_files(folder: Path, kind: str) -> None:
     manifest = folder / "node_modules" / NAME / "package.json"
     manifest.unlink()
     if kind == "pipe":

@@ -37,7 +37,7 @@ def handshake(asked: Asked) -> bytes:
 # --- who shares what
 
 
-async def test_each_holder_has_a_child_of_its_own(connections: ConnectionPool):
+async def test_each_holder_has_its_own_child(connections: ConnectionPool):
     endpoint = scripted()
     await asyncio.gather(
         *(call(connections, endpoint, "echo", holder=f"session:{n % 3}") for n in range(9))
@@ -45,7 +45,7 @@ async def test_each_holder_has_a_child_of_its_own(connections: ConnectionPool):
     assert children(connections) == 3
 
 
-async def test_releasing_a_holder_closes_its_children_only(connections: ConnectionPool):
+async def test_releasing_a_holder_closes_only_its_children(connections: ConnectionPool):
     one, other = scripted(), scripted()
     for endpoint in (one, other):
         for holder in ("session:a", "session:b"):
@@ -55,7 +55,7 @@ async def test_releasing_a_holder_closes_its_children_only(connections: Connecti
     await connections.release("session:unknown")
 
 
-async def test_forgetting_a_server_closes_all_of_it(connections: ConnectionPool):
+async def test_removing_a_server_closes_all_its_connections(connections: ConnectionPool):
     async with RawHttp(handshake).listening() as server:
         remote = http(server.url, era="handshake")
         local = replace(scripted(), server_id=remote.server_id)
@@ -71,7 +71,7 @@ async def test_forgetting_a_server_closes_all_of_it(connections: ConnectionPool)
     assert connections.get_stderr_tail(kept.server_id)
 
 
-async def test_another_configuration_gets_another_child(connections: ConnectionPool):
+async def test_another_configuration_starts_another_child(connections: ConnectionPool):
     endpoint = scripted()
     await call(connections, endpoint, "echo")
     changed = replace(endpoint, env={"A": "b"})
@@ -79,7 +79,7 @@ async def test_another_configuration_gets_another_child(connections: ConnectionP
     assert children(connections) == 1
 
 
-async def test_closing_ends_everything_and_what_waits_for_it(connections: ConnectionPool):
+async def test_closing_the_pool_ends_all_children_and_waiting_calls(connections: ConnectionPool):
     endpoint = scripted()
     await call(connections, endpoint, "echo")
     waiting = asyncio.ensure_future(call(connections, endpoint, "hang"))
@@ -93,7 +93,7 @@ async def test_closing_ends_everything_and_what_waits_for_it(connections: Connec
     assert text_of(await call(connections, endpoint, "echo")) == "{}"
 
 
-async def test_closing_while_a_child_is_being_started_leaves_nothing(connections: ConnectionPool):
+async def test_closing_during_a_start_leaves_no_process(connections: ConnectionPool):
     for turns in range(0, 60, 3):
         starting = asyncio.ensure_future(call(connections, scripted(), "echo"))
         for _ in range(turns):
@@ -121,7 +121,7 @@ async def test_an_idle_child_is_closed_after_five_minutes(
     assert text_of(await call(connections, endpoint, "echo")) == "{}"
 
 
-async def test_a_child_at_work_is_not_idle(connections: ConnectionPool, clock: Clock):
+async def test_a_busy_child_isnt_idle(connections: ConnectionPool, clock: Clock):
     endpoint = scripted()
     await call(connections, endpoint, "echo")
     working = asyncio.ensure_future(call(connections, endpoint, "hang", timeout_s=1))
@@ -152,7 +152,9 @@ async def test_idle_sessions_and_pools_are_closed(connections: ConnectionPool, c
     assert connections._upstreams == {}
 
 
-async def test_sweeping_goes_on_by_itself(clock: Clock, monkeypatch: pytest.MonkeyPatch):
+async def test_idle_children_are_closed_automatically(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(client_pool, "SWEEP_S", 0.01)
     connections = ConnectionPool(clock=clock)
     await call(connections, scripted(), "echo")
@@ -182,7 +184,7 @@ async def test_an_old_child_is_replaced_between_two_calls(
     await until(lambda: not first.alive)
 
 
-async def test_an_old_child_at_work_is_not_interrupted(connections: ConnectionPool, clock: Clock):
+async def test_an_old_busy_child_isnt_interrupted(connections: ConnectionPool, clock: Clock):
     endpoint, holder = scripted(), "server:1:somebody"
     await call(connections, endpoint, "echo", holder=holder)
     first = connections._stdio_pool._entries[endpoint.server_id, holder].connection
@@ -201,7 +203,7 @@ async def test_an_old_child_at_work_is_not_interrupted(connections: ConnectionPo
     await until(lambda: not first.alive)
 
 
-async def test_a_child_that_gave_up_its_place_still_counts(clock: Clock):
+async def test_a_child_that_is_being_replaced_still_counts(clock: Clock):
     connections = ConnectionPool(clock=clock, max_children=1)
     endpoint, holder = scripted(), "server:1:somebody"
     await call(connections, endpoint, "echo", holder=holder)
@@ -219,9 +221,7 @@ async def test_a_child_that_gave_up_its_place_still_counts(clock: Clock):
     await connections.close()
 
 
-async def test_a_sessions_child_is_never_replaced_under_it(
-    connections: ConnectionPool, clock: Clock
-):
+async def test_the_child_of_a_session_is_never_replaced(connections: ConnectionPool, clock: Clock):
     endpoint = scripted()
     await call(connections, endpoint, "echo")
     first = connections._stdio_pool._entries[endpoint.server_id, HOLDER].connection
@@ -238,7 +238,7 @@ async def test_a_sessions_child_is_never_replaced_under_it(
 # --- how many
 
 
-async def test_with_all_places_taken_the_longest_idle_child_makes_room(clock: Clock):
+async def test_at_the_limit_the_longest_idle_child_is_closed(clock: Clock):
     connections = ConnectionPool(max_children=2, clock=clock)
     endpoint = scripted()
     for holder in ("session:a", "session:b", "session:c"):
@@ -248,7 +248,7 @@ async def test_with_all_places_taken_the_longest_idle_child_makes_room(clock: Cl
     await connections.close()
 
 
-async def test_with_all_children_at_work_no_more_are_started():
+async def test_no_child_is_started_if_all_are_busy_at_the_limit():
     connections = ConnectionPool(max_children=1)
     endpoint = scripted()
     await call(connections, endpoint, "echo")
@@ -261,7 +261,7 @@ async def test_with_all_children_at_work_no_more_are_started():
     await connections.close()
 
 
-async def test_last_words_are_kept_of_a_bounded_number_of_servers(
+async def test_the_last_stderr_is_kept_for_a_limited_number_of_servers(
     connections: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("mcp_servers.client.stdio.MAX_STDERR_TAILS", 2)
@@ -306,7 +306,7 @@ async def test_a_ping_is_answered(connections: ConnectionPool):
 @pytest.mark.parametrize(
     "method", ["sampling/createMessage", "elicitation/create", "roots/list", "no/such"]
 )
-async def test_without_a_host_every_question_is_refused_politely(
+async def test_without_a_host_every_server_request_gets_an_error(
     connections: ConnectionPool, method: str
 ):
     assert (await asked_back(connections, method))["error"]["code"] == -32601
@@ -317,13 +317,13 @@ async def test_a_host_answers_for_its_session(connections: ConnectionPool):
     assert answer["result"] == {"role": "assistant", "params": {"p": 1}}
 
 
-async def test_a_problem_of_the_host_is_an_error_to_the_server(connections: ConnectionPool):
+async def test_a_problem_of_the_host_is_sent_as_an_error(connections: ConnectionPool):
     answer = await asked_back(connections, "roots/list", Helpful())
     assert (answer["error"]["code"], answer["error"]["message"]) == (-32603, "no model")
     assert answer["error"]["data"] == {"code": "call_timeout"}
 
 
-async def test_a_server_that_asks_too_much_at_a_time_gets_some_answers_only(
+async def test_a_server_with_too_many_concurrent_requests_gets_errors(
     connections: ConnectionPool,
 ):
     asked, enough = 0, asyncio.Event()
@@ -355,7 +355,7 @@ async def test_the_capabilities_of_the_host_are_declared(connections: Connection
     assert meta["io.modelcontextprotocol/clientInfo"]["name"] == "bonobot"
 
 
-async def test_reserved_members_of_meta_do_not_travel_on(connections: ConnectionPool):
+async def test_reserved_keys_of_meta_arent_forwarded(connections: ConnectionPool):
     theirs = {
         "io.modelcontextprotocol/clientInfo": {"name": "somebody"},
         "progressToken": "theirs",
@@ -371,7 +371,7 @@ async def test_reserved_members_of_meta_do_not_travel_on(connections: Connection
     assert meta["io.modelcontextprotocol/clientInfo"]["name"] == "bonobot"
 
 
-def test_a_process_has_one_pool_on_its_runtimes_loop(modern_url: str):
+def test_a_process_has_one_pool_on_its_runtime(modern_url: str):
     try:
         first = of_process()
         assert first is of_process()

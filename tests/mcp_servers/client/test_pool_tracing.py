@@ -7,7 +7,7 @@ from tests.servers.raw_http_server import RawHttp
 from tests.traces import PARENT, collected
 
 
-async def test_a_server_gets_the_context_of_our_own_span(connections: ConnectionPool):
+async def test_a_server_receives_the_trace_context_of_our_span(connections: ConnectionPool):
     async with RawHttp(lambda asked: raw_http_server.text(asked)).listening() as server:
         endpoint = http(server.url, era="modern")
         params = {"name": "x", "_meta": {"traceparent": PARENT}}

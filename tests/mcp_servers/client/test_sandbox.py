@@ -55,7 +55,7 @@ async def told(connections: ConnectionPool, endpoint: ServerEndpoint, expression
 
 
 @pytest.mark.sandbox
-async def test_nothing_of_bonobot_and_of_its_user_is_seen(
+async def test_files_of_bonobot_and_its_user_are_invisible(
     connections: ConnectionPool, own: Path, tmp_path: Path
 ) -> None:
     var = own.parents[1]
@@ -87,7 +87,7 @@ async def test_nothing_of_bonobot_and_of_its_user_is_seen(
 
 
 @pytest.mark.sandbox
-async def test_only_its_folders_its_home_and_tmp_can_be_written_to(
+async def test_only_its_folders_home_and_tmp_are_writable(
     connections: ConnectionPool, own: Path
 ) -> None:
     endpoint = sandboxed(own)
@@ -104,7 +104,7 @@ async def test_only_its_folders_its_home_and_tmp_can_be_written_to(
 
 
 @pytest.mark.sandbox
-async def test_a_program_that_it_runs_is_in_the_same_sandbox(
+async def test_child_programs_run_in_the_same_sandbox(
     connections: ConnectionPool, own: Path
 ) -> None:
     """What is written there and then run: a kubeconfig's `exec`, a hook of git."""
@@ -120,7 +120,9 @@ async def test_a_program_that_it_runs_is_in_the_same_sandbox(
 
 
 @pytest.mark.sandbox
-async def test_its_environment_is_its_own(connections: ConnectionPool, own: Path) -> None:
+async def test_the_environment_of_the_host_isnt_inherited(
+    connections: ConnectionPool, own: Path
+) -> None:
     endpoint = sandboxed(own)
     said = await told(connections, endpoint, "dict(os.environ)")
     assert '"HOME": "/home/server"' in said
@@ -130,7 +132,9 @@ async def test_its_environment_is_its_own(connections: ConnectionPool, own: Path
 
 
 @pytest.mark.sandbox
-async def test_it_has_no_privileges_and_gets_none(connections: ConnectionPool, own: Path) -> None:
+async def test_a_sandboxed_program_has_no_privileges_and_cant_get_any(
+    connections: ConnectionPool, own: Path
+) -> None:
     status = "[l for l in open('/proc/self/status') if l.startswith(('CapEff', 'NoNewPrivs'))]"
     said = await told(connections, sandboxed(own), status)
     assert "0000000000000000" in said
@@ -139,7 +143,7 @@ async def test_it_has_no_privileges_and_gets_none(connections: ConnectionPool, o
 
 @pytest.mark.sandbox
 @pytest.mark.parametrize("part", ["acme", "workspaces"])
-async def test_a_folder_that_was_replaced_by_a_link_is_not_shown(
+async def test_a_folder_that_was_replaced_by_a_symlink_isnt_visible(
     connections: ConnectionPool, own: Path, part: str
 ) -> None:
     """A server writes in its folder while another one is stopped, and moves things there."""
@@ -156,7 +160,7 @@ async def test_a_folder_that_was_replaced_by_a_link_is_not_shown(
 
 
 @pytest.mark.sandbox
-async def test_no_descriptor_of_the_machine_is_left_in_it(
+async def test_no_descriptor_of_the_host_is_inherited(
     connections: ConnectionPool, own: Path
 ) -> None:
     """Through a folder that is open outside of the sandbox, `..` would lead out of it."""
@@ -212,7 +216,7 @@ TUNNEL = (
 
 @pytest.mark.sandbox
 @pytest.mark.parametrize("network", ["egress", "none"])
-async def test_neither_this_machine_nor_the_network_is_reached_directly(
+async def test_the_host_and_the_network_cant_be_reached_directly(
     connections: ConnectionPool, own: Path, web: int, network: Network
 ) -> None:
     endpoint = sandboxed(own, network)
@@ -238,7 +242,7 @@ async def test_neither_this_machine_nor_the_network_is_reached_directly(
         "169.254.169.254",
     ],
 )
-async def test_the_egress_proxy_never_leads_to_this_machine(
+async def test_the_egress_proxy_never_connects_to_the_host(
     connections: ConnectionPool, own: Path, web: int, host: str, allow_private: bool
 ) -> None:
     endpoint = sandboxed(own, allow_private=allow_private)
@@ -264,7 +268,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, address: tuple[str, int], port: in
 
 
 @pytest.mark.sandbox
-async def test_a_public_address_is_reached_by_the_egress_proxy(
+async def test_a_public_address_is_reached_through_the_egress_proxy(
     connections: ConnectionPool, own: Path, web: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
@@ -307,7 +311,7 @@ QUERY = (
         ({"URI": "bolt://93.184.216.34:6543"}, "93.184.216.34"),
     ],
 )
-async def test_a_database_that_it_names_is_reached_by_the_egress_rules(
+async def test_a_configured_database_is_reached_by_the_egress_rules(
     connections: ConnectionPool,
     own: Path,
     database: int,
@@ -324,7 +328,7 @@ async def test_a_database_that_it_names_is_reached_by_the_egress_rules(
 
 
 @pytest.mark.sandbox
-async def test_a_database_of_an_inner_address_is_refused_and_the_log_says_why(
+async def test_a_database_at_a_private_address_is_refused_with_the_reason_in_the_log(
     connections: ConnectionPool, own: Path
 ) -> None:
     endpoint = replace(sandboxed(own), env={"URI": "redis://10.1.2.3:6379/0"})
@@ -352,12 +356,12 @@ async def test_without_network_there_is_no_proxy(connections: ConnectionPool, ow
         b"\r\n\r\n",
     ],
 )
-def test_what_is_no_request_to_a_proxy_is_refused(head: bytes) -> None:
+def test_requests_that_arent_for_a_proxy_are_refused(head: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - any of them is answered with 400
         egress_proxy.parse_head(head)
 
 
-def test_a_plain_request_is_forwarded_without_what_concerns_the_proxy() -> None:
+def test_a_plain_request_is_forwarded_without_proxy_headers() -> None:
     head = (
         b"POST http://example.com/a?b HTTP/1.1\r\nHost: example.com\r\nProxy-Authorization: x\r\n"
     )
@@ -371,7 +375,7 @@ def test_a_plain_request_is_forwarded_without_what_concerns_the_proxy() -> None:
 # --- its folders
 
 
-def test_only_folders_within_the_allowed_ones_are_shown(tmp_path: Path) -> None:
+def test_only_allowed_folders_are_visible(tmp_path: Path) -> None:
     (allowed := tmp_path / "allowed").mkdir()
     (inner := allowed / "inner").mkdir()
     (outside := tmp_path / "outside").mkdir()
@@ -397,7 +401,7 @@ def unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "check_sandbox_works", require)
 
 
-async def test_without_a_sandbox_an_organization_s_server_is_not_started(
+async def test_without_a_sandbox_servers_of_organizations_dont_start(
     connections: ConnectionPool, own: Path, unavailable: None
 ) -> None:
     error = await failure(connections.perform_handshake(sandboxed(own), holder=HOLDER))
@@ -406,7 +410,7 @@ async def test_without_a_sandbox_an_organization_s_server_is_not_started(
     assert error.remedy == "Install the package `bubblewrap`."
 
 
-async def test_where_one_organization_is_alone_it_is_started_as_the_machine_offers(
+async def test_with_a_single_organization_servers_start_with_the_available_sandbox(
     connections: ConnectionPool, own: Path, unavailable: None
 ) -> None:
     endpoint = sandboxed(own, required=False)

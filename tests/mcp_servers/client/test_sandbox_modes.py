@@ -50,7 +50,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 @pytest.mark.sandbox
-async def test_a_server_without_network_has_its_own_loopback_and_nothing_else(
+async def test_a_server_without_network_has_only_its_own_loopback(
     connections: ConnectionPool, kind: Kind, tmp_path: Path
 ):
     endpoint = confined(tmp_path, kind, "none")
@@ -65,7 +65,7 @@ async def test_a_server_without_network_has_its_own_loopback_and_nothing_else(
 
 
 @pytest.mark.sandbox
-async def test_a_server_with_network_reaches_what_we_reach(
+async def test_a_server_with_network_reaches_what_the_host_reaches(
     connections: ConnectionPool, kind: Kind, tmp_path: Path
 ):
     endpoint = confined(tmp_path, kind)
@@ -76,7 +76,7 @@ async def test_a_server_with_network_reaches_what_we_reach(
 
 
 @pytest.mark.sandbox
-async def test_our_environment_can_not_be_read(
+async def test_the_environment_of_bonobot_cant_be_read(
     connections: ConnectionPool, kind: Kind, tmp_path: Path
 ):
     endpoint = confined(tmp_path, kind)
@@ -87,7 +87,7 @@ async def test_our_environment_can_not_be_read(
 
 
 @pytest.mark.sandbox
-async def test_a_confined_server_has_no_privileges(
+async def test_a_sandboxed_server_has_no_privileges(
     connections: ConnectionPool, kind: Kind, tmp_path: Path
 ):
     endpoint = confined(tmp_path, kind)
@@ -98,7 +98,7 @@ async def test_a_confined_server_has_no_privileges(
 
 
 @pytest.mark.sandbox
-async def test_a_bubblewrapped_server_writes_to_its_folder_alone(
+async def test_a_bubblewrapped_server_can_write_only_to_its_folder(
     connections: ConnectionPool, tmp_path: Path
 ):
     (own := tmp_path / "own").mkdir()
@@ -121,7 +121,7 @@ async def test_a_bubblewrapped_server_writes_to_its_folder_alone(
 
 
 @pytest.mark.sandbox
-async def test_our_folder_stays_hidden_inside_a_working_folder(
+async def test_bonobots_folder_is_hidden_inside_a_working_directory(
     connections: ConnectionPool, tmp_path: Path
 ):
     (ours := tmp_path / "var").mkdir()
@@ -166,7 +166,7 @@ asyncio.run(main())
 
 
 @pytest.mark.sandbox
-async def test_a_grandchild_in_a_session_of_its_own_dies_with_a_killed_worker(
+async def test_a_grandchild_in_its_own_session_dies_with_a_killed_worker(
     kind: Kind, tmp_path: Path
 ):
     endpoint = confined(tmp_path, kind)
@@ -193,7 +193,7 @@ def untried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox_modes, "_working", set())
 
 
-async def test_a_server_is_not_started_in_a_weaker_box(
+async def test_a_server_isnt_started_in_a_weaker_sandbox(
     connections: ConnectionPool, kind: Kind, untried: None, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(sandbox_modes, "try_command", lambda *_: "Operation not permitted")
@@ -216,7 +216,7 @@ async def test_a_server_is_not_started_in_a_weaker_box(
         ("bubblewrap", "bwrap", "bubblewrap"),
     ],
 )
-def test_a_missing_tool_names_its_package(
+def test_a_missing_tool_is_reported_with_its_package(
     kind: Kind, absent: str, package: str, untried: None, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(
@@ -227,9 +227,7 @@ def test_a_missing_tool_names_its_package(
     assert package in problem.remedy
 
 
-def test_elsewhere_than_on_linux_nothing_can_be_confined(
-    untried: None, monkeypatch: pytest.MonkeyPatch
-):
+def test_on_other_systems_there_is_no_sandbox(untried: None, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sandbox_modes.sys, "platform", "darwin")
     assert "Linux" in str(find_sandbox_problem("bubblewrap"))
 
@@ -242,7 +240,7 @@ def test_elsewhere_than_on_linux_nothing_can_be_confined(
         ("user/max_user_namespaces", "100", "container"),
     ],
 )
-def test_the_switch_that_refuses_is_named(
+def test_the_kernel_setting_that_prevents_the_sandbox_is_reported(
     switch: str,
     value: str,
     remedy: str,
@@ -260,7 +258,7 @@ def test_the_switch_that_refuses_is_named(
 
 
 @pytest.mark.parametrize("trouble", [OSError("no"), subprocess.TimeoutExpired("x", 1)])
-def test_a_tool_that_fails_is_told(
+def test_a_tool_that_fails_is_reported(
     trouble: Exception, untried: None, monkeypatch: pytest.MonkeyPatch
 ):
     def run(*args: object, **kwargs: object) -> None:
@@ -271,7 +269,7 @@ def test_a_tool_that_fails_is_told(
 
 
 @pytest.mark.sandbox
-def test_what_works_is_tried_once(kind: Kind, monkeypatch: pytest.MonkeyPatch):
+def test_the_available_sandbox_is_detected_once(kind: Kind, monkeypatch: pytest.MonkeyPatch):
     assert find_sandbox_problem(kind) is None
     monkeypatch.setattr(sandbox_modes, "try_command", lambda *_: "again")
     assert find_sandbox_problem(kind) is None

@@ -57,7 +57,7 @@ class Person(Host):
 
 
 @pytest.mark.npm
-async def test_a_server_of_npm_gets_its_answers_and_declares_by_what_it_may_ask(
+async def test_an_npm_server_gets_responses_and_its_tools_depend_on_our_capabilities(
     connections: ConnectionPool, node_server: Callable[[str], str]
 ) -> None:
     # The answer comes long after the call's own time is over: while it waits for us, it stands.
@@ -93,7 +93,7 @@ async def test_a_server_of_npm_gets_its_answers_and_declares_by_what_it_may_ask(
 
 
 @pytest.mark.npm
-async def test_what_a_server_may_not_ask_for_is_not_declared(
+async def test_capabilities_that_arent_allowed_arent_declared(
     connections: ConnectionPool, node_server: Callable[[str], str]
 ) -> None:
     endpoint = stdio(node_server("mcp-server-everything"), may_ask=frozenset({"roots"}))
@@ -116,7 +116,7 @@ def asker(tmp_path: Path) -> Callable[[str], ServerEndpoint]:
     return make
 
 
-async def test_a_server_takes_back_what_it_asked(
+async def test_a_server_can_cancel_its_request(
     connections: ConnectionPool, asker: Callable[[str], ServerEndpoint]
 ) -> None:
     host = Person()
@@ -130,7 +130,7 @@ async def test_a_server_takes_back_what_it_asked(
     await until(lambda: host.done == ["done-1"])
 
 
-async def test_a_task_is_an_answer_only_where_tasks_were_declared(
+async def test_a_task_is_accepted_only_if_tasks_were_declared(
     connections: ConnectionPool, asker: Callable[[str], ServerEndpoint]
 ) -> None:
     endpoint, states = asker("modern"), [{"status": "working"}]
@@ -141,7 +141,7 @@ async def test_a_task_is_an_answer_only_where_tasks_were_declared(
     assert error.code == "protocol_error"
 
 
-async def test_a_deadline_stands_still_only_while_it_is_held() -> None:
+async def test_a_timeout_is_paused_only_while_it_is_held() -> None:
     async def pass_by(seconds: float) -> None:
         await asyncio.wait({never}, timeout=seconds)
 

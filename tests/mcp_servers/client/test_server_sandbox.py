@@ -33,13 +33,15 @@ async def test_a_server_works_within_limits(connections: ConnectionPool):
     assert text_of(await call(connections, endpoint, "add", a=1, b=2)) == "3"
 
 
-async def test_a_server_that_takes_too_much_memory_fails_alone(connections: ConnectionPool):
+async def test_a_server_that_uses_too_much_memory_fails_without_affecting_others(
+    connections: ConnectionPool,
+):
     greedy = stdio(sys.executable, "-c", "bytearray(2**30)", limits=ProcessLimits(memory_mib=128))
     error = await failure(connections.perform_handshake(greedy, holder="session:a"))
     assert (error.code, "MemoryError" in str(error)) == ("server_crashed", True)
 
 
-async def test_a_server_that_computes_for_ever_is_ended(connections: ConnectionPool):
+async def test_a_server_that_computes_endlessly_is_ended(connections: ConnectionPool):
     busy = stdio(
         sys.executable, "-c", "while True: pass", limits=ProcessLimits(cpu_s=1), start_s=20
     )
@@ -47,17 +49,17 @@ async def test_a_server_that_computes_for_ever_is_ended(connections: ConnectionP
     assert error.code == "server_crashed"
 
 
-def test_without_limits_nothing_goes_before_the_command():
+def test_without_limits_the_command_is_unchanged():
     assert ProcessLimits().build_command_prefix() == ()
 
 
-def test_nobodys_own_limit_is_raised(monkeypatch: pytest.MonkeyPatch):
+def test_lower_existing_limits_arent_raised(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (64, 64))
     assert ProcessLimits(open_files=4096).build_command_prefix()[1:] == ("--nofile=64", "--")
     assert ProcessLimits(open_files=32).build_command_prefix()[1:] == ("--nofile=32", "--")
 
 
-def test_other_limits_are_another_configuration():
+def test_changed_limits_are_another_configuration():
     url, known = "https://mcp.example.com", http("https://mcp.example.com")
     other = http(url, server_id=known.server_id, limits=ProcessLimits(cpu_s=1))
     assert known.fingerprint != other.fingerprint

@@ -50,7 +50,7 @@ async def test_the_sdks_server_is_found_over_http_sse(connections: ConnectionPoo
     assert told == PROGRESS
 
 
-async def test_a_call_given_up_is_cancelled_at_the_server(
+async def test_a_call_that_is_given_up_is_canceled_at_the_server(
     connections: ConnectionPool, sse_url: str
 ):
     endpoint = http(sse_url, **SSE)
@@ -96,7 +96,7 @@ async def test_the_everything_server_is_found_and_called(
 # --- finding it
 
 
-async def test_what_was_found_is_used_directly_next_time(connections: ConnectionPool):
+async def test_the_detected_transport_is_used_next_time(connections: ConnectionPool):
     async with RawHttp(SseHttp(ok)).listening() as server:
         greeting = await connections.perform_handshake(http(server.url), holder=HOLDER)
         assert (greeting.era, greeting.protocol_version) == ("handshake", "2024-11-05")
@@ -109,7 +109,7 @@ async def test_what_was_found_is_used_directly_next_time(connections: Connection
 
 
 @pytest.mark.parametrize("status", [400, 404, 405])
-async def test_a_server_without_a_stream_keeps_its_first_refusal(
+async def test_a_server_without_a_stream_keeps_its_first_error(
     connections: ConnectionPool, status: int
 ):
     refusal = raw_http_server.response(status, b"not here", "text/plain")
@@ -127,7 +127,7 @@ async def test_a_server_without_a_stream_keeps_its_first_refusal(
         lambda asked: raw_http_server.response(401),
     ],
 )
-async def test_a_modern_refusal_or_an_outage_is_no_reason_to_try_it(
+async def test_sse_isnt_tried_after_a_modern_error_or_an_outage(
     connections: ConnectionPool, refusal: Callable[[Asked], bytes]
 ):
     def respond(asked: Asked) -> bytes:
@@ -140,7 +140,7 @@ async def test_a_modern_refusal_or_an_outage_is_no_reason_to_try_it(
         assert server.methods() == ["server/discover", "initialize"]
 
 
-async def test_a_stream_that_wants_credentials_says_so(connections: ConnectionPool):
+async def test_a_stream_that_needs_credentials_is_reported(connections: ConnectionPool):
     def respond(asked: Asked) -> bytes:
         return raw_http_server.response(401 if asked.verb == "GET" else 405)
 
@@ -149,7 +149,7 @@ async def test_a_stream_that_wants_credentials_says_so(connections: ConnectionPo
         assert error.code == "needs_reauth"
 
 
-async def test_a_server_that_has_moved_on_is_probed_anew(connections: ConnectionPool):
+async def test_a_server_that_was_upgraded_is_detected_again(connections: ConnectionPool):
     def moved(asked: Asked) -> bytes:
         if asked.verb == "GET":
             return raw_http_server.response(405)
@@ -162,14 +162,14 @@ async def test_a_server_that_has_moved_on_is_probed_anew(connections: Connection
         assert server.methods() == ["GET", "server/discover", "tools/call"]
 
 
-async def test_a_server_that_has_moved_back_is_found_too(connections: ConnectionPool):
+async def test_a_server_that_was_downgraded_is_detected_again(connections: ConnectionPool):
     async with RawHttp(SseHttp(ok)).listening() as server:
         for era in ("modern", "handshake"):
             endpoint = http(server.url, era=era, discovery={})
             assert text_of(await call(connections, endpoint, "x")) == "ok"
 
 
-async def test_a_server_cannot_choose_the_wire_itself(connections: ConnectionPool):
+async def test_a_server_cant_choose_the_transport_itself(connections: ConnectionPool):
     def respond(asked: Asked) -> bytes:
         return raw_http_server.discovery(asked, **{WIRE_FIELD: "sse"})
 
@@ -192,7 +192,7 @@ async def test_a_server_cannot_choose_the_wire_itself(connections: ConnectionPoo
         "file:///etc/passwd",
     ],
 )
-async def test_messages_go_to_the_streams_own_origin_only(
+async def test_messages_are_sent_only_to_the_origin_of_the_stream(
     connections: ConnectionPool, address: str
 ):
     async with RawHttp(SseHttp(ok, address)).listening() as server:
@@ -202,14 +202,14 @@ async def test_messages_go_to_the_streams_own_origin_only(
         await until(lambda: server.gone == 1)
 
 
-async def test_credentials_go_with_the_stream_and_the_messages(connections: ConnectionPool):
+async def test_credentials_are_sent_with_the_stream_and_the_messages(connections: ConnectionPool):
     async with RawHttp(SseHttp(ok)).listening() as server:
         endpoint = http(server.url, headers={"Authorization": "Bearer s3cret"}, **SSE)
         await call(connections, endpoint, "x")
         assert {asked.headers["authorization"] for asked in server.asked} == {"Bearer s3cret"}
 
 
-async def test_a_stream_that_names_no_address_is_given_up(connections: ConnectionPool):
+async def test_a_stream_without_an_endpoint_event_times_out(connections: ConnectionPool):
     async def silent() -> AsyncIterator[bytes]:
         yield raw_http_server.STREAM + b": hello\n\n"
         await asyncio.Event().wait()
@@ -227,7 +227,7 @@ async def test_a_stream_that_names_no_address_is_given_up(connections: Connectio
 # --- sessions
 
 
-async def test_each_holder_has_a_stream_of_its_own_and_closes_it(connections: ConnectionPool):
+async def test_each_holder_has_its_own_stream_and_closes_it(connections: ConnectionPool):
     wire = SseHttp(ok)
     async with RawHttp(wire).listening() as server:
         endpoint = http(server.url, **SSE)
@@ -261,7 +261,7 @@ async def test_a_cancelled_opening_leaves_no_stream(connections: ConnectionPool)
         await until(lambda: server.gone == 1)
 
 
-async def test_a_stream_that_ended_is_opened_anew(connections: ConnectionPool):
+async def test_a_stream_that_ended_is_reopened(connections: ConnectionPool):
     wire = SseHttp(ok)
     async with RawHttp(wire).listening() as server:
         endpoint = http(server.url, **SSE)
@@ -275,7 +275,7 @@ async def test_a_stream_that_ended_is_opened_anew(connections: ConnectionPool):
         assert wire.opened == 2
 
 
-async def test_a_session_that_the_server_lost_is_opened_anew_once(connections: ConnectionPool):
+async def test_a_session_that_the_server_lost_is_reopened_once(connections: ConnectionPool):
     wire = SseHttp(ok)
     async with RawHttp(wire).listening() as server:
         endpoint = http(server.url, **SSE)
@@ -285,7 +285,7 @@ async def test_a_session_that_the_server_lost_is_opened_anew_once(connections: C
         assert server.methods().count("tools/call") == 3
 
 
-async def test_a_call_that_loses_its_stream_is_not_repeated(connections: ConnectionPool):
+async def test_a_call_that_loses_its_stream_isnt_repeated(connections: ConnectionPool):
     def hang_up(asked: Asked) -> bytes:
         wire.hang_up()
         return b""
@@ -299,7 +299,7 @@ async def test_a_call_that_loses_its_stream_is_not_repeated(connections: Connect
         assert text_of(await call(connections, endpoint, "good")) == "ok"
 
 
-async def test_a_refused_message_fails_its_own_request_only(connections: ConnectionPool):
+async def test_a_refused_message_fails_only_its_own_request(connections: ConnectionPool):
     refused = raw_http_server.response(503, b"busy", "text/plain")
     wire = SseHttp(tool({"bad": lambda asked: refused, "slow": lambda asked: b""}))
     async with RawHttp(wire).listening() as server:
@@ -315,7 +315,7 @@ async def test_a_refused_message_fails_its_own_request_only(connections: Connect
 # --- bounds
 
 
-async def test_a_wrong_or_unreadable_message_disturbs_no_other(connections: ConnectionPool):
+async def test_an_invalid_message_doesnt_affect_others(connections: ConnectionPool):
     def noise(asked: Asked) -> bytes:
         wrong = {"jsonrpc": "2.0", "id": asked.id + 99, "result": {}}
         return (
@@ -328,7 +328,7 @@ async def test_a_wrong_or_unreadable_message_disturbs_no_other(connections: Conn
         assert text_of(await call(connections, http(server.url, **SSE), "x")) == "ok"
 
 
-async def test_an_event_over_the_bound_ends_the_stream(connections: ConnectionPool):
+async def test_an_event_over_the_limit_ends_the_stream(connections: ConnectionPool):
     wire = SseHttp(tool({"big": lambda asked: said(asked, {"a": "x" * MIB})}))
     async with RawHttp(wire).listening() as server:
         endpoint = http(server.url, **SSE)
@@ -336,7 +336,7 @@ async def test_an_event_over_the_bound_ends_the_stream(connections: ConnectionPo
         assert text_of(await call(connections, endpoint, "x")) == "ok"
 
 
-async def test_a_stream_may_carry_sixteen_bodies_between_two_requests(connections: ConnectionPool):
+async def test_a_stream_can_carry_sixteen_bodies_between_two_requests(connections: ConnectionPool):
     half = said(Asked("POST", {}, {"id": 99}), {"a": "x" * 8000})
     wire = SseHttp(tool({"x": lambda asked: half + ok(asked)}))
     async with RawHttp(wire).listening() as server:

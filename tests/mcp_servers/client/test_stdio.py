@@ -41,20 +41,22 @@ LIMIT_S = 0.2
         ("old", "handshake", "2025-11-25"),
     ],
 )
-async def test_the_era_of_a_strange_server_is_found(
+async def test_the_era_of_an_unusual_server_is_detected(
     connections: ConnectionPool, era: str, found: str, version: str
 ):
     greeting = await connections.perform_handshake(scripted(era), holder=HOLDER)
     assert (greeting.era, greeting.protocol_version) == (found, version)
 
 
-async def test_silence_on_the_probe_costs_about_a_second(connections: ConnectionPool):
+async def test_a_server_that_ignores_the_probe_delays_the_start_by_about_a_second(
+    connections: ConnectionPool,
+):
     began = time.monotonic()
     await connections.perform_handshake(scripted("silent"), holder=HOLDER)
     assert time.monotonic() - began < 2.5
 
 
-async def test_a_server_that_dies_of_the_probe_is_started_again_without_it(
+async def test_a_server_that_dies_of_the_probe_is_restarted_without_it(
     connections: ConnectionPool,
 ):
     endpoint = scripted("strict")
@@ -62,7 +64,7 @@ async def test_a_server_that_dies_of_the_probe_is_started_again_without_it(
     assert starts(connections, endpoint) == 2
 
 
-async def test_a_stored_era_is_not_probed_again(connections: ConnectionPool):
+async def test_a_stored_era_isnt_probed_again(connections: ConnectionPool):
     endpoint = scripted("strict", era="handshake")
     await call(connections, endpoint, "echo")
     assert starts(connections, endpoint) == 1
@@ -76,7 +78,7 @@ async def test_a_stored_era_is_not_probed_again(connections: ConnectionPool):
         ("handshake", "modern", "modern"),
     ],
 )
-async def test_a_stored_era_that_is_wrong_is_found_anew(
+async def test_a_wrong_stored_era_is_detected_again(
     connections: ConnectionPool, stored: str, now: str, found: str
 ):
     endpoint = scripted(now, era=stored)
@@ -84,7 +86,7 @@ async def test_a_stored_era_that_is_wrong_is_found_anew(
 
 
 @pytest.mark.parametrize("era", ["no", "late_no"])
-async def test_a_server_that_refuses_every_greeting_is_quoted(
+async def test_a_server_that_refuses_every_handshake_is_quoted(
     connections: ConnectionPool, era: str
 ):
     error = await failure(connections.perform_handshake(scripted(era), holder=HOLDER))
@@ -92,13 +94,15 @@ async def test_a_server_that_refuses_every_greeting_is_quoted(
     assert "not today" in str(error)
 
 
-async def test_a_server_without_a_common_version_says_which_it_speaks(connections: ConnectionPool):
+async def test_a_server_without_a_common_version_is_reported_with_its_versions(
+    connections: ConnectionPool,
+):
     error = await failure(connections.perform_handshake(scripted("foreign"), holder=HOLDER))
     assert error.code == "protocol_error"
     assert "2030-01-01" in str(error)
 
 
-async def test_a_handshake_at_a_version_nobody_knows_is_refused(connections: ConnectionPool):
+async def test_a_handshake_with_an_unknown_version_is_refused(connections: ConnectionPool):
     endpoint = scripted("handshake", env={"VERSION": "1999-01-01"})
     error = await failure(connections.perform_handshake(endpoint, holder=HOLDER))
     assert error.code == "protocol_error"
@@ -108,20 +112,22 @@ async def test_a_handshake_at_a_version_nobody_knows_is_refused(connections: Con
 # --- starting
 
 
-async def test_a_command_that_is_not_there_is_unreachable(connections: ConnectionPool):
+async def test_a_missing_command_is_unreachable(connections: ConnectionPool):
     error = await failure(call(connections, stdio("no-such-command"), "x"))
     assert (error.code, error.sent) == ("server_unreachable", False)
     assert "no-such-command" in str(error)
     assert "installed" in error.remedy
 
 
-async def test_a_folder_that_is_not_there_is_unreachable(connections: ConnectionPool):
+async def test_a_missing_folder_is_unreachable(connections: ConnectionPool):
     error = await failure(call(connections, scripted(cwd="/no/such/folder"), "x"))
     assert error.code == "server_unreachable"
     assert "/no/such/folder" in str(error)
 
 
-async def test_a_server_that_ends_at_its_start_tells_its_last_words(connections: ConnectionPool):
+async def test_a_server_that_exits_at_its_start_is_reported_with_its_stderr(
+    connections: ConnectionPool,
+):
     endpoint = stdio(sys.executable, "-c", "import sys; sys.exit('the key ☠\\u202e is missing')")
     error = await failure(call(connections, endpoint, "x"))
     assert (error.code, error.sent) == ("server_crashed", False)
@@ -129,7 +135,7 @@ async def test_a_server_that_ends_at_its_start_tells_its_last_words(connections:
     assert str(error).count("the key ☠⟨U+202E⟩ is missing") == 1  # though it was started twice
 
 
-async def test_last_words_do_not_show_the_endpoints_secrets(connections: ConnectionPool):
+async def test_reported_stderr_doesnt_contain_the_endpoints_secrets(connections: ConnectionPool):
     code = "import os, sys; sys.exit('bad key ' + os.environ['API_KEY'])"
     endpoint = stdio(sys.executable, "-c", code, env={"API_KEY": "hunter2-hunter2"})
     error = await failure(call(connections, endpoint, "x"))
@@ -137,7 +143,9 @@ async def test_last_words_do_not_show_the_endpoints_secrets(connections: Connect
     assert "bad key" in str(error)
 
 
-async def test_a_server_that_never_greets_is_unreachable_at_its_limit(connections: ConnectionPool):
+async def test_a_server_without_a_handshake_is_unreachable_after_its_timeout(
+    connections: ConnectionPool,
+):
     endpoint = stdio("sleep", "60", start_s=0.3)
     began = time.monotonic()
     error = await failure(call(connections, endpoint, "x"))
@@ -146,7 +154,7 @@ async def test_a_server_that_never_greets_is_unreachable_at_its_limit(connection
     assert time.monotonic() - began < 2
 
 
-async def test_a_deadline_before_the_greeting_says_that_nothing_was_sent(
+async def test_a_timeout_before_the_handshake_reports_that_nothing_was_sent(
     connections: ConnectionPool,
 ):
     error = await failure(call(connections, stdio("sleep", "60"), "x", timeout_s=LIMIT_S))

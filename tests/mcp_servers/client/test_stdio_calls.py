@@ -26,7 +26,7 @@ LIMIT_S = 0.2
 # --- calls
 
 
-async def test_results_come_raw_with_unknown_members(connections: ConnectionPool):
+async def test_results_are_returned_raw_with_unknown_fields(connections: ConnectionPool):
     result = await call(connections, scripted(), "echo", a="ü")
     assert result["x-unknown"] == [1]
     assert json.loads(text_of(result)) == {"a": "ü"}
@@ -46,12 +46,12 @@ async def test_a_call_that_takes_too_long_leaves_the_connection_usable(
     assert starts(connections, endpoint) == 1
 
 
-async def test_the_endpoints_own_limit_holds_where_none_is_given(connections: ConnectionPool):
+async def test_the_timeout_of_the_endpoint_is_the_default(connections: ConnectionPool):
     error = await failure(call(connections, scripted(read_s=LIMIT_S), "hang"))
     assert error.code == "call_timeout"
 
 
-async def test_a_cancelled_call_is_cancelled_at_the_server(connections: ConnectionPool):
+async def test_a_canceled_call_is_canceled_at_the_server(connections: ConnectionPool):
     endpoint = scripted()
     await call(connections, endpoint, "echo")
     waiting = asyncio.ensure_future(call(connections, endpoint, "hang"))
@@ -62,7 +62,7 @@ async def test_a_cancelled_call_is_cancelled_at_the_server(connections: Connecti
     assert json.loads(text_of(await call(connections, endpoint, "cancellations")))
 
 
-async def test_answers_nobody_asked_for_are_dropped(connections: ConnectionPool):
+async def test_unexpected_responses_are_dropped(connections: ConnectionPool):
     endpoint = scripted()
     await call(connections, endpoint, "echo")  # so that the limit is none of starting
     error = await failure(call(connections, endpoint, "wrong_id", timeout_s=LIMIT_S))
@@ -71,15 +71,15 @@ async def test_answers_nobody_asked_for_are_dropped(connections: ConnectionPool)
     assert text_of(await call(connections, endpoint, "echo")) == "{}"
 
 
-async def test_chatter_on_stdout_is_skipped(connections: ConnectionPool):
+async def test_other_text_on_stdout_is_skipped(connections: ConnectionPool):
     assert text_of(await call(connections, scripted(), "garbage")) == "after the garbage"
 
 
-async def test_an_answer_within_a_batch_is_found(connections: ConnectionPool):
+async def test_a_response_within_a_batch_is_found(connections: ConnectionPool):
     assert text_of(await call(connections, scripted(), "batch")) == "in a batch"
 
 
-async def test_many_calls_at_a_time_get_their_own_answers(connections: ConnectionPool):
+async def test_concurrent_calls_get_their_own_responses(connections: ConnectionPool):
     endpoint = scripted()
     asked = [call(connections, endpoint, "echo", n=n) for n in range(50)]
     answers = await asyncio.gather(*asked)
@@ -92,7 +92,7 @@ async def test_an_error_of_the_server_keeps_its_code_and_data(connections: Conne
     assert "no⟨U+202E⟩ way" in str(error)
 
 
-async def test_progress_reaches_the_caller_in_order_and_cut(connections: ConnectionPool):
+async def test_progress_reaches_the_caller_in_order_and_truncated(connections: ConnectionPool):
     told: list[tuple[float, float | None, str | None]] = []
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
@@ -106,7 +106,7 @@ async def test_progress_reaches_the_caller_in_order_and_cut(connections: Connect
     assert text_of(await call(connections, endpoint, "progress", steps=1)) == "progressed"
 
 
-async def test_progress_that_comes_too_fast_is_dropped_but_never_the_answer(
+async def test_progress_that_comes_too_fast_is_dropped_but_never_the_response(
     connections: ConnectionPool,
 ):
     told: list[float] = []
@@ -129,9 +129,7 @@ async def test_progress_that_comes_too_fast_is_dropped_but_never_the_answer(
 
 
 @pytest.mark.parametrize("how", ["crash", "kill_itself"])
-async def test_a_call_that_the_server_dies_of_is_not_repeated(
-    connections: ConnectionPool, how: str
-):
+async def test_a_call_that_kills_the_server_isnt_repeated(connections: ConnectionPool, how: str):
     endpoint = scripted()
     error = await failure(call(connections, endpoint, how))
     assert (error.code, error.sent) == ("server_crashed", True)
@@ -148,7 +146,7 @@ async def test_a_server_that_closes_its_output_has_ended(
     assert "closed its output" in str(error)
 
 
-async def test_a_crash_tells_how_it_ended_and_its_last_words(connections: ConnectionPool):
+async def test_a_crash_is_reported_with_its_exit_status_and_stderr(connections: ConnectionPool):
     error = await failure(call(connections, scripted(), "crash", status=7))
     assert "exited with status 7" in str(error)
     assert "out of cheese" in str(error)
@@ -170,7 +168,7 @@ async def test_a_server_that_never_starts_is_started_twice_at_most(connections: 
         assert (await failure(call(connections, endpoint, "x"))).code == "server_crashed"
 
 
-async def test_a_longer_life_earns_another_reconnect(connections: ConnectionPool, clock: Any):
+async def test_a_longer_run_allows_another_reconnect(connections: ConnectionPool, clock: Any):
     endpoint = scripted()
     for _ in range(3):
         await failure(call(connections, endpoint, "crash"))
@@ -178,7 +176,7 @@ async def test_a_longer_life_earns_another_reconnect(connections: ConnectionPool
     assert text_of(await call(connections, endpoint, "echo")) == "{}"
 
 
-async def test_a_changed_configuration_starts_afresh_after_crashes(connections: ConnectionPool):
+async def test_a_changed_configuration_resets_the_number_of_crashes(connections: ConnectionPool):
     endpoint = scripted()
     await failure(call(connections, endpoint, "crash"))
     await failure(call(connections, endpoint, "crash"))
@@ -198,7 +196,7 @@ async def test_a_listing_is_repeated_after_a_crash(connections: ConnectionPool):
     assert (await crashing).code == "server_crashed"
 
 
-async def test_every_call_that_waits_learns_of_the_crash(connections: ConnectionPool):
+async def test_every_waiting_call_fails_at_a_crash(connections: ConnectionPool):
     endpoint = scripted()
     await call(connections, endpoint, "echo")
     waiting = [asyncio.ensure_future(failure(call(connections, endpoint, "hang"))) for _ in "abc"]
@@ -210,7 +208,7 @@ async def test_every_call_that_waits_learns_of_the_crash(connections: Connection
 
 
 @pytest.mark.parametrize("arguments", [{}, {"id_last": True}, {"id_unknown": True}])
-async def test_a_line_of_ten_megabytes_fails_its_call_only(
+async def test_a_line_of_ten_megabytes_fails_only_its_call(
     connections: ConnectionPool, arguments: dict[str, bool]
 ):
     endpoint = scripted()
@@ -221,20 +219,20 @@ async def test_a_line_of_ten_megabytes_fails_its_call_only(
     assert starts(connections, endpoint) == 1
 
 
-async def test_a_long_notification_harms_nobody(connections: ConnectionPool):
+async def test_a_long_notification_affects_no_call(connections: ConnectionPool):
     assert text_of(await call(connections, scripted(), "long_notification")) == (
         "after the notification"
     )
 
 
-async def test_a_line_without_end_ends_the_server(connections: ConnectionPool):
+async def test_an_endless_line_ends_the_server(connections: ConnectionPool):
     endpoint = scripted(max_line=100_000)
     error = await failure(call(connections, endpoint, "endless_line"))
     assert error.code == "response_too_large"
 
 
 @pytest.mark.parametrize(("tool", "why"), [("deep", "nested deeper"), ("broken_json", "not JSON")])
-async def test_an_unacceptable_answer_fails_its_call_only(
+async def test_an_invalid_response_fails_only_its_call(
     connections: ConnectionPool, tool: str, why: str
 ):
     endpoint = scripted()
@@ -245,23 +243,23 @@ async def test_an_unacceptable_answer_fails_its_call_only(
 
 
 @pytest.mark.parametrize("value", [None, 7, [], {"resultType": "task"}])
-async def test_a_result_of_another_kind_is_a_protocol_error(
+async def test_a_result_of_another_type_is_a_protocol_error(
     connections: ConnectionPool, value: Any
 ):
     error = await failure(call(connections, scripted(), "not_an_object", value=value))
     assert error.code == "protocol_error"
 
 
-async def test_a_result_that_asks_for_input_is_handed_back(connections: ConnectionPool):
+async def test_a_result_that_requires_input_is_returned(connections: ConnectionPool):
     value = {"resultType": "input_required", "requestState": "s"}
     assert await call(connections, scripted(), "not_an_object", value=value) == value
 
 
-async def test_what_can_not_be_stored_is_replaced(connections: ConnectionPool):
+async def test_characters_that_cant_be_stored_are_replaced(connections: ConnectionPool):
     assert await call(connections, scripted(), "unusual") == {"a\ufffd": "b\ufffd😀"}
 
 
-async def test_a_server_that_reads_nothing_is_given_up(connections: ConnectionPool):
+async def test_a_server_that_reads_nothing_times_out(connections: ConnectionPool):
     endpoint = scripted()
     await connections.perform_handshake(endpoint, holder=HOLDER)
     await failure(call(connections, endpoint, "block", timeout_s=LIMIT_S))
@@ -282,7 +280,7 @@ async def test_the_last_64_kib_of_stderr_are_kept(connections: ConnectionPool):
     assert kept.endswith("eee" + "the end\n")
 
 
-async def test_what_is_kept_of_stderr_shows_no_secret(connections: ConnectionPool):
+async def test_saved_stderr_contains_no_secret(connections: ConnectionPool):
     endpoint = scripted(env={"TOKEN": "tok-in-the-clear"})
     await call(connections, endpoint, "complain", size=1, end="tok-in-the-clear\x1b[2J\n")
     kept = connections.get_stderr_tail(endpoint.server_id)

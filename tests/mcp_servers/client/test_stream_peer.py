@@ -41,7 +41,7 @@ async def test_a_peer_that_has_failed_sends_nothing_more():
     assert (written, request.sent, error.value.sent) == ([], False, False)
 
 
-async def test_initialize_is_never_cancelled():
+async def test_initialize_is_never_canceled():
     made, written = peer()
     task = asyncio.ensure_future(made.send_request(McpRequest("initialize"), {}))
     await asyncio.sleep(0)
@@ -67,7 +67,7 @@ async def test_initialize_is_never_cancelled():
         (b"\xff\xfe", []),
     ],
 )
-async def test_an_unreadable_answer_fails_the_request_it_was_for(
+async def test_an_unreadable_response_fails_its_request(
     line: bytes | OverlongLine, failed: list[int]
 ):
     made, _ = peer()

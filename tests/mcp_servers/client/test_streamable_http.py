@@ -18,7 +18,7 @@ LIMIT_S = 0.3
 Events = AsyncIterator[bytes]
 
 
-def test_the_versions_that_we_speak_are_those_of_the_sdk():
+def test_the_supported_versions_are_those_of_the_sdk():
     assert jsonrpc.MODERN_VERSION == LATEST_MODERN_VERSION
     assert jsonrpc.HANDSHAKE_VERSIONS == HANDSHAKE_PROTOCOL_VERSIONS
 
@@ -35,7 +35,7 @@ async def test_a_modern_server_is_called_without_a_handshake(
     assert result["resultType"] == "complete"
 
 
-async def test_a_modern_server_is_found_and_remembered(
+async def test_a_modern_server_is_detected_and_its_era_stored(
     connections: ConnectionPool, modern_url: str
 ):
     endpoint = http(modern_url)
@@ -45,7 +45,7 @@ async def test_a_modern_server_is_found_and_remembered(
     assert greeting.instructions.startswith("Add with")
 
 
-async def test_progress_of_a_modern_call_is_told_in_order(
+async def test_progress_of_a_modern_call_is_reported_in_order(
     connections: ConnectionPool, modern_url: str
 ):
     told: list[tuple[float, float | None, str | None]] = []
@@ -91,7 +91,7 @@ async def test_progress_extends_the_deadline_that_the_caller_did_not_choose_up_t
         assert await measure(3, timeout_s=1) < 1.5
 
 
-async def test_a_name_that_is_not_ascii_travels_in_the_headers(
+async def test_a_name_that_isnt_ascii_is_sent_in_the_headers(
     connections: ConnectionPool, modern_url: str
 ):
     params = {"name": "Grüße 👋", "arguments": {"name": "Bo"}}
@@ -100,7 +100,7 @@ async def test_a_name_that_is_not_ascii_travels_in_the_headers(
     assert result["messages"][0]["content"]["text"] == "Grüße, Bo!"
 
 
-async def test_arguments_are_mirrored_where_the_schema_asks_for_it(
+async def test_arguments_are_sent_as_headers_if_the_schema_says_so(
     connections: ConnectionPool, modern_url: str
 ):
     endpoint = http(modern_url, era="modern")
@@ -112,7 +112,7 @@ async def test_arguments_are_mirrored_where_the_schema_asks_for_it(
     assert error.rpc_code == -32020
 
 
-async def test_a_call_given_up_is_cancelled_and_the_server_stays_in_use(
+async def test_a_call_that_is_given_up_is_canceled_and_the_server_stays_usable(
     connections: ConnectionPool, modern_url: str
 ):
     endpoint = http(modern_url, era="modern")
@@ -162,7 +162,7 @@ def everything_url(node_server: Callable[[str], str], free_port: int) -> Iterato
 
 
 @pytest.mark.npm
-async def test_a_server_of_the_handshake_era_is_found_and_called(
+async def test_a_handshake_era_server_is_detected_and_called(
     connections: ConnectionPool, everything_url: str
 ):
     endpoint = http(everything_url)
@@ -193,7 +193,7 @@ async def test_a_server_of_the_handshake_era_is_found_and_called(
         lambda asked: raw_http_server.result(asked, {"something": "else"}),
     ],
 )
-async def test_whatever_refuses_the_probe_gets_a_handshake(
+async def test_a_server_that_refuses_the_probe_gets_a_handshake(
     connections: ConnectionPool, refusal: Callable[[Asked], bytes]
 ):
     def respond(asked: Asked) -> bytes:
@@ -221,7 +221,7 @@ async def test_whatever_refuses_the_probe_gets_a_handshake(
         ),
     ],
 )
-async def test_an_outage_or_a_modern_refusal_is_not_answered_with_a_handshake(
+async def test_no_handshake_follows_an_outage_or_a_modern_error(
     connections: ConnectionPool, refusal: Callable[[Asked], bytes], code: str
 ):
     async with RawHttp(refusal).listening() as server:
@@ -230,7 +230,7 @@ async def test_an_outage_or_a_modern_refusal_is_not_answered_with_a_handshake(
         assert "initialize" not in server.methods()
 
 
-async def test_a_stored_modern_era_that_is_wrong_is_found_anew(connections: ConnectionPool):
+async def test_a_wrong_stored_modern_era_is_detected_again(connections: ConnectionPool):
     era = HandshakeHttp(raw_http_server.text)
     async with RawHttp(era).listening() as server:
         endpoint = http(server.url, era="modern")
@@ -240,7 +240,7 @@ async def test_a_stored_modern_era_that_is_wrong_is_found_anew(connections: Conn
         assert era.opened == 1
 
 
-async def test_a_stored_handshake_era_that_is_wrong_is_found_anew(
+async def test_a_wrong_stored_handshake_era_is_detected_again(
     connections: ConnectionPool, modern_url: str
 ):
     def respond(asked: Asked) -> bytes:
@@ -256,7 +256,7 @@ async def test_a_stored_handshake_era_that_is_wrong_is_found_anew(
         assert server.methods() == ["initialize", "server/discover", "tools/call"]
 
 
-async def test_a_refusal_that_a_modern_server_means_is_asked_for_once_more_only(
+async def test_a_modern_error_is_requested_only_once_more(
     connections: ConnectionPool,
 ):
     async with modern(
@@ -267,7 +267,7 @@ async def test_a_refusal_that_a_modern_server_means_is_asked_for_once_more_only(
         assert server.methods() == ["tools/call", "server/discover"]
 
 
-async def test_a_server_that_neither_discovers_nor_shakes_hands_says_why(
+async def test_a_server_without_discover_and_handshake_is_reported_with_its_error(
     connections: ConnectionPool,
 ):
     async with RawHttp(lambda asked: raw_http_server.response(404)).listening() as server:
@@ -278,7 +278,7 @@ async def test_a_server_that_neither_discovers_nor_shakes_hands_says_why(
     assert "URL" in error.remedy
 
 
-async def test_discovering_anew_looks_at_the_era_anew(connections: ConnectionPool):
+async def test_a_new_discovery_detects_the_era_again(connections: ConnectionPool):
     era = HandshakeHttp(raw_http_server.text)
     async with RawHttp(era).listening() as server:
         endpoint = http(server.url)
@@ -287,7 +287,7 @@ async def test_discovering_anew_looks_at_the_era_anew(connections: ConnectionPoo
         assert (await connections.fetch_declarations(endpoint)).era == "modern"
 
 
-async def test_a_server_that_names_our_version_while_refusing_it_is_asked_again(
+async def test_a_server_that_refuses_a_version_it_lists_is_asked_again(
     connections: ConnectionPool,
 ):
     def respond(asked: Asked) -> bytes:

@@ -38,7 +38,7 @@ async def test_the_sdks_server_is_called_in_a_session(connections: ConnectionPoo
             pass
 
 
-async def test_each_holder_has_a_session_of_its_own_and_ends_it(connections: ConnectionPool):
+async def test_each_holder_has_its_own_session_and_ends_it(connections: ConnectionPool):
     era = HandshakeHttp(raw_http_server.text)
     async with RawHttp(era).listening() as server:
         endpoint = http(server.url)
@@ -63,7 +63,7 @@ async def test_each_holder_has_a_session_of_its_own_and_ends_it(connections: Con
         ),
     ],
 )
-async def test_a_lost_session_is_opened_anew_once(connections: ConnectionPool, lost: bytes):
+async def test_a_lost_session_is_reopened_once(connections: ConnectionPool, lost: bytes):
     era = HandshakeHttp(raw_http_server.text, lost=lost)
     async with RawHttp(era).listening() as server:
         endpoint = http(server.url, era="handshake")
@@ -77,7 +77,7 @@ async def test_a_lost_session_is_opened_anew_once(connections: ConnectionPool, l
         assert (await failure(call(connections, endpoint, "x"))).http_status in (404, 400)
 
 
-async def test_calls_that_lose_a_session_together_open_one(connections: ConnectionPool):
+async def test_calls_that_lose_a_session_together_reopen_one(connections: ConnectionPool):
     era = HandshakeHttp(raw_http_server.text)
     async with RawHttp(era).listening() as server:
         endpoint = http(server.url, era="handshake")
@@ -87,7 +87,7 @@ async def test_calls_that_lose_a_session_together_open_one(connections: Connecti
         assert era.opened == 2
 
 
-async def test_without_a_session_number_a_404_is_an_answer(connections: ConnectionPool):
+async def test_without_a_session_id_a_404_is_an_error(connections: ConnectionPool):
     def respond(asked: Asked) -> bytes:
         if asked.method == "initialize":
             return raw_http_server.initialization(asked)
@@ -104,7 +104,7 @@ async def test_without_a_session_number_a_404_is_an_answer(connections: Connecti
 # --- streams
 
 
-async def test_a_cut_stream_is_taken_up_again_after_its_last_event(connections: ConnectionPool):
+async def test_a_broken_stream_is_resumed_after_its_last_event(connections: ConnectionPool):
     async def broken(asked: Asked) -> Events:
         yield raw_http_server.STREAM + raw_http_server.event("", id="41", retry="5")
         yield raw_http_server.event({"jsonrpc": "2.0", "method": "notifications/message"}, id="42")
@@ -125,7 +125,7 @@ async def test_a_cut_stream_is_taken_up_again_after_its_last_event(connections: 
         assert server.methods().count("tools/call") == 1
 
 
-async def test_a_stream_that_is_cut_again_and_again_is_given_up(connections: ConnectionPool):
+async def test_a_stream_that_breaks_repeatedly_is_given_up(connections: ConnectionPool):
     async def broken(asked: Asked) -> Events:
         yield raw_http_server.CHUNKED + raw_http_server.chunk(
             raw_http_server.event("", id="41", retry="1")
@@ -143,7 +143,9 @@ async def test_a_stream_that_is_cut_again_and_again_is_given_up(connections: Con
         assert server.methods().count("GET") == 8
 
 
-async def test_a_call_given_up_in_a_session_is_cancelled_by_its_number(connections: ConnectionPool):
+async def test_a_call_that_is_given_up_in_a_session_is_canceled_by_its_id(
+    connections: ConnectionPool,
+):
     told = asyncio.Event()
 
     async def silent(asked: Asked) -> Events:
@@ -167,7 +169,9 @@ async def test_a_call_given_up_in_a_session_is_cancelled_by_its_number(connectio
         assert server.asked[-1].message["params"] == {"requestId": number}
 
 
-async def test_progress_and_questions_come_on_the_stream_of_a_call(connections: ConnectionPool):
+async def test_progress_and_server_requests_arrive_on_the_stream_of_a_call(
+    connections: ConnectionPool,
+):
     answered = asyncio.Event()
     told = []
 
@@ -200,7 +204,7 @@ async def test_progress_and_questions_come_on_the_stream_of_a_call(connections: 
     assert "aren't supported" in answer["error"]["message"]
 
 
-async def test_a_session_that_can_not_be_ended_is_left(connections: ConnectionPool):
+async def test_a_session_that_cant_be_ended_is_abandoned(connections: ConnectionPool):
     era = HandshakeHttp(raw_http_server.text)
 
     def respond(asked: Asked) -> Any:
@@ -228,7 +232,7 @@ class Asker(Host):
         return {"action": "decline"}
 
 
-async def test_a_host_is_asked_on_a_stream_of_its_own_too(connections: ConnectionPool):
+async def test_server_requests_on_a_separate_stream_reach_the_host(connections: ConnectionPool):
     host, answers = Asker(), []
 
     async def events(asked: Asked) -> Events:
@@ -263,14 +267,14 @@ async def test_a_host_is_asked_on_a_stream_of_its_own_too(connections: Connectio
     assert answers[:3] == [{"action": "decline"}] * 3
 
 
-async def test_without_a_host_nothing_is_listened_to(connections: ConnectionPool):
+async def test_without_a_host_no_stream_is_opened(connections: ConnectionPool):
     async with RawHttp(HandshakeHttp(raw_http_server.text)).listening() as server:
         await call(connections, http(server.url, era="handshake"), "x")
         await connections.release(HOLDER)
         assert "GET" not in server.methods()
 
 
-async def test_listening_ends_with_its_session(connections: ConnectionPool):
+async def test_the_stream_ends_with_its_session(connections: ConnectionPool):
     async def silent(asked: Asked) -> Events:
         yield raw_http_server.STREAM
         await asyncio.Event().wait()
@@ -288,7 +292,7 @@ async def test_listening_ends_with_its_session(connections: ConnectionPool):
         await until(lambda: server.gone)
 
 
-async def test_a_stream_that_does_not_open_is_not_waited_for_long(
+async def test_a_stream_that_doesnt_open_is_waited_for_briefly(
     connections: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(streamable_http, "LISTEN_TIMEOUT_S", 0.1)

@@ -53,54 +53,54 @@ def labels(name, description="", known=HERE, **more):
         ("echo", set()),
     ],
 )
-def test_a_name_says_what_a_tool_touches(name, expected):
+def test_labels_are_inferred_from_the_name(name, expected):
     assert labels(name) == expected
 
 
-def test_an_address_among_the_arguments_is_a_way_out():
+def test_a_url_argument_is_an_external_effect():
     assert labels("fetch", url=TEXT) == {U, S}
     assert S in labels("get_page", target={"type": "string", "format": "uri"})
     assert S not in labels("read_file", url={"type": "boolean"})
 
 
-def test_somebody_to_write_to_is_a_way_out():
+def test_a_recipient_argument_is_an_external_effect():
     assert S in labels("compose", to=TEXT, body=TEXT)
 
 
 @pytest.mark.parametrize("name", ["run_shell", "execute_command", "bash", "eval_python"])
-def test_whoever_runs_code_may_send(name):
+def test_a_tool_that_runs_code_has_an_external_effect(name):
     assert S in labels(name, command=TEXT)
 
 
-def test_a_calculator_with_an_address_is_none():
+def test_a_url_argument_of_a_calculation_isnt_an_external_effect():
     assert S in labels("calculate", callback=TEXT)
 
 
-def test_what_the_description_says_counts_where_the_name_says_nothing():
+def test_the_description_counts_if_the_name_is_inconclusive():
     assert labels("tool7", "Returns the messages in the inbox.") >= {P, U}
     assert S in labels("handle", "Sends the text to a channel.", text=TEXT)
 
 
-def test_what_is_unknown_is_taken_to_read_both():
+def test_an_unknown_tool_reads_private_and_untrusted_data():
     assert labels("frobnicate") == {P, U}
     far = build_label_context("http")
     assert labels("frobnicate", known=far, what=TEXT) == {P, U, S}
 
 
-def test_a_server_may_add_a_label_and_take_none_away():
+def test_a_server_can_add_labels_but_not_remove_them():
     closed = {"openWorldHint": False, "readOnlyHint": True}
     assert labels("send_email", annotations=closed) == {S}
     assert labels("read_mail", annotations=closed) == {P, U, R}
     assert labels("add", annotations={"openWorldHint": True}) == {U}
 
 
-def test_an_operation_of_an_api_reads_or_sends():
+def test_an_api_operation_reads_or_has_an_external_effect():
     api = build_label_context("openapi")
     assert labels("list_pets", known=api, annotations={"readOnlyHint": True}) == {P, R}
     assert labels("add_pet", known=api, annotations={"readOnlyHint": False}) == {S}
 
 
-def test_what_only_reads_by_its_words_and_its_server_may_be_repeated():
+def test_a_read_only_tool_can_be_repeated():
     reads = {"readOnlyHint": True}
     assert R in labels("get_balance", annotations=reads)
     assert R in labels("get_current_time", annotations=reads)
@@ -109,7 +109,7 @@ def test_what_only_reads_by_its_words_and_its_server_may_be_repeated():
     assert R not in labels("fetch", url=TEXT, annotations=reads)
 
 
-def test_an_operation_of_an_api_may_be_repeated_by_its_method():
+def test_the_method_of_an_api_operation_decides_whether_it_can_be_repeated():
     api = build_label_context("openapi")
     puts = {"readOnlyHint": False, "idempotentHint": True}
     posts = {"readOnlyHint": False, "idempotentHint": False}
@@ -117,12 +117,12 @@ def test_an_operation_of_an_api_may_be_repeated_by_its_method():
     assert R not in labels("add_pet", known=api, annotations=posts)
 
 
-def test_a_preset_says_what_may_be_repeated():
+def test_a_preset_declares_idempotent_tools():
     known = build_label_context("stdio", {"put_key": ["private-data", "repeatable"]})
     assert labels("put_key", known=known) == {P, R}
 
 
-def test_resources_are_private_and_prompts_nothing():
+def test_resources_are_private_and_prompts_have_no_labels():
     assert infer_labels("resource", {"uri": "file:///x"}, HERE) == (P,)
     assert infer_labels("resource_template", {"uriTemplate": "file:///{x}"}, HERE) == (P,)
     assert infer_labels("prompt", {"name": "review"}, HERE) == ()
@@ -130,7 +130,7 @@ def test_resources_are_private_and_prompts_nothing():
     assert infer_labels("resource", {"uri": "docs://x"}, docs) == (U,)
 
 
-def test_our_catalogue_knows_what_may_be_seen_at_a_server():
+def test_the_catalog_declares_the_labels_of_a_server():
     github = build_label_context("http", ["private-data", "untrusted-content", "sends-out"])
     assert labels("get_file_contents", known=github, repo=TEXT) == {P, U}
     assert labels("create_or_update_file", known=github, repo=TEXT) == {P, U, S}
@@ -139,14 +139,14 @@ def test_our_catalogue_knows_what_may_be_seen_at_a_server():
     assert labels("get_current_time", known=github) == set()
 
 
-def test_our_catalogue_may_say_it_of_each_tool():
+def test_the_catalog_can_declare_the_labels_of_each_tool():
     known = build_label_context("stdio", {"reply": ["sends-out"], "peek": []})
     assert labels("reply", known=known) == {S}
     assert labels("peek", known=known) == set()
     assert labels("read_mail", known=known) == {P, U}
 
 
-def test_only_what_is_beyond_the_set_labels_is_told():
+def test_only_labels_beyond_the_set_ones_are_suggested():
     assert list_missing_labels((P, S), ["private_data"]) == (S,)
     assert list_missing_labels((P, S), None) == ()
     assert list_missing_labels((), ["sends_out"]) == ()
@@ -167,13 +167,13 @@ ANY = st.recursive(
     st.sampled_from(["stdio", "http", "openapi"]),
     ANY,
 )
-def test_nothing_that_a_server_declares_breaks_it(kind, payload, transport, preset):
+def test_any_declaration_gets_labels(kind, payload, transport, preset):
     found = infer_labels(kind, payload, build_label_context(transport, preset))
     assert list(found) == [label for label in FlowLabel if label in found]
 
 
 @given(st.text(max_size=60), st.booleans())
-def test_hints_never_take_a_label_away(name, only_reads):
+def test_hints_never_remove_a_label(name, only_reads):
     bare = labels(name)
     hinted = labels(name, annotations={"readOnlyHint": only_reads, "openWorldHint": False})
     assert hinted >= bare

@@ -42,7 +42,7 @@ def counted(half: str, label: FlowLabel) -> Counts:
     return counts
 
 
-def test_the_labeled_tools_are_of_many_servers_and_of_two_halves():
+def test_the_labeled_tools_are_of_many_servers_in_two_halves():
     assert len(tools()) >= 400
     assert len(sources()) >= 15
     for half in HALVES:
@@ -54,7 +54,7 @@ def test_the_labeled_tools_are_of_many_servers_and_of_two_halves():
         )
 
 
-def test_suggestions_have_the_precision_and_the_recall_that_the_documentation_tells():
+def test_suggestions_have_the_documented_precision_and_recall():
     lines = [f"{'half':12} {'label':18} precision  recall  right  extra  missed"]
     below = []
     for (half, label), (precision, recall) in FLOORS.items():
@@ -76,7 +76,7 @@ def test_suggestions_have_the_precision_and_the_recall_that_the_documentation_te
         *("git_branch", "git_commit", "git_add", "git_reset", "git_create_branch", "git_checkout"),
     ],
 )
-def test_no_tool_of_a_clone_on_this_machine_is_a_way_out_but_a_push(name):
+def test_only_a_push_of_a_local_clone_has_an_external_effect(name):
     found = [tool for tool in tools() if tool.declaration["name"] == name]
     assert found
     for tool in found:
@@ -88,24 +88,24 @@ def test_no_tool_of_a_clone_on_this_machine_is_a_way_out_but_a_push(name):
     assert FlowLabel.SENDS_OUT not in infer_labels("tool", bare, HERE)
 
 
-def test_a_push_of_a_clone_is_a_way_out():
+def test_a_push_of_a_clone_has_an_external_effect():
     [push] = [tool for tool in tools() if tool.declaration["name"] == "git_push"]
     assert FlowLabel.SENDS_OUT in infer_labels("tool", push.declaration, HERE)
 
 
-def test_a_name_that_only_may_be_a_verb_is_taken_to_read_too():
+def test_a_name_with_an_ambiguous_verb_reads_too():
     bare = {"name": "git_branch", "inputSchema": {"type": "object"}}
     assert FlowLabel.PRIVATE_DATA in infer_labels("tool", bare, HERE)
 
 
-def test_an_action_to_choose_says_what_a_tool_does():
+def test_an_action_argument_decides_what_a_tool_does():
     actions = {"type": "string", "enum": ["list", "delete"]}
     properties = {"action": actions, "teamId": {"type": "string"}}
     found = infer_labels("tool", {"name": "rota", "inputSchema": {"properties": properties}}, HERE)
     assert {*found} >= {FlowLabel.PRIVATE_DATA, FlowLabel.SENDS_OUT}
 
 
-def test_what_is_changed_counts_as_outside_where_nothing_says_that_it_is_here():
+def test_a_change_is_external_unless_it_is_known_to_be_local():
     ours = {"name": "create_file", "inputSchema": {"properties": {"path": {"type": "string"}}}}
     owner = {"owner": {"type": "string"}, "path": {"type": "string"}}
     theirs = {"name": "create_file", "inputSchema": {"properties": owner}}
@@ -114,7 +114,7 @@ def test_what_is_changed_counts_as_outside_where_nothing_says_that_it_is_here():
     assert FlowLabel.SENDS_OUT in infer_labels("tool", {"name": "delete_thing"}, HERE)
 
 
-def test_an_open_world_counts_only_where_the_words_tell_nothing():
+def test_the_open_world_hint_counts_only_if_the_text_is_inconclusive():
     said = {"annotations": {"openWorldHint": True}}
     words = {"name": "list_databases", "description": "List all databases."}
     assert FlowLabel.UNTRUSTED_CONTENT not in infer_labels("tool", words | said, HERE)
@@ -125,11 +125,11 @@ def test_an_open_world_counts_only_where_the_words_tell_nothing():
     "name",
     ["list_business_accounts", "get_web_app_settings", "get_secret_guide", "get_doc_content"],
 )
-def test_a_word_of_the_web_or_of_guidance_takes_nothing_from_a_private_thing(name):
+def test_words_about_the_web_dont_remove_the_private_label(name):
     assert FlowLabel.PRIVATE_DATA in infer_labels("tool", {"name": name}, HERE)
 
 
-def test_recipients_are_whole_arguments_and_not_a_word_within_one():
+def test_only_complete_argument_names_count_as_recipients():
     text = {"type": "string"}
     stages = {"filesToStage": text, "message": text}
     mails = {"toAddresses": text, "message": text}
@@ -142,7 +142,7 @@ def test_recipients_are_whole_arguments_and_not_a_word_within_one():
     )
 
 
-def test_a_page_by_its_url_is_of_the_web():
+def test_a_page_by_url_is_untrusted_content():
     properties = {"url": {"type": "string"}}
     page = {"name": "fetch_page", "inputSchema": {"properties": properties}}
     assert infer_labels("tool", page, HERE) == (FlowLabel.UNTRUSTED_CONTENT, FlowLabel.SENDS_OUT)

@@ -43,19 +43,19 @@ def _is(tool: LabeledTool, server: str, name: str) -> bool:
 
 
 @pytest.mark.parametrize(("server", "name", "use"), CASES)
-def test_a_real_tools_use_is_read_from_its_words(server: str, name: str, use: StoreUse) -> None:
+def test_the_store_use_of_real_tools_is_inferred(server: str, name: str, use: StoreUse) -> None:
     (tool,) = [one for one in labeled_tools() if _is(one, server, name)]
     assert infer_store_use("tool", tool.declaration, HERE) == use
 
 
-def test_what_brings_private_data_reads_whatever_it_does() -> None:
+def test_a_tool_with_private_data_always_reads() -> None:
     for tool in labeled_tools():
         use = infer_store_use("tool", tool.declaration, HERE)
         labels = infer_labels("tool", tool.declaration, HERE)
         assert use.with_labels(labels).reads or "private_data" not in labels
 
 
-def test_a_server_adds_a_write_and_never_takes_one_away() -> None:
+def test_a_server_can_add_a_write_but_not_remove_one() -> None:
     def use(name: str, hint: bool) -> StoreUse:
         payload = {"name": name, "annotations": {"readOnlyHint": hint}}
         return infer_store_use("tool", payload, HERE)
@@ -67,7 +67,7 @@ def test_a_server_adds_a_write_and_never_takes_one_away() -> None:
     assert use("set_timer", hint=True).writes
 
 
-def test_of_an_apis_operation_the_hint_is_ours() -> None:
+def test_the_hint_of_an_api_operation_is_trusted() -> None:
     def use(hint: bool) -> StoreUse:
         payload = {"name": "frobnicate", "annotations": {"readOnlyHint": hint}}
         return infer_store_use("tool", payload, LabelContext("openapi"))

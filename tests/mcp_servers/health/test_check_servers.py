@@ -78,7 +78,7 @@ def test_a_new_server_is_due_and_claimed_once(server):
     assert claim_due_servers(500) == []
 
 
-def test_a_server_that_is_switched_off_is_never_due(boss, server):
+def test_a_disabled_server_is_never_due(boss, server):
     set_server_enabled(boss, server, enabled=False)
     assert claim_due_servers(500) == []
 
@@ -90,7 +90,7 @@ def test_the_first_check_discovers_the_server(server):
     assert HealthCheck.objects.get().kind == HealthCheck.Kind.DISCOVERY
 
 
-def test_later_checks_only_ask_whether_it_is_there(server):
+def test_later_checks_only_ping_the_server(server):
     get_runtime().call(check_server, server.pk)
     get_runtime().call(check_server, server.pk)
     assert list(HealthCheck.objects.values_list("kind", flat=True)) == ["health", "discovery"]
@@ -104,14 +104,14 @@ def test_a_server_is_discovered_again_after_a_day(server):
     assert HealthCheck.objects.filter(kind="discovery").count() == 2
 
 
-def test_a_server_is_discovered_again_when_its_time_to_live_is_over(server):
+def test_a_server_is_discovered_again_when_its_ttl_expires(server):
     get_runtime().call(check_server, server.pk)
     Server.objects.filter(pk=server.pk).update(discovered_at=timezone.now() - timedelta(minutes=2))
     get_runtime().call(check_server, server.pk)
     assert HealthCheck.objects.filter(kind="discovery").count() == 2
 
 
-def test_what_is_listened_to_is_not_polled(serve):
+def test_a_watched_server_isnt_polled(serve):
     serving, server = serve(lambda asked: raw_http_server.error(asked, -32601))
     leases.claim_servers(me := uuid4(), 1)
     leases.mark_stream_opened(me, server.pk)
@@ -126,7 +126,7 @@ def test_what_is_listened_to_is_not_polled(serve):
 
 
 @given(st.integers())
-def test_a_time_to_live_is_kept_between_a_minute_and_a_day(ttl_ms):
+def test_a_ttl_is_limited_to_between_a_minute_and_a_day(ttl_ms):
     found = get_discovery_lifetime({"ttlMs": ttl_ms})
     assert timedelta(minutes=1) <= found <= timedelta(days=1)
     if 60_000 <= ttl_ms <= 86_400_000:
@@ -134,11 +134,11 @@ def test_a_time_to_live_is_kept_between_a_minute_and_a_day(ttl_ms):
 
 
 @pytest.mark.parametrize("discovery", [None, {}, {"ttlMs": None}, {"ttlMs": "1"}, {"ttlMs": True}])
-def test_a_discovery_without_a_time_to_live_is_good_for_a_day(discovery):
+def test_a_discovery_without_a_ttl_is_valid_for_a_day(discovery):
     assert get_discovery_lifetime(discovery) == timedelta(days=1)
 
 
-def test_a_failure_is_remembered_and_the_next_success_ends_it(server):
+def test_a_failure_is_stored_and_cleared_by_the_next_success(server):
     get_runtime().call(check_server, server.pk)
     good = server.endpoint_config
     Server.objects.filter(pk=server.pk).update(
@@ -153,7 +153,7 @@ def test_a_failure_is_remembered_and_the_next_success_ends_it(server):
     assert (reloaded(server).status, server.failures) == (Server.Status.CONNECTED, 0)
 
 
-def test_one_that_hangs_delays_none(register, settings):
+def test_a_hanging_server_doesnt_delay_other_checks(register, settings):
     settings.BONOBOT_START_S = 60
     hanging = register("hanging", "-c", "import time; time.sleep(60)")
     server = register("workshop", str(WORKSHOP), "stdio")
@@ -170,14 +170,14 @@ def test_one_that_hangs_delays_none(register, settings):
 @pytest.mark.parametrize(
     ("code", "status"), [("needs_reauth", "needs_reauth"), ("server_unreachable", "error")]
 )
-def test_what_went_wrong_decides_the_status(server, code, status):
+def test_the_error_decides_the_status(server, code, status):
     record_failure(server.pk, HealthCheck.Kind.HEALTH, Problem("no", code=code, remedy="Do this."))
     assert (reloaded(server).status, server.status_code) == (status, code)
     assert server.status_detail == "no Do this."
 
 
 @given(st.integers(min_value=0, max_value=10_000), st.sampled_from(["http", "stdio"]))
-def test_the_pause_grows_with_failures_up_to_its_limit(failures, transport):
+def test_the_interval_grows_with_failures_up_to_its_limit(failures, transport):
     server = Server(transport_type=transport)
     assert compute_check_delay(server, failures) <= compute_check_delay(server, failures + 1)
     assert compute_check_delay(server, failures) <= max(
@@ -192,7 +192,7 @@ def test_old_history_is_pruned(server):
     assert prune_checks() == 1
 
 
-def test_a_server_in_error_comes_back_by_itself_within_an_hour(server):
+def test_a_server_in_error_is_checked_again_within_an_hour(server):
     for _ in range(30):
         record_failure(server.pk, HealthCheck.Kind.HEALTH, Problem("no", code="server_unreachable"))
     assert reloaded(server).status == Server.Status.ERROR
@@ -205,7 +205,9 @@ def test_a_server_in_error_comes_back_by_itself_within_an_hour(server):
         assert server.next_check_at <= timezone.now() + compute_check_delay(server, 0)
 
 
-def test_a_fault_of_ours_ends_no_other_check_and_freezes_no_state(register, server, monkeypatch):
+def test_an_internal_error_doesnt_stop_other_checks_or_keep_an_old_state(
+    register, server, monkeypatch
+):
     other = register("other", str(WORKSHOP), "stdio")
     survey = get_connection_pool().fetch_declarations
 
@@ -226,7 +228,7 @@ def turns():
     return [(row.action, row.outcome, row.code) for row in rows]
 
 
-def test_each_turn_of_a_connection_is_in_the_audit_once(server):
+def test_each_change_of_a_connection_is_recorded_once(server):
     before = load_policy_generation(server.organization_id)
     for _ in range(2):
         get_runtime().call(check_server, server.pk)
@@ -246,6 +248,6 @@ def test_each_turn_of_a_connection_is_in_the_audit_once(server):
     assert load_policy_generation(server.organization_id) == after > before
 
 
-def test_a_server_that_never_answered_was_not_lost(server):
+def test_a_server_that_never_answered_isnt_reported_as_disconnected(server):
     record_failure(server.pk, HealthCheck.Kind.HEALTH, Problem("Away.", code="server_unreachable"))
     assert turns() == [("server_connection_failed", "error", "server_unreachable")]

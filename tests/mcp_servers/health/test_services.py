@@ -73,7 +73,7 @@ def test_an_outage_lasts_from_the_first_failure_to_the_first_success(server):
     assert Outage.objects.count() == 2
 
 
-def test_a_server_that_is_switched_off_is_in_no_outage(acme, server):
+def test_a_disabled_server_has_no_outage(acme, server):
     fail(server)
     set_server_enabled(factories.build_administrator(acme), server, enabled=False)
     assert not Outage.objects.filter(ended_at=None).exists()
@@ -81,7 +81,7 @@ def test_a_server_that_is_switched_off_is_in_no_outage(acme, server):
     assert Outage.objects.count() == 1
 
 
-def test_people_are_told_after_three_failures_once(server, pager):
+def test_people_are_notified_once_after_three_failures(server, pager):
     fail(server, 2)
     assert told() == []
     fail(server, 3)
@@ -91,20 +91,20 @@ def test_people_are_told_after_three_failures_once(server, pager):
     assert str(server.pk) in notice.link
 
 
-def test_people_who_were_told_hear_of_the_end(server, pager):
+def test_people_who_were_notified_are_notified_of_the_end(server, pager):
     fail(server, 3)
     Notification.objects.update(state=Notification.State.SENT, attempts=1)
     succeed(server)
     assert told() == ["server_down", "server_up"]
 
 
-def test_a_blip_is_told_to_nobody(server, pager):
+def test_a_short_failure_isnt_notified(server, pager):
     fail(server, 2)
     succeed(server)
     assert told() == []
 
 
-def test_a_server_that_flaps_is_told_of_once_in_a_quarter_of_an_hour(server, pager):
+def test_a_flapping_server_is_notified_once_per_quarter_hour(server, pager):
     with time_machine.travel(timezone.now(), tick=False) as clock:
         for _ in range(5):
             fail(server, 3)
@@ -119,7 +119,7 @@ def test_a_server_that_flaps_is_told_of_once_in_a_quarter_of_an_hour(server, pag
         assert [notice.event for notice in Notification.objects.due()] == ["server_down"]
 
 
-def test_a_need_for_credentials_is_told_at_once_with_what_to_do(server, pager):
+def test_missing_credentials_are_notified_immediately_with_a_remedy(server, pager):
     fail(server, problem=REAUTH)
     fail(server, problem=REAUTH)
     assert told() == ["needs_reauth"]
@@ -149,7 +149,7 @@ def discovered(server, *names):
     save_declarations(server.pk, survey(*names), {}, actor=actor, kind=HealthCheck.Kind.DISCOVERY)
 
 
-def test_what_waits_is_told_once_for_each_discovery(server, pager):
+def test_definitions_to_review_are_notified_once_per_discovery(server, pager):
     discovered(server, "add", "subtract")
     assert told() == ["definitions_waiting"]
     assert "add, subtract" in Notification.objects.get().text
@@ -159,7 +159,7 @@ def test_what_waits_is_told_once_for_each_discovery(server, pager):
     assert len(told()) == 2
 
 
-def test_what_the_server_is_trusted_with_is_not_told(server, pager):
+def test_automatically_approved_definitions_arent_notified(server, pager):
     Server.objects.filter(pk=server.pk).update(approval="always")
     discovered(server, "add")
     assert told() == []
@@ -187,7 +187,7 @@ def test_windows_count_time_calls_and_latencies(server, django_assert_num_querie
     assert (day.outages, month.outages) == (1, 1)
 
 
-def test_windows_count_calls_that_are_counted_and_those_that_are_not_yet(server):
+def test_windows_count_aggregated_and_recent_calls(server):
     where, now = server.organization, timezone.now()
     large_organization.call(where, factories.create_agent(where), [server], 48)  # one an hour
     for _ in range(2):
@@ -197,7 +197,7 @@ def test_windows_count_calls_that_are_counted_and_those_that_are_not_yet(server)
         build_rollups.count_organization(where.pk)
 
 
-def test_a_time_without_a_worker_is_not_claimed_as_up(server):
+def test_a_time_without_a_worker_doesnt_count_as_uptime(server):
     begin = timezone.now()
     with time_machine.travel(begin, tick=False) as clock:
         succeed(server)
@@ -215,7 +215,7 @@ def test_a_time_without_a_worker_is_not_claimed_as_up(server):
         assert day_of(server) == pytest.approx(25, abs=0.1)
 
 
-def test_of_a_server_that_is_switched_off_nothing_more_is_claimed(acme, server):
+def test_a_disabled_server_has_no_further_uptime(acme, server):
     with time_machine.travel(timezone.now(), tick=False) as clock:
         succeed(server)
         clock.shift(timedelta(minutes=5))
@@ -231,7 +231,7 @@ def test_of_a_server_that_is_switched_off_nothing_more_is_claimed(acme, server):
         assert unknown_of(server) == timedelta(hours=5)
 
 
-def test_contacts_in_their_time_leave_no_gap(server):
+def test_checks_in_time_leave_no_gap(server):
     with time_machine.travel(timezone.now(), tick=False) as clock:
         for failures in range(8):
             fail(server)
@@ -255,13 +255,13 @@ def unknown_of(server):
     return compute_downtime(spans, now - timedelta(days=1), now)
 
 
-def test_of_a_server_that_nobody_asked_nothing_is_claimed(server):
+def test_a_server_that_wasnt_checked_has_no_uptime(server):
     now = timezone.now()
     assert [one.uptime for one in load_uptime_windows(server, [], now)] == [None, None, None]
     assert [one.p95 for one in load_uptime_windows(server, [], now)] == [None, None, None]
 
 
-def test_old_outages_go_and_open_ones_stay(server):
+def test_old_outages_are_deleted_and_open_ones_kept(server):
     fail(server)
     long_ago = timezone.now() - timedelta(days=40)
     Outage.objects.update(began_at=long_ago)

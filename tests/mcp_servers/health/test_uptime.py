@@ -35,7 +35,7 @@ def outages(draw: st.DrawFn) -> list[TimeSpan]:
 
 
 @given(outages())
-def test_a_share_is_a_percentage_and_pieces_add_up_to_it(spans: list[TimeSpan]) -> None:
+def test_uptime_is_a_percentage_and_periods_add_up(spans: list[TimeSpan]) -> None:
     share = compute_uptime_percent(spans, NOON, NOON + DAY, known_since=NOON)
     assert share is not None
     assert 0 <= share <= 100
@@ -45,19 +45,19 @@ def test_a_share_is_a_percentage_and_pieces_add_up_to_it(spans: list[TimeSpan]) 
 
 
 @given(outages(), st.integers(0, 30), st.integers(0, 30))
-def test_what_is_outside_does_not_count(spans: list[TimeSpan], one: int, other: int) -> None:
+def test_outages_outside_the_window_dont_count(spans: list[TimeSpan], one: int, other: int) -> None:
     since, until = hours(min(one, other)), hours(max(one, other))
     assert timedelta(0) <= compute_downtime(spans, since, until) <= until - since
 
 
-def test_an_outage_counts_for_the_time_it_lasted_not_for_its_checks() -> None:
+def test_an_outage_counts_by_its_duration_and_not_by_its_checks() -> None:
     spans = [TimeSpan(hours(-1), hours(3)), TimeSpan(hours(20))]
     assert compute_uptime_percent(spans, NOON, NOON + DAY, known_since=hours(-9)) == pytest.approx(
         100 * 17 / 24
     )
 
 
-def test_a_time_in_which_nobody_asked_counts_neither_way() -> None:
+def test_unknown_time_counts_neither_as_up_nor_as_down() -> None:
     spans = [TimeSpan(hours(1), hours(3))]
     unknown = [TimeSpan(hours(2), hours(6)), TimeSpan(hours(20))]
     share = compute_uptime_percent(spans, NOON, NOON + DAY, known_since=NOON, unmonitored=unknown)
@@ -70,7 +70,7 @@ def test_a_time_in_which_nobody_asked_counts_neither_way() -> None:
 
 
 @given(outages(), outages())
-def test_a_share_of_what_is_known_is_a_percentage(
+def test_uptime_is_a_percentage_of_the_known_time(
     away: list[TimeSpan], unknown: list[TimeSpan]
 ) -> None:
     share = compute_uptime_percent(
@@ -80,7 +80,7 @@ def test_a_share_of_what_is_known_is_a_percentage(
     assert share is None if known <= timedelta(0) else -1e-9 <= (share or 0) <= 100
 
 
-def test_before_a_server_was_known_nothing_is_said() -> None:
+def test_there_is_no_uptime_before_a_server_existed() -> None:
     assert compute_uptime_percent([], NOON, NOON + DAY, known_since=None) is None
     pieces = build_uptime_segments([], NOON, NOON + DAY, 2, known_since=hours(12))
     assert [piece.up for piece in pieces] == [None, 100]
@@ -88,7 +88,7 @@ def test_before_a_server_was_known_nothing_is_said() -> None:
 
 
 @given(st.lists(st.integers(0, 50), min_size=1), st.integers(1, 100))
-def test_a_percentile_is_the_least_value_that_enough_are_not_above(
+def test_a_percentile_is_the_smallest_value_that_covers_its_share(
     values: list[int], percent: int
 ) -> None:
     found = compute_percentile(Counter(values), percent)
@@ -97,5 +97,5 @@ def test_a_percentile_is_the_least_value_that_enough_are_not_above(
     assert below[0] >= len(values) * percent > below[1]
 
 
-def test_of_nothing_there_is_no_percentile() -> None:
+def test_there_is_no_percentile_without_values() -> None:
     assert compute_percentile({}, 95) is None

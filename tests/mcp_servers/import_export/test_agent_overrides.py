@@ -13,7 +13,7 @@ def said(bots):
     return parse_overrides(json.dumps({"servers": SERVERS, "bot_overrides": bots}, indent=2))
 
 
-def test_a_bot_gets_what_is_added_and_permitted():
+def test_bot_overrides_add_servers_and_permit_tools():
     permissions = {"web": {"allowed": ["search"], "denied": ["buy"]}}
     found = said({"one": {"additional_servers": ["files"], "tool_permissions": permissions}})
     (override,) = found.overrides
@@ -25,12 +25,12 @@ def test_a_bot_gets_what_is_added_and_permitted():
     assert found.only_tools == {"files": ("read_*",)}
 
 
-def test_removed_servers_are_said_to_be_so():
+def test_removed_servers_are_reported():
     (override,) = said({"one": {"removed_servers": ["web"]}}).overrides
     assert override.server_overrides == (AgentServerOverride("web", override.line, removed=True),)
 
 
-def test_without_overrides_there_is_nothing():
+def test_without_overrides_nothing_changes():
     found = parse_overrides('{"web": {"url": "https://a.io"}}')
     assert (found.overrides, found.problems, found.only_tools) == ((), (), {})
 
@@ -50,13 +50,13 @@ def test_without_overrides_there_is_nothing():
         ({"one": {"additional_servers": ["web"], "removed_servers": ["web"]}}, "bot_overrides.one"),
     ],
 )
-def test_what_does_not_hold_names_its_field_and_line(bots, field):
+def test_invalid_overrides_are_reported_with_field_and_line(bots, field):
     problem = said(bots).problems[0]
     assert (problem.code, problem.field) == ("bad_value", field)
     assert problem.extra["line"] > 1
     assert problem.remedy
 
 
-def test_members_that_nobody_knows_are_told():
+def test_unknown_fields_are_reported():
     (notice,) = said({"one": {"color": "red"}}).notices
     assert (notice.code, notice.field) == ("left_out", "bot_overrides.one")

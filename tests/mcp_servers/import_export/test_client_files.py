@@ -35,19 +35,19 @@ def put(path: Path, content: object) -> None:
         ("win32", {}, "home/AppData/Roaming/Claude/claude_desktop_config.json"),
     ],
 )
-def test_desktop_settings_are_where_the_system_keeps_them(tmp_path, platform, environ, expected):
+def test_desktop_settings_are_read_from_the_systems_folder(tmp_path, platform, environ, expected):
     found = list_config_paths("claude-desktop", machine(tmp_path, platform, **environ))
     assert found == (tmp_path / expected,)
 
 
-def test_the_environment_may_say_where_settings_are(tmp_path):
+def test_the_environment_can_set_the_settings_folder(tmp_path):
     there = machine(tmp_path, XDG_CONFIG_HOME=str(tmp_path / "xdg"))
     assert list_config_paths("claude-desktop", there)[0].is_relative_to(tmp_path / "xdg")
     windows = machine(tmp_path, "win32", APPDATA=str(tmp_path / "roaming"))
     assert list_config_paths("vscode", windows)[1].is_relative_to(tmp_path / "roaming")
 
 
-def test_a_projects_file_comes_before_the_users(tmp_path):
+def test_a_projects_file_is_preferred_to_the_users(tmp_path):
     here = machine(tmp_path)
     project, user = list_config_paths("cursor", here)
     put(user, {"mcpServers": {"mine": {"url": "https://a.example"}}})
@@ -58,14 +58,14 @@ def test_a_projects_file_comes_before_the_users(tmp_path):
 
 
 @pytest.mark.parametrize("client", CLIENT_NAMES)
-def test_without_a_file_every_place_is_named(tmp_path, client):
+def test_without_a_file_all_searched_paths_are_listed(tmp_path, client):
     here = machine(tmp_path)
     with pytest.raises(NotFound) as caught:
         read_client_config(client, here)
     assert all(str(path) in caught.value.remedy for path in list_config_paths(client, here))
 
 
-def test_of_claude_codes_state_only_the_servers_of_person_and_project_are_read(tmp_path):
+def test_only_user_and_project_servers_are_read_from_claude_codes_state(tmp_path):
     here = machine(tmp_path)
     server = {"url": "https://a.example"}
     projects = {
@@ -78,7 +78,7 @@ def test_of_claude_codes_state_only_the_servers_of_person_and_project_are_read(t
     assert names == ["mine", "of-project"]
 
 
-def test_a_file_that_is_no_text_says_so(tmp_path):
+def test_a_binary_file_is_refused(tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00\x01")
     with pytest.raises(InvalidInput) as caught:
         read_text(tmp_path / "binary")

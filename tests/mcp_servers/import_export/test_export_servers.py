@@ -25,11 +25,11 @@ from tests import factories
         ("1password", "key", "${MCP_1PASSWORD_KEY}"),
     ],
 )
-def test_a_name_is_made_of_the_server_and_its_secret(owner, name, expected):
+def test_a_variable_is_named_after_the_server_and_its_secret(owner, name, expected):
     assert SecretPlaceholders().create_placeholder(owner, name) == expected
 
 
-def test_two_secrets_never_share_a_name():
+def test_two_secrets_never_share_a_variable():
     names = SecretPlaceholders()
     first, second = names.create_placeholder("a-b", "c"), names.create_placeholder("a", "b-c")
     assert (first, second) == ("${A_B_C}", "${A_B_C_2}")
@@ -58,7 +58,7 @@ def test_two_secrets_never_share_a_name():
     ],
     ids=["none", "bearer token", "API key", "OAuth"],
 )
-def test_a_sign_in_is_written_as_its_reader_knows_it(auth, headers, secret):
+def test_an_authentication_is_written_in_the_clients_format(auth, headers, secret):
     url = "https://docs.example.com/mcp"
     spec = ServerSpec(
         name="docs", transport_type="http", endpoint_config={"url": url}, auth_config=auth
@@ -71,7 +71,7 @@ def test_a_sign_in_is_written_as_its_reader_knows_it(auth, headers, secret):
 
 
 @pytest.mark.django_db
-def test_the_tools_that_a_server_is_kept_to_are_carried():
+def test_the_selected_tools_of_a_server_are_exported():
     spec = ServerSpec(
         name="docs",
         transport_type="http",

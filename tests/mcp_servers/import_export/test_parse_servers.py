@@ -56,7 +56,7 @@ STDIO = {"command": "npx", "args": ["-y", "some-server@1.0.0"]}
     ],
     ids=str,
 )
-def test_every_shape_is_unwrapped(text: Any) -> None:
+def test_every_format_is_unwrapped(text: Any) -> None:
     entry = one(text)
     assert (entry.name, entry.slug, entry.transport_type) == ("weather", "weather", "http")
     assert entry.endpoint_config == HTTP
@@ -69,7 +69,7 @@ def test_several_servers_keep_their_order_and_lines() -> None:
     assert [(entry.name, entry.line) for entry in parse_import(text)] == [("a", 2), ("b", 4)]
 
 
-def test_a_server_may_be_called_like_a_wrapper() -> None:
+def test_a_server_can_be_named_like_a_wrapper() -> None:
     assert one({"servers": HTTP}).name == "servers"
     assert [entry.name for entry in parse_import(json.dumps({"url": HTTP, "type": STDIO}))] == [
         "url",
@@ -77,7 +77,7 @@ def test_a_server_may_be_called_like_a_wrapper() -> None:
     ]
 
 
-def test_wrappers_beside_each_other_are_all_read() -> None:
+def test_several_wrappers_are_all_read() -> None:
     text = json.dumps({"mcpServers": {"a": HTTP}, "servers": {"b": STDIO}, "bot_overrides": {}})
     entries = parse_import(text)
     assert [entry.name for entry in entries] == ["a", "b"]
@@ -97,7 +97,9 @@ def test_wrappers_beside_each_other_are_all_read() -> None:
     ],
     ids=str,
 )
-def test_a_url_has_many_names_and_transports(key: str, transport: dict[str, str]) -> None:
+def test_urls_are_read_under_all_field_names_and_transports(
+    key: str, transport: dict[str, str]
+) -> None:
     entry = one({"a": {key: "https://mcp.example.com/mcp", **transport}})
     assert (entry.transport_type, entry.endpoint_config) == ("http", HTTP)
     assert entry.is_valid
@@ -116,21 +118,21 @@ def test_a_url_has_many_names_and_transports(key: str, transport: dict[str, str]
     ],
     ids=str,
 )
-def test_a_command_is_a_launcher_with_its_arguments(server: dict[str, Any]) -> None:
+def test_a_command_is_split_into_launcher_and_arguments(server: dict[str, Any]) -> None:
     entry = one({"a": server})
     assert entry.transport_type == "stdio"
     assert entry.endpoint_config == STDIO
     assert entry.is_valid
 
 
-def test_environment_and_folder_are_read_and_values_are_secrets() -> None:
+def test_environment_and_folder_are_read_and_values_are_secret() -> None:
     entry = one({"a": {**STDIO, "env": {"KEY": CANARY, "PORT": 3000, "E": ""}, "cwd": "/srv"}})
     assert entry.endpoint_config == {**STDIO, "cwd": "/srv"}
     assert secrets(entry) == {("env", "KEY"): CANARY, ("env", "PORT"): "3000", ("env", "E"): ""}
     assert told(entry) == {"converted_value"}
 
 
-def test_a_bearer_token_and_a_key_become_the_sign_in() -> None:
+def test_a_bearer_token_and_an_api_key_become_the_authentication() -> None:
     bearer = one({"a": {**HTTP, "headers": {"authorization": f"bearer  {CANARY}", "X-Team": "t"}}})
     assert bearer.auth_type == "bearer_token"
     assert secrets(bearer) == {("auth", "token"): CANARY, ("header", "X-Team"): "t"}
@@ -160,7 +162,7 @@ def test_other_headers_stay_headers() -> None:
         ),
     ],
 )
-def test_a_sign_in_that_says_so_is_taken_over(
+def test_an_explicit_authentication_is_imported(
     auth: dict[str, Any], public: dict[str, str], secret: str
 ) -> None:
     entry = one({"a": {**HTTP, "auth_config": auth}})
@@ -168,7 +170,7 @@ def test_a_sign_in_that_says_so_is_taken_over(
     assert secrets(entry) == {("auth", secret): CANARY}
 
 
-def test_what_an_export_masked_is_asked_for() -> None:
+def test_masked_values_of_an_export_are_required() -> None:
     entry = one(
         {
             "name": "aws",
@@ -196,11 +198,11 @@ def test_what_an_export_masked_is_asked_for() -> None:
         ({"enabled": True, "disabled": True}, False),
     ],
 )
-def test_a_server_may_be_switched_off(member: dict[str, Any], enabled: bool) -> None:
+def test_a_server_can_be_disabled(member: dict[str, Any], enabled: bool) -> None:
     assert one({"a": {**HTTP, **member}}).enabled is enabled
 
 
-def test_references_are_parameters_to_fill() -> None:
+def test_references_become_parameters() -> None:
     config = {
         "inputs": [
             {"type": "promptString", "id": "tok", "description": "API token", "password": True}
@@ -227,19 +229,19 @@ def test_references_are_parameters_to_fill() -> None:
     assert secrets(filled) == {("auth", "token"): CANARY, ("header", "X-Org"): "acme"}
 
 
-def test_a_default_fills_what_nobody_answers() -> None:
+def test_a_default_is_used_for_a_missing_value() -> None:
     config = {"a": {"command": "uvx", "args": ["--dir=${DIR:-/tmp}", "${DIR:-/tmp}/x"]}}
     assert one(config).endpoint_config["args"] == ["--dir=/tmp", "/tmp/x"]
     assert one(config, DIR="/srv").endpoint_config["args"] == ["--dir=/srv", "/srv/x"]
 
 
-def test_values_are_not_read_again() -> None:
+def test_values_arent_expanded_again() -> None:
     config = {"a": {"command": "uvx", "args": ["${A}"]}}
     assert one(config, A="${B}", B="no").endpoint_config["args"] == ["${B}"]
 
 
 @pytest.mark.parametrize("name", ["BONOBOT_SECRET_KEY", "DATABASE_URL", "REDIS_URL", "bonobot_x"])
-def test_bonobots_own_variables_are_never_handed_over(name: str) -> None:
+def test_variables_of_bonobot_are_never_used(name: str) -> None:
     entry = one({"a": {**STDIO, "env": {"X": f"${{{name}:-d}}"}}}, **{name: CANARY})
     assert codes(entry) == ["forbidden_variable"]
     assert entry.secrets == ()
@@ -274,7 +276,7 @@ def test_bonobots_own_variables_are_never_handed_over(name: str) -> None:
     ],
     ids=str,
 )
-def test_a_server_that_cannot_work_names_the_field(server: Any, code: str, field: str) -> None:
+def test_an_invalid_server_is_reported_with_its_field(server: Any, code: str, field: str) -> None:
     entries = parse_import(json.dumps({"fine": HTTP, "a": server}, indent=1))
     assert entries[0].is_valid
     (problem,) = entries[1].problems
@@ -283,14 +285,14 @@ def test_a_server_that_cannot_work_names_the_field(server: Any, code: str, field
     assert problem.remedy
 
 
-def test_names_that_clash_are_refused_where_they_come_again() -> None:
+def test_duplicate_names_are_refused_at_the_second_one() -> None:
     text = '{"a": {"url": "https://a.example"},\n "a": {"url": "https://b.example"},\n'
     entries = parse_import(text + ' "A ": {"url": "https://c.example"}}')
     assert [codes(entry) for entry in entries] == [[], ["duplicate_name"], ["name_taken"]]
     assert [problem.extra["line"] for entry in entries for problem in entry.problems] == [2, 3]
 
 
-def test_names_are_needed_and_readable() -> None:
+def test_missing_and_unreadable_names_are_refused() -> None:
     assert codes(one({"": HTTP})) == ["missing_name"]
     assert codes(one({"a\u200bb": HTTP})) == ["bad_name"]
 
@@ -303,19 +305,17 @@ def test_names_are_needed_and_readable() -> None:
         ({"command": "npx", "args": ["-y", "@azure/mcp@2.0.5"]}, "azure-mcp"),
     ],
 )
-def test_a_server_without_a_name_is_named_after_where_it_is(
-    server: dict[str, Any], name: str
-) -> None:
+def test_a_server_without_a_name_is_named_after_its_url(server: dict[str, Any], name: str) -> None:
     entry = one(server)
     assert entry.name == name
     assert "named_by_import" in told(entry)
 
 
-def test_a_server_that_nothing_names_asks_for_a_name() -> None:
+def test_a_server_that_cant_be_named_requires_a_name() -> None:
     assert codes(one({"url": "http://127.0.0.1:3001/mcp"})) == ["missing_name"]
 
 
-def test_what_deserves_a_look_is_told() -> None:
+def test_suspicious_values_get_a_warning() -> None:
     assert told(one({"a": {"url": "http://127.0.0.1:3001/mcp"}})) == {"private_address"}
     assert told(one({"a": {"url": f"https://x.example/?api_key={CANARY}"}})) == {"secret_in_url"}
     assert told(one({"a": {"command": "node", "args": ["x.js", "--token", CANARY]}})) == {
@@ -348,7 +348,7 @@ def test_what_deserves_a_look_is_told() -> None:
     ],
     ids=lambda value: value[:30],
 )
-def test_a_text_without_servers_says_what_is_expected(text: str, code: str) -> None:
+def test_a_text_without_servers_is_refused_with_the_expected_format(text: str, code: str) -> None:
     with pytest.raises(Problem) as refused:
         parse_import(text)
     assert refused.value.code == code

@@ -39,7 +39,7 @@ def wanted(written):
 @pytest.mark.parametrize(
     "more", [{"document_url": URL}, {"document": text(PETS) + " # ${NOT_OURS}"}]
 )
-def test_an_api_is_written_and_applied_as_it_was(boss, more):
+def test_an_api_is_exported_and_applied_unchanged(boss, more):
     api(boss, **more)
     written = to_yaml(export_config(boss))
     assert "sesame" not in written
@@ -81,7 +81,7 @@ servers:
 """
 
 
-def test_declared_operations_are_applied_written_and_applied_as_they_were(boss):
+def test_declared_operations_are_exported_and_applied_unchanged(boss):
     values = {"SHOP_TOKEN": "sesame"}
     plan = apply_config(boss, read_config_file(DECLARED, values))
     assert (plan.problems, [step.action for step in plan.changes]) == ((), ["create"])
@@ -110,7 +110,7 @@ def test_declared_operations_are_applied_written_and_applied_as_they_were(boss):
         ("result:", "document: x\n        result:", "[0].document", "unknown_field"),
     ],
 )
-def test_what_cannot_be_declared_is_refused_with_its_place(boss, before, after, where, code):
+def test_invalid_declarations_are_refused_with_their_path(boss, before, after, where, code):
     written = DECLARED.replace(before, after)
     [problem] = apply_config(boss, read_config_file(written, {"SHOP_TOKEN": "x"})).problems
     field = f"servers.shop.endpoint_config.declared{where}"
@@ -118,13 +118,13 @@ def test_what_cannot_be_declared_is_refused_with_its_place(boss, before, after, 
     assert not Server.objects.exists()
 
 
-def test_an_api_without_a_choice_or_document_is_refused_with_its_line(boss):
+def test_an_api_without_operations_or_document_is_refused_with_its_line(boss):
     given = "servers:\n  pets:\n    transport_type: openapi\n    url: https://a.example\n"
     assert [problem.code for problem in apply_config(boss, wanted(given)).problems] == ["bad_value"]
     plan = apply_config(boss, wanted(f"{given}    operations: [GET /pets]\n"))
     assert [problem.code for problem in plan.problems] == ["missing_value"]
 
 
-def test_other_clients_get_no_api(boss):
+def test_apis_arent_exported_to_other_clients(boss):
     api(boss, document_url=URL)
     assert export_client_file(boss) == {"mcpServers": {}}

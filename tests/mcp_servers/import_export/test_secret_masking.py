@@ -39,7 +39,7 @@ def full(secret: str) -> dict[str, Any]:
     }
 
 
-def test_no_secret_is_seen_in_what_is_shown() -> None:
+def test_shown_values_contain_no_secret() -> None:
     entries = parse_import(json.dumps(full(CANARY)), values={"T": CANARY})
     assert CANARY not in repr(entries)
     assert CANARY not in json.dumps([entry.build_preview() for entry in entries])
@@ -47,7 +47,7 @@ def test_no_secret_is_seen_in_what_is_shown() -> None:
 
 
 @given(st.data())
-def test_no_secret_is_seen_however_the_text_is_broken(data: st.DataObject) -> None:
+def test_errors_of_invalid_texts_contain_no_secret(data: st.DataObject) -> None:
     text = json.dumps(full(CANARY), indent=data.draw(st.sampled_from([None, 1])))
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(text) - 1))
@@ -64,7 +64,7 @@ def test_no_secret_is_seen_however_the_text_is_broken(data: st.DataObject) -> No
 
 
 @given(st.text() | st.text(st.sampled_from('{}[]",:\\/* \nabu0-1.truefalsn$')))
-def test_any_text_is_read_or_refused_and_never_a_fault(text: str) -> None:
+def test_any_text_is_parsed_or_refused_without_an_exception(text: str) -> None:
     entries, refused = attempt(text)
     assert bool(entries) == (refused is None)
     for entry in entries:
@@ -102,7 +102,7 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_any_json_is_read_or_refused_and_never_a_fault(value: Any) -> None:
+def test_any_json_is_parsed_or_refused_without_an_exception(value: Any) -> None:
     entries, refused = attempt(json.dumps(value))
     assert bool(entries) == (refused is None)
     for entry in entries:

@@ -96,7 +96,7 @@ def _first_grant(protected):
     return OAuthTokens("old", body["refresh_token"], timezone.now(), "")
 
 
-def test_the_lease_of_a_process_that_died_is_waited_out_and_taken(register, protected):
+def test_the_lease_of_a_dead_process_is_taken_over_after_it_expires(register, protected):
     server = register()
     grant = grants.get_or_create_grant(build_endpoint(server).account)
     assert grants.claim_lease(grant, uuid4())
@@ -106,7 +106,7 @@ def test_the_lease_of_a_process_that_died_is_waited_out_and_taken(register, prot
     assert len(protected.token_requests) == 1
 
 
-def test_who_lost_the_lease_writes_nothing(register, protected):
+def test_a_process_that_lost_the_lease_writes_nothing(register, protected):
     server = register()
     grant = grants.get_or_create_grant(build_endpoint(server).account)
     ask(server)
@@ -117,7 +117,7 @@ def test_who_lost_the_lease_writes_nothing(register, protected):
     assert before["version"] == after["version"]
 
 
-def test_a_caller_that_goes_away_does_not_end_the_renewal(register, protected):
+def test_a_caller_that_leaves_doesnt_cancel_the_refresh(register, protected):
     server = register()
     protected.set(token_pause_s=0.5)
     account = build_endpoint(server).account

@@ -54,14 +54,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_cannot_work_is_refused_at_its_field(boss, name):
+def test_invalid_settings_are_refused_at_their_field(boss, name):
     auth, code, field = BAD[name]
     with pytest.raises(Problem) as caught:
         create_server(boss, spec({"type": "oauth2", **auth}))
     assert (caught.value.code, caught.value.field) == (code, f"auth_config.{field}")
 
 
-def test_a_stdio_server_has_no_oauth(boss):
+def test_a_stdio_server_cant_use_oauth(boss):
     config = {"command": "npx", "args": ["-y", "package@1.2.3"]}
     one = ServerSpec(
         name="x", transport_type="stdio", endpoint_config=config, auth_config=CREDENTIALS
@@ -71,7 +71,7 @@ def test_a_stdio_server_has_no_oauth(boss):
     assert caught.value.field == "auth_config.type"
 
 
-def test_the_secret_is_sealed_and_not_read_back(boss):
+def test_the_secret_is_encrypted_and_not_returned(boss):
     server = create_server(boss, spec({**CREDENTIALS, "scopes": ["a", "b"]}))
     shown = mask_auth_config(server)
     assert shown == {
@@ -84,13 +84,13 @@ def test_the_secret_is_sealed_and_not_read_back(boss):
     assert Secret.objects.get().value.open() == "hidden-secret"
 
 
-def test_what_was_read_can_be_written_back(boss):
+def test_a_returned_configuration_can_be_written_back(boss):
     server = create_server(boss, spec(CREDENTIALS))
     update_server(boss, server, spec({**mask_auth_config(server), "client_secret": "********"}))
     assert Secret.objects.get().value.open() == "hidden-secret"
 
 
-def test_a_login_needs_no_secret_and_counts_as_configured(boss):
+def test_an_authorization_code_login_needs_no_secret(boss):
     server = create_server(
         boss, spec({"type": "oauth2", "grant": "authorization_code", "per": "user"})
     )
@@ -98,7 +98,7 @@ def test_a_login_needs_no_secret_and_counts_as_configured(boss):
     assert not Secret.objects.exists()
 
 
-def test_a_login_can_be_imported_and_asks_for_no_secret():
+def test_an_imported_login_needs_no_secret():
     auth = {"type": "oauth2", "grant": "authorization_code", "per": "user", "scopes": ["a", "b"]}
     text = json.dumps({"mcpServers": {"docs": {"url": "https://x.example/mcp", "auth": auth}}})
     (entry,) = parse_import(text)
@@ -106,7 +106,7 @@ def test_a_login_can_be_imported_and_asks_for_no_secret():
     assert entry.auth_config == {"grant": "authorization_code", "per": "user", "scopes": "a b"}
 
 
-def test_imported_credentials_without_a_secret_ask_for_one():
+def test_imported_client_credentials_without_a_secret_require_one():
     auth = {"type": "oauth2", "client_id": "me"}
     text = json.dumps({"mcpServers": {"docs": {"url": "https://x.example/mcp", "auth": auth}}})
     (entry,) = parse_import(text)

@@ -62,7 +62,7 @@ def code_of(page) -> str:
     return page.context["problem"].code
 
 
-def test_the_page_before_says_where_and_for_whom(owners, register):
+def test_the_sign_in_page_shows_the_server_and_for_whom_it_signs_in(owners, register):
     server = register({**LOGIN, "scopes": "docs:read"})
     page = owners.get(f"/oauth/start/{server.pk}")
     assert page.status_code == 200
@@ -72,7 +72,7 @@ def test_the_page_before_says_where_and_for_whom(owners, register):
     assert not OAuthLogin.objects.exists()
 
 
-def test_a_login_with_pkce_ends_in_a_grant_that_calls_use(owners, register, protected):
+def test_a_login_with_pkce_creates_a_grant_that_calls_use(owners, register, protected):
     server = register({**LOGIN, "scopes": "docs:read"})
     location = away(owners, server)
     asked = {name: values[0] for name, values in parse_qs(urlsplit(location).query).items()}
@@ -90,9 +90,7 @@ def test_a_login_with_pkce_ends_in_a_grant_that_calls_use(owners, register, prot
     assert AuditRow.objects.filter(action="oauth_connected").count() == 1
 
 
-def test_a_client_that_nobody_entered_registers_itself_as_the_last_resort(
-    owners, register, protected
-):
+def test_dynamic_registration_is_the_last_resort(owners, register, protected):
     signed_in(owners, register(LOGIN))
     (wanted,) = protected.seen()["registrations"]
     assert wanted["application_type"] == "web"
@@ -102,7 +100,9 @@ def test_a_client_that_nobody_entered_registers_itself_as_the_last_resort(
     assert len(protected.seen()["registrations"]) == 1  # known by its issuer from now on
 
 
-def test_our_own_document_comes_before_a_registration(owners, register, protected, monkeypatch):
+def test_the_client_id_metadata_document_is_preferred_to_registration(
+    owners, register, protected, monkeypatch
+):
     monkeypatch.setattr(settings, "BONOBOT_URL", "https://bonobot.example")
     protected.set(client_documents=True)
     location = away(owners, register(LOGIN))
@@ -114,24 +114,24 @@ def test_our_own_document_comes_before_a_registration(owners, register, protecte
     assert document["application_type"] == "web"
 
 
-def test_an_entered_client_comes_before_everything(owners, register, protected):
+def test_a_configured_client_is_preferred(owners, register, protected):
     protected.set(client_documents=True)
     location = away(owners, register({**LOGIN, "client_id": "entered"}))
     assert parse_qs(urlsplit(location).query)["client_id"] == ["entered"]
 
 
-def test_without_any_way_to_be_known_a_person_is_asked_to_register_us(owners, register, protected):
+def test_without_a_client_a_person_is_asked_to_register_one(owners, register, protected):
     protected.set(registration=False)
     assert code_of(away(owners, register(LOGIN))) == "client_unknown"
 
 
-def test_an_authority_without_pkce_is_refused(owners, register, protected):
+def test_an_authorization_server_without_pkce_is_refused(owners, register, protected):
     protected.set(pkce=False)
     assert code_of(away(owners, register(LOGIN))) == "pkce_unsupported"
     assert not OAuthLogin.objects.exists()
 
 
-def test_a_page_to_sign_in_that_is_no_web_page_is_refused(owners, register, protected):
+def test_an_authorization_url_that_isnt_http_is_refused(owners, register, protected):
     protected.set(extra={"authorization_endpoint": "javascript:alert(1)"})
     assert code_of(away(owners, register(LOGIN))) == "bad_url"
 
@@ -148,7 +148,7 @@ ISSUERS = {
 
 
 @pytest.mark.parametrize("name", ISSUERS)
-def test_the_issuer_of_an_answer_is_compared_letter_by_letter(owners, register, protected, name):
+def test_the_issuer_of_a_response_is_compared_exactly(owners, register, protected, name):
     named, iss, code = ISSUERS[name]
     iss = {"RIGHT": protected.origin, "SLASH": f"{protected.origin}/"}.get(iss or "", iss)
     protected.set(iss_named=named)
@@ -161,7 +161,7 @@ def test_the_issuer_of_an_answer_is_compared_letter_by_letter(owners, register, 
         assert not protected.token_requests
 
 
-def test_an_error_is_an_answer_whose_issuer_counts_too(owners, register, protected):
+def test_the_issuer_of_an_error_response_is_checked_too(owners, register, protected):
     protected.set(iss_named=True)
     server = register(LOGIN)
     page = come_back(owners, away(owners, server), iss=None, error="access_denied", code=None)
@@ -171,25 +171,25 @@ def test_an_error_is_an_answer_whose_issuer_counts_too(owners, register, protect
     assert b"<b>" not in page.content
 
 
-def test_a_state_works_once(owners, register, protected):
+def test_a_state_can_be_used_once(owners, register, protected):
     location = away(owners, register(LOGIN))
     come_back(owners, location)
     assert code_of(come_back(owners, location)) == "state_used"
     assert len(protected.token_requests) == 1
 
 
-def test_a_state_of_nobody_is_refused(owners, register):
+def test_an_unknown_state_is_refused(owners, register):
     page = come_back(owners, away(owners, register(LOGIN)), state="made-up")
     assert code_of(page) == "state_unknown"
 
 
-def test_a_state_ends_after_ten_minutes(owners, register):
+def test_a_state_expires_after_ten_minutes(owners, register):
     location = away(owners, register(LOGIN))
     OAuthLogin.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
     assert code_of(come_back(owners, location)) == "state_expired"
 
 
-def test_another_person_or_browser_cannot_finish_a_login_nor_end_it(
+def test_another_person_or_browser_cant_finish_or_cancel_a_login(
     owners, owner, register, organization, protected
 ):
     location = away(owners, register(LOGIN))
@@ -209,22 +209,22 @@ def test_a_login_for_settings_that_changed_meanwhile_is_refused(owners, register
     assert not OAuthGrant.objects.exclude(access_token="").exists()
 
 
-def test_only_who_manages_servers_signs_the_organization_in(register, organization):
+def test_only_roles_that_manage_servers_can_sign_the_organization_in(register, organization):
     member = browser(factories.create_member(organization, Role.MEMBER))
     page = member.get(f"/oauth/start/{register(LOGIN).pk}")
     assert (page.status_code, code_of(page)) == (403, "forbidden")
 
 
-def test_servers_of_others_are_not_there(register):
+def test_servers_of_other_organizations_arent_found(register):
     elsewhere = factories.create_member(factories.create_organization("other"), Role.OWNER)
     assert browser(elsewhere).get(f"/oauth/start/{register(LOGIN).pk}").status_code == 404
 
 
-def test_a_server_without_a_login_says_so(owners, register):
+def test_a_server_without_a_login_is_reported(owners, register):
     assert code_of(owners.get(f"/oauth/start/{register().pk}")) == "no_login"
 
 
-def test_strangers_are_sent_to_the_login_of_bonobot(register):
+def test_people_who_arent_signed_in_are_redirected_to_the_sign_in(register):
     assert "login" in Client().get(f"/oauth/start/{register(LOGIN).pk}")["Location"]
 
 
@@ -247,7 +247,7 @@ def test_refresh_tokens_are_rotated(owners, register, protected):
     assert len(set(sent)) == 3
 
 
-def test_a_withdrawn_grant_asks_for_a_login_with_what_to_do(owners, register, protected):
+def test_a_revoked_grant_requires_a_login_with_a_remedy(owners, register, protected):
     server = register(LOGIN)
     signed_in(owners, server)
     protected.set(refuse_grants="invalid_grant", forget=True)
@@ -267,7 +267,7 @@ def test_a_withdrawn_grant_asks_for_a_login_with_what_to_do(owners, register, pr
     assert ask(server)
 
 
-def test_an_outage_keeps_the_login(owners, register, protected):
+def test_an_outage_of_the_authorization_server_keeps_the_login(owners, register, protected):
     server = register(LOGIN)
     signed_in(owners, server)
     OAuthGrant.objects.update(expires_at=timezone.now())
@@ -279,7 +279,7 @@ def test_an_outage_keeps_the_login(owners, register, protected):
     assert ask(server)
 
 
-def test_nobody_signed_in_is_a_task_from_the_first_call(register):
+def test_a_missing_login_is_a_task_from_the_first_call(register):
     server = register(LOGIN)
     with pytest.raises(Problem) as caught:
         ask(server)
@@ -287,7 +287,7 @@ def test_nobody_signed_in_is_a_task_from_the_first_call(register):
     assert f"/oauth/start/{server.pk}" in caught.value.remedy
 
 
-def test_more_rights_are_asked_for_at_the_next_login(owners, register, protected):
+def test_additional_scopes_are_requested_at_the_next_login(owners, register, protected):
     server = register({**LOGIN, "scopes": "read"})
     signed_in(owners, server)
     protected.set(needed_scope="write")
@@ -299,7 +299,7 @@ def test_more_rights_are_asked_for_at_the_next_login(owners, register, protected
     assert ask(server)
 
 
-def test_rights_that_were_granted_and_are_not_enough_ask_for_no_login(owners, register, protected):
+def test_granted_scopes_that_arent_enough_require_no_login(owners, register, protected):
     protected.set(needed_scope="write", never_enough=True, scope_told=False)
     server = register({**LOGIN, "scopes": "read write"})
     signed_in(owners, server)
@@ -324,7 +324,7 @@ def test_each_person_has_their_own_tokens(organization, register, protected):
     assert caught.value.code == "needs_reauth"
 
 
-def test_nothing_secret_is_on_a_page_or_in_a_log(owners, register, caplog, protected):
+def test_no_page_or_log_contains_a_secret(owners, register, caplog, protected):
     caplog.set_level(logging.DEBUG)
     server = register(LOGIN)
     location = away(owners, server)

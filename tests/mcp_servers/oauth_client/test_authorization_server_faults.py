@@ -48,7 +48,7 @@ def owners(organization):
     return browser(factories.create_member(organization, Role.OWNER))
 
 
-def test_an_odd_answer_is_no_token(register, protected):
+def test_an_invalid_token_response_is_refused(register, protected):
     server = register()
     found = {}
     for name in ODD:
@@ -60,7 +60,7 @@ def test_an_odd_answer_is_no_token(register, protected):
     assert ask(server)
 
 
-def test_a_slow_answer_is_given_up(register, protected, monkeypatch):
+def test_a_slow_response_times_out(register, protected, monkeypatch):
     server = register()
     protected.set(token_pause_s=2.0)
     monkeypatch.setattr(access_tokens, "TOKEN_REQUEST_TIMEOUT_S", 0.3)
@@ -69,7 +69,7 @@ def test_a_slow_answer_is_given_up(register, protected, monkeypatch):
     assert (grant.lease_holder, grant.lease_until) == (None, None)
 
 
-def test_a_token_whose_end_nobody_knows_is_used_until_it_is_refused(register, protected):
+def test_a_token_without_expiry_is_used_until_it_is_refused(register, protected):
     protected.set(lifetime_told=False)
     server = register()
     assert ask(server) == ask(server)
@@ -80,14 +80,14 @@ def test_a_token_whose_end_nobody_knows_is_used_until_it_is_refused(register, pr
     assert len(protected.token_requests) == 2
 
 
-def test_a_token_that_ends_at_once_serves_the_call_that_it_was_asked_for(register, protected):
+def test_a_token_that_expires_immediately_is_used_for_its_call(register, protected):
     protected.set(lifetime_s=5)  # within our margin, as with a clock that goes wrong
     server = register()
     assert ask(server) != ask(server)
     assert len(protected.token_requests) == 3  # the first call asks what the server speaks, too
 
 
-def test_a_rotation_that_died_before_it_was_stored_asks_for_a_login(owners, register, protected):
+def test_a_refresh_that_crashed_before_it_was_stored_requires_a_login(owners, register, protected):
     server = register(LOGIN)
     signed_in(owners, server)
     grant = OAuthGrant.objects.get()
@@ -104,7 +104,7 @@ def test_a_rotation_that_died_before_it_was_stored_asks_for_a_login(owners, regi
     assert ask(server)
 
 
-def test_a_killed_process_keeps_nobody_waiting_longer_than_its_lease(owners, register, protected):
+def test_a_killed_process_blocks_others_only_until_its_lease_expires(owners, register, protected):
     server = register(LOGIN)
     signed_in(owners, server)
     OAuthGrant.objects.update(expires_at=timezone.now())
@@ -120,12 +120,12 @@ def test_a_killed_process_keeps_nobody_waiting_longer_than_its_lease(owners, reg
 
 
 @pytest.mark.parametrize("url", ["javascript:alert(1)", "data:text/html,x", "file:///etc/passwd"])
-def test_only_web_pages_are_pages_to_sign_in_at(owners, register, protected, url):
+def test_only_http_urls_are_accepted_as_authorization_urls(owners, register, protected, url):
     protected.set(extra={"authorization_endpoint": url})
     assert code_of(away(owners, register(LOGIN))) == "bad_url"
 
 
-def test_metadata_at_a_private_address_is_not_fetched(register, protected, boss):
+def test_metadata_at_a_private_address_isnt_fetched(register, protected, boss):
     server = register()
     Server.objects.filter(pk=server.pk).update(
         allow_private=False, endpoint_config={"url": "https://mcp.example.com/mcp"}

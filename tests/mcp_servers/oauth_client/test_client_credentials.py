@@ -33,7 +33,7 @@ def problem_of(server) -> Problem:
 
 
 @pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post"])
-def test_a_secret_buys_a_token_that_is_sent(register, protected, method):
+def test_a_client_secret_gets_a_token_that_is_sent(register, protected, method):
     protected.set(methods=[method])
     server = register()
     digest = ask(server)
@@ -45,7 +45,7 @@ def test_a_secret_buys_a_token_that_is_sent(register, protected, method):
 
 
 @pytest.mark.parametrize("kind", ["rsa", "ec"])
-def test_a_private_key_signs_instead_of_a_secret(register, protected, kind):
+def test_a_private_key_can_replace_the_secret(register, protected, kind):
     key = rsa.generate_private_key(65537, 2048) if kind == "rsa" else None
     key = key or ec.generate_private_key(ec.SECP256R1())
     pem = key.private_bytes(
@@ -70,19 +70,19 @@ def test_a_private_key_signs_instead_of_a_secret(register, protected, kind):
     }
 
 
-def test_one_token_serves_many_calls(register, protected):
+def test_one_token_is_used_for_many_calls(register, protected):
     server = register()
     assert len({ask(server) for _ in range(5)}) == 1
     assert len(protected.token_requests) == 1
 
 
-def test_discovery_signs_in_too(register, protected, boss):
+def test_discovery_uses_a_token_too(register, protected, boss):
     server = register()
     found = get_runtime().call(run_discovery, server.pk, actor=boss.actor)
     assert found.tools == ("whoami",)
 
 
-def test_a_token_that_ends_is_renewed_before_it_is_refused(register, protected):
+def test_an_expiring_token_is_refreshed_before_it_is_refused(register, protected):
     server = register()
     first = ask(server)
     OAuthGrant.objects.update(expires_at=timezone.now() + timedelta(seconds=5))
@@ -90,7 +90,7 @@ def test_a_token_that_ends_is_renewed_before_it_is_refused(register, protected):
     assert len(protected.token_requests) == 2
 
 
-def test_a_withdrawn_token_is_renewed_and_the_request_repeated_once(register, protected):
+def test_a_revoked_token_is_refreshed_and_the_request_repeated_once(register, protected):
     server = register()
     first = ask(server)
     protected.set(forget=True)
@@ -110,7 +110,7 @@ def test_the_expiry_is_known_after_a_restart(register, protected):
     assert len(protected.token_requests) == 1
 
 
-def test_many_who_ask_at_once_wait_for_one_token(register, protected):
+def test_concurrent_calls_wait_for_one_token(register, protected):
     server = register()
     protected.set(token_pause_s=0.3)
     endpoint = build_endpoint(server)  # once: each thread would keep a connection of its own
@@ -120,7 +120,7 @@ def test_many_who_ask_at_once_wait_for_one_token(register, protected):
     assert len(protected.token_requests) == 1
 
 
-def test_a_refused_client_makes_the_server_need_new_credentials(register, protected):
+def test_a_refused_client_marks_the_server_as_needing_credentials(register, protected):
     server = register({**CREDENTIALS, "client_secret": "not-the-one"})
     problem = problem_of(server)
     assert problem.code == "needs_reauth"
@@ -131,7 +131,7 @@ def test_a_refused_client_makes_the_server_need_new_credentials(register, protec
     assert len(protected.token_requests) == 1  # a refusal is remembered for a while
 
 
-def test_new_credentials_are_tried_at_once(register, protected, boss):
+def test_new_credentials_are_tried_immediately(register, protected, boss):
     server = register({**CREDENTIALS, "client_secret": "not-the-one"})
     problem_of(server)
     spec = ServerSpec(
@@ -145,7 +145,7 @@ def test_new_credentials_are_tried_at_once(register, protected, boss):
     assert ask(server)
 
 
-def test_more_scope_is_asked_for_once_beside_what_was_asked_before(register, protected):
+def test_additional_scopes_are_requested_once_with_the_previous_ones(register, protected):
     server = register({**CREDENTIALS, "scopes": ["read"]})
     ask(server)
     protected.set(needed_scope="write")
@@ -153,7 +153,7 @@ def test_more_scope_is_asked_for_once_beside_what_was_asked_before(register, pro
     assert [one["scope"] for one in protected.token_requests] == ["read", "read write"]
 
 
-def test_scope_that_is_never_enough_is_asked_for_once(register, protected):
+def test_an_insufficient_scope_is_requested_only_once(register, protected):
     server = register({**CREDENTIALS, "scopes": ["read"]})
     ask(server)
     protected.set(needed_scope="x y")  # which no token ever covers
@@ -161,7 +161,7 @@ def test_scope_that_is_never_enough_is_asked_for_once(register, protected):
     assert len(protected.token_requests) == 2
 
 
-def test_scopes_come_from_the_resource_when_nobody_names_any(register, protected):
+def test_scopes_default_to_those_of_the_resource_metadata(register, protected):
     protected.set(scopes_supported=["docs:read", "docs:write"])
     ask(register())
     assert protected.token_requests[0]["scope"] == "docs:read docs:write"
@@ -189,7 +189,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_metadata_that_is_not_right_is_refused_with_its_code(register, protected, name):
+def test_invalid_metadata_is_refused_with_its_code(register, protected, name):
     settings, code = BROKEN[name]
     if settings.get("issuer") == "SLASH":
         settings = {"issuer": f"{protected.origin}/"}
@@ -198,7 +198,7 @@ def test_metadata_that_is_not_right_is_refused_with_its_code(register, protected
     assert not protected.token_requests
 
 
-def test_credentials_are_not_shown_to_another_authority(register, protected):
+def test_credentials_arent_sent_to_another_authorization_server(register, protected):
     server = register()
     ask(server)
     other = "https://as.elsewhere.example"
@@ -212,14 +212,14 @@ def test_a_token_url_needs_no_metadata(register, protected):
     assert ask(register({**CREDENTIALS, "token_url": f"{protected.origin}/token"}))
 
 
-def test_an_outage_is_no_reason_to_ask_for_a_login(register, protected):
+def test_an_outage_doesnt_require_a_login(register, protected):
     server = register({**CREDENTIALS, "token_url": "http://127.0.0.1:9/token"})
     problem = problem_of(server)
     assert problem.code == "authorization_server_unreachable"
     assert problem.retryable
 
 
-def test_nothing_secret_reaches_a_log_or_a_row(register, protected, caplog, boss):
+def test_no_secret_reaches_a_log_or_a_row(register, protected, caplog, boss):
     caplog.set_level(logging.DEBUG)
     server = register()
     ask(server)
@@ -232,7 +232,7 @@ def test_nothing_secret_reaches_a_log_or_a_row(register, protected, caplog, boss
         assert secret not in said
 
 
-def test_a_server_that_repeats_our_token_is_quoted_without_it(register, protected, boss):
+def test_an_error_that_repeats_our_token_is_masked(register, protected, boss):
     server = register()
     protected.set(echo=True)
     assert "********" in str(problem_of(server))
@@ -251,7 +251,9 @@ def test_a_server_that_repeats_our_token_is_quoted_without_it(register, protecte
         (True, "http://169.254.169.254/token", "egress_denied"),
     ],
 )
-def test_credentials_travel_over_https_to_public_addresses(register, allow_private, url, code):
+def test_credentials_are_sent_only_over_https_to_public_addresses(
+    register, allow_private, url, code
+):
     account = replace(build_endpoint(register()).account, allow_private=allow_private)
 
     async def ask_there() -> None:

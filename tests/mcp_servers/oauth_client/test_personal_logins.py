@@ -71,7 +71,7 @@ def whoami(principal, server):
     return get_runtime().call(make_call, request)
 
 
-def test_the_door_uses_the_tokens_of_who_asks(server, people):
+def test_the_gateway_uses_the_tokens_of_the_calling_person(server, people):
     ann, ben = people
     outcome = whoami(ann, server)
     token = OAuthGrant.objects.get(subject=ann.id).access_token.open()
@@ -79,12 +79,12 @@ def test_the_door_uses_the_tokens_of_who_asks(server, people):
     assert whoami(ben, server).code == "needs_reauth"
 
 
-def test_a_token_of_ours_is_no_person(server, boss):
+def test_a_token_isnt_a_person(server, boss):
     outcome = whoami(boss, server)
     assert (outcome.outcome, outcome.code) == ("error", "needs_reauth")
 
 
-def test_no_principal_reaches_the_login_of_anybody_else(organization, people, boss, server):
+def test_no_principal_can_use_the_login_of_another_person(organization, people, boss, server):
     ann, ben = people
     agent = factories.create_agent(organization)
     session = session_of(ann, agent)
@@ -120,7 +120,7 @@ def test_no_principal_reaches_the_login_of_anybody_else(organization, people, bo
     assert find_user_id(session, UUID(session.id)) is None  # who left has no login here
 
 
-def test_a_discovery_by_a_person_uses_their_own_login_and_marks_nothing(server, people):
+def test_a_discovery_by_a_person_uses_their_login_and_keeps_the_servers_state(server, people):
     ann, ben = people
     get_runtime().call(run_discovery, server.pk, actor=ann.actor)
     with pytest.raises(Problem) as caught:
@@ -134,7 +134,7 @@ def test_a_discovery_by_a_person_uses_their_own_login_and_marks_nothing(server, 
     assert server.status == Server.Status.CONNECTED
 
 
-def test_a_check_in_the_background_goes_by_any_login_that_holds(server, people, protected):
+def test_a_background_check_uses_any_valid_login(server, people, protected):
     ann, ben = people
     signed_in(browser(ben), server)
     OAuthGrant.objects.filter(subject=ben.id).update(access_token="", refresh_token="")
@@ -152,7 +152,7 @@ def test_a_check_in_the_background_goes_by_any_login_that_holds(server, people, 
     assert server.status == Server.Status.DISCONNECTED
 
 
-def test_the_page_of_the_server_has_the_way_to_sign_in(register, organization):
+def test_the_server_page_links_to_the_sign_in(register, organization):
     server = register(LOGIN)
     owner = factories.create_member(organization, Role.OWNER)
     User.objects.update(is_staff=True)
@@ -167,7 +167,7 @@ def test_the_page_of_the_server_has_the_way_to_sign_in(register, organization):
     assert grant.access_token.open() not in page.content.decode()
 
 
-def test_signing_out_holds_on_the_very_next_call(register, organization):
+def test_signing_out_applies_to_the_next_call(register, organization):
     server = register(LOGIN)
     client = browser(factories.create_member(organization, Role.OWNER))
     User.objects.update(is_staff=True)
@@ -182,7 +182,7 @@ def test_signing_out_holds_on_the_very_next_call(register, organization):
     assert AuditRow.objects.filter(action="oauth_disconnected").count() == 1
 
 
-def test_only_who_manages_servers_signs_the_organization_out(register, organization):
+def test_only_roles_that_manage_servers_can_sign_the_organization_out(register, organization):
     server = register(LOGIN)
     signed_in(browser(factories.create_member(organization, Role.OWNER)), server)
     auditor = browser(factories.create_member(organization, Role.AUDITOR))
@@ -191,7 +191,7 @@ def test_only_who_manages_servers_signs_the_organization_out(register, organizat
     assert OAuthGrant.objects.exclude(access_token="").exists()
 
 
-def test_a_server_that_was_removed_meanwhile_takes_no_login(server, people):
+def test_a_server_that_was_deleted_meanwhile_accepts_no_login(server, people):
     endpoint = build_person_endpoint(build_endpoint(server), UUID(people[1].id))
     server.delete()
     with pytest.raises(Server.DoesNotExist):

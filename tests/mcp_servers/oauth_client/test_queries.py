@@ -62,7 +62,7 @@ def named(principal):
     return [server.name for server, _presence in list_pending_logins(principal, 8)]
 
 
-def test_a_persons_login_is_their_own_task(make, people, acme):
+def test_a_missing_personal_login_is_a_task_of_that_person(make, people, acme):
     each, common = make("each", per="user"), make("common")
     make("plain", grant="client_credentials", client_id="c", client_secret="s")
     ann, ben = people["ann"], people["ben"]
@@ -77,7 +77,7 @@ def test_a_persons_login_is_their_own_task(make, people, acme):
     assert (named(ann), named(ben), named(member)) == ([], ["each"], ["each"])
 
 
-def test_presences_take_one_query(make, people, django_assert_num_queries):
+def test_sign_in_states_take_one_query(make, people, django_assert_num_queries):
     servers = [make(f"s{number}", per="user") for number in range(5)]
     sign_in(servers[0], people["ann"])
     with django_assert_num_queries(1):
@@ -85,7 +85,7 @@ def test_presences_take_one_query(make, people, django_assert_num_queries):
     assert [found[one.pk].state for one in servers] == ["signed_in", *["needed"] * 4]
 
 
-def test_the_dashboard_leads_each_person_to_their_logins(make, people):
+def test_the_dashboard_links_each_person_to_their_missing_logins(make, people):
     each = make("each", per="user")
     sign_in(each, people["ben"])
     pages = {}
@@ -97,7 +97,7 @@ def test_the_dashboard_leads_each_person_to_their_logins(make, people):
     assert "/oauth/start/" not in pages["ben"]
 
 
-def test_rest_shows_how_the_caller_stands(make, people, acme):
+def test_rest_returns_the_sign_in_state_of_the_caller(make, people, acme):
     each = make("each", per="user")
     sign_in(each, people["ann"])
     path = f"/api/mcp-servers/{each.pk}"
@@ -114,7 +114,7 @@ def test_rest_shows_how_the_caller_stands(make, people, acme):
     assert "an-access-token" not in said
 
 
-def test_rest_has_no_sign_in_where_nobody_signs_in(make, acme):
+def test_rest_returns_no_sign_in_for_servers_without_login(make, acme):
     plain = make("plain", grant="client_credentials", client_id="c", client_secret="s")
     shown = rest.as_role(acme, Role.OPERATOR).get(f"/api/mcp-servers/{plain.pk}")
     assert shown.json["sign_in"] is None

@@ -51,7 +51,7 @@ def held():
     ]
 
 
-def test_signing_out_withdraws_the_refresh_token_first(server, owner, protected):
+def test_signing_out_revokes_the_refresh_token_first(server, owner, protected):
     expected = held()
     authorization_code.sign_out(owner, server)
     assert withdrawn(protected) == expected
@@ -62,7 +62,7 @@ def test_signing_out_withdraws_the_refresh_token_first(server, owner, protected)
     assert not protected.seen()["unregistered"]
 
 
-def test_deleting_a_server_withdraws_and_unregisters(server, owner, protected):
+def test_deleting_a_server_revokes_tokens_and_deletes_the_registration(server, owner, protected):
     expected = held()
     delete_server(owner, server)
     assert withdrawn(protected) == expected
@@ -72,7 +72,7 @@ def test_deleting_a_server_withdraws_and_unregisters(server, owner, protected):
     assert outcomes("oauth_unregistered") == ["done"]
 
 
-def test_a_client_that_another_server_uses_stays(server, owner, register, protected):
+def test_a_client_that_another_server_uses_is_kept(server, owner, register, protected):
     other = register(LOGIN)
     signed_in(browser(owner), other)
     delete_server(owner, server)
@@ -81,14 +81,14 @@ def test_a_client_that_another_server_uses_stays(server, owner, register, protec
     assert ask(other)
 
 
-def test_a_registration_managed_elsewhere_is_not_told_our_token(owner, register, protected):
+def test_a_registration_url_of_another_origin_isnt_sent_our_token(owner, register, protected):
     protected.set(managed_at="https://elsewhere.example/register/1")
     signed_in(browser(owner), register(LOGIN))
     row = OAuthClient.objects.get()
     assert (row.registration_url, bool(row.registration_token)) == ("", False)
 
 
-def test_a_replaced_credential_withdraws_what_the_old_one_bought(register, boss, protected):
+def test_a_replaced_credential_revokes_the_tokens_of_the_old_one(register, boss, protected):
     server = register()
     ask(server)
     token = OAuthGrant.objects.get().access_token.open()
@@ -121,7 +121,7 @@ def test_an_unchanged_credential_keeps_its_tokens(register, boss, protected):
     assert withdrawn(protected) == []
 
 
-def test_who_leaves_takes_their_tokens_along(register, owner, organization, protected):
+def test_the_tokens_of_a_removed_member_are_revoked(register, owner, organization, protected):
     server = register({**LOGIN, "per": "user"})
     people = [factories.create_member(organization, Role.MEMBER, name) for name in ("ann", "ben")]
     for one in people:
@@ -141,7 +141,7 @@ def test_who_leaves_takes_their_tokens_along(register, owner, organization, prot
         ({"revocation_status": 302}, "refused"),
     ],
 )
-def test_what_is_answered_changes_nothing_here(register, owner, protected, behaviour, outcome):
+def test_the_response_to_a_revocation_is_ignored(register, owner, protected, behaviour, outcome):
     protected.set(**behaviour)
     server = register(LOGIN)
     signed_in(browser(owner), server)
@@ -150,7 +150,7 @@ def test_what_is_answered_changes_nothing_here(register, owner, protected, behav
     assert outcomes() == [outcome]
 
 
-def test_an_authority_that_is_away_is_recorded(server, owner):
+def test_an_unavailable_authorization_server_is_recorded(server, owner):
     gone = "http://127.0.0.1:9/revoke"
     grant = OAuthGrant.objects.get()
     OAuthGrant.objects.update(authority={**grant.authority, "revocation_endpoint": gone})
@@ -159,7 +159,7 @@ def test_an_authority_that_is_away_is_recorded(server, owner):
     assert not Server.objects.exists()
 
 
-def test_a_value_that_cannot_be_opened_is_deleted_all_the_same(server, owner, protected):
+def test_a_token_that_cant_be_decrypted_is_deleted_anyway(server, owner, protected):
     with connection.cursor() as cursor:
         cursor.execute("UPDATE mcp_servers_oauthgrant SET refresh_token = 'not sealed'")
     authorization_code.sign_out(owner, server)
@@ -167,7 +167,7 @@ def test_a_value_that_cannot_be_opened_is_deleted_all_the_same(server, owner, pr
     assert withdrawn(protected) == []
 
 
-def test_nobody_signed_in_asks_nobody(register, owner, protected):
+def test_without_tokens_no_revocation_is_sent(register, owner, protected):
     server = register(LOGIN)
     grants.get_or_create_grant(build_endpoint(server).account)
     delete_server(owner, server)

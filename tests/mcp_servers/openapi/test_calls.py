@@ -62,7 +62,7 @@ async def refused(answer, **more):
     return error.value
 
 
-async def test_json_comes_as_text_and_structured():
+async def test_json_is_returned_as_text_and_structured_content():
     found, asked = await answered(response(200, b'{"a": 1}'), arguments={"limit": 3})
     assert found == {
         "content": [{"type": "text", "text": '{"a": 1}'}],
@@ -71,7 +71,7 @@ async def test_json_comes_as_text_and_structured():
     assert (asked.verb, asked.path) == ("GET", "/v1/pets?limit=3")
 
 
-async def test_a_body_is_sent_and_the_credential_with_it():
+async def test_a_body_is_sent_with_the_credential():
     answer = response(201, b"[1]")
     found, asked = await answered(
         answer, "POST /pets", {"body": {"name": "x"}}, headers={"Authorization": "Bearer sesame"}
@@ -82,7 +82,7 @@ async def test_a_body_is_sent_and_the_credential_with_it():
     assert found["structuredContent"] == {"result": [1]}
 
 
-async def test_an_argument_replaces_no_header_cookie_or_query_of_ours():
+async def test_an_argument_cant_replace_our_headers_cookies_or_query():
     ours = {"headers": {"X-Key": "ours"}, "cookies": {"sid": "ours"}, "query": {"k": "o&o"}}
     theirs = {"X-Key": "theirs", "sid": "theirs"}
     _, asked = await answered(response(200, b"{}"), "GET /login", theirs, **ours)
@@ -91,42 +91,42 @@ async def test_an_argument_replaces_no_header_cookie_or_query_of_ours():
 
 
 @pytest.mark.parametrize("status", [400, 404, 409, 418, 500, 501])
-async def test_an_error_is_a_result_for_the_model(status):
+async def test_an_error_response_is_a_result_for_the_model(status):
     found, _ = await answered(response(status, b'{"why": "no such pet"}'))
     assert found["isError"] is True
     assert found["content"][0]["text"].startswith(f"HTTP {status}")
     assert "no such pet" in found["content"][0]["text"]
 
 
-async def test_a_long_error_is_cut():
+async def test_a_long_error_is_truncated():
     found, _ = await answered(response(400, b"x" * 1_000_000, kind="text/plain"))
     assert len(found["content"][0]["text"]) < 20_000
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_refused_credentials_ask_for_others(status):
+async def test_refused_credentials_mark_the_server_as_needing_credentials(status):
     error = await refused(response(status, b"", WWW_Authenticate='Bearer realm="x"'))
     assert (error.code, error.extra["challenge"]) == ("needs_reauth", 'Bearer realm="x"')
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_one_who_is_busy_says_when_to_come_back(status):
+async def test_a_busy_api_is_reported_with_retry_after(status):
     error = await refused(response(status, b"", Retry_After="7"))
     assert (error.code, error.retry_after) == ("server_unreachable", 7)
     assert error.sent is (status == 503)
 
 
-async def test_a_redirect_is_not_followed():
+async def test_a_redirect_isnt_followed():
     error = await refused(response(302, b"", Location="http://169.254.169.254/"))
     assert error.code == "redirect_refused"
 
 
-async def test_a_body_over_the_bound_is_refused():
+async def test_a_body_over_the_limit_is_refused():
     error = await refused(response(200, b"x" * 2000), max_body=1000)
     assert error.code == "response_too_large"
 
 
-async def test_an_operation_that_is_no_longer_chosen_is_not_asked():
+async def test_an_operation_that_is_no_longer_selected_isnt_called():
     async with RawHttp(lambda asked: response()).listening() as api:
         left = replace(endpoint(api), operations=frozenset({"GET /pets"}))
         connections = ConnectionPool()
@@ -142,7 +142,7 @@ async def test_an_operation_that_is_no_longer_chosen_is_not_asked():
     assert (error.value.code, error.value.sent, api.asked) == ("operation_not_chosen", False, [])
 
 
-async def test_what_no_operation_stands_behind_is_not_asked():
+async def test_a_tool_without_an_operation_isnt_called():
     async with RawHttp(lambda asked: response()).listening() as api:
         connections = ConnectionPool()
         for method, code in (("tools/call", "protocol_error"), ("tools/list", "upstream_error")):
@@ -153,7 +153,7 @@ async def test_what_no_operation_stands_behind_is_not_asked():
     assert api.asked == []
 
 
-async def test_a_knock_opens_a_connection_and_asks_nothing():
+async def test_a_health_check_opens_a_connection_without_a_request():
     connections = ConnectionPool()
     async with RawHttp(lambda asked: response()).listening() as api:
         assert await connections.send_request(endpoint(api), "ping", holder="t") == {}
@@ -164,7 +164,7 @@ async def test_a_knock_opens_a_connection_and_asks_nothing():
     assert (error.value.code, error.value.sent, api.asked) == ("server_unreachable", False, [])
 
 
-async def test_an_address_inside_needs_a_permission_and_metadata_is_never_asked():
+async def test_a_private_address_needs_permission_and_metadata_is_never_contacted():
     async with RawHttp(lambda asked: response()).listening() as api:
         inside = replace(endpoint(api), allow_private=False)
         metadata = replace(endpoint(api), url="http://169.254.169.254/latest")
@@ -179,7 +179,7 @@ async def test_an_address_inside_needs_a_permission_and_metadata_is_never_asked(
     assert api.asked == []
 
 
-async def test_one_who_hangs_up_may_have_done_it():
+async def test_a_call_whose_connection_breaks_may_have_run():
     error = await refused(b"HTTP/1.1 200 OK\r\nConnection: close\r\n")
     assert (error.code, error.sent) == ("server_unreachable", True)
 
@@ -188,7 +188,7 @@ def text_of(result):
     return result["content"][0]["text"]
 
 
-def test_answers_by_their_media_type():
+def test_responses_are_converted_by_their_media_type():
     assert text_of(build_tool_result(200, "text/csv", b"a,b")) == "a,b"
     assert text_of(build_tool_result(200, "text/plain; charset=ISO-8859-1", b"\xe9")) == "é"
     assert "no content" in text_of(build_tool_result(204, "", b""))
@@ -200,13 +200,13 @@ def test_answers_by_their_media_type():
     assert "html" not in text_of(build_tool_result(500, "text/html", b"<html>"))
 
 
-def test_json_that_is_none_is_shown_with_a_note():
+def test_invalid_json_is_shown_with_a_note():
     found = build_tool_result(200, "application/json", b"{nope")
     assert "structuredContent" not in found
     assert found["content"][1]["text"] == "{nope"
 
 
-def test_a_secret_in_the_endpoint_is_known_to_be_masked():
+def test_secrets_of_the_endpoint_are_masked():
     class Api:
         port = 1
 
@@ -215,14 +215,14 @@ def test_a_secret_in_the_endpoint_is_known_to_be_masked():
     assert json.dumps("in-query") not in repr(found)
 
 
-async def test_headers_that_http_cant_carry_are_told_without_their_text():
+async def test_invalid_headers_are_reported_without_their_values():
     for headers in ({"X-Key": "gehéim"}, {"X-Key": "gehe\nim"}):
         error = await refused(response(), headers=headers)
         assert (error.code, error.sent) == ("server_unreachable", False)
         assert "geh" not in str(error)
 
 
-async def test_an_api_tells_of_no_changes_and_holds_nothing_for_anybody():
+async def test_an_api_has_no_notifications_and_no_connections():
     async with RawHttp(lambda asked: response()).listening() as api:
         connections = ConnectionPool(idle_s=0, clock=iter(range(0, 10_000, 100)).__next__)
         one = endpoint(api)

@@ -46,7 +46,7 @@ def request(found, **arguments):
     return prepare_request(found["_meta"][PLAN_META_KEY], BASE, arguments)
 
 
-def test_what_is_declared_is_kept_in_one_form_that_reads_the_same():
+def test_declarations_are_stored_in_one_normalized_form():
     [one] = read_declared_operations([said(result="data.items", labels=["private-data"])], BASE)
     kept = one.as_dict()
     assert kept == {
@@ -61,7 +61,7 @@ def test_what_is_declared_is_kept_in_one_form_that_reads_the_same():
     assert read_declared_operations([kept], BASE) == (one,)
 
 
-def test_the_document_is_one_that_anybody_reads_and_makes_the_same_tool():
+def test_the_composed_document_is_valid_openapi_with_the_same_tool():
     declared = read_declared_operations(
         [said(), said(name="add_order", method="post", path="/orders")], BASE
     )
@@ -73,7 +73,7 @@ def test_the_document_is_one_that_anybody_reads_and_makes_the_same_tool():
     assert [one.refusal_reason for one in found.values()] == ["", ""]
 
 
-def test_a_whole_address_below_the_base_is_a_path():
+def test_a_complete_url_below_the_base_url_becomes_a_path():
     assert read_operation(said(path=f"{BASE}/orders/{{id}}"), BASE).path == "/orders/{id}"
     assert read_operation(said(path="orders"), BASE).path == "/orders"
 
@@ -134,7 +134,7 @@ def test_a_whole_address_below_the_base_is_a_path():
         ("x", "", "bad_value"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_member(operation, field, code):
+def test_invalid_declarations_are_refused_with_their_field(operation, field, code):
     with pytest.raises(InvalidInput) as refused:
         build_tool(read_operation(operation, BASE), BASE)
     assert refused.value.code == code
@@ -157,7 +157,7 @@ def test_what_cannot_be_is_refused_with_its_member(operation, field, code):
         ),
     ],
 )
-def test_a_list_that_cannot_be_is_refused(listed, field, code):
+def test_an_invalid_list_of_declarations_is_refused(listed, field, code):
     with pytest.raises(InvalidInput) as refused:
         read_declared_operations(listed, BASE)
     assert (refused.value.code, refused.value.field) == (code, field)
@@ -171,7 +171,7 @@ FIELDS = [
 ]
 
 
-def test_fields_of_a_json_body_lie_within_each_other():
+def test_fields_of_a_json_body_can_be_nested():
     found = tool(method="POST", path="/orders", parameters=FIELDS)
     body = {"customer": {"email": "a@example.com"}, "tags": ["x"]}
     sent = request(found, body=body)
@@ -182,7 +182,7 @@ def test_fields_of_a_json_body_lie_within_each_other():
             request(found, body=wrong)
 
 
-def test_fields_of_a_form_are_sent_as_one():
+def test_fields_of_a_form_are_sent_together():
     fields = [{"name": "a.b", "in": "body"}, {"name": "c", "in": "body", "default": "x&y=z"}]
     found = tool(method="POST", path="/orders", body="form", parameters=fields)
     sent = request(found, body={"a.b": "1\r\n2"})
@@ -191,20 +191,20 @@ def test_fields_of_a_form_are_sent_as_one():
 
 
 @pytest.mark.parametrize("names", [("a", "a.b"), ("a.b", "a"), ("a..b",), (".a",), ("a.",)])
-def test_fields_that_clash_are_refused(names):
+def test_conflicting_fields_are_refused(names):
     fields = [{"name": name, "in": "body"} for name in names]
     with pytest.raises(InvalidInput) as refused:
         tool(method="POST", path="/orders", parameters=fields)
     assert (refused.value.code, refused.value.field) == ("field_clash", "parameters")
 
 
-def test_a_default_is_sent_where_nothing_is_given():
+def test_a_default_is_sent_for_a_missing_argument():
     found = tool(parameters=[{"name": "limit", "type": "integer", "default": 20}])
     assert request(found, id="1").url == f"{BASE}/orders/1?limit=20"
     assert request(found, id="1", limit=3).url == f"{BASE}/orders/1?limit=3"
 
 
-def test_a_document_of_a_stranger_says_by_its_defaults_what_the_api_assumes():
+def test_defaults_of_an_external_document_arent_sent():
     plan = {"parameters": [], "path": "/x", "method": "GET"}
     assert apply_defaults(plan, {"a": 1}) == {"a": 1}
     stranger = {"/x": {"get": {"parameters": [{"name": "n", "in": "query"}]}}}
@@ -215,7 +215,7 @@ def test_a_document_of_a_stranger_says_by_its_defaults_what_the_api_assumes():
 
 
 @pytest.mark.parametrize("value", ["..", "../admin", "%2e%2e", "a/../b", "..%2fadmin", "", "a\x00"])
-def test_a_value_stays_in_its_segment_of_the_path(value):
+def test_a_value_cant_leave_its_path_segment(value):
     try:
         sent = request(tool(), id=value)
     except InvalidArguments:
@@ -225,7 +225,7 @@ def test_a_value_stays_in_its_segment_of_the_path(value):
     assert "/" not in sent.url.removeprefix(f"{BASE}/orders/")
 
 
-def test_a_value_of_a_header_is_one_line():
+def test_a_header_value_cant_contain_line_breaks():
     found = tool(parameters=[{"name": "X-Trace", "in": "header"}])
     assert ("X-Trace", "a") in request(found, id="1", **{"X-Trace": "a"}).headers
     for value in ("a\r\nAuthorization: x", "a\nb", "\x00"):
@@ -233,7 +233,7 @@ def test_a_value_of_a_header_is_one_line():
             request(found, id="1", **{"X-Trace": value})
 
 
-def test_an_example_shows_where_each_value_goes():
+def test_an_example_shows_the_place_of_each_value():
     parameters = [
         {"name": "limit", "type": "integer"},
         {"name": "state", "enum": ["open", "closed"]},
@@ -244,7 +244,7 @@ def test_an_example_shows_where_each_value_goes():
     assert sent.url == f"{BASE}/orders/ID?limit=1&state=open&deep=true"
 
 
-def test_labels_count_where_a_person_declared_the_operation_and_nowhere_else():
+def test_labels_in_declarations_count_only_for_declared_operations():
     found = tool(labels=["repeatable"])
     assert infer_labels("tool", found, build_label_context("openapi", declared=True)) == (
         "repeatable",
@@ -258,7 +258,7 @@ def test_labels_count_where_a_person_declared_the_operation_and_nowhere_else():
     )
 
 
-def test_the_result_is_a_part_of_the_answer():
+def test_the_result_can_be_a_part_of_the_response():
     value = {"data": {"a/b": [{"x": 1}, None]}}
     assert resolve_pointer(value, "") == (value, True)
     assert resolve_pointer(value, "/data/a~1b/0/x") == (1, True)
@@ -276,7 +276,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=2
     st.sampled_from(INPUT_TYPES),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
 )
-def test_whatever_is_declared_and_given_stays_at_its_address(name, place, kind, value):
+def test_any_declaration_and_arguments_stay_at_the_base_url(name, place, kind, value):
     parameter = {"name": name, "in": place, "type": kind}
     path = f"/orders/{{{name}}}" if place == "path" else "/orders"
     try:

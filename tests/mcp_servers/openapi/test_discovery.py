@@ -117,7 +117,7 @@ def call(boss, server, tool, **arguments):
     return get_runtime().call(pipeline.make_call, request)
 
 
-def test_what_was_chosen_waits_is_approved_and_is_called(boss, api):
+def test_selected_operations_are_reviewed_approved_and_called(boss, api):
     server = create_server(boss, by_url(api))
     found = look(boss, server)
     assert found.tools == ("getPet", "listPets")
@@ -129,7 +129,7 @@ def test_what_was_chosen_waits_is_approved_and_is_called(boss, api):
     assert [path for path, _ in api.asked] == ["/openapi.json", "/pets/a%2Fb"]
 
 
-def test_a_document_that_changed_puts_only_what_changed_into_quarantine(boss, api):
+def test_a_changed_document_requires_review_only_of_its_changes(boss, api):
     server = create_server(boss, by_url(api))
     look(boss, server)
     approve_definitions(boss, server)
@@ -144,7 +144,7 @@ def test_a_document_that_changed_puts_only_what_changed_into_quarantine(boss, ap
     assert "`GET /pets/{id}` is no longer in the document." in found.notices
 
 
-def test_a_document_is_fetched_again_only_when_it_changed(boss, api):
+def test_an_unchanged_document_isnt_fetched_again(boss, api):
     server = create_server(boss, by_url(api))
     look(boss, server)
     before = ApiDocument.objects.get(server=server)
@@ -153,7 +153,7 @@ def test_a_document_is_fetched_again_only_when_it_changed(boss, api):
     assert ApiDocument.objects.get(server=server).fetched_at == before.fetched_at
 
 
-def test_the_credential_goes_to_the_api_and_not_to_a_document_elsewhere(boss, api):
+def test_the_credential_isnt_sent_to_a_document_of_another_origin(boss, api):
     auth = {"type": "bearer_token", "token": "sesame-sesame"}
     with Api() as other:
         threading.Thread(target=other.serve_forever, args=(0.05,), daemon=True).start()
@@ -165,7 +165,7 @@ def test_the_credential_goes_to_the_api_and_not_to_a_document_elsewhere(boss, ap
     assert api.asked[0][1]["Authorization"] == "Bearer sesame-sesame"
 
 
-def test_a_broken_document_is_told_and_the_good_one_is_kept(boss, api):
+def test_an_invalid_document_is_reported_and_the_valid_one_kept(boss, api):
     server = create_server(boss, by_url(api))
     look(boss, server)
     approve_definitions(boss, server)
@@ -179,7 +179,7 @@ def test_a_broken_document_is_told_and_the_good_one_is_kept(boss, api):
     assert set(states(server).values()) == {"approved"}
 
 
-def test_an_operation_that_is_left_out_is_not_called_any_more(boss, api):
+def test_a_deselected_operation_cant_be_called(boss, api):
     server = create_server(boss, by_url(api))
     look(boss, server)
     approve_definitions(boss, server)
@@ -189,7 +189,7 @@ def test_an_operation_that_is_left_out_is_not_called_any_more(boss, api):
     assert states(server) == {"listPets": "approved", "getPet": "gone"}
 
 
-def test_an_uploaded_document_needs_no_address_and_health_asks_nothing(boss, api):
+def test_an_uploaded_document_needs_no_url(boss, api):
     server = create_server(boss, spec(api, document=json.dumps(document(PETS))))
     look(boss, server)
     get_runtime().call(check_server, server.pk)
@@ -200,7 +200,7 @@ def test_an_uploaded_document_needs_no_address_and_health_asks_nothing(boss, api
     assert ApiDocument.objects.filter(server=server).exists()
 
 
-def test_refused_operations_and_hidden_characters_are_shown_and_never_offered(boss, api):
+def test_refused_operations_are_shown_and_never_listed_as_tools(boss, api):
     paths = {"/bad": {"get": {"parameters": 3}}, "/odd": {"get": {"description": "a\u202eb"}}}
     server = create_server(
         boss, spec(api, "GET /bad", "GET /odd", document=json.dumps(document(paths)))
@@ -210,7 +210,7 @@ def test_refused_operations_and_hidden_characters_are_shown_and_never_offered(bo
     assert "/paths/~1bad/get" in server.definitions.get(name="get_bad").fault
 
 
-def test_an_api_that_is_away_is_unreachable(boss, api):
+def test_an_unavailable_api_is_unreachable(boss, api):
     api.shutdown()
     api.server_close()
     with pytest.raises(Problem) as problem:
@@ -233,13 +233,13 @@ def test_an_api_that_is_away_is_unreachable(boss, api):
         ({"command": "x"}, "endpoint_config.command"),
     ],
 )
-def test_a_configuration_that_cant_hold_is_refused(boss, api, config, field):
+def test_an_invalid_configuration_is_refused(boss, api, config, field):
     with pytest.raises(Problem) as problem:
         create_server(boss, spec(api, **({"document": "{}"} | config)))
     assert problem.value.field == field
 
 
-def test_an_api_key_may_go_into_the_query_of_an_api_only(boss, api):
+def test_an_api_key_in_the_query_is_only_for_apis(boss, api):
     key = {"type": "api_key", "in": "query", "header": "api_key", "key": "sesame"}
     server = create_server(boss, by_url(api, auth_config=key))
     look(boss, server)
@@ -257,7 +257,7 @@ def test_an_api_key_may_go_into_the_query_of_an_api_only(boss, api):
     assert problem.value.field == "auth_config.in"
 
 
-def test_bonobots_own_api_is_called_through_the_door(boss, live_web):
+def test_the_products_own_api_can_be_called_through_the_gateway(boss, live_web):
     where = Organization.objects.get(pk=boss.organization_id)
     factories.create_agent(where, "scout")
     _, token = create_token(boss, name="own", role=Role.OPERATOR)

@@ -33,7 +33,7 @@ def schema_of(schema, version="3.1.0", **more):
     return found.tool["inputSchema"]["properties"]["body"]
 
 
-def test_an_operation_becomes_a_tool_with_its_plan():
+def test_an_operation_becomes_a_tool_with_its_request_plan():
     tool = all_of(PETS)["GET /pets"].tool
     assert (tool["name"], tool["description"]) == ("listPets", "List pets")
     assert tool["inputSchema"]["properties"] == {"limit": {"type": "integer"}}
@@ -42,7 +42,7 @@ def test_an_operation_becomes_a_tool_with_its_plan():
     assert tool["outputSchema"]["properties"]["result"]["type"] == ["array", "null"]
 
 
-def test_methods_say_what_they_may_do():
+def test_methods_decide_the_annotations():
     found = all_of(PETS)
     hints = {key: one.tool["annotations"] for key, one in found.items()}
     assert hints["POST /pets"]["readOnlyHint"] is False
@@ -53,7 +53,7 @@ def test_methods_say_what_they_may_do():
     ]
 
 
-def test_names_are_unique_plain_and_free_of_the_order():
+def test_names_are_unique_ascii_and_independent_of_order():
     paths = {
         "/a": {"get": {"operationId": "do it!"}, "put": {"operationId": "same"}},
         "/b": {"get": {"operationId": "do/it?"}, "put": {"operationId": "Same"}},
@@ -71,7 +71,7 @@ def test_names_are_unique_plain_and_free_of_the_order():
     )
 
 
-def test_parameters_of_the_path_are_overridden_and_clashes_keep_apart():
+def test_path_parameters_are_overridden_and_conflicts_renamed():
     paths = {
         "/p/{id}": {
             "parameters": [parameter("id", "path"), parameter("q", "query", {"type": "string"})],
@@ -101,7 +101,7 @@ def test_parameters_of_the_path_are_overridden_and_clashes_keep_apart():
     }
 
 
-def test_headers_of_the_protocol_and_the_sign_in_are_nobodys_to_set():
+def test_protocol_and_authentication_headers_arent_parameters():
     named = (
         "Authorization",
         "accept",
@@ -142,14 +142,14 @@ def test_headers_of_the_protocol_and_the_sign_in_are_nobodys_to_set():
         ("/x", []),
     ],
 )
-def test_what_cant_be_called_is_refused_with_its_place(path, operation):
+def test_unsupported_operations_are_refused_with_their_location(path, operation):
     found = one_of(operation, path)
     assert found.refusal_reason
     assert found.tool is None
     assert (found.refusal_pointer or found.pointer).startswith("/paths/")
 
 
-def test_a_form_that_needs_a_file_is_refused_and_an_optional_body_left_out():
+def test_a_form_that_requires_a_file_is_refused_and_an_optional_body_omitted():
     form = {"type": "object", "properties": {"f": {"type": "string", "format": "binary"}}}
     content = {"multipart/form-data": {"schema": form | {"required": ["f"]}}}
     assert "file" in one_of({"requestBody": {"content": content}}).refusal_reason
@@ -158,7 +158,7 @@ def test_a_form_that_needs_a_file_is_refused_and_an_optional_body_left_out():
     assert "body" not in pdf.tool["_meta"][PLAN_META_KEY]
 
 
-def test_one_fault_refuses_one_operation_only():
+def test_an_error_refuses_only_its_operation():
     found = all_of(PETS | {"/bad": {"get": {"parameters": 3}}, "/ref": {"$ref": "#/nowhere"}})
     assert {key for key, one in found.items() if one.refusal_reason} == {"GET /bad", "ANY /ref"}
 
@@ -181,13 +181,13 @@ def test_nullable_and_exclusive_bounds_of_3_0_are_translated():
     assert "null" not in json.dumps(schema_of({"type": "string", "nullable": True}, "3.1.0"))
 
 
-def test_what_a_request_doesnt_have_is_left_out():
+def test_response_only_fields_are_omitted():
     properties = {"id": {"type": "string", "readOnly": True}, "name": {"type": "string"}}
     found = schema_of({"type": "object", "properties": properties, "required": ["id", "name"]})
     assert (list(found["properties"]), found["required"]) == (["name"], ["name"])
 
 
-def test_recursive_schemas_stay_whole_and_are_checked_in_confinement():
+def test_recursive_schemas_are_kept_and_checked_in_a_subprocess():
     node = {"type": "object", "properties": {"next": {"$ref": "#/components/schemas/Node"}}}
     body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Node"}}}}
     found = one_of({"requestBody": body}, components={"schemas": {"Node": node}})
@@ -197,7 +197,7 @@ def test_recursive_schemas_stay_whole_and_are_checked_in_confinement():
     assert not validator.is_valid({"body": {"next": {"next": 3}}})
 
 
-def test_schemas_of_one_name_in_two_places_keep_apart():
+def test_schemas_with_the_same_name_are_kept_separate():
     parts = {"schemas": {"A": {"type": "string"}}, "x": {"A": {"type": "integer"}}}
     properties = {"a": {"$ref": "#/components/schemas/A"}, "b": {"$ref": "#/components/x/A"}}
     body = {"content": {"application/json": {"schema": {"properties": properties}}}}
@@ -205,7 +205,7 @@ def test_schemas_of_one_name_in_two_places_keep_apart():
     assert defined == {"A": {"type": "string"}, "A_2": {"type": "integer"}}
 
 
-def test_the_schema_of_an_answer_describes_and_demands_nothing():
+def test_the_output_schema_requires_nothing():
     answer = {
         "type": "object",
         "required": ["id"],
@@ -223,7 +223,7 @@ def test_hidden_characters_in_a_description_are_found_by_the_scanner():
     assert {finding.tier for finding in scan_definition(found.tool)} == {"hard"}
 
 
-def test_base_urls_are_filled_resolved_and_none_is_made_up():
+def test_base_urls_are_resolved_and_never_invented():
     servers = [
         {"url": "https://{region}.example.com/v1/", "variables": {"region": {"default": "eu"}}},
         {"url": "https://{nothing}.example.com"},
@@ -242,7 +242,7 @@ def test_base_urls_are_filled_resolved_and_none_is_made_up():
     ] == ["https://a.example"]
 
 
-def test_sign_ins_are_those_that_bonobot_knows():
+def test_only_supported_authentication_schemes_are_offered():
     schemes = {
         "a": {"type": "http", "scheme": "bearer"},
         "b": {"type": "apiKey", "in": "query", "name": "key"},
@@ -257,7 +257,7 @@ def test_sign_ins_are_those_that_bonobot_knows():
     assert [one["type"] for one in found] == ["bearer_token", "api_key", "oauth2"]
 
 
-def test_the_outline_of_chosen_operations_has_their_tools_and_faults():
+def test_the_outline_of_selected_operations_has_their_tools_and_errors():
     told = build_outline(
         text(PETS | {"/bad": {"get": []}}), operation_keys=["GET /pets", "GET /bad", "GET /none"]
     )

@@ -51,7 +51,7 @@ def styled(place, style, explode, value):
         ("matrix", True, "object", ";R=100;G=200"),
     ],
 )
-def test_styles_of_a_path(style, explode, kind, written):
+def test_path_styles_are_serialized(style, explode, kind, written):
     assert styled("path", style, explode, COLOR[kind]).url == f"{BASE}/x/{written}"
 
 
@@ -68,11 +68,11 @@ def test_styles_of_a_path(style, explode, kind, written):
         ("deepObject", True, "object", "color%5BR%5D=100&color%5BG%5D=200"),
     ],
 )
-def test_styles_of_a_query(style, explode, kind, written):
+def test_query_styles_are_serialized(style, explode, kind, written):
     assert styled("query", style, explode, COLOR[kind]).url == f"{BASE}/x?{written}"
 
 
-def test_nested_objects_go_deep():
+def test_nested_objects_use_the_deep_object_style():
     found = styled("query", "deepObject", True, {"a": {"b": [1, True]}, "c": None})
     assert parse_qsl(urlsplit(found.url).query) == [("color[a][b]", "1"), ("color[a][b]", "true")]
 
@@ -85,7 +85,7 @@ def test_nested_objects_go_deep():
         (True, "object", "R=100,G=200"),
     ],
 )
-def test_styles_of_a_header(explode, kind, written):
+def test_header_styles_are_serialized(explode, kind, written):
     assert styled("header", "simple", explode, COLOR[kind]).headers == (("color", written),)
 
 
@@ -94,17 +94,17 @@ def test_cookies_are_encoded():
 
 
 @pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "a\nb", "a\x00b", "é", "\x7f"])
-def test_a_header_stays_one_line_of_ascii(value):
+def test_a_header_is_one_line_of_ascii(value):
     with pytest.raises(InvalidArguments):
         styled("header", "simple", False, value)
 
 
 @pytest.mark.parametrize("value", [5.0, 5])
-def test_whole_numbers_have_no_point(value):
+def test_integers_have_no_decimal_point(value):
     assert styled("path", "simple", False, value).url == f"{BASE}/x/5"
 
 
-def test_absent_and_null_arguments_leave_nothing_behind():
+def test_missing_and_null_arguments_are_omitted():
     plan = plan_of({"parameters": [parameter("a", "query"), parameter("B", "header")]})
     assert prepare_request(plan, BASE, {"a": None}).url == f"{BASE}/x"
 
@@ -121,7 +121,7 @@ def body_of(media, value, schema=None):
     return found.body, dict(found.headers).get("Content-Type", "")
 
 
-def test_bodies_are_written_by_their_media_type():
+def test_bodies_are_serialized_by_their_media_type():
     assert body_of("application/json", {"é": 1}) == ('{"é":1}'.encode(), "application/json")
     assert body_of("application/vnd.x+json", [1]) == (b"[1]", "application/vnd.x+json")
     assert body_of("*/*", None) == (b"null", "application/json")
@@ -130,7 +130,7 @@ def test_bodies_are_written_by_their_media_type():
     assert body_of("text/csv", "a,b") == (b"a,b", "text/csv; charset=utf-8")
 
 
-def test_a_multipart_form_is_read_back_as_it_was():
+def test_a_multipart_form_is_parsed_back_unchanged():
     value = {"a\r\nX: y": 'q"\r\n', "o": {"k": 1}, "l": ["x", "y"]}
     body, kind = body_of("multipart/form-data", value)
     whole = message_from_bytes(f"Content-Type: {kind}\r\n\r\n".encode() + body)
@@ -142,12 +142,12 @@ def test_a_multipart_form_is_read_back_as_it_was():
     assert json.loads(parts[1][1]) == {"k": 1}
 
 
-def test_a_form_has_to_be_an_object():
+def test_a_form_must_be_an_object():
     with pytest.raises(InvalidArguments):
         body_of("application/x-www-form-urlencoded", "a=b")
 
 
-def test_our_own_query_stays_ours():
+def test_the_configured_query_cant_be_overridden():
     plan = plan_of({"parameters": [parameter("o", "query", {"type": "object"})]})
     found = prepare_request(
         plan, f"{BASE}?v=2", {"o": {"key": "theirs", "a": "b"}}, query=[("key", "s&t")]
@@ -184,7 +184,7 @@ STYLE = st.sampled_from(["simple", "label", "matrix"])
     explode=st.booleans(),
     path=st.sampled_from(["/a/{x}/b", "/a/{x}", "/a/p{x}s/b", "/a/{x}.json"]),
 )
-def test_whatever_a_path_argument_is_the_request_stays_in_its_segment(value, style, explode, path):
+def test_any_path_argument_stays_in_its_segment(value, style, explode, path):
     plan = plan_of({"parameters": [parameter("x", "path", style=style, explode=explode)]}, path)
     try:
         url = httpx2.URL(prepare_request(plan, BASE, {"x": value}).url)
@@ -205,7 +205,7 @@ def test_whatever_a_path_argument_is_the_request_stays_in_its_segment(value, sty
     name=st.sampled_from(["a", "X-A"]),
     place=st.sampled_from(["query", "header", "cookie"]),
 )
-def test_whatever_an_argument_is_the_path_and_the_lines_stay(value, name, place):
+def test_any_argument_keeps_the_path_and_header_lines(value, name, place):
     plan = plan_of({"parameters": [parameter(name, place)]})
     argument = plan["parameters"][0]["argument"]
     try:

@@ -39,9 +39,7 @@ def refusal(acme: Organization, preset: str, **values: str) -> InvalidInput:
     return refused.value
 
 
-def test_the_organizations_own_workspace_is_made_where_it_is_missing(
-    acme: Organization, own: Path
-) -> None:
+def test_a_missing_organization_workspace_is_created(acme: Organization, own: Path) -> None:
     assert filled(acme, "filesystem", FOLDER=str(own / "papers"))[-1] == str(own / "papers")
     assert (own / "papers").is_dir()
     assert oct((own / "papers").stat().st_mode)[-3:] == "700"
@@ -49,7 +47,7 @@ def test_the_organizations_own_workspace_is_made_where_it_is_missing(
     assert (own / "m").is_dir()
 
 
-def test_a_folder_that_an_administrator_allowed_is_taken(
+def test_a_folder_that_an_administrator_allowed_is_accepted(
     acme: Organization, own: Path, tmp_path: Path
 ) -> None:
     shared = tmp_path / "shared"
@@ -61,7 +59,7 @@ def test_a_folder_that_an_administrator_allowed_is_taken(
 @pytest.mark.parametrize(
     "value", ["/etc", "{own}/../other", "{own}x", "{own}/../../workspaces/acme/in"]
 )
-def test_what_lies_elsewhere_is_refused_with_field_value_and_remedy(
+def test_other_folders_are_refused_with_field_value_and_remedy(
     acme: Organization, own: Path, value: str
 ) -> None:
     value = value.format(own=own)
@@ -72,7 +70,7 @@ def test_what_lies_elsewhere_is_refused_with_field_value_and_remedy(
     assert "BONOBOT_PRESET_FOLDERS" in problem.remedy
 
 
-def test_a_link_that_leads_out_is_refused(acme: Organization, own: Path, tmp_path: Path) -> None:
+def test_a_symlink_to_the_outside_is_refused(acme: Organization, own: Path, tmp_path: Path) -> None:
     own.mkdir(parents=True)
     (own / "out").symlink_to(tmp_path)
     (own / "in").symlink_to(own)
@@ -81,17 +79,17 @@ def test_a_link_that_leads_out_is_refused(acme: Organization, own: Path, tmp_pat
     assert filled(acme, "filesystem", FOLDER=str(own / "in"))[-1] == str(own)
 
 
-def test_another_organizations_workspace_is_elsewhere(acme: Organization, own: Path) -> None:
+def test_the_workspace_of_another_organization_is_refused(acme: Organization, own: Path) -> None:
     other = own.parent / "other"
     other.mkdir(parents=True)
     assert refusal(acme, "filesystem", FOLDER=str(other)).code == "folder_not_allowed"
 
 
-def test_an_optional_file_may_stay_empty(acme: Organization, own: Path) -> None:
+def test_an_optional_file_can_be_empty(acme: Organization, own: Path) -> None:
     assert "@modelcontextprotocol/server-memory" in filled(acme, "memory")[-1]
 
 
-def test_each_parameter_of_a_program_that_is_a_path_says_so() -> None:
+def test_each_path_parameter_of_a_stdio_preset_is_marked() -> None:
     def is_path(parameter: dict[str, Any]) -> bool:
         return str(parameter.get("pattern", "")).startswith("/")
 

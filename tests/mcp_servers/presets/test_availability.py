@@ -79,20 +79,22 @@ def test_a_stdio_preset_is_refused_to_every_role_until_it_is_enabled(
     assert build_server_spec(person, preset, {}).transport_type == "stdio"
 
 
-def test_every_stdio_preset_is_off_and_every_http_preset_is_on(acme: Organization) -> None:
+def test_stdio_presets_are_disabled_and_http_presets_enabled_by_default(acme: Organization) -> None:
     here = list_enabled_ids(acme.pk)
     of = {row.pk: row.transport_type for row in Preset.objects.from_platform()}
     assert {of[pk] for pk in here} == {"http"}
     assert {of[pk] for pk in of.keys() - here} == {"stdio"}
 
 
-def test_platform_administrators_may_always_use_it(acme: Organization, preset: Preset) -> None:
+def test_platform_administrators_can_always_use_a_preset(
+    acme: Organization, preset: Preset
+) -> None:
     assert build_server_spec(factories.build_administrator(acme), preset, {}).endpoint_config[
         "command"
     ]
 
 
-def test_an_organizations_own_stdio_preset_needs_no_enabling(acme: Organization) -> None:
+def test_an_organizations_own_stdio_preset_is_always_enabled(acme: Organization) -> None:
     own = Preset.objects.create(
         organization=acme,
         slug="time",
@@ -106,7 +108,7 @@ def test_an_organizations_own_stdio_preset_needs_no_enabling(acme: Organization)
     assert own.pk in list_enabled_ids(acme.pk)
 
 
-def test_the_refusal_comes_before_a_folder_is_made(
+def test_a_refused_preset_creates_no_folder(
     acme: Organization, settings: Any, tmp_path: Any
 ) -> None:
     settings.BONOBOT_VAR = tmp_path
@@ -119,7 +121,7 @@ def test_the_refusal_comes_before_a_folder_is_made(
     assert not (tmp_path / "workspaces").exists()
 
 
-def test_registering_with_a_preset_checks_it_too(acme: Organization, preset: Preset) -> None:
+def test_adding_a_server_with_a_preset_is_checked_too(acme: Organization, preset: Preset) -> None:
     """Naming a preset lets a command through, whoever filled it."""
     spec = build_server_spec(factories.build_administrator(acme), preset, {})
     with pytest.raises(Forbidden) as refused:
@@ -130,7 +132,7 @@ def test_registering_with_a_preset_checks_it_too(acme: Organization, preset: Pre
 # -- Enabling and disabling ----------------------------------------------------------------------
 
 
-def test_it_is_enabled_for_one_organization_alone(acme: Organization, preset: Preset) -> None:
+def test_a_preset_is_enabled_for_one_organization(acme: Organization, preset: Preset) -> None:
     other = factories.create_organization("other")
     enable_preset(factories.build_administrator(acme), preset)
     assert can_use(factories.create_member(acme, Role.OPERATOR), preset)
@@ -139,7 +141,7 @@ def test_it_is_enabled_for_one_organization_alone(acme: Organization, preset: Pr
     assert preset.pk not in list_enabled_ids(other.pk)
 
 
-def test_disabling_refuses_new_servers_and_leaves_existing_ones(
+def test_disabling_a_preset_refuses_new_servers_and_keeps_existing_ones(
     acme: Organization, preset: Preset, operator: Rest
 ) -> None:
     boss = factories.build_administrator(acme)
@@ -155,7 +157,7 @@ def test_disabling_refuses_new_servers_and_leaves_existing_ones(
     assert Server.objects.get().preset == preset
 
 
-def test_both_are_recorded_once(acme: Organization, preset: Preset) -> None:
+def test_enabling_and_disabling_are_recorded_once(acme: Organization, preset: Preset) -> None:
     boss = factories.build_administrator(acme)
     disable_preset(boss, preset)
     enable_preset(boss, preset)
@@ -166,7 +168,9 @@ def test_both_are_recorded_once(acme: Organization, preset: Preset) -> None:
 
 
 @pytest.mark.parametrize("write", [enable_preset, disable_preset])
-def test_only_a_platform_administrator_may(acme: Organization, preset: Preset, write: Any) -> None:
+def test_only_a_platform_administrator_can_enable_presets(
+    acme: Organization, preset: Preset, write: Any
+) -> None:
     with pytest.raises(Forbidden) as refused:
         write(factories.create_member(acme, Role.OWNER), preset)
     assert refused.value.code == "platform_admin_only"
@@ -174,7 +178,7 @@ def test_only_a_platform_administrator_may(acme: Organization, preset: Preset, w
 
 
 @pytest.mark.parametrize("write", [enable_preset, disable_preset])
-def test_a_preset_that_needs_no_enabling_says_so(acme: Organization, write: Any) -> None:
+def test_a_preset_that_is_always_enabled_cant_be_enabled(acme: Organization, write: Any) -> None:
     own = Preset.objects.create(organization=acme, slug="o", name="O", transport_type="stdio")
     for one in (own, Preset.objects.from_platform().get(slug="linear")):
         with pytest.raises(InvalidInput) as refused:
@@ -182,9 +186,7 @@ def test_a_preset_that_needs_no_enabling_says_so(acme: Organization, write: Any)
         assert (refused.value.code, refused.value.field) == ("preset_always_enabled", "preset")
 
 
-def test_loading_the_catalogue_again_keeps_what_was_enabled(
-    acme: Organization, preset: Preset
-) -> None:
+def test_reloading_the_catalog_keeps_enabled_presets(acme: Organization, preset: Preset) -> None:
     enable_preset(factories.build_administrator(acme), preset)
     Preset.objects.filter(pk=preset.pk).update(description="Older.", catalogue="older")
     load_presets()
@@ -203,7 +205,7 @@ def test_an_organization_with_enabled_presets_can_be_deleted(
 
 
 @pytest.mark.parametrize("of", ["mcp-servers", "agents/helper/mcp-servers"])
-def test_over_rest_an_operator_is_refused_until_it_is_enabled(
+def test_rest_refuses_an_operator_until_the_preset_is_enabled(
     acme: Organization, operator: Rest, of: str
 ) -> None:
     factories.create_agent(acme)
@@ -214,7 +216,7 @@ def test_over_rest_an_operator_is_refused_until_it_is_enabled(
     assert operator.post(of, BODY).status == 201
 
 
-def test_over_rest_presets_say_whether_they_are_enabled(acme: Organization, operator: Rest) -> None:
+def test_rest_returns_whether_presets_are_enabled(acme: Organization, operator: Rest) -> None:
     def states() -> dict[str, bool]:
         rows = operator.get("presets?limit=500").json["results"]
         return {row["slug"]: row["enabled"] for row in rows}
@@ -231,7 +233,7 @@ def test_over_rest_presets_say_whether_they_are_enabled(acme: Organization, oper
 
 
 @pytest.mark.parametrize("way", ["enable", "disable"])
-def test_over_rest_only_a_platform_administrator_enables(operator: Rest, way: str) -> None:
+def test_rest_lets_only_platform_administrators_enable_presets(operator: Rest, way: str) -> None:
     answer = operator.post(f"presets/time/{way}")
     assert (answer.status, answer.code) == (403, "platform_admin_only")
     assert operator.post(f"presets/nothing/{way}").status == 404
@@ -239,18 +241,18 @@ def test_over_rest_only_a_platform_administrator_enables(operator: Rest, way: st
     assert (always.status, always.code) == (400, "preset_always_enabled")
 
 
-def test_an_http_preset_is_added_by_an_operator_as_before(operator: Rest) -> None:
+def test_an_operator_can_add_an_http_preset(operator: Rest) -> None:
     assert operator.post("mcp-servers", {"preset": "linear"}).status == 201
 
 
-def test_the_list_asks_no_more_the_more_presets_there_are(
+def test_the_list_uses_the_same_queries_for_any_number_of_presets(
     acme: Organization, operator: Rest, django_assert_max_num_queries: Any
 ) -> None:
     with django_assert_max_num_queries(10):
         assert len(operator.get("presets?limit=500").json["results"]) > 40
 
 
-def test_the_command_line_refuses_whoever_is_no_platform_administrator(
+def test_the_command_line_refuses_other_roles(
     acme: Organization, preset: Preset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Today it always works as one; the rule doesn't depend on that."""
@@ -272,7 +274,7 @@ def test_the_command_line_refuses_whoever_is_no_platform_administrator(
         ("agents_agent_preset", ("agent",)),
     ],
 )
-def test_in_the_admin_an_operator_is_refused_until_it_is_enabled(
+def test_the_admin_refuses_an_operator_until_the_preset_is_enabled(
     acme: Organization, preset: Preset, page: str, args: tuple[str, ...]
 ) -> None:
     where = (*([factories.create_agent(acme).pk] if args else []), "time")
@@ -288,7 +290,7 @@ def test_in_the_admin_an_operator_is_refused_until_it_is_enabled(
     assert Server.objects.get().preset == preset
 
 
-def test_the_gallery_links_what_may_be_used_and_says_who_enables_the_rest(
+def test_the_gallery_links_enabled_presets_and_says_who_can_enable_others(
     acme: Organization, preset: Preset
 ) -> None:
     seat = admin_client.sit(acme, Role.OPERATOR)
@@ -306,7 +308,7 @@ def test_the_gallery_links_what_may_be_used_and_says_who_enables_the_rest(
     assert admin_client.words(page).count(said) == off - 1
 
 
-def test_a_platform_administrator_switches_it_on_its_page(
+def test_a_platform_administrator_enables_a_preset_on_its_page(
     acme: Organization, preset: Preset
 ) -> None:
     root = admin_client.sit(acme, None)
@@ -329,9 +331,7 @@ def test_a_platform_administrator_switches_it_on_its_page(
     assert "Enable for Acme" not in root.get("mcp_servers_server_preset", "linear")
 
 
-def test_nobody_else_is_offered_the_switch_or_gets_through(
-    acme: Organization, preset: Preset
-) -> None:
+def test_other_roles_have_no_switch_and_are_refused(acme: Organization, preset: Preset) -> None:
     owner = admin_client.sit(acme, Role.OWNER)
     assert "Enable for" not in owner.get("mcp_servers_server_preset", "time")
     assert "Enable for" not in owner.get("mcp_servers_preset_change", preset.pk)
@@ -342,7 +342,7 @@ def test_nobody_else_is_offered_the_switch_or_gets_through(
     assert preset.pk not in list_enabled_ids(acme.pk)
 
 
-def test_the_list_of_presets_tells_the_state(acme: Organization, preset: Preset) -> None:
+def test_the_preset_list_shows_the_state(acme: Organization, preset: Preset) -> None:
     seat = admin_client.sit(acme, Role.OPERATOR)
     assert "not enabled" in seat.get("mcp_servers_preset_changelist", q="time zones")
     assert "not enabled" in seat.get("mcp_servers_preset_change", preset.pk)
@@ -358,7 +358,7 @@ DECLARED = """servers:
 """
 
 
-def test_imports_and_declarations_know_no_presets_and_refuse_commands(acme: Organization) -> None:
+def test_imports_and_configuration_files_refuse_commands(acme: Organization) -> None:
     """They set a command, which an operator may only by a preset: enabling one opens neither."""
     person = factories.create_member(acme, Role.OPERATOR)
     enable_preset(factories.build_administrator(acme), get_preset(person, "time"))
@@ -372,9 +372,7 @@ def test_imports_and_declarations_know_no_presets_and_refuse_commands(acme: Orga
 # -- Installations from before -------------------------------------------------------------------
 
 
-def test_migrating_enables_what_an_organization_has_a_server_of(
-    acme: Organization, preset: Preset
-) -> None:
+def test_the_migration_enables_presets_in_use(acme: Organization, preset: Preset) -> None:
     boss, other = factories.build_administrator(acme), factories.create_organization("other")
     for number in range(2):
         create_server(

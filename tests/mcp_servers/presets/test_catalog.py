@@ -30,7 +30,7 @@ def named(value: Any) -> set[str]:
     return {found.name for text in texts(value) for found in list_placeholders(text)}
 
 
-def test_there_is_enough_to_choose_from() -> None:
+def test_the_catalog_has_enough_presets() -> None:
     slugs = [entry.slug for entry in load_catalog()]
     assert len(slugs) >= 40
     assert len(set(slugs)) == len(slugs)
@@ -45,7 +45,7 @@ def test_each_parameter_is_used_and_each_reference_declared(entry: CatalogEntry)
 
 
 @every_entry
-def test_secrets_stand_only_where_values_are_sealed(entry: CatalogEntry) -> None:
+def test_secrets_are_only_in_encrypted_fields(entry: CatalogEntry) -> None:
     hidden = {parameter["name"] for parameter in entry.parameters if parameter["secret"]}
     open_parts = [
         value for name, value in entry.endpoint_config.items() if name not in ("env", "headers")
@@ -54,7 +54,7 @@ def test_secrets_stand_only_where_values_are_sealed(entry: CatalogEntry) -> None
 
 
 @every_entry
-def test_each_program_is_pinned_to_the_version_that_is_proved(entry: CatalogEntry) -> None:
+def test_each_package_is_pinned_to_the_tested_version(entry: CatalogEntry) -> None:
     if entry.transport_type == "http":
         assert entry.proof["kind"] == "documentation"
         return
@@ -66,13 +66,13 @@ def test_each_program_is_pinned_to_the_version_that_is_proved(entry: CatalogEntr
 
 
 @every_entry
-def test_nothing_hides_in_an_entry(entry: CatalogEntry) -> None:
+def test_no_entry_contains_hidden_characters(entry: CatalogEntry) -> None:
     # The classifier reads what servers declare of their tools, and no forms.
     assert [one for one in scan_definition(entry.to_columns()) if one.rule != RESEMBLES] == []
 
 
 @every_entry
-def test_each_entry_can_be_filled_by_what_its_form_asks(entry: CatalogEntry) -> None:
+def test_each_entry_can_be_filled_from_its_form(entry: CatalogEntry) -> None:
     examples = {
         "/.+": "/srv/x",
         r"https://[^\s]+": "https://x.example/mcp",
@@ -92,7 +92,7 @@ def test_each_entry_can_be_filled_by_what_its_form_asks(entry: CatalogEntry) -> 
 
 
 @every_entry
-def test_each_icon_is_one_of_ours(entry: CatalogEntry) -> None:
+def test_each_icon_exists(entry: CatalogEntry) -> None:
     assert f'<symbol id="{entry.icon}"' in ICONS.read_text(encoding="utf-8")
 
 
@@ -100,13 +100,13 @@ def test_each_icon_is_one_of_ours(entry: CatalogEntry) -> None:
     "name",
     ["s3", "bedrock-kb", "dynamodb", "lambda", "cloudwatch-logs"],
 )
-def test_the_names_that_do_not_exist_lead_to_what_does(name: str) -> None:
+def test_missing_packages_are_mapped_to_existing_ones(name: str) -> None:
     package = f"@aws/mcp-server-{name}"
     assert [entry.slug for entry in load_catalog() if package in entry.replaces]
     assert not [entry.slug for entry in load_catalog() if entry.proof.get("package") == package]
 
 
-def test_secrets_of_a_preset_reach_the_registry_in_their_places() -> None:
+def test_secrets_of_a_preset_are_stored_in_their_fields() -> None:
     (github,) = (entry for entry in load_catalog() if entry.slug == "github")
     spec = fill_preset(github, {"github_token": "t-1"})
     assert spec.name == "github"
@@ -117,7 +117,7 @@ def test_secrets_of_a_preset_reach_the_registry_in_their_places() -> None:
     }
 
 
-def test_missing_values_are_refused_with_all_their_names() -> None:
+def test_all_missing_values_are_reported_together() -> None:
     (azure,) = (entry for entry in load_catalog() if entry.slug == "azure")
     with pytest.raises(InvalidInput) as refused:
         fill_preset(azure, {"AZURE_TENANT_ID": "t"})
@@ -128,7 +128,7 @@ def test_missing_values_are_refused_with_all_their_names() -> None:
     ]
 
 
-def test_columns_are_those_of_a_row() -> None:
+def test_the_fields_of_an_entry_are_those_of_the_model() -> None:
     from mcp_servers.models import Preset
 
     fields = {field.name for field in Preset._meta.get_fields()}
@@ -145,7 +145,9 @@ def test_columns_are_those_of_a_row() -> None:
         ({"surprise": 1}, "$.presets[0].surprise"),
     ],
 )
-def test_a_wrong_catalogue_names_the_place(change: dict[str, Any], place: str) -> None:
+def test_an_invalid_catalog_is_reported_with_its_location(
+    change: dict[str, Any], place: str
+) -> None:
     document = json.loads((preset_catalog.FOLDER / "catalogue.json").read_text(encoding="utf-8"))
     document["presets"] = [document["presets"][0] | change]
     with pytest.raises(ValueError, match="wrong at") as wrong:

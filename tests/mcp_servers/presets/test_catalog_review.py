@@ -28,7 +28,7 @@ def test_only_presets_that_start_programs_are_reviewed() -> None:
 
 
 @pytest.mark.parametrize("entry", PROGRAMS, ids=lambda entry: entry.slug)
-def test_no_value_can_become_an_option(entry: CatalogEntry) -> None:
+def test_a_parameter_value_cant_become_an_option(entry: CatalogEntry) -> None:
     """A value that is an argument of its own can't begin with a hyphen."""
     alone = {arg[2:-1] for arg in entry.endpoint_config["args"] if re.fullmatch(r"\$\{\w+\}", arg)}
     for parameter in entry.parameters:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db
 SAME = {"Browser", "Host", "Partition", "Port", "Repository"}
 
 
-def test_every_text_of_a_shipped_preset_has_its_german() -> None:
+def test_every_text_of_a_catalog_preset_has_a_german_translation() -> None:
     for preset in Preset.objects.from_platform():
         with translation.override("de"):
             assert preset_catalog.localize_description(preset) != preset.description, preset.slug
@@ -32,7 +32,7 @@ def test_every_text_of_a_shipped_preset_has_its_german() -> None:
             assert preset_catalog.localize_parameters(preset) == preset.parameters
 
 
-def test_what_an_organization_wrote_stays_as_it_is() -> None:
+def test_texts_of_an_organization_arent_translated() -> None:
     acme = factories.create_organization()
     folder = {"name": "FOLDER", "label": "Folder", "help": "A name such as Europe/Berlin."}
     text = "Reads, writes, moves, and searches files in a folder."
@@ -46,7 +46,7 @@ def test_what_an_organization_wrote_stays_as_it_is() -> None:
         assert preset_catalog.localize_parameters(preset)[0]["label"] == "Folder"
 
 
-def test_a_value_that_is_missing_is_asked_for_in_german() -> None:
+def test_a_missing_value_is_reported_in_german() -> None:
     entry = next(one for one in preset_catalog.load_catalog() if one.slug == "filesystem")
     with pytest.raises(InvalidInput) as refused:
         preset_catalog.fill_preset(entry, {})
@@ -59,7 +59,7 @@ def test_a_value_that_is_missing_is_asked_for_in_german() -> None:
         assert localize_problem(refused.value) == said
 
 
-def test_rest_tells_presets_in_the_language_that_is_asked_for() -> None:
+def test_rest_returns_presets_in_the_requested_language() -> None:
     client = rest.as_role(factories.create_organization(), Role.OPERATOR)
     english, german = (
         client.get("presets/filesystem", **{"Accept-Language": language}).json
@@ -71,7 +71,7 @@ def test_rest_tells_presets_in_the_language_that_is_asked_for() -> None:
     assert german["category"] == english["category"] == "files"
 
 
-def test_the_gallery_and_the_list_call_categories_by_their_names() -> None:
+def test_the_gallery_and_the_list_show_category_names() -> None:
     seat = admin_client.sit(factories.create_organization(), Role.OPERATOR)
     seat.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
     gallery = admin_client.words(seat.get("mcp_servers_server_presets", category="files"))

@@ -34,7 +34,7 @@ def preset(**more: Any) -> Any:
     return SimpleNamespace(**usual | more)
 
 
-def test_values_and_defaults_take_their_places() -> None:
+def test_values_and_defaults_are_filled_in() -> None:
     filled = fill_parameters(preset(), {"FOLDER": "/srv/a b", "KEY": "k-1", "ZONE": "UTC"})
     assert filled.problems == ()
     assert filled.endpoint_config == {
@@ -48,13 +48,13 @@ def test_values_and_defaults_take_their_places() -> None:
     }
 
 
-def test_what_stays_empty_is_left_out() -> None:
+def test_empty_values_are_omitted() -> None:
     filled = fill_parameters(preset(), {"folder": "/srv"})
     assert filled.endpoint_config["args"] == ["-y", "server@1.0.0", "/srv"]
     assert "KEY" not in {secret.name for secret in filled.secrets}
 
 
-def test_a_sign_in_is_filled_and_sealed() -> None:
+def test_an_authentication_is_filled_in_and_encrypted() -> None:
     web = preset(
         endpoint_config={"url": "https://${HOST}/mcp", "headers": {"X-Team": "${TEAM}"}},
         auth_config={"header": "X-Key", "key": "${KEY}"},
@@ -84,7 +84,7 @@ def test_a_sign_in_is_filled_and_sealed() -> None:
         ({"FOLDER": "/srv", "COMMAND": "sh"}, "unknown_parameter", "COMMAND"),
     ],
 )
-def test_a_value_that_does_not_fit_names_its_parameter(
+def test_an_invalid_value_is_reported_with_its_parameter(
     values: dict[str, Any], code: str, field: str
 ) -> None:
     (problem,) = fill_parameters(preset(), values).problems
@@ -92,21 +92,21 @@ def test_a_value_that_does_not_fit_names_its_parameter(
     assert problem.remedy
 
 
-def test_every_problem_is_told_at_once() -> None:
+def test_all_problems_are_reported_together() -> None:
     codes = [
         problem.code for problem in fill_parameters(preset(), {"ZONE": "-x", "WHAT": "1"}).problems
     ]
     assert sorted(codes) == ["bad_value", "missing_value", "unknown_parameter"]
 
 
-def test_no_value_is_seen_in_a_representation_or_a_problem() -> None:
+def test_no_value_is_in_a_repr_or_a_problem() -> None:
     filled = fill_parameters(preset(), {"FOLDER": "canary", "KEY": "canary"})
     assert "canary" not in repr(filled)
     assert "canary" not in json.dumps([problem.as_dict() for problem in filled.problems])
 
 
 @given(st.text(min_size=1))
-def test_a_value_is_only_ever_the_text_in_its_place(value: str) -> None:
+def test_a_value_is_inserted_as_literal_text(value: str) -> None:
     open_one = preset(parameters=[parameter("FOLDER"), parameter("ZONE", default="UTC")])
     filled = fill_parameters(open_one, {"FOLDER": value})
     if filled.problems:

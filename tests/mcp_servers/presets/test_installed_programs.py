@@ -21,14 +21,14 @@ def program(folder: Path, name: str, text: str = "#!/bin/sh\n") -> Path:
     return path
 
 
-def test_a_console_script_beside_us_is_started_as_a_module():
+def test_a_console_script_of_our_environment_is_started_as_a_module():
     (found,) = list_installed_programs([CATALOGUE["time"]], path="/nowhere")
     entry = found.build_entry({})
     assert entry.endpoint_config["command"] == sys.executable
     assert entry.endpoint_config["args"][:2] == ["-m", "mcp_server_time"]
 
 
-def test_parameters_are_filled_and_missing_ones_are_named():
+def test_parameters_are_filled_in_and_missing_ones_reported():
     (found,) = list_installed_programs([CATALOGUE["git"]], path="/nowhere")
     entry = found.build_entry({})
     assert [problem.code for problem in entry.problems] == ["missing_value"]
@@ -49,7 +49,7 @@ def test_a_global_npm_package_is_started_by_node(tmp_path):
     }
 
 
-def test_any_other_program_is_named_by_its_path(tmp_path):
+def test_other_programs_are_started_by_their_path(tmp_path):
     path = program(tmp_path, "some-mcp-server")
     entry = replace(CATALOGUE["time"], program="some-mcp-server")
     (found,) = list_installed_programs([entry], path=os.pathsep.join(["/nowhere", str(tmp_path)]))
@@ -57,5 +57,5 @@ def test_any_other_program_is_named_by_its_path(tmp_path):
 
 
 @pytest.mark.parametrize("slug", ["github", "memory"])
-def test_what_is_not_here_is_not_found(slug, tmp_path):
+def test_a_missing_program_isnt_found(slug, tmp_path):
     assert not list(list_installed_programs([CATALOGUE[slug]], path=str(tmp_path)))

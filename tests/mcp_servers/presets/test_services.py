@@ -18,21 +18,21 @@ def platform_slugs() -> set[str]:
     return set(Preset.objects.filter(organization=None).values_list("slug", flat=True))
 
 
-def test_where_tables_are_made_every_entry_is_there() -> None:
+def test_migrating_creates_every_preset() -> None:
     assert platform_slugs() == {entry.slug for entry in load_catalog()}
     for entry in load_catalog():
         row = Preset.objects.get(organization=None, slug=entry.slug)
         assert {name: getattr(row, name) for name in entry.to_columns()} == entry.to_columns()
 
 
-def test_names_that_do_not_exist_are_told_by_the_rows_that_stand_in_for_them() -> None:
+def test_missing_package_names_are_listed_at_their_replacements() -> None:
     entries = [one for one in load_catalog() if one.replaces]
     assert entries
     for entry in entries:
         assert Preset.objects.get(slug=entry.slug).replaces == list(entry.replaces)
 
 
-def test_a_second_run_writes_nothing(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+def test_a_second_load_writes_nothing(django_assert_num_queries: DjangoAssertNumQueries) -> None:
     before = set(Preset.objects.values_list("pk", "created_at"))
     with django_assert_num_queries(1):  # which editions there are
         load_after_migrate()
@@ -43,7 +43,7 @@ def test_a_second_run_writes_nothing(django_assert_num_queries: DjangoAssertNumQ
 
 
 @pytest.mark.parametrize("left", ["nothing", "an older edition"])
-def test_migrating_brings_in_another_edition(left: str) -> None:
+def test_migrating_loads_a_new_catalog(left: str) -> None:
     Preset.objects.exclude(slug="time" if left != "nothing" else "").delete()
     Preset.objects.update(catalogue="older", description="Something else.")
     load_after_migrate()
@@ -51,7 +51,7 @@ def test_migrating_brings_in_another_edition(left: str) -> None:
     assert Preset.objects.get(slug="time").description != "Something else."
 
 
-def test_an_older_schema_is_left_alone() -> None:
+def test_an_older_schema_isnt_loaded() -> None:
     Preset.objects.all().delete()
     loader = MigrationLoader(connection)
     older = loader.project_state()
@@ -62,7 +62,7 @@ def test_an_older_schema_is_left_alone() -> None:
     assert platform_slugs() == set()
 
 
-def test_rows_follow_the_file_and_servers_stay() -> None:
+def test_presets_follow_the_catalog_and_servers_are_kept() -> None:
     Preset.objects.filter(slug="time").update(description="Something else.", parameters=[])
     gone = Preset.objects.create(slug="gone", name="Gone", transport_type="http")
     acme = Organization.objects.create(name="Acme", slug="acme")
@@ -82,7 +82,7 @@ def test_rows_follow_the_file_and_servers_stay() -> None:
     assert server.preset is None
 
 
-def test_an_organizations_own_presets_are_left_alone() -> None:
+def test_an_organizations_own_presets_arent_changed() -> None:
     acme = Organization.objects.create(name="Acme", slug="acme")
     own = Preset.objects.create(organization=acme, slug="time", name="Ours", transport_type="http")
     load_presets()

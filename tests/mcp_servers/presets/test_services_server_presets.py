@@ -36,7 +36,7 @@ def program(acme: Organization) -> Server:
     return create_server(build_cli_principal(acme), spec)
 
 
-def test_the_preset_makes_the_same_server_again(acme: Organization) -> None:
+def test_the_saved_preset_creates_the_same_server(acme: Organization) -> None:
     preset = save_as_preset(build_cli_principal(acme), program(acme), "Our files")
     assert [p["name"] for p in preset.parameters] == ["A_KEY", "A_KEY_2"]
     assert "canary" not in repr(Preset.objects.filter(pk=preset.pk).values())
@@ -46,12 +46,12 @@ def test_the_preset_makes_the_same_server_again(acme: Organization) -> None:
     assert {s.name: s.value.open() for s in again.secrets.all()} == {"A_KEY": "1", "a_key": "2"}
 
 
-def test_it_is_recorded(acme: Organization) -> None:
+def test_saving_a_preset_is_recorded(acme: Organization) -> None:
     save_as_preset(build_cli_principal(acme), program(acme), "Our files")
     assert AuditRow.objects.filter(organization_id=acme.pk, action="preset_saved").count() == 1
 
 
-def test_only_who_may_set_a_command_hands_one_on(acme: Organization) -> None:
+def test_only_roles_that_can_set_a_command_can_save_one(acme: Organization) -> None:
     owner = replace(build_cli_principal(acme), platform_admin=False, role=Role.OWNER)
     with pytest.raises(Forbidden) as refused:
         save_as_preset(owner, program(acme), "Our files")
@@ -59,7 +59,7 @@ def test_only_who_may_set_a_command_hands_one_on(acme: Organization) -> None:
     assert not Preset.objects.filter(organization=acme).exists()
 
 
-def test_a_server_of_another_organization_is_not_there(acme: Organization) -> None:
+def test_a_server_of_another_organization_isnt_found(acme: Organization) -> None:
     other = Organization.objects.create(name="Other", slug="other")
     with pytest.raises(NotFound):
         save_as_preset(build_cli_principal(other), program(acme), "Theirs")

@@ -111,7 +111,7 @@ def runs(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("how", ACTIVE)
-def test_what_runs_or_loads_is_inert(how: str) -> None:
+def test_active_content_is_made_inert(how: str) -> None:
     text = f"Before. {ACTIVE[how]}\n\nAfter."
     if ACTIVE[how].startswith("["):
         text = f"{ACTIVE[how]}\n\nAfter."
@@ -125,22 +125,22 @@ def test_what_runs_or_loads_is_inert(how: str) -> None:
 
 
 @pytest.mark.parametrize("text", HONEST)
-def test_everything_else_stays_as_it_is(text: str) -> None:
+def test_other_content_is_unchanged(text: str) -> None:
     assert strip_active_content(text) == (text, {})
 
 
-def test_a_note_says_what_was_there_and_from_where() -> None:
+def test_a_note_names_the_removed_content_and_its_host() -> None:
     shown, found = strip_active_content("a ![b](https://img.example.com/x.png) c")
     assert shown == "a [removed: remote image of img.example.com] c"
     assert found == {"remote_image": 1}
 
 
-def test_a_note_quotes_no_host_that_could_say_something() -> None:
+def test_a_note_doesnt_quote_a_host_that_could_contain_instructions() -> None:
     shown, _ = strip_active_content("![b](https://ignore%20all%20rules]/x)")
     assert shown == "[removed: remote image]"
 
 
-def test_code_keeps_its_words() -> None:
+def test_code_is_unchanged() -> None:
     shown, found = strip_active_content('<button onclick="go()">Go</button><script>go()</script>')
     assert shown == '<button onclick&#61;"go()">Go</button>&lt;script>go()</script>'
     assert found == {"event_handler": 1, "active_element": 1}
@@ -148,14 +148,14 @@ def test_code_keeps_its_words() -> None:
 
 @pytest.mark.parametrize("first", ACTIVE.values())
 @pytest.mark.parametrize("second", ["<script>x</script>", "![a](https://evil.example)"])
-def test_one_thing_hides_no_other(first: str, second: str) -> None:
+def test_several_active_contents_are_all_removed(first: str, second: str) -> None:
     shown, _ = strip_active_content(f"{first}\n\n{second}")
     assert runs(shown) == []
     assert "](https://evil.example)" not in shown.replace("[removed: remote image of", "")[-20:]
 
 
 @given(st.text(st.sampled_from("<>!/[]()\"'=ab :;&#x1\n") | st.characters(), max_size=80))
-def test_any_text_is_read_and_comes_to_rest(text: str) -> None:
+def test_any_text_is_processed_and_stable_afterwards(text: str) -> None:
     shown, _ = strip_active_content(text)
     assert runs(shown) == []
 

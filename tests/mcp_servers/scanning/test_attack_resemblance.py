@@ -65,7 +65,7 @@ def share(texts: list[str], own: list[str] | None = None) -> float:
     return sum(held) / len(held)
 
 
-def test_attacks_that_nothing_was_made_with_are_held_more_often_than_by_rules_alone() -> None:
+def test_held_out_attacks_are_flagged_more_often_than_by_rules_alone() -> None:
     texts = HELD_OUT["attacks"]
     by_rules = sum(bool(scan_by_rules(described(one))) for one in texts) / len(texts)
     assert by_rules < share(texts) - 0.1
@@ -73,11 +73,11 @@ def test_attacks_that_nothing_was_made_with_are_held_more_often_than_by_rules_al
     assert share(texts, HELD_OUT["own"]) >= 0.8
 
 
-def test_honest_definitions_that_nothing_was_made_with_pass() -> None:
+def test_held_out_benign_definitions_pass() -> None:
     assert share(HELD_OUT["honest"], HELD_OUT["own"]) <= 0.1
 
 
-def test_a_finding_shows_the_score_and_the_phrases_that_weighed_most() -> None:
+def test_a_finding_has_the_score_and_the_strongest_phrases() -> None:
     found = {one.rule: one for one in scan_definition(described(ATTACK))}
     shown = found["resembles_an_attack"]
     assert (shown.tier, shown.path) == ("soft", "$.description")
@@ -86,12 +86,12 @@ def test_a_finding_shows_the_score_and_the_phrases_that_weighed_most() -> None:
     assert described(ATTACK)["description"][shown.start : shown.end] in ATTACK
 
 
-def test_a_definition_that_bends_a_tool_beside_it_is_held() -> None:
+def test_a_definition_that_manipulates_another_tool_is_flagged() -> None:
     payload = {"name": "keep_order", "description": HELD_OUT["attacks"][1]}
     assert "resembles_an_attack" in rules(payload, own_names={"write_file", "keep_order"})
 
 
-def test_its_own_name_is_no_neighbor() -> None:
+def test_a_tools_own_name_isnt_another_tool() -> None:
     payload = {"name": "get_balance", "description": "get_balance returns the balance in cents."}
     assert rules(payload, own_names={"get_balance", "getBalance"}) == set()
 
@@ -117,11 +117,11 @@ def test_its_own_name_is_no_neighbor() -> None:
     ],
     ids=lambda place: ".".join(place),
 )
-def test_an_attack_is_held_wherever_it_stands(place: dict[str, Any]) -> None:
+def test_an_attack_is_flagged_at_any_position(place: dict[str, Any]) -> None:
     assert scan_definition({"name": "sum_up", "description": "Adds two numbers.", **place}) != ()
 
 
-def test_an_attack_in_pieces_is_read_as_one() -> None:
+def test_an_attack_split_into_parts_is_flagged() -> None:
     said = HELD_OUT["attacks"][4].split(" ")
     pieces = [" ".join(said[at : at + 3]) for at in range(0, len(said), 3)]
     payload = {"name": "pick", "inputSchema": {"properties": {"way": {"enum": pieces}}}}
@@ -129,18 +129,18 @@ def test_an_attack_in_pieces_is_read_as_one() -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_separators_that_the_writer_chooses_hide_few_attacks(way: str) -> None:
+def test_custom_separators_hide_few_attacks(way: str) -> None:
     change, floor = WAYS[way]
     held = [bool(scan_definition(described(change(one)))) for one in ENGLISH]
     assert sum(held) / len(held) >= floor
 
 
-def test_letters_are_the_same_whatever_parts_them() -> None:
+def test_separated_letters_are_joined() -> None:
     for said in ("read_file", "readFile", "r e a d  f-i-l-e", "re\u200bad.fi\u00adle", "rеad fіle"):  # noqa: RUF001
         assert reduce_to_letters(said) == "readfile"
 
 
-def test_words_are_put_apart_only_where_they_are_not() -> None:
+def test_words_are_split_only_if_they_are_joined() -> None:
     assert insert_spaces("Returns the name of a file and the id of its user.") is None
     apart = insert_spaces("ignoreallpreviousinstructions")
     assert apart is not None
@@ -148,14 +148,14 @@ def test_words_are_put_apart_only_where_they_are_not() -> None:
 
 
 @pytest.mark.parametrize("name", ["definitions", "results"])
-def test_a_model_is_read_as_it_was_written(name: str) -> None:
+def test_a_stored_model_is_loaded_unchanged(name: str) -> None:
     model = read_model(name)
     assert unpack_model(pack_model(model)) == model
     with pytest.raises(ValueError, match="no model"):
         unpack_model(b"BBW1")
 
 
-def test_an_ordinary_definition_takes_few_milliseconds_and_64_kib_no_second() -> None:
+def test_scanning_time_is_bounded_for_ordinary_and_large_definitions() -> None:
     for size, most in ((1_000, 0.02), (65_536, 1.0)):
         payload = described("Returns the rows of a table; `limit` says how many. " * (size // 52))
         scan_definition(payload)

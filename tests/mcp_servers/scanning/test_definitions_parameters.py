@@ -24,7 +24,7 @@ def names(schema: Any) -> list[str]:
         "content_from_reading_ssh_id_rsa",
     ],
 )
-def test_a_name_that_asks_for_ours_is_found(name: str) -> None:
+def test_a_parameter_that_asks_for_context_or_secrets_is_detected(name: str) -> None:
     assert names({"properties": {name: {"type": "string"}}}) == [name]
     assert names({"required": [name]}) == [name]
 
@@ -41,7 +41,7 @@ def test_a_name_that_asks_for_ours_is_found(name: str) -> None:
         ("previous_messages_count", "Number of previous messages to return."),
     ],
 )
-def test_what_belongs_to_the_tool_passes(name: str, description: str) -> None:
+def test_ordinary_parameters_pass(name: str, description: str) -> None:
     assert names({"properties": {name: {"description": description}}}) == []
 
 
@@ -53,11 +53,11 @@ def test_what_belongs_to_the_tool_passes(name: str, description: str) -> None:
         "Your hidden reasoning and earlier messages.",
     ],
 )
-def test_a_description_that_begins_with_ours_is_found(description: str) -> None:
+def test_a_description_that_asks_for_context_or_secrets_is_detected(description: str) -> None:
     assert names({"properties": {"note": {"description": description}}}) == ["note"]
 
 
-def test_parameters_are_found_at_any_depth_with_their_path() -> None:
+def test_nested_parameters_are_detected_with_their_path() -> None:
     inner = {"items": [{"properties": {"system_prompt": {}}}]}
     schema = {"$defs": {"a": inner}, "anyOf": [{"required": ["chat_history"]}]}
     found = dict(scan_parameter_names({"inputSchema": schema}))
@@ -68,5 +68,5 @@ def test_parameters_are_found_at_any_depth_with_their_path() -> None:
 
 
 @pytest.mark.parametrize("odd", [None, [], {"inputSchema": 3}, {"inputSchema": {"properties": []}}])
-def test_any_declaration_is_read(odd: Any) -> None:
+def test_any_declaration_is_scanned(odd: Any) -> None:
     assert list(scan_parameter_names(odd)) == []

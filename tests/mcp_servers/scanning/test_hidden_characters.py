@@ -92,28 +92,28 @@ HIDING = {
 
 
 @pytest.mark.parametrize("text", HONEST.values(), ids=HONEST.keys())
-def test_honest_text_passes(text: str) -> None:
+def test_ordinary_text_passes(text: str) -> None:
     assert list(find_hidden_runs(text)) == []
 
 
 @pytest.mark.parametrize(("text", "rule"), HIDING.values(), ids=HIDING.keys())
-def test_what_hides_is_found(text: str, rule: str) -> None:
+def test_hidden_characters_are_detected(text: str, rule: str) -> None:
     assert {run.rule for run in find_hidden_runs(text)} == {rule}
 
 
 @pytest.mark.parametrize("text", HONEST.values(), ids=HONEST.keys())
-def test_honest_text_does_not_excuse_what_hides_beside_it(text: str) -> None:
+def test_ordinary_text_doesnt_excuse_hidden_characters_next_to_it(text: str) -> None:
     runs = list(find_hidden_runs(f"{text} \u202eevil and\U000e0041 more"))
     assert {run.rule for run in runs} == {"bidi_control", "tag_character"}
 
 
-def test_neighbours_come_as_one_run_with_their_place() -> None:
+def test_adjacent_hidden_characters_are_one_run_with_its_position() -> None:
     (run,) = find_hidden_runs("ab\u2060\ufeff\u2060cd")
     assert (run.start, run.end) == (2, 5)
 
 
 @given(st.text())
-def test_runs_are_ordered_do_not_overlap_and_cover_only_what_is_not_seen(text: str) -> None:
+def test_runs_are_ordered_dont_overlap_and_cover_only_hidden_characters(text: str) -> None:
     at = 0
     for run in find_hidden_runs(text):
         assert at <= run.start < run.end <= len(text)

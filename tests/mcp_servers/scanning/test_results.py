@@ -24,21 +24,21 @@ def test_text_without_hidden_characters_is_the_same_object() -> None:
     assert cleaned.removed_count == 0
 
 
-def test_what_hides_goes_and_is_counted_by_rule() -> None:
+def test_hidden_characters_are_removed_and_counted_by_rule() -> None:
     cleaned = clean_result("a\u200bb\u200bc \x1b[31mred\x1b[0m \U000e0041\U000e0042.")
     assert cleaned.text == "abc red ."
     assert cleaned.removed == {"zero_width": 2, "ansi_escape": 9, "tag_character": 2}
     assert cleaned.removed_count == 13
 
 
-def test_terminal_sequences_go_whole_and_their_text_stays() -> None:
+def test_terminal_sequences_are_removed_and_their_text_kept() -> None:
     link = "\x1b]8;;https://evil.example\x1b\\click\x1b]8;;\x1b\\"
     assert clean_result(f"see {link} here").text == "see click here"
     assert clean_result("\x1b]52;c;Y3VybA==\x07done").text == "done"
     assert clean_result("\x1b[2J\x1b[1;1HAll passed.").text == "All passed."
 
 
-def test_a_sequence_that_never_ends_takes_no_text_with_it() -> None:
+def test_an_unterminated_sequence_removes_no_text() -> None:
     assert clean_result("\x1b]0;title and the rest\nmore").text == "0;title and the rest\nmore"
 
 
@@ -47,14 +47,14 @@ def test_many_open_sequences_are_cleaned_in_linear_time() -> None:
     assert len(clean_result("\x1b]x" * 100_000).text) == 100_000
 
 
-def test_a_flood_of_invisible_characters_goes_at_once() -> None:
+def test_a_flood_of_invisible_characters_is_removed_quickly() -> None:
     cleaned = clean_result("a\u200b\u200c" * 20_000 + "👨\u200d👩")
     assert cleaned.text == "a" * 20_000 + "👨👩"
     assert cleaned.removed == {"flood": 40_001}
 
 
 @given(st.text() | tricky)
-def test_nothing_hides_in_a_cleaned_text_and_the_visible_stays_in_order(text: str) -> None:
+def test_a_cleaned_text_has_no_hidden_characters_and_keeps_the_visible_ones(text: str) -> None:
     cleaned = clean_result(text)
     assert list(find_hidden_runs(cleaned.text)) == []
     assert cleaned.removed_count == len(text) - len(cleaned.text)
@@ -63,7 +63,7 @@ def test_nothing_hides_in_a_cleaned_text_and_the_visible_stays_in_order(text: st
 
 
 @given(st.text(st.characters(codec="ascii", min_codepoint=32, max_codepoint=126)))
-def test_printable_text_is_left_byte_for_byte(text: str) -> None:
+def test_printable_text_is_unchanged(text: str) -> None:
     assert clean_result(text).text == text
 
 
@@ -82,7 +82,7 @@ def test_few_benign_results_of_the_sample_are_flagged() -> None:
 
 
 @pytest.mark.corpus
-def test_benign_results_of_the_sample_lose_remote_images_and_nothing_else() -> None:
+def test_benign_results_of_the_sample_lose_only_remote_images() -> None:
     for row, found in inspected("benign"):
         assert set(found.sanitized) <= {"remote_image"}, row["id"]
         assert found.sanitized or found.text == row["text"]
@@ -97,7 +97,7 @@ def test_most_injections_of_the_sample_are_flagged() -> None:
 
 
 @pytest.mark.corpus
-def test_what_hides_or_runs_in_the_sample_is_gone() -> None:
+def test_hidden_and_active_content_of_the_sample_is_removed() -> None:
     active = ("authored:ansi", "authored:bidi", "authored:css", "authored:meta", "authored:chatml")
     rows = [one for one in inspected("malicious") if one[0]["cls"].startswith(active)]
     assert len(rows) >= 5
@@ -105,7 +105,7 @@ def test_what_hides_or_runs_in_the_sample_is_gone() -> None:
 
 
 @pytest.mark.corpus
-def test_benign_results_of_the_sample_stay_as_they_are() -> None:
+def test_benign_results_of_the_sample_are_unchanged() -> None:
     changed = [
         row["id"]
         for row in corpus.rows("tool_results.json")

@@ -36,26 +36,26 @@ json_values = st.recursive(
         ({"content": [{"type": "resource_link", "name": HIDES}]}, "$.content[0].name"),
     ],
 )
-def test_every_string_is_stripped_and_its_place_is_said(result: Any, path: str) -> None:
+def test_every_string_is_cleaned_and_its_path_reported(result: Any, path: str) -> None:
     found = strip_json_value(result)
     assert str(found.value) == str(result).replace(repr(HIDES)[1:-1], CLEAN)
     assert found.removed == {"zero_width": 1, "tag_character": 1}
     assert found.places == ((path, ("tag_character", "zero_width")),)
 
 
-def test_what_hides_nothing_is_the_same_object() -> None:
+def test_a_value_without_hidden_characters_is_the_same_object() -> None:
     result = {"content": [{"type": "text", "text": "<script>![x](https://a.example)</script>"}]}
     assert strip_json_value(result).value is result
     assert not strip_json_value(result).is_changed
 
 
-def test_the_original_is_not_touched() -> None:
+def test_the_original_value_isnt_modified() -> None:
     result = {"a": [{"b": HIDES}]}
     strip_json_value(result)
     assert result == {"a": [{"b": HIDES}]}
 
 
-def test_binary_parts_are_left_as_they_are() -> None:
+def test_binary_parts_are_unchanged() -> None:
     result = {
         "content": [
             {"type": "image", "data": HIDES, "mimeType": "image/png"},
@@ -69,13 +69,13 @@ def test_binary_parts_are_left_as_they_are() -> None:
     assert (text["text"], text["data"]) == (CLEAN, CLEAN)
 
 
-def test_a_name_that_hides_takes_no_other_ones_place() -> None:
+def test_a_cleaned_key_doesnt_replace_another_one() -> None:
     found = strip_json_value({"structuredContent": {"a": 1, "a\u200b": 2, "b\u200b": 3}})
     assert found.value == {"structuredContent": {"a": 1, "a⟨U+200B⟩": 2, "b": 3}}
     assert found.places[0][0].endswith("(key)")
 
 
-def test_deep_values_are_stripped_to_the_bottom() -> None:
+def test_deeply_nested_values_are_cleaned() -> None:
     value: Any = HIDES
     for _ in range(5_000):
         value = [value]
@@ -83,7 +83,7 @@ def test_deep_values_are_stripped_to_the_bottom() -> None:
 
 
 @given(json_values)
-def test_any_value_keeps_its_shape_and_comes_to_rest(value: Any) -> None:
+def test_any_value_keeps_its_structure_and_is_stable_afterwards(value: Any) -> None:
     once = strip_json_value(value)
     again = strip_json_value(once.value)
     assert again.value is once.value

@@ -61,7 +61,7 @@ def recorded() -> list[dict[str, Any]]:
     return [json.loads(row.opened)["details"] for row in rows]
 
 
-def test_what_new_rules_find_hard_stops_being_callable_and_is_told(server, acme):
+def test_a_definition_that_new_rules_refuse_cant_be_called_and_is_notified(server, acme):
     factories.create_notification(acme)
     row = approved(server, "add", HARD)
     assert again() == 1
@@ -77,7 +77,7 @@ def test_what_new_rules_find_hard_stops_being_callable_and_is_told(server, acme)
     assert (told["before"], told["after"], told["refused"]) == ([], ["zero_width"], True)
 
 
-def test_what_new_rules_find_soft_is_shown_and_stays_approved(server):
+def test_a_definition_that_new_rules_flag_stays_approved(server):
     row = approved(server, "add", SOFT)
     again()
     row.refresh_from_db()
@@ -86,7 +86,7 @@ def test_what_new_rules_find_soft_is_shown_and_stays_approved(server):
     assert not Notification.objects.filter(event="definitions_refused").exists()
 
 
-def test_what_reads_the_same_changes_nothing_but_its_version(server):
+def test_unchanged_findings_update_only_the_rules_version(server):
     row = approved(server, "add", "Adds two numbers.")
     rows = AuditRow.objects.count()
     assert again() == 1
@@ -96,7 +96,7 @@ def test_what_reads_the_same_changes_nothing_but_its_version(server):
     assert AuditRow.objects.count() == rows
 
 
-def test_a_definition_that_changed_meanwhile_is_left_to_whoever_changed_it(server):
+def test_a_definition_that_changed_meanwhile_isnt_overwritten(server):
     row = approved(server, "add", HARD)
     batch = find_outdated_definitions()
     findings = get_runtime().call(
@@ -108,13 +108,13 @@ def test_a_definition_that_changed_meanwhile_is_left_to_whoever_changed_it(serve
     assert (row.fault, row.findings) == ("", [])
 
 
-def test_the_schedule_reads_them_again_by_itself(server):
+def test_the_schedule_rescans_definitions(server):
     row = approved(server, "add", HARD)
     rescan_definitions()
     eventually(lambda: Definition.objects.exclude(fault="").filter(pk=row.pk).exists())
 
 
-def test_a_discovery_judges_anew_what_older_rules_refused(acme):
+def test_a_discovery_rescans_definitions_that_older_rules_refused(acme):
     clock = factories.create_stdio_server(acme)
     actor = factories.build_administrator(acme).actor
     get_runtime().call(run_discovery, clock.pk, actor=actor)

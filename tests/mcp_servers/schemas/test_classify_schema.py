@@ -165,20 +165,22 @@ def test_ordinary_schemas_are_checked_inline(schema: Any) -> None:
 
 
 @pytest.mark.parametrize(("schema", "reason"), CONFINED.values(), ids=CONFINED.keys())
-def test_costly_schemas_are_confined_with_the_reason(schema: Any, reason: str) -> None:
+def test_costly_schemas_are_checked_in_a_subprocess_with_the_reason(
+    schema: Any, reason: str
+) -> None:
     judgement = classify_schema(schema)
     assert judgement.verdict == "confined"
     assert re.search(reason, judgement.reason)
 
 
 @pytest.mark.parametrize(("schema", "reason"), REFUSED.values(), ids=REFUSED.keys())
-def test_impossible_schemas_are_refused_with_the_reason(schema: Any, reason: str) -> None:
+def test_invalid_schemas_are_refused_with_the_reason(schema: Any, reason: str) -> None:
     judgement = classify_schema(schema)
     assert judgement.verdict == "refused"
     assert re.search(reason, judgement.reason)
 
 
-def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remote_references_arent_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*_: Any, **__: Any) -> None:
         raise AssertionError("a connection was tried")
 
@@ -195,7 +197,7 @@ def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     ["((a{1,500}){1,500}){1,500}", "(" * 2_000 + "a" + ")" * 2_000, "(x+x+){1000}y", "\\pL{1000}"],
     ids=["repeated", "nested", "wide", "letters"],
 )
-def test_a_pattern_bomb_is_only_read(pattern: str) -> None:
+def test_a_catastrophic_pattern_isnt_executed(pattern: str) -> None:
     began = time.process_time()
     classify_schema(with_property({"pattern": pattern}))
     assert time.process_time() - began < 1
@@ -240,7 +242,7 @@ WORDS = st.sampled_from(
         max_size=6,
     )
 )
-def test_any_schema_gets_a_verdict_and_never_a_fault(schema: dict[str, Any]) -> None:
+def test_any_schema_gets_a_verdict_and_never_an_exception(schema: dict[str, Any]) -> None:
     judgement = classify_schema(json.loads(json.dumps(schema)))
     assert judgement.verdict in ("inline", "confined", "refused")
     assert bool(judgement.reason) == (judgement.verdict != "inline")

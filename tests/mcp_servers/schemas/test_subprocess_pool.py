@@ -33,14 +33,14 @@ async def check(schema: Any, arguments: Any) -> None:
     await subprocess_pool.check_tool_arguments(schema, arguments, classify_schema(schema))
 
 
-async def test_what_fits_inline_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_check_that_fits_inline_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess_pool, "_get_pool", None)
     await check({"type": "object"}, {"a": 1})
     with pytest.raises(InvalidArguments):
         await check({"type": "object", "required": ["a"]}, {})
 
 
-async def test_a_recursive_schema_is_checked_in_confinement() -> None:
+async def test_a_recursive_schema_is_checked_in_a_subprocess() -> None:
     await check(TREE, {"child": {"child": {"value": 1}}})
     with pytest.raises(InvalidArguments) as refused:
         await check(TREE, {"child": {"child": {"value": "x"}}})
@@ -48,7 +48,7 @@ async def test_a_recursive_schema_is_checked_in_confinement() -> None:
     assert refused.value.remedy
 
 
-async def test_large_arguments_are_checked_in_confinement() -> None:
+async def test_large_arguments_are_checked_in_a_subprocess() -> None:
     rows = [{"n": n} for n in range(5_000)]
     schema = {"type": "object", "properties": {"rows": {"items": {"required": ["n"]}}}}
     await check(schema, {"rows": rows})
@@ -62,14 +62,14 @@ async def test_large_arguments_are_checked_in_confinement() -> None:
     [(BACKTRACKING, NEVER), (doubling(24), {"a": 1})],
     ids=["regular expression", "branches"],
 )
-async def test_a_check_that_never_ends_is_ended(schema: Any, arguments: Any) -> None:
+async def test_an_endless_check_is_ended(schema: Any, arguments: Any) -> None:
     with pytest.raises(Problem) as refused:
         await check(schema, arguments)
     assert refused.value.code == "validation_timeout"
     await check(TREE, {"child": {}})
 
 
-async def test_the_loop_goes_on_while_checks_hang() -> None:
+async def test_the_event_loop_runs_while_checks_hang() -> None:
     ticks = 0
     done = asyncio.Event()
 
@@ -91,7 +91,7 @@ async def test_the_loop_goes_on_while_checks_hang() -> None:
     assert ticks > 1_000
 
 
-async def test_too_many_waiting_checks_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_waiting_checks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess_pool.close_pools()
     monkeypatch.setattr(subprocess_pool, "CHILDREN", 1)
     monkeypatch.setattr(subprocess_pool, "MOST_WAITING", 1)
@@ -102,13 +102,13 @@ async def test_too_many_waiting_checks_are_turned_away(monkeypatch: pytest.Monke
     )
 
 
-async def test_schemas_are_judged_in_confinement_too() -> None:
+async def test_schemas_are_classified_in_a_subprocess_too() -> None:
     judgements = await subprocess_pool.classify_schemas([{"type": "object"}, TREE, {"type": "any"}])
     assert [judgement.verdict for judgement in judgements] == ["inline", "confined", "refused"]
     assert judgements[1] == classify_schema(TREE)
 
 
-async def test_many_discoveries_at_once_are_judged_and_delay_no_check() -> None:
+async def test_concurrent_discoveries_dont_delay_checks() -> None:
     costly = [{"type": "object", "properties": {f"p{n}": {} for n in range(500)}}]
     async with asyncio.TaskGroup() as group:
         sweep = [
@@ -121,7 +121,7 @@ async def test_many_discoveries_at_once_are_judged_and_delay_no_check() -> None:
     assert [judgement.verdict for judgement in sweep[0].result()] == ["confined", "confined"]
 
 
-async def test_the_child_inherits_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_subprocess_inherits_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANARY_TOKEN", "canary-value")
     await check(TREE, {})
     children = [
@@ -136,7 +136,7 @@ async def test_the_child_inherits_no_secret(monkeypatch: pytest.MonkeyPatch) -> 
             assert b"canary" not in environment.read_bytes()
 
 
-async def test_closing_ends_the_children() -> None:
+async def test_closing_the_pool_ends_the_subprocesses() -> None:
     await check(TREE, {})
     processes = [child._process for child in subprocess_pool._pools[os.getpid(), "check"]._children]
     subprocess_pool.close_pools()

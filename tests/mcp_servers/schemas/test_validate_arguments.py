@@ -45,7 +45,7 @@ def refusal(arguments: Any, schema: Any = FORECAST) -> InvalidArguments:
     return refused.value
 
 
-def test_fitting_arguments_pass() -> None:
+def test_valid_arguments_pass() -> None:
     check_arguments(FORECAST, {"city": "Köln", "days": 3, "unit": "C"}, INLINE)
 
 
@@ -70,7 +70,9 @@ def test_fitting_arguments_pass() -> None:
         (None, "$", "must be a JSON object"),
     ],
 )
-def test_what_does_not_fit_is_named_with_its_place(arguments: Any, field: str, words: str) -> None:
+def test_invalid_arguments_are_reported_with_their_path(
+    arguments: Any, field: str, words: str
+) -> None:
     problem = refusal(arguments)
     assert problem.code == "invalid_arguments"
     assert problem.field == field
@@ -78,7 +80,7 @@ def test_what_does_not_fit_is_named_with_its_place(arguments: Any, field: str, w
     assert problem.remedy
 
 
-def test_a_misspelt_name_gets_the_right_one() -> None:
+def test_a_misspelled_name_gets_a_suggestion() -> None:
     assert "`city`" in refusal({"city": "Bonn", "ciyt": "x"}).remedy
 
 
@@ -91,7 +93,7 @@ def test_unknown_properties_follow_the_schema() -> None:
     assert refusal({"a": "b"}, numbers).field == "$.a"
 
 
-def test_several_faults_are_listed_at_once() -> None:
+def test_several_errors_are_listed_together() -> None:
     problem = refusal({"days": "3", "unit": "K"})
     assert {error["code"] for error in problem.as_dict()["errors"]} == {"invalid_arguments"}
     assert {error["field"] for error in problem.as_dict()["errors"]} == {
@@ -101,20 +103,20 @@ def test_several_faults_are_listed_at_once() -> None:
     }
 
 
-def test_texts_of_arguments_are_not_repeated() -> None:
+def test_values_of_arguments_arent_repeated() -> None:
     secret = "hunter2-and-more"
     for arguments in ({"city": "B", "token": secret}, {"city": "Bonn", "zip": secret}):
         assert secret not in json.dumps(refusal(arguments).as_dict())
     assert "string of 16 characters" in refusal({"city": "Bonn", "token": secret}).detail
 
 
-def test_what_hides_in_names_is_shown() -> None:
+def test_hidden_characters_in_names_are_shown() -> None:
     problem = refusal({"city": "Bonn", "to\u202ewn": 1})
     assert "\u202e" not in json.dumps(problem.as_dict(), ensure_ascii=False)
     assert "⟨U+202E⟩" in problem.field
 
 
-def test_a_refused_schema_says_why() -> None:
+def test_a_refused_schema_has_a_reason() -> None:
     with pytest.raises(Problem) as refused:
         check_arguments({"type": "any"}, {}, classify_schema({"type": "any"}))
     assert refused.value.code == "schema_refused"
@@ -133,7 +135,7 @@ def test_a_refused_schema_says_why() -> None:
     ],
     ids=["surrogate", "surrogate key", "NaN", "Infinity", "too many", "too deep"],
 )
-def test_arguments_beyond_every_bound_are_refused(arguments: Any) -> None:
+def test_arguments_beyond_all_limits_are_refused(arguments: Any) -> None:
     assert refusal(arguments, {"type": "object"}).field == "$"
 
 
@@ -153,7 +155,7 @@ def test_arguments_beyond_every_bound_are_refused(arguments: Any) -> None:
     ],
     ids=["characters", "values", "recursive schema", "both together"],
 )
-def test_what_could_take_long_needs_confinement(schema: Any, arguments: Any) -> None:
+def test_checks_that_could_take_long_need_a_subprocess(schema: Any, arguments: Any) -> None:
     with pytest.raises(ConfinementNeeded):
         check_arguments(schema, arguments, classify_schema(schema))
 
@@ -201,7 +203,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("schema", "arguments"), HOSTILE.values(), ids=HOSTILE.keys())
-def test_hostile_pairs_never_hold_the_loop(schema: Any, arguments: Any) -> None:
+def test_hostile_schemas_and_arguments_never_block_the_loop(schema: Any, arguments: Any) -> None:
     judgement = classify_schema(schema)
     began = time.thread_time()
     with suppress(InvalidArguments, ConfinementNeeded):
@@ -245,13 +247,13 @@ schemas = st.recursive(
 
 
 @given(schemas.filter(lambda schema: isinstance(schema, dict)), values)
-def test_our_keywords_decide_as_the_reference_implementation(schema: Any, value: Any) -> None:
+def test_keywords_decide_like_the_reference_implementation(schema: Any, value: Any) -> None:
     reference = jsonschema.Draft202012Validator(schema, registry=REGISTRY)
     assert (find_violation(schema, value) is None) == reference.is_valid(value)
 
 
 @given(schemas.filter(lambda schema: isinstance(schema, dict)), values)
-def test_any_refusal_has_a_place_and_words(schema: Any, value: Any) -> None:
+def test_any_refusal_has_a_path_and_a_message(schema: Any, value: Any) -> None:
     found = find_violation(schema, value)
     if found is not None:
         assert found.field.startswith("$")

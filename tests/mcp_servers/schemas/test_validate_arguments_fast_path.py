@@ -66,7 +66,7 @@ DIALECTS = st.sampled_from(
 
 @settings(max_examples=400)
 @given(SCHEMAS, DIALECTS, st.lists(VALUES, min_size=4, max_size=8))
-def test_it_says_what_jsonschema_says(schema: Any, dialect: Any, values: list[Any]) -> None:
+def test_the_fast_path_agrees_with_jsonschema(schema: Any, dialect: Any, values: list[Any]) -> None:
     schema = dialect | schema if isinstance(schema, dict) else {"allOf": [schema]}
     fits = build_fast_test(schema)
     if fits is None:
@@ -97,11 +97,11 @@ def test_it_says_what_jsonschema_says(schema: Any, dialect: Any, values: list[An
         "text",
     ],
 )
-def test_of_everything_else_it_says_nothing(schema: Any) -> None:
+def test_the_fast_path_decides_nothing_else(schema: Any) -> None:
     assert build_fast_test(schema) is None
 
 
-def test_a_schema_as_tools_have_it_is_read() -> None:
+def test_typical_tool_schemas_use_the_fast_path() -> None:
     schema = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "type": "object",

@@ -61,7 +61,7 @@ HELD_OPEN = stream(acknowledgement, hold=True)
 # --- what is heard
 
 
-def test_a_change_that_a_real_server_tells_waits_for_approval(acme, changing_url, watch):
+def test_a_change_notified_by_a_real_server_is_pending_review(acme, changing_url, watch):
     server = factories.approve_server(
         acme, factories.create_http_server(acme, changing_url, "changing")
     )
@@ -82,7 +82,7 @@ def test_a_change_that_a_real_server_tells_waits_for_approval(acme, changing_url
     get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
-def test_a_flood_costs_one_reading_at_a_time_and_starves_nobody(serve, watch, monkeypatch):
+def test_a_flood_of_notifications_causes_one_read_at_a_time(serve, watch, monkeypatch):
     monkeypatch.setattr(refresh_definitions, "INTERVAL", timedelta(seconds=30))
 
     async def flood(asked):
@@ -100,7 +100,7 @@ def test_a_flood_costs_one_reading_at_a_time_and_starves_nobody(serve, watch, mo
     assert ChangeSubscription.objects.filter(server=server, stale_at__isnull=False).exists()
 
 
-def test_a_lost_stream_comes_back_and_what_changed_meanwhile_is_read(serve, watch):
+def test_a_lost_stream_is_reopened_and_missed_changes_are_read(serve, watch):
     serving, server = serve(stream(acknowledgement))
     tick(watch())
     eventually(lambda: serving.asked("subscriptions/listen") >= 3)
@@ -118,13 +118,13 @@ def test_a_server_that_never_acknowledges_is_shown_as_lost(serve, watch, setting
     assert load_change_notification_status(Server.objects.get(pk=server.pk)).code == "call_timeout"
 
 
-def test_an_end_in_order_is_told_as_such(serve, watch):
+def test_a_normal_end_is_shown_as_such(serve, watch):
     _, server = serve(stream(acknowledgement, end))
     tick(watch())
     eventually(lambda: ChangeSubscription.objects.filter(server=server, code="ended").exists())
 
 
-def test_a_server_that_refuses_is_left_until_its_next_discovery(serve, watch):
+def test_a_server_that_refuses_isnt_watched_until_its_next_discovery(serve, watch):
     serving, server = serve(lambda asked: raw_http_server.error(asked, -32601, status=404))
     tick(one := watch())
     eventually(lambda: state(server) == "refused")
@@ -155,7 +155,7 @@ def test_a_stream_closes_with_its_server(boss, serve, watch):
     eventually(lambda: serving.http.gone == 2)
 
 
-def test_a_stream_is_opened_anew_when_its_server_is_configured_anew(boss, serve, watch):
+def test_a_stream_is_reopened_when_its_server_is_reconfigured(boss, serve, watch):
     serving, server = serve(HELD_OPEN)
     tick(one := watch())
     eventually(lambda: state(server) == "listening")
@@ -168,7 +168,7 @@ def test_a_stream_is_opened_anew_when_its_server_is_configured_anew(boss, serve,
     eventually(lambda: serving.http.gone == 1)
 
 
-def test_only_as_many_are_watched_as_allowed(serve, watch, settings):
+def test_the_number_of_watched_servers_is_limited(serve, watch, settings):
     settings.BONOBOT_WATCHED_SERVERS = 1
     servers = [serve(HELD_OPEN, name)[1] for name in ("a", "b")]
     tick(watch())
@@ -188,7 +188,7 @@ def test_two_processes_share_one_lease(serve, watch):
     assert ChangeSubscription.objects.get(server=server).holder == one.id
 
 
-def test_a_silent_holder_is_replaced_and_writes_nothing(serve, watch):
+def test_a_holder_without_heartbeats_is_replaced_and_writes_nothing(serve, watch):
     serving, server = serve(HELD_OPEN)
     one, other = watch(), watch()
     tick(one)
@@ -207,7 +207,7 @@ def test_a_silent_holder_is_replaced_and_writes_nothing(serve, watch):
 
 
 @pytest.mark.worker
-def test_a_worker_watches_and_its_server_is_taken_over_when_it_was_killed(
+def test_the_servers_of_a_killed_worker_are_watched_by_another(
     acme, changing_url, start_worker, watch
 ):
     server = factories.approve_server(
@@ -228,14 +228,14 @@ def test_a_worker_watches_and_its_server_is_taken_over_when_it_was_killed(
 # --- the watcher itself
 
 
-def test_a_watcher_that_is_switched_off_does_nothing(settings, watch):
+def test_a_disabled_watcher_does_nothing(settings, watch):
     settings.BONOBOT_WATCHED_SERVERS = 0
     one = watch()
     get_runtime().call(one.start)
     assert one._ticker is None
 
 
-def test_watching_bumps_no_generation(serve, watch):
+def test_watching_keeps_the_policy_generation(serve, watch):
     _, server = serve(HELD_OPEN)
     before = load_policy_generation(server.organization_id)
     tick(watch())
@@ -243,7 +243,7 @@ def test_watching_bumps_no_generation(serve, watch):
     assert load_policy_generation(server.organization_id) == before
 
 
-def test_the_loop_of_a_watcher_outlives_a_database_that_is_away(watch, monkeypatch):
+def test_a_watcher_survives_an_unavailable_database(watch, monkeypatch):
     ticks = []
 
     async def broken(self):
@@ -256,7 +256,7 @@ def test_the_loop_of_a_watcher_outlives_a_database_that_is_away(watch, monkeypat
     eventually(lambda: len(ticks) > 2)
 
 
-def test_a_fault_of_ours_is_shown_and_tried_again(serve, watch, monkeypatch):
+def test_an_internal_error_is_shown_and_retried(serve, watch, monkeypatch):
     async def broken(*_, **__):
         raise ZeroDivisionError
 

@@ -26,7 +26,7 @@ def state(server):
     return load_change_notification_status(Server.objects.get(pk=server.pk)).state
 
 
-def test_only_servers_that_tell_changes_are_claimed(server):
+def test_only_servers_with_change_notifications_are_claimed(server):
     assert state(server) == "not_told"
     leases.store_change_topics(server, {"tools": {}})
     assert (state(server), ChangeSubscription.objects.count()) == ("not_told", 0)
@@ -40,13 +40,13 @@ def test_only_servers_that_tell_changes_are_claimed(server):
     assert leases.load_leased_servers(ME) == []
 
 
-def test_a_stdio_server_is_heard_while_it_runs(db):
+def test_a_stdio_server_is_watched_while_it_runs(db):
     server = factories.create_stdio_server(factories.create_organization())
     leases.store_change_topics(server, TOLD)
     assert (state(server), ChangeSubscription.objects.count()) == ("while_running", 0)
 
 
-def test_a_stream_from_its_opening_to_its_refusal(server):
+def test_a_stream_has_a_state_from_opening_to_refusal(server):
     leases.store_change_topics(server, TOLD)
     leases.claim_servers(ME, 1)
     assert state(server) == "opening"
@@ -65,7 +65,7 @@ def test_a_stream_from_its_opening_to_its_refusal(server):
     assert leases.claim_servers(ME, 1) == [server.pk]
 
 
-def test_a_holder_that_beats_keeps_its_lease(server):
+def test_a_holder_with_heartbeats_keeps_its_lease(server):
     leases.store_change_topics(server, TOLD)
     leases.claim_servers(ME, 1)
     ChangeSubscription.objects.update(beat_at=timezone.now() - timedelta(minutes=1))
@@ -76,7 +76,7 @@ def test_a_holder_that_beats_keeps_its_lease(server):
     assert leases.claim_servers(uuid4(), 1) == [server.pk]
 
 
-def test_a_server_that_is_off_is_let_go(server):
+def test_a_disabled_server_is_released(server):
     leases.store_change_topics(server, TOLD)
     leases.claim_servers(ME, 1)
     Server.objects.update(enabled=False)
@@ -84,7 +84,7 @@ def test_a_server_that_is_off_is_let_go(server):
     assert (state(server), ChangeSubscription.objects.get().holder) == ("disabled", None)
 
 
-def test_the_api_shows_it(server, client):
+def test_rest_returns_the_state_of_change_notifications(server, client):
     boss = factories.create_member(server.organization, Role.OWNER)
     client.login(username=boss.label, password="pw-for-tests")
     leases.store_change_topics(server, TOLD)

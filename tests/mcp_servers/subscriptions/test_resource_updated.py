@@ -90,7 +90,7 @@ def tell(
     get_runtime().call(say)
 
 
-def test_a_resource_is_asked_for_once_and_told_to_all(
+def test_a_resource_is_subscribed_once_and_all_subscribers_are_notified(
     news: Server, processes: tuple[ResourceWatcher, ResourceWatcher]
 ) -> None:
     for one in processes:
@@ -102,7 +102,7 @@ def test_a_resource_is_asked_for_once_and_told_to_all(
         eventually(lambda one=one: changes(one, news) == 1, what="the change")
 
 
-def test_who_stops_is_followed_by_another_and_what_came_meanwhile_counts_as_a_change(
+def test_another_process_takes_over_and_reports_changes_in_between(
     news: Server, processes: tuple[ResourceWatcher, ResourceWatcher]
 ) -> None:
     for one in processes:
@@ -112,7 +112,7 @@ def test_who_stops_is_followed_by_another_and_what_came_meanwhile_counts_as_a_ch
     assert ResourceSubscription.objects.get().holder == processes[1].id
 
 
-def test_a_process_that_died_is_followed_by_another(
+def test_the_subscriptions_of_a_dead_process_are_taken_over(
     news: Server, processes: tuple[ResourceWatcher, ResourceWatcher]
 ) -> None:
     follow(processes[1], news, SECRET)
@@ -125,7 +125,7 @@ def test_a_process_that_died_is_followed_by_another(
     )
 
 
-def test_a_row_that_is_gone_is_wanted_anew(
+def test_a_deleted_subscription_row_is_created_again(
     news: Server, processes: tuple[ResourceWatcher, ResourceWatcher]
 ) -> None:
     follow(processes[0], news, PAPER)
@@ -135,7 +135,7 @@ def test_a_row_that_is_gone_is_wanted_anew(
     )
 
 
-def test_a_server_that_comes_back_counts_as_changed(
+def test_the_resources_of_a_server_that_comes_back_count_as_changed(
     news: Server, processes: tuple[ResourceWatcher, ResourceWatcher]
 ) -> None:
     assert follow(processes[0], news, PAPER) == {PAPER: 0}
@@ -144,7 +144,7 @@ def test_a_server_that_comes_back_counts_as_changed(
     eventually(lambda: changes(processes[0], news) == 1, what="the change")
 
 
-def test_a_server_that_is_away_or_off_grants_nothing(
+def test_an_unavailable_or_disabled_server_grants_no_subscription(
     acme: Organization, helper: Agent, processes: tuple[ResourceWatcher, ResourceWatcher]
 ) -> None:
     with printing() as url:
@@ -156,7 +156,7 @@ def test_a_server_that_is_away_or_off_grants_nothing(
     eventually(lambda: not processes[0]._feeds, what="the end of the feed")
 
 
-def test_a_server_that_is_configured_anew_is_asked_anew(
+def test_a_reconfigured_server_is_subscribed_again(
     news: Server,
     processes: tuple[ResourceWatcher, ResourceWatcher],
     print_edition: Callable[..., str],
@@ -166,7 +166,7 @@ def test_a_server_that_is_configured_anew_is_asked_anew(
     eventually(lambda: changes(processes[0], news) == 1, what="the new connection")
 
 
-def test_what_nobody_follows_is_let_go_of(
+def test_a_resource_without_subscribers_is_unsubscribed(
     news: Server,
     processes: tuple[ResourceWatcher, ResourceWatcher],
     monkeypatch: pytest.MonkeyPatch,
@@ -180,7 +180,7 @@ def test_what_nobody_follows_is_let_go_of(
     eventually(lambda: not processes[0]._feeds, what="the end of the feed")
 
 
-def test_what_was_left_a_moment_ago_is_told_of_again_at_once(
+def test_a_recently_unsubscribed_resource_is_available_immediately(
     news: Server,
     processes: tuple[ResourceWatcher, ResourceWatcher],
     monkeypatch: pytest.MonkeyPatch,
@@ -195,7 +195,7 @@ async def _left(follower: ResourceWatcher, key: resource_updated.Key) -> None:
     follower.unwatch_resources([key])
 
 
-def test_who_leaves_while_it_waits_leaves_nothing(
+def test_a_subscriber_that_leaves_while_waiting_leaves_no_row(
     news: Server,
     processes: tuple[ResourceWatcher, ResourceWatcher],
     monkeypatch: pytest.MonkeyPatch,
@@ -209,14 +209,14 @@ def test_who_leaves_while_it_waits_leaves_nothing(
     assert changes(processes[0], news) is None
 
 
-def test_only_what_says_that_it_tells_is_followed(news: Server) -> None:
+def test_only_servers_with_resource_subscriptions_are_subscribed(news: Server) -> None:
     found = build_endpoint(news)
     assert can_watch_resources(found)
     news.discovery = {"capabilities": {"resources": {"listChanged": True}}}
     assert not can_watch_resources(build_endpoint(news))
 
 
-def test_a_database_that_is_away_loses_no_change(
+def test_an_unavailable_database_loses_no_change(
     news: Server,
     processes: tuple[ResourceWatcher, ResourceWatcher],
     monkeypatch: pytest.MonkeyPatch,
@@ -255,7 +255,7 @@ def personal(
     return subscribed(acme, helper, print_edition(*how), readers=people)
 
 
-def test_two_people_are_told_apart_by_two_processes(
+def test_subscriptions_of_two_people_are_separate_across_processes(
     personal: Server,
     processes: tuple[ResourceWatcher, ResourceWatcher],
     people: tuple[Principal, Principal],
@@ -279,7 +279,7 @@ def test_two_people_are_told_apart_by_two_processes(
 
 
 @pytest.mark.parametrize("personal", ["modern"], indirect=True)
-def test_a_person_is_followed_on_by_another_process_with_the_same_login(
+def test_another_process_continues_with_the_sign_in_of_the_same_person(
     personal: Server,
     processes: tuple[ResourceWatcher, ResourceWatcher],
     people: tuple[Principal, Principal],
@@ -293,7 +293,7 @@ def test_a_person_is_followed_on_by_another_process_with_the_same_login(
 
 
 @pytest.mark.parametrize("personal", ["modern"], indirect=True)
-def test_whose_login_a_server_no_longer_wants_is_told_of_nothing(
+def test_a_person_whose_sign_in_is_refused_gets_no_notifications(
     personal: Server,
     processes: tuple[ResourceWatcher, ResourceWatcher],
     people: tuple[Principal, Principal],
@@ -311,7 +311,7 @@ def test_whose_login_a_server_no_longer_wants_is_told_of_nothing(
         assert set(found) == {source(now, ann) if config is own else of_all}
 
 
-def test_who_ends_in_a_pause_is_over_at_once(
+def test_a_subscription_that_ends_during_a_delay_ends_immediately(
     acme: Organization, helper: Agent, processes: tuple[ResourceWatcher, ResourceWatcher]
 ) -> None:
     with printing() as url:

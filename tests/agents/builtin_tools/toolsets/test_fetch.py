@@ -63,7 +63,9 @@ def site() -> Iterator[str]:
     thread.join()
 
 
-def test_what_is_fetched_is_allowed_followed_and_readable(helper: Agent, call: Call, site: str):
+def test_a_page_is_fetched_from_allowed_hosts_with_redirects_as_text(
+    helper: Agent, call: Call, site: str
+):
     give(helper, builtin_tools=["fetch"])
     assert call("http_fetch", {"url": f"{site}/"}).code == "private_address"
     options = {"allow_private": True, "hosts": ["127.0.0.1"]}
@@ -90,7 +92,7 @@ def test_what_is_fetched_is_allowed_followed_and_readable(helper: Agent, call: C
     assert sent.text.endswith("hello")
 
 
-def test_a_page_becomes_what_a_reader_sees():
+def test_a_page_is_converted_to_the_visible_text():
     assert extract_page_text(PAGE, "https://example.com/a").splitlines() == [
         "# My & page",
         "",
@@ -107,7 +109,7 @@ def test_a_page_becomes_what_a_reader_sees():
 @pytest.mark.parametrize(
     "part", ["<a ", "<div>", "<!--", "<!--<b>", "</", "<b><i>", "<a href='", "<script>", "<", "&"]
 )
-def test_hostile_pages_take_no_time(part: str):
+def test_hostile_pages_are_converted_quickly(part: str):
     began = monotonic()
     extract_page_text(part * (300_000 // len(part)), "https://example.com/")
     assert monotonic() - began < 10

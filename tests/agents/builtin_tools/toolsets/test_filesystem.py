@@ -32,7 +32,7 @@ def home(helper: Agent) -> Path:
     return get_own_folder(helper.organization_id, helper.pk)
 
 
-def test_nothing_is_there_until_it_is_given(helper: Agent, call: Call):
+def test_file_tools_are_missing_until_enabled(helper: Agent, call: Call):
     with pytest.raises(CallRefused) as refusal:
         call("read_file", {"path": "x"})
     assert (refusal.value.code, refusal.value.rule) == ("builtin_off", "builtin:filesystem")
@@ -43,7 +43,7 @@ def test_nothing_is_there_until_it_is_given(helper: Agent, call: Call):
     assert refusal.value.code == "builtin_off"
 
 
-def test_files_are_written_listed_read_changed_found_and_deleted(home: Path, call: Call):
+def test_files_are_written_listed_read_edited_found_and_deleted(home: Path, call: Call):
     made = call("write_file", {"path": "notes/today.md", "text": "buy milk\nring Ann\n"})
     assert made.text == "Made notes/today.md, 18 bytes."
     assert home.stat().st_mode & 0o777 == 0o700
@@ -71,7 +71,7 @@ def test_files_are_written_listed_read_changed_found_and_deleted(home: Path, cal
     assert sorted(one.name for one in home.iterdir()) == ["a"]
 
 
-def test_edits_are_all_made_or_none(home: Path, call: Call):
+def test_either_all_edits_are_made_or_none(home: Path, call: Call):
     home.mkdir(parents=True)
     file = home / "code.py"
     file.write_bytes(b"\xef\xbb\xbfa = 1\r\nb = 1\r\n")
@@ -94,7 +94,9 @@ def test_edits_are_all_made_or_none(home: Path, call: Call):
     assert file.read_bytes() == b"\xef\xbb\xbfa = 2\r\nb = 2\r\n"
 
 
-def test_no_path_leads_out_and_a_repository_keeps_its_own(home: Path, call: Call, tmp_path: Path):
+def test_no_path_leaves_the_workspace_and_git_files_are_protected(
+    home: Path, call: Call, tmp_path: Path
+):
     (tmp_path / "secret").write_text("nobody's business")
     home.mkdir(parents=True)
     (home / "way").symlink_to(tmp_path)
@@ -131,7 +133,7 @@ def test_no_path_leads_out_and_a_repository_keeps_its_own(home: Path, call: Call
     assert (tmp_path / "secret").read_text() == "nobody's business"
 
 
-def test_a_quota_holds_in_bytes_and_files(helper: Agent, home: Path, call: Call):
+def test_the_quota_limits_bytes_and_files(helper: Agent, home: Path, call: Call):
     give(helper, workspace_mib=1, workspace_files=3)
     home.mkdir(parents=True)
     (home / "a").write_bytes(bytes(1 << 20))
@@ -146,7 +148,7 @@ def test_a_quota_holds_in_bytes_and_files(helper: Agent, home: Path, call: Call)
     assert (shown["bytes"], shown["files"], shown["attached"]) == (100, 3, False)
 
 
-def test_an_image_is_shown_as_one(home: Path, call: Call):
+def test_an_image_is_returned_as_image_content(home: Path, call: Call):
     home.mkdir(parents=True)
     (home / "dot.png").write_bytes(PIXEL)
     parts = call("read_file", {"path": "dot.png"}).result["content"]
@@ -154,7 +156,7 @@ def test_an_image_is_shown_as_one(home: Path, call: Call):
     assert base64.b64decode(parts[1]["data"]) == PIXEL
 
 
-def test_what_a_session_saw_stays_with_what_it_wrote(
+def test_files_keep_the_flow_labels_of_the_session_that_wrote_them(
     acme: Organization, helper: Agent, home: Path, call: Call, tmp_path: Path
 ):
     def flow(tool: str, session: Any = None) -> list[str]:
@@ -189,7 +191,9 @@ def test_what_a_session_saw_stays_with_what_it_wrote(
     )
 
 
-def test_a_workspace_goes_with_its_agent(acme: Organization, helper: Agent, home: Path, call: Call):
+def test_a_workspace_is_deleted_with_its_agent(
+    acme: Organization, helper: Agent, home: Path, call: Call
+):
     call("write_file", {"path": "a", "text": "x"})
     assert home.is_dir()
     delete_agent(factories.build_administrator(acme), helper)

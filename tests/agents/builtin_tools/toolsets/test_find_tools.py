@@ -27,7 +27,7 @@ TOOLS = (
 INDEX = ToolSearchIndex(TOOLS)
 
 
-def test_a_name_counts_more_than_what_is_said_about_it():
+def test_a_match_in_the_name_ranks_higher_than_in_the_description():
     assert INDEX.search("delete an invoice", 5)[:2] == [
         "mcp_web_delete_invoice",
         "mcp_web_listInvoices",
@@ -41,28 +41,28 @@ def test_words_are_found_in_names_descriptions_and_parameters():
     assert INDEX.search("address", 5) == ["mcp_web_send_mail"]
 
 
-def test_forms_of_a_word_and_humps_meet():
+def test_word_forms_and_camel_case_match():
     assert split_words("listInvoices, LISTING_invoice") == ["list", "invoice", "list", "invoice"]
     assert INDEX.search("listing INVOICES", 1) == ["mcp_web_listInvoices"]
 
 
-def test_words_that_say_nothing_find_nothing():
+def test_stop_words_find_nothing():
     assert INDEX.search("please do the thing for me", 5) == []
     assert INDEX.search("", 5) == []
     assert ToolSearchIndex(()).search("mail", 5) == []
 
 
-def test_a_word_that_all_tools_have_decides_nothing():
+def test_a_word_in_all_tools_doesnt_affect_the_ranking():
     """Every name begins with the server's: that alone must not put one before another."""
     assert INDEX.search("web mail", 1) == ["mcp_web_send_mail"]
 
 
-def test_a_server_can_not_outshout_others_by_length():
+def test_a_long_description_doesnt_rank_higher():
     loud = text("mcp_web_spam", "mail " * MAX_INDEXED_LENGTH)
     assert ToolSearchIndex((*TOOLS, loud)).search("send mail", 1) == ["mcp_web_send_mail"]
 
 
-def test_schemas_of_no_known_shape_are_read_as_far_as_they_go():
+def test_unusual_schemas_are_indexed_as_far_as_possible():
     odd = SearchableTool(
         "odd_one", "x", {"properties": {"a": True, "b": {"description": 7}, "c": None}}
     )
@@ -75,7 +75,7 @@ def test_schemas_of_no_known_shape_are_read_as_far_as_they_go():
     st.text(max_size=40),
     st.integers(1, 5),
 )
-def test_a_search_is_bounded_repeatable_and_independent_of_the_order(found, query, most):
+def test_a_search_is_bounded_deterministic_and_independent_of_order(found, query, most):
     texts = [text(name, about) for name, about in found.items()]
     once = ToolSearchIndex(texts).search(query, most)
     assert once == ToolSearchIndex(reversed(texts)).search(query, most)

@@ -84,7 +84,7 @@ def home(helper: Agent) -> Path:
     return get_own_folder(helper.organization_id, helper.pk)
 
 
-def test_a_repository_is_made_changed_seen_and_committed(home: Path, call: Call):
+def test_a_repository_is_created_changed_shown_and_committed(home: Path, call: Call):
     assert "on the branch main" in call("git_init", {"repository": "repo"}).text
     call("write_file", {"path": "repo/a.txt", "text": "one\n"})
     at = {"repository": "repo"}
@@ -109,7 +109,7 @@ def test_a_repository_is_made_changed_seen_and_committed(home: Path, call: Call)
     assert "nothing to commit" in nothing.text
 
 
-def test_a_hostile_repository_runs_nothing(home: Path, helper: Agent, call: Call):
+def test_a_hostile_repository_runs_no_program(home: Path, helper: Agent, call: Call):
     repo = home / "repo"
     repo.mkdir(parents=True)
     subprocess.run(["git", "init", "-q", "-b", "main", str(repo)], check=True)
@@ -150,7 +150,7 @@ def test_a_hostile_repository_runs_nothing(home: Path, helper: Agent, call: Call
     assert (home / "RAN").exists(), told.text
 
 
-def test_nothing_that_only_looks_like_a_repository_is_taken_for_one(home: Path, call: Call):
+def test_a_folder_that_only_looks_like_a_repository_is_refused(home: Path, call: Call):
     bare = home / "bare"
     for folder in ("objects", "refs"):
         (bare / folder).mkdir(parents=True)
@@ -179,7 +179,7 @@ def test_nothing_that_only_looks_like_a_repository_is_taken_for_one(home: Path, 
     assert not list(home.rglob("RAN"))
 
 
-def test_only_what_is_known_to_be_harmless_is_taken_over():
+def test_only_harmless_git_settings_are_kept():
     taken = filter_config(HOSTILE.encode())
     assert "evil" not in taken
     assert "touch" not in taken

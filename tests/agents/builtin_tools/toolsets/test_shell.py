@@ -34,9 +34,7 @@ def home(helper: Agent) -> Path:
     return get_own_folder(helper.organization_id, helper.pk)
 
 
-def test_a_command_works_in_the_workspace_and_sees_nothing_else(
-    home: Path, call: Call, tmp_path: Path
-):
+def test_a_command_sees_only_the_workspace(home: Path, call: Call, tmp_path: Path):
     (tmp_path / "secret").write_text("nobody's business")
     told = call("run_shell", {"command": "pwd; echo hi > a; cat a; ls nothing; exit 3"})
     assert told.text.startswith("/workspace\nhi\n")
@@ -62,7 +60,7 @@ ls /proc | grep -c '^[0-9]'; env; kill -9 {os.getpid()}
     assert call("read_file", {"path": "pipe"}).code == "not_a_file"
 
 
-def test_there_is_no_network_unless_it_was_granted(home: Path, helper: Agent, call: Call):
+def test_there_is_no_network_unless_enabled(home: Path, helper: Agent, call: Call):
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         reach = {"command": f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo reached"}
@@ -72,7 +70,7 @@ def test_there_is_no_network_unless_it_was_granted(home: Path, helper: Agent, ca
         assert "reached" in call("run_shell", reach).text
 
 
-def test_a_command_is_stopped_by_its_bounds_with_all_that_it_started(
+def test_a_command_is_stopped_at_its_limits_with_all_child_processes(
     home: Path, helper: Agent, call: Call
 ):
     give(helper, builtin_tools={"shell": {"time_s": 1}}, workspace_mib=1)
@@ -98,7 +96,7 @@ def test_background_work_ends_with_its_command(home: Path, call: Call):
     eventually(lambda: not _running("876543"))
 
 
-def test_whoever_goes_away_takes_the_command_along(home: Path, helper: Agent, acme: Organization):
+def test_a_command_ends_when_its_caller_leaves(home: Path, helper: Agent, acme: Organization):
     boss = factories.build_administrator(acme)
 
     async def leave() -> None:
@@ -122,7 +120,7 @@ def test_whoever_goes_away_takes_the_command_along(home: Path, helper: Agent, ac
     eventually(lambda: not _running("765432"))
 
 
-def test_without_a_sandbox_nothing_runs_and_the_reason_is_told(home: Path, call: Call):
+def test_without_a_sandbox_nothing_runs_and_the_reason_is_reported(home: Path, call: Call):
     def nowhere(tool: str, **_: Any) -> None:
         return None
 
@@ -137,7 +135,7 @@ def test_without_a_sandbox_nothing_runs_and_the_reason_is_told(home: Path, call:
     assert not (home / "ran").exists()
 
 
-def test_only_a_platform_administrator_gives_a_shell_or_a_folder(
+def test_only_a_platform_administrator_can_enable_a_shell_or_a_folder(
     acme: Organization, helper: Agent, tmp_path: Path
 ):
     from agents.services import AgentSpec, update_agent

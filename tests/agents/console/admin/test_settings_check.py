@@ -38,14 +38,14 @@ def piece(seat: admin_client.Desk) -> str:
     return admin_client.page_of(seat.client.get(admin_client.url("settings_check"), **PIECE))
 
 
-def test_what_is_wrong_comes_with_its_remedy_and_what_is_fine_is_counted(found: None) -> None:
+def test_problems_have_a_remedy_and_passed_checks_are_counted(found: None) -> None:
     said = admin_client.words(piece(admin_client.sit(factories.create_organization(), None)))
     assert "failed Scheduler no sweep in 40 s Start a scheduler with bonobot up" in said
     assert "warning npx <b>away</b> Install Node.js." in said
     assert "1 check passed" in said
 
 
-def test_settings_that_a_deployment_changes_come_with_their_codes(
+def test_deployment_settings_are_listed_with_their_codes(
     found: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seat = admin_client.sit(factories.create_organization(), None)
@@ -59,7 +59,7 @@ def test_settings_that_a_deployment_changes_come_with_their_codes(
     assert "Settings are ready for production." in admin_client.words(piece(seat))
 
 
-def test_it_is_told_in_the_readers_language(found: None) -> None:
+def test_the_checks_are_shown_in_the_readers_language(found: None) -> None:
     seat = admin_client.sit(factories.create_organization(), None)
     User.objects.update(language="de")
     said = admin_client.words(piece(seat))
@@ -67,7 +67,7 @@ def test_it_is_told_in_the_readers_language(found: None) -> None:
     assert "Starte einen Scheduler" in said
 
 
-def test_the_page_itself_waits_for_nothing(
+def test_the_page_loads_without_waiting_for_the_checks(
     monkeypatch: pytest.MonkeyPatch, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
     monkeypatch.setattr(settings_check, "run_settings_checks", lambda: pytest.fail("it looked"))
@@ -77,7 +77,7 @@ def test_the_page_itself_waits_for_nothing(
     assert f'data-asked="{admin_client.url("settings_check")}"' in page
 
 
-def test_without_a_script_a_link_looks(found: None) -> None:
+def test_without_javascript_a_link_runs_the_checks(found: None) -> None:
     seat = admin_client.sit(factories.create_organization(), None)
     [again] = admin_client.links(seat.get("settings_check"), "?look")
     assert "no sweep in 40 s" in admin_client.words(
@@ -86,14 +86,14 @@ def test_without_a_script_a_link_looks(found: None) -> None:
 
 
 @pytest.mark.parametrize("role", [Role.OWNER, Role.AUDITOR])
-def test_it_is_a_platform_administrators(found: None, role: Role) -> None:
+def test_the_page_is_only_for_platform_administrators(found: None, role: Role) -> None:
     seat = admin_client.sit(factories.create_organization(), role)
     assert seat.client.get(admin_client.url("settings_check"), **PIECE).status_code == 403
     assert not admin_client.links(seat.get("index"), admin_client.url("settings_check"))
 
 
 @pytest.mark.browser
-def test_a_browser_shows_what_this_machine_has(transactional_db: None, page: Page) -> None:
+def test_a_browser_shows_the_checks_of_this_host(transactional_db: None, page: Page) -> None:
     factories.create_organization()
     User.objects.create_superuser("root", password="pw-for-tests")
     page.goto("/admin/")

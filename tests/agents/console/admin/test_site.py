@@ -36,7 +36,7 @@ pytestmark = pytest.mark.django_db
         (Role.OWNER, "agents_session_add", {}, "be changed here"),
     ],
 )
-def test_what_a_role_may_not_do_is_refused_with_who_may(
+def test_a_refused_action_names_the_roles_that_can_do_it(
     role: Role, name: str, fields: dict[str, str], who: str
 ) -> None:
     acme = factories.create_organization()
@@ -48,7 +48,7 @@ def test_what_a_role_may_not_do_is_refused_with_who_may(
     assert Server.objects.get(pk=server.pk).enabled
 
 
-def test_lists_and_the_dashboard_take_few_queries_however_much_there_is(
+def test_lists_and_the_dashboard_use_a_fixed_number_of_queries(
     django_assert_max_num_queries: DjangoAssertNumQueries,
 ) -> None:
     acme = factories.create_organization()
@@ -59,13 +59,13 @@ def test_lists_and_the_dashboard_take_few_queries_however_much_there_is(
             seat.get(name)
 
 
-def test_an_empty_dashboard_says_what_to_do_first() -> None:
+def test_an_empty_dashboard_explains_what_to_do_first() -> None:
     page = admin_client.sit(factories.create_organization(), Role.OWNER).get("index")
     assert "First steps" in page
     assert reverse("admin:mcp_servers_server_presets") in page
 
 
-def test_the_dashboard_names_what_is_in_trouble_and_what_waits() -> None:
+def test_the_dashboard_lists_problems_and_pending_items() -> None:
     acme = factories.create_organization()
     server = admin_client.web_server(acme)
     admin_client.offer(server)
@@ -77,7 +77,7 @@ def test_the_dashboard_names_what_is_in_trouble_and_what_waits() -> None:
     assert "1 definition" in page
 
 
-def test_somebody_without_an_organization_does_not_get_in() -> None:
+def test_a_person_without_an_organization_is_refused() -> None:
     factories.create_organization()
     User.objects.create_user("stray", password="pw-for-tests", is_staff=True)
     client = Client()
@@ -88,7 +88,7 @@ def test_somebody_without_an_organization_does_not_get_in() -> None:
     assert "_auth_user_id" not in client.session
 
 
-def test_a_member_who_is_no_staff_gets_in_and_lands_on_the_agents() -> None:
+def test_a_member_who_isnt_staff_signs_in_and_sees_the_agents() -> None:
     acme = factories.create_organization()
     agent = factories.create_agent(acme)
     factories.create_agent(acme, "secret")
@@ -116,7 +116,7 @@ def test_a_member_sees_their_own_sessions_only() -> None:
     seat.get("agents_session_change", hidden.pk, status=404)
 
 
-def test_one_chooses_the_organization_to_work_in() -> None:
+def test_a_person_can_switch_the_organization() -> None:
     acme, other = factories.create_organization("acme"), factories.create_organization("other")
     seat = admin_client.sit(acme, Role.OWNER)
     Membership.objects.create(organization=other, user=seat.user, role=Role.AUDITOR)
@@ -128,32 +128,32 @@ def test_one_chooses_the_organization_to_work_in() -> None:
     assert reverse("admin:mcp_servers_server_add") not in page
 
 
-def test_one_cannot_choose_a_strangers_organization() -> None:
+def test_a_person_cant_switch_to_another_organization() -> None:
     acme, _other = factories.create_organization("acme"), factories.create_organization("other")
     seat = admin_client.sit(acme, Role.OWNER)
     seat.post("switch_organization", to="other", status=404)
     assert "Acme" in seat.get("index")
 
 
-def test_switching_by_a_link_alone_changes_nothing() -> None:
+def test_a_link_alone_doesnt_switch_the_organization() -> None:
     acme, other = factories.create_organization("acme"), factories.create_organization("other")
     seat = admin_client.sit(acme, None)
     seat.get("switch_organization", to=other.slug)
     assert "organization" not in seat.client.session
 
 
-def test_nothing_is_registered_that_has_no_use_here() -> None:
+def test_unused_models_arent_registered_in_the_admin() -> None:
     labels = {model._meta.app_label for model in site._registry}
     assert labels == {"agents", "ledger", "mcp_servers", "notices", "tenancy"} | {
         "django_celery_beat"
     }
 
 
-def test_the_front_door_leads_to_the_admin() -> None:
+def test_the_root_url_redirects_to_the_admin() -> None:
     assert Client().get("/")["Location"] == reverse("admin:index")
 
 
-def test_a_member_is_added_by_the_name_they_sign_in_with() -> None:
+def test_a_member_is_added_by_username() -> None:
     acme = factories.create_organization()
     User.objects.create_user("berta")
     seat = admin_client.sit(acme, None)
@@ -161,14 +161,14 @@ def test_a_member_is_added_by_the_name_they_sign_in_with() -> None:
     assert Membership.objects.get(user__username="berta").role == Role.REVIEWER
 
 
-def test_an_unknown_name_is_refused_at_its_field() -> None:
+def test_an_unknown_username_is_refused_at_its_field() -> None:
     seat = admin_client.sit(factories.create_organization(), None)
     page = seat.post("tenancy_membership_add", username="nobody", role="reviewer")
     assert "The user &#x27;nobody&#x27; doesn&#x27;t exist" in page
     assert not Membership.objects.exists()
 
 
-def test_an_owner_learns_of_no_account_that_is_elsewhere() -> None:
+def test_an_owner_cant_find_accounts_of_other_organizations() -> None:
     User.objects.create_user("berta")
     seat = admin_client.sit(factories.create_organization(), Role.OWNER)
     fields = {"username": "berta", "role": "reviewer"}
@@ -176,7 +176,7 @@ def test_an_owner_learns_of_no_account_that_is_elsewhere() -> None:
     assert not Membership.objects.filter(user__username="berta").exists()
 
 
-def test_the_last_owner_stays() -> None:
+def test_the_last_owner_cant_be_removed() -> None:
     acme = factories.create_organization()
     seat = admin_client.sit(acme, Role.OWNER)
     own = Membership.objects.get(user=seat.user)
@@ -186,7 +186,7 @@ def test_the_last_owner_stays() -> None:
     assert own.role == Role.OWNER
 
 
-def test_a_user_is_made_by_a_platform_administrator_alone() -> None:
+def test_only_a_platform_administrator_can_create_an_account() -> None:
     acme = factories.create_organization()
     fields = {"username": "new", "password1": "long-enough-1", "password2": "long-enough-1"}
     fields["usable_password"] = "true"
@@ -196,7 +196,7 @@ def test_a_user_is_made_by_a_platform_administrator_alone() -> None:
     assert AuditRow.objects.filter(action="user_added").count() == 1
 
 
-def test_an_administrator_does_not_lock_themselves_out() -> None:
+def test_an_administrator_cant_lock_themselves_out() -> None:
     acme = factories.create_organization()
     seat = admin_client.sit(acme, None)
     page = seat.post("tenancy_user_change", seat.user.pk, username=seat.user.username)
@@ -204,7 +204,7 @@ def test_an_administrator_does_not_lock_themselves_out() -> None:
     assert User.objects.get(pk=seat.user.pk).is_active
 
 
-def test_every_number_of_the_dashboard_leads_to_its_rows() -> None:
+def test_every_number_of_the_dashboard_links_to_its_rows() -> None:
     acme = factories.create_organization()
     fill(acme)
     seat = admin_client.sit(acme, Role.OWNER)
@@ -214,7 +214,7 @@ def test_every_number_of_the_dashboard_leads_to_its_rows() -> None:
         assert seat.client.get(unescape(link)).status_code == 200, link
 
 
-def test_the_lists_are_narrowed_as_the_dashboard_asks() -> None:
+def test_the_lists_are_filtered_as_the_dashboard_links_say() -> None:
     acme = factories.create_organization()
     for name, status in (("good", "connected"), ("bad", "error")):
         server = admin_client.web_server(acme, name)
@@ -226,7 +226,7 @@ def test_the_lists_are_narrowed_as_the_dashboard_asks() -> None:
     assert "good one" not in page
 
 
-def test_the_dashboard_tells_outages_and_what_helps() -> None:
+def test_the_dashboard_shows_outages_with_remedies() -> None:
     acme = factories.create_organization()
     away, closed = (admin_client.web_server(acme, name) for name in ("away", "closed"))
     record_failure(away.pk, "health", Problem("Nobody listens.", code="server_unreachable"))

@@ -32,7 +32,7 @@ def rows() -> list[AuditRow]:
     return list(AuditRow.objects.filter(action="gateway_call").order_by("seq"))
 
 
-def test_an_agent_answers_and_is_talked_with_again(
+def test_an_agent_answers_and_its_session_continues(
     helper: Agent, workshop: Server, client: Client, at_work: None
 ) -> None:
     found = client.use("helper_chat", message=ECHO, wait_s=30)
@@ -51,7 +51,7 @@ def test_an_agent_answers_and_is_talked_with_again(
     assert later["messages"] == read["messages"][2:]
 
 
-def test_progress_tells_what_it_writes_and_calls_where_it_is_wanted(
+def test_progress_reports_text_and_calls_on_request(
     helper: Agent, workshop: Server, client: Client, at_work: None
 ) -> None:
     said = {"message": ECHO, "wait_s": 30}
@@ -68,7 +68,7 @@ def test_progress_tells_what_it_writes_and_calls_where_it_is_wanted(
     assert answer in "".join(lines)
 
 
-def test_a_chat_may_be_sent_without_waiting_and_waited_for_later(
+def test_a_message_can_be_sent_without_waiting_and_waited_for_later(
     helper: Agent, client: Client, take: Take
 ) -> None:
     sent = client.use("helper_chat", message="hello", wait_s=0)
@@ -79,7 +79,7 @@ def test_a_chat_may_be_sent_without_waiting_and_waited_for_later(
     assert (found["status"], bool(found["answer"])) == ("done", True)
 
 
-def test_what_waits_for_a_person_is_told_with_its_address(
+def test_pending_requests_are_returned_with_their_urls(
     acme: Organization, helper: Agent, workshop: Server, client: Client, at_work: None
 ) -> None:
     set_policy(
@@ -98,7 +98,7 @@ def test_what_waits_for_a_person_is_told_with_its_address(
     assert client.use("session_cancel", session_id=found["session_id"])["cancelled"] is False
 
 
-def test_a_client_that_goes_away_stops_only_the_watching(
+def test_a_client_that_leaves_doesnt_stop_the_session(
     helper: Agent, wire: Wire, take: Take
 ) -> None:
     opened = wire.handshake(PATH)
@@ -117,7 +117,7 @@ def test_a_client_that_goes_away_stops_only_the_watching(
     assert take(session) == "done"
 
 
-def test_each_call_is_in_the_audit_with_its_client_and_outcome(
+def test_each_call_is_recorded_with_its_client_and_outcome(
     acme: Organization, helper: Agent, client: Client
 ) -> None:
     client.use("helper_chat", message="hello", wait_s=0)
@@ -137,7 +137,7 @@ def test_each_call_is_in_the_audit_with_its_client_and_outcome(
     assert json.loads(missing.opened)["details"]["arguments"] == {}
 
 
-def test_only_what_a_token_may_do_is_listed_and_the_rest_is_unknown(
+def test_only_allowed_tools_are_listed_and_others_are_unknown(
     acme: Organization, helper: Agent, client: Client
 ) -> None:
     factories.create_agent(acme, "other")
@@ -165,7 +165,9 @@ def test_only_what_a_token_may_do_is_listed_and_the_rest_is_unknown(
     assert wrong.code == "not_found"
 
 
-def test_a_tokens_rate_holds(acme: Organization, helper: Agent, client: Client) -> None:
+def test_the_rate_limit_of_a_token_applies(
+    acme: Organization, helper: Agent, client: Client
+) -> None:
     boss = factories.build_administrator(acme)
     slow = Client(client.wire, token_of(boss, calls_per_minute=1))
     arguments = {"message": "hello", "wait_s": 0}
@@ -174,7 +176,7 @@ def test_a_tokens_rate_holds(acme: Organization, helper: Agent, client: Client) 
     assert Session.objects.count() == 1
 
 
-def test_characters_that_no_database_stores_are_replaced(helper: Agent, client: Client) -> None:
+def test_characters_that_cant_be_stored_are_replaced(helper: Agent, client: Client) -> None:
     sent = client.use("helper_chat", message="hello\x00\ud800 there", wait_s=0)
     assert Session.objects.get(pk=sent["session_id"]).title == "hello\ufffd\ufffd there"
     assert client.call("session_status", {"session_id": "\x00\ud800"}).code == "not_found"
@@ -192,7 +194,7 @@ def test_characters_that_no_database_stores_are_replaced(helper: Agent, client: 
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 10**400, -1, True, "5", None])
-def test_numbers_that_are_none_are_refused(number: Any, helper: Agent, client: Client) -> None:
+def test_nan_and_infinity_are_refused(number: Any, helper: Agent, client: Client) -> None:
     answer = client.call("helper_chat", {"message": "hello", "wait_s": number})
     if "error" in answer.message:
         assert answer.error["code"] in (-32700, -32600, -32602)
@@ -201,7 +203,7 @@ def test_numbers_that_are_none_are_refused(number: Any, helper: Agent, client: C
     assert not Session.objects.exists()
 
 
-def test_long_slugs_give_short_names_that_differ(acme: Organization, client: Client) -> None:
+def test_long_slugs_get_short_unique_names(acme: Organization, client: Client) -> None:
     slugs = [f"{'a' * 62}{tail}" for tail in "xy"]
     for slug in slugs:
         factories.create_agent(acme, slug)
@@ -211,7 +213,9 @@ def test_long_slugs_give_short_names_that_differ(acme: Organization, client: Cli
     assert client.use(names[0], message="hello", wait_s=0)["agent"] in slugs
 
 
-def test_clients_are_told_how_to_use_it(acme: Organization, helper: Agent, wire: Wire) -> None:
+def test_the_instructions_explain_the_endpoint(
+    acme: Organization, helper: Agent, wire: Wire
+) -> None:
     found = wire.modern(PATH, "server/discover").result
     assert "`helper` (Helper)" in found["instructions"]
     assert {"tools", "resources", "prompts", "completions"} <= set(found["capabilities"])
@@ -221,7 +225,7 @@ def test_clients_are_told_how_to_use_it(acme: Organization, helper: Agent, wire:
     assert "helper_chat" in names
 
 
-def test_the_list_of_tools_is_a_fixed_number_of_queries(acme: Organization, helper: Agent) -> None:
+def test_the_tool_list_uses_a_fixed_number_of_queries(acme: Organization, helper: Agent) -> None:
     boss = factories.build_administrator(acme)
     for number in range(5):
         factories.create_agent(acme, f"agent-{number}")

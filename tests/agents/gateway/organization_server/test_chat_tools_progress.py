@@ -19,7 +19,7 @@ def call(state: str, **more: str) -> SessionEvent:
 
 
 @given(st.text(min_size=1), st.lists(st.integers(0, 40)))
-def test_a_text_is_told_once_however_it_comes(text: str, cuts: list[int]) -> None:
+def test_a_text_is_reported_once_however_it_arrives(text: str, cuts: list[int]) -> None:
     ends = [*sorted({min(cut, len(text)) for cut in cuts}), len(text)]
     pieces, begun = [], 0
     for end in ends:
@@ -34,7 +34,7 @@ def test_a_text_is_told_once_however_it_comes(text: str, cuts: list[int]) -> Non
     )
 
 
-def test_a_text_that_was_missed_is_told_from_where_the_client_is() -> None:
+def test_a_missed_text_is_reported_from_the_clients_position() -> None:
     reader = SessionProgress()
     assert list(
         reader.collect_new_lines([SessionEvent(TEXT, {"seq": 3, "at": 0, "text": "It "})])
@@ -47,14 +47,14 @@ def test_a_text_that_was_missed_is_told_from_where_the_client_is() -> None:
     ]
 
 
-def test_a_call_is_told_when_it_begins_and_when_it_ends() -> None:
+def test_a_call_is_reported_at_its_start_and_end() -> None:
     intent = call(Step.State.INTENT)
     assert told(intent, intent, call(Step.State.DONE)) == ["[calls echo]", "[echo: done]"]
     failed = call(Step.State.FAILED, code="denied_by_policy")
     assert told(failed, failed) == ["[echo: failed, denied_by_policy]"]
 
 
-def test_notices_progress_and_states_are_lines() -> None:
+def test_notices_progress_and_states_are_reported_as_lines() -> None:
     found = told(
         SessionEvent(NOTICE, {"text": "Waiting for a person."}),
         SessionEvent(PROGRESS, {"message": "half of it"}),

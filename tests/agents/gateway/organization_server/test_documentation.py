@@ -25,7 +25,7 @@ def kind(tool: OrganizationTool) -> str:
     return "changes" if hints.destructive else "adds"
 
 
-def test_the_page_lists_every_tool_with_who_may_use_it(acme: Organization, helper: Agent) -> None:
+def test_the_page_lists_every_tool_with_its_roles(acme: Organization, helper: Agent) -> None:
     members = {role: factories.create_member(acme, role) for role in ROLE_ACTIONS}
     helper.members.add(members[Role.MEMBER].id)
     may = {role: set(load_tools(principal)) for role, principal in members.items()}

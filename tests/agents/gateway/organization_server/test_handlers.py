@@ -31,7 +31,7 @@ def _skills(acme: Organization, helper: Agent) -> None:
     save_skill(boss, SkillSpec(name="off", text="Enter a value.", enabled=False))
 
 
-def test_skills_are_listed_and_filled_in(wire: Wire) -> None:
+def test_skills_are_listed_and_rendered_as_prompts(wire: Wire) -> None:
     listed = wire.modern(PATH, "prompts/list").result["prompts"]
     assert [one["name"] for one in listed] == ["given", "notes"]
     declared = {one["name"]: one for one in listed[1]["arguments"]}
@@ -60,7 +60,9 @@ def test_wrong_arguments_and_unknown_prompts_are_refused(wire: Wire) -> None:
     assert error("off") == error("nothing") == (-32602, "")
 
 
-def test_only_a_tokens_own_skills_are_there(acme: Organization, helper: Agent, wire: Wire) -> None:
+def test_only_the_skills_of_a_token_are_listed(
+    acme: Organization, helper: Agent, wire: Wire
+) -> None:
     token = token_of(factories.build_administrator(acme), Role.MEMBER, agent_ids=[helper.pk])
     listed = wire.modern(PATH, "prompts/list", token=token).result["prompts"]
     assert [one["name"] for one in listed] == ["given"]
@@ -68,7 +70,7 @@ def test_only_a_tokens_own_skills_are_there(acme: Organization, helper: Agent, w
     assert answer.error == {"code": -32602, "message": "Unknown prompt: notes"}
 
 
-def test_choices_are_completed(wire: Wire) -> None:
+def test_arguments_with_choices_are_completed(wire: Wire) -> None:
     def complete(name: str, begun: str, prompt: str = "notes") -> list[str]:
         params = {
             "ref": {"type": "ref/prompt", "name": prompt},
@@ -86,7 +88,7 @@ def test_choices_are_completed(wire: Wire) -> None:
     assert wire.modern(PATH, "completion/complete", params).error["code"] == -32602
 
 
-def test_the_list_is_one_query(acme: Organization) -> None:
+def test_the_prompt_list_takes_one_query(acme: Organization) -> None:
     boss = factories.build_administrator(acme)
     with CaptureQueriesContext(connection) as queries:
         assert len(list_prompts(boss)) == 2

@@ -32,7 +32,7 @@ def workflow(helper: Agent) -> Workflow:
     return factories.create_workflow(helper)
 
 
-def test_agents_are_made_changed_and_listed_page_by_page(
+def test_agents_are_created_updated_and_listed_by_page(
     acme: Organization, helper: Agent, client: Client
 ) -> None:
     made = client.use("create_agent", name="Second", instructions="You count.", max_turns=3)
@@ -74,7 +74,7 @@ def test_what_rest_refuses_is_refused_with_the_same_code(helper: Agent, client: 
     assert problem["bonobot/problem"]["remedy"]
 
 
-def test_servers_are_added_changed_and_given_and_no_secret_is_written_down(
+def test_servers_are_created_updated_and_attached_without_recording_secrets(
     acme: Organization, helper: Agent, client: Client
 ) -> None:
     made = client.use(
@@ -103,7 +103,7 @@ def test_servers_are_added_changed_and_given_and_no_secret_is_written_down(
     assert AuditRow.objects.filter(action="gateway_call", tool_name="create_server").count() == 1
 
 
-def test_notes_are_written_changed_and_removed(helper: Agent, client: Client) -> None:
+def test_notes_are_created_updated_and_deleted(helper: Agent, client: Client) -> None:
     note = client.use("create_note", agent_id="helper", title="Day", text="Tuesday")
     where = {"agent_id": "helper", "note_id": note["id"]}
     assert client.use("update_note", **where, text="Friday")["text"] == "Friday"
@@ -112,7 +112,7 @@ def test_notes_are_written_changed_and_removed(helper: Agent, client: Client) ->
     assert not Note.objects.exists()
 
 
-def test_skills_are_read_filled_in_and_run(
+def test_skills_are_read_rendered_and_run(
     acme: Organization, helper: Agent, client: Client, at_work: None
 ) -> None:
     arguments = [{"name": "who", "required": True}]
@@ -129,7 +129,7 @@ def test_skills_are_read_filled_in_and_run(
     assert [one["id"] for one in listed] == [session["id"]]
 
 
-def test_workflows_are_run_and_looked_at(
+def test_workflows_are_run_and_read(
     helper: Agent, workflow: Workflow, client: Client, at_work: None
 ) -> None:
     assert [one["name"] for one in client.use("list_workflows")["results"]] == ["tell"]
@@ -145,7 +145,7 @@ def test_workflows_are_run_and_looked_at(
 
 
 @pytest.mark.parametrize("role", list(Role))
-def test_a_role_is_shown_what_it_may_do_and_the_rest_is_unknown(
+def test_a_role_sees_only_its_tools_and_others_are_unknown(
     role: Role, acme: Organization, helper: Agent, client: Client
 ) -> None:
     boss = factories.build_administrator(acme)
@@ -160,7 +160,7 @@ def test_a_role_is_shown_what_it_may_do_and_the_rest_is_unknown(
         assert other.call(name).error == {"code": -32602, "message": f"Unknown tool: {name}"}
 
 
-def test_a_token_for_one_agent_manages_nothing(
+def test_a_token_for_one_agent_has_no_management_tools(
     acme: Organization, helper: Agent, client: Client
 ) -> None:
     boss = factories.build_administrator(acme)
@@ -181,7 +181,7 @@ def test_a_token_for_one_agent_manages_nothing(
     assert narrow.call("get_agent", {"agent_id": "other"}).code == "not_found"
 
 
-def test_a_token_does_here_what_its_scopes_of_mcp_allow(
+def test_the_mcp_scopes_of_a_token_decide_its_tools(
     acme: Organization, helper: Agent, client: Client
 ) -> None:
     boss = factories.build_administrator(acme)
@@ -200,7 +200,7 @@ def test_a_token_does_here_what_its_scopes_of_mcp_allow(
     assert barred.message["scopes"] == ["mcp:agents", "mcp:manage", "api"]
 
 
-def test_organizations_are_apart(acme: Organization, helper: Agent, client: Client) -> None:
+def test_organizations_are_isolated(acme: Organization, helper: Agent, client: Client) -> None:
     boss = factories.build_administrator(factories.create_organization("other"))
     far = Client(client.wire, token_of(boss))
     assert far.use("list_agents")["results"] == []
@@ -208,9 +208,7 @@ def test_organizations_are_apart(acme: Organization, helper: Agent, client: Clie
     assert "helper_chat" not in far.tools()
 
 
-def test_every_tool_declares_sound_schemas_and_honest_hints(
-    acme: Organization, helper: Agent
-) -> None:
+def test_every_tool_has_valid_schemas_and_correct_hints(acme: Organization, helper: Agent) -> None:
     tools = load_tools(factories.build_administrator(acme))
     assert len(list_management_tools(factories.build_administrator(acme))) == len(OPERATIONS)
     for name, tool in tools.items():
@@ -230,6 +228,6 @@ def test_every_tool_declares_sound_schemas_and_honest_hints(
         assert ("destructiveHint" in hints) == (not reads), name
 
 
-def test_a_server_is_read_anew(workshop: Server, client: Client) -> None:
+def test_a_server_is_discovered_again(workshop: Server, client: Client) -> None:
     found = client.use("refresh_server", server_id=str(workshop.pk))
     assert found["status"] == "connected"

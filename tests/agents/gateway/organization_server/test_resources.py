@@ -50,7 +50,7 @@ def read(wire: Wire, address: str, **more: Any) -> dict[str, Any]:
     return found
 
 
-def test_agents_and_workflows_are_listed_and_read_as_rest_shows_them(
+def test_agents_and_workflows_are_listed_and_read_as_in_rest(
     acme: Organization, helper: Agent, workflow: Workflow, session: Session, wire: Wire
 ) -> None:
     listed = wire.modern(PATH, "resources/list").result["resources"]
@@ -76,7 +76,7 @@ def test_agents_and_workflows_are_listed_and_read_as_rest_shows_them(
     ]
 
 
-def test_what_may_not_be_seen_is_unknown(
+def test_resources_without_permission_are_unknown(
     acme: Organization, helper: Agent, session: Session, wire: Wire, boss: Principal
 ) -> None:
     factories.create_agent(acme, "other")
@@ -97,7 +97,7 @@ def test_what_may_not_be_seen_is_unknown(
     assert [one["name"] for one in listed] == ["helper"]
 
 
-def test_states_change_with_what_they_are_of_and_only_then(
+def test_a_state_changes_only_with_its_object(
     helper: Agent, workflow: Workflow, session: Session, boss: Principal
 ) -> None:
     by_id, by_name = build_uri("agents", helper.pk), build_uri("agents", "helper")
@@ -117,7 +117,7 @@ def test_states_change_with_what_they_are_of_and_only_then(
     assert {key for key in first if third[key] != fourth[key]} == {by_id, by_name, flow}
 
 
-def test_states_and_lists_are_a_fixed_number_of_queries_and_apart(
+def test_states_and_lists_use_a_fixed_number_of_queries(
     acme: Organization, helper: Agent, workflow: Workflow, session: Session, boss: Principal
 ) -> None:
     agents = [helper, *(factories.create_agent(acme, f"agent-{number}") for number in range(4))]

@@ -113,7 +113,7 @@ WRITES: tuple[Callable[[Scene], Session], ...] = (
 
 
 @pytest.mark.parametrize("way", WRITES, ids=lambda way: way.__name__)
-def test_a_session_holds_what_the_program_holds_that_writes_to_it(
+def test_a_session_gets_the_labels_of_the_client_that_writes_to_it(
     scene: Scene, way: Callable[[Scene], Session]
 ) -> None:
     scene.program.under_labels()
@@ -125,7 +125,7 @@ def test_a_session_holds_what_the_program_holds_that_writes_to_it(
 
 
 @pytest.mark.parametrize("way", WRITES, ids=lambda way: way.__name__)
-def test_a_session_holds_nothing_from_a_program_that_has_seen_nothing(
+def test_a_client_without_labels_adds_none_to_a_session(
     scene: Scene, way: Callable[[Scene], Session]
 ) -> None:
     assert scene.caller(way(scene)).sends() == ""
@@ -192,7 +192,7 @@ def labelled_session(scene: Scene, way: Read) -> Session:
 
 
 @pytest.mark.parametrize("way", READS, ids=lambda way: way.__name__)
-def test_a_program_holds_what_the_session_holds_that_it_reads(scene: Scene, way: Read) -> None:
+def test_a_client_gets_the_labels_of_a_session_it_reads(scene: Scene, way: Read) -> None:
     session = labelled_session(scene, way)
     way(scene, session)
     assert scene.program.sends() == ""
@@ -205,7 +205,7 @@ def test_a_program_holds_what_the_session_holds_that_it_reads(scene: Scene, way:
     assert scene.caller(start(scene)).sends() == ASKED
 
 
-def test_who_reads_on_a_page_and_who_only_writes_hold_nothing(scene: Scene) -> None:
+def test_reading_in_the_admin_and_only_writing_add_no_labels(scene: Scene) -> None:
     session = scene.rested()
     scene.caller(session).under_labels()
     assert rest.as_administrator().get(f"sessions/{session.pk}").status == 200

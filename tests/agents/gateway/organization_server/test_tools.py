@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 HELLO = {"message": "hello", "wait_s": 0}
 
 
-def test_a_call_whose_outcome_is_not_written_is_said_to_be_made(
+def test_a_call_whose_outcome_cant_be_recorded_is_reported_as_run(
     helper: Agent, client: Client, away: Away
 ) -> None:
     away.tries = LONG
@@ -28,7 +28,7 @@ def test_a_call_whose_outcome_is_not_written_is_said_to_be_made(
     eventually(lambda: written.get().outcome == "ok", what="the outcome")
 
 
-def test_the_rate_of_all_organizations_together_holds(
+def test_the_rate_limit_of_the_installation_applies(
     helper: Agent, client: Client, settings: Any
 ) -> None:
     settings.BONOBOT_GLOBAL_CALLS_PER_MINUTE = 1

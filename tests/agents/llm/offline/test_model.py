@@ -68,7 +68,7 @@ def called(reply: ModelReply) -> list[tuple[str, Any]]:
     return [(call.name, call.arguments) for call in reply.calls]
 
 
-async def test_the_time_in_tokyo_is_asked_of_the_time_server_and_told() -> None:
+async def test_a_question_about_the_time_in_tokyo_calls_the_time_server() -> None:
     chat = Chat(TIME)
     reply = await chat.say("What time is it in Asia/Tokyo?")
     assert called(reply) == [("mcp_time_get_current_time", {"timezone": "Asia/Tokyo"})]
@@ -79,26 +79,26 @@ async def test_the_time_in_tokyo_is_asked_of_the_time_server_and_told() -> None:
     assert called(reply) == []
 
 
-async def test_it_says_what_it_is_and_what_can_be_typed() -> None:
+async def test_it_explains_itself_and_its_commands() -> None:
     reply = await Chat(TIME).say("hello")
     assert "not a language model" in reply.text
     assert f'{TYPED} {{"timezone": ' in reply.text
     assert "`/mcp_time_convert_time`: Convert time between timezones" in reply.text
 
 
-async def test_without_tools_it_says_how_to_get_some() -> None:
+async def test_without_tools_it_explains_how_to_add_them() -> None:
     reply = await Chat([]).say("What time is it?")
     assert "not a language model" in reply.text
     assert "no tools" in reply.text
 
 
-async def test_when_nothing_fits_it_calls_nothing() -> None:
+async def test_without_a_matching_tool_it_calls_nothing() -> None:
     reply = await Chat(TIME).say("Write me a poem about the sea")
     assert called(reply) == []
     assert reply.text.startswith("I found no tool that fits.")
 
 
-async def test_typed_lines_run_as_they_stand_side_by_side() -> None:
+async def test_tool_commands_run_in_parallel() -> None:
     chat = Chat(TIME)
     lines = f'{TYPED} {{"timezone": "Mars/Olympus", "x": [1]}}\n/mcp_no_such_tool {{"a": null}}'
     assert called(await chat.say(lines)) == [
@@ -109,14 +109,14 @@ async def test_typed_lines_run_as_they_stand_side_by_side() -> None:
     assert ids == ["t0001c000", "t0001c001"]
 
 
-async def test_a_broken_line_runs_nothing_and_says_where_it_breaks() -> None:
+async def test_an_invalid_command_runs_nothing_and_reports_the_position() -> None:
     reply = await Chat(TIME).say(f'{TYPED} {{"timezone": "UTC"}}\n{TYPED} {{"timezone": }}')
     assert called(reply) == []
     assert "Line 2" in reply.text
     assert "Nothing was run" in reply.text
 
 
-async def test_a_missing_argument_is_asked_for_and_taken_from_the_answer() -> None:
+async def test_a_missing_argument_is_asked_for_and_read_from_the_answer() -> None:
     chat = Chat(TIME)
     reply = await chat.say("Convert to Tokyo time from Berlin")
     assert called(reply) == []
@@ -134,7 +134,7 @@ async def test_a_missing_argument_is_asked_for_and_taken_from_the_answer() -> No
     ]
 
 
-async def test_a_new_wish_ends_a_question() -> None:
+async def test_a_new_request_replaces_the_question() -> None:
     chat = Chat(TIME)
     await chat.say("Convert to Tokyo time from Berlin")
     assert called(await chat.say("What time is it in Paris?")) == [
@@ -142,7 +142,7 @@ async def test_a_new_wish_ends_a_question() -> None:
     ]
 
 
-async def test_a_question_can_be_dropped() -> None:
+async def test_a_question_can_be_canceled() -> None:
     chat = Chat(tools.of("git"))
     await chat.say("/git_commit in /r")
     reply = await chat.say("never mind, thanks")
@@ -151,12 +151,12 @@ async def test_a_question_can_be_dropped() -> None:
     assert "not a language model" in (await chat.say("help")).text
 
 
-async def test_a_tool_whose_name_has_no_latin_letters_is_harmless() -> None:
+async def test_a_tool_without_latin_letters_causes_no_error() -> None:
     odd = ToolSpec("工具", "Shows the time", {"properties": {"x": {}}, "required": ["x"]})
     assert (await Chat([odd, *TIME]).say("show the time and the time in Tokyo")).calls
 
 
-async def test_the_repository_is_found_where_the_conversation_has_it() -> None:
+async def test_the_repository_is_taken_from_the_session() -> None:
     chat = Chat(tools.of("git"), "You help with code.\nThe repository is at /srv/code.")
     assert called(await chat.say("Show the last 3 commits")) == [
         ("mcp_git_git_log", {"repo_path": "/srv/code", "max_count": 3})
@@ -171,7 +171,7 @@ async def test_the_repository_is_found_where_the_conversation_has_it() -> None:
     ]
 
 
-async def test_a_failure_is_told_as_one_and_the_rest_is_told_too() -> None:
+async def test_a_failure_is_reported_with_the_other_results() -> None:
     chat = Chat([*TIME, *tools.of("everything")])
     await chat.say(f'/mcp_everything_echo {{"message": "x"}}\n{TYPED} {{"timezone": "UTC"}}')
     echo, time = chat.messages[-1]["calls"]
@@ -183,7 +183,7 @@ async def test_a_failure_is_told_as_one_and_the_rest_is_told_too() -> None:
     assert "day of week: Thursday" in reply.text
 
 
-async def test_servers_that_are_skipped_are_named_with_the_results() -> None:
+async def test_skipped_servers_are_listed_with_the_results() -> None:
     instructions = (
         "Skip what is unavailable.\n\n## MCP Tools\nTools come from these servers: time.\n"
         "Not reachable now: everything.\nDisabled, do not use: mcp_time_convert_time."
@@ -198,7 +198,7 @@ async def test_servers_that_are_skipped_are_named_with_the_results() -> None:
     assert "Skip what" not in reply.text
 
 
-async def test_a_tool_that_is_not_there_gets_a_suggestion() -> None:
+async def test_an_unknown_tool_gets_a_suggestion() -> None:
     chat = Chat(TIME)
     await chat.say('/mcp_time_get_curent_time {"timezone": "UTC"}')
     reply = await chat.answer("Unknown tool of this name.", is_error=True)
@@ -213,14 +213,14 @@ async def test_help_and_tools_are_commands() -> None:
     assert "mcp_git_git_log" not in (await chat.say("/tools timezone")).text
 
 
-async def test_a_typed_tool_takes_words_too() -> None:
+async def test_a_tool_command_accepts_words() -> None:
     chat = Chat(TIME)
     assert called(await chat.say("/get_current_time Berlin")) == [
         ("mcp_time_get_current_time", {"timezone": "Europe/Berlin"})
     ]
 
 
-async def test_a_message_that_came_while_tools_ran_is_answered_as_well() -> None:
+async def test_a_message_that_arrives_while_tools_run_is_answered_too() -> None:
     chat = Chat(TIME)
     await chat.say("What time is it in Tokyo?")
     chat.messages.append(build_user_message("and in Berlin?"))
@@ -231,7 +231,7 @@ async def test_a_message_that_came_while_tools_ran_is_answered_as_well() -> None
     assert called(reply) == [("mcp_time_get_current_time", {"timezone": "Europe/Berlin"})]
 
 
-async def test_usage_is_counted_and_the_same_every_time() -> None:
+async def test_usage_is_counted_deterministically() -> None:
     replies = [await Chat(TIME).say("What time is it in Tokyo?") for _ in range(2)]
     assert replies[0] == replies[1]
     usage = replies[0].usage
@@ -240,7 +240,7 @@ async def test_usage_is_counted_and_the_same_every_time() -> None:
     assert usage.output_tokens > 5
 
 
-async def test_an_interrupted_call_is_not_repeated() -> None:
+async def test_an_interrupted_call_isnt_repeated() -> None:
     chat = Chat(TIME)
     await chat.say("What time is it in Tokyo?")
     reply = await chat.say("")
@@ -249,7 +249,7 @@ async def test_an_interrupted_call_is_not_repeated() -> None:
 
 
 @given(st.text(max_size=200))
-def test_the_pieces_of_a_text_are_the_text(text: str) -> None:
+def test_the_streamed_parts_are_the_text(text: str) -> None:
     assert "".join(split_text(text)) == text
 
 
@@ -284,7 +284,7 @@ JSON = st.recursive(
 
 @settings(max_examples=120, deadline=None)
 @given(st.dictionaries(st.sampled_from(["properties", "required", "$defs"]), JSON, max_size=3))
-def test_no_schema_of_a_stranger_breaks_it(schema: dict[str, Any]) -> None:
+def test_any_schema_is_handled(schema: dict[str, Any]) -> None:
     odd = ToolSpec("mcp_odd_tool", "Does odd things", schema)
     for text in ("do odd things with 5, 'x' and a: b", "/odd_tool", "hello"):
         reply = asyncio.run(OfflineModel().request([build_user_message(text)], tools=[odd, *TIME]))
@@ -296,6 +296,6 @@ def test_no_schema_of_a_stranger_breaks_it(schema: dict[str, Any]) -> None:
     ["a" * 40_000, "/" * 40_000, "1," * 20_000, "New " * 10_000, "x=1 " * 10_000, '"' * 40_000],
     ids=["a", "/", "1,", "New", "x=1", "quotes"],
 )
-async def test_a_huge_message_is_answered_soon(text: str) -> None:
+async def test_a_huge_message_is_answered_quickly(text: str) -> None:
     async with asyncio.timeout(10):
         assert (await Chat(tools.of()).say(text)).text

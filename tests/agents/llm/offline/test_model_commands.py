@@ -32,7 +32,7 @@ TIME, LOG = NAMES[:2]
         ("", []),
     ],
 )
-def test_typed_lines_are_read(text: str, expected: list[Command]) -> None:
+def test_commands_are_parsed(text: str, expected: list[Command]) -> None:
     assert parse_commands(text, NAMES) == expected
 
 
@@ -49,7 +49,7 @@ def test_typed_lines_are_read(text: str, expected: list[Command]) -> None:
         ("/a {}\n" * 51, "more than 50"),
     ],
 )
-def test_broken_lines_say_what_is_wrong(text: str, said: str) -> None:
+def test_invalid_commands_report_the_error(text: str, said: str) -> None:
     with pytest.raises(CommandSyntaxError) as caught:
         parse_commands(text, NAMES)
     assert said in str(caught.value)

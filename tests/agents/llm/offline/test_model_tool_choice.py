@@ -135,7 +135,7 @@ def test_words_become_one_call(text: str, name: str, arguments: dict[str, Any]) 
     ],
 )
 @pytest.mark.parametrize("index", [ALL, TIME], ids=["all", "time"])
-def test_words_that_fit_no_tool_call_none(text: str, index: ToolTermIndex) -> None:
+def test_words_that_match_no_tool_call_none(text: str, index: ToolTermIndex) -> None:
     decided = plan_message(text, index, MessageContext())
     assert decided.calls == ()
     assert decided.incomplete_call is None
@@ -176,14 +176,14 @@ SEVERAL: list[tuple[str, list[tuple[str, dict[str, Any]]]]] = [
 
 
 @pytest.mark.parametrize(("text", "expected"), SEVERAL, ids=[case[0] for case in SEVERAL])
-def test_several_wishes_become_several_calls(
+def test_several_requests_become_several_calls(
     text: str, expected: list[tuple[str, dict[str, Any]]]
 ) -> None:
     named = [(tools.tool(name).name, arguments) for name, arguments in expected]
     assert of(plan_message(text, ALL, MessageContext())) == named
 
 
-def test_a_value_alone_goes_to_the_tool_used_last() -> None:
+def test_a_bare_value_is_passed_to_the_last_tool() -> None:
     assert plan_message("and in Berlin?", ALL, MessageContext()).calls == ()
     for name, slot, value in (
         ("mcp_time_get_current_time", "timezone", "Europe/Berlin"),
@@ -193,19 +193,19 @@ def test_a_value_alone_goes_to_the_tool_used_last() -> None:
         assert of(plan_message("and in Berlin?", ALL, context)) == [(name, {slot: value})]
 
 
-def test_a_harmful_tool_is_not_called_once_for_each_value() -> None:
+def test_a_destructive_tool_isnt_called_for_each_value() -> None:
     assert of(plan_message("delete the file /a and /b", ALL, MessageContext())) == [
         (tools.tool("delete_file").name, {"path": "/a"})
     ]
 
 
-def test_harm_has_to_be_asked_for() -> None:
+def test_a_destructive_tool_needs_an_explicit_request() -> None:
     only = ToolTermIndex([tools.tool("delete_file"), tools.tool("git_reset")])
     for text in ("the file /tmp/x", "show the file /tmp/x", "git changes of /repo"):
         assert plan_message(text, only, MessageContext()).calls == ()
 
 
-def test_what_is_missing_is_a_question() -> None:
+def test_a_missing_argument_becomes_a_question() -> None:
     decided = plan_message("show the git log", ALL, MessageContext())
     assert decided.calls == ()
     assert decided.incomplete_call is not None
@@ -213,7 +213,7 @@ def test_what_is_missing_is_a_question() -> None:
     assert decided.incomplete_call.missing == ("repo_path",)
 
 
-def test_tools_that_fit_alike_are_offered_not_guessed() -> None:
+def test_equally_matching_tools_are_offered_as_choices() -> None:
     decided = plan_message("tell me about git", ALL, MessageContext())
     assert (decided.calls, decided.incomplete_call) == ((), None)
     assert len(decided.suggested_tools) > 3
@@ -223,14 +223,14 @@ def test_tools_that_fit_alike_are_offered_not_guessed() -> None:
 ASKED = MissingArguments("mcp_git_git_commit", {"repo_path": "/r"}, ("message",))
 
 
-def test_any_words_answer_the_question_for_one_text() -> None:
+def test_any_text_answers_a_question_for_one_string() -> None:
     decided = plan_message("Improve the wording", ALL, MessageContext(), ASKED)
     assert of(decided) == [
         ("mcp_git_git_commit", {"repo_path": "/r", "message": "Improve the wording"})
     ]
 
 
-def test_an_answer_that_gives_only_a_part_is_followed_by_the_rest_of_the_question() -> None:
+def test_a_partial_answer_is_followed_by_the_remaining_question() -> None:
     asked = MissingArguments("mcp_git_git_commit", {}, ("repo_path", "message"))
     decided = plan_message("it is in /r", ALL, MessageContext(), asked)
     assert decided.incomplete_call is not None
@@ -238,7 +238,7 @@ def test_an_answer_that_gives_only_a_part_is_followed_by_the_rest_of_the_questio
     assert decided.incomplete_call.missing == ("message",)
 
 
-def test_a_question_about_a_tool_that_is_gone_is_forgotten() -> None:
+def test_a_question_about_a_removed_tool_is_dropped() -> None:
     assert plan_message("Improve the wording", TIME, MessageContext(), ASKED).calls == ()
 
 
@@ -251,18 +251,18 @@ def test_a_question_about_a_tool_that_is_gone_is_forgotten() -> None:
         (MessageContext(instructions="Working directory: `/from/here`."), "/from/here"),
     ],
 )
-def test_a_path_comes_from_the_conversation(context: MessageContext, path: str) -> None:
+def test_a_path_is_taken_from_the_session(context: MessageContext, path: str) -> None:
     assert of(plan_message("show the git log", ALL, context)) == [
         ("mcp_git_git_log", {"repo_path": path})
     ]
 
 
-def test_instructions_that_mention_a_path_for_something_else_give_none() -> None:
+def test_unrelated_paths_in_instructions_arent_used() -> None:
     context = MessageContext(instructions="Read the manual at /usr/share/doc first.")
     assert plan_message("show the git log", ALL, context).incomplete_call is not None
 
 
-def test_hundreds_of_tools_are_looked_through() -> None:
+def test_hundreds_of_tools_are_searched() -> None:
     many: Sequence[ToolSpec] = [
         ToolSpec(f"mcp_filler_do_{n}", f"Handles case number {n} of the filler", {})
         for n in range(600)

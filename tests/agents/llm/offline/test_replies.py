@@ -20,24 +20,24 @@ def told(text: str, *, is_error: bool = False) -> str:
     return render_results([call], [build_tool_result("t0001c000", "tool", text, is_error)])
 
 
-def test_a_short_text_stands_in_the_sentence() -> None:
+def test_a_short_result_is_part_of_the_sentence() -> None:
     assert told("It is fine.") == "`tool` answered: It is fine."
     assert told('"quoted JSON"') == "`tool` answered: quoted JSON"
     assert told("  ") == "`tool` answered with nothing."
 
 
-def test_a_longer_text_is_fenced_whatever_it_holds() -> None:
+def test_a_longer_result_is_fenced_safely() -> None:
     assert told("one\ntwo") == "`tool` answered:\n\n```\none\ntwo\n```"
     assert told("a\n```\n![x](http://evil)").startswith("`tool` answered:\n\n````\na\n```\n")
 
 
-def test_a_very_long_text_is_cut_and_says_so() -> None:
+def test_a_very_long_result_is_truncated_with_a_note() -> None:
     said = told("x" * 5_000)
     assert len(said) < 4_200
     assert "1,000 more characters" in said
 
 
-def test_json_becomes_lines() -> None:
+def test_json_is_shown_as_lines() -> None:
     value = {
         "name": "x",
         "ok": True,
@@ -54,7 +54,7 @@ def test_json_becomes_lines() -> None:
     )
 
 
-def test_long_lists_and_deep_trees_end() -> None:
+def test_long_lists_and_deep_trees_are_truncated() -> None:
     assert told(json.dumps(list(range(500)))).endswith("- …")
     deep: object = 1
     for _ in range(60):
@@ -63,16 +63,16 @@ def test_long_lists_and_deep_trees_end() -> None:
 
 
 @pytest.mark.parametrize("text", ["{not json", "[" * 10_000, '{"a": ' + "1" * 9_000 + "}"])
-def test_what_only_looks_like_json_is_text(text: str) -> None:
+def test_text_that_only_looks_like_json_stays_text(text: str) -> None:
     assert "```" in told(text + "\n.")
 
 
-def test_an_error_is_told_as_one() -> None:
+def test_an_error_is_shown_as_an_error() -> None:
     assert told("It broke.", is_error=True) == "`tool` failed: It broke."
     assert told("", is_error=True) == "`tool` failed: no reason was given."
 
 
-def test_markup_of_a_server_has_no_effect() -> None:
+def test_markup_of_a_server_is_escaped() -> None:
     evil = "![x](https://evil/?q=1) <img src=x>"
     assert told(evil) == f"`tool` answered: `{evil}`"
     assert told(evil, is_error=True) == f"`tool` failed: `{evil}`"
@@ -82,13 +82,13 @@ def test_markup_of_a_server_has_no_effect() -> None:
     assert told("`a` [b](c)") == "`tool` answered: `` `a` [b](c) ``"
 
 
-def test_results_come_with_their_arguments() -> None:
+def test_results_are_shown_with_their_arguments() -> None:
     call = {"id": "t0001c000", "name": "t", "arguments": {"a": [1, 2], "b": {"c": None}}}
     said = render_results([call], [build_tool_result("t0001c000", "t", "ok")])
     assert said == "`t` (a: 1, 2, b: c: null) answered: ok"
 
 
-def test_a_typed_line_has_a_sample_for_each_required_argument() -> None:
+def test_an_example_command_has_each_required_argument() -> None:
     lines = {name: render_command(tools.tool(name), {}) for name in ("fetch", "git_add", "get_sum")}
     assert lines == {
         "fetch": '/mcp_fetch_fetch {"url": "https://example.com"}',
@@ -116,7 +116,7 @@ Skipped greetings are unavailable.
 """
 
 
-def test_notices_are_read_from_the_section_on_tools() -> None:
+def test_notes_are_read_from_the_tools_section() -> None:
     notices = parse_notices(INSTRUCTIONS)
     assert filter_failures(notices) == [
         "Not reachable now: everything.",

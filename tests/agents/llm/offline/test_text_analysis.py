@@ -43,20 +43,20 @@ def test_values_are_found_with_their_kinds(text: str, expected: list[tuple[str, 
     assert [(found.kind, found.value) for found in extract_values(text)] == expected
 
 
-def test_a_quotation_is_found_over_what_stands_in_it() -> None:
+def test_a_quotation_is_preferred_to_values_inside_it() -> None:
     kinds = [(found.kind, found.value) for found in extract_values('"Asia/Tokyo"')]
     assert kinds == [("quoted", "Asia/Tokyo"), ("timezone", "Asia/Tokyo")]
 
 
 @given(st.text(max_size=300))
-def test_finds_lie_within_the_text_and_typed_ones_apart(text: str) -> None:
+def test_found_values_are_within_the_text_and_dont_overlap(text: str) -> None:
     found = extract_values(text)
     assert all(0 <= each.start < each.end <= len(text) for each in found)
     typed = sorted((f for f in found if f.kind != "quoted"), key=lambda f: f.start)
     assert all(a.end <= b.start for a, b in pairwise(typed))
 
 
-def test_places_are_where_they_are_said() -> None:
+def test_positions_of_values_are_correct() -> None:
     text = "Compare Paris with Buenos Aires"
     assert [(text[a:b], zone) for a, b, zone in extract_time_zones(text)] == [
         ("Paris", "Europe/Paris"),

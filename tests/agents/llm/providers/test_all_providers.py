@@ -91,7 +91,7 @@ async def test_text_arrives_with_usage(wire: Wire, stream: bool) -> None:
 
 
 @every_wire
-async def test_instructions_and_history_arrive(wire: Wire) -> None:
+async def test_instructions_and_history_are_sent(wire: Wire) -> None:
     async with provider(wire, Says("ok"), Says("fine")) as fake:
         reply, _ = await ask(wire, fake, HI)
         await ask(wire, fake, [*HI, reply.message, build_user_message("and now?")])
@@ -106,7 +106,7 @@ async def test_instructions_and_history_arrive(wire: Wire) -> None:
 
 @every_wire
 @both
-async def test_schemas_arrive_as_the_wire_takes_them(wire: Wire, stream: bool) -> None:
+async def test_schemas_are_sent_in_the_providers_format(wire: Wire, stream: bool) -> None:
     async with provider(wire, Says("ok")) as fake:
         await ask(wire, fake, HI, stream=stream, tools=TOOLS)
     arrived = fake.read()
@@ -119,7 +119,7 @@ async def test_schemas_arrive_as_the_wire_takes_them(wire: Wire, stream: bool) -
 
 @every_wire
 @both
-async def test_parallel_calls_are_looped_under_our_own_ids(wire: Wire, stream: bool) -> None:
+async def test_parallel_calls_have_our_own_ids(wire: Wire, stream: bool) -> None:
     long = json.dumps({"zebra": "z" * 100})
     calls = (("same", "odd", long), ("same2", "plain", "{}"), ("same3", "odd", '{"zebra": "ü"}'))
     async with provider(wire, Says(calls=calls), Says("Well. ", calls=calls), Says("done")) as fake:
@@ -151,7 +151,7 @@ async def test_parallel_calls_are_looped_under_our_own_ids(wire: Wire, stream: b
 
 @every_wire
 @both
-async def test_a_failed_call_is_told_as_one(wire: Wire, stream: bool) -> None:
+async def test_a_failed_call_is_sent_as_an_error(wire: Wire, stream: bool) -> None:
     calls = (("x", "odd", "{}"),)
     async with provider(wire, Says(calls=calls), Says("sorry")) as fake:
         reply, _ = await ask(wire, fake, HI, stream=stream, tools=TOOLS)
@@ -162,7 +162,7 @@ async def test_a_failed_call_is_told_as_one(wire: Wire, stream: bool) -> None:
 
 @every_wire
 @both
-async def test_usage_that_is_missing_stays_unknown(wire: Wire, stream: bool) -> None:
+async def test_missing_usage_stays_unknown(wire: Wire, stream: bool) -> None:
     nothing = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
     async with provider(wire, Says("ok", usage=None), Says("ok", usage=nothing)) as fake:
         if wire.requires_usage:
@@ -186,7 +186,7 @@ async def test_usage_that_is_missing_stays_unknown(wire: Wire, stream: bool) -> 
         (503, "model_error", True),
     ],
 )
-async def test_a_refusal_has_a_code_and_is_asked_once(
+async def test_a_refusal_has_a_code_and_isnt_retried(
     wire: Wire, stream: bool, status: int, code: str, retryable: bool
 ) -> None:
     async with provider(wire, Refuses(status, wire.error(status, "the words"))) as fake:
@@ -209,7 +209,7 @@ async def test_retry_after_is_kept(wire: Wire, stream: bool) -> None:
 
 @every_wire
 @pytest.mark.parametrize("how", ["closed", "ended"])
-async def test_a_stream_cut_in_the_middle_is_no_answer(
+async def test_a_truncated_stream_isnt_an_answer(
     wire: Wire, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     says = Says("Some text first", calls=(("x", "odd", '{"zebra": "long enough"}'),), cut=how)
@@ -228,9 +228,7 @@ async def test_a_stream_cut_in_the_middle_is_no_answer(
 
 @every_wire
 @both
-async def test_an_unknown_tool_is_passed_on_for_the_loop_to_answer(
-    wire: Wire, stream: bool
-) -> None:
+async def test_a_call_of_an_unknown_tool_is_passed_to_the_loop(wire: Wire, stream: bool) -> None:
     async with provider(wire, Says(calls=(("x", "no_such_tool", '{"a": 1}'),))) as fake:
         reply, _ = await ask(wire, fake, HI, stream=stream, tools=TOOLS)
     assert [(c.name, c.arguments) for c in reply.calls] == [("no_such_tool", {"a": 1})]
@@ -238,7 +236,7 @@ async def test_an_unknown_tool_is_passed_on_for_the_loop_to_answer(
 
 @every_wire
 @pytest.mark.parametrize("written", ['{"a": ', "[1]", '"text"', '{"a": NaN}'])
-async def test_malformed_arguments_are_none(wire: Wire, written: str) -> None:
+async def test_malformed_arguments_are_returned_as_invalid(wire: Wire, written: str) -> None:
     if not wire.keeps_bad_arguments:
         written = '{"a": 1}'
     says = Says(calls=(("x", "odd", written),))
@@ -257,7 +255,7 @@ async def test_malformed_arguments_are_none(wire: Wire, written: str) -> None:
 @every_wire
 @both
 @pytest.mark.parametrize("finish", ["length", "content_filter"])
-async def test_why_an_answer_ended_is_told(wire: Wire, stream: bool, finish: str) -> None:
+async def test_the_finish_reason_is_returned(wire: Wire, stream: bool, finish: str) -> None:
     async with provider(wire, Says("half an ans", finish=finish)) as fake:
         reply, _ = await ask(wire, fake, HI, stream=stream)
     assert (reply.finish, reply.text) == (finish, "half an ans")
@@ -265,9 +263,7 @@ async def test_why_an_answer_ended_is_told(wire: Wire, stream: bool, finish: str
 
 @every_wire
 @both
-async def test_thoughts_go_back_to_who_thought_them_and_to_nobody_else(
-    wire: Wire, stream: bool
-) -> None:
+async def test_reasoning_is_sent_back_only_to_its_provider(wire: Wire, stream: bool) -> None:
     thinking = Says(calls=(("x", "plain", "{}"),), reasoning="I should look.")
     async with provider(wire, thinking, Says("done"), Says("done")) as fake:
         reply, heard = await ask(wire, fake, HI, stream=stream, tools=TOOLS)
@@ -287,7 +283,7 @@ async def test_thoughts_go_back_to_who_thought_them_and_to_nobody_else(
 
 @every_wire
 @both
-async def test_images_of_users_and_tools_arrive(wire: Wire, stream: bool) -> None:
+async def test_images_of_users_and_tools_are_sent(wire: Wire, stream: bool) -> None:
     picture = {"media_type": "image/png", "data": b"\x89PNG\r\n\x1a\nnot really"}
     calls = (("x", "plain", "{}"),)
     async with provider(wire, Says(calls=calls), Says("a cat")) as fake:
@@ -301,7 +297,7 @@ async def test_images_of_users_and_tools_arrive(wire: Wire, stream: bool) -> Non
 
 @every_wire
 @both
-async def test_nothing_of_the_environment_reaches_the_provider(
+async def test_environment_variables_arent_used_for_the_provider(
     wire: Wire, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in AMBIENT.items():
@@ -316,7 +312,7 @@ async def test_nothing_of_the_environment_reaches_the_provider(
 
 @every_wire
 @both
-async def test_an_address_inside_needs_a_permission(wire: Wire, stream: bool) -> None:
+async def test_a_private_address_needs_permission(wire: Wire, stream: bool) -> None:
     async with provider(wire) as fake:
         error = await fails(wire, fake, HI, stream=stream, allow_private=False)
     assert (error.code, error.retryable, fake.requests) == ("private_address", False, [])
@@ -332,7 +328,7 @@ async def test_a_redirect_is_refused(wire: Wire, stream: bool) -> None:
 
 @every_wire
 @both
-async def test_an_endless_answer_ends_at_the_cap(wire: Wire, stream: bool) -> None:
+async def test_an_endless_answer_ends_at_the_limit(wire: Wire, stream: bool) -> None:
     async with provider(wire, Refuses(200, "x" * (17 * 1024 * 1024))) as fake:
         error = await fails(wire, fake, HI, stream=stream)
     assert error.code == "response_too_large"
@@ -341,7 +337,7 @@ async def test_an_endless_answer_ends_at_the_cap(wire: Wire, stream: bool) -> No
 @every_wire
 @both
 @pytest.mark.parametrize("body", ["<html>a login page</html>", {}, [1], "null"])
-async def test_what_is_no_answer_is_a_bad_answer(wire: Wire, stream: bool, body: Any) -> None:
+async def test_an_invalid_response_is_an_error(wire: Wire, stream: bool, body: Any) -> None:
     async with provider(wire, Refuses(200, body)) as fake:
         # An answer that says nothing is refused by the session.
         assert await outcome(wire, fake, stream=stream) in ("model_bad_answer", "", None)
@@ -360,7 +356,7 @@ async def test_an_answer_that_takes_too_long_is_a_timeout(wire: Wire, stream: bo
 
 @every_wire
 @both
-async def test_cancelling_leaves_the_provider_at_once(wire: Wire, stream: bool) -> None:
+async def test_canceling_closes_the_request_immediately(wire: Wire, stream: bool) -> None:
     async with provider(wire, Waits()) as fake:
         task = asyncio.create_task(ask(wire, fake, HI, stream=stream))
         await asyncio.wait_for(fake.arrived.wait(), 30)
@@ -371,7 +367,7 @@ async def test_cancelling_leaves_the_provider_at_once(wire: Wire, stream: bool) 
 
 
 @every_wire
-async def test_a_server_that_does_not_run_is_unreachable(wire: Wire, free_port: int) -> None:
+async def test_a_server_that_isnt_running_is_unreachable(wire: Wire, free_port: int) -> None:
     async with provider(wire) as fake:
         error = await fails(wire, fake, HI, base_url=f"http://127.0.0.1:{free_port}")
     assert (error.code, error.retryable) == ("model_unreachable", True)

@@ -23,7 +23,7 @@ async def test_text_arrives_with_usage(stream: bool) -> None:
 
 
 @both
-async def test_the_schema_goes_out_byte_for_byte(stream: bool) -> None:
+async def test_the_schema_is_sent_unchanged(stream: bool) -> None:
     async with provider(Says("ok")) as fake:
         await ask(fake, HI, stream=stream)
     sent = fake.raw[0].decode()
@@ -34,7 +34,7 @@ async def test_the_schema_goes_out_byte_for_byte(stream: bool) -> None:
     assert not any("strict" in function for function in functions)
 
 
-async def test_instructions_key_and_model_reach_the_provider() -> None:
+async def test_instructions_key_and_model_are_sent() -> None:
     async with provider(Says("ok")) as fake:
         await ask(fake, HI)
     assert fake.requests[0]["model"] == "some-model"
@@ -52,7 +52,7 @@ async def test_without_a_key_none_is_sent() -> None:
     assert "authorization" not in fake.headers[0]
 
 
-async def test_nothing_of_the_process_environment_reaches_the_provider(
+async def test_environment_variables_arent_used_for_the_provider(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-host")
@@ -70,7 +70,7 @@ async def test_nothing_of_the_process_environment_reaches_the_provider(
 
 
 @both
-async def test_parallel_calls_are_answered_under_our_own_ids(stream: bool) -> None:
+async def test_parallel_calls_have_our_own_ids(stream: bool) -> None:
     calls = (("same", "odd", '{"zebra": "http://z"}'), ("same", "plain", "{}"))
     async with provider(Says(calls=calls), Says(calls=calls), Says("done")) as fake:
         history = list(HI)
@@ -96,7 +96,7 @@ async def test_parallel_calls_are_answered_under_our_own_ids(stream: bool) -> No
     ]
 
 
-async def test_fragments_of_parallel_calls_are_put_together() -> None:
+async def test_fragments_of_parallel_calls_are_joined() -> None:
     long = json.dumps({"zebra": "z" * 500})
     calls = (("a", "odd", long), ("b", "plain", '{"q": "ünï"}'), ("c", "odd", long))
     async with provider(Says("Let me look. ", calls=calls)) as fake:
@@ -126,7 +126,7 @@ async def test_fragments_of_parallel_calls_are_put_together() -> None:
     ],
     ids=range(10),
 )
-async def test_malformed_arguments_come_back_as_they_were_written(
+async def test_malformed_arguments_are_returned_unchanged(
     stream: bool, written: str, arguments: dict[str, Any] | None
 ) -> None:
     async with provider(Says(calls=(("x", "odd", written),)), Says("sorry")) as fake:
@@ -144,7 +144,7 @@ async def test_malformed_arguments_come_back_as_they_were_written(
 
 
 @both
-async def test_an_unknown_tool_is_passed_on_for_the_loop_to_answer(stream: bool) -> None:
+async def test_a_call_of_an_unknown_tool_is_passed_to_the_loop(stream: bool) -> None:
     async with provider(Says(calls=(("x", "no_such_tool", '{"a": 1}'),))) as fake:
         reply, _ = await ask(fake, HI, stream=stream)
     assert [(c.name, c.arguments) for c in reply.calls] == [("no_such_tool", {"a": 1})]
@@ -154,16 +154,14 @@ async def test_an_unknown_tool_is_passed_on_for_the_loop_to_answer(stream: bool)
 @pytest.mark.parametrize(
     "usage", [None, {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}]
 )
-async def test_usage_that_is_missing_stays_unknown(
-    stream: bool, usage: dict[str, Any] | None
-) -> None:
+async def test_missing_usage_stays_unknown(stream: bool, usage: dict[str, Any] | None) -> None:
     async with provider(Says("ok", usage=usage)) as fake:
         reply, _ = await ask(fake, HI, stream=stream)
     assert reply.usage is None
 
 
 @both
-async def test_tokens_from_the_cache_are_counted(stream: bool) -> None:
+async def test_cached_tokens_are_counted(stream: bool) -> None:
     used = {
         "prompt_tokens": 90,
         "completion_tokens": 5,
@@ -176,7 +174,7 @@ async def test_tokens_from_the_cache_are_counted(stream: bool) -> None:
 
 
 @both
-async def test_reasoning_goes_back_to_the_provider_that_gave_it(stream: bool) -> None:
+async def test_reasoning_is_sent_back_to_its_provider(stream: bool) -> None:
     thinking = Says(calls=(("x", "plain", "{}"),), reasoning="I should look.")
     async with provider(thinking, Says("done")) as fake:
         reply, heard = await ask(fake, HI, stream=stream)
@@ -189,7 +187,7 @@ async def test_reasoning_goes_back_to_the_provider_that_gave_it(stream: bool) ->
     assert said["tool_calls"][0]["id"] == reply.calls[0].id
 
 
-async def test_what_another_library_version_wrote_is_sent_without_its_extras() -> None:
+async def test_messages_of_another_library_version_are_sent_without_extra_fields() -> None:
     old = {"role": "assistant", "turn": 1, "text": "before", "calls": [], "native": {"kind": "?"}}
     async with provider(Says("ok")) as fake:
         await ask(fake, [*HI, old, build_user_message("and now")])
@@ -198,20 +196,20 @@ async def test_what_another_library_version_wrote_is_sent_without_its_extras() -
 
 @both
 @pytest.mark.parametrize("finish", ["length", "content_filter"])
-async def test_why_an_answer_ended_is_told(stream: bool, finish: str) -> None:
+async def test_the_finish_reason_is_returned(stream: bool, finish: str) -> None:
     async with provider(Says("half an ans", finish=finish)) as fake:
         reply, _ = await ask(fake, HI, stream=stream)
     assert reply.finish == finish
 
 
 @both
-async def test_an_empty_answer_is_an_answer(stream: bool) -> None:
+async def test_an_empty_answer_is_returned(stream: bool) -> None:
     async with provider(Says("")) as fake:
         reply, _ = await ask(fake, HI, stream=stream)
     assert (reply.text, reply.calls, reply.finish) == ("", (), "stop")
 
 
-async def test_an_unanswered_call_does_not_break_the_session() -> None:
+async def test_a_call_without_a_result_doesnt_break_the_session() -> None:
     async with provider(Says(calls=(("x", "plain", "{}"),)), Says("ok")) as fake:
         reply, _ = await ask(fake, HI)
         await ask(fake, [*HI, reply.message, build_user_message("never mind")])
@@ -230,7 +228,7 @@ async def test_requests_share_a_connection_only_with_the_same_credential() -> No
         assert asyncio.get_running_loop() not in wire._pools
 
 
-async def test_idle_connections_of_old_credentials_are_let_go(
+async def test_idle_connections_of_old_credentials_are_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wire = await llm_interface._get_adapter()
@@ -242,7 +240,7 @@ async def test_idle_connections_of_old_credentials_are_let_go(
         assert [key[4] for key in pool.connections] == ["three", "four"]
 
 
-async def test_a_hundred_requests_wait_side_by_side() -> None:
+async def test_a_hundred_requests_wait_in_parallel() -> None:
     async with provider(*[Says("ok")] * 100) as fake:
         replies = await asyncio.gather(*(ask(fake, HI, stream=True) for _ in range(100)))
     assert {reply.text for reply, _ in replies} == {"ok"}

@@ -41,16 +41,16 @@ async def read(parts: list[bytes]) -> list[ChatCompletionChunk]:
         return [one async for one in stream]
 
 
-def test_pieces_of_a_text_are_one() -> None:
+def test_text_deltas_are_merged() -> None:
     assert told(*({"content": word} for word in WORDS)) == [{"content": "".join(WORDS)}]
 
 
-def test_a_first_piece_that_says_more_stays_alone() -> None:
+def test_a_first_delta_with_more_fields_isnt_merged() -> None:
     first = {"role": "assistant", "content": "It "}
     assert told(first, {"content": "is "}, {"content": "warm"}) == [first, {"content": "is warm"}]
 
 
-def test_thoughts_and_text_stay_apart() -> None:
+def test_reasoning_and_text_arent_merged() -> None:
     thoughts = [{"reasoning_content": "Hm, "}, {"reasoning_content": "Ulm."}]
     assert told(*thoughts, {"content": "Wa"}, {"content": "rm"}) == [
         {"reasoning_content": "Hm, Ulm."},
@@ -58,14 +58,14 @@ def test_thoughts_and_text_stay_apart() -> None:
     ]
 
 
-def test_marks_of_thoughts_stay_alone() -> None:
+def test_reasoning_signatures_arent_merged() -> None:
     pieces = ["<think>", "Hm, ", "Ulm.", "</think>", "War", "m."]
     assert told(*({"content": piece} for piece in pieces)) == [
         {"content": text} for text in ("<think>", "Hm, Ulm.", "</think>", "Warm.")
     ]
 
 
-def test_blanks_at_the_beginning_stay_alone() -> None:
+def test_leading_blanks_arent_merged() -> None:
     assert told({"content": "\n\n"}, {"content": "Wa"}, {"content": "rm"}) == [
         {"content": "\n\n"},
         {"content": "Warm"},
@@ -83,7 +83,7 @@ def test_blanks_at_the_beginning_stay_alone() -> None:
         None,
     ],
 )
-def test_what_is_more_than_text_is_handed_on_as_it_came(other: dict[str, Any] | None) -> None:
+def test_other_chunks_are_passed_on_unchanged(other: dict[str, Any] | None) -> None:
     events = [ServerSentEvent(data=json.dumps(chunk(one))) for one in (other, other)]
     assert [one.json() for one in merge_text_events(iter(events))] == [chunk(other), chunk(other)]
 
@@ -96,20 +96,20 @@ def test_what_is_more_than_text_is_handed_on_as_it_came(other: dict[str, Any] | 
         {"error": {"message": "no"}},
     ],
 )
-def test_chunks_that_differ_in_more_than_text_stay_apart(beside: dict[str, Any]) -> None:
+def test_chunks_with_different_fields_arent_merged(beside: dict[str, Any]) -> None:
     pair = [chunk({"content": "a"}), chunk({"content": "b"}, **beside)]
     events = [ServerSentEvent(data=json.dumps(one)) for one in pair]
     assert [one.json() for one in merge_text_events(iter(events))] == pair
 
 
 @pytest.mark.parametrize("data", ["[DONE]", "{", "[]", "null", '{"choices": 1}', "{}"])
-def test_what_is_no_chunk_is_left_to_the_library(data: str) -> None:
+def test_invalid_chunks_are_left_to_the_library(data: str) -> None:
     (event,) = merge_text_events(iter([ServerSentEvent(data=data)]))
     assert event.data == data
 
 
 @given(cuts=st.lists(st.integers(1, 4000), max_size=12), end=st.sampled_from(["\n", "\r\n", "\r"]))
-async def test_it_doesnt_matter_where_a_stream_is_cut(cuts: list[int], end: str) -> None:
+async def test_a_stream_can_be_split_anywhere(cuts: list[int], end: str) -> None:
     said = [f"data: {json.dumps(chunk({'content': word}), ensure_ascii=False)}" for word in WORDS]
     lines = [": a comment", "", *(line for one in said for line in (one, "")), "data: [DONE]", ""]
     whole = "".join(line + end for line in lines).encode()
@@ -118,7 +118,7 @@ async def test_it_doesnt_matter_where_a_stream_is_cut(cuts: list[int], end: str)
     assert "".join(one.choices[0].delta.content or "" for one in found) == "".join(WORDS)
 
 
-async def test_what_has_arrived_is_handed_on_before_more_is_waited_for() -> None:
+async def test_received_text_is_passed_on_before_waiting_for_more() -> None:
     event = f"data: {json.dumps(chunk({'content': 'a'}))}\n\n".encode()
     found = await read([event * 3, event[:20], event[20:] + event])
     assert [one.choices[0].delta.content for one in found] == ["aaa", "aa"]

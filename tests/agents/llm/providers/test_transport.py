@@ -7,7 +7,7 @@ import pytest
 from agents.llm.providers.transport import cancel_on_exit, find_request_scope
 
 
-def test_what_a_thread_waits_for_is_cancelled_at_the_end():
+def test_pending_waits_of_a_thread_are_canceled_at_the_end():
     future = Future()
     with cancel_on_exit():
         waits = find_request_scope().track_future(future)
@@ -15,7 +15,7 @@ def test_what_a_thread_waits_for_is_cancelled_at_the_end():
     assert future.cancelled()
 
 
-def test_a_thread_that_was_between_two_waits_begins_no_other():
+def test_a_thread_between_two_waits_starts_no_further_one():
     with cancel_on_exit():
         mine = find_request_scope()
     future = Future()
@@ -24,14 +24,14 @@ def test_a_thread_that_was_between_two_waits_begins_no_other():
     assert future.cancelled()
 
 
-def test_what_came_back_in_time_is_left_alone():
+def test_finished_waits_arent_affected():
     future = Future()
     with cancel_on_exit(), find_request_scope().track_future(future):
         future.set_result("x")
     assert future.result() == "x"
 
 
-def test_what_was_opened_is_closed_at_the_end_and_at_once_after_it():
+def test_opened_connections_are_closed_at_the_end():
     closed = []
     with cancel_on_exit():
         mine = find_request_scope()
@@ -41,5 +41,5 @@ def test_what_was_opened_is_closed_at_the_end_and_at_once_after_it():
     assert closed == ["first", "late"]
 
 
-def test_outside_of_a_request_there_is_nothing_to_note():
+def test_outside_a_request_nothing_is_tracked():
     assert find_request_scope() is None

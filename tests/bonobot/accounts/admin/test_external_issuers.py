@@ -18,7 +18,7 @@ SAID = {
 }
 
 
-def test_an_issuer_is_added_changed_and_removed() -> None:
+def test_an_external_issuer_is_created_updated_and_deleted() -> None:
     acme = factories.create_organization()
     agent = factories.create_agent(acme)
     seat = admin_client.sit(acme, None)
@@ -39,21 +39,21 @@ def test_an_issuer_is_added_changed_and_removed() -> None:
     assert not Issuer.objects.exists()
 
 
-def test_an_issuer_that_is_taken_is_told_at_its_field() -> None:
+def test_a_duplicate_issuer_is_reported_at_its_field() -> None:
     acme = factories.create_organization()
     factories.create_issuer(factories.create_organization("other"), SAID["url"])
     page = admin_client.sit(acme, None).post("tenancy_issuer_add", **SAID)
     assert "It can belong to only one organization" in admin_client.words(page)
 
 
-def test_an_owner_does_not_see_them() -> None:
+def test_an_owner_cant_see_external_issuers() -> None:
     acme = factories.create_organization()
     seat = admin_client.sit(acme, Role.OWNER)
     seat.get("tenancy_issuer_changelist", status=403)
     assert "External issuers" not in admin_client.words(seat.get("index"))
 
 
-def test_keys_are_read_on_request_and_what_is_wrong_is_said() -> None:
+def test_keys_are_fetched_on_request_and_errors_are_shown() -> None:
     acme = factories.create_organization()
     row = factories.create_issuer(acme, "http://127.0.0.1:9", allow_private=True)
     seat = admin_client.sit(acme, None)

@@ -22,7 +22,7 @@ def test_a_new_token_is_shown_once() -> None:
     assert token.digest not in seat.get("tenancy_token_change", token.pk)
 
 
-def test_a_token_can_be_narrowed_to_an_agent() -> None:
+def test_a_token_can_be_limited_to_an_agent() -> None:
     acme = factories.create_organization()
     agent = factories.create_agent(acme)
     seat = admin_client.sit(acme, Role.OWNER)
@@ -31,7 +31,7 @@ def test_a_token_can_be_narrowed_to_an_agent() -> None:
     assert Token.objects.get().agent_ids == [str(agent.pk)]
 
 
-def test_a_token_is_changed_but_for_its_role() -> None:
+def test_a_token_is_updated_except_for_its_role() -> None:
     acme = factories.create_organization()
     agent, boss = factories.create_agent(acme), factories.build_administrator(acme)
     token, _text = create_token(boss, name="ci", role=Role.MEMBER, agent_ids=[agent.pk])
@@ -52,7 +52,7 @@ def test_a_token_is_changed_but_for_its_role() -> None:
     assert len(token.networks) == 2
 
 
-def test_a_token_keeps_an_agent_that_is_gone() -> None:
+def test_a_token_keeps_a_deleted_agent() -> None:
     acme = factories.create_organization()
     agent, boss = factories.create_agent(acme), factories.build_administrator(acme)
     token, _text = create_token(boss, name="ci", role=Role.MEMBER, agent_ids=[agent.pk])
@@ -65,7 +65,7 @@ def test_a_token_keeps_an_agent_that_is_gone() -> None:
     assert token.agent_ids == [gone]
 
 
-def test_tokens_are_revoked_not_deleted() -> None:
+def test_tokens_are_revoked_and_never_deleted() -> None:
     acme = factories.create_organization()
     token, _text = create_token(factories.build_administrator(acme), name="ci", role=Role.MEMBER)
     seat = admin_client.sit(acme, Role.OWNER)

@@ -24,7 +24,7 @@ def root(acme: Organization) -> Rest:
     return rest.as_administrator()
 
 
-def test_a_platform_administrator_adds_changes_and_removes_one(acme, root):
+def test_a_platform_administrator_creates_updates_and_deletes_an_issuer(acme, root):
     factories.create_agent(acme)
     said = {"agents": ["helper"], "roles": {"ops": "operator"}, "role_claim": "groups"}
     made = root.post("external-issuers", LOGIN | said)
@@ -41,7 +41,7 @@ def test_a_platform_administrator_adds_changes_and_removes_one(acme, root):
     assert [row.action for row in actions] == ["issuer_added", "issuer_changed", "issuer_removed"]
 
 
-def test_an_owner_may_not(acme, root):
+def test_an_owner_cant_manage_external_issuers(acme, root):
     refused = rest.as_role(acme, Role.OWNER).post("external-issuers", LOGIN)
     assert (refused.status, refused.json["rule"]) == (403, "role:manage_issuers")
 
@@ -59,7 +59,7 @@ def test_an_owner_may_not(acme, root):
         ({"subject_claim": ""}, "invalid", "subject_claim"),
     ],
 )
-def test_what_can_not_be_is_refused_at_its_field(acme, root, said, code, field):
+def test_invalid_values_are_refused_at_their_field(acme, root, said, code, field):
     answer = root.post("external-issuers", LOGIN | said)
     assert (answer.status // 100, answer.code) == (4, code), answer
     assert answer.json["field"].partition("[")[0].partition(".")[0] == field.partition("[")[0]
@@ -72,7 +72,7 @@ def test_an_issuer_belongs_to_one_organization(acme, root):
     assert (taken.status, taken.code) == (409, "issuer_taken")
 
 
-def test_an_issuer_that_does_not_answer_is_told(acme, root):
+def test_an_issuer_that_doesnt_respond_is_reported(acme, root):
     issuer = factories.create_issuer(acme, "http://127.0.0.1:9", allow_private=True)
     checked = root.post(f"external-issuers/{issuer.pk}/check")
     assert (checked.status, checked.code) == (503, "issuer_unreachable")

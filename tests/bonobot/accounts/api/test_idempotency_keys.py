@@ -32,7 +32,7 @@ def owner(acme: Organization) -> Rest:
     return rest.as_role(acme, Role.OWNER)
 
 
-def test_the_same_write_has_one_effect_and_one_answer(owner):
+def test_a_repeated_write_has_one_effect_and_the_same_response(owner):
     first = owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
     again = owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
     assert (first.status, again.status) == (201, 201)
@@ -42,50 +42,50 @@ def test_the_same_write_has_one_effect_and_one_answer(owner):
     assert Agent.objects.filter(name="One").count() == 1
 
 
-def test_a_refusal_is_replayed_as_the_problem_it_was(owner):
+def test_an_error_is_replayed_as_the_same_problem(owner):
     first = owner.post("agents", {"name": ""}, Idempotency_Key=KEY)
     again = owner.post("agents", {"name": ""}, Idempotency_Key=KEY)
     assert (again.status, again.json) == (400, first.json)
     assert again.headers["Content-Type"] == rest.PROBLEM
 
 
-def test_an_empty_answer_is_replayed(owner):
+def test_an_empty_response_is_replayed(owner):
     made = owner.post("agents", {"name": "One"}).json
     for _ in range(2):
         assert owner.delete(f"agents/{made['id']}", Idempotency_Key=KEY).status == 204
 
 
-def test_another_body_with_the_key_is_refused(owner):
+def test_another_body_with_the_same_key_is_refused(owner):
     owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
     answer = owner.post("agents", {"name": "Two"}, Idempotency_Key=KEY)
     assert (answer.status, answer.code) == (422, "idempotency_mismatch")
     assert not Agent.objects.filter(name="Two").exists()
 
 
-def test_another_address_with_the_key_is_refused(owner):
+def test_another_path_with_the_same_key_is_refused(owner):
     owner.post("model-endpoints", OFFLINE, Idempotency_Key=KEY)
     assert owner.post("agents", OFFLINE, Idempotency_Key=KEY).code == "idempotency_mismatch"
 
 
-def test_the_order_of_members_is_the_same_body(owner):
+def test_the_order_of_fields_doesnt_change_the_body(owner):
     raw = b'{"name": "One", "enabled": true}', b'{"enabled":true,"name":"One"}'
     answers = [owner.send("POST", "agents", body, Idempotency_Key=KEY) for body in raw]
     assert [answer.status for answer in answers] == [201, 201]
 
 
-def test_keys_of_different_people_are_different_keys(acme, owner):
+def test_keys_of_different_people_are_independent(acme, owner):
     other = rest.as_role(acme, Role.OPERATOR)
     owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
     assert other.post("agents", {"name": "Two"}, Idempotency_Key=KEY).status == 201
 
 
 @pytest.mark.parametrize("key", ["", " ", "x" * 256, "a b"])
-def test_a_key_that_can_not_be_one_is_refused(owner, key):
+def test_an_invalid_key_is_refused(owner, key):
     answer = owner.post("agents", {"name": "One"}, Idempotency_Key=key)
     assert (answer.status, answer.code) == (400, "bad_idempotency_key")
 
 
-def test_a_first_request_without_an_answer_is_never_repeated(acme, owner):
+def test_an_unfinished_first_request_is_never_repeated(acme, owner):
     owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
     KeptAnswer.objects.update(status=None)
     answer = owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
@@ -93,20 +93,20 @@ def test_a_first_request_without_an_answer_is_never_repeated(acme, owner):
     assert int(answer.headers["Retry-After"]) > 0
 
 
-def test_a_day_later_the_key_is_free(owner):
+def test_a_key_can_be_used_again_after_a_day(owner):
     owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
     with time_machine.travel(timezone.now() + timedelta(hours=25)):
         answer = owner.post("agents", {"name": "Two"}, Idempotency_Key=KEY)
     assert answer.status == 201
 
 
-def test_whoever_lost_the_right_gets_no_replay(acme, owner):
+def test_a_caller_that_lost_its_permission_gets_no_replay(acme, owner):
     owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
     Token.objects.update(role=Role.AUDITOR)
     assert owner.post("agents", {"name": "One"}, Idempotency_Key=KEY).status == 403
 
 
-def test_a_new_tokens_text_is_replayed_and_sealed_at_rest(owner):
+def test_the_secret_of_a_new_token_is_replayed_and_encrypted_at_rest(owner):
     body = {"name": "pipeline", "role": "member"}
     first = owner.post("tokens", body, Idempotency_Key=KEY)
     again = owner.post("tokens", body, Idempotency_Key=KEY)
@@ -116,14 +116,14 @@ def test_a_new_tokens_text_is_replayed_and_sealed_at_rest(owner):
         assert first.json["token"] not in str(cursor.fetchall())
 
 
-def test_what_may_be_tried_again_is_not_kept(acme):
+def test_responses_that_can_be_retried_arent_stored(acme):
     boss = factories.build_administrator(acme)
     for status in (429, 503):
         store_answer(claim_key(boss, KEY, {"body": 1}), status, "{}")
         assert not KeptAnswer.objects.exists()
 
 
-def test_after_an_internal_error_nobody_knows(acme):
+def test_after_an_internal_error_the_outcome_is_unknown(acme):
     boss = factories.build_administrator(acme)
     store_answer(claim_key(boss, KEY, {"body": 1}), 500, "{}")
     with pytest.raises(Conflict) as refused:
@@ -131,7 +131,7 @@ def test_after_an_internal_error_nobody_knows(acme):
     assert refused.value.code == "idempotency_in_progress"
 
 
-def test_an_answer_is_replayed_as_it_was(acme):
+def test_a_response_is_replayed_unchanged(acme):
     boss = factories.build_administrator(acme)
     store_answer(claim_key(boss, KEY, {"body": 1}), 201, '{"id": 1}')
     with pytest.raises(IdempotentReplay) as replay:
@@ -143,7 +143,7 @@ def test_an_answer_is_replayed_as_it_was(acme):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_many_at_once_have_one_effect():
+def test_concurrent_requests_with_one_key_have_one_effect():
     acme = factories.create_organization()
     factories.create_agent(acme)
     owner = rest.as_role(acme, Role.OWNER)

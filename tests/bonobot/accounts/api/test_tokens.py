@@ -27,7 +27,7 @@ def agents(acme: Organization) -> list[Agent]:
     return [factories.create_agent(acme, name) for name in ("one", "two", "three")]
 
 
-def test_a_token_for_several_agents_reaches_these_and_no_other(owner, agents):
+def test_a_token_for_several_agents_reaches_only_these(owner, agents):
     body = {"name": "ide", "role": "member", "agents": ["one", str(agents[1].pk)]}
     made = owner.post("tokens", body)
     assert set(made.json["agents"]) == {str(one.pk) for one in agents[:2]}
@@ -38,7 +38,7 @@ def test_a_token_for_several_agents_reaches_these_and_no_other(owner, agents):
     assert {one["slug"] for one in client.get("agents").json["results"]} == {"one", "two"}
 
 
-def test_the_token_of_an_agent_that_was_removed_becomes_no_wider(owner, agents):
+def test_the_token_of_a_deleted_agent_gains_no_access(owner, agents):
     made = owner.post("tokens", {"name": "ide", "role": "operator", "agents": ["one"]})
     gone = str(agents[0].pk)
     agents[0].delete()
@@ -60,7 +60,7 @@ def test_rest_needs_the_scope_api(owner, agents):
     assert Rest(made.json["token"]).get("agents").status == 200
 
 
-def test_a_patch_changes_what_it_says_and_the_text_stays(owner, agents):
+def test_a_patch_changes_only_its_fields_and_keeps_the_secret(owner, agents):
     made = owner.post("tokens", {"name": "ide", "role": "operator", "client": "claude-code"})
     address = f"tokens/{made.json['id']}"
     asked = {"networks": ["127.0.0.1"], "calls_per_minute": 5, "agents": ["one"]}
@@ -92,7 +92,7 @@ def test_a_patch_changes_what_it_says_and_the_text_stays(owner, agents):
         ({"name": ""}, 400, "name"),
     ],
 )
-def test_a_change_that_can_not_be_is_refused(acme, owner, body, status, field):
+def test_an_invalid_update_is_refused(acme, owner, body, status, field):
     token, _ = create_token(factories.build_administrator(acme), name="ci", role=Role.MEMBER)
     answer = owner.patch(f"tokens/{token.pk}", body)
     assert answer.status == status, answer
@@ -101,6 +101,6 @@ def test_a_change_that_can_not_be_is_refused(acme, owner, body, status, field):
     assert (kept.name, kept.scopes, kept.networks) == ("ci", [], [])
 
 
-def test_one_agent_is_named_in_one_way(owner, agents):
+def test_an_agent_is_specified_by_one_field_only(owner, agents):
     body = {"name": "ide", "role": "member", "agent": "one", "agents": ["two"]}
     assert owner.post("tokens", body).status == 400

@@ -49,13 +49,13 @@ WRITES = {
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
-def test_every_write_bumps_the_generation(server, write):
+def test_every_write_increments_the_generation(server, write):
     before = load_policy_generation(server.organization_id)
     write(server)
     assert load_policy_generation(server.organization_id) > before
 
 
-def test_an_observation_bumps_nothing(server):
+def test_an_update_of_observed_fields_keeps_the_generation(server):
     before = load_policy_generation(server.organization_id)
     Server.objects.filter(pk=server.pk).update(status="connected", failures=3)
     server.latency_ms = 5
@@ -63,7 +63,7 @@ def test_an_observation_bumps_nothing(server):
     assert load_policy_generation(server.organization_id) == before
 
 
-def test_a_write_in_one_organization_leaves_the_others_alone(server):
+def test_a_write_doesnt_affect_other_organizations(server):
     other = Organization.objects.create(name="Other", slug="other")
     before = load_policy_generation(other.pk)
     server.save()
@@ -71,13 +71,13 @@ def test_a_write_in_one_organization_leaves_the_others_alone(server):
 
 
 @pytest.mark.parametrize("key", [uuid.UUID(int=1), "not-a-uuid", "", None])
-def test_what_is_not_there_is_not_found(organization, key):
+def test_a_missing_row_raises_not_found(organization, key):
     with pytest.raises(NotFound) as refused:
         Server.objects.get_or_404(organization.pk, pk=key)
     assert refused.value.code == "not_found"
 
 
-def test_another_organizations_row_is_not_found(server):
+def test_a_row_of_another_organization_raises_not_found(server):
     other = Organization.objects.create(name="Other", slug="other")
     with pytest.raises(NotFound):
         Server.objects.get_or_404(other.pk, pk=server.pk)

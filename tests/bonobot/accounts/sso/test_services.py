@@ -29,7 +29,7 @@ def acme() -> Organization:
     return factories.create_organization()
 
 
-def test_owners_say_where_and_secrets_stay_sealed(acme: Organization, url: str) -> None:
+def test_owners_manage_providers_and_secrets_stay_encrypted(acme: Organization, url: str) -> None:
     boss = build_user_principal(person(acme, Role.OWNER), acme)
     said = {"name": "Login", "client_id": "bonobot", "client_secret": "s3cret"}
     for wrong, error in (
@@ -63,7 +63,7 @@ def test_owners_say_where_and_secrets_stay_sealed(acme: Organization, url: str) 
         sso.create_provider(operator, url="https://x.example.com", **said)
 
 
-def test_the_admin_adds_changes_and_removes_one(acme: Organization) -> None:
+def test_the_admin_creates_updates_and_deletes_a_provider(acme: Organization) -> None:
     seat = admin_client.sit(acme, Role.OWNER)
     said = {"name": "Login", "url": "https://login.example.com", "client_id": "bonobot"}
     said |= {"secret": "s3cret", "domains": "example.com b.example", "role": "member"}
@@ -79,7 +79,7 @@ def test_the_admin_adds_changes_and_removes_one(acme: Organization) -> None:
     assert not Provider.objects.exists()
 
 
-def test_rest_and_the_command_line_do_the_same(
+def test_rest_and_the_command_line_manage_providers_too(
     acme: Organization, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = ("--org", acme.slug)

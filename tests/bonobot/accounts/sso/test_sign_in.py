@@ -61,7 +61,7 @@ def login(acme: Organization, url: str) -> Provider:
     return trust(acme, url, creates=True)
 
 
-def test_whoever_the_provider_knows_joins_and_comes_again(login: Provider) -> None:
+def test_a_person_of_the_provider_joins_and_signs_in_again(login: Provider) -> None:
     client = Client()
     answer = sign_in(client, login)
     assert (answer.status_code, answer["Location"]) == (302, reverse("admin:index"))
@@ -103,7 +103,7 @@ FORGED: dict[str, dict[str, Any]] = {
 }
 
 
-def test_what_is_forged_lets_nobody_in(login: Provider) -> None:
+def test_forged_id_tokens_are_refused(login: Provider) -> None:
     found = {}
     for name, said in FORGED.items():
         client = Client()
@@ -124,7 +124,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def test_who_is_not_let_in_is_told_why(login: Provider) -> None:
+def test_a_refused_person_sees_the_reason(login: Provider) -> None:
     found = {}
     for name, (said, _code) in REFUSED.items():
         client = Client()
@@ -132,13 +132,13 @@ def test_who_is_not_let_in_is_told_why(login: Provider) -> None:
     assert found == {name: (code, False) for name, (_said, code) in REFUSED.items()}
 
 
-def test_refusals_are_in_the_audit(login: Provider) -> None:
+def test_refused_sign_ins_are_in_the_audit_log(login: Provider) -> None:
     sign_in(Client(), login, claims={"email_verified": False})
     row = AuditRow.objects.get(action="sign_in_refused")
     assert (row.outcome, row.code) == ("refused", "sso_email_unverified")
 
 
-def test_what_the_token_leaves_out_is_asked_for(login: Provider) -> None:
+def test_missing_claims_are_read_from_the_userinfo_endpoint(login: Provider) -> None:
     bare = {"claims": {"email": None, "email_verified": None}}
     theirs = {"sub": ANNA, "email": ANNA, "email_verified": True}
     assert code_of(sign_in(Client(), login, **bare, userinfo=theirs | {"sub": "eve"})) == (
@@ -149,7 +149,9 @@ def test_what_the_token_leaves_out_is_asked_for(login: Provider) -> None:
     assert is_in(client)
 
 
-def test_a_provider_that_says_nothing_may_be_trusted(acme: Organization, url: str) -> None:
+def test_an_unverified_address_is_accepted_only_from_a_trusted_provider(
+    acme: Organization, url: str
+) -> None:
     login = trust(acme, url, creates=True, trusts_email=True)
     client = Client()
     assert code_of(sign_in(client, login, claims={"email_verified": False})) != ""
@@ -157,11 +159,11 @@ def test_a_provider_that_says_nothing_may_be_trusted(acme: Organization, url: st
     assert is_in(client)
 
 
-def test_strangers_stay_outside_where_none_are_made(acme: Organization, url: str) -> None:
+def test_unknown_people_are_refused_if_accounts_arent_created(acme: Organization, url: str) -> None:
     assert code_of(sign_in(Client(), trust(acme, url))) == "sso_unknown"
 
 
-def test_a_sign_in_is_good_for_one_time_one_browser_and_minutes(login: Provider) -> None:
+def test_a_sign_in_is_valid_once_in_one_browser_for_minutes(login: Provider) -> None:
     client = Client()
     back = let_in(
         login.url, led(client, client.post(reverse("account_sso", args=[login.pk]))), ANNA
@@ -176,7 +178,9 @@ def test_a_sign_in_is_good_for_one_time_one_browser_and_minutes(login: Provider)
     assert code_of(client.get(back)) == "sign_in_lost"
 
 
-def test_an_answer_at_another_organizations_address_is_lost(login: Provider, url: str) -> None:
+def test_a_response_at_the_callback_of_another_organization_is_refused(
+    login: Provider, url: str
+) -> None:
     other = factories.create_organization("other")
     client = Client()
     page = client.post(reverse("account_sso", args=[login.pk]))
@@ -186,14 +190,14 @@ def test_an_answer_at_another_organizations_address_is_lost(login: Provider, url
     assert not is_in(client)
 
 
-def test_a_member_is_found_by_a_proved_address(acme: Organization, url: str) -> None:
+def test_a_member_is_matched_by_a_verified_email_address(acme: Organization, url: str) -> None:
     user, login, client = person(acme), trust(acme, url), Client()
     sign_in(client, login)
     assert Identity.objects.get().user == user
     assert is_in(client)
 
 
-def test_an_account_of_another_organization_is_not_opened_by_an_address(
+def test_an_account_of_another_organization_isnt_matched_by_its_address(
     acme: Organization, url: str
 ) -> None:
     user = person(acme)
@@ -207,7 +211,7 @@ def test_an_account_of_another_organization_is_not_opened_by_an_address(
     assert sign_in(Client(), login).status_code == 302
 
 
-def test_a_person_links_and_unlinks_their_own(acme: Organization, url: str) -> None:
+def test_a_person_links_and_unlinks_their_own_account(acme: Organization, url: str) -> None:
     user, login = person(acme), trust(acme, url)
     person(acme, name="bert")
     client, other = by_password("anna"), by_password("bert")
@@ -225,7 +229,7 @@ def test_a_person_links_and_unlinks_their_own(acme: Organization, url: str) -> N
     assert not Identity.objects.exists()
 
 
-def test_a_providers_session_links_nothing_elsewhere(login: Provider, url: str) -> None:
+def test_a_session_of_one_provider_cant_link_another(login: Provider, url: str) -> None:
     other = factories.create_organization("other")
     theirs, client = trust(other, url), Client()
     sign_in(client, login)
@@ -236,14 +240,14 @@ def test_a_providers_session_links_nothing_elsewhere(login: Provider, url: str) 
     assert client.post(reverse("admin:profile_link", args=[login.pk])).status_code == 200
 
 
-def test_the_last_way_in_stays(login: Provider) -> None:
+def test_the_last_sign_in_method_cant_be_removed(login: Provider) -> None:
     client = Client()
     sign_in(client, login)
     client.post(reverse("admin:profile_unlink", args=[Identity.objects.get().pk]))
     assert Identity.objects.exists()
 
 
-def test_who_was_removed_or_switched_off_stays_outside(login: Provider) -> None:
+def test_removed_or_disabled_people_cant_sign_in(login: Provider) -> None:
     sign_in(Client(), login)
     user = User.objects.get(email=ANNA)
     User.objects.filter(pk=user.pk).update(is_active=False)
@@ -253,7 +257,7 @@ def test_who_was_removed_or_switched_off_stays_outside(login: Provider) -> None:
     assert code_of(sign_in(Client(), login)) == "sso_not_a_member"
 
 
-def test_no_provider_decides_on_the_platform(login: Provider) -> None:
+def test_a_provider_cant_grant_platform_administration(login: Provider) -> None:
     client = Client()
     sign_in(client, login)
     User.objects.filter(email=ANNA).update(is_superuser=True)
@@ -261,7 +265,7 @@ def test_no_provider_decides_on_the_platform(login: Provider) -> None:
     assert code_of(sign_in(Client(), login)) == "sso_platform_administrator"
 
 
-def test_a_session_reaches_the_providers_organization_alone(login: Provider) -> None:
+def test_a_session_reaches_only_the_organization_of_its_provider(login: Provider) -> None:
     client, other = Client(), factories.create_organization("other")
     sign_in(client, login)
     Membership.objects.create(
@@ -274,7 +278,7 @@ def test_a_session_reaches_the_providers_organization_alone(login: Provider) -> 
     assert client.get("/api/me").json()["organization"] == "acme"
 
 
-def test_a_provider_that_is_switched_off_ends_its_sessions(login: Provider) -> None:
+def test_disabling_a_provider_ends_its_sessions(login: Provider) -> None:
     client = Client()
     sign_in(client, login)
     sso.update_provider(factories.build_administrator(login.organization), login, enabled=False)
@@ -282,7 +286,7 @@ def test_a_provider_that_is_switched_off_ends_its_sessions(login: Provider) -> N
     assert client.post(reverse("account_sso", args=[login.pk])).status_code == 404
 
 
-def test_the_role_follows_the_claim(acme: Organization, url: str) -> None:
+def test_the_role_is_updated_from_the_claim(acme: Organization, url: str) -> None:
     roles = {"role_claim": "realm.groups", "roles": {"ops": "operator", "bosses": "owner"}}
     login = trust(acme, url, creates=True, role="", **roles)
     assert code_of(sign_in(Client(), login)) == "sso_no_role"
@@ -294,7 +298,7 @@ def test_the_role_follows_the_claim(acme: Organization, url: str) -> None:
     assert Membership.objects.get(user__email=ANNA).role == "operator"
 
 
-def test_the_providers_second_factor_counts_or_ours_is_asked(
+def test_the_providers_second_factor_is_accepted_or_ours_is_required(
     acme: Organization, login: Provider
 ) -> None:
     Organization.objects.filter(pk=acme.pk).update(second_factor=True)
@@ -314,7 +318,7 @@ def test_the_providers_second_factor_counts_or_ours_is_asked(
     assert not is_in(again)
 
 
-def test_where_it_is_required_passwords_open_nothing(acme: Organization, url: str) -> None:
+def test_passwords_are_refused_if_single_sign_on_is_required(acme: Organization, url: str) -> None:
     anna, login = person(acme, Role.OWNER), trust(acme, url)
     boss = build_user_principal(anna, acme)
     owner, asked = rest.as_role(acme, Role.OWNER), {"single_sign_on": True}
@@ -336,7 +340,7 @@ def test_where_it_is_required_passwords_open_nothing(acme: Organization, url: st
         sso.delete_provider(boss, login)
 
 
-def test_the_host_lets_passwords_in_again(acme: Organization, url: str) -> None:
+def test_the_host_can_enable_passwords_again(acme: Organization, url: str) -> None:
     person(acme, Role.OWNER)
     Organization.objects.filter(pk=acme.pk).update(single_sign_on=True)
     assert not is_in(by_password("anna"))
@@ -344,7 +348,7 @@ def test_the_host_lets_passwords_in_again(acme: Organization, url: str) -> None:
     assert is_in(by_password("anna"))
 
 
-def test_the_sign_in_page_shows_what_is_announced(acme: Organization, url: str) -> None:
+def test_the_sign_in_page_shows_only_announced_providers(acme: Organization, url: str) -> None:
     trust(acme, url, name="Shown")
     trust(acme, f"{url}/", name="Hidden", announced=False)
     page = Client().get(reverse("admin:login")).content.decode()
@@ -352,7 +356,7 @@ def test_the_sign_in_page_shows_what_is_announced(acme: Organization, url: str) 
     assert "Hidden" not in page
 
 
-def test_only_addresses_of_ours_are_gone_on_to(login: Provider) -> None:
+def test_only_local_urls_are_redirect_targets(login: Provider) -> None:
     for onward, expected in (
         ("/admin/profile/", "/admin/profile/"),
         ("//evil.example/", reverse("admin:index")),
@@ -363,14 +367,16 @@ def test_only_addresses_of_ours_are_gone_on_to(login: Provider) -> None:
         assert answer["Location"] == expected
 
 
-def test_another_account_in_the_browser_is_left(acme: Organization, login: Provider) -> None:
+def test_another_account_in_the_browser_is_signed_out(acme: Organization, login: Provider) -> None:
     person(acme, Role.OWNER, "bert")
     client = by_password("bert")
     sign_in(client, login)
     assert client.get("/api/me").json()["person"]["email"] == ANNA
 
 
-def test_a_half_way_sign_in_does_not_narrow_a_password(acme: Organization, login: Provider) -> None:
+def test_an_unfinished_provider_sign_in_doesnt_limit_a_password_session(
+    acme: Organization, login: Provider
+) -> None:
     person(acme, Role.OWNER, "bert")
     client = Client()
     sign_in(client, login)
@@ -385,14 +391,14 @@ METADATA = (
 )
 
 
-def test_metadata_that_is_not_the_issuers_leads_nowhere(login: Provider) -> None:
+def test_metadata_of_another_issuer_is_refused(login: Provider) -> None:
     for metadata in METADATA:
         httpx.post(f"{login.url}/say", json={"metadata": metadata})
         answer = Client().post(reverse("account_sso", args=[login.pk]))
         assert (answer.status_code, code_of(answer)) == (503, "provider_unreachable")
 
 
-def test_tries_are_bounded(login: Provider) -> None:
+def test_sign_in_attempts_are_limited(login: Provider) -> None:
     client = Client()
     codes = {code_of(client.get(reverse("account_sso", args=[login.pk]))) for _ in range(62)}
     assert codes == {"", "too_many_attempts"}

@@ -85,7 +85,7 @@ ANSWERS: dict[str, dict[str, str | None]] = {
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_an_answer_that_was_changed_lets_nobody_in(login: Provider, name: str) -> None:
+def test_a_modified_response_is_refused(login: Provider, name: str) -> None:
     client = Client()
     said = dict(ANSWERS[name])
     if said.get("iss") == "/":
@@ -99,7 +99,7 @@ def test_an_answer_that_was_changed_lets_nobody_in(login: Provider, name: str) -
     assert code_of(client.get(back)) == "sign_in_lost"
 
 
-def test_where_a_provider_says_that_it_names_itself_it_must(login: Provider) -> None:
+def test_a_provider_that_advertises_iss_must_send_it(login: Provider) -> None:
     says = {"authorization_response_iss_parameter_supported": True}
     for issuer, expected in ((None, False), (login.url, True)):
         httpx.post(f"{login.url}/say", json={"metadata": says})
@@ -110,9 +110,7 @@ def test_where_a_provider_says_that_it_names_itself_it_must(login: Provider) -> 
         assert is_in(client) is expected
 
 
-def test_a_code_of_one_provider_is_worth_nothing_at_another(
-    acme: Organization, login: Provider
-) -> None:
+def test_a_code_of_one_provider_is_refused_for_another(acme: Organization, login: Provider) -> None:
     """A browser that began at one, and is sent back with what another gave (mix-up)."""
     with running() as evil_url:
         evil = trust(acme, evil_url, creates=True, name="Evil")
@@ -125,7 +123,7 @@ def test_a_code_of_one_provider_is_worth_nothing_at_another(
         assert not is_in(client)
 
 
-def test_a_code_of_another_browser_is_not_taken(login: Provider) -> None:
+def test_a_code_of_another_browser_is_refused(login: Provider) -> None:
     """Who is sent to an attacker's answer isn't signed in as the attacker (login CSRF)."""
     victim, attacker = Client(), Client()
     mine, theirs = begun(victim, login), begun(attacker, login)
@@ -135,7 +133,7 @@ def test_a_code_of_another_browser_is_not_taken(login: Provider) -> None:
     assert code_of(victim.get(theirs)) == "sign_in_lost"
 
 
-def test_a_session_changes_its_key_when_somebody_signs_in(login: Provider) -> None:
+def test_the_session_key_changes_at_sign_in(login: Provider) -> None:
     client = Client()
     page = client.post(reverse("account_sso", args=[login.pk]))
     planted = client.session.session_key
@@ -163,7 +161,7 @@ ONWARD = (
 
 
 @pytest.mark.parametrize("onward", ONWARD)
-def test_nobody_is_sent_on_elsewhere(login: Provider, onward: str) -> None:
+def test_nobody_is_redirected_to_another_site(login: Provider, onward: str) -> None:
     client = Client()
     page = client.post(reverse("account_sso", args=[login.pk]), {"next": onward})
     answer = client.get(let_in(login.url, led(client, page), ANNA))
@@ -199,7 +197,7 @@ FALSE_ADDRESSES = (unverified, unsaid, in_words, elsewhere, look_alike, two_line
 
 
 @pytest.mark.parametrize("claims", FALSE_ADDRESSES)
-def test_an_address_that_is_not_proved_takes_no_account_over(
+def test_an_unverified_address_cant_take_over_an_account(
     acme: Organization, url: str, claims: Callable[[User], dict[str, Any]]
 ) -> None:
     bert = person(acme, Role.OWNER, "bert")
@@ -210,7 +208,7 @@ def test_an_address_that_is_not_proved_takes_no_account_over(
         assert client.get("/api/me").json()["name"] != "bert"
 
 
-def test_the_subject_counts_and_not_the_address(login: Provider) -> None:
+def test_accounts_are_matched_by_subject_and_not_by_address(login: Provider) -> None:
     """An address that another person at the provider has later opens nothing of the first."""
     sign_in(Client(), login)
     first = User.objects.get(email=ANNA)
@@ -220,7 +218,7 @@ def test_the_subject_counts_and_not_the_address(login: Provider) -> None:
     assert Identity.objects.filter(user=first).count() == 1
 
 
-def test_nobody_is_linked_who_did_not_ask(acme: Organization, url: str) -> None:
+def test_an_account_is_linked_only_on_request(acme: Organization, url: str) -> None:
     """What was begun to link doesn't link to whoever is signed in when it comes back."""
     anna, bert = person(acme), person(acme, name="bert")
     login, client = trust(acme, url), by_password("anna")
@@ -231,7 +229,7 @@ def test_nobody_is_linked_who_did_not_ask(acme: Organization, url: str) -> None:
     assert not Identity.objects.filter(user=anna).exists()
 
 
-def test_a_page_elsewhere_begins_no_sign_in_and_links_nothing(login: Provider) -> None:
+def test_another_site_cant_start_a_sign_in_or_link_an_account(login: Provider) -> None:
     """Only a form of ours does (login CSRF)."""
     browser = Client(enforce_csrf_checks=True)
     assert browser.post(reverse("account_sso", args=[login.pk])).status_code == 403

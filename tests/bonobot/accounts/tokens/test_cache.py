@@ -44,7 +44,7 @@ def known(cache: VerifiedTokenCache, text: str, address: str = HERE) -> Verified
     return get_runtime().call(cache.verify_token, text, address)
 
 
-def test_a_warm_pass_asks_no_database_and_computes_no_hmac(boss, cache, monkeypatch):
+def test_a_cached_token_needs_no_query_and_no_hmac(boss, cache, monkeypatch):
     _, text = issued(boss)
     first = cache.load_issued_token(text, HERE)
     monkeypatch.setattr(tokens.hmac, "new", None)
@@ -54,7 +54,7 @@ def test_a_warm_pass_asks_no_database_and_computes_no_hmac(boss, cache, monkeypa
     assert known(cache, text) is first
 
 
-def test_a_cold_pass_is_one_query_and_knows_its_generation(boss, cache):
+def test_an_uncached_token_takes_one_query_and_has_its_generation(boss, cache):
     token, text = issued(boss)
     with CaptureQueriesContext(connection) as queries:
         found = cache.load_issued_token(text, HERE)
@@ -63,13 +63,13 @@ def test_a_cold_pass_is_one_query_and_knows_its_generation(boss, cache):
     assert (found.principal.token_id, found.principal.role) == (token.pk, Role.OPERATOR)
 
 
-def test_the_text_is_kept_nowhere(boss, cache):
+def test_the_cache_doesnt_contain_token_secrets(boss, cache):
     _, text = issued(boss)
     cache.load_issued_token(text, HERE)
     assert text.split("_", 2)[2] not in repr(vars(cache))
 
 
-def test_the_pass_that_was_used_longest_ago_makes_room(boss):
+def test_the_least_recently_used_token_is_evicted(boss):
     cache = VerifiedTokenCache(max_tokens=2)
     texts = [issued(boss, name=str(n))[1] for n in range(3)]
     cache.load_issued_token(texts[0], HERE)
@@ -86,7 +86,7 @@ def failing(cache: VerifiedTokenCache, address: str) -> None:
             cache.load_issued_token(f"bnb_{n}_nothing", address)
 
 
-def test_what_opens_nothing_is_not_kept_and_not_looked_up_for_ever(boss, cache):
+def test_invalid_tokens_arent_cached_and_lookups_are_limited(boss, cache):
     _, text = issued(boss)
     with CaptureQueriesContext(connection) as queries, pytest.raises(TooManyFailures) as stopped:
         failing(cache, HERE)
@@ -99,7 +99,7 @@ def test_what_opens_nothing_is_not_kept_and_not_looked_up_for_ever(boss, cache):
     assert cache.find_cached(text, HERE) is not None
 
 
-def test_a_whole_ipv6_network_counts_as_one(boss, cache):
+def test_an_ipv6_network_counts_as_one_address(boss, cache):
     for address in ("2001:db8::1", "2001:db8::2"):
         with pytest.raises(TooManyFailures):
             failing(cache, address)
@@ -107,7 +107,7 @@ def test_a_whole_ipv6_network_counts_as_one(boss, cache):
         cache.load_issued_token("bnb_0_nothing", "2001:db8:0:1::1")
 
 
-def test_a_pass_ends_with_its_token(boss, cache):
+def test_a_cached_token_ends_with_its_expiry(boss, cache):
     _, text = issued(boss, expires_at=timezone.now() + timedelta(minutes=5))
     assert known(cache, text).expires_at is not None
     with time_machine.travel(timezone.now() + timedelta(minutes=6), tick=False):
@@ -117,7 +117,7 @@ def test_a_pass_ends_with_its_token(boss, cache):
     assert not cache._tokens
 
 
-def test_a_warm_pass_opens_nothing_from_elsewhere(boss, cache):
+def test_a_cached_token_is_refused_from_other_networks(boss, cache):
     _, text = issued(boss, networks=["192.0.2.0/24"])
     assert known(cache, text).networks
     with pytest.raises(InvalidToken):
@@ -125,7 +125,7 @@ def test_a_warm_pass_opens_nothing_from_elsewhere(boss, cache):
     assert AuditRow.objects.filter(action="token_refused").count() == 1
 
 
-def test_a_use_is_written_beside_the_request_once_a_minute(boss, cache):
+def test_the_last_use_is_written_in_the_background_once_a_minute(boss, cache):
     token, text = issued(boss)
     before = load_policy_generation(boss.organization_id)
     known(cache, text)
@@ -138,7 +138,7 @@ def test_a_use_is_written_beside_the_request_once_a_minute(boss, cache):
 
 
 @pytest.mark.parametrize("way", ["save", "update", "bulk update", "delete", "revoke"])
-def test_what_is_current_is_read_again_after_any_change(boss, cache, way):
+def test_a_cached_principal_is_read_again_after_any_change(boss, cache, way):
     token, text = issued(boss)
     assert (
         get_runtime().call(cache.verify_current_token, text, HERE).principal.role == Role.OPERATOR
@@ -166,7 +166,7 @@ def test_what_is_current_is_read_again_after_any_change(boss, cache, way):
         )
 
 
-def test_an_older_reading_does_not_replace_a_newer_one(boss, cache, monkeypatch):
+def test_an_older_read_doesnt_replace_a_newer_one(boss, cache, monkeypatch):
     token, text = issued(boss)
     older = token_cache.load_verified_token(text, HERE)
     Token.objects.filter(pk=token.pk).update(role=Role.MEMBER)

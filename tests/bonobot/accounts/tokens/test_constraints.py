@@ -32,14 +32,14 @@ from bonobot.core.problems import InvalidInput
         ({"digest": "0" * 64}, "digest"),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_its_name(terms, field):
+def test_invalid_constraints_are_refused_with_their_field(terms, field):
     with pytest.raises(InvalidInput) as refused:
         clean_constraints(terms)
     assert refused.value.field == field
     assert refused.value.remedy
 
 
-def test_terms_are_kept_in_one_order():
+def test_constraints_are_stored_in_a_fixed_order():
     found = clean_constraints(
         {"scopes": ["api", "mcp:tools", "api"], "networks": [" 10.0.0.0/8 ", "::1"]}
     )
@@ -57,16 +57,16 @@ def test_terms_are_kept_in_one_order():
         ("10.1.2.3, 10.1.2.4", False),
     ],
 )
-def test_an_address_is_inside_of_its_networks_alone(address, expected):
+def test_an_address_is_allowed_only_in_the_tokens_networks(address, expected):
     assert is_in_networks(address, parse_networks(["10.0.0.0/8", "2001:db8::/32"])) is expected
 
 
 @given(st.text())
-def test_no_networks_are_no_bounds_whatever_the_address_is(address):
+def test_without_networks_every_address_is_allowed(address):
     assert is_in_networks(address, ())
 
 
-def test_no_scope_lets_a_model_say_yes_to_its_own_calls():
+def test_no_gateway_scope_can_approve_calls():
     over_mcp = {
         action for scope in TokenScope if scope != TokenScope.API for action in SCOPE_ACTIONS[scope]
     }
@@ -78,7 +78,7 @@ def test_no_scope_lets_a_model_say_yes_to_its_own_calls():
     }
 
 
-def test_every_action_is_in_a_scope_and_named_in_a_refusal():
+def test_every_action_has_a_scope_that_its_refusal_names():
     for action in Action:
         assert list_scopes_with_action(action)
         assert all(is_action_in_scope({scope}, action) for scope in list_scopes_with_action(action))
@@ -86,6 +86,6 @@ def test_every_action_is_in_a_scope_and_named_in_a_refusal():
         assert not is_action_in_scope(frozenset(), action)
 
 
-def test_whoever_runs_agents_uses_their_tools():
+def test_the_scope_for_agents_includes_their_tools():
     for role in Role:
         assert (Action.RUN_AGENTS in ROLE_ACTIONS[role]) == (Action.USE_TOOLS in ROLE_ACTIONS[role])

@@ -32,12 +32,12 @@ def issued(organization):
     return tokens.create_token(build_cli_principal(organization), name="ci", role=Role.OPERATOR)
 
 
-def test_the_text_opens_what_was_issued(issued):
+def test_the_secret_authenticates_the_issued_token(issued):
     token, text = issued
     assert tokens.authenticate_token(text).pk == token.pk
 
 
-def test_the_secret_is_nowhere_in_the_row(issued):
+def test_the_row_doesnt_contain_the_secret(issued):
     token, text = issued
     secret = text.split("_", 2)[2]
     stored = " ".join(str(value) for value in vars(Token.objects.get(pk=token.pk)).values())
@@ -45,12 +45,12 @@ def test_the_secret_is_nowhere_in_the_row(issued):
 
 
 @pytest.mark.parametrize("spoil", [lambda t: t[:-1], lambda t: "x" + t, lambda _: "", str.upper])
-def test_another_text_is_refused(issued, spoil):
+def test_another_secret_is_refused(issued, spoil):
     with pytest.raises(tokens.InvalidToken):
         tokens.authenticate_token(spoil(issued[1]))
 
 
-def test_a_revoked_token_is_refused_at_once(organization, issued):
+def test_a_revoked_token_is_refused_immediately(organization, issued):
     token, text = issued
     tokens.revoke_token(build_cli_principal(organization), token)
     with pytest.raises(tokens.InvalidToken):
@@ -68,7 +68,7 @@ def test_an_expired_token_is_refused(organization):
         tokens.authenticate_token(text)
 
 
-def test_a_role_that_may_not_make_tokens_makes_none(organization):
+def test_a_role_without_permission_cant_create_tokens(organization):
     auditor = Principal(
         kind="user", id="u", label="u", organization_id=organization.pk, role=Role.AUDITOR
     )
@@ -83,7 +83,7 @@ def test_the_principal_of_a_token_has_its_role_and_organization(organization, is
     assert not principal.platform_admin
 
 
-def test_a_token_may_do_what_its_role_and_its_scopes_allow(organization):
+def test_a_token_has_the_permissions_of_both_its_role_and_scopes(organization):
     boss = build_cli_principal(organization)
     token, _ = tokens.create_token(boss, name="ide", role=Role.OPERATOR, scopes=[TokenScope.TOOLS])
     principal = build_token_principal(token)
@@ -97,13 +97,13 @@ def test_a_token_may_do_what_its_role_and_its_scopes_allow(organization):
     assert forbidden.value.rule == "role:manage_members"
 
 
-def test_a_scope_that_there_is_no_more_gives_nothing(organization, issued):
+def test_a_removed_scope_grants_nothing(organization, issued):
     Token.objects.update(scopes=["mcp:everything"])
     principal = build_token_principal(Token.objects.get())
     assert not any(principal.may(action) for action in Action)
 
 
-def test_a_token_is_changed_and_keeps_its_text(organization, issued):
+def test_an_updated_token_keeps_its_secret(organization, issued):
     token, text = issued
     tokens.update_token(
         build_cli_principal(organization), token, name="pipeline", scopes=["api"], networks=["::1"]
@@ -114,14 +114,14 @@ def test_a_token_is_changed_and_keeps_its_text(organization, issued):
     assert told == {"scopes": ["api"], "networks": ["::1/128"]}
 
 
-def test_a_change_that_changes_nothing_is_not_written(organization, issued):
+def test_an_update_without_changes_isnt_written(organization, issued):
     before = load_policy_generation(organization.pk)
     tokens.update_token(build_cli_principal(organization), issued[0], name="ci", scopes=[])
     assert load_policy_generation(organization.pk) == before
     assert not AuditRow.objects.filter(action="token_changed").exists()
 
 
-def test_a_revoked_token_is_not_changed(organization, issued):
+def test_a_revoked_token_cant_be_updated(organization, issued):
     token, _ = issued
     tokens.revoke_token(build_cli_principal(organization), token)
     token.refresh_from_db()
@@ -130,14 +130,14 @@ def test_a_revoked_token_is_not_changed(organization, issued):
     assert refused.value.code == "token_revoked"
 
 
-def test_whoever_may_not_manage_tokens_changes_none(organization, issued):
+def test_a_role_without_permission_cant_update_tokens(organization, issued):
     operator = build_token_principal(issued[0])
     with pytest.raises(Forbidden):
         tokens.update_token(operator, issued[0], name="mine")
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_token_used_from_elsewhere_is_refused_like_a_bad_one_and_written_down(organization):
+def test_a_token_from_another_network_is_refused_as_invalid_and_recorded(organization):
     boss = build_cli_principal(organization)
     token, text = tokens.create_token(boss, name="ci", role=Role.MEMBER, networks=["192.0.2.0/24"])
     assert tokens.authenticate_token(text, "192.0.2.7").pk == token.pk

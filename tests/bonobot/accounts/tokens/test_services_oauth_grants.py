@@ -54,7 +54,7 @@ def opens(text: str) -> bool:
     return True
 
 
-def test_a_program_acts_for_its_person_at_one_address(acme: Organization, olga: User) -> None:
+def test_a_client_acts_for_its_person_at_one_endpoint(acme: Organization, olga: User) -> None:
     known = load_verified_token(fetched(give(olga, acme)), "")
     assert known.is_for(HERE)
     assert not known.is_for("https://bonobot.example.com/mcp")
@@ -64,19 +64,21 @@ def test_a_program_acts_for_its_person_at_one_address(acme: Organization, olga: 
     assert not known.principal.platform_admin
 
 
-def test_it_is_never_for_rest(acme: Organization, olga: User) -> None:
+def test_an_oauth_token_is_never_valid_for_rest(acme: Organization, olga: User) -> None:
     with pytest.raises(tokens.InvalidToken):
         tokens.authenticate_token(fetched(give(olga, acme)))
 
 
-def test_nothing_opens_before_the_first_text_is_fetched(acme: Organization, olga: User) -> None:
+def test_a_grant_is_unusable_before_its_first_token_is_fetched(
+    acme: Organization, olga: User
+) -> None:
     token = give(olga, acme)
     assert token.digest == ""
     assert not opens(f"bno_{token.key}_")
     assert not opens(f"bno_{token.key}_x")
 
 
-def test_whoever_fetches_late_or_second_gets_nothing(acme: Organization, olga: User) -> None:
+def test_a_late_or_second_fetch_gets_no_token(acme: Organization, olga: User) -> None:
     token = give(olga, acme)
     text = fetched(token)
     assert tokens.rotate_grant(token, first=True) is None
@@ -86,7 +88,7 @@ def test_whoever_fetches_late_or_second_gets_nothing(acme: Organization, olga: U
         assert tokens.rotate_grant(late, first=True) is None
 
 
-def test_a_new_text_ends_the_one_before(acme: Organization, olga: User) -> None:
+def test_a_new_access_token_invalidates_the_previous_one(acme: Organization, olga: User) -> None:
     token = give(olga, acme)
     before = fetched(token)
     after = tokens.rotate_grant(token, first=False)
@@ -95,7 +97,9 @@ def test_a_new_text_ends_the_one_before(acme: Organization, olga: User) -> None:
     assert not opens(before)
 
 
-def test_a_text_is_good_for_an_hour_and_a_grant_for_a_month(acme: Organization, olga: User) -> None:
+def test_an_access_token_is_valid_for_an_hour_and_a_grant_for_a_month(
+    acme: Organization, olga: User
+) -> None:
     token = give(olga, acme)
     text = fetched(token)
     with time_machine.travel(timezone.now() + timedelta(minutes=61)):
@@ -130,7 +134,7 @@ def revoke(acme: Organization, olga: User) -> None:
 
 
 @pytest.mark.parametrize("ending", [lower, leave, switch_off, halt, revoke])
-def test_it_ends_with_what_it_came_from(
+def test_a_grant_ends_with_its_person_or_client(
     ending: Callable[[Organization, User], None], acme: Organization, olga: User
 ) -> None:
     token = give(olga, acme)
@@ -142,7 +146,7 @@ def test_it_ends_with_what_it_came_from(
 
 
 @pytest.mark.parametrize("role", list(Role))
-def test_nobody_gives_more_than_they_have(role: Role, acme: Organization) -> None:
+def test_a_person_cant_grant_more_than_they_have(role: Role, acme: Organization) -> None:
     giver = factories.create_member(acme, role)
     user = User.objects.get(pk=giver.id)
     for other in Role:
@@ -154,18 +158,20 @@ def test_nobody_gives_more_than_they_have(role: Role, acme: Organization) -> Non
                 give(user, acme, other)
 
 
-def test_a_stranger_gives_nothing(acme: Organization, olga: User) -> None:
+def test_a_person_who_isnt_a_member_cant_grant_access(acme: Organization, olga: User) -> None:
     with pytest.raises(Forbidden):
         give(olga, factories.create_organization("globex"))
 
 
 @pytest.mark.parametrize("scopes", [[], ["api"], ["mcp:tools", "api"], ["nonsense"]])
-def test_no_program_is_let_into_rest(scopes: list[str], acme: Organization, olga: User) -> None:
+def test_a_client_cant_be_authorized_for_rest(
+    scopes: list[str], acme: Organization, olga: User
+) -> None:
     with pytest.raises(InvalidInput):
         give(olga, acme, scopes=scopes)
 
 
-def test_a_person_ends_what_they_gave_and_nobody_elses(acme: Organization, olga: User) -> None:
+def test_a_person_can_revoke_only_their_own_grants(acme: Organization, olga: User) -> None:
     mine, other = give(olga, acme), factories.create_member(acme, Role.MEMBER)
     with pytest.raises(Forbidden):
         tokens.revoke_token(other, mine)
@@ -173,9 +179,7 @@ def test_a_person_ends_what_they_gave_and_nobody_elses(acme: Organization, olga:
     assert not Token.objects.active().exists()
 
 
-def test_what_a_person_gave_is_bounded_by_others_but_not_widened(
-    acme: Organization, olga: User
-) -> None:
+def test_others_can_limit_a_grant_but_not_extend_it(acme: Organization, olga: User) -> None:
     token, boss = give(olga, acme), factories.build_administrator(acme)
     with pytest.raises(Conflict) as refused:
         tokens.update_token(boss, token, scopes=["mcp:manage"])
@@ -186,7 +190,7 @@ def test_what_a_person_gave_is_bounded_by_others_but_not_widened(
     assert known.networks == ["10.0.0.0/8"]
 
 
-def test_a_person_sees_what_they_let_in(acme: Organization, olga: User) -> None:
+def test_a_person_sees_their_authorized_clients(acme: Organization, olga: User) -> None:
     token = give(olga, acme)
     assert tokens.list_user_grants(olga.pk) == []  # nothing came of it yet
     fetched(token)
@@ -194,7 +198,7 @@ def test_a_person_sees_what_they_let_in(acme: Organization, olga: User) -> None:
     assert tokens.list_user_grants(User.objects.create(username="x").pk) == []
 
 
-def test_the_audit_tells_what_was_given_and_why_it_ended(acme: Organization, olga: User) -> None:
+def test_the_audit_log_has_the_grant_and_why_it_ended(acme: Organization, olga: User) -> None:
     token = give(olga, acme)
     text = fetched(token)
     tokens.end_grant(token, reason="refresh_reused")
@@ -214,7 +218,7 @@ def reach(principal: Principal, agent: Agent) -> bool:
     return Agent.objects.open_to(principal).filter(pk=agent.pk).exists()
 
 
-def test_a_program_reaches_an_agent_for_as_long_as_its_person(acme: Organization) -> None:
+def test_a_client_reaches_an_agent_as_long_as_its_person_does(acme: Organization) -> None:
     agent = factories.create_agent(acme)
     user = User.objects.get(pk=factories.create_member(acme, Role.MEMBER).id)
     agent.members.add(user)

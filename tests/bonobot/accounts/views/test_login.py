@@ -60,7 +60,7 @@ def is_in(client: Client) -> bool:
     return bool(client.get(reverse("admin:index")).status_code == 200)
 
 
-def test_a_known_device_gets_in_while_others_guess(anna: User) -> None:
+def test_a_known_device_can_sign_in_while_others_guess_passwords(anna: User) -> None:
     client = signed_in()
     client.get(reverse("admin:logout"))
     client.cookies.pop("bonobot_session")
@@ -73,7 +73,7 @@ def test_a_known_device_gets_in_while_others_guess(anna: User) -> None:
     assert is_in(client)
 
 
-def test_a_second_factor_gets_in_while_others_guess(anna: User) -> None:
+def test_a_second_factor_can_be_entered_while_others_guess_passwords(anna: User) -> None:
     secret = set_up(signed_in())
     guess()
     client = Client()
@@ -85,16 +85,14 @@ def test_a_second_factor_gets_in_while_others_guess(anna: User) -> None:
 
 
 @pytest.mark.parametrize("name", ["anna", "nobody"])
-def test_a_throttled_answer_says_nothing_about_the_password_or_the_account(
-    anna: User, name: str
-) -> None:
+def test_a_throttled_response_doesnt_reveal_the_password_or_account(anna: User, name: str) -> None:
     guess(name)
     answers = {refusal(sign_in(Client(), password, name)) for password in (PASSWORD, "wrong")}
     assert {code for code, _words in answers} == {"too_many_attempts"}
     assert len(answers) == 1
 
 
-def test_a_device_is_known_for_its_account_alone(acme: Organization, anna: User) -> None:
+def test_a_known_device_is_known_only_for_its_account(acme: Organization, anna: User) -> None:
     factories.create_member(acme, Role.OWNER, "bert")
     client = signed_in()
     guess("bert")
@@ -102,7 +100,7 @@ def test_a_device_is_known_for_its_account_alone(acme: Organization, anna: User)
 
 
 @pytest.mark.parametrize("change", ["password", "forged", "inactive"])
-def test_a_device_that_is_no_longer_known_counts_like_any_other(anna: User, change: str) -> None:
+def test_an_expired_known_device_is_limited_like_any_other(anna: User, change: str) -> None:
     client = signed_in()
     client.cookies.pop("bonobot_session")
     if change == "password":
@@ -117,14 +115,14 @@ def test_a_device_that_is_no_longer_known_counts_like_any_other(anna: User, chan
     assert refusal(answer)[0] == "too_many_attempts"
 
 
-def test_a_known_device_guesses_no_more_than_any_other(anna: User) -> None:
+def test_a_known_device_has_no_more_attempts_than_any_other(anna: User) -> None:
     client = signed_in()
     codes = [refusal(sign_in(client, "wrong"))[0] for _ in range(SIGN_IN_DEVICE.burst + 1)]
     assert codes[0] == "invalid_login"
     assert codes[-1] == "too_many_attempts"
 
 
-def test_the_cookie_opens_nothing_and_scripts_dont_read_it(anna: User) -> None:
+def test_the_device_cookie_doesnt_authenticate_and_is_http_only(anna: User) -> None:
     client = signed_in()
     assert client.cookies[DEVICE]["httponly"]
     client.cookies.pop("bonobot_session")
@@ -132,7 +130,7 @@ def test_the_cookie_opens_nothing_and_scripts_dont_read_it(anna: User) -> None:
     assert refusal(sign_in(client, "wrong"))[0] == "invalid_login"
 
 
-def test_the_session_before_a_sign_in_is_worth_nothing_after_it(anna: User) -> None:
+def test_the_session_before_a_sign_in_is_invalid_afterwards(anna: User) -> None:
     """Session fixation: who planted a session's key doesn't share what becomes of it."""
     client = Client()
     client.get(reverse("admin:login"))

@@ -57,33 +57,37 @@ def telling(url: str, **metadata: Any) -> None:
     httpx.post(f"{url}/say", json={"metadata": metadata})
 
 
-def test_whoever_came_by_a_provider_is_led_to_sign_out_there(login: Provider) -> None:
+def test_a_person_who_signed_in_by_a_provider_is_redirected_to_its_sign_out(
+    login: Provider,
+) -> None:
     client = Client()
     sign_in(client, login)
     assert httpx.get(signed_out(client)).json() == {"signed out": ANNA}
 
 
-def test_a_provider_that_has_no_such_page_is_left_alone(login: Provider) -> None:
+def test_a_provider_without_a_sign_out_page_isnt_contacted(login: Provider) -> None:
     telling(login.url, end_session_endpoint=None)
     client = Client()
     sign_in(client, login)
     assert signed_out(client) == ""
 
 
-def test_by_password_nothing_else_is_left(acme: Organization, login: Provider) -> None:
+def test_signing_out_of_a_password_session_contacts_no_provider(
+    acme: Organization, login: Provider
+) -> None:
     person(acme)
     client = by_password("anna")
     assert is_in(client)
     assert signed_out(client) == ""
 
 
-def test_a_token_too_long_for_an_address_is_not_sent(login: Provider) -> None:
+def test_an_id_token_that_is_too_long_for_a_url_isnt_sent(login: Provider) -> None:
     client = Client()
     sign_in(client, login, claims={"groups": ["x" * 100] * 60})
     assert signed_out(client) == f"{login.url}/leave?client_id={login.client_id}"
 
 
-def test_an_address_that_may_not_be_gone_to_stops_the_sign_in(login: Provider) -> None:
+def test_a_forbidden_provider_url_stops_the_sign_in(login: Provider) -> None:
     telling(login.url, end_session_endpoint="javascript:alert(1)")
     page = Client().post(reverse("account_sso", args=[login.pk]))
     assert page.status_code == 503

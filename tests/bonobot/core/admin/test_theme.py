@@ -4,19 +4,19 @@ from bonobot.core.admin.theme import SecretInput
 from bonobot.core.text.masked_values import MASK
 
 
-def test_what_was_typed_is_never_shown_and_has_to_be_typed_again() -> None:
+def test_an_entered_secret_is_never_shown_again_and_must_be_reentered() -> None:
     page = SecretInput().render("key", "sk-typed")
     assert "sk-typed" not in page
     assert "required" in page
 
 
-def test_a_stored_secret_is_shown_as_its_mask_and_may_stay() -> None:
+def test_a_stored_secret_is_shown_masked_and_can_be_kept() -> None:
     page = SecretInput().render("key", MASK)
     assert f'value="{MASK}"' in page
     assert "required" not in page
 
 
-def test_nothing_is_shown_of_nothing() -> None:
+def test_an_empty_secret_shows_nothing() -> None:
     page = SecretInput().render("key", None)
     assert "value=" not in page
     assert "required" not in page

@@ -50,12 +50,12 @@ def completed(*words: str) -> list[str]:
         (("agents", "policy", "demo", "--mode", "a"), {"allowlist", "all"}),
     ],
 )
-def test_bash_offers_what_can_come_next(words, expected):
+def test_bash_completes_commands_verbs_and_options(words, expected):
     assert set(completed(*words)) == expected
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_every_shell_knows_the_verbs_and_no_option_of_djangos(shell):
+def test_every_shell_completes_the_verbs_and_no_django_options(shell):
     text = printed(shell)
     assert "test-tool" in text
     assert "dry-run" in text
@@ -63,7 +63,7 @@ def test_every_shell_knows_the_verbs_and_no_option_of_djangos(shell):
     assert "-l pythonpath" not in text
 
 
-def test_words_of_help_can_not_break_the_script():
+def test_help_texts_cant_break_the_script():
     parser = argparse.ArgumentParser()
     parser.add_argument("--odd", help='it\'s `$(rm -rf /)` "here"', choices=("a b", "$x"))
     found = build_levels([("one", "don't $HOME", parser)])

@@ -19,7 +19,7 @@ from tests.bonobot.core.crypto.encrypted_rows import FIRST, SECOND, SECRET, Row,
 # Ways to write
 
 
-def test_save_writes_a_changed_secret_and_leaves_an_unchanged_one_alone(row: Row) -> None:
+def test_save_writes_a_changed_secret_and_not_an_unchanged_one(row: Row) -> None:
     before = column(row)
     again = loaded(row)
     again.name = "renamed"
@@ -30,7 +30,7 @@ def test_save_writes_a_changed_secret_and_leaves_an_unchanged_one_alone(row: Row
     assert loaded(row).secret.open() == "another"
 
 
-def test_update_fields_writes_only_what_it_names(row: Row) -> None:
+def test_update_fields_writes_only_the_named_fields(row: Row) -> None:
     before = column(row)
     row.secret, row.name = "another", "renamed"
     row.save(update_fields=["name"])
@@ -39,14 +39,14 @@ def test_update_fields_writes_only_what_it_names(row: Row) -> None:
     assert loaded(row).secret.open() == "another"
 
 
-def test_bulk_create_seals_each_secret_for_its_row(table: None, db: None) -> None:
+def test_bulk_create_encrypts_each_secret_for_its_row(table: None, db: None) -> None:
     rows = Row.objects.bulk_create(
         [Row(organization_id=FIRST, secret=f"secret-{n}") for n in range(3)]
     )
     assert [loaded(row).secret.open() for row in rows] == ["secret-0", "secret-1", "secret-2"]
 
 
-def test_bulk_update_keeps_the_secrets_and_seals_each_for_its_row(row: Row) -> None:
+def test_bulk_update_keeps_the_secrets_and_encrypts_each_for_its_row(row: Row) -> None:
     second = Row.objects.create(organization_id=SECOND, secret="second")
     third = Row.objects.create(organization_id=SECOND, secret="third", other="x")
     rows = [loaded(row), loaded(second), loaded(third)]
@@ -78,13 +78,13 @@ def test_an_expression_cannot_put_plain_text_into_the_column(row: Row, expressio
         row.save()
 
 
-def test_ciphertext_that_someone_enters_stays_what_it_is(row: Row) -> None:
+def test_ciphertext_that_is_entered_is_treated_as_plain_text(row: Row) -> None:
     stolen = column(row)
     other = Row.objects.create(organization_id=SECOND, secret=stolen)
     assert loaded(other).secret.open() == stolen
 
 
-def test_the_mask_is_never_taken_for_a_secret(row: Row) -> None:
+def test_the_mask_is_never_stored_as_a_secret(row: Row) -> None:
     again = loaded(row)
     again.secret = MASK
     again.save()
@@ -104,7 +104,7 @@ def test_a_deferred_secret_is_loaded_when_it_is_read(row: Row) -> None:
     assert with_less.secret.open() == SECRET
 
 
-def test_refreshing_brings_the_stored_secret_back(row: Row) -> None:
+def test_refresh_from_db_restores_the_stored_secret(row: Row) -> None:
     again = loaded(row)
     again.secret = "not saved"
     again.refresh_from_db()
@@ -121,7 +121,7 @@ def test_refreshing_brings_the_stored_secret_back(row: Row) -> None:
     "lookup",
     ["secret", "secret__icontains", "secret__in", "secret__startswith", "secret__regex"],
 )
-def test_nobody_can_search_for_a_secret(row: Row, lookup: str) -> None:
+def test_secrets_cant_be_searched(row: Row, lookup: str) -> None:
     value: Any = [SECRET] if lookup.endswith("__in") else SECRET
     with pytest.raises(TypeError, match="sealed"):
         Row.objects.filter(**{lookup: value}).exists()
@@ -147,14 +147,14 @@ def test_dumpdata_writes_the_mask(row: Row, kind: str) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_loaddata_refuses_the_mask_rather_than_write_it(row: Row) -> None:
+def test_loaddata_refuses_the_mask(row: Row) -> None:
     dumped = serializers.serialize("json", Row.objects.all())
     with pytest.raises(DeserializationError, match="is a placeholder for a stored secret"):
         list(serializers.deserialize("json", dumped))
 
 
 @pytest.mark.usefixtures("table", "db", "installed")
-def test_loaddata_seals_what_a_fixture_says_in_the_clear() -> None:
+def test_loaddata_encrypts_plain_values_of_a_fixture() -> None:
     fixture = [
         {
             "model": "sealed_tests.row",
@@ -183,7 +183,7 @@ def test_full_clean_checks_the_plain_value_and_keeps_the_secret(row: Row) -> Non
     assert set(refusal.value.message_dict) == {"other"}
 
 
-def test_every_sealed_field_of_the_product_is_known() -> None:
+def test_every_encrypted_field_of_the_product_is_listed() -> None:
     found = {f"{field.model._meta.label}.{field.name}" for field in list_sealed_fields()}
     assert "mcp_servers.Secret.value" in found
     assert not any(label.startswith("sealed_tests") for label in found)

@@ -19,14 +19,14 @@ print(read_or_create_text(pathlib.Path(sys.argv[1]), secrets.token_hex))
 """
 
 
-def test_a_key_is_made_once_and_kept(tmp_path: Path) -> None:
+def test_a_key_is_created_once_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "keys" / "key"
     first = key_files.read_or_create_text(path, key_files.generate_secret_key)
     assert key_files.read_or_create_text(path, key_files.generate_secret_key) == first
     assert len(first) > 50
 
 
-def test_keys_and_their_folder_are_for_the_owner_only(tmp_path: Path) -> None:
+def test_keys_and_their_folder_are_readable_only_by_the_owner(tmp_path: Path) -> None:
     path = tmp_path / "keys" / "key"
     key_files.read_or_create_text(path, key_files.generate_field_key)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -34,7 +34,7 @@ def test_keys_and_their_folder_are_for_the_owner_only(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["key"]
 
 
-def test_an_empty_file_is_no_key(tmp_path: Path) -> None:
+def test_an_empty_file_isnt_a_key(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("\n", encoding="utf-8")
     assert key_files.read_or_create_text(tmp_path / "key", lambda: "made") == "made"
     assert (tmp_path / "key").read_text(encoding="utf-8") == "made\n"
@@ -59,7 +59,7 @@ def test_processes_that_start_together_agree_on_one_key(tmp_path: Path) -> None:
     assert found.pop() == (tmp_path / "new" / "key").read_text(encoding="utf-8").strip()
 
 
-def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+def test_an_unusable_folder_is_reported_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
     with pytest.raises(ImproperlyConfigured, match="`BONOBOT_VAR` must be a folder"):
         key_files.read_or_create_text(tmp_path / "file" / "key", lambda: "x")
@@ -67,7 +67,7 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         key_files.ensure_private_folder(tmp_path / "file")
 
 
-def test_field_keys_are_a_list_whose_first_seals() -> None:
+def test_the_first_field_key_encrypts() -> None:
     first, second = key_files.generate_field_key(), key_files.generate_field_key()
     assert key_files.parse_field_keys(f"{first}, {second}", name="KEYS") == [first, second]
     assert key_files.parse_field_keys(f"{first}\n{second}\n", name="KEYS") == [first, second]
@@ -75,20 +75,20 @@ def test_field_keys_are_a_list_whose_first_seals() -> None:
 
 
 @pytest.mark.parametrize("value", ["", " , ", "not-a-key", "c2hvcnQ="])
-def test_field_keys_that_cannot_be_used_are_refused_without_being_shown(value: str) -> None:
+def test_invalid_field_keys_are_refused_without_being_shown(value: str) -> None:
     with pytest.raises(ImproperlyConfigured, match="`KEYS` must") as refusal:
         key_files.parse_field_keys(value, name="KEYS")
     if value.strip(" ,"):
         assert value not in str(refusal.value)
 
 
-def test_signing_keys_are_a_list_whose_first_signs() -> None:
+def test_the_first_signing_key_signs() -> None:
     first, second = key_files.generate_signing_key(), key_files.generate_signing_key()
     assert key_files.parse_signing_keys(f"{first},{second}", name="KEYS") == [first, second]
 
 
 @pytest.mark.parametrize("value", ["", " , ", "not-a-key", "c2hvcnQ="])
-def test_signing_keys_that_cannot_be_used_are_refused_without_being_shown(value: str) -> None:
+def test_invalid_signing_keys_are_refused_without_being_shown(value: str) -> None:
     with pytest.raises(ImproperlyConfigured, match="`KEYS` must") as refusal:
         key_files.parse_signing_keys(value, name="KEYS")
     if value.strip(" ,"):
@@ -103,7 +103,7 @@ def test_peppers_are_numbered() -> None:
     assert found[max(found)] == "p" * 32
 
 
-def test_a_pepper_made_in_place_of_a_lost_one_has_another_number() -> None:
+def test_a_pepper_that_replaces_a_lost_one_has_another_number() -> None:
     numbers = {key_files.generate_peppers().partition(":")[0] for _ in range(20)}
     assert len(numbers) > 10
 
@@ -112,6 +112,6 @@ def test_a_pepper_made_in_place_of_a_lost_one_has_another_number() -> None:
     "value",
     ["", "pepper", "1:short", f"x:{'p' * 32}", f"1:{'p' * 32},1:{'q' * 32}", f"32768:{'p' * 32}"],
 )
-def test_peppers_that_cannot_be_used_are_refused(value: str) -> None:
+def test_invalid_peppers_are_refused(value: str) -> None:
     with pytest.raises(ImproperlyConfigured, match="`PEPPERS` must"):
         key_files.parse_peppers(value, name="PEPPERS")

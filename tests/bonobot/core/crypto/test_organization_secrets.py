@@ -47,7 +47,7 @@ def store(where: Organization, value: str, placement: str = "env") -> Secret:
     return made
 
 
-def test_what_is_sealed_anywhere_in_an_organization_is_known_to_it(acme):
+def test_all_encrypted_secrets_of_an_organization_are_masked(acme):
     store(acme, CANARY)
     NotificationChannel.objects.create(
         organization=acme, name="c", kind="webhook", secret="hook-5tR8!w"
@@ -56,14 +56,14 @@ def test_what_is_sealed_anywhere_in_an_organization_is_known_to_it(acme):
     assert masker.mask_known(f"a {CANARY} b hook-5tR8!w") == f"a {MASK} b {MASK}"
 
 
-def test_another_organization_does_not_learn_it(acme):
+def test_secrets_of_another_organization_arent_masked(acme):
     store(acme, CANARY)
     load_masker(acme.pk)
     other = factories.create_organization("other")
     assert CANARY in load_masker(other.pk).mask_known(f"a {CANARY} b")
 
 
-def test_a_value_is_known_from_the_moment_it_is_written(acme):
+def test_a_secret_is_masked_as_soon_as_it_is_written(acme):
     load_masker(acme.pk, 7)
     store(acme, CANARY)
     masker = find_cached_masker(acme.pk, 7)
@@ -71,7 +71,7 @@ def test_a_value_is_known_from_the_moment_it_is_written(acme):
     assert masker.mask_known(CANARY) == MASK
 
 
-def test_rows_are_read_again_under_another_generation_only(acme, django_assert_num_queries):
+def test_secrets_are_reloaded_only_for_a_new_generation(acme, django_assert_num_queries):
     row = store(acme, CANARY)
     get_organization_secrets(str(acme.pk)).reading = None
     load_masker(acme.pk, 1)
@@ -82,7 +82,7 @@ def test_rows_are_read_again_under_another_generation_only(acme, django_assert_n
     assert load_masker(acme.pk, 2).mask_known(CANARY) == MASK
 
 
-def test_a_credential_is_known_without_its_scheme(acme):
+def test_a_credential_is_masked_without_its_scheme(acme):
     store(acme, f"Bearer {CANARY}", "header")
     assert mask_organization_secrets(f"it is {CANARY}", acme.pk) == f"it is {MASK}"
 
@@ -91,7 +91,7 @@ def test_a_credential_is_known_without_its_scheme(acme):
     "value",
     ["production", "5432", "application/json", "/srv/data-1", "./x", "https://api.example.com/v"],
 )
-def test_what_is_no_secret_stays_readable(acme, value):
+def test_values_that_arent_secret_stay_readable(acme, value):
     assert is_ordinary_value(value)
     store(acme, value)
     assert mask_organization_secrets(f"see {value}", acme.pk) == f"see {value}"
@@ -107,7 +107,7 @@ def test_what_is_no_secret_stays_readable(acme, value):
         "aB3=/",
     ],
 )
-def test_what_may_be_a_secret_is_taken_for_one(value):
+def test_values_that_may_be_secrets_are_masked(value):
     assert not is_ordinary_value(value)
 
 
@@ -116,7 +116,7 @@ def test_what_may_be_a_secret_is_taken_for_one(value):
     st.sampled_from(("plain", "base64", "url", "json")),
     st.binary(max_size=5),
 )
-def test_no_form_of_a_known_secret_comes_through(secret, form, before):
+def test_every_encoding_of_a_known_secret_is_masked(secret, form, before):
     try:
         plain = secret.encode()
     except UnicodeEncodeError:

@@ -28,13 +28,13 @@ from tests.bonobot.core.crypto.encrypted_rows import (
 # What a value is
 
 
-def test_a_secret_is_encrypted_at_rest_and_opens_after_loading(row: Row) -> None:
+def test_a_secret_is_encrypted_at_rest_and_decrypts_after_loading(row: Row) -> None:
     assert SECRET not in column(row)
     assert column(row).startswith("gAAAA")
     assert loaded(row).secret.open() == SECRET
 
 
-def test_a_value_shows_as_the_mask_whatever_shows_it(row: Row) -> None:
+def test_a_value_is_always_shown_as_the_mask(row: Row) -> None:
     value = loaded(row).secret
     assert isinstance(value, SealedValue)
     for shown in (str(value), repr(value), f"{value}", "%s" % value, repr([value])):  # noqa: UP031
@@ -42,7 +42,7 @@ def test_a_value_shows_as_the_mask_whatever_shows_it(row: Row) -> None:
         assert MASK in shown
 
 
-def test_a_value_is_true_when_something_is_stored_and_false_when_empty(row: Row) -> None:
+def test_a_value_is_true_if_a_secret_is_stored_and_false_if_empty(row: Row) -> None:
     assert loaded(row).secret
     empty = Row.objects.create(organization_id=FIRST)
     assert not loaded(empty).secret
@@ -51,7 +51,7 @@ def test_a_value_is_true_when_something_is_stored_and_false_when_empty(row: Row)
     assert loaded(empty).other is None
 
 
-def test_an_assigned_secret_opens_before_it_is_saved() -> None:
+def test_an_assigned_secret_can_be_read_before_it_is_saved() -> None:
     assert Row(secret=SECRET).secret.open() == SECRET
 
 
@@ -67,12 +67,12 @@ def test_a_copied_instance_keeps_its_secret(row: Row) -> None:
     assert copy.copy(loaded(row)).secret.open() == SECRET
 
 
-def test_what_is_not_a_text_is_refused_when_it_is_assigned() -> None:
+def test_values_that_arent_strings_are_refused_on_assignment() -> None:
     with pytest.raises(TypeError, match="must be a `str`, not a `int`"):
         Row(secret=5)
 
 
-def test_json_is_kept_as_json_and_not_as_the_repr_of_python(row: Row) -> None:
+def test_json_is_stored_as_json_and_not_as_a_python_repr(row: Row) -> None:
     document = {"client": "é", "deep": [1, None, True, {"x": 2.5}]}
     row.document = document
     row.save()
@@ -81,7 +81,7 @@ def test_json_is_kept_as_json_and_not_as_the_repr_of_python(row: Row) -> None:
 
 
 @pytest.mark.parametrize("value", [[], [1], 0, False, "text"])
-def test_any_json_but_the_empty_object_is_a_secret(row: Row, value: Any) -> None:
+def test_any_json_except_the_empty_object_is_a_secret(row: Row, value: Any) -> None:
     row.document = value
     row.save()
     found = loaded(row).document
@@ -89,23 +89,23 @@ def test_any_json_but_the_empty_object_is_a_secret(row: Row, value: Any) -> None
     assert found
 
 
-def test_an_empty_object_is_no_secret(row: Row) -> None:
+def test_an_empty_object_isnt_a_secret(row: Row) -> None:
     assert column(row, "document") == ""
     assert loaded(row).document.open() == {}
 
 
-def test_json_that_cannot_be_written_is_refused_when_it_is_assigned() -> None:
+def test_values_that_arent_json_are_refused_on_assignment() -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         Row(document={"x": float("nan")})
 
 
-def test_the_json_that_was_opened_is_a_copy() -> None:
+def test_the_decrypted_json_is_a_copy() -> None:
     row = Row(document={"a": 1})
     row.document.open()["a"] = 2
     assert row.document.open() == {"a": 1}
 
 
-def test_logs_learn_what_was_opened_unless_it_is_a_whole_document(
+def test_decrypted_secrets_are_masked_in_logs_unless_they_are_whole_documents(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     known: list[str] = []
@@ -128,18 +128,18 @@ def assert_unreadable(row: Row, name: str = "secret") -> None:
     assert SECRET not in str(refusal.value.as_dict())
 
 
-def test_a_sealed_text_moved_to_another_row_does_not_open(row: Row) -> None:
+def test_an_encrypted_value_moved_to_another_row_doesnt_decrypt(row: Row) -> None:
     other = Row.objects.create(organization_id=FIRST, secret="other")
     write_column(other, column(row))
     assert_unreadable(other)
 
 
-def test_a_row_moved_to_another_organization_does_not_take_its_secret_along(row: Row) -> None:
+def test_the_secret_of_a_row_moved_to_another_organization_doesnt_decrypt(row: Row) -> None:
     Row.objects.filter(pk=row.pk).update(organization_id=SECOND)
     assert_unreadable(row)
 
 
-def test_a_sealed_text_moved_to_another_field_does_not_open(row: Row) -> None:
+def test_an_encrypted_value_moved_to_another_field_doesnt_decrypt(row: Row) -> None:
     write_column(row, column(row), name="other")
     assert_unreadable(row, "other")
 
@@ -150,13 +150,13 @@ def test_plain_text_in_the_column_is_never_used_as_a_credential(row: Row) -> Non
     assert_unreadable(row)
 
 
-def test_a_token_of_the_same_key_that_is_not_one_of_ours_does_not_open(row: Row) -> None:
+def test_a_foreign_value_encrypted_with_the_same_key_doesnt_decrypt(row: Row) -> None:
     for text in ("plain", "[]", '{"a": 1}', "[1, 2, 3, 4, 5]", "null"):
         write_column(row, kept_library.encrypt_str(text).decode())
         assert_unreadable(row)
 
 
-def test_changing_a_rows_organization_or_key_refuses_to_save_a_secret_that_would_be_lost(
+def test_a_row_with_a_changed_organization_or_key_isnt_saved_if_its_secret_would_be_lost(
     row: Row,
 ) -> None:
     moved = loaded(row)
@@ -172,13 +172,13 @@ def test_changing_a_rows_organization_or_key_refuses_to_save_a_secret_that_would
     assert Row.objects.count() == 1
 
 
-def test_a_secret_assigned_from_another_row_is_sealed_for_its_new_place(row: Row) -> None:
+def test_a_secret_assigned_from_another_row_is_encrypted_for_its_new_row(row: Row) -> None:
     other = Row.objects.create(organization_id=SECOND, secret=loaded(row).secret)
     assert column(other) != column(row)
     assert loaded(other).secret.open() == SECRET
 
 
-def test_values_give_no_secret_away_without_their_row(row: Row) -> None:
+def test_values_cant_be_decrypted_without_their_row(row: Row) -> None:
     ((value,),) = Row.objects.values_list("secret")
     assert str(value) == MASK
     with pytest.raises(TypeError, match="from its row"):
@@ -228,7 +228,7 @@ def test_a_secret_can_be_entered_again_after_a_lost_key(row: Row, other_key: Fer
     assert loaded(row).secret.open() == "entered again"
 
 
-def test_all_keys_of_a_ring_open_and_the_first_seals(
+def test_all_keys_decrypt_and_the_first_one_encrypts(
     row: Row, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = kept_library.CRYPTER, Fernet(Fernet.generate_key())
@@ -240,7 +240,7 @@ def test_all_keys_of_a_ring_open_and_the_first_seals(
     assert loaded(row).secret.open() == "sealed with the new key"
 
 
-def test_rotating_a_column_keeps_the_place(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rotated_values_stay_bound_to_their_row(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = kept_library.CRYPTER, Fernet(Fernet.generate_key())
     ring = MultiFernet([new, *old._fernets])
     write_column(row, ring.rotate(column(row).encode()).decode())

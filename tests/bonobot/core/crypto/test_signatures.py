@@ -9,21 +9,21 @@ FACTS = {"seq": 7, "digest": "d" * 64}
 KEY = generate_signing_key()
 
 
-def test_what_was_signed_holds_and_names_its_key() -> None:
+def test_a_signed_statement_is_valid_and_names_its_key() -> None:
     signer = StatementSigner([KEY])
     statement = signer.sign(FACTS)
     assert signer.is_valid(statement)
     assert list(signer.public_keys) == [statement["key"]]
 
 
-def test_an_old_key_is_believed_and_the_first_one_signs() -> None:
+def test_old_keys_verify_and_the_first_one_signs() -> None:
     old, both = StatementSigner([KEY]), StatementSigner([generate_signing_key(), KEY])
     assert both.is_valid(old.sign(FACTS))
     assert not old.is_valid(both.sign(FACTS))
 
 
 @given(st.sampled_from(["seq", "digest", "key", "signature"]), st.text() | st.integers())
-def test_a_statement_that_was_changed_does_not_hold(name: str, value: object) -> None:
+def test_a_modified_statement_is_invalid(name: str, value: object) -> None:
     signer = StatementSigner([KEY])
     statement = signer.sign(FACTS)
     changed = {**statement, name: value}
@@ -31,5 +31,5 @@ def test_a_statement_that_was_changed_does_not_hold(name: str, value: object) ->
 
 
 @pytest.mark.parametrize("statement", [{}, {"key": 5}, {"signature": "é"}])
-def test_what_is_no_statement_does_not_hold(statement: dict[str, object]) -> None:
+def test_a_value_that_isnt_a_statement_is_invalid(statement: dict[str, object]) -> None:
     assert not StatementSigner([KEY]).is_valid(statement)

@@ -21,7 +21,7 @@ def test_equal_texts_of_an_organization_have_one_fingerprint() -> None:
     )
 
 
-def test_another_organization_or_key_has_another(settings) -> None:
+def test_another_organization_or_key_has_another_fingerprint(settings) -> None:
     acme, text = uuid4(), '{"pin":"1234"}'
     before = compute_fingerprint(acme, text)
     assert compute_fingerprint(uuid4(), text) != before
@@ -31,7 +31,7 @@ def test_another_organization_or_key_has_another(settings) -> None:
 
 
 @given(st.uuids(), st.text())
-def test_it_is_the_hmac_that_it_says_to_be(organization_id: UUID, text: str) -> None:
+def test_a_fingerprint_is_the_documented_hmac(organization_id: UUID, text: str) -> None:
     secret = settings.BONOBOT_AUDIT_KEYS[0].encode()
     key = hmac.digest(secret, FINGERPRINT_PURPOSE + organization_id.bytes, "sha256")
     said = text.encode("utf-8", "surrogatepass")

@@ -21,15 +21,15 @@ from bonobot.core.problems import InvalidInput
         ("https://a.example.com", "", False),
     ],
 )
-def test_origins_are_compared_by_what_is_connected_to(one: str, other: str, same: bool) -> None:
+def test_origins_are_compared_by_scheme_host_and_port(one: str, other: str, same: bool) -> None:
     assert (normalize_origin(one) == normalize_origin(other)) == same
 
 
-def test_what_is_entered_again_may_go_anywhere() -> None:
+def test_a_reentered_secret_can_be_used_for_any_address() -> None:
     check_kept_secrets([], {"url": "https://a"}, {"url": "https://b"})
 
 
-def test_an_address_that_is_left_out_and_one_that_is_blank_are_the_same() -> None:
+def test_an_omitted_and_a_blank_address_are_the_same() -> None:
     check_kept_secrets(["secret"], {"issuer": ""}, {})
 
 
@@ -41,7 +41,7 @@ def test_an_address_that_is_left_out_and_one_that_is_blank_are_the_same() -> Non
         ({"url": "https://a", "token_url": "https://b"}, {"url": "https://a"}),
     ],
 )
-def test_a_kept_secret_is_refused_where_an_address_changes(
+def test_a_kept_secret_is_refused_if_an_address_changes(
     before: dict[str, str], now: dict[str, str]
 ) -> None:
     with pytest.raises(InvalidInput) as caught:

@@ -15,7 +15,7 @@ def agent() -> Agent:
     return factories.create_agent(factories.create_organization())
 
 
-def test_a_save_leaves_what_others_changed(agent: Agent) -> None:
+def test_a_save_keeps_fields_that_others_changed(agent: Agent) -> None:
     first, second = Agent.objects.get(pk=agent.pk), Agent.objects.get(pk=agent.pk)
     first.enabled = False
     first.save()
@@ -25,7 +25,7 @@ def test_a_save_leaves_what_others_changed(agent: Agent) -> None:
     assert (agent.enabled, agent.description) == (False, "Ours")
 
 
-def test_a_second_save_of_the_same_row_writes_what_changed_since(agent: Agent) -> None:
+def test_a_second_save_writes_only_later_changes(agent: Agent) -> None:
     row = Agent.objects.get(pk=agent.pk)
     row.description, row.name = "One", "Other"
     row.save(update_fields=["description"])
@@ -35,7 +35,7 @@ def test_a_second_save_of_the_same_row_writes_what_changed_since(agent: Agent) -
     assert (agent.description, agent.name) == ("Theirs", "Other")
 
 
-def test_a_new_row_is_remembered_when_it_is_saved(agent: Agent) -> None:
+def test_a_new_row_is_tracked_after_its_first_save(agent: Agent) -> None:
     made = factories.create_agent(agent.organization, "made")
     Agent.objects.filter(pk=made.pk).update(description="Theirs")
     made.enabled = False
@@ -44,14 +44,14 @@ def test_a_new_row_is_remembered_when_it_is_saved(agent: Agent) -> None:
     assert (made.description, made.enabled) == ("Theirs", False)
 
 
-def test_an_object_that_is_changed_in_place_is_saved(agent: Agent) -> None:
+def test_a_json_value_that_is_changed_in_place_is_saved(agent: Agent) -> None:
     row = Agent.objects.get(pk=agent.pk)
     row.builtin_tools["search"] = {}
     row.save()
     assert "search" in Agent.objects.get(pk=agent.pk).builtin_tools
 
 
-def test_a_secret_that_others_set_stays(agent: Agent) -> None:
+def test_a_secret_that_others_set_is_kept(agent: Agent) -> None:
     endpoint = agent.model_endpoint
     row = ModelEndpoint.objects.get(pk=endpoint.pk)
     assert not row.api_key  # reading it makes no change of it
@@ -64,7 +64,7 @@ def test_a_secret_that_others_set_stays(agent: Agent) -> None:
     assert (kept.name, kept.api_key.open()) == ("Ours", "theirs")
 
 
-def test_a_row_that_was_deleted_does_not_come_back(agent: Agent) -> None:
+def test_saving_a_deleted_row_doesnt_recreate_it(agent: Agent) -> None:
     row = Agent.objects.get(pk=agent.pk)
     Agent.objects.filter(pk=agent.pk).delete()
     row.name = "Back"
@@ -73,7 +73,7 @@ def test_a_row_that_was_deleted_does_not_come_back(agent: Agent) -> None:
     assert not Agent.objects.filter(pk=row.pk).exists()
 
 
-def test_a_discovery_leaves_a_switch_and_labels_that_were_set_meanwhile(agent: Agent) -> None:
+def test_discovery_keeps_states_and_labels_that_were_set_meanwhile(agent: Agent) -> None:
     server: Server = admin_client.web_server(agent.organization, "web")
     read = admin_client.offer(server, "read")
     row = Definition.objects.get(pk=read.pk)  # as a discovery has read it

@@ -14,7 +14,7 @@ def settings_of(url: str, var: Path = Path("/var/bonobot")) -> dict[str, Any]:
     return build_database_settings(url, var=var, pool_size=7)
 
 
-def test_without_a_url_sqlite_lives_in_var() -> None:
+def test_without_a_url_sqlite_is_stored_in_var() -> None:
     found = settings_of("")
     assert found["ENGINE"] == "bonobot.core.db.sqlite"
     assert found["NAME"] == Path("/var/bonobot/bonobot.sqlite3")
@@ -23,7 +23,7 @@ def test_without_a_url_sqlite_lives_in_var() -> None:
     assert "journal_mode=WAL" in found["OPTIONS"]["init_command"]
 
 
-def test_each_process_tests_on_a_database_of_its_own() -> None:
+def test_each_test_process_has_its_own_database() -> None:
     assert str(os.getpid()) in str(settings_of("")["TEST"]["NAME"])
     assert settings_of("postgres:///x")["TEST"]["NAME"] == f"test_bonobot_{os.getpid()}"
 
@@ -36,7 +36,7 @@ def test_three_slashes_are_a_relative_and_four_an_absolute_file(
     assert settings_of(f"sqlite:///{tmp_path}/data.db")["NAME"] == tmp_path / "data.db"
 
 
-def test_a_postgresql_url_is_taken_apart() -> None:
+def test_a_postgresql_url_is_parsed() -> None:
     found = settings_of("postgresql://us%40er:p%3Aw%2Fd@db.example:6432/name?sslmode=require")
     assert found["ENGINE"] == "django.db.backends.postgresql"
     assert (found["USER"], found["PASSWORD"]) == ("us@er", "p:w/d")
@@ -46,7 +46,7 @@ def test_a_postgresql_url_is_taken_apart() -> None:
     assert found["CONN_MAX_AGE"] == 0
 
 
-def test_a_postgresql_socket_is_named_by_an_option() -> None:
+def test_a_postgresql_socket_is_set_by_an_option() -> None:
     found = settings_of("postgres:///name?host=/run/postgresql&connect_timeout=3")
     assert (found["HOST"], found["PORT"]) == ("/run/postgresql", "")
     assert found["OPTIONS"]["connect_timeout"] == "3"
@@ -74,7 +74,7 @@ def test_a_postgresql_socket_is_named_by_an_option() -> None:
         ("sqlite:////no/such/folder/file", "doesn't exist"),
     ],
 )
-def test_nonsense_is_refused_with_its_reason_and_without_its_password(
+def test_an_invalid_url_is_refused_with_its_reason_and_without_its_password(
     url: str, reason: str
 ) -> None:
     with pytest.raises(ImproperlyConfigured, match=reason) as refusal:

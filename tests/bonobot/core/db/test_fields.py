@@ -8,7 +8,7 @@ import time_machine
 from bonobot.core.db.fields import generate_uuid7
 
 
-def test_an_id_made_later_is_larger() -> None:
+def test_a_later_id_is_larger() -> None:
     ids = []
     for year in (1999, 2026, 2027, 4000):
         with time_machine.travel(datetime(year, 1, 1, tzinfo=UTC), tick=False):
@@ -17,14 +17,14 @@ def test_an_id_made_later_is_larger() -> None:
     assert [str(one) for one in ids] == sorted(map(str, ids))
 
 
-def test_it_tells_its_millisecond_version_and_variant() -> None:
+def test_an_id_has_its_millisecond_version_and_variant() -> None:
     with time_machine.travel(datetime(2026, 11, 22, tzinfo=UTC), tick=False):
         one = generate_uuid7()
     assert one.int >> 80 == int(datetime(2026, 11, 22, tzinfo=UTC).timestamp() * 1000)
     assert (one.version, one.variant) == (7, RFC_4122)
 
 
-def test_ids_of_one_millisecond_differ_in_all_their_random_bits() -> None:
+def test_ids_of_one_millisecond_differ_in_all_random_bits() -> None:
     with time_machine.travel(datetime(2026, 11, 22, tzinfo=UTC), tick=False):
         ids = [generate_uuid7().int for _ in range(2000)]
     assert len(set(ids)) == 2000

@@ -14,7 +14,7 @@ from bonobot.core.db.object_version import (
 PARTS = {"mode": "all", "deny": ["bash"], "limit": 7}
 
 
-def test_a_version_names_the_parts_that_changed_and_new_ones():
+def test_a_version_reports_changed_and_new_parts():
     version = compute_version(PARTS)
     now = PARTS | {"deny": [], "ask": ["read"]}
     assert is_current(PARTS, version)
@@ -25,16 +25,16 @@ def test_a_version_names_the_parts_that_changed_and_new_ones():
     assert is_same_part("deny", ["bash"], version)
 
 
-def test_a_part_that_is_gone_makes_another_version():
+def test_a_removed_part_changes_the_version():
     version = compute_version(PARTS)
     assert not is_current({"mode": "all"}, version)
 
 
-def test_a_value_that_moves_to_another_part_is_a_change():
+def test_a_value_that_moves_to_another_part_changes_the_version():
     assert not is_same_part("ask", ["bash"], compute_version(PARTS))
 
 
-def test_a_version_is_an_entity_tag_and_shows_no_value():
+def test_a_version_is_an_etag_and_reveals_no_value():
     version = compute_version(PARTS)
     assert version.isascii()
     assert '"' not in version
@@ -42,11 +42,11 @@ def test_a_version_is_an_entity_tag_and_shows_no_value():
 
 
 @given(st.text(max_size=200))
-def test_whatever_is_sent_as_a_version_is_only_another_one(text: str):
+def test_any_other_text_is_a_different_version(text: str):
     assert not is_current(PARTS, text)
     assert list_changed_parts(PARTS, text) == list(PARTS)
 
 
 @given(st.dictionaries(st.text(max_size=10), st.integers() | st.text(max_size=10), max_size=8))
-def test_the_order_of_parts_means_nothing(parts: dict[str, int | str]):
+def test_the_order_of_parts_doesnt_change_the_version(parts: dict[str, int | str]):
     assert compute_version(parts) == compute_version(dict(reversed(parts.items())))

@@ -64,7 +64,7 @@ def hosts() -> set[str]:
     return set(Runner.objects.values_list("host", flat=True))
 
 
-def test_who_comes_alone_has_a_transaction_of_its_own() -> None:
+def test_a_single_caller_has_its_own_transaction() -> None:
     async def alone() -> bool:
         return await TransactionBatcher().run(named, "alone")
 
@@ -72,26 +72,26 @@ def test_who_comes_alone_has_a_transaction_of_its_own() -> None:
     assert hosts() == {"alone"}
 
 
-def test_what_comes_meanwhile_shares_a_transaction() -> None:
+def test_concurrent_callers_share_a_transaction() -> None:
     assert answers(lambda: named("a"), lambda: named("b")) == ["first", True, True]
     assert hosts() == {"a", "b"}
 
 
-def test_one_that_raises_disturbs_no_other() -> None:
+def test_a_failing_caller_doesnt_affect_others() -> None:
     _, a, fault, b = answers(lambda: named("a"), wrong, lambda: named("b"))
     assert (a, b) == (True, True)
     assert isinstance(fault, LookupError)
     assert hosts() == {"a", "b"}
 
 
-def test_a_group_that_the_database_refuses_is_done_one_by_one() -> None:
+def test_a_group_that_the_database_refuses_is_retried_one_by_one() -> None:
     _, a, fault, b = answers(lambda: named("a"), refused, lambda: named("b"))
     assert (a, b) == (False, False)
     assert isinstance(fault, DatabaseError)
     assert sorted(Runner.objects.values_list("host", flat=True)) == ["a", "b", "undone"]
 
 
-def test_what_refers_to_nothing_disturbs_no_other() -> None:
+def test_a_foreign_key_error_doesnt_affect_others() -> None:
     """A reference is looked at when the transaction is committed."""
 
     def astray() -> None:
@@ -104,7 +104,7 @@ def test_what_refers_to_nothing_disturbs_no_other() -> None:
     assert hosts() == {"a", "b"}
 
 
-def test_the_work_of_a_caller_who_went_away_is_done() -> None:
+def test_the_work_of_a_caller_that_left_is_done() -> None:
     async def asked() -> None:
         together, busy, go = TransactionBatcher(), threading.Event(), threading.Event()
 

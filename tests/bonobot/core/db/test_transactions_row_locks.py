@@ -18,13 +18,13 @@ def rows():
     return Lease.objects.exclude(name="c")
 
 
-def test_rows_are_locked_by_key_or_as_is_said(rows):
+def test_rows_are_locked_by_key_or_in_the_given_order(rows):
     with transaction.atomic():
         assert lock_rows(rows, deleting=True) == ["a", "b"]
         assert lock_rows(rows, order=("-name",)) == ["b", "a"]
 
 
-def test_only_these_rows_are_written(rows):
+def test_only_locked_rows_are_written(rows):
     later = timezone.now()
     assert update_in_order(rows, until=later) == 2
     assert set(Lease.objects.filter(until=later)) == set(rows)

@@ -62,52 +62,52 @@ async def failed(url: str, **options: float) -> ConnectionFailure:
     return known
 
 
-async def test_nothing_listens() -> None:
+async def test_a_closed_port_is_reported_as_refused() -> None:
     assert (
         await failed(f"http://127.0.0.1:{processes.unused_port()}/")
     ).remedy == connection_errors.REFUSED.remedy
 
 
-async def test_a_name_is_not_known() -> None:
+async def test_an_unknown_host_is_reported() -> None:
     assert (await failed("http://nowhere.invalid/")).remedy == connection_errors.UNKNOWN_HOST.remedy
 
 
-async def test_nobody_answers() -> None:
+async def test_a_timeout_is_reported() -> None:
     async with served(silent) as port:
         assert (
             await failed(f"http://127.0.0.1:{port}/", read_s=0.05)
         ).remedy == connection_errors.TIMED_OUT.remedy
 
 
-async def test_the_connection_is_cut() -> None:
+async def test_a_closed_connection_is_reported() -> None:
     async with served(resetting) as port:
         assert (
             await failed(f"http://127.0.0.1:{port}/")
         ).remedy == connection_errors.DISCONNECTED.remedy
 
 
-async def test_it_speaks_no_http() -> None:
+async def test_a_response_that_isnt_http_is_reported() -> None:
     async with served(speaking_otherwise) as port:
         assert (
             await failed(f"http://127.0.0.1:{port}/")
         ).remedy == connection_errors.NO_HTTP.remedy
 
 
-async def test_it_speaks_no_tls() -> None:
+async def test_a_server_without_tls_is_reported() -> None:
     async with served(speaking_otherwise) as port:
         assert (
             await failed(f"https://127.0.0.1:{port}/")
         ).remedy == connection_errors.NO_TLS.remedy
 
 
-async def test_a_certificate_is_not_trusted(tmp_path: Path) -> None:
+async def test_an_untrusted_certificate_is_reported(tmp_path: Path) -> None:
     async with served(silent, self_signed(tmp_path)) as port:
         found = await failed(f"https://127.0.0.1:{port}/")
     assert found.remedy == connection_errors.UNTRUSTED_REMEDY
     assert "self-signed" in found.reason
 
 
-def test_what_is_not_known_keeps_its_own_words() -> None:
+def test_other_errors_keep_their_own_text() -> None:
     assert find_failure(ValueError("odd")) is None
     assert (
         connection_errors.explain_error(ConnectionError("the connection is closed"))

@@ -84,7 +84,7 @@ def refused(error: pytest.ExceptionInfo[EgressDenied], code: str) -> bool:
         f"http://example.com/{'a' * 9000}",
     ],
 )
-def test_a_url_that_no_two_parsers_read_alike_is_refused(url: str):
+def test_an_ambiguous_url_is_refused(url: str):
     with pytest.raises(EgressDenied) as error:
         check_url(url, allow_private=True)
     assert refused(error, "bad_url")
@@ -108,7 +108,7 @@ def test_a_url_that_no_two_parsers_read_alike_is_refused(url: str):
         "http://[fd12:3456::1]/",
     ],
 )
-def test_a_private_url_needs_a_permission_and_says_whose(url: str):
+def test_a_private_url_needs_permission_and_the_error_says_whose(url: str):
     with pytest.raises(EgressDenied) as error:
         check_url(url, allow_private=False)
     assert refused(error, "private_address")
@@ -117,7 +117,7 @@ def test_a_private_url_needs_a_permission_and_says_whose(url: str):
 
 
 @pytest.mark.parametrize("url", ["http://169.254.169.254/", "http://[fd00:ec2::254]/x"])
-def test_a_metadata_service_is_refused_with_a_permission_too(url: str):
+def test_a_metadata_service_is_refused_even_with_permission(url: str):
     with pytest.raises(EgressDenied) as error:
         check_url(url, allow_private=True)
     assert refused(error, "egress_denied")
@@ -135,14 +135,14 @@ def test_a_metadata_service_is_refused_with_a_permission_too(url: str):
         "https://example.com./",
     ],
 )
-def test_an_ordinary_url_passes_without_a_look_up(url: str):
+def test_a_public_url_passes_without_a_dns_lookup(url: str):
     check_url(url, allow_private=False)
 
 
 # --- what is connected to
 
 
-async def test_the_address_that_was_checked_is_the_address_connected_to():
+async def test_the_checked_address_is_the_one_connected_to():
     dial = Dial()
     resolve = answers(["93.184.216.34"], ["127.0.0.1"])
     async with build_guarded_client(
@@ -153,7 +153,7 @@ async def test_the_address_that_was_checked_is_the_address_connected_to():
     assert dial.connected == ["93.184.216.34"]
 
 
-async def test_one_private_answer_among_public_ones_refuses_the_name():
+async def test_a_name_with_one_private_address_is_refused():
     dial = Dial()
     resolve = answers(["93.184.216.34", "10.0.0.5"])
     async with build_guarded_client(
@@ -166,7 +166,7 @@ async def test_one_private_answer_among_public_ones_refuses_the_name():
     assert dial.connected == []
 
 
-async def test_a_permission_for_private_addresses_does_not_open_the_metadata_service():
+async def test_permission_for_private_addresses_doesnt_include_the_metadata_service():
     dial = Dial()
     resolve = answers(["169.254.169.254"])
     async with build_guarded_client(
@@ -178,7 +178,7 @@ async def test_a_permission_for_private_addresses_does_not_open_the_metadata_ser
     assert dial.connected == []
 
 
-async def test_the_next_address_is_tried_when_one_does_not_accept():
+async def test_the_next_address_is_tried_if_one_refuses():
     dial = Dial(dead=["2606:4700::1", "93.184.216.34"])
     resolve = answers(["2606:4700::1", "93.184.216.34", "93.184.216.35"])
     async with build_guarded_client(
@@ -188,7 +188,7 @@ async def test_the_next_address_is_tried_when_one_does_not_accept():
     assert dial.connected == ["2606:4700::1", "93.184.216.34", "93.184.216.35"]
 
 
-async def test_when_no_address_accepts_the_last_failure_is_told():
+async def test_the_last_error_is_reported_if_no_address_accepts():
     dial = Dial(dead=["93.184.216.34"])
     resolve = answers(["93.184.216.34"])
     async with build_guarded_client(
@@ -206,7 +206,7 @@ async def test_a_name_without_addresses_is_a_connect_error():
             await client.get("http://example.com/")
 
 
-async def test_a_name_that_does_not_resolve_is_a_connect_error():
+async def test_a_name_that_doesnt_resolve_is_a_connect_error():
     async def resolve(host: str, port: int) -> list[str]:
         raise socket.gaierror(-2, "Name or service not known")
 
@@ -217,7 +217,7 @@ async def test_a_name_that_does_not_resolve_is_a_connect_error():
             await client.get("http://nowhere.example/")
 
 
-async def test_a_resolver_that_hangs_ends_at_the_connect_deadline():
+async def test_a_hanging_resolver_ends_at_the_connect_timeout():
     async def resolve(host: str, port: int) -> list[str]:
         await asyncio.Event().wait()
         raise AssertionError
@@ -238,7 +238,7 @@ async def test_local_sockets_are_refused():
         await backend.sleep(0)
 
 
-async def test_a_client_checks_every_url_it_is_given():
+async def test_a_client_checks_every_url():
     async with build_guarded_client(
         allow_private=False, resolve=answers([]), socket_backend=Dial()
     ) as client:
@@ -249,7 +249,7 @@ async def test_a_client_checks_every_url_it_is_given():
 # --- what comes back
 
 
-async def test_a_real_server_on_this_machine_needs_the_permission():
+async def test_a_server_on_loopback_needs_permission():
     async with server(lambda head: OK) as (url, heads):
         async with build_guarded_client(allow_private=False) as client:
             with pytest.raises(EgressDenied):
@@ -261,7 +261,7 @@ async def test_a_real_server_on_this_machine_needs_the_permission():
         assert b"x-key: k" in heads[0].lower()
 
 
-async def test_redirects_are_refused_even_when_asked_for():
+async def test_redirects_are_refused_even_if_requested():
     redirect = b"HTTP/1.1 307 T\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n"
     async with (
         server(lambda head: redirect) as (url, heads),
@@ -286,7 +286,7 @@ async def test_an_encoded_body_is_refused_before_it_is_read():
     assert refused(error, "encoding_refused")
 
 
-async def test_a_body_over_the_cap_ends_with_an_error():
+async def test_a_body_over_the_limit_raises_an_error():
     chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"5\r\nhello\r\n" * 5
     async with (
         server(lambda _: chunked) as (url, _),
@@ -297,7 +297,7 @@ async def test_a_body_over_the_cap_ends_with_an_error():
     assert refused(error, "response_too_large")
 
 
-async def test_an_announced_length_over_the_cap_is_refused_at_once():
+async def test_an_announced_length_over_the_limit_is_refused_immediately():
     announced = b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n"
     async with (
         server(lambda _: announced) as (url, _),
@@ -308,7 +308,7 @@ async def test_an_announced_length_over_the_cap_is_refused_at_once():
     assert refused(error, "response_too_large")
 
 
-async def test_one_request_may_have_its_own_cap():
+async def test_a_request_can_have_its_own_limit():
     async with (
         server(lambda _: OK) as (url, _),
         build_guarded_client(allow_private=True, max_body=1) as client,
@@ -317,7 +317,7 @@ async def test_one_request_may_have_its_own_cap():
     assert answer.text == "ok"
 
 
-async def test_a_server_that_hangs_up_is_an_httpx_error():
+async def test_a_server_that_disconnects_is_an_httpx_error():
     async with (
         server(lambda _: b"") as (url, _),
         build_guarded_client(allow_private=True, read_s=0.1) as client,
@@ -326,7 +326,7 @@ async def test_a_server_that_hangs_up_is_an_httpx_error():
             await client.get(url)
 
 
-async def test_cookies_are_not_kept_between_requests():
+async def test_cookies_arent_kept_between_requests():
     cookie = b"HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nContent-Length: 0\r\n\r\n"
     async with (
         server(lambda _: cookie) as (url, heads),
@@ -338,7 +338,7 @@ async def test_cookies_are_not_kept_between_requests():
     assert b"cookie" not in heads[1].lower()
 
 
-async def test_proxy_variables_of_the_process_are_not_used(monkeypatch: pytest.MonkeyPatch):
+async def test_proxy_variables_of_the_process_are_ignored(monkeypatch: pytest.MonkeyPatch):
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1/")
     async with (
@@ -351,11 +351,11 @@ async def test_proxy_variables_of_the_process_are_not_used(monkeypatch: pytest.M
 # --- previews
 
 
-def test_a_preview_tells_what_a_host_resolves_to():
+def test_a_preview_returns_the_addresses_of_a_host():
     assert {verdict.scope for verdict in resolve_for_preview("localhost")} == {AddressScope.PRIVATE}
     assert resolve_for_preview("[::1]")[0].description == "loopback address"
 
 
 @pytest.mark.parametrize("host", ["does-not-exist.invalid", "a..b", "x" * 70 + ".example"])
-def test_a_preview_of_a_host_that_is_not_there_is_empty(host: str):
+def test_a_preview_of_an_unknown_host_is_empty(host: str):
     assert resolve_for_preview(host) == ()

@@ -23,7 +23,7 @@ ATTACKS = [
 
 @pytest.mark.corpus
 @pytest.mark.parametrize("row", ATTACKS)
-async def test_no_url_of_the_collection_reaches_an_address_inside(row: dict[str, Any]):
+async def test_no_url_of_the_attack_corpus_reaches_a_private_address(row: dict[str, Any]):
     async def resolve(host: str, port: int) -> list[str]:
         rounds = row.get("dns", {}).get(host)
         if rounds:

@@ -48,7 +48,7 @@ class FakeProxy:
         writer.close()
 
 
-async def test_the_outside_is_reached_through_the_proxy_which_resolves_the_name(
+async def test_public_hosts_are_reached_through_the_proxy_which_resolves_them(
     settings: Settings,
 ):
     async with FakeProxy().listening() as proxy:
@@ -63,7 +63,7 @@ async def test_the_outside_is_reached_through_the_proxy_which_resolves_the_name(
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.1", "[::1]", "169.254.169.254", "localhost"])
-async def test_literal_addresses_are_judged_with_a_proxy_too(settings: Settings, host: str):
+async def test_literal_addresses_are_checked_with_a_proxy_too(settings: Settings, host: str):
     async with FakeProxy().listening() as proxy:
         settings.BONOBOT_EGRESS_PROXY = proxy.url
         async with build_guarded_client(allow_private=False) as client:
@@ -131,7 +131,7 @@ async def test_a_name_that_only_the_proxy_resolves_goes_there():
         (b"x" * 20_000, "as one does"),
     ],
 )
-async def test_a_refusal_of_the_proxy_is_told_and_leaves_no_connection(
+async def test_a_refusal_of_the_proxy_is_reported_and_closes_the_connection(
     settings: Settings, answer: bytes, said: str
 ):
     async with FakeProxy(answer).listening() as proxy:
@@ -143,7 +143,7 @@ async def test_a_refusal_of_the_proxy_is_told_and_leaves_no_connection(
             await proxy.closed.wait()
 
 
-async def test_a_proxy_that_says_nothing_ends_at_the_connect_deadline(settings: Settings):
+async def test_a_silent_proxy_ends_at_the_connect_timeout(settings: Settings):
     async with FakeProxy(b"HTTP/1.1 200 ").listening() as proxy:
         settings.BONOBOT_EGRESS_PROXY = proxy.url
         async with build_guarded_client(allow_private=False, connect_s=0.2) as client:
@@ -151,7 +151,7 @@ async def test_a_proxy_that_says_nothing_ends_at_the_connect_deadline(settings: 
                 await client.get("http://mcp.example.com/")
 
 
-async def test_a_proxy_that_is_not_there_is_a_connect_error():
+async def test_an_unreachable_proxy_is_a_connect_error():
     backend = GuardedBackend(
         allow_private=False, socket_backend=Dial(dead=["proxy.example"]), proxy=MASKED
     )
@@ -159,7 +159,7 @@ async def test_a_proxy_that_is_not_there_is_a_connect_error():
         await backend.connect_tcp("mcp.example.com", 443, 1.0)
 
 
-def test_a_proxy_is_read_from_its_url_and_hides_its_password():
+def test_a_proxy_url_is_parsed_and_its_password_hidden():
     proxy = parse_proxy_url(MASKED)
     assert proxy is not None
     assert (proxy.host, proxy.port) == ("proxy.example", 3128)

@@ -10,7 +10,7 @@ from bonobot.core.http.ip_addresses import AddressScope, classify_address
 
 
 @given(ip_addresses())
-def test_nothing_public_is_special_to_the_standard_library(address: IPv4Address | IPv6Address):
+def test_no_public_address_is_special_to_the_standard_library(address: IPv4Address | IPv6Address):
     if classify_address(str(address)).scope is AddressScope.PUBLIC:
         assert address.is_global
         assert not address.is_multicast
@@ -18,12 +18,14 @@ def test_nothing_public_is_special_to_the_standard_library(address: IPv4Address 
 
 @given(ip_addresses(v=4))
 @pytest.mark.parametrize("prefix", ["::ffff:", "64:ff9b::"])
-def test_translated_addresses_are_judged_by_where_they_end(prefix: str, address: IPv4Address):
+def test_translated_addresses_are_checked_by_their_embedded_address(
+    prefix: str, address: IPv4Address
+):
     assert classify_address(f"{prefix}{address}").scope is classify_address(str(address)).scope
 
 
 @given(integers(0, 2**32 - 1), integers(0, 2**32 - 1))
-def test_an_isatap_address_never_leads_inside(network: int, last: int):
+def test_an_isatap_address_with_a_private_address_is_refused(network: int, last: int):
     address = IPv6Address((0x2600 << 112) | (network << 64) | (0x5EFE << 32) | last)
     if classify_address(str(IPv4Address(last))).scope is not AddressScope.PUBLIC:
         assert classify_address(str(address)).scope is not AddressScope.PUBLIC
@@ -51,7 +53,7 @@ def test_an_isatap_address_never_leads_inside(network: int, last: int):
         ("4000::1", "2a00::1"),
     ],
 )
-def test_the_borders_of_special_ranges_are_exact(inside: str, outside: str):
+def test_the_limits_of_special_ranges_are_exact(inside: str, outside: str):
     assert classify_address(inside).scope is not AddressScope.PUBLIC
     assert classify_address(outside).scope is AddressScope.PUBLIC
 
@@ -74,12 +76,12 @@ def test_the_borders_of_special_ranges_are_exact(inside: str, outside: str):
         "2001:0:4136:e378::1",
     ],
 )
-def test_metadata_services_and_nobodys_addresses_stay_closed_with_a_permission(address: str):
+def test_metadata_and_unassigned_addresses_are_refused_even_with_permission(address: str):
     assert not classify_address(address).is_allowed(allow_private=True)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "10.1.2.3", "192.168.1.1", "fd12::1"])
-def test_private_addresses_open_with_a_permission_only(address: str):
+def test_private_addresses_need_permission(address: str):
     verdict = classify_address(address)
     assert verdict.is_allowed(allow_private=True)
     assert not verdict.is_allowed(allow_private=False)

@@ -30,7 +30,7 @@ async def _served(talk: Any) -> None:
         writer.close()
 
 
-def test_it_carries_what_is_said() -> None:
+def test_a_connection_transfers_data() -> None:
     async def talk(stream: Any, reader: Any, writer: Any) -> None:
         assert stream.get_extra_info("is_readable") is False
         await stream.write(b"ping")
@@ -43,7 +43,7 @@ def test_it_carries_what_is_said() -> None:
     asyncio.run(_served(talk))
 
 
-def test_the_end_of_an_idle_connection_is_seen() -> None:
+def test_the_end_of_an_idle_connection_is_detected() -> None:
     async def talk(stream: Any, reader: Any, writer: Any) -> None:
         writer.close()
         ended = partial(stream.get_extra_info, "is_readable")
@@ -52,7 +52,7 @@ def test_the_end_of_an_idle_connection_is_seen() -> None:
     asyncio.run(_served(talk))
 
 
-def test_a_closed_stream_is_none_to_wait_for() -> None:
+def test_a_closed_stream_isnt_readable() -> None:
     async def talk(stream: Any, reader: Any, writer: Any) -> None:
         await stream.aclose()
         assert stream.get_extra_info("is_readable") is True
@@ -60,7 +60,7 @@ def test_a_closed_stream_is_none_to_wait_for() -> None:
     asyncio.run(_served(talk))
 
 
-def test_what_is_written_in_one_turn_leaves_in_one_piece() -> None:
+def test_writes_of_one_loop_iteration_are_sent_together() -> None:
     async def talk(stream: Any, reader: Any, writer: Any) -> None:
         await stream.write(b"head ")
         await stream.write(b"and body")
@@ -70,7 +70,7 @@ def test_what_is_written_in_one_turn_leaves_in_one_piece() -> None:
     asyncio.run(_served(talk))
 
 
-def test_what_is_read_is_asked_for_first() -> None:
+def test_data_is_read_only_on_request() -> None:
     async def talk(stream: Any, reader: Any, writer: Any) -> None:
         await stream.write(b"ping")
         writer.write(b"pong")
@@ -81,7 +81,7 @@ def test_what_is_read_is_asked_for_first() -> None:
     asyncio.run(_served(talk))
 
 
-def test_a_peer_that_sends_without_end_is_held_back_and_nothing_is_lost() -> None:
+def test_an_endless_sender_is_throttled_without_loss() -> None:
     whole = bytes(range(256)) * 16 * 1024
 
     async def talk(stream: Any, reader: Any, writer: Any) -> None:
@@ -97,7 +97,7 @@ def test_a_peer_that_sends_without_end_is_held_back_and_nothing_is_lost() -> Non
     asyncio.run(_served(talk))
 
 
-def test_a_peer_that_takes_nothing_ends_the_write_in_time() -> None:
+def test_a_peer_that_reads_nothing_times_out_the_write() -> None:
     async def talk(stream: Any, reader: Any, writer: Any) -> None:
         async def flood() -> None:
             for _ in range(64):
@@ -109,7 +109,7 @@ def test_a_peer_that_takes_nothing_ends_the_write_in_time() -> None:
     asyncio.run(_served(talk))
 
 
-def test_silence_ends_the_read_in_time_and_the_stream_goes_on() -> None:
+def test_a_read_timeout_keeps_the_stream_usable() -> None:
     async def talk(stream: Any, reader: Any, writer: Any) -> None:
         with pytest.raises(httpcore2.ReadTimeout):
             await stream.read(16, 0.01)
@@ -119,7 +119,7 @@ def test_silence_ends_the_read_in_time_and_the_stream_goes_on() -> None:
     asyncio.run(_served(talk))
 
 
-def test_a_connection_that_is_reset_is_an_error_and_one_that_ends_is_not() -> None:
+def test_a_reset_connection_is_an_error_and_a_closed_one_isnt() -> None:
     async def ends(stream: Any, reader: Any, writer: Any) -> None:
         writer.write(b"last")
         writer.close()
@@ -139,7 +139,7 @@ def test_a_connection_that_is_reset_is_an_error_and_one_that_ends_is_not() -> No
     asyncio.run(_served(resets))
 
 
-def test_nothing_said_in_the_clear_passes_for_the_encrypted_peer() -> None:
+def test_plain_text_before_tls_isnt_accepted_as_encrypted() -> None:
     async def talk(stream: Any, reader: Any, writer: Any) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
         while not stream.get_extra_info("is_readable"):
@@ -152,7 +152,7 @@ def test_nothing_said_in_the_clear_passes_for_the_encrypted_peer() -> None:
     asyncio.run(_served(talk))
 
 
-def test_a_handshake_that_does_not_end_ends_in_time() -> None:
+def test_a_hanging_tls_handshake_times_out() -> None:
     async def talk(stream: Any, reader: Any, writer: Any) -> None:
         with pytest.raises(httpcore2.ConnectTimeout):
             await stream.start_tls(ssl.create_default_context(), "localhost", 0.05)
@@ -160,6 +160,6 @@ def test_a_handshake_that_does_not_end_ends_in_time() -> None:
     asyncio.run(_served(talk))
 
 
-def test_nobody_at_the_address_is_a_connect_error(free_port: int) -> None:
+def test_an_unused_address_is_a_connect_error(free_port: int) -> None:
     with pytest.raises(httpcore2.ConnectError):
         asyncio.run(AsyncioNetworkBackend().connect_tcp("127.0.0.1", free_port, 5))

@@ -29,7 +29,7 @@ def directives(response: Any) -> dict[str, str]:
     return {name: sources for name, sources in parts}  # noqa: C416 - a list of pairs by now
 
 
-def test_every_page_gets_the_strict_policy() -> None:
+def test_every_page_has_the_strict_content_security_policy() -> None:
     found = directives(through("/somewhere", HttpResponse()))
     assert found == STRICT_POLICY
     assert found["script-src"] == "'self'"
@@ -37,26 +37,26 @@ def test_every_page_gets_the_strict_policy() -> None:
     assert found["object-src"] == "'none'"
 
 
-def test_the_admin_compiles_no_expressions_either() -> None:
+def test_the_admin_needs_no_unsafe_eval() -> None:
     found = directives(through(reverse("admin:index"), HttpResponse()))
     assert found == STRICT_POLICY
     assert "unsafe-eval" not in build_content_security_policy(STRICT_POLICY)
 
 
-def test_no_policy_loads_anything_from_elsewhere_or_runs_inline_script() -> None:
+def test_no_policy_allows_other_origins_or_inline_scripts() -> None:
     assert "unsafe-inline" not in STRICT_POLICY["script-src"]
     assert "http" not in build_content_security_policy(STRICT_POLICY)
     assert "*" not in build_content_security_policy(STRICT_POLICY)
 
 
-def test_https_is_kept_to_where_the_installation_has_it(settings: Any) -> None:
+def test_hsts_is_sent_if_the_installation_uses_https(settings: Any) -> None:
     settings.SECURE_HSTS_SECONDS = 0
     assert "Strict-Transport-Security" not in build_default_headers()
     settings.SECURE_HSTS_SECONDS = 60
     assert build_default_headers()["Strict-Transport-Security"] == "max-age=60"
 
 
-def test_an_answer_that_django_did_not_give_is_completed_once() -> None:
+def test_a_response_from_outside_django_gets_the_headers_once() -> None:
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -76,7 +76,7 @@ def test_an_answer_that_django_did_not_give_is_completed_once() -> None:
     assert sent[1] == {"type": "http.response.body", "body": b""}
 
 
-def test_a_view_may_set_a_policy_of_its_own() -> None:
+def test_a_view_can_set_its_own_policy() -> None:
     response = HttpResponse(headers={CSP_HEADER: "default-src 'none'", "Permissions-Policy": "x"})
     found = through("/x", response)
     assert found[CSP_HEADER] == "default-src 'none'"
@@ -84,7 +84,7 @@ def test_a_view_may_set_a_policy_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("response", [HttpResponse(), StreamingHttpResponse(iter(()))])
-def test_the_same_holds_under_asgi(response: Any) -> None:
+def test_the_headers_are_the_same_under_asgi(response: Any) -> None:
     async def view(request: HttpRequest) -> Any:
         return response
 

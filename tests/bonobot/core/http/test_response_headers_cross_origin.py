@@ -14,7 +14,7 @@ def _listed(settings) -> None:
     settings.BONOBOT_CORS_ORIGINS = (FRONTEND,)
 
 
-def test_a_listed_origin_is_told_what_it_may_send(client: Client):
+def test_an_allowed_origin_gets_the_allowed_methods_and_headers(client: Client):
     answer = client.options("/api/agents", headers={"Origin": FRONTEND} | PREFLIGHT)
     assert answer.status_code == 204
     assert answer["Access-Control-Allow-Origin"] == FRONTEND
@@ -22,7 +22,7 @@ def test_a_listed_origin_is_told_what_it_may_send(client: Client):
     assert "PATCH" in answer["Access-Control-Allow-Methods"]
 
 
-def test_a_listed_origin_reads_answers_and_problems(client: Client):
+def test_an_allowed_origin_can_read_responses_and_problems(client: Client):
     answer = client.get("/api/agents", headers={"Origin": FRONTEND})
     assert answer.status_code == 401
     assert answer["Access-Control-Allow-Origin"] == FRONTEND
@@ -30,7 +30,7 @@ def test_a_listed_origin_reads_answers_and_problems(client: Client):
     assert "Origin" in answer["Vary"]
 
 
-def test_cookies_are_never_taken_from_elsewhere(client: Client):
+def test_cookies_of_other_origins_are_ignored(client: Client):
     for answer in (
         client.options("/api/agents", headers={"Origin": FRONTEND} | PREFLIGHT),
         client.get("/api/agents", headers={"Origin": FRONTEND}),
@@ -39,7 +39,7 @@ def test_cookies_are_never_taken_from_elsewhere(client: Client):
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "https://app.example.com.evil"])
-def test_any_other_origin_gets_nothing(client: Client, origin):
+def test_other_origins_get_no_cors_headers(client: Client, origin):
     asked = client.options("/api/agents", headers={"Origin": origin} | PREFLIGHT)
     read = client.get("/api/agents", headers={"Origin": origin})
     assert asked.status_code == 401
@@ -48,12 +48,12 @@ def test_any_other_origin_gets_nothing(client: Client, origin):
     assert "Origin" in read["Vary"]
 
 
-def test_nothing_but_the_api_is_opened(client: Client):
+def test_only_the_api_has_cors_headers(client: Client):
     answer = client.get("/admin/login/", headers={"Origin": FRONTEND})
     assert "Access-Control-Allow-Origin" not in answer
 
 
-def test_without_the_setting_nothing_is_said(client: Client, settings):
+def test_without_the_setting_there_are_no_cors_headers(client: Client, settings):
     settings.BONOBOT_CORS_ORIGINS = ()
     answer = client.get("/api/agents", headers={"Origin": FRONTEND})
     assert "Access-Control-Allow-Origin" not in answer
@@ -63,7 +63,7 @@ LETTING_IN = ["/.well-known/oauth-authorization-server", "/oauth/register", "/oa
 
 
 @pytest.mark.parametrize("path", [*LETTING_IN, "/oauth/revoke"])
-def test_a_program_in_a_browser_can_be_let_in(client: Client, path: str):
+def test_a_client_in_a_browser_can_be_authorized(client: Client, path: str):
     headers = {"Access-Control-Request-Headers": "mcp-protocol-version"}
     asked = client.options(path, headers={"Origin": FRONTEND} | PREFLIGHT | headers)
     assert asked.status_code == 204
@@ -80,7 +80,7 @@ def test_a_program_in_a_browser_can_be_let_in(client: Client, path: str):
 
 
 @pytest.mark.parametrize("path", ["/oauth/authorize", "/oauth/callback", "/oauth/token/more"])
-def test_no_script_comes_to_the_pages_of_people(client: Client, path: str):
+def test_no_other_origin_can_read_the_consent_pages(client: Client, path: str):
     for answer in (
         client.options(path, headers={"Origin": FRONTEND} | PREFLIGHT),
         client.get(path, headers={"Origin": FRONTEND}),

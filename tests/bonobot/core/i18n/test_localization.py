@@ -15,7 +15,7 @@ ZWEI = (
 )
 
 
-def test_a_problem_is_told_in_the_language_of_its_reader() -> None:
+def test_a_problem_is_shown_in_the_language_of_its_reader() -> None:
     problem = NotFound(
         format_message("The preset {slug!r} doesn't exist.", slug="x"),
         remedy="Use one of the choices.",
@@ -31,14 +31,14 @@ def test_a_problem_is_told_in_the_language_of_its_reader() -> None:
         assert localize_problem(problem) == "The preset 'x' doesn't exist. Use one of the choices."
 
 
-def test_what_was_stored_in_english_is_read_back_from_its_words() -> None:
+def test_a_stored_english_text_is_translated_by_its_template() -> None:
     with translation.override("de"):
         assert localize_text(TWO) == ZWEI
     with translation.override("en"):
         assert localize_text(TWO) == TWO
 
 
-def test_phrases_of_ours_in_a_sentence_are_translated_and_names_are_not() -> None:
+def test_nested_phrases_are_translated_and_names_arent() -> None:
     why = format_message("the host didn't respond in time")
     said = format_message("`{endpoint}` can't be reached: {why}.", endpoint="Not found", why=why)
     with translation.override("de"):
@@ -49,14 +49,14 @@ def test_phrases_of_ours_in_a_sentence_are_translated_and_names_are_not() -> Non
         assert localize_text(str.__str__(said)) == localize_text(said)
 
 
-def test_what_a_server_said_stays_as_it_is() -> None:
+def test_texts_of_servers_arent_translated() -> None:
     strange = "Überraschung! Nothing of ours. (Really, `nothing`: {0} {x} %s.)"
     with translation.override("de"):
         assert localize_text(strange) == strange
         assert localize_text("") == localize_text(None) == ""
 
 
-def test_a_text_that_resembles_our_templates_takes_no_time() -> None:
+def test_a_text_that_resembles_templates_is_matched_quickly() -> None:
     hostile = "`" + "can't be reached: " * 150 + ". ; ? " * 100
     with translation.override("de"):
         begun = time.process_time()

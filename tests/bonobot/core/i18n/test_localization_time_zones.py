@@ -26,7 +26,7 @@ def _afterwards() -> Iterator[None]:
         ("Nowhere/Atall", "2026-01-01 23:30 UTC", "2026-07-01 23:30 UTC"),
     ],
 )
-def test_a_moment_is_written_by_the_readers_clock_with_its_name(
+def test_a_time_is_shown_in_the_readers_time_zone_with_its_name(
     name: str, winter: str, summer: str
 ) -> None:
     localization.set_reader_time_zone(name)
@@ -36,11 +36,11 @@ def test_a_moment_is_written_by_the_readers_clock_with_its_name(
     )
 
 
-def test_seconds_are_told_where_they_are_asked_for() -> None:
+def test_seconds_are_shown_on_request() -> None:
     assert localization.format_datetime(WINTER, seconds=True) == "2026-01-01 23:30:05 UTC"
 
 
-def test_places_can_be_chosen_and_files_cannot() -> None:
+def test_time_zones_can_be_chosen_and_file_paths_cant() -> None:
     assert {"Europe/Berlin", "Asia/Kolkata"} <= localization.list_time_zones()
     assert not localization.list_time_zones() & {
         "",

@@ -9,7 +9,7 @@ import pytest
 from bonobot.core.i18n.messages import format_message, split_template
 
 
-def test_a_saying_is_its_english_sentence() -> None:
+def test_a_message_is_its_english_sentence() -> None:
     said = format_message(
         "`{name}` has {size:,} bytes of {kind!r}.", name="a.txt", size=12_345, kind="text"
     )
@@ -24,7 +24,7 @@ def test_a_saying_is_its_english_sentence() -> None:
     }
 
 
-def test_braces_in_a_value_are_not_read() -> None:
+def test_braces_in_a_value_arent_interpreted() -> None:
     assert format_message("Unknown `{name}`.", name="{0} {x!r}") == "Unknown `{0} {x!r}`."
 
 
@@ -32,13 +32,13 @@ def test_braces_in_a_value_are_not_read() -> None:
     "carry",
     [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))],  # noqa: S301
 )
-def test_a_copy_and_what_leaves_the_process_is_plain_text(carry: object) -> None:
+def test_copies_and_pickles_of_a_message_are_plain_text(carry: object) -> None:
     kept = carry(format_message("Unknown `{name}`.", name="x"))  # type: ignore[operator]
     assert type(kept) is str
     assert kept == "Unknown `x`."
 
 
-def test_a_saying_within_a_saying_stays_one() -> None:
+def test_a_message_within_a_message_stays_a_message() -> None:
     inner = format_message("it is empty")
     assert (
         format_message("Document can't be read: {why}.", why=inner).placeholder_values["{why}"]
@@ -46,6 +46,6 @@ def test_a_saying_within_a_saying_stays_one() -> None:
     )
 
 
-def test_what_has_no_named_holes_is_no_template() -> None:
+def test_a_text_without_named_placeholders_isnt_a_template() -> None:
     with pytest.raises(ValueError, match="valid placeholder name"):
         list(split_template('Write an object, such as {"a": 1}.'))

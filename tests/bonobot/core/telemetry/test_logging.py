@@ -42,7 +42,7 @@ def as_text(found: logging.LogRecord) -> str:
     return telemetry_logging.TextFormatter().format(found)
 
 
-def test_json_has_what_a_machine_needs() -> None:
+def test_json_logs_have_all_fields() -> None:
     entry = as_json(record("Connected to %s", "git", server="s1", latency_ms=12))
     assert entry.pop("time").endswith("+00:00")
     assert entry == {
@@ -54,12 +54,12 @@ def test_json_has_what_a_machine_needs() -> None:
     }
 
 
-def test_text_is_one_line_for_people() -> None:
+def test_text_logs_are_one_line() -> None:
     line = as_text(record("Connected to %s", "git", latency_ms=12))
     assert line[8:] == " INFO    bonobot.trial: Connected to git (latency_ms=12)"
 
 
-def test_the_ids_of_what_is_going_on_are_on_every_record() -> None:
+def test_every_record_has_the_ids_of_its_context() -> None:
     with (
         telemetry_logging.LogContext(request="r-1", call="c-1"),
         telemetry_logging.LogContext(session="s-1", call="c-2"),
@@ -70,7 +70,7 @@ def test_the_ids_of_what_is_going_on_are_on_every_record() -> None:
     assert "request" not in as_json(record("outside"))
 
 
-def test_a_thread_that_is_not_ours_does_not_inherit_ids() -> None:
+def test_other_threads_dont_inherit_the_ids() -> None:
     seen: list[str] = []
     with telemetry_logging.LogContext(call="c-1"):
         thread = Thread(target=lambda: seen.append(telemetry_logging.call_id.get()))
@@ -96,35 +96,35 @@ def test_secrets_never_reach_a_log(render: Any, monkeypatch: pytest.MonkeyPatch)
         assert "opened-secret" not in shown
 
 
-def test_a_line_cannot_be_forged_by_what_is_logged() -> None:
+def test_logged_text_cant_forge_a_line() -> None:
     line = as_text(record("name: %s", "x\n12:00:00 INFO root: all is well\u202e\x1b[2J"))
     assert "\n" not in line
     assert "⟨U+202E⟩" in line
     assert "⟨U+001B⟩" in line
 
 
-def test_an_exception_is_told_with_its_traceback() -> None:
+def test_an_exception_is_logged_with_its_traceback() -> None:
     assert "LookupError: gone" in as_json(failed(LookupError("gone")))["traceback"]
     assert as_text(failed(LookupError("gone"))).endswith("LookupError: gone")
 
 
-def test_a_huge_message_is_cut() -> None:
+def test_a_huge_message_is_truncated() -> None:
     assert len(as_json(record("x" * 100_000))["message"]) == telemetry_logging.MAX_MESSAGE
     assert len(as_text(record("x" * 100_000))) < telemetry_logging.MAX_MESSAGE + 100
 
 
-def test_what_is_not_json_is_written_out() -> None:
+def test_values_that_arent_json_are_logged_as_text() -> None:
     assert as_json(record("x", thing={1, 2} - {2}))["thing"] == "{1}"
 
 
-def test_a_record_is_left_as_it_is_for_other_handlers() -> None:
+def test_a_record_isnt_modified_for_other_handlers() -> None:
     found = record("password=%s", "hunter2")
     as_text(found)
     assert found.getMessage() == "password=hunter2"
 
 
 @pytest.mark.usefixtures("_restored")
-def test_a_stranger_cannot_fill_the_log_with_tracebacks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_requests_cant_fill_the_log_with_tracebacks(capsys: pytest.CaptureFixture[str]) -> None:
     logging.config.dictConfig(telemetry_logging.build_logging_config(level="INFO", style="text"))
     try:
         raise ValueError("evil.example")

@@ -16,7 +16,7 @@ def spans() -> Iterator[InMemorySpanExporter]:
         yield kept
 
 
-def test_without_a_collector_nothing_is_made_or_sent() -> None:
+def test_without_a_collector_no_spans_are_created() -> None:
     params = {"name": "x"}
     assert tracing.start_span("a") is tracing.start_span(
         "b", kind="server", carrier={"traceparent": PARENT}
@@ -26,7 +26,9 @@ def test_without_a_collector_nothing_is_made_or_sent() -> None:
         assert tracing.inject_trace_context(params) is params
 
 
-def test_a_clients_context_is_the_parent_and_ours_goes_on(spans: InMemorySpanExporter) -> None:
+def test_the_clients_trace_context_is_the_parent_and_is_forwarded(
+    spans: InMemorySpanExporter,
+) -> None:
     theirs = {"traceparent": PARENT, "x": 1}
     with (
         tracing.start_span("tools/call", kind="server", carrier=theirs),
@@ -43,7 +45,7 @@ def test_a_clients_context_is_the_parent_and_ours_goes_on(spans: InMemorySpanExp
 
 
 @pytest.mark.parametrize("carrier", [{}, {"traceparent": 7}, {"traceparent": "00-1"}])
-def test_a_context_that_is_none_begins_a_trace(
+def test_an_invalid_trace_context_starts_a_new_trace(
     carrier: dict[str, object], spans: InMemorySpanExporter
 ) -> None:
     with tracing.start_span("a", carrier=carrier):
@@ -52,7 +54,7 @@ def test_a_context_that_is_none_begins_a_trace(
     assert span.parent is None
 
 
-def test_what_is_raised_is_told_by_its_code_and_never_by_its_text(
+def test_an_exception_is_recorded_by_its_code_and_not_by_its_text(
     spans: InMemorySpanExporter,
 ) -> None:
     with pytest.raises(NotFound), tracing.start_span("a"):
@@ -66,7 +68,7 @@ def test_what_is_raised_is_told_by_its_code_and_never_by_its_text(
     assert "secret" not in first.to_json()
 
 
-def test_without_the_sdk_the_setting_says_what_to_install(
+def test_without_the_sdk_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "opentelemetry.sdk.trace", None)

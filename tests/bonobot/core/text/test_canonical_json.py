@@ -21,7 +21,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_the_text_says_the_value_and_nothing_else(value: Any) -> None:
+def test_the_text_parses_to_the_same_value(value: Any) -> None:
     text = to_canonical_json(value)
     assert json.loads(text) == value
     assert text.isascii()
@@ -29,7 +29,7 @@ def test_the_text_says_the_value_and_nothing_else(value: Any) -> None:
 
 
 @given(st.dictionaries(st.text(), SCALARS.filter(lambda v: v not in (math.inf, -math.inf))))
-def test_the_order_of_members_makes_no_difference(members: dict[str, Any]) -> None:
+def test_the_order_of_keys_makes_no_difference(members: dict[str, Any]) -> None:
     assert to_canonical_json(dict(reversed(members.items()))) == to_canonical_json(members)
 
 
@@ -42,12 +42,12 @@ def test_there_are_no_spaces_and_only_ascii() -> None:
 @pytest.mark.parametrize(
     "value", [math.nan, math.inf, [-math.inf], uuid.UUID(int=1), {1, 2}, b"x", {"a": 1, 2: 3}]
 )
-def test_what_json_cannot_say_is_refused(value: Any) -> None:
+def test_values_that_json_cant_represent_are_refused(value: Any) -> None:
     with pytest.raises(ValueError, match="JSON"):
         to_canonical_json(value)
 
 
-def test_a_value_nested_without_end_is_refused() -> None:
+def test_an_endlessly_nested_value_is_refused() -> None:
     value: list[Any] = []
     for _ in range(100_000):
         value = [value]
@@ -55,23 +55,23 @@ def test_a_value_nested_without_end_is_refused() -> None:
         to_canonical_json(value)
 
 
-def test_a_digest_is_sha256_in_hexadecimal() -> None:
+def test_a_digest_is_a_hexadecimal_sha256() -> None:
     assert compute_digest("é") == hashlib.sha256("é".encode()).hexdigest()
 
 
 @given(VALUES)
-def test_it_is_what_the_standard_library_writes(value: Any) -> None:
+def test_the_text_is_what_the_standard_library_writes(value: Any) -> None:
     standard = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
     assert to_canonical_json(value) == to_sorted_json(value) == standard.encode(value)
 
 
-def test_numbers_without_a_word_in_json_are_only_written_where_that_is_asked() -> None:
+def test_nan_and_infinity_are_written_only_on_request() -> None:
     assert to_sorted_json([math.nan, -math.inf]) == "[NaN,-Infinity]"
     with pytest.raises(ValueError, match="float"):
         to_canonical_json(math.nan)
 
 
-def test_a_value_within_itself_is_no_json() -> None:
+def test_a_circular_value_is_refused() -> None:
     endless: list[Any] = []
     endless.append(endless)
     with pytest.raises(ValueError, match="deeply"):

@@ -93,7 +93,7 @@ def test_different_values_have_different_digests(one: Any, other: Any) -> None:
         ("a", "a\u200b"),
     ],
 )
-def test_what_looks_alike_is_not_the_same(one: Any, other: Any) -> None:
+def test_look_alike_characters_have_different_digests(one: Any, other: Any) -> None:
     assert compute_json_digest({"x": one}) != compute_json_digest({"x": other})
 
 
@@ -104,7 +104,7 @@ def test_a_digest_is_the_same_in_every_process() -> None:
 
 
 @pytest.mark.parametrize("payload", [{"x": float("nan")}, {"x": float("inf")}, {"x": object()}])
-def test_what_is_no_json_is_refused(payload: Any) -> None:
+def test_values_that_arent_json_are_refused(payload: Any) -> None:
     with pytest.raises(InvalidInput) as refusal:
         compute_json_digest(payload)
     assert refusal.value.code == "definition_unreadable"

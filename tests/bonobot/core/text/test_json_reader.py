@@ -31,7 +31,7 @@ def broken(text: str) -> InvalidInput:
 
 
 @given(json_values, st.sampled_from([None, 0, 2]), st.booleans())
-def test_strict_json_is_read_as_the_standard_parser_does(
+def test_strict_json_is_parsed_like_the_standard_library(
     value: Any, indent: int | None, ascii_only: bool
 ) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
@@ -41,7 +41,7 @@ def test_strict_json_is_read_as_the_standard_parser_does(
 
 
 @given(st.text(st.sampled_from('{}[]",: \n01-.etrufalsn\\'), max_size=30))
-def test_whatever_the_standard_parser_takes_is_taken(text: str) -> None:
+def test_everything_that_the_standard_library_accepts_is_accepted(text: str) -> None:
     try:
         expected = json.loads(text)
     except ValueError:
@@ -49,25 +49,25 @@ def test_whatever_the_standard_parser_takes_is_taken(text: str) -> None:
     assert read_json(text).root.to_python() == expected
 
 
-def test_comments_and_trailing_commas_are_tolerated_and_told() -> None:
+def test_comments_and_trailing_commas_are_accepted_and_reported() -> None:
     reading = read_json('{ // one\n "a": [1, 2,], /* two\n lines */ "u": "http://x", }')
     assert reading.root.to_python() == {"a": [1, 2], "u": "http://x"}
     assert len(list(describe_tolerated_syntax(reading))) == 2
 
 
 @pytest.mark.parametrize("text", ["[,]", "{,}", "[1,,2]", '{"a":1,,}', "[1 2]", '{"a" 1}'])
-def test_other_commas_are_not(text: str) -> None:
+def test_other_extra_commas_are_refused(text: str) -> None:
     broken(text)
 
 
-def test_members_know_their_lines_and_repetitions_stay() -> None:
+def test_fields_have_their_lines_and_duplicates_are_kept() -> None:
     root = read_json('{\n "a": 1,\n\n "b":\n  {"c": 2},\n "a": 3}').root
     assert [(name, line) for name, line, _ in root.fields] == [("a", 2), ("b", 4), ("a", 6)]
     assert root.get("a") is root.fields[2][2]
     assert root.get("z") is None
 
 
-def test_a_node_shows_no_value() -> None:
+def test_the_repr_of_a_node_shows_no_value() -> None:
     assert "hunter2" not in repr(read_json('{"a": ["hunter2", {"b": "hunter2"}]}'))
 
 
@@ -90,7 +90,7 @@ def test_a_node_shows_no_value() -> None:
         ('{"a": tru}', 1, 7, "a value"),
     ],
 )
-def test_broken_json_names_line_and_column(
+def test_invalid_json_is_reported_with_line_and_column(
     text: str, line: int, column: int, expected: str
 ) -> None:
     problem = broken(text)
@@ -99,7 +99,7 @@ def test_broken_json_names_line_and_column(
     assert problem.remedy
 
 
-def test_common_mistakes_get_their_own_remedy() -> None:
+def test_common_mistakes_have_their_own_remedy() -> None:
     assert "straight" in broken("{\u201ca\u201d: 1}").remedy
     assert "double quotes" in broken("{'a': 1}").remedy
     assert "too early" in broken('{"a": [1').remedy
@@ -116,7 +116,7 @@ def test_common_mistakes_get_their_own_remedy() -> None:
         ('"X-Api-Key": "sk-1": {', '"…": "…": {'),
     ],
 )
-def test_a_line_is_shown_by_its_structure(line: str, shown: str) -> None:
+def test_a_line_is_shown_without_its_values(line: str, shown: str) -> None:
     assert redact_line(line) == shown
     assert "sk-1" not in redact_line(line)
 
@@ -126,13 +126,13 @@ def test_a_line_is_shown_by_its_structure(line: str, shown: str) -> None:
     [("", "nothing_to_import"), ("[" * 65, "too_deep"), ("x" * 300_000, "too_large")],
     ids=["empty", "deep", "large"],
 )
-def test_bounds_have_codes_of_their_own(text: str, code: str) -> None:
+def test_limits_have_their_own_codes(text: str, code: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         read_json(text)
     assert refused.value.code == code
 
 
-def test_a_large_text_is_read_quickly_whatever_it_holds() -> None:
+def test_a_large_text_is_parsed_in_linear_time() -> None:
     for piece in ("/*", "//\n", '{"a":', "[1,", "1" * 300, '"\\', " ", "\n"):
         with pytest.raises(InvalidInput):
             read_json(piece * (200_000 // len(piece)))

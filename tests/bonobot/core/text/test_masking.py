@@ -37,13 +37,13 @@ def _nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
         json.dumps(KNOWN, ensure_ascii=False)[1:-1],
     ],
 )
-def test_a_known_secret_goes_in_every_form_of_writing(form: str) -> None:
+def test_a_known_secret_is_masked_in_every_encoding(form: str) -> None:
     assert mask_text(f"before {form} after", [KNOWN]) == f"before {MASK} after"
 
 
 @pytest.mark.parametrize("before", [b"", b"x", b"xy", b"user:"])
 @pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
-def test_a_known_secret_goes_in_base64_wherever_it_begins(before: bytes, encode: Any) -> None:
+def test_a_known_secret_is_masked_in_base64_at_any_offset(before: bytes, encode: Any) -> None:
     text = encode(before + KNOWN.encode() + b" and the rest").decode()
     masked = mask_text(text, [KNOWN])
     assert masked.count(MASK) == 1
@@ -52,16 +52,16 @@ def test_a_known_secret_goes_in_base64_wherever_it_begins(before: bytes, encode:
 
 
 @given(st.text(min_size=6), st.text(), st.text())
-def test_no_text_that_was_masked_holds_a_known_secret(secret: str, head: str, tail: str) -> None:
+def test_a_masked_text_contains_no_known_secret(secret: str, head: str, tail: str) -> None:
     masked = mask_text(f"{head}{secret}{tail}", [secret])
     assert secret not in masked.replace(MASK, "\0") or secret in MASK
 
 
-def test_a_secret_that_contains_another_goes_as_a_whole() -> None:
+def test_a_secret_that_contains_another_is_masked_completely() -> None:
     assert mask_text("abcdefgh", ["abcd", "abcdefgh"]) == MASK
 
 
-def test_a_secret_too_short_to_be_one_does_not_blot_out_text() -> None:
+def test_very_short_secrets_arent_masked_in_text() -> None:
     assert mask_text("a cat sat", ["a", "cat"]) == "a cat sat"
 
 
@@ -93,7 +93,7 @@ def test_a_secret_too_short_to_be_one_does_not_blot_out_text() -> None:
         "passphrase",
     ],
 )
-def test_a_value_goes_when_its_name_says_that_it_is_secret(name: str) -> None:
+def test_a_value_with_a_secret_name_is_masked(name: str) -> None:
     assert is_secret_name(name)
     assert mask_value({name: "value", "other": "value"}) == {name: MASK, "other": "value"}
 
@@ -123,17 +123,17 @@ def test_a_value_goes_when_its_name_says_that_it_is_secret(name: str) -> None:
         "compass",
     ],
 )
-def test_a_value_stays_when_its_name_only_sounds_like_one(name: str) -> None:
+def test_a_value_with_a_similar_name_isnt_masked(name: str) -> None:
     assert not is_secret_name(name)
     assert mask_value({name: "value"}) == {name: "value"}
 
 
-def test_whether_a_secret_is_there_may_be_seen() -> None:
+def test_whether_a_secret_is_set_stays_visible() -> None:
     value = {"token": None, "password": "", "secret": True, "credentials": {}, "api_key": []}
     assert mask_value(value) == value
 
 
-def test_whatever_is_under_a_secret_name_goes_as_a_whole() -> None:
+def test_everything_below_a_secret_name_is_masked() -> None:
     assert mask_value({"credentials": {"user": "u", "pass": ["x"]}, "password": 1234}) == {
         "credentials": MASK,
         "password": MASK,
@@ -186,7 +186,7 @@ def test_credentials_of_well_known_services_are_recognized(kind: str) -> None:
         ("export GITHUB_TOKEN=abc123", f"export GITHUB_TOKEN={MASK}"),
     ],
 )
-def test_a_labelled_secret_goes_and_its_label_stays(text: str, masked: str) -> None:
+def test_a_labeled_secret_is_masked_and_its_label_kept(text: str, masked: str) -> None:
     assert mask_text(text) == masked
 
 
@@ -203,7 +203,7 @@ def test_a_labelled_secret_goes_and_its_label_stays(text: str, masked: str) -> N
         "",
     ],
 )
-def test_ordinary_text_is_left_exactly_as_it_is(text: str) -> None:
+def test_ordinary_text_is_unchanged(text: str) -> None:
     assert mask_text(text) == text
 
 
@@ -216,28 +216,28 @@ def test_ordinary_text_is_left_exactly_as_it_is(text: str) -> None:
         lambda inner: st.lists(inner) | st.dictionaries(st.text("xyz "), inner),
     )
 )
-def test_a_value_without_secrets_comes_back_equal_and_as_a_copy(value: Any) -> None:
+def test_a_value_without_secrets_is_returned_as_an_equal_copy(value: Any) -> None:
     masked = mask_value(value)
     assert masked == value
     if value and isinstance(value, dict | list):
         assert masked is not value
 
 
-def test_secrets_go_from_every_depth_and_from_names_too() -> None:
+def test_secrets_are_masked_at_every_depth_and_in_names() -> None:
     secret = "known-value-1"
     value = {"a": [{"b": (f"x {secret}",)}], f"name-{secret}": 1}
     assert mask_value(value, secrets=[secret]) == {"a": [{"b": [f"x {MASK}"]}], f"name-{MASK}": 1}
 
 
-def test_what_is_not_json_is_written_out_and_masked() -> None:
+def test_values_that_arent_json_are_converted_and_masked() -> None:
     assert mask_value({"error": ValueError("password=hunter2")}) == {"error": f"password={MASK}"}
 
 
-def test_lone_surrogates_do_not_hide_a_secret_nor_break_anything() -> None:
+def test_lone_surrogates_neither_hide_a_secret_nor_fail() -> None:
     assert mask_text("\ud800 password=hunter2") == f"\\ud800 password={MASK}"
 
 
-def test_endless_nesting_is_cut() -> None:
+def test_endless_nesting_is_truncated() -> None:
     value: list[Any] = []
     for _ in range(10_000):
         value = [value]
@@ -247,7 +247,7 @@ def test_endless_nesting_is_cut() -> None:
 # What this process has opened
 
 
-def test_an_opened_secret_is_remembered_for_the_logs() -> None:
+def test_a_decrypted_secret_is_masked_in_logs() -> None:
     masking.register_secret("opened-secret-1")
     masking.register_secret("opened-secret-1")
     assert masking.get_process_masker().mask_text("it was opened-secret-1") == f"it was {MASK}"
@@ -255,12 +255,14 @@ def test_an_opened_secret_is_remembered_for_the_logs() -> None:
 
 
 @pytest.mark.parametrize("value", ["production", "true", "5432", "application/json", "short1"])
-def test_values_that_anyone_could_guess_are_not_remembered(value: str) -> None:
+def test_values_that_are_easy_to_guess_arent_masked(value: str) -> None:
     masking.register_secret(value)
     assert masking.get_process_masker().mask_text(f"it was {value}") == f"it was {value}"
 
 
-def test_the_memory_is_bounded_and_keeps_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_known_secrets_is_bounded_and_keeps_the_latest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(masking, "_memory", masking.SecretMemory(3))
     for secret in ("secret-01", "secret-02", "secret-03", "secret-01", "secret-04"):
         masking.register_secret(secret)
@@ -269,7 +271,7 @@ def test_the_memory_is_bounded_and_keeps_the_latest(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("length", [12, masking.MAX_PATTERN_LENGTH, 2_000])
-def test_a_full_memory_still_masks(length: int) -> None:
+def test_a_full_list_of_secrets_still_masks(length: int) -> None:
     digits = random.Random(0)  # noqa: S311 - any will do, the same each time
     secrets = [
         base64.b85encode(digits.randbytes(length)).decode()[:length]
@@ -282,7 +284,7 @@ def test_a_full_memory_still_masks(length: int) -> None:
     )
 
 
-def test_new_secrets_join_those_that_are_compiled_already() -> None:
+def test_new_secrets_are_added_to_the_compiled_ones() -> None:
     secrets = [f"secret-number-{number:03}" for number in range(3 * masking.MAX_NEW_SECRETS)]
     for count, secret in enumerate(secrets, start=1):
         masking.register_secret(secret)
@@ -293,7 +295,7 @@ def test_new_secrets_join_those_that_are_compiled_already() -> None:
     assert masking.get_process_masker() is before
 
 
-def test_a_masker_serves_many_texts() -> None:
+def test_a_masker_can_be_used_for_many_texts() -> None:
     masker = Masker(["known-secret"])
     assert [masker.mask_text(f"{n} known-secret") for n in range(2)] == [f"0 {MASK}", f"1 {MASK}"]
 
@@ -318,7 +320,7 @@ MASKER = Masker(["hunter2-hunter2", "x" * 290], base=Masker(['a"quoted\nsecret']
 
 
 @given(SAID)
-def test_where_one_look_finds_nothing_nothing_would_be_masked(value: Any) -> None:
+def test_the_quick_check_finds_everything_that_would_be_masked(value: Any) -> None:
     words = build_searchable_text(value)
     if words is None:
         return
@@ -329,11 +331,11 @@ def test_where_one_look_finds_nothing_nothing_would_be_masked(value: Any) -> Non
 
 
 @pytest.mark.parametrize("value", [{1: "a"}, ("a",), "\ud800", {"a": object()}])
-def test_what_is_no_plain_json_is_always_walked_through(value: Any) -> None:
+def test_values_that_arent_plain_json_are_always_traversed(value: Any) -> None:
     assert build_searchable_text(value) is None
 
 
-def test_a_secret_is_seen_in_one_look_wherever_it_stands() -> None:
+def test_the_quick_check_finds_a_secret_anywhere() -> None:
     for value in ("hunter2-hunter2", ["a", {"b": "-hunter2-hunter2-"}], {"hunter2-hunter2": 1}):
         words = build_searchable_text(value)
         assert words is not None

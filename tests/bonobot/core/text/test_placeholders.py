@@ -31,7 +31,7 @@ def test_each_form_of_a_reference_is_found(
     assert all(reference.default == default for reference in found)
 
 
-def test_values_fill_and_what_is_missing_is_named() -> None:
+def test_values_are_filled_in_and_missing_ones_reported() -> None:
     filled, missing = fill_placeholders("${A}/${B:-b}/${C}", {"A": "1"})
     assert filled == "1/b/${C}"
     assert [reference.name for reference in missing] == ["C"]
@@ -39,23 +39,23 @@ def test_values_fill_and_what_is_missing_is_named() -> None:
     assert fill_placeholders("${B:-b}", {"B": ""}) == ("b", ())
 
 
-def test_a_value_is_text_even_where_it_looks_like_a_reference() -> None:
+def test_a_value_that_looks_like_a_reference_isnt_expanded() -> None:
     assert fill_placeholders("${A}", {"A": "${B}", "B": "no"}) == ("${B}", ())
 
 
 @pytest.mark.parametrize("name", ["BONOBOT_KEYS", "bonobot_keys", "DATABASE_URL", "REDIS_URL"])
-def test_our_own_variables_stay_closed(name: str) -> None:
+def test_variables_of_the_product_cant_be_used(name: str) -> None:
     filled, (missing,) = fill_placeholders(f"${{{name}:-x}}", {name: "secret"})
     assert filled == f"${{{name}:-x}}"
     assert missing.is_forbidden
 
 
 @pytest.mark.parametrize("text", ["${command:pick}", "${}", "${A B}", "${unclosed"])
-def test_what_is_no_reference_is_told(text: str) -> None:
+def test_an_invalid_reference_is_reported(text: str) -> None:
     assert find_unreadable_placeholder(f"x {text}") == text
 
 
 @given(st.text(st.sampled_from("${}:-AB ")), st.dictionaries(st.sampled_from("AB"), st.text()))
-def test_text_outside_references_is_left_alone(text: str, values: dict[str, str]) -> None:
+def test_text_outside_references_is_unchanged(text: str, values: dict[str, str]) -> None:
     if not list(list_placeholders(text)):
         assert fill_placeholders(text, values) == (text, ())

@@ -38,7 +38,7 @@ from bonobot.core.text.untrusted_text import is_hidden, make_storable, make_visi
         ("\U0010ffff", "10FFFF"),
     ],
 )
-def test_a_character_that_hides_is_shown_by_its_number(hidden: str, name: str) -> None:
+def test_a_hidden_character_is_shown_by_its_code_point(hidden: str, name: str) -> None:
     assert make_visible(f"a{hidden}b") == f"a⟨U+{name}⟩b"
 
 
@@ -53,11 +53,11 @@ def test_a_character_that_hides_is_shown_by_its_number(hidden: str, name: str) -
         "",
     ],
 )
-def test_honest_text_stays_as_it_is(text: str) -> None:
+def test_ordinary_text_is_unchanged(text: str) -> None:
     assert make_visible(text) == text
 
 
-def test_windows_line_ends_are_line_ends() -> None:
+def test_windows_line_endings_are_kept() -> None:
     assert make_visible("a\r\nb\n\u200b") == "a\nb\n⟨U+200B⟩"
 
 
@@ -68,24 +68,24 @@ def test_text_hidden_behind_an_emoji_is_shown() -> None:
     assert make_visible("\u200d😀\u200d") == "⟨U+200D⟩😀⟨U+200D⟩"
 
 
-def test_a_long_text_is_cut_and_says_so() -> None:
+def test_a_long_text_is_truncated_with_a_note() -> None:
     assert make_visible("abcdef", 3) == "abc…"
     assert make_visible("abc", 3) == "abc"
     assert make_visible("a\u200bcdef", 2) == "a⟨U+200B⟩…"
 
 
 @given(st.text(st.characters()))
-def test_nothing_that_is_shown_hides_outside_of_an_emoji(text: str) -> None:
+def test_no_shown_text_contains_hidden_characters_outside_an_emoji(text: str) -> None:
     shown = make_visible(text)
     joiners = {"\u200d", "\ufe0f"}
     assert [c for c in shown if is_hidden(c) and c not in joiners] == []
     shown.encode("utf-8")
 
 
-def test_what_no_database_stores_is_replaced_everywhere_in_a_value() -> None:
+def test_characters_that_cant_be_stored_are_replaced_everywhere() -> None:
     value = {"a\x00": ["b\ud800", ("c", 1, None)], "fine\u200b": True}
     assert make_storable(value) == {"a\ufffd": ["b\ufffd", ["c", 1, None]], "fine\u200b": True}
 
 
-def test_numbers_that_json_has_no_word_for_become_texts():
+def test_nan_and_infinity_become_text():
     assert make_storable([float("nan"), {"a": float("-inf")}, 1.5]) == ["nan", {"a": "-inf"}, 1.5]

@@ -40,7 +40,7 @@ def test_servers_below_tools_are_found_with_their_lines():
     assert any("`profile`" in notice.detail for notice in files.notices)
 
 
-def test_words_that_older_yaml_took_for_truth_stay_texts():
+def test_yaml_1_1_booleans_such_as_yes_are_strings():
     values = {secret.name: secret.value for secret in parse_import(TOOLS)[0].secrets}
     assert values == {"NODE_ENV": "production", "DEBUG": "on", "PORT": "8080"}
 
@@ -74,13 +74,13 @@ def test_values_keep_their_types():
         ("a: " + "x" * 300_000, "too_large"),
     ],
 )
-def test_what_is_not_read_says_why(text, code):
+def test_unsupported_yaml_is_refused_with_its_reason(text, code):
     with pytest.raises(InvalidInput) as caught:
         read_yaml(text)
     assert caught.value.code == code
 
 
-def test_several_documents_are_read_where_that_is_meant():
+def test_several_documents_are_read_on_request():
     assert [node.to_python() for node in read_yaml_documents("a: 1\n---\nb: 2")] == [
         {"a": 1},
         {"b": 2},
@@ -100,5 +100,5 @@ def test_several_documents_are_read_where_that_is_meant():
         ("", False),
     ],
 )
-def test_yaml_is_told_from_json_by_how_it_begins(text, yaml):
+def test_yaml_and_json_are_distinguished_by_the_first_character(text, yaml):
     assert is_yaml(text) is yaml

@@ -57,7 +57,7 @@ def actions(answer: rest.Answer) -> list[str]:
     return [row["action"] for row in answer.json["results"]]
 
 
-def test_the_latest_come_first_with_who_and_what(auditor):
+def test_entries_are_listed_latest_first_with_actor_and_action(auditor):
     answer = auditor.get("audit")
     assert actions(answer)[0] == "token_created"
     assert "agent_added" in actions(answer)
@@ -66,7 +66,7 @@ def test_the_latest_come_first_with_who_and_what(auditor):
     assert row["outcome"] == "ok"
 
 
-def test_rows_are_found_by_action_actor_time_and_outcome(auditor):
+def test_entries_are_filtered_by_action_actor_time_and_outcome(auditor):
     later = (timezone.now() + timedelta(hours=1)).isoformat().replace("+00:00", "Z")
     actor = auditor.get("audit").json["results"][0]["actor"]["label"]
     assert actions(auditor.get("audit?action=agent_added")) == ["agent_added"]
@@ -78,11 +78,11 @@ def test_rows_are_found_by_action_actor_time_and_outcome(auditor):
 
 
 @pytest.mark.parametrize("name", ["agent", "server", "session", "tool", "code"])
-def test_rows_are_found_by_what_they_are_about(auditor, helper, name):
+def test_entries_are_filtered_by_the_object_they_are_about(auditor, helper, name):
     assert auditor.get(f"audit?{name}={helper.pk}").status == 200
 
 
-def test_rows_are_found_by_words_of_their_names_and_arguments(acme, auditor):
+def test_entries_are_searched_by_words_in_names_and_arguments(acme, auditor):
     for name in ("weather", "clock"):
         happened(acme, name, why='the "Jürgen" key')
     found = auditor.get("audit?q=weather").json
@@ -95,12 +95,12 @@ def test_rows_are_found_by_words_of_their_names_and_arguments(acme, auditor):
     assert (refused.status, refused.json["field"]) == (400, "q")
 
 
-def test_an_outcome_that_there_is_not_is_named(auditor):
+def test_an_unknown_outcome_is_refused_with_its_value(auditor):
     answer = auditor.get("audit?outcome=great")
     assert (answer.status, answer.json["field"]) == (400, "outcome")
 
 
-def test_a_row_shows_all_that_was_sealed(acme, auditor):
+def test_an_entry_shows_all_its_hashed_details(acme, auditor):
     row = AuditRow.objects.get(action="token_created")
     answer = auditor.get(f"audit/{row.pk}")
     assert answer.json["details"]["role"] == "auditor"
@@ -108,11 +108,11 @@ def test_a_row_shows_all_that_was_sealed(acme, auditor):
 
 
 @pytest.mark.parametrize("path", ["audit/nothing", "audit/0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11"])
-def test_a_row_that_is_not_there_is_not_found(auditor, path):
+def test_an_unknown_entry_returns_not_found(auditor, path):
     assert auditor.get(path).status == 404
 
 
-def test_a_list_takes_the_same_queries_for_any_number_of_rows(
+def test_the_list_uses_the_same_number_of_queries_for_any_number_of_entries(
     acme, auditor, django_assert_num_queries
 ):
     auditor.get("audit")  # the token's first use is written down
@@ -128,7 +128,7 @@ def test_members_are_listed_with_their_roles(acme, auditor):
     assert (found["username"], found["role"]) == ("rita", "reviewer")
 
 
-def test_the_export_is_a_file_and_takes_the_filters_of_the_list(auditor):
+def test_the_export_is_a_file_and_accepts_the_filters_of_the_list(auditor):
     answer = auditor.get("audit/export?action=agent_added&form=csv")
     assert answer.headers["Content-Type"].startswith("text/csv")
     assert "audit-" in answer.headers["Content-Disposition"]
@@ -169,7 +169,9 @@ def followed(auditor: Rest, address: str | None) -> list[rest.Answer]:
 
 @pytest.mark.parametrize("order", ["-opened_at", "opened_at"])
 @pytest.mark.parametrize("limit", [1, 50])
-def test_a_search_says_how_far_each_page_looked_and_finds_all(auditor, past, order, limit):
+def test_a_search_reports_how_far_each_page_scanned_and_finds_all_entries(
+    auditor, past, order, limit
+):
     pages = followed(auditor, f"audit?q=needle&ordering={order}&limit={limit}")
     found = [row["id"] for page in pages for row in page.json["results"]]
     wanted = [str(past[place].pk) for place in (0, 2)]
@@ -178,7 +180,7 @@ def test_a_search_says_how_far_each_page_looked_and_finds_all(auditor, past, ord
     assert [page.json["looked_to"] is None for page in pages] == [False] * (len(pages) - 1) + [True]
 
 
-def test_rows_that_come_meanwhile_move_no_page(acme, auditor, past):
+def test_new_entries_dont_shift_the_pages(acme, auditor, past):
     first = auditor.get("audit?q=needle").json
     later = [str(happened(acme, "needle").pk) for _ in range(5)]
     rest_of_it = followed(auditor, first["next"])
@@ -187,7 +189,7 @@ def test_rows_that_come_meanwhile_move_no_page(acme, auditor, past):
     assert not set(found) & set(later)
 
 
-def test_rows_of_one_moment_are_not_parted(acme, auditor, monkeypatch):
+def test_entries_with_the_same_time_stay_on_one_page(acme, auditor, monkeypatch):
     monkeypatch.setattr(audit_search, "MAX_ROWS_SCANNED", 2)
     with time_machine.travel(timezone.now() + timedelta(hours=1), tick=False):
         same = {str(happened(acme, "needle").pk) for _ in range(5)}
@@ -198,18 +200,18 @@ def test_rows_of_one_moment_are_not_parted(acme, auditor, monkeypatch):
 
 
 @pytest.mark.parametrize("query", SLOW)
-def test_what_no_index_finds_is_looked_for_as_far(auditor, past, query):
+def test_a_search_without_an_index_scans_up_to_the_limit(auditor, past, query):
     assert auditor.get(f"audit?{query}").json["looked_to"]
 
 
 @pytest.mark.parametrize(
     "query", ["", "outcome=ok", "code=x", "session=0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11"]
 )
-def test_what_an_index_finds_is_looked_for_to_the_end(auditor, past, query):
+def test_a_search_with_an_index_reads_to_the_end(auditor, past, query):
     assert auditor.get(f"audit?{query}").json["looked_to"] is None
 
 
-def test_a_time_that_a_page_reaches_ends_the_search(auditor, past):
+def test_a_search_ends_at_the_start_of_its_period(auditor, past):
     since, until = (past[place].opened_at.isoformat().replace("+00:00", "Z") for place in (1, 3))
     found = auditor.get(f"audit?q=needle&since={since}&until={until}").json
     assert [row["id"] for row in found["results"]] == [str(past[2].pk)]
@@ -220,19 +222,19 @@ def test_a_time_that_a_page_reaches_ends_the_search(auditor, past):
     ("query", "code"),
     [("q=x&ordering=seq", "unknown_ordering"), ("q=x&cursor=cj0xJnA9eA%3D%3D", "bad_cursor")],
 )
-def test_a_search_goes_by_time_and_by_cursors_of_ours(auditor, past, query, code):
+def test_a_search_refuses_other_orderings_and_foreign_cursors(auditor, past, query, code):
     assert auditor.get(f"audit?{query}").code == code
 
 
-def test_chosen_members_of_a_search_keep_the_page_around_them(auditor, past):
+def test_selected_fields_of_a_search_keep_the_page_fields(auditor, past):
     answer = auditor.get("audit?q=hay&fields=id").json
     assert answer["looked_to"]
     assert [set(row) for row in answer["results"]] == [{"id"}]
 
 
-def test_an_export_of_a_search_holds_all_that_fits(auditor, past):
+def test_the_export_of_a_search_has_all_matching_entries(auditor, past):
     assert auditor.get("audit/export?q=needle").status == 200
 
 
-def test_only_those_who_may_read_the_audit_export_it(acme):
+def test_only_roles_that_can_view_the_audit_log_can_export_it(acme):
     assert rest.as_role(acme, Role.MEMBER).get("audit/export").status == 403

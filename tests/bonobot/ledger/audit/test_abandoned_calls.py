@@ -15,7 +15,7 @@ from bonobot.ledger.writer.writer_thread import LedgerWriter
 WAIT_S = 30.0
 
 
-def test_a_call_that_nobody_settled_is_closed_at_what_it_had_reserved(
+def test_an_abandoned_call_is_closed_with_its_reserved_amounts(
     writer: LedgerWriter, opening: Callable[..., Opening], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writers, "_current_writer", writer)

@@ -45,7 +45,9 @@ def actions() -> list[str]:
     return list(AuditRow.objects.order_by("seq").values_list("action", flat=True))
 
 
-def test_a_change_is_one_sealed_row_and_a_new_generation(organization_id: UUID) -> None:
+def test_a_change_writes_one_hashed_entry_and_increments_the_generation(
+    organization_id: UUID,
+) -> None:
     with record_change(
         **facts(organization_id, resource_name="ci", details={"role": "member"})
     ) as made:
@@ -60,13 +62,13 @@ def test_a_change_is_one_sealed_row_and_a_new_generation(organization_id: UUID) 
     assert verify_whole_chain(organization_id).ok
 
 
-def test_a_change_that_governs_nothing_leaves_the_generation(organization_id: UUID) -> None:
+def test_a_change_without_effect_on_policies_keeps_the_generation(organization_id: UUID) -> None:
     record_finished_change(**facts(organization_id, "session_started", governed=False))
     assert load_policy_generation(organization_id) == 0
     assert verify_whole_chain(organization_id).seq == 1
 
 
-def test_what_is_recorded_can_be_completed_while_the_change_is_made(organization_id: UUID) -> None:
+def test_details_can_be_added_during_the_change(organization_id: UUID) -> None:
     details: dict[str, Any] = {}
     with record_change(**facts(organization_id, details=details)) as made:
         details["approved"] = 3
@@ -84,7 +86,7 @@ def test_a_change_that_fails_is_not_recorded(organization_id: UUID) -> None:
     assert load_policy_generation(organization_id) == 1
 
 
-def test_changes_within_a_change_lock_the_chain_once_at_the_very_end(
+def test_nested_changes_lock_the_chain_once_at_the_end(
     organization_id: UUID,
 ) -> None:
     with (
@@ -106,7 +108,7 @@ def test_changes_within_a_change_lock_the_chain_once_at_the_very_end(
     assert len(heads) == 2
 
 
-def test_an_inner_change_that_failed_is_forgotten_and_the_outer_one_kept(
+def test_a_failed_nested_change_is_dropped_and_the_outer_one_kept(
     organization_id: UUID,
 ) -> None:
     with record_change(**facts(organization_id, "outer")):
@@ -117,7 +119,7 @@ def test_an_inner_change_that_failed_is_forgotten_and_the_outer_one_kept(
     assert verify_whole_chain(organization_id).ok
 
 
-def test_a_change_of_several_organizations_is_in_the_chain_of_each(organization_id: UUID) -> None:
+def test_a_change_of_several_organizations_is_recorded_in_each_chain(organization_id: UUID) -> None:
     other = uuid4()
     with record_change(**facts(organization_id)):
         record_finished_change(**facts(other, governed=False))
@@ -126,20 +128,20 @@ def test_a_change_of_several_organizations_is_in_the_chain_of_each(organization_
     assert (verify_whole_chain(organization_id).rows, verify_whole_chain(other).rows) == (1, 1)
 
 
-def test_a_bump_raises_the_generation_with_the_callers_transaction(organization_id: UUID) -> None:
+def test_the_generation_is_incremented_in_the_callers_transaction(organization_id: UUID) -> None:
     increment_generation(organization_id)
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         fail_after(lambda: increment_generation(organization_id))
     assert load_policy_generation(organization_id) == 1
 
 
-def test_a_change_in_a_transaction_that_fails_later_is_undone(organization_id: UUID) -> None:
+def test_a_change_is_rolled_back_with_its_transaction(organization_id: UUID) -> None:
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         fail_after(lambda: record_finished_change(**facts(organization_id)))
     assert verify_whole_chain(organization_id).rows == 0
 
 
-def test_the_change_that_is_yielded_has_the_id_of_its_row(organization_id: UUID) -> None:
+def test_the_yielded_change_has_the_id_of_its_entry(organization_id: UUID) -> None:
     with record_change(**facts(organization_id)) as made:
         assert isinstance(made, AdminChange)
         inner = record_finished_change(**facts(organization_id, "inner"))
@@ -147,7 +149,7 @@ def test_the_change_that_is_yielded_has_the_id_of_its_row(organization_id: UUID)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_changes_and_calls_at_the_same_time_make_one_chain(
+def test_concurrent_changes_and_calls_form_one_chain(
     writer: LedgerWriter, opening: Callable[..., Opening], organization_id: UUID
 ) -> None:
     def calls() -> None:

@@ -23,7 +23,7 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.text(), json_values, max_size=3), st.text(), st.text())
-def test_columns_are_the_same_from_the_entry_and_from_its_sealed_text(
+def test_columns_are_the_same_from_the_entry_and_from_its_hashed_text(
     details: dict[str, Any], name: str, label: str
 ) -> None:
     item = build_open_item(
@@ -50,7 +50,7 @@ def spoilt(data: st.DataObject, text: str) -> str:
     st.booleans(),
     st.data(),
 )
-def test_what_fits_at_a_glance_is_what_the_sealed_texts_say(
+def test_the_quick_check_agrees_with_the_hashed_texts(
     name: str, details: dict[str, Any], closes: bool, data: st.DataObject
 ) -> None:
     opening = opening_of(ORGANIZATION, details=details, tool_name=name)
@@ -78,7 +78,7 @@ def test_what_fits_at_a_glance_is_what_the_sealed_texts_say(
 
 
 @pytest.mark.parametrize("name", ["a" * 256, "a\x00b"])
-def test_a_column_that_was_not_cut_as_it_must_be_does_not_fit(name: str) -> None:
+def test_a_column_that_is_truncated_differently_doesnt_match(name: str) -> None:
     text = build_open_item(opening_of(ORGANIZATION, tool_name=name), AT).text
     columns = dict(
         zip(entry_encoding.COLUMN_NAMES, entry_encoding.parse_columns(text, ""), strict=True)
@@ -97,7 +97,7 @@ def test_any_text_fits_its_column_on_every_database(name: str) -> None:
     stored.encode()
 
 
-def test_the_columns_are_those_of_the_model() -> None:
+def test_the_encoded_columns_are_those_of_the_model() -> None:
     fields = {field.name: field for field in AuditRow._meta.get_fields()}
     lengths = {
         column.name: column.length for column in entry_encoding.COLUMNS if column.kind == "text"
@@ -107,7 +107,7 @@ def test_the_columns_are_those_of_the_model() -> None:
     assert set(entry_encoding.COLUMN_NAMES) | sealed == set(fields)
 
 
-def test_the_decision_that_was_made_is_in_the_sealed_text() -> None:
+def test_the_decision_is_in_the_hashed_text() -> None:
     reserve = BudgetReservation("budget:x", 10, 7)
     admission = Admission(opening_of(ORGANIZATION), (reserve,))
     item = build_open_item(admission.opening, AT, admission=admission, generation=4)
@@ -118,12 +118,12 @@ def test_the_decision_that_was_made_is_in_the_sealed_text() -> None:
     assert entry_encoding.parse_reservations(item.text) == (("budget:x", 7),)
 
 
-def test_details_that_are_no_json_are_refused_at_once() -> None:
+def test_details_that_arent_json_are_refused_immediately() -> None:
     with pytest.raises(ValueError, match="JSON"):
         build_open_item(opening_of(ORGANIZATION, details={"at": AT}), AT)
 
 
-def test_a_closing_belongs_to_its_row() -> None:
+def test_a_closing_text_belongs_to_its_entry() -> None:
     opened = build_open_item(opening_of(ORGANIZATION), AT)
     settlement = Settlement(
         call_id=UUID(int=5), organization_id=ORGANIZATION, outcome="ok", duration_ms=1

@@ -37,34 +37,34 @@ def lines(organization_id: UUID) -> list[str]:
     return text.splitlines(keepends=True)
 
 
-def test_an_exported_chain_is_verified_without_the_database(chain: UUID) -> None:
+def test_an_exported_chain_can_be_verified_without_the_database(chain: UUID) -> None:
     report = verify_exported(audit_export.parse_lines(lines(chain)))
     assert (report.ok, report.rows, report.seq) == (True, 5, 5)
 
 
-def test_a_part_of_a_chain_is_verified_from_its_first_row(chain: UUID) -> None:
+def test_a_partial_export_is_verified_from_its_first_entry(chain: UUID) -> None:
     report = verify_exported(audit_export.parse_lines(lines(chain)[2:]))
     assert (report.ok, report.rows) == (True, 3)
 
 
-def test_an_exported_row_that_was_changed_or_taken_out_is_found(chain: UUID) -> None:
+def test_a_changed_or_missing_exported_entry_is_detected(chain: UUID) -> None:
     found = lines(chain)
     changed = [*found[:2], found[2].replace("server_added", "server_moved"), *found[3:]]
     assert not verify_exported(audit_export.parse_lines(changed)).ok
     assert not verify_exported(audit_export.parse_lines(found[:2] + found[3:])).ok
 
 
-def test_nothing_is_verified_of_an_empty_export() -> None:
+def test_an_empty_export_verifies_no_entries() -> None:
     assert verify_exported(audit_export.parse_lines(["\n"])).rows == 0
 
 
 @pytest.mark.parametrize("line", ["{", "[]", "{}", json.dumps({"columns": {}})])
-def test_a_line_that_is_no_row_is_named(line: str) -> None:
+def test_a_line_that_isnt_an_entry_is_reported_with_its_number(line: str) -> None:
     with pytest.raises(ValueError, match="Line 1"):
         list(audit_export.parse_lines([line]))
 
 
-def test_a_table_has_a_heading_and_no_cell_that_a_program_would_run(chain: UUID) -> None:
+def test_a_csv_export_has_a_header_and_no_formulas(chain: UUID) -> None:
     text = "".join(audit_export.export_pages(AuditRow.objects.for_organization(chain), "csv"))
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["seq"] for row in rows] == ["1", "2", "3", "4", "5"]

@@ -75,26 +75,26 @@ chains = st.integers(2, 12).flatmap(
 )
 
 
-def test_a_link_depends_on_the_text_and_on_what_was_before() -> None:
+def test_a_link_depends_on_the_text_and_the_previous_digest() -> None:
     first = compute_entry_digest(GENESIS, "{}")
     assert len(first) == 64
     assert compute_entry_digest(first, "{}") != first
     assert compute_entry_digest(GENESIS, "[]") != first
 
 
-def test_an_empty_chain_is_sound() -> None:
+def test_an_empty_chain_is_valid() -> None:
     assert kinds([], ChainTip()) == set()
 
 
 @given(chains)
-def test_a_chain_is_sound_in_whatever_order_its_rows_are_closed(
+def test_a_chain_is_valid_whatever_the_order_of_closing(
     chain: tuple[int, list[int]],
 ) -> None:
     assert kinds(*stored(*chain)) == set()
 
 
 @given(chains, st.data())
-def test_any_changed_character_of_a_text_or_digest_is_found(
+def test_any_changed_character_of_a_text_or_digest_is_detected(
     chain: tuple[int, list[int]], data: st.DataObject
 ) -> None:
     rows, tip = stored(*chain)
@@ -110,7 +110,7 @@ def test_any_changed_character_of_a_text_or_digest_is_found(
 
 
 @given(chains, st.data())
-def test_a_changed_column_is_found(chain: tuple[int, list[int]], data: st.DataObject) -> None:
+def test_a_changed_column_is_detected(chain: tuple[int, list[int]], data: st.DataObject) -> None:
     rows, tip = stored(*chain)
     place = data.draw(st.integers(0, len(rows) - 1))
     columns = list(rows[place].columns)
@@ -121,14 +121,14 @@ def test_a_changed_column_is_found(chain: tuple[int, list[int]], data: st.DataOb
 
 
 @given(chains, st.data())
-def test_a_missing_row_is_found(chain: tuple[int, list[int]], data: st.DataObject) -> None:
+def test_a_missing_entry_is_detected(chain: tuple[int, list[int]], data: st.DataObject) -> None:
     rows, tip = stored(*chain)
     del rows[data.draw(st.integers(0, len(rows) - 1))]
     assert kinds(rows, tip) & {"missing", "truncated"}
 
 
 @given(chains, st.data())
-def test_a_row_put_in_twice_is_found(chain: tuple[int, list[int]], data: st.DataObject) -> None:
+def test_a_duplicate_entry_is_detected(chain: tuple[int, list[int]], data: st.DataObject) -> None:
     rows, tip = stored(*chain)
     place = data.draw(st.integers(0, len(rows) - 1))
     rows.insert(place, rows[place])
@@ -136,9 +136,7 @@ def test_a_row_put_in_twice_is_found(chain: tuple[int, list[int]], data: st.Data
 
 
 @given(chains, st.data())
-def test_rows_that_changed_places_are_found(
-    chain: tuple[int, list[int]], data: st.DataObject
-) -> None:
+def test_swapped_entries_are_detected(chain: tuple[int, list[int]], data: st.DataObject) -> None:
     rows, tip = stored(*chain)
     one, other = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=2, max_size=2))
     if one == other:
@@ -151,15 +149,13 @@ def test_rows_that_changed_places_are_found(
 
 
 @given(chains, st.data())
-def test_a_tail_that_was_cut_off_is_found(
-    chain: tuple[int, list[int]], data: st.DataObject
-) -> None:
+def test_a_truncated_chain_is_detected(chain: tuple[int, list[int]], data: st.DataObject) -> None:
     rows, tip = stored(*chain)
     kept = data.draw(st.integers(0, len(rows) - 1))
     assert "truncated" in kinds(rows[:kept], tip) or chain[1]
 
 
-def test_a_closing_that_was_taken_away_is_found() -> None:
+def test_a_removed_closing_text_is_detected() -> None:
     rows, tip = stored(3, [1])
     row = rows[1]
     rows[1] = row._replace(
@@ -171,18 +167,18 @@ def test_a_closing_that_was_taken_away_is_found() -> None:
     assert kinds(rows, tip) == {"truncated"}
 
 
-def test_a_closing_of_another_row_is_found() -> None:
+def test_a_closing_text_of_another_entry_is_detected() -> None:
     rows, tip = stored(3, [0, 1])
     rows[0] = rows[0]._replace(closed=rows[1].closed)
     assert {"altered", "unreadable"} <= kinds(rows, tip)
 
 
-def test_a_head_that_names_another_digest_is_found() -> None:
+def test_a_checkpoint_with_another_digest_is_detected() -> None:
     rows, tip = stored(3, [])
     assert kinds(rows, replace(tip, digest=GENESIS)) == {"head"}
 
 
-def test_one_fault_is_reported_once_not_for_all_that_follow() -> None:
+def test_a_fault_is_reported_once_and_not_for_all_later_entries() -> None:
     rows, tip = stored(50, [])
     rows[10] = rows[10]._replace(opened=rows[10].opened.replace("Alice", "Mallo"))
     inspector = ChainVerifier(tip)
@@ -195,7 +191,7 @@ def test_one_fault_is_reported_once_not_for_all_that_follow() -> None:
     ]
 
 
-def test_no_more_faults_are_kept_than_a_person_reads() -> None:
+def test_the_number_of_reported_faults_is_limited() -> None:
     rows, tip = stored(300, [])
     inspector = ChainVerifier(tip)
     for row in rows:

@@ -45,7 +45,7 @@ def left(organization_id: UUID) -> list[int]:
 
 
 @pytest.mark.django_db
-def test_old_rows_leave_and_the_rest_is_verified_from_the_checkpoint(
+def test_old_entries_are_pruned_and_the_rest_is_verified_from_the_checkpoint(
     organization_id: UUID,
 ) -> None:
     happen(organization_id, OLD, 5)
@@ -59,7 +59,7 @@ def test_old_rows_leave_and_the_rest_is_verified_from_the_checkpoint(
 
 
 @pytest.mark.django_db
-def test_nothing_old_leaves_no_trace(organization_id: UUID) -> None:
+def test_pruning_without_old_entries_changes_nothing(organization_id: UUID) -> None:
     happen(organization_id, CUT, 2)
     assert retention.prune_entries(organization_id, before=CUT, actor=ALICE).rows == 0
     assert left(organization_id) == [1, 2]
@@ -67,7 +67,7 @@ def test_nothing_old_leaves_no_trace(organization_id: UUID) -> None:
 
 
 @pytest.mark.django_db
-def test_long_histories_leave_in_steps(
+def test_long_histories_are_pruned_in_batches(
     organization_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "BATCH_SIZE", 3)
@@ -77,7 +77,7 @@ def test_long_histories_leave_in_steps(
     assert verify_whole_chain(organization_id).ok
 
 
-def test_a_call_that_was_closed_behind_the_cut_stays_with_what_follows_it(
+def test_a_call_that_was_closed_after_the_cutoff_is_kept(
     writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
     with time_machine.travel(OLD, tick=False):
@@ -96,7 +96,7 @@ def test_a_call_that_was_closed_behind_the_cut_stays_with_what_follows_it(
     assert verify_whole_chain(organization_id).ok
 
 
-def test_whole_calls_leave_with_both_of_their_seals(
+def test_calls_are_pruned_with_both_their_hashed_texts(
     writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
     call = opening()
@@ -122,7 +122,7 @@ def test_whole_calls_leave_with_both_of_their_seals(
         "DELETE FROM ledger_auditrow WHERE seq = 6",
     ],
 )
-def test_a_forged_beginning_is_found(organization_id: UUID, sql: str) -> None:
+def test_a_forged_first_entry_is_detected(organization_id: UUID, sql: str) -> None:
     happen(organization_id, OLD, 5)
     happen(organization_id, CUT, 2)
     retention.prune_entries(organization_id, before=CUT, actor=ALICE)
@@ -132,7 +132,7 @@ def test_a_forged_beginning_is_found(organization_id: UUID, sql: str) -> None:
 
 
 @pytest.mark.django_db
-def test_a_plan_says_what_would_leave_and_removes_nothing(
+def test_a_plan_reports_what_would_be_pruned_and_deletes_nothing(
     organization_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "BATCH_SIZE", 3)
@@ -146,7 +146,7 @@ def test_a_plan_says_what_would_leave_and_removes_nothing(
 
 
 @pytest.mark.django_db
-def test_what_leaves_is_archived_first_and_verified_from_the_file(
+def test_pruned_entries_are_archived_first_and_can_be_verified_from_the_file(
     organization_id: UUID, tmp_path: Path
 ) -> None:
     happen(organization_id, OLD, 5)
@@ -167,7 +167,9 @@ def test_what_leaves_is_archived_first_and_verified_from_the_file(
 
 
 @pytest.mark.django_db
-def test_nothing_leaves_where_it_cannot_be_archived(organization_id: UUID, tmp_path: Path) -> None:
+def test_nothing_is_pruned_if_the_archive_cant_be_written(
+    organization_id: UUID, tmp_path: Path
+) -> None:
     happen(organization_id, OLD, 3)
     (tmp_path / "there").write_text("kept", encoding="utf-8")
     for file in (tmp_path / "there", tmp_path / "nowhere" / "x"):
@@ -192,16 +194,16 @@ def places(*seals: tuple[int, int | None]) -> list[RetentionRow]:
         ([*places((1, None), (2, 6), (3, 4)), RetentionRow(5, None, OLD, "open")], 1),
     ],
 )
-def test_the_cut_leaves_no_half_of_a_row_behind(found: list[RetentionRow], end: int) -> None:
+def test_pruning_leaves_no_partial_entry(found: list[RetentionRow], end: int) -> None:
     assert find_cut_position(found, CUT, None) == end
 
 
-def test_what_is_not_counted_stays() -> None:
+def test_entries_that_arent_counted_in_usage_are_kept() -> None:
     assert find_cut_position(places((1, None), (2, None), (3, None)), CUT, 3) == 2
 
 
 @pytest.mark.django_db
-def test_a_step_reads_the_oldest_rows_alone(organization_id: UUID) -> None:
+def test_a_batch_reads_only_the_oldest_entries(organization_id: UUID) -> None:
     happen(organization_id, OLD, 3)
     happen(organization_id, CUT, 3)
     build_rollups.count_organization(organization_id)
@@ -224,7 +226,7 @@ def tenant(transactional_db: None) -> Organization:
     return made
 
 
-def test_the_schedule_keeps_everything_unless_it_is_told_how_long(
+def test_the_schedule_prunes_nothing_without_a_retention_setting(
     tenant: Organization, settings: Any
 ) -> None:
     assert prune_audit() == 0
@@ -233,7 +235,7 @@ def test_the_schedule_keeps_everything_unless_it_is_told_how_long(
     assert verify_whole_chain(tenant.pk).ok
 
 
-def test_what_an_organization_says_holds_before_the_setting(
+def test_the_organizations_retention_overrides_the_setting(
     tenant: Organization, settings: Any, tmp_path: Path
 ) -> None:
     settings.BONOBOT_AUDIT_DAYS = 30

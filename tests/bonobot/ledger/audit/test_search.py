@@ -6,24 +6,24 @@ from bonobot.core.problems import InvalidInput
 from bonobot.ledger.audit.search import MAX_WORDS, SearchCriteria, build_text_filter
 
 
-def test_one_column_of_an_index_needs_no_reading() -> None:
+def test_a_filter_with_one_index_needs_no_estimate() -> None:
     assert not SearchCriteria().needs_scan
     assert not SearchCriteria({"code": "timeout"}).needs_scan
 
 
-def test_two_of_them_are_looked_for_along_the_narrower() -> None:
+def test_a_search_with_two_indexes_uses_the_narrower_one() -> None:
     asked = SearchCriteria({"outcome": "refused", "server_id": "1"})
     assert asked.needs_scan
     assert asked.leading_filter == {"server_id": "1"}
 
 
-def test_anything_else_is_read_along_the_time() -> None:
+def test_other_searches_scan_entries_by_time() -> None:
     assert SearchCriteria(has_other_filters=True).needs_scan
     assert SearchCriteria(has_other_filters=True).leading_filter == {}
 
 
 @pytest.mark.parametrize("text", ["word " * (MAX_WORDS + 1), "w" * 1_001])
-def test_a_search_has_an_end(text: str) -> None:
+def test_a_search_stops_at_its_limit(text: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         build_text_filter(text)
     assert refused.value.field == "q"

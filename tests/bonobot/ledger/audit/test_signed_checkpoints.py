@@ -41,7 +41,7 @@ def kept(organization_id: UUID) -> list[signed_checkpoints.SignedCheckpoint]:
     )
 
 
-def test_a_head_is_exported_once_for_each_time_it_moved(organization_id: UUID) -> None:
+def test_a_checkpoint_is_written_once_after_each_change_of_the_chain(organization_id: UUID) -> None:
     assert export_heads() == 0
     happen(organization_id, 2)
     assert export_heads() == 1
@@ -51,7 +51,7 @@ def test_a_head_is_exported_once_for_each_time_it_moved(organization_id: UUID) -
     assert [anchor.seq for anchor in kept(organization_id)] == [2, 3]
 
 
-def test_only_an_organizations_own_heads_are_compared(organization_id: UUID) -> None:
+def test_only_checkpoints_of_the_organization_are_compared(organization_id: UUID) -> None:
     happen(organization_id)
     happen(uuid4(), 3)
     assert export_heads() == 2
@@ -59,7 +59,7 @@ def test_only_an_organizations_own_heads_are_compared(organization_id: UUID) -> 
     assert verify_whole_chain(organization_id, kept(organization_id)).ok
 
 
-def test_a_chain_that_was_cut_off_behind_our_back_is_found(organization_id: UUID) -> None:
+def test_a_truncated_chain_is_detected_by_a_checkpoint(organization_id: UUID) -> None:
     happen(organization_id, 5)
     export_heads()
     with connection.cursor() as cursor:
@@ -73,7 +73,7 @@ def test_a_chain_that_was_cut_off_behind_our_back_is_found(organization_id: UUID
     ] == ["truncated"]
 
 
-def test_a_chain_that_was_written_anew_is_found(organization_id: UUID) -> None:
+def test_a_rewritten_chain_is_detected_by_a_checkpoint(organization_id: UUID) -> None:
     happen(organization_id, 3)
     export_heads()
     known = kept(organization_id)
@@ -86,7 +86,7 @@ def test_a_chain_that_was_written_anew_is_found(organization_id: UUID) -> None:
 
 
 @pytest.mark.parametrize("change", [{"seq": 1}, {"kind": "checkpoint"}, {"signature": "AAAA"}])
-def test_a_forged_head_is_refused(organization_id: UUID, change: dict[str, object]) -> None:
+def test_a_forged_checkpoint_is_refused(organization_id: UUID, change: dict[str, object]) -> None:
     happen(organization_id, 2)
     (statement,) = signed_checkpoints.sign_chain_ends(organization_id)
     forged = json.dumps({**statement, **change})
@@ -95,12 +95,16 @@ def test_a_forged_head_is_refused(organization_id: UUID, change: dict[str, objec
 
 
 @pytest.mark.parametrize("line", ["{", "[]", "5"])
-def test_a_line_that_is_no_head_is_named(organization_id: UUID, line: str) -> None:
+def test_a_line_that_isnt_a_checkpoint_is_reported_with_its_number(
+    organization_id: UUID, line: str
+) -> None:
     with pytest.raises(ValueError, match="Line 1"):
         list(signed_checkpoints.parse_checkpoints(organization_id, [line]))
 
 
-def test_a_head_of_another_installation_is_refused(organization_id: UUID, settings: Any) -> None:
+def test_a_checkpoint_of_another_installation_is_refused(
+    organization_id: UUID, settings: Any
+) -> None:
     happen(organization_id)
     lines = [json.dumps(one) for one in signed_checkpoints.sign_chain_ends(organization_id)]
     settings.BONOBOT_AUDIT_KEYS = [generate_signing_key()]

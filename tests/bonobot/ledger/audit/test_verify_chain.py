@@ -44,12 +44,12 @@ def kinds(organization_id: UUID) -> list[str]:
     return [fault.kind for fault in report.faults]
 
 
-def test_an_organization_without_rows_is_sound(organization_id: UUID) -> None:
+def test_an_organization_without_entries_is_valid(organization_id: UUID) -> None:
     report = verify_whole_chain(organization_id)
     assert (report.ok, report.rows, report.seq) == (True, 0, 0)
 
 
-def test_a_sound_chain_is_read_to_its_end_page_by_page(
+def test_a_valid_chain_is_read_to_its_end_page_by_page(
     chain: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chain_reader, "PAGE_SIZE", 3)
@@ -60,7 +60,7 @@ def test_a_sound_chain_is_read_to_its_end_page_by_page(
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_a_flipped_byte_is_found(chain: UUID, name: str) -> None:
+def test_a_flipped_byte_is_detected(chain: UUID, name: str) -> None:
     (text,) = AuditRow.objects.filter(seq=5).values_list(name, flat=True)
     flipped = "~" + text[1:]
     tamper(f"UPDATE ledger_auditrow SET {name} = %s WHERE seq = 5", flipped)  # noqa: S608
@@ -79,7 +79,7 @@ def test_a_flipped_byte_is_found(chain: UUID, name: str) -> None:
         ("closed", "{}"),
     ],
 )
-def test_a_changed_column_is_found(chain: UUID, name: str, value: object) -> None:
+def test_a_changed_column_is_detected(chain: UUID, name: str, value: object) -> None:
     tamper(f"UPDATE ledger_auditrow SET {name} = %s WHERE seq = 5", value)  # noqa: S608
     assert set(kinds(chain)) <= {"columns", "unreadable"}
     assert kinds(chain)
@@ -95,17 +95,17 @@ def test_a_changed_column_is_found(chain: UUID, name: str, value: object) -> Non
         ("closed_at", "'-infinity'"),
     ],
 )
-def test_times_that_no_calendar_here_has_are_found(chain: UUID, name: str, value: str) -> None:
+def test_impossible_times_are_detected(chain: UUID, name: str, value: str) -> None:
     tamper(f"UPDATE ledger_auditrow SET {name} = ({value})::timestamptz WHERE seq = 5")  # noqa: S608
     assert kinds(chain) == ["columns"]
 
 
-def test_a_deleted_row_is_found(chain: UUID) -> None:
+def test_a_deleted_entry_is_detected(chain: UUID) -> None:
     tamper("DELETE FROM ledger_auditrow WHERE seq = 5")
     assert kinds(chain) == ["missing"]
 
 
-def test_a_deleted_row_whose_gap_was_closed_is_found(chain: UUID) -> None:
+def test_a_deleted_entry_is_detected_after_renumbering(chain: UUID) -> None:
     tamper("DELETE FROM ledger_auditrow WHERE seq = 5")
     for seq in range(6, 11):
         tamper("UPDATE ledger_auditrow SET seq = %s WHERE seq = %s", seq - 1, seq)
@@ -113,7 +113,7 @@ def test_a_deleted_row_whose_gap_was_closed_is_found(chain: UUID) -> None:
     assert kinds(chain) == ["altered"]
 
 
-def test_an_inserted_row_is_found(chain: UUID) -> None:
+def test_an_inserted_entry_is_detected(chain: UUID) -> None:
     columns = [field.column for field in AuditRow._meta.fields]
     for place in (0, 11):
         copied = ", ".join({"id": "%s", "seq": str(place)}.get(one, one) for one in columns)
@@ -126,30 +126,30 @@ def test_an_inserted_row_is_found(chain: UUID) -> None:
     assert {"misplaced", "beyond"} <= set(kinds(chain))
 
 
-def test_rows_that_changed_places_are_found(chain: UUID) -> None:
+def test_swapped_entries_are_detected(chain: UUID) -> None:
     for old, new in ((4, 99), (5, 4), (99, 5)):
         tamper("UPDATE ledger_auditrow SET seq = %s WHERE seq = %s", new, old)
     assert "altered" in kinds(chain)
 
 
-def test_a_tail_that_was_cut_off_is_found(chain: UUID) -> None:
+def test_a_truncated_chain_is_detected(chain: UUID) -> None:
     tamper("DELETE FROM ledger_auditrow WHERE seq > 8")
     assert kinds(chain) == ["truncated"]
 
 
-def test_a_tail_cut_off_together_with_its_head_is_found_by_the_digest(chain: UUID) -> None:
+def test_a_truncated_chain_with_a_matching_end_is_detected_by_the_digest(chain: UUID) -> None:
     tamper("DELETE FROM ledger_auditrow WHERE seq > 8")
     tamper("UPDATE ledger_head SET seq = 8")
     assert kinds(chain) == ["head"]
 
 
-def test_a_head_set_back_is_found(chain: UUID) -> None:
+def test_a_chain_end_that_was_set_back_is_detected(chain: UUID) -> None:
     digest = AuditRow.objects.get(seq=8).digest
     tamper("UPDATE ledger_head SET seq = 8, digest = %s", digest)
     assert kinds(chain) == ["beyond"]
 
 
-def test_a_row_moved_to_another_organization_is_found_in_both(chain: UUID) -> None:
+def test_an_entry_moved_to_another_organization_is_detected_in_both(chain: UUID) -> None:
     other = uuid4()
     value = other.hex if connection.vendor == "sqlite" else str(other)
     tamper("UPDATE ledger_auditrow SET organization_id = %s WHERE seq = 5", value)
@@ -159,7 +159,9 @@ def test_a_row_moved_to_another_organization_is_found_in_both(chain: UUID) -> No
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("name", ["closed", "closed_digest", "outcome"])
-def test_a_changed_outcome_is_found(writer: LedgerWriter, organization_id: UUID, name: str) -> None:
+def test_a_changed_outcome_is_detected(
+    writer: LedgerWriter, organization_id: UUID, name: str
+) -> None:
     call = opening_of(organization_id)
     writer.record_event(call).result(WAIT_S)
     refused = opening_of(organization_id, decision="deny", code="denied")
@@ -172,7 +174,7 @@ def test_a_changed_outcome_is_found(writer: LedgerWriter, organization_id: UUID,
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_closing_that_was_undone_is_found(writer: LedgerWriter, organization_id: UUID) -> None:
+def test_a_reverted_closing_is_detected(writer: LedgerWriter, organization_id: UUID) -> None:
     calls = [opening_of(organization_id) for _ in range(2)]
     for call in calls:
         writer.record_event(call).result(WAIT_S)

@@ -61,7 +61,7 @@ def kinds(standing: VerificationProgress) -> list[str]:
     return [fault.kind for fault in standing.faults]
 
 
-def test_it_says_how_far_it_is_and_comes_to_what_one_at_once_does(chain: UUID) -> None:
+def test_stepwise_verification_reports_progress_and_the_same_result(chain: UUID) -> None:
     found = list(steps(chain))
     assert [one.rows for one in found] == [3, 6, 9, 10]
     assert [round(one.share, 1) for one in found] == [0.3, 0.6, 0.9, 1.0]
@@ -69,7 +69,7 @@ def test_it_says_how_far_it_is_and_comes_to_what_one_at_once_does(chain: UUID) -
     assert load_progress(chain) == found[-1]
 
 
-def test_what_came_since_is_read_alone(chain: UUID) -> None:
+def test_a_continued_verification_reads_only_new_entries(chain: UUID) -> None:
     *_, first = steps(chain)
     add(chain, 4)
     second = verify_step(chain)
@@ -81,21 +81,21 @@ def test_what_came_since_is_read_alone(chain: UUID) -> None:
 
 
 @pytest.mark.parametrize("seq", range(1, 11))
-def test_a_fault_is_found_in_whichever_step_and_kept_until_the_end(chain: UUID, seq: int) -> None:
+def test_a_fault_in_any_step_is_kept_until_the_end(chain: UUID, seq: int) -> None:
     tamper("UPDATE ledger_auditrow SET digest = %s WHERE seq = %s", "0" * 64, seq)
     *_, last = steps(chain)
     assert last.faults == verify_whole_chain(chain).faults
     assert not verify_step(chain).ok
 
 
-def test_deleted_rows_between_two_steps_are_found(chain: UUID) -> None:
+def test_entries_deleted_between_steps_are_detected(chain: UUID) -> None:
     verify_step(chain, rows=3)
     tamper("DELETE FROM ledger_auditrow WHERE seq IN (4, 5)")
     *_, last = steps(chain)
     assert kinds(last) == ["missing"]
 
 
-def test_an_end_that_is_cut_off_below_what_was_verified_is_found(chain: UUID) -> None:
+def test_a_chain_truncated_below_the_verified_end_is_detected(chain: UUID) -> None:
     assert verify_step(chain).done
     tamper("DELETE FROM ledger_auditrow WHERE seq > 8")
     tamper("UPDATE ledger_head SET seq = 8, digest = %s", AuditRow.objects.get(seq=8).digest)
@@ -103,7 +103,7 @@ def test_an_end_that_is_cut_off_below_what_was_verified_is_found(chain: UUID) ->
 
 
 @pytest.mark.parametrize("name", ["seq", "behind", "digest", "faults", "waiting", "signature"])
-def test_where_it_stood_cannot_be_made_up(chain: UUID, name: str) -> None:
+def test_a_forged_verification_state_is_refused(chain: UUID, name: str) -> None:
     tamper("UPDATE ledger_auditrow SET action = 'x' WHERE seq = 5")
     assert kinds(verify_step(chain)) == ["columns"]
     row = Verification.objects.get()
@@ -114,7 +114,7 @@ def test_where_it_stood_cannot_be_made_up(chain: UUID, name: str) -> None:
     assert (found.rows, set(kinds(found))) == (10, {"standing", "columns"})
 
 
-def test_a_standing_of_another_organization_or_kind_is_not_believed(chain: UUID) -> None:
+def test_a_verification_state_of_another_organization_or_kind_is_refused(chain: UUID) -> None:
     other = uuid4()
     add(other, 3)
     verify_step(other)
@@ -125,7 +125,7 @@ def test_a_standing_of_another_organization_or_kind_is_not_believed(chain: UUID)
         assert kinds(verify_step(chain)) == ["standing"]
 
 
-def test_exported_heads_are_compared_where_it_reads(chain: UUID) -> None:
+def test_signed_checkpoints_are_compared_in_each_step(chain: UUID) -> None:
     verify_step(chain, rows=5)
     forged = [SignedCheckpoint(chain, 3, "0" * 64, ""), SignedCheckpoint(chain, 7, "0" * 64, "")]
     assert [fault.seq for fault in verify_step(chain, checkpoints=forged).faults] == [7]
@@ -133,7 +133,7 @@ def test_exported_heads_are_compared_where_it_reads(chain: UUID) -> None:
     assert "truncated" in kinds(verify_step(chain, restart=True, checkpoints=later))
 
 
-def test_a_checkpoint_that_passed_where_it_stood_is_gone_on_from(chain: UUID) -> None:
+def test_verification_continues_from_a_checkpoint_that_passed_its_position(chain: UUID) -> None:
     verify_step(chain, rows=3)
     Head.objects.filter(pk=chain).update()
     soon = datetime.now(UTC) + timedelta(hours=1)
@@ -149,7 +149,7 @@ Make = Callable[..., Opening]
 
 
 @pytest.mark.django_db(transaction=True)
-def test_calls_that_end_after_they_were_read_are_checked_then(
+def test_calls_that_end_after_they_were_read_are_checked_later(
     writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
     def end(call: Opening) -> None:
@@ -177,7 +177,7 @@ def test_calls_that_end_after_they_were_read_are_checked_then(
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("what", ["closing", "row"])
-def test_what_happens_to_a_call_that_waited_is_found(
+def test_a_change_of_a_call_that_was_still_open_is_detected(
     writer: LedgerWriter, opening: Make, organization_id: UUID, what: str
 ) -> None:
     call = opening()

@@ -33,13 +33,13 @@ def _history(acme: Organization) -> None:
     factories.create_agent(acme)
 
 
-def test_what_happened_is_listed_and_narrowed(bonobot: Bonobot) -> None:
+def test_entries_are_listed_and_filtered(bonobot: Bonobot) -> None:
     actions = [row["action"] for row in bonobot("audit", "list", "--json").json]
     assert "agent_added" in actions
     assert bonobot("audit", "list", "--outcome", "refused", "--json").json == []
 
 
-def test_words_are_searched_and_narrowed_by_the_names_of_rest(bonobot: Bonobot) -> None:
+def test_entries_are_searched_with_the_filters_of_rest(bonobot: Bonobot) -> None:
     (row,) = bonobot(
         "audit", "list", "--search", "helper", "--action", "agent_added", "--json"
     ).json
@@ -49,7 +49,7 @@ def test_words_are_searched_and_narrowed_by_the_names_of_rest(bonobot: Bonobot) 
     assert (ran.status, ran.error["field"]) == (1, "--outcome")
 
 
-def test_a_search_says_where_to_go_on(
+def test_a_search_prints_how_to_continue(
     bonobot: Bonobot, acme: Organization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     factories.create_agent(acme, "another")
@@ -67,7 +67,7 @@ def test_a_search_says_where_to_go_on(
     assert len(onward) > 2
 
 
-def test_a_sound_audit_is_unbroken_and_compared_with_kept_heads(
+def test_a_valid_audit_log_is_compared_with_stored_checkpoints(
     bonobot: Bonobot, heads: Path
 ) -> None:
     export_heads()
@@ -78,7 +78,7 @@ def test_a_sound_audit_is_unbroken_and_compared_with_kept_heads(
 
 
 @pytest.mark.parametrize("formatter", [JSONFormatter(), TextFormatter()])
-def test_lines_of_the_log_are_compared_as_kept_heads_are(
+def test_checkpoints_in_a_log_file_are_compared(
     bonobot: Bonobot, acme: Organization, tmp_path: Path, formatter: logging.Formatter
 ) -> None:
     file = tmp_path / "bonobot.log"
@@ -106,7 +106,7 @@ def test_lines_of_the_log_are_compared_as_kept_heads_are(
     assert bonobot("audit", "verify", "--checkpoints", str(file)).status == 1
 
 
-def test_a_file_without_a_head_of_the_organization_is_refused(
+def test_a_file_without_checkpoints_of_the_organization_is_refused(
     bonobot: Bonobot, tmp_path: Path
 ) -> None:
     file = tmp_path / "bonobot.log"
@@ -118,7 +118,7 @@ def test_a_file_without_a_head_of_the_organization_is_refused(
     assert "no signed checkpoints" in ran.error["detail"]
 
 
-def test_a_broken_audit_ends_with_one_and_says_where(bonobot: Bonobot) -> None:
+def test_an_invalid_audit_log_exits_with_1_and_prints_the_entry(bonobot: Bonobot) -> None:
     with connection.cursor() as cursor:
         cursor.execute("UPDATE ledger_auditrow SET action = 'x' WHERE seq = 1")
     ran = bonobot("audit", "verify", "--json")
@@ -126,7 +126,7 @@ def test_a_broken_audit_ends_with_one_and_says_where(bonobot: Bonobot) -> None:
     assert "columns at 1" in ran.json["faults"][0]
 
 
-def test_a_verification_goes_on_where_the_last_one_ended(bonobot: Bonobot) -> None:
+def test_a_verification_continues_where_the_last_one_ended(bonobot: Bonobot) -> None:
     assert bonobot("audit", "verify").status == 0
     with connection.cursor() as cursor:
         cursor.execute("UPDATE ledger_auditrow SET action = 'x' WHERE seq = 1")
@@ -138,7 +138,7 @@ def test_a_verification_goes_on_where_the_last_one_ended(bonobot: Bonobot) -> No
     assert "standing at 0" in ran.json["faults"][0]
 
 
-def test_a_truncated_audit_is_found_by_its_exported_heads(bonobot: Bonobot) -> None:
+def test_a_truncated_audit_log_is_detected_by_its_checkpoints(bonobot: Bonobot) -> None:
     export_heads()
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM ledger_auditrow")
@@ -146,7 +146,7 @@ def test_a_truncated_audit_is_found_by_its_exported_heads(bonobot: Bonobot) -> N
     assert bonobot("audit", "verify").status == 1
 
 
-def test_a_file_that_is_none_of_ours_is_named(bonobot: Bonobot, tmp_path: Path) -> None:
+def test_an_unusable_file_is_reported_with_its_name(bonobot: Bonobot, tmp_path: Path) -> None:
     strange = tmp_path / "strange.jsonl"
     strange.write_text("{}\nhello\n", encoding="utf-8")
     for option in ("--file", "--checkpoints"):
@@ -154,13 +154,15 @@ def test_a_file_that_is_none_of_ours_is_named(bonobot: Bonobot, tmp_path: Path) 
         assert (ran.status, ran.error["code"], ran.error["field"]) == (1, "unusable_file", option)
 
 
-def test_heads_are_signed_and_the_public_key_is_shown(bonobot: Bonobot, acme: Organization) -> None:
+def test_checkpoints_are_signed_and_the_public_key_is_printed(
+    bonobot: Bonobot, acme: Organization
+) -> None:
     (head,) = bonobot("audit", "checkpoint", "--json").json
     assert head["organization_id"] == str(acme.pk)
     assert f"Public key {head['key']}" in bonobot("audit", "checkpoint").out
 
 
-def test_an_export_is_verified_by_itself(bonobot: Bonobot, tmp_path: Path) -> None:
+def test_an_export_can_be_verified_by_itself(bonobot: Bonobot, tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     written = bonobot("audit", "export", "--output", str(file), "--json").json
     assert written["rows"] == AuditRow.objects.count()
@@ -169,19 +171,21 @@ def test_an_export_is_verified_by_itself(bonobot: Bonobot, tmp_path: Path) -> No
     assert bonobot("audit", "verify", "--file", str(file)).status == 1
 
 
-def test_an_export_goes_to_standard_output_and_may_be_a_table(bonobot: Bonobot) -> None:
+def test_an_export_is_written_to_stdout_and_can_be_csv(bonobot: Bonobot) -> None:
     lines = bonobot("audit", "export", "--since", "1d").out.splitlines()
     assert json.loads(lines[0])["seq"] == 1
     assert bonobot("audit", "export", "--until", "2020-01-01").out == ""
     assert bonobot("audit", "export", "--format", "csv").out.startswith("seq,id,")
 
 
-def test_a_file_that_cannot_be_written_is_named(bonobot: Bonobot, tmp_path: Path) -> None:
+def test_a_file_that_cant_be_written_is_reported_with_its_name(
+    bonobot: Bonobot, tmp_path: Path
+) -> None:
     ran = bonobot("audit", "export", "--output", str(tmp_path / "no" / "file"), "--json")
     assert (ran.status, ran.error["field"]) == (1, "--output")
 
 
-def test_pruning_asks_first_and_leaves_a_sound_audit(bonobot: Bonobot) -> None:
+def test_pruning_asks_for_confirmation_and_keeps_the_chain_valid(bonobot: Bonobot) -> None:
     before = f"{datetime.now(UTC).isoformat()}"
     asked = bonobot("audit", "prune", "--before", before, "--json")
     assert (asked.status, asked.error["code"]) == (1, "not_confirmed")
@@ -191,5 +195,5 @@ def test_pruning_asks_first_and_leaves_a_sound_audit(bonobot: Bonobot) -> None:
     assert (found["ok"], found["start"], found["rows"]) == (True, done["seq"], 1)
 
 
-def test_a_time_that_is_none_is_wrong_usage(bonobot: Bonobot) -> None:
+def test_an_invalid_time_is_a_usage_error(bonobot: Bonobot) -> None:
     assert bonobot("audit", "prune", "--before", "soon").status == 2

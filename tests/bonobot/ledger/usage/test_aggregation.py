@@ -42,20 +42,20 @@ def ended(**facts: Any) -> UsageEntry:
     return UsageEntry(**(usual | facts))
 
 
-def test_equal_rows_come_to_one_place_by_the_hour_and_one_by_the_day() -> None:
+def test_equal_entries_are_counted_in_one_hour_and_one_day() -> None:
     sums = fold_entries([ended(rule="a"), ended(rule="b", duration_ms=90, cost_microusd=5)])
     assert {place.begins.hour: one.calls for place, one in sums.items()} == {13: 2, 0: 2}
     hour = next(one for place, one in sums.items() if place.grain == "hour")
     assert (hour.duration_ms, hour.cost_microusd, sum(hour.duration_counts)) == (97, 5, 2)
 
 
-def test_which_rule_refused_is_told_apart_and_a_flood_counts_with_its_repeats() -> None:
+def test_denials_are_counted_by_rule_and_with_their_repeats() -> None:
     refused = {"outcome": "refused", "code": "denied", "duration_ms": None}
     sums = fold_entries([ended(**refused, rule="a", times=4), ended(**refused, rule="b")], ["day"])
     assert {place.kind.rule: one.calls for place, one in sums.items()} == {"a": 4, "b": 1}
 
 
-def test_the_key_tells_places_apart() -> None:
+def test_the_key_distinguishes_all_dimensions() -> None:
     kinds = [{}, {"tool_name": "then"}, {"code": "x"}, {"agent_id": UUID(int=2)}]
     kinds += [
         {"organization_id": UUID(int=3)},
@@ -71,7 +71,7 @@ def test_the_key_tells_places_apart() -> None:
 
 
 @pytest.mark.parametrize("took", [[0] * BUCKET_COUNT])
-def test_without_a_timed_call_there_is_no_percentile(took: list[int]) -> None:
+def test_there_is_no_percentile_without_a_duration(took: list[int]) -> None:
     assert estimate_quantile(took, 0.5) is None
 
 
@@ -88,7 +88,7 @@ def test_a_percentile_is_in_the_bucket_of_the_exact_one(times: list[int], share:
     assert low <= found <= BOUNDS_MS[number]
 
 
-def test_what_took_longer_than_the_last_bound_is_told_as_the_bound() -> None:
+def test_durations_above_the_last_bucket_are_reported_as_its_bound() -> None:
     took = [0] * BUCKET_COUNT
     took[find_duration_bucket(10**9)] += 3
     assert estimate_quantile(took, 0.5) == BOUNDS_MS[-1]

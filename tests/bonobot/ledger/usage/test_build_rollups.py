@@ -36,7 +36,7 @@ def totals(organization_id: UUID, *by: str, grain: str = "day") -> dict[Any, int
     return dict(rows.values_list(*by).annotate(n=Sum("calls")).values_list(*by, "n"))
 
 
-def test_ended_calls_are_counted_once_by_the_hour_and_by_the_day(
+def test_ended_calls_are_counted_once_per_hour_and_per_day(
     writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
     for _ in range(3):
@@ -57,7 +57,7 @@ def test_ended_calls_are_counted_once_by_the_hour_and_by_the_day(
     assert totals(organization_id, "rule")["deny:now"] == 1
 
 
-def test_a_call_that_still_ran_is_counted_when_it_has_ended_in_the_hour_it_was_asked(
+def test_a_running_call_is_counted_after_its_end_in_the_hour_of_its_start(
     writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
     long = begin(writer, opening())
@@ -72,7 +72,7 @@ def test_a_call_that_still_ran_is_counted_when_it_has_ended_in_the_hour_it_was_a
     assert not UncountedEntry.objects.exists()
 
 
-def test_repeats_of_a_refusal_are_counted_when_its_window_has_ended(
+def test_repeats_of_a_denial_are_counted_after_their_window(
     start_writer: Callable[..., LedgerWriter], opening: Make, organization_id: UUID
 ) -> None:
     writer = start_writer()
@@ -86,7 +86,7 @@ def test_repeats_of_a_refusal_are_counted_when_its_window_has_ended(
     assert totals(organization_id, "outcome") == {"refused": 4}
 
 
-def test_a_batch_that_breaks_in_the_middle_is_counted_whole_the_next_time(
+def test_a_failed_batch_is_counted_completely_the_next_time(
     writer: LedgerWriter, opening: Make, organization_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(5):
@@ -109,7 +109,7 @@ def test_a_batch_that_breaks_in_the_middle_is_counted_whole_the_next_time(
     assert totals(organization_id, "outcome") == {"ok": 5}
 
 
-def test_of_two_that_looked_at_once_one_writes(
+def test_of_two_concurrent_runs_only_one_writes(
     writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
     end(writer, begin(writer, opening()))
@@ -118,7 +118,7 @@ def test_of_two_that_looked_at_once_one_writes(
     assert totals(organization_id, "outcome") == {"ok": 1}
 
 
-def test_what_old_rows_came_to_stays_when_they_leave_and_when_the_rest_is_counted_again(
+def test_totals_of_pruned_entries_are_kept_after_a_rebuild(
     writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
     old = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -139,7 +139,7 @@ def test_what_old_rows_came_to_stays_when_they_leave_and_when_the_rest_is_counte
     assert totals(organization_id, "tool_name") == whole | {"now": 77}
 
 
-def test_a_rebuild_counts_all_that_is_there_anew(
+def test_a_rebuild_counts_all_entries_again(
     writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
     running = begin(writer, opening())
@@ -152,7 +152,7 @@ def test_a_rebuild_counts_all_that_is_there_anew(
     assert totals(organization_id, "outcome") == {"ok": 2}
 
 
-def test_a_row_that_is_not_counted_does_not_leave(
+def test_an_entry_that_isnt_counted_yet_isnt_pruned(
     writer: LedgerWriter, opening: Make, organization_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = datetime(2026, 1, 1, tzinfo=UTC)
@@ -163,7 +163,7 @@ def test_a_row_that_is_not_counted_does_not_leave(
     assert done.rows == 0
 
 
-def test_the_tail_is_what_a_count_would_add(
+def test_the_tail_is_what_the_next_run_would_add(
     writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
     end(writer, begin(writer, opening()))
@@ -177,7 +177,7 @@ def test_the_tail_is_what_a_count_would_add(
 
 
 @pytest.mark.django_db
-def test_an_organization_in_which_nothing_happened_is_passed_over(
+def test_an_organization_without_new_entries_is_skipped(
     organization_id: UUID, django_assert_num_queries: Any
 ) -> None:
     Head.objects.create(organization_id=organization_id)
@@ -187,7 +187,7 @@ def test_an_organization_in_which_nothing_happened_is_passed_over(
 
 
 @pytest.mark.django_db
-def test_hours_leave_after_two_months_and_days_stay() -> None:
+def test_hourly_totals_are_deleted_after_two_months_and_daily_ones_kept() -> None:
     zeros = dict.fromkeys(build_rollups.SUM_FIELDS, 0)
     for grain in ("hour", "day"):
         Rollup.objects.create(

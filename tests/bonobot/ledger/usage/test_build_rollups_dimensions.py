@@ -65,7 +65,7 @@ def stored() -> Counter[tuple[Any, ...]]:
 
 
 @given(some.lists(rows, max_size=30))
-def test_every_dimension_comes_to_what_the_rows_come_to(ended: list[UsageEntry]) -> None:
+def test_each_dimension_adds_up_to_the_entries(ended: list[UsageEntry]) -> None:
     found = list(summarize_rollups(fold_entries(ended, ["day"]), lambda place: True))
     for dimension in DIMENSIONS:
         lines = [line for spot, line in found if spot.dimension is dimension]
@@ -86,7 +86,7 @@ class Either(TestCase):
 
     @settings(max_examples=15)
     @given(some.lists(rows, min_size=1, max_size=20), some.integers(0, 20))
-    def test_both_ways_write_the_same(self, ended: list[UsageEntry], first: int) -> None:
+    def test_both_methods_write_the_same_totals(self, ended: list[UsageEntry], first: int) -> None:
         organization_id = ended[0].organization_id
         with time_machine.travel(NOW, tick=False):
             for some_of_them in (ended[:first], ended[first:]):
@@ -147,15 +147,13 @@ def read(acme: Organization, *, grain: Any = "day", summed: bool = True) -> Iter
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("grain", ["hour", "day"])
-def test_a_report_says_the_same_from_summaries_and_from_rollups(
-    acme: Organization, grain: str
-) -> None:
+def test_a_report_is_the_same_from_summaries_and_rollups(acme: Organization, grain: str) -> None:
     build_rollups.count_organization(acme.pk)
     assert list(read(acme, grain=grain)) == list(read(acme, grain=grain, summed=False))
 
 
 @pytest.mark.django_db
-def test_lists_are_read_from_summaries_alone(acme: Organization) -> None:
+def test_lists_read_only_summaries(acme: Organization) -> None:
     build_rollups.count_organization(acme.pk)
     whole = build_rollups.get_complete_since(RollupCursor.objects.get(pk=acme.pk))
     since = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
@@ -168,7 +166,7 @@ def test_lists_are_read_from_summaries_alone(acme: Organization) -> None:
 
 
 @pytest.mark.django_db
-def test_days_that_were_counted_before_are_summed_one_by_one_from_the_latest_back(
+def test_days_counted_before_the_upgrade_are_summed_from_the_latest_back(
     acme: Organization,
 ) -> None:
     build_rollups.count_organization(acme.pk)
@@ -191,7 +189,7 @@ def test_days_that_were_counted_before_are_summed_one_by_one_from_the_latest_bac
 
 
 @pytest.mark.django_db
-def test_a_late_call_is_added_to_a_day_that_is_summed_and_found_with_one_that_is_not(
+def test_a_late_call_is_included_in_summed_and_unsummed_days(
     acme: Organization,
 ) -> None:
     rows = AuditRow.objects.order_by("opened_at")
@@ -215,7 +213,7 @@ def test_a_late_call_is_added_to_a_day_that_is_summed_and_found_with_one_that_is
 
 
 @pytest.mark.django_db
-def test_a_day_that_somebody_counts_in_meanwhile_is_summed_again(
+def test_a_day_that_changes_while_it_is_summed_is_summed_again(
     acme: Organization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_rollups.count_organization(acme.pk)
@@ -241,7 +239,7 @@ def test_a_day_that_somebody_counts_in_meanwhile_is_summed_again(
 @pytest.mark.django_db
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="elsewhere it is one transaction")
 @pytest.mark.parametrize("interrupted_at", [None, 1, 3])
-def test_a_day_is_written_in_pieces_where_one_writes_at_a_time(
+def test_a_day_is_written_in_batches_on_sqlite(
     acme: Organization, monkeypatch: pytest.MonkeyPatch, interrupted_at: int | None
 ) -> None:
     build_rollups.count_organization(acme.pk)
@@ -272,7 +270,7 @@ def day(row: AuditRow) -> datetime:
 
 
 @pytest.mark.django_db
-def test_summaries_that_a_worker_without_them_has_passed_by_are_not_believed(
+def test_summaries_that_an_older_worker_left_incomplete_arent_used(
     acme: Organization,
 ) -> None:
     build_rollups.count_organization(acme.pk)
@@ -291,7 +289,7 @@ def test_summaries_that_a_worker_without_them_has_passed_by_are_not_believed(
 
 
 @pytest.mark.django_db
-def test_a_day_whose_summing_breaks_is_summed_whole_later(
+def test_a_day_whose_sum_failed_is_summed_completely_later(
     acme: Organization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_rollups.count_organization(acme.pk)
@@ -307,7 +305,7 @@ def test_a_day_whose_summing_breaks_is_summed_whole_later(
 
 
 @pytest.mark.django_db
-def test_a_rebuild_is_summed_by_the_task_that_counts(acme: Organization) -> None:
+def test_a_rebuild_is_summed_by_the_task_that_counts_usage(acme: Organization) -> None:
     build_rollups.count_organization(acme.pk)
     whole = stored()
     build_rollups.rebuild_rollups(acme.pk)
@@ -318,7 +316,7 @@ def test_a_rebuild_is_summed_by_the_task_that_counts(acme: Organization) -> None
 
 
 @pytest.mark.django_db
-def test_summaries_of_hours_leave_sooner_than_rollups_and_reports_know() -> None:
+def test_hourly_summaries_are_deleted_earlier_and_reports_handle_it() -> None:
     zeros = dict.fromkeys((*COUNT_FIELDS, *TOOK), 0)
     begins = datetime.now(UTC) - timedelta(days=11)
     acme = uuid4()
@@ -343,7 +341,9 @@ def test_summaries_of_hours_leave_sooner_than_rollups_and_reports_know() -> None
 
 
 @pytest.mark.django_db
-def test_all_organizations_are_read_from_summaries_once_each_is_whole(acme: Organization) -> None:
+def test_a_report_of_all_organizations_uses_summaries_once_all_are_complete(
+    acme: Organization,
+) -> None:
     build_rollups.count_organization(acme.pk)
     RollupCursor.objects.create(organization_id=uuid4())
     span = ReportSpan(NOW, None, "day")

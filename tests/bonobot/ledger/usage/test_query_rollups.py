@@ -33,7 +33,7 @@ def seen_of(days: list[dict[int, int]], looked_at: int) -> list[BusiestSubject]:
 
 
 @given(days, some.integers(1, 5), some.integers(1, 6))
-def test_whoever_has_the_most_is_among_them_or_nothing_is_told(
+def test_the_top_rows_contain_the_largest_one_or_none_are_returned(
     days: list[dict[int, int]], most: int, looked_at: int
 ) -> None:
     found = select_busiest(seen_of(days, looked_at), limit=most, per_step=looked_at)
@@ -48,13 +48,13 @@ def test_whoever_has_the_most_is_among_them_or_nothing_is_told(
     assert sum(calls[who] >= least for who in found) >= min(most, len(ranked))
 
 
-def test_who_is_busy_every_day_is_found_among_many_who_are_not() -> None:
+def test_a_row_that_is_large_every_day_is_found_among_many_small_ones() -> None:
     day = {1: 90, 2: 80} | dict.fromkeys(range(3, 100), 1)
     found = select_busiest(seen_of([day] * 3, 10), limit=2, per_step=10)
     assert found == [UUID(int=1), UUID(int=2)]
 
 
-def test_where_all_are_equally_busy_nothing_is_told() -> None:
+def test_no_top_rows_are_returned_if_all_are_equal() -> None:
     day = dict.fromkeys(range(1, 100), 1)
     assert select_busiest(seen_of([day] * 3, 10), limit=2, per_step=10) is None
 
@@ -72,7 +72,7 @@ def acme() -> Organization:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("grain", ["hour", "day"])
-def test_lists_say_the_same_however_they_were_found(
+def test_lists_are_the_same_for_each_method(
     acme: Organization, grain: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     since = Summary.objects.filter(grain=grain).earliest("begins").begins

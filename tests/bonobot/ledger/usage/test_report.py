@@ -50,7 +50,7 @@ def acme() -> Organization:
     return made
 
 
-def test_every_grouping_comes_to_the_same_total(acme: Organization) -> None:
+def test_every_grouping_adds_up_to_the_same_total(acme: Organization) -> None:
     boss = factories.build_administrator(acme)
     for by in ("organization", "agent", "day"):
         report = load_usage_report(boss, UsageQuery(by=by))
@@ -69,7 +69,7 @@ def test_every_grouping_comes_to_the_same_total(acme: Organization) -> None:
     ]
 
 
-def test_a_report_is_narrowed_and_looks_at_whole_days(acme: Organization) -> None:
+def test_a_report_is_filtered_and_covers_whole_days(acme: Organization) -> None:
     boss, now = factories.build_administrator(acme), timezone.now()
     assert load_usage_report(boss, UsageQuery(server="web")).total.turns == 0
     assert load_usage_report(boss, UsageQuery(server="other")).total.calls == 0
@@ -85,7 +85,7 @@ def test_a_report_is_narrowed_and_looks_at_whole_days(acme: Organization) -> Non
         load_usage_report(boss, UsageQuery(since=now, until=now - timedelta(days=1)))
 
 
-def test_a_report_takes_few_queries(
+def test_a_report_uses_a_fixed_number_of_queries(
     acme: Organization, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
     boss = factories.build_administrator(acme)
@@ -109,7 +109,9 @@ def test_only_a_platform_administrator_sees_other_organizations(acme: Organizati
         load_usage_report(factories.create_member(acme, Role.MEMBER), UsageQuery())
 
 
-def test_the_three_twins_say_the_same(acme: Organization, capsys: Any) -> None:
+def test_the_page_rest_and_the_command_line_report_the_same(
+    acme: Organization, capsys: Any
+) -> None:
     seat = admin_client.sit(acme, Role.AUDITOR)
     answer = rest.as_role(acme, Role.AUDITOR).get("usage?by=model")
     call_command("usage", "show", "--by", "model", "--json")
@@ -123,7 +125,7 @@ def test_the_three_twins_say_the_same(acme: Organization, capsys: Any) -> None:
     assert rest.as_role(acme, Role.AUDITOR).get("usage?by=nothing").status == 400
 
 
-def test_no_cell_of_the_table_is_a_formula(acme: Organization, capsys: Any) -> None:
+def test_no_cell_of_the_csv_is_a_formula(acme: Organization, capsys: Any) -> None:
     seat = admin_client.sit(acme, Role.AUDITOR)
     address = admin_client.url("usage") + "?by=model&csv=1"
     response = seat.client.get(address)
@@ -134,7 +136,7 @@ def test_no_cell_of_the_table_is_a_formula(acme: Organization, capsys: Any) -> N
     assert "'=gpt" in capsys.readouterr().out
 
 
-def test_the_page_shows_the_busiest_and_the_table_has_them_all(
+def test_the_page_shows_the_largest_rows_and_the_export_has_all(
     acme: Organization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin_usage, "MAX_LINES_SHOWN", 5)
@@ -148,7 +150,7 @@ def test_the_page_shows_the_busiest_and_the_table_has_them_all(
     assert len(list(csv.DictReader(io.StringIO(exported)))) == 20
 
 
-def test_each_line_leads_to_its_rows(acme: Organization) -> None:
+def test_each_row_links_to_its_audit_entries(acme: Organization) -> None:
     seat = admin_client.sit(acme, Role.OWNER)
     for by in ("agent", "server", "tool", "day", "model"):
         page = seat.get("usage", by=by)
@@ -157,6 +159,6 @@ def test_each_line_leads_to_its_rows(acme: Organization) -> None:
         seat.open(links[0])
 
 
-def test_what_cannot_be_asked_is_told_at_its_field(acme: Organization) -> None:
+def test_an_invalid_filter_is_reported_at_its_field(acme: Organization) -> None:
     page = admin_client.sit(acme, Role.OWNER).get("usage", since="2026-02-02", until="2026-01-01")
     assert "would end before it starts" in admin_client.words(page)

@@ -98,7 +98,7 @@ def test_rows_are_locked_in_the_order_of_their_keys() -> None:
     )
 
 
-def test_a_group_takes_one_place_in_the_chain_for_each_entry() -> None:
+def test_a_batch_gives_each_entry_one_position_in_the_chain() -> None:
     first, second = admission(), admission()
     items = [first, second, settlement(first), admission(organization=OTHER)]
     plan = decide_batch(state_for(items), items)
@@ -109,7 +109,7 @@ def test_a_group_takes_one_place_in_the_chain_for_each_entry() -> None:
     assert plan.closed[0].digest == tip.digest
 
 
-def test_the_state_that_was_read_stays_as_it_is() -> None:
+def test_the_state_that_was_read_isnt_modified() -> None:
     items = [
         admission(BudgetReservation("budget:x", 10, 7), charges=(RateCharge("rate:x", 60, 1),))
     ]
@@ -118,7 +118,7 @@ def test_the_state_that_was_read_stays_as_it_is() -> None:
     assert before == state_for(items)
 
 
-def test_a_call_can_be_opened_and_closed_in_one_group_but_closed_only_once() -> None:
+def test_a_call_can_be_opened_and_closed_in_one_batch_but_closed_only_once() -> None:
     call = admission(BudgetReservation("budget:x", 10, 7))
     items = [call, settlement(call, ("budget:x", 7, 5)), settlement(call, ("budget:x", 7, 5))]
     plan = decide_batch(state_for(items), items)
@@ -126,14 +126,14 @@ def test_a_call_can_be_opened_and_closed_in_one_group_but_closed_only_once() -> 
     assert plan.state.cells["budget:x"] == BudgetBalance(spent=5)
 
 
-def test_a_call_is_not_closed_for_another_organization() -> None:
+def test_another_organization_cant_close_a_call() -> None:
     call = admission()
     foreign = CloseItem(call.call_id, OTHER, "{}", ())
     items: list[Item] = [call, foreign]
     assert decide_batch(state_for(items), items).answers[1] is False
 
 
-def test_a_stale_generation_is_refused_before_anything_is_charged() -> None:
+def test_an_outdated_generation_is_refused_before_any_charge() -> None:
     items = [admission(charges=(RateCharge("rate:x", 60, 1),), generation=3)]
     plan = decide_batch(state_for(items, generation=4), items)
     (answer,) = plan.answers
@@ -143,13 +143,13 @@ def test_a_stale_generation_is_refused_before_anything_is_charged() -> None:
     assert plan.opened == []
 
 
-def test_a_call_of_the_current_generation_or_of_none_is_admitted() -> None:
+def test_a_call_with_the_current_generation_or_none_is_admitted() -> None:
     items = [admission(generation=4), admission()]
     plan = decide_batch(state_for(items, generation=4), items)
     assert [one.generation for one in plan.answers if isinstance(one, AdmissionResult)] == [4, 4]
 
 
-def test_all_charges_are_made_or_none() -> None:
+def test_either_all_charges_are_made_or_none() -> None:
     wide, narrow = RateCharge("rate:wide", 60, 10), RateCharge("rate:narrow", 60, 1)
     items = [admission(charges=(wide, narrow)), admission(charges=(wide, narrow))]
     plan = decide_batch(state_for(items), items)
@@ -159,7 +159,7 @@ def test_all_charges_are_made_or_none() -> None:
     assert plan.state.rates == {"rate:wide": NOW + SECOND, "rate:narrow": NOW + SECOND}
 
 
-def test_a_budget_that_is_used_up_takes_back_the_charges() -> None:
+def test_an_exhausted_budget_reverts_the_other_charges() -> None:
     items = [admission(BudgetReservation("budget:x", 6, 7), charges=(RateCharge("rate:x", 60, 1),))]
     plan = decide_batch(state_for(items), items)
     refusal = plan.answers[0]
@@ -168,7 +168,7 @@ def test_a_budget_that_is_used_up_takes_back_the_charges() -> None:
     assert plan.state.rates == {"rate:x": 0}
 
 
-def test_one_budget_named_twice_is_reserved_twice() -> None:
+def test_a_budget_that_is_listed_twice_is_reserved_twice() -> None:
     items = [admission(BudgetReservation("budget:x", 10, 6), BudgetReservation("budget:x", 10, 6))]
     plan = decide_batch(state_for(items), items)
     assert isinstance(plan.answers[0], BudgetExhausted)
@@ -201,7 +201,7 @@ READS, SENDS = (
 PERMIT = ApprovalReference(UUID(int=9), "d" * 64)
 
 
-def test_labels_are_held_from_the_admission_that_brings_them() -> None:
+def test_labels_apply_from_the_admission_that_adds_them() -> None:
     items = [admission(flows=(SENDS,)), admission(flows=(READS,)), admission(flows=(SENDS,))]
     plan = decide_batch(state_for(items), items)
     assert [type(answer) for answer in plan.answers] == [
@@ -212,14 +212,14 @@ def test_labels_are_held_from_the_admission_that_brings_them() -> None:
     assert plan.state.flows == {"flow:x": CallerFlowLabels(3, NOW)}
 
 
-def test_a_call_that_is_not_admitted_brings_no_labels() -> None:
+def test_a_call_that_isnt_admitted_adds_no_labels() -> None:
     items = [admission(BudgetReservation("budget:x", 1, 2), flows=(READS,))]
     plan = decide_batch(state_for(items), items)
     assert isinstance(plan.answers[0], BudgetExhausted)
     assert plan.state.flows == {"flow:x": CallerFlowLabels()}
 
 
-def test_a_permit_opens_a_barred_flow_once() -> None:
+def test_an_approval_allows_a_denied_flow_once() -> None:
     items = [admission(flows=(SENDS,), permit=PERMIT), admission(flows=(SENDS,), permit=PERMIT)]
     state = state_for(items)
     state.flows["flow:x"] = CallerFlowLabels(3, NOW)
@@ -231,7 +231,7 @@ def test_a_permit_opens_a_barred_flow_once() -> None:
     assert plan.state.approvals[PERMIT.id].spent_by == items[0].call_id
 
 
-def test_a_permit_is_not_spent_by_a_call_that_is_refused_for_something_else() -> None:
+def test_an_approval_isnt_used_by_a_call_that_is_denied_for_another_reason() -> None:
     items = [admission(BudgetReservation("budget:x", 1, 2), permit=PERMIT)]
     state = state_for(items)
     state.approvals[PERMIT.id] = StoredApproval(ORGANIZATION, PERMIT.digest, NOW)
@@ -240,14 +240,14 @@ def test_a_permit_is_not_spent_by_a_call_that_is_refused_for_something_else() ->
     assert plan.state.approvals[PERMIT.id].spent_by is None
 
 
-def test_a_permit_that_is_not_there_admits_nothing() -> None:
+def test_a_missing_approval_admits_nothing() -> None:
     items = [admission(permit=PERMIT)]
     (answer,) = decide_batch(state_for(items), items).answers
     assert isinstance(answer, ApprovalRefused)
     assert answer.code == "approval_unknown"
 
 
-def test_a_refusal_and_an_event_need_no_admission() -> None:
+def test_a_denial_and_an_event_need_no_admission() -> None:
     item = build_open_item(opening_of(ORGANIZATION, call_id=uuid4()), AT, outcome="refused")
     plan = decide_batch(state_for([item]), [item])
     assert plan.answers == [item.call_id]
@@ -266,7 +266,7 @@ def test_a_refusal_and_an_event_need_no_admission() -> None:
         max_size=30,
     ),
 )
-def test_however_calls_and_settlements_mix_the_cells_add_up(
+def test_budget_counters_add_up_for_any_order_of_calls_and_settlements(
     limit: int, calls: list[tuple[int, str, bool, int]]
 ) -> None:
     items: list[Item] = []
@@ -294,7 +294,7 @@ def test_however_calls_and_settlements_mix_the_cells_add_up(
 
 
 @given(st.integers(1, 600), st.integers(1, 20), st.lists(st.integers(0, 5 * SECOND), max_size=60))
-def test_no_more_calls_pass_than_the_rate_and_its_burst(
+def test_no_more_calls_are_admitted_than_the_rate_and_burst_allow(
     per_minute: int, burst: int, pauses: list[int]
 ) -> None:
     tat, now, passed = 0, NOW, 0

@@ -10,7 +10,7 @@ ORGANIZATION = UUID(int=1)
 KEY = build_refusal_key(opening_of(ORGANIZATION, code="denied_by_policy"))
 
 
-def test_the_key_is_who_wanted_what_and_why_not() -> None:
+def test_the_key_is_the_caller_the_call_and_the_reason() -> None:
     assert (
         build_refusal_key(opening_of(ORGANIZATION, code="denied_by_policy", details={"other": 1}))
         == KEY
@@ -25,7 +25,7 @@ def test_the_key_is_who_wanted_what_and_why_not() -> None:
     assert build_refusal_key(opening_of(UUID(int=2), code="denied_by_policy")) != KEY
 
 
-def test_what_comes_again_within_the_window_is_counted_for_the_first() -> None:
+def test_repeats_within_the_window_are_counted_at_the_first_denial() -> None:
     windows = RepeatedRefusals()
     assert windows.open_window(KEY, UUID(int=7), at=AT, now=0) == []
     for second in range(1, 4):
@@ -37,14 +37,14 @@ def test_what_comes_again_within_the_window_is_counted_for_the_first() -> None:
     assert windows.find_next_end() is None
 
 
-def test_a_refusal_that_never_came_again_needs_no_second_seal() -> None:
+def test_a_denial_without_repeats_needs_no_second_write() -> None:
     windows = RepeatedRefusals()
     windows.open_window(KEY, UUID(int=7), at=AT, now=0)
     assert windows.find_next_end() == WINDOW_S
     assert list(windows.take_ended_windows(WINDOW_S)) == []
 
 
-def test_after_its_window_the_next_refusal_is_a_first_again() -> None:
+def test_the_next_denial_after_the_window_gets_its_own_entry() -> None:
     windows = RepeatedRefusals()
     windows.open_window(KEY, UUID(int=7), at=AT, now=0)
     windows.count_refusal(KEY, AT)
@@ -57,7 +57,7 @@ def test_after_its_window_the_next_refusal_is_a_first_again() -> None:
     assert first.row_id == UUID(int=8)
 
 
-def test_memory_stays_bounded_by_ending_the_oldest_window() -> None:
+def test_the_oldest_window_ends_when_the_limit_is_reached() -> None:
     windows = RepeatedRefusals()
     windows.open_window(KEY, UUID(int=0), at=AT, now=0)
     windows.count_refusal(KEY, AT)

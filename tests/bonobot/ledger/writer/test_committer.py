@@ -80,7 +80,7 @@ def _settlement(admission: Admission) -> Settlement:
     )
 
 
-def test_a_warm_call_is_decided_on_what_is_remembered(
+def test_a_repeated_call_is_decided_from_the_cache(
     writer: LedgerWriter, opening: Callable[..., Opening], recalled: list[bool]
 ) -> None:
     for _ in range(3):
@@ -91,7 +91,7 @@ def test_a_warm_call_is_decided_on_what_is_remembered(
     assert verify_whole_chain(admission.opening.organization_id).ok
 
 
-def test_a_settlement_is_not_made_twice_from_memory(
+def test_a_settlement_isnt_applied_twice_from_the_cache(
     writer: LedgerWriter, opening: Callable[..., Opening], recalled: list[bool]
 ) -> None:
     admission = _admission(opening())
@@ -101,7 +101,7 @@ def test_a_settlement_is_not_made_twice_from_memory(
     assert recalled == [False, True, False]
 
 
-def test_what_another_connection_wrote_is_seen_by_the_very_next_call(
+def test_a_write_of_another_connection_is_visible_to_the_next_call(
     writer: LedgerWriter, opening: Callable[..., Opening], organization_id: UUID
 ) -> None:
     writer.admit_call(_admission(opening(), generation=0)).result(WAIT_S)
@@ -111,7 +111,7 @@ def test_what_another_connection_wrote_is_seen_by_the_very_next_call(
     assert writer.admit_call(_admission(opening(), generation=1)).result(WAIT_S).generation == 1
 
 
-def test_among_changes_from_everywhere_memory_and_rows_agree(
+def test_the_cache_agrees_with_the_rows_during_concurrent_changes(
     writer: LedgerWriter, organization_id: UUID, recalled: list[bool]
 ) -> None:
     chance = random.Random(7)  # noqa: S311  # the same order of events each time
@@ -142,7 +142,7 @@ def test_among_changes_from_everywhere_memory_and_rows_agree(
     assert verify_whole_chain(organization_id).ok
 
 
-def test_it_forgets_when_it_holds_too_much(
+def test_the_cache_is_cleared_when_it_is_full(
     writer: LedgerWriter,
     opening: Callable[..., Opening],
     recalled: list[bool],

@@ -47,7 +47,7 @@ class Desk:
             ticket.future.set_result(ticket.item.call_id)
 
 
-async def test_who_calls_alone_is_handed_over_at_once() -> None:
+async def test_a_single_caller_is_delivered_immediately() -> None:
     desk = Desk()
     caller = desk.caller()
     await asyncio.sleep(0)
@@ -56,7 +56,7 @@ async def test_who_calls_alone_is_handed_over_at_once() -> None:
     assert await caller == desk.parts[0][0].item.call_id
 
 
-async def test_as_many_as_are_expected_are_handed_over_together() -> None:
+async def test_as_many_items_as_expected_are_delivered_together() -> None:
     desk = Desk(expected=3)
     callers = [desk.caller() for _ in range(3)]
     await asyncio.sleep(0)
@@ -65,7 +65,7 @@ async def test_as_many_as_are_expected_are_handed_over_together() -> None:
     await asyncio.gather(*callers)
 
 
-async def test_fewer_than_expected_are_handed_over_a_moment_later() -> None:
+async def test_fewer_items_than_expected_are_delivered_after_a_short_wait() -> None:
     desk = Desk(expected=9)
     callers = [desk.caller() for _ in range(2)]
     await asyncio.wait_for(desk.came.wait(), BOUND_S)
@@ -74,7 +74,7 @@ async def test_fewer_than_expected_are_handed_over_a_moment_later() -> None:
     await asyncio.gather(*callers)
 
 
-async def test_what_a_caller_handed_in_goes_on_when_it_goes_away() -> None:
+async def test_an_item_is_processed_after_its_caller_left() -> None:
     desk = Desk(expected=9)
     caller = desk.caller()
     await asyncio.sleep(0)
@@ -85,7 +85,7 @@ async def test_what_a_caller_handed_in_goes_on_when_it_goes_away() -> None:
     assert [len(part) for part in desk.parts] == [1]
 
 
-async def test_an_answer_whose_caller_is_cancelled_meanwhile_is_told_as_unheard() -> None:
+async def test_an_answer_to_a_canceled_caller_is_reported_as_undelivered() -> None:
     desk = Desk()
     caller = desk.caller()
     await asyncio.sleep(0)
@@ -96,13 +96,13 @@ async def test_an_answer_whose_caller_is_cancelled_meanwhile_is_told_as_unheard(
     assert desk.unheard == [desk.parts[0][0].item.call_id]
 
 
-async def test_a_writer_that_stops_refuses_all_that_is_handed_over() -> None:
+async def test_a_writer_that_stops_refuses_all_queued_items() -> None:
     desk = Desk(expected=2, closed=True)
     for refused in await asyncio.gather(desk.caller(), desk.caller(), return_exceptions=True):
         assert isinstance(refused, AuditUnavailable)
 
 
-async def test_who_is_never_answered_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_caller_that_gets_no_answer_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue, "CHECK_INTERVAL_S", 0.0)
     desk = Desk()
     late, patient = desk.caller(deadline=-queue.GRACE_S), desk.caller()

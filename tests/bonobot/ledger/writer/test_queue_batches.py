@@ -15,24 +15,24 @@ def learned(came: "list[int] | repeat[int]") -> BatchSizeEstimate:
     return crowd
 
 
-def test_who_calls_alone_is_never_made_to_wait() -> None:
+def test_a_single_caller_never_waits() -> None:
     assert learned(repeat(1, 50)).expected == 1
 
 
-def test_one_more_is_expected_where_all_came() -> None:
+def test_the_expected_batch_size_grows_by_one_when_all_came() -> None:
     assert learned([2]).expected == 3
     assert learned([2, 3, 7]).expected == 8
 
 
-def test_one_less_is_expected_where_fewer_came() -> None:
+def test_the_expected_batch_size_shrinks_by_one_when_fewer_came() -> None:
     assert learned([8, 2]).expected == 8
     assert learned([8, 2, 2]).expected == 7
 
 
-def test_a_crowd_that_went_away_is_forgotten() -> None:
+def test_the_expected_batch_size_is_reset_after_a_pause() -> None:
     assert learned([MAX_EXPECTED, *repeat(1, MAX_EXPECTED)]).expected == 1
 
 
 @given(st.lists(st.integers(1, 300)))
-def test_what_is_expected_has_bounds(came: list[int]) -> None:
+def test_the_expected_batch_size_is_bounded(came: list[int]) -> None:
     assert 1 <= learned(came).expected <= MAX_EXPECTED

@@ -114,7 +114,7 @@ def _call(writer: LedgerWriter, organization_id: UUID, **facts: Any) -> Admissio
     return admission
 
 
-def test_a_warm_call_is_written_at_once(
+def test_a_repeated_call_is_written_with_one_statement(
     writer: LedgerWriter, organization_id: UUID, written: list[bool]
 ) -> None:
     for _ in range(3):
@@ -126,7 +126,7 @@ def test_a_warm_call_is_written_at_once(
     assert ledger_queries.load_balance(call.reservations[0].key) == (3, 0)
 
 
-def test_how_a_call_failed_is_written_at_once(
+def test_a_failed_call_is_written_with_one_statement(
     writer: LedgerWriter, organization_id: UUID, written: list[bool]
 ) -> None:
     call = _call(writer, organization_id, outcome="error", code="tool_error")
@@ -136,7 +136,7 @@ def test_how_a_call_failed_is_written_at_once(
     assert verify_whole_chain(organization_id).ok
 
 
-def test_a_change_of_the_policy_holds_on_the_very_next_call(
+def test_a_policy_change_applies_to_the_next_call(
     writer: LedgerWriter,
     opening: Callable[..., Opening],
     organization_id: UUID,
@@ -151,7 +151,7 @@ def test_a_change_of_the_policy_holds_on_the_very_next_call(
     assert written == [True, False]
 
 
-def test_no_budget_is_refused_from_memory(
+def test_a_budget_is_never_denied_from_the_cache(
     writer: LedgerWriter, other: LedgerWriter, opening: Callable[..., Opening]
 ) -> None:
     first = _admission(opening(), limit=1)
@@ -163,7 +163,7 @@ def test_no_budget_is_refused_from_memory(
     writer.admit_call(_admission(opening(), limit=1)).result(WAIT_S)
 
 
-def test_who_is_not_alone_reads_until_nobody_else_has_written_for_a_while(
+def test_a_writer_reads_until_no_other_writer_was_active_for_a_while(
     writer: LedgerWriter,
     other: LedgerWriter,
     organization_id: UUID,
@@ -187,7 +187,7 @@ def test_who_is_not_alone_reads_until_nobody_else_has_written_for_a_while(
     assert verify_whole_chain(organization_id).ok
 
 
-def test_two_writers_make_one_chain(
+def test_two_writers_form_one_chain(
     writer: LedgerWriter, other: LedgerWriter, organization_id: UUID, written: list[bool]
 ) -> None:
     chance = random.Random(5)  # noqa: S311  # the same order each time
@@ -199,7 +199,7 @@ def test_two_writers_make_one_chain(
     assert BudgetCell.objects.get().spent == 40
 
 
-def test_what_is_shared_by_organizations_is_locked_and_read(
+def test_rows_shared_by_organizations_are_locked_and_read(
     writer: LedgerWriter, opening: Callable[..., Opening], written: list[bool]
 ) -> None:
     for _ in range(3):
@@ -209,7 +209,7 @@ def test_what_is_shared_by_organizations_is_locked_and_read(
     assert written == []
 
 
-def test_a_clock_that_was_read_long_ago_is_not_relied_on(
+def test_an_old_clock_reading_isnt_used(
     writer: LedgerWriter,
     organization_id: UUID,
     written: list[bool],
@@ -223,7 +223,7 @@ def test_a_clock_that_was_read_long_ago_is_not_relied_on(
     assert written == []
 
 
-def test_an_answer_that_was_lost_is_not_written_twice(
+def test_a_lost_answer_isnt_written_twice(
     writer: LedgerWriter,
     opening: Callable[..., Opening],
     organization_id: UUID,
@@ -247,7 +247,7 @@ def test_an_answer_that_was_lost_is_not_written_twice(
     assert ledger_queries.load_balance(admission.reservations[0].key) == (1, 1)
 
 
-def test_a_store_is_labelled_at_once(
+def test_a_store_is_labeled_with_one_statement(
     writer: LedgerWriter, organization_id: UUID, written: list[bool]
 ) -> None:
     place = f"flow:{organization_id}:server:1"
@@ -259,7 +259,7 @@ def test_a_store_is_labelled_at_once(
     assert (row.call_id, row.labels) == (calls[1].opening.call_id, 1)
 
 
-def test_labels_are_kept_whose_cell_was_removed(
+def test_labels_are_kept_after_their_row_was_deleted(
     writer: LedgerWriter, organization_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is compared can be removed before it is written, if nobody has used it for long."""
@@ -282,7 +282,7 @@ def test_labels_are_kept_whose_cell_was_removed(
     assert FlowCell.objects.get(pk="flow:x").labels == 4
 
 
-def test_among_changes_from_everywhere_only_what_is_stored_is_decided_on(
+def test_decisions_use_only_stored_rows_during_concurrent_changes(
     writer: LedgerWriter,
     other: LedgerWriter,
     organization_id: UUID,
@@ -318,7 +318,7 @@ def test_among_changes_from_everywhere_only_what_is_stored_is_decided_on(
     assert verify_whole_chain(organization_id).ok
 
 
-def test_a_group_of_two_organizations_is_locked_and_read(
+def test_a_batch_of_two_organizations_is_locked_and_read(
     writer: LedgerWriter, organization_id: UUID, written: list[bool]
 ) -> None:
     both = [organization_id, uuid4()]

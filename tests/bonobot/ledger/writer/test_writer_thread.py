@@ -90,7 +90,7 @@ def test_a_call_is_closed_once(writer: LedgerWriter, opening: Make) -> None:
     assert verify_whole_chain(call.organization_id).seq == 2
 
 
-def test_an_admission_says_at_which_generation_it_was_made(
+def test_an_admission_has_the_generation_at_which_it_was_made(
     writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
     admin_changes.increment_generation(organization_id)
@@ -102,7 +102,7 @@ def test_an_admission_says_at_which_generation_it_was_made(
     assert AuditRow.objects.count() == 1
 
 
-def test_a_budget_is_reserved_then_settled_at_what_it_really_cost(
+def test_a_budget_is_reserved_and_then_settled_at_the_actual_cost(
     writer: LedgerWriter, opening: Make
 ) -> None:
     call = opening()
@@ -116,7 +116,7 @@ def test_a_budget_is_reserved_then_settled_at_what_it_really_cost(
     assert ledger_queries.load_balance("budget:x") == (12, 0)
 
 
-def test_a_rate_limit_says_when_to_come_again(writer: LedgerWriter, opening: Make) -> None:
+def test_a_rate_limit_returns_when_to_retry(writer: LedgerWriter, opening: Make) -> None:
     charge = RateCharge("rate:x", per_minute=1, burst=1)
     writer.admit_call(Admission(opening(), charges=(charge,))).result(WAIT_S)
     with pytest.raises(RateLimited) as refusal:
@@ -126,7 +126,7 @@ def test_a_rate_limit_says_when_to_come_again(writer: LedgerWriter, opening: Mak
     assert 50 <= refusal.value.retry_after <= 60
 
 
-def test_what_a_caller_has_seen_bars_what_would_send_it_out(
+def test_labels_of_a_caller_deny_calls_with_an_external_effect(
     writer: LedgerWriter, opening: Make
 ) -> None:
     sends = (FlowLabelEffect("flow:x", blocking_labels=3),)
@@ -139,7 +139,7 @@ def test_what_a_caller_has_seen_bars_what_would_send_it_out(
         writer.admit_call(Admission(opening(), flows=sends)).result(WAIT_S)
 
 
-def test_a_permit_is_spent_by_one_of_many_calls_at_once(
+def test_an_approval_is_used_by_one_of_many_concurrent_calls(
     writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
     permit = ApprovalReference(uuid4(), "d" * 64)
@@ -158,7 +158,7 @@ def test_a_permit_is_spent_by_one_of_many_calls_at_once(
         ).result(WAIT_S)
 
 
-def test_a_refused_call_is_a_row_that_is_sealed_once(writer: LedgerWriter, opening: Make) -> None:
+def test_a_denied_call_is_an_entry_that_is_hashed_once(writer: LedgerWriter, opening: Make) -> None:
     call = opening(decision="deny", rule="policy", code="denied_by_policy")
     assert writer.record_refusal(call).result(WAIT_S) == call.call_id
     row = AuditRow.objects.get()
@@ -171,13 +171,13 @@ def test_a_refused_call_is_a_row_that_is_sealed_once(writer: LedgerWriter, openi
     assert verify_whole_chain(call.organization_id).ok
 
 
-def test_an_event_is_a_row_with_its_outcome(writer: LedgerWriter, opening: Make) -> None:
+def test_an_event_is_an_entry_with_its_outcome(writer: LedgerWriter, opening: Make) -> None:
     event = opening(action="server_connected", event_type="connection")
     writer.record_event(event, outcome="error").result(WAIT_S)
     assert AuditRow.objects.get().outcome == "error"
 
 
-def test_equal_refusals_are_the_first_and_a_count(writer: LedgerWriter, opening: Make) -> None:
+def test_equal_denials_are_one_entry_with_a_count(writer: LedgerWriter, opening: Make) -> None:
     futures = [writer.record_refusal(opening(decision="deny", code="denied")) for _ in range(100)]
     ids = {future.result(WAIT_S) for future in futures}
     other = writer.record_refusal(opening(decision="deny", code="other")).result(WAIT_S)
@@ -189,13 +189,15 @@ def test_equal_refusals_are_the_first_and_a_count(writer: LedgerWriter, opening:
     assert verify_whole_chain(row.organization_id).ok
 
 
-def test_it_refuses_to_work_inside_a_transaction(writer: LedgerWriter, opening: Make) -> None:
+def test_the_writer_refuses_to_run_inside_a_transaction(
+    writer: LedgerWriter, opening: Make
+) -> None:
     with transaction.atomic(), pytest.raises(RuntimeError, match=r"record_change"):
         writer.admit_call(Admission(opening()))
     assert not AuditRow.objects.exists()
 
 
-def test_details_that_are_no_json_fail_their_caller_only(
+def test_details_that_arent_json_fail_only_their_caller(
     writer: LedgerWriter, opening: Make
 ) -> None:
     with pytest.raises(ValueError, match="JSON"):
@@ -203,7 +205,7 @@ def test_details_that_are_no_json_fail_their_caller_only(
     writer.admit_call(Admission(opening())).result(WAIT_S)
 
 
-def test_text_that_a_database_can_not_hold_is_recorded_all_the_same(
+def test_text_that_the_database_cant_store_is_recorded_in_escaped_form(
     writer: LedgerWriter, opening: Make
 ) -> None:
     name = "a\x00b\ud800" + "c" * 400
@@ -215,7 +217,7 @@ def test_text_that_a_database_can_not_hold_is_recorded_all_the_same(
     assert verify_whole_chain(row.organization_id).ok
 
 
-def test_eight_threads_with_200_calls_each_make_one_unbroken_chain(
+def test_eight_threads_with_200_calls_each_form_one_valid_chain(
     writer: LedgerWriter, opening: Make, organization_id: UUID
 ) -> None:
     def work(_: int) -> None:
@@ -276,7 +278,7 @@ def test_twenty_runs_of_fifty_sessions_leave_less_than_one_call_unused(
         assert limit - amount < spent + reserved <= limit
 
 
-def test_two_writers_and_twenty_clients_stay_within_two_percent_of_a_rate(
+def test_two_writers_with_twenty_clients_stay_within_two_percent_of_a_rate(
     start_writer: Callable[..., LedgerWriter], opening: Make
 ) -> None:
     """Refusals are cheap, so twenty clients ask far more often than is allowed."""
@@ -349,7 +351,7 @@ async def test_a_refusal_reaches_its_caller_on_the_loop(
     assert refusal.value.code == "budget_exhausted"
 
 
-def test_a_closed_writer_refuses_and_the_next_one_takes_over(
+def test_a_closed_writer_refuses_items_and_the_next_one_takes_over(
     transactional_db: None, opening: Make
 ) -> None:
     one = writers.get_writer()

@@ -107,7 +107,7 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> Commits:
     return commits
 
 
-def test_a_call_waits_while_the_database_is_locked_shortly(
+def test_a_call_waits_while_the_database_is_locked_briefly(
     writer: LedgerWriter, opening: Make, locked: Any, trouble: threading.Event
 ) -> None:
     with locked():
@@ -116,7 +116,7 @@ def test_a_call_waits_while_the_database_is_locked_shortly(
     assert future.result(WAIT_S).seq == 1
 
 
-def test_a_database_that_stays_locked_refuses_calls_and_takes_them_again_after(
+def test_calls_are_refused_while_the_database_stays_locked_and_admitted_afterwards(
     start_writer: Start, opening: Make, locked: Any, organization_id: UUID
 ) -> None:
     writer = start_writer(deadline_s=1)
@@ -140,7 +140,7 @@ def test_a_database_that_stays_locked_refuses_calls_and_takes_them_again_after(
     assert (report.ok, report.rows, report.seq) == (True, 2, 3)
 
 
-def test_one_poisoned_item_fails_alone(
+def test_an_item_that_fails_doesnt_fail_its_batch(
     writer: LedgerWriter,
     opening: Make,
     locked: Any,
@@ -167,7 +167,7 @@ def test_one_poisoned_item_fails_alone(
     assert (report.ok, report.rows, report.seq) == (True, 7, 8)
 
 
-def test_a_call_that_another_holder_has_opened_is_theirs(
+def test_a_call_that_another_writer_opened_isnt_opened_again(
     writer: LedgerWriter, opening: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     theirs = opening()
@@ -178,7 +178,7 @@ def test_a_call_that_another_holder_has_opened_is_theirs(
     assert writer.settle_call(settlement(theirs)).result(WAIT_S) is True
 
 
-def test_a_commit_whose_answer_was_lost_is_not_done_twice(
+def test_a_commit_whose_answer_was_lost_isnt_repeated(
     writer: LedgerWriter, opening: Make, commits: Commits, organization_id: UUID
 ) -> None:
     commits.lost = {1, 3, 5}
@@ -199,7 +199,7 @@ def test_a_commit_whose_answer_was_lost_is_not_done_twice(
     assert (report.ok, report.rows, report.seq) == (True, 4, 5)
 
 
-def test_a_commit_that_failed_is_done_again(
+def test_a_failed_commit_is_retried(
     writer: LedgerWriter, opening: Make, commits: Commits, organization_id: UUID
 ) -> None:
     commits.failed = {1, 2}
@@ -208,7 +208,7 @@ def test_a_commit_that_failed_is_done_again(
     assert (report.ok, report.rows, commits.count) == (True, 1, 3)
 
 
-def test_a_call_that_may_have_been_opened_behind_its_deadline_is_closed(
+def test_a_call_that_may_have_been_opened_after_its_deadline_is_closed(
     start_writer: Start, opening: Make, commits: Commits
 ) -> None:
     writer = start_writer(deadline_s=1)
@@ -235,7 +235,7 @@ def test_a_cut_connection_is_replaced(writer: LedgerWriter, opening: Make) -> No
     assert writer.admit_call(Admission(opening())).result(WAIT_S).seq == 2
 
 
-async def test_a_caller_that_goes_away_before_the_commit_leaves_no_row(
+async def test_a_caller_that_leaves_before_the_commit_leaves_no_entry(
     writer: LedgerWriter, opening: Make, locked: Any, trouble: threading.Event
 ) -> None:
     hold = locked()
@@ -252,7 +252,7 @@ async def test_a_caller_that_goes_away_before_the_commit_leaves_no_row(
     assert rows == [call.call_id]
 
 
-async def test_the_call_of_a_caller_that_goes_away_during_the_commit_is_closed(
+async def test_the_call_of_a_caller_that_leaves_during_the_commit_is_closed(
     writer: LedgerWriter, opening: Make, commits: Commits
 ) -> None:
     commits.held = threading.Event()
@@ -268,7 +268,7 @@ async def test_the_call_of_a_caller_that_goes_away_during_the_commit_is_closed(
     await in_thread(_cancelled, call)
 
 
-def test_the_call_of_a_loop_that_was_closed_is_closed(
+def test_the_call_of_a_closed_event_loop_is_closed(
     writer: LedgerWriter, opening: Make, commits: Commits
 ) -> None:
     commits.held = threading.Event()
@@ -292,7 +292,7 @@ def _cancelled(call: Opening) -> None:
     assert verify_whole_chain(call.organization_id).ok
 
 
-async def test_a_loop_waits_no_longer_than_its_deadline_for_a_writer_that_hangs(
+async def test_an_event_loop_waits_for_a_hanging_writer_until_its_deadline(
     start_writer: Start, opening: Make, commits: Commits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writers, "GRACE_S", 0.1)
@@ -305,7 +305,7 @@ async def test_a_loop_waits_no_longer_than_its_deadline_for_a_writer_that_hangs(
     await in_thread(_cancelled, call)
 
 
-def test_a_fault_of_the_writer_fails_its_callers_and_another_takes_over(
+def test_a_crash_of_the_writer_fails_its_callers_and_another_writer_takes_over(
     transactional_db: None, opening: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[threading.ExceptHookArgs] = []

@@ -60,7 +60,7 @@ def run(script: str, organization_id: UUID) -> subprocess.Popen[str]:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_process_that_is_killed_leaves_the_opened_row(organization_id: UUID) -> None:
+def test_a_killed_process_leaves_the_open_entry(organization_id: UUID) -> None:
     script = """
 call = opening_of(organization)
 get_writer().admit_call(Admission(call)).result()
@@ -78,7 +78,7 @@ sys.stdin.read()
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_process_that_ends_writes_its_counts_first(organization_id: UUID) -> None:
+def test_a_process_writes_its_counts_before_it_ends(organization_id: UUID) -> None:
     script = """
 for _ in range(10):
     get_writer().record_refusal(opening_of(organization, decision="deny", code="denied"))
@@ -91,7 +91,7 @@ for _ in range(10):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_forked_process_has_a_writer_of_its_own(organization_id: UUID) -> None:
+def test_a_forked_process_has_its_own_writer(organization_id: UUID) -> None:
     script = """
 parent = get_writer()
 parent.admit_call(Admission(opening_of(organization))).result()
@@ -111,7 +111,7 @@ parent.admit_call(Admission(opening_of(organization))).result(20)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_two_processes_with_twenty_clients_pass_what_the_rate_allows_and_no_more(
+def test_two_processes_with_twenty_clients_admit_no_more_than_the_rate_allows(
     organization_id: UUID,
 ) -> None:
     """Bounds that hold however slow the machine is: each call was decided between two moments.
@@ -174,7 +174,7 @@ asyncio.run(main())
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_rate_whose_store_is_away_passes_nobody(
+def test_no_call_is_admitted_while_the_rate_store_is_unavailable(
     organization_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away() -> Never:

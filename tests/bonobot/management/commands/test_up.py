@@ -143,7 +143,7 @@ def exists(pid: int) -> bool:
         return False
 
 
-def test_it_starts_everything_and_ctrl_c_ends_everything(another: Up) -> None:
+def test_up_starts_all_processes_and_ctrl_c_stops_them(another: Up) -> None:
     process = another.ready()
     pids = children(process.pid)
     assert len(pids) == 3
@@ -192,13 +192,13 @@ def test_a_program_that_ends_after_the_start_is_named() -> None:
         assert up.watch_processes(crew) == "`beat` ended (exit status 3)"
 
 
-def test_its_programs_die_when_it_is_killed(another: Up) -> None:
+def test_the_processes_die_when_up_is_killed(another: Up) -> None:
     process, pids = another.loading()
     os.kill(process.pid, signal.SIGKILL)
     eventually(lambda: not any(map(exists, pids.values())))
 
 
-def test_a_busy_port_is_refused_before_anything_happens(one: Up) -> None:
+def test_a_busy_port_is_refused_before_anything_starts(one: Up) -> None:
     with socket.create_server(("127.0.0.1", one.port)):
         process = one.begin()
         assert process.popen.wait(30) == 1
@@ -208,7 +208,7 @@ def test_a_busy_port_is_refused_before_anything_happens(one: Up) -> None:
     assert not (one.folder / "var" / "bonobot.sqlite3").exists()
 
 
-def test_a_database_that_is_away_is_told_before_anything_starts(one: Up) -> None:
+def test_an_unavailable_database_is_reported_before_anything_starts(one: Up) -> None:
     given = one.environment() | {"DATABASE_URL": f"postgresql://nobody@127.0.0.1:{one.port}/none"}
     command = (sys.executable, "-m", "bonobot", "up", "--port", str(one.port))
     process = start("up", command, folder=one.folder, env=given)
@@ -218,34 +218,34 @@ def test_a_database_that_is_away_is_told_before_anything_starts(one: Up) -> None
 
 
 @pytest.mark.django_db
-def test_where_nobody_could_sign_in_it_says_how_to_begin() -> None:
+def test_without_an_account_up_prints_how_to_begin() -> None:
     assert "createsuperuser" in up.describe_missing_account()["sign in"]
     User.objects.create_superuser("first")
     assert up.describe_missing_account() == {}
 
 
 @pytest.mark.django_db
-def test_a_demo_is_made_only_where_there_is_no_organization() -> None:
+def test_the_demo_is_created_only_without_an_organization() -> None:
     factories.create_organization()
     assert up.Command().create_demo_organization() == {}
     assert Organization.objects.count() == 1
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
-def test_an_address_of_another_machine_is_refused(host: str) -> None:
+def test_an_address_of_another_host_is_refused(host: str) -> None:
     with pytest.raises(ServiceUnavailable) as refused:
         up.require_free_port(host, 8000)
     assert (refused.value.code, refused.value.field) == ("bad_host", "--host")
     assert "127.0.0.1" in refused.value.remedy
 
 
-def test_a_port_of_the_system_is_refused() -> None:
+def test_a_privileged_port_is_refused() -> None:
     refused = up.build_listen_error("127.0.0.1", 80, PermissionError(errno.EACCES, "denied"))
     assert refused.code == "port_forbidden"
 
 
 @pytest.mark.parametrize("port", ["0", "-1", "70000", "http", "\uff18\uff10"])
-def test_a_port_that_does_not_exist_is_wrong_usage(port: str) -> None:
+def test_an_invalid_port_is_a_usage_error(port: str) -> None:
     with pytest.raises(ArgumentTypeError, match="from 1 to 65535"):
         programs.parse_port(port)
 
@@ -259,11 +259,11 @@ def test_a_port_that_does_not_exist_is_wrong_usage(port: str) -> None:
         ("bonobot.local", "http://bonobot.local:9000"),
     ],
 )
-def test_the_address_is_one_that_a_browser_here_can_open(host: str, url: str) -> None:
+def test_the_printed_url_can_be_opened_on_this_host(host: str, url: str) -> None:
     assert programs.build_browser_url(host, 9000) == url
 
 
-def test_the_url_that_was_set_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configured_url_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BONOBOT_URL", "https://bonobot.example.com")
     assert (
         programs.build_local_environment("127.0.0.1", 9000)["BONOBOT_URL"]

@@ -36,7 +36,7 @@ def waiters(queue: WriteQueue) -> list[object]:
     return list(queue._condition._waiters)  # type: ignore[attr-defined]  # to know that they wait
 
 
-def test_an_urgent_one_goes_before_those_that_waited_longer(queue: WriteQueue) -> None:
+def test_an_urgent_writer_goes_before_earlier_ones(queue: WriteQueue) -> None:
     order: list[str] = []
     assert queue.acquire(timeout_s=0)
     threads = []
@@ -50,7 +50,7 @@ def test_an_urgent_one_goes_before_those_that_waited_longer(queue: WriteQueue) -
     assert sorted(order) == ["first", "second", "writer"]
 
 
-def test_who_waits_too_long_is_told_and_leaves_the_turn_to_others(queue: WriteQueue) -> None:
+def test_a_writer_that_waits_too_long_fails_and_leaves_the_queue(queue: WriteQueue) -> None:
     assert queue.acquire(timeout_s=0)
     assert not queue.acquire(timeout_s=0.01, urgent=True)
     assert not queue.acquire(timeout_s=0.01)
@@ -58,7 +58,7 @@ def test_who_waits_too_long_is_told_and_leaves_the_turn_to_others(queue: WriteQu
     assert queue.acquire(timeout_s=0)
 
 
-def test_without_the_turn_in_time_an_urgent_one_goes_on_and_takes_none_away(
+def test_an_urgent_writer_continues_after_its_timeout_without_taking_a_turn(
     queue: WriteQueue,
 ) -> None:
     assert queue.acquire(timeout_s=0)
@@ -67,7 +67,7 @@ def test_without_the_turn_in_time_an_urgent_one_goes_on_and_takes_none_away(
     assert not queue.acquire(timeout_s=0), "it gave a turn that was not its own"
 
 
-def test_a_forked_process_has_a_queue_of_its_own() -> None:
+def test_a_forked_process_has_its_own_queue() -> None:
     before = get_write_queue()
     try:
         module._reset_after_fork()
@@ -93,9 +93,7 @@ def begin(database: DatabaseWrapper) -> None:
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback", "close"])
-def test_a_transaction_gives_its_turn_back_however_it_ends(
-    database: DatabaseWrapper, end: str
-) -> None:
+def test_a_transaction_always_releases_its_turn(database: DatabaseWrapper, end: str) -> None:
     begin(database)
     assert not get_write_queue().acquire(timeout_s=0)
     getattr(database, end)()
@@ -117,7 +115,7 @@ def test_a_transaction_waits_for_its_turn_as_long_as_for_the_lock(
     database.commit()
 
 
-def test_a_transaction_that_cannot_begin_keeps_no_turn(database: DatabaseWrapper) -> None:
+def test_a_transaction_that_cant_begin_releases_its_turn(database: DatabaseWrapper) -> None:
     other = DatabaseWrapper(database.settings_dict, "other")
     with database.cursor() as cursor:
         cursor.execute("PRAGMA busy_timeout = 50")
