@@ -241,6 +241,8 @@ def replace_policy(
 
 
 def _build_all_rules(owner: Owner, spec: PolicySpec) -> list[ToolRule]:
+    if not any(spec.get_entries(effect) for effect in EFFECTS):
+        return []  # what names can mean takes three queries
     servers = {server.slug: server.pk for server in _list_servers(owner)}
     known_tools = {
         tool.name: (tool.server__slug, tool.own_name) for tool in _list_tool_names(owner)

@@ -157,7 +157,13 @@ def _format_period(seconds: int) -> str:
 
 @compute_once
 def _get_task_summary(name: str) -> str:
-    current_app.loader.import_default_modules()  # the web process doesn't import tasks otherwise
+    _import_tasks()
     task = current_app.tasks.get(name)
     first_line = str(task.__doc__ or "").strip().partition("\n")[0] if task else ""
     return first_line.partition(";")[0].rstrip(".") or name
+
+
+@compute_once
+def _import_tasks() -> None:
+    """Import all tasks, once: the web process doesn't, and each time Celery checks all models."""
+    current_app.loader.import_default_modules()
