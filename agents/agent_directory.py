@@ -5,7 +5,6 @@ from uuid import UUID
 
 from agents.models import Agent, AgentServer
 from agents.models.agents import AgentQuerySet
-from agents.services import attach_server
 from bonobot.accounts.principals import Principal
 from mcp_servers.attached_agents import AttachedAgent
 from mcp_servers.models import Server
@@ -48,6 +47,8 @@ class ModelAttachedAgents:
 
     def attach(self, principal: Principal, agent_id: UUID, server: Server) -> None:
         """Attach a server to an agent; raises `NotFound` and `Forbidden`."""
+        from agents.services import attach_server  # most processes attach nothing
+
         agent: Agent = Agent.objects.get_or_404(principal.organization_id, pk=agent_id)
         attach_server(principal, agent, server)
 

@@ -14,14 +14,10 @@ class AgentsConfig(AppConfig):
     def ready(self) -> None:
         """Register the hooks of lower packages: directories, gauges, tools and panels."""
         from agents.agent_directory import ModelAgentDirectory, ModelAttachedAgents
-        from agents.builtin_tools.registry import register_tool_source
-        from agents.services import grant_invited_agents
-        from agents.sessions.ask_agent_tool import build_ask_tool
-        from agents.sessions.loop import register_workflow_executor
-        from agents.workflows.executor import execute_workflow
-        from agents.workflows.workflow_tool import build_workflow_tool
+        from agents.builtin_tools.tool_sources import register_tool_source
+        from agents.sessions.workflow_executor import register_workflow_executor
         from bonobot.accounts.agent_directory import register_agent_directory
-        from bonobot.accounts.invitations import register_join_hook
+        from bonobot.accounts.join_hooks import register_join_hook
         from bonobot.accounts.tokens.client_snippets import register_token_snippets
         from bonobot.core.extension_points import LazyFunction
         from bonobot.monitoring.readiness_parts import register_readiness_part
@@ -31,19 +27,11 @@ class AgentsConfig(AppConfig):
             register_protected_resources,
         )
         from mcp_servers.attached_agents import register_attached_agents
-        from mcp_servers.client.change_notifications import (
-            add_change_notification_listeners,
-            set_log_listener,
-        )
         from mcp_servers.server_panels import register_server_panel
 
-        add_change_notification_listeners(
-            LazyFunction("agents.gateway.resource_subscriptions.handle_update")
-        )
-        set_log_listener(LazyFunction("agents.gateway.client_sessions.queue_server_log"))
         register_agent_directory(ModelAgentDirectory())
         register_attached_agents(ModelAttachedAgents())
-        register_join_hook(grant_invited_agents)
+        register_join_hook(LazyFunction("agents.services.grant_invited_agents"))
         register_protected_resources(
             ProtectedResources(
                 parse=LazyFunction("agents.gateway.routes.parse_path"),
@@ -54,6 +42,8 @@ class AgentsConfig(AppConfig):
         register_row_gauges(LazyFunction("agents.row_gauges.build_row_gauges"))
         register_server_panel(LazyFunction("agents.admin.agents.build_agents_panel"))
         register_token_snippets(LazyFunction("agents.gateway.admin.build_token_snippets"))
-        register_tool_source("agent", build_ask_tool)
-        register_tool_source("workflow", build_workflow_tool)
-        register_workflow_executor(execute_workflow)
+        register_tool_source("agent", LazyFunction("agents.sessions.ask_agent_tool.build_ask_tool"))
+        register_tool_source(
+            "workflow", LazyFunction("agents.workflows.workflow_tool.build_workflow_tool")
+        )
+        register_workflow_executor(LazyFunction("agents.workflows.executor.execute_workflow"))

@@ -4,7 +4,6 @@ The version is the latest release in `CHANGELOG.md`, which the package is built 
 """
 
 import re
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 # The same pattern as in `[tool.hatch.version]` of pyproject.toml.
@@ -20,6 +19,8 @@ def read_version() -> str:
         match = None
     if match:
         return match["version"]
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("bonobot")
     except PackageNotFoundError:

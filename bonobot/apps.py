@@ -56,7 +56,6 @@ class BonobotConfig(AppConfig):
         from bonobot import __version__, celery, checks  # noqa: F401 - importing registers
         from bonobot.core.cli.command_environment import register_readiness_check
         from bonobot.core.extension_points import LazyFunction
-        from bonobot.core.telemetry import tracing
         from bonobot.management.command_groups import register_command_groups
 
         register_command_groups()
@@ -64,4 +63,6 @@ class BonobotConfig(AppConfig):
         register_readiness_check(LazyFunction("bonobot.monitoring.health.find_readiness_problem"))
 
         if settings.BONOBOT_TRACES:
+            from bonobot.core.telemetry import tracing
+
             tracing.start_tracing(settings.BONOBOT_TRACES, __version__)

@@ -15,6 +15,7 @@ from celery.signals import (
     worker_shutdown,
 )
 
+from bonobot.jobs.broker import register_transport
 from bonobot.jobs.queues import set_sent_at
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
@@ -23,6 +24,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
 # default of 5 ms is too slow with many sessions.
 SWITCH_INTERVAL_S = 0.001
 
+register_transport()
 app = Celery("bonobot")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()

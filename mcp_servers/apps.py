@@ -16,22 +16,20 @@ class McpServersConfig(AppConfig):
         """Register gauges, signal handlers and the hooks of the client package."""
         from bonobot.core.extension_points import LazyFunction
         from bonobot.monitoring.row_gauges import register_row_gauges
-        from mcp_servers import installed_packages, refresh_definitions, stderr_log
-        from mcp_servers.client import change_notifications
-        from mcp_servers.client.child_process import set_stderr_sink
-        from mcp_servers.client.package_installation import late_installation_listeners
-        from mcp_servers.client.pool import set_stopped_servers_check
-        from mcp_servers.close_connections import list_stopped_servers
-        from mcp_servers.presets.services import load_after_migrate  # needs the models
-        from mcp_servers.subscriptions import resource_updated
+        from mcp_servers.client import extension_points
 
         register_row_gauges(LazyFunction("mcp_servers.row_gauges.build_row_gauges"))
-        post_migrate.connect(load_after_migrate, sender=self)
-        set_stderr_sink(stderr_log.save_stderr)
-        change_notifications.add_change_notification_listeners(
-            refresh_definitions.handle_change_notification,
-            resource_updated.handle_change_notification,
+        post_migrate.connect(
+            LazyFunction("mcp_servers.presets.services.load_after_migrate"), sender=self, weak=False
         )
-        set_stopped_servers_check(list_stopped_servers)
-        if installed_packages.discover_after_installation not in late_installation_listeners:
-            late_installation_listeners.append(installed_packages.discover_after_installation)
+        extension_points.set_stderr_sink(LazyFunction("mcp_servers.stderr_log.save_stderr"))
+        extension_points.set_change_notification_listeners(
+            LazyFunction("mcp_servers.refresh_definitions.handle_change_notification"),
+            LazyFunction("mcp_servers.subscriptions.resource_updated.handle_change_notification"),
+        )
+        extension_points.set_stopped_servers_check(
+            LazyFunction("mcp_servers.close_connections.list_stopped_servers")
+        )
+        extension_points.late_installation_listeners[:] = [
+            LazyFunction("mcp_servers.installed_packages.discover_after_installation")
+        ]

@@ -17,7 +17,6 @@ from django.conf import settings
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.crypto.stored_secrets import check_kept_secrets, normalize_origin
-from bonobot.core.http.egress import EgressDenied, check_url
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, InvalidInput
 from bonobot.core.text.masking import MASK
@@ -526,6 +525,8 @@ def _clean_http_config(
             field="endpoint_config.url",
             remedy="Use the full URL: https://mcp.example.com/mcp.",
         )
+    from bonobot.core.http.egress import EgressDenied, check_url
+
     _check_no_placeholders([url], "endpoint_config.url")
     try:
         check_url(url, allow_private=spec.allow_private)

@@ -15,7 +15,6 @@ from typing import Literal
 
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput
-from mcp_servers.scanning.hidden_characters import find_hidden_runs
 
 Style = Literal["single", "double"]
 
@@ -270,6 +269,8 @@ def _build_server_error(
 
 
 def _is_readable(name: str) -> bool:
+    from mcp_servers.scanning.hidden_characters import find_hidden_runs
+
     return (
         not any(ch in "\t\n\r\u2028\u2029" for ch in name)
         and next(find_hidden_runs(name), None) is None

@@ -1,12 +1,13 @@
 """The catalog of built-in tools, the tools of an agent, and how one is run."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from django.db.models import F
 
 from agents.builtin_tools.services import build_toolbox
+from agents.builtin_tools.tool_sources import build_source_tool
 from agents.builtin_tools.toolset_options import AgentToolsets
 from agents.builtin_tools.toolsets import fetch, filesystem, git, search_files, shell
 from agents.builtin_tools.toolsets.default_tools import (
@@ -61,17 +62,6 @@ class BuiltinToolAvailability:
         )
 
 
-# Tools that start sessions import the call pipeline, so `AgentsConfig.ready` registers them.
-_TOOL_SOURCES: dict[str, Callable[[Any], BuiltinTool]] = {}
-
-
-def register_tool_source(
-    kind: Literal["agent", "workflow"], build_tool: Callable[[Any], BuiltinTool]
-) -> None:
-    """Register the function that builds the tool of a callable agent or attached workflow."""
-    _TOOL_SOURCES[kind] = build_tool
-
-
 @dataclass(frozen=True, slots=True)
 class AgentBuiltinTool:
     """A built-in tool with the facts that policy decisions use."""
@@ -105,9 +95,9 @@ class BuiltinToolCatalog:
                 yield _build_agent_tool(tool, self.toolbox)
         for assignment in self.assignments:
             if assignment.callee:
-                yield _build_agent_tool(_TOOL_SOURCES["agent"](assignment.callee), self.toolbox)
+                yield _build_agent_tool(build_source_tool("agent", assignment.callee), self.toolbox)
             elif assignment.workflow:
-                tool, row = _TOOL_SOURCES["workflow"](assignment.workflow), assignment.workflow
+                tool, row = build_source_tool("workflow", assignment.workflow), assignment.workflow
                 facts = ToolFacts(
                     source="builtin",
                     own_name=tool.name,

@@ -33,6 +33,7 @@ from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.jobs import schedules
 from bonobot.monitoring import health
+from bonobot.processes.process_status import read_statuses
 from mcp_servers.client.child_process import CONTAINMENT_TOOLS, NAMESPACE, choose_containment
 from mcp_servers.client.environment_rules import list_variables_needing_exception
 from mcp_servers.client.sandbox import find_sandbox_fault as fault_of_server_sandbox
@@ -242,6 +243,32 @@ def inspect_scheduler(workers: Collection[Mapping[str, Any]]) -> SettingsFinding
         format_message("no sweep in {uptime_s} s", uptime_s=uptime_s),
         START_SCHEDULER,
     )
+
+
+def inspect_supervised_processes() -> Iterator[SettingsFinding]:
+    """Check the processes of `bonobot up` on this host, if it runs here."""
+    for process in read_statuses(settings.BONOBOT_VAR):
+        if process.state == "stopped":
+            yield SettingsFinding(
+                process.name,
+                "failed",
+                format_message(
+                    "`bonobot up` stopped restarting it: it ended too often ({last_end})",
+                    last_end=process.last_end,
+                ),
+                format_message("See the output of `bonobot up` for the cause, then restart it."),
+            )
+        elif process.last_end:
+            yield SettingsFinding(
+                process.name,
+                "warning",
+                format_message(
+                    "restarted {restarts} times by `bonobot up`; last end: {last_end}",
+                    restarts=process.restarts,
+                    last_end=process.last_end,
+                ),
+                format_message("See the output of `bonobot up` for the cause."),
+            )
 
 
 def inspect_schedule() -> Iterator[SettingsFinding]:
@@ -539,6 +566,7 @@ INSPECTIONS: tuple[Callable[[], Iterator[SettingsFinding]], ...] = (
     inspect_clock,
     inspect_broker,
     inspect_redis_memory,
+    inspect_supervised_processes,
     inspect_schedule,
     inspect_change_listeners,
     inspect_external_issuers,

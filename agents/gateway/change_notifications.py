@@ -28,7 +28,6 @@ from agents.gateway.resource_subscriptions import (
     WatchedResource,
     collect_changed_uris,
     filter_readable_uris,
-    receive_own_updates,
     unwatch_resources,
     watch_resources,
 )
@@ -47,7 +46,6 @@ from mcp_servers.client.change_notifications import (
     UPDATED,
     Topic,
 )
-from mcp_servers.client.jsonrpc import LOG_MESSAGE
 from mcp_servers.subscriptions.resource_updated import get_resource_watcher
 
 MAX_WATCHED_RESOURCES = 1_000
@@ -65,8 +63,6 @@ KINDS_BY_TOPIC: dict[Topic, tuple[Kind, ...]] = {
 DeclarationLister = Callable[[AuthenticatedClient, Kind], Awaitable[tuple[Declaration, ...]]]
 # Returns the resources that a client watches now, by URI.
 WatchedResourcesGetter = Callable[[], Mapping[str, WatchedResource]]
-# Returns the log messages that a client hasn't received yet, once.
-LogsTaker = Callable[[], list[dict[str, Any]]]
 Notification = tuple[str, dict[str, Any]]
 
 
@@ -97,16 +93,15 @@ class ChangeStreams:
             topic for topic, field_name in LIST_CHANGED_FIELDS.items() if granted.get(field_name)
         }
         uris = granted.pop(RESOURCE_SUBSCRIPTIONS_FIELD, ())
-        watched = await watch_resources(inbound.caller, uris, inbound.holder)
+        watched = await watch_resources(inbound.caller, uris)
         if watched:
             granted[RESOURCE_SUBSCRIPTIONS_FIELD] = [uri for uri in uris if uri in watched]
         try:
             notifications = self.iterate_notifications(inbound.caller, topics, lambda: watched)
             await anext(notifications)  # changes are noticed from here on
             await inbound.send_notification(ACKNOWLEDGED, {"notifications": granted, "_meta": meta})
-            with receive_own_updates(inbound.holder, watched):
-                async for method, params in notifications:
-                    await inbound.send_notification(method, {**params, "_meta": meta})
+            async for method, params in notifications:
+                await inbound.send_notification(method, {**params, "_meta": meta})
         finally:
             unwatch_resources(watched.values())
         return {"_meta": meta}
@@ -120,14 +115,10 @@ class ChangeStreams:
             current_session = find_session()
             return current_session.watched if current_session is not None else {}
 
-        def take_logs() -> list[dict[str, Any]]:
-            current_session = find_session()
-            return current_session.take_logs() if current_session is not None else []
-
         initial_session = find_session()
         known_lists = initial_session.list_digests if initial_session is not None else {}
         async for method, params in self.iterate_notifications(
-            caller, TOPICS, get_watched_resources, known_lists, take_logs
+            caller, TOPICS, get_watched_resources, known_lists
         ):
             current_session = find_session()
             if (
@@ -145,7 +136,6 @@ class ChangeStreams:
         topics: Collection[Topic],
         get_watched_resources: WatchedResourcesGetter,
         known_lists: dict[Kind, str] | None = None,
-        take_logs: LogsTaker = list,
     ) -> AsyncIterator[Notification]:
         """Yield notifications; first an empty one, once changes are being polled.
 
@@ -175,14 +165,11 @@ class ChangeStreams:
                         return
                     for topic in await self._find_changed_topics(caller, known_lists) & set(topics):
                         yield METHODS_BY_TOPIC[topic], {}
-                changed_uris = await collect_changed_uris(caller, get_watched_resources())
-                logs = take_logs()
-                if (changed_uris or logs) and not await _has_same_access(caller):
-                    return
-                for uri in await filter_readable_uris(caller, changed_uris) if changed_uris else ():
-                    yield UPDATED, {"uri": uri}
-                for log in logs:
-                    yield LOG_MESSAGE, log
+                if changed_uris := await collect_changed_uris(caller, get_watched_resources()):
+                    if not await _has_same_access(caller):
+                        return
+                    for uri in await filter_readable_uris(caller, changed_uris):
+                        yield UPDATED, {"uri": uri}
                 await self._wait_for_poll()
         finally:
             self._stream_count -= 1

@@ -104,7 +104,12 @@ class GatewayRequest:
 
     async def forward_log(self, params: Mapping[str, Any]) -> None:
         """Forward a server's log message if its level is high enough."""
-        if is_log_wanted(params, self.log_level):
+        level = params.get("level")
+        if (
+            self.log_level
+            and level in LOG_LEVELS
+            and LOG_LEVELS.index(level) >= LOG_LEVELS.index(self.log_level)
+        ):
             await self.send_notification(LOG_MESSAGE, params)
 
     async def send_notification(self, method: str, params: Mapping[str, Any]) -> None:
@@ -146,16 +151,6 @@ def format_client_name(info: Any) -> str:
     fields = info if isinstance(info, Mapping) else {}
     parts = (fields.get("name"), fields.get("version"))
     return " ".join(part for part in parts if isinstance(part, str))[:MAX_CLIENT_NAME_LENGTH]
-
-
-def is_log_wanted(params: Mapping[str, Any], minimum_level: str) -> bool:
-    """Return whether a log message has at least a level; a blank one wants none."""
-    level = params.get("level")
-    return (
-        minimum_level in LOG_LEVELS
-        and level in LOG_LEVELS
-        and LOG_LEVELS.index(level) >= LOG_LEVELS.index(minimum_level)
-    )
 
 
 def read_log_level(meta: Mapping[str, Any]) -> str:

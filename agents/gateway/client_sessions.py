@@ -4,13 +4,12 @@ A modern request carries all of it. For a client of the handshake era, a session
 holds its capabilities, log level and watched resources.
 """
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
-from weakref import WeakSet
 
 from mcp.server.session import ServerSession
 
@@ -21,27 +20,19 @@ from agents.gateway.client_request import (
     GatewayRequest,
     build_invalid_params_error,
     format_client_name,
-    is_log_wanted,
     read_capabilities,
     read_client_name,
     read_log_level,
 )
 from agents.gateway.handlers import Kind
-from agents.gateway.resource_subscriptions import (
-    WatchedResource,
-    receive_own_updates,
-    unwatch_resources,
-)
+from agents.gateway.resource_subscriptions import WatchedResource, unwatch_resources
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
-from mcp_servers.subscriptions.resource_updated import get_resource_watcher
 
 SESSION_ID_HEADER = "mcp-session-id"
 MAX_SESSIONS = 10_000
 MAX_WATCHED_RESOURCES = 1_000
 DEFAULT_LOG_LEVEL = "debug"
-MAX_QUEUED_LOGS = 256
-HOLDER_PREFIX = "gateway:"
 # A session that is unused for this long has been ended by the SDK.
 IDLE_S = 1_800.0
 
@@ -59,15 +50,6 @@ class GatewaySession:
     list_digests: dict[Kind, str] = field(default_factory=dict)
     server_session: ServerSession | None = None
     used_at: float = 0.0
-    # Log messages of servers that belong to no request; the newest if there are too many.
-    logs: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=MAX_QUEUED_LOGS))
-    own_updates: ExitStack = field(default_factory=ExitStack)
-
-    def take_logs(self) -> list[dict[str, Any]]:
-        """Remove the queued log messages and return them."""
-        logs = list(self.logs)
-        self.logs.clear()
-        return logs
 
 
 class GatewaySessionStore:
@@ -79,7 +61,6 @@ class GatewaySessionStore:
         self._open_streams: Counter[str] = Counter()
         # The session id of the only client on stdio.
         self._stdio_session_id = f"stdio-{uuid4()}"
-        _stores.add(self)
 
     def build_request(
         self, context: Context, caller: AuthenticatedClient, *, is_modern: bool
@@ -107,7 +88,7 @@ class GatewaySessionStore:
             caller=caller,
             context=context,
             is_modern=False,
-            holder=f"{HOLDER_PREFIX}{session_id}",
+            holder=f"gateway:{session_id}",
             log_level=session.log_level,
             params=params,
             capabilities=session.capabilities,
@@ -150,20 +131,10 @@ class GatewaySessionStore:
             if (session := self._sessions.get(session_id)) is not None:
                 session.used_at = get_runtime().loop.time()
 
-    def queue_log(self, holder: str, params: Mapping[str, Any]) -> bool:
-        """Queue a server's log message for the session that owns a connection, if it is here."""
-        session = self._sessions.get(holder.removeprefix(HOLDER_PREFIX))
-        if session is None or not holder.startswith(HOLDER_PREFIX):
-            return False
-        if is_log_wanted(params, session.log_level):
-            session.logs.append(dict(params))
-        return True
-
     def delete_session(self, session_id: str) -> None:
         """Delete a session and its resource watches."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
-            session.own_updates.close()
             unwatch_resources(session.watched.values())
             session.watched.clear()
 
@@ -205,8 +176,6 @@ class GatewaySessionStore:
         session = self._get_or_create_session(session_id, inbound.context)
         if not session.watched:
             get_runtime().loop.call_later(IDLE_S, self._expire_session, session_id)
-            session.own_updates.close()
-            session.own_updates.enter_context(receive_own_updates(inbound.holder, session.watched))
         unwatch_resources(session.watched[uri] for uri in resources if uri in session.watched)
         session.watched |= resources
 
@@ -248,18 +217,9 @@ class GatewaySessionStore:
         return session
 
 
-_stores: WeakSet[GatewaySessionStore] = WeakSet()
-
-
-def queue_server_log(holder: str, params: Mapping[str, Any]) -> None:
-    """Queue a log message that belongs to no request for the client that owns the connection."""
-    if any(store.queue_log(holder, params) for store in tuple(_stores)):
-        get_resource_watcher().notify_listeners()
-
-
 def _build_holder(caller: AuthenticatedClient, capabilities: Mapping[str, Any]) -> str:
     """Return the key that owns a modern client's connections: its caller and its capabilities.
 
     A server's request on a shared connection then concerns only calls that can answer the same.
     """
-    return f"{HOLDER_PREFIX}{caller.key}:{compute_digest(to_canonical_json(capabilities))[:16]}"
+    return f"gateway:{caller.key}:{compute_digest(to_canonical_json(capabilities))[:16]}"

@@ -1,17 +1,13 @@
 """Clients' subscriptions to single resources.
 
-A server of the handshake era may send the updates of a session to that session only. Besides the
-subscription that all clients share, a client's own connection to such a server is subscribed too,
-and an update on it reaches the client that it belongs to.
-
 The organization's own resources are polled; for a server's, the server sends notifications
 (`mcp_servers.subscriptions.resource_updated`), with the person's own login if sign-in is per
 person. Permission to read is required, and is checked at subscription and before each notification.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -22,7 +18,7 @@ from agents.gateway.catalog import get_catalog
 from agents.gateway.organization_server.resources import load_resource_states
 from agents.gateway.routes import GatewayTarget
 from bonobot.core.runtime import get_runtime
-from mcp_servers.client.change_notifications import MAX_URI_LENGTH, ChangeNotification
+from mcp_servers.client.change_notifications import MAX_URI_LENGTH
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError
 from mcp_servers.subscriptions.resource_updated import (
@@ -30,12 +26,7 @@ from mcp_servers.subscriptions.resource_updated import (
     build_source,
     can_watch_resources,
     get_resource_watcher,
-    is_affected,
-    subscribe_own_connection,
 )
-
-# A state that no count has: the client's own connection reported a change.
-OWN_UPDATE = "changed"
 
 
 @dataclass(slots=True)
@@ -47,12 +38,9 @@ class WatchedResource:
 
 
 async def watch_resources(
-    caller: AuthenticatedClient, uris: Collection[str], holder: str
+    caller: AuthenticatedClient, uris: Collection[str]
 ) -> dict[str, WatchedResource]:
-    """Watch the resources that support it and return them; end with `unwatch_resources`.
-
-    `holder` owns the client's connections.
-    """
+    """Watch the resources that support it and return them; end with `unwatch_resources`."""
     if caller.target.kind == "organization":
         states = await get_runtime().run_orm(load_resource_states, caller.principal, uris)
         return {uri: WatchedResource(states.get(uri)) for uri in uris}
@@ -64,12 +52,12 @@ async def watch_resources(
     watched: dict[str, WatchedResource] = {}
 
     async def subscribe(endpoint: ServerEndpoint, client_uris: Mapping[str, str]) -> None:
-        change_counts = await get_resource_watcher().watch_resources(endpoint, client_uris)
-        for own_uri, change_count in change_counts.items():
+        for own_uri, change_count in (
+            await get_resource_watcher().watch_resources(endpoint, client_uris)
+        ).items():
             watched[client_uris[own_uri]] = WatchedResource(
                 str(change_count), (build_source(endpoint), own_uri)
             )
-        await subscribe_own_connection(endpoint, change_counts, holder)
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -81,35 +69,6 @@ async def watch_resources(
         unwatch_resources(watched.values())
         raise
     return watched
-
-
-# The resources that clients watch, by the holder of their connections.
-_watched_by_holder: dict[str, list[Mapping[str, WatchedResource]]] = {}
-
-
-@contextmanager
-def receive_own_updates(holder: str, watched: Mapping[str, WatchedResource]) -> Iterator[None]:
-    """Count updates on the holder's connections as changes of its watched resources."""
-    _watched_by_holder.setdefault(holder, []).append(watched)
-    try:
-        yield
-    finally:
-        remaining = [other for other in _watched_by_holder[holder] if other is not watched]
-        _watched_by_holder[holder] = remaining
-        if not remaining:
-            del _watched_by_holder[holder]
-
-
-def handle_update(server_id: UUID, notification: ChangeNotification) -> None:
-    """Mark the resources that a client watches as changed if its own connection says so."""
-    is_changed = False
-    for watched in _watched_by_holder.get(notification.holder, ()) if notification.uri else ():
-        for resource in watched.values():
-            source, own_uri = resource.key or (None, "")
-            if source and source.server_id == server_id and is_affected(own_uri, notification.uri):
-                resource.state, is_changed = OWN_UPDATE, True
-    if is_changed:
-        get_resource_watcher().notify_listeners()
 
 
 def unwatch_resources(watched: Iterable[WatchedResource]) -> None:

@@ -7,7 +7,7 @@ and then hands the session over.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from agents.approvals.services import withdraw_approvals
@@ -39,8 +39,8 @@ from agents.sessions.tool_calls import (
     make_calls,
 )
 from agents.sessions.turns import SessionTurn
+from agents.sessions.workflow_executor import get_workflow_executor
 from bonobot.core.db.transactions import get_transaction_batcher
-from bonobot.core.extension_points import ExtensionPoint
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
@@ -81,15 +81,6 @@ def check_call_limit(agent: Agent, history: SessionHistory, new_calls: int) -> N
 
 
 logger = logging.getLogger(__name__)
-
-MakeCalls = Callable[[Sequence[Step]], Awaitable[None]]
-WorkflowExecutor = Callable[[SessionLease, MakeCalls], Awaitable[str]]
-_workflow_executor = ExtensionPoint[WorkflowExecutor]("workflow executor", registered_by="agents")
-
-
-def register_workflow_executor(execute: WorkflowExecutor) -> None:
-    """Register the function that executes a session's workflow, replacing an earlier one."""
-    _workflow_executor.register(execute)
 
 
 async def run_session(lease: SessionLease) -> None:
@@ -205,7 +196,7 @@ async def _append_notices(lease: SessionLease, context: RunContext) -> None:
 async def _execute_session(lease: SessionLease, context: RunContext) -> str | None:
     """Execute the workflow, or run model turns; return the answer."""
     if context.follows_workflow:
-        execute = _workflow_executor.get()
+        execute = get_workflow_executor()
         return await execute(lease, partial(make_calls, _build_caller(lease, context)))
     return await _run_turns(lease, context)
 

@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 from agents.models import Step, WorkflowRun
 from agents.sessions import step_store
 from agents.sessions.leases import SessionLease
-from agents.sessions.loop import MakeCalls
+from agents.sessions.workflow_executor import MakeCalls
 from agents.workflows.definitions import WorkflowDefinition, parse_workflow
 from agents.workflows.next_step import (
     SkippedStep,

@@ -78,6 +78,16 @@ QUEUE_NAMES = tuple(queue.name for queue in QUEUES)
 DEFAULT_QUEUE = "sweeps"
 
 
+def build_task_queues() -> list[Any]:
+    """Return Celery's queues.
+
+    Each has its own routing key: queues with the same one would all get a copy of each message.
+    """
+    from kombu import Queue
+
+    return [Queue(name, routing_key=name) for name in QUEUE_NAMES]
+
+
 def build_task_routes() -> dict[str, dict[str, str]]:
     """Return Celery's task routes."""
     return {task: {"queue": queue.name} for queue in QUEUES for task in queue.tasks}

@@ -1,7 +1,7 @@
 """The command groups (`bonobot mcp`, `bonobot agents`, …): their help and their verbs.
 
-A group's verbs are tuples of `CommandVerb`, given as `module:TUPLE` and imported when the group is
-used, so that `bonobot mcp list` imports only what `mcp` needs. A group may use tuples of several
+A group's verbs are tuples of `CommandVerb`, given as `module:TUPLE` with the names in it, so that
+`bonobot mcp list` imports only the tuple that has `list`. A group may use tuples of several
 packages.
 
 Django finds commands in the mapping of `get_commands()` and loads them as the module
@@ -10,21 +10,27 @@ Django finds commands in the mapping of `get_commands()` and loads them as the m
 """
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 
-from django.core.management import get_commands
+from django.conf import settings
+from django.core import management
+from django.core.management import find_commands, get_commands
 from django.core.management.base import BaseCommand
 
 APP = "bonobot"
+MANAGEMENT_FOLDER = management.__path__[0]
 
 
 @dataclass(frozen=True)
 class GroupEntry:
-    """A command group: its help, and its verbs as `module:TUPLE` in order."""
+    """A command group: its help, and the names of the verbs in each `module:TUPLE`, in order."""
 
     help: str
-    verbs: tuple[str, ...]
+    verbs: Mapping[str, str]
 
 
 class CommandModule(ModuleType):
@@ -39,7 +45,8 @@ class CommandModule(ModuleType):
             raise AttributeError(name)
         from bonobot.core.cli.command_group import CommandGroup  # web and workers don't need it
 
-        attributes = {"help": self._entry.help, "verb_sources": self._entry.verbs}
+        verb_sources = {source: names.split() for source, names in self._entry.verbs.items()}
+        attributes = {"help": self._entry.help, "verb_sources": verb_sources}
         self.Command = type(name, (CommandGroup,), attributes)
         return self.Command
 
@@ -47,118 +54,195 @@ class CommandModule(ModuleType):
 COMMAND_GROUPS = {
     "agents": GroupEntry(
         "Manage and run agents, their tools, policies, sessions, and recordings",
-        (
-            "agents.cli.agents:VERBS",
-            "agents.cli.agents:CALLABLE_AGENT_VERBS",
-            "agents.cli.tools:WORKSPACE_VERBS",
-            "agents.cli.sessions:VERBS",
-            "agents.cli.sessions:SESSION_APPROVAL_VERBS",
-            "agents.cli.flow_labels:OF_AGENTS",
-            "agents.cli.store_labels:OF_AGENTS",
-            "agents.cli.recordings:VERBS",
-        ),
+        {
+            "agents.cli.agents:VERBS": (
+                "list add run chat retry export-session policy set enable disable remove explain"
+            ),
+            "agents.cli.agents:CALLABLE_AGENT_VERBS": "callable-agents",
+            "agents.cli.tools:WORKSPACE_VERBS": "tools workspace",
+            "agents.cli.sessions:VERBS": "sessions cancel",
+            "agents.cli.sessions:SESSION_APPROVAL_VERBS": (
+                "session-approvals revoke-session-approval"
+            ),
+            "agents.cli.flow_labels:OF_AGENTS": "flow-labels clear-flow-labels",
+            "agents.cli.store_labels:OF_AGENTS": "store-labels clear-store-labels",
+            "agents.cli.recordings:VERBS": "record recordings replay remove-recording",
+        },
     ),
     "approvals": GroupEntry(
         "List, show, approve, and deny pending approvals",
-        ("agents.cli.approvals:VERBS",),
+        {
+            "agents.cli.approvals:VERBS": "list show approve deny",
+        },
     ),
     "audit": GroupEntry(
         "List, verify, export, and prune the audit log",
-        ("bonobot.ledger.cli.audit:VERBS", "agents.cli.policy_simulations:AUDIT_VERBS"),
+        {
+            "bonobot.ledger.cli.audit:VERBS": "list show verify checkpoint export prune",
+            "agents.cli.policy_simulations:AUDIT_VERBS": "simulate",
+        },
     ),
     "budgets": GroupEntry(
         "Show and set budgets of organizations, agents, sessions, and servers",
-        ("agents.cli.budgets:VERBS",),
+        {
+            "agents.cli.budgets:VERBS": "list set",
+        },
     ),
     "first-run": GroupEntry(
         "Show the first steps of an organization: completed, skipped, or hidden",
-        ("agents.console.cli:VERBS",),
+        {
+            "agents.console.cli:VERBS": "show skip unskip hide unhide",
+        },
     ),
     "issuers": GroupEntry(
         "Manage external issuers whose tokens are accepted over MCP",
-        ("bonobot.accounts.cli.external_issuers:VERBS",),
+        {
+            "bonobot.accounts.cli.external_issuers:VERBS": "list add set check remove",
+        },
     ),
     "keys": GroupEntry(
         "Show and rotate the keys of encrypted values",
-        ("bonobot.maintenance.cli:VERBS",),
+        {
+            "bonobot.maintenance.cli:VERBS": "status rotate drop",
+        },
     ),
     "mcp": GroupEntry(
         "Manage MCP servers: add, discover, review, call, enable, and disable them",
-        (
-            "mcp_servers.cli.servers:VERBS",
-            "mcp_servers.cli.server_detail:VERBS",
-            "mcp_servers.cli.openapi:VERBS",
-            "mcp_servers.cli.definitions:VERBS",
-            "agents.cli.store_labels:OF_SERVERS",
-            "agents.cli.budgets:PRICING",
-            "agents.cli.agent_servers:VERBS",
-            "mcp_servers.cli.history:VERBS",
-            "agents.cli.server_calls:VERBS",
-            "mcp_servers.cli.history:LOG_VERBS",
-            "mcp_servers.cli.oauth_logins:VERBS",
-            "agents.cli.server_imports:VERBS",
-            "agents.config_file.cli:VERBS",
-            "mcp_servers.cli.presets:VERBS",
-            "mcp_servers.cli.launchers:VERBS",
-            "agents.gateway.cli:SERVE_VERBS",
-            "agents.gateway.cli:SNIPPET_VERBS",
-        ),
+        {
+            "mcp_servers.cli.servers:VERBS": (
+                "add list test refresh approve install enable disable remove"
+            ),
+            "mcp_servers.cli.server_detail:VERBS": "show",
+            "mcp_servers.cli.openapi:VERBS": "operations add-operation remove-operation",
+            "mcp_servers.cli.definitions:VERBS": "label",
+            "agents.cli.store_labels:OF_SERVERS": "store-labels clear-store-labels",
+            "agents.cli.budgets:PRICING": "price",
+            "agents.cli.agent_servers:VERBS": "status connect disconnect tools",
+            "mcp_servers.cli.history:VERBS": "history",
+            "agents.cli.server_calls:VERBS": "test-tool resources prompts read prompt",
+            "mcp_servers.cli.history:LOG_VERBS": "logs",
+            "mcp_servers.cli.oauth_logins:VERBS": "login logout",
+            "agents.cli.server_imports:VERBS": "import",
+            "agents.config_file.cli:VERBS": "export apply",
+            "mcp_servers.cli.presets:VERBS": (
+                "presets save-preset remove-preset enable-preset disable-preset"
+            ),
+            "mcp_servers.cli.launchers:VERBS": "launchers add-launcher remove-launcher",
+            "agents.gateway.cli:SERVE_VERBS": "serve",
+            "agents.gateway.cli:SNIPPET_VERBS": "snippet",
+        },
     ),
     "members": GroupEntry(
         "Manage members and invitations of an organization",
-        ("bonobot.accounts.cli.members:VERBS",),
+        {
+            "bonobot.accounts.cli.members:VERBS": (
+                "list invite send-again revoke add set-role set sign-out remove "
+                "reset-second-factor reset-password"
+            ),
+        },
     ),
     "models": GroupEntry(
         "Manage the model endpoints of agents",
-        ("agents.cli.model_endpoints:VERBS",),
+        {
+            "agents.cli.model_endpoints:VERBS": "list add set test remove",
+        },
     ),
     "notes": GroupEntry(
         "Read, write, and delete notes of agents",
-        ("agents.cli.notes:VERBS",),
+        {
+            "agents.cli.notes:VERBS": "list write remove",
+        },
     ),
     "notifications": GroupEntry(
         "Manage notification channels, and show and retry notifications",
-        (
-            "bonobot.notifications.cli:VERBS",
-            "bonobot.notifications.cli:CHANNEL_VERBS",
-        ),
+        {
+            "bonobot.notifications.cli:VERBS": "list channels test retry",
+            "bonobot.notifications.cli:CHANNEL_VERBS": "add set remove",
+        },
     ),
     "org": GroupEntry(
         "Manage the organization and its kill switch",
-        ("agents.cli.organization:VERBS",),
+        {
+            "agents.cli.organization:VERBS": "show set halt export delete resume add",
+        },
     ),
     "elicitations": GroupEntry(
         "List, show, and answer elicitation requests of servers",
-        ("agents.cli.elicitations:VERBS",),
+        {
+            "agents.cli.elicitations:VERBS": "list show answer",
+        },
     ),
     "skills": GroupEntry(
         "Create, show, and run skills: named instructions with arguments",
-        ("agents.cli.skills:VERBS",),
+        {
+            "agents.cli.skills:VERBS": "list show add set run remove",
+        },
     ),
     "sso": GroupEntry(
         "Manage OpenID Connect identity providers",
-        ("bonobot.accounts.cli.identity_providers:VERBS",),
+        {
+            "bonobot.accounts.cli.identity_providers:VERBS": "list add set check remove",
+        },
     ),
     "tokens": GroupEntry(
         "Manage tokens",
-        (
-            "bonobot.accounts.cli.tokens:VERBS",
-            "agents.cli.flow_labels:OF_TOKENS",
-        ),
+        {
+            "bonobot.accounts.cli.tokens:VERBS": "create set list revoke",
+            "agents.cli.flow_labels:OF_TOKENS": "flow-labels clear-flow-labels",
+        },
     ),
     "tools": GroupEntry(
         "List the tools of servers and built-in tools",
-        ("agents.cli.tools:VERBS",),
+        {
+            "agents.cli.tools:VERBS": "list",
+        },
     ),
     "usage": GroupEntry(
         "Show calls, tokens, and cost",
-        ("bonobot.ledger.cli.usage:VERBS",),
+        {
+            "bonobot.ledger.cli.usage:VERBS": "show export rebuild",
+        },
     ),
     "workflows": GroupEntry(
         "Create, run, and show workflows: sequences of calls and messages to agents",
-        ("agents.cli.workflows:VERBS",),
+        {
+            "agents.cli.workflows:VERBS": (
+                "list show add set approve run runs steps cancel remove triggers "
+                "add-trigger set-trigger replace-secret remove-trigger"
+            ),
+        },
     ),
 }
+
+
+# The helps of the commands that are files in `management/commands`.
+COMMAND_HELPS = {
+    "backup": "Back up the database, workspaces, and signed checkpoints. Keys aren't included.",
+    "beat": "Run the scheduler, which starts scheduled jobs. If several run, one is active.",
+    "completion": "Print a shell completion script",
+    "doctor": "Check this installation and suggest fixes. The exit status is 1 if a check fails.",
+    "restore": "Restore a backup and replace all current data. Stop all processes first.",
+    "up": "Start web, worker, and scheduler in this terminal. Press Ctrl-C to stop them.",
+    "web": "Run the web process: admin, REST, and MCP. Run `bonobot migrate` first.",
+    "worker": "Run a worker for sessions, discovery, health checks, and other jobs. You can run "
+    "several on any number of hosts.",
+}
+
+
+def list_own_commands() -> dict[str, str]:
+    """Return the help of each of Bonobot's commands, by name, without importing the commands."""
+    helps = COMMAND_HELPS | {name: entry.help for name, entry in COMMAND_GROUPS.items()}
+    return dict(sorted(helps.items()))
+
+
+def list_other_commands() -> list[str]:
+    """Return the names of the commands of Django and other apps, without importing the apps."""
+    names = set(find_commands(MANAGEMENT_FOLDER))
+    for app in settings.INSTALLED_APPS:
+        spec = find_spec(app.partition(".apps.")[0])  # an entry may be a configuration's path
+        for folder in spec.submodule_search_locations or () if spec else ():
+            names.update(find_commands(str(Path(folder, "management"))))
+    return sorted(names - list_own_commands().keys())
 
 
 def register_command_groups() -> None:

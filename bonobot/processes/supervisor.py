@@ -1,4 +1,4 @@
-"""Run several programs in one terminal.
+"""Run several programs in one terminal, and start one that ends again.
 
 Each program runs in its own process group, so that Ctrl-C reaches only the supervisor, which stops
 them in order. On Linux the kernel kills them if the supervisor is killed; elsewhere they survive.
@@ -18,8 +18,11 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import IO, cast
 
+from bonobot.processes.process_status import ProcessStatus, State
+
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PREFIX_COLORS = (36, 35, 33, 32, 34)  # of prefixes, in the order of the programs
+ERROR_COLOR = 31
 MAX_LINE_BYTES = 64 * 1024  # bytes; a longer one is cut into lines
 PR_SET_PDEATHSIG = 1
 
@@ -33,13 +36,52 @@ class ProcessSpec:
     grace_s: float = 10.0
 
 
+@dataclass(frozen=True)
+class RestartPolicy:
+    """When a program that ended is started again (seconds).
+
+    The delay doubles with each end, up to `max_delay_s`. A program that ran for `stable_s` starts
+    with the first delay again; one that ends more than `max_restarts` times in a row is given up.
+    """
+
+    first_delay_s: float = 1.0
+    max_delay_s: float = 30.0
+    max_restarts: int = 5
+    stable_s: float = 60.0
+
+    def compute_delay_s(self, ends: int) -> float:
+        """Return the delay after this many ends in a row."""
+        return float(min(self.first_delay_s * 2 ** (ends - 1), self.max_delay_s))
+
+
 @dataclass
 class SupervisedProcess:
-    """A started program and the incomplete last line of its output."""
+    """A started program, the incomplete last line of its output, and how it ended.
+
+    `ends` counts the ends in a row; `restart_at` is set while it waits to be started again.
+    """
 
     program: ProcessSpec
     popen: subprocess.Popen[bytes]
     partial: bytes = field(default=b"")
+    started_at: float = field(default_factory=time.monotonic)
+    ends: int = 0
+    restarts: int = 0
+    last_end: str = ""
+    restart_at: float | None = None
+    is_given_up: bool = False
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the process was started and its end, if any, wasn't handled yet."""
+        return self.restart_at is None and not self.is_given_up
+
+    @property
+    def status(self) -> ProcessStatus:
+        """The state for the settings check."""
+        state: State
+        state = "running" if self.is_started else "stopped" if self.is_given_up else "restarting"
+        return ProcessStatus(self.program.name, state, self.restarts, self.last_end)
 
     @property
     def output(self) -> IO[bytes]:
@@ -47,7 +89,10 @@ class SupervisedProcess:
 
 
 class ProcessSupervisor:
-    """Starts programs together, prints their output, and stops them together."""
+    """Starts programs together, prints their output, restarts them, and stops them together.
+
+    `report` is called with the states whenever one changes.
+    """
 
     def __init__(
         self,
@@ -56,12 +101,16 @@ class ProcessSupervisor:
         environment: Mapping[str, str],
         write_line: Callable[[str], object],
         use_color: bool = False,
+        restarts: RestartPolicy | None = None,
+        report: Callable[[Sequence[ProcessStatus]], object] = lambda statuses: None,
     ) -> None:
         self._programs = tuple(programs)
         self._environment = dict(environment)
         self._print_raw = write_line
         self._width = max(len(program.name) for program in programs)
         self._use_color = use_color
+        self._restart_policy = restarts or RestartPolicy()
+        self._report = report
         self._children: list[SupervisedProcess] = []
         self._selector = selectors.DefaultSelector()
         self._signal_count = 0
@@ -77,6 +126,7 @@ class ProcessSupervisor:
         self._old_handlers = {name: signal.signal(name, self._on_signal) for name in STOP_SIGNALS}
         try:
             self._children += (self._start(program) for program in self._programs)
+            self._report(self.statuses)
         except BaseException:
             self.__exit__()
             raise
@@ -96,12 +146,60 @@ class ProcessSupervisor:
         """Whether a stop signal came or the output was closed."""
         return self._signal_count > 0 or self._output_closed
 
-    def describe_ended_process(self) -> str:
-        """Return how the first ended program ended, blank while all run."""
+    @property
+    def statuses(self) -> list[ProcessStatus]:
+        """The states of the programs, in their order."""
+        return [child.status for child in self._children]
+
+    def describe_ended_process(self, name: str) -> str:
+        """Return how a program ended, blank while it runs."""
         for child in self._children:
+            if child.program.name != name:
+                continue
+            if child.last_end and not child.is_started:
+                return f"`{name}` ended ({child.last_end})"
             if (status := child.popen.poll()) is not None:
-                return f"`{child.program.name}` ended ({format_exit_status(status)})"
+                return f"`{name}` ended ({format_exit_status(status)})"
         return ""
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether no program runs or will be started again."""
+        return all(child.is_given_up for child in self._children)
+
+    def restart_ended_processes(self) -> None:
+        """Start the programs whose delay is over, and schedule the restart of others that ended."""
+        now = time.monotonic()
+        for index, child in enumerate(self._children):
+            if child.restart_at is not None and now >= child.restart_at:
+                restarted = self._start(child.program)
+                restarted.ends, restarted.restarts = child.ends, child.restarts + 1
+                restarted.last_end = child.last_end
+                self._children[index] = restarted
+            elif child.is_started and child.popen.poll() is not None:
+                self._handle_end(child, now)
+            else:
+                continue
+            self._report(self.statuses)
+
+    def _handle_end(self, child: SupervisedProcess, now: float) -> None:
+        """Clean up after a program that ended, and schedule its restart or give it up."""
+        send_signal(child, signal.SIGKILL)  # what is left in its process group
+        self._copy_rest(child)
+        policy, name = self._restart_policy, child.program.name
+        child.last_end = format_exit_status(child.popen.wait())
+        child.ends = 1 if now - child.started_at >= policy.stable_s else child.ends + 1
+        if child.ends > policy.max_restarts:
+            child.is_given_up = True
+            self.print_error(
+                f"`{name}` ended {child.ends} times in a row ({child.last_end}) and isn't started "
+                "again. The other processes continue. Fix the cause that its last output names, "
+                "then restart `bonobot up`."
+            )
+            return
+        delay_s = policy.compute_delay_s(child.ends)
+        child.restart_at = now + delay_s
+        self.print_error(f"`{name}` ended ({child.last_end}). It is restarted in {delay_s:g} s.")
 
     def copy_output(self, timeout_s: float) -> None:
         """Copy the programs' output to the terminal; return after the timeout or a signal."""
@@ -114,7 +212,7 @@ class ProcessSupervisor:
     def stop(self) -> None:
         """Stop the programs in reverse order; another signal kills them at once."""
         signals_before = self._signal_count
-        for child in reversed(self._children):
+        for child in reversed([child for child in self._children if child.is_started]):
             deadline = time.monotonic() + child.program.grace_s
             send_signal(child, signal.SIGTERM)
             while child.popen.poll() is None:
@@ -130,6 +228,10 @@ class ProcessSupervisor:
     def print_line(self, text: str) -> None:
         """Print a line of the supervisor itself."""
         self._print_prefixed("bonobot", 1, text)
+
+    def print_error(self, text: str) -> None:
+        """Print an error of the supervisor itself."""
+        self._print_prefixed("bonobot", ERROR_COLOR, text)
 
     def _start(self, program: ProcessSpec) -> SupervisedProcess:
         popen = subprocess.Popen(  # noqa: S603 - our own programs

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.conf import settings
@@ -22,30 +22,20 @@ from bonobot.core.cli.command_group import (
     parse_pairs,
 )
 from bonobot.core.problems import InvalidInput, NotFound, Problem
-from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.attached_agents import get_attached_agents
-from mcp_servers.cli.discovery import show_review_findings, show_review_result
 from mcp_servers.client_capabilities import CAPABILITY_FIELDS
-from mcp_servers.definition_reviews import approve_definitions
-from mcp_servers.discovery import DiscoveryResult, run_discovery
-from mcp_servers.installed_packages import reinstall_package
 from mcp_servers.models import HealthCheck, Preset, Server
-from mcp_servers.oauth_client.access_tokens import build_login_url
 from mcp_servers.openapi.document import MAX_DOCUMENT_BYTES
-from mcp_servers.openapi.select_operations import (
-    inspect_document,
-    list_read_operations,
-    select_operations,
-)
-from mcp_servers.presets.instantiate_preset import build_server_spec, get_preset
 from mcp_servers.server_config import (
     PRICE_FIELDS,
     ServerSpec,
     mask_auth_config,
     mask_endpoint_config,
 )
-from mcp_servers.services import create_server, delete_server, set_server_enabled
+
+if TYPE_CHECKING:
+    from mcp_servers.discovery import DiscoveryResult
 
 
 def add_operation_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,6 +63,12 @@ def build_api_spec(
     Raises `InvalidInput` (`unreadable_file`, `base_url_missing`), and what `inspect_document` and
     `select_operations` raise.
     """
+    from mcp_servers.openapi.select_operations import (
+        inspect_document,
+        list_read_operations,
+        select_operations,
+    )
+
     source = expand_variables(options.openapi, "--openapi")
     config: dict[str, Any] = {}
     if source.startswith(("http://", "https://")):
@@ -276,6 +272,10 @@ def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _create_server(cli: CommandContext, options: argparse.Namespace) -> None:
+    from mcp_servers.cli.discovery import show_review_findings
+    from mcp_servers.definition_reviews import approve_definitions
+    from mcp_servers.services import create_server
+
     agent_id = None
     if options.agent is not None:
         agent_id = get_agent_directory().find_id_by_slug(
@@ -308,6 +308,8 @@ def _create_server(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _show_login(cli: CommandContext, server: Server) -> None:
+    from mcp_servers.oauth_client.access_tokens import build_login_url
+
     url = build_login_url(server.pk)
     cli.emit(serialize_server(server) | {"sign_in": {"state": "needed", "url": url}})
     cli.print_message(f"{server.name} was added. Sign in at {url}")
@@ -365,6 +367,8 @@ def _collect_sandbox_options(options: argparse.Namespace) -> dict[str, str]:
 def _build_preset_spec(
     cli: CommandContext, options: argparse.Namespace, common: dict[str, Any]
 ) -> tuple[ServerSpec, Preset]:
+    from mcp_servers.presets.instantiate_preset import build_server_spec, get_preset
+
     preset = get_preset(cli.principal, options.preset, field="--preset")
     return build_server_spec(
         cli.principal, preset, parse_pairs(options.set, "--set"), **common
@@ -373,7 +377,10 @@ def _build_preset_spec(
 
 def _discover_server(
     cli: CommandContext, server: Server, kind: str = HealthCheck.Kind.DISCOVERY
-) -> DiscoveryResult:
+) -> "DiscoveryResult":
+    from bonobot.core.runtime import get_runtime
+    from mcp_servers.discovery import run_discovery
+
     with cli.show_spinner(f"Discovering {server.name}…"):
         result: DiscoveryResult = get_runtime().call(
             run_discovery,
@@ -386,6 +393,9 @@ def _discover_server(
 
 
 def _install_server(cli: CommandContext, options: argparse.Namespace) -> None:
+    from bonobot.core.runtime import get_runtime
+    from mcp_servers.installed_packages import reinstall_package
+
     server = get_server(cli, options.server)
     with cli.show_spinner(f"Installing {server.name}…"):
         installation = get_runtime().call(reinstall_package, cli.principal, server)
@@ -469,6 +479,9 @@ def _refresh_server(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _approve_definitions(cli: CommandContext, options: argparse.Namespace) -> None:
+    from mcp_servers.cli.discovery import show_review_result
+    from mcp_servers.definition_reviews import approve_definitions
+
     server = get_server(cli, options.server)
     digests = None
     if options.names:
@@ -486,6 +499,8 @@ def _approve_definitions(cli: CommandContext, options: argparse.Namespace) -> No
 
 
 def _delete_server(cli: CommandContext, options: argparse.Namespace) -> None:
+    from mcp_servers.services import delete_server
+
     server = get_server(cli, options.server)
     delete_server(cli.principal, server)
     cli.emit({"removed": server.name})
@@ -494,6 +509,8 @@ def _delete_server(cli: CommandContext, options: argparse.Namespace) -> None:
 
 def _build_enable_handler(enabled: bool) -> Any:
     def set_enabled(cli: CommandContext, options: argparse.Namespace) -> None:
+        from mcp_servers.services import set_server_enabled
+
         server = get_server(cli, options.server)
         set_server_enabled(cli.principal, server, enabled=enabled)
         cli.emit(serialize_server(server))

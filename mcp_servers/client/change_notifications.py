@@ -25,12 +25,12 @@ from uuid import UUID
 from bonobot.core.i18n.messages import format_message
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError, build_protocol_error, build_timeout_error
+from mcp_servers.client.extension_points import change_notification_listeners
 from mcp_servers.client.http_channel import HttpChannel, OnMessage, build_routing_headers
 from mcp_servers.client.jsonrpc import (
     McpRequest,
     build_modern_meta,
     build_request_message,
-    is_log_message,
     parse_result,
 )
 from mcp_servers.client.protocol_versions import METHOD_NOT_FOUND
@@ -67,44 +67,13 @@ class ChangeNotification:
     holder: str = ""
 
 
-@dataclass(frozen=True)
-class LogNotification:
-    """The parameters of a log message that belongs to no request."""
-
-    params: Mapping[str, Any]
-
-
-# Called on the loop and must return at once.
-OnServerNotification = Callable[[UUID, ChangeNotification], None]
-OnNotification = Callable[[ChangeNotification | LogNotification], None]
-# Takes the holder of the connection that a log message came on, and its parameters.
-OnServerLog = Callable[[str, Mapping[str, Any]], None]
+OnNotification = Callable[[ChangeNotification], None]
 OnOpen = Callable[[frozenset[Topic]], Awaitable[None]]
-
-
-_listeners: list[OnServerNotification] = []
-_log_listeners: list[OnServerLog] = []
-
-
-def add_change_notification_listeners(*listeners: OnServerNotification) -> None:
-    """Add listeners for change notifications of this process's connections."""
-    _listeners.extend(listener for listener in listeners if listener not in _listeners)
-
-
-def set_log_listener(listener: OnServerLog) -> None:
-    """Set the listener for log messages that belong to no request."""
-    _log_listeners[:] = [listener]
-
-
-def dispatch_log(holder: str, params: Mapping[str, Any]) -> None:
-    """Pass a log message to this process's listener."""
-    for listener in _log_listeners:
-        listener(holder, params)
 
 
 def dispatch_change_notification(server_id: UUID, notification: ChangeNotification) -> None:
     """Pass a change notification to this process's listeners."""
-    for listener in _listeners:
+    for listener in change_notification_listeners:
         listener(server_id, notification)
 
 
@@ -120,15 +89,6 @@ def can_subscribe(capabilities: Any) -> bool:
     """Return whether a server declares resource subscriptions."""
     capability_objects = capabilities if isinstance(capabilities, Mapping) else {}
     return _has_flag(capability_objects.get("resources"), "subscribe")
-
-
-def may_notify(capabilities: Mapping[str, Any]) -> bool:
-    """Return whether a server declares notifications that belong to no request."""
-    return (
-        bool(list_notifying_topics(capabilities))
-        or can_subscribe(capabilities)
-        or "logging" in capabilities
-    )
 
 
 def build_listen_request(topics: Collection[Topic], uris: Collection[str] = ()) -> McpRequest:
@@ -153,13 +113,6 @@ def parse_change_notification(
     if isinstance(uri, str) and 0 < len(uri) <= MAX_URI_LENGTH:
         return ChangeNotification("resources", uri, holder)
     return None
-
-
-def parse_notification(message: Mapping[str, Any]) -> ChangeNotification | LogNotification | None:
-    """Return the change notification or log message in a message, if it is one."""
-    if is_log_message(message):
-        return LogNotification(message["params"])
-    return parse_change_notification(message)
 
 
 def parse_subscription_id(message: Mapping[str, Any]) -> int | None:

@@ -8,7 +8,7 @@ and `unshare` runs it in its own process namespace, so that everything it starte
 it sees no other process. Without namespaces only the child dies with its owner, and its group is
 killed on close. On other systems only the group is killed. What works is tried once per process.
 
-Stderr is not stored here: `set_stderr_sink` registers the function that stores it.
+Stderr is not stored here: `extension_points.set_stderr_sink` registers the function that stores it.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,6 +42,7 @@ from mcp_servers.client.errors import (
     build_unreachable_error,
     build_variable_error,
 )
+from mcp_servers.client.extension_points import StderrSink
 from mcp_servers.client.forwarded_ports import find_forwarded_ports, replace_addresses
 from mcp_servers.client.open_folders import FolderReplaced, OpenFolders
 from mcp_servers.client.sandbox_modes import ServerSandboxUnavailable
@@ -565,20 +566,6 @@ class StderrSnapshot:
     organization_id: UUID
     text: str = field(repr=False)
     ended: str = ""
-
-
-StderrSink = Callable[[StderrSnapshot], Awaitable[None]]
-_stderr_sinks: list[StderrSink] = []
-
-
-def set_stderr_sink(sink: StderrSink) -> None:
-    """Register the function that stores the stderr of children."""
-    _stderr_sinks[:] = [sink]
-
-
-def find_stderr_sink() -> StderrSink | None:
-    """Return the registered function, if any."""
-    return _stderr_sinks[-1] if _stderr_sinks else None
 
 
 class StderrReporter:

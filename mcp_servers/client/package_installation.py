@@ -15,7 +15,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +33,7 @@ from mcp_servers.client.errors import (
     build_installation_error,
     build_installing_error,
 )
+from mcp_servers.client.extension_points import late_installation_listeners
 from mcp_servers.client.launcher_packages import Package, find_launcher_package
 from mcp_servers.client.sandbox import iterate_program_folders
 
@@ -153,8 +154,6 @@ def _try_lock(handle: int) -> bool:
 
 # Installations running in this process, by link.
 _running_installations: dict[Path, asyncio.Task[None]] = {}
-# Called when a package is installed that a start couldn't wait for.
-late_installation_listeners: list[Callable[[UUID], None]] = []
 
 
 def find_installation(endpoint: ServerEndpoint) -> Installation | None:

@@ -11,7 +11,7 @@ Every process checks its own connections, so a server disabled elsewhere is clos
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -30,18 +30,22 @@ from mcp_servers.client.change_notifications import (
     LISTEN,
     ChangeNotification,
     DesiredSubscriptions,
-    LogNotification,
     OnNotification,
     OnOpen,
-    OnServerNotification,
     OnSubscriptionResult,
     Topic,
     build_not_offered_error,
     list_notifying_topics,
 )
-from mcp_servers.client.child_process import StderrSink, find_stderr_sink
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError, build_timeout_error, build_unreachable_error
+from mcp_servers.client.extension_points import (
+    OnServerNotification,
+    StderrSink,
+    StoppedServersCheck,
+    find_stderr_sink,
+    find_stopped_servers_check,
+)
 from mcp_servers.client.host import DiscoveryHost, Host, NullHost
 from mcp_servers.client.jsonrpc import McpRequest, OnLog, OnProgress, RequestDeadline
 from mcp_servers.client.list_definitions import ServerDeclarations, list_all_definitions
@@ -66,20 +70,6 @@ def start_upstream_span(
         bonobot__server__name=endpoint.name,
         network__transport="pipe" if endpoint.transport == "stdio" else "tcp",
     )
-
-
-StoppedServersCheck = Callable[[Collection[UUID]], Awaitable[set[UUID]]]
-_stopped_servers_checks: list[StoppedServersCheck] = []
-
-
-def set_stopped_servers_check(check: StoppedServersCheck) -> None:
-    """Register the function that returns which of the open servers must be closed."""
-    _stopped_servers_checks[:] = [check]
-
-
-def find_stopped_servers_check() -> StoppedServersCheck | None:
-    """Return the registered function, if any."""
-    return _stopped_servers_checks[0] if _stopped_servers_checks else None
 
 
 IDLE_S = 300.0
@@ -409,10 +399,7 @@ class ConnectionPool:
         if on_notification is None or holder in self._discoveries:
             return None
 
-        def forward_notification(notification: ChangeNotification | LogNotification) -> None:
-            if isinstance(notification, LogNotification):
-                change_notifications.dispatch_log(holder, notification.params)
-                return
+        def forward_notification(notification: ChangeNotification) -> None:
             on_notification(endpoint.server_id, replace(notification, holder=holder))
 
         return forward_notification

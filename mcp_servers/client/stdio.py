@@ -23,7 +23,6 @@ from mcp_servers.client.child_process import (
     EOF_GRACE_S,
     ChildProcess,
     StderrReporter,
-    StderrSink,
     StderrTail,
     spawn_child,
 )
@@ -34,6 +33,7 @@ from mcp_servers.client.errors import (
     build_protocol_error,
     build_unreachable_error,
 )
+from mcp_servers.client.extension_points import StderrSink
 from mcp_servers.client.host import (
     Host,
     build_declared_capabilities,

@@ -16,7 +16,7 @@ from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.change_notifications import (
     OnFrame,
     OnNotification,
-    parse_notification,
+    parse_change_notification,
     parse_subscription_id,
 )
 from mcp_servers.client.child_process import OverlongLine
@@ -169,13 +169,13 @@ class StreamPeer:
             on_frame(message)
         elif (token := parse_progress_token(message)) is not None:
             self._deliver(token, _shorten_progress(message))
-        elif is_log_message(message) and self.busy:
+        elif is_log_message(message):
             # It does not name its request, so every pending request gets it.
             for request_id in tuple(self._inboxes):
                 self._deliver(request_id, message)
         elif (
             self._on_notification is not None
-            and (notification := parse_notification(message)) is not None
+            and (notification := parse_change_notification(message)) is not None
         ):
             self._on_notification(notification)
 

@@ -21,7 +21,6 @@ from mcp_servers.client.change_notifications import (
     OnOpen,
     OnSubscriptionResult,
     Topic,
-    may_notify,
     receive_list_changes,
     throttle_messages,
     watch_resources_by_stream,
@@ -50,7 +49,6 @@ from mcp_servers.client.jsonrpc import (
     build_request_message,
     deliver_notification,
     is_for_request,
-    is_log_message,
     parse_result,
 )
 from mcp_servers.client.protocol_versions import (
@@ -196,7 +194,9 @@ class StreamableHttpSession:
 
         Waits briefly for the stream: servers drop messages without a listener.
         """
-        notifies = self._on_notification is not None and may_notify(handshake.capabilities)
+        notifies = self._on_notification is not None and change_notifications.list_notifying_topics(
+            handshake.capabilities
+        )
         # A request on a stream that nobody reads would keep the server waiting.
         may_request = self._host.listens and self._endpoint.may_ask
         if not (may_request or notifies):
@@ -219,13 +219,12 @@ class StreamableHttpSession:
                 self._request_handler.handle_request(message, request)
             elif self._request_handler.handle_notification(message):
                 return
-            elif is_for_request(message, request_id) and (
-                request.on_log is not None or not is_log_message(message)
-            ):
+            elif is_for_request(message, request_id):
                 await deliver_notification(request, message)
             elif (
                 self._on_notification is not None
-                and (notification := change_notifications.parse_notification(message)) is not None
+                and (notification := change_notifications.parse_change_notification(message))
+                is not None
             ):
                 self._on_notification(notification)
 

@@ -3,11 +3,9 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from bonobot.core.http.egress import EgressDenied, check_url
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.masking import MASK
-from mcp_servers.oauth_client.token_requests import detect_signing_algorithm
 from mcp_servers.oauth_client.types import GRANT_TYPES, PER_CHOICES, parse_scopes
 
 PUBLIC_FIELDS = frozenset({"client_id", "scopes", "token_url", "grant", "per", "issuer", "key_id"})
@@ -24,6 +22,8 @@ def list_required_secrets(config: Mapping[str, Any], stored: Collection[str]) ->
     _parse_choice(config, "per")
     _check_strings(config)
     if private_key := _find_entered_value(config, "private_key"):
+        from mcp_servers.oauth_client.token_requests import detect_signing_algorithm
+
         detect_signing_algorithm(private_key)
     if interactive and config.get("token_url"):
         raise InvalidInput(
@@ -55,6 +55,8 @@ def list_replaced_secrets(config: Mapping[str, Any]) -> frozenset[str]:
 
 def check_urls(config: Mapping[str, Any], *, allow_private: bool) -> None:
     """Raise `EgressDenied` with the field for URLs that the egress rules deny."""
+    from bonobot.core.http.egress import EgressDenied, check_url
+
     for name in ("token_url", "issuer"):
         if url := config.get(name):
             try:

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
-import jwt
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
@@ -80,6 +79,8 @@ def detect_signing_algorithm(pem: str) -> str:
 
 
 def _sign_assertion(client: OAuthClientCredentials, audience: str) -> str:
+    import jwt
+
     now = int(time.time())
     claims: dict[str, Any] = {
         "iss": client.id,

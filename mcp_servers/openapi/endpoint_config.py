@@ -4,12 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from bonobot.core.http.egress import EgressDenied, check_url
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from mcp_servers.models import ApiDocument, Server
-from mcp_servers.openapi.compose_document import compose_document
-from mcp_servers.openapi.declared_operations import read_declared_operations
 from mcp_servers.openapi.document import MAX_DOCUMENT_BYTES
 
 OPENAPI_FIELDS = frozenset({"declared", "document", "document_url", "operations"})
@@ -63,6 +60,9 @@ def find_declared_operations(
 
 
 def _compose_declared(declared: Any, config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    from mcp_servers.openapi.compose_document import compose_document
+    from mcp_servers.openapi.declared_operations import read_declared_operations
+
     for other in ("document", "document_url"):
         if config.get(other):
             raise InvalidInput(
@@ -117,6 +117,8 @@ def _parse_operation_keys(raw_keys: Any) -> list[str]:
 
 
 def _check_document_url(url: Any, allow_private: bool) -> str:
+    from bonobot.core.http.egress import EgressDenied, check_url
+
     try:
         check_url(str(url), allow_private=allow_private)
     except EgressDenied as problem:

@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from itertools import islice
 from time import monotonic
 from uuid import UUID, uuid4
 from weakref import WeakKeyDictionary
@@ -33,7 +32,6 @@ from bonobot.ledger.queries import load_policy_generations
 from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.change_notifications import (
-    SUBSCRIBE,
     ChangeNotification,
     DesiredSubscriptions,
     ReopenSchedule,
@@ -117,7 +115,11 @@ class ResourceFeed:
 
     def list_affected_uris(self, uri: str) -> list[str]:
         """Return the watched resources that an update of `uri` affects: itself and its parents."""
-        return [watched_uri for watched_uri in self.ids if is_affected(watched_uri, uri)]
+        return [
+            watched_uri
+            for watched_uri in self.ids
+            if uri == watched_uri or uri.startswith(watched_uri.rstrip("/") + "/")
+        ]
 
     def start(self, tasks: TaskSet) -> None:
         """Keep a connection open until the feed or its tasks are stopped."""
@@ -187,27 +189,6 @@ class ResourceFeed:
             self._opening.cancel()
 
 
-async def subscribe_own_connection(
-    endpoint: ServerEndpoint, uris: Iterable[str], holder: str
-) -> None:
-    """Subscribe a holder's own connection to resources of a server of the handshake era.
-
-    If that fails, the shared subscription remains.
-    """
-    if endpoint.era != "handshake":
-        return  # modern servers tell everyone
-    with suppress(Problem):
-        for uri in islice(uris, MAX_OWN_SUBSCRIPTIONS):
-            await get_connection_pool().send_request(
-                endpoint, SUBSCRIBE, {"uri": uri}, holder=holder
-            )
-
-
-def is_affected(watched_uri: str, uri: str) -> bool:
-    """Return whether an update of `uri` affects a watched resource: itself or a part of it."""
-    return uri == watched_uri or uri.startswith(watched_uri.rstrip("/") + "/")
-
-
 def load_source_access(
     generations_seen: Mapping[UpdateSource, int],
 ) -> dict[UpdateSource, SourceAccess]:
@@ -275,7 +256,6 @@ STUCK_S = 5.0
 GRANT_TIMEOUT_S = 10.0
 FLUSH_S = 0.1
 MAX_WATCHED = 10_000
-MAX_OWN_SUBSCRIPTIONS = 100
 # The bus channel that wakes other processes after changes.
 BUS_CHANNEL = "followed-resources"
 
@@ -373,11 +353,6 @@ class ResourceWatcher:
                 feed.ids[uri] for uri in feed.list_affected_uris(notification.uri)
             }
             self._schedule_flush()
-
-    def notify_listeners(self) -> None:
-        """Have the streams of this process's clients look for changes."""
-        for listener in tuple(self.change_listeners):
-            listener()
 
     async def stop(self) -> None:
         """Stop watching, and release the leases so that others can claim them."""
@@ -538,7 +513,8 @@ class ResourceWatcher:
         )
         await self._restore_resources(ids - {row.id for row in rows})
         if changed:
-            self.notify_listeners()
+            for listener in tuple(self.change_listeners):
+                listener()
 
     async def _restore_resources(self, deleted: set[UUID]) -> None:
         """Add resources again that another process deleted as unwanted."""

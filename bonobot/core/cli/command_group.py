@@ -18,23 +18,21 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import DatabaseError
 from django.utils import timezone
-from rich.console import Console
-from rich.live import Live
-from rich.progress import Progress
-from rich.prompt import Confirm, Prompt
-from rich.table import Table
-from rich.text import Text
 
 from bonobot import __version__
 from bonobot.core.cli.command_environment import build_command_principal, find_readiness_problem
 from bonobot.core.problems import Conflict, InvalidInput, Problem, ServiceUnavailable
 from bonobot.core.text import placeholders
 from bonobot.core.text.untrusted_text import make_visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 # The name of this client in the audit log.
 CLIENT_NAME = f"bonobot-cli/{__version__}"
@@ -75,9 +73,19 @@ class CommandContext:
         self._org = org
         self._principal: Any = None
         self._stdout = stdout
-        width = None if stdout.isatty() else FILE_WIDTH
-        self.out = _build_console(stdout, width=width, no_color=no_color)
-        self.err = _build_console(stderr, no_color=no_color)
+        self._stderr = stderr
+        self._no_color = no_color
+
+    @cached_property
+    def out(self) -> "Console":
+        """The console of stdout."""
+        width = None if self._stdout.isatty() else FILE_WIDTH
+        return _build_console(self._stdout, width=width, no_color=self._no_color)
+
+    @cached_property
+    def err(self) -> "Console":
+        """The console of stderr."""
+        return _build_console(self._stderr, no_color=self._no_color)
 
     @property
     def principal(self) -> Any:
@@ -108,7 +116,7 @@ class CommandContext:
     def print_note(self, text: str, facts: Mapping[str, Any]) -> None:
         """Print a note to stderr: `text`, or `facts` with `--json`."""
         if self.as_json:
-            self.err.file.write(json.dumps(facts, default=str, ensure_ascii=False) + "\n")
+            self._stderr.write(json.dumps(facts, default=str, ensure_ascii=False) + "\n")
         else:
             self.err.print(text, markup=False)
 
@@ -127,6 +135,8 @@ class CommandContext:
         """Ask yes or no on a terminal; return False without one."""
         if not self.can_ask:
             return False
+        from rich.prompt import Confirm
+
         return bool(Confirm.ask(question, console=self.err, default=False))
 
     def choose(self, question: str, answers: Mapping[str, str]) -> str:
@@ -134,6 +144,8 @@ class CommandContext:
 
         The first answer is the default, also without a terminal.
         """
+        from rich.prompt import Prompt
+
         default = next(iter(answers))
         while self.can_ask:
             choices = ", ".join(answers)
@@ -149,6 +161,8 @@ class CommandContext:
         if self.as_json or not self.err.is_terminal:
             yield lambda: None
             return
+        from rich.progress import Progress
+
         with Progress(console=self.err, transient=True) as progress_bar:
             task_id = progress_bar.add_task(text, total=total)
             yield lambda: progress_bar.advance(task_id)
@@ -159,6 +173,8 @@ class CommandContext:
         if self.as_json or not self.err.is_terminal:
             yield lambda share: None
             return
+        from rich.progress import Progress
+
         with Progress(console=self.err, transient=True) as progress_bar:
             task_id = progress_bar.add_task(text, total=1.0)
             yield lambda share: progress_bar.update(task_id, completed=share)
@@ -166,7 +182,7 @@ class CommandContext:
     def show_problem(self, problem: Problem) -> None:
         """Print a problem to stderr: code, field, sentence, remedy."""
         if self.as_json:
-            self.err.file.write(json.dumps({"error": problem.as_dict()}, ensure_ascii=False) + "\n")
+            self._stderr.write(json.dumps({"error": problem.as_dict()}, ensure_ascii=False) + "\n")
             return
         field_note = f" ({problem.field})" if problem.field else ""
         self.err.print(
@@ -179,18 +195,18 @@ class CommandContext:
 class CommandGroup(BaseCommand):
     """A Django command whose first argument is a verb.
 
-    `verb_sources` are tuples of verbs as `module:TUPLE`, imported on demand.
+    `verb_sources` has the names of the verbs in each tuple `module:TUPLE`, imported on demand.
     """
 
-    verb_sources: ClassVar[Sequence[str]] = ()
+    verb_sources: ClassVar[Mapping[str, Sequence[str]]] = {}
+    # The verb of the command line; blank if its parser needs all verbs, as for `--help`.
+    verb_name = ""
     requires_system_checks: list[str] = []
     # Django's options for its own commands work here, too, but aren't in the help.
-    suppressed_base_arguments = frozenset(
-        {
-            *("--version", "--verbosity", "--settings", "--pythonpath", "--traceback"),
-            *("--no-color", "--force-color"),
-        }
-    )
+    suppressed_base_arguments: set[str] = {
+        *("--version", "--verbosity", "--settings", "--pythonpath", "--traceback"),
+        *("--no-color", "--force-color"),
+    }
 
     @cached_property
     def verbs(self) -> tuple[CommandVerb, ...]:
@@ -199,7 +215,8 @@ class CommandGroup(BaseCommand):
 
     def run_from_argv(self, argv: list[str]) -> None:
         """Run the command line; for an unknown verb, suggest the one that is most like it."""
-        verb_name, names = next(iter(argv[2:]), "-"), [verb.name for verb in self.verbs]
+        verb_name = next(iter(argv[2:]), "-")
+        names = [name for source_names in self.verb_sources.values() for name in source_names]
         if not verb_name.startswith("-") and verb_name not in names:
             program = f"bonobot {argv[1]}"
             close = difflib.get_close_matches(verb_name, names, n=1)
@@ -209,12 +226,13 @@ class CommandGroup(BaseCommand):
                 f"→ Run `{program} --help` for all commands."
             )
             sys.exit(2)
+        self.verb_name = verb_name if verb_name in names else ""
         super().run_from_argv(argv)
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare a subparser for each verb."""
         subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-        for verb in self.verbs:
+        for verb in self._list_parsed_verbs():
             subparser = subparsers.add_parser(
                 verb.name,
                 help=verb.help,
@@ -239,6 +257,13 @@ class CommandGroup(BaseCommand):
                     "--yes", action="store_true", help="Don't ask for confirmation"
                 )
             subparser.set_defaults(run=verb.run, confirmation=verb.confirmation)
+
+    def _list_parsed_verbs(self) -> tuple[CommandVerb, ...]:
+        """Return the verb of the command line, or all if it has none."""
+        for source, names in self.verb_sources.items():
+            if self.verb_name in names:
+                return tuple(verb for verb in resolve_name(source) if verb.name == self.verb_name)
+        return self.verbs
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the verb; a problem is shown and becomes exit status 1."""
@@ -293,7 +318,10 @@ class TextTable:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
-    def __rich__(self) -> Table:
+    def __rich__(self) -> "Table":
+        from rich.table import Table
+        from rich.text import Text
+
         table = Table(box=None, header_style="bold", pad_edge=False)
         for column in self.columns:
             table.add_column(column, overflow="fold")
@@ -356,8 +384,10 @@ def expand_variables(text: str, field: str) -> str:
     return filled
 
 
-def _build_console(stream: Any, *, width: int | None = None, no_color: bool = False) -> Console:
+def _build_console(stream: Any, *, width: int | None = None, no_color: bool = False) -> "Console":
     """Return a console; with `--no-color` or `NO_COLOR` it writes no escape sequences at all."""
+    from rich.console import Console
+
     if no_color or os.environ.get("NO_COLOR"):
         return Console(
             file=stream, highlight=False, width=width, color_system=None, force_terminal=False
@@ -415,6 +445,8 @@ def _watch_rows(
                 cli.print_result(render(rows))
             cli.out.file.flush()
         return
+    from rich.live import Live
+
     with Live(console=cli.out, auto_refresh=False) as live:
         for rows in batches:
             live.update(render(rows), refresh=True)

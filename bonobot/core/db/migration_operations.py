@@ -36,7 +36,7 @@ class BatchedMigration(Migration):
                 self._apply_batch(operations, project_state, schema_editor)
             else:
                 part = copy(self)
-                part.operations = operations
+                part.operations = operations  # type: ignore[misc]  # each instance has its own
                 project_state = super(BatchedMigration, part).apply(project_state, schema_editor)
         return project_state
 

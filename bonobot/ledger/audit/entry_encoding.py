@@ -13,8 +13,6 @@ from operator import itemgetter, le
 from typing import Any, Literal
 from uuid import UUID
 
-from pydantic_core import from_json
-
 from bonobot.core.text.canonical_json import to_canonical_json
 from bonobot.ledger.types import BudgetReservation, Opening, Settlement
 
@@ -183,6 +181,8 @@ def has_matching_columns(opened_text: str, closed_text: str, columns: tuple[Any,
     True only if `parse_columns` would return the same. False if that needs a closer look: for
     truncated or cleaned texts, and for unreadable ones.
     """
+    from pydantic_core import from_json  # only checks of the chain need it
+
     try:
         facts = from_json(opened_text, cache_strings="keys")
         entry_id = facts["id"]

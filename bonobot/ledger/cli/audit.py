@@ -160,9 +160,9 @@ def _show_entry(cli: CommandContext, options: argparse.Namespace) -> None:
     from bonobot.ledger.api.audit import AuditEntryDetailSerializer  # imports all of REST
 
     entry = AuditEntryDetailSerializer(row).data
-    rows = [(name, _format_value(value)) for name, value in entry.items() if name != "details"]
-    rows += [(f"details.{name}", _format_value(v)) for name, v in entry["details"].items()]
-    shown = [(name, text) for name, text in rows if text]
+    fields = {name: value for name, value in entry.items() if name != "details"}
+    fields |= {f"details.{name}": value for name, value in entry["details"].items()}
+    shown = [(name, text) for name, value in fields.items() if (text := _format_value(value))]
     cli.emit(entry, build_table("FIELD", "VALUE", rows=shown, empty=""))
 
 

@@ -13,10 +13,11 @@ from django.core.management.base import BaseCommand
 from bonobot.core.cli.command_group import CommandContext
 from bonobot.core.problems import Problem
 from bonobot.maintenance import backups
+from bonobot.management.command_groups import COMMAND_HELPS
 
 
 class Command(BaseCommand):
-    help = "Back up the database, workspaces, and signed checkpoints. Keys aren't included."
+    help = COMMAND_HELPS["backup"]
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -7,12 +7,13 @@ from django.core.management import get_commands, load_command_class
 from django.core.management.base import BaseCommand
 
 from bonobot.core.cli.completion import SHELLS, build_levels, render_script
+from bonobot.management.command_groups import COMMAND_HELPS
 
 PROGRAM = "bonobot"
 
 
 class Command(BaseCommand):
-    help = "Print a shell completion script"
+    help = COMMAND_HELPS["completion"]
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -11,12 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from agents.console.settings_check import SettingsFinding, run_settings_checks
+from bonobot.management.command_groups import COMMAND_HELPS
 
 MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", "red")}
 
 
 class Command(BaseCommand):
-    help = "Check this installation and suggest fixes. The exit status is 1 if a check fails."
+    help = COMMAND_HELPS["doctor"]
     requires_system_checks: list[str] = []  # it reports problems itself
 
     def add_arguments(self, parser: ArgumentParser) -> None:

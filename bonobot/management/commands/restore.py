@@ -15,11 +15,12 @@ from django.db import connections
 from bonobot.core.cli.command_group import CommandContext
 from bonobot.core.problems import Conflict, Problem
 from bonobot.maintenance import backups
+from bonobot.management.command_groups import COMMAND_HELPS
 from bonobot.monitoring import health
 
 
 class Command(BaseCommand):
-    help = "Restore a backup and replace all current data. Stop all processes first."
+    help = COMMAND_HELPS["restore"]
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -19,7 +19,9 @@ from bonobot.core import runtime
 from bonobot.core.cli.command_group import CommandContext
 from bonobot.core.problems import Problem, ServiceUnavailable
 from bonobot.ledger.writer import writer_thread
+from bonobot.management.command_groups import COMMAND_HELPS
 from bonobot.monitoring import health
+from bonobot.processes.process_status import delete_statuses, write_statuses
 from bonobot.processes.programs import (
     LOOPBACK_ADDRESSES,
     build_browser_url,
@@ -35,7 +37,7 @@ READY_WITHIN_S = 60
 
 
 class Command(BaseCommand):
-    help = "Start web, worker, and scheduler in this terminal. Press Ctrl-C to stop them."
+    help = COMMAND_HELPS["up"]
     # Checks of the installation; `bonobot check` also checks our own code.
     requires_system_checks = [Tags.database, Tags.security]
 
@@ -82,6 +84,7 @@ class Command(BaseCommand):
                     login, build_browser_url(host, port) if ready else "", listed(programs)
                 )
             problem = problem or watch_processes(supervisor)
+        delete_statuses(settings.BONOBOT_VAR)
         if problem:
             remedy = "See its last output above, or run `bonobot doctor` to check the installation."
             raise ServiceUnavailable(
@@ -103,6 +106,7 @@ class Command(BaseCommand):
             environment=build_local_environment(host, port),
             write_line=write_line,
             use_color=self.stdout.isatty() and "NO_COLOR" not in os.environ,
+            report=lambda statuses: write_statuses(settings.BONOBOT_VAR, statuses),
         )
 
     def prepare_database(self, *, demo: bool) -> dict[str, str]:
@@ -144,8 +148,10 @@ class Command(BaseCommand):
         """Copy output until /healthz answers; return what went wrong, or blank."""
         deadline = time.monotonic() + READY_WITHIN_S
         while not supervisor.stop_requested and not is_healthy(host, port):
-            if problem := supervisor.describe_ended_process():
+            # A web process that can't start names the cause in its output. Others are restarted.
+            if problem := supervisor.describe_ended_process("web"):
                 return problem
+            supervisor.restart_ended_processes()
             if time.monotonic() > deadline:
                 return f"`web` wasn't ready within {READY_WITHIN_S} s"
             supervisor.copy_output(0.1)
@@ -189,10 +195,11 @@ def describe_missing_account() -> dict[str, str]:
 
 
 def watch_processes(supervisor: ProcessSupervisor) -> str:
-    """Copy output until a signal or the end of a process; return which ended, or blank."""
+    """Copy output and restart processes until a signal; return a problem if all were given up."""
     while not supervisor.stop_requested:
-        if problem := supervisor.describe_ended_process():
-            return problem
+        supervisor.restart_ended_processes()
+        if supervisor.has_given_up:
+            return "All processes ended too often"
         supervisor.copy_output(0.5)
     return ""
 

@@ -5,11 +5,12 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
+from bonobot.management.command_groups import COMMAND_HELPS
 from bonobot.processes.programs import build_web_process, parse_port, replace_current_process
 
 
 class Command(BaseCommand):
-    help = "Run the web process: admin, REST, and MCP. Run `bonobot migrate` first."
+    help = COMMAND_HELPS["web"]
     requires_system_checks: list[str] = []  # `bonobot check` is a step of its own
 
     def add_arguments(self, parser: ArgumentParser) -> None:

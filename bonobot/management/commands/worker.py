@@ -6,11 +6,11 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from bonobot.jobs.queues import QUEUE_NAMES, QUEUES
+from bonobot.management.command_groups import COMMAND_HELPS
 from bonobot.processes.programs import build_worker_process, replace_current_process
 
 HELP = """\
-Run a worker for sessions, discovery, health checks, and other jobs. You can run several workers
-on any number of hosts.
+{summary}
 
 A worker takes jobs from its queues in turn, so no queue blocks another:
 {queues}
@@ -27,7 +27,10 @@ Each queue needs at least one worker.
 
 
 class Command(BaseCommand):
-    help = HELP.format(queues="\n".join(f"  {one.name:<10} {one.description}" for one in QUEUES))
+    help = HELP.format(
+        summary=COMMAND_HELPS["worker"],
+        queues="\n".join(f"  {queue.name:<10} {queue.description}" for queue in QUEUES),
+    )
     requires_system_checks: list[str] = []  # `bonobot check` is a step of its own
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -15,6 +15,7 @@ from pytest_django import Settings
 from agents.console import settings_check
 from agents.console.settings_check import SettingsFinding
 from bonobot.monitoring import health
+from bonobot.processes.process_status import ProcessStatus, read_statuses, write_statuses
 from mcp_servers.client.child_process import GROUP, NAMESPACE
 from mcp_servers.client.sandbox_modes import ServerSandboxUnavailable
 from mcp_servers.models import Server
@@ -41,6 +42,26 @@ def doctor(*arguments: str) -> tuple[str, int]:
 def test_the_interpreter_and_the_folder_pass_here() -> None:
     assert states(settings_check.inspect_python) == {"python": "ok"}
     assert states(settings_check.inspect_data_folder) == {"folder": "ok", "keys": "ok"}
+
+
+def test_processes_that_up_restarts_or_gave_up_are_shown(
+    tmp_path: Path, settings: Settings
+) -> None:
+    settings.BONOBOT_VAR = tmp_path
+    assert states(settings_check.inspect_supervised_processes) == {}
+    statuses = [
+        ProcessStatus("web", "running"),
+        ProcessStatus("worker", "running", 2, "killed by SIGKILL"),
+        ProcessStatus("beat", "stopped", 5, "exit status 1"),
+    ]
+    write_statuses(tmp_path, statuses)
+    assert read_statuses(tmp_path) == statuses
+    worker, beat = settings_check.inspect_supervised_processes()
+    assert (worker.name, worker.state) == ("worker", "warning")
+    assert "restarted 2 times" in worker.detail
+    assert (beat.name, beat.state) == ("beat", "failed")
+    assert "exit status 1" in beat.detail
+    assert beat.fix
 
 
 def test_an_old_interpreter_fails(monkeypatch: pytest.MonkeyPatch) -> None:

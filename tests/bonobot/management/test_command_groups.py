@@ -3,13 +3,23 @@
 import os
 import subprocess
 import sys
+from pkgutil import resolve_name
 
 import pytest
 from django.core.management import get_commands, load_command_class
 
 from bonobot.core.cli.command_group import CommandGroup
-from bonobot.management.command_groups import COMMAND_GROUPS
+from bonobot.management.command_groups import (
+    COMMAND_GROUPS,
+    list_other_commands,
+    list_own_commands,
+)
 
+EVERY_SOURCE = [
+    (source, names.split())
+    for entry in COMMAND_GROUPS.values()
+    for source, names in entry.verbs.items()
+]
 OVERVIEW = """
 import sys
 from bonobot.__main__ import format_overview
@@ -33,6 +43,30 @@ def test_a_group_is_a_command_with_verbs(name):
     names = [verb.name for verb in command.verbs]
     assert names
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(("source", "names"), EVERY_SOURCE, ids=[name for name, _ in EVERY_SOURCE])
+def test_the_names_of_verbs_are_those_of_their_tuple(source, names):
+    assert [verb.name for verb in resolve_name(source)] == names
+
+
+def test_helps_are_listed_for_every_command_of_ours():
+    commands = {name: load_command_class(app, name) for name, app in get_commands().items()}
+    helps = list_own_commands()
+    assert {name for name, app in get_commands().items() if app == "bonobot"} == set(helps)
+    assert {name for name, app in get_commands().items() if app != "bonobot"} == set(
+        list_other_commands()
+    )
+    for name, text in helps.items():
+        assert commands[name].help.startswith(text)
+
+
+def test_a_verb_is_parsed_without_the_other_verbs():
+    command = load_command_class("bonobot", "mcp")
+    command.verb_name = "list"
+    assert [verb.name for verb in command._list_parsed_verbs()] == ["list"]
+    command.verb_name = ""
+    assert command._list_parsed_verbs() == command.verbs
 
 
 def test_verbs_are_imported_when_they_are_used_and_never_with_the_libraries_of_rest():

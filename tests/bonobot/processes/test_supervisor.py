@@ -5,9 +5,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from bonobot.processes.process_status import ProcessStatus
 from bonobot.processes.supervisor import (
     ProcessSpec,
     ProcessSupervisor,
+    RestartPolicy,
     build_python_command,
     format_exit_status,
     format_process_names,
@@ -81,9 +83,85 @@ def test_a_program_that_ends_is_named_with_its_last_words() -> None:
     lines: list[str] = []
     programs = program("web", FOREVER), program("beat", "raise SystemExit('no schedule')")
     with crew(lines, *programs) as running:
-        eventually(pumped(running, running.describe_ended_process))
-        assert running.describe_ended_process() == "`beat` ended (exit status 1)"
+        eventually(pumped(running, lambda: running.describe_ended_process("beat")))
+        assert running.describe_ended_process("beat") == "`beat` ended (exit status 1)"
+        assert running.describe_ended_process("web") == ""
     assert "beat │ no schedule" in lines
+
+
+def restarted(running: ProcessSupervisor, condition: Callable[[], object]) -> Callable[[], object]:
+    def look() -> object:
+        running.restart_ended_processes()
+        running.copy_output(0.01)
+        return condition()
+
+    return look
+
+
+def test_a_program_that_is_killed_is_started_again_and_the_others_go_on() -> None:
+    lines: list[str] = []
+    reports: list[list[ProcessStatus]] = []
+    greeting = "import os; print('I am', os.getpid()); " + FOREVER
+    programs = program("web", greeting), program("worker", greeting)
+    supervisor = ProcessSupervisor(
+        programs,
+        environment=dict(os.environ),
+        write_line=lines.append,
+        restarts=RestartPolicy(first_delay_s=0.01),
+        report=lambda statuses: reports.append(list(statuses)),
+    )
+    with supervisor as running:
+        eventually(restarted(running, lambda: len(lines) == 2))
+        web, worker = (child.popen.pid for child in running._children)
+        os.kill(worker, signal.SIGKILL)
+        eventually(restarted(running, lambda: len(lines) == 4))
+        assert running._children[0].popen.pid == web
+        pid = running._children[1].popen.pid
+        assert f"worker │ I am {pid}" in lines
+        assert pid != worker
+        assert "bonobot │ `worker` ended (killed by SIGKILL). It is restarted in 0.01 s." in lines
+    assert not alive(pid)
+    assert [statuses[1].state for statuses in reports] == ["running", "restarting", "running"]
+    assert reports[-1][1] == ProcessStatus("worker", "running", 1, "killed by SIGKILL")
+
+
+def test_a_program_that_ends_too_often_is_given_up_with_an_error() -> None:
+    lines: list[str] = []
+    reports: list[list[ProcessStatus]] = []
+    supervisor = ProcessSupervisor(
+        (program("web", FOREVER), program("beat", "raise SystemExit('no schedule')")),
+        environment=dict(os.environ),
+        write_line=lines.append,
+        restarts=RestartPolicy(first_delay_s=0.01, max_restarts=2),
+        report=lambda statuses: reports.append(list(statuses)),
+    )
+    with supervisor as running:
+        eventually(restarted(running, lambda: reports[-1][1].state == "stopped"))
+        assert not running.has_given_up, "web still runs"
+        assert running.describe_ended_process("web") == ""
+        assert running.describe_ended_process("beat") == "`beat` ended (exit status 1)"
+    assert sum(line.endswith("│ no schedule") for line in lines) == 3
+    assert reports[-1][1] == ProcessStatus("beat", "stopped", 2, "exit status 1")
+    [error] = [line for line in lines if "isn't started again" in line]
+    assert "`beat` ended 3 times in a row (exit status 1)" in error
+
+
+def test_the_delay_grows_with_each_end_up_to_a_limit() -> None:
+    policy = RestartPolicy()
+    assert [policy.compute_delay_s(ends) for ends in range(1, 8)] == [1, 2, 4, 8, 16, 30, 30]
+
+
+def test_a_program_that_ran_long_enough_starts_with_the_first_delay_again() -> None:
+    lines: list[str] = []
+    supervisor = ProcessSupervisor(
+        (program("beat", "raise SystemExit(3)"),),
+        environment=dict(os.environ),
+        write_line=lines.append,
+        restarts=RestartPolicy(first_delay_s=0.01, max_restarts=1, stable_s=0),
+    )
+    with supervisor as running:
+        eventually(restarted(running, lambda: running.statuses[0].restarts > 2))
+    assert not [line for line in lines if "isn't started again" in line]
 
 
 def test_processes_are_stopped_in_reverse_order(tmp_path: Path) -> None:

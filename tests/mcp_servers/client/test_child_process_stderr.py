@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import integers, lists, sampled_from
 
-from mcp_servers.client import child_process
+from mcp_servers.client import child_process, extension_points
 from mcp_servers.client.child_process import (
     CLOSED_BY_BONOBOT,
     MAX_STDERR_BYTES,
@@ -96,10 +96,10 @@ async def test_a_failure_to_save_stderr_doesnt_affect_the_child(
 
 
 def test_the_function_that_saves_stderr_is_set_once():
-    before = child_process.find_stderr_sink()
+    before = extension_points.find_stderr_sink()
     assert before is not None
-    child_process.set_stderr_sink(before)
-    assert child_process.find_stderr_sink() is before
+    extension_points.set_stderr_sink(before)
+    assert extension_points.find_stderr_sink() is before
 
 
 # --- what is shown of it

@@ -15,6 +15,7 @@ import pytest
 
 from mcp_servers.client import package_installation
 from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.extension_points import late_installation_listeners
 from mcp_servers.client.launcher_packages import Package
 from mcp_servers.client.package_installation import find_installation, find_program, install_package
 from mcp_servers.client.pool import ConnectionPool
@@ -79,7 +80,7 @@ async def test_a_start_waits_for_a_limited_time_and_reports_the_installation(
 ) -> None:
     registry.sends.clear()
     told: list[Any] = []
-    package_installation.late_installation_listeners.append(told.append)
+    late_installation_listeners.append(told.append)
     try:
         endpoint = wanted(registry, packages, start_s=1)
         error = await failure(call(connections, endpoint, "hello"))
@@ -92,7 +93,7 @@ async def test_a_start_waits_for_a_limited_time_and_reports_the_installation(
         await asyncio.sleep(0)
         assert told == [endpoint.server_id]
     finally:
-        package_installation.late_installation_listeners.remove(told.append)
+        late_installation_listeners.remove(told.append)
 
 
 async def test_concurrent_starts_share_one_installation(registry: Registry, packages: Path) -> None:

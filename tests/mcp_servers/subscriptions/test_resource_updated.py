@@ -48,7 +48,9 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ResourceWatcher
         for one in made:
             one.handle_notification(notice)
 
-    monkeypatch.setattr("mcp_servers.client.change_notifications._listeners", [hear])
+    monkeypatch.setattr(
+        "mcp_servers.client.change_notifications.change_notification_listeners", [hear]
+    )
     yield made
     for one in made:
         get_runtime().call(one.stop)

@@ -24,7 +24,8 @@ from bonobot.accounts.models import Organization, User
 from bonobot.core.problems import ServiceUnavailable
 from bonobot.management.commands import up
 from bonobot.processes import programs
-from bonobot.processes.supervisor import ProcessSpec, ProcessSupervisor
+from bonobot.processes.process_status import read_statuses
+from bonobot.processes.supervisor import ProcessSpec, ProcessSupervisor, RestartPolicy
 from tests import factories
 from tests.database import copy_template
 from tests.processes import Process, environment, healthy, start, unused_port
@@ -169,27 +170,42 @@ def test_up_starts_all_processes_and_ctrl_c_stops_them(another: Up) -> None:
     assert {path.stat().st_mode & 0o777 for path in keys.iterdir()} == {0o600}
 
 
-def test_a_program_that_dies_ends_the_others_and_is_named(another: Up) -> None:
+def test_a_worker_that_dies_is_started_again_and_reported(another: Up) -> None:
     process, pids = another.loading()
     os.kill(pids["beat"], signal.SIGKILL)
+    eventually(lambda: "`beat` ended (killed by SIGKILL). It is restarted" in process.log())
+    statuses = read_statuses(another.folder / "var")
+    assert [status.name for status in statuses] == ["web", "worker", "beat"]
+    assert statuses[2].last_end == "killed by SIGKILL"
+    eventually(lambda: len(children(process.pid)) == 3, what="a new scheduler")
+    everyone = children(process.pid)
+    assert {pids["web"], pids["worker"]} < set(everyone)
+    os.kill(process.pid, signal.SIGINT)
+    process.popen.wait(40)
+    assert not any(map(exists, everyone))
+    assert read_statuses(another.folder / "var") == []
+
+
+def test_a_web_process_that_ends_before_it_is_ready_ends_the_others(another: Up) -> None:
+    process, pids = another.loading()
+    os.kill(pids["web"], signal.SIGKILL)
     assert process.popen.wait(40) == 1
-    assert "`beat` ended (killed by SIGKILL). The other processes were stopped." in process.log()
+    assert "`web` ended (killed by SIGKILL). The other processes were stopped." in process.log()
     assert not any(map(exists, pids.values()))
 
 
-def test_a_program_that_ends_after_the_start_is_named() -> None:
+def test_it_ends_when_all_processes_were_given_up() -> None:
     crew = ProcessSupervisor(
         (
-            ProcessSpec(
-                "web", (sys.executable, "-c", "import threading; threading.Event().wait()")
-            ),
+            ProcessSpec("web", (sys.executable, "-c", "raise SystemExit(3)")),
             ProcessSpec("beat", (sys.executable, "-c", "raise SystemExit(3)")),
         ),
         environment=dict(os.environ),
         write_line=lambda line: None,
+        restarts=RestartPolicy(first_delay_s=0.01, max_restarts=1),
     )
     with crew:
-        assert up.watch_processes(crew) == "`beat` ended (exit status 3)"
+        assert up.watch_processes(crew) == "All processes ended too often"
 
 
 def test_the_processes_die_when_up_is_killed(another: Up) -> None:

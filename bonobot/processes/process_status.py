@@ -1,0 +1,54 @@
+"""The state of the processes of `bonobot up`, in a file that the settings check reads.
+
+The file exists while `bonobot up` runs. The database isn't used, because a process may have ended
+for want of it.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+FILE_NAME = "processes.json"
+
+State = Literal["running", "restarting", "stopped"]
+
+
+@dataclass(frozen=True)
+class ProcessStatus:
+    """A process: its state, how often it was restarted, and how it ended the last time.
+
+    `stopped`: it ended too often and isn't started again.
+    """
+
+    name: str
+    state: State
+    restarts: int = 0
+    last_end: str = ""
+
+
+def write_statuses(folder: Path, statuses: Sequence[ProcessStatus]) -> None:
+    """Replace the file."""
+    content = {"pid": os.getpid(), "processes": [asdict(status) for status in statuses]}
+    temporary_path = folder / f"{FILE_NAME}.part"
+    temporary_path.write_text(json.dumps(content), encoding="utf-8")
+    temporary_path.replace(folder / FILE_NAME)
+
+
+def delete_statuses(folder: Path) -> None:
+    """Delete the file, if it exists."""
+    (folder / FILE_NAME).unlink(missing_ok=True)
+
+
+def read_statuses(folder: Path) -> list[ProcessStatus]:
+    """Return the states; none if no `bonobot up` runs with this folder on this host."""
+    try:
+        content = json.loads((folder / FILE_NAME).read_text(encoding="utf-8"))
+        os.kill(content["pid"], 0)
+        return [ProcessStatus(**status) for status in content["processes"]]
+    except PermissionError:  # the process of another user
+        return [ProcessStatus(**status) for status in content["processes"]]
+    except (OSError, ValueError, LookupError, TypeError):
+        return []  # no file, an incomplete one, or one that a killed `bonobot up` left

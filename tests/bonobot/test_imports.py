@@ -1,0 +1,82 @@
+"""What a process loads before it is needed: heavy libraries wait until something uses them."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.parts import ROOT
+from tests.processes import environment
+
+# Each takes more than 20 ms, and no command needs all of them.
+HEAVY_LIBRARIES = frozenset(
+    {
+        *("anthropic", "boto3", "botocore", "drf_spectacular.openapi", "genai_prices", "h11"),
+        *("httpcore2", "httpx2", "jsonschema", "jwt", "mcp", "nh3", "numpy", "openai"),
+        *("opentelemetry", "prometheus_client", "pydantic", "pydantic_ai", "pydantic_core"),
+        *("referencing", "rest_framework.views", "rich", "uvicorn", "cryptography.x509"),
+    }
+)
+# Our own packages that import them, or many modules: connections, pages, sessions, REST.
+HEAVY_PACKAGES = frozenset(
+    {
+        *("agents.admin.agents", "agents.builtin_tools.registry", "agents.calls.pipeline"),
+        *("agents.console.admin.site", "agents.gateway.transports", "agents.services"),
+        *("agents.sessions.loop", "bonobot.core.http.egress", "bonobot.core.runtime"),
+        *("bonobot.urls", "mcp_servers.client.pool", "mcp_servers.discovery"),
+        *("mcp_servers.scanning.definitions", "mcp_servers.schemas", "mcp_servers.services"),
+    }
+)
+# The overview of the commands doesn't even load models.
+MODEL_LIBRARIES = frozenset({"celery", "kombu", "django.db.models.base", "agents.models", "yaml"})
+
+PRINT_MODULES = """
+import json, sys
+sys.stdout.write("\\n" + json.dumps(sorted(sys.modules)))
+"""
+RUN_COMMAND = "from bonobot.__main__ import main\ntry:\n    main({})\nexcept SystemExit:\n    pass"
+
+
+def list_loaded_modules(code: str) -> set[str]:
+    """Return the modules that a new process has loaded after running the code."""
+    done = subprocess.run(
+        [sys.executable, "-c", code + PRINT_MODULES],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env=environment(),
+    )
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_the_packages_of_the_list_exist() -> None:
+    """A renamed module would make these tests pass without a reason."""
+    paths = {name: ROOT / name.replace(".", "/") for name in HEAVY_PACKAGES}
+    missing = [
+        name
+        for name, path in paths.items()
+        if not path.with_suffix(".py").is_file() and not (path / "__init__.py").is_file()
+    ]
+    assert missing == []
+
+
+def test_the_setup_of_the_apps_loads_no_heavy_module() -> None:
+    modules = list_loaded_modules("import django\ndjango.setup()")
+    assert not modules & (HEAVY_LIBRARIES | HEAVY_PACKAGES)
+    assert "agents.models" in modules
+
+
+@pytest.mark.parametrize("argument", ["--version", "--help"])
+def test_version_and_overview_load_no_models(argument: str) -> None:
+    modules = list_loaded_modules(RUN_COMMAND.format([argument]))
+    assert not modules & (HEAVY_LIBRARIES | HEAVY_PACKAGES | MODEL_LIBRARIES)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_list_of_servers_loads_nothing_that_connects_to_them() -> None:
+    modules = list_loaded_modules(RUN_COMMAND.format(["mcp", "list", "--json"]))
+    assert not modules & (HEAVY_LIBRARIES | HEAVY_PACKAGES)
+    assert "mcp_servers.cli.servers" in modules
+    assert "mcp_servers.cli.presets" not in modules, "the verbs of other modules"
