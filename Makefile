@@ -18,6 +18,8 @@ PY := $(VENV)/bin/python
 # pip installs uv, with the digests of the lock; uv installs everything else in a tenth of pip's time.
 PIP = "$(PY)" -m pip install --quiet --disable-pip-version-check
 UV = "$(VENV)/bin/uv" pip install --quiet --python "$(PY)"
+# The project itself: its build needs only what the lock has.
+PROJECT := --no-deps --no-build-isolation --editable .
 INSTALLED := $(VENV)/.installed
 
 # What a child process has compiled, the next one need not.
@@ -67,9 +69,10 @@ $(INSTALLED): requirements.lock pyproject.toml
 	  || { echo "Making $(VENV) with $$($$found --version)"; rm -rf "$(VENV)"; "$$found" -m venv "$(VENV)"; }
 	@echo "Installing requirements.lock"
 	@sed -n '/^uv==/,/# via/p' requirements.lock >"$(VENV)/uv.lock"
-	@$(PIP) --require-hashes -r "$(VENV)/uv.lock" && $(UV) --require-hashes -r requirements.lock \
-	  || { echo "uv can't install it here: pip does, which takes longer"; $(PIP) --require-hashes -r requirements.lock; }
-	@$(PIP) --no-deps --no-build-isolation --editable .
+	@{ $(PIP) --require-hashes -r "$(VENV)/uv.lock" && $(UV) --require-hashes -r requirements.lock \
+	  && $(UV) $(PROJECT); } \
+	  || { echo "uv can't install it here: pip does, which takes longer"; \
+	  $(PIP) --require-hashes -r requirements.lock && $(PIP) $(PROJECT); }
 	@touch "$@"
 
 run: $(INSTALLED) ## Start web, worker and beat; PORT=8000, BONOBOT_VAR=var

@@ -10,6 +10,7 @@ from celery import Celery
 from celery.signals import (
     beat_init,
     before_task_publish,
+    celeryd_init,
     setup_logging,
     worker_ready,
     worker_shutdown,
@@ -28,6 +29,12 @@ register_transport()
 app = Celery("bonobot")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+
+
+@celeryd_init.connect
+def delay_garbage_collection(**_: Any) -> None:
+    """Don't look for garbage among the modules that a worker loads at its start."""
+    gc.disable()
 
 
 @setup_logging.connect
@@ -56,8 +63,8 @@ def register_runner(**_: Any) -> None:
     get_runtime().call(get_session_runner().start)
     get_runtime().call(get_listener().start)
     # Loaded objects are permanent: scanning them again would pause all sessions.
-    gc.collect()
     gc.freeze()
+    gc.enable()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 

@@ -224,8 +224,7 @@ COMMAND_HELPS = {
     "restore": "Restore a backup and replace all current data. Stop all processes first.",
     "up": "Start web, worker, and scheduler in this terminal. Press Ctrl-C to stop them.",
     "web": "Run the web process: admin, REST, and MCP. Run `bonobot migrate` first.",
-    "worker": "Run a worker for sessions, discovery, health checks, and other jobs. You can run "
-    "several on any number of hosts.",
+    "worker": "Run a worker for sessions, discovery, health checks, and other jobs.",
 }
 
 

@@ -439,7 +439,8 @@ def _effects(source: Source, modules: Mapping[str, Source], seen: set[str]) -> I
                 source.module, mention.line, f"decides, so it can't import `{mention.target}`"
             )
         own = _own_module(mention.target, modules)
-        if own is not None and own.module not in seen and not own.inside(*DECISIONS):
+        is_pure = own is not None and own.inside(*DECISIONS, SHARED_VALUES)  # a lock has no effect
+        if own is not None and own.module not in seen and not is_pure:
             yield from _effects(own, modules, seen)
     for name, line in source.calls():
         if name in EFFECTFUL_CALLS:

@@ -10,7 +10,8 @@ from bonobot.management.command_groups import COMMAND_HELPS
 from bonobot.processes.programs import build_worker_process, replace_current_process
 
 HELP = """\
-{summary}
+{summary} You can run several workers
+on any number of hosts.
 
 A worker takes jobs from its queues in turn, so no queue blocks another:
 {queues}
