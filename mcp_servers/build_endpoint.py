@@ -57,7 +57,6 @@ def build_endpoint(server: Server) -> ServerEndpoint:
         "discovery": server.discovery,
         "connect_s": settings.BONOBOT_CONNECT_S,
         "read_s": settings.BONOBOT_READ_S,
-        "max_line": settings.BONOBOT_MAX_LINE,
         "max_body": settings.BONOBOT_MAX_BODY,
         "max_definitions": settings.BONOBOT_MAX_DEFINITIONS,
         **_build_process_config(server),

@@ -74,7 +74,7 @@ NOT_QUICK = (
     "mcp_servers/schemas/test_subprocess_pool.py",
 )
 # One question to an agent: session, model, call pipeline, a real stdio server, audit log.
-ONE_CALL = "agents/sessions/test_loop.py::test_a_question_is_answered_by_a_real_server"
+ONE_CALL = "agents/sessions/test_loop.py::test_a_message_is_answered_with_a_real_server"
 # A test with one of these works on committed rows, mostly beside other processes.
 COMMITS = {"transactional_db", "module_rows", "running", "module_running"}
 

@@ -16,6 +16,12 @@ from django.utils import timezone
 
 from agents.approvals.services import withdraw_approval
 from agents.calls.require_approval import build_refusal
+from agents.calls.unknown_outcomes import (
+    OUTCOME_UNKNOWN_CODE,
+    OUTCOME_UNKNOWN_REMEDY,
+    PROCESS_ENDED,
+    describe_unknown_outcome,
+)
 from agents.models import Approval, DeferredCall
 from bonobot.accounts.principals import Principal
 from bonobot.core.db.fields import generate_uuid7
@@ -171,9 +177,9 @@ def _recover_call(row: DeferredCall) -> None:
         _filter_leased(row).update(state=State.READY, updated_at=timezone.now())
         return
     problem = Problem(
-        "The process that made this call ended before the outcome was known.",
-        code="outcome_unknown",
-        remedy="Check the result of the call before you retry it.",
+        describe_unknown_outcome(PROCESS_ENDED),
+        code=OUTCOME_UNKNOWN_CODE,
+        remedy=OUTCOME_UNKNOWN_REMEDY,
     )
     _update_state(row, _filter_leased(row), State.DONE, {"refused": _build_error(problem)})
 

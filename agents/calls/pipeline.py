@@ -73,6 +73,7 @@ async def _forward_and_settle(admitted: AdmittedCall) -> CallOutcome:
         duration_ms=call_result.duration_ms,
         code=call_result.code,
         remedy=call_result.remedy,
+        cause=call_result.cause,
         cost_microusd=call_result.amounts["microusd"],
         server_name=admitted.target.facts.server_name,
         own_name=_get_requested_name(request, admitted.target),

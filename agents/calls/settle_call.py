@@ -16,6 +16,13 @@ from agents.calls.check_and_admit import AdmittedCall
 from agents.calls.redaction import redact_result
 from agents.calls.results import ResultText, clean_text
 from agents.calls.types import CallRequest, OutcomeUnrecorded
+from agents.calls.unknown_outcomes import (
+    OUTCOME_UNKNOWN_CODE,
+    OUTCOME_UNKNOWN_REMEDY,
+    describe_unknown_outcome,
+    is_outcome_unknown,
+    is_repeatable,
+)
 from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
@@ -40,6 +47,7 @@ class CallResult:
     result: dict[str, Any] = field(default_factory=dict)
     audit_details: dict[str, Any] = field(default_factory=dict)
     remedy: str = ""
+    cause: str = ""
     sent: bool = True
     answered: bool = False
     duration_ms: int = 0
@@ -72,7 +80,7 @@ async def record_failure(
 ) -> None:
     """Store a problem in the call's result and record the server trouble behind it."""
     call_result.sent = call_result.answered or (isinstance(problem, UpstreamError) and problem.sent)
-    call_result.outcome = "unknown" if _is_outcome_unknown(problem) else "error"
+    call_result.outcome = "unknown" if is_outcome_unknown(problem) else "error"
     call_result.code, call_result.remedy, call_result.result = (
         problem.code,
         problem.remedy,
@@ -80,7 +88,17 @@ async def record_failure(
     )  # drops a rejected result
     call_result.error = _find_server_error(problem, admitted.snapshot.organization_id)
     call_result.result_text = clean_text(str(problem))
+    if is_outcome_unknown(problem) and not is_repeatable(request, admitted.target):
+        _report_unknown_outcome(problem, call_result)
     await _record_server_trouble(request, admitted.target.facts.server_id, problem)
+
+
+def _report_unknown_outcome(problem: UpstreamError, call_result: CallResult) -> None:
+    """Report a call that must not be repeated, without output of its server."""
+    call_result.cause = problem.summary
+    call_result.audit_details = {"cause": problem.code}
+    call_result.code, call_result.remedy = OUTCOME_UNKNOWN_CODE, OUTCOME_UNKNOWN_REMEDY
+    call_result.result_text = clean_text(describe_unknown_outcome(problem.summary))
 
 
 def _build_settlement(
@@ -142,9 +160,3 @@ def _find_server_error(problem: Problem, organization_id: UUID) -> dict[str, Any
     if problem.rpc_data is not None:
         error["data"] = problem.rpc_data
     return redact_result(error, organization_id)
-
-
-def _is_outcome_unknown(problem: Problem) -> bool:
-    """Return whether the call was sent but it is unknown whether it ran."""
-    unanswered_codes = ("call_timeout", "server_unreachable", "server_crashed")
-    return isinstance(problem, UpstreamError) and problem.sent and problem.code in unanswered_codes

@@ -175,6 +175,8 @@ class CallOutcome:
     duration_ms: int
     code: str = ""
     remedy: str = ""
+    # Why it is unknown whether the call ran, as a sentence.
+    cause: str = ""
     cost_microusd: int = 0
     server_name: str = ""
     own_name: str = ""

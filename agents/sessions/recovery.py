@@ -8,34 +8,25 @@ suspended.
 
 from dataclasses import dataclass
 from typing import Literal
-from uuid import UUID, uuid4
+from uuid import UUID
 
-from django.utils import timezone
-
-from agents.approvals.services import build_requester_fields, create_approval
 from agents.calls.redaction import ensure_masker_loaded
-from agents.calls.require_approval import ApprovalRequired, build_target_fields
 from agents.calls.snapshots import SnapshotTool, get_snapshot_cache
+from agents.calls.unknown_outcomes import OUTCOME_UNKNOWN_CODE
 from agents.elicitations.services import withdraw_live_requests
-from agents.models import Approval, Session, Step
-from agents.models.approvals import INTERRUPTED_CODE
+from agents.models import Step
 from agents.sessions import step_store
 from agents.sessions.history import load_history
+from agents.sessions.interrupted_calls import ask_person, get_unknown_text
 from agents.sessions.leases import SessionLease
 from agents.sessions.sampling import withdraw_live_approvals
 from agents.sessions.tool_calls import cancel_pending_call, resume_interrupted_call
-from bonobot.core.crypto.signatures import compute_fingerprint
 from bonobot.core.runtime import get_runtime
-from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from bonobot.ledger.audit.abandoned_calls import settle_session_calls
 from bonobot.ledger.models import AuditRow
 from mcp_servers.flow_labels import FlowLabel
 
-UNKNOWN_TEXT = (
-    "It is unknown whether this call ran: the process that made it ended before the result "
-    "arrived. The call was not repeated."
-)
-UNKNOWN_CODE, LOST_CODE = "outcome_unknown", "answer_lost"
+LOST_CODE = "answer_lost"
 LOST_TEXT = (
     "This call ran, but its result was lost because the process ended. The call was not repeated."
 )
@@ -45,11 +36,6 @@ UNFINISHED_TEXT = (
 )
 CUT_OFF_TEXT = "The run ended before the answer was complete."
 TURN_LOST_TEXT = "The process ended before the model answered, so the request was repeated."
-APPROVAL_REASON = (
-    "The process that made this call ended before the answer, so it is unknown whether the "
-    "call ran. Approve to make the call again, or deny to report an unknown outcome to the "
-    "model."
-)
 
 Verdict = Literal["make", "again", "ask", "lost", "unknown"]
 
@@ -100,7 +86,7 @@ async def recover_calls(lease: SessionLease, agent_id: UUID) -> RecoveredCalls:
         tool = snapshot.tools.get(step.payload["name"])
         verdict = decide_recovery(await orm(_find_audit_row, step), tool)
         if verdict == "ask" and tool is not None:
-            verdict = await orm(_ask_person, lease, step, tool)
+            verdict = await orm(ask_person, lease, step, tool)
         if verdict == "again":
             await orm(step_store.replace_call_id, lease, step)
         if verdict in ("make", "again"):
@@ -137,7 +123,7 @@ async def _close_step(lease: SessionLease, step: Step, *, lost: bool = False) ->
         payload = {**step.payload, "code": "interrupted", "detail": TURN_LOST_TEXT}
         await orm(step_store.finish_step, lease, step, Step.State.FAILED, payload)
         return
-    text, code = (LOST_TEXT, LOST_CODE) if lost else (UNKNOWN_TEXT, UNKNOWN_CODE)
+    text, code = (LOST_TEXT, LOST_CODE) if lost else (get_unknown_text(step), OUTCOME_UNKNOWN_CODE)
     if comment := step.payload.get("word"):
         text = f"{text} Message from a person: {comment}"
     payload = {**step.payload, "text": text, "code": code}
@@ -147,45 +133,3 @@ async def _close_step(lease: SessionLease, step: Step, *, lost: bool = False) ->
 def _find_audit_row(step: Step) -> AuditRow | None:
     """Return the audit row of a call; None if it was never admitted."""
     return AuditRow.objects.filter(pk=step.call_id).first() if step.call_id else None
-
-
-def _ask_person(lease: SessionLease, step: Step, tool: SnapshotTool) -> Verdict:
-    """Return a person's decision on a call that may have run; ask if not asked yet."""
-    call_id = step.call_id or uuid4()
-    approval = (
-        Approval.objects.filter(call_id=call_id, code=INTERRUPTED_CODE)
-        .order_by("-created_at")
-        .first()
-    )
-    if approval is None:
-        approval = _create_approval(lease, step, call_id, tool)
-    if approval.is_answerable(timezone.now()):
-        step_store.show_pending_approval(lease, step, ApprovalRequired(approval).extra)
-        return "ask"
-    if approval.state == Approval.State.APPROVED:
-        return "again"
-    step.payload = {**step.payload, "word": approval.word}
-    return "unknown"
-
-
-def _create_approval(
-    lease: SessionLease, step: Step, call_id: UUID, tool: SnapshotTool
-) -> Approval:
-    """Create the approval; a later runner finds it by the call's id."""
-    session = Session.objects.get(pk=lease.session_id)
-    arguments = step.payload["arguments"] or {}
-    approval = Approval(
-        organization_id=session.organization_id,
-        agent_id=session.agent_id,
-        session_id=session.pk,
-        call_id=call_id,
-        **build_target_fields(tool, arguments, session.organization_id, None),
-        arguments_digest=compute_fingerprint(session.organization_id, to_canonical_json(arguments)),
-        rules_digest=compute_digest(INTERRUPTED_CODE),
-        digest=compute_digest(to_canonical_json([INTERRUPTED_CODE, str(call_id)])),
-        rule="session:interrupted",
-        code=INTERRUPTED_CODE,
-        reason=APPROVAL_REASON,
-        **build_requester_fields(session),
-    )
-    return create_approval(approval)

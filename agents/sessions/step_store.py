@@ -111,7 +111,7 @@ def replace_call_id(lease: SessionLease, step: Step) -> None:
         _update_leased_session(lease)
         earlier_ids = [*step.payload.get("earlier", ()), str(step.call_id)]
         step.payload = {**step.payload, "earlier": earlier_ids}
-        for name in ("approval", "questions"):
+        for name in ("approval", "questions", "cause"):
             step.payload.pop(name, None)
         step.call_id = generate_uuid7()
         step.save(update_fields=["call_id", "payload"])
@@ -122,6 +122,12 @@ def save_partial_text(lease: SessionLease, step: Step, text: str) -> None:
     Step.objects.filter(pk=step.pk, fence=lease.fence, state=Step.State.INTENT).update(
         payload={"text": make_storable(text)}
     )
+
+
+def count_call(lease: SessionLease, cost_microusd: int) -> None:
+    """Count a call that isn't settled yet and may be made again; raises `LeaseLost`."""
+    with transaction.atomic():
+        _update_leased_session(lease, calls=1, cost_microusd=cost_microusd)
 
 
 def show_pending_approval(lease: SessionLease, step: Step, approval: Mapping[str, Any]) -> None:

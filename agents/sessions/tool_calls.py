@@ -20,11 +20,13 @@ from django.utils import timezone
 from agents.builtin_tools.toolsets.find_tools import FIND_TOOLS
 from agents.calls import pending_calls, pipeline
 from agents.calls.root_limits import RootSession
+from agents.calls.unknown_outcomes import OUTCOME_UNKNOWN_CODE
 from agents.images import extract_images, store_images
 from agents.llm.messages import build_frame
 from agents.models import PendingCall, Session, Step
 from agents.sessions import step_store
 from agents.sessions.child_sessions import CHILD_WAITING_CODE
+from agents.sessions.interrupted_calls import ask_about_call
 from agents.sessions.leases import SessionLease, renew_session_lease
 from agents.sessions.mcp_host import SessionHost
 from agents.sessions.partial_output import show_progress
@@ -234,6 +236,12 @@ async def _make_call(caller: SessionCaller, step: Step) -> bool:
         if outcome.code == CHILD_WAITING_CODE:
             # It is made again, with another id, when its child session rests.
             await get_runtime().run_orm(step_store.replace_call_id, caller.lease, step)
+            return False
+        if (
+            isinstance(outcome, pipeline.CallOutcome)
+            and outcome.code == OUTCOME_UNKNOWN_CODE
+            and await ask_about_call(caller.lease, caller.session.agent_id, step, outcome)
+        ):
             return False
         if isinstance(outcome, Problem) or outcome.exchange_id is None:
             await _finish_call(caller, step, outcome)

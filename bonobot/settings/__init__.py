@@ -57,7 +57,6 @@ from bonobot.settings.limits import (  # noqa: F401 - read through `django.conf.
     BONOBOT_INVITATION_DAYS,
     BONOBOT_MAX_BODY,
     BONOBOT_MAX_DEFINITIONS,
-    BONOBOT_MAX_LINE,
     BONOBOT_ORG_CALLS_PER_MINUTE,
     BONOBOT_PASSWORD_RESET_H,
     BONOBOT_READ_S,

@@ -50,11 +50,16 @@ BONOBOT_SAMPLING_TOKENS = environment.read_number("BONOBOT_SAMPLING_TOKENS", 10_
 BONOBOT_CONNECT_S = environment.read_number("BONOBOT_CONNECT_S", 30, minimum=1, maximum=600)
 # Seconds without data from a server: `mcp_servers.build_endpoint`.
 BONOBOT_READ_S = environment.read_number("BONOBOT_READ_S", 60, minimum=1, maximum=3_600)
-# Bytes of one line or event: `mcp_servers.build_endpoint`.
-BONOBOT_MAX_LINE = environment.read_number("BONOBOT_MAX_LINE", MIB, minimum=KIB, maximum=64 * MIB)
-# Bytes of one response: `mcp_servers.build_endpoint`.
+# Bytes of one result, whether it comes as a line, an event or a response:
+# `mcp_servers.build_endpoint`. The deprecated `BONOBOT_MAX_LINE` raises the default.
 BONOBOT_MAX_BODY = environment.read_number(
-    "BONOBOT_MAX_BODY", 4 * MIB, minimum=KIB, maximum=256 * MIB
+    "BONOBOT_MAX_BODY",
+    max(
+        4 * MIB,
+        environment.read_number("BONOBOT_MAX_LINE", KIB, minimum=KIB, maximum=64 * MIB),
+    ),
+    minimum=KIB,
+    maximum=256 * MIB,
 )
 # Definitions of one server: `mcp_servers.build_endpoint`.
 BONOBOT_MAX_DEFINITIONS = environment.read_number(

@@ -416,7 +416,7 @@ async def spawn_child(
         )
         start = asyncio.ensure_future(
             asyncio.get_running_loop().subprocess_exec(
-                lambda: ChildProcess(on_line, on_end, tail, endpoint.max_line, egress_proxy),
+                lambda: ChildProcess(on_line, on_end, tail, endpoint.max_body, egress_proxy),
                 *(*launch.prefix, *endpoint.limits.build_command_prefix(), command, *launch.args),
                 env=launch.env,
                 cwd=endpoint.cwd,

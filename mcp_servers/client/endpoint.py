@@ -65,7 +65,6 @@ class ServerEndpoint:
     limits: ProcessLimits = UNLIMITED
     confinement: ServerSandbox = UNCONFINED
     sandbox: Sandbox | None = None
-    max_line: int = MIB
     max_body: int = 4 * MIB
     max_definitions: int = 1000
 
@@ -80,7 +79,7 @@ class ServerEndpoint:
             *(self.url, dict(self.headers), self.allow_private),
             *(dict(self.query), dict(self.cookies), sorted(self.operations)),
             *(sorted(self.may_ask), sorted(self.env_exceptions), asdict(self.folder_rule)),
-            *(self.connect_s, self.read_s, self.start_s, self.max_line, self.max_body),
+            *(self.connect_s, self.read_s, self.start_s, self.max_body),
             *(asdict(self.limits), asdict(self.confinement)),
             asdict(self.sandbox) if self.sandbox else None,
         ]

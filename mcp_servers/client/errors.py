@@ -119,6 +119,7 @@ def build_unreachable_error(
     remedy: str = UNREACHABLE_REMEDY,
     http_status: int | None = None,
     retry_after: float | None = None,
+    summary: str = "",
 ) -> UpstreamError:
     """Return the error of a server that can't be reached or whose connection was lost."""
     return UpstreamError(
@@ -134,6 +135,7 @@ def build_unreachable_error(
         remedy=remedy,
         http_status=http_status,
         retry_after=retry_after,
+        summary=summary,
     )
 
 
@@ -141,10 +143,13 @@ def build_connection_error(
     endpoint: ServerEndpoint, error: Exception, *, sent: bool
 ) -> UpstreamError:
     """Return the error of a connection that failed or was lost."""
-    failure = find_failure(error)
-    detail = failure.reason if failure else quote_text(endpoint, str(error)) or type(error).__name__
+    if failure := find_failure(error):
+        return build_unreachable_error(endpoint, failure.reason, sent=sent, remedy=failure.remedy)
     return build_unreachable_error(
-        endpoint, detail, sent=sent, remedy=failure.remedy if failure else UNREACHABLE_REMEDY
+        endpoint,
+        quote_text(endpoint, str(error)) or type(error).__name__,
+        sent=sent,
+        summary=format_message("The connection to `{endpoint}` was lost.", endpoint=endpoint.name),
     )
 
 
@@ -324,7 +329,7 @@ def build_too_large_error(endpoint: ServerEndpoint, limit: int) -> UpstreamError
     """Return the error of a response longer than `limit` bytes."""
     return UpstreamError(
         format_message(
-            "`{endpoint}` returned more than {limit:,} bytes.",
+            "`{endpoint}` returned more than {limit:,} bytes. `BONOBOT_MAX_BODY` sets this limit.",
             endpoint=endpoint.name,
             limit=limit,
         ),
@@ -362,6 +367,8 @@ def build_egress_error(
     endpoint: ServerEndpoint, refusal: EgressDenied, *, sent: bool
 ) -> UpstreamError:
     """Return a denial by the egress rules as an upstream error, with its code and remedy."""
+    if refusal.code == "response_too_large":
+        return build_too_large_error(endpoint, refusal.extra["limit"])
     code = "protocol_error" if refusal.code == "encoding_refused" else refusal.code
     return UpstreamError(
         f"`{endpoint.name}`: {refusal.detail}",

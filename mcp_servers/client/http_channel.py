@@ -1,7 +1,7 @@
 """MCP requests over HTTP: headers, bounded responses, event streams.
 
-Statuses are kept, responses are bounded (a JSON body by `max_body`, an SSE event by `max_line`, a
-whole stream by sixteen bodies), and it is known whether a request was sent at all.
+Statuses are kept, responses are bounded (a JSON body and an SSE event by `max_body`, a
+whole stream by sixteen of them), and it is known whether a request was sent at all.
 
 Proxies route on `Mcp-Method`, `Mcp-Name` and, where a tool's schema asks for it with
 `x-mcp-header`, on single arguments; a server refuses a request whose headers and body differ.
@@ -47,6 +47,7 @@ from mcp_servers.client.jsonrpc import (
 
 STREAM_BODY_FACTOR = 16  # maximum size of a stream, in bodies
 MAX_ERROR_BODY_BYTES = 64 * 1024
+MAX_EVENT_FIELDS_BYTES = 64 * 1024  # of an event, beside its data
 DEFAULT_RETRY_S = 1.0
 MAX_RESUMES = 8
 MAX_PAUSE_S = 60.0
@@ -172,7 +173,7 @@ class HttpChannel:
         ) as response:
             if _get_content_type(response) != EVENT_STREAM:
                 raise build_protocol_error(self._endpoint, "it opened no event stream")
-            source = httpx2.EventSource(response, max_event_size=self._endpoint.max_line)
+            source = self._build_event_source(response)
             throttle = ReadThrottle(STREAM_SHARE)
             async with aclosing(aiter(source)) as events:  # type: ignore[type-var]
                 async for event in events:
@@ -261,7 +262,7 @@ class HttpChannel:
         except EgressDenied as refusal:
             raise build_egress_error(endpoint, refusal, sent=request.sent) from refusal
         except httpx2.SSEError as error:
-            raise build_too_large_error(endpoint, endpoint.max_line) from error
+            raise build_too_large_error(endpoint, endpoint.max_body) from error
         except httpx2.LocalProtocolError as error:  # its message may quote a credential
             raise build_header_error(endpoint) from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
@@ -289,11 +290,12 @@ class HttpChannel:
             )
         is_text = "html" not in response.headers.get("content-type", "html")
         quoted_body = quote_text(endpoint, text.decode("utf-8", "replace"), 200) if is_text else ""
+        summary = format_message(
+            "`{endpoint}` returned HTTP {status}", endpoint=endpoint.name, status=status
+        )
         raise UpstreamError(
-            format_message(
-                "`{endpoint}` returned HTTP {status}", endpoint=endpoint.name, status=status
-            )
-            + (f": {quoted_body}" if quoted_body else "."),
+            summary + (f": {quoted_body}" if quoted_body else "."),
+            summary=f"{summary}.",
             code="protocol_error" if status < 500 else "upstream_error",
             server=endpoint.name,
             http_status=status,
@@ -329,7 +331,7 @@ class HttpChannel:
     async def _read_event_stream(
         self, response: httpx2.Response, state: _ResponseState
     ) -> dict[str, Any] | None:
-        source = httpx2.EventSource(response, max_event_size=self._endpoint.max_line)
+        source = self._build_event_source(response)
         throttle = ReadThrottle(STREAM_SHARE)
         async with aclosing(aiter(source)) as events:  # type: ignore[type-var]
             async for event in events:
@@ -347,7 +349,15 @@ class HttpChannel:
                     await state.on_message(message)
         return None
 
+    def _build_event_source(self, response: httpx2.Response) -> httpx2.EventSource:
+        """Return the events of a response; only their data counts toward the limit of a result."""
+        return httpx2.EventSource(
+            response, max_event_size=self._endpoint.max_body + MAX_EVENT_FIELDS_BYTES
+        )
+
     def _decode_body(self, raw: bytes) -> Any:
+        if len(raw) > self._endpoint.max_body:
+            raise build_too_large_error(self._endpoint, self._endpoint.max_body)
         try:
             return decode_json(raw)
         except UnreadableJson as error:

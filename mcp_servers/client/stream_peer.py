@@ -19,7 +19,7 @@ from mcp_servers.client.change_notifications import (
     parse_change_notification,
     parse_subscription_id,
 )
-from mcp_servers.client.child_process import OverlongLine
+from mcp_servers.client.child_process import LINE_END_BYTES, OverlongLine
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError, build_protocol_error, build_too_large_error
 from mcp_servers.client.host import Host, ServerRequestHandler
@@ -139,10 +139,12 @@ class StreamPeer:
 
     def receive_line(self, line: bytes | OverlongLine) -> None:
         """Handle one line from the server."""
+        limit = self._endpoint.max_body
+        if isinstance(line, bytes) and len(line) > limit:
+            line = OverlongLine(line[:LINE_END_BYTES], line[-LINE_END_BYTES:])
         if isinstance(line, OverlongLine):
-            self._fail_unreadable(
-                line.head, line.tail, build_too_large_error(self._endpoint, self._endpoint.max_line)
-            )
+            failure = build_too_large_error(self._endpoint, limit)
+            self._fail_unreadable(line.head, line.tail, failure)
             return
         try:
             received = decode_json(line)

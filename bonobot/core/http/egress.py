@@ -524,7 +524,7 @@ def _check_response(host: str, status: int, headers: httpx2.Headers, limit: int)
 
 def _build_too_large_error(limit: int) -> EgressDenied:
     detail = format_message("The response is larger than {limit:,} bytes.", limit=limit)
-    return EgressDenied(detail, code="response_too_large", status=502)
+    return EgressDenied(detail, code="response_too_large", status=502, extra={"limit": limit})
 
 
 def _build_bad_url_error(detail: str, remedy: str = COMPLETE_URL_REMEDY) -> EgressDenied:

@@ -180,7 +180,7 @@ def test_the_products_interpreter_is_always_a_launcher(monkeypatch: pytest.Monke
         ("BONOBOT_TOKEN_PEPPERS", "1:short"),
         ("BONOBOT_DATABASE_POOL", "0"),
         ("BONOBOT_CALLS_PER_MINUTE", "sixty"),
-        ("BONOBOT_MAX_LINE", "1"),
+        ("BONOBOT_MAX_BODY", "1"),
         ("DATABASE_URL", "oracle://db"),
         ("REDIS_URL", "amqp://broker"),
         ("BONOBOT_EGRESS_PROXY", "socks5://proxy:1080"),

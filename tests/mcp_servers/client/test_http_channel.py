@@ -181,7 +181,7 @@ async def test_an_event_over_the_limit_ends_the_call(connections: ConnectionPool
             yield b"data: " + b"x" * 10_000
 
     async with streaming(events).listening() as server:
-        endpoint = http(server.url, era="modern", max_line=50_000)
+        endpoint = http(server.url, era="modern", max_body=50_000)
         assert (await failure(call(connections, endpoint, "x"))).code == "response_too_large"
 
 

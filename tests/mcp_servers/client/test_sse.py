@@ -329,7 +329,7 @@ async def test_an_invalid_message_doesnt_affect_others(connections: ConnectionPo
 
 
 async def test_an_event_over_the_limit_ends_the_stream(connections: ConnectionPool):
-    wire = SseHttp(tool({"big": lambda asked: said(asked, {"a": "x" * MIB})}))
+    wire = SseHttp(tool({"big": lambda asked: said(asked, {"a": "x" * 4 * MIB})}))
     async with RawHttp(wire).listening() as server:
         endpoint = http(server.url, **SSE)
         assert (await failure(call(connections, endpoint, "big"))).code == "response_too_large"
@@ -337,7 +337,7 @@ async def test_an_event_over_the_limit_ends_the_stream(connections: ConnectionPo
 
 
 async def test_a_stream_can_carry_sixteen_bodies_between_two_requests(connections: ConnectionPool):
-    half = said(Asked("POST", {}, {"id": 99}), {"a": "x" * 8000})
+    half = said(Asked("POST", {}, {"id": 99}), {"a": "x" * 800}) * 10
     wire = SseHttp(tool({"x": lambda asked: half + ok(asked)}))
     async with RawHttp(wire).listening() as server:
         endpoint = http(server.url, max_body=1000, **SSE)
