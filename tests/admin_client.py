@@ -80,6 +80,7 @@ def page_of(response: Any) -> str:
 
 def without_layout(page: str) -> str:
     """Return a page without the line breaks and indentation of its templates."""
+    page = re.sub(r"<[a-z][^<>]*>", lambda tag: re.sub(r"\s+", " ", tag[0]), page)
     page = re.sub(r">\s+<", "><", page)
     return re.sub(r"\s+(</)", r"\1", re.sub(r"(<[a-z][^<>]*>)\s+", r"\1", page))
 

@@ -186,10 +186,10 @@ class SessionApprovalDetailView(SessionView):
     rules = {"DELETE": Action.APPROVE_CALLS}
 
     @describe_operation("revoke_session_approval", status=204)
-    def delete(self, request: object, session_id: str, approval_id: str) -> Response:
+    def delete(self, request: object, session_id: str, session_approval_id: str) -> Response:
         """Revoke a session approval; effective on the next call."""
         rows: Any = SessionApproval.objects.filter(session=self.get_session(session_id))
-        with set_not_found_field("approval_id"):
-            grant: SessionApproval = rows.get_or_404(self.organization_id, pk=approval_id)
+        with set_not_found_field("session_approval_id"):
+            grant: SessionApproval = rows.get_or_404(self.organization_id, pk=session_approval_id)
         revoke_session_approval(self.principal, grant)
         return Response(status=204)

@@ -173,7 +173,7 @@ urlpatterns = [
     path(f"{SESSION}/cancel", sessions.CancelSessionView.as_view(), name="session-cancel"),
     path(SESSION_APPROVALS, approvals.SessionApprovalListView.as_view(), name="session-approvals"),
     path(
-        f"{SESSION_APPROVALS}/<str:approval_id>",
+        f"{SESSION_APPROVALS}/<str:session_approval_id>",
         approvals.SessionApprovalDetailView.as_view(),
         name="session-approval",
     ),

@@ -60,7 +60,10 @@ def _add_failure_arguments(parser: argparse.ArgumentParser) -> None:
         "--fallback", metavar="SLUG", help='Endpoint to use if this one fails. "": none'
     )
     parser.add_argument(
-        "--fallback-on", choices=ModelEndpoint.FallsOver.values, help="When to use the fallback"
+        "--fallback-on",
+        dest="falls_over",
+        choices=ModelEndpoint.FallsOver.values,
+        help="When to use the fallback",
     )
 
 
@@ -83,6 +86,7 @@ def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--image-input",
+        dest="sees_images",
         action=argparse.BooleanOptionalAction,
         help="Whether the model accepts images",
     )

@@ -75,7 +75,7 @@ def test_a_python_client_is_generated_without_a_warning_and_works(
             ("time", "stdio")
         ]
         body = of("models", "AgentRequest")(name="Release helper", max_turns=20)
-        made = of("api.agents.add_agent").sync(client=http, body=body)
+        made = of("api.agents.create_agent").sync(client=http, body=body)
         assert (made.slug, made.max_turns) == ("release-helper", 20)
 
         arguments = {"arguments": {"timezone": "UTC"}}
@@ -88,7 +88,7 @@ def test_a_python_client_is_generated_without_a_warning_and_works(
         assert (outcome.outcome.value, outcome.is_error) == ("ok", False)
         assert "UTC" in outcome.text
 
-        refused = of("api.agents.add_agent").sync(client=http, body=body)
+        refused = of("api.agents.create_agent").sync(client=http, body=body)
         assert isinstance(refused, of("models", "ProblemDetails"))
         assert (refused.status, refused.code, refused.field) == (409, "name_taken", "name")
 

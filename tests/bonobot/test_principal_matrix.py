@@ -97,7 +97,11 @@ KINDS = {
         "approval_id", "approvals/{}", "approvals", personal=True, admin="agents_approval"
     ),
     "question": Kind(
-        "question_id", "questions/{}", "questions", personal=True, admin="agents_elicitationrequest"
+        "request_id",
+        "elicitation-requests/{}",
+        "elicitation-requests",
+        personal=True,
+        admin="agents_elicitationrequest",
     ),
     "skill": Kind("skill_id", "skills/{}", "skills", admin="agents_skill"),
     "workflow": Kind(
@@ -206,7 +210,7 @@ def stock(where: Organization, word: str) -> dict[str, str]:
     Note.objects.filter(pk=ids["note_id"]).update(title=word, text=f"On {word}.")
     Session.objects.filter(agent_id=ids["agent_id"]).update(title=said)
     Approval.objects.filter(pk=ids["approval_id"]).update(reason=said, arguments={"a": said})
-    ElicitationRequest.objects.filter(pk=ids["question_id"]).update(message=said)
+    ElicitationRequest.objects.filter(pk=ids["request_id"]).update(message=said)
     Recording.objects.filter(pk=ids["recording_id"]).update(title=said)
     Provider.objects.filter(pk=ids["provider_id"]).update(name=f"Login {ids['provider_id']}")
     return ids
@@ -238,7 +242,7 @@ def own_things(case: Case, agent: Agent, word: str) -> dict[str, str]:
     return {
         "session_id": str(mine.pk),
         "approval_id": str(approval.pk),
-        "question_id": str(question.pk),
+        "request_id": str(question.pk),
         "run_id": str(run.pk),
         "workflow_id": str(workflow.pk),
     }

@@ -1,7 +1,7 @@
 """Template filters for untrusted text, times, amounts and badges."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -285,13 +285,16 @@ def marked_text(parts: Iterable[tuple[str, bool]]) -> SafeString:
 
 
 @register.simple_tag
-def parameter_names(parameters: Iterable[Any]) -> SafeString:
+def parameter_names(parameters: Iterable[Mapping[str, Any]]) -> SafeString:
     """Return the names of an operation's parameters; required ones have an asterisk."""
     star = format_html('<span aria-label="{}">*</span>', _("required"))
     return format_html_join(
         ", ",
         "<code>{}</code>{}",
-        ((shown(one.name, 60), star if one.required else "") for one in parameters),
+        (
+            (shown(parameter["name"], 60), star if parameter.get("required") else "")
+            for parameter in parameters
+        ),
     )
 
 

@@ -51,7 +51,7 @@ def test_only_the_person_who_started_the_session_can_answer(acme, helper, server
     auditor = rest.as_role(acme, Role.AUDITOR)
     assert auditor.post(f"elicitation-requests/{cli.pk}/answer", {"action": "cancel"}).status == 403
     reviewer = rest.as_role(acme, Role.OWNER)
-    with_all = reviewer.get("questions?state=waiting").json["results"]
+    with_all = reviewer.get("elicitation-requests?state=waiting").json["results"]
     assert {one["id"] for one in with_all} == {str(theirs.pk), str(cli.pk)}
     refused = reviewer.post(f"elicitation-requests/{theirs.pk}/answer", {"action": "cancel"})
     assert (refused.status, refused.code) == (403, "not_yours")

@@ -67,7 +67,7 @@ def test_a_run_ends_as_waiting_when_a_server_requests_input(
     assert [question["id"] for question in ran.json["questions"]] == [str(request.pk)]
     in_words = bonobot("agents", "run", "helper", text, "--timeout", "60")
     assert in_words.status == 1
-    assert "bonobot questions answer" in in_words.out
+    assert "bonobot elicitations answer" in in_words.out
     assert set(Session.objects.values_list("status", flat=True)) == {"waiting"}
 
 

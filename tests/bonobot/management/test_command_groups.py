@@ -26,8 +26,10 @@ from bonobot.__main__ import format_overview
 text = format_overview("bonobot")
 assert "Manage MCP servers: add, discover, review, call, enable, and disable them" in text, text
 print(sorted(name for name in sys.modules if name.startswith(("agents.cli.", "mcp_servers.cli."))))
+import django
 from django.core.management import load_command_class
 from bonobot.management.command_groups import COMMAND_GROUPS
+django.setup()
 for name in COMMAND_GROUPS:
     assert load_command_class("bonobot", name).verbs
 heavy = {"charset_normalizer", "drf_spectacular.utils", "jinja2",

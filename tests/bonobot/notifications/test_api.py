@@ -52,9 +52,9 @@ def test_a_test_notification_returns_its_outcome(acme, owner, webhook, hook):
 def test_an_auditor_can_only_view_notifications(acme):
     notice = factories.create_notification(acme)
     auditor = rest.as_role(acme, Role.AUDITOR)
-    [listed] = auditor.get("notices?state=waiting&event=server_down").json["results"]
+    [listed] = auditor.get("notifications?state=waiting&event=server_down").json["results"]
     assert listed["id"] == str(notice.pk)
-    assert auditor.get("notices?state=sent").json["results"] == []
+    assert auditor.get("notifications?state=sent").json["results"] == []
     assert auditor.post(f"notifications/{notice.pk}/retry").status == 403
     assert auditor.delete(f"notification-channels/{notice.channel_id}").status == 403
 

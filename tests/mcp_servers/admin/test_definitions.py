@@ -97,7 +97,7 @@ def test_a_change_is_shown_as_a_diff_to_the_approved_version(
     row.refresh_from_db()
     alter(row, description="Adds two numbers and mails them")
     page = seat.get("mcp_servers_server_tools", server.pk, state="waiting")
-    assert 'class="bb-removed">  &quot;description&quot;: &quot;Adds two numbers&quot;' in page
+    assert 'class="bb-removed">&quot;description&quot;: &quot;Adds two numbers&quot;' in page
     assert "and mails them" in page
 
 

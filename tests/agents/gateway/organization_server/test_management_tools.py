@@ -55,7 +55,8 @@ def test_agents_are_created_updated_and_listed_by_page(
 def test_a_renamed_tool_can_be_called_by_its_old_name(helper: Agent, client: Client) -> None:
     assert set(RENAMED_TOOLS.values()) <= set(client.tools())
     assert not set(RENAMED_TOOLS) & set(client.tools())
-    assert client.use("add_agent", name="Second")["slug"] == "second"
+    called = client.call("add_agent", {"name": "Second"})
+    assert called.result["structuredContent"]["slug"] == "second"
 
 
 def test_what_rest_refuses_is_refused_with_the_same_code(helper: Agent, client: Client) -> None:
