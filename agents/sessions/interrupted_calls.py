@@ -42,7 +42,7 @@ async def ask_about_call(
 
 
 def get_unknown_text(step: Step) -> str:
-    """Return what the model is told about a call that may have run."""
+    """Return the text for the model about a call that may have run."""
     text = describe_unknown_outcome(step.payload.get("cause", PROCESS_ENDED))
     return f"{text} {OUTCOME_UNKNOWN_REMEDY}"
 

@@ -112,7 +112,7 @@ SUPPORTED_CAPABILITIES: Mapping[ServerRequestKind, Mapping[str, Any]] = {
 
 
 def build_declared_capabilities(endpoint: ServerEndpoint) -> dict[str, Any]:
-    """Return what our hosts can do together and this server may request, whoever is calling."""
+    """Return what our hosts can do together and this server may request, for any caller."""
     declared = {
         str(name): dict(value)
         for name, value in SUPPORTED_CAPABILITIES.items()

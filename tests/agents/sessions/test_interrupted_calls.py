@@ -57,7 +57,10 @@ def test_a_lost_call_is_made_again_when_a_person_approves_it(acme, workshop, run
 def test_the_other_calls_of_the_turn_are_not_repeated(acme, workshop, run, take, effects):
     session = run(COUNT_AND_CRASH)
     boss = factories.build_administrator(acme)
-    resolve_approval(boss, Approval.objects.get(session=session), "deny", "")
+    asked = Approval.objects.filter(session=session)
+    assert asked.count() in (1, 2)  # the other call is lost, too, if it was still running
+    for approval in asked:
+        resolve_approval(boss, approval, "deny", "")
     take(session)
     assert session.status == Session.Status.DONE
     assert effects.read_text().splitlines() in (["once"], [])
