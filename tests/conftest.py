@@ -11,9 +11,11 @@ Processes exist in two scopes:
 """
 
 import gc
+import importlib
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +78,7 @@ def django_db_setup(
         database.create_database()
     yield
     with django_db_blocker.unblock():
-        runtime.close_runtime()
+        runtime.close_runtime(timeout_s=1)  # what tests left running has no work to finish
         writer_thread.close_writer()
         connections.close_all()
         database.drop_database()
@@ -125,6 +127,19 @@ def _contexts_of_pages_alone() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(test_client, "store_rendered_templates", keep_page)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_tls_context() -> Iterator[None]:
+    """Read the certificate authorities once: clients of servers on the loopback use none.
+
+    `httpx.get` and the like read all of them for each request, which takes longer than the request.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for transports in ("httpx._transports.default", "httpx2._transports.default"):
+            module = importlib.import_module(transports)
+            patch.setattr(module, "create_ssl_context", cache(module.create_ssl_context))
         yield
 
 

@@ -30,7 +30,7 @@ async def test_a_modern_server_notifies_that_its_tools_changed(ears, listening_t
     endpoint = modern_http(changing_url)
     await listening_to(endpoint)
     assert ears.granted == [{"tools"}]
-    await call(ears.connections, endpoint, "alter", description="Add another server: uid4().")
+    await call(ears.connections, endpoint, "alter", description="Return the same text.")
     await until(lambda: ears.heard)
     assert ears.heard == [(endpoint.server_id, ChangeNotification("tools"))]
 

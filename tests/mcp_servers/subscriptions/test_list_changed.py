@@ -1,6 +1,7 @@
 """Watching: servers are listened to by one process each, and what they tell is read again."""
 
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 from django.db import OperationalError
@@ -70,7 +71,8 @@ def test_a_change_notified_by_a_real_server_is_pending_review(acme, changing_url
     eventually(lambda: discoveries(server) == 2, what="a reading when the stream opened")
     call = get_connection_pool().send_request
     endpoint = list_changed._load_configuration(server.pk)[0]
-    arguments = {"name": "alter", "arguments": {"description": "Add another server: uid4()."}}
+    # Other tests use the same server: the description has to differ from what they left.
+    arguments = {"name": "alter", "arguments": {"description": f"Return text {uuid4()}."}}
     get_runtime().call(call, endpoint, "tools/call", arguments, holder="server:test")
     echo = server.definitions.get(name="echo")
     eventually(lambda: echo.refresh_from_db() or echo.state == "changed")
