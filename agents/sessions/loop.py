@@ -109,6 +109,8 @@ async def run_session(lease: SessionLease) -> None:
         )
     except LeaseLost:
         logger.warning("session %s is held by another runner now", lease.session_id)
+    except step_store.SessionStopped:
+        await cancel_run(lease)
     except SessionSuspended:
         await _suspend_session(lease)
     except SessionHandedOff:
@@ -212,9 +214,7 @@ async def _run_turns(lease: SessionLease, context: RunContext) -> str | None:
             reply, call_steps = await _take_turn(lease, context, history, snapshot)
         except llm_interface.ModelError as problem:
             history, snapshot = await in_transaction(_load_state, lease, context, history)
-            if await compact_after_overflow(lease, context, history, snapshot):
-                history, snapshot = await in_transaction(_load_state, lease, context, history)
-            else:
+            if not await compact_after_overflow(lease, context, history, snapshot):
                 await _wait_for_next_request(lease, context, problem, history)
         else:
             if reply.calls:
@@ -223,15 +223,17 @@ async def _run_turns(lease: SessionLease, context: RunContext) -> str | None:
                 return reply.text
             # Apply servers' change notifications before the next turn.
             await get_refresher().wait_until_refreshed(build_holder_key(lease))
-            history, snapshot = await in_transaction(_load_state, lease, context, history)
+        # A person's new messages are part of the next turn.
+        history, snapshot = await in_transaction(_load_state_with_messages, lease, context, history)
     return None
 
 
 def _load_state_with_messages(
-    lease: SessionLease, context: RunContext
+    lease: SessionLease, context: RunContext, history: SessionHistory | None = None
 ) -> tuple[SessionHistory, CallSnapshot]:
+    """Move new messages into the history, then load it. Raises `SessionStopped`."""
     step_store.take_messages(lease)
-    return _load_state(lease, context)
+    return _load_state(lease, context, history)
 
 
 def _load_state(
@@ -270,13 +272,8 @@ async def _take_turn(
         tools=build_tool_specs(tools),
         check_reply=lambda reply: check_call_limit(context.agent, history, len(reply.calls)),
     )
-    if reply.finish == "length":
-        await orm(
-            step_store.append_step,
-            lease,
-            Step.Kind.NOTICE,
-            _build_truncation_notice(turn.max_tokens),
-        )
+    if notice := _build_answer_notice(reply, turn.max_tokens):
+        await orm(step_store.append_step, lease, Step.Kind.NOTICE, notice)
     return reply, call_steps
 
 
@@ -319,8 +316,22 @@ async def _report_server_changes(
     return [change.text for change in changes]
 
 
-def _build_truncation_notice(max_tokens: int | None) -> dict[str, str]:
-    """Return the notice on an answer that was cut off."""
+def _build_answer_notice(
+    reply: llm_interface.ModelReply, max_tokens: int | None
+) -> dict[str, str] | None:
+    """Return the notice on an incomplete answer; None for a complete one."""
+    if reply.finish == "content_filter":
+        return {
+            "code": "answer_filtered",
+            "text": "The answer is incomplete: the provider's content filter stopped it.",
+        }
+    if reply.limit:
+        return {
+            "code": "answer_cut",
+            "text": f"The answer was cut off at {reply.limit}, the limit for one answer.",
+        }
+    if reply.finish != "length":
+        return None
     limit = f"at {max_tokens:,} tokens" if max_tokens else "at the model's own limit"
     return {
         "code": "answer_cut",

@@ -181,7 +181,11 @@ class SessionRunner:
         ):
             task = self._tasks.get(session_id)
             # Cancel only once: a second cancel would interrupt the recording of the first.
-            if task is not None and session_id not in self._cancelled_ids:
+            if (
+                task is not None
+                and session_id not in self._cancelled_ids
+                and not self._lease_states[session_id].is_canceled
+            ):
                 self._cancelled_ids.add(session_id)
                 task.cancel()
 
