@@ -86,7 +86,7 @@ logger = logging.getLogger(__name__)
 async def run_session(lease: SessionLease) -> None:
     """Run a leased session until it ends, is suspended or is handed off.
 
-    The outcome is in the database.
+    The outcome is in the database. Raises `SessionStopped` if a person asked to cancel the run.
     """
     orm = get_runtime().run_orm
     time_limit = asyncio.timeout(None)
@@ -109,8 +109,6 @@ async def run_session(lease: SessionLease) -> None:
         )
     except LeaseLost:
         logger.warning("session %s is held by another runner now", lease.session_id)
-    except step_store.SessionStopped:
-        await cancel_run(lease)
     except SessionSuspended:
         await _suspend_session(lease)
     except SessionHandedOff:

@@ -133,6 +133,8 @@ class SessionRunner:
             session_id = str(lease.session_id)
             with LogContext(session=session_id), _trace_session(session_id):
                 await loop.run_session(lease)
+        except step_store.SessionStopped:
+            await loop.cancel_run(lease)
         except (*UNAVAILABLE_ERRORS, AuditUnavailable) as error:
             logger.warning("session %s stands still: %s", lease.session_id, error)
             await run_orm_with_retry(leases.release_session, lease)
