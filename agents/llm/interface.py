@@ -176,8 +176,8 @@ class ImageData:
 class ModelReply:
     """A model's reply; `message` is to be stored and sent back in later requests.
 
-    `usage` is None if the endpoint didn't report it. `limit` describes our limit that cut the answer
-    off, if one did; `finish` is then `length`.
+    `usage` is None if the endpoint didn't report it. `limit` describes our limit that cut off the
+    answer, if one did; `finish` is then `length`.
     """
 
     text: str

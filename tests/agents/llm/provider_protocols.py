@@ -110,7 +110,9 @@ both = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"
 
 
 @asynccontextmanager
-async def provider(wire: Wire, *script: Says | Refuses | Streams | Waits) -> AsyncIterator[FakeProvider]:
+async def provider(
+    wire: Wire, *script: Says | Refuses | Streams | Waits
+) -> AsyncIterator[FakeProvider]:
     """Serve a script on a wire, and close what was opened to it."""
     async with wire.server(*script) as fake:
         try:

@@ -25,9 +25,9 @@ class Says:
     """An answer: text and calls, whole or in fragments when the request asks for a stream.
 
     `calls` are (id, name, arguments as text). `usage` is in OpenAI's words, `reasoning` is what the
-    model thinks before (with the provider's signature where it has one). `finish` may also be a word
-    of the provider, which is sent unchanged. `cut` ends the stream in
-    the middle: "closed" breaks the connection, "ended" just stops without a finish reason.
+    model thinks before (with the provider's signature where it has one). `finish` may also be a
+    word of the provider, which is sent unchanged. `cut` ends the stream in the middle:
+    "closed" breaks the connection, "ended" just stops without a finish reason.
     """
 
     text: str = ""

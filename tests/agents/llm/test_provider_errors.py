@@ -70,7 +70,11 @@ async def test_an_error_inside_a_stream_is_the_same_error() -> None:
 @pytest.mark.parametrize(
     ("event", "code", "retryable"),
     [
-        ('data: {"error": {"message": "no", "code": "insufficient_quota"}}', "model_no_credit", False),
+        (
+            'data: {"error": {"message": "no", "code": "insufficient_quota"}}',
+            "model_no_credit",
+            False,
+        ),
         ('data: {"error": {"message": "it failed"}}', "provider_error", True),
         ('data: {"choices": [', "provider_error", True),
         ("data: [1, 2]", "provider_error", True),

@@ -4,7 +4,7 @@ from concurrent.futures import CancelledError, Future
 
 import pytest
 
-from agents.llm.providers.transport import open_request_scope, find_request_scope
+from agents.llm.providers.transport import find_request_scope, open_request_scope
 
 
 def test_pending_waits_of_a_thread_are_canceled_at_the_end():
