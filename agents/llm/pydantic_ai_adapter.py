@@ -69,6 +69,7 @@ from agents.llm.providers.transport import (
     RequestScope,
     open_request_scope,
 )
+from agents.llm.token_estimates import count_tokens, estimate_tokens
 from agents.llm.tool_schemas import convert_schema
 from bonobot.core.http.egress import check_url
 
@@ -203,14 +204,19 @@ async def ask(
             model = await stack.enter_async_context(open_model(endpoint))
         request_settings = _build_settings(endpoint, max_tokens)
         if on_text is not None:
-            stream_request = model_request_stream(
-                model,
-                history,
-                model_settings=request_settings,
-                model_request_parameters=parameters,
-                instrument=False,
-            )
-            return await _stream_reply(endpoint, stream_request, request_scope, on_text, turn)
+            with convert_provider_errors(endpoint):
+                stream_request = model_request_stream(
+                    model,
+                    history,
+                    model_settings=request_settings,
+                    model_request_parameters=parameters,
+                    instrument=False,
+                )
+            reply = await _stream_reply(endpoint, stream_request, request_scope, on_text, turn)
+            if reply.limit:  # the usage would have come at the end
+                input_tokens = estimate_tokens(messages, instructions, tools)
+                reply = replace(reply, usage=TokenUsage(input_tokens, count_tokens(reply.text)))
+            return reply
         with convert_provider_errors(endpoint):
             response = await model_request(
                 model,
@@ -298,11 +304,12 @@ async def _stream_text(
 ) -> AsyncGenerator[str, None]:
     """Yield pieces of text until the end, or until the answer exceeds a limit."""
     try:
-        async for text in _iterate_text(endpoint, stream):
-            if kept_text := answer.add(text):
-                yield kept_text
-            if answer.limit:
-                return
+        async with aclosing(_iterate_text(endpoint, stream)) as texts:
+            async for text in texts:
+                if kept_text := answer.add(text):
+                    yield kept_text
+                if answer.limit:
+                    return
     except ModelError as error:
         if error.code != "response_too_large" or not answer.text:
             raise
