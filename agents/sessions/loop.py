@@ -18,6 +18,7 @@ from agents.elicitations import services as elicitations
 from agents.llm import interface as llm_interface
 from agents.models import Agent, Session, Step
 from agents.sessions import step_store
+from agents.sessions.answer_notices import build_answer_notice
 from agents.sessions.child_sessions import cancel_children
 from agents.sessions.context_window import compact_after_overflow, compact_history
 from agents.sessions.history import SessionHistory, load_history
@@ -270,7 +271,7 @@ async def _take_turn(
         tools=build_tool_specs(tools),
         check_reply=lambda reply: check_call_limit(context.agent, history, len(reply.calls)),
     )
-    if notice := _build_answer_notice(reply, turn.max_tokens):
+    if notice := build_answer_notice(reply, turn.max_tokens):
         await orm(step_store.append_step, lease, Step.Kind.NOTICE, notice)
     return reply, call_steps
 
@@ -312,30 +313,6 @@ async def _report_server_changes(
             step_store.append_step, lease, Step.Kind.NOTICE, change.to_payload()
         )
     return [change.text for change in changes]
-
-
-def _build_answer_notice(
-    reply: llm_interface.ModelReply, max_tokens: int | None
-) -> dict[str, str] | None:
-    """Return the notice on an incomplete answer; None for a complete one."""
-    if reply.finish == "content_filter":
-        return {
-            "code": "answer_filtered",
-            "text": "The answer is incomplete: the provider's content filter stopped it.",
-        }
-    if reply.limit:
-        return {
-            "code": "answer_cut",
-            "text": f"The answer was cut off at {reply.limit}, the limit for one answer.",
-        }
-    if reply.finish != "length":
-        return None
-    limit = f"at {max_tokens:,} tokens" if max_tokens else "at the model's own limit"
-    return {
-        "code": "answer_cut",
-        "text": f"The answer was cut off {limit}. The model endpoint "
-        "sets the maximum length, and the remaining budget can reduce it.",
-    }
 
 
 def _build_caller(lease: SessionLease, context: RunContext) -> SessionCaller:
