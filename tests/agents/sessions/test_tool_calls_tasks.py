@@ -203,9 +203,10 @@ def test_a_person_is_asked_about_a_task_whose_end_isnt_known(
 def test_a_lost_task_is_started_again_when_a_person_approves_it(remote, begin, runner, boss):
     remote.states = []
     session = begin()
-    resolve_approval(boss, Approval.objects.get(session=session), "approve")
     remote.states = [done("built")]
-    goes(session, runner)
+    for code in ("call_interrupted", "flow_needs_approval"):
+        resolve_approval(boss, Approval.objects.waiting().get(code=code), "approve")
+        goes(session, runner)
     assert (session.status, call_of(session).payload["text"]) == ("done", "built")
     assert remote.count("tools/call") == 2
 

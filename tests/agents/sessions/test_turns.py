@@ -316,13 +316,13 @@ def test_a_canceled_session_makes_no_further_call(acme, helper, workshop, fake, 
 
 @pytest.mark.usefixtures("no_signals")
 def test_a_session_canceled_during_a_call_makes_no_further_turn(
-    acme, helper, workshop, fake, runner, effects
+    acme, helper, workshop, fake, runner
 ):
-    fake.script += [Says(calls=(("c1", "mcp_workshop_wait", '{"seconds": 0.5}'),))]
+    fake.script += [Says(calls=(("c1", "mcp_workshop_wait", '{"seconds": 0.3}'),))]
     boss = factories.build_administrator(acme)
     session = sessions.start_session(boss, helper, "hello")
     task = get_runtime().call(runner.claim_and_run, session.pk)
-    eventually(effects.read_text, within=10, what="the call at the server")
+    eventually(session.steps.filter(kind=Step.Kind.CALL).exists)
     assert sessions.cancel_session(boss, session)
     get_runtime().call(asyncio.wait, [task], timeout=10)
     session.refresh_from_db()
