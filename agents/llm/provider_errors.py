@@ -245,15 +245,19 @@ def _classify_reported_error(error: ModelAPIError) -> tuple[str, str, str, bool]
                 False,
             )
         case ModelHTTPError():
-            is_retryable = error.status_code >= 500 or error.status_code in (408, 409, 425)
-            remedy = (
-                format_message("Try again.")
-                if is_retryable
-                else format_message("Read the error message, then correct the request.")
-            )
-            return "model_error", format_message("failed"), remedy, is_retryable
+            return _classify_status(error.status_code)
         case _:
             return "provider_error", format_message("failed"), format_message("Try again."), True
+
+
+def _classify_status(status: int) -> tuple[str, str, str, bool]:
+    is_retryable = status >= 500 or status in (408, 409, 425)
+    remedy = (
+        format_message("Try again.")
+        if is_retryable
+        else format_message("Read the error message, then correct the request.")
+    )
+    return "model_error", format_message("failed"), remedy, is_retryable
 
 
 def _build_malformed_error(endpoint: ModelEndpointConfig, detail: str) -> ModelError:
