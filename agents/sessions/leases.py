@@ -31,6 +31,7 @@ class LeaseState:
 
     `has_lapsed`: the process stalled for longer than its lease, so another may hold the session.
     `is_canceled`: the loop found a request to cancel and ends the run itself.
+    `cancels_live_requests`: nobody will answer what servers request on live connections.
     """
 
     def __init__(self, renewed_at: float | None = None) -> None:
@@ -39,6 +40,7 @@ class LeaseState:
         self.is_calling = False
         self.has_lapsed = False
         self.is_canceled = False
+        self.cancels_live_requests = False
         # The number of the session's last step, once loaded.
         self.last_seq: int | None = None
         self._renewed_at = monotonic() if renewed_at is None else renewed_at

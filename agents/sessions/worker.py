@@ -202,6 +202,17 @@ class SessionRunner:
             self._lease_states[session_id].is_stopping = True
             await asyncio.wait({task})
 
+    async def cancel_live_requests(self, session_id: UUID) -> bool:
+        """Cancel what servers request on live connections of a session; False if it isn't run here.
+
+        Servers are answered with `cancel` from now on, so that their calls end.
+        """
+        lease_state = self._lease_states.get(session_id)
+        if lease_state is None:
+            return False
+        lease_state.cancels_live_requests = True
+        return True
+
     async def drain(self, timeout_s: float | None = None) -> None:
         """Stop claiming sessions, release the running ones, and unregister.
 
