@@ -14,6 +14,7 @@ the audit log, once per process that reports it.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -233,7 +234,7 @@ async def send_leg(
             )
         raise InvalidInputRequest(f"it required more than {MAX_ROUNDS} retries")
     except InvalidInputRequest as fault:
-        raise build_protocol_error(endpoint, str(fault)) from None
+        raise build_protocol_error(endpoint, str(fault), answered=True) from None
     except UpstreamError as error:
         elicitations = (
             parse_url_elicitations(error.rpc_data) if error.rpc_code == URL_NEEDED else {}
@@ -266,7 +267,7 @@ async def save_pending_call(
         own_name = admitted.target.facts.own_name
         return (await get_runtime().run_orm(partial(write, own=own_name), request, incomplete)).pk
     except InvalidInputRequest as fault:
-        raise build_protocol_error(server.endpoint, str(fault)) from None
+        raise build_protocol_error(server.endpoint, str(fault), answered=True) from None
 
 
 def _build_relayed_params(params: Mapping[str, Any], relay: RelayOptions) -> dict[str, Any]:
@@ -304,7 +305,8 @@ async def _poll_task(
     failures = 0
     while True:
         if timezone.now() >= continuation.ends_at:
-            await send_request("tasks/cancel", task_params)
+            with suppress(UpstreamError):  # the task is given up in any case
+                await send_request("tasks/cancel", task_params)
             raise _build_task_error(endpoint, "task_expired", "the task didn't finish in time")
         try:
             task, failures = await send_request("tasks/get", task_params), 0

@@ -14,7 +14,11 @@ OUTCOME_UNKNOWN_REMEDY = format_message(
     "The call may have run, so don't repeat it before you have checked its effect."
 )
 PROCESS_ENDED = format_message("The process that made this call ended before the result arrived.")
-UNANSWERED_CODES = ("call_timeout", "server_unreachable", "server_crashed")
+UNANSWERED_CODES = (
+    *("call_timeout", "server_unreachable", "server_crashed"),
+    # A task that was started, and whose end isn't known.
+    *("task_lost", "task_expired"),
+)
 
 
 def describe_unknown_outcome(cause: str) -> TranslatableMessage:
@@ -29,7 +33,11 @@ def is_outcome_unknown(problem: Problem) -> TypeGuard[UpstreamError]:
     if not isinstance(problem, UpstreamError) or not problem.sent:
         return False
     is_failed_server = problem.rpc_code is None and (problem.http_status or 0) >= 500
-    return problem.code in UNANSWERED_CODES or is_failed_server
+    # With a status below 500, the server refused the request.
+    is_unreadable = (
+        problem.code == "protocol_error" and problem.http_status is None and not problem.answered
+    )
+    return problem.code in UNANSWERED_CODES or is_failed_server or is_unreadable
 
 
 def is_repeatable(request: CallRequest, target: Target) -> bool:

@@ -326,11 +326,27 @@ def wait_for_session(
     follow()
     while approvals.answer_pending_requests(
         cli, session, wait=options.wait, timeout_s=options.timeout
-    ):
+    ) or (not options.wait and _cancel_live_requests(cli, session)):
         follow()
     if not options.wait:
         # A process of a server that requested input isn't kept for its answer.
         get_runtime().call(get_session_runner().suspend_session, session.pk)
+
+
+def _cancel_live_requests(cli: CommandContext, session: Session) -> bool:
+    """Cancel requests that can only be answered while this command runs; False if there are none.
+
+    A server of the handshake era waits on its connection, which ends with this process.
+    """
+    requests = ElicitationRequest.objects.waiting().filter(session_id=session.pk, exchange=None)
+    names = {make_visible(request.server_name, 120) for request in requests}
+    if not names or not get_runtime().call(get_session_runner().cancel_live_requests, session.pk):
+        return False
+    cli.print_message(
+        f"The request of {', '.join(sorted(names))} for input was canceled. "
+        "Use --wait to wait for an answer."
+    )
+    return True
 
 
 def show_session_steps(
@@ -381,14 +397,14 @@ async def _show_events(
 def _is_blocked(session_id: UUID, can_ask: bool) -> bool:
     """Tell whether a server's pending request can be answered here, or blocks the session.
 
-    A request on a live connection is canceled if the session is suspended, so it blocks nothing.
+    A request on a live connection blocks it, too: it can only be answered while its call runs.
     """
     requests = ElicitationRequest.objects.waiting().filter(session_id=session_id)
     if can_ask:
         return bool(requests.exists())
     open_steps = Step.objects.filter(session_id=session_id, state=Step.State.INTENT)
     waits = Q(payload__has_key="questions") | Q(payload__has_key="approval")
-    return (
+    return requests.filter(exchange=None).exists() or (
         requests.filter(exchange__isnull=False).exists() and not open_steps.exclude(waits).exists()
     )
 

@@ -124,7 +124,9 @@ Message = dict[str, Any]
 OnText = Callable[[str], Awaitable[Any]]
 Finish = Literal["stop", "tool_calls", "length", "content_filter", "error"]
 
-RETRYABLE_CODES = frozenset({"model_unreachable", "model_rate_limited", "model_timeout"})
+RETRYABLE_CODES = frozenset(
+    {"model_unreachable", "model_rate_limited", "model_timeout", "provider_error"}
+)
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,8 @@ class ImageData:
 class ModelReply:
     """A model's reply; `message` is to be stored and sent back in later requests.
 
-    `usage` is None if the endpoint didn't report it.
+    `usage` is None if the endpoint didn't report it. `limit` describes our limit that cut off the
+    answer, if one did; `finish` is then `length`.
     """
 
     text: str
@@ -183,6 +186,7 @@ class ModelReply:
     finish: Finish
     message: Message
     images: tuple[ImageData, ...] = ()
+    limit: str = ""
 
 
 class LanguageModel(Protocol):
@@ -209,7 +213,8 @@ class ModelError(Problem):
     """The model gave no usable answer; `retryable`: a retry may help.
 
     Codes: model_unreachable, model_auth, model_rate_limited (with `retry_after`, seconds),
-    model_error, model_context_exceeded, model_timeout, model_bad_answer, model_no_answer,
+    model_no_credit, model_error, model_context_exceeded, model_timeout, model_bad_answer (cut off),
+    model_no_answer, provider_error (a malformed answer, or a fault of the provider's library),
     provider_missing; and those of egress (`private_address` …).
     """
 

@@ -36,6 +36,8 @@ MAX_CALLS = 64
 MAX_PARAMETERS = 100
 MAX_VALUE_LENGTH = 262_144  # characters
 MAX_RAW_LENGTH = 2_000
+# Characters of a line that are kept once it can't start a block; a fence needs six.
+_MAX_LINE_START = 64
 
 _TAG = re.compile(r'\s*<(/?)(invoke|parameter|tool_calls)(?:\s+name="([^"<>\n]{1,200})")?\s*>')
 _FENCE = re.compile(r" {0,3}(```|~~~)")
@@ -304,9 +306,12 @@ class _CallBlockFilter:
         for part in piece.splitlines(keepends=True):
             if self._has_block_started:
                 return
-            self._line += part
-            await self._forward_text()
-            if self._line.endswith("\n"):
+            if self._forwarded_length >= _MAX_LINE_START:
+                await self._on_text(part)
+            else:
+                self._line += part
+                await self._forward_text()
+            if part.endswith("\n"):
                 self._is_fenced ^= is_fence(self._line)
                 self._line, self._forwarded_length = "", 0
 

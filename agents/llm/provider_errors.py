@@ -1,5 +1,7 @@
 """Convert errors of model libraries to `ModelError`."""
 
+import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -35,6 +37,8 @@ from bonobot.core.text.untrusted_text import make_visible
 
 T = TypeVar("T", bound=BaseException)
 
+logger = logging.getLogger(__name__)
+
 # The API of each kind of endpoint.
 API_NAMES = {
     "openai": "an OpenAI-compatible API (its URL often ends in `/v1`)",
@@ -53,7 +57,14 @@ PRIVATE_ADDRESS_REMEDY = (
 )
 MAX_QUOTE_LENGTH = 300  # maximum length of a quoted provider message, in characters
 
-# Raised by libraries for malformed answers; only library code runs inside the context manager.
+# What providers say if an account has no credit, where the library sees only another refusal.
+_NO_CREDIT = re.compile(
+    r"(?:credit|account) balance is too low|billing_hard_limit"
+    r"|insufficient[ _](?:account[ _])?(?:balance|credit|fund|quota)",
+    re.IGNORECASE,
+)
+
+# Raised by libraries for malformed answers.
 MALFORMED_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError, ValidationError)
 PROVIDER_ERRORS = (
     AgentRunError,
@@ -69,15 +80,20 @@ PROVIDER_ERRORS = (
 def convert_provider_errors(
     endpoint: ModelEndpointConfig, *, streaming: bool = False
 ) -> Iterator[None]:
-    """Convert errors of the model library to `ModelError`."""
+    """Convert errors of the model library to `ModelError`; only its code may run inside."""
     try:
         yield
     except ModelError:
         raise
-    except PROVIDER_ERRORS as error:
+    except (*PROVIDER_ERRORS, TimeoutError) as error:
         raise _convert_error(error, endpoint, streaming) from error
     except MALFORMED_ERRORS as error:
         raise _build_malformed_error(endpoint, "") from error
+    except Exception as error:
+        # Assertions and others that the library doesn't document.
+        logger.warning("the library of a model endpoint failed", exc_info=True)
+        detail = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise _build_malformed_error(endpoint, detail) from error
 
 
 def build_truncated_error(endpoint: ModelEndpointConfig, reason: str = "") -> ModelError:
@@ -102,8 +118,8 @@ def _convert_error(
         remedy = PRIVATE_ADDRESS_REMEDY if problem.code == "private_address" else problem.remedy
         return ModelError(str(problem), code=problem.code, remedy=remedy, retryable=False)
     if isinstance(error, ModelHTTPError):
-        return _build_http_error(error, endpoint)
-    timeout_errors = (ModelTimeoutError, httpx2.TimeoutException)
+        return _build_reported_error(error, endpoint)
+    timeout_errors = (ModelTimeoutError, httpx2.TimeoutException, TimeoutError)
     if isinstance(error, timeout_errors) or _find_cause(error, httpx2.TimeoutException):
         return ModelError(
             format_message(
@@ -112,7 +128,10 @@ def _convert_error(
             code="model_timeout",
             remedy="Try again, or set a longer timeout on the model endpoint.",
         )
-    if streaming:
+    connection_errors = (ModelConnectionError, httpx2.HTTPError, httpx2.StreamError)
+    if streaming and (
+        isinstance(error, connection_errors) or _find_cause(error, httpx2.HTTPError) is not None
+    ):
         return build_truncated_error(endpoint, _format_reason(_find_root_cause(error), endpoint))
     if isinstance(error, ModelConnectionError | httpx2.TransportError):
         failure = find_failure(error)
@@ -131,22 +150,32 @@ def _convert_error(
             code="model_unreachable",
             remedy=failure.remedy if failure else UNREACHABLE_REMEDY,
         )
+    if isinstance(error, ModelAPIError) and _is_reported(error):
+        return _build_reported_error(error, endpoint)
     # A validation report describes the library's types, not the answer.
     return _build_malformed_error(
         endpoint, "" if isinstance(error, UnexpectedModelBehavior) else _extract_message(error)
     )
 
 
-def _build_http_error(error: ModelHTTPError, endpoint: ModelEndpointConfig) -> ModelError:
-    code, description, remedy, retryable = _classify_http_error(error)
+def _is_reported(error: ModelAPIError) -> bool:
+    """Return whether the provider reported the error itself, in a stream or a response."""
+    return error.in_stream or bool(error.provider_error_code) or type(error) is not ModelAPIError
+
+
+def _build_reported_error(error: ModelAPIError, endpoint: ModelEndpointConfig) -> ModelError:
+    code, description, remedy, retryable = _classify_reported_error(error)
+    names = {
+        "endpoint": _format_endpoint(endpoint),
+        "what": description,
+        "error": _format_reason(error, endpoint),
+    }
     return ModelError(
         format_message(
-            "{endpoint} {what} (HTTP {status_code}).{error}",
-            endpoint=_format_endpoint(endpoint),
-            what=description,
-            status_code=error.status_code,
-            error=_format_reason(error, endpoint),
-        ),
+            "{endpoint} {what} (HTTP {status_code}).{error}", status_code=error.status_code, **names
+        )
+        if isinstance(error, ModelHTTPError)
+        else format_message("{endpoint} {what}.{error}", **names),
         code=code,
         remedy=remedy,
         retry_after=error.retry_after,
@@ -163,16 +192,25 @@ _NOT_FOUND_REMEDY = format_message(
 )
 
 
-def _classify_http_error(error: ModelHTTPError) -> tuple[str, str, str, bool]:
+def _has_no_credit(error: ModelAPIError) -> bool:
+    if isinstance(error, ModelQuotaExceededError):
+        return True
+    if isinstance(error, ModelHTTPError) and not 400 <= error.status_code < 500:
+        return False
+    codes = (error.provider_error_code, error.provider_error_type, _extract_message(error))
+    return any(code is not None and _NO_CREDIT.search(code) for code in codes)
+
+
+def _classify_reported_error(error: ModelAPIError) -> tuple[str, str, str, bool]:
     """Return code, description, remedy, and whether a retry may help."""
+    if _has_no_credit(error):
+        return (
+            "model_no_credit",
+            format_message("has no credit left"),
+            format_message("Add credit to the provider account, or set a fallback model."),
+            False,
+        )
     match error:
-        case ModelQuotaExceededError():
-            return (
-                "model_error",
-                format_message("has no credit left"),
-                format_message("Add credit to the provider account."),
-                False,
-            )
         case ModelRateLimitError():
             return (
                 "model_rate_limited",
@@ -206,14 +244,20 @@ def _classify_http_error(error: ModelHTTPError) -> tuple[str, str, str, bool]:
                 format_message("Read the error message, then correct the request."),
                 False,
             )
+        case ModelHTTPError():
+            return _classify_status(error.status_code)
         case _:
-            is_retryable = error.status_code >= 500 or error.status_code in (408, 409, 425)
-            remedy = (
-                format_message("Try again.")
-                if is_retryable
-                else format_message("Read the error message, then correct the request.")
-            )
-            return "model_error", format_message("failed"), remedy, is_retryable
+            return "provider_error", format_message("failed"), format_message("Try again."), True
+
+
+def _classify_status(status: int) -> tuple[str, str, str, bool]:
+    is_retryable = status >= 500 or status in (408, 409, 425)
+    remedy = (
+        format_message("Try again.")
+        if is_retryable
+        else format_message("Read the error message, then correct the request.")
+    )
+    return "model_error", format_message("failed"), remedy, is_retryable
 
 
 def _build_malformed_error(endpoint: ModelEndpointConfig, detail: str) -> ModelError:
@@ -224,12 +268,12 @@ def _build_malformed_error(endpoint: ModelEndpointConfig, detail: str) -> ModelE
             spoken=API_NAMES[endpoint.kind],
         )
         + _format_quote(detail, endpoint),
-        code="model_bad_answer",
+        code="provider_error",
         remedy=format_message(
-            "Check the endpoint's kind and URL. It must support {spoken}.",
+            "Try again. If it fails again, check the endpoint's kind and URL: it must support "
+            "{spoken}.",
             spoken=API_NAMES[endpoint.kind],
         ),
-        retryable=False,
     )
 
 

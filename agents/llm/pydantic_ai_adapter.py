@@ -12,11 +12,18 @@ import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    aclosing,
+    asynccontextmanager,
+)
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
+from django.conf import settings
 from pydantic import ValidationError
 from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.messages import (
@@ -45,6 +52,7 @@ from agents.llm.interface import (
     ImageData,
     Message,
     ModelEndpointConfig,
+    ModelError,
     ModelReply,
     OnText,
     TokenUsage,
@@ -56,11 +64,18 @@ from agents.llm.interface import (
 from agents.llm.messages import apply_frame
 from agents.llm.provider_errors import build_truncated_error, convert_provider_errors
 from agents.llm.providers import registry as provider_registry
-from agents.llm.providers.transport import cancel_on_exit
+from agents.llm.providers.transport import (
+    MAX_RESPONSE_SIZE,
+    RequestScope,
+    open_request_scope,
+)
+from agents.llm.token_estimates import count_tokens, estimate_tokens
 from agents.llm.tool_schemas import convert_schema
 from bonobot.core.http.egress import check_url
 
 MAX_POOLS = 64  # pools a loop keeps; a changed credential leaves its old one behind
+# Reading events that have already arrived lets others run after this time.
+MAX_READ_S = 0.005
 
 Key = tuple[object, ...]
 
@@ -182,60 +197,134 @@ async def ask(
     """Send one request to an endpoint's model. Raises `ModelError`."""
     history = _build_history(endpoint, llm_messages.order_messages(messages))
     parameters = _build_parameters(endpoint, instructions, tools)
+    turn = llm_messages.get_next_turn(messages)
     async with AsyncExitStack() as stack:
-        stack.enter_context(cancel_on_exit())
+        request_scope = stack.enter_context(open_request_scope())
         with convert_provider_errors(endpoint):
             model = await stack.enter_async_context(open_model(endpoint))
-        settings = _build_settings(endpoint, max_tokens)
-        if on_text is None:
+        request_settings = _build_settings(endpoint, max_tokens)
+        if on_text is not None:
             with convert_provider_errors(endpoint):
-                response = await model_request(
+                stream_request = model_request_stream(
                     model,
                     history,
-                    model_settings=settings,
+                    model_settings=request_settings,
                     model_request_parameters=parameters,
                     instrument=False,
                 )
-        else:
-            response = await _stream_response(
-                endpoint, model, history, settings, parameters, on_text
+            reply = await _stream_reply(endpoint, stream_request, request_scope, on_text, turn)
+            if reply.limit:  # the usage would have come at the end
+                input_tokens = estimate_tokens(messages, instructions, tools)
+                reply = replace(reply, usage=TokenUsage(input_tokens, count_tokens(reply.text)))
+            return reply
+        with convert_provider_errors(endpoint):
+            response = await model_request(
+                model,
+                history,
+                model_settings=request_settings,
+                model_request_parameters=parameters,
+                instrument=False,
             )
-    return _build_reply(endpoint, response, llm_messages.get_next_turn(messages))
+    with convert_provider_errors(endpoint):
+        return _build_reply(endpoint, response, turn)
 
 
-async def _stream_response(
+async def _stream_reply(
     endpoint: ModelEndpointConfig,
-    model: Any,
-    history: list[ModelMessage],
-    settings: ModelSettings,
-    parameters: ModelRequestParameters,
+    stream_request: AbstractAsyncContextManager[StreamedResponse],
+    request_scope: RequestScope,
     on_text: OnText,
-) -> ModelResponse:
-    stream_request = model_request_stream(
-        model,
-        history,
-        model_settings=settings,
-        model_request_parameters=parameters,
-        instrument=False,
-    )
+    turn: int,
+) -> ModelReply:
+    answer = _AnswerText()
     async with AsyncExitStack() as stack:
         with convert_provider_errors(endpoint):
             stream = await stack.enter_async_context(stream_request)
         # Don't convert exceptions that `on_text` raises.
-        texts = await stack.enter_async_context(aclosing(_stream_text(endpoint, stream)))
+        texts = await stack.enter_async_context(aclosing(_stream_text(endpoint, stream, answer)))
         async for text in texts:
             await on_text(text)
-    response = stream.get()
-    if response.finish_reason is None:  # every API ends a stream with a finish reason
-        raise build_truncated_error(endpoint)
-    return response
+    with convert_provider_errors(endpoint):
+        if answer.limit:
+            return _build_cut_reply(answer.text, answer.limit, turn)
+        response = stream.get()
+        if not (request_scope.is_stream_complete or _has_finish_reason(response)):
+            raise build_truncated_error(endpoint)
+        return _build_reply(endpoint, response, turn)
+
+
+class _AnswerText:
+    """The text of a streamed answer, up to the limit; `limit` names it if it was exceeded."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._size = 0
+        self.limit = ""
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(self._pieces)
+
+    def add(self, piece: str) -> str:
+        """Add a piece; return the part of it that is within the limit."""
+        kept_piece, size = cut_text(piece, settings.BONOBOT_ANSWER_LIMIT - self._size)
+        if kept_piece != piece:
+            self.limit = describe_answer_limit()
+        self._pieces.append(kept_piece)
+        self._size += size
+        return kept_piece
+
+
+def cut_text(text: str, max_size: int) -> tuple[str, int]:
+    """Return the first `max_size` bytes (UTF-8) of a text, and their number."""
+    if text.isascii():
+        return text[:max_size], min(len(text), max_size)
+    encoded_text = text.encode("utf-8", "surrogatepass")
+    if len(encoded_text) <= max_size:
+        return text, len(encoded_text)
+    return encoded_text[:max_size].decode("utf-8", "ignore"), max_size
+
+
+def describe_answer_limit() -> str:
+    """Return the limit of an answer's text, and its setting."""
+    return f"{settings.BONOBOT_ANSWER_LIMIT:,} bytes (`BONOBOT_ANSWER_LIMIT`)"
+
+
+def _has_finish_reason(response: ModelResponse) -> bool:
+    """Return whether the provider said why it ended, even for a reason the library doesn't know."""
+    return "finish_reason" in (response.provider_details or {}) or response.finish_reason not in (
+        None,
+        "stop",  # also what the library fills in
+    )
 
 
 async def _stream_text(
+    endpoint: ModelEndpointConfig, stream: StreamedResponse, answer: _AnswerText
+) -> AsyncGenerator[str, None]:
+    """Yield pieces of text until the end, or until the answer exceeds a limit."""
+    try:
+        async with aclosing(_iterate_text(endpoint, stream)) as texts:
+            async for text in texts:
+                if kept_text := answer.add(text):
+                    yield kept_text
+                if answer.limit:
+                    return
+    except ModelError as error:
+        if error.code != "response_too_large" or not answer.text:
+            raise
+        answer.limit = f"{MAX_RESPONSE_SIZE:,} bytes of its response"
+
+
+async def _iterate_text(
     endpoint: ModelEndpointConfig, stream: StreamedResponse
 ) -> AsyncGenerator[str, None]:
+    resumed_at = monotonic()
     with convert_provider_errors(endpoint, streaming=True):
         async for event in stream:
+            if monotonic() - resumed_at > MAX_READ_S:
+                await asyncio.sleep(0)
+                resumed_at = monotonic()
             if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
                 text = event.part.content
             elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
@@ -347,9 +436,25 @@ def _find_native_response(message: Message) -> ModelResponse | None:
     return native if len(call_parts) == len(message["calls"]) else None
 
 
+def _build_cut_reply(text: str, limit: str, turn: int) -> ModelReply:
+    """Return a reply that exceeded a limit, without its calls, which may be incomplete."""
+    return ModelReply(
+        text=text,
+        calls=(),
+        usage=None,
+        finish="length",
+        message=build_assistant_message(turn, text, ()),
+        limit=limit,
+    )
+
+
 def _build_reply(endpoint: ModelEndpointConfig, response: ModelResponse, turn: int) -> ModelReply:
     texts = [part.content for part in response.parts if isinstance(part, TextPart)]
     text = "".join(texts) or str((response.provider_details or {}).get("refusal") or "")
+    kept_text, _ = cut_text(text, settings.BONOBOT_ANSWER_LIMIT)
+    if kept_text != text:
+        reply = _build_cut_reply(kept_text, describe_answer_limit(), turn)
+        return replace(reply, usage=_build_usage(response))
     call_parts = [part for part in response.parts if isinstance(part, ToolCallPart)]
     calls = tuple(_build_call(part, turn, index) for index, part in enumerate(call_parts))
     image_parts = [part for part in response.parts if isinstance(part, FilePart)]

@@ -11,6 +11,7 @@ from uuid import UUID, uuid5
 from agents.models import Agent, Inbox, Session, Step
 from agents.policies.queries import require_enabled
 from agents.session_wakeups import notify_worker, run_locally
+from agents.sessions.answer_notices import ANSWER_NOTICE_CODES
 from agents.sessions.services import MAX_TITLE_LENGTH, check_message, request_cancel
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
@@ -133,7 +134,10 @@ async def wait_for_child(child_id: UUID) -> str:
 
 
 def get_child_answer(child_id: UUID) -> str:
-    """Return the answer of a finished session; raises `ChildSessionFailed`."""
+    """Return the answer of a finished session, marked if it is incomplete.
+
+    Raises `ChildSessionFailed`.
+    """
     child = Session.objects.get(pk=child_id)
     end_step = child.steps.filter(kind=Step.Kind.END).order_by("-seq").first()
     if child.status != Session.Status.DONE or end_step is None or "answer" not in end_step.payload:
@@ -145,7 +149,14 @@ def get_child_answer(child_id: UUID) -> str:
             code=child.error_code or ChildSessionFailed.code,
             remedy="See the session page for details.",
         )
-    return str(end_step.payload["answer"])
+    last_turn = child.steps.filter(kind=Step.Kind.MODEL).order_by("-seq").first()
+    notices = child.steps.filter(
+        kind=Step.Kind.NOTICE,
+        seq__gt=last_turn.seq if last_turn else 0,
+        payload__code__in=ANSWER_NOTICE_CODES,
+    ).order_by("seq")
+    marks = (f"[{notice.payload['text']}]" for notice in notices)
+    return "\n\n".join((str(end_step.payload["answer"]), *marks))
 
 
 def cancel_children(session_id: UUID, reason: str) -> None:

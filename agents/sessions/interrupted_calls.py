@@ -6,6 +6,7 @@ from uuid import UUID, uuid4
 from django.utils import timezone
 
 from agents.approvals.services import build_requester_fields, create_approval
+from agents.calls.pending_calls import close_pending_call
 from agents.calls.pipeline import CallOutcome
 from agents.calls.redaction import ensure_masker_loaded
 from agents.calls.require_approval import ApprovalRequired, build_target_fields
@@ -35,7 +36,11 @@ async def ask_about_call(
     if tool is None:
         return False
     await ensure_masker_loaded(snapshot)
-    step.payload = {**step.payload, "cause": outcome.cause}
+    payload = {**step.payload, "cause": outcome.cause}
+    # A task whose outcome is unknown is given up: made again, the call starts another one.
+    if (exchange_id := payload.pop("exchange", None)) is not None:
+        await orm(close_pending_call, exchange_id)
+    step.payload = payload
     await orm(step_store.count_call, lease, outcome.cost_microusd)
     await orm(ask_person, lease, step, tool)
     return True

@@ -30,6 +30,8 @@ class LeaseState:
     """State shared by a runner and the loop of one of its sessions, within the process.
 
     `has_lapsed`: the process stalled for longer than its lease, so another may hold the session.
+    `is_canceled`: the loop found a request to cancel and ends the run itself.
+    `cancels_live_requests`: nobody will answer what servers request on live connections.
     """
 
     def __init__(self, renewed_at: float | None = None) -> None:
@@ -37,6 +39,8 @@ class LeaseState:
         self.is_stopping = False
         self.is_calling = False
         self.has_lapsed = False
+        self.is_canceled = False
+        self.cancels_live_requests = False
         # The number of the session's last step, once loaded.
         self.last_seq: int | None = None
         self._renewed_at = monotonic() if renewed_at is None else renewed_at

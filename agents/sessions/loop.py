@@ -18,6 +18,7 @@ from agents.elicitations import services as elicitations
 from agents.llm import interface as llm_interface
 from agents.models import Agent, Session, Step
 from agents.sessions import step_store
+from agents.sessions.answer_notices import build_answer_notice
 from agents.sessions.child_sessions import cancel_children
 from agents.sessions.context_window import compact_after_overflow, compact_history
 from agents.sessions.history import SessionHistory, load_history
@@ -86,7 +87,7 @@ logger = logging.getLogger(__name__)
 async def run_session(lease: SessionLease) -> None:
     """Run a leased session until it ends, is suspended or is handed off.
 
-    The outcome is in the database.
+    The outcome is in the database. Raises `SessionStopped` if a person asked to cancel the run.
     """
     orm = get_runtime().run_orm
     time_limit = asyncio.timeout(None)
@@ -212,9 +213,7 @@ async def _run_turns(lease: SessionLease, context: RunContext) -> str | None:
             reply, call_steps = await _take_turn(lease, context, history, snapshot)
         except llm_interface.ModelError as problem:
             history, snapshot = await in_transaction(_load_state, lease, context, history)
-            if await compact_after_overflow(lease, context, history, snapshot):
-                history, snapshot = await in_transaction(_load_state, lease, context, history)
-            else:
+            if not await compact_after_overflow(lease, context, history, snapshot):
                 await _wait_for_next_request(lease, context, problem, history)
         else:
             if reply.calls:
@@ -223,15 +222,17 @@ async def _run_turns(lease: SessionLease, context: RunContext) -> str | None:
                 return reply.text
             # Apply servers' change notifications before the next turn.
             await get_refresher().wait_until_refreshed(build_holder_key(lease))
-            history, snapshot = await in_transaction(_load_state, lease, context, history)
+        # A person's new messages are part of the next turn.
+        history, snapshot = await in_transaction(_load_state_with_messages, lease, context, history)
     return None
 
 
 def _load_state_with_messages(
-    lease: SessionLease, context: RunContext
+    lease: SessionLease, context: RunContext, history: SessionHistory | None = None
 ) -> tuple[SessionHistory, CallSnapshot]:
+    """Move new messages into the history, then load it. Raises `SessionStopped`."""
     step_store.take_messages(lease)
-    return _load_state(lease, context)
+    return _load_state(lease, context, history)
 
 
 def _load_state(
@@ -270,13 +271,8 @@ async def _take_turn(
         tools=build_tool_specs(tools),
         check_reply=lambda reply: check_call_limit(context.agent, history, len(reply.calls)),
     )
-    if reply.finish == "length":
-        await orm(
-            step_store.append_step,
-            lease,
-            Step.Kind.NOTICE,
-            _build_truncation_notice(turn.max_tokens),
-        )
+    if notice := build_answer_notice(reply, turn.max_tokens):
+        await orm(step_store.append_step, lease, Step.Kind.NOTICE, notice)
     return reply, call_steps
 
 
@@ -317,16 +313,6 @@ async def _report_server_changes(
             step_store.append_step, lease, Step.Kind.NOTICE, change.to_payload()
         )
     return [change.text for change in changes]
-
-
-def _build_truncation_notice(max_tokens: int | None) -> dict[str, str]:
-    """Return the notice on an answer that was cut off."""
-    limit = f"at {max_tokens:,} tokens" if max_tokens else "at the model's own limit"
-    return {
-        "code": "answer_cut",
-        "text": f"The answer was cut off {limit}. The model endpoint "
-        "sets the maximum length, and the remaining budget can reduce it.",
-    }
 
 
 def _build_caller(lease: SessionLease, context: RunContext) -> SessionCaller:

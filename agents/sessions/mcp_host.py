@@ -254,13 +254,13 @@ class SessionHost(Host):
             )
 
     async def _wait_for_answer(self, question_id: UUID) -> dict[str, Any]:
-        """Wait for a person's answer and return it; `cancel` if this process is stopping."""
+        """Wait for a person's answer and return it; `cancel` if nobody here waits for it."""
         while True:
             question = await get_runtime().run_orm(ElicitationRequest.objects.get, pk=question_id)
             if (answer := elicitations.build_result(question)) is not None:
                 await get_runtime().run_orm(elicitations.clear_content, question_id)
                 return answer
-            if self.lease.state.is_stopping:
+            if self.lease.state.is_stopping or self.lease.state.cancels_live_requests:
                 return {"action": "cancel"}
             await asyncio.sleep(POLL_INTERVAL_S)
 

@@ -20,7 +20,7 @@ JITTER = 0.25
 UNAVAILABLE_CODES = frozenset(
     {
         *("model_unreachable", "model_timeout", "model_rate_limited", "model_no_answer"),
-        "provider_missing",
+        *("model_no_credit", "provider_error", "provider_missing"),
     }
 )
 

@@ -9,8 +9,9 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 from weakref import WeakKeyDictionary
@@ -57,18 +58,19 @@ class PartialOutputPublisher:
     """Publishes the partial outputs of this process in batches."""
 
     def __init__(self) -> None:
-        self._pending: dict[int, PartialOutput] = {}
+        self._pending: dict[int, Callable[[], PartialOutput]] = {}
         self._publishing: asyncio.Task[None] | None = None
 
-    def publish(self, output: PartialOutput) -> None:
-        """Schedule an output for publication. Call on the event loop only."""
-        self._pending[output.step_id] = output
+    def publish(self, step_id: int, build_output: Callable[[], PartialOutput]) -> None:
+        """Schedule a step's output, built when it is published. Call on the event loop only."""
+        self._pending[step_id] = build_output
         if self._publishing is None or self._publishing.done():
             self._publishing = get_runtime().create_task(self._publish_outputs(), name="live steps")
 
     async def _publish_outputs(self) -> None:
         while self._pending:
-            outputs, self._pending = list(self._pending.values()), {}
+            builders, self._pending = list(self._pending.values()), {}
+            outputs = [build_output() for build_output in builders]
             if any("progress" in output.shown for output in outputs):
                 outputs = await get_runtime().run_orm(mask_outputs, outputs)
             pause = PUBLISH_INTERVAL_S
@@ -137,16 +139,22 @@ class ModelTextReporter:
 
     def __init__(self, lease: SessionLease, step: Step, organization_id: UUID) -> None:
         self._lease, self._step, self._organization_id = lease, step, organization_id
-        self.text = ""
+        self._pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        self._pieces = ["".join(self._pieces)]
+        return self._pieces[0]
 
     async def __call__(self, piece: str) -> None:
         """Add a piece and publish the text."""
-        self.text += piece
-        get_output_publisher().publish(
-            _build_partial_output(
-                self._lease, self._step, self._organization_id, {"text": self.text}
-            )
-        )
+        self._pieces.append(piece)
+        get_output_publisher().publish(self._step.pk, self._build_output)
+
+    def _build_output(self) -> PartialOutput:
+        shown = {"text": self.text}
+        return _build_partial_output(self._lease, self._step, self._organization_id, shown)
 
 
 async def show_progress(
@@ -160,7 +168,8 @@ async def show_progress(
     """Publish a call's progress (`notifications/progress`)."""
     progress = {"done": done, "total": total, "message": message or ""}
     get_output_publisher().publish(
-        _build_partial_output(lease, step, organization_id, {"progress": progress})
+        step.pk,
+        partial(_build_partial_output, lease, step, organization_id, {"progress": progress}),
     )
 
 

@@ -20,6 +20,10 @@ from bonobot.core.db.fields import generate_uuid7
 from bonobot.core.text.untrusted_text import make_storable
 
 
+class SessionStopped(Exception):
+    """A person asked to cancel the run."""
+
+
 def append_step(
     lease: SessionLease,
     kind: str,
@@ -188,6 +192,13 @@ def is_cancel_requested(lease: SessionLease) -> bool:
     ).exists()
 
 
+def check_not_stopped(lease: SessionLease) -> None:
+    """Raise `SessionStopped` if this session's cancellation was requested."""
+    if is_cancel_requested(lease):
+        lease.state.is_canceled = True
+        raise SessionStopped
+
+
 def close_session(
     lease: SessionLease,
     status: str,
@@ -230,13 +241,17 @@ def _wake_parent(session_id: UUID) -> None:
 
 
 def take_messages(lease: SessionLease) -> bool:
-    """Move new messages from the inbox into steps; return whether there were any."""
-    pending_messages = Inbox.objects.filter(
-        session_id=lease.session_id, kind=Inbox.Kind.MESSAGE, taken_at=None
-    )
+    """Move new messages from the inbox into steps; return whether there were any.
+
+    Raises `SessionStopped` if the session's cancellation was requested.
+    """
+    pending_messages = Inbox.objects.filter(session_id=lease.session_id, taken_at=None)
     with transaction.atomic():
         _update_leased_session(lease)
         messages = list(pending_messages)
+        if any(item.kind == Inbox.Kind.CANCEL for item in messages):
+            lease.state.is_canceled = True
+            raise SessionStopped
         if messages:
             payloads = [item.payload | {"by": item.actor} for item in messages]
             _insert_steps(lease, [_build_step(Step.Kind.MESSAGE, payload) for payload in payloads])

@@ -133,6 +133,8 @@ class SessionRunner:
             session_id = str(lease.session_id)
             with LogContext(session=session_id), _trace_session(session_id):
                 await loop.run_session(lease)
+        except step_store.SessionStopped:
+            await loop.cancel_run(lease)
         except (*UNAVAILABLE_ERRORS, AuditUnavailable) as error:
             logger.warning("session %s stands still: %s", lease.session_id, error)
             await run_orm_with_retry(leases.release_session, lease)
@@ -181,7 +183,11 @@ class SessionRunner:
         ):
             task = self._tasks.get(session_id)
             # Cancel only once: a second cancel would interrupt the recording of the first.
-            if task is not None and session_id not in self._cancelled_ids:
+            if (
+                task is not None
+                and session_id not in self._cancelled_ids
+                and not self._lease_states[session_id].is_canceled
+            ):
                 self._cancelled_ids.add(session_id)
                 task.cancel()
 
@@ -195,6 +201,17 @@ class SessionRunner:
         if task is not None:
             self._lease_states[session_id].is_stopping = True
             await asyncio.wait({task})
+
+    async def cancel_live_requests(self, session_id: UUID) -> bool:
+        """Cancel what servers request on live connections of a session; False if it isn't run here.
+
+        Servers are answered with `cancel` from now on, so that their calls end.
+        """
+        lease_state = self._lease_states.get(session_id)
+        if lease_state is None:
+            return False
+        lease_state.cancels_live_requests = True
+        return True
 
     async def drain(self, timeout_s: float | None = None) -> None:
         """Stop claiming sessions, release the running ones, and unregister.

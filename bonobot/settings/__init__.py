@@ -41,6 +41,7 @@ from bonobot.settings.accounts import (  # noqa: F401 - settings of other apps
 )
 from bonobot.settings.limits import (  # noqa: F401 - read through `django.conf.settings`
     BONOBOT_ADMISSION_WAIT_S,
+    BONOBOT_ANSWER_LIMIT,
     BONOBOT_ANSWER_S,
     BONOBOT_APPROVAL_H,
     BONOBOT_AUDIT_DAYS,

@@ -22,6 +22,10 @@ BONOBOT_GLOBAL_CALLS_PER_MINUTE = environment.read_number(
 BONOBOT_RESULT_LIMIT = environment.read_number(
     "BONOBOT_RESULT_LIMIT", 256 * KIB, minimum=KIB, maximum=64 * MIB
 )
+# Bytes of text of one answer of a model: `agents.llm.pydantic_ai_adapter`.
+BONOBOT_ANSWER_LIMIT = environment.read_number(
+    "BONOBOT_ANSWER_LIMIT", MIB, minimum=KIB, maximum=16 * MIB
+)
 # Hours until an approval expires: `agents.approvals.services`.
 BONOBOT_APPROVAL_H = environment.read_number("BONOBOT_APPROVAL_H", 24, minimum=1, maximum=720)
 # Seconds to wait for a client's answer: `agents.gateway.suspended_calls`.

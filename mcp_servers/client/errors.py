@@ -42,7 +42,8 @@ class UpstreamError(Problem):
     `upstream_error` (a JSON-RPC error: `rpc_code`, `rpc_message`, `rpc_data`), and those of egress.
     `sent` says whether the server may have seen the request: only if False, it had no effect.
     `temporary` says that the same request may succeed later, and `retryable` that it may be sent
-    again: never if it was sent. `summary` is the detail without output of the server.
+    again: never if it was sent. `answered` says that the server's answer was read: the call isn't
+    complete. `summary` is the detail without output of the server.
     """
 
     code = "upstream_error"
@@ -66,6 +67,7 @@ class UpstreamError(Problem):
         retry_after: float | None = None,
         extra: Mapping[str, Any] | None = None,
         summary: str = "",
+        answered: bool = False,
     ) -> None:
         super().__init__(
             detail,
@@ -84,6 +86,7 @@ class UpstreamError(Problem):
         self.rpc_data = rpc_data
         self.http_status = http_status
         self.summary = summary or detail
+        self.answered = answered
 
     @property
     def retryable(self) -> bool:
@@ -311,8 +314,19 @@ def build_crash_error(
     )
 
 
-def build_protocol_error(endpoint: ServerEndpoint, why: str, *, remedy: str = "") -> UpstreamError:
-    """Return the error of a server that violates the protocol."""
+def build_protocol_error(
+    endpoint: ServerEndpoint,
+    why: str,
+    *,
+    remedy: str = "",
+    answered: bool = False,
+    quotes_server: bool = False,
+) -> UpstreamError:
+    """Return the error of a server that violates the protocol.
+
+    `quotes_server` says that `why` contains output of the server.
+    """
+    summary = format_message("`{endpoint}` violated the protocol.", endpoint=endpoint.name)
     return UpstreamError(
         format_message(
             "`{endpoint}` violated the protocol: {why}.",
@@ -322,6 +336,8 @@ def build_protocol_error(endpoint: ServerEndpoint, why: str, *, remedy: str = ""
         code="protocol_error",
         server=endpoint.name,
         remedy=remedy or "Check that the endpoint is an MCP server, and check its version.",
+        answered=answered,
+        summary=summary if quotes_server else "",
     )
 
 

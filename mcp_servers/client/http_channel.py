@@ -319,6 +319,7 @@ class HttpChannel:
                     quote=quote_text(self._endpoint, content_type, 80) or "nothing",
                 ),
                 remedy="Check the URL. It may be a web page instead of an MCP endpoint.",
+                quotes_server=True,
             )
         body = await read_body(response, self._endpoint.max_body)
         if body is None:

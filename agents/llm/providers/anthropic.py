@@ -1,25 +1,40 @@
 """Anthropic's Messages API and compatible ones."""
 
 import asyncio
-from typing import Any
+from typing import Any, TypeVar
 
+import httpx2
 from anthropic import AsyncAnthropic, Omit
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.profiles.anthropic import AnthropicModelProfile
 from pydantic_ai.providers.anthropic import AnthropicProvider
 
 from agents.llm.interface import ModelEndpointConfig
-from agents.llm.providers.transport import build_client, build_timeout
+from agents.llm.providers.transport import build_client, build_timeout, mark_stream_complete
+
+T = TypeVar("T")
 
 # Send tool schemas unchanged.
 PROFILE = AnthropicModelProfile(json_schema_transformer=None)
+
+
+class AnthropicClient(AsyncAnthropic):
+    """A client that notes the end of a stream."""
+
+    # A private method: if an upgrade removes it, streams without a stop reason count as cut off.
+    def _process_response_data(
+        self, *, data: object, cast_to: type[T], response: httpx2.Response
+    ) -> T:
+        if isinstance(data, dict) and data.get("type") == "message_stop":
+            mark_stream_complete()
+        return super()._process_response_data(data=data, cast_to=cast_to, response=response)
 
 
 class AnthropicConnection:
     """A client of one address and key."""
 
     def __init__(self, endpoint: ModelEndpointConfig) -> None:
-        self._client = AsyncAnthropic(
+        self._client = AnthropicClient(
             base_url=endpoint.url,
             api_key=endpoint.api_key or "none",  # without one the library searches the environment
             max_retries=0,

@@ -1,6 +1,6 @@
 """OpenAI and compatible APIs, with a faster client and stream.
 
-Tool schemas are sent unchanged, and a stream without a finish reason was cut off.
+Tool schemas are sent unchanged. A stream with neither a finish reason nor `[DONE]` was cut off.
 
 The model library takes 0.3 ms per stream event, so text events that have already arrived are merged
 into one, without waiting for more.
@@ -12,6 +12,7 @@ skipped here; requests and replies stay the same.
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +29,7 @@ from openai import (
     Omit,
 )
 from openai._base_client import make_request_options
-from openai._streaming import ServerSentEvent
+from openai._streaming import ServerSentEvent, SSEDecoder
 from openai._utils import is_given
 from openai.resources.chat import AsyncChat, AsyncCompletions
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
@@ -41,12 +42,16 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
 from agents.llm.interface import ModelEndpointConfig
-from agents.llm.providers.transport import build_client, build_timeout
+from agents.llm.providers.transport import build_client, build_timeout, mark_stream_complete
 
 # Text fields of a delta, which continue the previous event's.
 TEXT_FIELDS = frozenset({"content", "reasoning", "reasoning_content"})
 _EVENT_END = b"\n\n"
 _DATA_PREFIX = "data: "
+_END_MARKER = "[DONE]"
+_FINISH_REASON = re.compile(r'"finish_reason"\s*:\s*"[^"]')
+# The last events of a Responses stream.
+_FINAL_EVENTS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
 class ChunkStream(AsyncStream[ChatCompletionChunk]):
@@ -57,6 +62,8 @@ class ChunkStream(AsyncStream[ChatCompletionChunk]):
         try:
             async for text in _read_complete_events(self.response.aiter_bytes()):
                 for event in merge_text_events(self._parse_events(text)):
+                    if not isinstance(event, ParsedEvent):
+                        _note_stream_end(event.data)
                     yield event
         except httpx2.TimeoutException as error:
             raise APITimeoutError(request=self.response.request) from error
@@ -69,6 +76,11 @@ class ChunkStream(AsyncStream[ChatCompletionChunk]):
                 yield ServerSentEvent(data=event_text[len(_DATA_PREFIX) :])
             elif event_text:
                 yield from self._decoder.iter_bytes(iter([event_text.encode() + _EVENT_END]))
+
+
+def _note_stream_end(data: str) -> None:
+    if data.startswith(_END_MARKER) or _FINISH_REASON.search(data):
+        mark_stream_complete()
 
 
 async def _read_complete_events(received: AsyncIterator[bytes]) -> AsyncIterator[str]:
@@ -167,7 +179,7 @@ def _parse_text_chunk(event: ServerSentEvent) -> _TextChunk | None:
             return None
         (choice,) = payload["choices"]
         delta = choice["delta"]
-        if choice["finish_reason"]:
+        if choice.get("finish_reason"):
             return None
         ((name, text),) = [(key, value) for key, value in delta.items() if value and key != "role"]
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
@@ -212,21 +224,51 @@ class _FastChat(AsyncChat):
         return _FastCompletions(self._client)
 
 
+class _EndNotingDecoder(SSEDecoder):
+    """The library's decoder, which notes the end of a Responses stream."""
+
+    async def aiter_bytes(self, iterator: AsyncIterator[bytes]) -> AsyncIterator[ServerSentEvent]:
+        """Yield the events."""
+        async for event in super().aiter_bytes(iterator):
+            if event.event in _FINAL_EVENTS or event.data.startswith(_END_MARKER):
+                mark_stream_complete()
+            yield event
+
+
 class _FastOpenAI(AsyncOpenAI):
     @cached_property
     def chat(self) -> _FastChat:
         return _FastChat(self)
 
-    # A private method: if an upgrade removes it, chunks are just built more slowly.
+    def _make_sse_decoder(self) -> SSEDecoder:
+        return _EndNotingDecoder()
+
+    # A private method: if an upgrade removes it, chunks are just built more slowly, and fewer
+    # unusual answers are read.
     def _process_response_data(
         self, *, data: object, cast_to: type[T], response: httpx2.Response
     ) -> T:
+        if cast_to in (ChatCompletion, ChatCompletionChunk):
+            _normalize_choices(data)
         if cast_to is ChatCompletionChunk:
             try:
                 return cast(T, ChatCompletionChunk.model_validate(data))
             except ValidationError:
                 pass  # a provider's own fields, which the library accepts unvalidated
         return super()._process_response_data(data=data, cast_to=cast_to, response=response)
+
+
+def _normalize_choices(data: Any) -> None:
+    """Remove finish reasons that aren't text, and fill in missing deltas; the library needs it."""
+    choices = data.get("choices") if isinstance(data, dict) else None
+    for choice in choices if isinstance(choices, list) else ():
+        if not isinstance(choice, dict):
+            continue
+        reason = choice.get("finish_reason")
+        if not (isinstance(reason, str) and reason):
+            choice["finish_reason"] = None
+        if "message" not in choice and choice.get("delta") is None:
+            choice["delta"] = {}
 
 
 class OpenAIClient(_FastOpenAI):
@@ -274,7 +316,7 @@ def _build_profile(endpoint: ModelEndpointConfig) -> OpenAIModelProfile:
     host = urlsplit(endpoint.url).hostname or ""
     return OpenAIModelProfile(
         json_schema_transformer=None,
-        openai_chat_streaming_requires_finish_reason=True,
+        openai_chat_streaming_requires_finish_reason=False,  # the adapter checks the end
         openai_chat_supports_max_completion_tokens=host.endswith(OPENAI_HOSTS),
     )
 

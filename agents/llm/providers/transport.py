@@ -22,6 +22,8 @@ class RequestScope:
         self._closers: list[Callable[[], object]] = []
         self._is_over = False
         self._lock = Lock()
+        # Whether the stream's last event arrived, such as `[DONE]`.
+        self.is_stream_complete = False
 
     @contextmanager
     def track_future(self, future: Future[Any]) -> Iterator[None]:
@@ -63,12 +65,12 @@ _current_scope: contextvars.ContextVar[RequestScope | None] = contextvars.Contex
 
 
 @contextmanager
-def cancel_on_exit() -> Iterator[None]:
-    """Cancel the request's pending futures at the end of the block."""
+def open_request_scope() -> Iterator[RequestScope]:
+    """Yield the request's scope; cancel its pending futures at the end of the block."""
     request_scope = RequestScope()
     token = _current_scope.set(request_scope)
     try:
-        yield
+        yield request_scope
     finally:
         _current_scope.reset(token)
         request_scope.close()
@@ -77,6 +79,12 @@ def cancel_on_exit() -> Iterator[None]:
 def find_request_scope() -> RequestScope | None:
     """Return the current request's scope; None outside of a request."""
     return _current_scope.get()
+
+
+def mark_stream_complete() -> None:
+    """Record that the current request's stream ended as its API documents it."""
+    if (request_scope := find_request_scope()) is not None:
+        request_scope.is_stream_complete = True
 
 
 MAX_RESPONSE_SIZE = 16 * 1024 * 1024  # bytes; a streamed token costs some 250 on the wire

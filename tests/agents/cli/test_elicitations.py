@@ -71,6 +71,19 @@ def test_a_run_ends_as_waiting_when_a_server_requests_input(
     assert set(Session.objects.values_list("status", flat=True)) == {"waiting"}
 
 
+def test_a_run_cancels_a_request_that_can_only_be_answered_while_it_runs(
+    bonobot: Bonobot, ask_server: Callable[[str], None]
+) -> None:
+    """A server of the handshake era waits on a connection of the command's process."""
+    ask_server("handshake")
+    text = f"/mcp_asker_ask {json.dumps({'requests': [FORM]})}"
+    ran = bonobot("agents", "run", "helper", text, "--timeout", "60")
+    assert (ran.status, ElicitationRequest.objects.get().state) == (0, "withdrawn")
+    assert '"action": "cancel"' in ran.out
+    assert "The request of asker for input was canceled. Use --wait" in ran.out + ran.err
+    assert Session.objects.get().status == "done"
+
+
 @pytest.mark.parametrize("era", ["modern", "handshake"])
 def test_a_terminal_answers_while_the_server_waits(
     bonobot: Bonobot,

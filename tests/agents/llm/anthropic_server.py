@@ -11,6 +11,7 @@ from tests.agents.llm.provider_server import (
     Said,
     Says,
     Served,
+    Streams,
     Waits,
     cut,
     events,
@@ -48,7 +49,7 @@ class FakeAnthropic(FakeProvider):
         )
 
 
-def anthropic_server(*script: Says | Refuses | Waits) -> Any:
+def anthropic_server(*script: Says | Refuses | Streams | Waits) -> Any:
     """Serve a script on a free port; `url` is the base URL to give to an endpoint."""
     return serve(FakeAnthropic(script=list(script)))
 
@@ -110,7 +111,7 @@ def _message(step: Says, content: Any, stop: str | None, usage: Any) -> dict[str
 
 
 def _whole(step: Says) -> dict[str, Any]:
-    return _message(step, _blocks(step), STOPS[step.reason], _usage(step))
+    return _message(step, _blocks(step), _stop(step), _usage(step))
 
 
 async def _events(step: Says) -> AsyncIterator[bytes]:
@@ -122,10 +123,14 @@ async def _events(step: Says) -> AsyncIterator[bytes]:
         raise ConnectionResetError("the script cuts here")
     if step.cut == "ended":
         return
-    stop = {"stop_reason": STOPS[step.reason], "stop_sequence": None}
+    stop = {"stop_reason": _stop(step), "stop_sequence": None}
     used = {"usage": {"output_tokens": step.usage["completion_tokens"]}} if step.usage else {}
     yield _event("message_delta", delta=stop, **used)
     yield _event("message_stop")
+
+
+def _stop(step: Says) -> str:
+    return STOPS.get(step.reason, step.reason)
 
 
 def _out(step: Says, tokens: int) -> dict[str, int]:

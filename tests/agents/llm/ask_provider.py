@@ -18,6 +18,7 @@ from agents.llm.interface import (
     close_models,
 )
 from tests.agents.llm.openai_server import FakeOpenAI, Refuses, Says, Waits, openai_server
+from tests.agents.llm.provider_server import Streams
 
 KEY = "sk-made-up-key-0123456789"
 ODD_SCHEMA = {
@@ -41,7 +42,7 @@ both = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"
 
 
 @asynccontextmanager
-async def provider(*script: Says | Refuses | Waits) -> AsyncIterator[FakeOpenAI]:
+async def provider(*script: Says | Refuses | Streams | Waits) -> AsyncIterator[FakeOpenAI]:
     """Serve a script and close what was opened to it."""
     async with asyncio.timeout(60), openai_server(*script) as fake:
         try:

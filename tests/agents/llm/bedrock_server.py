@@ -13,6 +13,7 @@ from tests.agents.llm.provider_server import (
     Said,
     Says,
     Served,
+    Streams,
     Waits,
     cut,
     events,
@@ -58,7 +59,7 @@ class FakeBedrock(FakeProvider):
         )
 
 
-def bedrock_server(*script: Says | Refuses | Waits) -> Any:
+def bedrock_server(*script: Says | Refuses | Streams | Waits) -> Any:
     """Serve a script on a free port; `url` is the base URL to give to an endpoint."""
     return serve(FakeBedrock(script=list(script)))
 
@@ -109,10 +110,14 @@ def _usage(step: Says) -> dict[str, Any]:
     }
 
 
+def _stop(step: Says) -> str:
+    return STOPS.get(step.reason, step.reason)
+
+
 def _whole(step: Says) -> dict[str, Any]:
     return {
         "output": {"message": {"role": "assistant", "content": _blocks(step)}},
-        "stopReason": STOPS[step.reason],
+        "stopReason": _stop(step),
         "metrics": {"latencyMs": 1},
         **_usage(step),
     }
@@ -126,7 +131,7 @@ async def _events(step: Says) -> AsyncIterator[bytes]:
         raise ConnectionResetError("the script cuts here")
     if step.cut == "ended":
         return
-    yield _event("messageStop", {"stopReason": STOPS[step.reason]})
+    yield _event("messageStop", {"stopReason": _stop(step)})
     yield _event("metadata", {"metrics": {"latencyMs": 1}, **_usage(step)})
 
 

@@ -12,6 +12,7 @@ from tests.agents.llm.provider_server import (
     Said,
     Says,
     Served,
+    Streams,
     Waits,
     cut,
     events,
@@ -61,7 +62,7 @@ class FakeGoogle(FakeProvider):
         )
 
 
-def google_server(*script: Says | Refuses | Waits) -> Any:
+def google_server(*script: Says | Refuses | Streams | Waits) -> Any:
     """Serve a script on a free port; `url` is the base URL to give to an endpoint."""
     return serve(FakeGoogle(script=list(script)))
 
@@ -107,7 +108,7 @@ def _answer(parts: list[dict[str, Any]], step: Says, *, last: bool) -> dict[str,
     candidate: dict[str, Any] = {"content": {"role": "model", "parts": parts}, "index": 0}
     answer = {"candidates": [candidate], "modelVersion": "gemini-fake", "responseId": "r1"}
     if last:
-        candidate["finishReason"] = FINISHES[step.reason]
+        candidate["finishReason"] = FINISHES.get(step.reason, step.reason)
         if step.usage is not None:
             answer["usageMetadata"] = {
                 "promptTokenCount": step.usage["prompt_tokens"],

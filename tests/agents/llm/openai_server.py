@@ -11,6 +11,7 @@ from tests.agents.llm.provider_server import (
     Said,
     Says,
     Served,
+    Streams,
     Waits,
     events,
     fragments,
@@ -43,7 +44,7 @@ class FakeOpenAI(FakeProvider):
         )
 
 
-def openai_server(*script: Says | Refuses | Waits) -> Any:
+def openai_server(*script: Says | Refuses | Streams | Waits) -> Any:
     """Serve a script on a free port; `url` is the base URL to give to an endpoint."""
     return serve(FakeOpenAI(script=list(script)))
 
@@ -60,7 +61,7 @@ class FakeAzure(FakeOpenAI):
         return super().served(path, said, step)
 
 
-def azure_server(*script: Says | Refuses | Waits) -> Any:
+def azure_server(*script: Says | Refuses | Streams | Waits) -> Any:
     """Serve a script on a free port; `url` is the base URL to give to an endpoint."""
     return serve(FakeAzure(script=list(script)))
 

@@ -22,7 +22,7 @@ from tests.agents.llm.anthropic_server import anthropic_server
 from tests.agents.llm.bedrock_server import bedrock_server
 from tests.agents.llm.google_server import google_server
 from tests.agents.llm.openai_server import azure_server, openai_server
-from tests.agents.llm.provider_server import FakeProvider, Refuses, Says, Waits
+from tests.agents.llm.provider_server import FakeProvider, Refuses, Says, Streams, Waits
 from tests.agents.llm.responses_server import responses_server
 
 KEY = "made-up-key-0123456789"
@@ -110,7 +110,9 @@ both = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"
 
 
 @asynccontextmanager
-async def provider(wire: Wire, *script: Says | Refuses | Waits) -> AsyncIterator[FakeProvider]:
+async def provider(
+    wire: Wire, *script: Says | Refuses | Streams | Waits
+) -> AsyncIterator[FakeProvider]:
     """Serve a script on a wire, and close what was opened to it."""
     async with wire.server(*script) as fake:
         try:

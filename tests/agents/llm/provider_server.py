@@ -25,8 +25,9 @@ class Says:
     """An answer: text and calls, whole or in fragments when the request asks for a stream.
 
     `calls` are (id, name, arguments as text). `usage` is in OpenAI's words, `reasoning` is what the
-    model thinks before (with the provider's signature where it has one). `cut` ends the stream in
-    the middle: "closed" breaks the connection, "ended" just stops without a finish reason.
+    model thinks before (with the provider's signature where it has one). `finish` may also be a
+    word of the provider, which is sent unchanged. `cut` ends the stream in the middle:
+    "closed" breaks the connection, "ended" just stops without a finish reason.
     """
 
     text: str = ""
@@ -41,7 +42,7 @@ class Says:
 
     @property
     def reason(self) -> str:
-        """Return why it ends: "length", "content_filter", "tool_calls" or "stop"."""
+        """Return why it ends: "length", "content_filter", "tool_calls", "stop", or another word."""
         return self.finish or ("tool_calls" if self.calls else "stop")
 
 
@@ -52,6 +53,13 @@ class Refuses:
     status: int
     body: Any = None
     headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Streams:
+    """A stream of these bytes, whatever they are."""
+
+    pieces: Sequence[bytes]
 
 
 @dataclass(frozen=True)
@@ -93,7 +101,7 @@ Speaks = Callable[[dict[str, Any]], Says]
 class FakeProvider:
     """The script to follow (or, without one, who speaks), and what arrived so far."""
 
-    script: list[Says | Refuses | Waits] = field(default_factory=list)
+    script: list[Says | Refuses | Streams | Waits] = field(default_factory=list)
     speaks: Speaks | None = None
     requests: list[dict[str, Any]] = field(default_factory=list)
     raw: list[bytes] = field(default_factory=list)
@@ -126,6 +134,8 @@ class FakeProvider:
             if step.then is None:
                 return refused
             step = step.then
+        if isinstance(step, Streams):
+            return StreamingResponse(iter(step.pieces), media_type="text/event-stream")
         if isinstance(step, Refuses):
             if isinstance(step.body, str):
                 return PlainTextResponse(step.body, step.status, step.headers)

@@ -11,6 +11,7 @@ from tests.agents.llm.provider_server import (
     Said,
     Says,
     Served,
+    Streams,
     Waits,
     cut,
     events,
@@ -45,7 +46,7 @@ class FakeResponses(FakeProvider):
         )
 
 
-def responses_server(*script: Says | Refuses | Waits) -> Any:
+def responses_server(*script: Says | Refuses | Streams | Waits) -> Any:
     """Serve a script on a free port; `url` is the base URL to give to an endpoint."""
     return serve(FakeResponses(script=list(script)))
 
@@ -100,8 +101,8 @@ def _message(content: list[Any], status: str) -> dict[str, Any]:
 
 
 def _response(step: Says, status: str = "", output: bool = True) -> dict[str, Any]:
-    cut_short = {"length": "max_output_tokens", "content_filter": "content_filter"}
-    why = cut_short.get(step.reason)
+    cut_short = {"length": "max_output_tokens", "stop": None, "tool_calls": None}
+    why = cut_short.get(step.reason, step.reason)
     response = {
         "id": "resp_1",
         "object": "response",

@@ -8,12 +8,21 @@ import pytest
 from agents.llm.interface import ModelEndpointConfig, ModelError, build_model
 from tests.agents.llm.ask_provider import HI, KEY, TOOLS, ask, at, both, fails, provider
 from tests.agents.llm.openai_server import Refuses, Says, Waits
+from tests.agents.llm.provider_server import Streams
+from tests.agents.llm.test_answer_ends import text_event
 
 REFUSALS = [
     (Refuses(401, {"error": {"message": f"Incorrect key {KEY}"}}), "model_auth", False),
     (Refuses(403, {"error": {"message": "not yours"}}), "model_auth", False),
     (Refuses(429, {"error": {"message": "slow down"}}), "model_rate_limited", True),
-    (Refuses(429, {"error": {"code": "insufficient_quota"}}), "model_error", False),
+    (Refuses(429, {"error": {"code": "insufficient_quota"}}), "model_no_credit", False),
+    (Refuses(402, {"error": {"message": "Insufficient Balance"}}), "model_no_credit", False),
+    (
+        Refuses(400, {"error": {"message": "Your credit balance is too low to access it."}}),
+        "model_no_credit",
+        False,
+    ),
+    (Refuses(403, {"error": {"code": "insufficient_balance"}}), "model_no_credit", False),
     (Refuses(500, "<h1>oops</h1>"), "model_error", True),
     (Refuses(503, {"error": "overloaded"}), "model_error", True),
     (Refuses(404, {"error": {"code": "model_not_found"}}), "model_error", False),
@@ -58,6 +67,41 @@ async def test_an_error_inside_a_stream_is_the_same_error() -> None:
     assert error.code == "model_rate_limited"
 
 
+@pytest.mark.parametrize(
+    ("event", "code", "retryable"),
+    [
+        (
+            'data: {"error": {"message": "no", "code": "insufficient_quota"}}',
+            "model_no_credit",
+            False,
+        ),
+        ('data: {"error": {"message": "it failed"}}', "provider_error", True),
+        ('data: {"choices": [', "provider_error", True),
+        ("data: [1, 2]", "provider_error", True),
+    ],
+)
+async def test_a_fault_after_the_first_text_has_its_own_code(
+    event: str, code: str, retryable: bool
+) -> None:
+    async with provider(Streams([text_event("Hello"), f"{event}\n\n".encode()])) as fake:
+        error = await fails(fake, stream=True)
+    assert (error.code, error.retryable) == (code, retryable)
+
+
+@both
+async def test_an_assertion_of_the_library_is_a_provider_error(
+    stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("unexpected part")
+
+    monkeypatch.setattr(f"agents.llm.pydantic_ai_adapter.model_request{'_stream' * stream}", fail)
+    async with provider(Says("never")) as fake:
+        error = await fails(fake, stream=stream)
+    assert (error.code, error.retryable) == ("provider_error", True)
+    assert "AssertionError: unexpected part" in str(error)
+
+
 @pytest.mark.parametrize("how", ["closed", "ended"])
 async def test_a_truncated_stream_isnt_an_answer(
     how: str, caplog: pytest.LogCaptureFixture
@@ -82,7 +126,7 @@ async def test_a_truncated_stream_isnt_an_answer(
 async def test_a_response_that_isnt_a_chat_completion_is_an_error(stream: bool, body: Any) -> None:
     async with provider(Refuses(200, body)) as fake:
         error = await fails(fake, stream=stream)
-    assert error.code == "model_bad_answer"
+    assert (error.code, error.retryable) == ("provider_error", True)
 
 
 @both

@@ -51,8 +51,9 @@ class Scripted:
             calls, text = (), f"{last['text'].strip()}!"
         message = llm_interface.build_assistant_message(number, text, calls)
         usage = llm_interface.TokenUsage(10, 5)
+        finish = "content_filter" if last["text"] == "forbidden" else "stop"
         return llm_interface.ModelReply(
-            text, calls, usage, "tool_calls" if calls else "stop", message
+            text, calls, usage, "tool_calls" if calls else finish, message
         )
 
 
@@ -106,6 +107,14 @@ def test_an_agent_gets_the_answer_of_another_agent(runner, boss, line):
     child = session.children.get()
     assert (child.agent.slug, child.depth, child.root_id) == ("second", 1, session.pk)
     assert child.started_by == session.started_by
+
+
+def test_an_incomplete_answer_of_another_agent_is_marked(runner, boss, line):
+    session = run(runner, boss, line[0], "ask_second: forbidden")
+    text = session.steps.get(kind=Step.Kind.CALL).payload["text"]
+    notice = "The answer is incomplete: the provider's content filter stopped it."
+    assert f"forbidden!\n\n[{notice}]" in text
+    assert build_report(session.children.get().pk)["notices"] == [notice]
 
 
 def test_agent_calls_end_three_levels_below_the_root(runner, boss, line):

@@ -245,9 +245,11 @@ def test_text_that_arrives_after_the_last_event_is_sent(session, hold, hasty, mo
             patch.setattr(
                 own,
                 "_publish_outputs",
-                just_after(own._publish_outputs, lambda: own.publish(second)),
+                just_after(
+                    own._publish_outputs, lambda: own.publish(second.step_id, lambda: second)
+                ),
             )
-            own.publish(first)
+            own.publish(first.step_id, lambda: first)
         return [await get_runtime().run_orm(told.get, timeout=5) for _ in "ab"]
 
     moments = get_runtime().call(watched, timeout_s=20)

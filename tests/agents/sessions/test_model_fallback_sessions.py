@@ -17,7 +17,7 @@ from bonobot.ledger.queries import load_organization_balances
 from tests import factories
 from tests.agents.llm.anthropic_server import SIGNATURE, anthropic_server
 from tests.agents.llm.openai_server import openai_server
-from tests.agents.llm.provider_server import Refuses, Says, Waits
+from tests.agents.llm.provider_server import Refuses, Says, Streams, Waits
 from tests.agents.sessions.test_turns import budget
 from tests.wait import eventually
 
@@ -127,6 +127,26 @@ def test_after_its_retries_the_fallback_answers_and_is_charged(
     assert (cell.spent, cell.reserved) == (18, 0)
     row = AuditRow.objects.filter(action="agent_model_turn").order_by("seq").last()
     assert row.resource_id == "small"
+
+
+def test_an_account_without_credit_uses_the_fallback_without_a_retry(first, second, run):
+    refusal = {"type": "invalid_request_error", "message": "Your credit balance is too low."}
+    first.script += [Refuses(400, {"type": "error", "error": refusal})]
+    second.script += [Says("instead")]
+    session = run()
+    assert build_report(session.pk)["answer"] == "instead"
+    assert (len(first.requests), notices(session, "model_retry")) == (1, [])
+    failed = session.steps.filter(kind=Step.Kind.MODEL).order_by("seq").first()
+    assert failed.payload["code"] == "model_no_credit"
+
+
+def test_a_malformed_answer_is_retried_and_then_uses_the_fallback(first, second, run):
+    first.script += [Refuses(200, "<html>not an answer</html>"), Streams([b"data: {\n\n"])]
+    second.script += [Says("instead")]
+    session = run()
+    assert build_report(session.pk)["answer"] == "instead"
+    turns = session.steps.filter(kind=Step.Kind.MODEL).order_by("seq")
+    assert [step.payload.get("code") for step in turns] == ["provider_error"] * 2 + [None]
 
 
 def test_the_answering_model_continues_without_reasoning_of_the_other(workshop, first, second, run):

@@ -7,8 +7,9 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from agents.approvals.services import resolve_approval
 from agents.elicitations.services import answer_request
-from agents.models import ElicitationRequest, PendingCall, Session, Step
+from agents.models import Approval, ElicitationRequest, PendingCall, Session, Step
 from agents.sessions import services as sessions
 from agents.tasks import sweep
 from bonobot.core.runtime import get_runtime
@@ -160,9 +161,6 @@ def test_an_input_request_of_a_task_is_sent_once(remote, begin, runner, boss):
     [
         ([{"status": "failed", "error": {"code": -32000, "message": "No disk"}}], "upstream_error"),
         ([{"status": "cancelled"}], "task_cancelled"),
-        ([], "task_lost"),
-        ([{"status": "completed"}], "protocol_error"),
-        ([{**ASKS, "inputRequests": {"x": {"method": "roots/list"}}}], "protocol_error"),
         ([{**done(""), "result": {"isError": True, "content": []}}], "tool_error"),
     ],
 )
@@ -173,14 +171,55 @@ def test_a_failed_task_is_reported(remote, begin, states, code):
     assert (call_of(session).payload["code"], call_of(session).state) == (code, Step.State.FAILED)
 
 
-def test_a_task_that_takes_too_long_is_canceled(remote, begin, runner):
+@pytest.mark.parametrize(
+    ("states", "cause"),
+    [
+        ([], "task_lost"),
+        ([{"status": "completed"}], "protocol_error"),
+        ([{**ASKS, "inputRequests": {"x": {"method": "roots/list"}}}], "protocol_error"),
+    ],
+)
+def test_a_person_is_asked_about_a_task_whose_end_isnt_known(
+    remote, begin, runner, boss, states, cause
+):
+    remote.states = states
+    session = begin()
+    assert session.status == Session.Status.WAITING
+    approval = Approval.objects.get(session=session)
+    assert approval.code == "call_interrupted"
+    row = AuditRow.objects.get(pk=approval.call_id)
+    assert (row.outcome, row.code) == ("unknown", "outcome_unknown")
+    assert json.loads(row.closed)["details"]["cause"] == cause
+    assert PendingCall.objects.get().closed_at is not None
+
+    resolve_approval(boss, approval, "deny")
+    goes(session, runner)
+    step = call_of(session)
+    assert (session.status, step.state) == (Session.Status.DONE, Step.State.UNKNOWN)
+    assert step.payload["code"] == "outcome_unknown"
+    assert remote.count("tools/call") == 1
+
+
+def test_a_lost_task_is_started_again_when_a_person_approves_it(remote, begin, runner, boss):
+    remote.states = []
+    session = begin()
+    remote.states = [done("built")]
+    for code in ("call_interrupted", "flow_needs_approval"):
+        resolve_approval(boss, Approval.objects.waiting().get(code=code), "approve")
+        goes(session, runner)
+    assert (session.status, call_of(session).payload["text"]) == ("done", "built")
+    assert remote.count("tools/call") == 2
+
+
+def test_a_task_that_takes_too_long_is_canceled_and_a_person_is_asked(remote, begin, runner):
     remote.ttl_ms = 60_000
     session = begin()
     PendingCall.objects.update(ends_at=timezone.now())
     later(session)
     sweep()
     goes(session, runner)
-    assert call_of(session).payload["code"] == "task_expired"
+    row = AuditRow.objects.get(pk=Approval.objects.get(session=session).call_id)
+    assert json.loads(row.closed)["details"]["cause"] == "task_expired"
     assert remote.count("tasks/cancel") == 1
 
 

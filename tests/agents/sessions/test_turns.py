@@ -9,12 +9,13 @@ import pytest
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Budget, ModelEndpoint, Session, Step
 from agents.sessions import services as sessions
-from agents.sessions.export import build_report
+from agents.sessions.export import build_report, export_session
+from bonobot.accounts.roles import Role
 from bonobot.core.redis_bus import get_bus
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.queries import load_organization_balances
-from tests import factories
+from tests import factories, rest
 from tests.agents.llm.openai_server import Refuses, Says, Waits
 from tests.wait import eventually
 
@@ -221,6 +222,112 @@ def test_canceling_ends_a_model_request_immediately(
     assert session.status == Session.Status.CANCELLED
     eventually(fake.left.is_set)
     get_runtime().call(get_bus().close)
+
+
+def test_an_answer_that_a_content_filter_stopped_is_marked_everywhere(acme, fake, run):
+    fake.script += [Says(text="half an ans", finish="content_filter")]
+    session = run()
+    text = "The answer is incomplete: the provider's content filter stopped it."
+    report = build_report(session.pk)
+    assert (report["answer"], report["notices"]) == ("half an ans", [text])
+    assert f"*{text}*" in export_session(session, "markdown")
+    steps = rest.as_role(acme, Role.OWNER).get(f"sessions/{session.pk}").json["steps"]
+    assert [one["finish"] for one in steps if one["kind"] == "model"] == ["content_filter"]
+    assert [(one["code"], one["text"]) for one in steps if one["kind"] == "notice"] == [
+        ("answer_filtered", text)
+    ]
+
+
+def test_an_answer_that_is_too_long_is_cut_off(fake, run, settings):
+    settings.BONOBOT_ANSWER_LIMIT = 1024
+    fake.script += [Says(text="x" * 2_000)]
+    session = run()
+    report = build_report(session.pk)
+    assert report["answer"] == "x" * 1024
+    (notice,) = report["notices"]
+    assert "1,024 bytes (`BONOBOT_ANSWER_LIMIT`)" in notice
+
+
+def start_waiting_turn(acme, helper, fake, runner, *then):
+    """Start a session whose first turn waits; return it, its task, and a function to go on."""
+    waiting = Waits(then=then[0])
+    fake.script += [waiting, *then[1:]]
+    boss = factories.build_administrator(acme)
+    session = sessions.start_session(boss, helper, "hello")
+    task = get_runtime().call(runner.claim_and_run, session.pk)
+    eventually(fake.arrived.is_set)
+
+    async def go_on():
+        waiting.release.set()
+        await asyncio.wait_for(task, 30)
+
+    return session, boss, lambda: get_runtime().call(go_on)
+
+
+ECHO = (("c1", "mcp_workshop_echo", '{"text": "a"}'),)
+
+
+def test_a_new_message_is_part_of_the_next_turn(acme, helper, workshop, fake, runner):
+    answers = [Says(calls=ECHO), Says(calls=ECHO), Says(text="done")]
+    session, boss, go_on = start_waiting_turn(acme, helper, fake, runner, *answers)
+    sessions.send_message(boss, session, "And be brief.")
+    go_on()
+    roles = [[message["role"] for message in one["messages"]] for one in fake.requests]
+    assert roles[1] == ["system", "user", "assistant", "tool", "user"]
+    assert fake.requests[1]["messages"][-1]["content"] == "And be brief."
+    assert len(fake.requests) == 3
+    assert build_report(session.pk)["answer"] == "done"
+
+
+def test_a_new_message_is_part_of_the_retried_turn(
+    acme, helper, endpoint, fake, runner, monkeypatch
+):
+    monkeypatch.setattr("agents.sessions.model_fallback.FIRST_WAIT_S", 0.01)
+    ModelEndpoint.objects.filter(pk=endpoint.pk).update(retries=1)
+    broken = Says(text="half of it", cut="closed")
+    _, boss, go_on = start_waiting_turn(acme, helper, fake, runner, broken, Says(text="done"))
+    sessions.send_message(boss, Session.objects.get(), "And be brief.")
+    go_on()
+    sent = [message["content"] for message in fake.requests[1]["messages"]]
+    assert sent[1:] == ["hello", "And be brief."]
+
+
+@pytest.fixture
+def no_signals(monkeypatch, settings):
+    """No request to cancel reaches the runner, and it looks for none."""
+    monkeypatch.setattr("agents.sessions.worker.CANCEL_POLL_INTERVAL_S", 1000)
+    monkeypatch.setattr("bonobot.core.redis_bus._buses", WeakKeyDictionary())
+    settings.REDIS_URL = ""
+
+
+@pytest.mark.usefixtures("no_signals")
+def test_a_canceled_session_makes_no_further_call(acme, helper, workshop, fake, runner, effects):
+    count = (("c1", "mcp_workshop_count", '{"what": "once"}'),)
+    session, boss, go_on = start_waiting_turn(acme, helper, fake, runner, Says(calls=count))
+    assert sessions.cancel_session(boss, session)
+    go_on()
+    session.refresh_from_db()
+    assert session.status == Session.Status.CANCELLED
+    assert effects.read_text() == ""
+    (call,) = session.steps.filter(kind=Step.Kind.CALL)
+    assert call.payload["code"] == "not_made"
+    assert len(fake.requests) == 1
+
+
+@pytest.mark.usefixtures("no_signals")
+def test_a_session_canceled_during_a_call_makes_no_further_turn(
+    acme, helper, workshop, fake, runner
+):
+    fake.script += [Says(calls=(("c1", "mcp_workshop_wait", '{"seconds": 0.3}'),))]
+    boss = factories.build_administrator(acme)
+    session = sessions.start_session(boss, helper, "hello")
+    task = get_runtime().call(runner.claim_and_run, session.pk)
+    eventually(session.steps.filter(kind=Step.Kind.CALL).exists)
+    assert sessions.cancel_session(boss, session)
+    get_runtime().call(asyncio.wait, [task], timeout=10)
+    session.refresh_from_db()
+    assert session.status == Session.Status.CANCELLED
+    assert len(fake.requests) == 1
 
 
 def test_an_interrupted_turn_shows_its_partial_text(acme, helper, endpoint, runner, monkeypatch):

@@ -166,7 +166,7 @@ async def test_missing_usage_stays_unknown(wire: Wire, stream: bool) -> None:
     nothing = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
     async with provider(wire, Says("ok", usage=None), Says("ok", usage=nothing)) as fake:
         if wire.requires_usage:
-            assert (await fails(wire, fake, HI, stream=stream)).code == "model_bad_answer"
+            assert (await fails(wire, fake, HI, stream=stream)).code == "provider_error"
         else:
             assert (await ask(wire, fake, HI, stream=stream))[0].usage is None
         reply, _ = await ask(wire, fake, HI, stream=stream)
@@ -263,6 +263,26 @@ async def test_the_finish_reason_is_returned(wire: Wire, stream: bool, finish: s
 
 @every_wire
 @both
+@pytest.mark.filterwarnings("ignore:.* is not a valid FinishReason")
+async def test_an_unknown_finish_reason_keeps_the_answer(wire: Wire, stream: bool) -> None:
+    async with provider(wire, Says("the answer", finish="some_new_reason")) as fake:
+        reply, heard = await ask(wire, fake, HI, stream=stream)
+    assert (reply.text, reply.finish) == ("the answer", "stop")
+    assert "".join(heard) == ("the answer" if stream else "")
+
+
+@every_wire
+@both
+async def test_an_account_without_credit_has_its_own_code(wire: Wire, stream: bool) -> None:
+    words = "Your credit balance is too low to access this API."
+    async with provider(wire, Refuses(400, wire.error(400, words))) as fake:
+        error = await fails(wire, fake, HI, stream=stream)
+    assert (error.code, error.retryable) == ("model_no_credit", False)
+    assert words in str(error)
+
+
+@every_wire
+@both
 async def test_reasoning_is_sent_back_only_to_its_provider(wire: Wire, stream: bool) -> None:
     thinking = Says(calls=(("x", "plain", "{}"),), reasoning="I should look.")
     async with provider(wire, thinking, Says("done"), Says("done")) as fake:
@@ -340,7 +360,12 @@ async def test_an_endless_answer_ends_at_the_limit(wire: Wire, stream: bool) -> 
 async def test_an_invalid_response_is_an_error(wire: Wire, stream: bool, body: Any) -> None:
     async with provider(wire, Refuses(200, body)) as fake:
         # An answer that says nothing is refused by the session.
-        assert await outcome(wire, fake, stream=stream) in ("model_bad_answer", "", None)
+        assert await outcome(wire, fake, stream=stream) in (
+            "model_bad_answer",
+            "provider_error",
+            "",
+            None,
+        )
 
 
 @every_wire

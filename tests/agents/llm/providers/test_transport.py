@@ -4,19 +4,19 @@ from concurrent.futures import CancelledError, Future
 
 import pytest
 
-from agents.llm.providers.transport import cancel_on_exit, find_request_scope
+from agents.llm.providers.transport import find_request_scope, open_request_scope
 
 
 def test_pending_waits_of_a_thread_are_canceled_at_the_end():
     future = Future()
-    with cancel_on_exit():
+    with open_request_scope():
         waits = find_request_scope().track_future(future)
         waits.__enter__()
     assert future.cancelled()
 
 
 def test_a_thread_between_two_waits_starts_no_further_one():
-    with cancel_on_exit():
+    with open_request_scope():
         mine = find_request_scope()
     future = Future()
     with pytest.raises(CancelledError), mine.track_future(future):
@@ -26,14 +26,14 @@ def test_a_thread_between_two_waits_starts_no_further_one():
 
 def test_finished_waits_arent_affected():
     future = Future()
-    with cancel_on_exit(), find_request_scope().track_future(future):
+    with open_request_scope(), find_request_scope().track_future(future):
         future.set_result("x")
     assert future.result() == "x"
 
 
 def test_opened_connections_are_closed_at_the_end():
     closed = []
-    with cancel_on_exit():
+    with open_request_scope():
         mine = find_request_scope()
         mine.add_closer(lambda: closed.append("first"))
         assert closed == []
