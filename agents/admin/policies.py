@@ -453,7 +453,7 @@ def show_explanation(visit: ObjectRequest) -> HttpResponseBase:
     if not name:
         return redirect_to_page(visit, "policy")  # which has a "why?" at each tool
     snapshot = get_snapshot_cache().load_current("agent", agent.pk)
-    tool = snapshot.tools.get(name)
+    tool = snapshot.find_tool(name)
     if tool is None:
         raise NotFound(
             format_message(

@@ -262,7 +262,7 @@ class ExplainToolView(AgentToolView):
     def _explain(self, agent_id: str, name: str, arguments: Any) -> Response:
         agent = self.get_agent(agent_id)
         snapshot = self.get_snapshot(agent)
-        tool = snapshot.tools.get(name)
+        tool = snapshot.find_tool(name)
         if tool is None:
             raise NotFound(
                 format_message(

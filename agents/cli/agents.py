@@ -279,7 +279,7 @@ def _add_explain_arguments(parser: argparse.ArgumentParser) -> None:
 def _explain_decision(cli: CommandContext, options: argparse.Namespace) -> None:
     agent = get_agent(cli, options.slug)
     snapshot = get_snapshot_cache().load_current("agent", agent.pk)
-    tool = snapshot.tools.get(options.tool)
+    tool = snapshot.find_tool(options.tool)
     if tool is None:
         raise NotFound(
             f"The agent `{agent.slug}` doesn't have the tool {options.tool!r}.",

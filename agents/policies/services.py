@@ -7,9 +7,10 @@ People write the names that models see (`mcp_github_*`, `mcp_time_get_current_ti
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
+from django.conf import settings
 from django.db import transaction
 from django.db.models import QuerySet
 
@@ -25,7 +26,13 @@ from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from bonobot.ledger.audit.admin_changes import record_change
 from mcp_servers.models import Server
 from mcp_servers.schemas import classify_schema
-from mcp_servers.tool_names import EVERY_SERVER, parse_rule_target
+from mcp_servers.tool_names import (
+    EVERY_SERVER,
+    Style,
+    build_rule_name,
+    build_tool_aliases,
+    parse_rule_target,
+)
 
 
 @dataclass(frozen=True)
@@ -247,6 +254,8 @@ def _build_all_rules(owner: Owner, spec: PolicySpec) -> list[ToolRule]:
     known_tools = {
         tool.name: (tool.server__slug, tool.own_name) for tool in _list_tool_names(owner)
     }
+    aliases = build_tool_aliases(known_tools)
+    known_tools |= {alias: known_tools[name] for alias, name in aliases.items()}
     rules = [
         rule
         for effect in EFFECTS
@@ -326,10 +335,14 @@ def _list_servers(owner: Owner) -> list[Server]:
     return [*pool, *(Server.objects.in_scope(owner.pk) if isinstance(owner, Agent) else ())]
 
 
+def _get_style() -> Style:
+    return cast(Style, settings.BONOBOT_TOOL_NAME_STYLE)
+
+
 def _format_rule(rule: ToolRule, tool_names: dict[tuple[UUID, str], str]) -> str:
     if rule.source == ToolRule.Source.BUILTIN:
         return rule.pattern
     if rule.server is None:
         return "mcp_*"
     tool_name = tool_names.get((rule.server.pk, rule.pattern))
-    return tool_name or f"mcp_{rule.server.slug.replace('-', '_')}_{rule.pattern}"
+    return tool_name or build_rule_name(rule.server.slug, rule.pattern, _get_style())
