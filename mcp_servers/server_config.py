@@ -465,7 +465,8 @@ def _check_may_set_command(
         code="platform_admin_only",
         field="endpoint_config",
         rule="stdio",
-        remedy="Add the server from a preset, or contact a platform administrator.",
+        remedy="Add the server from a preset, or have a platform administrator add it: in the "
+        "admin, with `bonobot mcp add`, or with a token that has the scope `platform`.",
     )
 
 

@@ -1,0 +1,119 @@
+"""The integration's specification: REST paths and shapes, secrets, policies, the audit trail."""
+
+import pytest
+
+from agents.models import Agent
+from bonobot.accounts.models import Organization, Token
+from bonobot.accounts.principals import build_token_principal
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import create_token
+from bonobot.core.problems import Forbidden
+from tests import factories, rest
+from tests.rest import Rest
+from tests.seeds.conftest import BUCKETS
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+AWS = {
+    "name": "aws-s3",
+    "transport_type": "stdio",
+    "endpoint_config": {
+        "command": "npx",
+        "args": ["-y", "@aws/mcp-server-s3"],
+        "env": {"AWS_REGION": "us-east-1"},
+    },
+    "auth_config": {"type": "none"},
+    "enabled": True,
+}
+REMOTE = {
+    "name": "remote",
+    "transport_type": "http",
+    "endpoint_config": {
+        "url": "https://mcp.example.com/sse",
+        "headers": {"X-Custom-Header": "value"},
+    },
+    "auth_config": {"type": "bearer_token", "token": "xxxxx"},
+}
+
+
+@pytest.fixture
+def path(helper: Agent) -> str:
+    return f"agents/{helper.pk}/mcp-servers"
+
+
+@pytest.fixture
+def operator(acme: Organization, helper: Agent) -> Rest:
+    return rest.as_role(acme, Role.OPERATOR)
+
+
+def test_a_platform_administrators_token_adds_the_example(platform, path):
+    made = platform.post(path, AWS)
+    assert made.status == 201
+    shown = platform.get(f"{path}/{made.json['id']}").json
+    assert shown["endpoint_config"]["args"] == AWS["endpoint_config"]["args"]
+    assert shown["auth_config"] == {"type": "none", "configured": False}
+
+
+def test_other_callers_are_told_who_can_add_the_example(acme, operator, path):
+    for caller in (operator, rest.as_role(acme, Role.OWNER)):
+        answer = caller.post(path, AWS)
+        assert (answer.status, answer.code) == (403, "platform_admin_only")
+        assert "preset" in answer.json["remedy"]
+        assert "scope `platform`" in answer.json["remedy"]
+
+
+def test_only_a_platform_administrator_creates_such_a_token(acme, platform):
+    owner = factories.create_member(acme, Role.OWNER)
+    token = build_token_principal(Token.objects.get(name="platform"))
+    for principal in (owner, token):
+        with pytest.raises(Forbidden) as refused:
+            create_token(principal, name="mine", role=Role.OWNER, scopes=["platform"])
+        assert refused.value.code == "platform_admin_only"
+    token_id = Token.objects.get(name="platform").pk
+    answer = rest.as_role(acme, Role.OWNER).patch(f"tokens/{token_id}", {"name": "mine"})
+    assert answer.code == "platform_admin_only"
+    body = {"name": "mine", "role": "owner", "scopes": ["platform"]}
+    assert rest.as_role(acme, Role.OWNER).post("tokens", body).code == "platform_admin_only"
+
+
+def test_the_scope_is_for_rest_only(platform):
+    token = Token.objects.get(name="platform")
+    assert build_token_principal(token).platform_admin
+    over_mcp = build_token_principal(token, with_platform=False)
+    assert not over_mcp.platform_admin
+    assert over_mcp.scopes == frozenset()
+
+
+@pytest.mark.parametrize("body", [AWS, REMOTE], ids=["stdio", "http"])
+def test_a_put_accepts_what_a_get_returned(platform, path, body):
+    made = platform.post(path, body)
+    whole = f"{path}/{made.json['id']}"
+    shown = platform.get(whole)
+    answer = platform.put(whole, shown.json)
+    assert answer.status == 200
+    changing = {"updated_at", "version"}
+    assert {name: answer.json[name] for name in answer.json.keys() - changing} == {
+        name: shown.json[name] for name in shown.json.keys() - changing
+    }
+
+
+def test_a_put_changes_what_its_agent_can_use(platform, path, helper):
+    made = platform.post(path, REMOTE)
+    answer = platform.put(f"{path}/{made.json['id']}", made.json | {"denied_tools": ["delete_*"]})
+    assert (answer.status, answer.json["denied_tools"]) == (200, ["delete_*"])
+    assert helper.bindings.get().denied_tools == ["delete_*"]
+
+
+def test_a_put_still_refuses_unknown_fields(platform, path):
+    made = platform.post(path, REMOTE)
+    answer = platform.put(f"{path}/{made.json['id']}", made.json | {"colour": "blue"})
+    assert (answer.status, answer.json["errors"][0]["code"]) == (400, "unknown_field")
+
+
+def test_attaching_again_changes_only_the_named_fields(operator, path, declare, helper):
+    server = declare("aws-s3", BUCKETS).server
+    choice = {"allowed_tools": ["list_buckets"], "denied_tools": ["get_object"]}
+    assert operator.post(path, {"server_id": str(server.pk)} | choice).status == 200
+    again = operator.post(path, {"server_id": str(server.pk), "enabled": False})
+    assert {name: again.json[name] for name in choice} == choice
+    assert not again.json["enabled"]
