@@ -3,8 +3,9 @@
 A snapshot stores its policy generation, which is read first, so that a concurrent change makes it
 stale, never wrong. Admission rejects stale snapshots, so a cached one needs no query.
 
-A tool's name is created when the tool is first seen and stored; calls find it in both styles. If two processes create it at the
-same time, the unique constraint lets one win, and the other reads that name.
+A tool's name is created when the tool is first seen and stored; calls find it in both styles. If
+two processes create it at the same time, the unique constraint lets one win, and the other reads
+that name.
 """
 
 from collections import OrderedDict

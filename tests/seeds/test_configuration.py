@@ -1,0 +1,65 @@
+"""The command line's specification: its YAML file, and servers as verbs add and toggle them."""
+
+import pytest
+
+from agents.models import Agent
+from agents.server_imports import apply_import, plan_import
+from mcp_servers.import_export.import_plan import ImportChoices
+from mcp_servers.models import Server
+from tests import factories
+from tests.seeds.conftest import FILES
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+FILE = FILES / "default.yaml"
+VALUES = {"GITHUB_TOKEN": "gh", "BRAVE_API_KEY": "brave", "API_TOKEN": "api"}
+SET = [part for name, value in VALUES.items() for part in ("--set", f"{name}={value}")]
+NAMES = {"filesystem-extended", "github", "brave-search", "custom-api"}
+
+
+def check_servers() -> None:
+    """Check that the file's servers exist as it describes them."""
+    servers = {server.name: server for server in Server.objects.all()}
+    assert servers.keys() == NAMES
+    assert [name for name, server in servers.items() if not server.enabled] == ["brave-search"]
+    extended = servers["filesystem-extended"].endpoint_config
+    assert (extended["command"], extended["args"][0]) == ("npx", "-y")
+    secrets = {
+        name: {secret.name: secret.value.open() for secret in server.secrets.all()}
+        for name, server in servers.items()
+    }
+    assert secrets == {
+        "filesystem-extended": {"NODE_ENV": "production"},
+        "github": {"GITHUB_TOKEN": "gh"},
+        "brave-search": {"BRAVE_API_KEY": "brave"},
+        "custom-api": {"token": "api"},
+    }
+
+
+def test_the_files_servers_are_imported(acme):
+    boss = factories.build_administrator(acme)
+    choices = ImportChoices(values=VALUES, allow_private=["custom-api"])
+    plan = plan_import(boss, FILE.read_text(), choices)
+    assert not plan.problems
+    apply_import(boss, plan)
+    check_servers()
+
+
+def test_the_file_is_applied_completely(acme, helper, bonobot):
+    arguments = ("mcp", "apply", str(FILE), *SET, "--allow-private", "--no-discover", "--yes")
+    ran = bonobot(*arguments, "--json")
+    assert (ran.status, ran.json["problems"], ran.json["applied"]) == (0, [], True)
+    assert "profile, engagement_mode" in ran.json["notices"][0]
+    check_servers()
+    agent = Agent.objects.get(slug="code")
+    assert agent.enabled
+    assert set(agent.builtin_tools) == {"filesystem", "shell", "edit", "search", "git"}
+    assert {binding.server.name for binding in agent.bindings.all()} == NAMES
+    again = bonobot(*arguments, "--json")
+    assert not again.json["applied"]
+
+
+def test_an_import_says_how_to_load_the_rest_of_the_file(acme, bonobot):
+    ran = bonobot("mcp", "import", str(FILE), *SET, "--dry-run", "--allow-private")
+    assert ran.status == 0
+    assert "bonobot mcp apply" in ran.out
