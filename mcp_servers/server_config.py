@@ -347,9 +347,11 @@ def clean_server_spec(
     sandbox = clean_sandbox(principal, transport, requested_sandbox, old=old, by_preset=by_preset)
     _check_masked_values(secrets, old)
     auth_type, auth_config, credentials = _clean_auth_config(spec.auth_config, old)
+    if transport == Server.Transport.STDIO and auth_type != Server.Auth.NONE:
+        _check_no_stdio_auth(spec)
+        auth_type, auth_config, credentials = Server.Auth.NONE, {}, {}
     _check_key_placement(auth_type, auth_config, transport)
     if auth_type == Server.Auth.OAUTH2:
-        _check_oauth_transport(transport)
         oauth_client_auth_config.check_urls(auth_config, allow_private=spec.allow_private)
     addressed_columns = {
         "endpoint_config": config,
@@ -646,17 +648,27 @@ def _clean_auth_config(
     return kind, details, values
 
 
-def _check_oauth_transport(transport: str) -> None:
-    if transport == Server.Transport.STDIO:
-        raise InvalidInput(
-            "OAuth is available only for servers over HTTP.",
-            field="auth_config.type",
-            remedy="Pass credentials to a stdio server as environment variables.",
-        )
+def _check_no_stdio_auth(spec: ServerSpec) -> None:
+    """Raise `InvalidInput` for a sign-in of a stdio server; a stored one is dropped."""
+    if spec.auth_config is None:
+        return
+    raise InvalidInput(
+        "Authentication has an effect only for servers over HTTP.",
+        code="no_effect",
+        field="auth_config.type",
+        remedy="Use `none`, and pass credentials to a stdio server as environment variables.",
+    )
 
 
 def _check_key_placement(kind: str, details: Mapping[str, Any], transport: str) -> None:
-    """Raise `InvalidInput` if the transport can't send an API key in that place."""
+    """Raise `InvalidInput` if an API key has no header, or can't be sent in that place."""
+    if kind == Server.Auth.API_KEY and not details.get("header"):
+        raise InvalidInput(
+            "The API key has no header to be sent in.",
+            code="missing_value",
+            field="auth_config.header",
+            remedy="Enter the header's name, such as `X-API-Key`.",
+        )
     placement = details.get("in", "header") if kind == Server.Auth.API_KEY else "header"
     if placement == "header" or (
         transport == Server.Transport.OPENAPI and placement in endpoint_config.API_KEY_LOCATIONS

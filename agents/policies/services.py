@@ -4,7 +4,8 @@ People write the names that models see (`mcp_github_*`, `mcp_time_get_current_ti
 `current_time`); rules store the server and a pattern over its own names.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -24,13 +25,15 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from bonobot.ledger.audit.admin_changes import record_change
-from mcp_servers.models import Server
+from mcp_servers.models import Definition, Server
 from mcp_servers.schemas import classify_schema
 from mcp_servers.tool_names import (
     EVERY_SERVER,
     Style,
     build_rule_name,
     build_tool_aliases,
+    fold_own_name,
+    is_exact_pattern,
     parse_rule_target,
 )
 
@@ -189,6 +192,31 @@ def filter_policy(owner: Owner) -> QuerySet[ToolPolicy]:
     return ToolPolicy.objects.filter(
         organization_id=get_organization_id(owner), agent=_find_agent(owner)
     )
+
+
+def list_unmatched_rules(
+    owner: Owner, spec: PolicySpec, builtin_names: Collection[str]
+) -> list[str]:
+    """Return the rules that match no tool, as people write them.
+
+    Rules for servers that declared no tools yet, and those with wildcards, aren't checked.
+    """
+    rules = [rule for rule in _build_all_rules(owner, spec) if is_exact_pattern(rule.pattern)]
+    declared = defaultdict[UUID | None, set[str]](set)
+    definitions = Definition.objects.tools().filter(server__in={rule.server_id for rule in rules})
+    for server_id, name in definitions.filter(present=True).values_list("server_id", "name"):
+        declared[server_id] |= {name, fold_own_name(name)}
+    names = {(row.server_id, row.own_name): row.name for row in _list_tool_names(owner)}
+    return [
+        rule.pattern if rule.source == ToolRule.Source.BUILTIN else _format_rule(rule, names)
+        for rule in rules
+        if rule.pattern
+        not in (
+            builtin_names
+            if rule.source == ToolRule.Source.BUILTIN
+            else declared.get(rule.server_id, {rule.pattern})
+        )
+    ]
 
 
 def get_default_mode(owner: Owner) -> str:

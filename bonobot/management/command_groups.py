@@ -192,9 +192,10 @@ COMMAND_GROUPS = {
         },
     ),
     "tools": GroupEntry(
-        "List the tools of servers and built-in tools",
+        "List tools, and add servers and toggle them",
         {
             "agents.cli.tools:VERBS": "list",
+            "mcp_servers.cli.tool_servers:VERBS": "add-mcp remove-mcp toggle-mcp list-mcp test-mcp",
         },
     ),
     "usage": GroupEntry(

@@ -7,7 +7,7 @@ from agents.server_imports import apply_import, plan_import
 from mcp_servers.import_export.import_plan import ImportChoices
 from mcp_servers.models import Server
 from tests import factories
-from tests.seeds.conftest import FILES
+from tests.seeds.conftest import FILES, WEATHER
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -63,3 +63,49 @@ def test_an_import_says_how_to_load_the_rest_of_the_file(acme, bonobot):
     ran = bonobot("mcp", "import", str(FILE), *SET, "--dry-run", "--allow-private")
     assert ran.status == 0
     assert "bonobot mcp apply" in ran.out
+
+
+def test_a_server_is_added_disabled_unless_it_is_enabled(acme, bonobot, declare):
+    http = declare("other", WEATHER).http
+    arguments = ("--server-type", "http", "--url", http.url, "--allow-private")
+    asked = len(http.asked)
+    assert bonobot("tools", "add-mcp", "my-api", *arguments).status == 0
+    assert not Server.objects.get(name="my-api").enabled
+    assert len(http.asked) == asked
+    for flag, enabled in (("--enable", True), ("--enable=false", False)):
+        assert bonobot("tools", "toggle-mcp", "my-api", flag).status == 0
+        assert Server.objects.get(name="my-api").enabled is enabled
+    assert bonobot("tools", "add-mcp", "now", *arguments, "--enable").status == 0
+    assert Server.objects.get(name="now").definitions.count() == 1
+    assert {one["name"] for one in bonobot("tools", "list-mcp", "--json").json} == {
+        *("other", "my-api", "now")
+    }
+    assert bonobot("tools", "test-mcp", "now", "--json").json["tools_discovered"] == 1
+    assert bonobot("tools", "remove-mcp", "my-api").status == 0
+    assert not Server.objects.filter(name="my-api").exists()
+
+
+def test_a_command_line_in_one_string_is_split(acme, bonobot):
+    command = "npx -y @modelcontextprotocol/server-github"
+    assert bonobot("tools", "add-mcp", "github", "--command", command).status == 0
+    assert Server.objects.get().endpoint_config == {
+        "command": "npx",
+        "args": ["-y", "@modelcontextprotocol/server-github"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        (("--command", "npx x@1.0.0", "--bearer", "t"), "--bearer"),
+        (("--command", "npx x@1.0.0", "--header", "A=b"), "--header"),
+        (("--url", "https://mcp.example.com", "--env", "A=b"), "--env"),
+        (("--url", "https://mcp.example.com", "--cwd", "/srv"), "--cwd"),
+        (("--url", "https://mcp.example.com", "--set", "A=b"), "--set"),
+        (("--preset", "time", "--bearer", "t"), "--bearer"),
+    ],
+)
+def test_an_option_without_effect_is_refused(acme, bonobot, options, field):
+    ran = bonobot("mcp", "add", "some", *options, "--json")
+    assert (ran.error["code"], ran.error["field"]) == ("no_effect", field)
+    assert not Server.objects.exists()

@@ -117,3 +117,58 @@ def test_attaching_again_changes_only_the_named_fields(operator, path, declare, 
     again = operator.post(path, {"server_id": str(server.pk), "enabled": False})
     assert {name: again.json[name] for name in choice} == choice
     assert not again.json["enabled"]
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "field"),
+    [
+        ({"auth_config": {"type": "bearer_token", "token": "x"}}, "no_effect", "auth_config.type"),
+        ({"enabled": "yes"}, "invalid", "enabled"),
+    ],
+)
+def test_an_input_without_effect_is_refused(platform, path, change, code, field):
+    answer = platform.post(path, AWS | change)
+    told = answer.json["errors"][0] if "errors" in answer.json else answer.json
+    assert (answer.status, told["code"], told["field"]) == (400, code, field)
+
+
+def test_an_api_key_needs_the_header_it_is_sent_in(platform, path):
+    answer = platform.post(path, REMOTE | {"auth_config": {"type": "api_key", "key": "x"}})
+    assert (answer.status, answer.code, answer.json["field"]) == (
+        *(400, "missing_value"),
+        "auth_config.header",
+    )
+
+
+def test_a_missing_folder_is_named_as_the_cause(platform, path):
+    config = {"command": "python3", "args": ["-V"], "cwd": "/opt/mcp-servers/missing"}
+    made = platform.post(path, AWS | {"endpoint_config": config})
+    tested = platform.post(f"{path}/{made.json['id']}/test").json
+    assert tested["status"] == "error"
+    assert "`/opt/mcp-servers/missing` doesn't exist" in tested["detail"]
+    assert "cwd" in tested["remedy"]
+
+
+def test_a_server_that_says_nothing_is_told_from_one_that_cant_be_reached(
+    settings, platform, path, declare
+):
+    """Nobody looks for a firewall when the connection was accepted."""
+    settings.BONOBOT_READ_S = settings.BONOBOT_CONNECT_S = settings.BONOBOT_START_S = 0.2
+    declared = declare("silent", BUCKETS, approve=False)
+    declared.http.respond = lambda asked: b""
+    body = {"name": "mute", "transport_type": "http", "allow_private": True}
+    made = platform.post(path, body | {"endpoint_config": {"url": declared.http.url}})
+    tested = platform.post(f"{path}/{made.json['id']}/test").json
+    assert tested["status"] == "error"
+    assert "firewall" not in tested["remedy"]
+    assert "accepted the connection" in tested["detail"]
+
+
+def test_a_rule_for_a_tool_that_doesnt_exist_is_a_warning(bonobot, helper, declare):
+    declare("aws-s3", BUCKETS)
+    rules = ("mcp_aws_s3_list_buckets", "mcp_aws_s3_put_object", "no_such_tool", "mcp_aws_s3_x*")
+    options = [part for rule in rules for part in ("--allow", rule)]
+    ran = bonobot("agents", "policy", "helper", "--mode", "allowlist", *options)
+    assert ran.status == 0
+    warned = [line.split("`")[1] for line in ran.err.splitlines() if line.startswith("!")]
+    assert warned == ["mcp_aws_s3_put_object", "no_such_tool"]
