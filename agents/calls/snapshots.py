@@ -336,6 +336,7 @@ class ServerFacts:
     origin: LabelContext = field(default_factory=LabelContext)
     price: CallPrice = FREE
     calls_per_minute: int | None = None
+    has_failed: bool = False  # its last call or check before the snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -602,6 +603,7 @@ def _build_server_facts(server: Server) -> ServerFacts:
         origin=load_label_context(server),
         price=CallPrice(server.call_price, server.second_price),
         calls_per_minute=server.calls_per_minute,
+        has_failed=server.status in (Server.Status.ERROR, Server.Status.NEEDS_REAUTH),
     )
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from django.db.models import Count, Q
 
+from agents.builtin_tools.registry import BUILTIN_TOOLS
 from agents.builtin_tools.toolset_options import TOOLSETS
 from agents.callable_agents import list_callable_agents, set_callable_agents
-from agents.calls.explain import explain_call
+from agents.calls.explain import build_missing_tool_error, explain_call
 from agents.calls.snapshots import get_snapshot_cache
-from agents.builtin_tools.registry import BUILTIN_TOOLS
 from agents.cli import chat, policy_simulations, sessions
 from agents.config_file.read_config import AGENT_LIMITS
 from agents.models import Agent, ModelEndpoint, Session
@@ -24,7 +24,7 @@ from agents.policies.shadow_mode import find_draft
 from agents.services import AgentSpec, create_agent, delete_agent, update_agent
 from bonobot.core.cli import command_group
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table, read_text
-from bonobot.core.problems import InvalidInput, NotFound
+from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 
 _LIMIT_HELP = {
@@ -280,7 +280,9 @@ def _warn_about_unmatched_rules(cli: CommandContext, agent: Agent, policy: Polic
     tools = get_snapshot_cache().load_current("agent", agent.pk).tools
     builtin_names = {*BUILTIN_TOOLS, *tools}
     for name in list_unmatched_rules(agent, policy, builtin_names):
-        cli.err.print(f"! There is no tool `{make_visible(name, 100)}`. Its rule has no effect yet.")
+        cli.err.print(
+            f"! There is no tool `{make_visible(name, 100)}`. Its rule has no effect yet."
+        )
 
 
 def _add_explain_arguments(parser: argparse.ArgumentParser) -> None:
@@ -296,12 +298,7 @@ def _explain_decision(cli: CommandContext, options: argparse.Namespace) -> None:
     snapshot = get_snapshot_cache().load_current("agent", agent.pk)
     tool = snapshot.find_tool(options.tool)
     if tool is None:
-        raise NotFound(
-            f"The agent `{agent.slug}` doesn't have the tool {options.tool!r}.",
-            code="unknown_tool",
-            field="TOOL",
-            remedy=f"List its tools with: bonobot agents policy {agent.slug}",
-        )
+        raise build_missing_tool_error(cli.principal, snapshot, options.tool)
     text = options.arguments
     arguments = policy_simulations.parse_json_object(text, "--arguments") if text else None
     explanation = explain_call(cli.principal, snapshot, tool, arguments)

@@ -286,7 +286,9 @@ _SOURCES_OF_OPTIONS: dict[str, tuple[str, ...]] = {
 
 def _check_options(options: argparse.Namespace) -> None:
     """Raise `InvalidInput` (`no_effect`) for an option that the server's source doesn't use."""
-    source = next(name for name in ("url", "command", "openapi", "preset") if getattr(options, name))
+    source = next(
+        name for name in ("url", "command", "openapi", "preset") if getattr(options, name)
+    )
     for name, sources in _SOURCES_OF_OPTIONS.items():
         if getattr(options, name) in (None, False, []) or source in sources:
             continue

@@ -431,9 +431,7 @@ async def _enforce_deadline(
             raise build_timeout_error(endpoint, request.method, seconds, sent=True) from None
         if seconds > endpoint.connect_s and endpoint.transport != "stdio":
             # Connecting has ended: it has a shorter limit of its own.
-            raise build_unreachable_error(
-                endpoint, SILENT.reason, remedy=SILENT.remedy
-            ) from None
+            raise build_unreachable_error(endpoint, SILENT.reason, remedy=SILENT.remedy) from None
         raise build_unreachable_error(
             endpoint,
             format_message("no connection within {seconds:g} s", seconds=seconds),

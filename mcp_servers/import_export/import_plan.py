@@ -22,7 +22,6 @@ from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec, clean_server_spec
 from mcp_servers.tool_names import check_name
 
-
 PRIVATE_ADDRESS_REMEDY = format_message(
     "A platform administrator can allow it here, or with `allow_private: true` at the server in "
     "the file."

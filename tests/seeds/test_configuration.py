@@ -4,9 +4,15 @@ import pytest
 
 from agents.models import Agent
 from agents.server_imports import apply_import, plan_import
+from bonobot.processes.process_status import (
+    ProcessStatus,
+    delete_statuses,
+    read_running_url,
+    write_statuses,
+)
 from mcp_servers.import_export.import_plan import ImportChoices
 from mcp_servers.models import Server
-from tests import factories
+from tests import factories, rest
 from tests.seeds.conftest import FILES, WEATHER
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -109,3 +115,17 @@ def test_an_option_without_effect_is_refused(acme, bonobot, options, field):
     ran = bonobot("mcp", "add", "some", *options, "--json")
     assert (ran.error["code"], ran.error["field"]) == ("no_effect", field)
     assert not Server.objects.exists()
+
+
+def test_snippets_name_the_address_of_the_running_server(tmp_path):
+    assert read_running_url(tmp_path) == ""
+    write_statuses(tmp_path, [ProcessStatus("web", "running")], "http://127.0.0.1:9000")
+    assert read_running_url(tmp_path) == "http://127.0.0.1:9000"
+    delete_statuses(tmp_path)
+    assert read_running_url(tmp_path) == ""
+
+
+def test_a_new_organization_doesnt_become_anyones_current_one(acme, bonobot):
+    administrator = rest.as_administrator()
+    assert bonobot("org", "add", "Aardvark").status == 0
+    assert administrator.get("me").json["organization"] == acme.slug

@@ -10,7 +10,8 @@ from bonobot.accounts.tokens.services import create_token
 from bonobot.core.problems import Forbidden
 from tests import factories, rest
 from tests.rest import Rest
-from tests.seeds.conftest import BUCKETS
+from tests.seeds.conftest import BUCKETS, WEATHER
+from tests.servers.raw_http_server import response
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -172,3 +173,34 @@ def test_a_rule_for_a_tool_that_doesnt_exist_is_a_warning(bonobot, helper, decla
     assert ran.status == 0
     warned = [line.split("`")[1] for line in ran.err.splitlines() if line.startswith("!")]
     assert warned == ["mcp_aws_s3_put_object", "no_such_tool"]
+
+
+def test_explain_tells_a_server_that_isnt_attached_from_an_unknown_tool(
+    acme, helper, declare, bonobot
+):
+    declare("aws-s3", BUCKETS)
+    declare("weather", WEATHER, approve=False)
+    operator = rest.as_role(acme, Role.OPERATOR)
+    cases = {
+        "mcp_weather_get_weather": ("not_bound", "mcp connect weather --agent helper"),
+        "mcp__weather__get_weather": ("not_bound", "mcp connect weather --agent helper"),
+        "mcp_aws_s3_put_object": ("unknown_tool", "mcp refresh aws-s3"),
+        "mcp_nothing_at_all": ("unknown_tool", "List the agent's tools"),
+    }
+    for name, (code, remedy) in cases.items():
+        answer = operator.get(f"agents/{helper.pk}/tools/{name}/explain")
+        assert (answer.status, answer.code) == (404, code)
+        assert remedy in answer.json["remedy"]
+        ran = bonobot("agents", "explain", "helper", name, "--json")
+        assert ran.error["code"] == code
+
+
+def test_a_servers_state_follows_its_last_call_at_once(acme, helper, declare, call):
+    declared = declare("aws-s3", BUCKETS)
+    operator, path = rest.as_role(acme, Role.OPERATOR), f"mcp-servers/{declared.server.pk}"
+    answer, declared.http.respond = declared.http.respond, lambda asked: response(401)
+    assert call("mcp_aws_s3_list_buckets").outcome == "error"
+    assert operator.get(path).json["status"] == "needs_reauth"
+    declared.http.respond = answer
+    assert call("mcp_aws_s3_list_buckets").outcome == "ok"
+    assert operator.get(path).json["status"] == "connected"
