@@ -524,26 +524,6 @@ def _refresh_server(cli: CommandContext, options: argparse.Namespace) -> None:
     _show_discovery(cli, server)
 
 
-def _approve_definitions(cli: CommandContext, options: argparse.Namespace) -> None:
-    from mcp_servers.cli.discovery import show_review_result
-    from mcp_servers.definition_reviews import approve_definitions
-
-    server = get_server(cli, options.server)
-    digests = None
-    if options.names:
-        rows = {row.name: row for row in server.definitions.filter(name__in=options.names)}
-        if missing := [name for name in options.names if name not in rows]:
-            raise NotFound(
-                f"{server.name} has no definition {missing[0]!r}.",
-                field="NAME",
-                remedy=f"List the definitions: bonobot mcp show {server.slug}",
-            )
-        digests = {row.pk: row.digest for row in rows.values()}
-    result = approve_definitions(cli.principal, server, digests)
-    cli.emit({"approved": result.approved, "skipped": result.skipped, "held": result.held})
-    show_review_result(cli, server, result)
-
-
 def _delete_server(cli: CommandContext, options: argparse.Namespace) -> None:
     from mcp_servers.services import delete_server
 
@@ -567,13 +547,6 @@ def _build_enable_handler(enabled: bool) -> Any:
 
 def _add_server_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
-
-
-def _add_approve_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_server_argument(parser)
-    parser.add_argument(
-        "names", metavar="NAME", nargs="*", help="Only these definitions (default: all pending)"
-    )
 
 
 VERBS = (
@@ -610,13 +583,6 @@ VERBS = (
         _refresh_server,
         _add_server_argument,
         ("mcp refresh time",),
-    ),
-    CommandVerb(
-        "approve",
-        "Approve definitions of a server that are pending review",
-        _approve_definitions,
-        _add_approve_arguments,
-        ("mcp approve time", "mcp approve git git_log git_status"),
     ),
     CommandVerb(
         "install",

@@ -7,11 +7,14 @@ from agents.server_imports import apply_import, plan_import
 from agents.services import attach_server
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
+from bonobot.core.runtime import get_runtime
+from mcp_servers.definition_reviews import approve_definitions
+from mcp_servers.discovery import run_discovery
 from mcp_servers.import_export.import_plan import ImportChoices
 from mcp_servers.models import Server
 from mcp_servers.presets.services import load_presets
 from tests import factories
-from tests.seeds.conftest import FILES
+from tests.seeds.conftest import FILES, tool
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -113,3 +116,45 @@ def test_an_override_without_tools_keeps_those_that_were_selected(acme, helper):
     apply_import(boss, plan)
     binding = helper.bindings.get()
     assert (binding.enabled, binding.allowed_tools) == (True, ["search"])
+
+
+@pytest.fixture
+def changed(declare):
+    """A server that changed an approved description and added a tool."""
+    declared = declare("files", (tool("read_file", "Read a file."),))
+    poisoned = tool("read_file", "Read a file from the disk.")
+    declared.tools = (poisoned, tool("search", "Search files."))
+    boss = factories.build_administrator(declared.server.organization)
+    get_runtime().call(run_discovery, declared.server.pk, actor=boss.actor)
+    return declared.server
+
+
+def get_states(server: Server) -> dict[str, str]:
+    return {row.name: row.state.value for row in server.definitions.all()}
+
+
+def test_a_changed_definition_is_never_approved_with_all_others(bonobot, changed):
+    ran = bonobot("mcp", "approve", "files", "--yes")
+    assert ran.status == 0
+    assert get_states(changed) == {"read_file": "changed", "search": "approved"}
+    assert "new tool search" in ran.out
+    assert "mcp approve files 'read_file'" in ran.out
+
+
+def test_the_service_leaves_changed_definitions_out_as_well(changed):
+    boss = factories.build_administrator(changed.organization)
+    result = approve_definitions(boss, changed)
+    assert (result.approved, len(result.held)) == (("search",), 1)
+
+
+def test_a_script_names_the_digest_of_a_change(bonobot, changed):
+    ran = bonobot("mcp", "approve", "files", "read_file", "--yes")
+    assert ran.status == 1
+    assert '- "description": "Read a file."' in ran.out
+    assert "Read a file from the disk." in ran.out
+    digest = changed.definitions.get(name="read_file").digest
+    assert f"--digest {digest[:12]}" in ran.err
+    assert bonobot("mcp", "approve", "files", "--digest", "0" * 12, "--yes").status == 1
+    assert get_states(changed)["read_file"] == "changed"
+    assert bonobot("mcp", "approve", "files", "--digest", digest[:12], "--yes").status == 0
+    assert get_states(changed) == {"read_file": "approved", "search": "pending"}
