@@ -17,12 +17,13 @@ from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server
 from tests import factories
+from tests.agents.conftest import run, runner, take
 from tests.command_line import acme, bonobot
 from tests.rest import Rest
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import Asked, RawHttp
 
-__all__ = ["acme", "bonobot"]
+__all__ = ["acme", "bonobot", "run", "runner", "take"]
 
 FILES = Path(__file__).parent / "files"
 Tool = dict[str, Any]

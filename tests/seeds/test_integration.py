@@ -204,3 +204,18 @@ def test_a_servers_state_follows_its_last_call_at_once(acme, helper, declare, ca
     declared.http.respond = answer
     assert call("mcp_aws_s3_list_buckets").outcome == "ok"
     assert operator.get(path).json["status"] == "connected"
+
+
+def test_a_calls_parent_is_the_entry_of_the_turn_that_requested_it(
+    acme, helper, declare, runner, run
+):
+    declare("aws-s3", BUCKETS)
+    run("call mcp_aws_s3_list_buckets")
+    auditor = rest.as_role(acme, Role.AUDITOR)
+    entries = auditor.get("audit?ordering=seq").json["results"]
+    turns = [entry["id"] for entry in entries if entry["action"] == "agent_model_turn"]
+    (call_id,) = [entry["id"] for entry in entries if entry["action"] == "agent_tool_call"]
+    call = auditor.get(f"audit/{call_id}").json
+    assert call["details"]["parent_execution"] == call["parent_id"]
+    assert call["parent_id"] in turns
+    assert call["resource_type"] == "mcp_tool"
