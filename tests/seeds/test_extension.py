@@ -3,7 +3,9 @@
 import pytest
 
 from agents.calls.snapshots import get_snapshot_cache
+from agents.llm.prompted_tools import insert_tools
 from agents.policies.services import PolicySpec, load_policy_spec, set_policy
+from agents.sessions.system_prompt import build_instructions, build_tool_specs
 from bonobot.accounts.roles import Role
 from tests import factories, rest
 from tests.seeds.conftest import BUCKETS, WEATHER
@@ -82,3 +84,23 @@ def test_a_name_that_two_tools_could_have_names_neither(settings, declare, helpe
         "list-buckets",
         "list_buckets",
     }
+
+
+def test_the_tools_of_the_xml_form_are_listed_above_the_disabled_ones(helper, declare, acme):
+    declare("weather", WEATHER)
+    boss = factories.build_administrator(acme)
+    declare("aws-s3", BUCKETS)
+    set_policy(boss, helper, PolicySpec("allowlist", allow=("mcp_weather_*",)))
+    snapshot = get_snapshot_cache().load("agent", helper.pk)
+    tools = snapshot.list_searchable_tools()
+    prompt = insert_tools(build_instructions("Be kind.", snapshot, ()), build_tool_specs(tools))
+    places = [
+        prompt.index(text)
+        for text in (
+            "## MCP Tools",
+            '<invoke name="TOOL">',
+            "- mcp_weather_get_weather: The weather of a city.",
+            "Disabled, do not use: mcp_aws_s3_get_object, mcp_aws_s3_list_buckets.",
+        )
+    ]
+    assert places == sorted(places)
