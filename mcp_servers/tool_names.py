@@ -193,7 +193,7 @@ def build_tool_aliases(tools: Mapping[str, tuple[str, str]]) -> dict[str, str]:
 
     `tools` maps each tool's name to its server's slug and own name.
     """
-    aliases = {}
+    aliases: dict[str, str] = {}
     for style in STYLES:
         names = [name for name in tools if not has_style(name, style)]
         other_names = build_tool_names([tools[name] for name in names], style, tools.keys())

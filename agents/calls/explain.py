@@ -342,7 +342,7 @@ def _find_named_server(snapshot: CallSnapshot, name: str) -> Server | None:
     """Return the server that a tool's name begins with; the agent's own ones take precedence."""
     if not name.startswith("mcp_"):
         return None
-    scopes = (snapshot.organization_id, snapshot.agent_id)
+    scopes = [snapshot.organization_id, *([snapshot.agent_id] if snapshot.agent_id else [])]
     rows = Server.objects.for_organization(snapshot.organization_id).filter(scope_id__in=scopes)
     servers = {row.slug: row for row in sorted(rows, key=lambda row: row.pk in snapshot.servers)}
     try:
