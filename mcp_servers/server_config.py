@@ -346,10 +346,7 @@ def clean_server_spec(
     requested_sandbox = SandboxConfig(spec.confinement, spec.network)
     sandbox = clean_sandbox(principal, transport, requested_sandbox, old=old, by_preset=by_preset)
     _check_masked_values(secrets, old)
-    auth_type, auth_config, credentials = _clean_auth_config(spec.auth_config, old)
-    if transport == Server.Transport.STDIO and auth_type != Server.Auth.NONE:
-        _check_no_stdio_auth(spec)
-        auth_type, auth_config, credentials = Server.Auth.NONE, {}, {}
+    auth_type, auth_config, credentials = _clean_auth_config(_select_auth(spec, transport), old)
     _check_key_placement(auth_type, auth_config, transport)
     if auth_type == Server.Auth.OAUTH2:
         oauth_client_auth_config.check_urls(auth_config, allow_private=spec.allow_private)
@@ -458,9 +455,8 @@ def _clean_allow_private(principal: Principal, wanted: bool, old: Server | None)
 def _check_may_set_command(
     principal: Principal, spec: ServerSpec, *, old: Server | None, by_preset: bool
 ) -> None:
-    if principal.platform_admin or by_preset:
-        return
-    if old is not None and dict(spec.endpoint_config) == mask_endpoint_config(old):
+    is_unchanged = old is not None and dict(spec.endpoint_config) == mask_endpoint_config(old)
+    if principal.platform_admin or by_preset or is_unchanged:
         return
     raise Forbidden(
         "Only a platform administrator can set the command of a stdio server.",
@@ -648,16 +644,19 @@ def _clean_auth_config(
     return kind, details, values
 
 
-def _check_no_stdio_auth(spec: ServerSpec) -> None:
-    """Raise `InvalidInput` for a sign-in of a stdio server; a stored one is dropped."""
-    if spec.auth_config is None:
-        return
-    raise InvalidInput(
-        "Authentication has an effect only for servers over HTTP.",
-        code="no_effect",
-        field="auth_config.type",
-        remedy="Use `none`, and pass credentials to a stdio server as environment variables.",
-    )
+def _select_auth(spec: ServerSpec, transport: str) -> Mapping[str, Any] | None:
+    """Return the authentication to check: none for stdio, which drops a stored one."""
+    raw = spec.auth_config
+    if transport != Server.Transport.STDIO or not isinstance(raw, Mapping | None):
+        return raw
+    if (raw or {}).get("type", "none") in AUTH_FIELDS.keys() - {"none"}:
+        raise InvalidInput(
+            "Authentication has an effect only for servers over HTTP.",
+            code="no_effect",
+            field="auth_config.type",
+            remedy="Use `none`, and pass credentials to a stdio server as environment variables.",
+        )
+    return raw or {"type": "none"}
 
 
 def _check_key_placement(kind: str, details: Mapping[str, Any], transport: str) -> None:
