@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agents.models import Agent
+from agents.models import Agent, AgentServer
 from agents.services import attach_server, set_attachment_enabled
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -23,6 +23,7 @@ from mcp_servers.import_export.agent_overrides import (
 )
 from mcp_servers.import_export.import_plan import ImportChoices, PlannedServer, plan_servers
 from mcp_servers.models import Server
+from mcp_servers.presets.instantiate_preset import link_preset
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 
@@ -83,10 +84,9 @@ def _apply_attachment(principal: Principal, attachment: PlannedAttachment) -> Pl
         if attachment.action == "take":
             set_attachment_enabled(principal, agent, server, enabled=False)
         else:
-            share = attachment.share
-            attach_server(
-                principal, agent, server, allowed_tools=share.allowed, denied_tools=share.denied
-            )
+            attached_server = agent.bindings.filter(server=server).first()
+            allowed, denied = _get_wanted_lists(attachment.share, attached_server)
+            attach_server(principal, agent, server, allowed_tools=allowed, denied_tools=denied)
     except Problem as problem:
         return replace(attachment, action="refuse", problem=problem)
     return attachment
@@ -151,7 +151,7 @@ def _find_action(principal: Principal, agent: Agent, server_override: AgentServe
     attached_server = agent.bindings.filter(server=server).first() if server else None
     if server_override.removed:
         return "take" if attached_server is not None and attached_server.enabled else "keep"
-    wanted_values = (True, list(server_override.allowed), list(server_override.denied))
+    wanted_values = (True, *_get_wanted_lists(server_override, attached_server))
     if attached_server is not None and wanted_values == (
         attached_server.enabled,
         attached_server.allowed_tools,
@@ -159,6 +159,16 @@ def _find_action(principal: Principal, agent: Agent, server_override: AgentServe
     ):
         return "keep"
     return "give"
+
+
+def _get_wanted_lists(
+    server_override: AgentServerOverride, attached_server: AgentServer | None
+) -> tuple[list[str], list[str]]:
+    """Return the allowed and denied tools; an override that names none keeps the current ones."""
+    names_tools = server_override.allowed or server_override.denied
+    if attached_server is not None and not names_tools:
+        return attached_server.allowed_tools, attached_server.denied_tools
+    return list(server_override.allowed), list(server_override.denied)
 
 
 def _find_agent(principal: Principal, name: str) -> Agent | None:
@@ -260,7 +270,9 @@ def apply_import(
         if planned_server.spec is None:
             continue
         try:
-            server_import.added[planned_server.entry.name] = create(principal, planned_server.spec)
+            server = create(principal, planned_server.spec)
+            server_import.added[planned_server.entry.name] = server
+            link_preset(principal, server, planned_server.entry.preset)
         except Problem as problem:  # the name was taken since the plan was made
             server_import.problems_by_name[planned_server.entry.name] = problem
     server_import.shares = apply_overrides(principal, server_import.shares)

@@ -1,8 +1,8 @@
 """Approve, reset, enable and disable definitions.
 
 An approval contains the digest that was shown. A definition that has changed since is not approved
-and reported as skipped. Definitions with suspicious text (soft findings) are approved only
-explicitly, not by approving all pending ones.
+and reported as skipped. Definitions with suspicious text (soft findings), and those that changed
+since an approval, are approved only explicitly, not by approving all pending ones.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,8 @@ from mcp_servers.models import Definition, Server
 class DefinitionReviewResult:
     """The names that an approval pinned, and those it did not.
 
-    `skipped`: changed, refused or gone. `held`: suspicious text, needs explicit approval.
+    `skipped`: changed, refused or gone. `held`: suspicious text, or changed since an approval;
+    needs explicit approval.
     """
 
     approved: tuple[str, ...]
@@ -36,9 +37,10 @@ class DefinitionReviewResult:
 def approve_definitions(
     principal: Principal, server: Server, shown_digests: Mapping[UUID, str] | None = None
 ) -> DefinitionReviewResult:
-    """Pin definitions of `server`: those in `shown_digests` (by id), or all pending ones.
+    """Pin definitions of `server`: those in `shown_digests` (by id), or all new ones.
 
-    Without `shown_digests`, definitions with findings are not approved but returned as `held`.
+    Without `shown_digests`, definitions with findings and changed ones are not approved but
+    returned as `held`.
 
     Raises `Forbidden`, and `Conflict` (`nothing_approved`) if none of the given definitions could
     be approved.
@@ -46,11 +48,12 @@ def approve_definitions(
     principal.require(Action.APPROVE_DEFINITIONS)
     held_names: tuple[str, ...] = ()
     if shown_digests is None:
-        waiting = list(
-            server.definitions.awaiting_review().only("pk", "name", "kind", "digest", "findings")
-        )
-        chosen = {row.pk: row.digest for row in waiting if not row.findings}
-        held_names = tuple(str(row) for row in waiting if row.findings)
+        fields = ("pk", "name", "kind", "digest", "findings", "pinned_digest")
+        waiting = list(server.definitions.awaiting_review().only(*fields))
+        chosen = {
+            row.pk: row.digest for row in waiting if not row.findings and not row.pinned_digest
+        }
+        held_names = tuple(str(row) for row in waiting if row.pk not in chosen)
     else:
         chosen = dict(shown_digests)
     names = dict(server.definitions.filter(pk__in=chosen).values_list("pk", "name"))

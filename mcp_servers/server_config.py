@@ -346,10 +346,9 @@ def clean_server_spec(
     requested_sandbox = SandboxConfig(spec.confinement, spec.network)
     sandbox = clean_sandbox(principal, transport, requested_sandbox, old=old, by_preset=by_preset)
     _check_masked_values(secrets, old)
-    auth_type, auth_config, credentials = _clean_auth_config(spec.auth_config, old)
+    auth_type, auth_config, credentials = _clean_auth_config(_select_auth(spec, transport), old)
     _check_key_placement(auth_type, auth_config, transport)
     if auth_type == Server.Auth.OAUTH2:
-        _check_oauth_transport(transport)
         oauth_client_auth_config.check_urls(auth_config, allow_private=spec.allow_private)
     addressed_columns = {
         "endpoint_config": config,
@@ -456,16 +455,16 @@ def _clean_allow_private(principal: Principal, wanted: bool, old: Server | None)
 def _check_may_set_command(
     principal: Principal, spec: ServerSpec, *, old: Server | None, by_preset: bool
 ) -> None:
-    if principal.platform_admin or by_preset:
-        return
-    if old is not None and dict(spec.endpoint_config) == mask_endpoint_config(old):
+    is_unchanged = old is not None and dict(spec.endpoint_config) == mask_endpoint_config(old)
+    if principal.platform_admin or by_preset or is_unchanged:
         return
     raise Forbidden(
         "Only a platform administrator can set the command of a stdio server.",
         code="platform_admin_only",
         field="endpoint_config",
         rule="stdio",
-        remedy="Add the server from a preset, or contact a platform administrator.",
+        remedy="Add the server from a preset, or have a platform administrator add it: in the "
+        "admin, with `bonobot mcp add`, or with a token that has the scope `platform`.",
     )
 
 
@@ -645,17 +644,30 @@ def _clean_auth_config(
     return kind, details, values
 
 
-def _check_oauth_transport(transport: str) -> None:
-    if transport == Server.Transport.STDIO:
+def _select_auth(spec: ServerSpec, transport: str) -> Mapping[str, Any] | None:
+    """Return the authentication to check: none for stdio, which drops a stored one."""
+    raw = spec.auth_config
+    if transport != Server.Transport.STDIO or not isinstance(raw, Mapping | None):
+        return raw
+    if (raw or {}).get("type", "none") in AUTH_FIELDS.keys() - {"none"}:
         raise InvalidInput(
-            "OAuth is available only for servers over HTTP.",
+            "Authentication has an effect only for servers over HTTP.",
+            code="no_effect",
             field="auth_config.type",
-            remedy="Pass credentials to a stdio server as environment variables.",
+            remedy="Use `none`, and pass credentials to a stdio server as environment variables.",
         )
+    return raw or {"type": "none"}
 
 
 def _check_key_placement(kind: str, details: Mapping[str, Any], transport: str) -> None:
-    """Raise `InvalidInput` if the transport can't send an API key in that place."""
+    """Raise `InvalidInput` if an API key has no header, or can't be sent in that place."""
+    if kind == Server.Auth.API_KEY and not details.get("header"):
+        raise InvalidInput(
+            "The API key has no header to be sent in.",
+            code="missing_value",
+            field="auth_config.header",
+            remedy="Enter the header's name, such as `X-API-Key`.",
+        )
     placement = details.get("in", "header") if kind == Server.Auth.API_KEY else "header"
     if placement == "header" or (
         transport == Server.Transport.OPENAPI and placement in endpoint_config.API_KEY_LOCATIONS

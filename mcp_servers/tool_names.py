@@ -7,7 +7,8 @@ from both once, stored and looked up; it is never parsed.
 import hashlib
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -17,6 +18,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, InvalidInput
 
 Style = Literal["single", "double"]
+STYLES: tuple[Style, ...] = ("single", "double")
 
 MAX_TOOL_NAME_LENGTH = 64
 MAX_SLUG_LENGTH = 40
@@ -162,6 +164,43 @@ def build_tool_name(
     return name
 
 
+def has_style(name: str, style: Style) -> bool:
+    """Return whether a tool's name for models is of this style; slugs never start with `_`."""
+    return name.startswith("mcp__") == (style == "double")
+
+
+def build_tool_names(
+    tools: Sequence[tuple[str, str]], style: Style, taken: Collection[str] = frozenset()
+) -> list[str]:
+    """Return the names of tools, each a server's slug and an own name, in one style.
+
+    The order doesn't matter: tools whose names would be equal all get a digest.
+    """
+    plain_names = [build_tool_name(*tool, style) for tool in tools]
+    counts, used_names = Counter(plain_names), {*taken, *plain_names}
+    names = []
+    for tool, plain_name in zip(tools, plain_names, strict=True):
+        name = plain_name
+        if counts[plain_name] > 1 or plain_name in taken:
+            name = build_tool_name(*tool, style, used_names)
+            used_names.add(name)
+        names.append(name)
+    return names
+
+
+def build_tool_aliases(tools: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """Return alias → name: the names of the same tools in the other style.
+
+    `tools` maps each tool's name to its server's slug and own name.
+    """
+    aliases: dict[str, str] = {}
+    for style in STYLES:
+        names = [name for name in tools if not has_style(name, style)]
+        other_names = build_tool_names([tools[name] for name in names], style, tools.keys())
+        aliases |= dict(zip(other_names, names, strict=True))
+    return aliases
+
+
 def matches_tool_name(pattern: str, own_name: str) -> bool:
     """Return whether a rule's pattern matches this tool, by its own or its folded name."""
     return fnmatchcase(own_name, pattern) or fnmatchcase(fold_own_name(own_name), pattern)
@@ -175,6 +214,12 @@ def fold_own_name(own_name: str) -> str:
 def is_exact_pattern(pattern: str) -> bool:
     """Return whether a rule's pattern matches only one name."""
     return _GLOB.search(pattern) is None
+
+
+def build_rule_name(server_slug: str, pattern: str, style: Style) -> str:
+    """Return how a rule for a server's tools is written, such as `mcp_github_get_*`."""
+    separator = "_" if style == "single" else "__"
+    return f"mcp{separator}{_fold(server_slug, style)}{separator}{pattern}"
 
 
 def parse_rule_target(

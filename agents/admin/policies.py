@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import READERS, AgentAdmin
-from agents.calls.explain import explain_call, find_no_tools_reason
+from agents.calls.explain import build_missing_tool_error, explain_call, find_no_tools_reason
 from agents.calls.snapshots import CallSnapshot, SnapshotTool, get_snapshot_cache
 from agents.models import Agent, ToolPolicy
 from agents.policies.decisions import decide_tool_call
@@ -44,7 +44,7 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import ALLOWED_ROLES, Action
 from bonobot.core.i18n.localization import localize_if_translatable
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import InvalidInput, NotFound, Problem
+from bonobot.core.problems import InvalidInput, Problem
 
 MODES = (
     (ToolPolicy.Mode.NONE, _("None"), _("All tools are denied.")),
@@ -453,16 +453,9 @@ def show_explanation(visit: ObjectRequest) -> HttpResponseBase:
     if not name:
         return redirect_to_page(visit, "policy")  # which has a "why?" at each tool
     snapshot = get_snapshot_cache().load_current("agent", agent.pk)
-    tool = snapshot.tools.get(name)
+    tool = snapshot.find_tool(name)
     if tool is None:
-        raise NotFound(
-            format_message(
-                "The agent `{agent_slug}` has no tool {name!r}.", agent_slug=agent.slug, name=name
-            ),
-            code="unknown_tool",
-            field="tool",
-            remedy="The agent's Policy tab lists its tools. New tools appear after discovery.",
-        )
+        raise build_missing_tool_error(visit.principal, snapshot, name)
     problem: Problem | None = None
     arguments = None
     try:

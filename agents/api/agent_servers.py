@@ -59,6 +59,9 @@ ALLOWED_TOOLS_HELP = (
 )
 
 
+SHARE_FIELDS = ("allowed_tools", "denied_tools", "allowed_resources", "allowed_prompts")
+
+
 def _build_globs_field(
     help_text: str = "Globs over the server's own tool names.",
 ) -> serializers.ListField:
@@ -89,6 +92,16 @@ class AgentServerBody(VersionedBody):
         "Glob patterns for URIs and URI templates; `*` selects all. A pattern for the URI "
         "itself, such as `file:///srv/docs/*`, lets the template's variables contain `/`."
     )
+    allowed_prompts = _build_globs_field("Glob patterns for prompt names; `*` selects all.")
+
+
+@extend_schema_serializer(examples=ADD_EXAMPLES[:2])
+class ReplaceAgentServerBody(CreateServerBody):
+    """The configuration of a private server, and what its agent can use of it."""
+
+    allowed_tools = _build_globs_field(ALLOWED_TOOLS_HELP)
+    denied_tools = _build_globs_field()
+    allowed_resources = _build_globs_field("Glob patterns for URIs; `*` selects all.")
     allowed_prompts = _build_globs_field("Glob patterns for prompt names; `*` selects all.")
 
 
@@ -259,18 +272,23 @@ class AgentServerDetailView(AgentServerView):
         return self.show_server(agent, self.get_attached_server(agent, server_id))
 
     @describe_operation(
-        "replace_agent_server", body=CreateServerBody, answer=AgentServerSerializer, asks=True
+        "replace_agent_server", body=ReplaceAgentServerBody, answer=AgentServerSerializer, asks=True
     )
     def put(self, request: object, agent_id: str, server_id: str) -> Response:
         """Replace the configuration of an agent's private server.
 
-        To change a pool server, use `/mcp-servers`.
+        A response of GET can be sent back: read-only fields are ignored. To change a pool server,
+        use `/mcp-servers`.
         """
         agent = self.get_agent(agent_id)
         server = self.get_attached_server(agent, server_id)
         require_private_server(server)
-        spec = build_spec(self.read_body(CreateServerBody), server)
+        body = self.read_body(ReplaceAgentServerBody)
+        shares = {name: body.pop(name) for name in SHARE_FIELDS if name in body}
+        spec = build_spec(body, server)
         update_server(self.principal, server, complete_spec(self.principal, spec, server))
+        if shares:
+            self.save_attachment(agent, server, agent.bindings.get(server=server), shares)
         return self.show_server(agent, server)
 
     @describe_operation("update_agent_server", body=AgentServerBody, answer=AgentServerSerializer)

@@ -17,7 +17,7 @@ from agents.api.call_serializers import (
     ExplanationSerializer,
 )
 from agents.calls import pipeline
-from agents.calls.explain import explain_call
+from agents.calls.explain import build_missing_tool_error, explain_call
 from agents.calls.snapshots import (
     CallSnapshot,
     SnapshotDefinition,
@@ -33,8 +33,6 @@ from bonobot.accounts.current_organization import read_client_name
 from bonobot.accounts.roles import Action
 from bonobot.core.api.pagination import paginate_items
 from bonobot.core.api.serializers import StrictSerializer
-from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import NotFound
 from bonobot.core.runtime import get_runtime
 from mcp_servers.uri_templates import MAX_URI_LENGTH
 
@@ -262,18 +260,9 @@ class ExplainToolView(AgentToolView):
     def _explain(self, agent_id: str, name: str, arguments: Any) -> Response:
         agent = self.get_agent(agent_id)
         snapshot = self.get_snapshot(agent)
-        tool = snapshot.tools.get(name)
+        tool = snapshot.find_tool(name)
         if tool is None:
-            raise NotFound(
-                format_message(
-                    "The agent `{agent_slug}` has no tool {name!r}.",
-                    agent_slug=agent.slug,
-                    name=name,
-                ),
-                code="unknown_tool",
-                field="name",
-                remedy="List the agent's tools. New tools appear after discovery on their server.",
-            )
+            raise build_missing_tool_error(self.principal, snapshot, name)
         return Response(explain_call(self.principal, snapshot, tool, arguments))
 
 

@@ -114,7 +114,7 @@ def build_opening(
         server_name=server.name if server else "",
         tool_name=tool_name,
         session_id=request.session_id,
-        parent_id=request.parent_id,
+        parent_id=request.parent_id or request.turn_id,
     )
 
 
@@ -143,7 +143,7 @@ def _build_details(
     details: dict[str, Any] = {
         "tool_name": tool_name,
         **build_audited_arguments(request.arguments, organization_id, server),
-        "parent_execution": str(request.parent_id) if request.parent_id else None,
+        "parent_execution": _format_parent(request),
         "via": request.via,
         **_build_target_details(snapshot, target, server),
     }
@@ -156,6 +156,12 @@ def _build_details(
         if target and target.facts.own_name != request.tool:
             details["template"] = target.facts.own_name
     return details
+
+
+def _format_parent(request: CallRequest) -> str | None:
+    """Return the id of the entry of the call, or of the model turn, that requested this call."""
+    parent_id = request.parent_id or request.turn_id
+    return str(parent_id) if parent_id else None
 
 
 def _build_target_details(

@@ -88,6 +88,7 @@ async def _decide_and_admit(request: CallRequest, ticket: AdmissionTicket) -> Ad
     flow_decision: PolicyDecision | None = None
     for _ in range(MAX_ATTEMPTS):
         target = await _find_target(request, snapshot)
+        request = _use_listed_name(request, target)
         try:
             target = _require_target(request, snapshot, target)
             await check_tool_arguments(
@@ -132,6 +133,7 @@ async def redecide_call(request: CallRequest, admitted: AdmittedCall) -> Admitte
     """
     request, snapshot = await _prepare_request(request, fresh=True)
     target = _require_target(request, snapshot, await _find_target(request, snapshot))
+    request = _use_listed_name(request, target)
     await check_tool_arguments(
         get_argument_schema(request, target), request.arguments, target.schema_verdict
     )
@@ -216,6 +218,13 @@ async def _find_target(request: CallRequest, snapshot: CallSnapshot) -> Target |
     if estimate_match_cost(request, snapshot) <= MAX_INLINE_MATCH_COST:
         return find_target(request, snapshot)
     return await asyncio.to_thread(find_target, request, snapshot)
+
+
+def _use_listed_name(request: CallRequest, target: Target | None) -> CallRequest:
+    """Return the request with the tool's listed name, if it was called by one of another style."""
+    if isinstance(target, SnapshotTool) and target.name != request.tool:
+        return replace(request, tool=target.name)
+    return request
 
 
 def _require_target(request: CallRequest, snapshot: CallSnapshot, target: Target | None) -> Target:

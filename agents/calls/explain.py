@@ -20,12 +20,14 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import ALLOWED_ROLES, Action
 from bonobot.core import gcra
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import Problem
+from bonobot.core.problems import InvalidInput, NotFound, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import FlowCell, RateCell
 from bonobot.ledger.queries import load_balances
 from mcp_servers.flow_labels import FlowLabel, decode_labels
+from mcp_servers.models import Server
 from mcp_servers.schemas.subprocess_pool import check_tool_arguments
+from mcp_servers.tool_names import parse_rule_target
 
 MICROSECONDS_PER_SECOND = 1_000_000
 # The names of the decision stages here, in order.
@@ -295,6 +297,58 @@ class NoToolsReason:
 
     def __str__(self) -> str:
         return f"{self.reason} {self.remedy}"
+
+
+def build_missing_tool_error(principal: Principal, snapshot: CallSnapshot, name: str) -> NotFound:
+    """Return why an agent doesn't have a tool: its server isn't attached, or there is no such tool.
+
+    Only a principal who can view servers is told about those that aren't attached.
+    """
+    code, detail = (
+        "unknown_tool",
+        format_message(
+            "The agent `{agent_slug}` has no tool {name!r}.",
+            agent_slug=snapshot.agent_slug,
+            name=name,
+        ),
+    )
+    remedy = "List the agent's tools. New tools appear after discovery on their server."
+    server = _find_named_server(snapshot, name) if principal.may(Action.VIEW) else None
+    if server is not None and server.pk in snapshot.servers:
+        detail = format_message(
+            "The server `{server}` has no tool {name!r}.", server=server.slug, name=name
+        )
+        remedy = format_message(
+            "Refresh the server if the tool is new: `bonobot mcp refresh {server}`.",
+            server=server.slug,
+        )
+    elif server is not None:
+        code = "not_bound"
+        detail = format_message(
+            "The server `{server}` isn't attached to the agent `{agent_slug}`.",
+            server=server.slug,
+            agent_slug=snapshot.agent_slug,
+        )
+        remedy = format_message(
+            "Attach it on the agent's Servers tab, or with `bonobot mcp connect {server} --agent "
+            "{agent_slug}`.",
+            server=server.slug,
+            agent_slug=snapshot.agent_slug,
+        )
+    return NotFound(detail, code=code, field="tool", rule="resolve", remedy=remedy)
+
+
+def _find_named_server(snapshot: CallSnapshot, name: str) -> Server | None:
+    """Return the server that a tool's name begins with; the agent's own ones take precedence."""
+    if not name.startswith("mcp_"):
+        return None
+    scopes = [snapshot.organization_id, *([snapshot.agent_id] if snapshot.agent_id else [])]
+    rows = Server.objects.for_organization(snapshot.organization_id).filter(scope_id__in=scopes)
+    servers = {row.slug: row for row in sorted(rows, key=lambda row: row.pk in snapshot.servers)}
+    try:
+        return servers.get(parse_rule_target(name, servers).server)
+    except InvalidInput:
+        return None
 
 
 def find_no_tools_reason(snapshot: CallSnapshot) -> NoToolsReason | None:

@@ -399,7 +399,7 @@ async def send_task_request(
     `snapshot` must be current. Raises `NotFound` (`unknown_task`) if the tool may no longer be
     called, and `UpstreamError`.
     """
-    tool, server = snapshot.tools.get(task.tool), snapshot.servers.get(task.server_id)
+    tool, server = snapshot.find_tool(task.tool), snapshot.servers.get(task.server_id)
     is_callable = (
         tool is not None and tool.facts.server_id == task.server_id and tool.decision.is_callable
     )

@@ -25,7 +25,12 @@ from agents.calls.pending_calls import save_pending_call
 from agents.calls.require_approval import ApprovalRequired
 from agents.calls.resolve import Target
 from agents.calls.results import clean_completion
-from agents.calls.settle_call import CallResult, record_failure, settle_call
+from agents.calls.settle_call import (
+    CallResult,
+    record_contact,
+    record_failure,
+    settle_call,
+)
 from agents.calls.snapshots import SnapshotTool
 from agents.calls.types import CallIncomplete, CallOutcome, CallRefused, CallRequest
 from bonobot.core.problems import Problem
@@ -65,6 +70,8 @@ async def _forward_and_settle(admitted: AdmittedCall) -> CallOutcome:
     finally:
         call_result.duration_ms = round((perf_counter() - started_at) * 1000)
         await settle_call(request, admitted, call_result)
+    if call_result.answered:
+        await record_contact(admitted, call_result)
     return CallOutcome(
         call_id=request.call_id,
         outcome=call_result.outcome,

@@ -10,12 +10,15 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.client.server_requests import KINDS_BY_METHOD
 from mcp_servers.scanning import clean_result, inspect_result
 
 # MCP's limit on the number of completion values, and our limit on their length.
 MAX_COMPLETIONS = 100
 MAX_COMPLETION_LENGTH = 512
+# Characters of a changed text in the audit log, before and after the change.
+EXCERPT_LENGTH = 400
 # Text types that don't start with `text/`.
 TEXT_MIME_TYPES = frozenset({"application/json", "application/xml", "application/yaml"})
 
@@ -25,7 +28,7 @@ class ResultText:
     """A result as text; `full_text` is set if `text` was truncated.
 
     `sanitized` counts what was removed or escaped and `flagged` what reads like instructions, by
-    rule; the lengths before and after are in characters.
+    rule; the lengths before and after are in characters; `excerpts` shows the first change.
     """
 
     text: str
@@ -34,11 +37,19 @@ class ResultText:
     flagged: Mapping[str, int] = field(default_factory=dict)
     length_before: int = 0
     length_after: int = 0
+    excerpts: tuple[str, str] | None = None
 
     def build_audit_details(self) -> dict[str, Any]:
-        """Return the counts and rules for the audit log, never the text."""
-        counted = {"rules": dict(self.sanitized)} if self.sanitized else {}
-        return {"before": self.length_before, "after": self.length_after, **counted}
+        """Return lengths, rules and, if the text was changed, where it changed, before and after.
+
+        Secrets are masked in the text before this. Hidden characters are made visible.
+        """
+        details: dict[str, Any] = {"before": self.length_before, "after": self.length_after}
+        if self.sanitized:
+            details["rules"] = dict(self.sanitized)
+        if self.excerpts is not None:
+            details["text_before"], details["text_after"] = self.excerpts
+        return details
 
 
 def render_result(result: dict[str, Any], *, limit: int, result_id: object) -> ResultText:
@@ -67,7 +78,20 @@ def clean_text(text: str) -> ResultText:
         flagged=inspected.flagged,
         length_before=len(text),
         length_after=len(cleaned),
+        excerpts=_extract_change(text, cleaned) if inspected.sanitized else None,
     )
+
+
+def _extract_change(before: str, after: str) -> tuple[str, str]:
+    """Return the parts of both texts around the first change."""
+    pairs = zip(before, after, strict=False)
+    changed_at = next(
+        (position for position, (old, new) in enumerate(pairs) if old != new),
+        min(len(before), len(after)),
+    )
+    start = max(0, changed_at - EXCERPT_LENGTH // 4)
+    end = start + EXCERPT_LENGTH
+    return make_visible(before[start:end]), make_visible(after[start:end])
 
 
 def estimate_size(value: Any, limit: int) -> int:

@@ -31,7 +31,11 @@ from bonobot.ledger.types import Outcome as LedgerOutcome
 from bonobot.ledger.types import Settlement
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.client.errors import UpstreamError
-from mcp_servers.health.services import record_call_failure
+from mcp_servers.health.services import (
+    STATUS_BY_CODE,
+    record_call_contact,
+    record_call_failure,
+)
 from mcp_servers.refresh_definitions import request_refresh_on_error
 
 logger = logging.getLogger(__name__)
@@ -139,11 +143,35 @@ def _calculate_amounts(
     )
 
 
+# Servers whose last call from this process failed.
+_failed_servers: set[UUID] = set()
+
+
+async def record_contact(admitted: AdmittedCall, call_result: CallResult) -> None:
+    """Record that a server answered whose last call or check had failed."""
+    server_id, snapshot = admitted.target.facts.server_id, admitted.snapshot
+    server = snapshot.servers.get(server_id) if server_id else None
+    if server is None or server_id is None:
+        return
+    # The snapshot stays as it is, so that it says it once.
+    had_failed = server.has_failed and ("answered", server_id) not in snapshot.memo
+    if server_id not in _failed_servers and not had_failed:
+        return
+    snapshot.memo["answered", server_id] = True
+    _failed_servers.discard(server_id)
+    try:
+        await get_runtime().run_orm(record_call_contact, server_id, call_result.duration_ms)
+    except UNAVAILABLE_ERRORS as fault:
+        logger.warning("a server's recovery could not be noted: %s", fault)
+
+
 async def _record_server_trouble(
     request: CallRequest, server_id: UUID | None, problem: Problem
 ) -> None:
     """Record server trouble behind a failure and refresh definitions that may have changed."""
     if server_id is not None:
+        if problem.code in STATUS_BY_CODE:
+            _failed_servers.add(server_id)
         try:
             await get_runtime().run_orm(record_call_failure, server_id, problem)
         except UNAVAILABLE_ERRORS as fault:

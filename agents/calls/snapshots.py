@@ -3,12 +3,14 @@
 A snapshot stores its policy generation, which is read first, so that a concurrent change makes it
 stale, never wrong. Admission rejects stale snapshots, so a cached one needs no query.
 
-A tool's name is created when the tool is first seen and stored. If two processes create it at the
-same time, the unique constraint lets one win, and the other reads that name.
+A tool's name is created when the tool is first seen and stored; calls find it in both styles. If
+two processes create it at the same time, the unique constraint lets one win, and the other reads
+that name.
 """
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from types import MappingProxyType
@@ -17,6 +19,7 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 
 from agents.budgets.call_costs import FREE, CallPrice
 from agents.budgets.limits import BudgetLimit
@@ -56,7 +59,7 @@ from mcp_servers.flow_labels.services import get_effective_labels, get_store_use
 from mcp_servers.flow_labels.store_use import NO_STORE, READS_ONLY, StoreUse
 from mcp_servers.models import Definition, Server
 from mcp_servers.schemas import SchemaVerdict
-from mcp_servers.tool_names import Style, build_tool_name
+from mcp_servers.tool_names import Style, build_tool_aliases, build_tool_name, build_tool_names
 from mcp_servers.uri_templates import list_variables
 
 
@@ -220,6 +223,7 @@ def create_tool_names(
     agent: Agent, servers: Sequence[Server], rows: Sequence[Definition]
 ) -> ToolNames:
     """Return (server id, own name) → name for `rows`; stores new names."""
+    _restyle_tool_names(agent)
     names = _load_tool_names(agent)
     new_rows = [row for row in rows if (row.server_id, row.name) not in names]
     if not new_rows:
@@ -237,6 +241,26 @@ def _load_tool_names(agent: Agent) -> ToolNames:
     # There may be thousands per snapshot: don't build model objects.
     rows = agent.tool_names.values_list("server_id", "own_name", "name")
     return {(server_id, own_name): name for server_id, own_name, name in rows}
+
+
+def _restyle_tool_names(agent: Agent) -> None:
+    """Rename the agent's tools if `BONOBOT_TOOL_NAME_STYLE` changed; old names stay aliases."""
+    style = cast(Style, settings.BONOBOT_TOOL_NAME_STYLE)
+    double_names = Q(name__startswith="mcp__")
+    outdated = list(
+        agent.tool_names.filter(~double_names if style == "double" else double_names)
+        .select_related("server")
+        .only("name", "own_name", "server__slug")
+    )
+    if not outdated:
+        return
+    taken_names = set(agent.tool_names.values_list("name", flat=True)) | set(BUILTIN_TOOLS)
+    tools = [(row.server.slug, row.own_name) for row in outdated]
+    for row, name in zip(outdated, build_tool_names(tools, style, taken_names), strict=True):
+        row.name = name
+    # Another process may be renaming them, too; it chooses the same names.
+    with suppress(IntegrityError), transaction.atomic():
+        ToolName.objects.bulk_update(outdated, ["name"], batch_size=500)
 
 
 def _build_tool_names(
@@ -312,6 +336,7 @@ class ServerFacts:
     origin: LabelContext = field(default_factory=LabelContext)
     price: CallPrice = FREE
     calls_per_minute: int | None = None
+    has_failed: bool = False  # its last call or check before the snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +371,26 @@ class CallSnapshot:
         default_factory=dict, init=False, compare=False, repr=False
     )
 
+    def find_tool(self, name: str) -> SnapshotTool | None:
+        """Return the tool with this name, in either style, or None."""
+        tool = self.tools.get(name)
+        if tool is None and self.agent_id is not None and name.startswith("mcp_"):
+            tool = self.tools.get(self._get_aliases().get(name, ""))
+        return tool
+
+    def _get_aliases(self) -> Mapping[str, str]:
+        """Return alias → name of the servers' tools; built when an alias is first used."""
+        aliases: Mapping[str, str] | None = self.memo.get("aliases")
+        if aliases is None:
+            aliases = self.memo["aliases"] = build_tool_aliases(
+                {
+                    tool.name: (self.servers[tool.facts.server_id].slug, tool.facts.own_name)
+                    for tool in self.tools.values()
+                    if tool.facts.server_id is not None
+                }
+            )
+        return aliases
+
     def list_callable_tools(self) -> list[SnapshotTool]:
         """Return the tools that may be called, including those that need approval, by name."""
         return [tool for _, tool in sorted(self.tools.items()) if tool.decision.is_callable]
@@ -359,10 +404,11 @@ class CallSnapshot:
         search = self.tools.get(FIND_TOOLS)
         if search is None or not search.decision.is_callable:
             return self.list_callable_tools()
+        found_tools = {tool.name for name in found_names if (tool := self.find_tool(name))}
         return [
             tool
             for tool in self.list_callable_tools()
-            if tool.facts.source != "mcp" or tool.name in found_names
+            if tool.facts.source != "mcp" or tool.name in found_tools
         ]
 
     def decide_call(self, tool: SnapshotTool, arguments: Arguments) -> PolicyDecision:
@@ -557,6 +603,7 @@ def _build_server_facts(server: Server) -> ServerFacts:
         origin=load_label_context(server),
         price=CallPrice(server.call_price, server.second_price),
         calls_per_minute=server.calls_per_minute,
+        has_failed=server.status in (Server.Status.ERROR, Server.Status.NEEDS_REAUTH),
     )
 
 

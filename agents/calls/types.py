@@ -101,7 +101,8 @@ class CallRequest:
     `arguments` are MCP's own fields (`ref`, `argument`, `context`). All methods but `tools/call`
     need `server_id`. `holder` owns the connection (`session:…`, `server:…`); `folder` is attached
     to the session. `client` is the client's self-reported name. `allow_unapproved` lets a reviewer
-    try a definition that is pending review. `root` is set if another session started this one.
+    try a definition that is pending review. `parent_id` is the call, and `turn_id` the model turn,
+    that requested this one. `root` is set if another session started this one.
     `may_send` is awaited just before sending: a caller that lost its lease must not send. `host`
     handles requests of the server, `continuation` marks a later leg of a call, and
     `should_stop_polling` ends a long poll of a task. `relay` is set if an MCP client gets the
@@ -122,6 +123,7 @@ class CallRequest:
     session_id: UUID | None = None
     root: RootSession | None = None
     parent_id: UUID | None = None
+    turn_id: UUID | None = None
     call_id: UUID = field(default_factory=generate_uuid7)
     repeats: frozenset[UUID] = frozenset()
     timeout_s: float | None = None

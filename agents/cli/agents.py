@@ -6,19 +6,25 @@ from typing import Any
 
 from django.db.models import Count, Q
 
+from agents.builtin_tools.registry import BUILTIN_TOOLS
 from agents.builtin_tools.toolset_options import TOOLSETS
 from agents.callable_agents import list_callable_agents, set_callable_agents
-from agents.calls.explain import explain_call
+from agents.calls.explain import build_missing_tool_error, explain_call
 from agents.calls.snapshots import get_snapshot_cache
 from agents.cli import chat, policy_simulations, sessions
 from agents.config_file.read_config import AGENT_LIMITS
 from agents.models import Agent, ModelEndpoint, Session
-from agents.policies.services import load_policy_spec, set_policy
+from agents.policies.services import (
+    PolicySpec,
+    list_unmatched_rules,
+    load_policy_spec,
+    set_policy,
+)
 from agents.policies.shadow_mode import find_draft
 from agents.services import AgentSpec, create_agent, delete_agent, update_agent
 from bonobot.core.cli import command_group
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table, read_text
-from bonobot.core.problems import InvalidInput, NotFound
+from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 
 _LIMIT_HELP = {
@@ -239,6 +245,7 @@ def _handle_policy(cli: CommandContext, options: argparse.Namespace) -> None:
     )
     if new_policy is not None:
         set_policy(cli.principal, agent, new_policy)
+        _warn_about_unmatched_rules(cli, agent, new_policy)
     current_policy, draft = load_policy_spec(agent), find_draft(agent)
     tools = get_snapshot_cache().load_current("agent", agent.pk).tools
     effective = [
@@ -268,6 +275,16 @@ def _handle_policy(cli: CommandContext, options: argparse.Namespace) -> None:
     policy_simulations.show_draft(cli, agent, draft)
 
 
+def _warn_about_unmatched_rules(cli: CommandContext, agent: Agent, policy: PolicySpec) -> None:
+    # Tools of the agent include those for agents and workflows.
+    tools = get_snapshot_cache().load_current("agent", agent.pk).tools
+    builtin_names = {*BUILTIN_TOOLS, *tools}
+    for name in list_unmatched_rules(agent, policy, builtin_names):
+        cli.err.print(
+            f"! There is no tool `{make_visible(name, 100)}`. Its rule has no effect yet."
+        )
+
+
 def _add_explain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("slug", metavar="SLUG", help="Slug of the agent")
     parser.add_argument("tool", metavar="TOOL", help="Name of the tool")
@@ -279,14 +296,9 @@ def _add_explain_arguments(parser: argparse.ArgumentParser) -> None:
 def _explain_decision(cli: CommandContext, options: argparse.Namespace) -> None:
     agent = get_agent(cli, options.slug)
     snapshot = get_snapshot_cache().load_current("agent", agent.pk)
-    tool = snapshot.tools.get(options.tool)
+    tool = snapshot.find_tool(options.tool)
     if tool is None:
-        raise NotFound(
-            f"The agent `{agent.slug}` doesn't have the tool {options.tool!r}.",
-            code="unknown_tool",
-            field="TOOL",
-            remedy=f"List its tools with: bonobot agents policy {agent.slug}",
-        )
+        raise build_missing_tool_error(cli.principal, snapshot, options.tool)
     text = options.arguments
     arguments = policy_simulations.parse_json_object(text, "--arguments") if text else None
     explanation = explain_call(cli.principal, snapshot, tool, arguments)

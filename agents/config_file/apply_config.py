@@ -34,6 +34,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.ledger.audit.admin_changes import record_change
 from mcp_servers.models import Server
+from mcp_servers.presets.instantiate_preset import link_preset
 from mcp_servers.services import create_server, delete_server, update_server
 
 _STORED_ENDPOINT_FIELDS = tuple(
@@ -132,9 +133,10 @@ def _apply_server(principal: Principal, step: ConfigPlanStep) -> None:
         return
     spec = build_server_spec(step.wanted, step.row)
     if step.row is None:
-        create_server(principal, spec)
+        server = create_server(principal, spec)
     else:
-        update_server(principal, step.row, spec)
+        server = update_server(principal, step.row, spec)
+    link_preset(principal, server, step.wanted.preset)
 
 
 def _apply_agent(principal: Principal, step: ConfigPlanStep) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from agents.config_file.apply_config import apply_config
 from agents.config_file.export_config import export_client_file, export_config, to_yaml
 from agents.config_file.plan_changes import ConfigPlan
-from agents.config_file.read_config import read_config_file
+from agents.config_file.read_config import allow_private_addresses, read_config_file
 from agents.models import Agent
 from bonobot.core.cli.command_group import (
     CommandContext,
@@ -71,6 +71,9 @@ def _add_apply_arguments(parser: argparse.ArgumentParser) -> None:
         "--prune", action="store_true", help="Delete objects that the file's sections don't list"
     )
     parser.add_argument("--yes", action="store_true", help="Don't ask for confirmation")
+    parser.add_argument(
+        "--allow-private", action="store_true", help="Allow private and loopback addresses"
+    )
     parser.add_argument("--no-discover", action="store_true", help="Don't connect to the servers")
 
 
@@ -78,15 +81,19 @@ def _handle_apply(cli: CommandContext, options: argparse.Namespace) -> None:
     text = sys.stdin.read() if options.file == "-" else read_text(Path(options.file))
     values = {**os.environ, **parse_pairs(options.set, "--set")}
     wanted = read_config_file(text, values)
+    if options.allow_private:
+        allow_private_addresses(wanted)
     plan = apply_config(cli.principal, wanted, prune=options.prune, dry_run=True)
     _show_plan(cli, plan)
+    for notice in wanted.notices if not cli.as_json else ():
+        cli.print_message(f"! {notice}")
     status: dict[str, Any] = {"applied": False}
     outcomes: dict[str, DiscoveryOutcome] = {}
     if not plan.problems and plan.changes and not options.dry_run and _confirm_apply(cli, options):
         plan = apply_config(cli.principal, wanted, prune=options.prune)
         status["applied"] = not plan.problems
         outcomes = {} if options.no_discover else _discover_changed_servers(cli, plan)
-    result = plan.as_dict() | status
+    result = plan.as_dict() | {"notices": wanted.notices} | status
     cli.emit(
         result | {"discovery": {name: discovery.as_dict() for name, discovery in outcomes.items()}}
     )

@@ -6,7 +6,7 @@ unchanged. Every problem has its document, line and path.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agents.budgets.services import DEFAULT_WARN_AT, BudgetLine
@@ -28,7 +28,8 @@ from bonobot.core.text.json_reader import SourceNode, read_json
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.core.text.yaml_reader import is_yaml, read_yaml_documents
 from mcp_servers.client_capabilities import BOOLEAN_FIELDS, CAPABILITY_FIELDS
-from mcp_servers.import_export.detect_format import ServerNode
+from mcp_servers.import_export.agent_overrides import read_overrides
+from mcp_servers.import_export.detect_format import ServerNode, walk_servers
 from mcp_servers.import_export.entries import ImportEntry
 from mcp_servers.import_export.parse_servers import read_server
 from mcp_servers.server_config import PRICE_FIELDS
@@ -79,6 +80,9 @@ SECTIONS = (
     *("bonobot", "model_endpoints", "servers", "agents", "skills", "workflows"),
     *("policy", "policy_draft", "budgets"),
 )
+# Sections of other clients' files, and their fields that mean nothing here.
+CLIENT_SECTIONS = ("tools", "bot_overrides")
+IGNORED_FIELDS = ("profile", "engagement_mode")
 _AGENT_RELATIONS = ("model", "policy", "policy_draft", "budgets", "servers", "may_ask")
 AGENT_LIMITS = (*("max_turns", "max_calls", "max_run_s", "calls_per_minute", "tool_search_above"),)
 ACCESS_FIELDS = ("allowed_tools", "denied_tools", "allowed_resources", "allowed_prompts")
@@ -97,6 +101,7 @@ class WantedServer:
     place: ConfigLocation
     configuration: Mapping[str, Any] = field(repr=False)
     settings: Mapping[str, Any]
+    preset: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +176,7 @@ class WantedConfig:
     budgets: WantedBudgets | None = None
     server_budgets: list[WantedBudgets] = field(default_factory=list)
     server_names: set[str] = field(default_factory=set)
+    notices: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -194,9 +200,19 @@ def read_config_file(text: str, values: Mapping[str, str]) -> WantedConfig:
     return wanted
 
 
+def allow_private_addresses(wanted: WantedConfig) -> None:
+    """Permit private addresses for the HTTP servers of a file, which needs the permission."""
+    for name, server in wanted.servers.items():
+        if server.configuration["transport_type"] != "stdio":
+            settings = {"allow_private": True, **server.settings}
+            wanted.servers[name] = replace(server, settings=settings)
+
+
 class _ConfigReader:
     def __init__(self, wanted: WantedConfig, values: Mapping[str, str], document: int) -> None:
         self._wanted, self._values, self._document = wanted, values, document
+        self._tool_servers: list[str] = []
+        self._builtin_tools: Any = None
 
     def read_document(self, root: SourceNode) -> None:
         top = self._build_field_reader(root, "")
@@ -207,11 +223,11 @@ class _ConfigReader:
         for name, place, node in self._iterate_section(top, "model_endpoints"):
             self._wanted.endpoints[name] = self._read_model_endpoint(name, place, node)
         for name, place, node in self._iterate_section(top, "servers"):
-            self._wanted.server_names.add(name)
-            if (server := self._read_server(name, place, node)) is not None:
-                self._wanted.servers[name] = server
+            self._add_server(name, place, node)
+        self._read_tools(top)
         for name, place, node in self._iterate_section(top, "agents"):
             self._wanted.agents[name] = self._read_agent(name, place, node)
+        self._read_overrides(root)
         for name, place, node in self._iterate_section(top, "skills"):
             self._wanted.skills[name] = read_skill(
                 name, place, self._build_field_reader(node, place.path)
@@ -222,7 +238,9 @@ class _ConfigReader:
         self._read_organization_policy(top)
         self._read_organization_draft(top)
         self._read_organization_budgets(top)
-        top.reject_unknown_fields(SECTIONS)
+        if ignored := [name for name in IGNORED_FIELDS if top.has_field(name)]:
+            self._wanted.notices.append(f"Ignored, not settings of Bonobot: {', '.join(ignored)}.")
+        top.reject_unknown_fields((*SECTIONS, *CLIENT_SECTIONS, *IGNORED_FIELDS))
 
     def _build_field_reader(self, node: SourceNode, path: str) -> FieldReader:
         return FieldReader(node, path, self._document, self._wanted.problems)
@@ -290,7 +308,59 @@ class _ConfigReader:
             place=place,
             configuration=entry.build_configuration(),
             settings=given_settings,
+            preset=entry.preset,
         )
+
+    def _add_server(self, name: str, place: ConfigLocation, node: SourceNode) -> None:
+        self._wanted.server_names.add(name)
+        if (server := self._read_server(name, place, node)) is not None:
+            self._wanted.servers[name] = server
+
+    def _read_tools(self, top: FieldReader) -> None:
+        """Read `tools`: `mcp_servers`, and `builtin`, the built-in tools of the file's agents."""
+        tools = top.read_nested_fields("tools")
+        if tools is None:
+            return
+        tools.reject_unknown_fields(("builtin", "mcp_servers"))
+        self._builtin_tools = tools.read_value("builtin")
+        self._wanted.sections.add("servers")
+        node = top.read_object("tools")
+        for server_node in walk_servers(node.get("mcp_servers")) if node else ():
+            name = server_node.name or ""
+            place = ConfigLocation(
+                document=self._document,
+                line=server_node.line,
+                path=f"tools.mcp_servers.{make_visible(name, 64)}",
+            )
+            self._tool_servers.append(name)
+            self._add_server(name, place, server_node.node)
+
+    def _read_overrides(self, root: SourceNode) -> None:
+        """Read `bot_overrides`: the servers and tools of agents by slug."""
+        if root.get("bot_overrides") is None:
+            return
+        self._wanted.sections.add("agents")
+        overrides = read_overrides(root)
+        place = ConfigLocation(document=self._document, line=root.line, path="bot_overrides")
+        self._wanted.problems += [place.mark(problem) for problem in overrides.problems]
+        for override in overrides.overrides:
+            place = ConfigLocation(
+                document=self._document,
+                line=override.line,
+                path=f"bot_overrides.{make_visible(override.agent, 64)}",
+            )
+            servers = tuple(
+                WantedAgentServer(
+                    one.server, place, not one.removed, one.allowed or (), one.denied or ()
+                )
+                for one in override.server_overrides
+            )
+            agent = self._wanted.agents.get(override.agent) or WantedAgent(
+                slug=override.agent, place=place, values={}
+            )
+            self._wanted.agents[override.agent] = replace(
+                agent, agent_servers=(*(agent.agent_servers or ()), *servers)
+            )
 
     def _read_model_endpoint(
         self, slug: str, place: ConfigLocation, node: SourceNode
@@ -321,6 +391,8 @@ class _ConfigReader:
         for name in AGENT_LIMITS:
             values[name] = reader.read_integer(name)
         values |= read_builtin_tools(reader)
+        if self._builtin_tools is not None and not reader.has_field("builtin_tools"):
+            values["builtin_tools"] = self._clean_builtin_tools(reader)
         other_fields = ("model", "policy", "policy_draft", "budgets", "servers", "may_ask", *TOOLS)
         model = reader.read_text("model")
         reader.reject_unknown_fields((*values, *other_fields))
@@ -332,9 +404,22 @@ class _ConfigReader:
             policy=self._read_policy(reader, "policy", f"{place.path}.policy"),
             draft=self._read_policy(reader, "policy_draft", f"{place.path}.policy_draft"),
             budgets=self._read_budgets(reader),
-            agent_servers=self._read_agent_servers(reader),
+            agent_servers=self._read_agent_servers(reader) or self._list_tool_servers(place),
             may_ask=reader.read_text_list("may_ask") if reader.has_field("may_ask") else None,
         )
+
+    def _clean_builtin_tools(self, reader: FieldReader) -> dict[str, Any] | None:
+        try:
+            return clean_toolsets(self._builtin_tools)
+        except InvalidInput as problem:
+            reader.reject_field("", problem.code, f"tools.builtin: {problem} {problem.remedy}")
+            return None
+
+    def _list_tool_servers(self, place: ConfigLocation) -> tuple[WantedAgentServer, ...] | None:
+        """Return the servers of `tools`, which all agents of the file get."""
+        if not self._tool_servers:
+            return None
+        return tuple(WantedAgentServer(name, place) for name in self._tool_servers)
 
     def _read_organization_policy(self, top: FieldReader) -> None:
         if (place := self._find_organization_field(top, "policy", self._wanted.policy)) is None:

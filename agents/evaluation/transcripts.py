@@ -422,7 +422,7 @@ class RecordedResults:
 
         Calls that need an approval count as approved.
         """
-        tool = snapshot.tools.get(name)
+        tool = snapshot.find_tool(name)
         decision = (
             snapshot.decide_call(tool, arguments or {})
             if tool

@@ -216,5 +216,5 @@ class GatewayDispatcher:
 def _find_input_schema(name: str) -> Any:
     """Return the input schema of a listed tool; the SDK uses it to check headers."""
     snapshot = get_current_client().target.find_cached_snapshot()
-    tool = snapshot.tools.get(name) if snapshot else None
+    tool = snapshot.find_tool(name) if snapshot else None
     return tool.input_schema if tool and tool.decision.is_callable else None

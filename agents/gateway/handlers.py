@@ -84,7 +84,7 @@ class UpstreamCallHandlers:
     async def call_tool(self, inbound: GatewayRequest) -> dict[str, Any]:
         """Answer `tools/call`; a refusal is a failed tool result with its code."""
         name, snapshot = inbound.get_text("name"), await get_snapshot(inbound)
-        tool = snapshot.tools.get(name)
+        tool = snapshot.find_tool(name)
         server_id = tool.facts.server_id if tool else inbound.caller.target.server_id
         upstream_request = UpstreamRequest(
             "tools/call", name, name, inbound.get_object("arguments"), server_id
@@ -310,7 +310,7 @@ class UpstreamCallHandlers:
 async def is_tool_listed(inbound: GatewayRequest, name: str) -> bool:
     """Tell whether a tool is currently listed for this client."""
     snapshot = await get_runtime().run_orm(inbound.caller.target.load_snapshot)
-    tool = snapshot.tools.get(name)
+    tool = snapshot.find_tool(name)
     return tool is not None and tool.decision.is_callable and tool.facts.source == "mcp"
 
 

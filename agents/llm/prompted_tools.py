@@ -28,7 +28,12 @@ from agents.llm.interface import (
     build_call_id,
     build_user_message,
 )
-from agents.llm.messages import apply_frame, get_next_turn, order_messages
+from agents.llm.messages import (
+    DISABLED_TOOLS_PREFIX,
+    apply_frame,
+    get_next_turn,
+    order_messages,
+)
 from agents.llm.tool_schemas import simplify_schema
 
 OPENING_TAG, CLOSING_TAG = "<tool_calls>", "</tool_calls>"
@@ -236,14 +241,23 @@ class PromptedToolModel:
         on_text: OnText | None = None,
     ) -> ModelReply:
         """Send one request; `on_text` doesn't get the block. Raises `ModelError`."""
-        parts = [instructions, render_tool_instructions(tools) if tools else ""]
         reply = await self._model.request(
             list(_render_messages(order_messages(messages))),
-            instructions="\n\n".join(part for part in parts if part),
+            instructions=insert_tools(instructions, tools),
             max_tokens=max_tokens,
             on_text=_CallBlockFilter(on_text) if on_text else None,
         )
         return _parse_reply_calls(reply, get_next_turn(messages), tools)
+
+
+def insert_tools(instructions: str, tools: Sequence[ToolSpec]) -> str:
+    """Return the instructions with the section on tools, above the line on disabled ones."""
+    if not tools:
+        return instructions
+    position = instructions.rfind(f"\n{DISABLED_TOOLS_PREFIX}")
+    end = len(instructions) if position < 0 else position
+    parts = (instructions[:end], render_tool_instructions(tools), instructions[end:].lstrip("\n"))
+    return "\n\n".join(part for part in parts if part)
 
 
 def _render_messages(messages: Sequence[Message]) -> Iterator[Message]:

@@ -4,12 +4,14 @@ People write the names that models see (`mcp_github_*`, `mcp_time_get_current_ti
 `current_time`); rules store the server and a pattern over its own names.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
+from django.conf import settings
 from django.db import transaction
 from django.db.models import QuerySet
 
@@ -23,9 +25,17 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from bonobot.ledger.audit.admin_changes import record_change
-from mcp_servers.models import Server
+from mcp_servers.models import Definition, Server
 from mcp_servers.schemas import classify_schema
-from mcp_servers.tool_names import EVERY_SERVER, parse_rule_target
+from mcp_servers.tool_names import (
+    EVERY_SERVER,
+    Style,
+    build_rule_name,
+    build_tool_aliases,
+    fold_own_name,
+    is_exact_pattern,
+    parse_rule_target,
+)
 
 
 @dataclass(frozen=True)
@@ -184,6 +194,31 @@ def filter_policy(owner: Owner) -> QuerySet[ToolPolicy]:
     )
 
 
+def list_unmatched_rules(
+    owner: Owner, spec: PolicySpec, builtin_names: Collection[str]
+) -> list[str]:
+    """Return the rules that match no tool, as people write them.
+
+    Rules for servers that declared no tools yet, and those with wildcards, aren't checked.
+    """
+    rules = [rule for rule in _build_all_rules(owner, spec) if is_exact_pattern(rule.pattern)]
+    declared = defaultdict[UUID | None, set[str]](set)
+    definitions = Definition.objects.tools().filter(server__in={rule.server_id for rule in rules})
+    for server_id, name in definitions.filter(present=True).values_list("server_id", "name"):
+        declared[server_id] |= {name, fold_own_name(name)}
+    names = {(row.server_id, row.own_name): row.name for row in _list_tool_names(owner)}
+    return [
+        rule.pattern if rule.source == ToolRule.Source.BUILTIN else _format_rule(rule, names)
+        for rule in rules
+        if rule.pattern
+        not in (
+            builtin_names
+            if rule.source == ToolRule.Source.BUILTIN
+            else declared.get(rule.server_id, {rule.pattern})
+        )
+    ]
+
+
 def get_default_mode(owner: Owner) -> str:
     """Return the mode without a policy row."""
     return ToolPolicy.Mode.NONE if isinstance(owner, Agent) else ToolPolicy.Mode.ALL
@@ -247,6 +282,8 @@ def _build_all_rules(owner: Owner, spec: PolicySpec) -> list[ToolRule]:
     known_tools = {
         tool.name: (tool.server__slug, tool.own_name) for tool in _list_tool_names(owner)
     }
+    aliases = build_tool_aliases(known_tools)
+    known_tools |= {alias: known_tools[name] for alias, name in aliases.items()}
     rules = [
         rule
         for effect in EFFECTS
@@ -326,10 +363,14 @@ def _list_servers(owner: Owner) -> list[Server]:
     return [*pool, *(Server.objects.in_scope(owner.pk) if isinstance(owner, Agent) else ())]
 
 
+def _get_style() -> Style:
+    return cast(Style, settings.BONOBOT_TOOL_NAME_STYLE)
+
+
 def _format_rule(rule: ToolRule, tool_names: dict[tuple[UUID, str], str]) -> str:
     if rule.source == ToolRule.Source.BUILTIN:
         return rule.pattern
     if rule.server is None:
         return "mcp_*"
     tool_name = tool_names.get((rule.server.pk, rule.pattern))
-    return tool_name or f"mcp_{rule.server.slug.replace('-', '_')}_{rule.pattern}"
+    return tool_name or build_rule_name(rule.server.slug, rule.pattern, _get_style())

@@ -32,7 +32,7 @@ async def ask_about_call(
     """Ask whether to make a call again that was just lost; False if its tool is gone."""
     orm = get_runtime().run_orm
     snapshot = await orm(get_snapshot_cache().load_current, "agent", agent_id)
-    tool = snapshot.tools.get(step.payload["name"])
+    tool = snapshot.find_tool(step.payload["name"])
     if tool is None:
         return False
     await ensure_masker_loaded(snapshot)

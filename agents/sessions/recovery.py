@@ -83,7 +83,7 @@ async def recover_calls(lease: SessionLease, agent_id: UUID) -> RecoveredCalls:
         if await resume_interrupted_call(lease, step):
             calls.append(step)
             continue
-        tool = snapshot.tools.get(step.payload["name"])
+        tool = snapshot.find_tool(step.payload["name"])
         verdict = decide_recovery(await orm(_find_audit_row, step), tool)
         if verdict == "ask" and tool is not None:
             verdict = await orm(ask_person, lease, step, tool)

@@ -95,7 +95,12 @@ def finish_turn(
             index=call.index,
             call_id=generate_uuid7(),
             payload=make_storable(
-                {"name": call.name, "arguments": call.arguments, "raw": call.raw_arguments}
+                {
+                    "name": call.name,
+                    "arguments": call.arguments,
+                    "raw": call.raw_arguments,
+                    "turn_id": str(step.call_id),
+                }
             ),
         )
         for call in calls

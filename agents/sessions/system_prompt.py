@@ -7,7 +7,8 @@ from agents.builtin_tools.toolsets.find_tools import FIND_TOOLS
 from agents.calls.explain import find_no_tools_reason
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
 from agents.llm import interface as llm_interface
-from agents.llm.messages import DATA_INSTRUCTIONS
+from agents.llm.messages import DATA_INSTRUCTIONS, DISABLED_TOOLS_PREFIX
+from mcp_servers.scanning.description_markup import strip_markup
 
 # Maximum number of names in a list.
 MAX_LISTED = 50
@@ -42,7 +43,7 @@ def build_tool_specs(tools: Iterable[SnapshotTool]) -> list[llm_interface.ToolSp
     """Return the tools' specs for a model."""
     return [
         llm_interface.ToolSpec(
-            tool.name, tool.description[:MAX_DESCRIPTION_LENGTH], tool.input_schema
+            tool.name, strip_markup(tool.description)[:MAX_DESCRIPTION_LENGTH], tool.input_schema
         )
         for tool in tools
     ]
@@ -95,7 +96,7 @@ def _render_tools_section(
     lines += [f"Not reachable now: {name}." for name in unavailable_servers]
     if blocked_tools := list(_iterate_blocked_tools(snapshot)):
         listed_names = ", ".join(blocked_tools[:MAX_LISTED])
-        lines.append(f"Disabled, do not use: {listed_names}.")
+        lines.append(f"{DISABLED_TOOLS_PREFIX}{listed_names}.")
     return "\n".join(lines)
 
 

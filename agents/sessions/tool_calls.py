@@ -265,6 +265,7 @@ def _build_request(
         agent_id=caller.session.agent_id,
         session_id=caller.lease.session_id,
         root=caller.root,
+        turn_id=UUID(turn_id) if (turn_id := step.payload.get("turn_id")) else None,
         folder=caller.session.working_dir,
         call_id=step.call_id or generate_uuid7(),
         repeats=frozenset(map(UUID, step.payload.get("earlier", ()))),
@@ -292,7 +293,7 @@ async def _finish_call(
     caller: SessionCaller, step: Step, outcome: pipeline.CallOutcome | Problem
 ) -> None:
     """Save a call's outcome; the model sees refusals and failures too."""
-    kept_names = ("name", "arguments", "earlier", "step")
+    kept_names = ("name", "arguments", "earlier", "step", "turn_id")
     kept_fields = {name: step.payload[name] for name in kept_names if name in step.payload}
     state, cost_microusd = Step.State.FAILED, 0
     if isinstance(outcome, Problem):

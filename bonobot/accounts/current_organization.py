@@ -124,8 +124,11 @@ def resolve_organization(request: HttpRequest) -> Organization:
     has_no_preference = user.is_superuser or get_sso_session(request) is not None
     selected = (
         remembered_organization
+        # The oldest, so that a new one doesn't become the current one.
         or (
-            reachable if has_no_preference else reachable.order_by("single_sign_on", "name")
+            reachable.order_by("created_at")
+            if has_no_preference
+            else reachable.order_by("single_sign_on", "created_at")
         ).first()
     )
     if selected is None:

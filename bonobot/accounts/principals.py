@@ -92,7 +92,7 @@ class Principal:
 
     def require_scope(self, scope: TokenScope) -> None:
         """Raise `InsufficientScope` unless this principal has `scope`."""
-        if self.scopes is not None and scope not in self.scopes:
+        if self.scopes is not None and self.scopes.isdisjoint({scope, TokenScope.PLATFORM}):
             raise InsufficientScope(scope)
 
     @property
@@ -123,17 +123,25 @@ def build_user_principal(user: User, organization: Organization) -> Principal:
     )
 
 
-def build_token_principal(token: Token) -> Principal:
-    """Return the principal of a token that is already authenticated."""
+def build_token_principal(token: Token, *, with_platform: bool = True) -> Principal:
+    """Return the principal of a token that is already authenticated.
+
+    `with_platform` False ignores the scope `platform`, which is for REST only.
+    """
+    # Unknown scopes are dropped; an empty list means no limit.
+    scopes = frozenset(TokenScope) & set(token.scopes) if token.scopes else None
+    is_platform = scopes is not None and TokenScope.PLATFORM in scopes and token.user_id is None
+    if scopes is not None and not (is_platform and with_platform):
+        scopes -= {TokenScope.PLATFORM}
     return Principal(
         kind="token",
         id=str(token.pk),
         label=token.name,
         organization_id=token.organization_id,
         role=Role(token.role),
+        platform_admin=is_platform and with_platform,
         agent_ids=frozenset(map(UUID, token.agent_ids)),
-        # Unknown scopes are dropped; an empty list means no limit.
-        scopes=frozenset(TokenScope) & set(token.scopes) if token.scopes else None,
+        scopes=scopes,
         token_id=token.pk,
         granted_by_id=token.user_id,
         calls_per_minute=token.calls_per_minute,

@@ -39,6 +39,7 @@ SCOPE_DESCRIPTIONS: dict[TokenScope, Any] = {
     TokenScope.AGENTS: _("run agents over MCP"),
     TokenScope.MANAGE: _("manage agents, servers, skills, and workflows over MCP"),
     TokenScope.API: _("use the REST API with all permissions of the role"),
+    TokenScope.PLATFORM: _("use the REST API with all permissions of a platform administrator"),
 }
 PAGE_INTRODUCTION = """# Roles and permissions
 
@@ -52,7 +53,11 @@ SCOPES_SECTION = """## Scopes of tokens
 
 A token can have scopes in addition to its role: it has only the permissions that both allow. A
 token without scopes has all permissions of its role. A denial has the code `insufficient_scope` and
-names the scopes, one of which is required. The REST API always requires `api`.
+names the scopes, one of which is required. The REST API requires `api` or `platform`.
+
+`platform` adds to the role: over REST, the token has all permissions, including those that are
+reserved for platform administrators. Only a platform administrator can create or change such a
+token, in the admin or with `bonobot tokens create`.
 """
 
 

@@ -4,7 +4,8 @@ The documentation is generated from this table. A platform administrator (Django
 everything in every organization. Only platform administrators may perform `PLATFORM_ONLY` actions:
 someone who can set a command line can run code on the host.
 
-A token may have scopes in addition to its role; it may do what both allow.
+A token may have scopes in addition to its role; it may do what both allow. The scope `platform` is
+the exception: it makes the token a platform administrator's for REST, whatever its role.
 """
 
 from collections.abc import Collection
@@ -90,6 +91,7 @@ class TokenScope(StrEnum):
     AGENTS = "mcp:agents"
     MANAGE = "mcp:manage"
     API = "api"
+    PLATFORM = "platform"
 
 
 # No MCP scope includes approving calls: a model could approve its own calls.
@@ -106,6 +108,7 @@ SCOPE_ACTIONS: dict[TokenScope, frozenset[Action]] = {
         }
     ),
     TokenScope.API: frozenset(Action),
+    TokenScope.PLATFORM: frozenset(Action),
 }
 
 
@@ -130,5 +133,9 @@ def is_action_in_scope(scopes: Collection[TokenScope] | None, action: Action) ->
 
 
 def list_scopes_with_action(action: Action) -> tuple[TokenScope, ...]:
-    """Return the scopes that have `action`, the narrowest first."""
-    return tuple(scope for scope in TokenScope if action in SCOPE_ACTIONS[scope])
+    """Return the scopes that have `action`, the narrowest first, without `platform`."""
+    return tuple(
+        scope
+        for scope in TokenScope
+        if action in SCOPE_ACTIONS[scope] and scope != TokenScope.PLATFORM
+    )

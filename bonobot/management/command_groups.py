@@ -110,8 +110,9 @@ COMMAND_GROUPS = {
         "Manage MCP servers: add, discover, review, call, enable, and disable them",
         {
             "mcp_servers.cli.servers:VERBS": (
-                "add list test refresh approve install enable disable remove"
+                "add list test refresh install enable disable remove"
             ),
+            "mcp_servers.cli.definition_approval:VERBS": "approve",
             "mcp_servers.cli.server_detail:VERBS": "show",
             "mcp_servers.cli.openapi:VERBS": "operations add-operation remove-operation",
             "mcp_servers.cli.definitions:VERBS": "label",
@@ -192,9 +193,10 @@ COMMAND_GROUPS = {
         },
     ),
     "tools": GroupEntry(
-        "List the tools of servers and built-in tools",
+        "List tools, and add servers and toggle them",
         {
             "agents.cli.tools:VERBS": "list",
+            "mcp_servers.cli.tool_servers:VERBS": "add-mcp remove-mcp toggle-mcp list-mcp test-mcp",
         },
     ),
     "usage": GroupEntry(

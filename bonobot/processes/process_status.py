@@ -1,4 +1,4 @@
-"""The state of the processes of `bonobot up`, in a file that the settings check reads.
+"""The state of the processes of `bonobot up`, in a file that settings and their check read.
 
 The file exists while `bonobot up` runs. The database isn't used, because a process may have ended
 for want of it.
@@ -29,9 +29,10 @@ class ProcessStatus:
     last_end: str = ""
 
 
-def write_statuses(folder: Path, statuses: Sequence[ProcessStatus]) -> None:
-    """Replace the file."""
-    content = {"pid": os.getpid(), "processes": [asdict(status) for status in statuses]}
+def write_statuses(folder: Path, statuses: Sequence[ProcessStatus], url: str = "") -> None:
+    """Replace the file; `url` is where the web process listens."""
+    processes = [asdict(status) for status in statuses]
+    content = {"pid": os.getpid(), "url": url, "processes": processes}
     temporary_path = folder / f"{FILE_NAME}.part"
     temporary_path.write_text(json.dumps(content), encoding="utf-8")
     temporary_path.replace(folder / FILE_NAME)
@@ -40,6 +41,19 @@ def write_statuses(folder: Path, statuses: Sequence[ProcessStatus]) -> None:
 def delete_statuses(folder: Path) -> None:
     """Delete the file, if it exists."""
     (folder / FILE_NAME).unlink(missing_ok=True)
+
+
+def read_running_url(folder: Path) -> str:
+    """Return the URL of the `bonobot up` that runs with this folder on this host, or ""."""
+    try:
+        content = json.loads((folder / FILE_NAME).read_text(encoding="utf-8"))
+        url = str(content["url"])
+        os.kill(content["pid"], 0)
+    except PermissionError:  # the process of another user
+        return url
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+    return url
 
 
 def read_statuses(folder: Path) -> list[ProcessStatus]:

@@ -20,6 +20,7 @@ from bonobot.core.db import database_url
 from bonobot.core.i18n.catalogs import compile_catalogs
 from bonobot.core.telemetry import logging
 from bonobot.jobs import queues
+from bonobot.processes.process_status import read_running_url
 from bonobot.settings import admin as setting_admin
 from bonobot.settings import email as setting_email
 from bonobot.settings import oauth_server as authority
@@ -103,7 +104,10 @@ _home = BASE_DIR if _checkout else Path.cwd()
 BONOBOT_VAR = key_files.ensure_private_folder(
     Path(environment.read_text("BONOBOT_VAR", str(_home / "var"))).expanduser().absolute()
 )
-BONOBOT_URL = environment.read_origin("BONOBOT_URL", "http://127.0.0.1:8000")
+# Commands use the address of the `bonobot up` that runs with this folder.
+BONOBOT_URL = environment.read_origin(
+    "BONOBOT_URL", read_running_url(BONOBOT_VAR) or "http://127.0.0.1:8000"
+)
 BONOBOT_OAUTH_CLIENT_ID = environment.read_document_url("BONOBOT_OAUTH_CLIENT_ID")
 BONOBOT_OAUTH, BONOBOT_OAUTH_DOCUMENTS, BONOBOT_OAUTH_REGISTRATION, BONOBOT_OAUTH_SCHEMES = (
     authority.read_oauth_settings()

@@ -259,7 +259,8 @@ class ApproveDefinitionsView(ServerView):
         """Approve the reviewed versions of definitions.
 
         Each definition has the digest that was reviewed; if it has changed, the definition is
-        skipped. `all` doesn't approve definitions with findings (`held`): approve those by name.
+        skipped. `all` doesn't approve changed definitions or those with findings (`held`): approve
+        those by their digest.
         """
         server = self.get_server(server_id)
         body = self.read_body(ApproveDefinitionsBody)

@@ -269,6 +269,43 @@ def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
     add_client_capability_arguments(parser)
     parser.add_argument("--allow-private", action="store_true", help="Allow a private address")
     parser.add_argument("--approve", action="store_true", help="Approve the discovered definitions")
+    parser.add_argument(
+        "--disabled", action="store_true", help="Add the server disabled, without connecting to it"
+    )
+
+
+# Options with an effect only on servers of these sources.
+_SOURCES_OF_OPTIONS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("bearer", "header"), ("url", "openapi")),
+    **dict.fromkeys(("env", "cwd", "allow_env"), ("command",)),
+    **dict.fromkeys(("sandbox", "network"), ("command", "preset")),
+    "set": ("preset",),
+    **dict.fromkeys(("operation", "tag", "all", "base_url"), ("openapi",)),
+}
+
+
+def _check_options(options: argparse.Namespace) -> None:
+    """Raise `InvalidInput` (`no_effect`) for an option that the server's source doesn't use."""
+    source = next(
+        name for name in ("url", "command", "openapi", "preset") if getattr(options, name)
+    )
+    for name, sources in _SOURCES_OF_OPTIONS.items():
+        if getattr(options, name) in (None, False, []) or source in sources:
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        remedy = "Remove the option."
+        if source == "command" and name in ("bearer", "header"):
+            remedy = "Pass credentials of a program as an environment variable: --env NAME=VALUE."
+        raise InvalidInput(
+            f"{flag} has no effect with --{source}.", code="no_effect", field=flag, remedy=remedy
+        )
+    if options.disabled and options.approve:
+        raise InvalidInput(
+            "A disabled server isn't discovered, so --approve has no effect.",
+            code="no_effect",
+            field="--approve",
+            remedy="Remove --disabled, or approve the definitions after you enable the server.",
+        )
 
 
 def _create_server(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -276,6 +313,7 @@ def _create_server(cli: CommandContext, options: argparse.Namespace) -> None:
     from mcp_servers.definition_reviews import approve_definitions
     from mcp_servers.services import create_server
 
+    _check_options(options)
     agent_id = None
     if options.agent is not None:
         agent_id = get_agent_directory().find_id_by_slug(
@@ -285,6 +323,10 @@ def _create_server(cli: CommandContext, options: argparse.Namespace) -> None:
     server = create_server(cli.principal, spec, scope_id=agent_id, preset=preset)
     if agent_id:
         get_attached_agents().attach(cli.principal, agent_id, server)
+    if not server.enabled:
+        cli.emit(serialize_server(server))
+        cli.print_message(f"{server.name} was added. Enable it: bonobot mcp enable {server.slug}")
+        return
     if server.interactive:  # discovery needs a person to sign in first
         _show_login(cli, server)
         return
@@ -324,7 +366,11 @@ def _build_server_spec(
     auth = {"type": "none"}
     if options.bearer:
         auth = {"type": "bearer_token", "token": expand_variables(options.bearer, "--bearer")}
-    common: dict[str, Any] = {"name": options.name, "allow_private": options.allow_private}
+    common: dict[str, Any] = {
+        "name": options.name,
+        "allow_private": options.allow_private,
+        "enabled": not options.disabled,
+    }
     common |= (
         _collect_sandbox_options(options)
         | collect_price_options(options)
@@ -478,26 +524,6 @@ def _refresh_server(cli: CommandContext, options: argparse.Namespace) -> None:
     _show_discovery(cli, server)
 
 
-def _approve_definitions(cli: CommandContext, options: argparse.Namespace) -> None:
-    from mcp_servers.cli.discovery import show_review_result
-    from mcp_servers.definition_reviews import approve_definitions
-
-    server = get_server(cli, options.server)
-    digests = None
-    if options.names:
-        rows = {row.name: row for row in server.definitions.filter(name__in=options.names)}
-        if missing := [name for name in options.names if name not in rows]:
-            raise NotFound(
-                f"{server.name} has no definition {missing[0]!r}.",
-                field="NAME",
-                remedy=f"List the definitions: bonobot mcp show {server.slug}",
-            )
-        digests = {row.pk: row.digest for row in rows.values()}
-    result = approve_definitions(cli.principal, server, digests)
-    cli.emit({"approved": result.approved, "skipped": result.skipped, "held": result.held})
-    show_review_result(cli, server, result)
-
-
 def _delete_server(cli: CommandContext, options: argparse.Namespace) -> None:
     from mcp_servers.services import delete_server
 
@@ -521,13 +547,6 @@ def _build_enable_handler(enabled: bool) -> Any:
 
 def _add_server_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
-
-
-def _add_approve_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_server_argument(parser)
-    parser.add_argument(
-        "names", metavar="NAME", nargs="*", help="Only these definitions (default: all pending)"
-    )
 
 
 VERBS = (
@@ -564,13 +583,6 @@ VERBS = (
         _refresh_server,
         _add_server_argument,
         ("mcp refresh time",),
-    ),
-    CommandVerb(
-        "approve",
-        "Approve definitions of a server that are pending review",
-        _approve_definitions,
-        _add_approve_arguments,
-        ("mcp approve time", "mcp approve git git_log git_status"),
     ),
     CommandVerb(
         "install",

@@ -37,6 +37,7 @@ from mcp_servers.client.environment_rules import (
 from mcp_servers.client.errors import (
     UpstreamError,
     build_folder_error,
+    build_missing_folder_error,
     build_not_sandboxed_error,
     build_sandbox_error,
     build_unreachable_error,
@@ -403,6 +404,8 @@ async def spawn_child(
     """
     _check_configuration(endpoint)
     env = build_environment(endpoint.env)
+    if endpoint.cwd and not Path(endpoint.cwd).is_dir():
+        raise build_missing_folder_error(endpoint)
     command = find_command(endpoint.command, env, endpoint.cwd)
     if command is None:
         raise _build_start_error(

@@ -190,6 +190,22 @@ def build_variable_error(endpoint: ServerEndpoint, name: str, why: Any) -> Upstr
     )
 
 
+def build_missing_folder_error(endpoint: ServerEndpoint) -> UpstreamError:
+    """Return the error of a server whose working directory doesn't exist on this host."""
+    return UpstreamError(
+        format_message(
+            "`{endpoint}` wasn't started: its folder `{folder}` doesn't exist on this host.",
+            endpoint=endpoint.name,
+            folder=make_visible(endpoint.cwd or "", 200),
+        ),
+        code="server_unreachable",
+        server=endpoint.name,
+        sent=False,
+        remedy="Create the folder, or correct `cwd`.",
+        field="endpoint_config.cwd",
+    )
+
+
 def build_folder_error(endpoint: ServerEndpoint, why: Any) -> UpstreamError:
     """Return the error of a server whose folder is not allowed."""
     return _build_refusal(

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 from django.conf import settings
 
-from bonobot.core.http.connection_errors import TIMED_OUT
+from bonobot.core.http.connection_errors import SILENT, TIMED_OUT
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.runtime import Runtime, get_runtime
 from bonobot.core.telemetry import tracing
@@ -429,6 +429,9 @@ async def _enforce_deadline(
     except TimeoutError:
         if request.sent:
             raise build_timeout_error(endpoint, request.method, seconds, sent=True) from None
+        if seconds > endpoint.connect_s and endpoint.transport != "stdio":
+            # Connecting has ended: it has a shorter limit of its own.
+            raise build_unreachable_error(endpoint, SILENT.reason, remedy=SILENT.remedy) from None
         raise build_unreachable_error(
             endpoint,
             format_message("no connection within {seconds:g} s", seconds=seconds),

@@ -127,6 +127,9 @@ async def check_server_safely(server_id: UUID) -> None:
     except Server.DoesNotExist:
         logger.info("server %s was removed before it was checked", server_id)
     except Exception:
+        if not await get_runtime().run_background_orm(Server.objects.filter(pk=server_id).exists):
+            logger.info("server %s was removed while it was checked", server_id)
+            return
         # An internal error must not leave the server as connecting.
         logger.exception("check of server %s broke off", server_id)
         fault = InternalError("Server check failed", remedy="The check is retried automatically.")

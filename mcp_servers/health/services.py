@@ -239,6 +239,18 @@ def record_failure(server_id: Any, kind: str, problem: Problem) -> None:
         )
 
 
+def record_call_contact(server_id: Any, latency_ms: int) -> None:
+    """Record that a call reached a server that had failed, unless that is known.
+
+    If each person signs in separately, their calls say nothing about missing logins of others.
+    """
+    failed = (Server.Status.ERROR, Server.Status.NEEDS_REAUTH)
+    server = Server.objects.enabled().filter(pk=server_id, status__in=failed).first()
+    if server is None or (server.by_person and server.status == Server.Status.NEEDS_REAUTH):
+        return
+    record_contact(server, HealthCheck.Kind.HEALTH, latency_ms)
+
+
 def record_call_failure(server_id: Any, problem: Problem) -> None:
     """Record that a call could not reach or use the server, unless that is known.
 

@@ -15,7 +15,7 @@ from bonobot.core.text.yaml_reader import is_yaml, read_yaml
 from mcp_servers.import_export.detect_format import detect_servers
 
 # Fields that are parsed here; callers pass them as known fields.
-OVERRIDE_FIELDS = frozenset(("allowed_tools", "bot_overrides", "sampling_budget_tokens"))
+OVERRIDE_FIELDS = frozenset(("allowed_tools", "bot_overrides"))
 _BOT_FIELDS = ("additional_servers", "removed_servers", "tool_permissions")
 
 
@@ -52,6 +52,11 @@ class ImportOverrides:
 def parse_overrides(text: str) -> ImportOverrides:
     """Return the overrides in a text; raises `InvalidInput` as `parse_import`."""
     root = (read_yaml(text) if is_yaml(text) else read_json(text)).root
+    return read_overrides(root)
+
+
+def read_overrides(root: SourceNode) -> ImportOverrides:
+    """Return the overrides in a parsed document."""
     reader = _OverrideReader()
     only_tools: dict[str, tuple[str, ...]] = {}
     for server_node in detect_servers(root).servers:
@@ -59,18 +64,6 @@ def parse_overrides(text: str) -> ImportOverrides:
         if server_node.node.get("allowed_tools") is not None:
             only_tools[name] = reader.read_names(
                 server_node.node, "allowed_tools", f"{name}.allowed_tools"
-            )
-        if server_node.node.get("sampling_budget_tokens") is not None:
-            reader.notices.append(
-                ConfigWarning(
-                    "not_supported_yet",
-                    format_message(
-                        "Sampling isn't supported yet. The sampling budget of `{name}` was "
-                        "ignored.",
-                        name=name,
-                    ),
-                    f"{name}.sampling_budget_tokens",
-                )
             )
     overrides = tuple(reader.read_agent_overrides(root.get("bot_overrides"), only_tools))
     return ImportOverrides(only_tools, overrides, tuple(reader.problems), tuple(reader.notices))

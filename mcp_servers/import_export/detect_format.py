@@ -110,6 +110,12 @@ def _find_wrapper_key(root: SourceNode) -> str:
     return ""
 
 
+def walk_servers(node: SourceNode | None) -> Iterator[ServerNode]:
+    """Yield the servers of a map by name or of a list."""
+    if node is not None:
+        yield from _walk_wrapper(node)
+
+
 def _walk_wrapper(node: SourceNode) -> Iterator[ServerNode]:
     if isinstance(node.value, list):
         yield from _walk_list(node)

@@ -74,6 +74,9 @@ class ImportEntry:
     auth_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
     secrets: tuple[SecretValue, ...] = ()
     enabled: bool = True
+    allow_private: bool = False
+    preset: str = ""
+    sampling_tokens: int | None = None
     parameters: tuple[ImportParameter, ...] = ()
     problems: tuple[Problem, ...] = field(default=(), repr=False)
     notices: tuple[ConfigWarning, ...] = ()
@@ -93,7 +96,15 @@ class ImportEntry:
             "endpoint_config": endpoint,
             "auth_config": auth,
             "enabled": self.enabled,
+            **self._build_sampling(),
         }
+
+    def _build_sampling(self) -> dict[str, Any]:
+        """Return the sampling settings: a token budget means that a person is asked."""
+        if self.sampling_tokens is None:
+            return {}
+        mode = "ask" if self.sampling_tokens else "off"
+        return {"sampling": mode, "sampling_tokens": self.sampling_tokens}
 
     def build_preview(self) -> dict[str, Any]:
         """Return the preview: no secrets, all problems."""
@@ -117,6 +128,7 @@ class ImportEntry:
                 "configured": configured,
             },
             "enabled": self.enabled,
+            **self._build_sampling(),
             "parameters": [parameter.as_dict() for parameter in self.parameters],
             "problems": [problem.as_dict() for problem in self.problems],
             "notices": [notice.as_dict() for notice in self.notices],
@@ -219,6 +231,11 @@ class EntryCollector:
             text = f"${{{name}}}"
         filled, is_complete = self._fill(text, field, secret=True)
         return filled if is_complete else None
+
+    def fill_named_secret(self, name: str, field: str) -> str | None:
+        """Return the secret with this name, else the one with its upper-case name."""
+        is_upper = name not in self._values and name.upper() in self._values
+        return self.fill_secret(f"${{{name.upper() if is_upper else name}}}", field)
 
     def fill_text(self, text: str, field: str) -> str:
         """Return a public string with its references filled as far as values exist."""

@@ -22,6 +22,11 @@ from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec, clean_server_spec
 from mcp_servers.tool_names import check_name
 
+PRIVATE_ADDRESS_REMEDY = format_message(
+    "A platform administrator can allow it here, or with `allow_private: true` at the server in "
+    "the file."
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImportChoices:
@@ -97,7 +102,8 @@ def _plan_entry(
     if entry.problems:
         return planned
     is_private = _is_private(entry)
-    is_allowed = is_private and entry.name in choices.allow_private
+    is_permitted = entry.allow_private or entry.name in choices.allow_private
+    is_allowed = is_private and is_permitted
     spec = ServerSpec(
         **entry.build_configuration(),
         allow_private=is_allowed,
@@ -107,6 +113,8 @@ def _plan_entry(
         check_name(entry.name, used_names)
         clean_server_spec(principal, spec)
     except Problem as problem:
+        if problem.code == "private_address":
+            problem.remedy = PRIVATE_ADDRESS_REMEDY
         return replace(planned, problems=(problem,), private=is_private)
     if is_private and not is_allowed:
         return replace(planned, problems=(_build_private_address_problem(entry),), private=True)
@@ -126,5 +134,5 @@ def _build_private_address_problem(entry: ImportEntry) -> Problem:
         code="private_address",
         field="endpoint_config.url",
         rule="egress",
-        remedy="A platform administrator can allow it here if this server is intended.",
+        remedy=PRIVATE_ADDRESS_REMEDY,
     )

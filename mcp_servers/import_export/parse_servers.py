@@ -14,6 +14,7 @@ from bonobot.core.text.json_reader import SourceNode, describe_tolerated_syntax,
 from bonobot.core.text.secret_names import is_secret_name
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.core.text.yaml_reader import is_yaml, read_yaml
+from mcp_servers.client_capabilities import MAX_TOKENS
 from mcp_servers.import_export.detect_format import (
     TRANSPORT_KEYS,
     URL_KEYS,
@@ -121,6 +122,8 @@ def _read_oauth(fields: dict[str, str], fill: FillSecret, path: str) -> ImportAu
     )
 
 
+# Sections that only the configuration file's reader loads.
+APPLIED_KEYS = ("agents", "builtin")
 API_FIELDS = frozenset(("declared", "document", "document_url", "operations"))
 
 
@@ -165,8 +168,12 @@ TRANSPORTS: dict[str, Transport] = {
 }
 _STDIO_FIELDS = frozenset(("command", "args", "env", "cwd"))
 _AUTH_FIELDS = frozenset(("auth", "auth_config"))
-_HTTP_FIELDS = frozenset((*URL_KEYS, "headers")) | _AUTH_FIELDS
-_COMMON_FIELDS = frozenset((*TRANSPORT_KEYS, "name", "enabled", "disabled", "endpoint_config"))
+_HTTP_FIELDS = frozenset((*URL_KEYS, "headers", "credential_key")) | _AUTH_FIELDS
+_SETTING_FIELDS = frozenset(("allow_private", "preset", "sampling_budget_tokens"))
+_COMMON_FIELDS = _SETTING_FIELDS | frozenset(
+    (*TRANSPORT_KEYS, "name", "enabled", "disabled", "endpoint_config")
+)
+_CREDENTIAL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _GENERIC_NAMES = frozenset(("www", "mcp", "api", "server", "app"))
 
 
@@ -207,7 +214,11 @@ def read_server(
         auth_type=auth.type,
         auth_config=auth.config,
         secrets=(*secrets, *auth.secrets),
-        enabled=_read_enabled(fields, collector),
+        enabled=_read_flag(fields, "enabled", collector) is not False
+        and not _read_flag(fields, "disabled", collector),
+        allow_private=_read_flag(other_fields, "allow_private", collector) is True,
+        preset=_read_preset(fields, collector),
+        sampling_tokens=_read_sampling_budget(fields, collector),
         parameters=tuple(collector.parameters.values()),
         problems=tuple(collector.problems),
         notices=tuple(collector.notices),
@@ -383,7 +394,29 @@ def _read_http_config(
     header_auth, secrets = read_auth_headers(
         headers, collector.fill_secret, has_auth=auth.type != "none"
     )
-    return {"url": url}, (header_auth if auth.type == "none" else auth), secrets
+    auth = header_auth if auth.type == "none" else auth
+    if auth.type == "none" and (token := _read_credential(fields, collector)) is not None:
+        auth = token
+    return {"url": url}, auth, secrets
+
+
+def _read_credential(fields: ServerFields, collector: EntryCollector) -> ImportAuth | None:
+    """Return a bearer token by the name of a value, such as an environment variable."""
+    node = fields.get("credential_key")
+    if node is None or node.value is None:
+        return None
+    name = collector.read_text(node, "credential_key") or ""
+    if not _CREDENTIAL_NAME.fullmatch(name):
+        collector.add_problem(
+            "bad_value",
+            "`credential_key` must be the name of a value, without the value itself.",
+            "credential_key",
+            "Use letters, digits, and `_`, such as `github_token`, and set it in the environment.",
+            node.line,
+        )
+        return None
+    value = collector.fill_named_secret(name, "credential_key")
+    return ImportAuth("bearer_token", {}, _build_auth_secret("token", value))
 
 
 def _check_server_url(url: str, collector: EntryCollector) -> None:
@@ -439,18 +472,37 @@ def _flatten_lists(node: SourceNode) -> SourceNode:
     return SourceNode(node.value, node.line, fields=tuple(flattened))
 
 
-def _read_enabled(fields: ServerFields, collector: EntryCollector) -> bool:
-    enabled = True
-    for name, enabled_value in (("enabled", True), ("disabled", False)):
-        node = fields.get(name)
-        if node is None or node.value is None:
-            continue
-        if not isinstance(node.value, bool):
-            detail = format_message("`{name}` must be true or false.", name=name)
-            collector.add_problem("bad_value", detail, name, "Use true or false.", node.line)
-        elif node.value is not enabled_value:
-            enabled = False
-    return enabled
+def _read_flag(fields: ServerFields, name: str, collector: EntryCollector) -> bool | None:
+    """Return a boolean, None if it is missing."""
+    node = fields.get(name)
+    if node is None or isinstance(node.value, bool | None):
+        return None if node is None else node.value
+    detail = format_message("`{name}` must be true or false.", name=name)
+    collector.add_problem("bad_value", detail, name, "Use true or false.", node.line)
+    return None
+
+
+def _read_preset(fields: ServerFields, collector: EntryCollector) -> str:
+    node = fields.get("preset")
+    return "" if node is None or node.value is None else collector.read_text(node, "preset") or ""
+
+
+def _read_sampling_budget(fields: ServerFields, collector: EntryCollector) -> int | None:
+    node = fields.get("sampling_budget_tokens")
+    if node is None or node.value is None:
+        return None
+    value = node.value
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS:
+        return value
+    detail = "`sampling_budget_tokens` must be a number of tokens per day."
+    collector.add_problem(
+        "bad_value",
+        detail,
+        "sampling_budget_tokens",
+        "Enter digits, such as 10000. 0 disables sampling.",
+        node.line,
+    )
+    return None
 
 
 def _warn_unused_fields(
@@ -540,6 +592,16 @@ def parse_import(
             ConfigWarning(
                 "left_out",
                 format_message("Ignored entries outside the servers: {listed}.", listed=listed),
+            )
+        )
+    if applicable_keys := [name for name in APPLIED_KEYS if name in document.unused_keys]:
+        notices.append(
+            ConfigWarning(
+                "not_imported",
+                format_message(
+                    "To load {listed} as well, use `bonobot mcp apply FILE`.",
+                    listed=", ".join(f"`{name}`" for name in applicable_keys),
+                ),
             )
         )
     labels = _read_input_labels(document.inputs)

@@ -6,6 +6,7 @@ from typing import Any
 from bonobot.accounts.principals import Principal
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
+from mcp_servers.audit import update_server_columns
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets.allowed_folders import resolve_folders
 from mcp_servers.presets.availability import check_enabled
@@ -43,3 +44,16 @@ def build_server_spec(
         return spec
     resolved_values = resolve_folders(principal.organization_id, preset.parameters, values)
     return fill_preset(preset, resolved_values, name=name, **common)
+
+
+def link_preset(principal: Principal, server: Server, slug: str) -> None:
+    """Record that a server was configured from a preset, whose labels then apply to it.
+
+    Only a platform administrator can, because the configuration may differ from the preset's; for
+    others, and for an unknown preset or one of another transport, nothing happens.
+    """
+    if not slug or not principal.platform_admin:
+        return
+    preset = Preset.objects.find_by_slug(principal.organization_id, slug)
+    if preset is not None and preset.transport_type == server.transport_type:
+        update_server_columns(principal, server, "server_changed", {"preset_id": str(preset.pk)})

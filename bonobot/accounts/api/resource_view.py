@@ -86,12 +86,25 @@ class ResourceView(GenericAPIView):
     ) -> dict[str, Any]:
         """Return the validated body; raises `ValidationError`."""
         serializer = serializer_class(
-            data=self.request.data, partial=partial, context={"view": self}
+            data=self._drop_read_only_fields(serializer_class),
+            partial=partial,
+            context={"view": self},
         )
         serializer.is_valid(raise_exception=True)
         body = dict(serializer.validated_data)
         body.pop(object_versions.VERSION_FIELD, None)  # checked separately, in `object_versions`
         return body
+
+    def _drop_read_only_fields(self, serializer_class: type[StrictSerializer]) -> Any:
+        """Return the body; that of a PUT without fields that GET returns but can't be written."""
+        body = self.request.data
+        if self.request.method != "PUT" or not isinstance(body, Mapping):
+            return body
+        read_only_names = set(api_serializers.list_selectable_fields(self, "GET"))
+        read_only_names -= {
+            name for name, field in serializer_class().fields.items() if not field.read_only
+        }
+        return {name: value for name, value in body.items() if name not in read_only_names}
 
     def list_body_fields(self) -> set[str]:
         """Return the field names of the body before validation."""

@@ -253,7 +253,7 @@ def load_verified_token(text: str, address: str) -> VerifiedToken:
     check_client_address(token, address)
     expiries = [expiry for expiry in (token.expires_at, token.fresh_until) if expiry is not None]
     return VerifiedToken(
-        principal=build_token_principal(token),
+        principal=build_token_principal(token, with_platform=False),
         generation=token.read_at or 0,
         expires_at=min(expiries, default=None),
         networks=parse_networks(token.networks),

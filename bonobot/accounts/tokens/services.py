@@ -62,6 +62,7 @@ def create_token(principal: Principal, *, role: Role, **terms: Any) -> tuple[Tok
     """
     principal.require(Action.MANAGE_TOKENS)
     cleaned = clean_constraints({"name": ""} | terms)
+    _check_platform_scope(principal, cleaned)
     secret = secrets.token_urlsafe(32)
     pepper_id, digest = hash_secret(secret)
     token = Token(
@@ -93,6 +94,8 @@ def update_token(principal: Principal, token: Token, **terms: Any) -> None:
     }
     if not changed:
         return
+    _check_platform_scope(principal, {"scopes": token.scopes})
+    _check_platform_scope(principal, changed)
     if token.revoked_at is not None:
         raise Conflict(
             "The token was revoked.", code="token_revoked", remedy="Create a new one instead."
@@ -107,6 +110,25 @@ def update_token(principal: Principal, token: Token, **terms: Any) -> None:
         setattr(token, name, value)
     with record_token_change(principal, token, "token_changed", _build_audit_details(changed)):
         token.save()
+
+
+def _check_platform_scope(principal: Principal, terms: Mapping[str, Any]) -> None:
+    """Raise `Forbidden` if the terms have `platform`, unless an administrator set them.
+
+    A token can't create another one like it, so revoking it is enough.
+    """
+    if TokenScope.PLATFORM not in terms.get("scopes", ()):
+        return
+    if principal.platform_admin and principal.kind != "token":
+        return
+    raise Forbidden(
+        "Only a platform administrator can create or change a token with the scope `platform`.",
+        code="platform_admin_only",
+        field="scopes",
+        rule="platform_admin",
+        remedy="Create it in the admin, or with `bonobot tokens create NAME --role owner "
+        "--scope platform`.",
+    )
 
 
 def revoke_token(principal: Principal, token: Token) -> None:

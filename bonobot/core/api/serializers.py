@@ -34,7 +34,18 @@ class StrictSerializer(serializers.Serializer[Any]):
             ]:
                 error = ErrorDetail("Must be a string, not a number.", code="invalid")
                 raise serializers.ValidationError({name: [error] for name in number_names})
+            if flag_names := [
+                name for name, field in self.fields.items() if _is_text_for_flag(field, data)
+            ]:
+                error = ErrorDetail("Must be true or false.", code="invalid")
+                raise serializers.ValidationError({name: [error] for name in flag_names})
         return super().to_internal_value(data)
+
+
+def _is_text_for_flag(field: Any, data: Mapping[str, Any]) -> bool:
+    """Return whether a boolean field got a text or number, such as "yes", which DRF accepts."""
+    value = data.get(field.field_name)
+    return isinstance(field, serializers.BooleanField) and not isinstance(value, bool | None)
 
 
 def _is_number_for_text(field: Any, data: Mapping[str, Any]) -> bool:

@@ -45,6 +45,10 @@ TIMED_OUT = ConnectionFailure(
         "Check the host and port, then try again. A firewall might be dropping the traffic."
     ),
 )
+SILENT = ConnectionFailure(
+    format_message("it accepted the connection, but sent nothing in time"),
+    format_message("Check the server's log, and whether the URL's port is that of an MCP server."),
+)
 DISCONNECTED = ConnectionFailure(
     format_message("the connection was interrupted"),
     format_message(
@@ -70,6 +74,13 @@ def build_connection_error(kind: type[E], cause: Exception, message: str = "") -
     failure = find_failure(cause)
     error = kind(message or explain_error(cause))
     vars(error)["failure"] = replace(failure, reason=message) if failure and message else failure
+    return error
+
+
+def build_silence_error(kind: type[E]) -> E:
+    """Return the error of a peer that accepted the connection and then sent nothing in time."""
+    error = kind(SILENT.reason)
+    vars(error)["failure"] = SILENT
     return error
 
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import httpcore2
 
-from bonobot.core.http.connection_errors import build_connection_error
+from bonobot.core.http.connection_errors import build_connection_error, build_silence_error
 
 # Bytes to buffer before reading from the socket is paused.
 READ_BUFFER_BYTES = 256 * 1024
@@ -70,9 +70,7 @@ class AsyncioNetworkStream(httpcore2.AsyncNetworkStream):
                 async with asyncio.timeout(timeout):
                     await protocol.wait_for_data()
             except TimeoutError as error:
-                raise build_connection_error(
-                    httpcore2.ReadTimeout, error, "nothing came in time"
-                ) from error
+                raise build_silence_error(httpcore2.ReadTimeout) from error
         try:
             return protocol.read_received(max_bytes)
         except OSError as error:
@@ -114,9 +112,7 @@ class AsyncioNetworkStream(httpcore2.AsyncNetworkStream):
                 await protocol.start_tls(ssl_context, server_hostname)
         except TimeoutError as error:
             protocol.close()
-            raise build_connection_error(
-                httpcore2.ConnectTimeout, error, "no TLS handshake in time"
-            ) from error
+            raise build_silence_error(httpcore2.ConnectTimeout) from error
         except OSError as error:  # an `SSLError` is one
             protocol.close()
             raise build_connection_error(httpcore2.ConnectError, error) from error

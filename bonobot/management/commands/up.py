@@ -101,12 +101,14 @@ class Command(BaseCommand):
             self.stdout.write(text)
             self.stdout.flush()
 
+        environment = build_local_environment(host, port)
+        url = environment.get("BONOBOT_URL", settings.BONOBOT_URL)
         return ProcessSupervisor(
             programs,
-            environment=build_local_environment(host, port),
+            environment=environment,
             write_line=write_line,
             use_color=self.stdout.isatty() and "NO_COLOR" not in os.environ,
-            report=lambda statuses: write_statuses(settings.BONOBOT_VAR, statuses),
+            report=lambda statuses: write_statuses(settings.BONOBOT_VAR, statuses, url),
         )
 
     def prepare_database(self, *, demo: bool) -> dict[str, str]:

@@ -9,13 +9,13 @@ AREA = Area(
             "List servers",
             admin="server.list server.change",
             rest="list_servers get_server",
-            cli="mcp list, mcp show, mcp status",
+            cli="mcp list, mcp show, mcp status, tools list-mcp",
         ),
         Deed(
             "Add a server",
             admin="server.add server.openapi server.operations",
             rest="create_server preview_api",
-            cli="mcp add",
+            cli="mcp add, tools add-mcp",
         ),
         Deed(
             "Add a server from a preset",
@@ -33,13 +33,13 @@ AREA = Area(
             "Delete a server",
             admin="server.delete server!remove_chosen",
             rest="delete_server",
-            cli="mcp remove",
+            cli="mcp remove, tools remove-mcp",
         ),
         Deed(
             "Enable or disable a server",
             admin="server.switch server!enable_chosen server!disable_chosen",
             rest="enable_server disable_server",
-            cli="mcp enable, mcp disable",
+            cli="mcp enable, mcp disable, tools toggle-mcp",
         ),
         Deed(
             "View the progress of a bulk job",
@@ -50,7 +50,7 @@ AREA = Area(
             "Test a server",
             admin="server.test server!test_chosen",
             rest="test_server",
-            cli="mcp test",
+            cli="mcp test, tools test-mcp",
         ),
         Deed(
             "Rescan a server's definitions",

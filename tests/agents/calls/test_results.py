@@ -86,7 +86,13 @@ def test_invisible_characters_are_removed_and_counted():
     shown = render_result(text_result("see\u200b this\U000e0041"), limit=1000, result_id="x")
     assert shown.text == "see this"
     assert shown.sanitized == {"zero_width": 1, "tag_character": 1}
-    assert shown.build_audit_details() == {"before": 10, "after": 8, "rules": dict(shown.sanitized)}
+    assert shown.build_audit_details() == {
+        "before": 10,
+        "after": 8,
+        "rules": dict(shown.sanitized),
+        "text_before": "see⟨U+200B⟩ this⟨U+E0041⟩",
+        "text_after": "see this",
+    }
 
 
 def test_active_content_is_made_inert_and_instructions_are_counted():

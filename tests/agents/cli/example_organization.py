@@ -276,6 +276,15 @@ CALLS: Mapping[str, Call] = {
     "sso set": Call(("ID", "--domain", "example.com"), ("nothing", "--role", "member")),
     "mcp snippet": Call((), ("--agent", "nobody"), reads=True),
     "tools list": Call((), NOBODY, reads=True),
+    "tools add-mcp": Call(
+        ("added-#", "--url", "@url", "--server-type", "http", "--allow-private"),
+        ("added", "--command", "bash -c true"),
+        "launcher_not_allowed",
+    ),
+    "tools list-mcp": Call((), NOBODY, reads=True),
+    "tools remove-mcp": Call(("idle-#",), ("nothing",)),
+    "tools test-mcp": Call(("docs",), ("nothing",)),
+    "tools toggle-mcp": Call(("docs", "--enable"), ("nothing",)),
 }
 
 
@@ -392,6 +401,7 @@ def fill(where: Organization, url: str, folder: Path) -> dict[str, str]:
     asked |= {f"@wanted{n}": factories.create_elicitation(session, server).pk for n in range(4)}
     for number in range(4):
         Launcher.objects.create(command=f"spare-{number}")
+        factories.create_http_server(where, "http://127.0.0.1:9/mcp", f"idle-{number}")
         Preset.objects.create(
             organization=where, slug=f"spare-{number}", name="Spare", transport_type="http"
         )

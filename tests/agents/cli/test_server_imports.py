@@ -181,7 +181,8 @@ def test_bot_overrides_and_allowed_tools_are_imported(bonobot, acme, overridden)
     ran = bonobot("mcp", "import", overridden, "--approve", "--json")
     assert ran.status == 0, ran.out
     assert [share["action"] for share in ran.json["overrides"]] == ["take", "give"]
-    assert ran.json["notices"][0]["code"] == "not_supported_yet"
+    assert ran.json["notices"] == []
+    assert Server.objects.get(name="workshop").sampling_tokens == 10_000
     bound = {one.server.name: one for one in AgentServer.objects.select_related("server")}
     assert (bound["time"].enabled, bound["workshop"].enabled) == (False, True)
     assert (bound["workshop"].allowed_tools, bound["workshop"].denied_tools) == (

@@ -68,7 +68,10 @@ def test_without_networks_every_address_is_allowed(address):
 
 def test_no_gateway_scope_can_approve_calls():
     over_mcp = {
-        action for scope in TokenScope if scope != TokenScope.API for action in SCOPE_ACTIONS[scope]
+        action
+        for scope in TokenScope
+        if scope not in (TokenScope.API, TokenScope.PLATFORM)
+        for action in SCOPE_ACTIONS[scope]
     }
     assert not over_mcp & {
         Action.APPROVE_CALLS,

@@ -72,11 +72,11 @@ async def test_an_unknown_host_is_reported() -> None:
     assert (await failed("http://nowhere.invalid/")).remedy == connection_errors.UNKNOWN_HOST.remedy
 
 
-async def test_a_timeout_is_reported() -> None:
+async def test_a_server_that_accepts_and_sends_nothing_is_reported() -> None:
     async with served(silent) as port:
         assert (
             await failed(f"http://127.0.0.1:{port}/", read_s=0.05)
-        ).remedy == connection_errors.TIMED_OUT.remedy
+        ).remedy == connection_errors.SILENT.remedy
 
 
 async def test_a_closed_connection_is_reported() -> None:

@@ -1,0 +1,156 @@
+"""The command `mcp approve`: show what is approved, confirm, approve what was shown."""
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from difflib import unified_diff
+from typing import Any
+
+from bonobot.core.cli.command_group import CommandContext, CommandVerb
+from bonobot.core.problems import Conflict, NotFound
+from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.cli.discovery import show_review_result
+from mcp_servers.cli.servers import get_server
+from mcp_servers.definition_reviews import DefinitionReviewResult, approve_definitions
+from mcp_servers.models import Definition, Server
+
+MIN_DIGEST_LENGTH = 12
+MAX_DESCRIPTION_SHOWN = 500
+MAX_DIFF_LINES = 200
+
+
+def _add_approve_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
+    parser.add_argument(
+        "names", metavar="NAME", nargs="*", help="Only these definitions (default: all new ones)"
+    )
+    parser.add_argument(
+        "--digest",
+        action="append",
+        metavar="DIGEST",
+        help="Only the definition with this digest, as shown before. Repeatable",
+    )
+    parser.add_argument("--yes", action="store_true", help="Don't ask for confirmation")
+
+
+def _approve_definitions(cli: CommandContext, options: argparse.Namespace) -> None:
+    server = get_server(cli, options.server)
+    waiting = list(server.definitions.awaiting_review().order_by("kind", "name"))
+    named = _select_by_name(server, options.names) + _select_by_digest(server, options.digest or ())
+    if named:
+        selected, left_out = named, []
+    else:
+        selected = [row for row in waiting if not _needs_own_approval(row)]
+        left_out = [row for row in waiting if _needs_own_approval(row)]
+    if not cli.as_json:
+        for row in selected:
+            _show_definition(cli, row)
+    _check_changes_are_confirmed(cli, options, selected)
+    must_ask = selected and cli.can_ask and not options.yes
+    if must_ask and not cli.confirm(f"Approve {len(selected)} definitions?"):
+        cli.print_message("Nothing was approved.")
+        return
+    digests = {row.pk: row.digest for row in selected}
+    result = DefinitionReviewResult((), ())
+    if digests:
+        result = approve_definitions(cli.principal, server, digests)
+    held = tuple(str(row) for row in left_out)
+    result = DefinitionReviewResult(result.approved, result.skipped, held)
+    cli.emit({"approved": result.approved, "skipped": result.skipped, "held": result.held})
+    show_review_result(cli, server, result)
+    for row in left_out:
+        if row.state == Definition.State.CHANGED:
+            _show_change_hint(cli, server, row)
+
+
+def _needs_own_approval(row: Definition) -> bool:
+    """Return whether a definition is approved only by its name or digest."""
+    return bool(row.findings) or row.state == Definition.State.CHANGED
+
+
+def _select_by_name(server: Server, names: Sequence[str]) -> list[Definition]:
+    rows = {row.name: row for row in server.definitions.filter(name__in=names)}
+    if missing := [name for name in names if name not in rows]:
+        raise NotFound(
+            f"{server.name} has no definition {missing[0]!r}.",
+            field="NAME",
+            remedy=f"List the definitions: bonobot mcp show {server.slug}",
+        )
+    return list(rows.values())
+
+
+def _select_by_digest(server: Server, digests: Iterable[str]) -> list[Definition]:
+    rows = []
+    for digest in digests:
+        matching = list(server.definitions.filter(digest__startswith=digest)[:2])
+        if len(digest) < MIN_DIGEST_LENGTH or len(matching) != 1:
+            raise NotFound(
+                f"{server.name} has no definition with the digest {digest!r}.",
+                field="--digest",
+                remedy="Use at least 12 characters. If the definition changed since you saw it, "
+                f"review it again: bonobot mcp approve {server.slug}",
+            )
+        rows += matching
+    return rows
+
+
+def _check_changes_are_confirmed(
+    cli: CommandContext, options: argparse.Namespace, selected: Sequence[Definition]
+) -> None:
+    """Raise `Conflict` for changed definitions that a script doesn't name by their digest."""
+    if cli.can_ask and not options.yes:
+        return
+    for row in selected:
+        is_named = any(row.digest.startswith(digest) for digest in options.digest or ())
+        if row.state == Definition.State.CHANGED and not is_named:
+            raise Conflict(
+                f"{make_visible(str(row), 120)} changed since it was approved.",
+                code="definition_changed",
+                field="--digest",
+                remedy="Review the change on a terminal, or name its digest: "
+                f"--digest {row.digest[:MIN_DIGEST_LENGTH]}",
+            )
+
+
+def _show_definition(cli: CommandContext, row: Definition) -> None:
+    state = "changed" if row.state == Definition.State.CHANGED else "new"
+    digest = row.digest[:MIN_DIGEST_LENGTH]
+    cli.print_message(f"{state} {row.kind} {make_visible(row.name, 120)} (digest {digest})")
+    if row.state != Definition.State.CHANGED:
+        if row.description:
+            cli.print_message(f"    {make_visible(row.description, MAX_DESCRIPTION_SHOWN)}")
+        return
+    lines = list(
+        unified_diff(_to_lines(row.pinned), _to_lines(row.payload), "approved", "now", lineterm="")
+    )
+    for line in lines[:MAX_DIFF_LINES]:
+        cli.print_message(f"    {make_visible(line, MAX_DESCRIPTION_SHOWN)}")
+    if len(lines) > MAX_DIFF_LINES:
+        cli.print_message(f"    … {len(lines) - MAX_DIFF_LINES} more lines")
+
+
+def _to_lines(value: Any) -> list[str]:
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False).splitlines()
+
+
+def _show_change_hint(cli: CommandContext, server: Server, row: Definition) -> None:
+    name = make_visible(row.name, 120) or "instructions"
+    cli.print_message(f"! {name} changed since it was approved.")
+    cli.print_message(
+        f"  To see the change and approve it: bonobot mcp approve {server.slug} {name!r}"
+    )
+
+
+VERBS = (
+    CommandVerb(
+        "approve",
+        "Show and approve definitions of a server that are pending review",
+        _approve_definitions,
+        _add_approve_arguments,
+        (
+            "mcp approve time",
+            "mcp approve git git_log git_status",
+            "mcp approve git --digest 3f9c0a7be1d2 --yes",
+        ),
+    ),
+)

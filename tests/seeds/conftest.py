@@ -1,0 +1,114 @@
+"""Servers with the tools that the original specifications name, for an agent that may call all."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.calls import pipeline
+from agents.models import Agent
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import create_token
+from bonobot.core.runtime import get_runtime
+from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.models import Server
+from tests import factories
+from tests.agents.conftest import run, runner, take
+from tests.command_line import acme, bonobot
+from tests.rest import Rest
+from tests.servers import raw_http_server
+from tests.servers.raw_http_server import Asked, RawHttp
+
+__all__ = ["acme", "bonobot", "run", "runner", "take"]
+
+FILES = Path(__file__).parent / "files"
+Tool = dict[str, Any]
+
+
+def tool(name: str, description: str = "", **properties: Any) -> Tool:
+    """Return a tool's declaration."""
+    schema: dict[str, Any] = {"type": "object", "properties": properties}
+    return {"name": name, "description": description, "inputSchema": schema}
+
+
+BUCKETS = (
+    tool("list_buckets", "List S3 buckets", bucket_prefix={"type": "string"}),
+    tool("get_object", "Get an S3 object"),
+)
+WEATHER = (tool("get_weather", "The weather of a city.", city={"type": "string"}),)
+
+
+class Declared:
+    """What a server declares, which a test may change; it repeats what it is called with."""
+
+    def __init__(self, tools: tuple[Tool, ...]) -> None:
+        self.tools = tools
+        self.http = RawHttp(self._answer)
+        self.server: Server
+
+    def _answer(self, asked: Asked) -> bytes:
+        if asked.method == "server/discover":
+            return raw_http_server.discovery(asked)
+        if asked.method == "tools/list":
+            return raw_http_server.result(asked, {"tools": list(self.tools)})
+        if asked.method == "tools/call":
+            return raw_http_server.text(asked, json.dumps(asked.message["params"]["arguments"]))
+        return raw_http_server.response(202, kind="")
+
+
+@pytest.fixture
+def helper(acme: Organization) -> Agent:
+    """An agent with the offline model that may call everything."""
+    return factories.create_agent(acme)
+
+
+@pytest.fixture
+def declare(acme: Organization, helper: Agent) -> Iterator[Callable[..., Declared]]:
+    """A function that starts a server with tools, approves them and attaches it to the agent."""
+    stack, started = AsyncExitStack(), list[Declared]()
+
+    def start(name: str, tools: tuple[Tool, ...], *, approve: bool = True) -> Declared:
+        declared = Declared(tools)
+        get_runtime().call(stack.enter_async_context, declared.http.listening())
+        declared.server = factories.create_http_server(acme, declared.http.url, name)
+        started.append(declared)
+        if approve:
+            factories.approve_server(acme, declared.server, helper)
+        return declared
+
+    yield start
+    for declared in started:
+        get_runtime().call(get_connection_pool().forget_server, declared.server.pk)
+    get_runtime().call(stack.aclose)
+
+
+@pytest.fixture
+def call(acme: Organization, helper: Agent) -> Iterator[Callable[..., pipeline.CallOutcome]]:
+    """A function that makes one governed call of the agent's tool."""
+    boss, holder = factories.build_administrator(acme), "server:tests:seeds"
+
+    def make(name: str, **arguments: Any) -> pipeline.CallOutcome:
+        request = pipeline.CallRequest(
+            principal=boss,
+            tool=name,
+            arguments=arguments,
+            agent_id=helper.pk,
+            via="rest",
+            holder=holder,
+        )
+        return get_runtime().call(pipeline.make_call, request)
+
+    yield make
+    get_runtime().call(pipeline.release_connections, holder)
+
+
+@pytest.fixture
+def platform(acme: Organization) -> Rest:
+    """REST with a token of a platform administrator."""
+    boss = factories.build_administrator(acme)
+    _, text = create_token(boss, name="platform", role=Role.OWNER, scopes=["platform"])
+    return Rest(text)
