@@ -69,9 +69,9 @@ def _read_toml(name: str) -> dict[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def kin_of(family: str) -> str:
-    """Return what the attacks of a family want; families of one kin are left out together."""
-    kin: str = _read_toml("written_attacks")["kin"][family]
+def kin_of(name: str, family: str) -> str:
+    """Return what the attacks of a file's family want; families of one kin are left out together."""
+    kin: str = _read_toml(f"written_{name}")["kin"][family]
     return kin
 
 

@@ -13,6 +13,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -205,7 +206,7 @@ def cross_validate(*, by_kin: bool) -> tuple[list[Judged], list[Judged], list[Ju
         [learn_attack(one, chance) for one in everything[0]],
         *([learn_honest(one) for one in part] for part in everything[1:]),
     ]
-    keys = [texts.kin_of if by_kin else str, str, str]
+    keys = [partial(texts.kin_of, "attacks") if by_kin else str, str, str]
     groups = [
         sorted({key(one.sample.group) for one in part})
         for part, key in zip(learned, keys, strict=True)
