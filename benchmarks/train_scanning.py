@@ -8,7 +8,6 @@ the same (`kin`) are left out together with `--kin`. It needs scikit-learn
 """
 
 import argparse
-import random
 import re
 import sys
 from collections import Counter, defaultdict
@@ -43,12 +42,13 @@ SEED = 1
 FOLDS = 4
 WINDOW = 240
 FEWEST_TEXTS = 4
-EACH = 200
-EACH_HONEST = 250
+EACH = 100
+EACH_HONEST = 100
 STRENGTH = 3.0
-# How much of the attack a window has at least, and how often names of other tools are marked.
+# How much of the attack a window has at least.
 LEAST_SHARE = 0.6
-MARKED = 0.5
+# How much more the honest definitions that sound like attacks count than ordinary ones.
+HONEST_WEIGHT = 1.5
 Row = tuple[np.ndarray, np.ndarray]
 PACKAGE = Path(__file__).parents[1] / "mcp_servers" / "scanning"
 
@@ -100,23 +100,24 @@ def learn_honest(sample: Sample) -> Learned:
     return Learned(sample, rows)
 
 
-def learn_attack(sample: Sample, chance: random.Random) -> Learned:
-    """Return the windows with the attack, at times with its neighbors' names marked."""
-    prose = sample.payload["description"]
+def learn_attack(sample: Sample) -> Learned:
+    """Return the windows with the attack, also with its neighbors' names marked."""
+    prose = read_definition_text(sample.payload).text
     start = prose.index(sample.body)
-    names = (
-        build_other_names_pattern(sample.payload["name"], sample.own)
-        if chance.random() < MARKED
-        else None
-    )
     body = (start, start + len(sample.body))
-    return Learned(sample, rows_of(prose, names, DEFINITION_SIGNALS, WINDOW, body)[:2])
+    rows = rows_of(prose, None, DEFINITION_SIGNALS, WINDOW, body)
+    names = build_other_names_pattern(sample.payload["name"], sample.own)
+    if names and names.search(extract_letters(fold_text(prose)).raw):
+        rows += rows_of(prose, names, DEFINITION_SIGNALS, WINDOW, body)
+    return Learned(sample, rows)
 
 
-def fit(attacks: Iterable[Row], honest: Iterable[Row], size: int) -> LinearModel:
-    """Return a model of eight bits a weight."""
-    bad, good = list(attacks), list(honest)
-    rows = bad + good
+def fit(
+    attacks: Iterable[Row], honest: Iterable[Row], size: int, similar: Iterable[Row] = ()
+) -> LinearModel:
+    """Return a model of two bytes a weight; `similar` are honest and sound like attacks."""
+    bad, good, close = list(attacks), list(honest), list(similar)
+    rows = bad + good + close
     ends = np.concatenate(([0], np.cumsum([len(places) for places, _ in rows])))
     matrix = csr_matrix(
         (
@@ -129,10 +130,12 @@ def fit(attacks: Iterable[Row], honest: Iterable[Row], size: int) -> LinearModel
     regression = LogisticRegression(
         C=STRENGTH, class_weight="balanced", solver="liblinear", random_state=SEED, max_iter=400
     )
-    regression.fit(matrix, [1] * len(bad) + [0] * len(good))
+    kinds = [1] * len(bad) + [0] * (len(good) + len(close))
+    counts = [1.0] * (len(bad) + len(good)) + [HONEST_WEIGHT] * len(close)
+    regression.fit(matrix, kinds, sample_weight=counts)
     weights = regression.coef_[0]
-    scale = float(np.abs(weights).max()) / 127
-    whole = np.rint(weights / scale).astype(np.int8)
+    scale = float(np.abs(weights).max()) / classifier.MAX_WEIGHT
+    whole = np.rint(weights / scale).astype("<i2")
     return LinearModel(whole.tobytes(), scale, float(regression.intercept_[0]), size)
 
 
@@ -181,10 +184,10 @@ def read_all() -> tuple[list[Sample], list[Sample], list[Sample]]:
 def train() -> LinearModel:
     """Return the model of all texts."""
     attacks, ordinary, honest = read_all()
-    chance = random.Random(SEED)  # noqa: S311 - which texts are marked
-    bad = [row for one in attacks for row in learn_attack(one, chance).rows]
-    good = [row for one in (*ordinary, *honest) for row in learn_honest(one).rows]
-    return fit(bad, good, WINDOW)
+    bad = [row for one in attacks for row in learn_attack(one).rows]
+    good = [row for one in ordinary for row in learn_honest(one).rows]
+    close = [row for one in honest for row in learn_honest(one).rows]
+    return fit(bad, good, WINDOW, close)
 
 
 def vocabulary(samples: Iterable[Sample]) -> str:
@@ -201,9 +204,8 @@ def vocabulary(samples: Iterable[Sample]) -> str:
 def cross_validate(*, by_kin: bool) -> tuple[list[Judged], list[Judged], list[Judged]]:
     """Return attacks, ordinary and honest definitions, each judged by who has not seen its like."""
     everything = read_all()
-    chance = random.Random(SEED)  # noqa: S311 - which texts are marked
     learned = [
-        [learn_attack(one, chance) for one in everything[0]],
+        [learn_attack(one) for one in everything[0]],
         *([learn_honest(one) for one in part] for part in everything[1:]),
     ]
     keys = [partial(texts.kin_of, "attacks") if by_kin else str, str, str]
@@ -221,7 +223,7 @@ def cross_validate(*, by_kin: bool) -> tuple[list[Judged], list[Judged], list[Ju
             [row for one, out in zip(part, outs, strict=True) if not out for row in one.rows]
             for part, outs in zip(learned, left, strict=True)
         ]
-        model = fit(kept[0], kept[1] + kept[2], WINDOW)
+        model = fit(kept[0], kept[1], WINDOW, kept[2])
         for kind, (part, outs) in enumerate(zip(learned, left, strict=True)):
             for one, out in zip(part, outs, strict=True):
                 if out:

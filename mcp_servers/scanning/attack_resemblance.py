@@ -13,6 +13,7 @@ from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.scanning.classifier import (
     LinearModel,
     ScoredWindow,
+    compute_length_penalty,
     find_heaviest_phrases,
     find_heaviest_window,
     read_model,
@@ -39,9 +40,9 @@ from mcp_servers.scanning.word_segmentation import insert_spaces
 RULE: Final = "resembles_an_attack"
 MODEL: Final = "definitions"
 MOVED_SPACES: Final = "moved_spaces"
-ALONE_THRESHOLD: Final = 1.2
+ALONE_THRESHOLD: Final = 0.7
 # For windows that contain the name of another tool.
-NAMED_TOOL_THRESHOLD: Final = 0.0
+NAMED_TOOL_THRESHOLD: Final = -0.2
 # How much higher the text with moved spaces must score than the original.
 MIN_SCORE_GAIN: Final = 1.0
 _MAX_PHRASE_CHARACTERS: Final = 60
@@ -60,7 +61,10 @@ class PreparedDefinition(NamedTuple):
 
     def find_best_window(self, model: LinearModel) -> ScoredWindow | None:
         """Return the window that resembles an attack most."""
-        return find_heaviest_window(model, self.letters, self.hits, schema_start=self.schema_start)
+        return self._correct_score(
+            model,
+            find_heaviest_window(model, self.letters, self.hits, schema_start=self.schema_start),
+        )
 
     def find_best_named_window(
         self, model: LinearModel, names: LinearPattern | None
@@ -69,7 +73,14 @@ class PreparedDefinition(NamedTuple):
         marked = mark_names(self.letters, names) if names else self.letters
         if marked is self.letters:
             return None
-        return find_heaviest_window(model, marked, self.hits, require_mark=True)
+        return self._correct_score(
+            model, find_heaviest_window(model, marked, self.hits, require_mark=True)
+        )
+
+    def _correct_score(self, model: LinearModel, best: ScoredWindow | None) -> ScoredWindow | None:
+        """Return the window with the score that its definition's length allows."""
+        penalty = compute_length_penalty(len(self.letters.raw), model.size)
+        return best._replace(score=best.score - penalty) if best else None
 
 
 def prepare_definition(payload: Any) -> PreparedDefinition:

@@ -12,21 +12,24 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from itertools import pairwise
-from struct import Struct
+from struct import Struct, unpack
 from typing import Final, NamedTuple
 
 from mcp_servers.scanning.concepts import ConceptFeature, list_concept_features
 from mcp_servers.scanning.letters_only import NAME_MARK, LetterSequence
 from mcp_servers.scanning.signals import SignalHit
 
-BUCKET_BITS: Final = 18
+BUCKET_BITS: Final = 17
 BUCKET_COUNT: Final = 1 << BUCKET_BITS
+# Concepts weigh up to a thousand times as much as a run, so one byte is too coarse for both.
+WEIGHT_BYTES: Final = 2
+MAX_WEIGHT: Final = 32_767
 # Lengths of runs, in bytes of UTF-8.
 RUN_LENGTHS: Final = (3, 5, 7)
 # The weight of a signal relative to a whole window of runs.
 SIGNAL_FACTOR: Final = 0.4
 # The weight of the concepts of a window relative to its runs.
-CONCEPT_FACTOR: Final = 1.0
+CONCEPT_FACTOR: Final = 0.5
 # Windows with fewer concept features score lower.
 MIN_CONCEPTS: Final = 12
 # Windows with fewer runs score lower, so that one word is not enough.
@@ -35,12 +38,16 @@ MIN_RUNS: Final = 60
 EDGE_CHARACTERS: Final = 30
 # Schemas repeat the same parameters in every tool of a server: they score lower.
 SCHEMA_PENALTY: Final = 0.7
+# A long text has more windows that resemble an attack by chance: its score is lower by this for each
+# factor of e, up to a number of windows, so that padding hides little.
+LENGTH_PENALTY: Final = 0.5
+MAX_PENALIZED_WINDOWS: Final = 8
 MAX_WINDOWS: Final = 4_000
 MAX_PHRASES: Final = 3
 MARK_BYTE: Final = NAME_MARK.encode()
 _MAX_PHRASE_WORDS: Final = 5
 # A window has several times as many runs as concept features, so one of these weighs more.
-_PHRASE_FACTOR: Final = 4.0
+_PHRASE_FACTOR: Final = 2.0
 _HEADER: Final = Struct("<4sffI")
 _MAGIC: Final = b"BBW2"
 
@@ -84,7 +91,7 @@ class ScoredWindow(NamedTuple):
 
 
 class LinearModel(NamedTuple):
-    """Weights by bucket in units of `scale`, the bias, and the size of a window in bytes.
+    """Weights by bucket (two bytes each) in units of `scale`, the bias, and a window's bytes.
 
     Windows overlap by half.
     """
@@ -96,8 +103,7 @@ class LinearModel(NamedTuple):
 
     def get_weight(self, bucket: int) -> float:
         """Return the weight of a bucket."""
-        value = self.weights[bucket]
-        return (value - 256 if value > 127 else value) * self.scale
+        return _decode_weights(self.weights)[bucket] * self.scale
 
 
 @lru_cache(maxsize=4)
@@ -108,7 +114,7 @@ def read_model(name: str) -> LinearModel:
 
 def unpack_model(raw: bytes) -> LinearModel:
     """Return the model in a file's bytes; raises ValueError if they are invalid."""
-    if len(raw) != _HEADER.size + BUCKET_COUNT or raw[:4] != _MAGIC:
+    if len(raw) != _HEADER.size + BUCKET_COUNT * WEIGHT_BYTES or raw[:4] != _MAGIC:
         raise ValueError("these bytes are no model of the scanner")
     _, scale, bias, size = _HEADER.unpack_from(raw)
     return LinearModel(raw[_HEADER.size :], scale, bias, size)
@@ -174,6 +180,12 @@ def _collect_buckets(concepts: Sequence[ConceptFeature], end: int) -> set[int]:
 def compute_run_weight(runs: int) -> float:
     """Return the weight of each run in a window with this number of distinct runs."""
     return 1 / math.sqrt(max(runs, MIN_RUNS))
+
+
+def compute_length_penalty(length: int, size: int) -> float:
+    """Return by how much the score of a text with this number of bytes is lower."""
+    windows = max(length - size, 0) / (size // 2) + 1
+    return LENGTH_PENALTY * math.log(min(windows, MAX_PENALIZED_WINDOWS))
 
 
 def find_heaviest_window(
@@ -275,5 +287,5 @@ def _choose_heaviest_runs(
 
 
 @lru_cache(maxsize=4)
-def _decode_weights(weights: bytes) -> list[int]:
-    return [value - 256 if value > 127 else value for value in weights]
+def _decode_weights(weights: bytes) -> tuple[int, ...]:
+    return unpack(f"<{BUCKET_COUNT}h", weights)
