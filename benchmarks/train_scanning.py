@@ -84,9 +84,7 @@ def rows_of(
         values: dict[int, float] = defaultdict(float)
         for bucket, weight in features.weigh():
             values[bucket] += weight
-        rows.append(
-            (np.fromiter(values, np.int32), np.fromiter(values.values(), np.float32))
-        )
+        rows.append((np.fromiter(values, np.int32), np.fromiter(values.values(), np.float32)))
     return rows
 
 

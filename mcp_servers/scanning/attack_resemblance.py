@@ -61,10 +61,10 @@ class PreparedDefinition(NamedTuple):
 
     def find_best_window(self, model: LinearModel) -> ScoredWindow | None:
         """Return the window that resembles an attack most."""
-        return self._correct_score(
-            model,
-            find_heaviest_window(model, self.letters, self.hits, schema_start=self.schema_start),
+        best_window = find_heaviest_window(
+            model, self.letters, self.hits, schema_start=self.schema_start
         )
+        return _lower_score(model, self.letters, best_window)
 
     def find_best_named_window(
         self, model: LinearModel, names: LinearPattern | None
@@ -73,14 +73,18 @@ class PreparedDefinition(NamedTuple):
         marked = mark_names(self.letters, names) if names else self.letters
         if marked is self.letters:
             return None
-        return self._correct_score(
-            model, find_heaviest_window(model, marked, self.hits, require_mark=True)
-        )
+        best_window = find_heaviest_window(model, marked, self.hits, require_mark=True)
+        return _lower_score(model, marked, best_window)
 
-    def _correct_score(self, model: LinearModel, best: ScoredWindow | None) -> ScoredWindow | None:
-        """Return the window with the score that its definition's length allows."""
-        penalty = compute_length_penalty(len(self.letters.raw), model.size)
-        return best._replace(score=best.score - penalty) if best else None
+
+def _lower_score(
+    model: LinearModel, letters: LetterSequence, best_window: ScoredWindow | None
+) -> ScoredWindow | None:
+    """Return a window with its score lowered for the length of the text."""
+    if best_window is None:
+        return None
+    penalty = compute_length_penalty(len(letters.raw), model.size)
+    return best_window._replace(score=best_window.score - penalty)
 
 
 def prepare_definition(payload: Any) -> PreparedDefinition:
@@ -129,7 +133,11 @@ def _find_in_layers(
     for layer in _iterate_layers(prepared.text):
         folded = fold_text(layer.text)
         letters = extract_letters(folded)
-        best_window = find_heaviest_window(model, letters, DEFINITION_SIGNALS.find_signals(folded))
+        best_window = _lower_score(
+            model,
+            letters,
+            find_heaviest_window(model, letters, DEFINITION_SIGNALS.find_signals(folded)),
+        )
         if best_window is None or not _is_above_threshold(layer, best_window.score, plain_score):
             continue
         phrases = _format_phrases(model, letters, best_window, folded, layer.text)

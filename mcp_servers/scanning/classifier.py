@@ -167,9 +167,7 @@ def iterate_features(
         for length, run_buckets in runs:
             buckets.update(run_buckets[window.start : max(window.end - length + 1, window.start)])
         first, last = bisect_left(starts, window.start), bisect_left(starts, window.end)
-        yield WindowFeatures(
-            window, buckets, _collect_buckets(concepts[first:last], window.end)
-        )
+        yield WindowFeatures(window, buckets, _collect_buckets(concepts[first:last], window.end))
 
 
 def _collect_buckets(concepts: Sequence[ConceptFeature], end: int) -> set[int]:

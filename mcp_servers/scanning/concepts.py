@@ -77,9 +77,7 @@ def _compute_digest(names: tuple[str, ...]) -> int:
 @cache
 def _read_stems() -> tuple[dict[bytes, str], Any]:
     """Return the concept of each stem ("" for a word that only contains one), and their pattern."""
-    data = tomllib.loads(
-        files(__package__).joinpath("concepts.toml").read_text(encoding="utf-8")
-    )
+    data = tomllib.loads(files(__package__).joinpath("concepts.toml").read_text(encoding="utf-8"))
     names = {stem: "" for stem in _split_stems(data["words"])}
     for concept, stems in data["stems"].items():
         names |= {stem: concept for stem in _split_stems(stems)}
