@@ -24,7 +24,7 @@ _SLOT = re.compile(r"\{(\w+)\}")
 
 
 class Sample(NamedTuple):
-    """A definition, the names of its server's tools, which family or server it is of, and its attack."""
+    """A definition, the names of its server's tools, its family or server, and its attack."""
 
     payload: dict[str, Any]
     own: frozenset[str]
@@ -70,7 +70,7 @@ def _read_toml(name: str) -> dict[str, Any]:
 
 
 def kin_of(name: str, family: str) -> str:
-    """Return what the attacks of a file's family want; families of one kin are left out together."""
+    """Return what the attacks of a family want; those of one kin are left out together."""
     kin: str = _read_toml(f"written_{name}")["kin"][family]
     return kin
 

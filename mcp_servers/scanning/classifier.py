@@ -38,8 +38,8 @@ MIN_RUNS: Final = 60
 EDGE_CHARACTERS: Final = 30
 # Schemas repeat the same parameters in every tool of a server: they score lower.
 SCHEMA_PENALTY: Final = 0.7
-# A long text has more windows that resemble an attack by chance: its score is lower by this for each
-# factor of e, up to a number of windows, so that padding hides little.
+# A long text has more windows that resemble an attack by chance: its score is lower by this for
+# each factor of e, up to a number of windows, so that padding hides little.
 LENGTH_PENALTY: Final = 0.5
 MAX_PENALIZED_WINDOWS: Final = 8
 MAX_WINDOWS: Final = 4_000

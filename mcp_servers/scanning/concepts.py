@@ -1,8 +1,8 @@
 """Find what a text is about: concepts of attacks and their order, by stems among its letters.
 
-Letters alone are read, so that no space or word boundary decides. Concepts that stand close together
-in an order ("before", "other tool", "read", "path") are features of the classifier: they hold for
-sentences that it has never seen.
+Letters alone are read, so that no space or word boundary decides. Concepts that stand close
+together in an order ("before", "other tool", "read", "path") are features of the classifier: they
+hold for sentences that it has never seen.
 """
 
 import tomllib
@@ -78,9 +78,9 @@ def _compute_digest(names: tuple[str, ...]) -> int:
 def _read_stems() -> tuple[dict[bytes, str], Any]:
     """Return the concept of each stem ("" for a word that only contains one), and their pattern."""
     data = tomllib.loads(files(__package__).joinpath("concepts.toml").read_text(encoding="utf-8"))
-    names = {stem: "" for stem in _split_stems(data["words"])}
+    names = dict.fromkeys(_split_stems(data["words"]), "")
     for concept, stems in data["stems"].items():
-        names |= {stem: concept for stem in _split_stems(stems)}
+        names |= dict.fromkeys(_split_stems(stems), concept)
     names[NAME_MARK.encode()] = NAMED_TOOL
     longest_first = sorted(names, key=lambda stem: (-len(stem), stem))
     return names, LinearPattern(_join_alternatives(longest_first), LARGE_MEMORY)
