@@ -8,7 +8,7 @@ hold for sentences that it has never seen.
 import tomllib
 import zlib
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import lru_cache
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
@@ -69,12 +69,12 @@ def _build_feature(first: Concept, last: Concept, *names: str) -> ConceptFeature
     return ConceptFeature(first.start, last.end, _compute_digest(names or (first.name,)))
 
 
-@cache
+@lru_cache(maxsize=16_384)
 def _compute_digest(names: tuple[str, ...]) -> int:
     return zlib.crc32(b"\xfe" + " ".join(names).encode())
 
 
-@cache
+@lru_cache(maxsize=1)
 def _read_stems() -> tuple[dict[bytes, str], Any]:
     """Return the concept of each stem ("" for a word that only contains one), and their pattern."""
     data = tomllib.loads(files(__package__).joinpath("concepts.toml").read_text(encoding="utf-8"))
