@@ -1,7 +1,8 @@
 """The texts that the scanner's classifier learns from and is measured with.
 
 Attacks and honest texts that sound like them come from grammars (`scanning_corpus/*.toml`): `[a|b]`
-is a choice, `{slot}` one of a slot. Ordinary definitions are those of public servers, each row with
+is a choice, `{slot}` one of a slot. Files named `written_*` have families of their own and the
+slots of the file that they extend. Ordinary definitions are those of public servers, each row with
 its source and licence (`tools.jsonl.gz`), beside those of `azure_tools.json.gz`. Nothing of it is
 what the scanner is judged on elsewhere.
 """
@@ -13,6 +14,7 @@ import re
 import tomllib
 import zlib
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,20 +24,23 @@ _SLOT = re.compile(r"\{(\w+)\}")
 
 
 class Sample(NamedTuple):
-    """A definition, the names of its server's tools, and which family or server it is of."""
+    """A definition, the names of its server's tools, its family or server, and its attack."""
 
     payload: dict[str, Any]
     own: frozenset[str]
     group: str
+    body: str = ""
 
 
 class Grammar:
     """Sentences from one file, the same for the same seed."""
 
     def __init__(self, name: str, seed: int) -> None:
-        data = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
-        self.slots: dict[str, list[str]] = data["slots"]
-        self.families: dict[str, list[str]] = data["families"]
+        data = _read_toml(name)
+        self.slots: dict[str, list[str]] = {key: list(said) for key, said in data["slots"].items()}
+        self.families: dict[str, list[str]] = data["families"] | _read_toml(f"written_{name}").get(
+            "families", {}
+        )
         self.chance = random.Random(seed)  # noqa: S311 - texts, no secrets
 
     def sentence(self, family: str) -> str:
@@ -56,6 +61,18 @@ class Grammar:
                 break
             text = text[: match.start()] + chosen + text[match.end() :]
         return " ".join(text.replace("\x02", "[").replace("\x03", "]").split())
+
+
+@cache
+def _read_toml(name: str) -> dict[str, Any]:
+    path = FOLDER / f"{name}.toml"
+    return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def kin_of(name: str, family: str) -> str:
+    """Return what the attacks of a family want; those of one kin are left out together."""
+    kin: str = _read_toml(f"written_{name}")["kin"][family]
+    return kin
 
 
 def payload_of(row: dict[str, Any]) -> dict[str, Any]:
@@ -133,7 +150,7 @@ def _poisoned(grammar: Grammar, family: str, carriers: list[Sample], tools: list
         "name": chance.choice(tools),
         "description": " ".join(one for one in (before, body, after) if one),
     }
-    return Sample(payload, frozenset(own), family)
+    return Sample(payload, frozenset(own), family, body)
 
 
 def family_seed(seed: int, family: str) -> int:

@@ -1,7 +1,8 @@
 """Train the classifier of results, or print how it does on what it has not seen.
 
 `python -m benchmarks.train_results` writes the weights into `mcp_servers/scanning`; `--figures`
-trains without each family of injections in turn and judges that one. See `train_scanning`.
+trains without a quarter of the families of injections (with `--kin`, of families that want the
+same) in turn and judges them. See `train_scanning`.
 """
 
 import argparse
@@ -10,8 +11,8 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from benchmarks.scanning_texts import FOLDER, Grammar, family_seed, ordinary
-from benchmarks.train_scanning import PACKAGE, Row, fit, fold_of, rows_of
+from benchmarks.scanning_texts import FOLDER, Grammar, family_seed, kin_of, ordinary
+from benchmarks.train_scanning import FOLDS, PACKAGE, Row, fit, fold_of, rows_of
 from mcp_servers.scanning import classifier, prompt_injection
 from mcp_servers.scanning.classifier import LinearModel
 from mcp_servers.scanning.deobfuscation import fold_text
@@ -20,8 +21,8 @@ from mcp_servers.scanning.signals import RESULT_SIGNALS
 
 SEED = 1
 WINDOW = 120
-EACH = 700
-EACH_HONEST = 1_200
+EACH = 350
+EACH_HONEST = 600
 DOCS = FOLDER.parents[1] / "docs"
 
 
@@ -93,59 +94,47 @@ def train() -> LinearModel:
     return fit(bad, [row for one in honest for row in learn_document(one)], WINDOW)
 
 
-def cross_validate() -> Iterator[tuple[Text, float, bool]]:
+def cross_validate(*, by_kin: bool) -> Iterator[tuple[Text, float, bool]]:
     """Yield each result, its score by a model that has not seen its like, and the rules' word."""
-    honest = documents(SEED, EACH_HONEST // 4)
-    orders = injections(SEED, EACH // 4, honest)
+    honest = documents(SEED, EACH_HONEST // 2)
+    orders = injections(SEED, EACH // 2, honest)
     chance = random.Random(SEED)  # noqa: S311 - how much of what is around
     learned = [learn_order(one, chance) for one in orders]
     honest_rows = [learn_document(one) for one in honest]
-    families = sorted({one.family for one in orders})
-    sources = sorted({one.family for one in honest})
-    for place, family in enumerate(families):
-        part = place % 4
+    keys = [kin_of("injected", one.family) if by_kin else one.family for one in orders]
+    groups, sources = sorted(set(keys)), sorted({one.family for one in honest})
+    for fold_at in range(FOLDS):
+        left = [fold_of(key, groups) == fold_at for key in keys]
+        left_honest = [fold_of(one.family, sources) == fold_at for one in honest]
         model = fit(
+            (row for out, rows in zip(left, learned, strict=True) if not out for row in rows),
             (
                 row
-                for one, rows in zip(orders, learned, strict=True)
-                if one.family != family
-                for row in rows
-            ),
-            (
-                row
-                for one, rows in zip(honest, honest_rows, strict=True)
-                if fold_of(one.family, sources) != part
+                for out, rows in zip(left_honest, honest_rows, strict=True)
+                if not out
                 for row in rows
             ),
             WINDOW,
         )
-        for one in orders:
-            if one.family == family:
-                yield (
-                    one,
-                    score(model, one.text),
-                    bool(prompt_injection.find_injections_by_rules(one.text)),
-                )
-        for one in honest:
-            if place < 4 and fold_of(one.family, sources) == part:
-                yield (
-                    one,
-                    score(model, one.text),
-                    bool(prompt_injection.find_injections_by_rules(one.text)),
-                )
+        for one, out in zip([*orders, *honest], [*left, *left_honest], strict=True):
+            if out:
+                rules = bool(prompt_injection.find_injections_by_rules(one.text))
+                yield one, score(model, one.text), rules
 
 
 def main() -> None:
     """Write the weights, or print figures."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--figures", action="store_true")
-    if not options.parse_args().figures:
+    options.add_argument("--kin", action="store_true")
+    chosen = options.parse_args()
+    if not chosen.figures:
         path = PACKAGE / f"{prompt_injection.MODEL}.weights"
         path.write_bytes(classifier.pack_model(train()))
         sys.stdout.write(f"{path}: {path.stat().st_size} bytes\n")
         return
     counts: dict[str, list[int]] = {}
-    for one, value, rules in cross_validate():
+    for one, value, rules in cross_validate(by_kin=chosen.kin):
         name = one.family if one.order else "honest results"
         count = counts.setdefault(name, [0, 0, 0])
         count[0] += 1

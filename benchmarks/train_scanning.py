@@ -2,16 +2,17 @@
 
 `python -m benchmarks.train_scanning` writes the weights into `mcp_servers/scanning`, the same for
 the same texts; `python -m benchmarks.train_scanning --figures` trains on three quarters of the
-families of attacks and of the servers, judges the rest, and prints what is held. It needs
-scikit-learn (`uv pip install --group train`) and no network.
+families of attacks and of the servers, judges the rest, and prints what is held. Families that want
+the same (`kin`) are left out together with `--kin`. It needs scikit-learn
+(`uv pip install --group train`) and no network.
 """
 
 import argparse
-import random
 import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,25 +25,31 @@ from benchmarks.scanning_texts import Sample
 from mcp_servers.scanning import attack_resemblance, classifier
 from mcp_servers.scanning.classifier import (
     BUCKET_COUNT,
-    SIGNAL_FACTOR,
     LinearModel,
-    compute_rule_bucket,
-    compute_run_weight,
 )
 from mcp_servers.scanning.definition_text import read_definition_text
 from mcp_servers.scanning.definitions import scan_by_rules
 from mcp_servers.scanning.deobfuscation import fold_text
-from mcp_servers.scanning.letters_only import build_other_names_pattern, extract_letters, mark_names
+from mcp_servers.scanning.letters_only import (
+    build_other_names_pattern,
+    extract_letters,
+    find_byte_position,
+    mark_names,
+)
 from mcp_servers.scanning.signals import DEFINITION_SIGNALS, SignalSet
 
 SEED = 1
 FOLDS = 4
 WINDOW = 240
 FEWEST_TEXTS = 4
-EACH = 260
-EACH_HONEST = 300
+EACH = 100
+EACH_HONEST = 100
 STRENGTH = 3.0
-Row = dict[int, float]
+# How much of the attack a window has at least.
+LEAST_SHARE = 0.6
+# How much more the honest definitions that sound like attacks count than ordinary ones.
+HONEST_WEIGHT = 1.5
+Row = tuple[np.ndarray, np.ndarray]
 PACKAGE = Path(__file__).parents[1] / "mcp_servers" / "scanning"
 
 
@@ -53,20 +60,31 @@ class Learned(NamedTuple):
     rows: list[Row]
 
 
-def rows_of(text: str, names: Any, said: SignalSet, size: int) -> list[Row]:
-    """Return the features of each window of a text, with marks for names if there are any."""
+def rows_of(
+    text: str, names: Any, said: SignalSet, size: int, body: tuple[int, int] | None = None
+) -> list[Row]:
+    """Return the features of each window of a text, with marks for names if there are any.
+
+    `body` only keeps the windows that have most of this part of the text.
+    """
     folded = fold_text(text)
     letters = extract_letters(folded)
     if names is not None:
         letters = mark_names(letters, names)
+    first, last = 0, len(letters.raw)
+    if body:
+        first = find_byte_position(letters, len(fold_text(text[: body[0]])))
+        last = find_byte_position(letters, len(fold_text(text[: body[1]])))
     rows: list[Row] = []
-    for window, buckets in classifier.iterate_features(letters, said.find_signals(folded), size):
-        row = dict.fromkeys(buckets, compute_run_weight(len(buckets)))
-        for rule, weight in window.rules:
-            row[compute_rule_bucket(rule)] = (
-                row.get(compute_rule_bucket(rule), 0.0) + SIGNAL_FACTOR * weight
-            )
-        rows.append(row)
+    for features in classifier.iterate_features(letters, said.find_signals(folded), size):
+        window = features.window
+        shared = min(window.end, last) - max(window.start, first)
+        if body and shared < LEAST_SHARE * min(last - first, window.end - window.start):
+            continue
+        values: dict[int, float] = defaultdict(float)
+        for bucket, weight in features.weigh():
+            values[bucket] += weight
+        rows.append((np.fromiter(values, np.int32), np.fromiter(values.values(), np.float32)))
     return rows
 
 
@@ -75,37 +93,47 @@ def learn_honest(sample: Sample) -> Learned:
     prose = read_definition_text(sample.payload).text
     rows = rows_of(prose, None, DEFINITION_SIGNALS, WINDOW)
     names = build_other_names_pattern(sample.payload["name"], sample.own)
-    marked = rows_of(prose, names, DEFINITION_SIGNALS, WINDOW) if names else []
-    return Learned(sample, rows + [row for row in marked if row not in rows])
+    if names and names.search(extract_letters(fold_text(prose)).raw):
+        rows += rows_of(prose, names, DEFINITION_SIGNALS, WINDOW)
+    return Learned(sample, rows)
 
 
-def learn_attack(sample: Sample, chance: random.Random) -> Learned:
-    """Return the first windows of an attack, which are few: the words around it are short."""
-    prose = sample.payload["description"]
-    names = (
-        build_other_names_pattern(sample.payload["name"], sample.own)
-        if chance.random() < 0.4
-        else None
+def learn_attack(sample: Sample) -> Learned:
+    """Return the windows with the attack, also with its neighbors' names marked."""
+    prose = read_definition_text(sample.payload).text
+    start = prose.index(sample.body)
+    body = (start, start + len(sample.body))
+    rows = rows_of(prose, None, DEFINITION_SIGNALS, WINDOW, body)
+    names = build_other_names_pattern(sample.payload["name"], sample.own)
+    if names and names.search(extract_letters(fold_text(prose)).raw):
+        rows += rows_of(prose, names, DEFINITION_SIGNALS, WINDOW, body)
+    return Learned(sample, rows)
+
+
+def fit(
+    attacks: Iterable[Row], honest: Iterable[Row], size: int, similar: Iterable[Row] = ()
+) -> LinearModel:
+    """Return a model of two bytes a weight; `similar` are honest and sound like attacks."""
+    bad, good, close = list(attacks), list(honest), list(similar)
+    rows = bad + good + close
+    ends = np.concatenate(([0], np.cumsum([len(places) for places, _ in rows])))
+    matrix = csr_matrix(
+        (
+            np.concatenate([values for _, values in rows]),
+            np.concatenate([places for places, _ in rows]),
+            ends,
+        ),
+        shape=(len(rows), BUCKET_COUNT),
     )
-    return Learned(sample, rows_of(prose, names, DEFINITION_SIGNALS, WINDOW)[:3])
-
-
-def fit(attacks: Iterable[Row], honest: Iterable[Row], size: int) -> LinearModel:
-    """Return a model of eight bits a weight."""
-    bad, good = list(attacks), list(honest)
-    places, values, ends = [], [], [0]
-    for row in (*bad, *good):
-        places += row.keys()
-        values += row.values()
-        ends.append(len(places))
-    matrix = csr_matrix((values, places, ends), shape=(len(ends) - 1, BUCKET_COUNT))
     regression = LogisticRegression(
         C=STRENGTH, class_weight="balanced", solver="liblinear", random_state=SEED, max_iter=400
     )
-    regression.fit(matrix, [1] * len(bad) + [0] * len(good))
+    kinds = [1] * len(bad) + [0] * (len(good) + len(close))
+    counts = [1.0] * (len(bad) + len(good)) + [HONEST_WEIGHT] * len(close)
+    regression.fit(matrix, kinds, sample_weight=counts)
     weights = regression.coef_[0]
-    scale = float(np.abs(weights).max()) / 127
-    whole = np.rint(weights / scale).astype(np.int8)
+    scale = float(np.abs(weights).max()) / classifier.MAX_WEIGHT
+    whole = np.rint(weights / scale).astype("<i2")
     return LinearModel(whole.tobytes(), scale, float(regression.intercept_[0]), size)
 
 
@@ -154,10 +182,10 @@ def read_all() -> tuple[list[Sample], list[Sample], list[Sample]]:
 def train() -> LinearModel:
     """Return the model of all texts."""
     attacks, ordinary, honest = read_all()
-    chance = random.Random(SEED)  # noqa: S311 - which texts are marked
-    bad = [row for one in attacks for row in learn_attack(one, chance).rows]
-    good = [row for one in (*ordinary, *honest) for row in learn_honest(one).rows]
-    return fit(bad, good, WINDOW)
+    bad = [row for one in attacks for row in learn_attack(one).rows]
+    good = [row for one in ordinary for row in learn_honest(one).rows]
+    close = [row for one in honest for row in learn_honest(one).rows]
+    return fit(bad, good, WINDOW, close)
 
 
 def vocabulary(samples: Iterable[Sample]) -> str:
@@ -171,26 +199,29 @@ def vocabulary(samples: Iterable[Sample]) -> str:
     return "\n".join(["a", "i", *sorted(common, key=lambda word: (-counts[word], word))]) + "\n"
 
 
-def cross_validate() -> tuple[list[Judged], list[Judged], list[Judged]]:
+def cross_validate(*, by_kin: bool) -> tuple[list[Judged], list[Judged], list[Judged]]:
     """Return attacks, ordinary and honest definitions, each judged by who has not seen its like."""
     everything = read_all()
-    chance = random.Random(SEED)  # noqa: S311 - which texts are marked
     learned = [
-        [learn_attack(one, chance) for one in everything[0]],
+        [learn_attack(one) for one in everything[0]],
         *([learn_honest(one) for one in part] for part in everything[1:]),
     ]
-    groups = [sorted({one.sample.group for one in part}) for part in learned]
+    keys = [partial(texts.kin_of, "attacks") if by_kin else str, str, str]
+    groups = [
+        sorted({key(one.sample.group) for one in part})
+        for part, key in zip(learned, keys, strict=True)
+    ]
     judged: tuple[list[Judged], list[Judged], list[Judged]] = ([], [], [])
     for fold_at in range(FOLDS):
         left = [
-            [fold_of(one.sample.group, of) == fold_at for one in part]
-            for part, of in zip(learned, groups, strict=True)
+            [fold_of(key(one.sample.group), of) == fold_at for one in part]
+            for part, key, of in zip(learned, keys, groups, strict=True)
         ]
         kept = [
             [row for one, out in zip(part, outs, strict=True) if not out for row in one.rows]
             for part, outs in zip(learned, left, strict=True)
         ]
-        model = fit(kept[0], kept[1] + kept[2], WINDOW)
+        model = fit(kept[0], kept[1], WINDOW, kept[2])
         for kind, (part, outs) in enumerate(zip(learned, left, strict=True)):
             for one, out in zip(part, outs, strict=True):
                 if out:
@@ -221,8 +252,10 @@ def main() -> None:
     """Write the weights, or print figures."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--figures", action="store_true")
-    if options.parse_args().figures:
-        attacks, ordinary, honest = cross_validate()
+    options.add_argument("--kin", action="store_true")
+    chosen = options.parse_args()
+    if chosen.figures:
+        attacks, ordinary, honest = cross_validate(by_kin=chosen.kin)
         print_table("attacks of families not learned", attacks, lambda one: one.sample.group)
         print_table("ordinary, servers not learned", ordinary, lambda one: one.sample.group)
         print_table("honest, families not learned", honest, lambda one: one.sample.group)

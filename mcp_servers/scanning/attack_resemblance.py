@@ -13,6 +13,7 @@ from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.scanning.classifier import (
     LinearModel,
     ScoredWindow,
+    compute_length_penalty,
     find_heaviest_phrases,
     find_heaviest_window,
     read_model,
@@ -39,9 +40,9 @@ from mcp_servers.scanning.word_segmentation import insert_spaces
 RULE: Final = "resembles_an_attack"
 MODEL: Final = "definitions"
 MOVED_SPACES: Final = "moved_spaces"
-ALONE_THRESHOLD: Final = 1.2
+ALONE_THRESHOLD: Final = 0.7
 # For windows that contain the name of another tool.
-NAMED_TOOL_THRESHOLD: Final = 0.0
+NAMED_TOOL_THRESHOLD: Final = -0.2
 # How much higher the text with moved spaces must score than the original.
 MIN_SCORE_GAIN: Final = 1.0
 _MAX_PHRASE_CHARACTERS: Final = 60
@@ -60,7 +61,10 @@ class PreparedDefinition(NamedTuple):
 
     def find_best_window(self, model: LinearModel) -> ScoredWindow | None:
         """Return the window that resembles an attack most."""
-        return find_heaviest_window(model, self.letters, self.hits, schema_start=self.schema_start)
+        best_window = find_heaviest_window(
+            model, self.letters, self.hits, schema_start=self.schema_start
+        )
+        return _lower_score(model, self.letters, best_window)
 
     def find_best_named_window(
         self, model: LinearModel, names: LinearPattern | None
@@ -69,7 +73,18 @@ class PreparedDefinition(NamedTuple):
         marked = mark_names(self.letters, names) if names else self.letters
         if marked is self.letters:
             return None
-        return find_heaviest_window(model, marked, self.hits, require_mark=True)
+        best_window = find_heaviest_window(model, marked, self.hits, require_mark=True)
+        return _lower_score(model, marked, best_window)
+
+
+def _lower_score(
+    model: LinearModel, letters: LetterSequence, best_window: ScoredWindow | None
+) -> ScoredWindow | None:
+    """Return a window with its score lowered for the length of the text."""
+    if best_window is None:
+        return None
+    penalty = compute_length_penalty(len(letters.raw), model.size)
+    return best_window._replace(score=best_window.score - penalty)
 
 
 def prepare_definition(payload: Any) -> PreparedDefinition:
@@ -118,7 +133,11 @@ def _find_in_layers(
     for layer in _iterate_layers(prepared.text):
         folded = fold_text(layer.text)
         letters = extract_letters(folded)
-        best_window = find_heaviest_window(model, letters, DEFINITION_SIGNALS.find_signals(folded))
+        best_window = _lower_score(
+            model,
+            letters,
+            find_heaviest_window(model, letters, DEFINITION_SIGNALS.find_signals(folded)),
+        )
         if best_window is None or not _is_above_threshold(layer, best_window.score, plain_score):
             continue
         phrases = _format_phrases(model, letters, best_window, folded, layer.text)

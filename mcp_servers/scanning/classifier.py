@@ -1,40 +1,55 @@
 """Score how much a text resembles an attack with a linear model over its letters.
 
-Features are hashed runs of letters and the signals of the rules; separators are no features, so an
-attacker can't use them. The weights come from `benchmarks/train_scanning.py`, which needs
-scikit-learn. A score is explained by the heaviest phrases.
+Features are hashed runs of letters, concepts in a row and the signals of the rules; separators are
+no features, so an attacker can't use them. The weights come from `benchmarks/train_scanning.py`,
+which needs scikit-learn. A score is explained by the heaviest phrases.
 """
 
 import math
 import zlib
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from itertools import pairwise
-from struct import Struct
+from struct import Struct, unpack
 from typing import Final, NamedTuple
 
+from mcp_servers.scanning.concepts import ConceptFeature, list_concept_features
 from mcp_servers.scanning.letters_only import NAME_MARK, LetterSequence
 from mcp_servers.scanning.signals import SignalHit
 
 BUCKET_BITS: Final = 17
 BUCKET_COUNT: Final = 1 << BUCKET_BITS
+# Concepts weigh up to a thousand times as much as a run, so one byte is too coarse for both.
+WEIGHT_BYTES: Final = 2
+MAX_WEIGHT: Final = 32_767
 # Lengths of runs, in bytes of UTF-8.
 RUN_LENGTHS: Final = (3, 5, 7)
 # The weight of a signal relative to a whole window of runs.
 SIGNAL_FACTOR: Final = 0.4
+# The weight of the concepts of a window relative to its runs.
+CONCEPT_FACTOR: Final = 0.5
+# Windows with fewer concept features score lower.
+MIN_CONCEPTS: Final = 12
 # Windows with fewer runs score lower, so that one word is not enough.
 MIN_RUNS: Final = 60
 # Signals may extend past a window by this many characters.
 EDGE_CHARACTERS: Final = 30
 # Schemas repeat the same parameters in every tool of a server: they score lower.
 SCHEMA_PENALTY: Final = 0.7
+# A long text has more windows that resemble an attack by chance: its score is lower by this for
+# each factor of e, up to a number of windows, so that padding hides little.
+LENGTH_PENALTY: Final = 0.5
+MAX_PENALIZED_WINDOWS: Final = 8
 MAX_WINDOWS: Final = 4_000
 MAX_PHRASES: Final = 3
 MARK_BYTE: Final = NAME_MARK.encode()
 _MAX_PHRASE_WORDS: Final = 5
+# A window has several times as many runs as concept features, so one of these weighs more.
+_PHRASE_FACTOR: Final = 2.0
 _HEADER: Final = Struct("<4sffI")
-_MAGIC: Final = b"BBW1"
+_MAGIC: Final = b"BBW2"
 
 
 class TextWindow(NamedTuple):
@@ -45,6 +60,29 @@ class TextWindow(NamedTuple):
     rules: tuple[tuple[str, float], ...]
 
 
+class WindowFeatures(NamedTuple):
+    """A window with the buckets of its runs and of its concepts."""
+
+    window: TextWindow
+    runs: set[int]
+    concepts: set[int]
+
+    def weigh(self) -> Iterator[tuple[int, float]]:
+        """Yield each bucket with its weight; a bucket may come more than once."""
+        run_weight, concept_weight = compute_run_weight(len(self.runs)), self.concept_weight
+        for bucket in self.runs:
+            yield bucket, run_weight
+        for bucket in self.concepts:
+            yield bucket, concept_weight
+        for rule, weight in self.window.rules:
+            yield compute_rule_bucket(rule), SIGNAL_FACTOR * weight
+
+    @property
+    def concept_weight(self) -> float:
+        """Return the weight of each concept feature."""
+        return CONCEPT_FACTOR / math.sqrt(max(len(self.concepts), MIN_CONCEPTS))
+
+
 class ScoredWindow(NamedTuple):
     """A window with its score in log-odds: 0 is a probability of 50 %."""
 
@@ -53,7 +91,7 @@ class ScoredWindow(NamedTuple):
 
 
 class LinearModel(NamedTuple):
-    """Weights by bucket in units of `scale`, the bias, and the size of a window in bytes.
+    """Weights by bucket (two bytes each) in units of `scale`, the bias, and a window's bytes.
 
     Windows overlap by half.
     """
@@ -65,8 +103,7 @@ class LinearModel(NamedTuple):
 
     def get_weight(self, bucket: int) -> float:
         """Return the weight of a bucket."""
-        value = self.weights[bucket]
-        return (value - 256 if value > 127 else value) * self.scale
+        return _decode_weights(self.weights)[bucket] * self.scale
 
 
 @lru_cache(maxsize=4)
@@ -77,7 +114,7 @@ def read_model(name: str) -> LinearModel:
 
 def unpack_model(raw: bytes) -> LinearModel:
     """Return the model in a file's bytes; raises ValueError if they are invalid."""
-    if len(raw) != _HEADER.size + BUCKET_COUNT or raw[:4] != _MAGIC:
+    if len(raw) != _HEADER.size + BUCKET_COUNT * WEIGHT_BYTES or raw[:4] != _MAGIC:
         raise ValueError("these bytes are no model of the scanner")
     _, scale, bias, size = _HEADER.unpack_from(raw)
     return LinearModel(raw[_HEADER.size :], scale, bias, size)
@@ -120,19 +157,33 @@ def iterate_windows(
 
 def iterate_features(
     letters: LetterSequence, hits: Sequence[SignalHit], size: int
-) -> Iterator[tuple[TextWindow, set[int]]]:
-    """Yield each window with the buckets of its runs."""
+) -> Iterator[WindowFeatures]:
+    """Yield the windows of a text with their features."""
     runs = [(length, hash_runs(letters.raw, length)) for length in RUN_LENGTHS]
+    concepts = list_concept_features(letters.raw)
+    starts = [feature.start for feature in concepts]
     for window in iterate_windows(letters, hits, size):
         buckets: set[int] = set()
         for length, run_buckets in runs:
             buckets.update(run_buckets[window.start : max(window.end - length + 1, window.start)])
-        yield window, buckets
+        first, last = bisect_left(starts, window.start), bisect_left(starts, window.end)
+        yield WindowFeatures(window, buckets, _collect_buckets(concepts[first:last], window.end))
+
+
+def _collect_buckets(concepts: Sequence[ConceptFeature], end: int) -> set[int]:
+    mask = BUCKET_COUNT - 1
+    return {feature.digest & mask for feature in concepts if feature.end <= end}
 
 
 def compute_run_weight(runs: int) -> float:
     """Return the weight of each run in a window with this number of distinct runs."""
     return 1 / math.sqrt(max(runs, MIN_RUNS))
+
+
+def compute_length_penalty(length: int, size: int) -> float:
+    """Return by how much the score of a text with this number of bytes is lower."""
+    windows = max(length - size, 0) / (size // 2) + 1
+    return LENGTH_PENALTY * math.log(min(windows, MAX_PENALIZED_WINDOWS))
 
 
 def find_heaviest_window(
@@ -150,10 +201,14 @@ def find_heaviest_window(
     """
     values = _decode_weights(model.weights)
     heaviest: ScoredWindow | None = None
-    for window, buckets in iterate_features(letters, hits, model.size):
+    for features in iterate_features(letters, hits, model.size):
+        window = features.window
         if require_mark and MARK_BYTE not in letters.raw[window.start : window.end]:
             continue
-        total = sum([values[bucket] for bucket in buckets]) * compute_run_weight(len(buckets))
+        total = sum([values[bucket] for bucket in features.runs]) * compute_run_weight(
+            len(features.runs)
+        )
+        total += sum([values[bucket] for bucket in features.concepts]) * features.concept_weight
         total += sum(
             SIGNAL_FACTOR * weight * values[compute_rule_bucket(rule)]
             for rule, weight in window.rules
@@ -192,6 +247,12 @@ def _weigh_positions(
                 weights[letters.positions[index]] = (
                     weights.get(letters.positions[index], 0.0) + run_weight
                 )
+    for feature in list_concept_features(letters.raw[window.start : window.end]):
+        concept_weight = model.get_weight(feature.digest & (BUCKET_COUNT - 1))
+        concept_weight *= _PHRASE_FACTOR / (feature.end - feature.start)
+        for index in range(window.start + feature.start, window.start + feature.end):
+            position = letters.positions[index]
+            weights[position] = weights.get(position, 0.0) + concept_weight
     return weights
 
 
@@ -224,5 +285,5 @@ def _choose_heaviest_runs(
 
 
 @lru_cache(maxsize=4)
-def _decode_weights(weights: bytes) -> list[int]:
-    return [value - 256 if value > 127 else value for value in weights]
+def _decode_weights(weights: bytes) -> tuple[int, ...]:
+    return unpack(f"<{BUCKET_COUNT}h", weights)

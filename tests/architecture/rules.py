@@ -82,8 +82,9 @@ DECISIONS = (
     *(
         f"mcp_servers.scanning.{name}"
         for name in (
-            *("active_content", "attack_resemblance", "classifier", "definition_text"),
-            *("definitions", "deobfuscation", "findings", "hidden_characters", "letters_only"),
+            *("active_content", "attack_resemblance", "classifier", "concepts"),
+            *("definition_text", "definitions", "deobfuscation", "findings"),
+            *("hidden_characters", "letters_only"),
             *("prompt_injection", "results", "signals", "word_segmentation"),
         )
     ),

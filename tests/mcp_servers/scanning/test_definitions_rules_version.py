@@ -8,12 +8,12 @@ from mcp_servers.scanning.definitions import RULES_VERSION
 
 # What definitions are read with. Changed it? Raise `RULES`, then put the new digest here.
 FILES = (
-    "attack_resemblance.py classifier.py definition_text.py definitions.py "
-    "definitions.weights deobfuscation.py english.toml findings.py "
+    "attack_resemblance.py classifier.py concepts.py concepts.toml definition_text.py "
+    "definitions.py definitions.weights deobfuscation.py english.toml findings.py "
     "hidden_characters.py letters.toml letters_only.py prompt_injection.py signals.py "
     "vocabulary.txt word_segmentation.py words.toml"
 )
-KNOWN = {4: "37240dc23cd93308"}
+KNOWN = {5: "9febf731212273f8"}
 
 
 def test_a_change_of_the_rules_requires_a_new_version() -> None:

@@ -97,6 +97,12 @@ def test_most_injections_of_the_sample_are_flagged() -> None:
 
 
 @pytest.mark.corpus
+def test_most_malicious_results_of_the_sample_are_flagged_or_changed() -> None:
+    rows = inspected("malicious")
+    assert share([bool(found.flagged) or found.text != row["text"] for row, found in rows]) >= 0.85
+
+
+@pytest.mark.corpus
 def test_hidden_and_active_content_of_the_sample_is_removed() -> None:
     active = ("authored:ansi", "authored:bidi", "authored:css", "authored:meta", "authored:chatml")
     rows = [one for one in inspected("malicious") if one[0]["cls"].startswith(active)]
