@@ -30,12 +30,12 @@ def get_agents_by_slug(principal: Principal, slugs: Sequence[str], field: str) -
 
 def list_agent_slugs(row: Skill | Workflow) -> list[str]:
     """Return the slugs of the agents that have a skill or workflow (a query)."""
-    return list(row.given.order_by("agent__slug").values_list("agent__slug", flat=True))
+    return list(row.assignments.order_by("agent__slug").values_list("agent__slug", flat=True))
 
 
 def set_agents(row: Skill | Workflow, agents: Sequence[Agent]) -> list[str]:
     """Attach a skill or workflow to exactly these agents; return their slugs."""
-    assignments: Any = row.given
+    assignments: Any = row.assignments
     assignments.exclude(agent__in=agents).delete()
     assigned_ids = set(assignments.values_list("agent_id", flat=True))
     common_values = {assignments.field.name: row, "organization_id": row.organization_id}

@@ -98,11 +98,11 @@ def decode_attachments(encoded_files: Sequence[Mapping[str, str]]) -> list[Attac
 
 
 def build_model_messages(
-    organization_id: UUID, messages: Sequence[Message], *, sees_images: bool
+    organization_id: UUID, messages: Sequence[Message], *, image_input: bool
 ) -> list[Message]:
     """Return the messages with their attached texts, and images if the model sees them."""
     return load_message_images(
-        organization_id, expand_files(organization_id, messages), sees_images=sees_images
+        organization_id, expand_files(organization_id, messages), image_input=image_input
     )
 
 

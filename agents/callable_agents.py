@@ -13,8 +13,10 @@ from bonobot.ledger.audit.admin_changes import record_change
 
 def list_callable_agents(agent: Agent) -> list[str]:
     """Return the slugs of the agents that an agent may call (one query)."""
-    assignments = agent.given.filter(callee__isnull=False)
-    return list(assignments.order_by("callee__slug").values_list("callee__slug", flat=True))
+    assignments = agent.assignments.filter(callable_agent__isnull=False)
+    return list(
+        assignments.order_by("callable_agent__slug").values_list("callable_agent__slug", flat=True)
+    )
 
 
 def set_callable_agents(principal: Principal, agent: Agent, slugs: Sequence[str]) -> None:
@@ -28,7 +30,7 @@ def set_callable_agents(principal: Principal, agent: Agent, slugs: Sequence[str]
     if unknown_slugs := sorted(set(slugs) - agents_by_slug.keys()):
         raise NotFound(
             format_message("The agent {strange!r} doesn't exist.", strange=unknown_slugs[0][:100]),
-            field="may_ask",
+            field="callable_agents",
             remedy="Enter slugs of agents in this organization.",
         )
     with record_change(
@@ -38,11 +40,11 @@ def set_callable_agents(principal: Principal, agent: Agent, slugs: Sequence[str]
         resource_type="agent",
         resource_id=str(agent.pk),
         resource_name=agent.name,
-        details={"may_ask": sorted(agents_by_slug)},
+        details={"callable_agents": sorted(agents_by_slug)},
     ):
         lock_rows(Agent.objects.filter(pk=agent.pk))
-        agent.given.filter(callee__isnull=False).delete()
+        agent.assignments.filter(callable_agent__isnull=False).delete()
         AgentAssignment.objects.bulk_create(
-            AgentAssignment(organization_id=agent.organization_id, agent=agent, callee=row)
+            AgentAssignment(organization_id=agent.organization_id, agent=agent, callable_agent=row)
             for row in agents_by_slug.values()
         )

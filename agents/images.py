@@ -70,7 +70,7 @@ def store_blob(organization_id: UUID, media_type: str, data: bytes) -> dict[str,
 
 
 def load_message_images(
-    organization_id: UUID, messages: Sequence[Message], *, sees_images: bool
+    organization_id: UUID, messages: Sequence[Message], *, image_input: bool
 ) -> list[Message]:
     """Return the messages with the bytes of their latest images, or without images."""
     digests = (
@@ -79,7 +79,7 @@ def load_message_images(
             for message_row in messages
             for reference in message_row.get("images", ())
         ]
-        if sees_images
+        if image_input
         else []
     )
     rows = Blob.objects.for_organization(organization_id).filter(

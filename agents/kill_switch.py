@@ -56,11 +56,11 @@ def load_impact(target: Organization | Agent | Server) -> KillSwitchImpact:
     elif isinstance(target, Agent):
         agents = Agent.objects.filter(pk=target.pk)
         servers = Server.objects.filter(
-            pk__in=target.bindings.filter(enabled=True).values("server")
+            pk__in=target.agent_servers.filter(enabled=True).values("server")
         )
     else:
         servers = Server.objects.filter(pk=target.pk)
-        agents = Agent.objects.filter(bindings__server=target, bindings__enabled=True)
+        agents = Agent.objects.filter(agent_servers__server=target, agent_servers__enabled=True)
     sessions = Session.objects.filter(agent__in=agents)
     return KillSwitchImpact(
         running=sessions.unfinished().count(),

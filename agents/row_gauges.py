@@ -39,7 +39,7 @@ def build_row_gauges() -> RowGauges:
 def probe_workers() -> ReadinessPart:
     """Return the readiness of the workers: ok if any is alive."""
     alive = Runner.objects.filter(
-        stopped_at=None, beat_at__gt=leases.get_heartbeat_deadline()
+        stopped_at=None, heartbeat_at__gt=leases.get_heartbeat_deadline()
     ).count()
     return ReadinessPart("worker", "ok" if alive else "failed", f"{alive} alive")
 
@@ -51,7 +51,7 @@ def _collect_samples() -> Iterator[GaugeSample]:
     for status in UNFINISHED:
         yield GaugeSample(SESSIONS.name, (status,), counts.get(status, 0))
     yield from _collect_workers()
-    lapsed = Q(runner=None) | Q(runner__beat_at__lt=leases.get_heartbeat_deadline())
+    lapsed = Q(runner=None) | Q(runner__heartbeat_at__lt=leases.get_heartbeat_deadline())
     running = Session.objects.filter(status=Session.Status.RUNNING)
     yield from build_lease_samples("session", running.count(), running.filter(lapsed).count())
     yield from _collect_budgets()
@@ -59,7 +59,7 @@ def _collect_samples() -> Iterator[GaugeSample]:
 
 def _collect_backlogs() -> Iterator[GaugeSample]:
     queued = Session.objects.filter(status=Session.Status.QUEUED)
-    unread = Inbox.objects.filter(taken_at=None, session__in=queued)
+    unread = Inbox.objects.filter(processed_at=None, session__in=queued)
     oldest = unread.aggregate(at=Min("created_at"))
     yield from build_backlog_samples("sessions", queued.count(), oldest["at"])
     approvals = Approval.objects.filter(state=Approval.State.WAITING)
@@ -69,7 +69,7 @@ def _collect_backlogs() -> Iterator[GaugeSample]:
 
 def _collect_workers() -> Iterator[GaugeSample]:
     unstopped = Runner.objects.filter(stopped_at=None)
-    alive = unstopped.filter(beat_at__gt=leases.get_heartbeat_deadline()).count()
+    alive = unstopped.filter(heartbeat_at__gt=leases.get_heartbeat_deadline()).count()
     yield GaugeSample(WORKERS.name, ("alive",), alive)
     yield GaugeSample(WORKERS.name, ("lapsed",), unstopped.count() - alive)
 

@@ -84,7 +84,7 @@ def _apply_attachment(principal: Principal, attachment: PlannedAttachment) -> Pl
         if attachment.action == "take":
             set_attachment_enabled(principal, agent, server, enabled=False)
         else:
-            attached_server = agent.bindings.filter(server=server).first()
+            attached_server = agent.agent_servers.filter(server=server).first()
             allowed, denied = _get_wanted_lists(attachment.share, attached_server)
             attach_server(principal, agent, server, allowed_tools=allowed, denied_tools=denied)
     except Problem as problem:
@@ -148,7 +148,7 @@ def _build_missing_error(kind: str, name: str, field_path: str, verb: str) -> No
 
 def _find_action(principal: Principal, agent: Agent, server_override: AgentServerOverride) -> str:
     server = _find_server(principal, server_override.server)
-    attached_server = agent.bindings.filter(server=server).first() if server else None
+    attached_server = agent.agent_servers.filter(server=server).first() if server else None
     if server_override.removed:
         return "take" if attached_server is not None and attached_server.enabled else "keep"
     wanted_values = (True, *_get_wanted_lists(server_override, attached_server))

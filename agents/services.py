@@ -211,7 +211,7 @@ def attach_server(
             format_message("The server {server_pk!r} doesn't exist.", server_pk=str(server.pk)),
             field="server_id",
         )
-    attached_server = agent.bindings.filter(server=server).first() or AgentServer(
+    attached_server = agent.agent_servers.filter(server=server).first() or AgentServer(
         organization_id=agent.organization_id, agent=agent, server=server
     )
     attached_server.enabled = enabled
@@ -241,9 +241,9 @@ def set_attachment_enabled(
 ) -> AgentServer:
     """Enable or disable a server for one agent, keeping its lists; effective on the next call.
 
-    Raises `NotFound` (code `not_bound`) when the agent doesn't have the server.
+    Raises `NotFound` (code `not_attached`) when the agent doesn't have the server.
     """
-    attached_server = agent.bindings.filter(server=server).first()
+    attached_server = agent.agent_servers.filter(server=server).first()
     if attached_server is None:
         raise NotFound(
             format_message(
@@ -251,7 +251,7 @@ def set_attachment_enabled(
                 agent_slug=agent.slug,
                 server=server.name,
             ),
-            code="not_bound",
+            code="not_attached",
             field="server_id",
             remedy="Attach the server first.",
         )
@@ -271,7 +271,7 @@ def set_attachment_enabled(
 def detach_server(principal: Principal, agent: Agent, server: Server) -> None:
     """Detach a server from an agent; a server private to the agent is deleted."""
     principal.require(Action.MANAGE_AGENTS)
-    attached_servers = agent.bindings.filter(server=server)
+    attached_servers = agent.agent_servers.filter(server=server)
     if not attached_servers.exists():
         raise NotFound(
             format_message(
@@ -289,7 +289,7 @@ def detach_server(principal: Principal, agent: Agent, server: Server) -> None:
 def get_attached_server(agent: Agent, server_id: Any) -> Server:
     """Return a server that is attached to `agent`; raises `NotFound`."""
     server: Server = Server.objects.get_or_404(agent.organization_id, pk=server_id)
-    if not agent.bindings.filter(server=server).exists():
+    if not agent.agent_servers.filter(server=server).exists():
         raise NotFound(
             format_message(
                 "The server {server_id!r} isn't attached to the agent `{agent_slug}`.",

@@ -1,9 +1,9 @@
-"""What tool search saves: tokens per finished task over a real catalogue of 235 tools.
+"""What tool search saves: tokens per finished task over a real catalog of 235 tools.
 
     make bench            (this among others)
     .venv/bin/python -m pytest -n0 -s -q benchmarks/bench_tool_search.py
 
-The catalogue (`azure_tools.json.gz`) is what `azmcp server start --mode all` of the npm package
+The catalog (`azure_tools.json.gz`) is what `azmcp server start --mode all` of the npm package
 @azure/mcp 2.0.5 lists (Microsoft, MIT): names, descriptions and input schemas. Each task is what a
 person would write, with the tools that do it. Every task is run twice by real sessions, once with
 all tools in every request and once with `find_tools`.

@@ -37,14 +37,14 @@ def figures(organization_id: UUID) -> Iterator[tuple[str, float, float]]:
             cursor.execute("VACUUM ledger_summary, ledger_auditrow")
 
 
-def _times(deeds: list[Callable[[], Any]]) -> list[float]:
+def _times(actions: list[Callable[[], Any]]) -> list[float]:
     from django.db import transaction
 
     times = []
     with transaction.atomic():
-        for deed in deeds:
+        for action in actions:
             began = time.perf_counter()
-            deed()
+            action()
             times.append(time.perf_counter() - began)
         transaction.set_rollback(True)
     return times

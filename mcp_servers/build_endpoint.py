@@ -12,8 +12,8 @@ from bonobot.accounts.models import Organization
 from mcp_servers.client import sandbox
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.folder_rules import SYSTEM_ONLY
+from mcp_servers.client.resource_limits import ProcessLimits
 from mcp_servers.client.sandbox_modes import UNCONFINED, ServerSandbox
-from mcp_servers.client.server_sandbox import ProcessLimits
 from mcp_servers.client_capabilities import get_allowed_requests
 from mcp_servers.models import Secret, Server
 from mcp_servers.oauth_client.access_tokens import OAuthEndpoint
@@ -52,7 +52,7 @@ def build_endpoint(server: Server) -> ServerEndpoint:
         "headers": secrets[Secret.Placement.HEADER] | _build_auth_headers(server, credentials),
         "operations": frozenset(config.get("operations", ())),
         "allow_private": server.allow_private,
-        "may_ask": get_allowed_requests(server),
+        "allowed_requests": get_allowed_requests(server),
         "era": _parse_era(server.era),
         "discovery": server.discovery,
         "connect_s": settings.BONOBOT_CONNECT_S,

@@ -60,14 +60,14 @@ def start_bulk_job(
         job: BulkJob = BulkJob.objects.create(
             organization_id=principal.organization_id,
             kind=job_kind,
-            asked_by=_find_person(principal),
+            requested_by=_find_person(principal),
         )
         BulkJobItem.objects.bulk_create(
             BulkJobItem(
-                round=job,
+                job=job,
                 server_id=server.pk,
                 server_name=server.name,
-                said=confirmed_by_server.get(server.pk, {}),
+                confirmed=confirmed_by_server.get(server.pk, {}),
             )
             for server in servers
         )
@@ -84,25 +84,27 @@ def _find_person(principal: Principal) -> User | None:
 def count_items(jobs: QuerySet[BulkJob]) -> list[tuple[BulkJob, dict[str, int]]]:
     """Return jobs with the number of items, in `total` and by state (one query)."""
     states = {
-        f"in_{state}": Count("stops", filter=Q(stops__state=state))
+        f"in_{state}": Count("items", filter=Q(items__state=state))
         for state in BulkJobItem.State.values
     }
     return [
         (job, {name.removeprefix("in_"): getattr(job, name) for name in ("in_total", *states)})
-        for job in jobs.annotate(in_total=Count("stops"), **states)
+        for job in jobs.annotate(in_total=Count("items"), **states)
     ]
 
 
 def list_abandoned_jobs() -> list[UUID]:
     """Return jobs without a worker: their message was lost or their worker died."""
     now = timezone.now()
-    unclaimed = Q(held_until=None, created_at__lt=now - PICKUP_LIMIT) | Q(held_until__lt=now)
+    unclaimed = Q(lease_expires_at=None, created_at__lt=now - PICKUP_LIMIT) | Q(
+        lease_expires_at__lt=now
+    )
     return list(BulkJob.objects.filter(unclaimed, finished_at=None).values_list("pk", flat=True))
 
 
 def is_stalled(job: BulkJob) -> bool:
     """Return whether an unfinished job has no worker."""
-    due = job.held_until or job.created_at + PICKUP_LIMIT
+    due = job.lease_expires_at or job.created_at + PICKUP_LIMIT
     return job.finished_at is None and due < timezone.now()
 
 
@@ -112,7 +114,7 @@ def retry_failed_items(principal: Principal, job: BulkJob) -> BulkJob:
     Raises `Conflict` (`nothing_failed`) if no such server exists any more, `Forbidden`.
     """
     confirmed = {
-        stop.server_id: stop.said for stop in job.stops.filter(state=BulkJobItem.State.FAILED)
+        item.server_id: item.confirmed for item in job.items.filter(state=BulkJobItem.State.FAILED)
     }
     organization_servers = Server.objects.for_organization(principal.organization_id)
     servers = list(organization_servers.filter(pk__in=confirmed).order_by("name"))
@@ -125,12 +127,12 @@ def retry_failed_items(principal: Principal, job: BulkJob) -> BulkJob:
     return start_bulk_job(principal, job.kind, servers, confirmed)
 
 
-async def run_bulk_job(round_id: UUID) -> None:
+async def run_bulk_job(job_id: UUID) -> None:
     """Run a job to its end, unless another worker does."""
     run_aside = get_runtime().run_background_orm
-    if (job := await run_aside(_claim_job, round_id)) is None:
+    if (job := await run_aside(_claim_job, job_id)) is None:
         return
-    waiting = await run_aside(list, job.stops.filter(state=BulkJobItem.State.WAITING))
+    waiting = await run_aside(list, job.items.filter(state=BulkJobItem.State.WAITING))
     async with TaskGroup() as lease_group:
         lease_task = lease_group.create_task(_renew_lease_periodically(job))
         async with TaskGroup() as group:
@@ -147,21 +149,21 @@ async def _renew_lease_periodically(job: BulkJob) -> None:
         await get_runtime().run_background_orm(_renew_lease, job.pk)
 
 
-def _renew_lease(round_id: UUID) -> None:
-    BulkJob.objects.filter(pk=round_id).update(held_until=timezone.now() + LEASE)
+def _renew_lease(job_id: UUID) -> None:
+    BulkJob.objects.filter(pk=job_id).update(lease_expires_at=timezone.now() + LEASE)
 
 
-def _claim_job(round_id: UUID) -> BulkJob | None:
+def _claim_job(job_id: UUID) -> BulkJob | None:
     now = timezone.now()
-    free = Q(held_until=None) | Q(held_until__lt=now)
-    rows = BulkJob.objects.filter(free, pk=round_id, finished_at=None)
-    if not rows.update(held_until=now + LEASE):
+    free = Q(lease_expires_at=None) | Q(lease_expires_at__lt=now)
+    rows = BulkJob.objects.filter(free, pk=job_id, finished_at=None)
+    if not rows.update(lease_expires_at=now + LEASE):
         return None
     # Left by a worker that died; the actions are idempotent.
-    BulkJobItem.objects.filter(round_id=round_id, state=BulkJobItem.State.RUNNING).update(
+    BulkJobItem.objects.filter(job_id=job_id, state=BulkJobItem.State.RUNNING).update(
         state=BulkJobItem.State.WAITING
     )
-    job: BulkJob = BulkJob.objects.select_related("asked_by", "organization").get(pk=round_id)
+    job: BulkJob = BulkJob.objects.select_related("requested_by", "organization").get(pk=job_id)
     return job
 
 
@@ -177,7 +179,7 @@ async def _process_item(job: BulkJob, item: BulkJobItem) -> None:
             detail = f"{problem} {problem.remedy}".strip()
             await aside(_settle_item, item, BulkJobItem.State.FAILED, problem.code, detail)
         except Exception:
-            logger.exception("a stop of round %s broke off", job.pk)
+            logger.exception("an item of bulk job %s broke off", job.pk)
             code = InternalError.code
             await aside(
                 _settle_item, item, BulkJobItem.State.FAILED, code, "A fault of ours; it is logged."
@@ -194,7 +196,7 @@ async def _perform_action(job: BulkJob, item: BulkJobItem) -> None:
         kind = CHECKS[BulkJob.Kind(job.kind)]
         await run_discovery(server.pk, actor=principal.actor, kind=kind)
     elif job.kind == BulkJob.Kind.APPROVE:
-        shown_digests = {UUID(pk): digest for pk, digest in item.said.items()}
+        shown_digests = {UUID(pk): digest for pk, digest in item.confirmed.items()}
         await aside(_approve_shown_definitions, principal, server, shown_digests)
     elif job.kind == BulkJob.Kind.REMOVE:
         await aside(services.delete_server, principal, server)
@@ -204,11 +206,11 @@ async def _perform_action(job: BulkJob, item: BulkJobItem) -> None:
 
 
 def _load_principal_and_server(job: BulkJob, item: BulkJobItem) -> tuple[Principal, Server]:
-    if job.asked_by is None or not job.asked_by.is_active:
+    if job.requested_by is None or not job.requested_by.is_active:
         raise NotFound(
             "The person who started this job is no longer active.", remedy="Start again."
         )
-    principal = build_user_principal(job.asked_by, job.organization)
+    principal = build_user_principal(job.requested_by, job.organization)
     server: Server = Server.objects.get_or_404(job.organization_id, pk=item.server_id)
     return principal, server
 
@@ -232,5 +234,5 @@ def _settle_item(item: BulkJobItem, state: str, code: str = "", detail: str = ""
 
 
 def _finish_job(job: BulkJob) -> None:
-    if not job.stops.filter(state__in=UNFINISHED_STATES).exists():
+    if not job.items.filter(state__in=UNFINISHED_STATES).exists():
         BulkJob.objects.filter(pk=job.pk).update(finished_at=timezone.now())

@@ -57,7 +57,7 @@ def mark_stale(server_id: UUID, *, noticed: bool) -> bool:
     if server is None:
         return False
     now = timezone.now()
-    columns = {"stale_at": now} | ({"noticed_at": now} if noticed else {})
+    columns = {"stale_at": now} | ({"notified_at": now} if noticed else {})
     if not ChangeSubscription.objects.filter(server=server).update(**columns):
         defaults = {"organization_id": server.organization_id, **columns}
         ChangeSubscription.objects.get_or_create(server=server, defaults=defaults)
@@ -70,10 +70,10 @@ def claim_refresh(server_id: UUID, *, anyway: bool = False) -> RefreshClaim:
     row = ChangeSubscription.objects.filter(server_id=server_id).first()
     if row is None or (row.stale_at is None and not anyway):
         return RefreshClaim()
-    if row.reread_after is not None and row.reread_after > now:
-        return RefreshClaim(wait_s=min(row.reread_after - now, INTERVAL).total_seconds())
-    unchanged = ChangeSubscription.objects.filter(pk=row.pk, reread_after=row.reread_after)
-    if not unchanged.update(reread_after=now + CLAIM_LIFETIME):
+    if row.refresh_after is not None and row.refresh_after > now:
+        return RefreshClaim(wait_s=min(row.refresh_after - now, INTERVAL).total_seconds())
+    unchanged = ChangeSubscription.objects.filter(pk=row.pk, refresh_after=row.refresh_after)
+    if not unchanged.update(refresh_after=now + CLAIM_LIFETIME):
         return RefreshClaim(wait_s=INTERVAL.total_seconds())
     return RefreshClaim(acquired=True, stale_at=row.stale_at)
 
@@ -81,7 +81,7 @@ def claim_refresh(server_id: UUID, *, anyway: bool = False) -> RefreshClaim:
 def finish_refresh(server_id: UUID, claim: RefreshClaim, *, took_s: float, read: bool) -> None:
     """Record the end of a refresh; a newer stale mark stays."""
     rows = ChangeSubscription.objects.filter(server_id=server_id)
-    rows.update(reread_after=timezone.now() + compute_pause(took_s))
+    rows.update(refresh_after=timezone.now() + compute_pause(took_s))
     if read and claim.stale_at is not None:
         rows.filter(stale_at=claim.stale_at).update(stale_at=None)
 
@@ -93,7 +93,7 @@ def list_abandoned_servers() -> list[UUID]:
         stale_at__lt=now - PICKUP_DELAY,
         server__enabled=True,
         server__status=Server.Status.CONNECTED,
-    ).exclude(reread_after__gt=now)
+    ).exclude(refresh_after__gt=now)
     return list(stale.order_by("stale_at").values_list("server_id", flat=True)[:100])
 
 

@@ -26,7 +26,7 @@ from mcp_servers.launchers import check_launcher
 from mcp_servers.models import Launcher, Secret, Server
 from mcp_servers.oauth_client import auth_config as oauth_client_auth_config
 from mcp_servers.openapi import endpoint_config
-from mcp_servers.process_rules import check_folders, check_no_nul, clean_env_exceptions
+from mcp_servers.stdio_validation import check_folders, check_no_nul, clean_env_exceptions
 from mcp_servers.tool_names import check_name
 
 Kind, Network = Server.Confinement, Server.Network

@@ -30,7 +30,7 @@ HISTORY_RETENTION = timedelta(days=30)
 def check_due() -> None:
     """Check all servers that are due, as many in parallel as the limit allows.
 
-    Those whose catalogue was marked as out of date, and read by nobody, are read again too.
+    Those whose catalog was marked as out of date, and read by nobody, are read again too.
     """
     get_runtime().spawn(check_due_servers(), name="health checks")
     if stale_servers := refresh_definitions.list_abandoned_servers():
@@ -42,9 +42,9 @@ def check_due() -> None:
 
 
 @shared_task
-def carry_out_round(round_id: str) -> None:
+def carry_out_round(job_id: str) -> None:
     """Go a round of several servers; a message that comes twice does nothing the second time."""
-    get_runtime().spawn(bulk_jobs.run_bulk_job(UUID(round_id)), name=f"round {round_id}")
+    get_runtime().spawn(bulk_jobs.run_bulk_job(UUID(job_id)), name=f"round {job_id}")
 
 
 @shared_task

@@ -23,7 +23,7 @@ def actions(sources: Iterable[Source]) -> set[str]:
 
 
 def called(code: str) -> str:
-    """Return what an action is called in English, which the catalogue translates."""
+    """Return what an action is called in English, which the catalog translates."""
     return get_action_title(code)
 
 

@@ -53,15 +53,15 @@ def cross(first: Callable[[], Any], second: Callable[[], Any], *, at: str) -> tu
         return one.result(WAIT_S), other.result(WAIT_S)
 
 
-def behind(blocking: Callable[[], Any], *deeds: Callable[[], Any]) -> list[Any]:
-    """Do `blocking` in a transaction that ends when all `deeds`, begun in turn, wait or are over.
+def behind(blocking: Callable[[], Any], *operations: Callable[[], Any]) -> list[Any]:
+    """Do `blocking` in a transaction that ends when all `operations`, begun in turn, wait or end.
 
-    Returns what the deeds returned; raises what any of them raised.
+    Returns what the operations returned; raises what any of them raised.
     """
-    with ThreadPoolExecutor(len(deeds)) as threads:
+    with ThreadPoolExecutor(len(operations)) as threads:
         with transaction.atomic():
             blocking()
-            begun = [_waiting(threads, one) for one in deeds]
+            begun = [_waiting(threads, one) for one in operations]
         return [one.result(WAIT_S) for one in begun]
 
 

@@ -1,7 +1,7 @@
 """Emptying the database between tests: what a migration puts there stays.
 
 Django deletes every row and then makes content types and permissions again, which takes most of the
-time of a small test. They never change here; of the catalogue's rows, those that a test changed are
+time of a small test. They never change here; of the catalog's rows, those that a test changed are
 put back. On PostgreSQL TRUNCATE would make new files for each table, and sync them.
 """
 
@@ -48,7 +48,7 @@ def execute(operations: BaseDatabaseOperations, sql_list: Iterable[str]) -> None
 
 
 def restore(*_: Any, **__: Any) -> None:
-    """Put back what a test changed of the catalogue's rows.
+    """Put back what a test changed of the catalog's rows.
 
     Few tests change one, and to compare the rows takes a twentieth of the time of loading them.
     """

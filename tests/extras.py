@@ -3,7 +3,7 @@
 A clean copy of what is committed becomes a wheel. For each extra, an environment of its own gets
 that wheel and the extra from an index (the network is needed), and in an empty folder `bonobot up`
 must become ready, let its administrator in, carry a tool's call through the gateway and the
-extra's own deed, and take all its processes along at Ctrl-C. `postgres` and `redis` use, and
+extra's own operation, and take all its processes along at Ctrl-C. `postgres` and `redis` use, and
 empty, what `DATABASE_URL` and `REDIS_URL` name, and are left out without them.
 """
 
@@ -304,7 +304,7 @@ def plain(one: Installation) -> Iterator[None]:
     yield
 
 
-DEEDS: dict[str, Callable[[Installation], object]] = {
+OPERATIONS: dict[str, Callable[[Installation], object]] = {
     WITHOUT: plain,
     "postgres": on_postgres,
     "redis": on_redis,
@@ -331,7 +331,7 @@ def tried(extra: str, wheel: Path, folder: Path) -> None:
     one = Installation(extra, folder)
     one.install(wheel)
     try:
-        with DEEDS[extra](one):  # type: ignore[attr-defined]
+        with OPERATIONS[extra](one):  # type: ignore[attr-defined]
             one.begin()
             one.person().close()
             carries_a_call(one)

@@ -207,7 +207,7 @@ def create_elicitation(
 def create_answered_session(of: Agent, text: str = "Hello") -> Session:
     """Create a session whose one message was answered."""
     session = start_session(build_administrator(of.organization), of, text)
-    session.inbox.update(taken_at=timezone.now())
+    session.inbox.update(processed_at=timezone.now())
     said = {"role": "assistant", "turn": 1, "text": "Hello yourself.", "calls": []}
     for seq, kind, payload in (
         (1, Step.Kind.MESSAGE, {"text": text, "by": "ann"}),

@@ -28,7 +28,7 @@ def everything(where: Organization, mark: str = "") -> dict[str, str]:
     server = Server.objects.create(
         organization=where, scope_id=agent.pk, name="s", slug="s", transport_type="http"
     )
-    agent.bindings.create(organization=where, server=server)
+    agent.agent_servers.create(organization=where, server=server)
     member = factories.create_member(where, Role.MEMBER, f"member{mark}-{where.slug}")
     preset = Preset.objects.create(
         organization=where, slug=f"ours{mark}", name=f"Ours{mark}", transport_type="http"

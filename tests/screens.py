@@ -147,7 +147,7 @@ def arguments(name: str, parameters: list[str], ids: dict[str, UUID]) -> dict[st
     """Return what an address takes, for objects with these ids."""
     model = next((model for model in ids if name.startswith(f"{model}_")), "tenancy_user")
     values = {"slug": "own", "id": ids["tenancy_user"], "user_id": ids["tenancy_user"]}
-    values["round_id"] = ids["mcp_servers_bulkjob"]
+    values["job_id"] = ids["mcp_servers_bulkjob"]
     values["provider_id"], values["identity_id"] = ids["tenancy_provider"], ids["tenancy_user"]
     values["text"] = "of-another-time"  # what a mailed link ends with
     return {one: values.get(one, ids[model]) for one in parameters}

@@ -22,7 +22,7 @@ from tests.audit_actions import actions, called
 from tests.parts import ROOT
 from tests.problem_texts import english, sentences
 
-PRESETS = ROOT / "mcp_servers" / "presets" / "catalogue.json"
+PRESETS = ROOT / "mcp_servers" / "presets" / "catalog.json"
 LOCALES = ROOT / "bonobot" / "locale"
 GERMAN = LOCALES / "de" / "LC_MESSAGES" / "django.po"
 # English texts for some of Django and of the theme, in the words of this product.
@@ -135,10 +135,10 @@ def _in_template(source: str) -> Iterator[Message]:
         yield Message(ast.literal_eval(text), several)
 
 
-def written(catalogue: Mapping[Message, tuple[str, ...]]) -> str:
+def written(catalog: Mapping[Message, tuple[str, ...]]) -> str:
     """Return the text of a .po file."""
     blocks = ['msgid ""\nmsgstr ""\n' + "\n".join(_quoted(f"{x}\n") for x in HEADER.splitlines())]
-    for one, texts in sorted(catalogue.items()):
+    for one, texts in sorted(catalog.items()):
         lines = [f"msgid {_quoted(one.text)}"]
         if one.plural:
             lines.append(f"msgid_plural {_quoted(one.plural)}")
@@ -155,7 +155,7 @@ def _quoted(text: str) -> str:
 
 
 def update(path: Path = GERMAN) -> list[Message]:
-    """Bring a catalogue up to date with the sources; return what isn't translated."""
+    """Bring a catalog up to date with the sources; return what isn't translated."""
     known = read_catalog(path) if path.exists() else {}
     found: Catalog = {}
     for one in messages():

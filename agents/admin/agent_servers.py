@@ -212,7 +212,7 @@ class ServerSelection:
     """A server with what the agent gets of it, as stored or as posted."""
 
     server: Server
-    binding: AgentServer | None
+    agent_server: AgentServer | None
     rows: list[Definition] = field(default_factory=list)
     posted: QueryDict | None = None
     problem: Problem | None = None
@@ -222,9 +222,9 @@ class ServerSelection:
         """Return `all`, `chosen`, or "" if nothing was selected yet."""
         if self.posted is not None:
             return str(self.posted.get(f"how-{self.server.pk}", ""))
-        if self.binding is None:
+        if self.agent_server is None:
             return ""
-        is_narrowed = any(getattr(self.binding, section.column) for section in TOOL_SECTIONS)
+        is_narrowed = any(getattr(self.agent_server, section.column) for section in TOOL_SECTIONS)
         return "chosen" if is_narrowed else "all"
 
     @property
@@ -233,7 +233,7 @@ class ServerSelection:
         if self.posted is not None:
             text = self.posted.get(f"denied-{self.server.pk}", "")
             return [line.strip() for line in str(text).splitlines() if line.strip()]
-        return list(self.binding.denied_tools) if self.binding else []
+        return list(self.agent_server.denied_tools) if self.agent_server else []
 
     @property
     def denied_lines(self) -> str:
@@ -248,7 +248,7 @@ class ServerSelection:
     @property
     def ticks(self) -> list[DefinitionSelection]:
         """Return the selected resources and prompts by section."""
-        return build_selections(self.rows, self.binding, self.posted, str(self.server.pk))
+        return build_selections(self.rows, self.agent_server, self.posted, str(self.server.pk))
 
     @property
     def offers_more(self) -> bool:
@@ -274,7 +274,7 @@ class ServerSelection:
             visit.principal,
             visit.object,
             self.server,
-            enabled=self.binding.enabled if self.binding else True,
+            enabled=self.agent_server.enabled if self.agent_server else True,
             denied_tools=self.denied,
             **lists,
         )
@@ -291,7 +291,7 @@ class ServerSelection:
         if self.posted is not None:
             selected_names = frozenset(self.posted.getlist(f"{section.slug}-{self.server.pk}"))
         else:
-            stored_globs = getattr(self.binding, section.column) if self.binding else []
+            stored_globs = getattr(self.agent_server, section.column) if self.agent_server else []
             selected_names = frozenset(
                 row.name for row in rows if stored_globs and is_name_allowed(row.name, stored_globs)
             )
@@ -303,7 +303,9 @@ class ServerSelection:
         if self.how == "all" or (self._count_other_definitions() and not selection.rows):
             return clean_patterns([EVERYTHING], (), field=field_name)
         names = {row.name for row in selection.rows}
-        stored_globs = getattr(self.binding, selection.part.column) if self.binding else []
+        stored_globs = (
+            getattr(self.agent_server, selection.part.column) if self.agent_server else []
+        )
         globs = build_globs(selection.ticked, names, stored_globs)
         return clean_patterns(globs, names, field=field_name)
 
@@ -338,7 +340,7 @@ def discover_picked_server(visit: ObjectRequest) -> HttpResponseBase:
 def _render_server_picker(visit: ObjectRequest) -> HttpResponseBase:
     agent: Agent = visit.object
     pool = Server.objects.for_organization(agent.organization_id).in_organization_pool()
-    rows = pool.exclude(pk__in=agent.bindings.values("server"))
+    rows = pool.exclude(pk__in=agent.agent_servers.values("server"))
     query = visit.request.GET.get("q", "").strip()
     for word in query.split()[:8]:
         rows = rows.filter(Q(name__icontains=word) | Q(description__icontains=word))
@@ -421,7 +423,7 @@ def _load_selections(
     if not unique_ids or len(found_servers := list(servers)) != len(unique_ids):
         raise _build_not_found(unique_ids)
     attached_by_server = {
-        row.server_id: row for row in agent.bindings.filter(server__in=found_servers)
+        row.server_id: row for row in agent.agent_servers.filter(server__in=found_servers)
     }
     kinds = [*(kind for section in TOOL_SECTIONS for kind in section.kinds), *DEFINITION_KINDS]
     definitions = Definition.objects.filter(server__in=found_servers, kind__in=kinds, present=True)
@@ -453,7 +455,7 @@ TOOLS_SHOWN = 200
 class AgentServerRow:
     """An attached server with its tools, other definitions and usage."""
 
-    binding: AgentServer
+    agent_server: AgentServer
     tools: list[SnapshotTool]
     offers: list[SnapshotDefinition]
     use: ServerUsage
@@ -462,7 +464,7 @@ class AgentServerRow:
     @property
     def server(self) -> Server:
         """Return the server."""
-        attached: Server = self.binding.server
+        attached: Server = self.agent_server.server
         return attached
 
     @property
@@ -478,7 +480,7 @@ class AgentServerRow:
     @property
     def chosen(self) -> frozenset[str]:
         """Return the server's own names of the tools that the attachment allows."""
-        lists = self.binding.allowed_tools, self.binding.denied_tools
+        lists = self.agent_server.allowed_tools, self.agent_server.denied_tools
         names = [tool.facts.own_name for tool in self.tools]
         return frozenset(name for name in names if is_name_allowed(name, *lists))
 
@@ -487,7 +489,7 @@ class AgentServerRow:
 def show_servers(visit: ObjectRequest) -> HttpResponseBase:
     """Show the agent's servers."""
     agent: Agent = visit.object
-    attached_servers = list(agent.bindings.select_related("server").order_by("server__name"))
+    attached_servers = list(agent.agent_servers.select_related("server").order_by("server__name"))
     tools = _group_tools(agent)
     definitions = _group_resources_and_prompts(agent)
     usage_by_server = load_usage_by_server(agent, USAGE_PERIOD)
@@ -519,7 +521,7 @@ def show_server_states(visit: ObjectRequest) -> HttpResponseBase:
     return render_fragment(
         visit.request,
         "agents/server_states.html",
-        bindings=agent.bindings.select_related("server"),
+        agent_servers=agent.agent_servers.select_related("server"),
         running=agent.sessions.unfinished().count(),
     )
 

@@ -272,7 +272,7 @@ class AgentConfigurationForm(AgentDetailsForm):
         help_text=_("Owners and operators can run every agent."),
     )
 
-    may_ask = forms.MultipleChoiceField(
+    callable_agents = forms.MultipleChoiceField(
         label=_("Agents it can ask"),
         required=False,
         widget=forms.CheckboxSelectMultiple,
@@ -286,7 +286,7 @@ class AgentConfigurationForm(AgentDetailsForm):
         """Offer the organization's members and agents."""
         super().__init__(principal, *args, **kwargs)
         agents = Agent.objects.for_organization(principal.organization_id)
-        self.fields["may_ask"].choices = list(agents.values_list("slug", "name"))  # type: ignore[attr-defined]
+        self.fields["callable_agents"].choices = list(agents.values_list("slug", "name"))  # type: ignore[attr-defined]
         memberships = Membership.objects.for_organization(principal.organization_id).select_related(
             "user"
         )
@@ -350,20 +350,20 @@ def _build_initial(agent: Agent) -> dict[str, Any]:
     return {
         **{name: getattr(agent, name) for name in COPIED_FIELDS},
         "model_endpoint": agent.model_endpoint_id,
-        "may_ask": list_callable_agents(agent),
+        "callable_agents": list_callable_agents(agent),
         "members": list(agent.members.values_list("username", flat=True)),
     }
 
 
 def _save(visit: ObjectRequest, agent: Agent, form: AgentConfigurationForm) -> None:
     values = form.get_field_values()
-    members, may_ask = values.pop("members"), values.pop("may_ask")
+    members, callable_agents = values.pop("members"), values.pop("callable_agents")
     budget_lines = _parse_budget_lines(visit.request)
     update_agent(visit.principal, agent, AgentSpec(**values))
     if set(members) != set(agent.members.values_list("username", flat=True)):
         set_agent_members(visit.principal, agent, members)
-    if set(may_ask) != set(list_callable_agents(agent)):
-        set_callable_agents(visit.principal, agent, may_ask)
+    if set(callable_agents) != set(list_callable_agents(agent)):
+        set_callable_agents(visit.principal, agent, callable_agents)
     stored_lines = [build_line(budget) for budget in agent.budgets.all()]
     if set(budget_lines) != set(stored_lines) or len(budget_lines) != len(stored_lines):
         set_budgets(visit.principal, agent, budget_lines)
@@ -446,6 +446,6 @@ MAX_PANEL_AGENTS = 20
 def build_agents_panel(visit: ObjectRequest) -> tuple[str, dict[str, Any]]:
     """Return the panel of the agents that have a server."""
     attached_servers = AgentServer.objects.filter(server=visit.object).select_related("agent")
-    return "admin/agents/having.html", {
-        "bindings": attached_servers.order_by("agent__name")[:MAX_PANEL_AGENTS]
+    return "admin/agents/attached_agents.html", {
+        "agent_servers": attached_servers.order_by("agent__name")[:MAX_PANEL_AGENTS]
     }

@@ -167,7 +167,9 @@ class ApprovalAdmin(PersonRequestAdmin):
         denied_count = 0
         for approval in waiting_approvals:
             try:
-                resolve_approval(principal, approval, "deny", request.POST.get("word", "").strip())
+                resolve_approval(
+                    principal, approval, "deny", request.POST.get("message", "").strip()
+                )
             except Conflict:
                 continue  # answered or expired in the meantime
             denied_count += 1
@@ -211,7 +213,7 @@ def show_approval(visit: ObjectRequest) -> HttpResponseBase:
     approval: Approval = visit.object
     arguments = _format_arguments(approval)
     return visit.render_tab(
-        "approvals/question.html",
+        "approvals/approval.html",
         approval=approval,
         badge=ApprovalAdmin.render_badge(approval),
         answerable=approval.is_answerable(timezone.now()),
@@ -240,7 +242,9 @@ def handle_answer(visit: ObjectRequest) -> None:
     """Approve once, approve for the session, or deny with a comment."""
     posted = visit.request.POST
     chosen_answer = posted.get("answer", "")
-    resolve_approval(visit.principal, visit.object, chosen_answer, posted.get("word", "").strip())
+    resolve_approval(
+        visit.principal, visit.object, chosen_answer, posted.get("message", "").strip()
+    )
     messages.success(visit.request, str(ANSWER_MESSAGES[chosen_answer]))
 
 

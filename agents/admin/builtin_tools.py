@@ -20,7 +20,7 @@ from agents.builtin_tools.toolset_options import (
     ToolsetOption,
     apply_defaults,
 )
-from agents.flow_labels.agent_stores import clear_agent_stores, list_agent_stores
+from agents.flow_labels.store_labels import clear_agent_stores, list_agent_stores
 from agents.models import Agent
 from agents.services import AgentSpec, update_agent
 from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page
@@ -71,7 +71,7 @@ def show_builtin_tools(visit: ObjectRequest) -> HttpResponseBase:
             return redirect_to_page(visit, "builtin")
     may_grant = visit.principal.may(Action.GRANT_HOST_ACCESS)
     return visit.render_tab(
-        "agents/builtin.html",
+        "agents/builtin_tools.html",
         agent=agent,
         kits=_build_toolset_rows(agent, may_grant=may_grant),
         place=describe_workspace(agent),

@@ -129,7 +129,7 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
     approvals = _load_pending_approvals(session, steps)
     own_call = bool(approvals) and is_own_call(principal, next(iter(approvals.values())))
     elicitations = _find_waiting_forms(session, steps, principal)
-    pending = session.inbox.filter(kind=Inbox.Kind.MESSAGE, taken_at=None)
+    pending = session.inbox.filter(kind=Inbox.Kind.MESSAGE, processed_at=None)
     replacements = _list_replacements(session, steps)
     lines = tuple(
         StepRow(
@@ -196,7 +196,7 @@ def _find_waiting_forms(
     }
     if not request_ids:
         return {}
-    requests = session.questions.filter(
+    requests = session.elicitation_requests.filter(
         pk__in=request_ids.values(), mode=ElicitationRequest.Mode.FORM
     )
     rows = {

@@ -60,7 +60,7 @@ class ElicitationRequestAdmin(PersonRequestAdmin):
         ("created_at", DateTimeRangeFilter),
     )
     search_fields = ("message", "server_name", "agent__name", "requested_by")
-    change_list_template = "admin/questions/list.html"
+    change_list_template = "admin/elicitations/list.html"
 
     @display(description=_("request"), ordering="message")
     def asks(self, elicitation_request: ElicitationRequest) -> str:
@@ -113,7 +113,7 @@ def show_elicitation_request(visit: ObjectRequest) -> HttpResponseBase:
         flag.partition(":")[2] for flag in elicitation_request.flags if flag.startswith("secret:")
     ]
     return visit.render_tab(
-        "questions/question.html",
+        "elicitations/request.html",
         question=elicitation_request,
         badge=ElicitationRequestAdmin.render_badge(elicitation_request),
         answerable=elicitation_request.is_answerable(timezone.now()),

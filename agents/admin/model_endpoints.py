@@ -36,10 +36,10 @@ RESPONSE_FIELDS = (
     "max_tokens",
     "context_window",
     "native_tools",
-    "sees_images",
+    "image_input",
     "timeout_s",
 )
-FAILURE_FIELDS = ("retries", "fallback", "falls_over")
+FAILURE_FIELDS = ("retries", "fallback", "fallback_on")
 COST_FIELDS = ("input_price", "output_price", "allow_private")
 FIELDS = (*PROVIDER_FIELDS, *RESPONSE_FIELDS, *FAILURE_FIELDS, *COST_FIELDS)
 
@@ -100,7 +100,7 @@ class ModelEndpointForm(forms.ModelForm):
                 "compacted."
             ),
             "native_tools": _("If disabled, tools are described in the prompt and called in XML."),
-            "sees_images": _("If disabled, images from tools are replaced with text."),
+            "image_input": _("If disabled, images from tools are replaced with text."),
             "retries": _("Maximum retries for a failed request, if retrying can help."),
             "fallback": _(
                 "Used if this endpoint fails. If the fallback fails too, its own fallback is used."

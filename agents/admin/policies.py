@@ -466,7 +466,7 @@ def show_explanation(visit: ObjectRequest) -> HttpResponseBase:
     for stage in explanation["stages"]:
         stage["title"] = stage["stage"].replace("_", " ")
     return visit.render_tab(
-        "agents/why.html",
+        "agents/explain.html",
         agent=agent,
         tool=tool,
         told=explanation,

@@ -45,7 +45,7 @@ def show_simulation(visit: ObjectRequest) -> HttpResponseBase:
     if context is None:
         return redirect_to_page(visit, "what_if")
     return visit.render_tab(
-        "agents/what_if.html",
+        "agents/policy_simulation.html",
         agent=agent,
         may_manage=visit.principal.may(Action.MANAGE_AGENTS),
         enforce_url=visit.url("enforce_draft"),
@@ -71,7 +71,7 @@ def show_organization_simulation(request: HttpRequest) -> HttpResponseBase:
         return HttpResponseRedirect(page_url)
     return render_screen(
         request,
-        "organization_what_if.html",
+        "organization_policy_simulation.html",
         title=_("Simulate organization policy"),
         may_manage=principal.may(Action.MANAGE_ORGANIZATION),
         enforce_url=f"{page_url}?do=enforce",

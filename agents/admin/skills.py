@@ -15,7 +15,7 @@ from agents.admin.agents import READERS
 from agents.admin.skills_and_workflows import MAX_VERSIONS, AssignableAdmin, AssignableForm
 from agents.assignments import list_agent_slugs
 from agents.models import Agent, AgentAssignment, Skill
-from agents.models.reach import filter_by_visible_agents
+from agents.models.agent_access import filter_by_visible_agents
 from agents.models.skills import MAX_SKILL_LENGTH
 from agents.sessions.services import can_run_agent, run_skill
 from agents.skills.services import SkillSpec, delete_skill, save_skill
@@ -86,7 +86,9 @@ class SkillAdmin(AssignableAdmin):
         visible_assignments = filter_by_visible_agents(
             AgentAssignment.objects.select_related("agent"), self.get_principal(request)
         )
-        skills: QuerySet[Skill] = rows.prefetch_related(Prefetch("given", visible_assignments))
+        skills: QuerySet[Skill] = rows.prefetch_related(
+            Prefetch("assignments", visible_assignments)
+        )
         return skills
 
     @display(description=_("skill"), ordering="name", header=True)
@@ -102,7 +104,10 @@ class SkillAdmin(AssignableAdmin):
     @display(description=_("agents"))
     def had_by(self, skill: Skill) -> str:
         """Return the agents that have it."""
-        return ", ".join(sorted(assignment.agent.slug for assignment in skill.given.all())) or "–"
+        return (
+            ", ".join(sorted(assignment.agent.slug for assignment in skill.assignments.all()))
+            or "–"
+        )
 
     def save(self, principal: Principal, form: Any, row: Any = None) -> Skill:
         """Create or update a skill; raises `Problem`."""
@@ -118,7 +123,7 @@ def show_skill(visit: ObjectRequest) -> HttpResponseBase:
     """Show the skill with a form for its arguments."""
     skill: Skill = visit.object
     visible_assignments = filter_by_visible_agents(
-        skill.given.select_related("agent"), visit.principal
+        skill.assignments.select_related("agent"), visit.principal
     )
     agents = [assignment.agent for assignment in visible_assignments.order_by("agent__name")]
     return visit.render_tab(
@@ -126,7 +131,7 @@ def show_skill(visit: ObjectRequest) -> HttpResponseBase:
         skill=skill,
         arguments=read_arguments(skill.arguments),
         agents=[agent for agent in agents if can_run_agent(visit.principal, agent)],
-        given=[agent.slug for agent in agents],
+        attached_agents=[agent.slug for agent in agents],
     )
 
 

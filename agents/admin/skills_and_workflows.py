@@ -137,7 +137,9 @@ MAX_OFFERED = 500
 def show_skills(visit: ObjectRequest) -> HttpResponseBase:
     """Show the agent's skills and those that can be attached."""
     rows: Any = Skill.objects.visible_to(visit.principal)
-    return _render_tab(visit, "agents/skills.html", rows, rows.filter(given__agent=visit.object))
+    return _render_tab(
+        visit, "agents/skills.html", rows, rows.filter(assignments__agent=visit.object)
+    )
 
 
 @AgentAdmin.add_page("workflows", _("Workflows"), order=44)
@@ -146,7 +148,7 @@ def show_workflows(visit: ObjectRequest) -> HttpResponseBase:
     agent: Agent = visit.object
     rows: Any = Workflow.objects.visible_to(visit.principal).select_related("agent")
     own_workflows = rows.filter(agent=agent).order_by("name")
-    attached_workflows = rows.filter(given__agent=agent)
+    attached_workflows = rows.filter(assignments__agent=agent)
     return _render_tab(
         visit,
         "agents/workflows.html",
@@ -185,7 +187,7 @@ def _render_tab(
 ) -> HttpResponseBase:
     agent: Agent = visit.object
     paginator = Paginator(attached_rows.order_by("name"), PAGE_SIZE)
-    other_rows = rows.exclude(given__agent=agent).order_by("name")
+    other_rows = rows.exclude(assignments__agent=agent).order_by("name")
     return visit.render_tab(
         template,
         agent=agent,

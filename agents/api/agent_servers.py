@@ -156,7 +156,7 @@ class AgentServerSerializer(ServerDetailSerializer):
         return self._get_agent_server(server).allowed_prompts
 
     def _get_agent_server(self, server: Server) -> AgentServer:
-        agent_server: AgentServer = self.context["bindings"][server.pk]
+        agent_server: AgentServer = self.context["agent_servers"][server.pk]
         return agent_server
 
 
@@ -188,9 +188,11 @@ class AgentServerView(AgentView):
     def show_server(self, agent: Agent, server: Server, *, status: int = 200) -> Response:
         """Return the response with the server as it is attached now."""
         rows = add_server_annotations(Server.objects.filter(pk=server.pk), tools=True)
-        attached_by_server = {row.server_id: row for row in agent.bindings.filter(server=server)}
+        attached_by_server = {
+            row.server_id: row for row in agent.agent_servers.filter(server=server)
+        }
         return self.respond_row(
-            rows.get(), AgentServerSerializer, status=status, bindings=attached_by_server
+            rows.get(), AgentServerSerializer, status=status, agent_servers=attached_by_server
         )
 
 
@@ -207,9 +209,9 @@ class AgentServerListView(AgentServerView):
     def get(self, request: object, agent_id: str) -> Response:
         """List an agent's servers: its private servers and attached pool servers."""
         agent = self.get_agent(agent_id)
-        attached_by_server = {row.server_id: row for row in agent.bindings.all()}
+        attached_by_server = {row.server_id: row for row in agent.agent_servers.all()}
         rows = add_server_annotations(Server.objects.filter(pk__in=attached_by_server), tools=True)
-        return self.respond_page(rows, AgentServerSerializer, bindings=attached_by_server)
+        return self.respond_page(rows, AgentServerSerializer, agent_servers=attached_by_server)
 
     @describe_operation(
         "attach_server",
@@ -249,7 +251,7 @@ class AgentServerListView(AgentServerView):
             # Another agent's private server is not found.
             available_servers = Server.objects.filter(is_available)
             server: Server = available_servers.get_or_404(self.organization_id, pk=server_id)
-        existing = agent.bindings.filter(server=server).first()
+        existing = agent.agent_servers.filter(server=server).first()
         self.save_attachment(agent, server, existing, body)
         return self.show_server(agent, server, status=201 if existing is None else 200)
 
@@ -288,7 +290,7 @@ class AgentServerDetailView(AgentServerView):
         spec = build_spec(body, server)
         update_server(self.principal, server, complete_spec(self.principal, spec, server))
         if shares:
-            self.save_attachment(agent, server, agent.bindings.get(server=server), shares)
+            self.save_attachment(agent, server, agent.agent_servers.get(server=server), shares)
         return self.show_server(agent, server)
 
     @describe_operation("update_agent_server", body=AgentServerBody, answer=AgentServerSerializer)
@@ -299,7 +301,7 @@ class AgentServerDetailView(AgentServerView):
         """
         agent = self.get_agent(agent_id)
         server = self.get_attached_server(agent, server_id)
-        existing = agent.bindings.get(server=server)
+        existing = agent.agent_servers.get(server=server)
         self.save_attachment(agent, server, existing, self.read_body(AgentServerBody, partial=True))
         return self.show_server(agent, server)
 

@@ -11,7 +11,7 @@ from rest_framework.response import Response
 from agents.builtin_tools.services import MAX_WORKSPACE_MIB, clear_workspace, describe_workspace
 from agents.callable_agents import list_callable_agents, set_callable_agents
 from agents.models import Agent, ModelEndpoint
-from agents.models.reach import can_see_all_agents
+from agents.models.agent_access import can_see_all_agents
 from agents.models.workspace_limits import MAX_WORKSPACE_FILES
 from agents.services import AgentSpec, create_agent, delete_agent, set_agent_members, update_agent
 from bonobot.accounts.api.openapi_schema import describe_operation
@@ -162,7 +162,7 @@ class AgentSlugs(serializers.Field):
                 visible_ids = set(Agent.objects.visible_to(principal).values_list("pk", flat=True))
             context["visible_agents"] = visible_ids
         visible = context["visible_agents"]
-        agents = (agent.agent for agent in value.given.all())
+        agents = (agent.agent for agent in value.assignments.all())
         return sorted(agent.slug for agent in agents if visible is None or agent.pk in visible)
 
 
@@ -367,8 +367,8 @@ class WorkspaceSerializer(StrictSerializer):
     attached = serializers.BooleanField()
     bytes = serializers.IntegerField(allow_null=True)
     files = serializers.IntegerField(allow_null=True, help_text="Includes folders.")
-    most_bytes = serializers.IntegerField(allow_null=True)
-    most_files = serializers.IntegerField(allow_null=True)
+    max_bytes = serializers.IntegerField(allow_null=True)
+    max_files = serializers.IntegerField(allow_null=True)
     labels = serializers.ListField(
         child=serializers.ChoiceField([label.value for label in LABEL_BITS]),
         help_text="Flow labels of sessions that wrote here; reading the workspace adds them.",
@@ -396,13 +396,13 @@ class AgentWorkspaceView(AgentView):
 
 
 @extend_schema_serializer(
-    examples=[OpenApiExample("One agent", {"may_ask": ["researcher"]}, request_only=True)]
+    examples=[OpenApiExample("One agent", {"callable_agents": ["researcher"]}, request_only=True)]
 )
 class CallableAgentsSerializer(VersionedSerializer):
     """The agents that an agent can call, each as the tool `ask_{slug}` under its policy."""
 
     version = VersionField(required=False)
-    may_ask = serializers.ListField(child=serializers.CharField(max_length=64))
+    callable_agents = serializers.ListField(child=serializers.CharField(max_length=64))
 
 
 class CallableAgentsView(AgentView):
@@ -423,11 +423,11 @@ class CallableAgentsView(AgentView):
         """Replace the agents that an agent can call; usage counts toward the root session."""
         agent = self.get_agent(agent_id)
         set_callable_agents(
-            self.principal, agent, self.read_body(CallableAgentsSerializer)["may_ask"]
+            self.principal, agent, self.read_body(CallableAgentsSerializer)["callable_agents"]
         )
         return self._show_callable_agents(agent)
 
     def _show_callable_agents(self, agent: Agent) -> Response:
         return self.respond_row(
-            {"may_ask": list_callable_agents(agent)}, CallableAgentsSerializer, owner=agent
+            {"callable_agents": list_callable_agents(agent)}, CallableAgentsSerializer, owner=agent
         )

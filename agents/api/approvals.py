@@ -10,7 +10,7 @@ from rest_framework.response import Response
 from agents.api.sessions import SessionView
 from agents.approvals.services import (
     ANSWERS,
-    MAX_WORD_LENGTH,
+    MAX_MESSAGE_LENGTH,
     build_page_url,
     resolve_approval,
     revoke_session_approval,
@@ -63,14 +63,16 @@ class CallApprovalSerializer(StrictSerializer):
     code = serializers.CharField()
     reason = serializers.CharField()
     held = serializers.ListField(
-        child=serializers.CharField(), help_text="Flow labels of the caller before the call."
+        source="flow_labels",
+        child=serializers.CharField(),
+        help_text="Flow labels of the caller before the call.",
     )
     requested_by = serializers.CharField()
     created_at = serializers.DateTimeField()
     expires_at = serializers.DateTimeField()
     decided_at = serializers.DateTimeField(allow_null=True)
     decided_by = serializers.CharField()
-    word = serializers.CharField()
+    message = serializers.CharField()
     url = serializers.SerializerMethodField(help_text="URL of the page where a person decides.")
 
     def get_url(self, approval: Approval) -> str:
@@ -79,16 +81,16 @@ class CallApprovalSerializer(StrictSerializer):
 
 
 @extend_schema_serializer(
-    examples=[OpenApiExample("Deny", {"answer": "deny", "word": "Use the staging server."})]
+    examples=[OpenApiExample("Deny", {"answer": "deny", "message": "Use the staging server."})]
 )
 class ApprovalAnswerBody(StrictSerializer):
     """The decision on an approval."""
 
     answer = serializers.ChoiceField([(one, one) for one in ANSWERS])
-    word = serializers.CharField(
+    message = serializers.CharField(
         required=False,
         allow_blank=True,
-        max_length=MAX_WORD_LENGTH,
+        max_length=MAX_MESSAGE_LENGTH,
         help_text="If the call is denied: the reason that the model gets.",
     )
 
@@ -163,7 +165,9 @@ class AnswerApprovalView(ApprovalView):
         """
         approval = self.get_approval(approval_id)
         body = self.read_body(ApprovalAnswerBody)
-        answered = resolve_approval(self.principal, approval, body["answer"], body.get("word", ""))
+        answered = resolve_approval(
+            self.principal, approval, body["answer"], body.get("message", "")
+        )
         return self.respond_row(answered, CallApprovalSerializer)
 
 

@@ -56,7 +56,7 @@ def _build_price_field() -> serializers.IntegerField:
                 "kind": "anthropic",
                 "model": "claude-opus-5",
                 "api_key": "sk-ant-…",
-                "sees_images": True,
+                "image_input": True,
                 "fallback": "0d5c9f9e-8a55-4a07-9c62-0a4a3a3e8a10",
             },
             request_only=True,
@@ -114,14 +114,14 @@ class ModelEndpointBody(VersionedBody):
     native_tools = serializers.BooleanField(
         required=False, help_text="False: tools are described in the prompt, and called in XML."
     )
-    sees_images = serializers.BooleanField(required=False)
+    image_input = serializers.BooleanField(required=False)
     retries = serializers.IntegerField(required=False, min_value=0, max_value=10)
     fallback = serializers.UUIDField(
         required=False,
         allow_null=True,
         help_text="Model endpoint that is used if this one fails.",
     )
-    falls_over = serializers.ChoiceField(ModelEndpoint.FallsOver.choices, required=False)
+    fallback_on = serializers.ChoiceField(ModelEndpoint.FallbackOn.choices, required=False)
 
 
 class ModelEndpointSerializer(VersionedSerializer):
@@ -147,10 +147,10 @@ class ModelEndpointSerializer(VersionedSerializer):
     context_window = serializers.IntegerField(allow_null=True, help_text=CONTEXT_WINDOW_HELP)
     thinking = serializers.ChoiceField(ModelEndpoint.Thinking.choices, allow_blank=True)
     native_tools = serializers.BooleanField()
-    sees_images = serializers.BooleanField()
+    image_input = serializers.BooleanField()
     retries = serializers.IntegerField()
     fallback = serializers.UUIDField(source="fallback_id", allow_null=True)
-    falls_over = serializers.ChoiceField(ModelEndpoint.FallsOver.choices)
+    fallback_on = serializers.ChoiceField(ModelEndpoint.FallbackOn.choices)
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
 

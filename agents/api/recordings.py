@@ -72,7 +72,7 @@ class RecordingSerializer(StrictSerializer):
     tokens = serializers.IntegerField()
     cost_microusd = serializers.IntegerField()
     size = serializers.IntegerField(help_text="Size in bytes.")
-    made_by = serializers.CharField()
+    created_by = serializers.CharField()
     created_at = serializers.DateTimeField()
 
 

@@ -10,7 +10,7 @@ from rest_framework.response import Response
 from agents.api.agents import AgentSlugs
 from agents.api.sessions import SessionSerializer
 from agents.models import Agent, AgentAssignment, Skill, SkillVersion
-from agents.models.reach import filter_by_visible_agents
+from agents.models.agent_access import filter_by_visible_agents
 from agents.models.skills import MAX_SKILL_LENGTH, SkillQuerySet
 from agents.sessions.services import run_skill
 from agents.skills.services import SkillSpec, delete_skill, get_skill, save_skill
@@ -37,7 +37,7 @@ class SkillFilter(StrictFilterSet):
         visible_assignments = filter_by_visible_agents(
             AgentAssignment.objects.all(), resolve_principal(self.request)
         )
-        return rows.filter(given__in=visible_assignments.filter(agent__slug=value))
+        return rows.filter(assignments__in=visible_assignments.filter(agent__slug=value))
 
 
 class SkillArgumentSerializer(StrictSerializer):
@@ -109,7 +109,7 @@ class SkillVersionSerializer(StrictSerializer):
 
     number = serializers.IntegerField()
     digest = serializers.CharField()
-    made_by = serializers.CharField()
+    created_by = serializers.CharField()
     created_at = serializers.DateTimeField()
     text = serializers.CharField(source="payload.text")
     title = serializers.CharField(source="payload.title")
@@ -176,7 +176,7 @@ class SkillListView(ResourceView):
     def get(self, request: object) -> Response:
         """List skills; a member or a token for one agent sees the skills of their agents."""
         rows: Any = Skill.objects.visible_to(self.principal)
-        return self.respond_page(rows.prefetch_related("given__agent"), SkillSerializer)
+        return self.respond_page(rows.prefetch_related("assignments__agent"), SkillSerializer)
 
     @describe_operation("create_skill", body=SkillBody, answer=SkillSerializer, status=201)
     def post(self, request: object) -> Response:

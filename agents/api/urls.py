@@ -4,7 +4,6 @@ from django.urls import path
 
 from agents.api import (
     agent_servers,
-    agent_stores,
     agent_tools,
     agents,
     approvals,
@@ -21,6 +20,7 @@ from agents.api import (
     server_imports,
     sessions,
     skills,
+    store_labels,
     triggers,
     workflows,
 )
@@ -153,7 +153,7 @@ urlpatterns = [
     ),
     path(
         f"{AGENT}/store-labels",
-        agent_stores.AgentStoreLabelsView.as_view(),
+        store_labels.AgentStoreLabelsView.as_view(),
         name="agent-store-labels",
     ),
     path(

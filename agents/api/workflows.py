@@ -123,7 +123,7 @@ class WorkflowVersionSerializer(StrictSerializer):
     number = serializers.IntegerField()
     digest = serializers.CharField()
     source = serializers.CharField()  # type: ignore[assignment]  # as above
-    made_by = serializers.CharField()
+    created_by = serializers.CharField()
     created_at = serializers.DateTimeField()
 
 
@@ -226,7 +226,7 @@ class WorkflowListView(ResourceView):
     def get(self, request: object) -> Response:
         """List workflows; a member or a token for one agent sees those of their agents."""
         rows: Any = Workflow.objects.visible_to(self.principal)
-        rows = rows.select_related("agent").prefetch_related("given__agent")
+        rows = rows.select_related("agent").prefetch_related("assignments__agent")
         return self.respond_page(rows, WorkflowSerializer)
 
     @describe_operation("create_workflow", body=WorkflowBody, answer=WorkflowSerializer, status=201)

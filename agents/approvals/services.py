@@ -24,22 +24,22 @@ from bonobot.notifications.notify import NotificationSubject, notify
 
 Answer = Literal["approve", "approve_session", "deny"]
 ANSWERS: tuple[Answer, ...] = ("approve", "approve_session", "deny")
-MAX_WORD_LENGTH = 2_000
+MAX_MESSAGE_LENGTH = 2_000
 MICROSECONDS_PER_SECOND = 1_000_000
 ANSWER_EVENT = ChangeEvent("approval")
 SYSTEM = Actor(kind="system", id="approvals", label="approvals")
 
 
 def resolve_approval(
-    principal: Principal, approval: Approval, answer: str, word: str = ""
+    principal: Principal, approval: Approval, answer: str, message: str = ""
 ) -> Approval:
-    """Approve or deny a call and wake its session; `word` is passed to the model with a denial.
+    """Approve or deny a call and wake its session; `message` is passed to the model with a denial.
 
     Raises `Forbidden` (missing role, or `own_call` if the organization requires a second person),
     `Conflict` (`already_answered`, `approval_expired`) or `InvalidInput`.
     """
     principal.require(Action.APPROVE_CALLS)
-    _check_answer(principal, approval, answer, word)
+    _check_answer(principal, approval, answer, message)
     is_approved = answer != "deny"
     with record_change(
         event=ANSWER_EVENT,
@@ -53,11 +53,11 @@ def resolve_approval(
             "call_id": str(approval.call_id),
             "digest": approval.digest,
             "for_session": answer == "approve_session",
-            "word": word,
+            "message": message,
         },
         governed=answer == "approve_session",
     ):
-        _save_decision(principal, approval, is_approved=is_approved, word=word)
+        _save_decision(principal, approval, is_approved=is_approved, message=message)
         if is_approved:
             _create_approval_cell(approval)
         if answer == "approve_session":
@@ -130,7 +130,7 @@ def expire_overdue() -> int:
     return len(overdue)
 
 
-def _check_answer(principal: Principal, approval: Approval, answer: str, word: str) -> None:
+def _check_answer(principal: Principal, approval: Approval, answer: str, message: str) -> None:
     if answer not in ANSWERS:
         raise InvalidInput(
             format_message("{said!r} isn't a valid answer.", said=answer),
@@ -141,12 +141,12 @@ def _check_answer(principal: Principal, approval: Approval, answer: str, word: s
         raise InvalidInput(
             "This call can't be approved for a session.", field="answer", remedy="Approve it once."
         )
-    if len(word) > MAX_WORD_LENGTH:
+    if len(message) > MAX_MESSAGE_LENGTH:
         raise InvalidInput(
-            format_message("The comment has {count} characters.", count=len(word)),
-            field="word",
+            format_message("The comment has {count} characters.", count=len(message)),
+            field="message",
             remedy=format_message(
-                "Use at most {word_length} characters.", word_length=MAX_WORD_LENGTH
+                "Use at most {message_length} characters.", message_length=MAX_MESSAGE_LENGTH
             ),
         )
     if answer != "deny" and is_own_call(principal, approval):
@@ -176,7 +176,7 @@ def _is_own_token(principal: Principal, kind: str, token_id: str) -> bool:
 
 
 def _save_decision(
-    principal: Principal, approval: Approval, *, is_approved: bool, word: str
+    principal: Principal, approval: Approval, *, is_approved: bool, message: str
 ) -> None:
     now = timezone.now()
     # The condition lets only one of two concurrent answers succeed.
@@ -186,7 +186,7 @@ def _save_decision(
         state=Approval.State.APPROVED if is_approved else Approval.State.DENIED,
         decided_at=now,
         decided_by=principal.label,
-        word=word,
+        message=message,
         updated_at=now,
     )
     if updated:

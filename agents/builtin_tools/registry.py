@@ -94,8 +94,10 @@ class BuiltinToolCatalog:
             if availability.is_available(tool):
                 yield _build_agent_tool(tool, self.toolbox)
         for assignment in self.assignments:
-            if assignment.callee:
-                yield _build_agent_tool(build_source_tool("agent", assignment.callee), self.toolbox)
+            if assignment.callable_agent:
+                yield _build_agent_tool(
+                    build_source_tool("agent", assignment.callable_agent), self.toolbox
+                )
             elif assignment.workflow:
                 tool, row = build_source_tool("workflow", assignment.workflow), assignment.workflow
                 facts = ToolFacts(
@@ -110,7 +112,7 @@ class BuiltinToolCatalog:
 
 def load_builtin_tools(agent: Agent, effective_policy: EffectivePolicy) -> BuiltinToolCatalog:
     """Load an agent's built-in tools, skills, callable agents and workflows (queries)."""
-    assignments = list(agent.given.select_related("skill", "callee", "workflow"))
+    assignments = list(agent.assignments.select_related("skill", "callable_agent", "workflow"))
     skills = [build_template(one.skill) for one in assignments if one.skill and one.skill.enabled]
     return BuiltinToolCatalog(
         assignments,
@@ -158,7 +160,7 @@ def _save_workspace_labels(context: BuiltinToolContext) -> None:
     ):
         return
     agent = Agent.objects.get(pk=context.agent_id)
-    if not (missing := current_labels & HELD_LABELS & ~agent.workspace_holds):
+    if not (missing := current_labels & HELD_LABELS & ~agent.workspace_labels):
         return
     with record_change(
         organization_id=agent.organization_id,
@@ -170,5 +172,5 @@ def _save_workspace_labels(context: BuiltinToolContext) -> None:
         details={"labels": list(decode_labels(missing))},
     ):
         Agent.objects.filter(pk=agent.pk).update(
-            workspace_holds=F("workspace_holds").bitor(missing)
+            workspace_labels=F("workspace_labels").bitor(missing)
         )

@@ -89,7 +89,7 @@ def build_toolbox(agent: Agent) -> AgentToolsets:
         folder=agent.workspace_folder,
         max_bytes=agent.workspace_mib * MIB,
         max_files=agent.workspace_files,
-        stored_labels=decode_labels(agent.workspace_holds),
+        stored_labels=decode_labels(agent.workspace_labels),
     )
 
 
@@ -99,11 +99,11 @@ def describe_workspace(agent: Agent) -> dict[str, Any]:
     description = {
         "folder": agent.workspace_folder,
         "attached": workspace.attached,
-        "labels": list(decode_labels(agent.workspace_holds)),
+        "labels": list(decode_labels(agent.workspace_labels)),
     }
     if workspace.attached:
-        return description | dict.fromkeys(("bytes", "files", "most_bytes", "most_files"))
-    limits = {"most_bytes": workspace.max_bytes, "most_files": workspace.max_files}
+        return description | dict.fromkeys(("bytes", "files", "max_bytes", "max_files"))
+    limits = {"max_bytes": workspace.max_bytes, "max_files": workspace.max_files}
     if not workspace.root.is_dir():
         return description | limits | {"bytes": 0, "files": 0}
     with workspace.open() as folder:
@@ -135,8 +135,8 @@ def clear_workspace(principal: Principal, agent: Agent) -> None:
         with workspace.open() as folder, workspace.lock(folder):
             for entry in folder.list_entries("", MAX_WORKSPACE_FILES)[0]:
                 folder.delete(entry.path, with_contents=True)
-        Agent.objects.filter(pk=agent.pk).update(workspace_holds=0)
-    agent.workspace_holds = 0
+        Agent.objects.filter(pk=agent.pk).update(workspace_labels=0)
+    agent.workspace_labels = 0
 
 
 def _clean_workspace_folder(agent: Agent, path: str) -> str:

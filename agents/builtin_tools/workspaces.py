@@ -88,10 +88,10 @@ class Workspace:
         if usage.is_partial or files > self.max_files or size > self.max_bytes:
             raise QuotaExceeded(
                 format_message(
-                    "The workspace limit is {most_bytes:,} bytes in {most_files:,} files "
+                    "The workspace limit is {max_bytes:,} bytes in {max_files:,} files "
                     "and folders. It contains {size:,} bytes in {files:,}.",
-                    most_bytes=self.max_bytes,
-                    most_files=self.max_files,
+                    max_bytes=self.max_bytes,
+                    max_files=self.max_files,
                     size=usage.size,
                     files=usage.file_count,
                 ),

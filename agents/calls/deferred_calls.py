@@ -63,7 +63,11 @@ def find_deferred_call(organization_id: UUID, deferred_call_id: UUID) -> Deferre
         return None
     if row.state == State.WAITING:
         _advance_call(row)
-    elif row.state == State.RUNNING and row.beaten_at and timezone.now() - row.beaten_at > LEASE:
+    elif (
+        row.state == State.RUNNING
+        and row.heartbeat_at
+        and timezone.now() - row.heartbeat_at > LEASE
+    ):
         _recover_call(row)
     else:
         return row
@@ -74,10 +78,10 @@ def claim_deferred_call(row: DeferredCall) -> bool:
     """Claim a ready call; return False if another process has claimed it."""
     call_id, now = generate_uuid7(), timezone.now()
     claimed = DeferredCall.objects.filter(pk=row.pk, state=State.READY, fence=row.fence).update(
-        state=State.RUNNING, fence=F("fence") + 1, call_id=call_id, beaten_at=now, updated_at=now
+        state=State.RUNNING, fence=F("fence") + 1, call_id=call_id, heartbeat_at=now, updated_at=now
     )
     if claimed:
-        row.state, row.fence, row.call_id, row.beaten_at = (
+        row.state, row.fence, row.call_id, row.heartbeat_at = (
             State.RUNNING,
             row.fence + 1,
             call_id,
@@ -88,7 +92,7 @@ def claim_deferred_call(row: DeferredCall) -> bool:
 
 def update_heartbeat(row: DeferredCall) -> bool:
     """Update the heartbeat of a running call; False if it was claimed by others or canceled."""
-    return bool(_filter_leased(row).update(beaten_at=timezone.now()))
+    return bool(_filter_leased(row).update(heartbeat_at=timezone.now()))
 
 
 def finish_deferred_call(row: DeferredCall, state: str, answer: Mapping[str, Any]) -> bool:

@@ -18,7 +18,7 @@ from agents.policies.decisions import StageVerdict, evaluate_agent_stage, evalua
 from agents.policies.rules import Arguments
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import ALLOWED_ROLES, Action
-from bonobot.core import gcra
+from bonobot.core import rate_limits
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, NotFound, Problem
 from bonobot.core.runtime import get_runtime
@@ -32,8 +32,8 @@ from mcp_servers.tool_names import parse_rule_target
 MICROSECONDS_PER_SECOND = 1_000_000
 # The names of the decision stages here, in order.
 DECISION_STAGES = (
-    *("switches", "server", "binding", "definition"),
-    *("binding_lists", "organization_rules", "policy"),
+    *("switches", "server", "attachment", "definition"),
+    *("attachment_lists", "organization_rules", "policy"),
 )
 # The action needed to change a stage's verdict; some codes need a different one.
 CHANGED_BY: Mapping[str, Action | None] = {
@@ -41,9 +41,9 @@ CHANGED_BY: Mapping[str, Action | None] = {
     "arguments": None,
     "switches": Action.MANAGE_AGENTS,
     "server": Action.MANAGE_SERVERS,
-    "binding": Action.MANAGE_AGENTS,
+    "attachment": Action.MANAGE_AGENTS,
     "definition": Action.APPROVE_DEFINITIONS,
-    "binding_lists": Action.MANAGE_AGENTS,
+    "attachment_lists": Action.MANAGE_AGENTS,
     "organization_rules": Action.MANAGE_ORGANIZATION,
     "policy": Action.MANAGE_AGENTS,
     "consent": Action.APPROVE_CALLS,
@@ -231,7 +231,7 @@ def _explain_rate_limit(snapshot: CallSnapshot) -> StageExplanation:
     tat = RateCell.objects.filter(pk=rate_charge.key).values_list("tat", flat=True).first() or 0
     now, interval = (
         int(timezone.now().timestamp() * MICROSECONDS_PER_SECOND),
-        gcra.compute_interval(rate_charge.per_minute),
+        rate_limits.compute_interval(rate_charge.per_minute),
     )
     # Round up: a partly regained call doesn't count yet.
     remaining = max(0, rate_charge.burst - -(-max(0, tat - now) // interval))
@@ -241,7 +241,7 @@ def _explain_rate_limit(snapshot: CallSnapshot) -> StageExplanation:
         burst=rate_charge.burst,
         per_minute=rate_charge.per_minute,
     )
-    verdict = gcra.admit_request(tat, now, interval, rate_charge.burst)
+    verdict = rate_limits.admit_request(tat, now, interval, rate_charge.burst)
     if verdict.allowed:
         return StageExplanation("rate", "allow", rate_charge.key, reason=reason)
     wait_s = -(-verdict.retry_after // MICROSECONDS_PER_SECOND)
@@ -323,7 +323,7 @@ def build_missing_tool_error(principal: Principal, snapshot: CallSnapshot, name:
             server=server.slug,
         )
     elif server is not None:
-        code = "not_bound"
+        code = "not_attached"
         detail = format_message(
             "The server `{server}` isn't attached to the agent `{agent_slug}`.",
             server=server.slug,

@@ -48,25 +48,25 @@ def build_channel(call_id: str) -> str:
 def create_handoff(organization_id: UUID, call_id: str) -> None:
     """Make a call available to other processes; deletes abandoned rows."""
     now = timezone.now()
-    delete_in_order(CallHandoff.objects.filter(beaten_at__lt=now - ABANDONED_AFTER))
-    CallHandoff.objects.create(pk=call_id, organization_id=organization_id, beaten_at=now)
+    delete_in_order(CallHandoff.objects.filter(heartbeat_at__lt=now - ABANDONED_AFTER))
+    CallHandoff.objects.create(pk=call_id, organization_id=organization_id, heartbeat_at=now)
 
 
 def update_heartbeats(call_ids: Collection[str]) -> None:
     """Update the heartbeats of held calls (one query)."""
-    update_in_order(CallHandoff.objects.filter(pk__in=call_ids), beaten_at=timezone.now())
+    update_in_order(CallHandoff.objects.filter(pk__in=call_ids), heartbeat_at=timezone.now())
 
 
 def claim_requests(call_ids: Collection[str]) -> HandoffRequests:
     """Claim the requests for held calls (one query, plus one per claimed call)."""
     rows = CallHandoff.objects.filter(pk__in=call_ids, state__in=(ASKED, LEFT))
-    requests = list(rows.values_list("pk", "state", "said"))
+    requests = list(rows.values_list("pk", "state", "responses"))
     return HandoffRequests(
         claimed=[
             (str(pk), answers)
             for pk, state, answers in requests
             if state == ASKED
-            and CallHandoff.objects.filter(pk=pk, state=ASKED).update(state=TAKEN, said="")
+            and CallHandoff.objects.filter(pk=pk, state=ASKED).update(state=TAKEN, responses="")
         ],
         abandoned=[str(pk) for pk, state, _ in requests if state == LEFT],
     )
@@ -74,7 +74,7 @@ def claim_requests(call_ids: Collection[str]) -> HandoffRequests:
 
 def save_result(call_id: str, result: str) -> None:
     """Save the result of a claimed call and wake its caller."""
-    CallHandoff.objects.filter(pk=call_id, state=TAKEN).update(state=ANSWERED, found=result)
+    CallHandoff.objects.filter(pk=call_id, state=TAKEN).update(state=ANSWERED, result=result)
     wake_listeners(build_channel(call_id))
 
 
@@ -88,7 +88,7 @@ def send_answers(organization_id: UUID, call_id: str, answers: str) -> bool:
     """Save answers for the holder; False if the call isn't held or another caller is first."""
     handoffs = CallHandoff.objects.filter(pk=call_id, organization_id=organization_id)
     updated_count = handoffs.filter(state__in=(HELD, ANSWERED)).update(
-        state=ASKED, said=answers, found=""
+        state=ASKED, responses=answers, result=""
     )
     wake_listeners(HOLDERS_CHANNEL)
     return updated_count > 0
@@ -97,7 +97,7 @@ def send_answers(organization_id: UUID, call_id: str, answers: str) -> bool:
 def find_status(call_id: str) -> HandoffStatus | None:
     """Return the state of a handoff, or None if it is over (one query)."""
     row = CallHandoff.objects.filter(pk=call_id).first()
-    return HandoffStatus(row.state == ANSWERED, row.found, row.beaten_at) if row else None
+    return HandoffStatus(row.state == ANSWERED, row.result, row.heartbeat_at) if row else None
 
 
 def abandon_call(call_id: str) -> bool:
@@ -114,4 +114,4 @@ def mark_received(call_id: str, *, is_over: bool) -> None:
     if is_over:
         row.delete()
     else:
-        row.update(state=HELD, found="")
+        row.update(state=HELD, result="")

@@ -173,10 +173,10 @@ def close_pending_call(pending_call_id: UUID | str) -> None:
     pending_call.responses = {}
     pending_call.request_state = None
     pending_call.save(update_fields=["closed_at", "responses", "request_state", "updated_at"])
-    pending_call.questions.filter(state=ElicitationRequest.State.WAITING).update(
+    pending_call.elicitation_requests.filter(state=ElicitationRequest.State.WAITING).update(
         state=ElicitationRequest.State.WITHDRAWN, answered_at=timezone.now()
     )
-    for elicitation_request in pending_call.questions.all():
+    for elicitation_request in pending_call.elicitation_requests.all():
         elicitation_request.content = {}
         elicitation_request.save(update_fields=["content"])
 
@@ -194,7 +194,7 @@ def list_open_calls(session_id: UUID) -> list[PendingCall]:
 def filter_waiting_sessions(sessions: Any) -> Any:
     """Filter sessions that wait for an elicitation or for a scheduled task check."""
     waiting_requests = ElicitationRequest.objects.filter(
-        state=ElicitationRequest.State.WAITING, exchange__isnull=False
+        state=ElicitationRequest.State.WAITING, pending_call__isnull=False
     )
     scheduled_calls = PendingCall.objects.filter(closed_at=None, next_at__gt=timezone.now())
     return sessions.filter(
@@ -228,7 +228,7 @@ async def send_leg(
         for _ in range(MAX_ROUNDS):
             if result.get("resultType") != "input_required" or result.get("inputRequests"):
                 return result
-            incomplete = parse_incomplete_result(result, endpoint.may_ask)
+            incomplete = parse_incomplete_result(result, endpoint.allowed_requests)
             result = await send_request(
                 request.method, {**params, "requestState": incomplete and incomplete.state}
             )
@@ -239,7 +239,11 @@ async def send_leg(
         elicitations = (
             parse_url_elicitations(error.rpc_data) if error.rpc_code == URL_NEEDED else {}
         )
-        if not elicitations or request.session_id is None or "elicitation" not in endpoint.may_ask:
+        if (
+            not elicitations
+            or request.session_id is None
+            or "elicitation" not in endpoint.allowed_requests
+        ):
             raise
         return {"resultType": "url", "inputRequests": elicitations}
 
@@ -278,8 +282,8 @@ def _build_relayed_params(params: Mapping[str, Any], relay: RelayOptions) -> dic
 
 def _get_allowed_requests(request: CallRequest, endpoint: ServerEndpoint) -> frozenset[str]:
     """Return the requests a server may send: enabled for it and supported by the caller."""
-    allowed = frozenset(str(method) for method in endpoint.may_ask)
-    return allowed & request.relay.may_ask if request.relay else allowed
+    allowed = frozenset(str(method) for method in endpoint.allowed_requests)
+    return allowed & request.relay.allowed_requests if request.relay else allowed
 
 
 async def _poll_task(
@@ -351,7 +355,9 @@ def _parse_task_result(
     if status != "input_required":
         return None
     try:
-        input_requests = parse_input_requests(task.get("inputRequests") or {}, endpoint.may_ask)
+        input_requests = parse_input_requests(
+            task.get("inputRequests") or {}, endpoint.allowed_requests
+        )
     except InvalidInputRequest as fault:
         raise build_protocol_error(endpoint, str(fault)) from None
     if not set(input_requests) - continuation.answered_keys:

@@ -202,7 +202,7 @@ def _build_approval(
         rule=decision.rule[:255],
         code=decision.code,
         reason=decision.reason,
-        held=_load_held_labels(request),
+        flow_labels=_load_held_labels(request),
         **_build_requester(request),
     )
 
@@ -230,7 +230,7 @@ def _load_held_labels(request: CallRequest) -> list[str]:
 
 
 def _build_denial(approval: Approval, code: str, reason: str) -> CallRefused:
-    comment = f" Message: {approval.word}" if approval.word else ""
+    comment = f" Message: {approval.message}" if approval.message else ""
     return CallRefused(
         f"{reason}{comment}",
         code=code,

@@ -66,7 +66,7 @@ def build_not_found_error(request: CallRequest, snapshot: CallSnapshot) -> NotFo
     if request.method != "tools/call" and snapshot.agent_id and server is None:
         return NotFound(
             format_message("{whose} doesn't have this server attached.", whose=owner),
-            code="not_bound",
+            code="not_attached",
             field="server_id",
             rule="resolve",
             remedy="Attach the server to the agent first.",

@@ -219,14 +219,16 @@ class IncompleteResult:
 
 
 def parse_incomplete_result(
-    result: Mapping[str, Any], may_ask: Collection[str]
+    result: Mapping[str, Any], allowed_requests: Collection[str]
 ) -> IncompleteResult | None:
     """Return what an incomplete result asks for, or None; raises `InvalidInputRequest`."""
     kind = result.get("resultType", "complete")
     if kind == "task":
-        return parse_task(result, may_ask)
+        return parse_task(result, allowed_requests)
     if kind == "url":  # created from error -32042; servers can't send it
-        return IncompleteResult("url", parse_input_requests(result.get("inputRequests"), may_ask))
+        return IncompleteResult(
+            "url", parse_input_requests(result.get("inputRequests"), allowed_requests)
+        )
     if kind != "input_required":
         return None
     state = result.get("requestState")
@@ -234,13 +236,13 @@ def parse_incomplete_result(
         raise InvalidInputRequest(
             f"its state must be a string of at most {MAX_STATE_LENGTH} characters"
         )
-    requests = parse_input_requests(result.get("inputRequests") or {}, may_ask)
+    requests = parse_input_requests(result.get("inputRequests") or {}, allowed_requests)
     if state is None and not requests:
         raise InvalidInputRequest("it requested input without specifying it")
     return IncompleteResult("input", requests, state)
 
 
-def parse_task(result: Mapping[str, Any], may_ask: Collection[str]) -> IncompleteResult:
+def parse_task(result: Mapping[str, Any], allowed_requests: Collection[str]) -> IncompleteResult:
     """Return the state of a task; raises `InvalidInputRequest`."""
     task_id, poll_interval, ttl = (
         result.get(name) for name in ("taskId", "pollIntervalMs", "ttlMs")
@@ -249,13 +251,15 @@ def parse_task(result: Mapping[str, Any], may_ask: Collection[str]) -> Incomplet
         raise InvalidInputRequest("its task has no valid ID")
     requests: Mapping[str, dict[str, Any]] = {}
     if result.get("status") == "input_required":
-        requests = parse_input_requests(result.get("inputRequests") or {}, may_ask)
+        requests = parse_input_requests(result.get("inputRequests") or {}, allowed_requests)
     return IncompleteResult(
         "task", requests, None, task_id, parse_poll_ms(poll_interval), _parse_whole_number(ttl)
     )
 
 
-def parse_input_requests(requests: Any, may_ask: Collection[str]) -> dict[str, dict[str, Any]]:
+def parse_input_requests(
+    requests: Any, allowed_requests: Collection[str]
+) -> dict[str, dict[str, Any]]:
     """Return the input requests by key; raises `InvalidInputRequest`."""
     if not isinstance(requests, dict) or len(requests) > MAX_INPUT_REQUESTS:
         raise InvalidInputRequest(f"it sent more than {MAX_INPUT_REQUESTS} requests at once")
@@ -266,7 +270,7 @@ def parse_input_requests(requests: Any, may_ask: Collection[str]) -> dict[str, d
         method = input_request.get("method") if isinstance(input_request, dict) else None
         if not 0 < len(key) <= MAX_KEY_LENGTH or not isinstance(method, str):
             raise InvalidInputRequest("it sent a request without a key or a method")
-        if KINDS_BY_METHOD.get(method) not in may_ask:
+        if KINDS_BY_METHOD.get(method) not in allowed_requests:
             raise InvalidInputRequest(
                 f"it requested `{method[:60]}`, which the client doesn't support"
             )

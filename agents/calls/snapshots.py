@@ -551,7 +551,7 @@ def _load_agent_snapshot(agent_id: UUID) -> CallSnapshot:
 
 
 def _load_attached_servers(agent: Agent) -> list[AgentServer]:
-    attached_servers = agent.bindings.select_related("server__preset")
+    attached_servers = agent.agent_servers.select_related("server__preset")
     return list(attached_servers.prefetch_related("server__secrets"))
 
 

@@ -82,13 +82,13 @@ class RelayOptions:
 
     `meta` are the client's own fields of `_meta`, without hop-by-hop ones. `extra_params` are added
     to the parameters (responses and their request state), `legs` are the ids of the earlier calls,
-    and `may_ask` names the requests that the client can handle.
+    and `allowed_requests` names the requests that the client can handle.
     """
 
     meta: Mapping[str, Any] = field(default_factory=dict)
     extra_params: Mapping[str, Any] = field(default_factory=dict)
     legs: frozenset[UUID] = frozenset()
-    may_ask: frozenset[str] = frozenset()
+    allowed_requests: frozenset[str] = frozenset()
     on_log: OnLog | None = None
 
 

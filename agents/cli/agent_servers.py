@@ -59,8 +59,8 @@ def _iterate_servers(
     if server_ids:
         rows = rows.filter(pk__in=server_ids)
     if agent is not None:
-        rows = rows.filter(pk__in=agent.bindings.filter(enabled=True).values("server_id"))
-    return rows.select_related("watch").iterator()
+        rows = rows.filter(pk__in=agent.agent_servers.filter(enabled=True).values("server_id"))
+    return rows.select_related("change_subscription").iterator()
 
 
 def _serialize_sign_in(logins: dict[UUID, LoginStatus], server: Server) -> dict[str, Any] | None:
@@ -189,7 +189,7 @@ def _attach_server(
     tools = list(server.definitions.tools())
     selected, excluded = _split_names(options.tools), _split_names(options.without)
     _match_tools(server, tools, excluded, "--without")
-    attachment = agent.bindings.filter(server=server).first()
+    attachment = agent.agent_servers.filter(server=server).first()
     if attachment is not None and all(getattr(options, name) is None for name in CHOICES):
         set_attachment_enabled(cli.principal, agent, server, enabled=True)
         return

@@ -135,7 +135,7 @@ def serialize_agent(agent: Agent) -> dict[str, Any]:
         "enabled": agent.enabled,
         "model": agent.model_endpoint.name,
         "builtin_tools": agent.builtin_tools,
-        "servers": [b.server.slug for b in agent.bindings.select_related("server")],
+        "servers": [b.server.slug for b in agent.agent_servers.select_related("server")],
         "policy": {"mode": policy.mode, "allow": policy.allow, "deny": policy.deny},
     }
 
@@ -459,7 +459,7 @@ def _handle_callable_agents(cli: CommandContext, options: argparse.Namespace) ->
     if options.others or options.none:
         set_callable_agents(cli.principal, agent, () if options.none else options.others)
     callable_agents = list_callable_agents(agent)
-    cli.emit({"agent": agent.slug, "may_ask": callable_agents})
+    cli.emit({"agent": agent.slug, "callable_agents": callable_agents})
     cli.print_message(f"{agent.slug} can call: {', '.join(callable_agents) or 'no agents'}")
 
 

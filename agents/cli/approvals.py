@@ -41,11 +41,11 @@ def serialize_approval(approval: Approval) -> dict[str, Any]:
         "arguments_digest": approval.arguments_digest,
         "rule": approval.rule,
         "reason": approval.reason,
-        "held": approval.held,
+        "held": approval.flow_labels,
         "created_at": approval.created_at,
         "expires_at": approval.expires_at,
         "decided_by": approval.decided_by,
-        "word": approval.word,
+        "message": approval.message,
         "url": build_page_url(approval),
     }
 
@@ -159,8 +159,8 @@ def _print_approval(cli: CommandContext, approval: Approval) -> None:
     rows = [
         (name, serialized[name]) for name in (*SHOWN_FIELDS, "rule", "reason", "decided_by", "url")
     ]
-    rows.append(("message to model", approval.word))
-    rows.append(("flow labels seen", ", ".join(approval.held)))
+    rows.append(("message to model", approval.message))
+    rows.append(("flow labels seen", ", ".join(approval.flow_labels)))
     cli.emit(None, build_table("", "", rows=[row for row in rows if row[1]], empty=""))
     if not cli.as_json:
         text = make_visible(JSON.from_data(approval.arguments).text.plain)

@@ -61,8 +61,8 @@ def _add_failure_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--fallback-on",
-        dest="falls_over",
-        choices=ModelEndpoint.FallsOver.values,
+        dest="fallback_on",
+        choices=ModelEndpoint.FallbackOn.values,
         help="When to use the fallback",
     )
 
@@ -86,7 +86,7 @@ def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--image-input",
-        dest="sees_images",
+        dest="image_input",
         action=argparse.BooleanOptionalAction,
         help="Whether the model accepts images",
     )

@@ -405,7 +405,8 @@ def _is_blocked(session_id: UUID, can_ask: bool) -> bool:
     open_steps = Step.objects.filter(session_id=session_id, state=Step.State.INTENT)
     waits = Q(payload__has_key="questions") | Q(payload__has_key="approval")
     return requests.filter(exchange=None).exists() or (
-        requests.filter(exchange__isnull=False).exists() and not open_steps.exclude(waits).exists()
+        requests.filter(pending_call__isnull=False).exists()
+        and not open_steps.exclude(waits).exists()
     )
 
 

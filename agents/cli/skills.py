@@ -56,7 +56,7 @@ def serialize_skill(skill: Skill) -> dict[str, Any]:
 def _list_skills(cli: CommandContext, options: argparse.Namespace) -> None:
     rows = Skill.objects.for_organization(cli.principal.organization_id)
     if options.agent:
-        rows = rows.filter(given__agent=get_agent(cli, options.agent))
+        rows = rows.filter(assignments__agent=get_agent(cli, options.agent))
     serialized = [serialize_skill(row) for row in rows]
     table_rows = [
         (

@@ -175,7 +175,9 @@ def _apply_agent_server(principal: Principal, step: ConfigPlanStep) -> None:
 
 
 def _apply_callable_agents(principal: Principal, step: ConfigPlanStep) -> None:
-    set_callable_agents(principal, _get_agent(principal, step.wanted.slug), step.wanted.may_ask)
+    set_callable_agents(
+        principal, _get_agent(principal, step.wanted.slug), step.wanted.callable_agents
+    )
 
 
 def _apply_skill(principal: Principal, step: ConfigPlanStep) -> None:
@@ -232,8 +234,8 @@ _APPLY_FUNCTIONS: dict[str, Callable[[Principal, ConfigPlanStep], None]] = {
     "model_endpoint": _apply_model_endpoint,
     "server": _apply_server,
     "agent": _apply_agent,
-    "binding": _apply_agent_server,
-    "callees": _apply_callable_agents,
+    "agent_server": _apply_agent_server,
+    "callable_agents": _apply_callable_agents,
     "skill": _apply_skill,
     "workflow": _apply_workflow,
     "policy": _apply_agent_policy,

@@ -33,7 +33,7 @@ from mcp_servers.models import Server
 
 ENDPOINT_FIELDS = (
     *("base_url", "model", "allow_private", "timeout_s"),
-    *("region", "access_key_id", "api_version", "thinking", "sees_images"),
+    *("region", "access_key_id", "api_version", "thinking", "image_input"),
 )
 
 
@@ -94,7 +94,7 @@ def to_yaml(document: dict[str, Any]) -> str:
 def _list_servers(principal: Principal, agent: Agent | None) -> Iterable[Server]:
     pool = Server.objects.for_organization(principal.organization_id).in_organization_pool()
     if agent is not None:
-        pool = pool.filter(pk__in=agent.bindings.values("server_id"))
+        pool = pool.filter(pk__in=agent.agent_servers.values("server_id"))
     return pool.prefetch_related("secrets")
 
 
@@ -131,19 +131,23 @@ def _export_model_endpoint(row: ModelEndpoint, names: SecretPlaceholders) -> dic
         if (value := getattr(row, name)) != getattr(ModelEndpointSpec, name):
             exported[name] = value
     if row.fallback:
-        exported |= {"fallback": row.fallback.slug, "falls_over": row.falls_over}
+        exported |= {"fallback": row.fallback.slug, "fallback_on": row.fallback_on}
     return exported
 
 
 def _export_agent(row: Agent) -> dict[str, Any]:
-    agent_servers = row.bindings.select_related("server")
+    agent_servers = row.agent_servers.select_related("server")
     return {
         "name": row.name,
         "description": row.description,
         "instructions": row.instructions,
         "model": row.model_endpoint.slug,
         "enabled": row.enabled,
-        **({"may_ask": callable_agents} if (callable_agents := list_callable_agents(row)) else {}),
+        **(
+            {"callable_agents": callable_agents}
+            if (callable_agents := list_callable_agents(row))
+            else {}
+        ),
         **{name: getattr(row, name) for name in AGENT_LIMITS},
         **export_builtin_tools(row),
         "policy": _export_policy(row),

@@ -1,10 +1,11 @@
 """Typed access to the fields of a configuration object, collecting problems."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bonobot.core.problems import InvalidInput, Problem
+from bonobot.core.renamed_fields import replace_renamed_fields
 from bonobot.core.text.json_reader import SourceNode
 from bonobot.core.text.untrusted_text import make_visible
 
@@ -37,6 +38,15 @@ class FieldReader:
             self._add_problem("", node.line, "bad_value", "Must be an object.", "Use name: value.")
             self._node = SourceNode({}, node.line)
         self._reject_duplicate_fields()
+
+    def accept_old_names(self, known: Collection[str]) -> None:
+        """Read fields under their old names, too, if the new ones are `known`."""
+        names = {name: name for name, _line, _node in self._node.fields}
+        new_names = {old: new for new, old in replace_renamed_fields(names, known).items()}
+        self._node = replace(
+            self._node,
+            fields=tuple((new_names[name], line, node) for name, line, node in self._node.fields),
+        )
 
     def has_field(self, name: str) -> bool:
         """Return whether the field is present."""

@@ -37,7 +37,7 @@ _PREFIXES: Mapping[str, str] = {Secret.Placement.ENV: "env", Secret.Placement.HE
 class ConfigPlanStep:
     """The action on one object (create, change, unchanged, remove), with the changed fields."""
 
-    # model_endpoint, server, agent, skill, binding, policy, policy_draft, budgets; or with an
+    # model_endpoint, server, agent, skill, agent_server, policy, policy_draft, budgets; or with an
     # owner: organization_policy, organization_budgets, server_budgets …
     kind: str
     name: str
@@ -232,7 +232,7 @@ class _ConfigPlanner:
     def _plan_agent_servers(
         self, wanted: WantedAgent, row: Agent | None
     ) -> Iterator[ConfigPlanStep]:
-        stored_rows = row.bindings.select_related("server") if row else ()
+        stored_rows = row.agent_servers.select_related("server") if row else ()
         stored_by_name = {
             agent_server.server.name: agent_server
             for agent_server in stored_rows
@@ -250,11 +250,11 @@ class _ConfigPlanner:
             name = f"{wanted.slug}/{agent_server.server}"
             if (existing := stored_by_name.get(agent_server.server)) is None:
                 yield ConfigPlanStep(
-                    kind="binding", name=name, action="create", wanted=(wanted, agent_server)
+                    kind="agent_server", name=name, action="create", wanted=(wanted, agent_server)
                 )
             else:
                 yield _build_step(
-                    "binding",
+                    "agent_server",
                     name,
                     _list_agent_server_changes(agent_server, existing),
                     (wanted, agent_server),
@@ -266,7 +266,7 @@ class _ConfigPlanner:
                 - {agent_server.server for agent_server in wanted.agent_servers}
             ):
                 yield ConfigPlanStep(
-                    kind="binding",
+                    kind="agent_server",
                     name=f"{wanted.slug}/{name}",
                     action="remove",
                     row=stored_by_name[name],
@@ -290,17 +290,17 @@ class _ConfigPlanner:
 
     def plan_callable_agents(self) -> Iterator[ConfigPlanStep]:
         for slug, wanted in self._wanted.agents.items():
-            if wanted.may_ask is None:
+            if wanted.callable_agents is None:
                 continue
-            unknown = set(wanted.may_ask) - self._agents.keys() - self._wanted.agents.keys()
+            unknown = set(wanted.callable_agents) - self._agents.keys() - self._wanted.agents.keys()
             if unknown:
-                missing = _build_missing_error("agent", min(unknown), "may_ask")
+                missing = _build_missing_error("agent", min(unknown), "callable_agents")
                 self.problems.append(wanted.place.mark(missing))
                 continue
             row = self._agents.get(slug)
             stored = set(list_callable_agents(row)) if row else set()
-            changed = [] if stored == set(wanted.may_ask) else ["may_ask"]
-            yield _build_step("callees", slug, changed, wanted, row)
+            changed = [] if stored == set(wanted.callable_agents) else ["callable_agents"]
+            yield _build_step("callable_agents", slug, changed, wanted, row)
 
     def plan_skills(self) -> Iterator[ConfigPlanStep]:
         for name, wanted in self._wanted.skills.items():

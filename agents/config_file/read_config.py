@@ -70,9 +70,9 @@ def export_builtin_tools(row: Agent) -> dict[str, Any]:
 VERSION = 1
 _ENDPOINT_TEXTS = (
     *("name", "kind", "base_url", "model", "api_key", "region", "access_key_id", "api_version"),
-    *("thinking", "fallback", "falls_over"),
+    *("thinking", "fallback", "fallback_on"),
 )
-_ENDPOINT_FLAGS = ("allow_private", "native_tools", "sees_images")
+_ENDPOINT_FLAGS = ("allow_private", "native_tools", "image_input")
 _ENDPOINT_NUMBERS = (
     *("timeout_s", "input_price", "output_price", "max_tokens", "context_window", "retries"),
 )
@@ -83,7 +83,7 @@ SECTIONS = (
 # Sections of other clients' files, and their fields that mean nothing here.
 CLIENT_SECTIONS = ("tools", "bot_overrides")
 IGNORED_FIELDS = ("profile", "engagement_mode")
-_AGENT_RELATIONS = ("model", "policy", "policy_draft", "budgets", "servers", "may_ask")
+_AGENT_RELATIONS = ("model", "policy", "policy_draft", "budgets", "servers", "callable_agents")
 AGENT_LIMITS = (*("max_turns", "max_calls", "max_run_s", "calls_per_minute", "tool_search_above"),)
 ACCESS_FIELDS = ("allowed_tools", "denied_tools", "allowed_resources", "allowed_prompts")
 _SLUG = re.compile(r"[-a-zA-Z0-9_]{1,64}")
@@ -138,7 +138,7 @@ class WantedAgent:
     draft: PolicySpec | None = None
     budgets: tuple[BudgetLine, ...] | None = None
     agent_servers: tuple[WantedAgentServer, ...] | None = None
-    may_ask: tuple[str, ...] | None = None
+    callable_agents: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -368,6 +368,7 @@ class _ConfigReader:
         reader = self._build_field_reader(node, place.path)
         if not _SLUG.fullmatch(slug):
             reader.reject_field("", "bad_slug", "Use at most 64 letters, digits, `-`, and `_`.")
+        reader.accept_old_names((*_ENDPOINT_TEXTS, *_ENDPOINT_FLAGS))
         values = reader.read_texts(*_ENDPOINT_TEXTS)
         values |= {name: reader.read_boolean(name) for name in _ENDPOINT_FLAGS}
         values |= {name: reader.read_integer(name) for name in _ENDPOINT_NUMBERS}
@@ -386,6 +387,7 @@ class _ConfigReader:
 
     def _read_agent(self, slug: str, place: ConfigLocation, node: SourceNode) -> WantedAgent:
         reader = self._build_field_reader(node, place.path)
+        reader.accept_old_names(_AGENT_RELATIONS)
         values = reader.read_texts("name", "description", "instructions")
         values["enabled"] = reader.read_boolean("enabled")
         for name in AGENT_LIMITS:
@@ -393,7 +395,15 @@ class _ConfigReader:
         values |= read_builtin_tools(reader)
         if self._builtin_tools is not None and not reader.has_field("builtin_tools"):
             values["builtin_tools"] = self._clean_builtin_tools(reader)
-        other_fields = ("model", "policy", "policy_draft", "budgets", "servers", "may_ask", *TOOLS)
+        other_fields = (
+            "model",
+            "policy",
+            "policy_draft",
+            "budgets",
+            "servers",
+            "callable_agents",
+            *TOOLS,
+        )
         model = reader.read_text("model")
         reader.reject_unknown_fields((*values, *other_fields))
         return WantedAgent(
@@ -405,7 +415,9 @@ class _ConfigReader:
             draft=self._read_policy(reader, "policy_draft", f"{place.path}.policy_draft"),
             budgets=self._read_budgets(reader),
             agent_servers=self._read_agent_servers(reader) or self._list_tool_servers(place),
-            may_ask=reader.read_text_list("may_ask") if reader.has_field("may_ask") else None,
+            callable_agents=reader.read_text_list("callable_agents")
+            if reader.has_field("callable_agents")
+            else None,
         )
 
     def _clean_builtin_tools(self, reader: FieldReader) -> dict[str, Any] | None:

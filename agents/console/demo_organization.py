@@ -181,7 +181,8 @@ def _create_demo_server(principal: Principal, demo_server: _DemoServer) -> Serve
 def _select_allowed_rules(agent: Agent) -> tuple[str, ...]:
     """Return the rules of the attached servers."""
     slugs = {
-        attached_server.server.slug for attached_server in agent.bindings.select_related("server")
+        attached_server.server.slug
+        for attached_server in agent.agent_servers.select_related("server")
     }
     return tuple(
         rule for rule in ALLOWED_RULES if not rule.startswith("mcp_") or rule.split("_")[1] in slugs

@@ -71,7 +71,7 @@ def create_request(
         organization_id=session.organization_id,
         agent=session.agent,
         session=session,
-        exchange=origin.pending_call,
+        pending_call=origin.pending_call,
         round=origin.pending_call.round if origin.pending_call else 1,
         key=origin.key,
         call_id=origin.call_id,
@@ -177,7 +177,7 @@ def withdraw_requests(session_id: UUID) -> int:
 def withdraw_live_requests(session_id: UUID) -> None:
     """Withdraw the pending requests on the connections of a session's dead process."""
     waiting = ElicitationRequest.objects.filter(
-        session_id=session_id, exchange=None, state=ElicitationRequest.State.WAITING
+        session_id=session_id, pending_call=None, state=ElicitationRequest.State.WAITING
     )
     waiting.update(state=ElicitationRequest.State.WITHDRAWN, answered_at=timezone.now())
 
@@ -223,7 +223,7 @@ def _find_existing_request(origin: ElicitationOrigin) -> ElicitationRequest | No
     if origin.pending_call is None:
         return None
     existing = ElicitationRequest.objects.filter(
-        exchange=origin.pending_call, round=origin.pending_call.round, key=origin.key
+        pending_call=origin.pending_call, round=origin.pending_call.round, key=origin.key
     )
     return existing.first()
 

@@ -252,7 +252,7 @@ async def _request_turn(
     if any("images" in message or "files" in message for message in messages):
         organization_id = context.agent.organization_id
         messages = await get_runtime().run_orm(
-            build_model_messages, organization_id, messages, sees_images=endpoint.sees_images
+            build_model_messages, organization_id, messages, image_input=endpoint.image_input
         )
     call_id = uuid4()
     reservation_request = ReservationRequest(

@@ -21,6 +21,7 @@ from agents.evaluation.transcripts import (
 )
 from agents.models import ModelEndpoint, Recording, Replay, Session, Step, WorkflowRun
 from agents.policies.compare_decisions import POLICY_DENIAL_CODES
+from agents.policies.renamed_codes import add_old_codes
 from agents.policies.services import PolicySpec
 from agents.policies.shadow_mode import build_policy
 from agents.sessions.leases import get_heartbeat_deadline
@@ -239,7 +240,7 @@ def _build_claimable_filter() -> Q:
 def _build_abandoned_filter() -> Q:
     without_runner = Q(runner=None) | Q(runner__stopped_at__isnull=False)
     return Q(status=Replay.Status.RUNNING) & (
-        without_runner | Q(runner__beat_at__lt=get_heartbeat_deadline())
+        without_runner | Q(runner__heartbeat_at__lt=get_heartbeat_deadline())
     )
 
 
@@ -249,10 +250,18 @@ MAX_RECORDINGS = 200
 FINISHED_STATUSES = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
 # Codes of denials by policy, disabled objects or definitions. Other errors (limits, bad arguments)
 # are results of allowed calls, and are replayed from the recording.
-DECISION_CODES = POLICY_DENIAL_CODES | {
-    *("organization_halted", "agent_disabled", "server_disabled", "not_bound", "builtin_off"),
-    *("unknown_tool", "not_approved", "definition_changed", "definition_refused", "tool_gone"),
-}
+DECISION_CODES = POLICY_DENIAL_CODES | add_old_codes(
+    {
+        *(
+            "organization_halted",
+            "agent_disabled",
+            "server_disabled",
+            "not_attached",
+            "builtin_disabled",
+        ),
+        *("unknown_tool", "not_approved", "definition_changed", "definition_refused", "tool_gone"),
+    }
+)
 
 
 def create_recording(principal: Principal, session: Session) -> Recording:
@@ -373,7 +382,7 @@ def _build_recording(principal: Principal, session: Session, transcript: Transcr
         calls=len(transcript.calls),
         tokens=transcript.tokens,
         cost_microusd=transcript.cost_microusd,
-        made_by=principal.label,
+        created_by=principal.label,
     )
 
 

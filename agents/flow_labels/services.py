@@ -59,7 +59,7 @@ class LabelSource:
 
 def list_approval_label_sources(approval: Approval) -> list[LabelSource]:
     """Return the labels the caller held when the approval was requested (at most one query)."""
-    held = [FlowLabel(name) for name in approval.held]
+    held = [FlowLabel(name) for name in approval.flow_labels]
     return _collect_label_sources(
         _list_preceding_calls(approval)[:MAX_APPROVAL_CALLS_READ] if held else (),
         held,

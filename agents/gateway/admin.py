@@ -32,7 +32,7 @@ def show_agent_snippets(visit: ObjectRequest) -> HttpResponseBase:
     """Show client configurations for the agent's tools."""
     agent: Agent = visit.object
     target = _build_target_without_token(build_agent_path(agent.slug))
-    return visit.render_tab("agents/programs.html", agent=agent, panel=_build_panel(target))
+    return visit.render_tab("agents/mcp_clients.html", agent=agent, panel=_build_panel(target))
 
 
 @ServerAdmin.add_page("programs", _("Clients"), order=80)
@@ -41,7 +41,7 @@ def show_server_snippets(visit: ObjectRequest) -> HttpResponseBase:
     server: Server = visit.object
     target = _build_target_without_token(build_server_path(server.slug))
     panel = None if server.private_to_agent else _build_panel(target)
-    return visit.render_tab("servers/programs.html", server=server, panel=panel)
+    return visit.render_tab("servers/mcp_clients.html", server=server, panel=panel)
 
 
 def build_token_snippets(token: Token, text: str) -> dict[str, Any]:

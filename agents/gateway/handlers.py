@@ -390,7 +390,7 @@ def _build_call_request(
         meta=inbound.forwarded_meta,
         extra_params=extra_params,
         legs=frozenset(UUID(leg) for leg in state.get("legs", [])),
-        may_ask=list_supported_requests(inbound.capabilities),
+        allowed_requests=list_supported_requests(inbound.capabilities),
         on_log=inbound.forward_log if inbound.log_level else None,
     )
     # An agent's tools are found by the agent's names for them.

@@ -49,14 +49,14 @@ class GatewayHost(Host):
         chosen = {
             name: value
             for name, value in self._client_capabilities.items()
-            if name in endpoint.may_ask
+            if name in endpoint.allowed_requests
         }
         extensions = self._client_capabilities.get("extensions")
         return chosen | ({"extensions": extensions} if isinstance(extensions, dict) else {})
 
     def can_be_asked(self, endpoint: ServerEndpoint) -> bool:
         """Tell whether this server may send this client any request."""
-        return any(name in endpoint.may_ask for name in self._client_capabilities)
+        return any(name in endpoint.allowed_requests for name in self._client_capabilities)
 
     def needs_handshake(self, endpoint: ServerEndpoint) -> bool:
         """Tell whether the server may send requests to a client of the handshake era."""

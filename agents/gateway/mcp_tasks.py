@@ -166,7 +166,7 @@ class DeferredCallRunner:
                 meta=stored_request["meta"],
                 extra_params=stored_request.get("more", {}),
                 legs=frozenset(map(UUID, stored_request.get("legs", []))),
-                may_ask=list_supported_requests(inbound.capabilities),
+                allowed_requests=list_supported_requests(inbound.capabilities),
             ),
         )
 

@@ -54,7 +54,7 @@ class ModelEndpointConfig:
     `api_key` is the provider's API key; for Bedrock the secret access key of `access_key_id`, or a
     Bedrock API key without one; for Vertex AI a service account's JSON. `timeout_s` limits a whole
     request, including a streamed answer. `thinking` is "" (the model's default), "off" or an
-    effort. `retries` and `falls_over` are used by sessions, not here.
+    effort. `retries` and `fallback_on` are used by sessions, not here.
     """
 
     kind: Kind
@@ -74,9 +74,9 @@ class ModelEndpointConfig:
     context_window: int | None = None
     thinking: str = ""
     native_tools: bool = True
-    sees_images: bool = False
+    image_input: bool = False
     retries: int = 0
-    falls_over: str = "unavailable"
+    fallback_on: str = "unavailable"
 
     @property
     def url(self) -> str:

@@ -51,10 +51,10 @@ class ModelEndpointSpec:
     context_window: int | None = None
     thinking: str = ""
     native_tools: bool = True
-    sees_images: bool = False
+    image_input: bool = False
     retries: int = 2
     fallback: ModelEndpoint | None = None
-    falls_over: str = ModelEndpoint.FallsOver.UNAVAILABLE
+    fallback_on: str = ModelEndpoint.FallbackOn.UNAVAILABLE
 
 
 def save_endpoint(

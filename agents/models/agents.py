@@ -104,7 +104,7 @@ class Agent(GovernedModel):
     Limits are per user message: model turns, calls, and run time in seconds (without waiting).
     `builtin_tools` are its toolsets with non-default options. `workspace_folder` is a folder of the
     host that a platform administrator attached; without one, the agent has its own folder with a
-    quota. `workspace_holds` are the flow labels, as the ledger's bits, of the sessions that wrote
+    quota. `workspace_labels` are the flow labels, as the ledger's bits, of the sessions that wrote
     to it. With more server tools than `tool_search_above`, its model searches for them (0: it
     always gets all).
     """
@@ -149,7 +149,9 @@ class Agent(GovernedModel):
         default=DEFAULT_WORKSPACE_FILES,
         validators=[MinValueValidator(1), MaxValueValidator(MAX_WORKSPACE_FILES)],
     )
-    workspace_holds = models.PositiveSmallIntegerField(default=0, editable=False)
+    workspace_labels = models.PositiveSmallIntegerField(
+        default=0, editable=False, db_column="workspace_holds"
+    )
 
     objects: ClassVar = AgentQuerySet.as_manager()
 
@@ -171,7 +173,9 @@ class AgentServer(GovernedModel):
     or names; empty means none.
     """
 
-    agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="bindings")
+    agent = models.ForeignKey(
+        "agents.Agent", on_delete=models.CASCADE, related_name="agent_servers"
+    )
     server = models.ForeignKey(
         "mcp_servers.Server",
         on_delete=models.CASCADE,
@@ -237,15 +241,19 @@ class ToolName(GovernedModel):
 class AgentAssignment(GovernedModel):
     """An attachment of an agent: a skill, a callable agent, or a workflow as a tool."""
 
-    agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="given")
+    agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="assignments")
     skill = models.ForeignKey(
-        "agents.Skill", on_delete=models.CASCADE, null=True, related_name="given"
+        "agents.Skill", on_delete=models.CASCADE, null=True, related_name="assignments"
     )
-    callee = models.ForeignKey(
-        "agents.Agent", on_delete=models.CASCADE, null=True, related_name="given_to"
+    callable_agent = models.ForeignKey(
+        "agents.Agent",
+        on_delete=models.CASCADE,
+        null=True,
+        related_name="callable_from",
+        db_column="callee_id",
     )
     workflow = models.ForeignKey(
-        "agents.Workflow", on_delete=models.CASCADE, null=True, related_name="given"
+        "agents.Workflow", on_delete=models.CASCADE, null=True, related_name="assignments"
     )
 
     class Meta:
@@ -259,8 +267,8 @@ class AgentAssignment(GovernedModel):
                 name="skill_given_once",
             ),
             models.UniqueConstraint(
-                fields=["agent", "callee"],
-                condition=Q(callee__isnull=False),
+                fields=["agent", "callable_agent"],
+                condition=Q(callable_agent__isnull=False),
                 name="callee_given_once",
             ),
             models.UniqueConstraint(
@@ -269,15 +277,15 @@ class AgentAssignment(GovernedModel):
                 name="workflow_given_once",
             ),
             models.CheckConstraint(
-                condition=Q(skill__isnull=False, callee__isnull=True, workflow__isnull=True)
-                | Q(skill__isnull=True, callee__isnull=False, workflow__isnull=True)
-                | Q(skill__isnull=True, callee__isnull=True, workflow__isnull=False),
+                condition=Q(skill__isnull=False, callable_agent__isnull=True, workflow__isnull=True)
+                | Q(skill__isnull=True, callable_agent__isnull=False, workflow__isnull=True)
+                | Q(skill__isnull=True, callable_agent__isnull=True, workflow__isnull=False),
                 name="given_one_thing",
             ),
         )
 
     def __str__(self) -> str:
-        return f"{self.skill or self.callee or self.workflow} → {self.agent}"
+        return f"{self.skill or self.callable_agent or self.workflow} → {self.agent}"
 
 
 MAX_TITLE_LENGTH = 200

@@ -9,7 +9,7 @@ from django.db.models import DateTimeField, Q
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from agents.models.reach import filter_readable_sessions
+from agents.models.agent_access import filter_readable_sessions
 from bonobot.accounts.models.abstract_models import GovernedModel, OrganizationModel, ScopedQuerySet
 from bonobot.accounts.principals import Principal
 
@@ -102,7 +102,7 @@ class Approval(PersonRequest):
     rule = models.CharField(_("rule"), max_length=255)
     code = models.CharField(max_length=64)
     reason = models.TextField(_("reason"))
-    held = models.JSONField(_("flow labels seen"), default=list)
+    flow_labels = models.JSONField(_("flow labels seen"), default=list, db_column="held")
     requested_by_kind = models.CharField(max_length=10)
     requested_by_id = models.CharField(max_length=255)
     requested_by = models.CharField(_("requested by"), max_length=255)
@@ -111,7 +111,7 @@ class Approval(PersonRequest):
     expires_at = models.DateTimeField(_("expires"))
     decided_at = models.DateTimeField(_("decided"), null=True)
     decided_by = models.CharField(_("decided by"), max_length=255, blank=True, default="")
-    word = models.TextField(_("message to the model"), blank=True, default="")
+    message = models.TextField(_("message to the model"), blank=True, default="", db_column="word")
 
     class Meta:
         ordering = ("-created_at",)

@@ -15,7 +15,7 @@ class ElicitationRequest(PersonRequest):
     """An elicitation request of a server to the person who runs a session.
 
     A form's fields are in `schema`; `url` is shown in full and never fetched. All text is the
-    server's. `content` is encrypted, and deleted once the server has received it. `exchange` is
+    server's. `content` is encrypted, and deleted once the server has received it. `pending_call` is
     null if the server waits on a live connection.
     """
 
@@ -35,12 +35,18 @@ class ElicitationRequest(PersonRequest):
         EXPIRED = "expired", _("expired")
         WITHDRAWN = "withdrawn", _("canceled")
 
-    agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="questions")
-    session = models.ForeignKey(
-        "agents.Session", on_delete=models.CASCADE, related_name="questions"
+    agent = models.ForeignKey(
+        "agents.Agent", on_delete=models.CASCADE, related_name="elicitation_requests"
     )
-    exchange = models.ForeignKey(
-        "agents.PendingCall", on_delete=models.CASCADE, null=True, related_name="questions"
+    session = models.ForeignKey(
+        "agents.Session", on_delete=models.CASCADE, related_name="elicitation_requests"
+    )
+    pending_call = models.ForeignKey(
+        "agents.PendingCall",
+        on_delete=models.CASCADE,
+        null=True,
+        related_name="elicitation_requests",
+        db_column="exchange_id",
     )
     round = models.PositiveIntegerField(default=1)
     key = models.CharField(max_length=255, blank=True, default="")
@@ -74,8 +80,8 @@ class ElicitationRequest(PersonRequest):
         verbose_name_plural = _("elicitation requests")
         constraints = (
             models.UniqueConstraint(
-                fields=["exchange", "round", "key"],
-                condition=Q(exchange__isnull=False),
+                fields=["pending_call", "round", "key"],
+                condition=Q(pending_call__isnull=False),
                 name="question_once",
             ),
         )

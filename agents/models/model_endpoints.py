@@ -38,7 +38,7 @@ class ModelEndpoint(GovernedModel):
         MEDIUM = "medium", _("medium")
         HIGH = "high", _("high")
 
-    class FallsOver(models.TextChoices):
+    class FallbackOn(models.TextChoices):
         """Which failures use the fallback."""
 
         UNAVAILABLE = "unavailable", _("unreachable, overloaded, failing, or not responding")
@@ -69,7 +69,7 @@ class ModelEndpoint(GovernedModel):
         _("thinking"), max_length=8, choices=Thinking, blank=True, default=Thinking.DEFAULT
     )
     native_tools = models.BooleanField(_("native tool calls"), default=True)
-    sees_images = models.BooleanField(_("image input"), default=False)
+    image_input = models.BooleanField(_("image input"), default=False, db_column="sees_images")
     retries = models.PositiveSmallIntegerField(
         _("retries"), default=2, validators=[MaxValueValidator(10)]
     )
@@ -81,8 +81,12 @@ class ModelEndpoint(GovernedModel):
         related_name="fallback_of",
         verbose_name=_("fallback"),
     )
-    falls_over = models.CharField(
-        _("fallback condition"), max_length=16, choices=FallsOver, default=FallsOver.UNAVAILABLE
+    fallback_on = models.CharField(
+        _("fallback condition"),
+        max_length=16,
+        choices=FallbackOn,
+        default=FallbackOn.UNAVAILABLE,
+        db_column="falls_over",
     )
 
     class Meta:

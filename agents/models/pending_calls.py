@@ -27,7 +27,7 @@ class PendingCall(OrganizationModel):
 
     agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="+")
     session = models.ForeignKey(
-        "agents.Session", on_delete=models.CASCADE, related_name="exchanges"
+        "agents.Session", on_delete=models.CASCADE, related_name="pending_calls"
     )
     kind = models.CharField(max_length=5, choices=Kind)
     call_id = models.UUIDField(unique=True)
@@ -87,7 +87,7 @@ class DeferredCall(OrganizationModel):
     visited = models.BooleanField(default=False)
     fence = models.PositiveIntegerField(default=0)
     call_id = models.UUIDField(null=True)
-    beaten_at = models.DateTimeField(null=True)
+    heartbeat_at = models.DateTimeField(null=True, db_column="beaten_at")
     ends_at = models.DateTimeField()
 
     class Meta:
@@ -104,8 +104,8 @@ class DeferredCall(OrganizationModel):
 class CallHandoff(OrganizationModel):
     """A handoff of a call that waits in one process; its ID is the call's.
 
-    Another process that received the client's answers stores them in `said` and reads the result
-    from `found`; both are encrypted. The holder updates `beaten_at` as its heartbeat.
+    Another process that received the client's answers stores them in `responses` and reads the
+    result from `result`; both are encrypted. The holder updates `heartbeat_at`.
     """
 
     class State(models.TextChoices):
@@ -118,9 +118,9 @@ class CallHandoff(OrganizationModel):
         LEFT = "left"  # the process that asked is gone; the call has to end
 
     state = models.CharField(max_length=8, choices=State, default=State.HELD)
-    said = models.TextField(blank=True, default="")
-    found = models.TextField(blank=True, default="")
-    beaten_at = models.DateTimeField()
+    responses = models.TextField(blank=True, default="", db_column="said")
+    result = models.TextField(blank=True, default="", db_column="found")
+    heartbeat_at = models.DateTimeField(db_column="beaten_at")
 
     class Meta:
         db_table = "agents_handover"

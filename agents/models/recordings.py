@@ -5,7 +5,7 @@ from typing import ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from agents.models.reach import filter_by_visible_agents
+from agents.models.agent_access import filter_by_visible_agents
 from agents.models.sessions import Runner
 from bonobot.accounts.models.abstract_models import OrganizationModel, ScopedQuerySet
 from bonobot.accounts.principals import Principal
@@ -36,7 +36,7 @@ class Recording(OrganizationModel):
     calls = models.PositiveIntegerField(_("calls"))
     tokens = models.PositiveBigIntegerField(_("tokens"))
     cost_microusd = models.PositiveBigIntegerField(_("cost (micro-dollars)"))
-    made_by = models.CharField(_("recorded by"), max_length=255)
+    created_by = models.CharField(_("recorded by"), max_length=255, db_column="made_by")
 
     objects: ClassVar = RecordingQuerySet.as_manager()
 

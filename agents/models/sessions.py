@@ -10,7 +10,7 @@ from typing import ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from agents.models.reach import filter_readable_sessions
+from agents.models.agent_access import filter_readable_sessions
 from bonobot.accounts.models.abstract_models import OrganizationModel, ScopedQuerySet
 from bonobot.accounts.principals import Principal
 
@@ -22,11 +22,11 @@ class Runner(models.Model):
     host = models.CharField(_("host"), max_length=255)
     pid = models.PositiveIntegerField()
     started_at = models.DateTimeField(_("started"), auto_now_add=True)
-    beat_at = models.DateTimeField(_("last heartbeat"), db_index=True)
+    heartbeat_at = models.DateTimeField(_("last heartbeat"), db_index=True, db_column="beat_at")
     stopped_at = models.DateTimeField(_("stopped"), null=True)
 
     class Meta:
-        ordering = ("-beat_at",)
+        ordering = ("-heartbeat_at",)
         verbose_name = _("session worker")
         verbose_name_plural = _("session workers")
 
@@ -170,13 +170,13 @@ class Inbox(models.Model):
     actor_id = models.CharField(max_length=255)
     actor = models.CharField(max_length=255)
     created_at = models.DateTimeField(auto_now_add=True)
-    taken_at = models.DateTimeField(null=True)
+    processed_at = models.DateTimeField(null=True, db_column="taken_at")
 
     class Meta:
         ordering = ("pk",)
         verbose_name = _("inbox item")
         verbose_name_plural = _("inbox")
-        indexes = (models.Index(fields=["session", "taken_at"], name="inbox_by_session"),)
+        indexes = (models.Index(fields=["session", "processed_at"], name="inbox_by_session"),)
 
     def __str__(self) -> str:
         return f"{self.kind} → {self.session_id}"

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from agents.models.reach import can_see_all_agents, filter_by_visible_agents
+from agents.models.agent_access import can_see_all_agents, filter_by_visible_agents
 from bonobot.accounts.models.abstract_models import (
     GovernedModel,
     GovernedQuerySet,
@@ -21,7 +21,9 @@ class SkillQuerySet(GovernedQuerySet):
 
     def usable_by(self, principal: Principal) -> "SkillQuerySet":
         """Keep enabled skills that a principal may use: all for readers, else their agents'."""
-        visible = filter_by_visible_agents(self.filter(enabled=True), principal, "given__agent")
+        visible = filter_by_visible_agents(
+            self.filter(enabled=True), principal, "assignments__agent"
+        )
         usable: SkillQuerySet = visible if can_see_all_agents(principal) else visible.distinct()
         return usable
 
@@ -72,7 +74,7 @@ class SkillVersion(OrganizationModel):
     number = models.PositiveIntegerField()
     digest = models.CharField(max_length=64)
     payload = models.JSONField()
-    made_by = models.CharField(max_length=255)
+    created_by = models.CharField(max_length=255, db_column="made_by")
 
     class Meta:
         ordering = ("-number",)

@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from agents.models.reach import filter_by_visible_agents
+from agents.models.agent_access import filter_by_visible_agents
 from agents.models.sessions import Session
 from bonobot.accounts.models.abstract_models import (
     GovernedModel,
@@ -82,7 +82,7 @@ class WorkflowVersion(OrganizationModel):
     number = models.PositiveIntegerField()
     digest = models.CharField(max_length=64)
     source = models.TextField()
-    made_by = models.CharField(max_length=255)
+    created_by = models.CharField(max_length=255, db_column="made_by")
 
     class Meta:
         ordering = ("-number",)

@@ -11,6 +11,7 @@ from itertools import islice, product
 from typing import Any, Literal
 
 from agents.policies.decisions import EffectivePolicy, PolicyDecision, ToolFacts, decide_tool_call
+from agents.policies.renamed_codes import add_old_codes
 from agents.policies.rules import Arguments, Policy, Rule
 from bonobot.core.text.canonical_json import to_canonical_json
 from bonobot.core.text.masked_values import MASK, TOO_DEEP
@@ -20,7 +21,9 @@ Kind = Literal["same", "flip", "undecidable"]
 
 # Codes of denials by policy. Other refusals (limits, invalid arguments, kill switches) don't depend
 # on the policy.
-POLICY_DENIAL_CODES = frozenset({"denied_by_policy", "denied_by_organization", "denied_by_binding"})
+POLICY_DENIAL_CODES = add_old_codes(
+    {"denied_by_policy", "denied_by_organization", "denied_by_attachment"}
+)
 MAX_UNKNOWN_CONDITIONS = 6  # unknown conditions per call: 64 combinations
 MAX_HIDDEN_PATHS = 64  # with more hidden values, all arguments count as unknown
 ALL_PATHS: tuple[Path, ...] = ((),)

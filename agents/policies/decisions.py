@@ -287,7 +287,7 @@ def _build_switch_stage(name: str, enabled: bool, code: str, reason: str) -> Sta
 def evaluate_attachment_stage(facts: DecisionFacts, scope: AgentServerScope | None) -> StageVerdict:
     """Check that the server is attached to the agent and enabled there."""
     if scope is not None and scope.enabled:
-        return StageVerdict("binding", "binding:enabled")
+        return StageVerdict("attachment", "attachment:enabled")
     reason = format_message(
         "The server `{server_name}` isn't attached to this agent.", server_name=facts.server_name
     )
@@ -297,18 +297,22 @@ def evaluate_attachment_stage(facts: DecisionFacts, scope: AgentServerScope | No
             server_name=facts.server_name,
         )
     return StageVerdict(
-        "binding", "binding:enabled", "not_bound", reason, "Attach the server to the agent first."
+        "attachment",
+        "attachment:enabled",
+        "not_attached",
+        reason,
+        "Attach the server to the agent first.",
     )
 
 
 def _evaluate_toolset_stage(tool: ToolFacts) -> StageVerdict:
     """Check that the agent has the toolset of a built-in tool."""
     if tool.granted:
-        return StageVerdict("binding", "binding:enabled")
+        return StageVerdict("attachment", "attachment:enabled")
     return StageVerdict(
-        "binding",
+        "attachment",
         f"builtin:{tool.toolset}",
-        "builtin_off",
+        "builtin_disabled",
         format_message(
             "The built-in tool `{tool}` isn't enabled for this agent.", tool=tool.own_name
         ),
@@ -343,17 +347,17 @@ def evaluate_review_stage(facts: DecisionFacts) -> StageVerdict:
 
 def _evaluate_tool_scope(tool: ToolFacts, scope: AgentServerScope | None) -> StageVerdict:
     if tool.source == "builtin" or scope is None:
-        return StageVerdict("scope", "binding:all")
+        return StageVerdict("scope", "attachment:all")
     denied_glob = next((glob for glob in scope.denied if fnmatchcase(tool.own_name, glob)), None)
     is_selected = not scope.allowed or any(
         fnmatchcase(tool.own_name, glob) for glob in scope.allowed
     )
     if is_selected and denied_glob is None:
-        return StageVerdict("scope", "binding:allowed" if scope.allowed else "binding:all")
+        return StageVerdict("scope", "attachment:allowed" if scope.allowed else "attachment:all")
     return StageVerdict(
         "scope",
-        f"binding:denied:{denied_glob}" if denied_glob is not None else "binding:allowed",
-        "denied_by_binding",
+        f"attachment:denied:{denied_glob}" if denied_glob is not None else "attachment:allowed",
+        "denied_by_attachment",
         format_message(
             "The tool `{tool}` of the server `{server_name}` isn't selected for this agent.",
             server_name=tool.server_name,
@@ -518,11 +522,11 @@ def _evaluate_definition_scope(
     patterns = scope.prompts if definition.kind == "prompt" else scope.resources
     names = [definition.own_name, definition.uri] if definition.uri else [definition.own_name]
     if (pattern := _find_pattern(patterns, names)) is not None:
-        return StageVerdict("scope", f"binding:ticked:{pattern}")
+        return StageVerdict("scope", f"attachment:selected:{pattern}")
     return StageVerdict(
         "scope",
-        "binding:ticked",
-        "not_ticked",
+        "attachment:selected",
+        "not_selected",
         format_message(
             "The {noun} `{uri}` of the server `{server_name}` isn't selected for this agent.",
             server_name=definition.server_name,

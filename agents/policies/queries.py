@@ -66,7 +66,7 @@ def _load_agent_policy(pk: UUID) -> EffectivePolicy:
             format_message("The agent {key!r} doesn't exist.", key=str(pk)), field="agent"
         )
     organization_policy = find_organization_policy(agent.organization_id)
-    return build_agent_policy(agent, agent.bindings.all(), organization_policy)
+    return build_agent_policy(agent, agent.agent_servers.all(), organization_policy)
 
 
 def build_agent_draft(agent: Agent, effective_policy: EffectivePolicy) -> EffectivePolicy | None:

@@ -69,7 +69,7 @@ def ask_person(
         return "ask"
     if approval.state == Approval.State.APPROVED:
         return "again"
-    step.payload = {**step.payload, "word": approval.word}
+    step.payload = {**step.payload, "word": approval.message}
     return "unknown"
 
 

@@ -87,7 +87,7 @@ class LeaseLost(Exception):
 def register_runner() -> UUID:
     """Create this process's runner row and return its id."""
     runner = Runner.objects.create(
-        host=socket.gethostname(), pid=os.getpid(), beat_at=timezone.now()
+        host=socket.gethostname(), pid=os.getpid(), heartbeat_at=timezone.now()
     )
     return runner.pk
 
@@ -95,7 +95,7 @@ def register_runner() -> UUID:
 def renew_runner_leases(runner_id: UUID) -> bool:
     """Renew all leases of this runner; False if its row was deleted."""
     active_runner = Runner.objects.filter(pk=runner_id, stopped_at=None)
-    return bool(active_runner.update(beat_at=timezone.now()))
+    return bool(active_runner.update(heartbeat_at=timezone.now()))
 
 
 def renew_session_lease(lease: SessionLease) -> bool:
@@ -128,7 +128,7 @@ def get_heartbeat_deadline() -> datetime:
 
 def has_live_runner(*, exclude_runner_id: UUID | None = None) -> bool:
     """Tell whether a live runner, other than `exclude_runner_id`, could claim a queued session."""
-    live_runners = Runner.objects.filter(stopped_at=None, beat_at__gt=get_heartbeat_deadline())
+    live_runners = Runner.objects.filter(stopped_at=None, heartbeat_at__gt=get_heartbeat_deadline())
     other_runners = (
         live_runners if exclude_runner_id is None else live_runners.exclude(pk=exclude_runner_id)
     )
@@ -138,7 +138,7 @@ def has_live_runner(*, exclude_runner_id: UUID | None = None) -> bool:
 def _build_abandoned_filter() -> Q:
     without_runner = Q(runner=None) | Q(runner__stopped_at__isnull=False)
     return Q(status=Session.Status.RUNNING) & (
-        without_runner | Q(runner__beat_at__lt=get_heartbeat_deadline())
+        without_runner | Q(runner__heartbeat_at__lt=get_heartbeat_deadline())
     )
 
 

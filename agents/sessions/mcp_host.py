@@ -68,7 +68,7 @@ class SessionHost(Host):
 
     def needs_handshake(self, endpoint: ServerEndpoint) -> bool:
         """Return whether the server may send requests; tasks exist only in the modern era."""
-        return bool(endpoint.may_ask) and not declares_tasks(endpoint)
+        return bool(endpoint.allowed_requests) and not declares_tasks(endpoint)
 
     async def elicitation(
         self, endpoint: ServerEndpoint, params: Mapping[str, Any]
@@ -117,35 +117,37 @@ class SessionHost(Host):
             elicitation_id,
         )
 
-    async def collect_responses(self, step: Step, exchange: PendingCall) -> bool:
+    async def collect_responses(self, step: Step, pending_call: PendingCall) -> bool:
         """Collect the responses for a call's next round; False if one waits for a person.
 
         A stdio server's process ends when the session is suspended, and its state of the call with
         it, so wait for a person up to `BONOBOT_ANSWER_S` seconds first.
         """
-        if await self._collect_available_responses(step, exchange):
+        if await self._collect_available_responses(step, pending_call):
             return True
-        stdio_servers = Server.objects.filter(pk=exchange.server_id, transport_type="stdio")
+        stdio_servers = Server.objects.filter(pk=pending_call.server_id, transport_type="stdio")
         wait_s = (
             settings.BONOBOT_ANSWER_S if await get_runtime().run_orm(stdio_servers.exists) else 0
         )
         deadline = monotonic() + wait_s
         while monotonic() < deadline and not self.lease.state.is_stopping:
             await asyncio.sleep(POLL_INTERVAL_S)
-            if await self._collect_available_responses(step, exchange):
+            if await self._collect_available_responses(step, pending_call):
                 return True
         return False
 
-    async def _collect_available_responses(self, step: Step, exchange: PendingCall) -> bool:
+    async def _collect_available_responses(self, step: Step, pending_call: PendingCall) -> bool:
         """Collect available responses; each is saved at once, so that none is computed twice."""
         pending_requests: list[ElicitationRequest | Approval] = []
-        known_responses = exchange.responses.open() or {}
-        for key, request in exchange.requests.items():
+        known_responses = pending_call.responses.open() or {}
+        for key, request in pending_call.requests.items():
             if key in known_responses:
                 continue
-            answer = await self._answer_request(exchange, key, request, pending_requests)
+            answer = await self._answer_request(pending_call, key, request, pending_requests)
             if answer is not None:
-                await get_runtime().run_orm(pending_calls.save_responses, exchange, {key: answer})
+                await get_runtime().run_orm(
+                    pending_calls.save_responses, pending_call, {key: answer}
+                )
         for pending in pending_requests:
             if isinstance(pending, Approval):
                 extra = ApprovalRequired(pending).extra
@@ -171,14 +173,16 @@ class SessionHost(Host):
 
     async def _answer_request(
         self,
-        exchange: PendingCall,
+        pending_call: PendingCall,
         key: str,
         request: Mapping[str, Any],
         pending_requests: list[ElicitationRequest | Approval],
     ) -> dict[str, Any] | None:
         """Return the answer; None, and add to `pending_requests`, if it waits for a person."""
         if request["method"] == "sampling/createMessage":
-            return await self._answer_sampling(exchange, key, request["params"], pending_requests)
+            return await self._answer_sampling(
+                pending_call, key, request["params"], pending_requests
+            )
         if request["method"] == "roots/list":
             return await get_runtime().run_orm(self._build_roots)
         try:
@@ -187,22 +191,22 @@ class SessionHost(Host):
             raise Problem(
                 format_message(
                     "The elicitation request of `{server_name}` can't be displayed: {fault}",
-                    server_name=exchange.server_name,
+                    server_name=pending_call.server_name,
                     fault=error,
                 ),
                 code="bad_elicitation",
             ) from error
         origin = ElicitationOrigin(
             self._session.pk,
-            exchange.server_id,
-            exchange.server_name,
-            exchange.own_name,
-            exchange.call_id,
-            exchange,
+            pending_call.server_id,
+            pending_call.server_name,
+            pending_call.own_name,
+            pending_call.call_id,
+            pending_call,
             key,
         )
         question = await get_runtime().run_orm(
-            elicitations.create_request, origin, form, exchange.ends_at
+            elicitations.create_request, origin, form, pending_call.ends_at
         )
         if (answer := elicitations.build_result(question)) is None:
             pending_requests.append(question)
@@ -210,7 +214,7 @@ class SessionHost(Host):
 
     async def _answer_sampling(
         self,
-        exchange: PendingCall,
+        pending_call: PendingCall,
         key: str,
         params: Mapping[str, Any],
         pending_requests: list[ElicitationRequest | Approval],
@@ -220,15 +224,15 @@ class SessionHost(Host):
         A denial can't be reported to the server here, so it ends the call.
         """
         request = sampling_messages.parse_request(params)
-        request_key = f"{exchange.pk} {exchange.round} {key}"
+        request_key = f"{pending_call.pk} {pending_call.round} {key}"
         approval = await sampling.find_pending_approval(
-            self._session, exchange.server_id, request, request_key, exchange.call_id
+            self._session, pending_call.server_id, request, request_key, pending_call.call_id
         )
         if approval is not None:
             pending_requests.append(approval)
             return None
         return await sampling.answer_request(
-            self.lease, self._session, exchange.server_id, request, self._root
+            self.lease, self._session, pending_call.server_id, request, self._root
         )
 
     async def _wait_for_approval(

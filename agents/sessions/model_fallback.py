@@ -90,6 +90,6 @@ def _compute_retry_delay(
 
 
 def _should_fall_back(endpoint: ModelEndpointConfig, failure: TurnFailure) -> bool:
-    if endpoint.falls_over == "any":
+    if endpoint.fallback_on == "any":
         return True
     return failure.retryable or failure.code in UNAVAILABLE_CODES

@@ -15,7 +15,7 @@ from agents.calls import pending_calls
 from agents.elicitations.services import withdraw_requests
 from agents.flow_labels.session_labels import label_session
 from agents.models import Agent, Approval, Inbox, Session, Skill, Step, WorkflowRun
-from agents.models.reach import can_see_all_agents
+from agents.models.agent_access import can_see_all_agents
 from agents.policies.queries import require_enabled
 from agents.session_wakeups import notify_runners_of_cancel, notify_watchers, notify_worker
 from agents.sessions.history import list_current_steps
@@ -83,7 +83,7 @@ def run_skill(
     Raises `InvalidInput` for an argument, `Forbidden`, and what `start_session` raises.
     """
     require_run_permission(principal, agent)
-    if not skill.given.filter(agent=agent).exists():
+    if not skill.assignments.filter(agent=agent).exists():
         raise Forbidden(
             format_message(
                 "The skill `{skill}` isn't attached to the agent `{agent_slug}`.",
@@ -209,7 +209,7 @@ def request_cancel(principal: Principal, session: Session, reason: str = "") -> 
         unclaimed_session = this_session.filter(status=Session.Status.QUEUED, fence=0)
         changes = {"status": Session.Status.CANCELLED, "error_detail": reason}
         if unclaimed_session.update(**changes, finished_at=now, updated_at=now):
-            Inbox.objects.filter(session=session, taken_at=None).update(taken_at=now)
+            Inbox.objects.filter(session=session, processed_at=None).update(processed_at=now)
             notify_watchers(session.pk)
             return True
         this_session.filter(status=Session.Status.WAITING).update(

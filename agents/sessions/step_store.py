@@ -55,7 +55,7 @@ def finish_step(
 ) -> None:
     """Save a step's outcome and add `counts` to the session, once; raises `LeaseLost`.
 
-    The exchange of a multi-round call is closed with it, and its pending requests are withdrawn.
+    The pending call of a multi-round call is closed with it, and its requests are withdrawn.
     """
     payload, exchange_id = make_storable(payload), step.payload.get("exchange")
     may_have_approvals = any(name in step.payload for name in ("approval", "exchange", "earlier"))
@@ -164,7 +164,7 @@ def show_questions(
 
 
 def save_exchange(lease: SessionLease, step: Step, exchange_id: UUID, cost_microusd: int) -> None:
-    """Save the exchange that a multi-round call continues with; raises `LeaseLost`."""
+    """Save the pending call that a multi-round call continues with; raises `LeaseLost`."""
     step.payload = {**step.payload, "exchange": str(exchange_id)}
     with transaction.atomic():
         _update_leased_session(lease, cost_microusd=cost_microusd)
@@ -193,7 +193,7 @@ def suspend_session(lease: SessionLease) -> None:
 def is_cancel_requested(lease: SessionLease) -> bool:
     """Tell whether this session's cancellation was requested."""
     return Inbox.objects.filter(
-        session_id=lease.session_id, kind=Inbox.Kind.CANCEL, taken_at=None
+        session_id=lease.session_id, kind=Inbox.Kind.CANCEL, processed_at=None
     ).exists()
 
 
@@ -221,7 +221,7 @@ def close_session(
         _update_leased_session(lease)  # lock the session's row before reading the inbox
         _insert_steps(lease, end_steps)
         has_new_messages = Inbox.objects.filter(
-            session_id=lease.session_id, kind=Inbox.Kind.MESSAGE, taken_at=None
+            session_id=lease.session_id, kind=Inbox.Kind.MESSAGE, processed_at=None
         ).exists()
         must_requeue = has_new_messages and status != Session.Status.CANCELLED
         now = timezone.now()
@@ -250,7 +250,7 @@ def take_messages(lease: SessionLease) -> bool:
 
     Raises `SessionStopped` if the session's cancellation was requested.
     """
-    pending_messages = Inbox.objects.filter(session_id=lease.session_id, taken_at=None)
+    pending_messages = Inbox.objects.filter(session_id=lease.session_id, processed_at=None)
     with transaction.atomic():
         _update_leased_session(lease)
         messages = list(pending_messages)
@@ -261,7 +261,7 @@ def take_messages(lease: SessionLease) -> bool:
             payloads = [item.payload | {"by": item.actor} for item in messages]
             _insert_steps(lease, [_build_step(Step.Kind.MESSAGE, payload) for payload in payloads])
             pending_messages.filter(pk__in=[message.pk for message in messages]).update(
-                taken_at=timezone.now()
+                processed_at=timezone.now()
             )
     return bool(messages)
 
@@ -269,7 +269,7 @@ def take_messages(lease: SessionLease) -> bool:
 def list_cancel_requests(runner_id: UUID) -> set[UUID]:
     """Return this runner's sessions with a cancellation request (one query)."""
     cancel_requests = Inbox.objects.filter(
-        session__runner_id=runner_id, kind=Inbox.Kind.CANCEL, taken_at=None
+        session__runner_id=runner_id, kind=Inbox.Kind.CANCEL, processed_at=None
     )
     return set(cancel_requests.values_list("session_id", flat=True))
 
@@ -277,10 +277,10 @@ def list_cancel_requests(runner_id: UUID) -> set[UUID]:
 def take_cancel_requests(lease: SessionLease) -> str:
     """Mark cancellation requests as handled; return the first one's reason, if any."""
     cancel_requests = Inbox.objects.filter(
-        session_id=lease.session_id, kind=Inbox.Kind.CANCEL, taken_at=None
+        session_id=lease.session_id, kind=Inbox.Kind.CANCEL, processed_at=None
     )
     payload = cancel_requests.values_list("payload", flat=True).first() or {}
-    cancel_requests.update(taken_at=timezone.now())
+    cancel_requests.update(processed_at=timezone.now())
     return str(payload.get("why", ""))
 
 

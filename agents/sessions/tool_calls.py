@@ -63,22 +63,22 @@ class SessionHandedOff(Exception):
 
 
 async def find_pending_call(step: Step) -> PendingCall | None:
-    """Return the exchange of a multi-round call; None before its first round ended."""
+    """Return the pending call of a multi-round call; None before its first round ended."""
     if (exchange_id := step.payload.get("exchange")) is None:
         return None
     return await get_runtime().run_orm(pending_calls.find_open_call, exchange_id)
 
 
-async def prepare_next_round(host: SessionHost, step: Step, exchange: PendingCall) -> bool:
+async def prepare_next_round(host: SessionHost, step: Step, pending_call: PendingCall) -> bool:
     """Prepare a call's next round; False if it waits for a person or for a task's next poll.
 
     Raises a `Problem` if the call can't continue.
     """
-    if exchange.call_id != step.call_id:
+    if pending_call.call_id != step.call_id:
         return True  # the next round is already prepared
-    if exchange.next_at is not None and exchange.next_at > timezone.now():
+    if pending_call.next_at is not None and pending_call.next_at > timezone.now():
         return False
-    if not await host.collect_responses(step, exchange):
+    if not await host.collect_responses(step, pending_call):
         return False
     await get_runtime().run_orm(step_store.replace_call_id, host.lease, step)
     return True
@@ -88,32 +88,32 @@ async def finish_round(
     lease: SessionLease,
     step: Step,
     outcome: pipeline.CallOutcome,
-    previous_exchange: PendingCall | None,
+    previous_call: PendingCall | None,
 ) -> bool:
     """Record the end of a call's round; return whether to pause before polling its task."""
     orm = get_runtime().run_orm
     assert outcome.exchange_id is not None  # noqa: S101 - it isn't over
     await orm(step_store.save_exchange, lease, step, outcome.exchange_id, outcome.cost_microusd)
-    exchange = await orm(pending_calls.find_open_call, outcome.exchange_id)
-    if exchange is None or previous_exchange is None or exchange.kind != PendingCall.Kind.TASK:
+    pending_call = await orm(pending_calls.find_open_call, outcome.exchange_id)
+    if pending_call is None or previous_call is None or pending_call.kind != PendingCall.Kind.TASK:
         return False
-    if exchange.requests or await orm(_is_stdio_task, exchange):
+    if pending_call.requests or await orm(_is_stdio_task, pending_call):
         return False
-    pause = max(MIN_POLL_INTERVAL, timedelta(milliseconds=exchange.poll_ms))
-    await orm(pending_calls.schedule_check, exchange, timezone.now() + pause)
+    pause = max(MIN_POLL_INTERVAL, timedelta(milliseconds=pending_call.poll_ms))
+    await orm(pending_calls.schedule_check, pending_call, timezone.now() + pause)
     return True
 
 
 async def resume_interrupted_call(lease: SessionLease, step: Step) -> bool:
     """Prepare a call that a dead runner left between two rounds; False if it wasn't there."""
     orm = get_runtime().run_orm
-    exchange = await orm(_find_open_call, step)
-    if exchange is None:
+    pending_call = await orm(_find_open_call, step)
+    if pending_call is None:
         return False
-    if exchange.call_id == step.call_id:
-        await orm(step_store.save_exchange, lease, step, exchange.pk, 0)
+    if pending_call.call_id == step.call_id:
+        await orm(step_store.save_exchange, lease, step, pending_call.pk, 0)
         return True
-    if exchange.kind == PendingCall.Kind.TASK and await orm(_is_admitted, step):
+    if pending_call.kind == PendingCall.Kind.TASK and await orm(_is_admitted, step):
         await orm(step_store.replace_call_id, lease, step)
         return True
     return False
@@ -121,35 +121,35 @@ async def resume_interrupted_call(lease: SessionLease, step: Step) -> bool:
 
 async def cancel_pending_call(lease: SessionLease, step: Step) -> bool:
     """Close a call that is between two rounds when its run ends; cancel its task, if any."""
-    exchange = await get_runtime().run_orm(_find_open_call, step)
-    if exchange is None:
+    pending_call = await get_runtime().run_orm(_find_open_call, step)
+    if pending_call is None:
         return False
-    await get_runtime().run_orm(pending_calls.close_pending_call, exchange.pk)
-    if exchange.kind == PendingCall.Kind.TASK:
-        await _cancel_task(lease, exchange)
+    await get_runtime().run_orm(pending_calls.close_pending_call, pending_call.pk)
+    if pending_call.kind == PendingCall.Kind.TASK:
+        await _cancel_task(lease, pending_call)
         return True
-    return bool(exchange.call_id == step.call_id)
+    return bool(pending_call.call_id == step.call_id)
 
 
-async def _cancel_task(lease: SessionLease, exchange: PendingCall) -> None:
+async def _cancel_task(lease: SessionLease, pending_call: PendingCall) -> None:
     session = await get_runtime().run_orm(_load_session, lease.session_id)
     host = SessionHost(lease, session)
     request = pipeline.CallRequest(
         principal=build_principal(session),
-        tool=exchange.own_name,
+        tool=pending_call.own_name,
         arguments={},
         via="session",
         holder=f"session:{session.pk}",
-        agent_id=exchange.agent_id,
-        server_id=exchange.server_id,
+        agent_id=pending_call.agent_id,
+        server_id=pending_call.server_id,
         session_id=session.pk,
         call_id=uuid4(),
         host=host,
     )
     try:
-        await pipeline.cancel_task(request, exchange.task_id)
+        await pipeline.cancel_task(request, pending_call.task_id)
     except Problem as problem:
-        logger.warning("task %s could not be cancelled: %s", exchange.task_id, problem)
+        logger.warning("task %s could not be cancelled: %s", pending_call.task_id, problem)
 
 
 def _load_session(session_id: UUID) -> Session:
@@ -169,10 +169,10 @@ def _is_admitted(step: Step) -> bool:
     return step.call_id is not None and AuditRow.objects.filter(pk=step.call_id).exists()
 
 
-def _is_stdio_task(exchange: PendingCall) -> bool:
+def _is_stdio_task(pending_call: PendingCall) -> bool:
     """Tell whether a stdio server runs the task: its process ends when the session rests."""
     return Server.objects.filter(
-        pk=exchange.server_id, transport_type=Server.Transport.STDIO
+        pk=pending_call.server_id, transport_type=Server.Transport.STDIO
     ).exists()
 
 
@@ -223,12 +223,12 @@ async def _make_call(caller: SessionCaller, step: Step) -> bool:
     Each further round of a multi-round call has its own id.
     """
     while True:
-        exchange = await find_pending_call(step)
+        pending_call = await find_pending_call(step)
         outcome: pipeline.CallOutcome | Problem
         try:
-            if exchange and not await prepare_next_round(caller.host, step, exchange):
+            if pending_call and not await prepare_next_round(caller.host, step, pending_call):
                 return False
-            outcome = await _run_call(_build_request(caller, step, exchange), step)
+            outcome = await _run_call(_build_request(caller, step, pending_call), step)
         except pipeline.ApprovalRequired as approval_required:
             await get_runtime().run_orm(
                 step_store.show_pending_approval, caller.lease, step, approval_required.extra
@@ -249,12 +249,12 @@ async def _make_call(caller: SessionCaller, step: Step) -> bool:
         if isinstance(outcome, Problem) or outcome.exchange_id is None:
             await _finish_call(caller, step, outcome)
             return True
-        if await finish_round(caller.lease, step, outcome, exchange):
+        if await finish_round(caller.lease, step, outcome, pending_call):
             return False
 
 
 def _build_request(
-    caller: SessionCaller, step: Step, exchange: PendingCall | None
+    caller: SessionCaller, step: Step, pending_call: PendingCall | None
 ) -> pipeline.CallRequest:
     return pipeline.CallRequest(
         principal=caller.principal,
@@ -273,7 +273,7 @@ def _build_request(
         on_progress=partial(show_progress, caller.lease, step, caller.session.organization_id),
         should_stop_polling=lambda: caller.lease.state.is_stopping,
         host=caller.host,
-        continuation=pending_calls.build_continuation(exchange) if exchange else None,
+        continuation=pending_calls.build_continuation(pending_call) if pending_call else None,
     )
 
 

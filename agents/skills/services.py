@@ -81,7 +81,7 @@ def save_skill(principal: Principal, spec: SkillSpec, skill: Skill | None = None
                 number=skill.version,
                 digest=skill.digest,
                 payload=skill.to_payload(),
-                made_by=principal.label,
+                created_by=principal.label,
             )
         if agents is not None:
             details["agents"] = set_agents(skill, agents)

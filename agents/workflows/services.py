@@ -115,7 +115,7 @@ def save_workflow(
                 number=workflow.version,
                 digest=workflow.digest,
                 source=workflow.source,
-                made_by=principal.label,
+                created_by=principal.label,
             )
         if agents is not None:
             details["agents"] = set_agents(workflow, agents)

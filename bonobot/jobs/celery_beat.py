@@ -60,13 +60,13 @@ class LeaderLease:
 
     def _claim_row(self) -> bool:
         now = timezone.now()
-        until = now + timedelta(seconds=LEASE_DURATION_S)
-        is_claimable = Q(holder=self.holder) | Q(until__lt=now)
+        expires_at = now + timedelta(seconds=LEASE_DURATION_S)
+        is_claimable = Q(holder=self.holder) | Q(expires_at__lt=now)
         if Lease.objects.filter(is_claimable, name=self.name).update(
-            holder=self.holder, until=until
+            holder=self.holder, expires_at=expires_at
         ):
             return True
-        lease = Lease(name=self.name, holder=self.holder, until=until)
+        lease = Lease(name=self.name, holder=self.holder, expires_at=expires_at)
         Lease.objects.bulk_create([lease], ignore_conflicts=True)
         return Lease.objects.filter(name=self.name, holder=self.holder).exists()
 

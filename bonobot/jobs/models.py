@@ -8,7 +8,7 @@ class Lease(models.Model):
 
     name = models.CharField(primary_key=True, max_length=32)
     holder = models.UUIDField()
-    until = models.DateTimeField()
+    expires_at = models.DateTimeField(db_column="until")
 
     class Meta:
         app_label = "bonobot"

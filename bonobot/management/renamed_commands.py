@@ -35,6 +35,8 @@ RENAMED_OPTIONS: dict[tuple[str, ...], dict[str, str]] = {
         "--sees-images": "--image-input",
         "--no-sees-images": "--no-image-input",
     },
+    ("notifications", "add"): {"--minimum": "--minimum-severity"},
+    ("notifications", "set"): {"--minimum": "--minimum-severity"},
     ("skills", "set"): {"--on": "--enabled", "--off": "--no-enabled"},
     ("tokens", "list"): {"--given-by": "--authorized-by"},
     ("workflows", "set"): {"--on": "--enabled", "--off": "--no-enabled"},

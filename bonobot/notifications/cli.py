@@ -17,7 +17,15 @@ from bonobot.notifications.models import SEVERITIES, Notification, NotificationC
 from bonobot.notifications.services import NotificationChannelSpec, delete_channel, save_channel
 
 SEVERITY_WORDS = [word for word, _ in SEVERITIES]
-STORED_FIELDS = ("name", "kind", "addresses", "allow_private", "events", "minimum", "enabled")
+STORED_FIELDS = (
+    "name",
+    "kind",
+    "addresses",
+    "allow_private",
+    "events",
+    "minimum_severity",
+    "enabled",
+)
 
 
 def get_channel(cli: CommandContext, name: str) -> NotificationChannel:
@@ -51,7 +59,7 @@ def _save_channel(
     cli: CommandContext, spec: dict[str, Any], channel: NotificationChannel | None = None
 ) -> None:
     row, generated_secret = save_channel(cli.principal, NotificationChannelSpec(**spec), channel)
-    names = ("name", "kind", "goes_to", "events", "minimum", "enabled")
+    names = ("name", "kind", "goes_to", "events", "minimum_severity", "enabled")
     values = {"id": str(row.pk)} | {name: getattr(row, name) for name in names}
     cli.emit(values | ({"secret": generated_secret} if generated_secret else {}))
     cli.print_message(f"{row.name} was saved. Notifications are sent to {row.goes_to}.")
@@ -66,7 +74,7 @@ def _collect_channel_options(options: argparse.Namespace) -> dict[str, Any]:
         "url": expand_variables(options.url, "--url") if options.url else None,
         "secret": expand_variables(options.secret, "--secret") if options.secret else None,
         "events": options.event,
-        "minimum": options.minimum,
+        "minimum_severity": options.minimum_severity,
         "allow_private": options.allow_private,
         "enabled": options.enabled,
     }
@@ -91,7 +99,7 @@ def _add_channel_arguments(parser: argparse.ArgumentParser, *, is_new: bool) -> 
         action="append",
         help="Only notify of this event. Repeatable",
     )
-    parser.add_argument("--minimum", choices=SEVERITY_WORDS, help="Minimum severity")
+    parser.add_argument("--minimum-severity", choices=SEVERITY_WORDS, help="Minimum severity")
     parser.add_argument(
         "--allow-private", action="store_true", default=None, help="Allow a private address"
     )
@@ -121,14 +129,17 @@ CHANNEL_VERBS = (
         "Add a notification channel for a webhook or email",
         _create_channel,
         _add_create_arguments,
-        ("notifications add Pager --url '${PAGER_URL}' --event server_down --minimum critical",),
+        ("notifications add Pager --url '${PAGER_URL}' --minimum-severity critical",),
     ),
     CommandVerb(
         "set",
         "Update a channel. Disabling it discards its unsent notifications.",
         _update_channel,
         _add_update_arguments,
-        ("notifications set Pager --no-enabled", "notifications set Pager --minimum warning"),
+        (
+            "notifications set Pager --no-enabled",
+            "notifications set Pager --minimum-severity warning",
+        ),
     ),
     CommandVerb(
         "remove",
@@ -178,7 +189,7 @@ def _list_notifications(cli: CommandContext, options: argparse.Namespace) -> Non
 
 def _list_channels(cli: CommandContext, options: argparse.Namespace) -> None:
     rows = NotificationChannel.objects.for_organization(cli.principal.organization_id)
-    names = ("name", "kind", "goes_to", "events", "minimum", "enabled")
+    names = ("name", "kind", "goes_to", "events", "minimum_severity", "enabled")
     channels = [{"id": str(row.pk)} | {name: getattr(row, name) for name in names} for row in rows]
     cells = [
         (

@@ -79,7 +79,9 @@ EVENTS: dict[str, NotificationEvent] = {
 SELECTABLE_EVENTS = tuple(code for code in EVENTS if code != "test")
 
 
-def is_event_wanted(event: NotificationEvent, *, events: Collection[str], minimum: str) -> bool:
+def is_event_wanted(
+    event: NotificationEvent, *, events: Collection[str], minimum_severity: str
+) -> bool:
     """Return whether a channel with these `events` (empty: all) and minimum severity wants it."""
-    is_severe_enough = event.severity >= Severity[minimum.upper()]
+    is_severe_enough = event.severity >= Severity[minimum_severity.upper()]
     return is_severe_enough and (not events or event.code in events)

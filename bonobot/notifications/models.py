@@ -42,8 +42,12 @@ class NotificationChannel(SavesChangedFields, OrganizationModel):
     )
     allow_private = models.BooleanField(_("private address allowed"), default=False)
     events = models.JSONField(_("events"), default=list, blank=True)
-    minimum = models.CharField(
-        _("minimum severity"), max_length=8, choices=SEVERITIES, default=Severity.INFO.word
+    minimum_severity = models.CharField(
+        _("minimum severity"),
+        max_length=8,
+        choices=SEVERITIES,
+        default=Severity.INFO.word,
+        db_column="minimum",
     )
     enabled = models.BooleanField(_("enabled"), default=True)
 
@@ -71,7 +75,9 @@ class NotificationChannel(SavesChangedFields, OrganizationModel):
 
     def wants_event(self, event: str) -> bool:
         """Return whether the channel wants an event."""
-        return is_event_wanted(EVENTS[event], events=self.events, minimum=self.minimum)
+        return is_event_wanted(
+            EVENTS[event], events=self.events, minimum_severity=self.minimum_severity
+        )
 
 
 class NotificationQuerySet(ScopedQuerySet):

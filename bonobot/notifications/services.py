@@ -38,7 +38,7 @@ class NotificationChannelSpec:
     secret: str = ""
     allow_private: bool = False
     events: Sequence[str] = ()
-    minimum: str = Severity.INFO.word
+    minimum_severity: str = Severity.INFO.word
     enabled: bool = True
 
 
@@ -94,8 +94,8 @@ def _check_spec(
         )
     if spec.kind not in NotificationChannel.Kind.values:
         raise _build_unknown_value_error("kind", spec.kind, NotificationChannel.Kind.values)
-    if spec.minimum not in (severities := [severity.word for severity in Severity]):
-        raise _build_unknown_value_error("minimum", spec.minimum, severities)
+    if spec.minimum_severity not in (severities := [severity.word for severity in Severity]):
+        raise _build_unknown_value_error("minimum_severity", spec.minimum_severity, severities)
     if unknown := [event for event in spec.events if event not in SELECTABLE_EVENTS]:
         raise _build_unknown_value_error("events", unknown[0], SELECTABLE_EVENTS)
     if spec.kind == NotificationChannel.Kind.EMAIL:
@@ -160,7 +160,7 @@ def _apply_spec(row: NotificationChannel, spec: NotificationChannelSpec) -> str:
     """Apply the spec to the row; return the generated secret, if any."""
     row.name, row.kind = spec.name.strip(), spec.kind
     row.events = [event for event in SELECTABLE_EVENTS if event in spec.events]
-    row.minimum, row.enabled = spec.minimum, spec.enabled
+    row.minimum_severity, row.enabled = spec.minimum_severity, spec.enabled
     values: dict[str, Any]
     if spec.kind == NotificationChannel.Kind.EMAIL:
         values = {"url": "", "origin": "", "secret": "", "allow_private": False}

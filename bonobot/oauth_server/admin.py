@@ -15,7 +15,7 @@ from bonobot.accounts.admin_base.responses import render_screen
 from bonobot.accounts.current_organization import list_reachable_organizations, resolve_principal
 from bonobot.accounts.role_labels import ROLE_CHOICES, SCOPE_DESCRIPTIONS
 from bonobot.core.text.untrusted_text import make_visible
-from bonobot.oauth_server import consents
+from bonobot.oauth_server import authorized_clients
 
 MAX_NAME_LENGTH = 120
 ROLE_NAMES = dict(ROLE_CHOICES)
@@ -26,7 +26,7 @@ def show_own_grants(request: HttpRequest) -> HttpResponseBase:
     """Show the user's grants in all organizations, or revoke one."""
     user: Any = request.user
     if request.method == "POST":
-        grant = consents.revoke_own_grant(
+        grant = authorized_clients.revoke_own_grant(
             user, list_reachable_organizations(request), request.POST.get("grant", "")
         )
         message = _t("Access for %(program)s was revoked.") % {
@@ -34,10 +34,10 @@ def show_own_grants(request: HttpRequest) -> HttpResponseBase:
         }
         messages.success(request, message)
         return HttpResponseRedirect(reverse("admin:let_in"))
-    rows = consents.list_own_grants(user, list_reachable_organizations(request))
+    rows = authorized_clients.list_own_grants(user, list_reachable_organizations(request))
     return render_screen(
         request,
-        "programs/own.html",
+        "oauth_clients/authorized.html",
         title=_("Authorized clients"),
         rows=[
             (client_grant, ROLE_NAMES[client_grant.grant.role], _describe_scopes(client_grant))
@@ -51,15 +51,17 @@ def show_organization_clients(request: HttpRequest) -> HttpResponseBase:
     """Show the clients authorized by members of the organization, or remove one."""
     principal = resolve_principal(request)
     if request.method == "POST":
-        count = consents.revoke_client(principal, request.POST.get("program", ""))
+        count = authorized_clients.revoke_client(principal, request.POST.get("program", ""))
         text = ngettext(
             "Client deleted. %(n)d grant revoked.", "Client deleted. %(n)d grants revoked.", count
         )
         messages.success(request, text % {"n": count})
         return HttpResponseRedirect(reverse("admin:programs"))
-    clients = consents.list_authorized_clients(principal)
-    return render_screen(request, "programs/list.html", title=_("OAuth clients"), programs=clients)
+    clients = authorized_clients.list_authorized_clients(principal)
+    return render_screen(
+        request, "oauth_clients/list.html", title=_("OAuth clients"), programs=clients
+    )
 
 
-def _describe_scopes(client_grant: consents.ClientGrant) -> list[tuple[str, Any]]:
+def _describe_scopes(client_grant: authorized_clients.ClientGrant) -> list[tuple[str, Any]]:
     return [(scope, SCOPE_DESCRIPTIONS.get(scope, scope)) for scope in client_grant.grant.scopes]

@@ -4,7 +4,7 @@ from django.urls import path
 
 from bonobot.oauth_server import views as oauth_server_views
 
-app_name = "authority"
+app_name = "oauth_server"
 urlpatterns = [
     path(
         ".well-known/oauth-authorization-server", oauth_server_views.serve_metadata, name="metadata"

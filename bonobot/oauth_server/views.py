@@ -33,7 +33,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from bonobot.oauth_server import authorization_requests, client_registration
 from bonobot.oauth_server.authorization_requests import AuthorizationRefused, AuthorizationRequest
-from bonobot.oauth_server.consents import (
+from bonobot.oauth_server.authorized_clients import (
     ConsentChoice,
     ConsentOption,
     get_default_scopes,
@@ -59,9 +59,9 @@ def serve_metadata(request: HttpRequest) -> HttpResponse:
     """Return the authorization server metadata (RFC 8414)."""
     metadata = {
         "issuer": settings.BONOBOT_URL,
-        "authorization_endpoint": _build_url("authority:authorize"),
-        "token_endpoint": _build_url("authority:token"),
-        "revocation_endpoint": _build_url("authority:revoke"),
+        "authorization_endpoint": _build_url("oauth_server:authorize"),
+        "token_endpoint": _build_url("oauth_server:token"),
+        "revocation_endpoint": _build_url("oauth_server:revoke"),
         "response_types_supported": ["code"],
         "response_modes_supported": ["query"],
         "grant_types_supported": ["authorization_code", "refresh_token"],
@@ -73,7 +73,7 @@ def serve_metadata(request: HttpRequest) -> HttpResponse:
         "client_id_metadata_document_supported": settings.BONOBOT_OAUTH_DOCUMENTS,
     }
     if settings.BONOBOT_OAUTH_REGISTRATION:
-        metadata["registration_endpoint"] = _build_url("authority:register")
+        metadata["registration_endpoint"] = _build_url("oauth_server:register")
     return JsonResponse(metadata, headers={"Cache-Control": "public, max-age=300"})
 
 
@@ -211,7 +211,7 @@ def _render_consent_page(
     role = submitted.get("role") if submitted else option.roles[0]
     return _render_page(
         request,
-        "authority/consent.html",
+        "oauth_server/consent.html",
         authorization_request.destination.sources,
         problem=problem,
         wanted=authorization_request,
@@ -232,7 +232,7 @@ def _render_consent_page(
 def _render_refusal(request: HttpRequest, problem: Problem) -> HttpResponse:
     sources = getattr(problem, "sources", "") or "'self'"
     return _render_page(
-        request, "authority/refused.html", sources, problem=problem, status=problem.status
+        request, "oauth_server/refused.html", sources, problem=problem, status=problem.status
     )
 
 

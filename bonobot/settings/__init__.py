@@ -23,7 +23,7 @@ from bonobot.jobs import queues
 from bonobot.processes.process_status import read_running_url
 from bonobot.settings import admin as setting_admin
 from bonobot.settings import email as setting_email
-from bonobot.settings import oauth_server as authority
+from bonobot.settings import oauth_server
 from bonobot.settings.accounts import (  # noqa: F401 - settings of other apps
     ACCOUNT_ADAPTER,
     ACCOUNT_EMAIL_VERIFICATION,
@@ -110,14 +110,14 @@ BONOBOT_URL = environment.read_origin(
 )
 BONOBOT_OAUTH_CLIENT_ID = environment.read_document_url("BONOBOT_OAUTH_CLIENT_ID")
 BONOBOT_OAUTH, BONOBOT_OAUTH_DOCUMENTS, BONOBOT_OAUTH_REGISTRATION, BONOBOT_OAUTH_SCHEMES = (
-    authority.read_oauth_settings()
+    oauth_server.read_oauth_settings()
 )
-OAUTH2_PROVIDER = authority.build_toolkit_settings(
+OAUTH2_PROVIDER = oauth_server.build_toolkit_settings(
     BONOBOT_URL, BONOBOT_OAUTH_SCHEMES, BONOBOT_OAUTH_DOCUMENTS
 )
 # bonobot.W101 covers what follows from `BONOBOT_URL`; the load balancer handles the rest.
 SILENCED_SYSTEM_CHECKS = [
-    *authority.SILENCED_CHECKS,
+    *oauth_server.SILENCED_CHECKS,
     *(f"security.W0{number}" for number in ("04", "05", "08", "12", "16", "21")),
 ]
 
@@ -209,7 +209,7 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "django_celery_beat",
     "encrypted_model_fields",
-    *authority.build_installed_apps(BONOBOT_OAUTH),
+    *oauth_server.build_installed_apps(BONOBOT_OAUTH),
     *PEOPLE_APPS,
 ]
 MIDDLEWARE = [
@@ -344,7 +344,7 @@ CELERY_BEAT_SCHEDULE = {
         ("prune notifications", "bonobot.notifications.tasks.prune_notices", 86_400),
         ("delete expired data", "bonobot.ledger.tasks.forget_cells", 86_400),
         ("prune audit log", "bonobot.accounts.tasks.prune_audit", 86_400),
-        *authority.build_scheduled_tasks(BONOBOT_OAUTH),
+        *oauth_server.build_scheduled_tasks(BONOBOT_OAUTH),
     )
 }
 

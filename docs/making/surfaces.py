@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from docs.making.surface_table import AREAS
-from docs.making.surface_table.types import Deed
+from docs.making.surface_table.types import Feature
 
 PAGE = Path(__file__).resolve().parents[1] / "surfaces.md"
 INTRODUCTION = """\
@@ -22,13 +22,13 @@ def page() -> str:
     for area in AREAS:
         parts.append(f"\n## {area.title}\n")
         parts.append("| action | admin | REST | command line |\n|---|---|---|---|")
-        parts += [_line(deed) for deed in area.deeds]
+        parts += [_line(feature) for feature in area.features]
     return "\n".join(parts) + "\n"
 
 
-def _line(deed: Deed) -> str:
-    cells = [", ".join(f"`{name}`" for name in names) or "–" for names in deed.names.values()]
-    what = f"{deed.what}. *{deed.why}*" if deed.why else deed.what
+def _line(feature: Feature) -> str:
+    cells = [", ".join(f"`{name}`" for name in names) or "–" for names in feature.names.values()]
+    what = f"{feature.what}. *{feature.why}*" if feature.why else feature.what
     return f"| {what} | {' | '.join(cells)} |"
 
 

@@ -41,7 +41,7 @@ from mcp_servers.models import BulkJob, BulkJobItem, Server
 
 # Up to this many servers are handled within the request; a worker handles more.
 IMMEDIATE_LIMIT = 3
-MAX_STOPS_SHOWN = 200
+MAX_ITEMS_SHOWN = 200
 MAX_RUNNING_JOBS_SHOWN = 5
 
 
@@ -62,11 +62,11 @@ def list_running_jobs(request: HttpRequest) -> list[tuple[BulkJob, dict[str, int
     ]
 
 
-def show_bulk_job(request: HttpRequest, round_id: Any) -> HttpResponseBase:
+def show_bulk_job(request: HttpRequest, job_id: Any) -> HttpResponseBase:
     """Show a bulk job's progress (as a fragment: only the body), or retry what failed."""
     principal = resolve_principal(request)
     principal.require(Action.VIEW)
-    job: BulkJob = BulkJob.objects.get_or_404(principal.organization_id, pk=round_id)
+    job: BulkJob = BulkJob.objects.get_or_404(principal.organization_id, pk=job_id)
     if request.method == "POST":
         retried_job = retry_failed_items(principal, job)
         return HttpResponseRedirect(
@@ -80,22 +80,22 @@ def show_bulk_job(request: HttpRequest, round_id: Any) -> HttpResponseBase:
         BulkJobItem.State.WAITING,
         BulkJobItem.State.DONE,
     ]
-    stops = sorted(job.stops.all(), key=lambda stop: order.index(BulkJobItem.State(stop.state)))
+    items = sorted(job.items.all(), key=lambda item: order.index(BulkJobItem.State(item.state)))
     context: dict[str, Any] = {
-        "round": job,
+        "job": job,
         "counts": counts,
         "over": counts["total"] - sum(counts.get(state, 0) for state in UNFINISHED_STATES),
-        "stops": stops[:MAX_STOPS_SHOWN],
-        "left_out": max(0, len(stops) - MAX_STOPS_SHOWN),
+        "items": items[:MAX_ITEMS_SHOWN],
+        "left_out": max(0, len(items) - MAX_ITEMS_SHOWN),
         "stalled": is_stalled(job),
         "may_again": principal.may(
             REQUIRED_ACTIONS.get(BulkJob.Kind(job.kind), Action.MANAGE_SERVERS)
         ),
     }
     if FRAGMENT_HEADER in request.headers:
-        return render_fragment(request, "servers/round_body.html", **context)
+        return render_fragment(request, "servers/bulk_job_body.html", **context)
     return render_screen(
-        request, "servers/round.html", title=_("Bulk job"), opts=Server._meta, **context
+        request, "servers/bulk_job.html", title=_("Bulk job"), opts=Server._meta, **context
     )
 
 

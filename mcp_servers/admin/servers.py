@@ -284,7 +284,7 @@ class ServerAdmin(TabbedAdmin):
     extra_views: ClassVar[tuple[tuple[str, str, Callable[..., HttpResponseBase]], ...]] = (
         ("add/preset/", "presets", choose_pool_preset),
         ("add/preset/<slug:slug>/", "preset", add_pool_server_by_preset),
-        ("rounds/<uuid:round_id>/", "round", bulk_actions.show_bulk_job),
+        ("rounds/<uuid:job_id>/", "round", bulk_actions.show_bulk_job),
         ("add/openapi/", "openapi", add_pool_api),
         ("add/operations/", "operations", add_pool_operations),
         ("add/operations/preview/", "operation_preview", show_operation_preview),
@@ -496,7 +496,7 @@ class ServerAdmin(TabbedAdmin):
     ) -> Any:
         """Show the list with the running bulk jobs."""
         running_jobs = bulk_actions.list_running_jobs(request)
-        return super().changelist_view(request, {**(extra_context or {}), "rounds": running_jobs})
+        return super().changelist_view(request, {**(extra_context or {}), "jobs": running_jobs})
 
     def _discover_selected(
         self, request: HttpRequest, queryset: QuerySet[Server], kind: str, job_kind: str

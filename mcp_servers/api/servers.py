@@ -131,7 +131,7 @@ def add_server_annotations(rows: Any, *, tools: bool = False) -> Any:
         )
         rows = rows.prefetch_related(Prefetch("definitions", listed_tools, to_attr="offered_tools"))
     return (
-        rows.select_related("watch")
+        rows.select_related("change_subscription")
         .prefetch_related("secrets")
         .annotate(
             tool_count=_build_count_subquery(present_tools),

@@ -70,7 +70,9 @@ def _load_definitions(server: Server) -> dict[str, Any]:
     definitions = [_serialize_definition(row) for row in server.definitions.all()]
     return {
         "states": dict(Counter(item["state"] for item in definitions)),
-        "bindings": [asdict(item) for item in get_attached_agents().list_attached_agents(server)],
+        "agent_servers": [
+            asdict(item) for item in get_attached_agents().list_attached_agents(server)
+        ],
         "definitions": definitions,
     }
 
@@ -101,7 +103,7 @@ def _print_server(cli: CommandContext, server_data: dict[str, Any]) -> None:
             ", ".join(item["allowed_tools"]) or "all",
             ", ".join(item["denied_tools"]),
         )
-        for item in server_data["bindings"]
+        for item in server_data["agent_servers"]
     ]
     empty = f"Not attached to any agent: bonobot mcp connect {server_data['slug']} --agent SLUG"
     cli.print_result(

@@ -12,10 +12,10 @@ import httpx2
 
 from bonobot.core.text.masking import Masker
 from mcp_servers.client.folder_rules import SYSTEM_ONLY, FolderRule
+from mcp_servers.client.resource_limits import UNLIMITED, ProcessLimits
 from mcp_servers.client.sandbox import Sandbox
 from mcp_servers.client.sandbox_modes import UNCONFINED, ServerSandbox
 from mcp_servers.client.server_requests import ServerRequestKind
-from mcp_servers.client.server_sandbox import UNLIMITED, ProcessLimits
 
 Transport = Literal["stdio", "http", "openapi"]
 Era = Literal["modern", "handshake", ""]  # "" for servers that do not speak MCP
@@ -30,11 +30,12 @@ WIRE_FIELD = "bonobot/wire"
 class ServerEndpoint:
     """How connections reach one server; times are seconds, sizes bytes.
 
-    `query`, `cookies` and `operations` (keys of the selected ones) are for APIs. `may_ask` is what
-    the server may request from us. `env_exceptions` names the allowed dangerous variables. `era`
-    and `discovery` are stored results; None means: detect. `packages` is the folder for packages of
-    launchers ("": not installed), and `patience_s` is how long to wait for an installation (None:
-    as for a start). `repr` shows no arguments, environment, URL or headers: they may be secret.
+    `query`, `cookies` and `operations` (keys of the selected ones) are for APIs. `allowed_requests`
+    is what the server may request from us. `env_exceptions` names the allowed dangerous variables.
+    `era` and `discovery` are stored results; None means: detect. `packages` is the folder for
+    packages of launchers ("": not installed), and `patience_s` is how long to wait for an
+    installation (None: as for a start). `repr` shows no arguments, environment, URL or headers:
+    they may be secret.
     """
 
     server_id: UUID
@@ -53,7 +54,7 @@ class ServerEndpoint:
     cookies: Mapping[str, str] = field(default_factory=dict)
     operations: frozenset[str] = frozenset()
     allow_private: bool = False
-    may_ask: frozenset[ServerRequestKind] = frozenset()
+    allowed_requests: frozenset[ServerRequestKind] = frozenset()
     era: Era | None = None
     discovery: Mapping[str, Any] | None = None
     connect_s: float = 30
@@ -78,7 +79,7 @@ class ServerEndpoint:
             *(self.transport, self.command, list(self.args), dict(self.env), self.cwd),
             *(self.url, dict(self.headers), self.allow_private),
             *(dict(self.query), dict(self.cookies), sorted(self.operations)),
-            *(sorted(self.may_ask), sorted(self.env_exceptions), asdict(self.folder_rule)),
+            *(sorted(self.allowed_requests), sorted(self.env_exceptions), asdict(self.folder_rule)),
             *(self.connect_s, self.read_s, self.start_s, self.max_body),
             *(asdict(self.limits), asdict(self.confinement)),
             asdict(self.sandbox) if self.sandbox else None,

@@ -100,7 +100,9 @@ class DiscoveryHost(Host):
 
     async def roots(self, endpoint: ServerEndpoint) -> dict[str, Any]:
         """Answer with an empty list."""
-        return {"roots": []} if "roots" in endpoint.may_ask else await super().roots(endpoint)
+        return (
+            {"roots": []} if "roots" in endpoint.allowed_requests else await super().roots(endpoint)
+        )
 
 
 # What our hosts can do together: with sampling, some clients of the gateway run tools.
@@ -116,7 +118,7 @@ def build_declared_capabilities(endpoint: ServerEndpoint) -> dict[str, Any]:
     declared = {
         str(name): dict(value)
         for name, value in SUPPORTED_CAPABILITIES.items()
-        if name in endpoint.may_ask
+        if name in endpoint.allowed_requests
     }
     return declared | {"extensions": {TASKS_EXTENSION: {}}}
 

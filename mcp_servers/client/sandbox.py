@@ -22,9 +22,9 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.process_cache import compute_once
 from mcp_servers.client import sandbox_modes
 from mcp_servers.client.egress_proxy import ETC_FOLDER, HOSTS_FILE, EgressProxy
-from mcp_servers.client.open_folders import OpenFolders
+from mcp_servers.client.sandbox_folders import OpenFolders
 from mcp_servers.client.sandbox_modes import Network, ServerSandboxUnavailable
-from mcp_servers.client.system_view import build_optional_bind, build_system_arguments
+from mcp_servers.client.sandbox_system_files import build_optional_bind, build_system_arguments
 
 HOME = "/home/server"
 SCRATCH_BYTES = 256 * 1024 * 1024  # size of /tmp, which is in memory

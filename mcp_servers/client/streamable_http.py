@@ -198,7 +198,7 @@ class StreamableHttpSession:
             handshake.capabilities
         )
         # A request on a stream that nobody reads would keep the server waiting.
-        may_request = self._host.listens and self._endpoint.may_ask
+        may_request = self._host.listens and self._endpoint.allowed_requests
         if not (may_request or notifies):
             return
         ready = asyncio.Event()

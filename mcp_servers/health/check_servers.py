@@ -141,7 +141,7 @@ async def check_server_safely(server_id: UUID) -> None:
 async def check_server(server_id: UUID) -> None:
     """Ping one server, or discover it again if the last discovery is too old."""
     orm = get_runtime().run_background_orm
-    server = await orm(Server.objects.select_related("watch").get, pk=server_id)
+    server = await orm(Server.objects.select_related("change_subscription").get, pk=server_id)
     is_listening = load_change_notification_status(server).state == "listening"
     lifetime = MAX_DISCOVERY_LIFETIME if is_listening else get_discovery_lifetime(server.discovery)
     discovered_at = server.discovered_at

@@ -8,9 +8,9 @@ from bonobot.accounts.models.abstract_models import OrganizationModel
 
 
 class BulkJob(OrganizationModel):
-    """A bulk job: an action on many servers; its stops have the progress.
+    """A bulk job: an action on many servers; its items have the progress.
 
-    `held_until` is the lease of the worker; another worker continues the job once it has expired.
+    Another worker continues the job once the worker's lease has expired (`lease_expires_at`).
     """
 
     class Kind(models.TextChoices):
@@ -24,10 +24,14 @@ class BulkJob(OrganizationModel):
         REMOVE = "remove", _("Delete")
 
     kind = models.CharField(max_length=8, choices=Kind)
-    asked_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
+    requested_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        null=True,
+        on_delete=models.SET_NULL,
+        related_name="+",
+        db_column="asked_by_id",
     )
-    held_until = models.DateTimeField(null=True)
+    lease_expires_at = models.DateTimeField(null=True, db_column="held_until")
     finished_at = models.DateTimeField(null=True, db_index=True)
 
     class Meta:
@@ -42,8 +46,8 @@ class BulkJob(OrganizationModel):
 class BulkJobItem(models.Model):
     """One server of a bulk job, with its state and result.
 
-    The server's ID and name are copied, because the job may delete the server. `said` has what the
-    person confirmed, such as the digests to approve.
+    The server's ID and name are copied, because the job may delete the server. `confirmed` is what
+    the person confirmed, such as the digests to approve.
     """
 
     class State(models.TextChoices):
@@ -54,18 +58,20 @@ class BulkJobItem(models.Model):
         DONE = "done", _("completed")
         FAILED = "failed", _("failed")
 
-    round = models.ForeignKey(BulkJob, on_delete=models.CASCADE, related_name="stops")
+    job = models.ForeignKey(
+        BulkJob, on_delete=models.CASCADE, related_name="items", db_column="round_id"
+    )
     server_id = models.UUIDField()
     server_name = models.CharField(max_length=255)
     state = models.CharField(max_length=8, choices=State, default=State.WAITING)
-    said = models.JSONField(default=dict)
+    confirmed = models.JSONField(default=dict, db_column="said")
     code = models.CharField(max_length=64, blank=True, default="")
     detail = models.TextField(blank=True, default="")
 
     class Meta:
         db_table = "mcp_servers_stop"
         ordering = ("pk",)
-        indexes = (models.Index(fields=["round", "state"], name="stop_by_state"),)
+        indexes = (models.Index(fields=["job", "state"], name="stop_by_state"),)
 
     def __str__(self) -> str:
         return f"{self.server_name} {self.state}"

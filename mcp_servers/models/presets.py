@@ -48,7 +48,7 @@ class Preset(Governed):
     `endpoint_config` may contain `${PARAMETER}`, described in `parameters`. `proof` shows that the
     server exists: a package name with version, or the vendor's documentation. `resolution` is the
     last result of the registry: `state`, `detail`, `asked_at`; empty before the first check.
-    `replaces` are nonexistent package names that it is an alternative for. `catalogue` is the
+    `replaces` are nonexistent package names that it is an alternative for. `catalog` is the
     digest of the file that a platform row was loaded from. `labels` are the flow labels of its
     tools; policy decisions depend on them. `enabled_for` are the organizations that may use a stdio
     preset of the catalog; it is unused for other presets.
@@ -80,7 +80,9 @@ class Preset(Governed):
     replaces = models.JSONField(_("replaces"), default=list, blank=True)
     proof = models.JSONField(_("evidence"), default=dict, blank=True)
     resolution = models.JSONField(_("registry response"), default=dict, blank=True, editable=False)
-    catalogue = models.CharField(max_length=64, blank=True, default="", editable=False)
+    catalog = models.CharField(
+        max_length=64, blank=True, default="", editable=False, db_column="catalogue"
+    )
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
     enabled_for = models.ManyToManyField(
         "tenancy.Organization", blank=True, editable=False, related_name="+"

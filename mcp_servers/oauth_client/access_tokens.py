@@ -98,13 +98,13 @@ async def extend_token_scope(
     Raises `LoginNeeded` if a person must grant them, `OAuthProblem` if they were requested already.
     """
     grant, _token = await get_runtime().run_orm(_load_grant_token, account)
-    requested_scopes = parse_scopes(f"{grant.wanted_scope} {grant.scope}") or account.scopes
-    wanted_scope = join_scopes(requested_scopes, challenge.scopes)
+    requested_scopes = parse_scopes(f"{grant.requested_scope} {grant.scope}") or account.scopes
+    requested_scope = join_scopes(requested_scopes, challenge.scopes)
     # For sign-ins by a person only granted scopes count: wanted ones may not be granted yet.
-    available_scope = grant.scope if account.interactive else grant.wanted_scope
+    available_scope = grant.scope if account.interactive else grant.requested_scope
     already_requested = set(challenge.scopes) <= set(parse_scopes(available_scope))
     if account.interactive and not already_requested:
-        await get_runtime().run_orm(grants.store_wanted_scope, grant, wanted_scope)
+        await get_runtime().run_orm(grants.store_requested_scope, grant, requested_scope)
         raise _build_login_error(account, "The server requires more scopes than were granted.")
     if already_requested:
         raise OAuthProblem(
@@ -112,7 +112,7 @@ async def extend_token_scope(
             code="token_refused",
             remedy="Grant the client more scopes at the authorization server.",
         )
-    return await _await_refresh(account, refused.version, challenge, wanted_scope)
+    return await _await_refresh(account, refused.version, challenge, requested_scope)
 
 
 async def get_signed_in_account(account: OAuthAccount) -> OAuthAccount:
@@ -222,10 +222,10 @@ async def _refresh_under_lease(
         grant,
         holder,
         tokens,
-        authority=authorization_server.as_dict(),
+        authorization_server=authorization_server.as_dict(),
         issuer=authorization_server.issuer,
         client_id=client_id,
-        wanted_scope=scope or grant.wanted_scope,
+        requested_scope=scope or grant.requested_scope,
     )
     if not stored:
         return AuthorizationServerUnavailable("The sign-in took too long.", remedy="Try again.")
@@ -248,7 +248,7 @@ async def _request_tokens(
         )
     form = {"grant_type": "client_credentials"}
     requested_scope = (
-        scope or grant.wanted_scope or join_scopes(account.scopes or authorization_server.scopes)
+        scope or grant.requested_scope or join_scopes(account.scopes or authorization_server.scopes)
     )
     if requested_scope:
         form["scope"] = requested_scope
@@ -261,7 +261,7 @@ async def _request_tokens(
 async def _send_refresh_request(
     account: OAuthAccount, grant: OAuthGrant
 ) -> tuple[AuthorizationServer, str, OAuthTokens]:
-    authorization_server = AuthorizationServer.from_dict(grant.authority)
+    authorization_server = AuthorizationServer.from_dict(grant.authorization_server)
     client = await client_registration.load_grant_client(
         account, authorization_server, grant.client_id
     )

@@ -121,7 +121,7 @@ def start_login(
         state_digest=_hash_text(state),
         session_digest=_hash_text(session),
         verifier=verifier,
-        authority=authorization_server.as_dict(),
+        authorization_server=authorization_server.as_dict(),
         client_id=client_id,
         redirect_uri=client_registration.get_redirect_uri(),
         scope=scope,
@@ -151,7 +151,7 @@ def complete_login(
     """
     login = _claim_login(params.get("state", ""), user_id=user_id, session=session)
     server = Server.objects.get_or_404(principal.organization_id, pk=login.server_id)
-    authorization_server = AuthorizationServer.from_dict(login.authority)
+    authorization_server = AuthorizationServer.from_dict(login.authorization_server)
     _check_issuer(authorization_server, params.get("iss"))
     if error := params.get("error"):
         raise LoginRefused(
@@ -304,7 +304,7 @@ def _save_tokens(
     login: OAuthLogin,
     tokens: OAuthTokens,
 ) -> None:
-    authorization_server = AuthorizationServer.from_dict(login.authority)
+    authorization_server = AuthorizationServer.from_dict(login.authorization_server)
     with _record_login_change(
         principal, server, "oauth_connected", account, authorization_server.issuer
     ):
@@ -313,10 +313,10 @@ def _save_tokens(
             grant,
             None,
             tokens,
-            authority=login.authority,
+            authorization_server=login.authorization_server,
             issuer=authorization_server.issuer,
             client_id=login.client_id,
-            wanted_scope=login.scope,
+            requested_scope=login.scope,
         )
         servers = Server.objects.enabled().filter(pk=server.pk)
         if account.by_person:  # others may be using it: reset it only if it needs a login
@@ -344,7 +344,7 @@ def _build_scope(
     account: OAuthAccount, authorization_server: AuthorizationServer, grant: OAuthGrant
 ) -> str:
     requested_scope = join_scopes(
-        account.scopes or authorization_server.scopes, parse_scopes(grant.wanted_scope)
+        account.scopes or authorization_server.scopes, parse_scopes(grant.requested_scope)
     )
     # Many servers issue no refresh token without it, and the login would end within the hour.
     offline_scopes = (

@@ -31,7 +31,7 @@ _EMPTY_COLUMNS: dict[str, Any] = {
     "expires_at": None,
     "signed_in_at": None,
     "scope": "",
-    "authority": {},
+    "authorization_server": {},
     "client_id": "",
     "failure": {},
     "failed_at": None,
@@ -74,7 +74,7 @@ def get_or_create_grant(account: OAuthAccount) -> OAuthGrant:
             **_EMPTY_COLUMNS,
             binding=account.binding,
             issuer="",
-            wanted_scope="",
+            requested_scope="",
             version=F("version") + 1,
         )
         row.refresh_from_db()
@@ -164,9 +164,9 @@ def record_failure(grant: OAuthGrant, holder: UUID, problem: Problem, *, over: b
     )
 
 
-def store_wanted_scope(grant: OAuthGrant, scope: str) -> None:
+def store_requested_scope(grant: OAuthGrant, scope: str) -> None:
     """Store the scopes that the next login requests."""
-    OAuthGrant.objects.filter(pk=grant.pk).update(wanted_scope=scope)
+    OAuthGrant.objects.filter(pk=grant.pk).update(requested_scope=scope)
 
 
 def find_recent_failure(grant: OAuthGrant, since: datetime) -> OAuthProblem | None:

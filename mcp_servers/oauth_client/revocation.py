@@ -46,7 +46,7 @@ class GrantRevocation:
     """Tokens to revoke at one authorization server; `repr` shows no secrets."""
 
     account: OAuthAccount
-    authority: AuthorizationServer
+    authorization_server: AuthorizationServer
     client: OAuthClientCredentials
     tokens: tuple[tuple[str, str], ...] = field(repr=False)  # (type hint, token), refresh first
 
@@ -101,7 +101,9 @@ def _build_revocation(account: OAuthAccount, row: OAuthGrant) -> GrantRevocation
         kinds = (("refresh_token", row.refresh_token), ("access_token", row.access_token))
         tokens = tuple((kind, sealed.open()) for kind, sealed in kinds if sealed)
         authorization_server = (
-            AuthorizationServer.from_dict(row.authority) if row.authority else None
+            AuthorizationServer.from_dict(row.authorization_server)
+            if row.authorization_server
+            else None
         )
         client = client_registration.load_client(account, row.issuer, row.client_id)
     except UnreadableSecret:
@@ -173,7 +175,9 @@ async def _revoke_all(
         for revocation in revocations:
             group.create_task(
                 run_request(
-                    "oauth_revoked", revocation.authority.issuer, _revoke_tokens(revocation)
+                    "oauth_revoked",
+                    revocation.authorization_server.issuer,
+                    _revoke_tokens(revocation),
                 )
             )
     # Afterwards: an unregistered client could not revoke tokens.
@@ -198,7 +202,7 @@ async def _await_outcome(request: Any) -> str:
 
 
 async def _revoke_tokens(revocation: GrantRevocation) -> str:
-    authorization_server = revocation.authority
+    authorization_server = revocation.authorization_server
     if not authorization_server.revocation_endpoint:
         return "not_supported"
     outcomes = []

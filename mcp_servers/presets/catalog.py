@@ -22,7 +22,7 @@ from mcp_servers.schemas import find_violation
 from mcp_servers.server_config import ServerSpec
 
 FOLDER = Path(__file__).parent
-CATALOG_FILE = FOLDER / "catalogue.json"
+CATALOG_FILE = FOLDER / "catalog.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ def parse_catalog(text: str) -> tuple[CatalogEntry, ...]:
     document = json.loads(text)
     schema = json.loads((FOLDER / "schema.json").read_text(encoding="utf-8"))
     if (violation := find_violation(schema, document)) is not None:
-        raise ValueError(f"The catalogue is wrong at `{violation.field}`: {violation.detail}")
+        raise ValueError(f"The catalog is wrong at `{violation.field}`: {violation.detail}")
     return tuple(
         CatalogEntry(**entry | {"replaces": tuple(entry.get("replaces", ()))})
         for entry in document["presets"]

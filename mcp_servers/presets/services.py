@@ -17,7 +17,7 @@ from bonobot.ledger.audit.admin_changes import record_change
 from mcp_servers.models import Preset, Secret, Server
 from mcp_servers.presets.catalog import compute_catalog_digest, load_catalog
 from mcp_servers.presets.validation import check_preset_columns
-from mcp_servers.process_rules import check_no_dangerous_variables
+from mcp_servers.stdio_validation import check_no_dangerous_variables
 from mcp_servers.tool_names import check_name, slugify
 
 DISPLAY_FIELDS = ("name", "description", "category", "icon", "documentation_url")
@@ -311,7 +311,7 @@ def load_presets() -> CatalogChanges:
     Idempotent: a second run writes nothing. Organizations' own presets are never changed.
     """
     columns_by_slug = {
-        entry.slug: entry.to_columns() | {"catalogue": compute_catalog_digest()}
+        entry.slug: entry.to_columns() | {"catalog": compute_catalog_digest()}
         for entry in load_catalog()
     }
     with transaction.atomic():
@@ -339,9 +339,7 @@ def load_presets() -> CatalogChanges:
 
 def load_presets_if_outdated() -> CatalogChanges:
     """Load the catalog unless the rows are up to date, which takes one query."""
-    digests = (
-        Preset.objects.from_platform().order_by().values_list("catalogue", flat=True).distinct()
-    )
+    digests = Preset.objects.from_platform().order_by().values_list("catalog", flat=True).distinct()
     return CatalogChanges() if list(digests) == [compute_catalog_digest()] else load_presets()
 
 

@@ -63,9 +63,9 @@ def add_watched_resources(
     Returns an empty list if the server no longer exists.
     """
     now = timezone.now()
-    _delete(ResourceSubscription.objects.filter(wanted_at__lt=now - FORGOTTEN_AFTER))
+    _delete(ResourceSubscription.objects.filter(last_requested_at__lt=now - FORGOTTEN_AFTER))
     by_digest = {_compute_digest(source, uri): uri for uri in uris}
-    columns = {"organization_id": organization_id, "wanted_at": now, **source._asdict()}
+    columns = {"organization_id": organization_id, "last_requested_at": now, **source._asdict()}
     try:
         ResourceSubscription.objects.bulk_create(
             [
@@ -74,7 +74,7 @@ def add_watched_resources(
             ],
             update_conflicts=True,
             unique_fields=["server", "digest"],
-            update_fields=["wanted_at"],
+            update_fields=["last_requested_at"],
         )
     except IntegrityError:
         return []
@@ -93,7 +93,7 @@ def load_watched_resources(ids: Collection[UUID]) -> list[ResourceUpdateState]:
             row.uri,
             row.state,
             row.changes,
-            row.holder if row.beat_at is not None and row.beat_at >= deadline else None,
+            row.holder if row.heartbeat_at is not None and row.heartbeat_at >= deadline else None,
         )
         for row in ResourceSubscription.objects.filter(pk__in=ids)
     ]
@@ -106,10 +106,10 @@ def claim_resources(holder: UUID, ids: Collection[UUID]) -> list[ResourceUpdateS
     """
     now = timezone.now()
     free = ResourceSubscription.objects.filter(
-        Q(holder=None) | Q(beat_at__lt=now - LEASE), pk__in=ids
+        Q(holder=None) | Q(heartbeat_at__lt=now - LEASE), pk__in=ids
     )
     _update(free.filter(state=State.REFUSED), state=State.ASKED)
-    _update(free, holder=holder, beat_at=now)
+    _update(free, holder=holder, heartbeat_at=now)
     claimed = ResourceSubscription.objects.filter(pk__in=ids, holder=holder)
     return load_watched_resources(list(claimed.values_list("pk", flat=True)))
 
@@ -117,14 +117,14 @@ def claim_resources(holder: UUID, ids: Collection[UUID]) -> list[ResourceUpdateS
 def renew_resource_leases(holder: UUID, wanted_ids: Collection[UUID]) -> None:
     """Renew this process's leases, and record what its clients want (2 queries)."""
     now = timezone.now()
-    _update(ResourceSubscription.objects.filter(holder=holder), beat_at=now)
-    _update(ResourceSubscription.objects.filter(pk__in=wanted_ids), wanted_at=now)
+    _update(ResourceSubscription.objects.filter(holder=holder), heartbeat_at=now)
+    _update(ResourceSubscription.objects.filter(pk__in=wanted_ids), last_requested_at=now)
 
 
 def load_held_resources(holder: UUID) -> set[UUID]:
     """Return the wanted resources of this process; delete the others (2 queries)."""
     held = ResourceSubscription.objects.filter(holder=holder)
-    _delete(held.filter(wanted_at__lt=timezone.now() - UNWANTED_AFTER))
+    _delete(held.filter(last_requested_at__lt=timezone.now() - UNWANTED_AFTER))
     return set(held.values_list("pk", flat=True))
 
 
@@ -132,7 +132,7 @@ def settle_resources(holder: UUID, granted: Collection[UUID], refused: Collectio
     """Record granted and refused subscriptions; refused ones lose their holder."""
     held = ResourceSubscription.objects.filter(holder=holder)
     _update(held.filter(pk__in=granted), state=State.GRANTED)
-    _update(held.filter(pk__in=refused), state=State.REFUSED, holder=None, beat_at=None)
+    _update(held.filter(pk__in=refused), state=State.REFUSED, holder=None, heartbeat_at=None)
 
 
 def increment_change_counts(holder: UUID, ids: Collection[UUID]) -> None:
@@ -143,7 +143,7 @@ def increment_change_counts(holder: UUID, ids: Collection[UUID]) -> None:
 
 def release_resource_leases(holder: UUID) -> None:
     """Release all resources of this process."""
-    _update(ResourceSubscription.objects.filter(holder=holder), holder=None, beat_at=None)
+    _update(ResourceSubscription.objects.filter(holder=holder), holder=None, heartbeat_at=None)
 
 
 def _compute_digest(source: UpdateSource, uri: str) -> str:
@@ -193,7 +193,7 @@ def compute_lease_deadline() -> datetime:
 def query_unclaimed_subscriptions() -> QuerySet[ChangeSubscription]:
     """Return the watches without a live holder."""
     return query_wanted_subscriptions().filter(
-        Q(holder=None) | Q(beat_at__lt=compute_lease_deadline())
+        Q(holder=None) | Q(heartbeat_at__lt=compute_lease_deadline())
     )
 
 
@@ -205,9 +205,9 @@ def claim_servers(holder: UUID, limit: int) -> list[UUID]:
         .order_by("created_at")
         .values_list("pk", "server_id")[:limit]
     ):
-        still_free = Q(holder=None) | Q(beat_at__lt=compute_lease_deadline())
+        still_free = Q(holder=None) | Q(heartbeat_at__lt=compute_lease_deadline())
         updated = ChangeSubscription.objects.filter(still_free, pk=pk).update(
-            holder=holder, beat_at=timezone.now(), listening_since=None, code="", detail=""
+            holder=holder, heartbeat_at=timezone.now(), listening_since=None, code="", detail=""
         )
         if updated:
             claimed.append(server_id)
@@ -216,7 +216,7 @@ def claim_servers(holder: UUID, limit: int) -> list[UUID]:
 
 def renew_change_leases(holder: UUID) -> None:
     """Renew the leases of this process."""
-    update_in_order(ChangeSubscription.objects.filter(holder=holder), beat_at=timezone.now())
+    update_in_order(ChangeSubscription.objects.filter(holder=holder), heartbeat_at=timezone.now())
 
 
 def load_leased_servers(holder: UUID) -> list[ServerLease]:
@@ -234,7 +234,7 @@ def load_leased_servers(holder: UUID) -> list[ServerLease]:
 def release_change_leases(holder: UUID, *, besides: list[UUID] | None = None) -> None:
     """Release all servers of this process except `besides`."""
     held = ChangeSubscription.objects.filter(holder=holder).exclude(server_id__in=besides or [])
-    update_in_order(held, holder=None, beat_at=None, listening_since=None)
+    update_in_order(held, holder=None, heartbeat_at=None, listening_since=None)
 
 
 def mark_stream_opened(holder: UUID, server_id: UUID) -> bool:
@@ -256,4 +256,4 @@ def mark_stream_refused(holder: UUID, server_id: UUID, problem: Problem) -> None
     """Record that the server has no stream; it is not retried before the next discovery."""
     mark_stream_lost(holder, server_id, problem)
     held = ChangeSubscription.objects.filter(server_id=server_id, holder=holder)
-    held.update(refused_at=timezone.now(), holder=None, beat_at=None)
+    held.update(refused_at=timezone.now(), holder=None, heartbeat_at=None)

@@ -177,7 +177,7 @@ class ListChangedListener:
 
 
 def _load_configuration(server_id: UUID) -> tuple[ServerEndpoint, StreamConfiguration]:
-    server = Server.objects.select_related("watch").get(pk=server_id)
+    server = Server.objects.select_related("change_subscription").get(pk=server_id)
     endpoint = build_endpoint(server)
     if is_per_person(endpoint):
         raise UpstreamError(
@@ -192,7 +192,7 @@ def _load_configuration(server_id: UUID) -> tuple[ServerEndpoint, StreamConfigur
         )
     grants = OAuthGrant.objects.filter(server=server).order_by("pk").values_list("pk", flat=True)
     configuration = StreamConfiguration(
-        endpoint.fingerprint, server.watch.asks, tuple(map(str, grants))
+        endpoint.fingerprint, server.change_subscription.asks, tuple(map(str, grants))
     )
     return endpoint, configuration
 

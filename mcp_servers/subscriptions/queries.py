@@ -54,7 +54,7 @@ class ChangeNotificationStatus:
 
 def load_change_notification_status(server: Server) -> ChangeNotificationStatus:
     """Return the status of a server's change notifications (one query unless joined)."""
-    watch: ChangeSubscription | None = getattr(server, "watch", None)
+    watch: ChangeSubscription | None = getattr(server, "change_subscription", None)
     state = _compute_state(server, watch)
     if watch is None:
         return ChangeNotificationStatus(state, STATES[state])
@@ -63,7 +63,7 @@ def load_change_notification_status(server: Server) -> ChangeNotificationStatus:
         state,
         STATES[state],
         since=watch.listening_since if state == "listening" else None,
-        last_notice_at=watch.noticed_at,
+        last_notice_at=watch.notified_at,
         code=failed_watch.code if failed_watch else "",
         detail=failed_watch.detail if failed_watch else "",
     )
@@ -78,7 +78,11 @@ def _compute_state(server: Server, watch: ChangeSubscription | None) -> State:
         return "not_told"
     if watch.refused_at is not None:
         return "refused"
-    if watch.holder is None or watch.beat_at is None or watch.beat_at < compute_lease_deadline():
+    if (
+        watch.holder is None
+        or watch.heartbeat_at is None
+        or watch.heartbeat_at < compute_lease_deadline()
+    ):
         return "unwatched"
     if watch.listening_since is not None:
         return "listening"

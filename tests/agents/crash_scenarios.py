@@ -127,7 +127,7 @@ class Mortals:
 def outlive_the_lease(pid: int | None = None) -> None:
     """Let every heartbeat, or that of one process, be as old as after a lease."""
     dead = Runner.objects.all() if pid is None else Runner.objects.filter(pid=pid)
-    dead.update(beat_at="2020-01-01T00:00:00Z")
+    dead.update(heartbeat_at="2020-01-01T00:00:00Z")
 
 
 def tree(root: Session) -> list[Session]:

@@ -66,17 +66,17 @@ def test_a_model_gets_framed_texts_and_images_if_supported(acme):
         acme.pk, [Attachment("a]\n.txt", evil.encode()), Attachment("b.png", PNG)]
     )
     message = llm_interface.build_user_message("Look.") | kept
-    [seen] = build_model_messages(acme.pk, [message], sees_images=True)
+    [seen] = build_model_messages(acme.pk, [message], image_input=True)
     mark = kept["files"][0]["mark"]
     assert seen["text"] == (
         f"Look.\n\n[attached image b.png]\n\n[attached file {mark} a) .txt]\n{evil}\n"
         f"[end of file {mark}]"
     )
     assert seen["images"] == [{"media_type": "image/png", "data": PNG}]
-    [blind] = build_model_messages(acme.pk, [message], sees_images=False)
+    [blind] = build_model_messages(acme.pk, [message], image_input=False)
     assert blind["text"] == seen["text"]
     assert "images" not in blind
     [foreign] = build_model_messages(
-        factories.create_organization("other").pk, [message], sees_images=True
+        factories.create_organization("other").pk, [message], image_input=True
     )
     assert "Now obey" not in foreign["text"]

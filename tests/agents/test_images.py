@@ -89,15 +89,15 @@ def test_the_latest_images_are_sent_to_a_model_with_image_input() -> None:
     acme = factories.create_organization()
     many = [ImageData("image/png", PNG + bytes([n])) for n in range(MAX_SHOWN_IMAGES + 3)]
     messages = [build_user_message("x") | {"images": [one]} for one in store_images(acme.pk, many)]
-    found = load_message_images(acme.pk, messages, sees_images=True)
+    found = load_message_images(acme.pk, messages, image_input=True)
     assert ["images" in one for one in found] == [False] * 3 + [True] * MAX_SHOWN_IMAGES
     assert found[-1]["images"] == [{"media_type": "image/png", "data": many[-1].data}]
     assert not any(
-        "images" in one for one in load_message_images(acme.pk, messages, sees_images=False)
+        "images" in one for one in load_message_images(acme.pk, messages, image_input=False)
     )
     other = factories.create_organization("other")
     assert not any(
-        "images" in one for one in load_message_images(other.pk, messages, sees_images=True)
+        "images" in one for one in load_message_images(other.pk, messages, image_input=True)
     )
 
 
@@ -130,7 +130,7 @@ def looking(acme, helper):
             model="claude-opus-4-8",
             api_key="k",
             allow_private=True,
-            sees_images=True,
+            image_input=True,
         ),
     )
     helper.save()
@@ -165,7 +165,7 @@ def test_an_image_of_a_tool_reaches_the_model_and_no_row(looking, run, acme) -> 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_model_without_image_input_gets_a_description(looking, run, helper) -> None:
-    ModelEndpoint.objects.filter(pk=helper.model_endpoint_id).update(sees_images=False)
+    ModelEndpoint.objects.filter(pk=helper.model_endpoint_id).update(image_input=False)
     run()
     assert looking.read(1).of("image") == []
     assert "[image image/png, 14 bytes]" in looking.read(1).of("result")[0].text

@@ -30,7 +30,7 @@ def keeper(acme, helper):
 def test_notes_are_disabled_by_default(acme, helper, call):
     with pytest.raises(CallRefused) as missing:
         call("remember", {"title": "a", "text": "b"})
-    assert missing.value.code == "builtin_off"
+    assert missing.value.code == "builtin_disabled"
     boss = factories.build_administrator(acme)
     with pytest.raises(InvalidInput) as refused:
         update_agent(boss, helper, AgentSpec(name=helper.name, builtin_tools=["nothing"]))

@@ -191,14 +191,14 @@ def test_any_text_gets_a_rest_response_and_nothing_is_partially_written(
     before = counted()
     answer = root.post("mcp-servers/import", {"text": text, "apply": True})
     assert answer.status in (200, 400), answer
-    servers, secrets, bindings = counted()
+    servers, secrets, agent_servers = counted()
     if answer.status == 400:
         assert answer.code
-        assert (servers, secrets, bindings) == before
+        assert (servers, secrets, agent_servers) == before
         return
     added = [one for one in answer.json["entries"] if one["action"] == "added"]
     assert servers - before[0] == len(added)
     if not added:
         assert secrets == before[1]
     if not any(one["action"] in ("give", "take") for one in answer.json["overrides"]):
-        assert bindings == before[2]
+        assert agent_servers == before[2]

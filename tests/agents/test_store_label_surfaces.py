@@ -22,7 +22,7 @@ def world(acme: Organization, helper: Agent) -> Iterator[World]:
     with world_of(acme, helper) as one:
         writer = one.session().under_labels()
         assert writer.use("mcp_records_create_record", {"text": "x"}) == ""
-        Agent.objects.filter(pk=helper.pk).update(workspace_holds=3)
+        Agent.objects.filter(pk=helper.pk).update(workspace_labels=3)
         yield one
 
 
@@ -58,5 +58,5 @@ def test_the_admin_shows_and_clears_store_labels(world: World) -> None:
     reviewer.post(f"{agent}_clear_data_labels", world.helper.pk)
     assert get_store_labels(world.records) == ()
     world.helper.refresh_from_db()
-    assert world.helper.workspace_holds == 0
+    assert world.helper.workspace_labels == 0
     assert "has no labels" in reviewer.get(f"{server}_data_labels", world.records.pk)

@@ -61,7 +61,7 @@ DECISIONS = (
     "agents.policies.rules",
     "agents.sessions.sampling_messages",
     "agents.sessions.timeline_bars",
-    "bonobot.core.gcra",
+    "bonobot.core.rate_limits",
     "bonobot.core.http.ip_addresses",
     "bonobot.core.text.canonical_json",
     "bonobot.ledger.audit.entry_encoding",

@@ -337,7 +337,7 @@ def test_conditional_rules_added_in_another_tab_are_kept(
 def test_labels_set_in_another_tab_are_kept(
     acme: Organization, seat: admin_client.Desk, helper: Agent
 ) -> None:
-    server = helper.bindings.get().server
+    server = helper.agent_servers.get().server
     one, _other = server.definitions.filter(kind="tool").order_by("name")[:2]
     path = admin_client.url("mcp_servers_server_definitions", server.pk)
     first, second = Tab(seat, path), Tab(seat, path)
@@ -363,7 +363,7 @@ def test_rules_of_rows_added_later_are_compared_too(
     monkeypatch.setattr("agents.admin.policies.PAGE_SIZE", 2)
     tab = Tab(seat, admin_client.url("agents_agent_policy", helper.pk))
     assert ruled(REMOVE) not in tab.fields
-    group = helper.bindings.get().server_id
+    group = helper.agent_servers.get().server_id
     rows = admin_client.url("agents_agent_policy_rows", helper.pk) + f"?group={group}"
     piece = seat.client.get(rows).content.decode()
     [form] = parse_forms(piece, rows)

@@ -48,7 +48,7 @@ AGENT = "agents/<str:agent_id>"
 SERVER = "mcp-servers/<str:server_id>"
 KINDS: dict[str, Kind] = {
     AGENT: kind(NAME, {"description": "Ours"}, whole=NAME),
-    f"{AGENT}/callable-agents": kind({"may_ask": ["other"]}, {"may_ask": []}),
+    f"{AGENT}/callable-agents": kind({"callable_agents": ["other"]}, {"callable_agents": []}),
     f"{AGENT}/tool-policy": kind(POLICY, {"mode": "all"}),
     f"{AGENT}/tool-policy/draft": kind(POLICY, {"mode": "all"}),
     f"{AGENT}/budgets": kind(LINES, {"budgets": []}),

@@ -227,7 +227,7 @@ def own_things(case: Case, agent: Agent, word: str) -> dict[str, str]:
     title = f"Own of {word}"
     mine = Session.objects.create(organization=agent.organization, agent=agent, title=title, **who)
     approval = factories.create_approval(agent, mine, reason=f"Own {word}", **asks)
-    server = agent.bindings.get().server
+    server = agent.agent_servers.get().server
     question = factories.create_elicitation(mine, server)
     ElicitationRequest.objects.filter(pk=question.pk).update(message=f"Own {word}", **asks)
     workflow = agent.workflows.order_by("name")[0]
@@ -521,7 +521,7 @@ def test_objects_out_of_reach_arent_revealed_by_other_objects(world: World, who:
     assert not leaks, "\n".join(leaks)
 
 
-Deed = tuple[str, bool, bool]
+Operation = tuple[str, bool, bool]
 
 
 def is_there(address: GatewayAddress, principal: Principal) -> bool:
@@ -538,7 +538,7 @@ def is_served(text: str, slug: str) -> bool:
         return False
 
 
-def addresses_open(case: Case, world: World, word: str) -> Iterator[Deed]:
+def addresses_open(case: Case, world: World, word: str) -> Iterator[Operation]:
     """Yield whether the gateway's addresses are there: an agent's, and a pool server's."""
     principal = case.principal
     uses = principal.may(Action.USE_TOOLS) and word in case.has
@@ -549,7 +549,7 @@ def addresses_open(case: Case, world: World, word: str) -> Iterator[Deed]:
     yield "address of the pool", is_there(GatewayAddress("server", world.pool), principal), calls
 
 
-def tools_work(case: Case, world: World, word: str) -> Iterator[Deed]:
+def tools_work(case: Case, world: World, word: str) -> Iterator[Operation]:
     """Yield which tools of the organization's address do something with an agent and its things."""
     tools, ids = organization_server_handlers.load_tools(case.principal), world.ids[word]
     runs, slug = case.principal.may(Action.RUN_AGENTS), world.agents[word].slug
@@ -576,7 +576,7 @@ def tools_work(case: Case, world: World, word: str) -> Iterator[Deed]:
     yield "prompt", find_skill(case.principal, skill) is not None, reads and has
 
 
-def rest_works(case: Case, world: World, word: str) -> Iterator[Deed]:
+def rest_works(case: Case, world: World, word: str) -> Iterator[Operation]:
     """Yield which operations of REST do something with an agent and its things."""
     ids, client = world.ids[word], case.rest
     runs, has = case.principal.may(Action.RUN_AGENTS), word in case.has
@@ -600,7 +600,7 @@ def rest_works(case: Case, world: World, word: str) -> Iterator[Deed]:
 @pytest.mark.parametrize("ways", [addresses_open, tools_work, rest_works])
 @pytest.mark.parametrize("who", MAKERS)
 def test_every_action_is_allowed_exactly_where_the_table_says(
-    world: World, who: str, ways: Callable[[Case, World, str], Iterator[Deed]]
+    world: World, who: str, ways: Callable[[Case, World, str], Iterator[Operation]]
 ) -> None:
     wrong = [
         f"{case.label}: {way} of {word}: {is_}"

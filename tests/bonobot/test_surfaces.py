@@ -1,4 +1,4 @@
-"""Every deed has its names in the admin, over REST and on the command line, or says why not."""
+"""Every feature has its names in the admin, over REST and on the command line, or says why not."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from django.urls import URLPattern, URLResolver
 from bonobot.accounts.models import User
 from bonobot.core.cli.command_group import CommandGroup
 from docs.making import surfaces
-from docs.making.surface_table import DEEDS
+from docs.making.surface_table import FEATURES
 from tests import admin_client, factories, rest
 
 SURFACES = ("admin", "rest", "cli")
@@ -81,7 +81,7 @@ def of_the_command_line() -> set[str]:
 
 
 def told(surface: str) -> set[str]:
-    return {name for deed in DEEDS for name in deed.names[surface]}
+    return {name for feature in FEATURES for name in feature.names[surface]}
 
 
 def there_is(surface: str, request: HttpRequest) -> set[str]:
@@ -102,14 +102,16 @@ def test_every_action_of_the_table_exists(boss: HttpRequest, surface: str) -> No
     assert ", ".join(gone) == "", "rename them in docs/making/surface_table, or take them out"
 
 
-@pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: deed.what)
-def test_an_action_has_all_three_surfaces_or_a_reason(deed: Any) -> None:
-    lacks = [surface for surface in SURFACES if not deed.names[surface]]
-    assert not lacks or deed.why.endswith("."), f"{deed.what} has nothing in {lacks}"
+@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.what)
+def test_an_action_has_all_three_surfaces_or_a_reason(feature: Any) -> None:
+    lacks = [surface for surface in SURFACES if not feature.names[surface]]
+    assert not lacks or feature.why.endswith("."), f"{feature.what} has nothing in {lacks}"
 
 
 def test_actions_are_listed_once() -> None:
-    assert [what for what, times in Counter(deed.what for deed in DEEDS).items() if times > 1] == []
+    assert [
+        what for what, times in Counter(feature.what for feature in FEATURES).items() if times > 1
+    ] == []
 
 
 def test_the_documentation_page_matches_the_table() -> None:

@@ -37,7 +37,7 @@ BEYOND = {
 TOLERATED = (
     "server-sse-priming-event",
     "server-sse-retry-field",
-    # Which wait for a worker that reads the catalogue again; no sooner than it has, lists change.
+    # Which wait for a worker that reads the catalog again; no sooner than it has, lists change.
     "sep-2575-server-sends-tools-list-changed-on-subscription",
     "sep-2575-server-sends-prompts-list-changed-on-subscription",
 )

@@ -59,7 +59,9 @@ async def use(url: str, scenario: str, context: Mapping[str, Any]) -> None:
         allow_private=True,
         connect_s=5,
         read_s=15,
-        may_ask=frozenset({"sampling", "elicitation", "roots"} if scenario in ASKING else ()),
+        allowed_requests=frozenset(
+            {"sampling", "elicitation", "roots"} if scenario in ASKING else ()
+        ),
     )
     host = Answers() if scenario in ASKING else NullHost()
     connections = ConnectionPool(host=host)

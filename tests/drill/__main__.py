@@ -160,15 +160,15 @@ class Drill:
         going = asyncio.create_task(self.load.run())
         await asyncio.sleep(WARM_S)
         self.before = await asyncio.to_thread(self.shares)
-        for what, deed in self._deeds():
-            await self._event(what, deed)
+        for what, operation in self._operations():
+            await self._event(what, operation)
         await asyncio.sleep(WARM_S / 2)
         self.after = await asyncio.to_thread(self.shares)
         self.load.stopping = True
         await asyncio.wait_for(going, WELL_S)
         await until(self._rested, "the end of every session", WELL_S)
 
-    def _deeds(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
+    def _operations(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
         yield "kill -9 web on web1", lambda: self._killed("web1", "web")
         yield "kill -9 worker on work1", lambda: self._killed("work1", "worker")
         yield "kill -9 the beat that leads", self._kill_leader
@@ -180,13 +180,13 @@ class Drill:
             lambda: asyncio.to_thread(self.services.restart_database),
         )
 
-    async def _event(self, what: str, deed: Callable[[], Awaitable[None]]) -> None:
+    async def _event(self, what: str, operation: Callable[[], Awaitable[None]]) -> None:
         tally = self.load.tally
         lost, calls = len(tally.lost), len(tally.out)
         sessions = await asyncio.to_thread(self._open_sessions)
         console.print(f"{time.strftime('%H:%M:%S')} {what}")
         began = time.monotonic()
-        await deed()
+        await operation()
         await self._well_again()
         took = time.monotonic() - began
         leaders = await asyncio.to_thread(self.leaders)

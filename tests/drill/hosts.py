@@ -197,10 +197,10 @@ class Services:
             rules.write(f"host all all {NET}.0/24 trust\n")
         self._control("start", "--wait")
 
-    def _control(self, deed: str, *more: str, check: bool = True) -> None:
+    def _control(self, operation: str, *more: str, check: bool = True) -> None:
         data = str(self.folder / "postgres")
         log = f"--log={data}/log"
-        self._as_postgres("pg_ctl", deed, "--pgdata", data, log, *more, check=check)
+        self._as_postgres("pg_ctl", operation, "--pgdata", data, log, *more, check=check)
 
     def _as_postgres(self, program: str, *arguments: str, check: bool = True) -> None:
         found = shutil.which(program) or next(

@@ -130,7 +130,7 @@ class Load:
         waiting = await self._insisting(http, "GET", "/api/approvals?state=waiting")
         for one in waiting["results"]:
             made = one["arguments"]["key"] in self.charged()
-            said = {"answer": "deny", "word": "It was made."} if made else {"answer": "approve"}
+            said = {"answer": "deny", "message": "It was made."} if made else {"answer": "approve"}
             path = f"/api/approvals/{one['id']}/answer"
             await self._insisting(http, "POST", path, json=said, fine=(409,))
             self.tally.told += 1

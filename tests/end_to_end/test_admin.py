@@ -636,9 +636,9 @@ def test_a_bulk_job_continues_after_a_reload_and_after_its_worker_died(
     first.kill()
     jobs = BulkJob.objects.filter(organization=acme)
     job_id = jobs.get().pk
-    stop = BulkJobItem.objects.get(round_id=job_id, server_name="silent")
+    stop = BulkJobItem.objects.get(job_id=job_id, server_name="silent")
     assert stop.state == BulkJobItem.State.RUNNING
-    jobs.update(held_until=timezone.now() - timedelta(seconds=1))  # its lease is over
+    jobs.update(lease_expires_at=timezone.now() - timedelta(seconds=1))  # its lease is over
     expect(owner.locator("[data-part=round]")).to_contain_text("No worker is running this job.")
     silent.close()
     set_consuming(True)

@@ -90,7 +90,7 @@ def test_two_workers_share_sessions_and_a_stopping_one_hands_them_over(
     (survivor,) = (worker for worker in workers if worker is not killed)
     killed.kill()
     # The lease is fifteen seconds; the test doesn't wait for it, but makes the heartbeat old.
-    Runner.objects.filter(pk=holder.pk).update(beat_at="2020-01-01T00:00:00Z")
+    Runner.objects.filter(pk=holder.pk).update(heartbeat_at="2020-01-01T00:00:00Z")
     sweep()
     eventually(lambda: is_at_rest(session), within=60)
     assert session.status == Session.Status.DONE

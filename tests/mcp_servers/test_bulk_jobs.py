@@ -1,4 +1,4 @@
-"""Rounds: a deed upon many servers, carried out once each, by whoever is alive to do it."""
+"""Rounds: an operation upon many servers, carried out once each, by whoever is alive to do it."""
 
 from datetime import timedelta
 
@@ -51,7 +51,7 @@ def test_a_bulk_job_continues_after_a_failing_server(ann: Principal, servers: li
     go(made)
     assert states(made) == {"total": 5, "done": 4, "failed": 1}
     assert made.finished_at is not None
-    assert made.stops.get(state="failed").code == "not_found"
+    assert made.items.get(state="failed").code == "not_found"
     assert not Server.objects.enabled().exists()
 
 
@@ -60,8 +60,8 @@ def test_servers_are_tested_and_failures_have_a_reason(
 ) -> None:
     made = go(bulk_jobs.start_bulk_job(ann, BulkJob.Kind.TEST, servers))
     assert states(made) == {"total": 5, "failed": 5}
-    assert set(made.stops.values_list("code", flat=True)) == {"server_unreachable"}
-    assert all(made.stops.values_list("detail", flat=True))
+    assert set(made.items.values_list("code", flat=True)) == {"server_unreachable"}
+    assert all(made.items.values_list("detail", flat=True))
 
 
 def test_exactly_the_shown_definitions_are_approved(ann: Principal, servers: list[Server]) -> None:
@@ -74,12 +74,12 @@ def test_exactly_the_shown_definitions_are_approved(ann: Principal, servers: lis
 def test_deleted_servers_are_listed_by_name(ann: Principal, servers: list[Server]) -> None:
     made = go(bulk_jobs.start_bulk_job(ann, BulkJob.Kind.REMOVE, servers))
     assert not Server.objects.exists()
-    assert made.stops.first().server_name == "web0"
+    assert made.items.first().server_name == "web0"
 
 
 def test_a_duplicate_message_does_nothing(ann: Principal, servers: list[Server]) -> None:
     made = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
-    BulkJob.objects.filter(pk=made.pk).update(held_until=timezone.now() + bulk_jobs.LEASE)
+    BulkJob.objects.filter(pk=made.pk).update(lease_expires_at=timezone.now() + bulk_jobs.LEASE)
     go(made)
     assert states(made) == {"total": 5, "waiting": 5}
     assert not bulk_jobs.list_abandoned_jobs()
@@ -87,8 +87,10 @@ def test_a_duplicate_message_does_nothing(ann: Principal, servers: list[Server])
 
 def test_a_bulk_job_whose_worker_died_is_continued(ann: Principal, servers: list[Server]) -> None:
     made = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
-    BulkJob.objects.filter(pk=made.pk).update(held_until=timezone.now() - timedelta(seconds=1))
-    made.stops.filter(server_id=servers[0].pk).update(state=BulkJobItem.State.RUNNING)
+    BulkJob.objects.filter(pk=made.pk).update(
+        lease_expires_at=timezone.now() - timedelta(seconds=1)
+    )
+    made.items.filter(server_id=servers[0].pk).update(state=BulkJobItem.State.RUNNING)
     assert bulk_jobs.list_abandoned_jobs() == [made.pk]
     go(made)
     assert states(made) == {"total": 5, "done": 5}
@@ -151,10 +153,10 @@ def test_the_server_list_starts_a_bulk_job_and_opens_its_page(
 
 def test_only_failed_servers_are_retried(ann: Principal, servers: list[Server]) -> None:
     made = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
-    made.stops.filter(server_id=servers[0].pk).update(state=BulkJobItem.State.FAILED)
+    made.items.filter(server_id=servers[0].pk).update(state=BulkJobItem.State.FAILED)
     go(made)
     again = bulk_jobs.retry_failed_items(ann, made)
-    assert [stop.server_name for stop in again.stops.all()] == ["web0"]
+    assert [stop.server_name for stop in again.items.all()] == ["web0"]
     assert states(go(again)) == {"total": 1, "done": 1}
     with pytest.raises(Conflict) as refused:
         bulk_jobs.retry_failed_items(ann, again)

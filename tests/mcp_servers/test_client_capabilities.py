@@ -39,7 +39,9 @@ def spec(**more):
 
 def test_sampling_and_roots_are_disabled_by_default(boss, settings):
     server = create_server(boss, spec())
-    assert get_allowed_requests(server) == build_endpoint(server).may_ask == {"elicitation"}
+    assert (
+        get_allowed_requests(server) == build_endpoint(server).allowed_requests == {"elicitation"}
+    )
     assert get_sampling_tokens(server) == settings.BONOBOT_SAMPLING_TOKENS == 10_000
     before = build_endpoint(server).fingerprint
     server = update_server(boss, server, spec(sampling="ask", sampling_tokens=7, roots=True))

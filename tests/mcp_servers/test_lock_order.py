@@ -138,7 +138,7 @@ def test_the_servers_of_an_agent_are_deleted_while_their_leases_are_renewed(
     boss, agent, holder = factories.build_administrator(acme), factories.create_agent(acme), uuid4()
     for number in range(4):
         discovered(acme, f"s{number}", scope_id=agent.pk)
-    ChangeSubscription.objects.update(holder=holder, beat_at=timezone.now())
+    ChangeSubscription.objects.update(holder=holder, heartbeat_at=timezone.now())
     cross(
         lambda: delete_agent(boss, agent),
         lambda: leases.renew_change_leases(holder),
@@ -150,14 +150,14 @@ def test_the_servers_of_an_agent_are_deleted_while_their_leases_are_renewed(
 URIS = [f"news://{number}" for number in range(9)]
 
 
-@pytest.mark.parametrize("deed", ["want", "beat", "changed", "settle", "let_go"])
+@pytest.mark.parametrize("operation", ["want", "beat", "changed", "settle", "let_go"])
 def test_two_processes_write_the_same_resources_one_after_the_other(
-    acme: Organization, deed: str
+    acme: Organization, operation: str
 ) -> None:
     server, holder = discovered(acme), uuid4()
     source = leases.UpdateSource(server.pk)
     ids = followed(server, holder, *URIS)
-    deeds = {
+    operations = {
         "want": lambda: leases.add_watched_resources(acme.pk, source, list(reversed(URIS))),
         "beat": lambda: leases.renew_resource_leases(holder, list(reversed(ids))),
         "changed": lambda: leases.increment_change_counts(holder, list(reversed(ids))),
@@ -168,7 +168,7 @@ def test_two_processes_write_the_same_resources_one_after_the_other(
     behind(
         lambda: middle.update(state=ResourceSubscription.State.ASKED),
         lambda: leases.add_watched_resources(acme.pk, source, URIS),
-        deeds[deed],
+        operations[operation],
     )
     assert ResourceSubscription.objects.count() == len(URIS)
 

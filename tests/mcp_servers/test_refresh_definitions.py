@@ -60,7 +60,7 @@ def test_an_unknown_tool_error_refreshes_the_definitions(acme, serve, code, read
     if read:
         eventually(lambda: server.definitions.get(name="one").state == "gone")
         assert server.definitions.get(name="two").state == "pending"
-        assert ChangeSubscription.objects.get().noticed_at is None
+        assert ChangeSubscription.objects.get().notified_at is None
     else:
         assert not ChangeSubscription.objects.filter(stale_at__isnull=False).exists()
 
@@ -94,7 +94,7 @@ def test_a_call_waits_until_a_notified_change_was_read(serve, monkeypatch):
 
     get_runtime().call(tell_and_wait)
     assert discoveries(server) == 2
-    ChangeSubscription.objects.update(reread_after=timezone.now() + timedelta(hours=1))
+    ChangeSubscription.objects.update(refresh_after=timezone.now() + timedelta(hours=1))
     get_runtime().call(tell_and_wait)  # whose turn has not come, so nobody waits for it
     assert discoveries(server) == 2
     monkeypatch.setattr(refresh_definitions, "MAX_WAIT_S", 0.01)
@@ -104,7 +104,7 @@ def test_a_call_waits_until_a_notified_change_was_read(serve, monkeypatch):
         await get_refresher().wait_until_refreshed("session:a")
 
     get_runtime().call(wait_in_vain)
-    ChangeSubscription.objects.update(reread_after=None)
+    ChangeSubscription.objects.update(refresh_after=None)
     eventually(lambda: discoveries(server) == 3)
     eventually(lambda: server.pk not in get_refresher()._requests)
 

@@ -37,16 +37,16 @@ def test_a_server_that_isnt_stale_isnt_refreshed(server):
     refresh_definitions.finish_refresh(
         server.pk, refresh_definitions.claim_refresh(server.pk), took_s=0, read=True
     )
-    grow_old(reread_after=True)
+    grow_old(refresh_after=True)
     assert refresh_definitions.claim_refresh(server.pk) == refresh_definitions.RefreshClaim()
     assert refresh_definitions.claim_refresh(server.pk, anyway=True).acquired
 
 
 def test_only_the_server_itself_can_mark_a_change(server):
     refresh_definitions.mark_stale(server.pk, noticed=False)
-    assert ChangeSubscription.objects.get().noticed_at is None
+    assert ChangeSubscription.objects.get().notified_at is None
     refresh_definitions.mark_stale(server.pk, noticed=True)
-    assert ChangeSubscription.objects.get().noticed_at is not None
+    assert ChangeSubscription.objects.get().notified_at is not None
 
 
 def test_a_disabled_or_deleted_server_isnt_marked(server):
@@ -81,7 +81,7 @@ def test_the_schedule_finds_stale_servers_of_a_dead_process(server):
     assert refresh_definitions.list_abandoned_servers() == [server.pk]
     refresh_definitions.claim_refresh(server.pk)
     assert refresh_definitions.list_abandoned_servers() == []
-    grow_old(reread_after=True)
+    grow_old(refresh_after=True)
     Server.objects.update(status="error")
     assert refresh_definitions.list_abandoned_servers() == []  # it is asked when it answers again
 

@@ -47,7 +47,7 @@ def check_servers() -> None:
 
 def check_bot(agent: Agent) -> None:
     """Check what the file's bot has of the servers."""
-    lists = {b.server.name: (b.allowed_tools, b.denied_tools) for b in agent.bindings.all()}
+    lists = {b.server.name: (b.allowed_tools, b.denied_tools) for b in agent.agent_servers.all()}
     assert lists.pop("filesystem") == (
         ["read_file", "list_directory"],
         ["write_file", "delete_file"],
@@ -117,7 +117,7 @@ def test_an_override_without_tools_keeps_those_that_were_selected(acme, helper):
         boss, text + '{"additional_servers": ["custom-server"]}}}', ImportChoices(chosen=[])
     )
     apply_import(boss, plan)
-    binding = helper.bindings.get()
+    binding = helper.agent_servers.get()
     assert (binding.enabled, binding.allowed_tools) == (True, ["search"])
 
 

@@ -60,7 +60,7 @@ def test_the_file_is_applied_completely(acme, helper, bonobot):
     agent = Agent.objects.get(slug="code")
     assert agent.enabled
     assert set(agent.builtin_tools) == {"filesystem", "shell", "edit", "search", "git"}
-    assert {binding.server.name for binding in agent.bindings.all()} == NAMES
+    assert {binding.server.name for binding in agent.agent_servers.all()} == NAMES
     again = bonobot(*arguments, "--json")
     assert not again.json["applied"]
 

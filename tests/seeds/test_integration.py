@@ -102,7 +102,7 @@ def test_a_put_changes_what_its_agent_can_use(platform, path, helper):
     made = platform.post(path, REMOTE)
     answer = platform.put(f"{path}/{made.json['id']}", made.json | {"denied_tools": ["delete_*"]})
     assert (answer.status, answer.json["denied_tools"]) == (200, ["delete_*"])
-    assert helper.bindings.get().denied_tools == ["delete_*"]
+    assert helper.agent_servers.get().denied_tools == ["delete_*"]
 
 
 def test_a_put_still_refuses_unknown_fields(platform, path):
@@ -182,8 +182,8 @@ def test_explain_tells_a_server_that_isnt_attached_from_an_unknown_tool(
     declare("weather", WEATHER, approve=False)
     operator = rest.as_role(acme, Role.OPERATOR)
     cases = {
-        "mcp_weather_get_weather": ("not_bound", "mcp connect weather --agent helper"),
-        "mcp__weather__get_weather": ("not_bound", "mcp connect weather --agent helper"),
+        "mcp_weather_get_weather": ("not_attached", "mcp connect weather --agent helper"),
+        "mcp__weather__get_weather": ("not_attached", "mcp connect weather --agent helper"),
         "mcp_aws_s3_put_object": ("unknown_tool", "mcp refresh aws-s3"),
         "mcp_nothing_at_all": ("unknown_tool", "List the agent's tools"),
     }

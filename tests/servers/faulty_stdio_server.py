@@ -1,11 +1,11 @@
 """An MCP server over stdio that misbehaves on request, without any library.
 
     faulty_stdio_server.py [--era both|modern|handshake|silent|deaf|strict|fussy|foreign|late|…]
-        [--catalogue NAME]
+        [--catalog NAME]
 
 `silent` ignores what it doesn't know until `initialize`; `strict` exits on anything else before it;
 `fussy` refuses with -32022; `late` starts slowly; `old` discovers old versions only; `no` refuses
-every greeting. The tool called, or the catalogue, chooses what goes wrong. Each start leaves one
+every greeting. The tool called, or the catalog, chooses what goes wrong. Each start leaves one
 line on stderr.
 """
 
@@ -244,7 +244,7 @@ def named(*names: str) -> list[Message]:
     return [{"name": name, "inputSchema": {"type": "object"}} for name in names]
 
 
-def catalogue(name: str, method: str, cursor: str | None) -> Message | None:
+def catalog(name: str, method: str, cursor: str | None) -> Message | None:
     """Return one page of a listing; None leaves the request without an answer."""
     if method != "tools/list":
         return FEATURES[method] if name == "mixed" else {}
@@ -371,7 +371,7 @@ class Server:
         elif method == "ping":
             send(result(number, {}))
         elif method.endswith("/list"):
-            page = catalogue(self.listing, method, params.get("cursor"))
+            page = catalog(self.listing, method, params.get("cursor"))
             if page is not None:
                 send(result(number, page))
         else:
@@ -396,7 +396,7 @@ class Server:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--era", default="both")
-    parser.add_argument("--catalogue", default="tools")
+    parser.add_argument("--catalog", default="tools")
     parser.add_argument("--token", default="")
     chosen = parser.parse_args()
-    Server(chosen.era, chosen.catalogue).run()
+    Server(chosen.era, chosen.catalog).run()

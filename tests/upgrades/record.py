@@ -34,7 +34,7 @@ READY_WITHIN_S = 90
 HEADER = "X-Key=recorded-header-value"
 TOKEN = "recorded-bearer-token"
 # What an administrator of any release has done; the names are those that scripts rely on.
-DEEDS = {
+OPERATIONS = {
     "member": "tokens create ci --role member --agent demo",
     "owner": "tokens create owner --role owner",
     "session": "agents run demo 'What time is it in Paris?'",
@@ -66,7 +66,7 @@ class Release:
         return [str(self.python), "-m", "bonobot", *words]
 
     def told(self, line: str) -> dict[str, Any]:
-        """Run a deed and return its JSON; one that is refused answers its problem, or nothing."""
+        """Run an operation; return its JSON, or the problem if it was refused."""
         done = subprocess.run(
             [*self.command(*shlex.split(line)), "--json"],
             cwd=self.checkout,
@@ -119,7 +119,7 @@ def record(checkout: Path, folder: Path) -> None:
         )
         try:
             wait_until_ready(up)
-            facts = {name: release.told(line) for name, line in DEEDS.items()}
+            facts = {name: release.told(line) for name, line in OPERATIONS.items()}
         finally:
             up.send_signal(signal.SIGINT)
             said, _ = up.communicate(timeout=60)

@@ -12,7 +12,7 @@ from django.db.migrations import Migration, operations
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
-from bonobot.core.db.migration_operations import AddIndexOnline
+from bonobot.core.db.migration_operations import AddIndexOnline, RenameFieldWithoutColumn
 
 # The first migration of each app creates what no older process knows.
 RULES_SINCE = {
@@ -56,6 +56,8 @@ def _fault(operation: Operation, state: ProjectState, app: str, made: set[str]) 
     if model in made or _keeps_table(operation, state, app):
         return ""
     match operation:
+        case RenameFieldWithoutColumn():
+            return ""
         case operations.AddField(field=field):
             return "" if _old_rows_can_be_written(field) else "needs null=True or a db_default"
         case operations.AlterField(field=field, name=name):

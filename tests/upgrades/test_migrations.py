@@ -9,7 +9,7 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ModelState, ProjectState
 
-from bonobot.core.db.migration_operations import AddIndexOnline
+from bonobot.core.db.migration_operations import AddIndexOnline, rename_field
 from tests.upgrades.rules import applies, faults
 
 
@@ -69,6 +69,7 @@ KIND = {
     "longer": migrations.AlterField("step", "name", models.CharField(max_length=30)),
     "an index built online": AddIndexOnline("step", INDEX),
     "both ways": migrations.RunPython(print, migrations.RunPython.noop),
+    "a field renamed in the code only": rename_field("step", "note", "remark"),
     "a table": migrations.CreateModel("New", [("id", models.AutoField(primary_key=True))]),
 }
 

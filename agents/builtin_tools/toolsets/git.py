@@ -28,7 +28,7 @@ from agents.builtin_tools.workspaces import SANDBOX_PATH, Workspace, run_in_thre
 from bonobot.core.confined_folder import PathRefused
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, Problem
-from mcp_servers.client.server_sandbox import ProcessLimits
+from mcp_servers.client.resource_limits import ProcessLimits
 from mcp_servers.flow_labels import FlowLabel
 
 GitArguments = Sequence[str]

@@ -13,7 +13,7 @@ from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext, BuiltinT
 from agents.builtin_tools.workspaces import QuotaExceeded, Workspace, run_in_thread
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
-from mcp_servers.client.server_sandbox import ProcessLimits
+from mcp_servers.client.resource_limits import ProcessLimits
 
 MAX_COMMAND_LENGTH = 32_768
 MAX_OPEN_FILES = 1024

@@ -54,7 +54,7 @@ def show_settings_check(request: HttpRequest) -> HttpResponseBase:
         raise Forbidden("This action isn't available here.", rule="platform_admin", remedy=remedy)
     if FRAGMENT_HEADER in request.headers:
         return render_fragment(
-            request, "settings_check/found.html", found=_build_findings_context()
+            request, "settings_check/results.html", found=_build_findings_context()
         )
     context = _build_findings_context() if "look" in request.GET else None
     return render_screen(

@@ -169,7 +169,7 @@ class InvitationAdmin(ServiceFormAdmin):
             return _redirect_to_members()
         return render_screen(
             request,
-            "people/invited.html",
+            "people/invitation_created.html",
             title=sent.invitation.email,
             object=sent.invitation,
             opts=self.opts,

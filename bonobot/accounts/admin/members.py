@@ -217,7 +217,7 @@ class MembershipAdmin(ServiceFormAdmin):
         if unmailed := [(user, link) for user, link in links if link]:
             return render_screen(
                 request,
-                "people/handed.html",
+                "people/password_link.html",
                 title=_("Password reset links"),
                 handed=unmailed,
                 opts=self.opts,

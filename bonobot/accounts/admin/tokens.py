@@ -239,7 +239,7 @@ class TokenAdmin(ServiceFormAdmin):
         """Show the token's secret once; it isn't stored."""
         return render_screen(
             request,
-            "tokens/made.html",
+            "tokens/token_created.html",
             title=obj.name,
             object=obj,
             opts=self.opts,

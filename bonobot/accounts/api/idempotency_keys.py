@@ -11,7 +11,7 @@ from typing import Any
 from django.utils import timezone
 from django.utils.crypto import salted_hmac
 
-from bonobot.accounts.models import KeptAnswer
+from bonobot.accounts.models import StoredResponse
 from bonobot.accounts.principals import Principal
 from bonobot.core.crypto.sealed_values import SealedValue, SecretCodec
 from bonobot.core.problems import Conflict, InvalidInput
@@ -32,7 +32,7 @@ class IdempotentReplay(Exception):
         self.body = body
 
 
-def claim_key(principal: Principal, key: str, request: dict[str, Any]) -> KeptAnswer:
+def claim_key(principal: Principal, key: str, request: dict[str, Any]) -> StoredResponse:
     """Claim `key` for this request (method, path, body) of this principal.
 
     Raises `IdempotentReplay` with the first response, `InvalidInput` (`bad_idempotency_key`, 400,
@@ -49,7 +49,7 @@ def claim_key(principal: Principal, key: str, request: dict[str, Any]) -> KeptAn
     request_digest = salted_hmac(
         "bonobot.idempotency", to_canonical_json(request), algorithm="sha256"
     ).hexdigest()
-    stored_answers = KeptAnswer.objects.for_organization(principal.organization_id)
+    stored_answers = StoredResponse.objects.for_organization(principal.organization_id)
     stored_answers.filter(created_at__lt=timezone.now() - ANSWER_LIFETIME).delete()
     row, created = stored_answers.get_or_create(
         organization_id=principal.organization_id,
@@ -62,7 +62,7 @@ def claim_key(principal: Principal, key: str, request: dict[str, Any]) -> KeptAn
     return row
 
 
-def store_answer(row: KeptAnswer, status: int, body: str) -> None:
+def store_answer(row: StoredResponse, status: int, body: str) -> None:
     """Store the response; delete the claim instead if the request may be retried."""
     if status in (429, 503):
         row.delete()
@@ -73,7 +73,7 @@ def store_answer(row: KeptAnswer, status: int, body: str) -> None:
         row.save(update_fields=["status", "body"])
 
 
-def _raise_replay(row: KeptAnswer, request_digest: str) -> None:
+def _raise_replay(row: StoredResponse, request_digest: str) -> None:
     if row.request_digest != request_digest:
         raise InvalidInput(
             "This idempotency key was used for another request.",

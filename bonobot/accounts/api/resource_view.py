@@ -23,7 +23,7 @@ from rest_framework.response import Response
 from bonobot.accounts.api import idempotency_keys, object_versions
 from bonobot.accounts.api.openapi_schema import ResourceViewSchema
 from bonobot.accounts.current_organization import resolve_principal
-from bonobot.accounts.models import KeptAnswer, Organization
+from bonobot.accounts.models import Organization, StoredResponse
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import ALLOWED_ROLES, Action, TokenScope
 from bonobot.core.api import serializers as api_serializers
@@ -65,7 +65,7 @@ class ResourceView(GenericAPIView):
     metadata_class = None
     http_method_names = ["get", "head", "post", "put", "patch", "delete"]
     request: Request
-    _claimed_answer: KeptAnswer | None = None
+    _claimed_answer: StoredResponse | None = None
     _selected_fields: frozenset[str] | None = None  # fields of a sparse response; None: all
     # The last object returned: its row, which writers lock, and the parts of its version.
     shown_row: Any = None

@@ -1,7 +1,7 @@
 """Models of organizations, users, tokens, invitations and identity providers."""
 
 from bonobot.accounts.models.external_issuers import Issuer
-from bonobot.accounts.models.idempotency import KeptAnswer
+from bonobot.accounts.models.idempotency import StoredResponse
 from bonobot.accounts.models.identity_providers import Identity, Provider
 from bonobot.accounts.models.invitations import Invitation
 from bonobot.accounts.models.organizations import (
@@ -21,11 +21,11 @@ __all__ = [
     "Identity",
     "Invitation",
     "Issuer",
-    "KeptAnswer",
     "Membership",
     "Organization",
     "OrganizationQuerySet",
     "Provider",
+    "StoredResponse",
     "Token",
     "TokenQuerySet",
     "User",

@@ -1,4 +1,4 @@
-"""KeptAnswer: the stored response to a request with an `Idempotency-Key`."""
+"""StoredResponse: the stored response to a request with an `Idempotency-Key`."""
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -7,7 +7,7 @@ from bonobot.accounts.models.abstract_models import OrganizationModel
 from bonobot.core.crypto.encrypted_fields import SealedTextField
 
 
-class KeptAnswer(OrganizationModel):
+class StoredResponse(OrganizationModel):
     """The first response to a write with an `Idempotency-Key`, kept for a day.
 
     `status` is null while the first request runs, and stays so if its process dies: such a request
@@ -18,9 +18,12 @@ class KeptAnswer(OrganizationModel):
     key = models.CharField(max_length=255)
     request_digest = models.CharField(max_length=64)
     status = models.PositiveSmallIntegerField(null=True)
-    body = SealedTextField(blank=True, default="", remembered=False)
+    body = SealedTextField(
+        blank=True, default="", remembered=False, label="tenancy.keptanswer.body"
+    )
 
     class Meta:
+        db_table = "tenancy_keptanswer"
         verbose_name = _("stored response")
         verbose_name_plural = _("stored responses")
         constraints = (

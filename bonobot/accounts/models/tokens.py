@@ -22,7 +22,9 @@ class TokenQuerySet(GovernedQuerySet):
 
     def usable(self) -> "TokenQuerySet":
         """Keep those that can be used now."""
-        is_fresh = models.Q(fresh_until__isnull=True) | models.Q(fresh_until__gt=timezone.now())
+        is_fresh = models.Q(access_expires_at__isnull=True) | models.Q(
+            access_expires_at__gt=timezone.now()
+        )
         return self.active().filter(is_fresh)
 
     def usable_issued(self) -> "TokenQuerySet":
@@ -66,7 +68,7 @@ class Token(GovernedModel):
 
     A token with a `user` is a grant: the user authorized the OAuth client `client_id` (OAuth 2.1)
     for the address `resource`. `digest` is that of the current access token, which is valid until
-    `fresh_until`; it is blank before the first one.
+    `access_expires_at`; it is blank before the first one.
     """
 
     observed_fields: ClassVar[frozenset[str]] = frozenset({"last_used_at"})
@@ -99,7 +101,9 @@ class Token(GovernedModel):
     resource = models.CharField(
         _("URL"), max_length=512, blank=True, default="", db_default="", editable=False
     )
-    fresh_until = models.DateTimeField(null=True, blank=True, editable=False)
+    access_expires_at = models.DateTimeField(
+        null=True, blank=True, editable=False, db_column="fresh_until"
+    )
 
     objects: ClassVar = TokenQuerySet.as_manager()
 
@@ -113,7 +117,7 @@ class Token(GovernedModel):
             ),
             # A grant is for one address, an issued token for all.
             models.CheckConstraint(
-                condition=models.Q(user__isnull=True, resource="", fresh_until__isnull=True)
+                condition=models.Q(user__isnull=True, resource="", access_expires_at__isnull=True)
                 | models.Q(user__isnull=False) & ~models.Q(resource=""),
                 name="token_grant_has_an_address",
             ),

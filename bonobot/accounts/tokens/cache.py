@@ -37,10 +37,10 @@ from bonobot.accounts.tokens.services import (
     update_last_used,
 )
 from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
-from bonobot.core.gcra import admit_request, compute_interval
 from bonobot.core.http.ip_addresses import extract_address_prefix
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
+from bonobot.core.rate_limits import admit_request, compute_interval
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import Head
 from bonobot.ledger.queries import load_policy_generation
@@ -251,7 +251,9 @@ def load_verified_token(text: str, address: str) -> VerifiedToken:
     if token is None or not is_matching_secret(token, secret):
         raise build_invalid_token_error()
     check_client_address(token, address)
-    expiries = [expiry for expiry in (token.expires_at, token.fresh_until) if expiry is not None]
+    expiries = [
+        expiry for expiry in (token.expires_at, token.access_expires_at) if expiry is not None
+    ]
     return VerifiedToken(
         principal=build_token_principal(token, with_platform=False),
         generation=token.read_at or 0,

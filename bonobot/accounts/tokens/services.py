@@ -292,7 +292,7 @@ def create_grant(
         user=user,
         client_id=client_id,
         resource=resource,
-        fresh_until=timezone.now(),
+        access_expires_at=timezone.now(),
         expires_at=timezone.now() + FIRST_FETCH_WITHIN,
         **cleaned,
     )
@@ -338,7 +338,7 @@ def rotate_grant(token: Token, *, first: bool) -> str | None:
     updated = grants.update(
         pepper_id=pepper_id,
         digest=digest,
-        fresh_until=now + ACCESS_TOKEN_LIFETIME,
+        access_expires_at=now + ACCESS_TOKEN_LIFETIME,
         expires_at=now + GRANT_IDLE_LIFETIME,
     )
     return f"{GRANT_PREFIX}_{token.key}_{secret}" if updated else None

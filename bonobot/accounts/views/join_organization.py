@@ -95,7 +95,7 @@ def join_organization(request: HttpRequest) -> HttpResponseBase:
     except Problem as problem:
         return render_signed_out_page(
             request,
-            "ended.html",
+            "link_expired.html",
             title=_("Invitation"),
             status=problem.status,
             problem=problem,
@@ -177,7 +177,9 @@ def create_first_organization(request: HttpRequest) -> HttpResponseBase:
             add_problem_to_form(form, problem)
         else:
             return HttpResponseRedirect(reverse("admin:index"))
-    return render_signed_out_page(request, "founding.html", title=_("Your organization"), form=form)
+    return render_signed_out_page(
+        request, "create_organization.html", title=_("Your organization"), form=form
+    )
 
 
 def create_organization_with_owner(user: User, name: str) -> Organization:

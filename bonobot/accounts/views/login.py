@@ -163,7 +163,7 @@ def _build_form_error(problem: TooManyAttempts) -> ValidationError:
 class ForgottenPasswordView(PasswordResetView):
     """Request a reset link; response and timing don't depend on whether an account exists."""
 
-    template_name = "people/forgotten.html"
+    template_name = "people/reset_password.html"
     success_url = reverse_lazy("admin:login")
     title = _("Forgot your password?")
 

@@ -70,7 +70,7 @@ def start_single_sign_on(request: HttpRequest, provider_id: str) -> HttpResponse
     except Problem as problem:
         return _render_problem(request, problem)
     # A link, not a redirect: the CSP `form-action` covers redirects and allows only our origin.
-    return render_signed_out_page(request, "onward.html", title=provider.name, address=address)
+    return render_signed_out_page(request, "redirect.html", title=provider.name, address=address)
 
 
 @login_not_required
@@ -110,7 +110,7 @@ def _render_link(request: HttpRequest, provider: Provider) -> HttpResponseBase:
     if request.method != "POST":
         return render_screen(request, "profile/link.html", title=provider.name, provider=provider)
     address = _start_authorization(request, provider, link_user_id=str(request.user.pk))
-    return render_signed_out_page(request, "onward.html", title=provider.name, address=address)
+    return render_signed_out_page(request, "redirect.html", title=provider.name, address=address)
 
 
 @require_POST
@@ -212,7 +212,7 @@ def _get_provider(**lookup: Any) -> Provider:
 def _render_problem(request: HttpRequest, problem: Problem) -> HttpResponseBase:
     return render_signed_out_page(
         request,
-        "ended.html",
+        "link_expired.html",
         title=_("Sign in"),
         status=problem.status,
         problem=problem,

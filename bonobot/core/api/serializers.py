@@ -14,6 +14,7 @@ from bonobot.core.db.object_version import MAX_VERSION_LENGTH, collect_secret_ma
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.core.process_cache import compute_once
+from bonobot.core.renamed_fields import replace_renamed_fields
 
 
 class StrictSerializer(serializers.Serializer[Any]):
@@ -23,6 +24,7 @@ class StrictSerializer(serializers.Serializer[Any]):
         """Return the validated fields; raises ValidationError for unknown ones."""
         if isinstance(data, Mapping):
             writable_names = [name for name, field in self.fields.items() if not field.read_only]
+            data = replace_renamed_fields(data, writable_names)
             error = ErrorDetail(
                 f"Unknown field. Supported fields: {', '.join(writable_names)}.",
                 code="unknown_field",

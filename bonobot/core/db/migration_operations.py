@@ -8,9 +8,17 @@ from typing import Any
 from django.contrib.contenttypes.management import RenameContentType
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations import Migration
-from django.db.migrations.operations import AddIndex, AlterModelTable, CreateModel, RenameModel
+from django.db.migrations.operations import (
+    AddIndex,
+    AlterField,
+    AlterModelTable,
+    CreateModel,
+    RenameField,
+    RenameModel,
+)
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
+from django.db.models import F, Field, ForeignKey, Q
 
 
 class BatchedMigration(Migration):
@@ -19,7 +27,7 @@ class BatchedMigration(Migration):
     Django builds the classes of all related models again after each operation, which takes most
     of the time of a migration. A batch changes the state for all its operations first and builds
     the classes once. Only operations that don't depend on the state between them are batched:
-    new models, and models that are renamed without their table.
+    new models, and models and fields that are renamed without their table or column.
     """
 
     def apply(
@@ -104,6 +112,81 @@ class _RenameModelWithoutTable(RenameModel):
         """Change nothing in the database."""
 
 
+class RenameFieldWithoutColumn(RenameField):
+    """Rename a field in the code only: its column keeps its name.
+
+    The indexes, constraints, and ordering of the model name the field, so their state changes, too.
+    The model of the code names the column with `db_column`.
+    """
+
+    def state_forwards(self, app_label: str, state: ProjectState) -> None:
+        """Name the column, and rename the field wherever the model's state names it."""
+        model = state.models[app_label, self.model_name_lower]
+        field = model.fields[self.old_name].clone()
+        if field.db_column is None:
+            suffix = "_id" if isinstance(field, ForeignKey) else ""
+            field.db_column = f"{self.old_name}{suffix}"
+        model.fields[self.old_name] = field
+        for option in ("indexes", "constraints", "ordering"):
+            if parts := model.options.get(option):
+                model.options[option] = type(parts)(self._rename_in(part) for part in parts)
+        super().state_forwards(app_label, state)
+
+    def database_forwards(self, *_: Any) -> None:
+        """Change nothing in the database."""
+
+    def database_backwards(self, *_: Any) -> None:
+        """Change nothing in the database."""
+
+    def describe(self) -> str:
+        return f"{super().describe()}, whose column keeps its name"
+
+    def _rename_in(self, part: Any) -> Any:
+        """Return a part of an index, constraint, or ordering with the new name of the field."""
+        match part:
+            case str():
+                sign, name = ("-", part[1:]) if part.startswith("-") else ("", part)
+                first, *lookups = name.split("__")
+                return sign + "__".join((self._rename(first), *lookups))
+            case Q():
+                children = [self._rename_in(child) for child in part.children]
+                return Q(*children, _connector=part.connector, _negated=part.negated)
+            case F():
+                return F(self._rename_in(part.name))  # type: ignore[attr-defined]
+            case (str() as lookup, value):
+                return self._rename_in(lookup), value
+        if not hasattr(part, "deconstruct"):
+            return part
+        _path, arguments, options = part.deconstruct()
+        for option in ("fields", "include", "condition"):
+            match options.get(option):
+                case Q() as condition:
+                    options[option] = self._rename_in(condition)
+                case [*names]:
+                    options[option] = [self._rename_in(name) for name in names]
+        return type(part)(*arguments, **options)
+
+    def _rename(self, name: str) -> str:
+        return self.new_name if name == self.old_name else name
+
+
+class _RenameReverseRelation(AlterField):
+    """Change the `related_name` of a relation."""
+
+    def database_forwards(self, *_: Any) -> None:
+        """Change nothing in the database."""
+
+
+def rename_field(model: str, old: str, new: str) -> Operation:
+    """Return an operation that renames a field in the code only: its column keeps its name."""
+    return RenameFieldWithoutColumn(model.lower(), old, new)
+
+
+def rename_reverse_relation(model: str, name: str, field: "Field[Any, Any]") -> Operation:
+    """Return an operation that gives a relation another `related_name`, in the code only."""
+    return _RenameReverseRelation(model.lower(), name, field)
+
+
 def rename_model(old: str, new: str, *, table: str) -> list[Operation]:
     """Return operations that rename a model in the code only: its `table` keeps its name."""
     return [_NameTable(old.lower(), table), _RenameModelWithoutTable(old, new)]
@@ -120,7 +203,13 @@ def _find_kind(operation: Operation) -> str:
     match operation:
         case CreateModel():
             return "create"
-        case _NameTable() | _RenameModelWithoutTable() | RenameContentType():
+        case (
+            _NameTable()
+            | _RenameModelWithoutTable()
+            | RenameFieldWithoutColumn()
+            | _RenameReverseRelation()
+            | RenameContentType()
+        ):
             return "rename"
     return ""
 

@@ -90,7 +90,7 @@ class NotificationChannelForm(forms.Form):
         widget=forms.CheckboxSelectMultiple,
         help_text=_("If none is selected, all events are sent, including future ones."),
     )
-    minimum = forms.ChoiceField(
+    minimum_severity = forms.ChoiceField(
         label=_("Minimum severity"), choices=SEVERITIES, initial="info", widget=Select
     )
     enabled = forms.BooleanField(label=_("Enabled"), required=False, initial=True, widget=Checkbox)
@@ -131,7 +131,7 @@ class NotificationChannelForm(forms.Form):
 
 def build_initial(channel: NotificationChannel) -> dict[str, Any]:
     """Return the form's initial values for a stored channel."""
-    plain_fields = ("name", "kind", "allow_private", "events", "minimum", "enabled")
+    plain_fields = ("name", "kind", "allow_private", "events", "minimum_severity", "enabled")
     return {
         **{name: getattr(channel, name) for name in plain_fields},
         "addresses": "\n".join(channel.addresses),
@@ -150,10 +150,10 @@ class NotificationChannelAdmin(TabbedAdmin):
     needs_to_view = (Action.VIEW_AUDIT,)
     needs_to_change = Action.MANAGE_NOTICES
     delete_note = _("This channel no longer sends notifications.")
-    list_display = ("name", "kind", "where", "told_of", "minimum", "on", "latest")
+    list_display = ("name", "kind", "where", "told_of", "minimum_severity", "on", "latest")
     list_filter = ("kind", "enabled")
     search_fields = ("name", "origin")
-    change_list_template = "admin/notices/channels.html"
+    change_list_template = "admin/notifications/channels.html"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[NotificationChannel]:
         """Return the channels with the state of their last notification."""
@@ -180,7 +180,11 @@ class NotificationChannelAdmin(TabbedAdmin):
             else:
                 return self.show_created_secret(request, channel, secret)
         return render_screen(
-            request, "notices/add.html", title=_("Create channel"), form=form, opts=self.opts
+            request,
+            "notifications/add_channel.html",
+            title=_("Create channel"),
+            form=form,
+            opts=self.opts,
         )
 
     def show_created_secret(
@@ -190,7 +194,7 @@ class NotificationChannelAdmin(TabbedAdmin):
         if secret:
             return render_screen(
                 request,
-                "notices/made.html",
+                "notifications/channel_created.html",
                 title=channel.name,
                 object=channel,
                 opts=self.opts,
@@ -251,7 +255,9 @@ def show_channel(visit: ObjectRequest) -> HttpResponseBase:
                 )
                 return response
     notices = list(channel.notices.all()[:MAX_LATEST])
-    return visit.render_tab("notices/channel.html", channel=channel, form=form, notices=notices)
+    return visit.render_tab(
+        "notifications/channel.html", channel=channel, form=form, notices=notices
+    )
 
 
 @NotificationChannelAdmin.add_object_action("test", needs=Action.MANAGE_NOTICES)

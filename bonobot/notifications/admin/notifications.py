@@ -32,7 +32,7 @@ class NotificationAdmin(TabbedAdmin):
     search_fields = ("subject_name", "text", "error")
     list_select_related = ("channel",)
     actions = ("retry_chosen",)
-    change_list_template = "admin/notices/list.html"
+    change_list_template = "admin/notifications/list.html"
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Return False: events create notifications."""
@@ -95,7 +95,7 @@ def show_notification(visit: ObjectRequest) -> HttpResponseBase:
     """Show a notification with its channel and state."""
     notice: Notification = visit.object
     return visit.render_tab(
-        "notices/notice.html",
+        "notifications/notification.html",
         notice=notice,
         heading=TITLES[notice.event],
         severity=notice.get_severity_display(),

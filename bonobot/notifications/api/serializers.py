@@ -28,7 +28,7 @@ EVENTS_HELP = "The events to send; empty: all events."
                 "kind": "webhook",
                 "url": "https://hooks.example.com/bonobot",
                 "events": ["server_down", "needs_reauth"],
-                "minimum": "critical",
+                "minimum_severity": "critical",
             },
             request_only=True,
         ),
@@ -66,7 +66,9 @@ class NotificationChannelBody(VersionedBody):
     events = serializers.ListField(
         child=serializers.ChoiceField(SELECTABLE_EVENTS), required=False, help_text=EVENTS_HELP
     )
-    minimum = serializers.ChoiceField(SEVERITIES, required=False, help_text="Minimum severity.")
+    minimum_severity = serializers.ChoiceField(
+        SEVERITIES, required=False, help_text="Minimum severity."
+    )
     enabled = serializers.BooleanField(required=False)
 
 
@@ -85,7 +87,7 @@ class NotificationChannelSerializer(VersionedSerializer):
     events = serializers.ListField(
         child=serializers.ChoiceField(SELECTABLE_EVENTS), help_text=EVENTS_HELP
     )
-    minimum = serializers.ChoiceField(SEVERITIES)
+    minimum_severity = serializers.ChoiceField(SEVERITIES)
     enabled = serializers.BooleanField()
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()

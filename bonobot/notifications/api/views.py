@@ -21,7 +21,15 @@ from bonobot.notifications.events import EVENTS
 from bonobot.notifications.models import Notification, NotificationChannel
 from bonobot.notifications.services import NotificationChannelSpec, delete_channel, save_channel
 
-STORED_FIELDS = ("name", "kind", "addresses", "allow_private", "events", "minimum", "enabled")
+STORED_FIELDS = (
+    "name",
+    "kind",
+    "addresses",
+    "allow_private",
+    "events",
+    "minimum_severity",
+    "enabled",
+)
 
 
 class NotificationChannelListView(ResourceView):

@@ -2,7 +2,7 @@
 
 This is the table to add a row to when something new can be done. A test reads what there really is
 (addresses and actions of the admin, operations of REST, verbs of the command line) and fails where
-one of them is in no row, where a row names what isn't there, and where a deed lacks one of the
+one of them is in no row, where a row names what isn't there, and where a feature lacks one of the
 three without saying why. `python -m docs.making.surfaces` writes `docs/surfaces.md` from it.
 
 Names: `server.add` is the address of the admin called `mcp_servers_server_add` (`.list`, `.add`,
@@ -11,7 +11,7 @@ Names: `server.add` is the address of the admin called `mcp_servers_server_add` 
 """
 
 from docs.making.surface_table import agents, organization, servers
-from docs.making.surface_table.types import Area, Deed
+from docs.making.surface_table.types import Area, Feature
 
 AREAS: tuple[Area, ...] = (
     servers.AREA,
@@ -21,4 +21,4 @@ AREAS: tuple[Area, ...] = (
     organization.ORGANIZATION_AREA,
     organization.INSTALLATION_AREA,
 )
-DEEDS: tuple[Deed, ...] = tuple(deed for area in AREAS for deed in area.deeds)
+FEATURES: tuple[Feature, ...] = tuple(feature for area in AREAS for feature in area.features)

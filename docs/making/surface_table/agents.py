@@ -1,47 +1,47 @@
 """Rows of agents and sessions."""
 
-from docs.making.surface_table.types import Area, Deed
+from docs.making.surface_table.types import Area, Feature
 
 AGENTS_AREA = Area(
     "Agents",
     (
-        Deed(
+        Feature(
             "List agents",
             admin="agent.list agent.change",
             rest="list_agents get_agent",
             cli="agents list",
         ),
-        Deed(
+        Feature(
             "Create an agent",
             admin="agent.add",
             rest="create_agent",
             cli="agents add",
         ),
-        Deed(
+        Feature(
             "Update an agent",
             admin="agent.configuration agent.change",
             rest="replace_agent update_agent",
             cli="agents set, mcp apply",
         ),
-        Deed(
+        Feature(
             "Enable or disable an agent",
             admin="agent.switch",
             rest="update_agent",
             cli="agents enable, agents disable",
         ),
-        Deed(
+        Feature(
             "Delete an agent",
             admin="agent.delete",
             rest="delete_agent",
             cli="agents remove, mcp apply",
         ),
-        Deed(
+        Feature(
             "Choose an agent's built-in tools",
             admin="agent.builtin",
             rest="update_agent",
             cli="mcp apply, tools list",
         ),
-        Deed(
+        Feature(
             "Explain what an agent can use",
             admin="agent.why",
             rest=(
@@ -49,7 +49,7 @@ AGENTS_AREA = Area(
             ),
             cli="agents tools, agents explain",
         ),
-        Deed(
+        Feature(
             "Call a tool as an agent",
             admin="agent.why",
             rest="call_agent_tool read_agent_resource get_agent_prompt",
@@ -59,13 +59,13 @@ AGENTS_AREA = Area(
                 "agent a message."
             ),
         ),
-        Deed(
+        Feature(
             "List an agent's servers",
             admin="agent.servers agent.server_states",
             rest="list_agent_servers get_agent_server",
             cli="mcp list",
         ),
-        Deed(
+        Feature(
             "Attach a server, or add a private one",
             admin=(
                 "agent.servers agent.form agent.presets agent.preset agent.paste agent.openapi "
@@ -74,31 +74,31 @@ AGENTS_AREA = Area(
             rest="attach_server replace_agent_server",
             cli="mcp connect, mcp add",
         ),
-        Deed(
+        Feature(
             "Choose the tools of an attached server",
             admin="agent.pick agent.switch_server",
             rest="update_agent_server",
             cli="mcp connect, mcp disconnect",
         ),
-        Deed(
+        Feature(
             "Detach a server",
             admin="agent.unbind",
             rest="detach_server",
             cli="mcp disconnect, mcp remove",
         ),
-        Deed(
+        Feature(
             "Test an agent's server",
             admin="agent.ask_server",
             rest="test_agent_server",
             cli="mcp test",
         ),
-        Deed(
+        Feature(
             "Choose which agents an agent can call",
             admin="agent.configuration",
             rest="get_callable_agents set_callable_agents",
             cli="agents callable-agents",
         ),
-        Deed(
+        Feature(
             "Choose which members can run an agent",
             admin="agent.configuration",
             rest=(
@@ -107,31 +107,31 @@ AGENTS_AREA = Area(
             ),
             cli="mcp apply",
         ),
-        Deed(
+        Feature(
             "View and empty an agent's workspace",
             admin="agent.builtin agent.workspace_empty",
             rest="get_workspace empty_workspace",
             cli="agents workspace",
         ),
-        Deed(
+        Feature(
             "Manage an agent's notes",
             admin="agent.notes agent.remove_note agent.clear_notes",
             rest="list_notes get_note create_note update_note delete_note",
             cli="notes list, notes write, notes remove",
         ),
-        Deed(
+        Feature(
             "View an agent's metrics and cost",
             admin="agent.metrics usage",
             rest="get_usage export_usage",
             cli="usage show, usage export",
         ),
-        Deed(
+        Feature(
             "Get client configurations for an agent",
             admin="agent.programs",
             rest="list_agent_snippets",
             cli="mcp snippet",
         ),
-        Deed(
+        Feature(
             "Manage model endpoints",
             admin="modelendpoint.list modelendpoint.add modelendpoint.change modelendpoint.delete",
             rest=(
@@ -140,19 +140,19 @@ AGENTS_AREA = Area(
             ),
             cli="models list, models add, models set, models remove",
         ),
-        Deed(
+        Feature(
             "Test a model endpoint",
             admin="modelendpoint.try",
             rest="test_model_endpoint",
             cli="models test",
         ),
-        Deed(
+        Feature(
             "Manage skills",
             admin="skill.list skill.add skill.change skill.write skill.delete",
             rest="list_skills get_skill create_skill update_skill delete_skill list_skill_versions",
             cli="skills list, skills show, skills add, skills set, skills remove",
         ),
-        Deed(
+        Feature(
             "Attach and detach skills and workflows",
             admin=(
                 "agent.skills agent.give_skill agent.take_skill "
@@ -161,13 +161,13 @@ AGENTS_AREA = Area(
             rest="update_skill update_workflow",
             cli="skills set, workflows set",
         ),
-        Deed(
+        Feature(
             "Run or render a skill",
             admin="skill.run",
             rest="run_skill render_skill",
             cli="skills run",
         ),
-        Deed(
+        Feature(
             "Manage workflows",
             admin="workflow.list workflow.add workflow.change workflow.write workflow.delete",
             rest=(
@@ -179,19 +179,19 @@ AGENTS_AREA = Area(
                 "workflows steps"
             ),
         ),
-        Deed(
+        Feature(
             "Approve a workflow",
             admin="workflow.approve",
             rest="approve_workflow",
             cli="workflows approve",
         ),
-        Deed(
+        Feature(
             "Run a workflow",
             admin="workflow.run workflow.start workflow.cancel",
             rest="run_workflow list_workflow_runs get_workflow_run cancel_workflow_run",
             cli="workflows run, workflows runs, workflows cancel",
         ),
-        Deed(
+        Feature(
             "Manage a workflow's triggers",
             admin=(
                 "workflow.triggers workflow.replace_secret workflow.switch_trigger "
@@ -206,7 +206,7 @@ AGENTS_AREA = Area(
                 "workflows replace-secret, workflows remove-trigger"
             ),
         ),
-        Deed(
+        Feature(
             "Start a workflow by webhook",
             rest="receive_webhook",
             why="Only for senders that have the trigger's secret.",
@@ -218,97 +218,97 @@ AGENTS_AREA = Area(
 SESSIONS_AREA = Area(
     "Sessions",
     (
-        Deed(
+        Feature(
             "List sessions",
             admin="session.list session.steps session.timeline agent.sessions",
             rest="list_sessions list_agent_sessions get_session",
             cli="agents sessions",
         ),
-        Deed(
+        Feature(
             "Start a session",
             admin="agent.start",
             rest="start_session",
             cli="agents run, agents chat",
         ),
-        Deed(
+        Feature(
             "Continue a session",
             admin="session.send",
             rest="send_message",
             cli="agents chat",
         ),
-        Deed(
+        Feature(
             "Retry a message",
             admin="session.retry",
             rest="retry_message",
             cli="agents retry",
         ),
-        Deed(
+        Feature(
             "Follow a session",
             admin="session.steps",
             rest="follow_session",
             cli="agents run, agents chat",
         ),
-        Deed(
+        Feature(
             "Cancel a session",
             admin="session.cancel",
             rest="cancel_session",
             cli="agents cancel",
         ),
-        Deed(
+        Feature(
             "Export a session",
             admin="session.export",
             rest="export_session",
             cli="agents export-session",
         ),
-        Deed(
+        Feature(
             "Download a session's images and files",
             admin="session.image session.file",
             rest="get_session_image get_session_file",
             why="A terminal shows neither; the export lists them.",
         ),
-        Deed(
+        Feature(
             "List and revoke session approvals",
             admin="session.revoke",
             rest="list_session_approvals revoke_session_approval",
             cli="agents session-approvals, agents revoke-session-approval",
         ),
-        Deed(
+        Feature(
             "List pending approvals",
             admin="approval.list approval.arguments",
             rest="list_approvals get_approval",
             cli="approvals list, approvals show",
         ),
-        Deed(
+        Feature(
             "Approve or deny a call",
             admin="approval.answer approval!deny_chosen",
             rest="answer_approval",
             cli="approvals approve, approvals deny",
         ),
-        Deed(
+        Feature(
             "List elicitation requests",
             admin="elicitationrequest.list",
             rest="list_elicitation_requests get_elicitation_request",
             cli="elicitations list, elicitations show",
         ),
-        Deed(
+        Feature(
             "Answer an elicitation request",
             admin="elicitationrequest.answer",
             rest="answer_elicitation_request",
             cli="elicitations answer",
         ),
-        Deed(
+        Feature(
             "Record a session",
             admin="session.record",
             rest="record_session",
             cli="agents record",
         ),
-        Deed(
+        Feature(
             "Manage recordings",
             admin="agent.recordings agent.recording agent.remove_recording",
             rest="list_recordings get_recording delete_recording",
             cli="agents recordings, agents remove-recording",
         ),
-        Deed(
+        Feature(
             "Replay a recording",
             admin="agent.recording agent.replayed",
             rest="replay_recording list_recording_replays get_recording_replay",

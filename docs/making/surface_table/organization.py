@@ -1,23 +1,23 @@
 """Rows of organization, control, installation."""
 
-from docs.making.surface_table.types import Area, Deed
+from docs.making.surface_table.types import Area, Feature
 
 ORGANIZATION_AREA = Area(
     "Organization",
     (
-        Deed(
+        Feature(
             "View and change an organization's settings",
             admin="organization.list organization.change",
             rest="get_organization update_organization",
             cli="org show, org set",
         ),
-        Deed(
+        Feature(
             "Halt and resume an organization",
             admin="organization_halt",
             rest="enable_kill_switch disable_kill_switch",
             cli="org halt, org resume",
         ),
-        Deed(
+        Feature(
             "Switch the organization",
             admin="switch_organization",
             why=(
@@ -25,7 +25,7 @@ ORGANIZATION_AREA = Area(
                 "`--org`)."
             ),
         ),
-        Deed(
+        Feature(
             "Create an organization",
             admin="organization.add",
             why=(
@@ -34,7 +34,7 @@ ORGANIZATION_AREA = Area(
             ),
             cli="org add",
         ),
-        Deed(
+        Feature(
             "Delete an organization",
             cli="org delete",
             why=(
@@ -42,18 +42,18 @@ ORGANIZATION_AREA = Area(
                 "empty organizations."
             ),
         ),
-        Deed(
+        Feature(
             "Export an organization",
             cli="org export",
             why="Writes a folder on the host.",
         ),
-        Deed(
+        Feature(
             "Manage members",
             admin="membership.list membership.change membership.delete",
             rest="list_members get_member update_member remove_member",
             cli="members list, members set-role, members remove",
         ),
-        Deed(
+        Feature(
             "Add an account as a member",
             admin="membership.add",
             cli="members add",
@@ -62,49 +62,49 @@ ORGANIZATION_AREA = Area(
                 "which accounts exist."
             ),
         ),
-        Deed(
+        Feature(
             "Invite members",
             admin="invitation.list invitation.add",
             rest="list_invitations get_invitation create_invitation",
             cli="members invite",
         ),
-        Deed(
+        Feature(
             "Resend an invitation",
             admin="invitation.send",
             rest="send_invitation",
             cli="members send-again",
         ),
-        Deed(
+        Feature(
             "Revoke an invitation",
             admin="invitation.revoke",
             rest="revoke_invitation",
             cli="members revoke",
         ),
-        Deed(
+        Feature(
             "Send a password reset link",
             admin="membership!offer_chosen",
             rest="create_password_reset",
             cli="members reset-password",
         ),
-        Deed(
+        Feature(
             "Reset a member's second factor",
             admin="membership!reset_chosen",
             rest="reset_second_factor",
             cli="members reset-second-factor",
         ),
-        Deed(
+        Feature(
             "View and change your profile",
             admin="profile",
             rest="get_me update_me",
             cli="members set",
         ),
-        Deed(
+        Feature(
             "Change your email address",
             admin="profile_email profile_proof",
             cli="members set",
             why="Requires opening an emailed link; the command is for platform administrators.",
         ),
-        Deed(
+        Feature(
             "Manage identity providers",
             admin="provider.list provider.add provider.change provider.delete",
             rest=(
@@ -113,59 +113,59 @@ ORGANIZATION_AREA = Area(
             ),
             cli="sso list, sso add, sso set, sso remove",
         ),
-        Deed(
+        Feature(
             "Refresh an identity provider's keys",
             admin="provider!check_chosen",
             rest="check_identity_provider",
             cli="sso check",
         ),
-        Deed(
+        Feature(
             "Link an identity provider to your account",
             admin="profile_link profile_unlink",
             why="Requires a person's browser.",
         ),
-        Deed(
+        Feature(
             "View and end your browser sessions",
             admin="profile_sessions",
             rest="sign_out_elsewhere",
             cli="members sign-out",
         ),
-        Deed(
+        Feature(
             "Manage users",
             admin="user.list user.add user.change user_password_change",
             why="Accounts belong to the installation, not to an organization.",
         ),
-        Deed(
+        Feature(
             "View and change tokens",
             admin="token.list token.change",
             rest="list_tokens get_token update_token",
             cli="tokens list, tokens set",
         ),
-        Deed(
+        Feature(
             "Create a token",
             admin="token.add",
             rest="create_token",
             cli="tokens create",
         ),
-        Deed(
+        Feature(
             "Revoke a token",
             admin="token!revoke_chosen",
             rest="revoke_token",
             cli="tokens revoke",
         ),
-        Deed(
+        Feature(
             "View and revoke clients that you authorized",
             admin="let_in",
             rest="list_authorized_clients revoke_client",
             cli="tokens list, tokens revoke",
         ),
-        Deed(
+        Feature(
             "View and remove OAuth clients",
             admin="programs",
             rest="list_tokens revoke_token",
             cli="tokens list, tokens revoke",
         ),
-        Deed(
+        Feature(
             "Manage external issuers",
             admin="issuer.list issuer.add issuer.change issuer.delete",
             rest=(
@@ -174,7 +174,7 @@ ORGANIZATION_AREA = Area(
             ),
             cli="issuers list, issuers add, issuers set, issuers remove",
         ),
-        Deed(
+        Feature(
             "Refresh an external issuer's keys",
             admin="issuer!check_chosen",
             rest="check_external_issuer",
@@ -187,25 +187,25 @@ ORGANIZATION_AREA = Area(
 CONTROL_AREA = Area(
     "Control",
     (
-        Deed(
+        Feature(
             "View and change an agent's policy",
             admin="agent.policy agent.policy_preview agent.policy_rows",
             rest="get_tool_policy set_tool_policy",
             cli="agents policy",
         ),
-        Deed(
+        Feature(
             "View and change the organization's policy",
             admin="organization_policy",
             rest="get_organization_tool_policy set_organization_tool_policy",
             cli="agents policy",
         ),
-        Deed(
+        Feature(
             "Simulate a policy on past calls",
             admin="agent.what_if organization_what_if",
             rest="simulate_tool_policy simulate_organization_tool_policy",
             cli="audit simulate",
         ),
-        Deed(
+        Feature(
             "Run a policy in shadow mode",
             admin="agent.policy agent.discard_draft organization_policy",
             rest=(
@@ -216,13 +216,13 @@ CONTROL_AREA = Area(
             ),
             cli="agents policy, audit simulate",
         ),
-        Deed(
+        Feature(
             "Enforce a policy from shadow mode",
             admin="agent.enforce_draft organization_policy",
             rest="enforce_tool_policy_draft enforce_organization_tool_policy_draft",
             cli="agents policy",
         ),
-        Deed(
+        Feature(
             "Manage budgets",
             admin="budget.list budget.add budget.change budget.delete",
             rest=(
@@ -231,7 +231,7 @@ CONTROL_AREA = Area(
             ),
             cli="budgets list, budgets set",
         ),
-        Deed(
+        Feature(
             "View and clear flow labels held between calls",
             rest=(
                 "get_agent_flow_labels clear_agent_flow_labels get_token_flow_labels "
@@ -246,36 +246,36 @@ CONTROL_AREA = Area(
                 "clear-flow-labels"
             ),
         ),
-        Deed(
+        Feature(
             "View and clear the labels of an agent's notes and workspace",
             admin="agent.builtin agent.clear_data_labels",
             rest="get_agent_store_labels clear_agent_store_labels",
             cli="agents store-labels, agents clear-store-labels",
         ),
-        Deed(
+        Feature(
             "Search the audit log",
             admin="auditrow.list",
             rest="list_audit get_audit_entry",
             cli="audit list, audit show",
         ),
-        Deed(
+        Feature(
             "Save and delete audit log filters",
             admin="auditrow.save_filter auditrow.remove_filter",
             why="Saved filters are for people; API clients keep their own parameters.",
         ),
-        Deed(
+        Feature(
             "Export the audit log",
             admin="auditrow.export",
             rest="export_audit",
             cli="audit export",
         ),
-        Deed(
+        Feature(
             "Verify the audit log",
             admin="auditrow.verify auditrow.verification",
             cli="audit verify, audit checkpoint",
             why="Checkpoints and keys are on the host; API clients can verify their own exports.",
         ),
-        Deed(
+        Feature(
             "Prune the audit log",
             cli="audit prune",
             why=(
@@ -283,18 +283,18 @@ CONTROL_AREA = Area(
                 "automatically."
             ),
         ),
-        Deed(
+        Feature(
             "View and export usage and cost",
             admin="usage",
             rest="get_usage export_usage",
             cli="usage show, usage export",
         ),
-        Deed(
+        Feature(
             "Rebuild usage",
             cli="usage rebuild",
             why="Repairs the installation.",
         ),
-        Deed(
+        Feature(
             "Manage notification channels",
             admin="notificationchannel.list notificationchannel.add notificationchannel.change "
             "notificationchannel.delete",
@@ -306,19 +306,19 @@ CONTROL_AREA = Area(
                 "notifications channels, notifications add, notifications set, notifications remove"
             ),
         ),
-        Deed(
+        Feature(
             "Send a test notification",
             admin="notificationchannel.test",
             rest="test_notification_channel",
             cli="notifications test",
         ),
-        Deed(
+        Feature(
             "List notifications",
             admin="notification.list notification.change",
             rest="list_notifications",
             cli="notifications list",
         ),
-        Deed(
+        Feature(
             "Resend a notification",
             admin="notification.retry notification!retry_chosen",
             rest="retry_notification",
@@ -334,53 +334,53 @@ SIGHT = "For navigation; the linked pages have rows of their own."
 INSTALLATION_AREA = Area(
     "Installation",
     (
-        Deed(
+        Feature(
             "Start Bonobot's processes",
             cli="up, web, worker, beat",
             why=HOST,
         ),
-        Deed(
+        Feature(
             "Check the installation",
             admin="settings_check",
             cli="doctor",
             why="For monitoring, use `/readyz?all` and `/metrics`.",
         ),
-        Deed(
+        Feature(
             "Back up and restore the installation",
             cli="backup, restore",
             why=HOST,
         ),
-        Deed(
+        Feature(
             "Rotate encryption keys",
             cli="keys status, keys rotate, keys drop",
             why=HOST,
         ),
-        Deed(
+        Feature(
             "Export and apply the configuration file",
             cli="mcp export, mcp apply",
             why=HOST,
         ),
-        Deed(
+        Feature(
             "Serve one client over standard input",
             cli="mcp serve",
             why=HOST,
         ),
-        Deed(
+        Feature(
             "Set up shell completion",
             cli="completion",
             why=HOST,
         ),
-        Deed(
+        Feature(
             "Change schedules",
             admin="periodictask.list periodictask.change",
             why="Only for platform administrators; deployments use `BONOBOT_*` settings.",
         ),
-        Deed(
+        Feature(
             "Open the dashboard, search, and command palette",
             admin="index search palette app_list autocomplete",
             why=SIGHT,
         ),
-        Deed(
+        Feature(
             "Follow the first-run setup",
             admin=(
                 "first_run first_run_preset first_run_presets first_run_paste first_run_openapi "
@@ -391,12 +391,12 @@ INSTALLATION_AREA = Area(
                 "first-run show, first-run skip, first-run unskip, first-run hide, first-run unhide"
             ),
         ),
-        Deed(
+        Feature(
             "Sign in to the admin",
             admin="login logout password_change password_change_done",
             why="API clients use tokens.",
         ),
-        Deed(
+        Feature(
             "Load parts of Django's pages",
             admin="jsi18n view_on_site",
             why="Not pages of their own.",

@@ -1,64 +1,64 @@
 """Rows of servers."""
 
-from docs.making.surface_table.types import Area, Deed
+from docs.making.surface_table.types import Area, Feature
 
 AREA = Area(
     "Servers",
     (
-        Deed(
+        Feature(
             "List servers",
             admin="server.list server.change",
             rest="list_servers get_server",
             cli="mcp list, mcp show, mcp status, tools list-mcp",
         ),
-        Deed(
+        Feature(
             "Add a server",
             admin="server.add server.openapi server.operations",
             rest="create_server preview_api",
             cli="mcp add, tools add-mcp",
         ),
-        Deed(
+        Feature(
             "Add a server from a preset",
             admin="server.presets server.preset",
             rest="list_presets get_preset create_server",
             cli="mcp presets, mcp add",
         ),
-        Deed(
+        Feature(
             "Update a server",
             admin="server.configuration server.credentials server.change",
             rest="replace_server update_server",
             cli="mcp apply, mcp price, mcp add",
         ),
-        Deed(
+        Feature(
             "Delete a server",
             admin="server.delete server!remove_chosen",
             rest="delete_server",
             cli="mcp remove, tools remove-mcp",
         ),
-        Deed(
+        Feature(
             "Enable or disable a server",
             admin="server.switch server!enable_chosen server!disable_chosen",
             rest="enable_server disable_server",
             cli="mcp enable, mcp disable, tools toggle-mcp",
         ),
-        Deed(
+        Feature(
             "View the progress of a bulk job",
             admin="server.round",
             why="API clients send a request for each server instead.",
         ),
-        Deed(
+        Feature(
             "Test a server",
             admin="server.test server!test_chosen",
             rest="test_server",
             cli="mcp test, tools test-mcp",
         ),
-        Deed(
+        Feature(
             "Rescan a server's definitions",
             admin="server.refresh server!refresh_chosen",
             rest="refresh_server",
             cli="mcp refresh",
         ),
-        Deed(
+        Feature(
             "Reinstall an npx or uvx package",
             cli="mcp install",
             why=(
@@ -66,7 +66,7 @@ AREA = Area(
                 "page and REST show the state; repairs need the host."
             ),
         ),
-        Deed(
+        Feature(
             "List tools, resources, and prompts",
             admin="server.tools server.resources server.prompts server.definitions",
             rest=(
@@ -75,7 +75,7 @@ AREA = Area(
             ),
             cli="mcp tools, mcp resources, mcp prompts, tools list",
         ),
-        Deed(
+        Feature(
             "Approve, reject, enable, or disable definitions",
             admin="server.tools server!approve_chosen",
             rest=(
@@ -84,37 +84,37 @@ AREA = Area(
             ),
             cli="mcp approve, mcp apply",
         ),
-        Deed(
+        Feature(
             "Label definitions",
             admin="server.tools",
             rest="label_definitions",
             cli="mcp label",
         ),
-        Deed(
+        Feature(
             "View and clear the labels of a server's data",
             admin="server.data_labels server.clear_data_labels",
             rest="get_server_store_labels clear_server_store_labels",
             cli="mcp store-labels, mcp clear-store-labels",
         ),
-        Deed(
+        Feature(
             "Try a tool, resource, or prompt",
             admin="server.try server.ask server.arguments",
             rest="call_server",
             cli="mcp test-tool, mcp read, mcp prompt",
         ),
-        Deed(
+        Feature(
             "View a server's health and history",
             admin="server.health",
             rest="list_server_history get_server_uptime",
             cli="mcp history, mcp logs",
         ),
-        Deed(
+        Feature(
             "List a server's calls",
             admin="server.calls",
             rest="list_audit",
             cli="audit list",
         ),
-        Deed(
+        Feature(
             "Sign in to a server",
             admin="server.connect",
             cli="mcp login",
@@ -123,49 +123,49 @@ AREA = Area(
                 "required."
             ),
         ),
-        Deed(
+        Feature(
             "Sign out of a server",
             admin="server.sign-out",
             rest="sign_out_server",
             cli="mcp logout",
         ),
-        Deed(
+        Feature(
             "Paste or import configurations",
             admin="server.paste",
             rest="import_servers get_import_progress",
             cli="mcp import",
         ),
-        Deed(
+        Feature(
             "Export servers for other clients",
             rest="export_servers",
             cli="mcp export",
             why="The file is for other clients; the tab Clients shows each client's configuration.",
         ),
-        Deed(
+        Feature(
             "Get client configurations for a server",
             admin="server.programs",
             rest="list_server_snippets",
             cli="mcp snippet",
         ),
-        Deed(
+        Feature(
             "Save a server as a preset",
             admin="server.save_preset preset.add",
             rest="create_preset",
             cli="mcp save-preset",
         ),
-        Deed(
+        Feature(
             "Update and delete presets",
             admin="preset.list preset.change preset.delete",
             rest="list_presets get_preset update_preset delete_preset",
             cli="mcp presets, mcp remove-preset",
         ),
-        Deed(
+        Feature(
             "Enable and disable a stdio preset for an organization",
             admin="preset.enable preset.disable",
             rest="enable_preset disable_preset",
             cli="mcp enable-preset, mcp disable-preset",
         ),
-        Deed(
+        Feature(
             "Manage the HTTP operations of a server",
             admin=(
                 "server.operations server.operation server.operation_preview "
@@ -177,7 +177,7 @@ AREA = Area(
             ),
             cli="mcp operations, mcp add-operation, mcp remove-operation",
         ),
-        Deed(
+        Feature(
             "Manage launchers",
             admin="launcher.list launcher.add launcher.change launcher.delete",
             why="A decision about the host, which no token can make.",

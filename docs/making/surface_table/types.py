@@ -1,10 +1,10 @@
-"""Deed, Area."""
+"""Feature, Area."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Deed:
+class Feature:
     """Something that can be done, and its names; `why` says why one of the three has none."""
 
     what: str
@@ -22,7 +22,7 @@ class Deed:
 
 @dataclass(frozen=True)
 class Area:
-    """Deeds that belong together."""
+    """Features that belong together."""
 
     title: str
-    deeds: tuple[Deed, ...]
+    features: tuple[Feature, ...]

@@ -51,7 +51,7 @@ def test_a_server_is_disabled_for_one_agent(bound: AgentServer, seat: admin_clie
     bound.refresh_from_db()
     assert (bound.enabled, bound.allowed_tools) == (False, ["add"])
     assert bound.server.enabled
-    assert "not_bound" in page
+    assert "not_attached" in page
 
 
 def test_a_server_is_detached_and_stays_in_the_pool(
@@ -69,7 +69,7 @@ def test_a_pasted_private_server_is_deleted_when_detached(
     seat.post("agents_agent_paste", helper.pk, text=text, do="add", seen="1", add=["own"])
     own = Server.objects.get()
     assert own.scope_id == helper.pk
-    assert helper.bindings.get().server == own
+    assert helper.agent_servers.get().server == own
     assert "private" in admin_client.words(seat.get("agents_agent_servers", helper.pk))
     seat.post("agents_agent_unbind", helper.pk, server=str(own.pk))
     assert not Server.objects.exists()
@@ -81,7 +81,7 @@ def test_a_private_server_can_have_the_name_of_a_pool_server(
     factories.create_http_server(acme, "http://127.0.0.1:9/mcp", "own")
     text = json.dumps({"own": {"url": "https://93.184.215.14/mcp"}})
     seat.post("agents_agent_paste", helper.pk, text=text, do="add", seen="1", add=["own"])
-    assert helper.bindings.get().server.private_to_agent
+    assert helper.agent_servers.get().server.private_to_agent
 
 
 def test_a_private_server_is_added_by_form(helper: Agent, seat: admin_client.Desk) -> None:
@@ -95,7 +95,7 @@ def test_a_private_server_is_added_by_form(helper: Agent, seat: admin_client.Des
         approval="manual",
         enabled="on",
     )
-    assert helper.bindings.get().server.private_to_agent
+    assert helper.agent_servers.get().server.private_to_agent
 
 
 def test_a_reviewer_sees_the_servers_and_cant_change_them(

@@ -1,4 +1,4 @@
-"""Ticking resources and prompts in an agent's binding: one by one, all, or by patterns."""
+"""Ticking resources and prompts in an agent's agent_server: one by one, all, or by patterns."""
 
 import pytest
 
@@ -46,8 +46,8 @@ def tick(acme, helper, server):
 
 
 def kept():
-    binding = AgentServer.objects.get()
-    return binding.allowed_resources, binding.allowed_prompts
+    agent_server = AgentServer.objects.get()
+    return agent_server.allowed_resources, agent_server.allowed_prompts
 
 
 def test_a_selected_item_is_stored_as_an_exact_pattern(tick):
@@ -88,4 +88,4 @@ def test_the_server_page_shows_what_can_be_used_and_why_not(acme, helper, server
         admin_client.sit(acme, Role.AUDITOR).get("agents_agent_servers", helper.pk)
     )
     assert "1 of 3 resources and prompts available" in page
-    assert "not_ticked" in page
+    assert "not_selected" in page

@@ -115,9 +115,9 @@ def test_only_selected_tools_are_attached(
     helper: Agent, server: Server, seat: admin_client.Desk
 ) -> None:
     page = give(seat, helper, server, how="chosen", tool=["add", "a*b"])
-    assert helper.bindings.get().allowed_tools == ["a[*]b", "add"]
+    assert helper.agent_servers.get().allowed_tools == ["a[*]b", "add"]
     assert "1 of 3 tools can be called" in page
-    assert "denied_by_binding" in page
+    assert "denied_by_attachment" in page
 
 
 def test_at_least_one_tool_must_be_selected(
@@ -125,14 +125,14 @@ def test_at_least_one_tool_must_be_selected(
 ) -> None:
     for how in ("chosen", ""):
         assert "nothing_chosen" in give(seat, helper, server, how=how)
-    assert not helper.bindings.exists()
+    assert not helper.agent_servers.exists()
 
 
 def test_all_tools_is_a_separate_choice(
     helper: Agent, server: Server, seat: admin_client.Desk
 ) -> None:
     page = give(seat, helper, server, how="all", tool=["add"])
-    assert helper.bindings.get().allowed_tools == []
+    assert helper.agent_servers.get().allowed_tools == []
     assert "all tools, including future ones" in page
 
 
@@ -140,7 +140,7 @@ def test_unlisted_tools_cant_be_attached(
     helper: Agent, server: Server, seat: admin_client.Desk
 ) -> None:
     assert "unknown_tool" in give(seat, helper, server, how="chosen", tool=["add", "nothing"])
-    assert not helper.bindings.exists()
+    assert not helper.agent_servers.exists()
 
 
 def test_several_servers_are_attached_together(
@@ -177,9 +177,9 @@ def test_the_current_selection_is_shown_and_its_patterns_are_kept(
     assert page.count(" checked>") == 3  # "only what is ticked", and two tools
     assert ">a?b</textarea>" in seat.get("agents_agent_pick", helper.pk, server=str(server.pk))
     give(seat, helper, server, how="chosen", tool=["add", "a*b"], denied="a?b\n\n")
-    binding = helper.bindings.get()
-    assert (binding.allowed_tools, binding.denied_tools) == (["a*"], ["a?b"])
-    assert not binding.enabled
+    agent_server = helper.agent_servers.get()
+    assert (agent_server.allowed_tools, agent_server.denied_tools) == (["a*"], ["a?b"])
+    assert not agent_server.enabled
 
 
 @pytest.mark.django_db(transaction=True)

@@ -129,9 +129,11 @@ def test_an_approval_allows_the_call_once_and_queues_the_session(
 
 
 def test_a_denial_has_its_message(approval: Approval, seat: admin_client.Desk) -> None:
-    page = admin_client.words(seat.post(ANSWER, approval.pk, answer="deny", word="Ask <me> first."))
+    page = admin_client.words(
+        seat.post(ANSWER, approval.pk, answer="deny", message="Ask <me> first.")
+    )
     approval.refresh_from_db()
-    assert (approval.state, approval.word) == (Approval.State.DENIED, "Ask <me> first.")
+    assert (approval.state, approval.message) == (Approval.State.DENIED, "Ask <me> first.")
     assert "Ask <me> first." in page
 
 
@@ -208,10 +210,10 @@ def test_many_approvals_are_denied_together_after_confirmation(
     page = seat.send(admin_client.url(LIST), chosen)
     assert "Deny all 2" in page
     assert Approval.objects.waiting().count() == 3
-    seat.send(admin_client.url(LIST), chosen | {"confirmed": "1", "word": "Not today."})
+    seat.send(admin_client.url(LIST), chosen | {"confirmed": "1", "message": "Not today."})
     assert "Calls denied: 2." in said(seat)
     assert list(Approval.objects.waiting()) == [asked[2]]
-    assert set(Approval.objects.filter(state="denied").values_list("word", flat=True)) == {
+    assert set(Approval.objects.filter(state="denied").values_list("message", flat=True)) == {
         "Not today."
     }
 

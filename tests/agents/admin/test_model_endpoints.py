@@ -19,7 +19,7 @@ OPENAI: dict[str, Any] = {
     "key": "geheim",
     "timeout_s": "60",
     "retries": "2",
-    "falls_over": "unavailable",
+    "fallback_on": "unavailable",
 }
 
 

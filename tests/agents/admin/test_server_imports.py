@@ -143,18 +143,18 @@ def test_attachments_in_the_file_are_previewed_and_applied(
     helper = factories.create_agent(acme)
     page = paste(seat, SHARED, do="preview")
     assert "Agent tools" in page
-    assert not helper.bindings.exists()
+    assert not helper.agent_servers.exists()
     paste(seat, SHARED, do="add", seen="1", add=["weather"], overrides="1")
-    binding = helper.bindings.get()
-    assert (binding.server.name, binding.denied_tools) == ("weather", ["set_*"])
-    assert binding.server.only_tools == ["get_*", "set_*"]
+    agent_server = helper.agent_servers.get()
+    assert (agent_server.server.name, agent_server.denied_tools) == ("weather", ["set_*"])
+    assert agent_server.server.only_tools == ["get_*", "set_*"]
 
 
 def test_deselected_attachments_arent_applied(acme: Organization, seat: admin_client.Desk) -> None:
     helper = factories.create_agent(acme)
     paste(seat, SHARED, do="add", seen="1", add=["weather"])
     assert Server.objects.exists()
-    assert not helper.bindings.exists()
+    assert not helper.agent_servers.exists()
 
 
 def test_an_uploaded_file_is_read_like_pasted_text(seat: admin_client.Desk) -> None:

@@ -128,15 +128,15 @@ def test_a_pool_server_is_attached_by_its_id(operator, helper, path, pooled):
             "input_schema": {"type": "object", "properties": {}},
         }
     ]
-    assert helper.bindings.get().allowed_tools == ["list_*"]
+    assert helper.agent_servers.get().allowed_tools == ["list_*"]
 
 
 def test_attaching_again_changes_only_the_given_fields(operator, helper, path, pooled):
     operator.post(path, {"server_id": str(pooled.pk), "allowed_tools": ["list_*"]})
     again = operator.post(path, {"server_id": str(pooled.pk), "enabled": False})
     assert (again.status, again.json["enabled"]) == (200, False)
-    binding = helper.bindings.get()
-    assert (binding.enabled, binding.allowed_tools) == (False, ["list_*"])
+    agent_server = helper.agent_servers.get()
+    assert (agent_server.enabled, agent_server.allowed_tools) == (False, ["list_*"])
     pooled.refresh_from_db()
     assert pooled.enabled
 
@@ -147,7 +147,7 @@ def test_tools_must_be_selected_or_all_requested_explicitly(operator, helper, pa
         answer = operator.post(path, bound | {"allowed_tools": choice})
         assert (answer.status, answer.code) == (400, code)
         assert answer.json["field"] == "allowed_tools"
-    assert not helper.bindings.exists()
+    assert not helper.agent_servers.exists()
     made = operator.post(path, bound | {"allowed_tools": ["*"]})
     assert (made.status, made.json["allowed_tools"]) == (201, ["*"])
 
@@ -162,8 +162,8 @@ def test_an_attachment_is_updated_field_by_field(operator, helper, path, pooled)
     assert (everything.json["allowed_tools"], everything.json["enabled"]) == (["*"], True)
     assert operator.patch(one, {"allowed_tools": []}).code == "nothing_chosen"
     assert operator.patch(one, {"server_id": str(pooled.pk)}).code == "unknown_field"
-    binding = helper.bindings.get()
-    assert (binding.allowed_tools, binding.denied_tools) == ([], ["x"])
+    agent_server = helper.agent_servers.get()
+    assert (agent_server.allowed_tools, agent_server.denied_tools) == ([], ["x"])
 
 
 def test_private_and_attached_servers_are_listed_together(operator, path, pooled):
@@ -244,6 +244,6 @@ def test_the_list_uses_the_same_queries_for_any_number_of_rows(
     for number in range(12):
         server = in_pool(acme, f"s{number}")
         AgentServer.objects.create(organization=acme, agent=helper, server=server)
-    # The token, the agent, its bindings, the servers with counts, their secrets, their tools.
+    # The token, the agent, its agent_servers, the servers with counts, their secrets, their tools.
     with django_assert_num_queries(6):
         assert len(operator.get(path).json["results"]) == 12

@@ -48,7 +48,7 @@ def test_the_resources_of_an_agent_are_listed_with_the_decision(operator, ticked
         "House rules",
         "text/markdown",
     )
-    assert (logo["allowed"], logo["code"]) == (False, "not_ticked")
+    assert (logo["allowed"], logo["code"]) == (False, "not_selected")
     assert logo["remedy"]
     assert found["lib://books/{book}"]["kind"] == "resource_template"
     prompts = {one["name"]: one for one in operator.get(f"{AGENT}/prompts").json["results"]}
@@ -76,7 +76,7 @@ def test_a_resource_is_read_as_the_agent(operator, ticked):
     assert (answer.status, answer.json["text"]) == (200, "the text of lib://books/emma")
     assert answer.json["result"]["contents"][0]["uri"] == "lib://books/emma"
     refused = operator.post(f"{AGENT}/resources/read", ticked | {"uri": "lib://logo"})
-    assert (refused.status, refused.code) == (403, "not_ticked")
+    assert (refused.status, refused.code) == (403, "not_selected")
     unknown = operator.post(f"{AGENT}/resources/read", ticked | {"uri": "lib://books/../x"})
     assert (unknown.status, unknown.code) == (404, "unknown_resource")
 
@@ -88,7 +88,7 @@ def test_a_prompt_is_rendered_as_the_agent(operator, ticked):
     wrong = operator.post(f"{AGENT}/prompts/get", ticked | {"name": "review"})
     assert (wrong.status, wrong.code) == (400, "invalid_arguments")
     refused = operator.post(f"{AGENT}/prompts/get", ticked | {"name": "plain"})
-    assert refused.code == "not_ticked"
+    assert refused.code == "not_selected"
 
 
 def test_a_server_of_another_organization_cant_be_named(operator, ticked):
@@ -97,7 +97,7 @@ def test_a_server_of_another_organization_cant_be_named(operator, ticked):
     )
     body = {"server_id": str(foreign.pk), "uri": "lib://rules"}
     answer = operator.post(f"{AGENT}/resources/read", body)
-    assert (answer.status, answer.code) == (404, "not_bound")
+    assert (answer.status, answer.code) == (404, "not_attached")
 
 
 def test_a_server_can_be_called_without_an_agent(acme, execute, library):

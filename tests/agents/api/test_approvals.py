@@ -66,7 +66,7 @@ def test_an_approval_has_the_call_and_its_url(approval, reviewer):
 
 def test_an_approval_is_answered_once(approval, reviewer):
     path = f"approvals/{approval.pk}/answer"
-    assert reviewer.post(path, {"answer": "deny", "word": "No."}).json["word"] == "No."
+    assert reviewer.post(path, {"answer": "deny", "message": "No."}).json["message"] == "No."
     assert Session.objects.get().status == Session.Status.QUEUED
     again = reviewer.post(path, {"answer": "approve"})
     assert (again.status, again.code) == (409, "already_answered")
@@ -77,7 +77,7 @@ def test_an_approval_is_answered_once(approval, reviewer):
     [
         ({"answer": "perhaps"}, "answer"),
         ({}, "answer"),
-        ({"answer": "deny", "word": 2001 * "x"}, "word"),
+        ({"answer": "deny", "message": 2001 * "x"}, "message"),
     ],
 )
 def test_an_invalid_answer_is_refused(approval, reviewer, body, field):

@@ -86,7 +86,7 @@ def test_a_server_is_created_approved_attached_and_called(administrator, tmp_pat
     refused = administrator.post(
         "agents/helper/tools/mcp_workshop_add/call", json={"arguments": {"a": 1, "b": 2}}
     )
-    assert (refused.status_code, refused.json()["code"]) == (403, "denied_by_binding")
+    assert (refused.status_code, refused.json()["code"]) == (403, "denied_by_attachment")
 
 
 def test_a_write_without_the_csrf_token_is_refused(administrator):

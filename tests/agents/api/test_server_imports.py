@@ -247,11 +247,11 @@ def test_attachments_are_previewed_and_then_applied(acme, operator):
     [problem] = preview["problems"]
     assert problem["code"] == "bad_value"
     assert problem["field"] == "bot_overrides.nobody.removed_servers"
-    assert not helper.bindings.exists()
+    assert not helper.agent_servers.exists()
     sent(operator, SHARED, apply=True)
-    binding = helper.bindings.get()
-    assert binding.allowed_tools == ["read_*"]
-    assert binding.server.only_tools == ["read_*"]
+    agent_server = helper.agent_servers.get()
+    assert agent_server.allowed_tools == ["read_*"]
+    assert agent_server.server.only_tools == ["read_*"]
 
 
 def test_an_attachment_of_a_server_that_wasnt_added_is_refused(acme, operator):

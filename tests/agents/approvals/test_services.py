@@ -221,7 +221,7 @@ def test_an_external_effect_requires_approval_after_private_and_untrusted_data(
     problem = refused(call, *send)
     assert problem.code == "approval_required"
     approval = asked()
-    assert (approval.code, approval.held) == (
+    assert (approval.code, approval.flow_labels) == (
         "flow_needs_approval",
         ["private_data", "untrusted_content"],
     )

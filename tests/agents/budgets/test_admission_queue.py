@@ -26,7 +26,7 @@ from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.principals import Principal, build_token_principal
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
-from bonobot.core import gcra
+from bonobot.core import rate_limits
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import RateCell
@@ -297,7 +297,7 @@ def test_a_call_of_a_session_waits_for_its_rate_limit_within_a_bound(
     settings.BONOBOT_ADMISSION_WAIT_S = wait_s
     token, principal = create_session_token(boss, 60)
     charge = build_charge(acme.pk, "token", token.pk, 60)
-    interval = gcra.compute_interval(charge.per_minute)
+    interval = rate_limits.compute_interval(charge.per_minute)
     # The next call is allowed in two seconds.
     now_us = int(timezone.now().timestamp() * 1_000_000)
     RateCell.objects.create(pk=charge.key, tat=now_us + interval * (charge.burst - 1) + 2_000_000)

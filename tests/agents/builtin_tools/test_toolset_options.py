@@ -145,10 +145,10 @@ def test_rest_sets_toolsets_and_returns_the_effective_tools(acme, helper, tmp_pa
     assert (answer.status, answer.json["builtin_tools"]) == (200, {"search": {}})
     tools = {tool["name"]: tool for tool in operator.get("agents/helper/tools").json["results"]}
     assert tools["search_files"]["decision"] == "allow"
-    assert tools["run_shell"]["code"] == "builtin_off"
+    assert tools["run_shell"]["code"] == "builtin_disabled"
     assert "Built-in tools" in tools["run_shell"]["remedy"]
     told = operator.get("agents/helper/tools/run_shell/explain").json
-    assert (told["first"], told["code"]) == ("binding", "builtin_off")
+    assert (told["first"], told["code"]) == ("attachment", "builtin_disabled")
     for body, status, code in (
         ({"builtin_tools": {"shell": {}}}, 403, "platform_admin_only"),
         ({"workspace_folder": str(tmp_path)}, 403, "platform_admin_only"),
@@ -157,7 +157,7 @@ def test_rest_sets_toolsets_and_returns_the_effective_tools(acme, helper, tmp_pa
         refused = operator.send("PATCH", "agents/helper", body)
         assert (refused.status, refused.code) == (status, code)
     shown = operator.get("agents/helper/workspace").json
-    assert (shown["bytes"], shown["most_bytes"], shown["labels"]) == (0, 7 << 20, [])
+    assert (shown["bytes"], shown["max_bytes"], shown["labels"]) == (0, 7 << 20, [])
     assert operator.send("DELETE", "agents/helper/workspace", None).status == 204
     assert rest.as_role(acme, Role.AUDITOR).send("DELETE", "agents/helper/workspace").status == 403
 

@@ -72,7 +72,7 @@ def test_every_stage_names_who_can_change_it():
 
 
 @pytest.mark.parametrize(
-    ("deed", "first", "code", "action"),
+    ("change", "first", "code", "action"),
     [
         (
             lambda b, a, s: halt_organization(b),
@@ -94,8 +94,8 @@ def test_every_stage_names_who_can_change_it():
         ),
         (
             lambda b, a, s: set_attachment_enabled(b, a, s, enabled=False),
-            "binding",
-            "not_bound",
+            "attachment",
+            "not_attached",
             Action.MANAGE_AGENTS,
         ),
         (
@@ -112,8 +112,8 @@ def test_every_stage_names_who_can_change_it():
         ),
         (
             lambda b, a, s: attach_server(b, a, s, denied_tools=("add",)),
-            "binding_lists",
-            "denied_by_binding",
+            "attachment_lists",
+            "denied_by_attachment",
             Action.MANAGE_AGENTS,
         ),
         (
@@ -131,9 +131,9 @@ def test_every_stage_names_who_can_change_it():
     ],
 )
 def test_the_first_denying_stage_names_who_can_change_it(
-    boss, helper, server, deed, first, code, action
+    boss, helper, server, change, first, code, action
 ):
-    deed(boss, helper, server)
+    change(boss, helper, server)
     get_snapshot_cache().load("agent", helper.pk)
     found = told(boss, helper)
     assert (found["first"], found["code"], found["who"]) == (first, code, ALLOWED_ROLES[action])

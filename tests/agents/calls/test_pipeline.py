@@ -94,7 +94,7 @@ def test_a_policy_change_applies_to_the_next_call(acme, helper, workshop, call):
 
 def test_an_attachment_can_exclude_tools(acme, helper, workshop, call):
     attach_server(factories.build_administrator(acme), helper, workshop, denied_tools=["ec*"])
-    assert refused(call, ECHO, {"text": "x"}).code == "denied_by_binding"
+    assert refused(call, ECHO, {"text": "x"}).code == "denied_by_attachment"
     assert call("mcp_workshop_add", {"a": 1, "b": 1}).outcome == "ok"
 
 

@@ -16,7 +16,7 @@ from tests import factories
 
 @pytest.fixture
 def tick(acme, helper, library):
-    """A function that ticks resources and prompts in the agent's binding."""
+    """A function that ticks resources and prompts in the agent's agent_server."""
 
     def ticked(resources=(), prompts=()):
         attach_server(
@@ -87,8 +87,8 @@ def test_an_allowed_resource_is_read_and_recorded(read, tick, library, helper):
 
 def test_a_resource_that_isnt_allowed_never_reaches_the_server(read, get, tick, effects):
     tick(["lib://logo"], [])
-    assert refused(read, "lib://rules").code == "not_ticked"
-    assert refused(get, "review", {"book": "Emma"}).code == "not_ticked"
+    assert refused(read, "lib://rules").code == "not_selected"
+    assert refused(get, "review", {"book": "Emma"}).code == "not_selected"
     assert refused(read, "lib://nowhere").code == "unknown_resource"
     assert refused(get, "nothing").code == "unknown_prompt"
     assert asked(effects) == []
@@ -182,8 +182,8 @@ def test_a_prompt_is_rendered_and_its_arguments_validated(get, tick, effects):
 def test_completion_is_limited_to_allowed_resources_and_bounded(complete, tick, effects):
     prompt = {"type": "ref/prompt", "name": "review"}
     template = {"type": "ref/resource", "uri": "lib://books/{book}"}
-    assert refused(complete, prompt, "book", "E").code == "not_ticked"
-    assert refused(complete, template, "book", "E").code == "not_ticked"
+    assert refused(complete, prompt, "book", "E").code == "not_selected"
+    assert refused(complete, template, "book", "E").code == "not_selected"
     assert asked(effects) == []
     tick(["lib://books/{book}"], ["review"])
     found = complete(prompt, "book", "E").result["completion"]
@@ -207,10 +207,10 @@ def test_servers_that_arent_attached_arent_found(acme, call, helper, library):
     attach_server(
         factories.build_administrator(acme), factories.create_agent(acme, "other"), library
     )
-    helper.bindings.all().delete()
+    helper.agent_servers.all().delete()
     problem = refused(call, "lib://rules", method="resources/read", server_id=library.pk)
     assert isinstance(problem, NotFound)
-    assert problem.code == "not_bound"
+    assert problem.code == "not_attached"
 
 
 # -- without an agent ----------------------------------------------------------------------------
@@ -251,7 +251,7 @@ def test_the_model_reads_resources_through_the_call_pipeline(call, tick):
     child = AuditRow.objects.get(resource_type="mcp_resource")
     assert (child.parent_id, child.outcome) == (outcome.call_id, "ok")
     refusal = call("read_resource", {"server": "library", "uri": "lib://logo"})
-    assert (refusal.outcome, refusal.code) == ("error", "not_ticked")
+    assert (refusal.outcome, refusal.code) == ("error", "not_selected")
     nowhere = call("read_resource", {"server": "other", "uri": "lib://logo"})
     assert (nowhere.outcome, nowhere.code) == ("error", "not_found")
 

@@ -52,16 +52,18 @@ RESULTS = st.fixed_dictionaries(
 
 
 @given(RESULTS, st.sets(st.sampled_from(sorted(set(KINDS_BY_METHOD.values())))))
-def test_only_allowed_input_requests_are_accepted(result, may_ask):
+def test_only_allowed_input_requests_are_accepted(result, allowed_requests):
     try:
-        found = parse_incomplete_result(result, may_ask)
+        found = parse_incomplete_result(result, allowed_requests)
     except InvalidInputRequest:
         return
     if found is None:
         assert result.get("resultType", "complete") not in ("task", "url", "input_required")
         return
     assert len(found.requests) <= MAX_INPUT_REQUESTS
-    assert all(KINDS_BY_METHOD[one["method"]] in may_ask for one in found.requests.values())
+    assert all(
+        KINDS_BY_METHOD[one["method"]] in allowed_requests for one in found.requests.values()
+    )
     assert all(isinstance(one["params"], dict) for one in found.requests.values())
     assert found.state is None or len(found.state) <= MAX_STATE_LENGTH
     if found.kind == "task":

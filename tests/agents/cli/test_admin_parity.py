@@ -47,7 +47,7 @@ def test_labels_of_stored_data_are_shown_and_cleared(bonobot, acme):
     )
     key = build_store_key(acme.pk, server.pk)
     FlowCell.objects.create(pk=key, organization_id=acme.pk, labels=3)
-    Agent.objects.filter(pk=agent.pk).update(workspace_holds=1)
+    Agent.objects.filter(pk=agent.pk).update(workspace_labels=1)
     both = ["private_data", "untrusted_content"]
     shown = bonobot("mcp", "store-labels", server.slug, "--json").json
     assert shown == {"server": server.slug, "labels": both, "written": []}

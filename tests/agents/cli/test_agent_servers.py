@@ -90,9 +90,9 @@ def test_connecting_an_unavailable_server_fails_with_its_code(bonobot):
 def test_for_one_agent_the_attachment_is_disabled_and_its_tools_kept(bonobot, workshop, acme):
     agent = factories.create_agent(acme)
     ran = bonobot("mcp", "disconnect", "workshop", "--agent", agent.slug, "--json")
-    assert (ran.status, ran.error["code"]) == (1, "not_bound")
+    assert (ran.status, ran.error["code"]) == (1, "not_attached")
     assert bonobot("mcp", "connect", "workshop", "--agent", agent.slug).status == 0
-    agent.bindings.update(allowed_tools=["echo"])
+    agent.agent_servers.update(allowed_tools=["echo"])
     seen = bonobot("agents", "policy", agent.slug, "--json").json["tools"]
     assert "mcp_workshop_echo" in {tool["name"] for tool in seen if tool["allowed"]}
     ran = bonobot("mcp", "disconnect", "workshop", "--agent", agent.slug, "--json")
@@ -100,8 +100,8 @@ def test_for_one_agent_the_attachment_is_disabled_and_its_tools_kept(bonobot, wo
     seen = bonobot("agents", "policy", agent.slug, "--json").json["tools"]
     assert "mcp_workshop_echo" not in {tool["name"] for tool in seen if tool["allowed"]}
     bonobot("mcp", "connect", "workshop", "--agent", agent.slug)
-    binding = agent.bindings.get()
-    assert (binding.enabled, binding.allowed_tools) == (True, ["echo"])
+    agent_server = agent.agent_servers.get()
+    assert (agent_server.enabled, agent_server.allowed_tools) == (True, ["echo"])
     workshop.refresh_from_db()
     assert workshop.enabled
 
@@ -131,10 +131,13 @@ def test_an_agent_gets_the_selected_tools_and_at_least_one(bonobot, workshop, ac
     assert (ran.status, ran.error["code"], ran.error["field"]) == (1, "unknown_tool", "--tools")
     ran = bonobot(*give, "--tools", " , ", "--json")
     assert (ran.status, ran.error["code"]) == (1, "nothing_chosen")
-    assert agent.bindings.get().allowed_tools == ["e*"]
+    assert agent.agent_servers.get().allowed_tools == ["e*"]
     bonobot(*give, "--tools", "add, echo")
-    binding = agent.bindings.get()
-    assert (binding.allowed_tools, binding.denied_tools) == (["add", "echo"], ["environment"])
+    agent_server = agent.agent_servers.get()
+    assert (agent_server.allowed_tools, agent_server.denied_tools) == (
+        ["add", "echo"],
+        ["environment"],
+    )
     bonobot(*give, "--tools", "*")
-    assert agent.bindings.get().allowed_tools == []
+    assert agent.agent_servers.get().allowed_tools == []
     assert bonobot("mcp", "connect", "workshop", "--tools", "add", "--json").status == 1

@@ -39,7 +39,7 @@ def test_pending_approvals_are_listed_shown_and_answered(
     assert bonobot("approvals", "approve", str(first.pk), "--session").status == 0
     assert SessionApproval.objects.get().session_id == session.pk
     ran = bonobot("approvals", "deny", str(second.pk), "--message", "No.", "--json")
-    assert (ran.json["state"], ran.json["word"]) == ("denied", "No.")
+    assert (ran.json["state"], ran.json["message"]) == ("denied", "No.")
     again = bonobot("approvals", "approve", str(second.pk), "--json")
     assert (again.status, again.error["code"]) == (1, "already_answered")
     assert "No pending approvals." in bonobot("approvals", "list").out

@@ -11,7 +11,7 @@ def test_an_endpoint_is_created_with_a_key_from_the_environment(bonobot, monkeyp
     ran = bonobot(*ADD, "--key", "${CLAUDE_KEY}", "--image-input", "--thinking", "high")
     assert ran.status == 0
     assert ran.json["api_key"] == MASK
-    assert (ran.json["sees_images"], ran.json["thinking"]) == (True, "high")
+    assert (ran.json["image_input"], ran.json["thinking"]) == (True, "high")
     endpoint = ModelEndpoint.objects.get()
     assert endpoint.api_key.open() == "geheim"
     assert "geheim" not in ran.out + bonobot("models", "list").out

@@ -44,17 +44,19 @@ def test_a_resource_is_read_and_a_prompt_rendered(bonobot):
 def test_an_agent_reads_its_allowed_resources(bonobot, acme):
     agent = factories.create_agent(acme)
     as_agent = ("--agent", agent.slug, "--json")
-    assert bonobot("mcp", "read", "library", "lib://rules", *as_agent).error["code"] == "not_bound"
+    assert (
+        bonobot("mcp", "read", "library", "lib://rules", *as_agent).error["code"] == "not_attached"
+    )
     chosen = ("--resource", "lib://r*", "--prompt", "review")
     assert bonobot("mcp", "connect", "library", *as_agent, *chosen).status == 0
     assert bonobot("mcp", "read", "library", "lib://rules", *as_agent).json["outcome"] == "ok"
     refused = bonobot("mcp", "read", "library", "lib://logo", *as_agent)
-    assert (refused.status, refused.error["code"]) == (1, "not_ticked")
+    assert (refused.status, refused.error["code"]) == (1, "not_selected")
     listed = bonobot("mcp", "resources", "library", *as_agent).json
     assert [one["name"] for one in listed if one["allowed"]] == ["lib://rules"]
     # Choosing tools later leaves the ticks alone.
     bonobot("mcp", "connect", "library", *as_agent, "--without", "x*")
-    assert agent.bindings.get().allowed_resources == ["lib://r*"]
+    assert agent.agent_servers.get().allowed_resources == ["lib://r*"]
 
 
 def test_resources_and_prompts_are_selected_for_an_agent(bonobot):

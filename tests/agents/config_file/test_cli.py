@@ -82,7 +82,7 @@ agents:
         allowed_prompts: [review]
       docs: {{enabled: false}}
     builtin_tools: [notes]
-    may_ask: [helper]
+    callable_agents: [helper]
 skills:
   release-notes:
     description: Writes the notes of a release
@@ -146,10 +146,10 @@ def test_everything_in_the_file_is_created(applied):
     assert agent.model_endpoint.slug == "offline"
     assert agent.instructions == "Be kind.\nUse ${NOTHING} as it is.\n"
     assert set(load_policy_spec(agent).allow) == {"mcp_workshop_*", "read_result"}
-    binding = AgentServer.objects.get(server__name="workshop")
-    assert binding.denied_tools == ["crash"]
-    assert binding.allowed_resources == ["docs://*", "docs://pages/{page}"]
-    assert binding.allowed_prompts == ["review"]
+    agent_server = AgentServer.objects.get(server__name="workshop")
+    assert agent_server.denied_tools == ["crash"]
+    assert agent_server.allowed_resources == ["docs://*", "docs://pages/{page}"]
+    assert agent_server.allowed_prompts == ["review"]
     assert Server.objects.get(name="workshop").only_tools == ["echo", "*a*"]
     assert Budget.objects.get(agent=agent).limit == 100000
     assert Secret.objects.get(name="KEY").value.open() == "s3cret-WORKSHOP_SECRET"
@@ -161,12 +161,12 @@ def test_skills_and_toolsets_are_applied_and_exported(applied, bonobot, write):
     agent = Agent.objects.get(slug="helper")
     assert agent.builtin_tools == {"notes": {}}
     assert list_callable_agents(agent) == ["helper"]
-    skill = agent.given.get(skill__isnull=False).skill
+    skill = agent.assignments.get(skill__isnull=False).skill
     assert (skill.text, skill.version) == ("Write release notes for ${version}.\n", 1)
     assert skill.arguments[0]["choices"] == ["1.0", "2.0"]
     workflow = agent.workflows.get()
     assert workflow.definition["outputs"] == {"said": "${/steps/read/text:-no}"}
-    assert workflow.given.get().agent == agent
+    assert workflow.assignments.get().agent == agent
     alerts, nightly = workflow.triggers.all()
     assert (alerts.per_minute, alerts.enabled, bool(alerts.secret)) == (5, False, False)
     assert (nightly.cron, nightly.time_zone) == ("0 3 * * *", "Europe/Berlin")
@@ -181,7 +181,7 @@ def test_skills_and_toolsets_are_applied_and_exported(applied, bonobot, write):
     refused = bonobot("mcp", "apply", write("skills:\n  a: {text: 'Use ${b}'}\n"), "--json")
     assert [one["field"] for one in refused.json["problems"]] == ["skills.a.text"]
     assert bonobot("mcp", "apply", write("skills: {}"), "--prune", "--yes", "--json").status == 0
-    assert not agent.given.filter(skill__isnull=False).exists()
+    assert not agent.assignments.filter(skill__isnull=False).exists()
 
 
 def test_drafts_and_budgets_are_applied_and_exported(acme, applied):

@@ -1,4 +1,4 @@
-"""The palette: a few letters lead to places, deeds and objects, each role to its own."""
+"""The palette: a few letters lead to places, operations and objects, each role to its own."""
 
 import pytest
 

@@ -123,7 +123,7 @@ def test_an_agent_is_created_with_servers_and_can_call_their_tools(acme: Organiz
     said = {"step": "agent", "name": "Helper two", "model_endpoint": endpoint.pk}
     page = seat.post("first_run", **said, servers=[server.pk])
     agent = Agent.objects.get(name="Helper two")
-    assert [one.server_id for one in agent.bindings.all()] == [server.pk]
+    assert [one.server_id for one in agent.agent_servers.all()] == [server.pk]
     assert "What can you do?" in page
     allowed = seat.get("agents_agent_policy", agent.pk)
     assert "mcp_docs_search" in allowed
@@ -144,7 +144,7 @@ def test_an_agent_can_be_created_without_servers(acme: Organization) -> None:
     model = ModelEndpoint.objects.get().pk
     page = seat.post("first_run", step="agent", name="Talker", model_endpoint=model)
     assert "What can you do?" in page
-    assert not Agent.objects.get().bindings.exists()
+    assert not Agent.objects.get().agent_servers.exists()
 
 
 def test_servers_can_be_added_every_way_and_return_to_the_step(acme: Organization) -> None:

@@ -189,7 +189,9 @@ def test_masked_calls_are_matched_with_their_results(boss, workshop, run, played
 
 def test_a_replay_of_a_dead_worker_is_restarted(boss, workshop, run, runner, played):
     made = create_replay(boss, create_recording(boss, run(ECHO)), ReplayOverrides())
-    dead = Runner.objects.create(host="gone", pid=1, beat_at=timezone.now() - timedelta(minutes=1))
+    dead = Runner.objects.create(
+        host="gone", pid=1, heartbeat_at=timezone.now() - timedelta(minutes=1)
+    )
     held = evaluation.claim_replay(made.pk, dead.pk)
     assert held
     assert evaluation.list_stalled_replays() == [made.pk]

@@ -119,7 +119,7 @@ def test_a_client_with_url_elicitation_is_asked_once(number: str, wire: Wire, sa
 def test_a_denial_is_the_result_of_the_task(
     number: str, wire: Wire, say: Say, effects: Any
 ) -> None:
-    say("deny", word="Not today.")
+    say("deny", message="Not today.")
     done = over(wire, number)
     assert code(done) == "approval_denied"
     assert "Not today." in done["result"]["content"][0]["text"]
@@ -212,7 +212,7 @@ def test_a_call_that_is_denied_meanwhile_doesnt_run(
 def died(row: DeferredCall) -> None:
     """Let the process that makes the call have died a while ago."""
     DeferredCall.objects.filter(pk=row.pk).update(
-        beaten_at=timezone.now() - 2 * deferred_calls.LEASE
+        heartbeat_at=timezone.now() - 2 * deferred_calls.LEASE
     )
 
 

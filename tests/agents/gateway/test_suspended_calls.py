@@ -94,7 +94,7 @@ def test_stored_rows_are_encrypted(upstream: Upstream, wire: Wire, other: Wire) 
 
     def watch() -> None:
         for row in CallHandoff.objects.all():
-            seen.extend((row.said, row.found))
+            seen.extend((row.responses, row.result))
 
     answer = suspended_calls.handoff.save_result
     with pytest.MonkeyPatch.context() as patch:
@@ -148,7 +148,7 @@ def test_a_slow_process_cancels_the_call_that_was_given_up(
 
 def silent(seconds: float) -> None:
     """Have every holder's last sign of life be long ago."""
-    CallHandoff.objects.update(beaten_at=timezone.now() - timedelta(seconds=seconds + 1))
+    CallHandoff.objects.update(heartbeat_at=timezone.now() - timedelta(seconds=seconds + 1))
 
 
 async def _attend_again(wire: Wire) -> None:

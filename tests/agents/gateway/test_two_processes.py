@@ -210,7 +210,7 @@ def a_call_ends_with_the_process_that_holds_it(pair: tuple[Remote, Remote], old:
     holding.web.kill()
     # As if its client had taken its time; else the other one waits so long for a sign of life.
     long_ago = timezone.now() - timedelta(seconds=HOLDER_TIMEOUT_S + 1)
-    CallHandoff.objects.update(beaten_at=long_ago)
+    CallHandoff.objects.update(heartbeat_at=long_ago)
     params = {"name": "mcp_bygone_ask", "arguments": {"times": 1}, **back}
     for code in ("call_lost", "call_over"):
         refused = other.modern(AGENT, "tools/call", params, capabilities=ABLE).error

@@ -193,14 +193,14 @@ def test_a_denial_matches_the_name_that_models_see():
 
 
 def test_the_attachment_is_decided_before_the_policy():
-    assert code(scope=AgentServerScope(denied=("create_*",))) == "denied_by_binding"
-    assert code(scope=AgentServerScope(allowed=("list_*",))) == "denied_by_binding"
+    assert code(scope=AgentServerScope(denied=("create_*",))) == "denied_by_attachment"
+    assert code(scope=AgentServerScope(allowed=("list_*",))) == "denied_by_attachment"
     assert code(scope=AgentServerScope(allowed=("create_*",))) == ""
 
 
 def test_a_server_that_isnt_attached_is_denied():
-    assert code(scope=None) == "not_bound"
-    assert code(scope=AgentServerScope(enabled=False)) == "not_bound"
+    assert code(scope=None) == "not_attached"
+    assert code(scope=AgentServerScope(enabled=False)) == "not_attached"
 
 
 def test_a_disabled_agent_server_or_tool_is_denied():
@@ -233,7 +233,7 @@ def test_an_explanation_has_every_stage_in_order():
     assert names == [
         "agent",
         "server",
-        "binding",
+        "attachment",
         "definition",
         "scope",
         "organization",

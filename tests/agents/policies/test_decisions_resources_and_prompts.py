@@ -55,7 +55,7 @@ def code(offer=BOOK, mode="all", scope=ALL, *, on=True):
 
 def test_only_selected_items_are_allowed():
     assert [code(one, scope=AgentServerScope()) for one in (BOOK, TEMPLATE, PROMPT)] == [
-        "not_ticked"
+        "not_selected"
     ] * 3
 
 
@@ -65,8 +65,8 @@ def test_selected_items_are_allowed():
 
 
 def test_selected_tools_dont_allow_resources_or_prompts():
-    assert code(scope=AgentServerScope(allowed=("*",), prompts=("*",))) == "not_ticked"
-    assert code(PROMPT, scope=AgentServerScope(allowed=("*",), resources=("*",))) == "not_ticked"
+    assert code(scope=AgentServerScope(allowed=("*",), prompts=("*",))) == "not_selected"
+    assert code(PROMPT, scope=AgentServerScope(allowed=("*",), resources=("*",))) == "not_selected"
 
 
 def test_only_mode_none_denies_resources_and_prompts():
@@ -93,13 +93,13 @@ def test_only_an_approved_enabled_definition_is_allowed(offer, found):
 
 def test_the_agent_and_its_attachment_are_decided_first():
     assert code(on=False) == "agent_disabled"
-    assert code(scope=None) == code(scope=replace(ALL, enabled=False)) == "not_bound"
+    assert code(scope=None) == code(scope=replace(ALL, enabled=False)) == "not_attached"
 
 
 def test_a_uri_pattern_allows_matching_uris_of_a_template():
     asked = replace(TEMPLATE, uri="lib://books/emma")
     assert code(asked, scope=AgentServerScope(resources=("lib://books/e*",))) == ""
-    assert code(asked, scope=AgentServerScope(resources=("lib://books/f*",))) == "not_ticked"
+    assert code(asked, scope=AgentServerScope(resources=("lib://books/f*",))) == "not_selected"
 
 
 def test_only_a_uri_pattern_allows_slashes_in_a_variable():

@@ -186,11 +186,11 @@ def test_a_discarded_draft_isnt_recorded_in_later_calls(boss, helper, workshop, 
     ]
 
 
-@pytest.mark.parametrize("deed", [enforce_draft, delete_draft])
-def test_without_a_draft_enforcing_and_discarding_are_refused(boss, helper, deed):
+@pytest.mark.parametrize("operation", [enforce_draft, delete_draft])
+def test_without_a_draft_enforcing_and_discarding_are_refused(boss, helper, operation):
     before = AuditRow.objects.count()
     with pytest.raises(NotFound) as caught:
-        deed(boss, helper)
+        operation(boss, helper)
     assert caught.value.code == "no_draft"
     assert AuditRow.objects.count() == before
 
@@ -209,12 +209,12 @@ def test_a_draft_is_kept_after_its_servers_are_deleted(acme, boss, helper, works
     assert load_policy_spec(helper) == PolicySpec("denylist", deny=("read_result",))
 
 
-@pytest.mark.parametrize("deed", [enforce_draft, delete_draft])
-def test_only_roles_that_manage_agents_can_save_drafts(acme, boss, helper, deed):
+@pytest.mark.parametrize("operation", [enforce_draft, delete_draft])
+def test_only_roles_that_manage_agents_can_save_drafts(acme, boss, helper, operation):
     auditor = factories.create_member(acme, Role.AUDITOR)
     set_draft(boss, helper, PolicySpec("none"))
     with pytest.raises(Forbidden):
-        deed(auditor, helper)
+        operation(auditor, helper)
     with pytest.raises(Forbidden):
         set_draft(auditor, helper, PolicySpec("all"))
 

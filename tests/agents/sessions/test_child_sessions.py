@@ -228,10 +228,12 @@ def test_a_repeated_call_finds_its_child_session(acme, boss, line):
 
 def test_rest_sets_which_agents_an_agent_can_call(acme, line):
     operator = rest.as_role(acme, Role.OPERATOR)
-    assert operator.get("agents/helper/callable-agents").json["may_ask"] == ["second"]
-    assert operator.put("agents/helper/callable-agents", {"may_ask": ["nobody"]}).status == 404
-    said = operator.put("agents/helper/callable-agents", {"may_ask": ["third", "second"]})
-    assert said.json["may_ask"] == ["second", "third"]
+    assert operator.get("agents/helper/callable-agents").json["callable_agents"] == ["second"]
+    assert (
+        operator.put("agents/helper/callable-agents", {"callable_agents": ["nobody"]}).status == 404
+    )
+    said = operator.put("agents/helper/callable-agents", {"callable_agents": ["third", "second"]})
+    assert said.json["callable_agents"] == ["second", "third"]
     names = [one["name"] for one in operator.get("agents/helper/tools").json["results"]]
     assert "ask_third" in names
 

@@ -25,7 +25,7 @@ def session():
 
 
 def grow_old(runner_id):
-    Runner.objects.filter(pk=runner_id).update(beat_at=timezone.now() - timedelta(minutes=1))
+    Runner.objects.filter(pk=runner_id).update(heartbeat_at=timezone.now() - timedelta(minutes=1))
 
 
 def test_a_queued_session_is_claimed_once(session):

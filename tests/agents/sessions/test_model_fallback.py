@@ -46,7 +46,7 @@ def test_retry_after_is_respected_up_to_a_limit() -> None:
 
 def test_refused_credentials_use_the_fallback_only_if_configured() -> None:
     assert find_next_request(LINE, [REFUSED]) is None
-    every = ModelEndpointConfig("openai", id="a", retries=2, falls_over="any")
+    every = ModelEndpointConfig("openai", id="a", retries=2, fallback_on="any")
     assert find_next_request((every, B), [REFUSED]) == NextRequest(B, is_fallback=True)
 
 

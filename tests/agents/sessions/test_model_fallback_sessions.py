@@ -170,7 +170,7 @@ def test_refused_credentials_end_the_session_unless_all_failures_use_the_fallbac
     second.script += [Says("instead")]
     assert run().error_code == "model_auth"
     assert second.requests == []
-    ModelEndpoint.objects.filter(pk=endpoint.pk).update(falls_over="any")
+    ModelEndpoint.objects.filter(pk=endpoint.pk).update(fallback_on="any")
     assert build_report(run().pk)["answer"] == "instead"
 
 

@@ -84,7 +84,7 @@ def test_servers_can_be_detached_and_attached_during_a_session(
     session.refresh_from_db()
     assert session.status == Session.Status.DONE
     made, refused = session.steps.filter(kind=Step.Kind.CALL).order_by("seq")
-    assert (made.state, refused.payload["code"]) == (Step.State.DONE, "not_bound")
+    assert (made.state, refused.payload["code"]) == (Step.State.DONE, "not_attached")
     notices = session.steps.filter(kind=Step.Kind.NOTICE).order_by("seq")
     codes = [notice.payload["code"] for notice in notices]
     assert codes == ["server_disconnected", "server_connected"]

@@ -107,7 +107,7 @@ def test_canceling_a_queued_session_ends_it_immediately(boss, helper):
     assert sessions.cancel_session(boss, session)
     session.refresh_from_db()
     assert session.status == Session.Status.CANCELLED
-    assert not Inbox.objects.filter(taken_at=None).exists()
+    assert not Inbox.objects.filter(processed_at=None).exists()
 
 
 def test_canceling_a_running_session_sends_a_request_to_its_worker(boss, helper):

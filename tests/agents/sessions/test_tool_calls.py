@@ -197,9 +197,9 @@ def test_a_call_continues_after_its_process_died(asker, says, came, runner, boss
         hold = await get_runtime().run_orm(leases.claim_session, session.pk, runner.runner_id)
         step = await get_runtime().run_orm(call_of, session)
         assert await resume_interrupted_call(hold, step)
-        exchange = await find_pending_call(step)
+        pending_call = await find_pending_call(step)
         row = await get_runtime().run_orm(Session.objects.get, pk=session.pk)
-        assert await prepare_next_round(SessionHost(hold, row), step, exchange)
+        assert await prepare_next_round(SessionHost(hold, row), step, pending_call)
 
     get_runtime().call(die_after_gathering)
     Session.objects.filter(pk=session.pk).update(status=Session.Status.QUEUED, runner=None)
@@ -253,7 +253,7 @@ def test_a_live_connection_waits_for_a_person(asker, says, runner, boss, helper,
     )
     running = get_runtime().spawn(run_until_rest(runner, session.pk), name="run")
     question = eventually(lambda: ElicitationRequest.objects.waiting().first())
-    assert question.exchange is None
+    assert question.pending_call is None
     notice = eventually(lambda: session.steps.filter(kind=Step.Kind.NOTICE).last())
     assert notice.payload["question_id"] == str(question.pk)
     answer_request(boss, question, "accept", {"name": "Ada"})
@@ -325,9 +325,9 @@ def test_a_prompt_can_request_input(asker, says, came, runner, boss, helper, cal
     assert (alone.outcome, alone.code) == ("error", "protocol_error")
     inside = asked | {"session_id": session.pk, "host": host}
     first = call("ask", **inside)
-    exchange = PendingCall.objects.get(pk=first.exchange_id)
-    pending_calls.save_responses(exchange, {"name": {"action": "decline"}})
-    whole = call("ask", continuation=pending_calls.build_continuation(exchange), **inside)
+    pending_call = PendingCall.objects.get(pk=first.exchange_id)
+    pending_calls.save_responses(pending_call, {"name": {"action": "decline"}})
+    whole = call("ask", continuation=pending_calls.build_continuation(pending_call), **inside)
     assert (whole.exchange_id, whole.outcome) == (None, "ok")
     assert '"decline"' in whole.text
     assert len(came("prompts/get")) == 3

@@ -238,7 +238,7 @@ def test_an_interrupted_poll_is_repeated(remote, begin, runner):
     later(session)
     sweep()
 
-    # Its id is one that the audit knows and the exchange has not as its last.
+    # Its id is one that the audit knows and the pending call has not as its last.
     first, _last = PendingCall.objects.get().legs
     Step.objects.filter(pk=call_of(session).pk).update(call_id=first)
     remote.states = [done("built")]

@@ -67,7 +67,7 @@ def test_the_heartbeat_continues_after_a_database_outage(runner, monkeypatch):
     get_runtime().call(runner.start)
     eventually(lambda: not left)
     now = timezone.now()
-    eventually(lambda: Runner.objects.get(pk=runner.runner_id).beat_at > now)
+    eventually(lambda: Runner.objects.get(pk=runner.runner_id).heartbeat_at > now)
 
 
 def test_a_blocked_event_loop_lets_its_leases_expire(runner, monkeypatch):
@@ -76,6 +76,6 @@ def test_a_blocked_event_loop_lets_its_leases_expire(runner, monkeypatch):
     looked = []
     monkeypatch.setattr(runner, "_is_loop_responsive", lambda: looked.append(1) and False)
     get_runtime().call(runner.start)
-    then = Runner.objects.get(pk=runner.runner_id).beat_at
+    then = Runner.objects.get(pk=runner.runner_id).heartbeat_at
     eventually(lambda: len(looked) > 5)
-    assert Runner.objects.get(pk=runner.runner_id).beat_at == then
+    assert Runner.objects.get(pk=runner.runner_id).heartbeat_at == then

@@ -42,7 +42,7 @@ def whole(db: None) -> None:
     """Everything alive: beat wrote, a worker beats."""
     schedules.sync_schedules(schedules.get_scheduled_entries())
     PeriodicTask.objects.filter(name=schedules.HEARTBEAT).update(last_run_at=timezone.now())
-    RunnerRow.objects.create(host="one", pid=1, beat_at=timezone.now())
+    RunnerRow.objects.create(host="one", pid=1, heartbeat_at=timezone.now())
 
 
 def answer(query: str = "") -> tuple[int, str, dict[str, str]]:
@@ -68,7 +68,7 @@ def test_a_missing_worker_or_scheduler_degrades_but_keeps_web_ready(db: None) ->
 
 
 def test_a_worker_without_heartbeats_counts_as_missing(whole: None) -> None:
-    RunnerRow.objects.update(beat_at=timezone.now() - timedelta(minutes=1))
+    RunnerRow.objects.update(heartbeat_at=timezone.now() - timedelta(minutes=1))
     assert answer()[2]["worker"] == "failed"
 
 

@@ -179,8 +179,8 @@ def test_the_scheduler_exports_metrics_of_the_rows(
     who = {"started_by_kind": "user", "started_by_id": "1", "started_by": "x"}
     for status in ("queued", "running", "done"):
         Session.objects.create(organization=organization, agent=agent, status=status, **who)
-    RunnerRow.objects.create(host="a", pid=1, beat_at=timezone.now())
-    RunnerRow.objects.create(host="b", pid=2, beat_at=timezone.now() - timedelta(hours=1))
+    RunnerRow.objects.create(host="a", pid=1, heartbeat_at=timezone.now())
+    RunnerRow.objects.create(host="b", pid=2, heartbeat_at=timezone.now() - timedelta(hours=1))
     Budget.objects.create(organization=organization, unit="calls", limit=10)
     with django_assert_max_num_queries(20):
         found = samples(generate_latest(beat))

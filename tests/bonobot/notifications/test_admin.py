@@ -7,7 +7,7 @@ from bonobot.notifications.models import Notification, NotificationChannel
 from tests import admin_client, factories
 
 HOOK = {"name": "Pager", "kind": "webhook", "url": "https://hooks.example.com/geheim"}
-FORM = HOOK | {"minimum": "info", "enabled": "on"}
+FORM = HOOK | {"minimum_severity": "info", "enabled": "on"}
 
 
 @pytest.fixture

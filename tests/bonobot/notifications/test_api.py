@@ -28,9 +28,12 @@ def test_a_generated_secret_is_returned_once(owner):
 def test_omitted_fields_are_unchanged(owner):
     channel_id = owner.post("notification-channels", HOOK | {"events": ["server_down"]}).json["id"]
     changed = owner.patch(
-        f"notification-channels/{channel_id}", {"minimum": "critical", "url": MASK}
+        f"notification-channels/{channel_id}", {"minimum_severity": "critical", "url": MASK}
     )
-    assert (changed.json["events"], changed.json["minimum"]) == (["server_down"], "critical")
+    assert (changed.json["events"], changed.json["minimum_severity"]) == (
+        ["server_down"],
+        "critical",
+    )
     assert changed.json["secret"] == ""
     assert NotificationChannel.objects.get().url.open() == HOOK["url"]
 

@@ -10,15 +10,15 @@ WORDS = st.sampled_from([severity.word for severity in Severity])
 
 
 @given(st.sampled_from(SELECTABLE_EVENTS), WORDS)
-def test_a_channel_without_events_receives_all_of_its_severity(code, minimum):
+def test_a_channel_without_events_receives_all_of_its_severity(code, minimum_severity):
     event = EVENTS[code]
-    told = is_event_wanted(event, events=(), minimum=minimum)
-    assert told == (event.severity >= Severity[minimum.upper()])
+    told = is_event_wanted(event, events=(), minimum_severity=minimum_severity)
+    assert told == (event.severity >= Severity[minimum_severity.upper()])
 
 
 @given(st.sampled_from(SELECTABLE_EVENTS), st.lists(st.sampled_from(SELECTABLE_EVENTS), min_size=1))
 def test_a_channel_with_events_receives_only_those(code, chosen):
-    assert is_event_wanted(EVENTS[code], events=chosen, minimum="info") == (code in chosen)
+    assert is_event_wanted(EVENTS[code], events=chosen, minimum_severity="info") == (code in chosen)
 
 
 @pytest.mark.parametrize("code", EVENTS)

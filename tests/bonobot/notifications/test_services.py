@@ -51,7 +51,7 @@ def test_other_roles_cant_create_channels(acme, role):
     [
         ({"name": " "}, "invalid", "name"),
         ({"kind": "pigeon"}, "invalid", "kind"),
-        ({"minimum": "dire"}, "invalid", "minimum"),
+        ({"minimum_severity": "dire"}, "invalid", "minimum_severity"),
         ({"events": ["test"]}, "invalid", "events"),
         ({"url": ""}, "invalid", "url"),
         ({"url": "ftp://x.example.com"}, "bad_url", "url"),

@@ -24,7 +24,7 @@ def test_all_details_of_a_server_are_printed(bonobot, acme):
     assert (found["transport_type"], found["approval"], found["era"]) == ("http", "manual", "")
     assert (found["allow_private"], found["sign_in"], found["only_tools"]) == (True, None, [])
     assert found["change_notices"]["state"] == "not_told"
-    [bound] = found["bindings"]
+    [bound] = found["agent_servers"]
     assert (bound["agent"], bound["allowed_tools"]) == ("helper", ["add_*"])
     assert sum(found["states"].values()) == 1
     assert found["definitions"][0]["findings"]

@@ -47,7 +47,7 @@ def test_a_server_of_an_agent_is_private_and_attached(bonobot, acme):
     agent = factories.create_agent(acme)
     ran = bonobot("mcp", "add", "own", "--command", COMMAND, "--agent", agent.slug, "--json")
     assert ran.json["scope"] == "agent"
-    assert agent.bindings.get().server.name == "own"
+    assert agent.agent_servers.get().server.name == "own"
 
 
 def test_environment_variables_are_expanded_and_encrypted(bonobot, monkeypatch):

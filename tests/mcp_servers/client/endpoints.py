@@ -67,10 +67,10 @@ def stdio(command: str, *args: str, **more: Any) -> ServerEndpoint:
     return ServerEndpoint(transport="stdio", command=command, args=args, **(fields | more))
 
 
-def scripted(way: str = "both", catalogue: str = "tools", **more: Any) -> ServerEndpoint:
+def scripted(way: str = "both", catalog: str = "tools", **more: Any) -> ServerEndpoint:
     """Return the endpoint of `tests/servers/faulty_stdio_server.py`."""
     script = str(SERVERS / "faulty_stdio_server.py")
-    return stdio(sys.executable, script, f"--era={way}", f"--catalogue={catalogue}", **more)
+    return stdio(sys.executable, script, f"--era={way}", f"--catalog={catalog}", **more)
 
 
 async def call(

@@ -1,4 +1,4 @@
-"""Dangerous environment variables are told by their names; the catalogue sets none of them."""
+"""Dangerous environment variables are told by their names; the catalog sets none of them."""
 
 import pytest
 

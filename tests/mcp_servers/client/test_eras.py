@@ -54,11 +54,11 @@ def make_endpoint(request: pytest.FixtureRequest) -> Iterator[Callable[..., Serv
     if request.param == "stdio":
         script = str(SERVERS / SCRIPT)
         yield lambda **more: stdio(
-            sys.executable, script, "stdio", may_ask=ALL, **{"start_s": 60, **more}
+            sys.executable, script, "stdio", allowed_requests=ALL, **{"start_s": 60, **more}
         )
         return
     with processes.served(SCRIPT, "http") as url:
-        yield lambda **more: http(url, may_ask=ALL, **more)
+        yield lambda **more: http(url, allowed_requests=ALL, **more)
 
 
 async def discover(connections: ConnectionPool, endpoint: ServerEndpoint) -> dict[str, Any]:
@@ -90,8 +90,8 @@ async def test_other_callers_stay_in_the_modern_era_when_one_needs_the_handshake
 
 async def test_a_stateless_server_is_called_in_the_modern_era(connections: ConnectionPool) -> None:
     with processes.served(SCRIPT, "stateless") as url:
-        known = await discover(connections, http(url, may_ask=ALL))
-        endpoint = http(url, may_ask=ALL, **known)
+        known = await discover(connections, http(url, allowed_requests=ALL))
+        endpoint = http(url, allowed_requests=ALL, **known)
         for _ in range(2):
             assert text_of(await call(connections, endpoint, "era", host=LiveHost())) == MODERN
 
@@ -107,7 +107,7 @@ async def test_a_modern_server_that_refuses_the_handshake_is_asked_for_it_once(
         return raw_http_server.text(asked)
 
     async with raw_http_server.modern(respond).listening() as server:
-        endpoint = http(server.url, may_ask=ALL, era="modern", discovery={})
+        endpoint = http(server.url, allowed_requests=ALL, era="modern", discovery={})
         for _ in range(2):
             assert text_of(await call(connections, endpoint, "x", host=LiveHost())) == "ok"
         assert server.methods() == ["initialize", "tools/call", "tools/call"]
@@ -122,7 +122,7 @@ async def test_a_modern_server_that_hangs_up_on_the_handshake_is_called_anyway(
         return raw_http_server.text(asked)
 
     async with raw_http_server.modern(respond).listening() as server:
-        endpoint = http(server.url, may_ask=ALL, era="modern", discovery={})
+        endpoint = http(server.url, allowed_requests=ALL, era="modern", discovery={})
         assert text_of(await call(connections, endpoint, "x", host=LiveHost())) == "ok"
 
 
@@ -139,7 +139,7 @@ async def test_an_outage_during_the_handshake_is_no_refusal(connections: Connect
         return raw_http_server.text(asked)
 
     async with raw_http_server.modern(respond).listening() as server:
-        endpoint = http(server.url, may_ask=ALL, era="modern", discovery={})
+        endpoint = http(server.url, allowed_requests=ALL, era="modern", discovery={})
         error = await failure(call(connections, endpoint, "x", host=LiveHost()))
         assert error.code == "server_unreachable"
         assert text_of(await call(connections, endpoint, "x", host=LiveHost())) == "ok"
@@ -150,7 +150,7 @@ async def test_a_later_part_of_a_modern_call_stays_in_the_modern_era(
     connections: ConnectionPool,
 ) -> None:
     async with raw_http_server.modern(raw_http_server.text).listening() as server:
-        endpoint = http(server.url, may_ask=ALL, era="modern", discovery={})
+        endpoint = http(server.url, allowed_requests=ALL, era="modern", discovery={})
         params = {"name": "x", "arguments": {}, "requestState": "s"}
         await connections.send_request(
             endpoint, "tools/call", params, holder=HOLDER, host=LiveHost()
@@ -162,7 +162,7 @@ async def test_a_later_part_of_a_modern_call_stays_in_the_modern_era(
 async def test_a_modern_child_without_handshake_is_called_anyway(
     connections: ConnectionPool, way: str, start_s: float
 ) -> None:
-    endpoint = scripted(way, may_ask=ALL, era="modern", start_s=start_s)
+    endpoint = scripted(way, allowed_requests=ALL, era="modern", start_s=start_s)
     handshake = await connections.perform_handshake(endpoint, holder=HOLDER, host=LiveHost())
     assert handshake.era == "modern"
 
@@ -172,7 +172,9 @@ async def test_every_connection_declares_the_same_to_a_server(
 ) -> None:
     log = tmp_path / "asker"
     script = str(SERVERS / "client_request_server.py")
-    endpoint = stdio(sys.executable, script, "handshake", may_ask=ALL, env={"ASKER_FILE": str(log)})
+    endpoint = stdio(
+        sys.executable, script, "handshake", allowed_requests=ALL, env={"ASKER_FILE": str(log)}
+    )
     await connections.fetch_declarations(endpoint)
     await connections.send_request(endpoint, "ping", {}, holder="server:health")
     await connections.perform_handshake(endpoint, holder=HOLDER)

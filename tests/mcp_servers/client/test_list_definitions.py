@@ -66,7 +66,7 @@ async def test_listing_definitions_leaves_no_connection(connections: ConnectionP
 
 
 async def test_an_invalid_definition_doesnt_hide_others(connections: ConnectionPool):
-    survey = await connections.fetch_declarations(scripted(catalogue="mixed"))
+    survey = await connections.fetch_declarations(scripted(catalog="mixed"))
     assert faults(survey) == {
         "no schema": "`inputSchema` is not an object.",
         "list schema": "`inputSchema` is not an object.",
@@ -118,13 +118,13 @@ async def test_only_declared_capabilities_are_listed(connections: ConnectionPool
 
 
 async def test_pages_are_followed_to_the_end(connections: ConnectionPool):
-    survey = await connections.fetch_declarations(scripted(catalogue="paged"))
+    survey = await connections.fetch_declarations(scripted(catalog="paged"))
     assert names(survey) == ["t0", "t1", "t2"]
     assert "tool" in survey.complete
 
 
 @pytest.mark.parametrize(
-    ("catalogue", "kept", "why"),
+    ("catalog", "kept", "why"),
     [
         ("endless", 100, "more than 100 pages"),
         ("repeated", 2, "cursor was there before"),
@@ -135,9 +135,9 @@ async def test_pages_are_followed_to_the_end(connections: ConnectionPool):
     ],
 )
 async def test_an_endless_listing_is_truncated_and_reported(
-    connections: ConnectionPool, catalogue: str, kept: int | None, why: str
+    connections: ConnectionPool, catalog: str, kept: int | None, why: str
 ):
-    survey = await connections.fetch_declarations(scripted(catalogue=catalogue))
+    survey = await connections.fetch_declarations(scripted(catalog=catalog))
     assert kept is None or len(names(survey)) == kept
     assert [notice for notice in survey.notices if why in notice]
     assert "tool" not in survey.complete
@@ -179,7 +179,7 @@ async def test_discovery_fails_if_every_listing_fails(connections: ConnectionPoo
 
 async def test_a_hanging_listing_ends_discovery_at_its_timeout(connections: ConnectionPool):
     with pytest.raises(UpstreamError) as error:
-        await connections.fetch_declarations(scripted(catalogue="silent"), timeout_s=1.5)
+        await connections.fetch_declarations(scripted(catalog="silent"), timeout_s=1.5)
     assert error.value.code == "call_timeout"
     assert "1.5 s" in str(error.value)
 

@@ -61,7 +61,7 @@ async def test_an_npm_server_gets_responses_and_its_tools_depend_on_our_capabili
     connections: ConnectionPool, node_server: Callable[[str], str]
 ) -> None:
     # The answer comes long after the call's own time is over: while it waits for us, it stands.
-    endpoint = stdio(node_server("mcp-server-everything"), may_ask=ALL, read_s=2)
+    endpoint = stdio(node_server("mcp-server-everything"), allowed_requests=ALL, read_s=2)
     survey = await connections.fetch_declarations(endpoint)
     found = {item.name for item in survey.items if item.kind == "tool"}
     assert {"trigger-elicitation-request", "trigger-sampling-request", "get-roots-list"} <= found
@@ -96,7 +96,7 @@ async def test_an_npm_server_gets_responses_and_its_tools_depend_on_our_capabili
 async def test_capabilities_that_arent_allowed_arent_declared(
     connections: ConnectionPool, node_server: Callable[[str], str]
 ) -> None:
-    endpoint = stdio(node_server("mcp-server-everything"), may_ask=frozenset({"roots"}))
+    endpoint = stdio(node_server("mcp-server-everything"), allowed_requests=frozenset({"roots"}))
     survey = await connections.fetch_declarations(endpoint)
     found = {item.name for item in survey.items if item.kind == "tool"}
     assert "get-roots-list" in found
@@ -110,7 +110,11 @@ def asker(tmp_path: Path) -> Callable[[str], ServerEndpoint]:
     def make(era: str) -> ServerEndpoint:
         env = {"ASKER_FILE": str(tmp_path / "asker")}
         return stdio(
-            sys.executable, str(SERVERS / "client_request_server.py"), era, may_ask=ALL, env=env
+            sys.executable,
+            str(SERVERS / "client_request_server.py"),
+            era,
+            allowed_requests=ALL,
+            env=env,
         )
 
     return make

@@ -260,7 +260,7 @@ async def test_server_requests_on_a_separate_stream_reach_the_host(connections: 
         return era(asked)
 
     async with RawHttp(respond).listening() as server:
-        endpoint = http(server.url, era="handshake", may_ask=ASKED)
+        endpoint = http(server.url, era="handshake", allowed_requests=ASKED)
         await call(connections, endpoint, "x", host=host)
         await until(lambda: len(answers) >= 3 and server.methods().count("GET") >= 4)
     assert [question["after"] for question in host.questions[:3]] == ["0", "1", "2"]
@@ -285,7 +285,7 @@ async def test_the_stream_ends_with_its_session(connections: ConnectionPool):
         return silent(asked) if asked.verb == "GET" else era(asked)
 
     async with RawHttp(respond).listening() as server:
-        endpoint = http(server.url, era="handshake", may_ask=ASKED)
+        endpoint = http(server.url, era="handshake", allowed_requests=ASKED)
         await call(connections, endpoint, "x", host=Asker())
         assert server.methods()[-2:] == ["GET", "tools/call"]
         await connections.release(HOLDER)
@@ -307,7 +307,7 @@ async def test_a_stream_that_doesnt_open_is_waited_for_briefly(
         return mute(asked) if asked.verb == "GET" else era(asked)
 
     async with RawHttp(respond).listening() as server:
-        endpoint = http(server.url, era="handshake", may_ask=ASKED)
+        endpoint = http(server.url, era="handshake", allowed_requests=ASKED)
         assert text_of(await call(connections, endpoint, "x", host=Asker())) == "ok"
         monkeypatch.setattr(streamable_http, "LISTEN_TIMEOUT_S", 60)
         error = await failure(

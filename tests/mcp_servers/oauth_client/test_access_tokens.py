@@ -70,13 +70,18 @@ def test_a_rotated_refresh_token_is_never_used_twice(register, protected, boss):
     grant = grants.get_or_create_grant(account)
     protected.set(token_pause_s=0.2)
     given = _first_grant(protected)
-    authority = {
+    authorization_server = {
         "issuer": protected.origin,
         "resource": protected.url,
         "token_endpoint": f"{protected.origin}/token",
     }
     grants.store_tokens(
-        grant, None, given, authority=authority, issuer=protected.origin, client_id="c"
+        grant,
+        None,
+        given,
+        authorization_server=authorization_server,
+        issuer=protected.origin,
+        client_id="c",
     )
     endpoint = build_endpoint(server)  # once: each thread would keep a connection of its own
     with ThreadPoolExecutor(10) as pool:

@@ -153,7 +153,9 @@ def test_the_response_to_a_revocation_is_ignored(register, owner, protected, beh
 def test_an_unavailable_authorization_server_is_recorded(server, owner):
     gone = "http://127.0.0.1:9/revoke"
     grant = OAuthGrant.objects.get()
-    OAuthGrant.objects.update(authority={**grant.authority, "revocation_endpoint": gone})
+    OAuthGrant.objects.update(
+        authorization_server={**grant.authorization_server, "revocation_endpoint": gone}
+    )
     delete_server(owner, server)
     assert outcomes() == ["authorization_server_unreachable"]
     assert not Server.objects.exists()

@@ -1,4 +1,4 @@
-"""Stdio presets of the catalogue are off for an organization until they are enabled there."""
+"""Stdio presets of the catalog are off for an organization until they are enabled there."""
 
 from argparse import Namespace
 from io import StringIO
@@ -188,7 +188,7 @@ def test_a_preset_that_is_always_enabled_cant_be_enabled(acme: Organization, wri
 
 def test_reloading_the_catalog_keeps_enabled_presets(acme: Organization, preset: Preset) -> None:
     enable_preset(factories.build_administrator(acme), preset)
-    Preset.objects.filter(pk=preset.pk).update(description="Older.", catalogue="older")
+    Preset.objects.filter(pk=preset.pk).update(description="Older.", catalog="older")
     load_presets()
     assert preset.pk in list_enabled_ids(acme.pk)
 

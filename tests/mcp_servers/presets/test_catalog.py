@@ -1,4 +1,4 @@
-"""The shipped catalogue keeps its own schema, and each entry can be added."""
+"""The shipped catalog keeps its own schema, and each entry can be added."""
 
 import json
 from pathlib import Path
@@ -148,7 +148,7 @@ def test_the_fields_of_an_entry_are_those_of_the_model() -> None:
 def test_an_invalid_catalog_is_reported_with_its_location(
     change: dict[str, Any], place: str
 ) -> None:
-    document = json.loads((preset_catalog.FOLDER / "catalogue.json").read_text(encoding="utf-8"))
+    document = json.loads((preset_catalog.FOLDER / "catalog.json").read_text(encoding="utf-8"))
     document["presets"] = [document["presets"][0] | change]
     with pytest.raises(ValueError, match="wrong at") as wrong:
         parse_catalog(json.dumps(document))

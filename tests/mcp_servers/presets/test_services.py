@@ -1,4 +1,4 @@
-"""The catalogue becomes rows, once, and the rows follow the file."""
+"""The catalog becomes rows, once, and the rows follow the file."""
 
 import pytest
 from django.core.management import call_command
@@ -45,7 +45,7 @@ def test_a_second_load_writes_nothing(django_assert_num_queries: DjangoAssertNum
 @pytest.mark.parametrize("left", ["nothing", "an older edition"])
 def test_migrating_loads_a_new_catalog(left: str) -> None:
     Preset.objects.exclude(slug="time" if left != "nothing" else "").delete()
-    Preset.objects.update(catalogue="older", description="Something else.")
+    Preset.objects.update(catalog="older", description="Something else.")
     load_after_migrate()
     assert platform_slugs() == {entry.slug for entry in load_catalog()}
     assert Preset.objects.get(slug="time").description != "Something else."
@@ -55,7 +55,7 @@ def test_an_older_schema_isnt_loaded() -> None:
     Preset.objects.all().delete()
     loader = MigrationLoader(connection)
     older = loader.project_state()
-    older.remove_field("mcp_servers", "preset", "catalogue")
+    older.remove_field("mcp_servers", "preset", "catalog")
     without_presets = loader.project_state(("tenancy", "0001_initial"))
     for state in (older, without_presets):
         load_after_migrate(apps=state.apps)

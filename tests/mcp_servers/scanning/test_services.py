@@ -1,4 +1,4 @@
-"""Definitions are read aside: a large catalogue holds neither the loop nor the database."""
+"""Definitions are read aside: a large catalog holds neither the loop nor the database."""
 
 import asyncio
 import time

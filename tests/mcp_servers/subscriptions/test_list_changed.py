@@ -97,7 +97,7 @@ def test_a_flood_of_notifications_causes_one_read_at_a_time(serve, watch, monkey
     tick(watch())
     eventually(lambda: state(server) == state(other) == "listening")
     eventually(lambda: discoveries(server) == 2 and discoveries(other) == 2)
-    eventually(lambda: ChangeSubscription.objects.get(server=server).noticed_at)
+    eventually(lambda: ChangeSubscription.objects.get(server=server).notified_at)
     assert flooding.asked("tools/list") == calm.asked("tools/list") == 2
     assert ChangeSubscription.objects.filter(server=server, stale_at__isnull=False).exists()
 
@@ -195,7 +195,7 @@ def test_a_holder_without_heartbeats_is_replaced_and_writes_nothing(serve, watch
     one, other = watch(), watch()
     tick(one)
     eventually(lambda: state(server) == "listening")
-    ChangeSubscription.objects.update(beat_at=timezone.now() - 2 * leases.LEASE)
+    ChangeSubscription.objects.update(heartbeat_at=timezone.now() - 2 * leases.LEASE)
     assert state(server) == "unwatched"
     tick(other)
     eventually(lambda: serving.asked("subscriptions/listen") == 2)
@@ -220,7 +220,7 @@ def test_the_servers_of_a_killed_worker_are_watched_by_another(
     tick(one := watch())
     worker.kill()
     assert ChangeSubscription.objects.get(server=server).holder != one.id
-    ChangeSubscription.objects.update(beat_at=timezone.now() - 2 * leases.LEASE)
+    ChangeSubscription.objects.update(heartbeat_at=timezone.now() - 2 * leases.LEASE)
     tick(one)
     eventually(lambda: ChangeSubscription.objects.get(server=server).holder == one.id)
     eventually(lambda: state(server) == "listening")

@@ -68,7 +68,7 @@ def test_a_stream_has_a_state_from_opening_to_refusal(server):
 def test_a_holder_with_heartbeats_keeps_its_lease(server):
     leases.store_change_topics(server, TOLD)
     leases.claim_servers(ME, 1)
-    ChangeSubscription.objects.update(beat_at=timezone.now() - timedelta(minutes=1))
+    ChangeSubscription.objects.update(heartbeat_at=timezone.now() - timedelta(minutes=1))
     assert state(server) == "unwatched"
     leases.renew_change_leases(ME)
     assert leases.claim_servers(uuid4(), 1) == []

@@ -119,8 +119,8 @@ def test_the_subscriptions_of_a_dead_process_are_taken_over(
 ) -> None:
     follow(processes[1], news, SECRET)
     row = ResourceSubscription.objects.get()
-    old = row.beat_at - leases.LEASE - timedelta(seconds=1)
-    ResourceSubscription.objects.filter(pk=row.pk).update(holder=uuid4(), beat_at=old)
+    old = row.heartbeat_at - leases.LEASE - timedelta(seconds=1)
+    ResourceSubscription.objects.filter(pk=row.pk).update(holder=uuid4(), heartbeat_at=old)
     eventually(
         lambda: ResourceSubscription.objects.get(pk=row.pk).holder == processes[1].id,
         what="the take-over",

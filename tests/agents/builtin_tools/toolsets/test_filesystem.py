@@ -35,12 +35,12 @@ def home(helper: Agent) -> Path:
 def test_file_tools_are_missing_until_enabled(helper: Agent, call: Call):
     with pytest.raises(CallRefused) as refusal:
         call("read_file", {"path": "x"})
-    assert (refusal.value.code, refusal.value.rule) == ("builtin_off", "builtin:filesystem")
+    assert (refusal.value.code, refusal.value.rule) == ("builtin_disabled", "builtin:filesystem")
     give(helper, builtin_tools={"filesystem": {"read_only": True}})
     assert call("list_files").text == "No results."
     with pytest.raises(CallRefused) as refusal:
         call("write_file", {"path": "x", "text": "y"})
-    assert refusal.value.code == "builtin_off"
+    assert refusal.value.code == "builtin_disabled"
 
 
 def test_files_are_written_listed_read_edited_found_and_deleted(home: Path, call: Call):

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from agents.models import Agent
 from bonobot.accounts.api.idempotency_keys import IdempotentReplay, claim_key, store_answer
-from bonobot.accounts.models import KeptAnswer, Organization, Token
+from bonobot.accounts.models import Organization, StoredResponse, Token
 from bonobot.accounts.roles import Role
 from bonobot.core.crypto.sealed_values import SealedValue
 from bonobot.core.problems import Conflict, InvalidInput
@@ -87,7 +87,7 @@ def test_an_invalid_key_is_refused(owner, key):
 
 def test_an_unfinished_first_request_is_never_repeated(acme, owner):
     owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
-    KeptAnswer.objects.update(status=None)
+    StoredResponse.objects.update(status=None)
     answer = owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
     assert (answer.status, answer.code) == (409, "idempotency_in_progress")
     assert int(answer.headers["Retry-After"]) > 0
@@ -120,7 +120,7 @@ def test_responses_that_can_be_retried_arent_stored(acme):
     boss = factories.build_administrator(acme)
     for status in (429, 503):
         store_answer(claim_key(boss, KEY, {"body": 1}), status, "{}")
-        assert not KeptAnswer.objects.exists()
+        assert not StoredResponse.objects.exists()
 
 
 def test_after_an_internal_error_the_outcome_is_unknown(acme):
@@ -137,7 +137,7 @@ def test_a_response_is_replayed_unchanged(acme):
     with pytest.raises(IdempotentReplay) as replay:
         claim_key(boss, KEY, {"body": 1})
     assert (replay.value.status, replay.value.body) == (201, '{"id": 1}')
-    assert isinstance(KeptAnswer.objects.get().body, SealedValue)
+    assert isinstance(StoredResponse.objects.get().body, SealedValue)
     with pytest.raises(InvalidInput):
         claim_key(boss, KEY, {"body": 2})
 

@@ -24,7 +24,7 @@ def named(host: str) -> bool:
     """Write a row; tell whether others share the transaction."""
     shared = connection.in_atomic_block
     with transaction.atomic():
-        Runner.objects.create(host=host, pid=1, beat_at="2026-01-01T00:00:00Z")
+        Runner.objects.create(host=host, pid=1, heartbeat_at="2026-01-01T00:00:00Z")
     return shared
 
 

@@ -14,7 +14,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def rows():
     now = timezone.now()
     for name in "bca":
-        Lease.objects.create(name=name, holder="00000000-0000-0000-0000-000000000001", until=now)
+        Lease.objects.create(
+            name=name, holder="00000000-0000-0000-0000-000000000001", expires_at=now
+        )
     return Lease.objects.exclude(name="c")
 
 
@@ -26,7 +28,7 @@ def test_rows_are_locked_by_key_or_in_the_given_order(rows):
 
 def test_only_locked_rows_are_written(rows):
     later = timezone.now()
-    assert update_in_order(rows, until=later) == 2
-    assert set(Lease.objects.filter(until=later)) == set(rows)
+    assert update_in_order(rows, expires_at=later) == 2
+    assert set(Lease.objects.filter(expires_at=later)) == set(rows)
     assert delete_in_order(rows) == 2
     assert [row.name for row in Lease.objects.all()] == ["c"]

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db import OperationalError
 
 from agents.budgets.limits import build_charge
-from bonobot.core import gcra
+from bonobot.core import rate_limits
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.refusals import AuditUnavailable
@@ -152,7 +152,7 @@ asyncio.run(main())
 """
     pair = [run(script, organization_id) for _ in range(2)]
     heard = [json.loads(one.communicate(timeout=WAIT_S + 2 * RATE_S)[0]) for one in pair]
-    burst, interval = heard[0]["burst"], gcra.compute_interval(PER_MINUTE)
+    burst, interval = heard[0]["burst"], rate_limits.compute_interval(PER_MINUTE)
     told = [tuple(one) for each in heard for one in each["told"]]
     passed = sorted((began, ended) for began, ended, admitted in told if admitted)
     refused = [began for began, _, admitted in told if not admitted]
