@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+# The short definitions are left out by these groups, as others are by their server.
+SHORT_GROUPS = 8
 FOLDER = Path(__file__).with_name("scanning_corpus")
 _CHOICE = re.compile(r"\[([^\[\]]*)\]")
 _SLOT = re.compile(r"\{(\w+)\}")
@@ -102,6 +104,26 @@ def ordinary() -> list[Sample]:
 def _read_rows(name: str) -> list[dict[str, Any]]:
     raw = gzip.decompress((FOLDER / f"{name}.jsonl.gz").read_bytes())
     return [json.loads(line) for line in raw.decode().splitlines()]
+
+
+def short(seed: int, count: int) -> list[Sample]:
+    """Return short ordinary definitions: a verb and what it is done to."""
+    grammar = Grammar("short", seed)
+    samples: list[Sample] = []
+    for number in range(count):
+        verb = grammar.chance.choice(grammar.slots["verb"])
+        noun = grammar.chance.choice(grammar.slots["noun"])
+        grammar.slots |= {"v": [verb], "n": [noun.replace("_", " ")]}
+        said = grammar.sentence(grammar.chance.choice(list(grammar.families)))
+        name = f"{verb}_{noun}{grammar.chance.choice(grammar.slots['plural'])}"
+        fields = grammar.chance.sample(grammar.slots["field"], grammar.chance.randint(0, 3))
+        row = {"name": name, "description": said, "params": dict.fromkeys(fields, "")}
+        payload = payload_of(row)
+        if grammar.chance.random() < (0.3 if said else 0.7):
+            action = {"type": "string", "enum": grammar.chance.sample(grammar.slots["verb"], 3)}
+            payload["inputSchema"]["properties"]["action"] = action
+        samples.append(Sample(payload, frozenset({name}), f"short:{number % SHORT_GROUPS}"))
+    return samples
 
 
 def honest(seed: int, each: int) -> list[Sample]:

@@ -44,6 +44,7 @@ WINDOW = 240
 FEWEST_TEXTS = 4
 EACH = 100
 EACH_HONEST = 100
+SHORT = 2_000
 STRENGTH = 3.0
 # How much of the attack a window has at least.
 LEAST_SHARE = 0.6
@@ -175,8 +176,8 @@ def fold_of(group: str, groups: Sequence[str]) -> int:
 
 def read_all() -> tuple[list[Sample], list[Sample], list[Sample]]:
     """Return attacks, ordinary definitions and honest ones that sound like attacks."""
-    ordinary = texts.ordinary()
-    return texts.attacks(SEED, EACH, ordinary), ordinary, texts.honest(SEED, EACH_HONEST)
+    ordinary, short = texts.ordinary(), texts.short(SEED, SHORT)
+    return texts.attacks(SEED, EACH, ordinary), [*ordinary, *short], texts.honest(SEED, EACH_HONEST)
 
 
 def train() -> LinearModel:

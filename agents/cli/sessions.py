@@ -324,10 +324,17 @@ def wait_for_session(
         stop_at_request=not options.wait,
     )
     follow()
-    while approvals.answer_pending_requests(
-        cli, session, wait=options.wait, timeout_s=options.timeout
-    ) or (not options.wait and _cancel_live_requests(cli, session)):
-        follow()
+    while True:
+        if approvals.answer_pending_requests(
+            cli, session, wait=options.wait, timeout_s=options.timeout
+        ):
+            follow()
+        elif not options.wait and _cancel_live_requests(cli, session):
+            # The session continues now, and its later live requests are canceled, too.
+            follow = partial(follow, stop_at_request=False)
+            follow()
+        else:
+            break
     if not options.wait:
         # A process of a server that requested input isn't kept for its answer.
         get_runtime().call(get_session_runner().suspend_session, session.pk)
@@ -338,7 +345,7 @@ def _cancel_live_requests(cli: CommandContext, session: Session) -> bool:
 
     A server of the handshake era waits on its connection, which ends with this process.
     """
-    requests = ElicitationRequest.objects.waiting().filter(session_id=session.pk, exchange=None)
+    requests = ElicitationRequest.objects.waiting().filter(session_id=session.pk, pending_call=None)
     names = {make_visible(request.server_name, 120) for request in requests}
     if not names or not get_runtime().call(get_session_runner().cancel_live_requests, session.pk):
         return False
@@ -404,7 +411,7 @@ def _is_blocked(session_id: UUID, can_ask: bool) -> bool:
         return bool(requests.exists())
     open_steps = Step.objects.filter(session_id=session_id, state=Step.State.INTENT)
     waits = Q(payload__has_key="questions") | Q(payload__has_key="approval")
-    return requests.filter(exchange=None).exists() or (
+    return requests.filter(pending_call=None).exists() or (
         requests.filter(pending_call__isnull=False).exists()
         and not open_steps.exclude(waits).exists()
     )

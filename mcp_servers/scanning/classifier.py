@@ -42,6 +42,10 @@ SCHEMA_PENALTY: Final = 0.7
 # each factor of e, up to a number of windows, so that padding hides little.
 LENGTH_PENALTY: Final = 0.5
 MAX_PENALIZED_WINDOWS: Final = 8
+# A name and a few words can't order much, but their few runs say little: a text with fewer letters
+# than this scores lower, by up to the penalty.
+MIN_LETTERS: Final = 80
+SHORT_PENALTY: Final = 2.5
 MAX_WINDOWS: Final = 4_000
 MAX_PHRASES: Final = 3
 MARK_BYTE: Final = NAME_MARK.encode()
@@ -182,6 +186,8 @@ def compute_run_weight(runs: int) -> float:
 
 def compute_length_penalty(length: int, size: int) -> float:
     """Return by how much the score of a text with this number of bytes is lower."""
+    if length < MIN_LETTERS:
+        return SHORT_PENALTY * (1 - length / MIN_LETTERS)
     windows = max(length - size, 0) / (size // 2) + 1
     return LENGTH_PENALTY * math.log(min(windows, MAX_PENALIZED_WINDOWS))
 

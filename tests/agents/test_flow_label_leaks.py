@@ -187,7 +187,7 @@ def test_a_model_that_follows_every_injection_leaks_nothing(run, sent, texts):
     assert {session.status for session in sessions} == {Session.Status.WAITING}
     asked = Approval.objects.filter(code="flow_needs_approval")
     assert asked.count() == len(sessions) * len(SENDING)
-    assert all(one.held == [*BOTH] for one in asked)
+    assert all(one.flow_labels == [*BOTH] for one in asked)
 
 
 def test_an_approval_allows_exactly_one_external_call(run, sent, acme, take):

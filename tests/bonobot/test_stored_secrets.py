@@ -55,9 +55,9 @@ def with_auth(**auth: str) -> Callable[[str, str], dict[str, Any]]:
     return body
 
 
-def with_url(kind: str, member: str) -> Callable[[str, str], dict[str, Any]]:
+def with_url(kind: str, member: str, **more: str) -> Callable[[str, str], dict[str, Any]]:
     def body(secret: str, address: str) -> dict[str, Any]:
-        auth = {"auth_config": {"type": kind, member: secret}}
+        auth = {"auth_config": {"type": kind, member: secret, **more}}
         return {"endpoint_config": {"url": f"{address}/mcp"}} | auth
 
     return body
@@ -80,10 +80,10 @@ KINDS = {
         with_url("bearer_token", "token"),
     ),
     "server, API key": Kind(
-        lambda boss: server(boss, type="api_key", key="stored"),
+        lambda boss: server(boss, type="api_key", key="stored", header="X-API-Key"),
         SERVERS,
         "auth_config.key",
-        with_url("api_key", "key"),
+        with_url("api_key", "key", header="X-API-Key"),
     ),
     "server, token URL": Kind(
         oauth(token_url=f"{HERE}/token"),

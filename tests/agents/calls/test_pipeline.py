@@ -107,9 +107,10 @@ def test_disabling_the_server_applies_immediately(acme, workshop, call):
 
 def test_a_changed_definition_is_denied_until_approved(acme, workshop, call):
     call(ECHO, {"text": "x"})
-    Definition.objects.filter(name="echo").update(digest="changed")
+    echo = Definition.objects.get(server=workshop, name="echo")
+    Definition.objects.filter(pk=echo.pk).update(digest="changed")
     assert refused(call, ECHO, {"text": "x"}).code == "definition_changed"
-    approve_definitions(factories.build_administrator(acme), workshop)
+    approve_definitions(factories.build_administrator(acme), workshop, {echo.pk: "changed"})
     assert call(ECHO, {"text": "x"}).outcome == "ok"
 
 
@@ -305,12 +306,13 @@ def test_changed_instructions_are_withheld_and_disable_the_tools(acme, helper, w
         return get_snapshot_cache().load_current("agent", helper.pk).instructions
 
     assert notes() == {"workshop": "Tools to test with."}
-    Definition.objects.filter(kind="instructions").update(digest="changed")
+    shown = Definition.objects.get(kind="instructions")
+    Definition.objects.filter(pk=shown.pk).update(digest="changed")
     assert notes() == {}
     with pytest.raises(CallRefused) as refused:
         call(ECHO, {"text": "x"})
     assert refused.value.code == "definition_changed"
-    approve_definitions(factories.build_administrator(acme), workshop)
+    approve_definitions(factories.build_administrator(acme), workshop, {shown.pk: "changed"})
     assert call(ECHO, {"text": "x"}).outcome == "ok"
     assert notes() == {"workshop": "Tools to test with."}
     attach_server(factories.build_administrator(acme), helper, workshop, enabled=False)

@@ -92,7 +92,9 @@ def test_a_result_with_instructions_and_active_content_is_framed_cleaned_and_fla
     assert details["sanitized"]["rules"] == made_inert
     assert details["sanitized"]["before"] == len(said)
     assert details["flagged"] == call.payload["flagged"]
-    assert "previous" not in row.closed
+    # An excerpt before and after, from the first change on.
+    assert "[removed: remote image" in details["sanitized"]["text_after"]
+    assert "<script>" in details["sanitized"]["text_before"]
 
 
 def test_a_result_keeps_its_marker_for_the_rest_of_the_session(workshop, fake, run):
