@@ -19,7 +19,6 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import Q
 
 from agents.budgets.call_costs import FREE, CallPrice
 from agents.budgets.limits import BudgetLimit
@@ -59,7 +58,13 @@ from mcp_servers.flow_labels.services import get_effective_labels, get_store_use
 from mcp_servers.flow_labels.store_use import NO_STORE, READS_ONLY, StoreUse
 from mcp_servers.models import Definition, Server
 from mcp_servers.schemas import SchemaVerdict
-from mcp_servers.tool_names import Style, build_tool_aliases, build_tool_name, build_tool_names
+from mcp_servers.tool_names import (
+    Style,
+    build_tool_aliases,
+    build_tool_name,
+    build_tool_names,
+    has_style,
+)
 from mcp_servers.uri_templates import list_variables
 
 
@@ -223,8 +228,11 @@ def create_tool_names(
     agent: Agent, servers: Sequence[Server], rows: Sequence[Definition]
 ) -> ToolNames:
     """Return (server id, own name) → name for `rows`; stores new names."""
-    _restyle_tool_names(agent)
     names = _load_tool_names(agent)
+    style = cast(Style, settings.BONOBOT_TOOL_NAME_STYLE)
+    if not all(has_style(name, style) for name in names.values()):
+        _restyle_tool_names(agent, style)
+        names = _load_tool_names(agent)
     new_rows = [row for row in rows if (row.server_id, row.name) not in names]
     if not new_rows:
         return names
@@ -243,18 +251,11 @@ def _load_tool_names(agent: Agent) -> ToolNames:
     return {(server_id, own_name): name for server_id, own_name, name in rows}
 
 
-def _restyle_tool_names(agent: Agent) -> None:
-    """Rename the agent's tools if `BONOBOT_TOOL_NAME_STYLE` changed; old names stay aliases."""
-    style = cast(Style, settings.BONOBOT_TOOL_NAME_STYLE)
-    double_names = Q(name__startswith="mcp__")
-    outdated = list(
-        agent.tool_names.filter(~double_names if style == "double" else double_names)
-        .select_related("server")
-        .only("name", "own_name", "server__slug")
-    )
-    if not outdated:
-        return
-    taken_names = set(agent.tool_names.values_list("name", flat=True)) | set(BUILTIN_TOOLS)
+def _restyle_tool_names(agent: Agent, style: Style) -> None:
+    """Rename the agent's tools whose names have another style; old names stay aliases."""
+    rows = agent.tool_names.select_related("server").only("name", "own_name", "server__slug")
+    outdated = [row for row in rows if not has_style(row.name, style)]
+    taken_names = {row.name for row in rows} | set(BUILTIN_TOOLS)
     tools = [(row.server.slug, row.own_name) for row in outdated]
     for row, name in zip(outdated, build_tool_names(tools, style, taken_names), strict=True):
         row.name = name

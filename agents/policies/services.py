@@ -119,7 +119,7 @@ def load_policy_spec(owner: Owner) -> PolicySpec:
 
 def build_policy_spec(owner: Owner, mode: str, rules: Sequence[ToolRule]) -> PolicySpec:
     """Return a mode and rules in the form that `set_policy` takes."""
-    tool_names = {(row.server_id, row.own_name): row.name for row in _list_tool_names(owner)}
+    tool_names = _map_tool_names(owner)
     entries_by_effect: dict[str, list[Entry]] = {effect: [] for effect in EFFECTS}
     wildcard_keys = {_build_effect_key(rule) for rule in rules if _matches_every_builtin(rule)}
     for rule in rules:
@@ -206,7 +206,7 @@ def list_unmatched_rules(
     definitions = Definition.objects.tools().filter(server__in={rule.server_id for rule in rules})
     for server_id, name in definitions.filter(present=True).values_list("server_id", "name"):
         declared[server_id] |= {name, fold_own_name(name)}
-    names = {(row.server_id, row.own_name): row.name for row in _list_tool_names(owner)}
+    names = _map_tool_names(owner)
     return [
         rule.pattern if rule.source == ToolRule.Source.BUILTIN else _format_rule(rule, names)
         for rule in rules
@@ -230,6 +230,11 @@ def _list_tool_names(owner: Owner) -> Iterable[Any]:
         return ()
     # There may be thousands per preview: don't build model objects.
     return owner.tool_names.values_list("name", "server_id", "own_name", "server__slug", named=True)
+
+
+def _map_tool_names(owner: Owner) -> dict[tuple[UUID, str], str]:
+    """Return (server id, own name) → stored name."""
+    return {(row.server_id, row.own_name): row.name for row in _list_tool_names(owner)}
 
 
 def _matches_every_tool(rule: ToolRule) -> bool:

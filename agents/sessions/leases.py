@@ -31,7 +31,7 @@ class LeaseState:
 
     `has_lapsed`: the process stalled for longer than its lease, so another may hold the session.
     `is_canceled`: the loop found a request to cancel and ends the run itself.
-    `cancels_live_requests`: nobody will answer what servers request on live connections.
+    `cancels_live_requests`: what servers request on live connections is canceled.
     """
 
     def __init__(self, renewed_at: float | None = None) -> None:

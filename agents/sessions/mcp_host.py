@@ -258,7 +258,7 @@ class SessionHost(Host):
             )
 
     async def _wait_for_answer(self, question_id: UUID) -> dict[str, Any]:
-        """Wait for a person's answer and return it; `cancel` if nobody here waits for it."""
+        """Wait for a person's answer and return it; `cancel` if this process doesn't wait."""
         while True:
             question = await get_runtime().run_orm(ElicitationRequest.objects.get, pk=question_id)
             if (answer := elicitations.build_result(question)) is not None:
