@@ -1,4 +1,4 @@
-"""The admin as a person sees it: signed in, pages read as text, each looked over."""
+"""A signed-in client of the admin that checks each page and reads it as text."""
 
 import re
 from html import unescape
@@ -29,7 +29,7 @@ FORMS = re.compile(r"<(/?)form\b", re.IGNORECASE)
 
 
 class Desk:
-    """A browser's worth of the admin for one person."""
+    """A client of the admin that is signed in as one user."""
 
     def __init__(self, user: User) -> None:
         self.user = user
@@ -37,21 +37,21 @@ class Desk:
         self.client.force_login(user)
 
     def get(self, name: str, /, *args: Any, status: int = 200, **query: Any) -> str:
-        """Open a page by the name of its address and return it."""
+        """Open a page by its URL name and return it."""
         return self.open(url(name, *args), status=status, **query)
 
     def open(self, address: str, /, *, status: int = 200, **query: Any) -> str:
-        """Open an address and return the page."""
+        """Open a URL and return the page."""
         response = self.client.get(address, query)
         assert response.status_code == status, (response.status_code, address)
         return page_of(response)
 
     def post(self, name: str, /, *args: Any, status: int = 200, **fields: Any) -> str:
-        """Send a form, follow where it leads, and return the page."""
+        """Submit a form, follow redirects, and return the page."""
         return self.send(url(name, *args), fields, status=status)
 
     def send(self, address: str, fields: dict[str, Any], *, status: int = 200) -> str:
-        """Send a form to an address, follow where it leads, and return the page."""
+        """Submit a form to a URL, follow redirects, and return the page."""
         response = self.client.post(address, fields, follow=True)
         assert response.status_code == status, (response.status_code, address)
         self.messages = [str(message) for message in get_messages(response.wsgi_request)] or [
@@ -61,67 +61,69 @@ class Desk:
 
 
 def url(name: str, *args: Any) -> str:
-    """Return an address of the admin."""
+    """Return the URL of an admin view."""
     return reverse(f"admin:{name}", args=args)
 
 
 def page_of(response: Any) -> str:
-    """Return a page, after a look at what no page may hold."""
+    """Return a page; fail if it contains inline scripts, foreign assets or nested forms."""
     if response.streaming:
         return ""  # a file, not a page
     text = str(response.content.decode())
-    assert not (found := INLINE.search(text)), text[max(0, found.start() - 80) : found.end() + 80]
-    # A browser leaves out a form that begins within another: its buttons would send the outer one.
+    assert not (match := INLINE.search(text)), text[max(0, match.start() - 80) : match.end() + 80]
+    # Browsers ignore a nested form: its buttons would submit the outer one.
     marks = list(FORMS.finditer(text))
-    for one, next_one in pairwise(marks):
-        assert one[1] or next_one[1], text[next_one.start() : next_one.end() + 200]
+    for mark, next_mark in pairwise(marks):
+        assert mark[1] or next_mark[1], text[next_mark.start() : next_mark.end() + 200]
     return without_layout(text)
 
 
 def without_layout(page: str) -> str:
     """Return a page without the line breaks and indentation of its templates."""
-    page = re.sub(r"<[a-z][^<>]*>", lambda tag: re.sub(r"\s+", " ", tag[0]), page)
+    page = re.sub(r"<[a-z][^<>]*>", lambda match: re.sub(r"\s+", " ", match[0]), page)
     page = re.sub(r">\s+<", "><", page)
     return re.sub(r"\s+(</)", r"\1", re.sub(r"(<[a-z][^<>]*>)\s+", r"\1", page))
 
 
 def words(page: str) -> str:
-    """Return what a reader sees of a page."""
-    without = re.sub(r"<(script|style|template)\b.*?</\1>|<[^>]+>", " ", page, flags=re.DOTALL)
-    return re.sub(r"\s+", " ", unescape(without))
+    """Return the visible text of a page."""
+    text = re.sub(r"<(script|style|template)\b.*?</\1>|<[^>]+>", " ", page, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", unescape(text))
 
 
-def links(page: str, to: str) -> list[str]:
-    """Return the addresses of a page's links that begin so."""
-    found = re.findall(r'href="([^"]*)"', page)
-    return [one for one in map(unescape, found) if one.startswith(to)]
+def links(page: str, prefix: str) -> list[str]:
+    """Return the URLs of a page's links that start with `prefix`."""
+    addresses = re.findall(r'href="([^"]*)"', page)
+    return [address for address in map(unescape, addresses) if address.startswith(prefix)]
 
 
-def sit(where: Organization, role: Role | None, name: str = "") -> Desk:
-    """Make a person with a role (None: the platform administrator) and sit them down."""
+def sit(organization: Organization, role: Role | None, name: str = "") -> Desk:
+    """Create a user with a role (None: a platform administrator) and sign them in."""
     if role is None:
-        return Desk(User.objects.create_superuser(name or f"root-{where.slug}", password="pw"))
-    principal = factories.create_member(where, role, name)
+        return Desk(
+            User.objects.create_superuser(name or f"root-{organization.slug}", password="pw")
+        )
+    principal = factories.create_member(organization, role, name)
     return Desk(User.objects.get(pk=principal.id))
 
 
-def principal_at(desk: Desk, where: Organization) -> Principal:
-    """Return the principal of whoever sits there."""
-    return build_user_principal(desk.user, where)
+def principal_at(client: Desk, organization: Organization) -> Principal:
+    """Return the principal of the signed-in user."""
+    return build_user_principal(client.user, organization)
 
 
-def web_server(where: Organization, name: str = "web") -> Server:
-    """Register an HTTP server that nobody asks."""
-    return factories.create_http_server(where, "http://127.0.0.1:9/mcp", name)
+def web_server(organization: Organization, name: str = "web") -> Server:
+    """Create an HTTP server that nothing connects to."""
+    return factories.create_http_server(organization, "http://127.0.0.1:9/mcp", name)
 
 
-def offer(server: Server, name: str = "add", **declared: Any) -> Definition:
-    """Let a server offer a tool, as a discovery would have written it."""
-    payload = {"name": name, "inputSchema": {"type": "object", "properties": {}}} | declared
+def offer(server: Server, name: str = "add", **fields: Any) -> Definition:
+    """Create a tool definition of a server, as discovery would."""
+    payload = {"name": name, "inputSchema": {"type": "object", "properties": {}}} | fields
     row: Definition = Definition.objects.create(
         organization_id=server.organization_id,
         server=server,
-        kind=declared.pop("kind", Definition.Kind.TOOL),
+        kind=fields.pop("kind", Definition.Kind.TOOL),
         name=name,
         description=str(payload.get("description", "")),
         payload=payload,

@@ -1,7 +1,6 @@
-"""The server with every fixture behind Bonobot: discovered, approved, given to an agent.
+"""The conformance server behind Bonobot: discovered, approved and attached to an agent.
 
-Its tools are labelled by a person as what they are, harmless: what they say of themselves reads
-like tools that ask and send.
+An administrator removes the labels that were derived from its tools' descriptions.
 """
 
 from dataclasses import dataclass
@@ -22,23 +21,23 @@ MANY = 1_000_000  # calls a minute
 
 @dataclass(frozen=True)
 class Published:
-    """A server of the pool, an agent that has it, and a token for both."""
+    """A server, an agent it is attached to, and a token for both."""
 
-    where: Organization
+    organization: Organization
     server: Server
     agent: Agent
     token: str
 
     @property
     def paths(self) -> tuple[str, str]:
-        """Where the gateway serves the server and the agent."""
+        """The gateway paths of the server and of the agent."""
         return f"/mcp/servers/{self.server.slug}", f"/mcp/agents/{self.agent.slug}"
 
 
-def publish(url: str, where: Organization | None = None) -> Published:
-    """Register the server at `url`, which may ask back whatever it likes."""
-    where = where or factories.create_organization()
-    boss = factories.build_administrator(where)
+def publish(url: str, organization: Organization | None = None) -> Published:
+    """Register the server at `url` with all client capabilities enabled."""
+    organization = organization or factories.create_organization()
+    administrator = factories.build_administrator(organization)
     spec = ServerSpec(
         name="everything",
         transport_type="http",
@@ -50,9 +49,9 @@ def publish(url: str, where: Organization | None = None) -> Published:
         roots=True,
         sampling=Server.Sampling.ALLOW,
     )
-    agent = factories.create_agent(where)
-    server = factories.approve_server(where, create_server(boss, spec))
-    attach_server(boss, agent, server, allowed_resources=["*"], allowed_prompts=["*"])
-    set_labels(boss, server, list(server.definitions.all()), [])
-    _, token = create_token(boss, name="suite", role=Role.OPERATOR, calls_per_minute=MANY)
-    return Published(where, server, agent, token)
+    agent = factories.create_agent(organization)
+    server = factories.approve_server(organization, create_server(administrator, spec))
+    attach_server(administrator, agent, server, allowed_resources=["*"], allowed_prompts=["*"])
+    set_labels(administrator, server, list(server.definitions.all()), [])
+    _, token = create_token(administrator, name="suite", role=Role.OPERATOR, calls_per_minute=MANY)
+    return Published(organization, server, agent, token)

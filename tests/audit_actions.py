@@ -1,4 +1,4 @@
-"""What the audit's actions are called: their codes, found where the sources record them."""
+"""The action codes of the audit log, found where the sources record them."""
 
 import ast
 import re
@@ -9,39 +9,39 @@ from tests.architecture.sources import Source
 
 PARAMETER = "action"
 CODE = re.compile(r"[a-z]+(?:_[a-z]+)+")
-# Of argparse, which has a parameter of that name, too.
+# argparse has a parameter of that name, too.
 OTHERS = frozenset({"store_true", "store_false"})
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def actions(sources: Iterable[Source]) -> set[str]:
-    """Return the codes: what a parameter or variable `action` is, or `_action` returns."""
+    """Return the codes that are passed or assigned as `action`, or returned by `_action`."""
     sources = tuple(sources)
-    places = dict(_places(sources))
-    found = {code for source in sources for code in _codes(source, places)}
-    return found - OTHERS
+    places = dict(_find_parameters(sources))
+    codes = {code for source in sources for code in _find_codes(source, places)}
+    return codes - OTHERS
 
 
 def called(code: str) -> str:
-    """Return what an action is called in English, which the catalog translates."""
+    """Return the English title of an action, which the catalog translates."""
     return get_action_title(code)
 
 
-def _places(sources: Iterable[Source]) -> Iterator[tuple[str, set[int]]]:
-    """Yield where functions take an action, by their names."""
-    found: dict[str, set[int]] = {}
+def _find_parameters(sources: Iterable[Source]) -> Iterator[tuple[str, set[int]]]:
+    """Yield the positions of the parameter `action`, by function name."""
+    positions: dict[str, set[int]] = {}
     for source in sources:
         for node in source.nodes:
             if isinstance(node, Function):
-                names = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
+                names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
                 names = names[1:] if names[:1] in (["self"], ["cls"]) else names
                 if PARAMETER in names:
-                    found.setdefault(node.name, set()).add(names.index(PARAMETER))
-    yield from found.items()
+                    positions.setdefault(node.name, set()).add(names.index(PARAMETER))
+    yield from positions.items()
 
 
-def _codes(source: Source, places: Mapping[str, set[int]]) -> Iterator[str]:
-    named = {
+def _find_codes(source: Source, places: Mapping[str, set[int]]) -> Iterator[str]:
+    constants = {
         target.id: node.value.value
         for node in source.tree.body
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
@@ -50,21 +50,23 @@ def _codes(source: Source, places: Mapping[str, set[int]]) -> Iterator[str]:
     }
     for node in source.nodes:
         if isinstance(node, Function) and node.name == f"_{PARAMETER}":
-            yield from _texts(node, named)
+            yield from _find_texts(node, constants)
         elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == PARAMETER:
-            yield from _texts(node.value, named)
+            yield from _find_texts(node.value, constants)
         elif isinstance(node, ast.Call):
-            taken = places.get(getattr(node.func, "id", getattr(node.func, "attr", "")), ())
-            given = [one for number, one in enumerate(node.args) if number in taken]
-            given += [one.value for one in node.keywords if one.arg == PARAMETER]
-            for one in given:
-                yield from _texts(one, named)
+            positions = places.get(getattr(node.func, "id", getattr(node.func, "attr", "")), ())
+            arguments = [
+                argument for number, argument in enumerate(node.args) if number in positions
+            ]
+            arguments += [argument.value for argument in node.keywords if argument.arg == PARAMETER]
+            for argument in arguments:
+                yield from _find_texts(argument, constants)
 
 
-def _texts(node: ast.AST, named: Mapping[str, object]) -> Iterator[str]:
-    for one in ast.walk(node):
-        text = one.value if isinstance(one, ast.Constant) else None
-        if isinstance(one, ast.Name):
-            text = named.get(one.id)
+def _find_texts(node: ast.AST, constants: Mapping[str, object]) -> Iterator[str]:
+    for child in ast.walk(node):
+        text = child.value if isinstance(child, ast.Constant) else None
+        if isinstance(child, ast.Name):
+            text = constants.get(child.id)
         if isinstance(text, str) and CODE.fullmatch(text):
             yield text

@@ -1,4 +1,4 @@
-"""A real Chromium on the system's binary, that notices faults of pages by itself."""
+"""Chromium from the system's package, with checks for requests to other hosts and script errors."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tests.parts import chromium
 PATIENCE_MS = 15_000
 DESK: ViewportSize = {"width": 1280, "height": 900}
 PHONE: ViewportSize = {"width": 375, "height": 812}
-# No name is looked up but this machine's: intercepting each request would do away with the cache.
+# Only this machine's names are resolved: intercepting requests would disable the cache.
 NO_OTHER_HOST = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1"
 
 
@@ -21,11 +21,11 @@ NO_OTHER_HOST = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLU
 def open_browser() -> Iterator[Browser]:
     """Start Chromium.
 
-    While it runs this thread counts as running an event loop (Playwright's), so Django's own guard
-    against that must be off, and no async test can run.
+    While it runs, this thread runs Playwright's event loop, so Django's check for that must be
+    disabled, and no async test can run.
     """
     with sync_playwright() as playwright:
-        # CI runs as root, where Chromium's own sandbox can't.
+        # CI runs as root, where Chromium's sandbox isn't available.
         browser = playwright.chromium.launch(
             executable_path=chromium(), args=["--no-sandbox", NO_OTHER_HOST]
         )
@@ -37,16 +37,16 @@ def open_browser() -> Iterator[Browser]:
 
 @contextmanager
 def open_page(base_url: str, *, loopback: bool = False) -> Iterator[Page]:
-    """Open a page in a Chromium of its own, as `open_context` does."""
+    """Open a page in a new Chromium: see `open_context`."""
     with open_browser() as browser, open_context(browser, base_url, loopback=loopback) as page:
         yield page
 
 
 @contextmanager
 def open_context(browser: Browser, base_url: str, *, loopback: bool = False) -> Iterator[Page]:
-    """Open a page without cookies; afterwards fail if it asked another host or a script failed.
+    """Open a page without cookies; fail if it requested another host or a script failed.
 
-    With `loopback` it may ask other ports of this machine, too: programs wait there for people.
+    With `loopback`, it may request other ports of this machine, where programs wait for users.
     """
     foreign: list[str] = []
     faults: list[str] = []
@@ -71,17 +71,17 @@ def open_context(browser: Browser, base_url: str, *, loopback: bool = False) -> 
 
 
 def keep(page: Page, folder: Path) -> None:
-    """Keep what a page shows and is, for whoever looks into a failure."""
+    """Save a screenshot and the HTML of a page for the report of a failure."""
     page.screenshot(path=folder / "page.png", full_page=True)
     (folder / "page.html").write_text(page.content(), encoding="utf-8")
 
 
 def picture(page: Page, name: str) -> None:
-    """Take a picture for whoever looks the screens over, if TEST_SCREENSHOTS names a folder."""
+    """Save a screenshot if TEST_SCREENSHOTS names a folder."""
     folder, size = os.environ.get("TEST_SCREENSHOTS"), page.viewport_size
     if not folder or size is None:
         return
-    # What sticks to the end of a window would lie across the middle of a page that is higher.
+    # Sticky footers would otherwise cover the middle of a page that is higher than the window.
     height = page.evaluate("document.documentElement.scrollHeight")
     page.set_viewport_size({"width": size["width"], "height": max(height, size["height"])})
     page.screenshot(path=Path(folder) / f"{name}.png")

@@ -19,7 +19,7 @@ from tests import factories
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command printed, and its exit status."""
+    """The output and exit status of a command."""
 
     status: int
     out: str
@@ -27,20 +27,20 @@ class Ran:
 
     @property
     def json(self) -> Any:
-        """Return what was printed as programs read it."""
+        """Return the output as JSON."""
         return json.loads(self.out)
 
     @property
     def error(self) -> Any:
-        """Return the problem that was printed for programs."""
+        """Return the error in the JSON output."""
         return json.loads(self.err)["error"]
 
 
 class Terminal(StringIO):
-    """Somebody's terminal."""
+    """An output that is a terminal."""
 
     def isatty(self) -> bool:
-        """Say so."""
+        """Return True."""
         return True
 
 
@@ -52,14 +52,14 @@ def load_command(name: str) -> BaseCommand | str:
     command = load_command_class("bonobot", name)
     if not isinstance(command, CommandGroup):
         return name
-    # A group's parser has hundreds of options; each reading begins anew.
+    # A group's parser has hundreds of options; parsing doesn't change it.
     command.create_parser = cache(command.create_parser)  # type: ignore[method-assign]
     return command
 
 
 @pytest.fixture
 def acme(transactional_db: None) -> Organization:
-    """The only organization, which every verb works in by default."""
+    """The only organization, which is the default of every verb."""
     return factories.create_organization()
 
 

@@ -1,6 +1,6 @@
-"""Two writers that cross: one stops behind a statement until the other waits for it, or is done.
+"""Interleave two writers: one pauses after a statement until the other is blocked or done.
 
-PostgreSQL only: SQLite's writers are one behind the other from their first statement on.
+PostgreSQL only: SQLite serializes writers from their first statement.
 """
 
 import threading
@@ -20,76 +20,76 @@ on_postgresql = pytest.mark.skipif(
 )
 
 
-class _Stopping:
-    """Stops its thread behind the first statement that begins with `at`."""
+class _Pause:
+    """Pauses its thread after the first statement that starts with `at`."""
 
     def __init__(self, at: str) -> None:
         self._at = at
         self.reached = threading.Event()
         self.goes_on = threading.Event()
 
-    def __call__(self, execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
-        answer = execute(sql, *rest)
+    def __call__(self, execute: Callable[..., Any], sql: str, *args: Any) -> Any:
+        result = execute(sql, *args)
         if sql.startswith(self._at) and not self.reached.is_set():
             self.reached.set()
             assert self.goes_on.wait(WAIT_S)
-        return answer
+        return result
 
 
 def cross(first: Callable[[], Any], second: Callable[[], Any], *, at: str) -> tuple[Any, Any]:
-    """Do `first` up to a statement that begins with `at`, then `second`, then the rest of `first`.
+    """Run `first` up to a statement that starts with `at`, then `second`, then the rest of `first`.
 
-    `first` goes on when `second` waits for it, or is over. Returns what both returned; raises what
-    either raised.
+    `first` continues when `second` is blocked by it or done. Returns both results; raises the
+    exception of either.
     """
-    stopping = _Stopping(at)
+    pause = _Pause(at)
     with ThreadPoolExecutor(2) as threads:
-        one = threads.submit(_done, first, stopping)
-        assert stopping.reached.wait(WAIT_S), f"no statement began with {at!r}"
+        first_result = threads.submit(_run_with_connection, first, pause)
+        assert pause.reached.wait(WAIT_S), f"no statement began with {at!r}"
         try:
-            other = _waiting(threads, second)
+            second_result = _start_and_wait(threads, second)
         finally:
-            stopping.goes_on.set()
-        return one.result(WAIT_S), other.result(WAIT_S)
+            pause.goes_on.set()
+        return first_result.result(WAIT_S), second_result.result(WAIT_S)
 
 
 def behind(blocking: Callable[[], Any], *operations: Callable[[], Any]) -> list[Any]:
-    """Do `blocking` in a transaction that ends when all `operations`, begun in turn, wait or end.
+    """Run `blocking` in a transaction that ends when each of `operations` is blocked or done.
 
-    Returns what the operations returned; raises what any of them raised.
+    The operations start one after the other. Returns their results; raises their exceptions.
     """
     with ThreadPoolExecutor(len(operations)) as threads:
         with transaction.atomic():
             blocking()
-            begun = [_waiting(threads, one) for one in operations]
-        return [one.result(WAIT_S) for one in begun]
+            futures = [_start_and_wait(threads, operation) for operation in operations]
+        return [operation.result(WAIT_S) for operation in futures]
 
 
-def _waiting(threads: ThreadPoolExecutor, work: Callable[[], Any]) -> "Future[Any]":
-    """Begin work on a connection of its own; return when it waits for another one, or is over."""
+def _start_and_wait(threads: ThreadPoolExecutor, work: Callable[[], Any]) -> "Future[Any]":
+    """Start work on its own connection; return when it is blocked or done."""
     pid = Future[int]()
-    begun = threads.submit(_done, work, None, pid)
-    eventually(lambda: begun.done() or _waits(pid.result(WAIT_S)))
-    return begun
+    future = threads.submit(_run_with_connection, work, None, pid)
+    eventually(lambda: future.done() or _is_blocked(pid.result(WAIT_S)))
+    return future
 
 
-def _done(
-    work: Callable[[], Any], stopping: _Stopping | None, pid: Future[int] | None = None
+def _run_with_connection(
+    work: Callable[[], Any], pause: _Pause | None, pid: Future[int] | None = None
 ) -> Any:
     try:
         if pid is not None:
             with connection.cursor() as cursor:
                 cursor.execute("SELECT pg_backend_pid()")
                 pid.set_result(cursor.fetchone()[0])
-        if stopping is None:
+        if pause is None:
             return work()
-        with connection.execute_wrapper(stopping):
+        with connection.execute_wrapper(pause):
             return work()
     finally:
         connections.close_all()
 
 
-def _waits(pid: int) -> bool:
+def _is_blocked(pid: int) -> bool:
     with connection.cursor() as cursor:
         cursor.execute("SELECT cardinality(pg_blocking_pids(%s)) > 0", [pid])
         return bool(cursor.fetchone()[0])

@@ -7,7 +7,7 @@ Processes exist in two scopes:
 - `module_worker`, `module_web`, `module_page` start once for all tests of a module, and so do their
   rows (`module_rows`): the tables are emptied after the module's last test, not between its tests.
   Each test creates its own organization. Such a module uses no other database fixture or mark:
-  emptying the tables would take away the rows that the processes lease and cache.
+  emptying the tables would delete rows that the processes lease and cache.
 """
 
 import gc
@@ -41,8 +41,8 @@ from tests.browser import keep, open_browser, open_context, open_page
 from tests.parts import NODE_SERVERS
 from tests.processes import Process, Web
 
-# A run tests the same examples each time; `make fuzz` searches for new ones. How long an example
-# takes says something about the machine, nothing about the property.
+# A run tests the same examples each time; `make fuzz` searches for new ones. There is no deadline
+# for an example, since its duration depends on the machine.
 COMMON = settings_of_hypothesis(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings_of_hypothesis.register_profile("suite", COMMON, max_examples=50, derandomize=True)
 settings_of_hypothesis.register_profile("search", COMMON, max_examples=1_000)
@@ -56,17 +56,17 @@ KEPT_LOG = 20_000  # characters of a process's log that a failure shows
 
 
 class QuickHasher(PBKDF2PasswordHasher):
-    """The default hasher with one iteration: what it writes, every other process can check."""
+    """The default hasher with one iteration; other processes can verify its hashes."""
 
     iterations = 1
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_passwords() -> Iterator[None]:
-    before = settings.PASSWORD_HASHERS
-    settings.PASSWORD_HASHERS = [f"{__name__}.QuickHasher", *before]
+    hashers = settings.PASSWORD_HASHERS
+    settings.PASSWORD_HASHERS = [f"{__name__}.QuickHasher", *hashers]
     yield
-    settings.PASSWORD_HASHERS = before
+    settings.PASSWORD_HASHERS = hashers
 
 
 @pytest.fixture(scope="session")
@@ -78,7 +78,7 @@ def django_db_setup(
         database.create_database()
     yield
     with django_db_blocker.unblock():
-        runtime.close_runtime(timeout_s=1)  # what tests left running has no work to finish
+        runtime.close_runtime(timeout_s=1)  # tasks that tests left running have nothing to finish
         writer_thread.close_writer()
         connections.close_all()
         database.drop_database()
@@ -86,7 +86,7 @@ def django_db_setup(
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_flush() -> Iterator[None]:
-    """Empty tables by DELETE, and keep what `migrate` puts there: see `tests.database_flush`."""
+    """Empty tables with DELETE, except for rows of migrations: see `tests.database_flush`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flush, "sql_flush", database_flush.statements)
         patch.setattr(BaseDatabaseOperations, "execute_sql_flush", database_flush.execute)
@@ -96,34 +96,34 @@ def _quick_flush() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_static_files() -> Iterator[None]:
-    """Leave static files to the web processes: their middleware is asynchronous only.
+    """Remove the static files middleware, which is asynchronous only.
 
-    With it each request of a test client starts a thread and an event loop, a tenth of its time.
+    With it, each request of a test client starts a thread and an event loop: a tenth of its time.
     """
-    before = settings.MIDDLEWARE
-    settings.MIDDLEWARE = [name for name in before if not name.startswith("servestatic.")]
+    middleware = settings.MIDDLEWARE
+    settings.MIDDLEWARE = [name for name in middleware if not name.startswith("servestatic.")]
     yield
-    settings.MIDDLEWARE = before
+    settings.MIDDLEWARE = middleware
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _contexts_of_pages_alone() -> Iterator[None]:
-    """Keep Django's test client from copying the context of each widget and included template.
+    """Keep Django's test client from copying the contexts of widgets and included templates.
 
     `response.context` is that of the page; copying all others takes a tenth of a page's time.
     """
     store = test_client.store_rendered_templates  # type: ignore[attr-defined]
 
     def keep_page(
-        kept: dict[str, Any],
+        storage: dict[str, Any],
         signal: Signal,
         sender: Template,
         template: Template,
         context: Context,
-        **more: Any,
+        **extra: Any,
     ) -> None:
         if isinstance(context, RequestContext) and context.template is template:
-            store(kept, signal, sender, template, context, **more)
+            store(storage, signal, sender, template, context, **extra)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(test_client, "store_rendered_templates", keep_page)
@@ -189,10 +189,10 @@ def changing_url() -> Iterator[str]:
 
 
 def _collect_processes(node: pytest.Collector | pytest.Item) -> Iterator[list[Process]]:
-    """Yield a list for the processes of a node: a failure's report has their logs, then they end.
+    """Yield a list for the processes of a node; reports of failures include their logs.
 
-    They are killed, which saves a worker's four seconds of shutting down; how processes stop in an
-    orderly way has tests of its own.
+    They are killed, which saves the four seconds of a worker's shutdown; normal shutdown has its
+    own tests.
     """
     started: list[Process] = []
     node.stash[PROCESSES] = started
@@ -261,18 +261,18 @@ def start_worker(
 
     app.control.purge()  # what other tests queued
 
-    def begin(**extra: str) -> Process:
+    def start(**extra: str) -> Process:
         name = f"worker{sum(process.name.startswith('worker') for process in running) + 1}"
         process = processes.start_worker(tmp_path, name, extra)
         running.append(process)
         return process
 
-    return begin
+    return start
 
 
 @pytest.fixture
 def worker(start_worker: Callable[..., Process]) -> Process:
-    """Start a Celery worker on the test database, keys and broker; it answers pings already."""
+    """Start a Celery worker on the test database, keys and broker; it already answers pings."""
     return start_worker()
 
 
@@ -280,18 +280,18 @@ def worker(start_worker: Callable[..., Process]) -> Process:
 def start_web(transactional_db: None, tmp_path: Path, running: list[Process]) -> Callable[..., Web]:
     """Return a function that starts one more uvicorn: `start_web(BONOBOT_…="…")`."""
 
-    def begin(**extra: str) -> Web:
+    def start(**extra: str) -> Web:
         name = f"web{sum(process.name.startswith('web') for process in running) + 1}"
         process = processes.start_web(tmp_path, name, port=processes.unused_port(), extra=extra)
         running.append(process)
         return process
 
-    return begin
+    return start
 
 
 @pytest.fixture
 def live_web(start_web: Callable[..., Web]) -> Web:
-    """Start uvicorn on the test database and keys; /healthz answers already."""
+    """Start uvicorn on the test database and keys; /healthz already answers."""
     return start_web()
 
 
@@ -301,7 +301,7 @@ def page(
 ) -> Iterator[Page]:
     """Open a page of `live_web` in Chromium; mark such tests `browser`.
 
-    Asking another host or a failing script fails the test; what it saw last is in its `tmp_path`.
+    Requests to other hosts and script errors fail the test; its last screen is in `tmp_path`.
     """
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
     with open_page(live_web.url) as opened:
@@ -334,7 +334,7 @@ def module_page(
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    # A finalizer that logs a traceback meanwhile would break the parser of 3.11 (gh-106905).
+    # A finalizer that logs a traceback here would break the parser of 3.11 (gh-106905).
     gc.disable()
     try:
         report = yield

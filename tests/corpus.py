@@ -1,7 +1,7 @@
-"""Attack and benign samples of other people, from the folder that `TEST_CORPUS` names.
+"""Third-party attack and benign samples, from the folder that `TEST_CORPUS` names.
 
-They are not ours to ship. Tests that need them are marked `corpus`; attacks in our own words stand
-in the repository.
+Their licenses don't allow us to ship them. Tests that need them are marked `corpus`; the attacks in
+the repository are our own.
 """
 
 import json
@@ -12,11 +12,11 @@ from tests import parts
 
 
 def rows(name: str) -> list[dict[str, Any]]:
-    """Return the items of one of the folder's files; none where there is no folder."""
+    """Return the items of one of the folder's files; none if the folder isn't set."""
     folder = parts.corpus()
     if not folder:
         return []
-    read: list[dict[str, Any]] = json.loads((Path(folder) / name).read_text(encoding="utf-8"))[
+    items: list[dict[str, Any]] = json.loads((Path(folder) / name).read_text(encoding="utf-8"))[
         "items"
     ]
-    return read
+    return items

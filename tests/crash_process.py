@@ -1,8 +1,8 @@
 """Processes that run sessions and are killed, or stopped, at a chosen moment.
 
-A moment lies before and after each write of the loop and each thing that it sends. The process is
-forked from one that has everything loaded; it reads one order a line (JSON: `sessions`, `replay`,
-`alone`, `at`, `signal`, `log`) and answers with the child's process id, and then with how it ended.
+There is a moment before and after each write and each request of the session loop. The process is
+forked from one that has everything loaded; it reads one order per line (JSON: `sessions`, `replay`,
+`alone`, `at`, `signal`, `log`) and answers with the child's process id and then its exit status.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from uuid import UUID
 from django.db import connection
 
 LEASE_S = 1.0
-# What a child would load by itself while it runs: loaded once, before the forks.
+# Modules that each child would import: imported once, before the forks.
 LOADED = (
     "agents.evaluation.replay_runner",
     "agents.llm.interface",
@@ -101,8 +101,8 @@ def _is_async(plain: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(plain)
 
 
-def watch(moments: Moments) -> None:
-    """Make moments of every write and every send."""
+def watch_writes(moments: Moments) -> None:
+    """Add moments before and after every write and request."""
     from agents.calls import forward, pending_calls
     from agents.elicitations import services as elicitations
     from agents.evaluation import services as evaluation
@@ -141,7 +141,7 @@ def watch(moments: Moments) -> None:
 
 
 def run(order: dict[str, Any]) -> None:
-    """Run sessions in this process until they rest, or make a replay."""
+    """Run sessions in this process until they wait or end, or run a replay."""
     from agents.evaluation import replay_runner
     from agents.sessions import child_sessions, leases
     from agents.sessions.worker import get_session_runner
@@ -149,25 +149,28 @@ def run(order: dict[str, Any]) -> None:
 
     leases.LEASE_DURATION = timedelta(seconds=LEASE_S)
     leases.HEARTBEAT_INTERVAL_S = LEASE_S / 3
-    watch(Moments(order["at"], order["signal"], Path(order["log"])))
+    watch_writes(Moments(order["at"], order["signal"], Path(order["log"])))
 
     async def elsewhere(_session_id: UUID) -> None:
-        """Leave a session's children to other processes."""
+        """Leave child sessions to other processes."""
 
-    async def rest() -> None:
-        found = [await get_session_runner().claim_and_run(UUID(one)) for one in order["sessions"]]
-        await asyncio.wait_for(asyncio.gather(*(task for task in found if task)), 60)
+    async def run_sessions() -> None:
+        tasks = [
+            await get_session_runner().claim_and_run(UUID(session_id))
+            for session_id in order["sessions"]
+        ]
+        await asyncio.wait_for(asyncio.gather(*(task for task in tasks if task)), 60)
         if order["replay"]:
             await replay_runner.run_replay(UUID(order["replay"]))
 
     if order["alone"]:
         child_sessions.run_locally = elsewhere
-    get_runtime().call(rest)
+    get_runtime().call(run_sessions)
     close_runtime()
 
 
 def prepare() -> None:
-    """Load and compute once what each child would need."""
+    """Import and compute once what each child needs."""
     for name in LOADED:
         importlib.import_module(name)
     from bonobot.core.http.egress import build_ssl_context
@@ -179,7 +182,7 @@ def prepare() -> None:
 
 
 def main() -> None:
-    """Take orders from the standard input until it ends."""
+    """Process orders from standard input until it ends."""
     import django
 
     django.setup()
@@ -191,21 +194,21 @@ def main() -> None:
             os.close(0)
             run(order)
             os._exit(0)
-        _tell(pid=child)
+        _write_message(pid=child)
         _, status = os.waitpid(child, os.WUNTRACED)
-        _tell(ended=_ending(status))
+        _write_message(ended=_describe_exit(status))
         if os.WIFSTOPPED(status):
-            # The one that runs meanwhile is another's child; this one waits to be woken.
+            # Another process continues the session; this child waits for SIGCONT.
             _, status = os.waitpid(child, 0)
-            _tell(ended=_ending(status))
+            _write_message(ended=_describe_exit(status))
 
 
-def _tell(**said: object) -> None:
-    sys.stdout.write(json.dumps(said) + "\n")
+def _write_message(**values: object) -> None:
+    sys.stdout.write(json.dumps(values) + "\n")
     sys.stdout.flush()
 
 
-def _ending(status: int) -> str:
+def _describe_exit(status: int) -> str:
     if os.WIFSTOPPED(status):
         return "stopped"
     if os.WIFSIGNALED(status):

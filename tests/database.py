@@ -137,15 +137,17 @@ def keep_template(template: Path, kept: Path) -> None:
 
 def compute_digest(root: Path) -> str:
     """Return a digest of all that decides what `migrate` writes: our files, libraries, versions."""
-    found = sha256(f"{sys.version} {sqlite3.sqlite_version}".encode())
-    for version in sorted(f"{one.name} {one.version}" for one in distributions()):
-        found.update(version.encode() + b"\0")
+    digest = sha256(f"{sys.version} {sqlite3.sqlite_version}".encode())
+    for version in sorted(
+        f"{distribution.name} {distribution.version}" for distribution in distributions()
+    ):
+        digest.update(version.encode() + b"\0")
     files = {file for package in PACKAGES for file in (root / package).rglob("*")}
     files |= {root / "tests" / "database.py", root / "tests" / "environment.py"}
     for file in sorted(file for file in files if file.suffix in READ and file.is_file()):
         content = sha256(file.read_bytes()).digest()
-        found.update(str(file.relative_to(root)).encode() + b"\0" + content)
-    return found.hexdigest()
+        digest.update(str(file.relative_to(root)).encode() + b"\0" + content)
+    return digest.hexdigest()
 
 
 def _migrate(template: str) -> None:
@@ -160,8 +162,8 @@ def _migrate(template: str) -> None:
     call_command("migrate", verbosity=0, interactive=False)
     _disconnect()
     if connection.vendor == "sqlite":
-        with closing(sqlite3.connect(template)) as link:
-            link.execute("PRAGMA journal_mode=DELETE")  # one file holds everything
+        with closing(sqlite3.connect(template)) as template_file:
+            template_file.execute("PRAGMA journal_mode=DELETE")  # one file holds everything
 
 
 def _copy(template: str, name: str) -> None:

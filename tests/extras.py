@@ -76,17 +76,25 @@ class Installation:
 
     @property
     def environment(self) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
-        mine = {"HOME": str(self.folder), "BONOBOT_URL": self.url, "PYTHONUNBUFFERED": "1"}
-        return kept | mine | self.settings
+        inherited = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+        own = {"HOME": str(self.folder), "BONOBOT_URL": self.url, "PYTHONUNBUFFERED": "1"}
+        return inherited | own | self.settings
 
     def install(self, wheel: Path) -> None:
         """Make the environment; what an index gives is what somebody new gets."""
         venv.create(self.folder / "environment", with_pip=True)
-        wanted = f"{wheel}[{self.extra}]" if self.extra != WITHOUT else str(wheel)
-        ran(self.python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", wanted)
+        requirement = f"{wheel}[{self.extra}]" if self.extra != WITHOUT else str(wheel)
+        run_command(
+            self.python,
+            "-m",
+            "pip",
+            "--quiet",
+            "--disable-pip-version-check",
+            "install",
+            requirement,
+        )
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start it in an empty folder and wait until it is ready."""
         (self.folder / "empty").mkdir()
         command = [str(self.python.with_name("bonobot")), "up", "--port", str(self.port)]
@@ -101,23 +109,29 @@ class Installation:
 
     def bonobot(self, *arguments: str | Path) -> str:
         """Run a command of this installation and return what it printed."""
-        return ran(
+        return run_command(
             self.python.with_name("bonobot"),
             *arguments,
             cwd=self.folder / "empty",
             env=self.environment,
         )
 
-    def person(self) -> httpx.Client:
+    def sign_in(self) -> httpx.Client:
         """Return the administrator's browser, signed in with what was printed."""
         assert self.process is not None
-        said = dict(re.findall(r"^  (user|password)\s+(\S+)", self.process.log(), re.MULTILINE))
+        credentials = dict(
+            re.findall(r"^  (user|password)\s+(\S+)", self.process.log(), re.MULTILINE)
+        )
         browser = httpx.Client(base_url=self.url, follow_redirects=True, timeout=30)
         login = browser.get("/admin/login/")
-        form = {"username": said["user"], "password": said["password"], "next": "/admin/"}
+        form = {
+            "username": credentials["user"],
+            "password": credentials["password"],
+            "next": "/admin/",
+        }
         home = browser.post(
             "/admin/login/",
-            data={**form, "csrfmiddlewaretoken": hidden(login.text)},
+            data={**form, "csrfmiddlewaretoken": find_hidden_value(login.text)},
             headers={"Referer": f"{self.url}/admin/login/"},
         )
         assert (home.status_code, home.url.path) == (200, "/admin/"), home.url
@@ -131,60 +145,64 @@ class Installation:
         try:
             os.killpg(process.pid, signal.SIGINT)
             assert process.popen.wait(ENDS_S) == 0, process.log()
-            eventually(lambda: not self.left(), within=10, what="the end of every process")
+            eventually(
+                lambda: not self.list_processes(), within=10, what="the end of every process"
+            )
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still there after {ENDS_S:g} s:\n{process.log()}") from None
         finally:
             process.kill()
 
-    def left(self) -> list[int]:
+    def list_processes(self) -> list[int]:
         """Return the processes that were started from this environment."""
-        mine = str(self.folder).encode()
-        found = []
+        folder = str(self.folder).encode()
+        pids = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
-                if mine in path.read_bytes():
-                    found.append(int(path.parent.name))
+                if folder in path.read_bytes():
+                    pids.append(int(path.parent.name))
             except OSError:
                 continue
-        return found
+        return pids
 
 
-def ran(*command: str | Path, **options: object) -> str:
+def run_command(*command: str | Path, **options: object) -> str:
     """Run a command and return what it printed; raises AssertionError with what it complained."""
     words = [str(word) for word in command]
-    done = subprocess.run(words, capture_output=True, check=False, text=True, **options)  # type: ignore[call-overload]
-    assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout}{done.stderr}"
-    return str(done.stdout)
+    process = subprocess.run(words, capture_output=True, check=False, text=True, **options)  # type: ignore[call-overload]
+    assert process.returncode == 0, f"{' '.join(words)}\n{process.stdout}{process.stderr}"
+    return str(process.stdout)
 
 
-def hidden(page: str, name: str = "csrfmiddlewaretoken") -> str:
+def find_hidden_value(page: str, name: str = "csrfmiddlewaretoken") -> str:
     """Return a hidden value of a form."""
-    found = re.search(rf'name="{name}" value="([^"]+)"', page)
-    assert found, f"no {name}"
-    return found[1]
+    match = re.search(rf'name="{name}" value="([^"]+)"', page)
+    assert match, f"no {name}"
+    return match[1]
 
 
-async def called(url: str, token: str, tool: str, arguments: dict[str, object]) -> str:
+async def call_tool(url: str, token: str, tool: str, arguments: dict[str, object]) -> str:
     """Call a tool through the gateway and return what it said."""
     headers = {"Authorization": f"Bearer {token}"}
     async with (
         httpx2.AsyncClient(headers=headers, timeout=60) as http,
         Client(streamable_http_client(url, http_client=http)) as client,
     ):
-        answer = await client.call_tool(tool, arguments)
-    return " ".join(getattr(part, "text", "") for part in answer.content)
+        result = await client.call_tool(tool, arguments)
+    return " ".join(getattr(part, "text", "") for part in result.content)
 
 
-def carries_a_call(one: Installation) -> None:
+def check_tool_call(installation: Installation) -> None:
     """Add a server and have one call reach it through the gateway."""
-    shutil.copy(GREETER, one.folder)
-    command = f"{one.python} {one.folder / GREETER.name}"
-    one.bonobot("mcp", "add", "greeter", "--command", command, "--approve")
-    made = one.bonobot("tokens", "create", "extras", "--role", "operator", "--json")
-    token = json.loads(made)["token"]
-    said = asyncio.run(called(f"{one.url}/mcp/servers/greeter", token, "greet", {"name": "Ann"}))
-    assert said == "Hello, Ann."
+    shutil.copy(GREETER, installation.folder)
+    command = f"{installation.python} {installation.folder / GREETER.name}"
+    installation.bonobot("mcp", "add", "greeter", "--command", command, "--approve")
+    output = installation.bonobot("tokens", "create", "extras", "--role", "operator", "--json")
+    token = json.loads(output)["token"]
+    greeting = asyncio.run(
+        call_tool(f"{installation.url}/mcp/servers/greeter", token, "greet", {"name": "Ann"})
+    )
+    assert greeting == "Hello, Ann."
 
 
 # -- What each extra is for ------------------------------------------------------------------------
@@ -197,14 +215,14 @@ class Collector(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Taking)
-        self.taken: list[bytes] = []
+        self.spans: list[bytes] = []
 
 
 class _Taking(BaseHTTPRequestHandler):
     server: Collector
 
     def do_POST(self) -> None:
-        self.server.taken.append(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.spans.append(self.rfile.read(int(self.headers["Content-Length"])))
         self.send_response(200)
         self.end_headers()
 
@@ -213,14 +231,16 @@ class _Taking(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def traced(one: Installation) -> Iterator[None]:
+def check_traces(installation: Installation) -> Iterator[None]:
     """Have a collector; spans of the call must reach it, uncompressed as OTLP is by default."""
     with Collector() as collector:
         threading.Thread(target=collector.serve_forever, args=(0.1,), daemon=True).start()
-        one.settings["BONOBOT_TRACES"] = f"http://127.0.0.1:{collector.server_port}/v1/traces"
+        installation.settings["BONOBOT_TRACES"] = (
+            f"http://127.0.0.1:{collector.server_port}/v1/traces"
+        )
         yield
         eventually(
-            lambda: any(b"execute_tool" in body for body in collector.taken),
+            lambda: any(b"execute_tool" in body for body in collector.spans),
             within=30,
             what="a span of the call",
         )
@@ -228,118 +248,142 @@ def traced(one: Installation) -> Iterator[None]:
 
 
 @contextmanager
-def letting_in(one: Installation) -> Iterator[None]:
+def check_oauth_client(installation: Installation) -> Iterator[None]:
     """Let a program in that knows nothing but an address, as the administrator."""
-    one.settings["BONOBOT_OAUTH"] = "true"
+    installation.settings["BONOBOT_OAUTH"] = "true"
     yield
-    client = [sys.executable, str(CLIENTS / "oauth_client.py"), f"{one.url}/mcp/agents/demo"]
+    client = [
+        sys.executable,
+        str(CLIENTS / "oauth_client.py"),
+        f"{installation.url}/mcp/agents/demo",
+    ]
     with (
-        closing(one.person()) as me,
+        closing(installation.sign_in()) as browser,
         subprocess.Popen(client, stdout=subprocess.PIPE, text=True) as program,
     ):
         assert program.stdout is not None
         address = program.stdout.readline().strip()
-        page = me.get(address)
+        page = browser.get(address)
         scopes = re.findall(r'name="scopes" value="([^"]+)"', page.text)
         answer = {"answer": "allow", "role": "member", "scopes": scopes}
-        answer["csrfmiddlewaretoken"] = hidden(page.text)
-        back = me.post(address, data=answer, headers={"Referer": address})
-        assert "<title>Back</title>" in back.text, back.text[:500]
-        out, _ = program.communicate(timeout=60)
-    assert json.loads(out)["renewed"] is True
+        answer["csrfmiddlewaretoken"] = find_hidden_value(page.text)
+        response = browser.post(address, data=answer, headers={"Referer": address})
+        assert "<title>Back</title>" in response.text, response.text[:500]
+        output, _ = program.communicate(timeout=60)
+    assert json.loads(output)["renewed"] is True
 
 
 @contextmanager
-def beside_the_demo(one: Installation) -> Iterator[None]:
+def check_demo(installation: Installation) -> Iterator[None]:
     """Ask the demo's agent for the time, which a server of the extra knows."""
     yield
-    told = one.bonobot("agents", "run", "demo", "What time is it in Asia/Tokyo?", "--json")
-    answer = json.loads(told)
-    assert answer["status"] == "done", told
-    assert [call["tool"] for call in answer["calls"]], told
+    output = installation.bonobot(
+        "agents", "run", "demo", "What time is it in Asia/Tokyo?", "--json"
+    )
+    answer = json.loads(output)
+    assert answer["status"] == "done", output
+    assert [call["tool"] for call in answer["calls"]], output
 
 
 @contextmanager
-def with_its_client(one: Installation) -> Iterator[None]:
+def check_model_client(installation: Installation) -> Iterator[None]:
     """Add an endpoint; asking it must fail on the way to the model, not for want of a package."""
     yield
-    one.bonobot("models", "add", one.extra, "--model", "m", *MODELS[one.extra], "--allow-private")
-    command = [one.python.with_name("bonobot"), "models", "test", one.extra, "--json"]
-    tested = subprocess.run(
-        command, cwd=one.folder / "empty", env=one.environment, capture_output=True, check=False
+    installation.bonobot(
+        "models",
+        "add",
+        installation.extra,
+        "--model",
+        "m",
+        *MODELS[installation.extra],
+        "--allow-private",
     )
-    said = tested.stdout + tested.stderr
-    assert b"pip install" not in said, said
-    assert b"Traceback" not in said, said
+    command = [
+        installation.python.with_name("bonobot"),
+        "models",
+        "test",
+        installation.extra,
+        "--json",
+    ]
+    process = subprocess.run(
+        command,
+        cwd=installation.folder / "empty",
+        env=installation.environment,
+        capture_output=True,
+        check=False,
+    )
+    output = process.stdout + process.stderr
+    assert b"pip install" not in output, output
+    assert b"Traceback" not in output, output
 
 
 @contextmanager
-def on_postgres(one: Installation) -> Iterator[None]:
+def use_postgres(installation: Installation) -> Iterator[None]:
     """Work in a database of its own on the server that `DATABASE_URL` names."""
     import psycopg
 
     server, name = os.environ["DATABASE_URL"], f"bonobot_extras_{os.getpid()}"
-    with psycopg.connect(server, autocommit=True) as link:
-        link.execute(f"CREATE DATABASE {name}")
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
         try:
-            one.settings["DATABASE_URL"] = f"{server.rpartition('/')[0]}/{name}"
+            installation.settings["DATABASE_URL"] = f"{server.rpartition('/')[0]}/{name}"
             yield
-            assert "PostgreSQL" in one.bonobot("doctor", "--json")
-            one.end()
+            assert "PostgreSQL" in installation.bonobot("doctor", "--json")
+            installation.end()
         finally:
-            link.execute(f"DROP DATABASE {name} WITH (FORCE)")
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @contextmanager
-def on_redis(one: Installation) -> Iterator[None]:
+def use_redis(installation: Installation) -> Iterator[None]:
     """Have the broker that `REDIS_URL` names."""
-    one.settings["REDIS_URL"] = os.environ["REDIS_URL"]
+    installation.settings["REDIS_URL"] = os.environ["REDIS_URL"]
     yield
-    assert "Redis" in one.bonobot("doctor", "--json")
+    assert "Redis" in installation.bonobot("doctor", "--json")
 
 
 @contextmanager
-def plain(one: Installation) -> Iterator[None]:
+def check_nothing_else(installation: Installation) -> Iterator[None]:
     """Do nothing more."""
     yield
 
 
 OPERATIONS: dict[str, Callable[[Installation], object]] = {
-    WITHOUT: plain,
-    "postgres": on_postgres,
-    "redis": on_redis,
-    "otel": traced,
-    "oauth": letting_in,
-    "demo": beside_the_demo,
-    **dict.fromkeys(MODELS, with_its_client),
+    WITHOUT: check_nothing_else,
+    "postgres": use_postgres,
+    "redis": use_redis,
+    "otel": check_traces,
+    "oauth": check_oauth_client,
+    "demo": check_demo,
+    **dict.fromkeys(MODELS, check_model_client),
 }
 NEEDS = {"postgres": "DATABASE_URL", "redis": "REDIS_URL"}
 
 
-def built(folder: Path) -> Path:
+def build_wheel(folder: Path) -> Path:
     """Build the wheel of what is committed, from a clean copy."""
-    ran("git", "clone", "--quiet", "--depth", "1", ROOT.as_uri(), folder / "source")
+    run_command("git", "clone", "--quiet", "--depth", "1", ROOT.as_uri(), folder / "source")
     pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
-    ran(*pip, "wheel", folder / "source", "--no-deps", "--wheel-dir", folder)
+    run_command(*pip, "wheel", folder / "source", "--no-deps", "--wheel-dir", folder)
     (wheel,) = folder.glob("*.whl")
     return wheel
 
 
-def tried(extra: str, wheel: Path, folder: Path) -> None:
+def check_extra(extra: str, wheel: Path, folder: Path) -> None:
     """Install one extra and go all the way with it."""
     folder.mkdir()
-    one = Installation(extra, folder)
-    one.install(wheel)
+    installation = Installation(extra, folder)
+    installation.install(wheel)
     try:
-        with OPERATIONS[extra](one):  # type: ignore[attr-defined]
-            one.begin()
-            one.person().close()
-            carries_a_call(one)
+        with OPERATIONS[extra](installation):  # type: ignore[attr-defined]
+            installation.start()
+            installation.sign_in().close()
+            check_tool_call(installation)
     finally:
-        one.end()
+        installation.end()
 
 
-def extras() -> list[str]:
+def list_extras() -> list[str]:
     """Return the extras that there are, after none."""
     described = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return [WITHOUT, *described["project"]["optional-dependencies"]]
@@ -348,23 +392,23 @@ def extras() -> list[str]:
 def main() -> int:
     """Try those that are named, else all; 0 where each went well."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("extras", nargs="*", choices=[[], *extras()])
-    wanted = parser.parse_args().extras or extras()
+    parser.add_argument("extras", nargs="*", choices=[[], *list_extras()])
+    names = parser.parse_args().extras or list_extras()
     failed = []
     with tempfile.TemporaryDirectory(prefix="bonobot-extras-") as name:
-        wheel = built(Path(name))
-        for extra in wanted:
+        wheel = build_wheel(Path(name))
+        for extra in names:
             if (needed := NEEDS.get(extra)) and not os.environ.get(needed):
                 sys.stdout.write(f"{extra}: left out, {needed} is not set\n")
                 continue
-            began = time.monotonic()
+            started = time.monotonic()
             try:
-                tried(extra, wheel, Path(name) / extra)
-            except AssertionError as fault:
+                check_extra(extra, wheel, Path(name) / extra)
+            except AssertionError as error:
                 failed.append(extra)
-                sys.stdout.write(f"{fault}\n")
-            said = "FAILED" if extra in failed else "well"
-            sys.stdout.write(f"{extra}: {said}, {time.monotonic() - began:.0f} s\n")
+                sys.stdout.write(f"{error}\n")
+            outcome = "FAILED" if extra in failed else "well"
+            sys.stdout.write(f"{extra}: {outcome}, {time.monotonic() - started:.0f} s\n")
             sys.stdout.flush()
     return 1 if failed else 0
 

@@ -1,4 +1,4 @@
-"""Create what tests need: organizations, members, agents, servers; by the real services."""
+"""Create organizations, members, agents and servers for tests with the product's services."""
 
 import sys
 from collections.abc import Mapping
@@ -48,44 +48,44 @@ CLOCK = ROOT / "tests" / "servers" / "clock.py"
 
 def create_organization(slug: str = "acme") -> Organization:
     """Create an organization."""
-    made: Organization = Organization.objects.create(name=slug.title(), slug=slug)
-    return made
+    organization: Organization = Organization.objects.create(name=slug.title(), slug=slug)
+    return organization
 
 
-def create_member(where: Organization, role: Role, name: str = "") -> Principal:
+def create_member(organization: Organization, role: Role, name: str = "") -> Principal:
     """Create a member with a role and return their principal."""
-    user = User.objects.create_user(name or f"{role}-{where.slug}", password="pw-for-tests")
-    Membership.objects.create(organization=where, user=user, role=role)
-    return build_user_principal(user, where)
+    user = User.objects.create_user(name or f"{role}-{organization.slug}", password="pw-for-tests")
+    Membership.objects.create(organization=organization, user=user, role=role)
+    return build_user_principal(user, organization)
 
 
-def build_administrator(where: Organization) -> Principal:
+def build_administrator(organization: Organization) -> Principal:
     """Return the platform administrator's principal."""
-    return build_cli_principal(where)
+    return build_cli_principal(organization)
 
 
 def create_agent(
-    where: Organization, slug: str = "helper", mode: str = "all", **more: Any
+    organization: Organization, slug: str = "helper", mode: str = "all", **fields: Any
 ) -> Agent:
     """Create an agent with the offline model and a policy mode."""
-    boss = build_administrator(where)
-    endpoint = ModelEndpoint.objects.filter(organization=where).first() or save_endpoint(
-        boss, ModelEndpointSpec(name="Offline", kind="offline", model="offline")
+    administrator = build_administrator(organization)
+    endpoint = ModelEndpoint.objects.filter(organization=organization).first() or save_endpoint(
+        administrator, ModelEndpointSpec(name="Offline", kind="offline", model="offline")
     )
-    made = agent_services.create_agent(
-        boss, AgentSpec(name=slug.title(), slug=slug, model_endpoint=endpoint, **more)
+    agent = agent_services.create_agent(
+        administrator, AgentSpec(name=slug.title(), slug=slug, model_endpoint=endpoint, **fields)
     )
-    set_policy(boss, made, PolicySpec(mode))
-    return made
+    set_policy(administrator, agent, PolicySpec(mode))
+    return agent
 
 
 def create_stdio_server(
-    where: Organization, name: str = "time", *, from_pypi: bool = False
+    organization: Organization, name: str = "time", *, from_pypi: bool = False
 ) -> Server:
-    """Register a stdio server that tells the time; the real one takes 20 times as long to start."""
+    """Register a stdio server that returns the time; the one from PyPI starts 20 times slower."""
     args = ["-m", "mcp_server_time"] if from_pypi else [str(CLOCK)]
     return create_server(
-        build_administrator(where),
+        build_administrator(organization),
         ServerSpec(
             name=name,
             transport_type="stdio",
@@ -94,70 +94,76 @@ def create_stdio_server(
     )
 
 
-def create_http_server(where: Organization, url: str, name: str = "web") -> Server:
+def create_http_server(organization: Organization, url: str, name: str = "web") -> Server:
     """Register an HTTP server on the loopback."""
     return create_server(
-        build_administrator(where),
+        build_administrator(organization),
         ServerSpec(
             name=name, transport_type="http", endpoint_config={"url": url}, allow_private=True
         ),
     )
 
 
-def create_notification(where: Organization, name: str = "Pager") -> Notification:
+def create_notification(organization: Organization, name: str = "Pager") -> Notification:
     """Create a channel that can't deliver, with a pending notification."""
     spec = NotificationChannelSpec(name, "webhook", url="https://hooks.example.com/x")
-    channel, _secret = save_channel(build_administrator(where), spec)
-    made = build_notification(
+    channel, _secret = save_channel(build_administrator(organization), spec)
+    notification = build_notification(
         channel, "server_down", NotificationSubject("mcp_server", "1", "web"), "Away.", topic="t"
     )
-    made.save()
-    return made
+    notification.save()
+    return notification
 
 
-def create_issuer(where: Organization, url: str, name: str = "Login", **more: Any) -> Issuer:
+def create_issuer(
+    organization: Organization, url: str, name: str = "Login", **fields: Any
+) -> Issuer:
     """Create an external issuer with a unique name and URL."""
-    return external_issuers.create_issuer(build_administrator(where), name=name, url=url, **more)
+    return external_issuers.create_issuer(
+        build_administrator(organization), name=name, url=url, **fields
+    )
 
 
-def create_provider(where: Organization, url: str, name: str = "Login", **more: Any) -> Provider:
+def create_provider(
+    organization: Organization, url: str, name: str = "Login", **fields: Any
+) -> Provider:
     """Create an identity provider."""
-    said = {"client_id": "bonobot"} | more
-    return sso.create_provider(build_administrator(where), name=name, url=url, **said)
+    values = {"client_id": "bonobot"} | fields
+    return sso.create_provider(build_administrator(organization), name=name, url=url, **values)
 
 
-def approve_server(where: Organization, server: Server, *agents: Agent) -> Server:
+def approve_server(organization: Organization, server: Server, *agents: Agent) -> Server:
     """Discover a server, approve its definitions and attach it to agents."""
-    boss = build_administrator(where)
-    get_runtime().call(run_discovery, server.pk, actor=boss.actor)
-    approve_definitions(boss, server)
-    for one in agents:
-        attach_server(boss, one, server)
+    administrator = build_administrator(organization)
+    get_runtime().call(run_discovery, server.pk, actor=administrator.actor)
+    approve_definitions(administrator, server)
+    for agent in agents:
+        attach_server(administrator, agent, server)
     server.refresh_from_db()
     return server
 
 
-def create_workflow(of: Agent, name: str = "tell", *, hooks: int = 0, **more: Any) -> Workflow:
+def create_workflow(agent: Agent, name: str = "tell", *, hooks: int = 0, **fields: Any) -> Workflow:
     """Create a workflow of one call that needs no server, and attach it to its agent."""
     source = (
-        f"agent: {of.slug}\nsteps:\n  - {{id: look, call: read_skill, arguments: {{name: x}}}}\n"
+        f"agent: {agent.slug}\nsteps:\n  - {{id: look, call: read_skill, arguments: {{name: x}}}}\n"
     )
-    spec = WorkflowSpec(**{"name": name, "source": source, "agents": [of.slug]} | more)
-    made = save_workflow(build_administrator(of.organization), spec)
+    spec = WorkflowSpec(**{"name": name, "source": source, "agents": [agent.slug]} | fields)
+    workflow = save_workflow(build_administrator(agent.organization), spec)
     for number in range(hooks):
-        create_trigger(made, f"hook{number}")
-    return made
+        create_trigger(workflow, f"hook{number}")
+    return workflow
 
 
-def create_trigger(of: Workflow, name: str = "alerts") -> Trigger:
+def create_trigger(workflow: Workflow, name: str = "alerts") -> Trigger:
     """Create a webhook trigger of a workflow."""
     spec = TriggerSpec(name=name, kind="webhook")
-    return save_trigger(build_administrator(of.organization), of, spec)[0]
+    return save_trigger(build_administrator(workflow.organization), workflow, spec)[0]
 
 
-def create_approval(of: Agent, session: Session | None = None, **more: Any) -> Approval:
+def create_approval(agent: Agent, session: Session | None = None, **fields: Any) -> Approval:
     """Create a pending approval of a call that the command line requested."""
-    boss = build_administrator(of.organization)
+    administrator = build_administrator(agent.organization)
     values: dict[str, Any] = {
         "label": "mcp_web_add",
         "own_name": "add",
@@ -169,14 +175,18 @@ def create_approval(of: Agent, session: Session | None = None, **more: Any) -> A
         "code": "approval_required",
         "reason": "The policy asks about this tool.",
         "expires_at": timezone.now() + timedelta(hours=1),
-        "requested_by_kind": boss.kind,
-        "requested_by_id": boss.id,
-        "requested_by": boss.label,
+        "requested_by_kind": administrator.kind,
+        "requested_by_id": administrator.id,
+        "requested_by": administrator.label,
     }
-    made: Approval = Approval.objects.create(
-        organization=of.organization, agent=of, session=session, call_id=uuid4(), **values | more
+    approval: Approval = Approval.objects.create(
+        organization=agent.organization,
+        agent=agent,
+        session=session,
+        call_id=uuid4(),
+        **values | fields,
     )
-    return made
+    return approval
 
 
 FORM = {
@@ -204,15 +214,15 @@ def create_elicitation(
     )
 
 
-def create_answered_session(of: Agent, text: str = "Hello") -> Session:
+def create_answered_session(agent: Agent, text: str = "Hello") -> Session:
     """Create a session whose one message was answered."""
-    session = start_session(build_administrator(of.organization), of, text)
+    session = start_session(build_administrator(agent.organization), agent, text)
     session.inbox.update(processed_at=timezone.now())
-    said = {"role": "assistant", "turn": 1, "text": "Hello yourself.", "calls": []}
+    message = {"role": "assistant", "turn": 1, "text": "Hello yourself.", "calls": []}
     for seq, kind, payload in (
         (1, Step.Kind.MESSAGE, {"text": text, "by": "ann"}),
-        (2, Step.Kind.MODEL, {"text": said["text"], "message": said}),
-        (3, Step.Kind.END, {"answer": said["text"]}),
+        (2, Step.Kind.MODEL, {"text": message["text"], "message": message}),
+        (3, Step.Kind.END, {"answer": message["text"]}),
     ):
         Step.objects.create(
             session=session, seq=seq, kind=kind, state="done", turn=seq == 2, payload=payload
@@ -223,11 +233,11 @@ def create_answered_session(of: Agent, text: str = "Hello") -> Session:
 
 
 def create_waiting_session(
-    of: Agent, text: str = "Add it up", **more: Any
+    agent: Agent, text: str = "Add it up", **fields: Any
 ) -> tuple[Session, Approval]:
     """Create a session that waits for the approval of its call, and the approval."""
-    session = start_session(build_administrator(of.organization), of, text)
-    approval = create_approval(of, session, **more)
+    session = start_session(build_administrator(agent.organization), agent, text)
+    approval = create_approval(agent, session, **fields)
     Step.objects.create(
         session=session,
         seq=1,

@@ -1,4 +1,4 @@
-"""One of everything that an organization can have, by the names that addresses give it."""
+"""One of every object of an organization, by the names of URL parameters."""
 
 from agents.evaluation.services import ReplayOverrides, create_recording, create_replay
 from agents.images import store_images
@@ -15,44 +15,50 @@ from mcp_servers.models import Definition, Preset, Server
 from tests import factories
 
 
-def everything(where: Organization, mark: str = "") -> dict[str, str]:
-    """Make one of everything that an address can name, and return their ids by the parts' names.
+def everything(organization: Organization, suffix: str = "") -> dict[str, str]:
+    """Create one of every object that a URL can name; return ids by the parameters' names.
 
-    Names end in `mark`, so that an organization can have all of it twice.
+    Names end in `suffix`, so that an organization can have two of each.
     """
-    boss = factories.build_administrator(where)
-    agent = factories.create_agent(where, f"helper{mark}")
+    administrator = factories.build_administrator(organization)
+    agent = factories.create_agent(organization, f"helper{suffix}")
     endpoint = save_endpoint(
-        boss, ModelEndpointSpec(name=f"Spare{mark}", kind="offline", model="offline")
+        administrator, ModelEndpointSpec(name=f"Spare{suffix}", kind="offline", model="offline")
     )
     server = Server.objects.create(
-        organization=where, scope_id=agent.pk, name="s", slug="s", transport_type="http"
+        organization=organization, scope_id=agent.pk, name="s", slug="s", transport_type="http"
     )
-    agent.agent_servers.create(organization=where, server=server)
-    member = factories.create_member(where, Role.MEMBER, f"member{mark}-{where.slug}")
+    agent.agent_servers.create(organization=organization, server=server)
+    member = factories.create_member(
+        organization, Role.MEMBER, f"member{suffix}-{organization.slug}"
+    )
     preset = Preset.objects.create(
-        organization=where, slug=f"ours{mark}", name=f"Ours{mark}", transport_type="http"
+        organization=organization, slug=f"ours{suffix}", name=f"Ours{suffix}", transport_type="http"
     )
     agent.members.set([member.id])
     definition = Definition.objects.create(
-        organization=where, server=server, kind="tool", name="one", payload={}, digest="d"
+        organization=organization, server=server, kind="tool", name="one", payload={}, digest="d"
     )
-    token, _ = create_token(boss, name=f"spare{mark}", role=Role.AUDITOR)
-    note = agent.notes.create(organization=where, title="one", text="Something.")
-    skill = save_skill(boss, SkillSpec(name=f"tell{mark}", text="Hello", agents=[agent.slug]))
-    workflow = factories.create_workflow(agent, f"tell{mark}")
-    run = run_workflow(boss, workflow, {})
-    recording = create_recording(boss, factories.create_answered_session(agent))
-    replayed = create_replay(boss, recording, ReplayOverrides())
-    notice = factories.create_notification(where, f"Pager{mark}")
+    token, _ = create_token(administrator, name=f"spare{suffix}", role=Role.AUDITOR)
+    note = agent.notes.create(organization=organization, title="one", text="Something.")
+    skill = save_skill(
+        administrator, SkillSpec(name=f"tell{suffix}", text="Hello", agents=[agent.slug])
+    )
+    workflow = factories.create_workflow(agent, f"tell{suffix}")
+    run = run_workflow(administrator, workflow, {})
+    recording = create_recording(administrator, factories.create_answered_session(agent))
+    replay = create_replay(administrator, recording, ReplayOverrides())
+    notification = factories.create_notification(organization, f"Pager{suffix}")
     session, approval = factories.create_waiting_session(agent, "hello")
     grant = session.grants.create(
-        organization=where, agent=agent, own_name="one", label="one", granted_by="anna"
+        organization=organization, agent=agent, own_name="one", label="one", granted_by="anna"
     )
-    (image,) = store_images(where.pk, [ImageData("image/png", b"GIF89a" + where.pk.bytes)])
+    (image,) = store_images(
+        organization.pk, [ImageData("image/png", b"GIF89a" + organization.pk.bytes)]
+    )
     session.steps.create(seq=99, kind="notice", state="done", payload={"images": [image]})
-    offered = create_invitation(
-        factories.build_administrator(where), f"anna{mark}@example.com", Role.MEMBER
+    invitation = create_invitation(
+        factories.build_administrator(organization), f"anna{suffix}@example.com", Role.MEMBER
     )
     return {
         "sha256": image["sha256"],
@@ -67,27 +73,27 @@ def everything(where: Organization, mark: str = "") -> dict[str, str]:
         "token_id": str(token.pk),
         "issuer_id": str(
             factories.create_issuer(
-                where, f"https://{where.slug}{mark}.example.com", f"Login{mark}"
+                organization, f"https://{organization.slug}{suffix}.example.com", f"Login{suffix}"
             ).pk
         ),
         "provider_id": str(
             factories.create_provider(
-                where, f"https://{where.slug}{mark}.example.com", f"ID{mark}"
+                organization, f"https://{organization.slug}{suffix}.example.com", f"ID{suffix}"
             ).pk
         ),
         "workflow_id": str(workflow.pk),
         "run_id": str(run.pk),
         "recording_id": str(recording.pk),
-        "replay_id": str(replayed.pk),
+        "replay_id": str(replay.pk),
         "trigger_id": str(factories.create_trigger(workflow).pk),
         "skill_id": str(skill.pk),
         "note_id": str(note.pk),
-        "channel_id": str(notice.channel_id),
-        "notification_id": str(notice.pk),
-        "audit_id": str(AuditRow.objects.filter(organization_id=where.pk).first().pk),
+        "channel_id": str(notification.channel_id),
+        "notification_id": str(notification.pk),
+        "audit_id": str(AuditRow.objects.filter(organization_id=organization.pk).first().pk),
         "name": "mcp_s_one",
         "user_id": member.id,
-        "member_id": str(Membership.objects.get(organization=where, user=member.id).pk),
-        "invitation_id": str(offered.invitation.pk),
+        "member_id": str(Membership.objects.get(organization=organization, user=member.id).pk),
+        "invitation_id": str(invitation.invitation.pk),
         "preset_id": str(preset.pk),
     }

@@ -1,6 +1,6 @@
-"""An organization of any size, written by a few inserts: what lists are measured on.
+"""An organization of any size, to measure lists.
 
-Rows are made directly, not by the operations: tens of thousands of them must cost seconds.
+Rows are bulk inserted instead of created by the services, so that tens of thousands take seconds.
 """
 
 from collections.abc import Iterator
@@ -37,13 +37,13 @@ STATES = (
 )
 
 
-def add_servers(where: Organization, count: int, *, first: int = 0) -> list[Server]:
-    """Add servers to the pool, one in ten in trouble, each with a secret."""
+def add_servers(organization: Organization, count: int, *, first: int = 0) -> list[Server]:
+    """Add organization servers, each with a secret; three in ten aren't connected."""
     now = timezone.now()
-    made = [
+    servers = [
         Server(
-            organization=where,
-            scope_id=where.pk,
+            organization=organization,
+            scope_id=organization.pk,
             name=f"Server {number:05}",
             slug=f"server-{number:05}",
             description=f"{THINGS[number % len(THINGS)]} of team {number % 97}",
@@ -57,35 +57,35 @@ def add_servers(where: Organization, count: int, *, first: int = 0) -> list[Serv
         )
         for number in range(first, first + count)
     ]
-    Server.objects.bulk_create(made, batch_size=AT_ONCE)
+    Server.objects.bulk_create(servers, batch_size=AT_ONCE)
     secrets = [
         Secret(
-            organization=where,
+            organization=organization,
             server=server,
             placement=Secret.Placement.HEADER,
             name="Authorization",
             value="Bearer made-up",
         )
-        for server in made
+        for server in servers
     ]
     Secret.objects.bulk_create(secrets, batch_size=AT_ONCE)
-    return made
+    return servers
 
 
-def declare(of: list[Server], each: int) -> None:
-    """Let each server offer so many tools: of ten, eight are approved, one is new, one changed."""
+def declare(servers: list[Server], count: int) -> None:
+    """Declare `count` tools per server: of ten, eight are approved, one is new, one changed."""
     Definition.objects.bulk_create(
-        _definitions(of, each), batch_size=AT_ONCE, ignore_conflicts=True
+        _build_definitions(servers, count), batch_size=AT_ONCE, ignore_conflicts=True
     )
 
 
-def _definitions(of: list[Server], each: int) -> Iterator[Definition]:
+def _build_definitions(servers: list[Server], count: int) -> Iterator[Definition]:
     now = timezone.now()
-    for server in of:
-        for number in range(each):
+    for server in servers:
+        for number in range(count):
             payload = declaration(number)
-            found = _digest(number)
-            pinned = {8: "", 9: "0" * 64}.get(number % 10, found)
+            digest = _compute_digest(number)
+            pinned = {8: "", 9: "0" * 64}.get(number % 10, digest)
             yield Definition(
                 organization_id=server.organization_id,
                 server=server,
@@ -93,7 +93,7 @@ def _definitions(of: list[Server], each: int) -> Iterator[Definition]:
                 name=payload["name"],
                 description=payload["description"],
                 payload=payload,
-                digest=found,
+                digest=digest,
                 schema_verdict="inline",
                 pinned=payload if pinned else None,
                 pinned_digest=pinned,
@@ -117,37 +117,37 @@ def declaration(number: int) -> dict[str, Any]:
 
 
 @cache
-def _digest(number: int) -> str:
+def _compute_digest(number: int) -> str:
     return compute_json_digest(declaration(number))
 
 
-def give(agent: Agent, given: list[Server]) -> None:
-    """Bind servers to an agent."""
+def give(agent: Agent, servers: list[Server]) -> None:
+    """Attach servers to an agent."""
     AgentServer.objects.bulk_create(
         [
             AgentServer(organization_id=agent.organization_id, agent=agent, server=server)
-            for server in given
+            for server in servers
         ],
         batch_size=AT_ONCE,
     )
 
 
-def call(where: Organization, agent: Agent, of: list[Server], count: int) -> None:
-    """Write closed calls of the last two days, unsealed: for lists, not for verification."""
-    rows: QuerySet[AuditRow] = QuerySet(model=AuditRow)  # the model's own one refuses, rightly
-    first = 1_000_000 + rows.filter(organization_id=where.pk).count()
-    made = _calls(where.pk, agent, of, range(first, first + count))
-    rows.bulk_create(made, batch_size=AT_ONCE)
+def call(organization: Organization, agent: Agent, servers: list[Server], count: int) -> None:
+    """Write completed calls of the last two days, without digests: they can't be verified."""
+    rows: QuerySet[AuditRow] = QuerySet(model=AuditRow)  # the model's own manager refuses
+    first = 1_000_000 + rows.filter(organization_id=organization.pk).count()
+    calls = _build_calls(organization.pk, agent, servers, range(first, first + count))
+    rows.bulk_create(calls, batch_size=AT_ONCE)
 
 
-def _calls(
-    organization_id: UUID, agent: Agent, of: list[Server], places: range
+def _build_calls(
+    organization_id: UUID, agent: Agent, servers: list[Server], sequence_numbers: range
 ) -> Iterator[AuditRow]:
     now = timezone.now()
-    for number, seq in enumerate(places):
-        server = of[number % len(of)]
+    for number, seq in enumerate(sequence_numbers):
+        server = servers[number % len(servers)]
         tool = declaration(number % 20)["name"]
-        at = now - timedelta(seconds=number * 172_800 / len(places))
+        at = now - timedelta(seconds=number * 172_800 / len(sequence_numbers))
         outcome = ("error" if number % 20 == 0 else "refused") if number % 10 == 0 else "ok"
         yield AuditRow(
             id=uuid4(),
@@ -180,7 +180,7 @@ def _calls(
 
 @dataclass(frozen=True)
 class Town:
-    """A large organization with a signed-in administrator, and the pages that are opened there."""
+    """A large organization with a signed-in administrator and the pages to open."""
 
     organization: Organization
     agent: Agent
@@ -188,7 +188,7 @@ class Town:
     client: Client
 
     def grow(self, *, servers: int, each: int, calls: int) -> None:
-        """Add servers with so many definitions each, and calls in the audit."""
+        """Add servers with `each` definitions, and calls in the audit log."""
         first = Server.objects.for_organization(self.organization.pk).count()
         added = add_servers(self.organization, servers, first=first)
         declare(added, each)
@@ -196,17 +196,17 @@ class Town:
         give(self.agent, added[:BOUND])
         call(self.organization, self.agent, added, calls)
 
-    def open(self, address: str) -> None:
-        """Open a page; it must answer."""
-        response = self.client.get(address)
-        assert response.status_code == 200, (response.status_code, address)
+    def open(self, url_path: str) -> None:
+        """Open a page; fail unless the status is 200."""
+        response = self.client.get(url_path)
+        assert response.status_code == 200, (response.status_code, url_path)
 
     def pages(self) -> list[tuple[str, str]]:
-        """Return title and address of every list, and of every page behind a row of them."""
+        """Return title and URL of every list and detail page."""
         servers = url("mcp_servers_server_changelist")
-        offers = url("mcp_servers_server_tools", self.server.pk)
+        definitions = url("mcp_servers_server_tools", self.server.pk)
         audit = url("ledger_auditrow_changelist")
-        pool, mine = f"/api/mcp-servers/{self.server.pk}", f"/api/agents/{self.agent.pk}"
+        server, agent = f"/api/mcp-servers/{self.server.pk}", f"/api/agents/{self.agent.pk}"
         return [
             ("dashboard", url("index")),
             ("servers", servers),
@@ -222,10 +222,10 @@ class Town:
             ("server: health", url("mcp_servers_server_health", self.server.pk)),
             ("server: calls", url("mcp_servers_server_calls", self.server.pk)),
             ("server: try it", url("mcp_servers_server_try", self.server.pk)),
-            ("definitions", offers),
-            ("definitions, search", f"{offers}?q=issues"),
-            ("definitions, waiting", f"{offers}?state=waiting"),
-            ("definitions, a later page", f"{offers}?page=2"),
+            ("definitions", definitions),
+            ("definitions, search", f"{definitions}?q=issues"),
+            ("definitions, waiting", f"{definitions}?state=waiting"),
+            ("definitions, a later page", f"{definitions}?page=2"),
             ("presets", url("mcp_servers_server_presets")),
             ("agents", url("agents_agent_changelist")),
             ("agent: servers", url("agents_agent_servers", self.agent.pk)),
@@ -241,31 +241,31 @@ class Town:
             ("REST servers, 500", "/api/mcp-servers?limit=500"),
             ("REST servers, status", "/api/mcp-servers?status=error"),
             ("REST servers, q", "/api/mcp-servers?q=0042&scope=all"),
-            ("REST server", pool),
-            ("REST definitions", f"{pool}/definitions"),
-            ("REST definitions, state", f"{pool}/definitions?state=pending&q=issues"),
-            ("REST tools, 500", f"{pool}/tools?limit=500"),
+            ("REST server", server),
+            ("REST definitions", f"{server}/definitions"),
+            ("REST definitions, state", f"{server}/definitions?state=pending&q=issues"),
+            ("REST tools, 500", f"{server}/tools?limit=500"),
             ("REST agents", "/api/agents"),
-            ("REST agent's servers", f"{mine}/mcp-servers"),
-            ("REST agent's tools", f"{mine}/tools"),
-            ("REST agent's tools, 500", f"{mine}/tools?limit=500"),
+            ("REST agent's servers", f"{agent}/mcp-servers"),
+            ("REST agent's tools", f"{agent}/tools"),
+            ("REST agent's tools, 500", f"{agent}/tools?limit=500"),
             ("REST audit", "/api/audit"),
             ("REST audit, one server", f"/api/audit?server={self.server.pk}"),
         ]
 
 
 def town(*, servers: int, each: int, calls: int, founded: datetime | None = None) -> Town:
-    """Found an organization with so many servers, definitions at each, and calls in the audit.
+    """Create an organization with servers, `each` definitions per server, and calls.
 
-    `founded` is when its audit begins; now, if nothing is said.
+    `founded` is the time of the first entry of its audit log, now by default.
     """
     with time_machine.travel(founded, tick=True) if founded else nullcontext():
-        where = factories.create_organization("town")
-        agent = factories.create_agent(where, "mayor")
-    [largest] = add_servers(where, 1)
+        organization = factories.create_organization("town")
+        agent = factories.create_agent(organization, "mayor")
+    [largest] = add_servers(organization, 1)
     give(agent, [largest])
     client = Client(headers={"host": "localhost"})
     client.force_login(User.objects.create_superuser("root-of-town", password="pw"))
-    found = Town(where, agent, largest, client)
-    found.grow(servers=servers - 1, each=each, calls=calls)
-    return found
+    result = Town(organization, agent, largest, client)
+    result.grow(servers=servers - 1, each=each, calls=calls)
+    return result

@@ -1,7 +1,7 @@
-"""The parts that some test groups need and not every machine has.
+"""Optional parts of the system that some groups of tests need.
 
-A group whose part is absent is skipped and named at the end of the run. `TEST_REQUIRES` (a comma
-list of groups) turns an absence into a failure; continuous integration sets it.
+A group whose part is missing is skipped and listed at the end of the run. `TEST_REQUIRES` (a
+comma-separated list of groups) turns a missing part into a failure; CI sets it.
 """
 
 import os
@@ -31,7 +31,7 @@ class Part:
 
 
 def chromium() -> str:
-    """Return the path of a Chromium, blank when there is none; one without windows is quicker."""
+    """Return the path of Chromium, or an empty string; the headless shell is faster."""
     names = (
         *("chromium-headless-shell", "chromium", "chromium-browser"),
         *("google-chrome", "google-chrome-stable"),
@@ -67,7 +67,7 @@ def redis() -> str:
 
 
 def sandbox() -> str:
-    """Return what confines programs here, blank where it can't be done."""
+    """Return the available sandbox, or an empty string."""
     from mcp_servers.client.sandbox_modes import find_sandbox_problem
 
     return (
@@ -113,7 +113,7 @@ PARTS = (
 
 
 def absent() -> Iterator[Part]:
-    """Yield the parts that this run hasn't got."""
+    """Yield the parts that are missing."""
     return (part for part in PARTS if not part.find())
 
 

@@ -1,7 +1,7 @@
-"""What the product says to people when it refuses or fails, found in the sources.
+"""The texts of errors that users read, found in the sources.
 
-That is what a `Problem` gets as its detail and its remedy, and what a class takes as `reason`,
-`detail` or `remedy`: written there, or handed on by a function that makes one of it.
+These are the `detail` and `remedy` of a `Problem`, and the `reason`, `detail` or `remedy` of other
+classes: as literals, or passed on by a function that builds one.
 """
 
 import ast
@@ -12,7 +12,7 @@ from tests.architecture.sources import Source
 
 PROBLEM = "Problem"
 TEXTS = ("detail", "remedy", "reason")
-# Read by programs, in terminals and in logs alone, which speak English.
+# Modules whose texts appear only in terminals, logs and programs, which are in English.
 ENGLISH = (
     *("bonobot.maintenance.backups", "bonobot.checks", "bonobot.core.cli"),
     *("bonobot.core.db.database_url", "bonobot.core.environment"),
@@ -20,42 +20,46 @@ ENGLISH = (
     *("agents.cli", "agents.console.cli", "mcp_servers.cli", "bonobot.accounts.cli"),
     *("bonobot.ledger.cli", "bonobot.notifications.cli", "bonobot.maintenance.cli"),
     *("bonobot.processes", "agents.organization_offboarding", "agents.row_gauges"),
-    "agents.gateway",  # but for what it tells screens about programs: see `english`
+    "agents.gateway",  # except for texts that screens show: see ON_SCREENS
 )
 ON_SCREENS = ("agents.gateway.client_config_snippets",)
-# Parameters and variables that hand such a text on.
+# Parameters and variables that pass such a text on.
 HANDED = frozenset({*TEXTS, "how", "what", "why"})
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Makers = dict[str, set[str | int]]
 
 
 def english(source: Source) -> bool:
-    """Tell whether what a module says is in English for all."""
+    """Return whether the texts of a module aren't translated."""
     return source.inside(*ENGLISH) and not source.inside(*ON_SCREENS)
 
 
 class Wording(NamedTuple):
-    """An expression that becomes a text for people."""
+    """An expression that becomes a text for users."""
 
     source: Source
     node: ast.expr
 
 
 def wordings(sources: Iterable[Source]) -> Iterator[Wording]:
-    """Yield every expression that becomes a text for people, and what it is put together of."""
-    sources = tuple(one for one in sources if not english(one))
-    classes = _classes(sources)
-    public = {name: at for name, at in _functions(sources).items() if not name.startswith("_")}
+    """Yield every expression that becomes a text for users, or a part of one."""
+    sources = tuple(source for source in sources if not english(source))
+    classes = _find_classes(sources)
+    public = {name: at for name, at in _find_functions(sources).items() if not name.startswith("_")}
     for source in sources:
-        makers = public | _functions([source]) | classes
-        texts = _handed(source.nodes)
-        found = [*_given(source.nodes, makers), *_titles(source.nodes, makers)]
-        yield from (Wording(source, node) for node in _parts(found, texts))
+        makers = public | _find_functions([source]) | classes
+        texts = _find_named_texts(source.nodes)
+        found = [*_find_given_texts(source.nodes, makers), *_find_titles(source.nodes, makers)]
+        yield from (Wording(source, node) for node in _expand_expressions(found, texts))
 
 
 def sentences(sources: Iterable[Source]) -> set[str]:
-    """Return what is said without holes: a word or more, not a code."""
-    texts = (one.node.value for one in wordings(sources) if isinstance(one.node, ast.Constant))
+    """Return the texts without placeholders, of one word or more, that aren't codes."""
+    texts = (
+        text_expression.node.value
+        for text_expression in wordings(sources)
+        if isinstance(text_expression.node, ast.Constant)
+    )
     return {
         text
         for text in texts
@@ -65,17 +69,19 @@ def sentences(sources: Iterable[Source]) -> set[str]:
 
 
 def glued(sources: Iterable[Source]) -> Iterator[Wording]:
-    """Yield texts that are put together where they are said: nobody could translate those."""
-    for one in wordings(sources):
-        if isinstance(one.node, ast.JoinedStr):
-            words = [part.value for part in one.node.values if isinstance(part, ast.Constant)]
+    """Yield texts that are concatenated or formatted in place, which can't be translated."""
+    for expression in wordings(sources):
+        if isinstance(expression.node, ast.JoinedStr):
+            words = [
+                part.value for part in expression.node.values if isinstance(part, ast.Constant)
+            ]
             if sum(letter.isalpha() for word in words for letter in str(word)) > 2:
-                yield one
-        elif _formatted(one.node):
-            yield one
+                yield expression
+        elif _is_formatted(expression.node):
+            yield expression
 
 
-def _formatted(node: ast.expr) -> bool:
+def _is_formatted(node: ast.expr) -> bool:
     template: ast.expr | None = None
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
         template = node.left
@@ -84,45 +90,47 @@ def _formatted(node: ast.expr) -> bool:
     return isinstance(template, ast.Constant) and isinstance(template.value, str)
 
 
-def _classes(sources: Iterable[Source]) -> Makers:
-    """Return where classes take texts: positions and names of arguments."""
+def _find_classes(sources: Iterable[Source]) -> Makers:
+    """Return the positions and names of the text parameters of classes."""
     nodes = [node for source in sources for node in source.nodes if isinstance(node, ast.ClassDef)]
     problems = {PROBLEM}
-    while more := {node.name for node in nodes if _bases(node) & problems} - problems:
+    while more := {node.name for node in nodes if _get_base_names(node) & problems} - problems:
         problems |= more
-    found: Makers = {name: {0, *TEXTS} for name in problems}
+    makers: Makers = {name: {0, *TEXTS} for name in problems}
     for node in nodes:
-        lines = [one.target for one in node.body if isinstance(one, ast.AnnAssign)]
-        fields = [one.id for one in lines if isinstance(one, ast.Name)]
+        lines = [
+            statement.target for statement in node.body if isinstance(statement, ast.AnnAssign)
+        ]
+        fields = [statement.id for statement in lines if isinstance(statement, ast.Name)]
         places = {number for number, name in enumerate(fields) if name in TEXTS}
-        if places and node.name not in found:
-            found[node.name] = places | set(TEXTS)
-    return found
+        if places and node.name not in makers:
+            makers[node.name] = places | set(TEXTS)
+    return makers
 
 
-def _bases(node: ast.ClassDef) -> set[str]:
+def _get_base_names(node: ast.ClassDef) -> set[str]:
     return {getattr(base, "id", getattr(base, "attr", "")) for base in node.bases}
 
 
-def _functions(sources: Iterable[Source]) -> Makers:
-    """Return where functions take texts, by the names of their parameters."""
-    found: Makers = {}
+def _find_functions(sources: Iterable[Source]) -> Makers:
+    """Return the positions and names of the text parameters of functions."""
+    makers: Makers = {}
     for source in sources:
         for node in source.nodes:
             if not isinstance(node, Function):
                 continue
-            names = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
+            names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
             names = names[1:] if names[:1] in (["self"], ["cls"]) else names
-            every = {*names, *(one.arg for one in node.args.kwonlyargs)}
-            handed = every & (HANDED | _filled_in(node))
-            if handed and node.name != "__init__":
-                places = {names.index(name) for name in handed if name in names}
-                found.setdefault(node.name, set()).update(places, handed)
-    return found
+            parameters = {*names, *(argument.arg for argument in node.args.kwonlyargs)}
+            text_parameters = parameters & (HANDED | _find_filled_names(node))
+            if text_parameters and node.name != "__init__":
+                positions = {names.index(name) for name in text_parameters if name in names}
+                makers.setdefault(node.name, set()).update(positions, text_parameters)
+    return makers
 
 
-def _filled_in(function: Function) -> set[str]:
-    """Return the names that a function fills into a message as a text: `what=name`."""
+def _find_filled_names(function: Function) -> set[str]:
+    """Return the names that a function passes to `format_message` as a text: `what=name`."""
     return {
         keyword.value.id
         for node in ast.walk(function)
@@ -132,42 +140,46 @@ def _filled_in(function: Function) -> set[str]:
     }
 
 
-def _given(
+def _find_given_texts(
     nodes: Iterable[ast.AST], makers: Mapping[str, Collection[str | int]]
 ) -> Iterator[ast.expr]:
-    """Yield what the calls among nodes give as texts."""
+    """Yield the arguments of calls that are texts."""
     for node in nodes:
         if isinstance(node, ast.Call):
-            places = makers.get(getattr(node.func, "id", getattr(node.func, "attr", "")), TEXTS)
-            yield from (one for number, one in enumerate(node.args) if number in places)
-            yield from (one.value for one in node.keywords if one.arg in places)
+            positions = makers.get(getattr(node.func, "id", getattr(node.func, "attr", "")), TEXTS)
+            yield from (
+                argument for number, argument in enumerate(node.args) if number in positions
+            )
+            yield from (argument.value for argument in node.keywords if argument.arg in positions)
 
 
-def _titles(
+def _find_titles(
     nodes: Iterable[ast.AST], makers: Mapping[str, Collection[str | int]]
 ) -> Iterator[ast.expr]:
-    """Yield what problems say of themselves: their titles, and what they hand to `Problem`."""
+    """Yield the titles of problem classes, and the texts that they pass to `Problem`."""
     for node in nodes:
         if isinstance(node, ast.ClassDef) and "detail" in makers.get(node.name, ()):
             for line in node.body:
                 if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "title":
                     yield line.value
-            yield from _given(ast.walk(node), {"__init__": {0, *TEXTS}})
+            yield from _find_given_texts(ast.walk(node), {"__init__": {0, *TEXTS}})
 
 
-def _handed(nodes: Iterable[ast.AST]) -> dict[str, list[ast.expr]]:
-    """Return what names of texts, and constants, stand for in a module."""
-    found: dict[str, list[ast.expr]] = {}
+def _find_named_texts(nodes: Iterable[ast.AST]) -> dict[str, list[ast.expr]]:
+    """Return the values of constants and of names for texts in a module."""
+    texts: dict[str, list[ast.expr]] = {}
     for node in nodes:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             name = node.targets[0].id
             if name in HANDED or name.isupper():
-                found.setdefault(name, []).append(node.value)
-    return found
+                texts.setdefault(name, []).append(node.value)
+    return texts
 
 
-def _parts(nodes: Iterable[ast.expr], texts: Mapping[str, list[ast.expr]]) -> Iterator[ast.expr]:
-    """Yield what expressions can come to: both branches of a condition, parts of a sum."""
+def _expand_expressions(
+    nodes: Iterable[ast.expr], texts: Mapping[str, list[ast.expr]]
+) -> Iterator[ast.expr]:
+    """Yield the possible values of expressions: both branches of a condition, parts of a sum."""
     seen: set[int] = set()
     todo = list(nodes)
     while todo:

@@ -1,4 +1,4 @@
-"""Real processes for tests: started, waited for, stopped, their logs kept when a test fails."""
+"""Start, await and stop real processes for tests; their logs are kept if a test fails."""
 
 import contextlib
 import http.client
@@ -22,7 +22,7 @@ from tests.fork_server import ForkedProcess, can_fork, fork_module
 from tests.parts import ROOT
 from tests.wait import eventually
 
-# What a child may know of the machine; everything else is given to it on purpose.
+# Environment variables that children inherit; all others are set explicitly.
 INHERITED = (
     "HOME",
     "LANG",
@@ -52,11 +52,11 @@ class Process:
         return self.popen.poll() is None
 
     def log(self) -> str:
-        """Return what the process has written so far."""
+        """Return the output of the process so far."""
         return self.log_file.read_text(encoding="utf-8", errors="replace")
 
     def kill(self) -> None:
-        """End the whole group at once, as a crash of the machine would."""
+        """Kill the whole process group, like a crash of the machine."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.popen.wait(10)
@@ -134,7 +134,7 @@ def start(
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            # A run that is killed leaves no worker behind that takes the next one's messages.
+            # If the run is killed, its worker must not take the next run's messages.
             preexec_fn=build_parent_death_hook(os.getpid()),
         )
     return Process(name, popen, log_file)
@@ -160,7 +160,7 @@ def start_worker(folder: Path, name: str, extra: Mapping[str, str] | None = None
         process.require()
         return bool(app.control.ping(destination=[node], timeout=0.5, limit=1))
 
-    _ready(process, answers, what=f"an answer of `{name}`")
+    _wait_until_ready(process, answers, what=f"an answer of `{name}`")
     return process
 
 
@@ -177,12 +177,14 @@ def start_web(folder: Path, name: str, *, port: int, extra: Mapping[str, str] | 
         env=environment({"BONOBOT_URL": f"http://127.0.0.1:{port}", **(extra or {})}),
     )
     process = Web(name, started.popen, started.log_file, port=port)
-    _ready(process, lambda: process.require() and healthy(port), what=f"/healthz of `{name}`")
+    _wait_until_ready(
+        process, lambda: process.require() and healthy(port), what=f"/healthz of `{name}`"
+    )
     return process
 
 
-def _ready(process: Process, answers: Callable[[], bool], *, what: str) -> None:
-    """Wait until the process answers; end it if it never does, since nobody else knows of it."""
+def _wait_until_ready(process: Process, answers: Callable[[], bool], *, what: str) -> None:
+    """Wait until the process answers; kill it if it never does."""
     try:
         eventually(answers, within=60, what=what)
     except AssertionError:
@@ -192,7 +194,7 @@ def _ready(process: Process, answers: Callable[[], bool], *, what: str) -> None:
 
 @contextlib.contextmanager
 def served(script: str, *arguments: object) -> Iterator[str]:
-    """Run a server of `tests/servers` that says its port; give its address while it runs."""
+    """Run a server of `tests/servers` that prints its port; yield its URL."""
     command = [sys.executable, str(ROOT / "tests" / "servers" / script), *map(str, arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -203,7 +205,7 @@ def served(script: str, *arguments: object) -> Iterator[str]:
 
 
 def healthy(port: int) -> bool:
-    """Say whether /healthz on the port answers 200."""
+    """Return whether /healthz on the port answers 200."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
     try:
         connection.request("GET", "/healthz")
@@ -215,7 +217,7 @@ def healthy(port: int) -> bool:
 
 
 def unused_port() -> int:
-    """Return a port of the loopback that nobody listens on."""
+    """Return a free port of the loopback interface."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

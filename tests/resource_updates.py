@@ -29,10 +29,10 @@ PAPER, WEATHER, SECRET = "news://paper", "news://weather", "news://secret"
 
 
 @contextmanager
-def printing(*how: str) -> Iterator[str]:
-    """Run the server and yield its URL; `handshake` for that era alone, `people` with logins."""
+def printing(*modes: str) -> Iterator[str]:
+    """Run the server and yield its URL; modes: `handshake` (that era only), `people` (logins)."""
     with subprocess.Popen(
-        [sys.executable, str(SCRIPT), "http", *how],
+        [sys.executable, str(SCRIPT), "http", *modes],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -46,31 +46,31 @@ def printing(*how: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def print_edition() -> Iterator[Callable[..., str]]:
-    """Return a function that yields the URL of a new edition, of a server that a module shares.
+    """Return a function that returns the URL of a new edition, on a server that a module shares.
 
-    Its parameters are those of `printing`: there is one process for each choice of them.
+    Its parameters are those of `run_news_server`: there is one process per combination.
     """
     urls: dict[tuple[str, ...], str] = {}
     numbers = itertools.count(1)
     with ExitStack() as servers:
 
-        def print_new(*how: str) -> str:
-            if how not in urls:
-                urls[how] = servers.enter_context(printing(*how))
-            return f"{urls[how]}?edition={next(numbers)}"
+        def print_new(*modes: str) -> str:
+            if modes not in urls:
+                urls[modes] = servers.enter_context(printing(*modes))
+            return f"{urls[modes]}?edition={next(numbers)}"
 
         yield print_new
 
 
 def subscribed(
-    where: Organization,
+    organization: Organization,
     agent: Agent,
     url: str,
     name: str = "news",
     readers: Collection[Principal] = (),
 ) -> Server:
-    """Register the server and give all of it to an agent; its `readers` sign in for themselves."""
-    boss = factories.build_administrator(where)
+    """Register the server and attach it to an agent; each of its `readers` has their own login."""
+    administrator = factories.build_administrator(organization)
     spec = ServerSpec(
         name=name,
         transport_type="http",
@@ -79,19 +79,19 @@ def subscribed(
         approval=Server.Approval.ALWAYS,
         auth_config=PERSONAL if readers else None,
     )
-    server = create_server(boss, spec)
-    for one in readers:
-        sign_in(server, one)
-    server = factories.approve_server(where, server)
-    attach_server(boss, agent, server, allowed_resources=["*"], allowed_prompts=["*"])
+    server = create_server(administrator, spec)
+    for reader in readers:
+        sign_in(server, reader)
+    server = factories.approve_server(organization, server)
+    attach_server(administrator, agent, server, allowed_resources=["*"], allowed_prompts=["*"])
     return server
 
 
-def sign_in(server: Server, person: Principal, account: str = "") -> None:
-    """Keep a login of a person at the server, as a browser would have brought it."""
-    endpoint = build_person_endpoint(build_endpoint(server), UUID(person.id))
+def sign_in(server: Server, principal: Principal, account: str = "") -> None:
+    """Store a user's login at the server, as if they had signed in with a browser."""
+    endpoint = build_person_endpoint(build_endpoint(server), UUID(principal.id))
     assert isinstance(endpoint, OAuthEndpoint)
     token = OAuthTokens(
-        access=f"token-of-{account or person.label}", refresh="", expires_at=None, scope=""
+        access=f"token-of-{account or principal.label}", refresh="", expires_at=None, scope=""
     )
     grants.store_tokens(grants.get_or_create_grant(endpoint.account), None, token)

@@ -1,4 +1,4 @@
-"""REST as a client sees it: every answer is checked against the OpenAPI document."""
+"""A REST client that checks every response against the OpenAPI document."""
 
 import json
 from functools import cache
@@ -22,15 +22,15 @@ PROBLEM = "application/problem+json"
 
 
 class Answer:
-    """What came back."""
+    """A response with its decoded body."""
 
     def __init__(self, response: Any) -> None:
         self.status: int = response.status_code
         self.headers = response.headers
-        kind = response.headers.get("Content-Type", "")
-        unread = kind.startswith("image/") or isinstance(response, StreamingHttpResponse)
-        self.text = "" if unread else response.content.decode()
-        self.json: Any = json.loads(self.text) if self.text and "json" in kind else None
+        content_type = response.headers.get("Content-Type", "")
+        is_binary = content_type.startswith("image/") or isinstance(response, StreamingHttpResponse)
+        self.text = "" if is_binary else response.content.decode()
+        self.json: Any = json.loads(self.text) if self.text and "json" in content_type else None
 
     @property
     def code(self) -> str:
@@ -42,7 +42,7 @@ class Answer:
 
 
 class Rest:
-    """A client with a token or a signed-in person."""
+    """A client with a token or a signed-in user."""
 
     def __init__(self, token: str = "", user: User | None = None, *, csrf: bool = False) -> None:
         self._client = Client(enforce_csrf_checks=csrf, raise_request_exception=False)
@@ -51,7 +51,7 @@ class Rest:
             self._client.force_login(user)
 
     def get(self, path: str, **headers: str) -> Answer:
-        """GET `/api/<path>`, or a whole address."""
+        """GET `/api/<path>`, or an absolute path."""
         return self.send("GET", path, None, **headers)
 
     def post(self, path: str, body: Any = None, **headers: str) -> Answer:
@@ -71,27 +71,27 @@ class Rest:
         return self.send("DELETE", path, None, **headers)
 
     def send(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
-        """Send a request (bytes go as they are) and check the answer against the document."""
-        whole = path.removeprefix("http://testserver")
-        whole = whole if whole.startswith("/") else f"/api/{path}"
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        """Send a request (bytes are sent unchanged) and check the response against the document."""
+        address = path.removeprefix("http://testserver")
+        address = address if address.startswith("/") else f"/api/{path}"
+        sent_headers = {name.replace("_", "-"): value for name, value in headers.items()}
         response = self._client.generic(
             method,
-            whole,
+            address,
             body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode(),
-            content_type=named.pop("Content-Type", "application/json"),
-            headers=self._headers | named,
+            content_type=sent_headers.pop("Content-Type", "application/json"),
+            headers=self._headers | sent_headers,
         )
         answer = Answer(response)
-        check(method, whole.partition("?")[0], answer)
+        check(method, address.partition("?")[0], answer)
         return answer
 
 
-def as_role(where: Organization, role: Role, agent: Agent | None = None) -> Rest:
+def as_role(organization: Organization, role: Role, agent: Agent | None = None) -> Rest:
     """Return a client with a new token of this role."""
-    boss = factories.build_administrator(where)
+    administrator = factories.build_administrator(organization)
     _, text = create_token(
-        boss, name=f"{role} token", role=role, agent_ids=[agent.pk] if agent else []
+        administrator, name=f"{role} token", role=role, agent_ids=[agent.pk] if agent else []
     )
     return Rest(text)
 
@@ -104,32 +104,34 @@ def as_administrator(name: str = "root") -> Rest:
 @cache
 def document() -> dict[str, Any]:
     """Return the OpenAPI document."""
-    generated: dict[str, Any] = SchemaGenerator().get_schema(request=None, public=True)
-    return json.loads(json.dumps(generated))
+    schema: dict[str, Any] = SchemaGenerator().get_schema(request=None, public=True)
+    return json.loads(json.dumps(schema))
 
 
 def validator(*path: str) -> Draft202012Validator:
-    """Return a validator of the schema at this place in the document."""
-    whole = Resource.from_contents(document(), default_specification=DRAFT202012)
-    place = "/".join(part.replace("~", "~0").replace("/", "~1") for part in path)
-    registry = Registry().with_resource("urn:api", whole)
-    return Draft202012Validator({"$ref": f"urn:api#/{place}"}, registry=registry)
+    """Return a validator of the schema at a path in the document."""
+    resource = Resource.from_contents(document(), default_specification=DRAFT202012)
+    pointer = "/".join(part.replace("~", "~0").replace("/", "~1") for part in path)
+    registry = Registry().with_resource("urn:api", resource)
+    return Draft202012Validator({"$ref": f"urn:api#/{pointer}"}, registry=registry)
 
 
 def check(method: str, path: str, answer: Answer) -> None:
-    """Fail unless the document says that this operation answers like that."""
+    """Fail unless the document describes this response of the operation."""
     assert answer.status < 500 or answer.json["code"] != "internal_error", answer
     template = "/" + resolve(path).route.replace("<str:", "{").replace(">", "}")
-    place = ("paths", template, method.lower())
+    path_in_document = ("paths", template, method.lower())
     operation = document()["paths"].get(template, {}).get(method.lower())
     if operation is None or answer.status in (405, 413, 415):
         return
-    described = operation["responses"].get(str(answer.status))
-    assert described, f"{method} {path}: the document has no {answer!r}"
+    response = operation["responses"].get(str(answer.status))
+    assert response, f"{method} {path}: the document has no {answer!r}"
     if answer.json is None:
         return
-    kind = answer.headers["Content-Type"].partition(";")[0]
-    assert (kind == PROBLEM) == (answer.status >= 400), answer
-    schema = validator(*place, "responses", str(answer.status), "content", kind, "schema")
+    content_type = answer.headers["Content-Type"].partition(";")[0]
+    assert (content_type == PROBLEM) == (answer.status >= 400), answer
+    schema = validator(
+        *path_in_document, "responses", str(answer.status), "content", content_type, "schema"
+    )
     errors = [f"{e.json_path}: {e.message[:300]}" for e in schema.iter_errors(answer.json)]
     assert not errors, f"{method} {path}: {errors}"

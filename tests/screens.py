@@ -1,4 +1,4 @@
-"""Every screen of the admin, from its own table of addresses, and an organization to show there."""
+"""Every page of the admin, from its URL patterns, and an organization with one of each object."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -34,7 +34,7 @@ from mcp_servers.bulk_jobs import start_bulk_job
 from mcp_servers.models import BulkJob, HealthCheck, Launcher, Preset
 from tests import admin_client, factories
 
-# Addresses that aren't pages of ours: Django's own, and those that end the session.
+# Django's own pages, and those that end the session.
 NOT_OURS = frozenset({"logout", "jsi18n", "autocomplete", "view_on_site", "app_list", "search"})
 SCHEDULE = "django_celery_beat_periodictask"
 LISTS = (
@@ -61,7 +61,7 @@ LISTS = (
 
 
 def addresses(patterns: Any = None) -> Iterator[tuple[str, list[str]]]:
-    """Yield every named address of the admin with the names of its parameters."""
+    """Yield every URL name of the admin with the names of its parameters."""
     for pattern in site.get_urls() if patterns is None else patterns:
         if isinstance(pattern, URLResolver):
             yield from addresses(pattern.url_patterns)
@@ -70,56 +70,64 @@ def addresses(patterns: Any = None) -> Iterator[tuple[str, list[str]]]:
 
 
 GIF = b"GIF89a" + bytes(16)
-# What an address asks for beside its object.
+# Query strings that pages require.
 QUERIES = {
     "agents_session_image": f"?sha256={sha256(GIF).hexdigest()}",
     "agents_session_file": f"?sha256={sha256(b'notes').hexdigest()}",
 }
-# Of servers of another kind than the one that is here; of a link that was mailed at another time;
-# of providers that platform administrators don't sign in by.
+# Pages that these objects don't have: operations of an HTTP server, an expired link, and logins by
+# providers, which platform administrators don't use.
 ABSENT = frozenset({"mcp_servers_server_remove_operation", "profile_proof", "profile_link"})
 load_admin_pages()
 ADDRESSES = sorted(dict(addresses()).items())
 
 
-def fill(where: Organization, *, many: int = 1) -> dict[str, UUID]:
-    """Fill an organization with one (or many) of everything; return an id of each model."""
-    boss = factories.build_administrator(where)
+def fill(organization: Organization, *, many: int = 1) -> dict[str, UUID]:
+    """Create one (or `many`) of each object; return an id for each model."""
+    administrator = factories.build_administrator(organization)
     for number in range(many):
-        server = admin_client.web_server(where, f"web{number}")
+        server = admin_client.web_server(organization, f"web{number}")
         HealthCheck.objects.create(
-            organization=where, server=server, kind="health", ok=False, code="x"
+            organization=organization, server=server, kind="health", ok=False, code="x"
         )
         for tool in range(many):
             admin_client.offer(server, f"tool{tool}")
-        agent = factories.create_agent(where, f"helper{number}")
+        agent = factories.create_agent(organization, f"helper{number}")
         flow = factories.create_workflow(agent, f"flow{number}", hooks=many)
-        skill = save_skill(boss, SkillSpec(name=f"skill{number}", text="x", agents=[agent.slug]))
-        set_budgets(boss, agent, [BudgetLine("tokens", "month", 10), BudgetLine("calls", "day", 5)])
-        factories.attach_server(boss, agent, server)
+        skill = save_skill(
+            administrator, SkillSpec(name=f"skill{number}", text="x", agents=[agent.slug])
+        )
+        set_budgets(
+            administrator, agent, [BudgetLine("tokens", "month", 10), BudgetLine("calls", "day", 5)]
+        )
+        factories.attach_server(administrator, agent, server)
         session, approval = factories.create_waiting_session(agent, "hello")
         question = factories.create_elicitation(session, server)
-        given = [Attachment("a.gif", GIF), Attachment("notes.txt", b"notes")]
-        said = {"text": "Look."} | store_attachments(where.pk, given)
-        session.steps.create(seq=99, kind="message", state="done", payload=said)
-        token, _text = create_token(boss, name=f"t{number}", role=Role.MEMBER)
-        issuer = factories.create_issuer(where, f"https://{where.slug}-{number}.example.com")
-        provider = factories.create_provider(where, f"https://{where.slug}-{number}.example.com")
-        notice = factories.create_notification(where, f"Pager{number}")
-        asked = create_invitation(
-            boss, f"{where.slug}-{number}@example.com", Role.MEMBER
+        attachments = [Attachment("a.gif", GIF), Attachment("notes.txt", b"notes")]
+        payload = {"text": "Look."} | store_attachments(organization.pk, attachments)
+        session.steps.create(seq=99, kind="message", state="done", payload=payload)
+        token, _text = create_token(administrator, name=f"t{number}", role=Role.MEMBER)
+        issuer = factories.create_issuer(
+            organization, f"https://{organization.slug}-{number}.example.com"
+        )
+        provider = factories.create_provider(
+            organization, f"https://{organization.slug}-{number}.example.com"
+        )
+        notification = factories.create_notification(organization, f"Pager{number}")
+        invitation = create_invitation(
+            administrator, f"{organization.slug}-{number}@example.com", Role.MEMBER
         ).invitation
-        member = User.objects.create_user(f"{where.slug}-{number}")
-        Membership.objects.create(organization=where, user=member, role=Role.MEMBER)
-    own = {"slug": "own", "name": "Own", "transport_type": "http"}
-    preset = Preset.objects.create(organization=where, **own)
-    going = start_bulk_job(boss, BulkJob.Kind.TEST, [server])
+        member = User.objects.create_user(f"{organization.slug}-{number}")
+        Membership.objects.create(organization=organization, user=member, role=Role.MEMBER)
+    fields = {"slug": "own", "name": "Own", "transport_type": "http"}
+    preset = Preset.objects.create(organization=organization, **fields)
+    job = start_bulk_job(administrator, BulkJob.Kind.TEST, [server])
     launcher, _made = Launcher.objects.get_or_create(command="uvx")
     schedules.sync_schedules(schedules.get_scheduled_entries())
     return {
         SCHEDULE: PeriodicTask.objects.get(name="sweep").pk,
         "mcp_servers_server": server.pk,
-        "mcp_servers_bulkjob": going.pk,
+        "mcp_servers_bulkjob": job.pk,
         "mcp_servers_preset": preset.pk,
         "mcp_servers_launcher": launcher.pk,
         "agents_agent": agent.pk,
@@ -129,67 +137,79 @@ def fill(where: Organization, *, many: int = 1) -> dict[str, UUID]:
         "agents_approval": approval.pk,
         "agents_elicitationrequest": question.pk,
         "agents_budget": agent.budgets.all()[0].pk,
-        "agents_modelendpoint": ModelEndpoint.objects.filter(organization=where)[0].pk,
-        "ledger_auditrow": AuditRow.objects.for_organization(where.pk)[0].pk,
-        "tenancy_membership": Membership.objects.filter(organization=where)[0].pk,
+        "agents_modelendpoint": ModelEndpoint.objects.filter(organization=organization)[0].pk,
+        "ledger_auditrow": AuditRow.objects.for_organization(organization.pk)[0].pk,
+        "tenancy_membership": Membership.objects.filter(organization=organization)[0].pk,
         "tenancy_token": token.pk,
-        "tenancy_invitation": asked.pk,
+        "tenancy_invitation": invitation.pk,
         "tenancy_issuer": issuer.pk,
         "tenancy_provider": provider.pk,
-        "notices_notificationchannel": notice.channel_id,
-        "notices_notification": notice.pk,
-        "tenancy_organization": where.pk,
+        "notices_notificationchannel": notification.channel_id,
+        "notices_notification": notification.pk,
+        "tenancy_organization": organization.pk,
         "tenancy_user": member.pk,
     }
 
 
 def arguments(name: str, parameters: list[str], ids: dict[str, UUID]) -> dict[str, Any]:
-    """Return what an address takes, for objects with these ids."""
+    """Return the parameters of a URL for objects with these ids."""
     model = next((model for model in ids if name.startswith(f"{model}_")), "tenancy_user")
     values = {"slug": "own", "id": ids["tenancy_user"], "user_id": ids["tenancy_user"]}
     values["job_id"] = ids["mcp_servers_bulkjob"]
     values["provider_id"], values["identity_id"] = ids["tenancy_provider"], ids["tenancy_user"]
-    values["text"] = "of-another-time"  # what a mailed link ends with
-    return {one: values.get(one, ids[model]) for one in parameters}
+    values["text"] = "of-another-time"  # the end of an e-mailed link
+    return {parameter: values.get(parameter, ids[model]) for parameter in parameters}
 
 
 def address(name: str, parameters: list[str], ids: dict[str, UUID]) -> str:
-    """Return an address of the admin for objects with these ids, with what it asks for beside."""
+    """Return a URL of the admin, with its query string, for objects with these ids."""
     path = reverse(f"admin:{name}", kwargs=arguments(name, parameters, ids))
     return path + QUERIES.get(name, "")
 
 
 @dataclass(frozen=True)
 class Visit:
-    """What an address of the admin answered to a GET request."""
+    """The response of an admin page to a GET request."""
 
     name: str
     path: str
     status_code: int
     headers: str
-    content: bytes  # blank if it is a stream
+    content: bytes  # empty if it is a stream
     streaming: bool
-    template: str = ""  # that the page was made from, where it tells
+    template: str = ""  # of a TemplateResponse
 
     @property
     def is_page(self) -> bool:
-        """Whether it is a whole page, not a piece, a file or another address."""
+        """Whether it is a complete page, not a fragment, a file or a redirect."""
         return self.status_code == 200 and b"<html" in self.content
 
     @property
     def text(self) -> str:
-        """Everything that was answered."""
+        """Headers and content."""
         return self.headers + self.content.decode("utf-8", "replace")
 
 
 def visit_page(client: Client, name: str, path: str, **headers: str) -> Visit:
-    """Get an address of the admin."""
-    answer = client.get(path, headers=headers)
-    content = b"" if answer.streaming else answer.content
-    told = str(dict(answer.headers))
-    named = getattr(answer, "template_name", None) or ""
-    template = named if isinstance(named, str) else str(select_template(named).template.name)
-    return Visit(name, path, answer.status_code, told, content, bool(answer.streaming), template)
+    """GET a page of the admin."""
+    response = client.get(path, headers=headers)
+    content = b"" if response.streaming else response.content
+    response_headers = str(dict(response.headers))
+    template_name = getattr(response, "template_name", None) or ""
+    template = (
+        template_name
+        if isinstance(template_name, str)
+        else str(select_template(template_name).template.name)
+    )
+    return Visit(
+        name,
+        path,
+        response.status_code,
+        response_headers,
+        content,
+        bool(response.streaming),
+        template,
+    )
 
 
 def visit_pages(
@@ -198,7 +218,7 @@ def visit_pages(
     addresses: Iterable[tuple[str, list[str]]] = tuple(ADDRESSES),
     **headers: str,
 ) -> list[Visit]:
-    """Get these addresses of the admin, all of them by default, for objects with these ids."""
+    """GET these pages of the admin, all by default, for objects with these ids."""
     with only_answers():
         return [
             visit_page(client, name, address(name, parameters, ids), **headers)
@@ -208,7 +228,7 @@ def visit_pages(
 
 @contextmanager
 def only_answers() -> Iterator[None]:
-    """Render templates as the product does: tests' own signal and copy of contexts are left out."""
+    """Render templates without the signals and context copies of Django's test client."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(test_client, "store_rendered_templates", lambda *_, **__: None)
         render = _TestState.saved_data.template_render  # type: ignore[attr-defined]

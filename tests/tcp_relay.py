@@ -1,4 +1,4 @@
-"""A cable to a server, which can be pulled and put back: a database that restarts, for tests."""
+"""A TCP relay to a server that can be disconnected, to simulate a database restart."""
 
 import contextlib
 import socket
@@ -9,7 +9,7 @@ CHUNK = 65_536
 
 
 class Cable:
-    """Relays connections to a server; while it is pulled, nobody is connected or let in."""
+    """Relays connections to a server; while disconnected, it closes and refuses connections."""
 
     def __init__(self, host: str, port: int) -> None:
         """Listen on a free port of the loopback."""
@@ -23,7 +23,7 @@ class Cable:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def pull(self) -> None:
-        """Cut every connection, and refuse new ones."""
+        """Close every connection, and refuse new ones."""
         with self._lock:
             self._pulled = True
             for end in self._ends:
@@ -32,29 +32,29 @@ class Cable:
                     end.shutdown(socket.SHUT_RDWR)
 
     def put_back(self) -> None:
-        """Let connections in again."""
+        """Accept connections again."""
         with self._lock:
             self._pulled = False
 
     def close(self) -> None:
-        """End for good."""
+        """Stop listening."""
         self.pull()
         self._listener.close()
 
     def _accept(self) -> None:
         while True:
             try:
-                near, _ = self._listener.accept()
+                client, _ = self._listener.accept()
             except OSError:  # closed
                 return
             with self._lock:
                 if self._pulled:
-                    near.close()
+                    client.close()
                     continue
-                far = socket.create_connection(self._server)
-                self._ends |= {near, far}
-            for one, other in ((near, far), (far, near)):
-                threading.Thread(target=self._relay, args=(one, other), daemon=True).start()
+                server = socket.create_connection(self._server)
+                self._ends |= {client, server}
+            for source, target in ((client, server), (server, client)):
+                threading.Thread(target=self._relay, args=(source, target), daemon=True).start()
 
     def _relay(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -64,16 +64,16 @@ class Cable:
             for end in (source, target):
                 with contextlib.suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
-            # Each direction has a thread of its own, which closes what it reads from.
+            # Each direction has its own thread, which closes the socket that it reads.
             self._ends.discard(source)
             source.close()
 
 
 @contextlib.contextmanager
 def cable(host: str, port: int) -> Iterator[Cable]:
-    """Give a cable to a server for as long as the block runs."""
-    one = Cable(host, port)
+    """Yield a relay to a server; close it afterwards."""
+    relay = Cable(host, port)
     try:
-        yield one
+        yield relay
     finally:
-        one.close()
+        relay.close()

@@ -1,4 +1,4 @@
-"""Spans that a test collects."""
+"""Collect trace spans in a test."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,12 +15,12 @@ PARENT = f"00-{TRACE}-b7ad6b7169203331-01"
 
 @contextmanager
 def collected() -> Iterator[InMemorySpanExporter]:
-    """Trace meanwhile, and keep the spans."""
-    kept = InMemorySpanExporter()
+    """Enable tracing, and yield the exporter that keeps the spans."""
+    exporter = InMemorySpanExporter()
     provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(kept))
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracing.set_tracer_provider(provider)
     try:
-        yield kept
+        yield exporter
     finally:
         tracing.set_tracer_provider(None)

@@ -1,8 +1,7 @@
-"""The texts of the product and their translations: found in the sources, kept in .po files.
+"""The translatable texts in the sources, and the .po files with their translations.
 
 `python -m tests.translation_catalog` (`make messages`) updates the German file: new texts get an
-empty translation, and those that are gone are removed. It needs no gettext tools, so that its test
-runs everywhere.
+empty translation, and removed texts are deleted. It doesn't need gettext's tools.
 """
 
 import ast
@@ -25,11 +24,11 @@ from tests.problem_texts import english, sentences
 PRESETS = ROOT / "mcp_servers" / "presets" / "catalog.json"
 LOCALES = ROOT / "bonobot" / "locale"
 GERMAN = LOCALES / "de" / "LC_MESSAGES" / "django.po"
-# English texts for some of Django and of the theme, in the words of this product.
+# Replacements for some texts of Django and of the theme.
 ENGLISH = LOCALES / "en" / "LC_MESSAGES" / "django.po"
 SINGLE = frozenset({"_", "_t", "_lazy", "gettext", "gettext_lazy", "gettext_noop"})
 PLURAL = frozenset({"_n", "ngettext", "ngettext_lazy"})
-# Texts of the theme that its pages show here; it comes without German.
+# Texts of the theme that our pages show; the theme has no German translation.
 THEME = (
     "After you've created a user, you’ll be able to edit more user options.",
     "Apply Filters",
@@ -74,96 +73,102 @@ _CALL = re.compile(rf"(?<!\w)(n?gettext|_)\(\s*({_LITERAL})(?:\s*,\s*({_LITERAL}
 
 @cache
 def messages() -> frozenset[Message]:
-    """Return every text of the screens; one that has a plural anywhere has it."""
-    found = {Message(text) for text in THEME}
+    """Return every text of the screens; a text that has a plural anywhere has it everywhere."""
+    texts = {Message(text) for text in THEME}
     sources = product()
     for source in sources:
-        found.update(_in_python(source))
-    found.update(_scheduled(sources))
-    found.update(Message(called(code)) for code in actions(sources))
-    found.update(_of_presets(json.loads(PRESETS.read_text(encoding="utf-8"))["presets"]))
+        texts.update(_find_in_python(source))
+    texts.update(_find_in_tasks(sources))
+    texts.update(Message(called(code)) for code in actions(sources))
+    texts.update(_find_in_presets(json.loads(PRESETS.read_text(encoding="utf-8"))["presets"]))
     for path in (ROOT / "templates").rglob("*.html"):
-        found.update(_in_template(path.read_text(encoding="utf-8")))
-    found.update(Message(text) for text in sentences(sources))
-    several = {one.text for one in found if one.plural}
-    return frozenset(one for one in found if one.text and (one.plural or one.text not in several))
+        texts.update(_find_in_template(path.read_text(encoding="utf-8")))
+    texts.update(Message(text) for text in sentences(sources))
+    with_plural = {message.text for message in texts if message.plural}
+    return frozenset(
+        message
+        for message in texts
+        if message.text and (message.plural or message.text not in with_plural)
+    )
 
 
-def _in_python(source: Source) -> Iterator[Message]:
-    says = not english(source)
+def _find_in_python(source: Source) -> Iterator[Message]:
+    is_translated = not english(source)
     for node in source.nodes:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
             continue
         name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
-        texts = [one.value for one in node.args if isinstance(one, ast.Constant)]
-        said = [one for one in texts if isinstance(one, str)]
-        if (name in SINGLE or (says and _says(node))) and said:
-            yield Message(said[0])
-        elif name in PLURAL and len(said) > 1:
-            yield Message(said[0], said[1])
+        constants = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
+        strings = [argument for argument in constants if isinstance(argument, str)]
+        if (name in SINGLE or (is_translated and _is_message_call(node))) and strings:
+            yield Message(strings[0])
+        elif name in PLURAL and len(strings) > 1:
+            yield Message(strings[0], strings[1])
 
 
-def _scheduled(sources: Iterable[Source]) -> Iterator[Message]:
-    """Yield what scheduled tasks say of themselves, as the page of schedules shows it."""
-    where = ("bonobot.settings", "bonobot.settings.oauth_server")
-    names = {one.target for source in sources if source.module in where for one in source.strings}
-    for source in (one for one in sources if one.module.endswith(".tasks")):
+def _find_in_tasks(sources: Iterable[Source]) -> Iterator[Message]:
+    """Yield the descriptions of scheduled tasks, from their docstrings."""
+    modules = ("bonobot.settings", "bonobot.settings.oauth_server")
+    names = {
+        module.target for source in sources if source.module in modules for module in source.strings
+    }
+    for source in (module for module in sources if module.module.endswith(".tasks")):
         for node in source.tree.body:
             if isinstance(node, ast.FunctionDef) and f"{source.module}.{node.name}" in names:
-                said = (ast.get_docstring(node) or "").partition("\n")[0]
-                yield Message(said.partition(";")[0].rstrip("."))
+                summary = (ast.get_docstring(node) or "").partition("\n")[0]
+                yield Message(summary.partition(";")[0].rstrip("."))
 
 
-def _of_presets(presets: Iterable[Mapping[str, Any]]) -> Iterator[Message]:
-    """Yield what the shipped presets and their parameters say of themselves."""
+def _find_in_presets(presets: Iterable[Mapping[str, Any]]) -> Iterator[Message]:
+    """Yield the descriptions of the built-in presets and of their parameters."""
     for preset in presets:
         yield Message(preset["description"])
-        for one in preset["parameters"]:
-            yield from (Message(one["label"]), Message(one["help"]))
+        for parameter in preset["parameters"]:
+            yield from (Message(parameter["label"]), Message(parameter["help"]))
 
 
-def _says(call: ast.Call) -> bool:
-    """Tell whether a call is of `format_message`, or makes one."""
+def _is_message_call(call: ast.Call) -> bool:
+    """Return whether a call is `format_message(…)` or `partial(format_message, …)`."""
     partial = ast.unparse(call.func) == "partial"
-    made = partial and ast.unparse(call.args[0]) == "format_message"
-    return made or (isinstance(call.func, ast.Name) and call.func.id == "format_message")
+    is_template = partial and ast.unparse(call.args[0]) == "format_message"
+    return is_template or (isinstance(call.func, ast.Name) and call.func.id == "format_message")
 
 
-def _in_template(source: str) -> Iterator[Message]:
+def _find_in_template(source: str) -> Iterator[Message]:
     for name, text, plural in _CALL.findall(templatize(source)):
-        several = ast.literal_eval(plural) if plural and name == "ngettext" else ""
-        yield Message(ast.literal_eval(text), several)
+        plural_text = ast.literal_eval(plural) if plural and name == "ngettext" else ""
+        yield Message(ast.literal_eval(text), plural_text)
 
 
 def written(catalog: Mapping[Message, tuple[str, ...]]) -> str:
-    """Return the text of a .po file."""
-    blocks = ['msgid ""\nmsgstr ""\n' + "\n".join(_quoted(f"{x}\n") for x in HEADER.splitlines())]
-    for one, texts in sorted(catalog.items()):
-        lines = [f"msgid {_quoted(one.text)}"]
-        if one.plural:
-            lines.append(f"msgid_plural {_quoted(one.plural)}")
-            lines += [f"msgstr[{number}] {_quoted(text)}" for number, text in enumerate(texts)]
+    """Return the content of a .po file."""
+    blocks = ['msgid ""\nmsgstr ""\n' + "\n".join(_quote(f"{x}\n") for x in HEADER.splitlines())]
+    for message, texts in sorted(catalog.items()):
+        lines = [f"msgid {_quote(message.text)}"]
+        if message.plural:
+            lines.append(f"msgid_plural {_quote(message.plural)}")
+            lines += [f"msgstr[{number}] {_quote(text)}" for number, text in enumerate(texts)]
         else:
-            lines.append(f"msgstr {_quoted(texts[0])}")
+            lines.append(f"msgstr {_quote(texts[0])}")
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
 
 
 def update(path: Path = GERMAN) -> list[Message]:
-    """Bring a catalog up to date with the sources; return what isn't translated."""
+    """Update a catalog from the sources; return the untranslated messages."""
     known = read_catalog(path) if path.exists() else {}
-    found: Catalog = {}
-    for one in messages():
-        blank = ("", "") if one.plural else ("",)
-        found[one] = known.get(one, blank)
+    catalog: Catalog = {}
+    for message in messages():
+        blank = ("", "") if message.plural else ("",)
+        catalog[message] = known.get(message, blank)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(written(found), encoding="utf-8")
-    return sorted(one for one, texts in found.items() if not all(texts))
+    path.write_text(written(catalog), encoding="utf-8")
+    return sorted(message for message, texts in catalog.items() if not all(texts))
 
 
 if __name__ == "__main__":

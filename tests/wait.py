@@ -1,4 +1,4 @@
-"""Waiting for what another process or thread does, by looking until a deadline."""
+"""Wait for another process or thread by polling until a deadline."""
 
 import time
 from collections.abc import Callable
@@ -10,13 +10,13 @@ T = TypeVar("T")
 def eventually(
     predicate: Callable[[], T], *, within: float = 10.0, every: float = 0.05, what: str = ""
 ) -> T:
-    """Return the first truthy answer of `predicate`; raise AssertionError after `within` s."""
+    """Return the first truthy result of `predicate`; raise AssertionError after `within` s."""
     deadline = time.monotonic() + within
     while True:
-        answer = predicate()
-        if answer:
-            return answer
+        result = predicate()
+        if result:
+            return result
         if time.monotonic() >= deadline:
-            sought = what or getattr(predicate, "__name__", "the condition")
-            raise AssertionError(f"{sought} didn't come within {within:g} s; last: {answer!r}")
+            subject = what or getattr(predicate, "__name__", "the condition")
+            raise AssertionError(f"{subject} didn't happen within {within:g} s; last: {result!r}")
         time.sleep(every)
