@@ -259,7 +259,9 @@ class BonobotAdminSite(AdminSite):
         return []
 
     def get_sidebar_list(self, request: HttpRequest) -> list[dict[str, Any]]:
-        """Return the navigation entries that the person may open, with badges."""
+        """Return the navigation entries that the user may open, with badges."""
+        if getattr(request, "reads_versions", False):
+            return []  # the page is only rendered to read the values of its forms
         principal = resolve_principal(request)
         badges = _count_badges(request)
         groups = []
