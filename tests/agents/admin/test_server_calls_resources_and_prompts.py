@@ -1,4 +1,4 @@
-"""Reading resources and filling prompts from a server's pages."""
+"""Reading resources and rendering prompts on a server's pages."""
 
 import pytest
 
@@ -14,37 +14,37 @@ PNG = "data:image/png;base64,iVBOR"
 
 
 @pytest.fixture
-def seat(acme):
+def owner(acme):
     yield admin_client.sit(acme, Role.OWNER)
     get_writer().close()
 
 
 @pytest.fixture
-def ask(seat, library):
-    def asked(kind, name, **more):
-        return seat.post("mcp_servers_server_ask", library.pk, kind=kind, name=name, **more)
+def ask(owner, library):
+    def send_request(kind, name, **fields):
+        return owner.post("mcp_servers_server_ask", library.pk, kind=kind, name=name, **fields)
 
-    return asked
+    return send_request
 
 
-def test_every_kind_of_definition_can_be_tried(seat, library):
-    page = seat.get("mcp_servers_server_definitions", library.pk)
+def test_every_kind_of_definition_can_be_tried(owner, library):
+    page = owner.get("mcp_servers_server_definitions", library.pk)
     assert "kind=resources&amp;name=lib%3A%2F%2Frules" in page
     assert "kind=prompts&amp;name=review" in page
-    form = seat.get("mcp_servers_server_ask", library.pk, kind="resources", name="lib://rules")
+    form = owner.get("mcp_servers_server_ask", library.pk, kind="resources", name="lib://rules")
     assert '<option value="lib://rules" selected>' in form
     assert "House rules" in form
 
 
-def test_a_link_to_a_missing_definition_opens_no_other(seat, library, ask):
+def test_a_link_to_a_missing_definition_opens_no_other(owner, library, ask):
     Definition.objects.filter(name="lib://rules").update(present=False)
-    page = seat.get("mcp_servers_server_ask", library.pk, kind="resources", name="lib://rules")
+    page = owner.get("mcp_servers_server_ask", library.pk, kind="resources", name="lib://rules")
     assert "<code>not_found</code>" in page
     assert "<code>not_found</code>" in ask("resources", "lib://rules")
     assert not AuditRow.objects.filter(resource_type="mcp_resource").exists()
 
 
-def test_a_resource_is_read_and_shown_by_its_type(seat, ask):
+def test_a_resource_is_read_and_shown_by_its_type(owner, ask):
     assert "# Be quiet" in ask("resources", "lib://rules")
     assert AuditRow.objects.get(resource_type="mcp_resource").outcome == "ok"
     assert PNG in ask("resources", "lib://logo")
@@ -72,6 +72,6 @@ def test_a_definition_pending_review_is_tried_only_after_confirmation(ask):
     assert "not_approved" not in ask("prompts", "plain", unapproved="1")
 
 
-def test_a_server_without_resources_is_shown_as_such(seat, workshop):
-    page = seat.get("mcp_servers_server_ask", workshop.pk)
+def test_a_server_without_resources_is_shown_as_such(owner, workshop):
+    page = owner.get("mcp_servers_server_ask", workshop.pk)
     assert "This server has no resources." in page
