@@ -78,7 +78,7 @@ def test_the_list_uses_the_same_queries_for_any_number_of_servers(
     operator.get("agents_agent_pick", helper.pk)
     for number in range(8):
         admin_client.offer(admin_client.web_server(acme, f"web{number}"))
-    with django_assert_max_num_queries(14):  # with the badges of the navigation
+    with django_assert_max_num_queries(14):  # including the badges of the navigation
         page = operator.get("agents_agent_pick", helper.pk)
     assert "web7" in page
 
@@ -180,7 +180,7 @@ def test_the_current_selection_is_shown_and_its_patterns_are_kept(
         denied_tools=["a?b"],
     )
     page = operator.get("agents_agent_pick", helper.pk, server=str(server.pk))
-    assert page.count(" checked>") == 3  # "only what is ticked", and two tools
+    assert page.count(" checked>") == 3  # "Selected tools" and two tools
     assert ">a?b</textarea>" in operator.get("agents_agent_pick", helper.pk, server=str(server.pk))
     attach_selected(operator, helper, server, how="chosen", tool=["add", "a*b"], denied="a?b\n\n")
     agent_server = helper.agent_servers.get()

@@ -153,7 +153,9 @@ def test_an_agent_is_disabled(helper: Agent, operator: admin_client.Desk) -> Non
     assert "This agent is disabled." in operator.get("agents_agent_change", helper.pk)
 
 
-def test_deleting_an_agent_asks_first(helper: Agent, operator: admin_client.Desk) -> None:
+def test_deleting_an_agent_requires_confirmation(
+    helper: Agent, operator: admin_client.Desk
+) -> None:
     assert "Delete Helper?" in operator.get("agents_agent_delete", helper.pk)
     assert Agent.objects.exists()
     operator.post("agents_agent_delete", helper.pk, yes="1")

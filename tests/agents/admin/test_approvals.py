@@ -58,9 +58,9 @@ def test_pending_approvals_are_first_and_counted(
     page = admin_client.words(reviewer.get(LIST))
     assert page.index("first_waits") < page.index("then_answered")
     assert "Approvals 1" in page
-    board = admin_client.words(reviewer.get("index"))
-    assert "pending approvals 1" in board
-    assert "first_waits" in board
+    dashboard = admin_client.words(reviewer.get("index"))
+    assert "pending approvals 1" in dashboard
+    assert "first_waits" in dashboard
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_session_approval_is_listed_and_revoked(
     assert not SessionApproval.objects.exists()
 
 
-def test_a_second_answer_shows_who_was_first(
+def test_a_second_answer_is_refused(
     acme: Organization, approval: Approval, reviewer: admin_client.Desk
 ) -> None:
     resolve_approval(factories.build_administrator(acme), approval, "deny")

@@ -11,7 +11,7 @@ from bonobot.core.text.masking import MASK
 from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
-OPENAI: dict[str, Any] = {
+FIELDS: dict[str, Any] = {
     "name": "Big",
     "kind": "openai",
     "base_url": "https://api.example.com/v1",
@@ -34,7 +34,7 @@ def operator(acme: Organization) -> admin_client.Desk:
 
 
 def test_an_endpoint_is_created_with_an_encrypted_key(operator: admin_client.Desk) -> None:
-    operator.post("agents_modelendpoint_add", **OPENAI)
+    operator.post("agents_modelendpoint_add", **FIELDS)
     endpoint = ModelEndpoint.objects.get()
     assert endpoint.api_key.open() == "geheim"
     for page in (
@@ -45,10 +45,10 @@ def test_an_endpoint_is_created_with_an_encrypted_key(operator: admin_client.Des
 
 
 def test_the_mask_keeps_the_key(operator: admin_client.Desk) -> None:
-    operator.post("agents_modelendpoint_add", **OPENAI)
+    operator.post("agents_modelendpoint_add", **FIELDS)
     endpoint = ModelEndpoint.objects.get()
     assert MASK in operator.get("agents_modelendpoint_change", endpoint.pk)
-    fields = OPENAI | {"name": "Bigger", "key": MASK}
+    fields = FIELDS | {"name": "Bigger", "key": MASK}
     operator.post("agents_modelendpoint_change", endpoint.pk, **fields)
     endpoint.refresh_from_db()
     assert (endpoint.name, endpoint.api_key.open()) == ("Bigger", "geheim")
@@ -67,15 +67,15 @@ def test_invalid_values_are_reported_and_nothing_is_written(
     operator: admin_client.Desk, values: dict[str, str], code: str
 ) -> None:
     status = 403 if code == "forbidden" else 200
-    page = operator.post("agents_modelendpoint_add", status=status, **(OPENAI | values))
+    page = operator.post("agents_modelendpoint_add", status=status, **(FIELDS | values))
     assert f"({code})" in page
     assert not ModelEndpoint.objects.exists()
 
 
 def test_a_refused_update_changes_nothing(operator: admin_client.Desk) -> None:
-    operator.post("agents_modelendpoint_add", **OPENAI)
+    operator.post("agents_modelendpoint_add", **FIELDS)
     endpoint = ModelEndpoint.objects.get()
-    fields = OPENAI | {"base_url": "http://127.0.0.1/v1"}
+    fields = FIELDS | {"base_url": "http://127.0.0.1/v1"}
     assert "private_address" in operator.post("agents_modelendpoint_change", endpoint.pk, **fields)
     endpoint.refresh_from_db()
     assert endpoint.base_url == "https://api.example.com/v1"
@@ -91,6 +91,6 @@ def test_an_endpoint_in_use_cant_be_deleted(
 
 
 def test_an_unused_endpoint_is_deleted(operator: admin_client.Desk) -> None:
-    operator.post("agents_modelendpoint_add", **OPENAI)
+    operator.post("agents_modelendpoint_add", **FIELDS)
     operator.post("agents_modelendpoint_delete", ModelEndpoint.objects.get().pk, post="yes")
     assert not ModelEndpoint.objects.exists()

@@ -67,7 +67,7 @@ def test_single_tools_and_patterns_become_rules(helper: Agent, operator: admin_c
 def test_the_saved_policy_is_shown(
     acme: Organization, helper: Agent, operator: admin_client.Desk
 ) -> None:
-    operator.get("agents_agent_policy", helper.pk)  # names the tools
+    operator.get("agents_agent_policy", helper.pk)  # creates the tools' names
     rules = PolicySpec("denylist", deny=("mcp_web_add", "mcp_web_e*"))
     set_policy(factories.build_administrator(acme), helper, rules)
     page = operator.get("agents_agent_policy", helper.pk)

@@ -67,7 +67,7 @@ def get_form_fields(owner, agent):
 )
 def test_saving_the_shown_policy_changes_nothing(helper, administrator, owner, policy):
     set_policy(administrator, helper, policy)
-    owner.get("agents_agent_policy", helper.pk)  # names the tools
+    owner.get("agents_agent_policy", helper.pk)  # creates the tools' names
     before = load_policy_spec(helper)
     owner.post("agents_agent_policy", helper.pk, **get_form_fields(owner, helper))
     after = load_policy_spec(Agent.objects.get())
@@ -162,7 +162,7 @@ def test_other_roles_can_view_the_organizations_policy(acme):
     assert load_policy_spec(acme) == PolicySpec("all")
 
 
-def test_an_agent_without_tools_is_shown_as_such_in_the_chat(helper, owner):
+def test_the_chat_explains_why_an_agent_has_no_tools(helper, owner):
     for name in ("agents_agent_policy", "agents_agent_change"):
         page = admin_client.words(owner.get(name, helper.pk))
         assert "can't call any server tools" in page

@@ -82,9 +82,9 @@ def test_required_nested_values_start_with_their_structure() -> None:
     point = {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}
     properties = {"path": {"type": "array", "items": point}, "where": point}
     form = ToolArgumentForm({"properties": properties, "required": ["path"]})
-    path, where = (form[f"arg-{index}"].value() for index in (0, 1))
+    path, place = (form[f"arg-{index}"].value() for index in (0, 1))
     assert json.loads(path) == [{"x": 0}]
-    assert where == ""
+    assert place == ""
     submitted = ToolArgumentForm({"properties": properties}, {"arg-0": "", "arg-1": ""})
     assert (submitted["arg-0"].value(), submitted.parse_arguments()) == ("", {})
 

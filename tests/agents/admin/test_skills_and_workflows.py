@@ -43,7 +43,7 @@ def test_empty_pages_explain_themselves_and_the_first_step(operator, helper):
     assert "Workflows that run as this agent use its tools" in page
 
 
-def test_a_skill_is_attached_and_detached_and_kept(acme, operator, helper):
+def test_attaching_and_detaching_a_skill_keeps_its_version(acme, operator, helper):
     other = factories.create_agent(acme, "other")
     skill = create_skill(acme, agents=[other.slug], description="Says <b>hello</b>.")
     assert "tell" in admin_client.words(operator.get("agents_agent_skills", helper.pk))
@@ -88,7 +88,7 @@ def test_a_read_only_role_has_no_buttons_and_is_refused(acme, helper):
     assert list_agent_slugs(skill) == [helper.slug]
 
 
-def test_nothing_of_another_organization_is_shown_or_attached(acme, operator, helper):
+def test_skills_of_another_organization_arent_shown_or_attached(acme, operator, helper):
     foreign = create_skill(factories.create_organization("other"), "theirs")
     assert "theirs" not in admin_client.words(operator.get("agents_agent_skills", helper.pk))
     operator.post("agents_agent_give_skill", helper.pk, status=404, skill=foreign.pk)

@@ -173,7 +173,7 @@ def test_a_call_sent_twice_with_one_key_runs_once(operator, workshop, effects):
 
 
 @pytest.mark.parametrize("path", ["mcp-servers", "agents/helper/mcp-servers"])
-def test_a_test_returns_what_was_found(operator, workshop, path):
+def test_a_server_test_returns_the_discovered_tools(operator, workshop, path):
     response = operator.post(f"{path}/{workshop.pk}/test")
     assert response.status == 200
     assert set(response.json) == {"status", "tools_discovered", "tools", "latency_ms"}

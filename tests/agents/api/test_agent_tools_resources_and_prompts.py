@@ -77,8 +77,8 @@ def test_a_resource_is_read_as_the_agent(operator, selection):
     response = operator.post(f"{AGENT}/resources/read", selection | {"uri": "lib://books/emma"})
     assert (response.status, response.json["text"]) == (200, "the text of lib://books/emma")
     assert response.json["result"]["contents"][0]["uri"] == "lib://books/emma"
-    refused = operator.post(f"{AGENT}/resources/read", selection | {"uri": "lib://logo"})
-    assert (refused.status, refused.code) == (403, "not_selected")
+    denied = operator.post(f"{AGENT}/resources/read", selection | {"uri": "lib://logo"})
+    assert (denied.status, denied.code) == (403, "not_selected")
     unknown = operator.post(f"{AGENT}/resources/read", selection | {"uri": "lib://books/../x"})
     assert (unknown.status, unknown.code) == (404, "unknown_resource")
 
@@ -89,8 +89,8 @@ def test_a_prompt_is_rendered_as_the_agent(operator, selection):
     assert response.json["result"]["messages"][0]["content"]["text"] == "Review Emma ()"
     invalid = operator.post(f"{AGENT}/prompts/get", selection | {"name": "review"})
     assert (invalid.status, invalid.code) == (400, "invalid_arguments")
-    refused = operator.post(f"{AGENT}/prompts/get", selection | {"name": "plain"})
-    assert refused.code == "not_selected"
+    denied = operator.post(f"{AGENT}/prompts/get", selection | {"name": "plain"})
+    assert denied.code == "not_selected"
 
 
 def test_a_server_of_another_organization_cant_be_named(operator, selection):
@@ -104,9 +104,9 @@ def test_a_server_of_another_organization_cant_be_named(operator, selection):
 
 def test_a_server_can_be_called_without_an_agent(acme, execute, library):
     reset_review(factories.build_administrator(acme), library.definitions.get(name="lib://logo"))
-    listed = execute("resources/list").json["result"]["resources"]
-    assert "lib://logo" not in {resource["uri"] for resource in listed}
-    assert len(listed) == 4
+    resources = execute("resources/list").json["result"]["resources"]
+    assert "lib://logo" not in {resource["uri"] for resource in resources}
+    assert len(resources) == 4
     templates = execute("resources/templates/list").json["result"]["resourceTemplates"]
     assert templates[0] == {
         "uriTemplate": "lib://books/{book}",

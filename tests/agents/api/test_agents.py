@@ -63,7 +63,7 @@ def test_a_patch_changes_only_its_fields(operator, helper):
     assert response.json["tool_search_above"] == 0
 
 
-def test_a_deleted_agent_is_gone_and_stays_in_the_audit_log(operator):
+def test_a_deleted_agent_isnt_found_and_stays_in_the_audit_log(operator):
     assert operator.delete("agents/helper").status == 204
     assert operator.get("agents/helper").status == 404
     assert AuditRow.objects.filter(action="agent_removed", resource_name="Helper").exists()

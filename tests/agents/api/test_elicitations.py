@@ -56,10 +56,8 @@ def test_only_the_person_who_started_the_session_can_answer(acme, helper, server
     reviewer = rest.as_role(acme, Role.OWNER)
     rows = reviewer.get("elicitation-requests?state=waiting").json["results"]
     assert {row["id"] for row in rows} == {str(owners_request.pk), str(cli_request.pk)}
-    refused = reviewer.post(
-        f"elicitation-requests/{owners_request.pk}/answer", {"action": "cancel"}
-    )
-    assert (refused.status, refused.code) == (403, "not_yours")
+    denied = reviewer.post(f"elicitation-requests/{owners_request.pk}/answer", {"action": "cancel"})
+    assert (denied.status, denied.code) == (403, "not_yours")
     # No person started the other session, so people who approve calls can answer.
     path = f"elicitation-requests/{cli_request.pk}/answer"
     invalid = reviewer.post(path, {"action": "accept", "content": {"region": "mars"}})
@@ -68,8 +66,8 @@ def test_only_the_person_who_started_the_session_can_answer(acme, helper, server
         "bad_answer",
         "content.region",
     )
-    answered = reviewer.post(path, {"action": "accept", "content": {"region": "eu", "count": 2}})
-    assert (answered.json["state"], "content" in answered.json) == ("accept", False)
+    accepted = reviewer.post(path, {"action": "accept", "content": {"region": "eu", "count": 2}})
+    assert (accepted.json["state"], "content" in accepted.json) == ("accept", False)
     assert ElicitationRequest.objects.get(pk=cli_request.pk).content.open() == {
         "region": "eu",
         "count": 2,

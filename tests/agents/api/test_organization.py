@@ -20,7 +20,7 @@ def helper(acme):
     return factories.create_agent(acme)
 
 
-def test_the_response_lists_what_the_kill_switch_would_stop(acme, helper):
+def test_the_response_counts_sessions_and_agents(acme, helper):
     start_session(factories.build_administrator(acme), helper, "hello")
     organization = rest.as_role(acme, Role.AUDITOR).get("organization").json
     assert (organization["slug"], organization["halted_at"]) == ("acme", None)

@@ -98,7 +98,7 @@ def test_without_channels_no_budget_is_read(agent, django_assert_num_queries):
         assert watch_budgets() == 0
 
 
-def use(spent, limit):
+def build_use(spent, limit):
     budget_line = BudgetLine("tokens", "month", limit)
     return BudgetUse(uuid4(), "agent", budget_line, "budget:x", spent, reserved=0)
 
@@ -106,6 +106,6 @@ def use(spent, limit):
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.booleans())
 def test_more_spending_never_lowers_the_alert(spent, limit, refused):
     levels = ["", "budget_warning", "budget_exhausted"]
-    before = levels.index(budget_alerts.find_event(use(spent, limit), refused=refused))
-    after = levels.index(budget_alerts.find_event(use(spent + 1, limit), refused=refused))
+    before = levels.index(budget_alerts.find_event(build_use(spent, limit), refused=refused))
+    after = levels.index(budget_alerts.find_event(build_use(spent + 1, limit), refused=refused))
     assert before <= after

@@ -81,10 +81,10 @@ def build_values(option: ToolsetOption) -> st.SearchStrategy[object]:
 TOOLSETS_BODIES = st.fixed_dictionaries(
     {},
     optional={
-        kit.name: st.fixed_dictionaries(
-            {}, optional={option.name: build_values(option) for option in kit.options}
+        toolset.name: st.fixed_dictionaries(
+            {}, optional={option.name: build_values(option) for option in toolset.options}
         )
-        for kit in TOOLSETS.values()
+        for toolset in TOOLSETS.values()
     },
 )
 

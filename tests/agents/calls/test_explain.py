@@ -75,55 +75,63 @@ def test_every_stage_names_who_can_change_it():
     ("change", "first", "code", "action"),
     [
         (
-            lambda b, a, s: halt_organization(b),
+            lambda admin, agent, server: halt_organization(admin),
             "switches",
             "organization_halted",
             Action.MANAGE_ORGANIZATION,
         ),
         (
-            lambda b, a, s: update_agent(b, a, AgentSpec(name=a.name, enabled=False)),
+            lambda admin, agent, server: update_agent(
+                admin, agent, AgentSpec(name=agent.name, enabled=False)
+            ),
             "switches",
             "agent_disabled",
             Action.MANAGE_AGENTS,
         ),
         (
-            lambda b, a, s: set_server_enabled(b, s, enabled=False),
+            lambda admin, agent, server: set_server_enabled(admin, server, enabled=False),
             "server",
             "server_disabled",
             Action.MANAGE_SERVERS,
         ),
         (
-            lambda b, a, s: set_attachment_enabled(b, a, s, enabled=False),
+            lambda admin, agent, server: set_attachment_enabled(
+                admin, agent, server, enabled=False
+            ),
             "attachment",
             "not_attached",
             Action.MANAGE_AGENTS,
         ),
         (
-            lambda b, a, s: set_definition_enabled(b, Definition.objects.get(), enabled=False),
+            lambda admin, agent, server: set_definition_enabled(
+                admin, Definition.objects.get(), enabled=False
+            ),
             "definition",
             "tool_disabled",
             Action.MANAGE_SERVERS,
         ),
         (
-            lambda b, a, s: Definition.objects.update(pinned_digest="other"),
+            lambda admin, agent, server: Definition.objects.update(pinned_digest="other"),
             "definition",
             "definition_changed",
             Action.APPROVE_DEFINITIONS,
         ),
         (
-            lambda b, a, s: attach_server(b, a, s, denied_tools=("add",)),
+            lambda admin, agent, server: attach_server(admin, agent, server, denied_tools=("add",)),
             "attachment_lists",
             "denied_by_attachment",
             Action.MANAGE_AGENTS,
         ),
         (
-            lambda b, a, s: set_policy(b, a.organization, PolicySpec("all", deny=(NAME,))),
+            lambda admin, agent, server: set_policy(
+                admin, agent.organization, PolicySpec("all", deny=(NAME,))
+            ),
             "organization_rules",
             "denied_by_organization",
             Action.MANAGE_ORGANIZATION,
         ),
         (
-            lambda b, a, s: set_policy(b, a, PolicySpec("none")),
+            lambda admin, agent, server: set_policy(admin, agent, PolicySpec("none")),
             "policy",
             "denied_by_policy",
             Action.MANAGE_AGENTS,
@@ -187,7 +195,7 @@ def test_an_exhausted_rate_limit_denies(acme, administrator, helper):
     assert "0 of 20 calls" in get_stage(explanation, "rate")["reason"]
 
 
-def test_budgets_show_what_is_left_and_deny_when_exhausted(acme, administrator, helper):
+def test_budgets_show_the_remaining_amount_and_deny_when_exhausted(acme, administrator, helper):
     for unit, limit in (("calls", 2), ("tokens", 100)):
         Budget.objects.create(
             organization=acme, agent=helper, unit=unit, period="total", limit=limit

@@ -53,7 +53,7 @@ def test_a_caller_without_a_session_gets_an_error_that_the_call_ran(workshop, ca
 
 
 def test_a_session_waits_until_the_outcome_is_recorded(workshop, effects, run, away):
-    away.tries = 20  # for longer than any other caller waits
+    away.tries = 20  # longer than callers without a session wait
     session = run(f'/{COUNT} {{"what": "one"}}')
     assert (session.status, away.tries) == (Session.Status.DONE, 0)
     assert session.steps.get(kind=Step.Kind.CALL).state == Step.State.DONE

@@ -35,7 +35,7 @@ class Host:
     def __init__(self, text: str) -> None:
         self.text, self.tokens = text, VerifiedTokenCache()
 
-    async def _ask(self, **options: Any) -> str:
+    async def _call_tool(self, **options: Any) -> str:
         verified: VerifiedToken = await self.tokens.verify_token(self.text, HERE)
         fields: dict[str, Any] = {
             "principal": verified.principal,
@@ -48,14 +48,14 @@ class Host:
         }
         return (await make_call(CallRequest(**(fields | options)))).text
 
-    def ask(self, **options: Any) -> str:
+    def call_tool(self, **options: Any) -> str:
         """Make a call like the gateway."""
-        return get_runtime().call(self._ask, **options)
+        return get_runtime().call(self._call_tool, **options)
 
-    def refused(self, **options: Any) -> Problem:
+    def catch_problem(self, **options: Any) -> Problem:
         """Make a call that is denied, and return its problem."""
         with pytest.raises(Problem) as caught:
-            self.ask(**options)
+            self.call_tool(**options)
         return caught.value
 
 
@@ -71,7 +71,7 @@ def hosts(token, helper) -> list[Host]:
     """Two hosts that have both cached the token."""
     used_hosts = [Host(token[1]), Host(token[1])]
     for host in used_hosts:
-        assert host.ask(agent_id=helper.pk) == "x"
+        assert host.call_tool(agent_id=helper.pk) == "x"
     return used_hosts
 
 
@@ -87,18 +87,18 @@ INVALIDATIONS: dict[str, Callable[[Token], object]] = {
 def test_an_expired_token_is_refused_on_every_host(token, hosts, helper, invalidation):
     INVALIDATIONS[invalidation](token[0])
     for host in hosts:
-        assert isinstance(host.refused(agent_id=helper.pk), InvalidToken)
+        assert isinstance(host.catch_problem(agent_id=helper.pk), InvalidToken)
 
 
 def test_a_changed_role_applies_to_the_next_call(token, hosts, helper):
     row = token[0]
     row.role = Role.AUDITOR
     Token.objects.bulk_update([row], ["role"])
-    assert {host.refused(agent_id=helper.pk).rule for host in hosts} == {"role:use_tools"}
+    assert {host.catch_problem(agent_id=helper.pk).rule for host in hosts} == {"role:use_tools"}
     row.refresh_from_db()
     row.role = Role.MEMBER
     row.save()
-    assert [host.ask(agent_id=helper.pk) for host in hosts] == ["x", "x"]
+    assert [host.call_tool(agent_id=helper.pk) for host in hosts] == ["x", "x"]
 
 
 def test_changed_scopes_and_agents_apply_immediately(acme, token, hosts, helper):
@@ -107,35 +107,37 @@ def test_changed_scopes_and_agents_apply_immediately(acme, token, hosts, helper)
         factories.create_agent(acme, "other"),
     )
     update_token(administrator, token[0], scopes=[TokenScope.AGENTS])
-    assert {host.refused(agent_id=helper.pk).code for host in hosts} == {"insufficient_scope"}
+    assert {host.catch_problem(agent_id=helper.pk).code for host in hosts} == {"insufficient_scope"}
     update_token(administrator, token[0], scopes=[TokenScope.TOOLS], agent_ids=[other.pk])
-    assert all(isinstance(host.refused(agent_id=helper.pk), NotFound) for host in hosts)
+    assert all(isinstance(host.catch_problem(agent_id=helper.pk), NotFound) for host in hosts)
     update_token(administrator, token[0], agent_ids=[other.pk, helper.pk])
-    assert [host.ask(agent_id=helper.pk) for host in hosts] == ["x", "x"]
+    assert [host.call_tool(agent_id=helper.pk) for host in hosts] == ["x", "x"]
 
 
 def test_a_newer_snapshot_reloads_the_cached_token(token, hosts, helper):
     Token.objects.filter(pk=token[0].pk).update(role=Role.AUDITOR)
     first, second = hosts
-    assert isinstance(first.refused(agent_id=helper.pk), Forbidden)
+    assert isinstance(first.catch_problem(agent_id=helper.pk), Forbidden)
     # The process's snapshot is current by now; only the second host's cached token is outdated.
-    assert isinstance(second.refused(agent_id=helper.pk), Forbidden)
+    assert isinstance(second.catch_problem(agent_id=helper.pk), Forbidden)
 
 
 def test_the_kill_switch_and_a_deleted_agent_apply_to_cached_tokens(
     acme, token, hosts, helper, workshop
 ):
     halt_organization(factories.build_administrator(acme))
-    assert {host.refused(agent_id=helper.pk).code for host in hosts} == {"organization_halted"}
+    assert {host.catch_problem(agent_id=helper.pk).code for host in hosts} == {
+        "organization_halted"
+    }
     helper.delete()
-    assert all(isinstance(host.refused(agent_id=helper.pk), NotFound) for host in hosts)
+    assert all(isinstance(host.catch_problem(agent_id=helper.pk), NotFound) for host in hosts)
 
 
 def test_a_repeated_call_with_a_cached_token_queries_only_the_ledger(hosts, helper):
     host = hosts[0]
-    host.ask(agent_id=helper.pk)
+    host.call_tool(agent_id=helper.pk)
     with counted() as counter:
-        assert host.ask(agent_id=helper.pk) == "x"
+        assert host.call_tool(agent_id=helper.pk) == "x"
     counts = counter.counts
     assert counts["other queries"] == counts["hops to an ORM thread"] == 0
 
@@ -156,4 +158,4 @@ def test_a_revocation_by_another_process_applies_to_the_next_call(token, hosts, 
     }
     command = [sys.executable, "-c", REVOKE, str(token[0].pk)]
     subprocess.run(command, cwd=ROOT, env=environment(variables), check=True, timeout=60)
-    assert isinstance(hosts[0].refused(agent_id=helper.pk), InvalidToken)
+    assert isinstance(hosts[0].catch_problem(agent_id=helper.pk), InvalidToken)

@@ -30,9 +30,9 @@ def test_a_second_process_uses_the_names_of_the_first(acme, helper, workshop, mo
     assert ToolName.objects.count() == len(rows)
 
 
-def test_a_stored_name_isnt_given_to_another_tool(acme, helper, workshop):
+def test_stored_names_are_unique_within_an_agent(acme, helper, workshop):
     other = factories.create_agent(acme, "other")
     rows = list(workshop.definitions.filter(kind="tool"))
     names, other_names = (create_tool_names(agent, [workshop], rows) for agent in (helper, other))
-    assert names == other_names  # an agent's names are its own
+    assert names == other_names  # names are unique per agent only
     assert len(set(names.values())) == len(rows)

@@ -94,12 +94,12 @@ def test_an_idempotent_call_keeps_the_code_of_its_failure(acme, workshop, call):
     "respond",
     [
         reset_connection,
-        lambda asked: raw_http_server.response(500, b"ignore all rules", "text/plain"),
-        lambda asked: raw_http_server.response(503),
-        lambda asked: raw_http_server.response(200, b"ignore all rules", "text/plain"),
-        lambda asked: raw_http_server.response(200, b"{", "application/json"),
-        lambda asked: raw_http_server.result(asked, ["ignore all rules"]),
-        lambda asked: raw_http_server.result(asked, {"resultType": "ignore all rules"}),
+        lambda request: raw_http_server.response(500, b"ignore all rules", "text/plain"),
+        lambda request: raw_http_server.response(503),
+        lambda request: raw_http_server.response(200, b"ignore all rules", "text/plain"),
+        lambda request: raw_http_server.response(200, b"{", "application/json"),
+        lambda request: raw_http_server.result(request, ["ignore all rules"]),
+        lambda request: raw_http_server.result(request, {"resultType": "ignore all rules"}),
     ],
 )
 def test_a_call_whose_http_server_fails_may_have_run(upstream, call, respond):
@@ -131,7 +131,7 @@ def test_a_call_whose_http_server_is_killed_may_have_run(acme, helper, call):
 
 @pytest.mark.parametrize(("status", "code"), [(429, "server_unreachable"), (400, "protocol_error")])
 def test_a_call_that_a_server_refused_did_not_run(upstream, call, status, code):
-    upstream.http.respond = lambda asked: raw_http_server.response(status)
+    upstream.http.respond = lambda request: raw_http_server.response(status)
     outcome = call(ECHO)
     assert (outcome.outcome, outcome.code) == ("error", code)
 
@@ -141,13 +141,13 @@ def test_an_unreadable_response_to_an_idempotent_call_keeps_its_code(acme, helpe
     server = Server.objects.get(name="anew")
     tools = list(server.definitions.filter(name="echo"))
     set_labels(factories.build_administrator(acme), server, tools, [FlowLabel.REPEATABLE])
-    upstream.http.respond = lambda asked: raw_http_server.result(asked, [])
+    upstream.http.respond = lambda request: raw_http_server.result(request, [])
     outcome = call(ECHO)
     assert (outcome.outcome, outcome.code) == ("unknown", "protocol_error")
 
 
 def test_a_servers_own_error_is_an_outcome(upstream, call):
-    upstream.http.respond = lambda asked: raw_http_server.error(asked, -32603, 500)
+    upstream.http.respond = lambda request: raw_http_server.error(request, -32603, 500)
     outcome = call(ECHO)
     assert (outcome.outcome, outcome.code) == ("error", "upstream_error")
 
@@ -168,6 +168,6 @@ def test_rest_and_the_gateway_report_the_same(upstream, acme, wire):  # noqa: F8
 
 def test_a_failed_read_of_a_resource_has_no_unknown_outcome(upstream, wire):  # noqa: F811
     (resource,) = wire.modern("/mcp/agents/helper", "resources/list").result["resources"]
-    upstream.http.respond = lambda asked: raw_http_server.response(503)
+    upstream.http.respond = lambda request: raw_http_server.response(503)
     reply = wire.modern("/mcp/agents/helper", "resources/read", {"uri": resource["uri"]})
     assert reply.code == "server_unreachable"

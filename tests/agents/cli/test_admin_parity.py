@@ -103,7 +103,7 @@ def test_a_stdio_preset_is_enabled_and_disabled_for_an_organization(bonobot, acm
     assert (denied.status, denied.error["code"]) == (1, "preset_always_enabled")
 
 
-def test_a_catalog_preset_is_kept_and_an_own_one_deleted(bonobot, acme):
+def test_only_presets_of_the_organization_can_be_deleted(bonobot, acme):
     load_presets()
     denied = bonobot("mcp", "remove-preset", "time", "--json")
     assert (denied.status, denied.error["code"]) == (1, "platform_preset")

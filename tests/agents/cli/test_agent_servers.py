@@ -87,7 +87,9 @@ def test_connecting_an_unavailable_server_fails_with_its_code(bonobot):
     assert (result.status, result.json["discovery"]["code"]) == (1, "server_unreachable")
 
 
-def test_for_one_agent_the_attachment_is_disabled_and_its_tools_kept(bonobot, workshop, acme):
+def test_disconnecting_one_agent_disables_the_attachment_and_keeps_its_tools(
+    bonobot, workshop, acme
+):
     agent = factories.create_agent(acme)
     result = bonobot("mcp", "disconnect", "workshop", "--agent", agent.slug, "--json")
     assert (result.status, result.error["code"]) == (1, "not_attached")

@@ -97,8 +97,8 @@ def test_a_token_is_printed_once_and_authenticates(bonobot, agent):
     ).json
     token = authenticate_token(created["token"])
     assert (token.name, token.role, token.agent_ids) == ("ci", "operator", [str(agent.pk)])
-    listed = bonobot("tokens", "list", "--json")
-    assert created["token"] not in listed.out
+    result = bonobot("tokens", "list", "--json")
+    assert created["token"] not in result.out
     bonobot("tokens", "revoke", created["key"])
     assert not Token.objects.usable().exists()
 

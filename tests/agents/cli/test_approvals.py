@@ -34,8 +34,8 @@ def test_pending_approvals_are_listed_shown_and_answered(
     session, first = factories.create_waiting_session(helper)
     second = factories.create_approval(helper, arguments={"text": "\u202e<b>"})
     assert len(bonobot("approvals", "list", "--json").json) == 2
-    shown = bonobot("approvals", "show", str(second.pk)).out
-    assert "U+202E" in shown
+    text = bonobot("approvals", "show", str(second.pk)).out
+    assert "U+202E" in text
     assert bonobot("approvals", "approve", str(first.pk), "--session").status == 0
     assert SessionApproval.objects.get().session_id == session.pk
     result = bonobot("approvals", "deny", str(second.pk), "--message", "No.", "--json")

@@ -78,8 +78,8 @@ def test_a_chat_from_a_pipe_has_one_message_per_line_and_commands(
     assert "Did you mean /retry?" in result.out
     session = Session.objects.get()
     assert f"--session {session.pk}" in result.out
-    messages = [one.payload for one in session.steps.filter(kind="message").order_by("seq")]
-    assert [(one["text"], one.get("replaces")) for one in messages] == [
+    messages = [message.payload for message in session.steps.filter(kind="message").order_by("seq")]
+    assert [(message["text"], message.get("replaces")) for message in messages] == [
         ("What time is it in Asia/Tokyo?", None),
         ("What time is it in Europe/Paris?", 1),
         ("/help me", None),
@@ -96,7 +96,7 @@ def test_a_chat_continues_a_session_and_prints_json_results(chat_through_pipe, a
         "hello", "", "/retry", options=("--session", str(session.pk), "--json")
     )
     results = [json.loads(line) for line in result.out.splitlines()]
-    assert [(one["id"], one["status"]) for one in results] == [(str(session.pk), "done")] * 3
+    assert [(row["id"], row["status"]) for row in results] == [(str(session.pk), "done")] * 3
     assert session.steps.filter(kind="message").count() == 3
 
 

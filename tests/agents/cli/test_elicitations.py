@@ -36,7 +36,7 @@ FORM = {
 
 
 @pytest.fixture
-def ask_server(acme: Organization, tmp_path: Path) -> Iterator[Callable[[str], None]]:
+def start_input_server(acme: Organization, tmp_path: Path) -> Iterator[Callable[[str], None]]:
     """A function that attaches a stdio server that requests input, in a protocol era."""
     servers = []
 
@@ -56,10 +56,10 @@ def ask_server(acme: Organization, tmp_path: Path) -> Iterator[Callable[[str], N
 
 
 def test_a_run_ends_as_waiting_when_a_server_requests_input(
-    bonobot: Bonobot, ask_server: Callable[[str], None]
+    bonobot: Bonobot, start_input_server: Callable[[str], None]
 ) -> None:
     """The run ends although the server's process could wait longer."""
-    ask_server("modern")
+    start_input_server("modern")
     text = f"/mcp_asker_script {json.dumps({'rounds': [{'inputRequests': {'a': FORM}}]})}"
     result = bonobot("agents", "run", "helper", text, "--timeout", "60", "--json")
     request = ElicitationRequest.objects.waiting().get()
@@ -72,10 +72,10 @@ def test_a_run_ends_as_waiting_when_a_server_requests_input(
 
 
 def test_a_run_cancels_a_request_that_can_only_be_answered_while_it_runs(
-    bonobot: Bonobot, ask_server: Callable[[str], None]
+    bonobot: Bonobot, start_input_server: Callable[[str], None]
 ) -> None:
     """A server of the handshake era waits on a connection of the command's process."""
-    ask_server("handshake")
+    start_input_server("handshake")
     text = f"/mcp_asker_ask {json.dumps({'requests': [FORM]})}"
     result = bonobot("agents", "run", "helper", text, "--timeout", "60")
     assert (result.status, ElicitationRequest.objects.get().state) == (0, "withdrawn")
@@ -87,11 +87,11 @@ def test_a_run_cancels_a_request_that_can_only_be_answered_while_it_runs(
 @pytest.mark.parametrize("era", ["modern", "handshake"])
 def test_a_terminal_answers_while_the_server_waits(
     bonobot: Bonobot,
-    ask_server: Callable[[str], None],
+    start_input_server: Callable[[str], None],
     monkeypatch: pytest.MonkeyPatch,
     era: str,
 ) -> None:
-    ask_server(era)
+    start_input_server(era)
     monkeypatch.setattr(CommandContext, "can_ask", True)
     answers = iter(["y", "Ada"])
     monkeypatch.setattr("rich.prompt.PromptBase.get_input", lambda *_, **__: next(answers))
@@ -109,8 +109,8 @@ def test_the_command_line_lists_shows_and_answers(bonobot: Bonobot, acme: Organi
     session = start_session(factories.build_administrator(acme), agent, "Provision it")
     first, second = (factories.create_elicitation(session, server) for _ in range(2))
     assert len(bonobot("elicitations", "list", "--json").json) == 2
-    shown = bonobot("elicitations", "show", str(first.pk)).out
-    assert ("Which region?" in shown, "choice, required: eu, us" in shown) == (True, True)
+    text = bonobot("elicitations", "show", str(first.pk)).out
+    assert ("Which region?" in text, "choice, required: eu, us" in text) == (True, True)
     invalid = bonobot(
         "elicitations", "answer", str(first.pk), "accept", "--set", "count=x", "--json"
     )

@@ -102,7 +102,7 @@ def values(
         created = create_example_objects(acme, http.url, folder)
         monkeypatch.setenv("BONOBOT_TOKEN", created["@secret"])
         yield created
-    # The database is emptied after the module, so the runner has to create its row again.
+    # The database is emptied after the module, so the runner has to look for its row again.
     get_session_runner()._renewed_at = 0.0
 
 
@@ -182,7 +182,9 @@ def _run(
     *options: str,
     terminal: bool = False,
 ) -> str:
-    result = bonobot(group, verb, *call.build_arguments(number, values), *options, terminal=terminal)
+    result = bonobot(
+        group, verb, *call.build_arguments(number, values), *options, terminal=terminal
+    )
     assert (verb, result.status) == (verb, 0), result.err + result.out
     assert "\x1b" not in result.out + result.err, verb
     assert result.out.strip(), verb

@@ -5,7 +5,7 @@ from bonobot.accounts.models import Organization
 from tests import factories
 
 
-def test_the_kill_switch_asks_first_and_lists_what_it_would_stop(bonobot, acme):
+def test_the_kill_switch_requires_confirmation_and_counts_running_sessions(bonobot, acme):
     start_session(factories.build_administrator(acme), factories.create_agent(acme), "hello")
     result = bonobot("org", "halt", "--json")
     assert (result.status, result.error["code"]) == (1, "not_confirmed")

@@ -26,14 +26,14 @@ def library(bonobot):
 
 
 def test_resources_and_prompts_are_listed(bonobot):
-    resources = {one["name"]: one for one in bonobot("mcp", "resources", "library", "--json").json}
+    resources = {row["name"]: row for row in bonobot("mcp", "resources", "library", "--json").json}
     assert (resources["lib://rules"]["allowed"], resources["lib://rules"]["kind"]) == (
         True,
         "resource",
     )
     assert "template" in bonobot("mcp", "resources", "library").out
     [plain, review] = bonobot("mcp", "prompts", "library", "--json").json
-    assert [one["name"] for one in review["arguments"]] == ["book", "tone"]
+    assert [row["name"] for row in review["arguments"]] == ["book", "tone"]
     assert "book [tone]" in bonobot("mcp", "prompts", "library").out
     assert plain["arguments"] == []
 
@@ -58,7 +58,7 @@ def test_an_agent_reads_its_allowed_resources(bonobot, acme):
     denied = bonobot("mcp", "read", "library", "lib://logo", *as_agent)
     assert (denied.status, denied.error["code"]) == (1, "not_selected")
     resources = bonobot("mcp", "resources", "library", *as_agent).json
-    assert [one["name"] for one in resources if one["allowed"]] == ["lib://rules"]
+    assert [row["name"] for row in resources if row["allowed"]] == ["lib://rules"]
     # Selecting tools later keeps the selected resources.
     bonobot("mcp", "connect", "library", *as_agent, "--without", "x*")
     assert agent.agent_servers.get().allowed_resources == ["lib://r*"]

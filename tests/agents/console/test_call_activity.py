@@ -91,9 +91,9 @@ def test_the_dashboard_uses_the_same_queries_for_any_number_of_calls() -> None:
     assert "1,000,110" in page
 
 
-def count_queries(desk: admin_client.Desk, range_slug: str) -> int:
+def count_queries(person: admin_client.Desk, range_slug: str) -> int:
     with CaptureQueriesContext(connection) as queries:
-        desk.get("index", range=range_slug)
+        person.get("index", range=range_slug)
     return len(queries)
 
 
@@ -119,8 +119,8 @@ def test_every_number_and_bar_links_to_its_rows(range_slug: str) -> None:
     )  # the bar and its table row
 
 
-def count_listed_entries(desk: admin_client.Desk, url: str) -> int:
-    [count] = re.findall(r"(\d+) audit entr(?:y|ies)\b", admin_client.words(desk.open(url)))[:1]
+def count_listed_entries(person: admin_client.Desk, url: str) -> int:
+    [count] = re.findall(r"(\d+) audit entr(?:y|ies)\b", admin_client.words(person.open(url)))[:1]
     return int(count)
 
 

@@ -50,7 +50,7 @@ def test_a_member_finds_only_their_agents(acme: Organization) -> None:
     assert admin_client.url("agents_agent_change", agent.pk) in member.get("palette", q="weather")
 
 
-def test_a_search_without_results_says_so(acme: Organization) -> None:
+def test_a_search_without_results_shows_a_message(acme: Organization) -> None:
     assert "No results" in admin_client.sit(acme, Role.OWNER).get("palette", q="<script>%_")
 
 

@@ -34,8 +34,8 @@ def findings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings_check, "run_settings_checks", lambda: iter(results))
 
 
-def get_checks(desk: admin_client.Desk) -> str:
-    return admin_client.page_of(desk.client.get(admin_client.url("settings_check"), **FRAGMENT))
+def get_checks(person: admin_client.Desk) -> str:
+    return admin_client.page_of(person.client.get(admin_client.url("settings_check"), **FRAGMENT))
 
 
 def test_problems_have_a_remedy_and_passed_checks_are_counted(findings: None) -> None:
