@@ -1,4 +1,4 @@
-"""Fixtures of the agents' tests: an organization, an agent, and a real server with its effects."""
+"""Fixtures for the tests of agents: an organization, an agent, real servers, and a runner."""
 
 import asyncio
 import sys
@@ -32,19 +32,19 @@ LIBRARY = WORKSHOP.with_name("resource_server.py")
 
 @pytest.fixture
 def acme(transactional_db: None) -> Organization:
-    """An organization whose rows every thread sees."""
+    """An organization whose rows are visible to every thread."""
     return factories.create_organization()
 
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
-    """An agent with the offline model that may call everything."""
+    """An agent with the offline model whose policy allows every tool."""
     return factories.create_agent(acme)
 
 
 @pytest.fixture
 def effects(tmp_path: Path) -> Path:
-    """The file into which the workshop writes a line for each counted effect."""
+    """The file to which the workshop server appends a line for each effect."""
     file = tmp_path / "effects"
     file.touch()
     return file
@@ -52,7 +52,7 @@ def effects(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def workshop(acme: Organization, helper: Agent, effects: Path) -> Iterator[Server]:
-    """A real stdio server, discovered, approved and given to the agent."""
+    """A real stdio server, discovered, approved, and attached to the agent."""
     server = create_server(
         factories.build_administrator(acme),
         ServerSpec(
@@ -71,13 +71,13 @@ def workshop(acme: Organization, helper: Agent, effects: Path) -> Iterator[Serve
 
 @pytest.fixture(scope="session")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file in which the servers over HTTP write down what they do."""
+    """The file in which the HTTP servers log their calls."""
     return tmp_path_factory.mktemp("written") / "calls"
 
 
 @pytest.fixture(scope="session")
 def counting_url(written: Path) -> Iterator[str]:
-    """Run the server that counts its calls, for the whole session."""
+    """Run the server that logs its calls for the whole test session."""
     with served("call_log_server.py", written) as url:
         yield url
 
@@ -86,7 +86,7 @@ def counting_url(written: Path) -> Iterator[str]:
 def counting(
     acme: Organization, helper: Agent, counting_url: str, written: Path
 ) -> Iterator[Server]:
-    """The server that counts its calls, given to the agent; nothing is counted yet."""
+    """The server that logs its calls, attached to the agent, with an empty log."""
     written.write_text("")
     server = factories.create_http_server(acme, counting_url, "counting")
     yield factories.approve_server(acme, server, helper)
@@ -95,37 +95,37 @@ def counting(
 
 @pytest.fixture(scope="session")
 def idle_mortals(django_db_setup: None) -> Iterator[list[Mortals]]:
-    """Processes whose children die, which no test uses now; they start in two seconds each."""
+    """Idle parent processes for crash tests, kept because each takes two seconds to start."""
     idle: list[Mortals] = []
     yield idle
-    for one in idle:
-        one.end()
+    for process in idle:
+        process.end()
 
 
 @pytest.fixture
 def mortals(
     acme: Organization, tmp_path: Path, idle_mortals: list[Mortals]
 ) -> Iterator[Callable[[], Mortals]]:
-    """A function that returns a process whose children die: an idle one, else a new one."""
-    used: list[Mortals] = []
+    """A function that returns a parent process for crash tests: an idle one, or a new one."""
+    processes: list[Mortals] = []
 
-    def use() -> Mortals:
-        one = idle_mortals.pop() if idle_mortals else Mortals()
-        used.append(one)
-        one.log_into(tmp_path)
-        return one
+    def get_process() -> Mortals:
+        process = idle_mortals.pop() if idle_mortals else Mortals()
+        processes.append(process)
+        process.log_into(tmp_path)
+        return process
 
-    yield use
-    for one in used:
-        if one.idle:
-            idle_mortals.append(one)
+    yield get_process
+    for process in processes:
+        if process.idle:
+            idle_mortals.append(process)
         else:
-            one.end()
+            process.end()
 
 
 @pytest.fixture
 def library(acme: Organization, helper: Agent, effects: Path) -> Iterator[Server]:
-    """A real stdio server of resources and prompts, approved and given, nothing of it ticked."""
+    """A real stdio server with resources and prompts, approved and attached, none selected."""
     server = create_server(
         factories.build_administrator(acme),
         ServerSpec(
@@ -144,7 +144,7 @@ def library(acme: Organization, helper: Agent, effects: Path) -> Iterator[Server
 
 @pytest.fixture
 def fake(transactional_db: None) -> Iterator[FakeOpenAI]:
-    """A server that speaks the OpenAI wire, on this process's loop."""
+    """A server that implements the OpenAI API, on this process's event loop."""
     stack = AsyncExitStack()
     yield get_runtime().call(stack.enter_async_context, openai_server())
     get_runtime().call(stack.aclose)
@@ -152,60 +152,65 @@ def fake(transactional_db: None) -> Iterator[FakeOpenAI]:
 
 @pytest.fixture
 def runner(transactional_db: None) -> Iterator[SessionRunner]:
-    """A runner of its own on this process's loop."""
-    one = SessionRunner()
-    yield one
-    get_runtime().call(one.drain)
+    """A separate session runner on this process's event loop."""
+    session_runner = SessionRunner()
+    yield session_runner
+    get_runtime().call(session_runner.drain)
 
 
 @pytest.fixture
 def take(runner: SessionRunner) -> Callable[[Session], str]:
-    """A function that runs a session until it rests, and returns in what status."""
+    """A function that runs a session until it is idle and returns its status."""
 
-    async def until_rest(session_id: UUID) -> None:
+    async def run_until_idle(session_id: UUID) -> None:
         task = await runner.claim_and_run(session_id)
         if task is not None:
             await asyncio.wait_for(task, 60)
 
-    def go(session: Session) -> str:
-        get_runtime().call(until_rest, session.pk)
+    def run_session(session: Session) -> str:
+        get_runtime().call(run_until_idle, session.pk)
         session.refresh_from_db()
         return session.status
 
-    return go
+    return run_session
 
 
 @pytest.fixture
 def run(
     acme: Organization, helper: Agent, take: Callable[[Session], str]
 ) -> Callable[..., Session]:
-    """A function that gives the agent a message and runs the session until it rests."""
-    boss = factories.build_administrator(acme)
+    """A function that sends the agent a message and runs the session until it is idle."""
+    administrator = factories.build_administrator(acme)
 
-    def go(text: str = "hello", session: Session | None = None) -> Session:
+    def send_message(text: str = "hello", session: Session | None = None) -> Session:
         if session is None:
-            session = sessions.start_session(boss, helper, text)
+            session = sessions.start_session(administrator, helper, text)
         else:
-            sessions.send_message(boss, session, text)
+            sessions.send_message(administrator, session, text)
         take(session)
         return session
 
-    return go
+    return send_message
 
 
 @pytest.fixture
 def call(acme: Organization, helper: Agent) -> Iterator[Callable[..., pipeline.CallOutcome]]:
-    """A function that makes one governed call of the agent's tool."""
-    boss = factories.build_administrator(acme)
+    """A function that calls one of the agent's tools through the pipeline."""
+    administrator = factories.build_administrator(acme)
     holder = "server:tests:caller"
 
-    def make(
-        tool: str, arguments: dict[str, Any] | None = None, **more: Any
+    def call_tool(
+        tool: str, arguments: dict[str, Any] | None = None, **options: Any
     ) -> pipeline.CallOutcome:
-        asked = {"principal": boss, "agent_id": helper.pk, "via": "rest", "holder": holder} | more
-        request = pipeline.CallRequest(tool=tool, arguments=arguments or {}, **asked)
+        fields = {
+            "principal": administrator,
+            "agent_id": helper.pk,
+            "via": "rest",
+            "holder": holder,
+        } | options
+        request = pipeline.CallRequest(tool=tool, arguments=arguments or {}, **fields)
         return get_runtime().call(pipeline.make_call, request)
 
-    yield make
+    yield call_tool
     get_runtime().call(pipeline.release_connections, holder)
     get_writer().close()

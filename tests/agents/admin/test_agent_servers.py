@@ -1,4 +1,4 @@
-"""An agent's servers: given, narrowed, switched, taken away, and those of its own."""
+"""An agent's servers: disabled, detached, and private."""
 
 import json
 
@@ -27,65 +27,67 @@ def helper(acme: Organization) -> Agent:
 
 @pytest.fixture
 def server(acme: Organization) -> Server:
-    made = admin_client.web_server(acme)
+    server = admin_client.web_server(acme)
     for name in ("add", "echo", "a*b"):
-        admin_client.offer(made, name)
-    approve_definitions(factories.build_administrator(acme), made)
-    return made
+        admin_client.offer(server, name)
+    approve_definitions(factories.build_administrator(acme), server)
+    return server
 
 
 @pytest.fixture
-def bound(acme: Organization, helper: Agent, server: Server) -> AgentServer:
+def agent_server(acme: Organization, helper: Agent, server: Server) -> AgentServer:
     return attach_server(factories.build_administrator(acme), helper, server)
 
 
 @pytest.fixture
-def seat(acme: Organization) -> admin_client.Desk:
+def operator(acme: Organization) -> admin_client.Desk:
     return admin_client.sit(acme, Role.OPERATOR)
 
 
-def test_a_server_is_disabled_for_one_agent(bound: AgentServer, seat: admin_client.Desk) -> None:
+def test_a_server_is_disabled_for_one_agent(
+    agent_server: AgentServer, operator: admin_client.Desk
+) -> None:
     AgentServer.objects.update(allowed_tools=["add"])
-    fields = {"server": str(bound.server_id), "enabled": "0"}
-    page = seat.post("agents_agent_switch_server", bound.agent_id, **fields)
-    bound.refresh_from_db()
-    assert (bound.enabled, bound.allowed_tools) == (False, ["add"])
-    assert bound.server.enabled
+    fields = {"server": str(agent_server.server_id), "enabled": "0"}
+    page = operator.post("agents_agent_switch_server", agent_server.agent_id, **fields)
+    agent_server.refresh_from_db()
+    assert (agent_server.enabled, agent_server.allowed_tools) == (False, ["add"])
+    assert agent_server.server.enabled
     assert "not_attached" in page
 
 
 def test_a_server_is_detached_and_stays_in_the_pool(
-    bound: AgentServer, seat: admin_client.Desk
+    agent_server: AgentServer, operator: admin_client.Desk
 ) -> None:
-    seat.post("agents_agent_unbind", bound.agent_id, server=str(bound.server_id))
+    operator.post("agents_agent_unbind", agent_server.agent_id, server=str(agent_server.server_id))
     assert not AgentServer.objects.exists()
     assert Server.objects.count() == 1
 
 
 def test_a_pasted_private_server_is_deleted_when_detached(
-    helper: Agent, seat: admin_client.Desk
+    helper: Agent, operator: admin_client.Desk
 ) -> None:
     text = json.dumps({"own": {"url": "https://93.184.215.14/mcp"}})
-    seat.post("agents_agent_paste", helper.pk, text=text, do="add", seen="1", add=["own"])
-    own = Server.objects.get()
-    assert own.scope_id == helper.pk
-    assert helper.agent_servers.get().server == own
-    assert "private" in admin_client.words(seat.get("agents_agent_servers", helper.pk))
-    seat.post("agents_agent_unbind", helper.pk, server=str(own.pk))
+    operator.post("agents_agent_paste", helper.pk, text=text, do="add", seen="1", add=["own"])
+    private = Server.objects.get()
+    assert private.scope_id == helper.pk
+    assert helper.agent_servers.get().server == private
+    assert "private" in admin_client.words(operator.get("agents_agent_servers", helper.pk))
+    operator.post("agents_agent_unbind", helper.pk, server=str(private.pk))
     assert not Server.objects.exists()
 
 
 def test_a_private_server_can_have_the_name_of_a_pool_server(
-    acme: Organization, helper: Agent, seat: admin_client.Desk
+    acme: Organization, helper: Agent, operator: admin_client.Desk
 ) -> None:
     factories.create_http_server(acme, "http://127.0.0.1:9/mcp", "own")
     text = json.dumps({"own": {"url": "https://93.184.215.14/mcp"}})
-    seat.post("agents_agent_paste", helper.pk, text=text, do="add", seen="1", add=["own"])
+    operator.post("agents_agent_paste", helper.pk, text=text, do="add", seen="1", add=["own"])
     assert helper.agent_servers.get().server.private_to_agent
 
 
-def test_a_private_server_is_added_by_form(helper: Agent, seat: admin_client.Desk) -> None:
-    seat.post(
+def test_a_private_server_is_added_by_form(helper: Agent, operator: admin_client.Desk) -> None:
+    operator.post(
         "agents_agent_form",
         helper.pk,
         name="own",
@@ -99,14 +101,18 @@ def test_a_private_server_is_added_by_form(helper: Agent, seat: admin_client.Des
 
 
 def test_a_reviewer_sees_the_servers_and_cant_change_them(
-    acme: Organization, bound: AgentServer
+    acme: Organization, agent_server: AgentServer
 ) -> None:
     reviewer = admin_client.sit(acme, Role.REVIEWER)
-    assert "Detach" not in reviewer.get("agents_agent_servers", bound.agent_id)
-    reviewer.post("agents_agent_unbind", bound.agent_id, server=str(bound.server_id), status=403)
+    assert "Detach" not in reviewer.get("agents_agent_servers", agent_server.agent_id)
+    reviewer.post(
+        "agents_agent_unbind", agent_server.agent_id, server=str(agent_server.server_id), status=403
+    )
     assert AgentServer.objects.exists()
 
 
-def test_the_server_page_lists_its_agents(bound: AgentServer, seat: admin_client.Desk) -> None:
-    page = admin_client.words(seat.get("mcp_servers_server_change", bound.server_id))
+def test_the_server_page_lists_its_agents(
+    agent_server: AgentServer, operator: admin_client.Desk
+) -> None:
+    page = admin_client.words(operator.get("mcp_servers_server_change", agent_server.server_id))
     assert "Agents Helper" in page

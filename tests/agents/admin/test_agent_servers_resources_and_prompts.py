@@ -1,4 +1,4 @@
-"""Ticking resources and prompts in an agent's agent_server: one by one, all, or by patterns."""
+"""Selecting an attached server's resources and prompts: single, all, or by pattern."""
 
 import pytest
 
@@ -24,40 +24,46 @@ def helper(acme):
 
 @pytest.fixture
 def server(acme):
-    made = admin_client.web_server(acme)
-    admin_client.offer(made, "docs://a?b", kind=Definition.Kind.RESOURCE, description="<b>bold</b>")
-    admin_client.offer(made, "docs://{page}", kind=Definition.Kind.RESOURCE_TEMPLATE)
-    admin_client.offer(made, "review", kind=Definition.Kind.PROMPT)
-    approve_definitions(factories.build_administrator(acme), made)
-    return made
+    server = admin_client.web_server(acme)
+    admin_client.offer(
+        server, "docs://a?b", kind=Definition.Kind.RESOURCE, description="<b>bold</b>"
+    )
+    admin_client.offer(server, "docs://{page}", kind=Definition.Kind.RESOURCE_TEMPLATE)
+    admin_client.offer(server, "review", kind=Definition.Kind.PROMPT)
+    approve_definitions(factories.build_administrator(acme), server)
+    return server
 
 
 @pytest.fixture
-def tick(acme, helper, server):
-    seat = admin_client.sit(acme, Role.OPERATOR)
+def submit_selection(acme, helper, server):
+    operator = admin_client.sit(acme, Role.OPERATOR)
 
-    def send(status=200, **said):
-        fields = {f"{name.replace('_', '-')}-{server.pk}": value for name, value in said.items()}
+    def submit(status=200, **selection):
+        fields = {
+            f"{name.replace('_', '-')}-{server.pk}": value for name, value in selection.items()
+        }
         fields |= {"server": str(server.pk), f"ticks-{server.pk}": "1"}
         fields.setdefault(f"how-{server.pk}", "chosen")
-        return seat.send(admin_client.url("agents_agent_pick", helper.pk), fields, status=status)
+        return operator.send(
+            admin_client.url("agents_agent_pick", helper.pk), fields, status=status
+        )
 
-    return send
+    return submit
 
 
-def kept():
+def get_selection():
     agent_server = AgentServer.objects.get()
     return agent_server.allowed_resources, agent_server.allowed_prompts
 
 
-def test_a_selected_item_is_stored_as_an_exact_pattern(tick):
-    tick(resource=["docs://a?b", "docs://{page}"], prompt="review")
-    assert kept() == (["docs://a[?]b", "docs://{page}"], ["review"])
+def test_a_selected_item_is_stored_as_an_exact_pattern(submit_selection):
+    submit_selection(resource=["docs://a?b", "docs://{page}"], prompt="review")
+    assert get_selection() == (["docs://a[?]b", "docs://{page}"], ["review"])
 
 
-def test_all_and_patterns_are_stored_and_shown(acme, helper, server, tick):
-    tick(resource_all="1", resource_more="docs://x/*\n\n", prompt_more="rev*")
-    assert kept() == (["*", "docs://x/*"], ["rev*"])
+def test_all_and_patterns_are_stored_and_shown(acme, helper, server, submit_selection):
+    submit_selection(resource_all="1", resource_more="docs://x/*\n\n", prompt_more="rev*")
+    assert get_selection() == (["*", "docs://x/*"], ["rev*"])
     page = admin_client.sit(acme, Role.OWNER).get(
         "agents_agent_pick", helper.pk, server=str(server.pk)
     )
@@ -66,11 +72,13 @@ def test_all_and_patterns_are_stored_and_shown(acme, helper, server, tick):
     assert f'name="resource-all-{server.pk}" value="1" checked' in page
 
 
-def test_deselecting_removes_an_item_and_an_empty_selection_is_refused(acme, helper, server, tick):
+def test_deselecting_removes_an_item_and_an_empty_selection_is_refused(
+    acme, helper, server, submit_selection
+):
     attach_server(factories.build_administrator(acme), helper, server, allowed_resources=["*"])
-    tick(prompt="review")
-    assert kept() == ([], ["review"])
-    assert "nothing_chosen" in tick()
+    submit_selection(prompt="review")
+    assert get_selection() == ([], ["review"])
+    assert "nothing_chosen" in submit_selection()
 
 
 def test_a_form_without_a_selection_keeps_it(acme, helper, server):
@@ -79,7 +87,7 @@ def test_a_form_without_a_selection_keeps_it(acme, helper, server):
     admin_client.sit(acme, Role.OPERATOR).send(
         admin_client.url("agents_agent_pick", helper.pk), fields
     )
-    assert kept() == (["*"], [])
+    assert get_selection() == (["*"], [])
 
 
 def test_the_server_page_shows_what_can_be_used_and_why_not(acme, helper, server):

@@ -1,4 +1,4 @@
-"""Giving an agent servers: choose them, then at least one capability of each."""
+"""Attaching servers to an agent: select servers, then at least one tool of each."""
 
 import pytest
 
@@ -30,35 +30,39 @@ def helper(acme: Organization) -> Agent:
 
 @pytest.fixture
 def server(acme: Organization) -> Server:
-    made = admin_client.web_server(acme)
-    admin_client.offer(made, "add", description="Adds <b>two</b> numbers", inputSchema=ADD_SCHEMA)
-    admin_client.offer(made, "echo")
-    approve_definitions(factories.build_administrator(acme), made)
-    admin_client.offer(made, "a*b")
-    return made
+    server = admin_client.web_server(acme)
+    admin_client.offer(server, "add", description="Adds <b>two</b> numbers", inputSchema=ADD_SCHEMA)
+    admin_client.offer(server, "echo")
+    approve_definitions(factories.build_administrator(acme), server)
+    admin_client.offer(server, "a*b")
+    return server
 
 
 @pytest.fixture
-def seat(acme: Organization) -> admin_client.Desk:
+def operator(acme: Organization) -> admin_client.Desk:
     return admin_client.sit(acme, Role.OPERATOR)
 
 
-def give(
-    seat: admin_client.Desk, helper: Agent, *servers: Server, status: int = 200, **said: object
+def attach_selected(
+    operator: admin_client.Desk,
+    helper: Agent,
+    *servers: Server,
+    status: int = 200,
+    **selection: object,
 ) -> str:
-    """Send the form of the last page, with the same choice for each server."""
-    fields: dict[str, object] = {"server": [str(one.pk) for one in servers]}
-    for one in servers:
-        fields |= {f"{name}-{one.pk}": value for name, value in said.items()}
-    return seat.send(admin_client.url("agents_agent_pick", helper.pk), fields, status=status)
+    """Submit the last page's form with the same selection for each server."""
+    fields: dict[str, object] = {"server": [str(server.pk) for server in servers]}
+    for server in servers:
+        fields |= {f"{name}-{server.pk}": value for name, value in selection.items()}
+    return operator.send(admin_client.url("agents_agent_pick", helper.pk), fields, status=status)
 
 
 def test_pool_servers_that_arent_attached_are_offered(
-    acme: Organization, helper: Agent, server: Server, seat: admin_client.Desk
+    acme: Organization, helper: Agent, server: Server, operator: admin_client.Desk
 ) -> None:
-    had = admin_client.web_server(acme, "had")
-    attach_server(factories.build_administrator(acme), helper, had)
-    page = admin_client.words(seat.get("agents_agent_pick", helper.pk))
+    attached = admin_client.web_server(acme, "had")
+    attach_server(factories.build_administrator(acme), helper, attached)
+    page = admin_client.words(operator.get("agents_agent_pick", helper.pk))
     assert "web" in page
     assert "2 of 3 tools approved" in page
     assert "had" not in page
@@ -68,14 +72,14 @@ def test_the_list_uses_the_same_queries_for_any_number_of_servers(
     acme: Organization,
     helper: Agent,
     server: Server,
-    seat: admin_client.Desk,
+    operator: admin_client.Desk,
     django_assert_max_num_queries,
 ) -> None:
-    seat.get("agents_agent_pick", helper.pk)
+    operator.get("agents_agent_pick", helper.pk)
     for number in range(8):
         admin_client.offer(admin_client.web_server(acme, f"web{number}"))
-    with django_assert_max_num_queries(14):  # with the badges of the navigation
-        page = seat.get("agents_agent_pick", helper.pk)
+    with django_assert_max_num_queries(14):  # including the badges of the navigation
+        page = operator.get("agents_agent_pick", helper.pk)
     assert "web7" in page
 
 
@@ -84,74 +88,76 @@ def test_the_list_uses_the_same_queries_for_any_number_of_servers(
     [(False, "No shared servers yet"), (True, "All shared servers are attached")],
 )
 def test_without_servers_the_page_explains_what_to_do(
-    acme: Organization, helper: Agent, seat: admin_client.Desk, in_pool: bool, words: str
+    acme: Organization, helper: Agent, operator: admin_client.Desk, in_pool: bool, words: str
 ) -> None:
     if in_pool:
         attach_server(factories.build_administrator(acme), helper, admin_client.web_server(acme))
-    assert words in admin_client.words(seat.get("agents_agent_pick", helper.pk))
+    assert words in admin_client.words(operator.get("agents_agent_pick", helper.pk))
 
 
 def test_a_servers_tools_are_shown_with_state_and_arguments(
-    helper: Agent, server: Server, seat: admin_client.Desk
+    helper: Agent, server: Server, operator: admin_client.Desk
 ) -> None:
-    page = seat.get("agents_agent_pick", helper.pk, server=str(server.pk))
+    page = operator.get("agents_agent_pick", helper.pk, server=str(server.pk))
     assert "Adds &lt;b&gt;two&lt;/b&gt; numbers" in page
     assert ">approved<" in page
     assert ">pending review<" in page
     add = server.definitions.get(name="add")
-    piece = seat.get("mcp_servers_server_arguments", server.pk, of=str(add.pk))
-    assert "The first summand" in piece
+    arguments = operator.get("mcp_servers_server_arguments", server.pk, of=str(add.pk))
+    assert "The first summand" in arguments
 
 
 def test_arguments_of_another_servers_definition_arent_found(
-    server: Server, seat: admin_client.Desk
+    server: Server, operator: admin_client.Desk
 ) -> None:
     foreign = admin_client.offer(admin_client.web_server(factories.create_organization("other")))
-    for of in (str(foreign.pk), "nonsense"):
-        seat.get("mcp_servers_server_arguments", server.pk, of=of, status=404)
+    for definition_id in (str(foreign.pk), "nonsense"):
+        operator.get("mcp_servers_server_arguments", server.pk, of=definition_id, status=404)
 
 
 def test_only_selected_tools_are_attached(
-    helper: Agent, server: Server, seat: admin_client.Desk
+    helper: Agent, server: Server, operator: admin_client.Desk
 ) -> None:
-    page = give(seat, helper, server, how="chosen", tool=["add", "a*b"])
+    page = attach_selected(operator, helper, server, how="chosen", tool=["add", "a*b"])
     assert helper.agent_servers.get().allowed_tools == ["a[*]b", "add"]
     assert "1 of 3 tools can be called" in page
     assert "denied_by_attachment" in page
 
 
 def test_at_least_one_tool_must_be_selected(
-    helper: Agent, server: Server, seat: admin_client.Desk
+    helper: Agent, server: Server, operator: admin_client.Desk
 ) -> None:
     for how in ("chosen", ""):
-        assert "nothing_chosen" in give(seat, helper, server, how=how)
+        assert "nothing_chosen" in attach_selected(operator, helper, server, how=how)
     assert not helper.agent_servers.exists()
 
 
 def test_all_tools_is_a_separate_choice(
-    helper: Agent, server: Server, seat: admin_client.Desk
+    helper: Agent, server: Server, operator: admin_client.Desk
 ) -> None:
-    page = give(seat, helper, server, how="all", tool=["add"])
+    page = attach_selected(operator, helper, server, how="all", tool=["add"])
     assert helper.agent_servers.get().allowed_tools == []
     assert "all tools, including future ones" in page
 
 
 def test_unlisted_tools_cant_be_attached(
-    helper: Agent, server: Server, seat: admin_client.Desk
+    helper: Agent, server: Server, operator: admin_client.Desk
 ) -> None:
-    assert "unknown_tool" in give(seat, helper, server, how="chosen", tool=["add", "nothing"])
+    assert "unknown_tool" in attach_selected(
+        operator, helper, server, how="chosen", tool=["add", "nothing"]
+    )
     assert not helper.agent_servers.exists()
 
 
 def test_several_servers_are_attached_together(
-    acme: Organization, helper: Agent, server: Server, seat: admin_client.Desk
+    acme: Organization, helper: Agent, server: Server, operator: admin_client.Desk
 ) -> None:
-    give(seat, helper, server, admin_client.web_server(acme, "bare"), how="all")
+    attach_selected(operator, helper, server, admin_client.web_server(acme, "bare"), how="all")
     assert AgentServer.objects.count() == 2
 
 
 def test_an_invalid_selection_changes_nothing(
-    acme: Organization, helper: Agent, server: Server, seat: admin_client.Desk
+    acme: Organization, helper: Agent, server: Server, operator: admin_client.Desk
 ) -> None:
     bare = admin_client.web_server(acme, "bare")
     fields = {
@@ -159,13 +165,13 @@ def test_an_invalid_selection_changes_nothing(
         f"how-{server.pk}": "all",
         f"how-{bare.pk}": "chosen",
     }
-    page = seat.send(admin_client.url("agents_agent_pick", helper.pk), fields)
+    page = operator.send(admin_client.url("agents_agent_pick", helper.pk), fields)
     assert "nothing_chosen" in page
     assert not AgentServer.objects.exists()
 
 
 def test_the_current_selection_is_shown_and_its_patterns_are_kept(
-    acme: Organization, helper: Agent, server: Server, seat: admin_client.Desk
+    acme: Organization, helper: Agent, server: Server, operator: admin_client.Desk
 ) -> None:
     attach_server(
         *(factories.build_administrator(acme), helper, server),
@@ -173,10 +179,10 @@ def test_the_current_selection_is_shown_and_its_patterns_are_kept(
         allowed_tools=["a*"],
         denied_tools=["a?b"],
     )
-    page = seat.get("agents_agent_pick", helper.pk, server=str(server.pk))
-    assert page.count(" checked>") == 3  # "only what is ticked", and two tools
-    assert ">a?b</textarea>" in seat.get("agents_agent_pick", helper.pk, server=str(server.pk))
-    give(seat, helper, server, how="chosen", tool=["add", "a*b"], denied="a?b\n\n")
+    page = operator.get("agents_agent_pick", helper.pk, server=str(server.pk))
+    assert page.count(" checked>") == 3  # "Selected tools" and two tools
+    assert ">a?b</textarea>" in operator.get("agents_agent_pick", helper.pk, server=str(server.pk))
+    attach_selected(operator, helper, server, how="chosen", tool=["add", "a*b"], denied="a?b\n\n")
     agent_server = helper.agent_servers.get()
     assert (agent_server.allowed_tools, agent_server.denied_tools) == (["a*"], ["a?b"])
     assert not agent_server.enabled
@@ -184,32 +190,34 @@ def test_the_current_selection_is_shown_and_its_patterns_are_kept(
 
 @pytest.mark.django_db(transaction=True)
 def test_an_unchecked_server_is_discovered_and_its_error_shown(
-    acme: Organization, helper: Agent, seat: admin_client.Desk
+    acme: Organization, helper: Agent, operator: admin_client.Desk
 ) -> None:
-    silent = admin_client.web_server(acme, "silent")
-    assert "data-connect" in seat.get("agents_agent_pick", helper.pk, server=str(silent.pk))
-    address = admin_client.url("agents_agent_ask_server", helper.pk) + f"?server={silent.pk}"
-    piece = seat.send(address, {})
-    assert "server_unreachable" in piece
-    assert f'name="how-{silent.pk}"' in piece
+    unreachable = admin_client.web_server(acme, "silent")
+    assert "data-connect" in operator.get(
+        "agents_agent_pick", helper.pk, server=str(unreachable.pk)
+    )
+    url = admin_client.url("agents_agent_ask_server", helper.pk) + f"?server={unreachable.pk}"
+    page = operator.send(url, {})
+    assert "server_unreachable" in page
+    assert f'name="how-{unreachable.pk}"' in page
 
 
 def test_a_server_of_another_organization_isnt_found(
-    acme: Organization, helper: Agent, seat: admin_client.Desk
+    acme: Organization, helper: Agent, operator: admin_client.Desk
 ) -> None:
     foreign = admin_client.web_server(factories.create_organization("other"))
     other = factories.create_agent(acme, "other")
     private = admin_client.web_server(acme, "private")
     Server.objects.filter(pk=private.pk).update(scope_id=other.pk)
-    for one in (str(foreign.pk), str(private.pk), "nonsense"):
-        seat.get("agents_agent_pick", helper.pk, server=one, status=404)
-        seat.post("agents_agent_pick", helper.pk, server=one, status=404)
-    seat.post("agents_agent_pick", helper.pk, status=404)
+    for server_id in (str(foreign.pk), str(private.pk), "nonsense"):
+        operator.get("agents_agent_pick", helper.pk, server=server_id, status=404)
+        operator.post("agents_agent_pick", helper.pk, server=server_id, status=404)
+    operator.post("agents_agent_pick", helper.pk, status=404)
     assert not AgentServer.objects.exists()
 
 
 def test_a_reviewer_cant_attach_servers(acme: Organization, helper: Agent, server: Server) -> None:
     reviewer = admin_client.sit(acme, Role.REVIEWER)
     reviewer.get("agents_agent_pick", helper.pk, server=str(server.pk), status=403)
-    give(reviewer, helper, server, how="all", status=403)
+    attach_selected(reviewer, helper, server, how="all", status=403)
     assert not AgentServer.objects.exists()

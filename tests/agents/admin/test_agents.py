@@ -1,4 +1,4 @@
-"""Agents: listed, made, configured with budgets and members, switched, removed."""
+"""Agents in the admin: listed, created, configured, disabled, deleted."""
 
 from typing import Any
 
@@ -28,62 +28,68 @@ def helper(acme: Organization) -> Agent:
 
 
 @pytest.fixture
-def seat(acme: Organization) -> admin_client.Desk:
+def operator(acme: Organization) -> admin_client.Desk:
     return admin_client.sit(acme, Role.OPERATOR)
 
 
-def configuration(agent: Agent, **said: Any) -> dict[str, Any]:
+def build_fields(agent: Agent, **values: Any) -> dict[str, Any]:
     names = ("name", "slug", "max_turns", "max_calls", "max_run_s", "calls_per_minute")
     names = (*names, "tool_search_above")
     fields = {name: getattr(agent, name) for name in names}
-    return fields | {"model_endpoint": str(agent.model_endpoint_id), "enabled": "on"} | said
+    return fields | {"model_endpoint": str(agent.model_endpoint_id), "enabled": "on"} | values
 
 
 def test_the_list_shows_failing_servers(
-    acme: Organization, helper: Agent, seat: admin_client.Desk
+    acme: Organization, helper: Agent, operator: admin_client.Desk
 ) -> None:
     server = admin_client.web_server(acme)
     factories.attach_server(factories.build_administrator(acme), helper, server)
     Server.objects.filter(pk=server.pk).update(status="error")
-    assert "1 with problems" in admin_client.words(seat.get("agents_agent_changelist"))
+    assert "1 with problems" in admin_client.words(operator.get("agents_agent_changelist"))
 
 
 def test_a_new_agent_denies_every_tool(
-    acme: Organization, helper: Agent, seat: admin_client.Desk
+    acme: Organization, helper: Agent, operator: admin_client.Desk
 ) -> None:
     fields = {"name": "Release helper", "model_endpoint": str(helper.model_endpoint_id)}
-    page = seat.post("agents_agent_add", **fields)
-    made = Agent.objects.get(slug="release-helper")
-    assert made.tool_policy.mode == "none"
+    page = operator.post("agents_agent_add", **fields)
+    agent = Agent.objects.get(slug="release-helper")
+    assert agent.tool_policy.mode == "none"
     assert "Attach servers" in page
 
 
-def test_a_duplicate_name_is_reported_in_the_form(helper: Agent, seat: admin_client.Desk) -> None:
+def test_a_duplicate_name_is_reported_in_the_form(
+    helper: Agent, operator: admin_client.Desk
+) -> None:
     fields = {"name": "Helper", "model_endpoint": str(helper.model_endpoint_id)}
-    assert "name_taken" in seat.post("agents_agent_add", **fields)
+    assert "name_taken" in operator.post("agents_agent_add", **fields)
     assert Agent.objects.count() == 1
 
 
 def test_a_model_of_another_organization_cant_be_selected(
-    helper: Agent, seat: admin_client.Desk
+    helper: Agent, operator: admin_client.Desk
 ) -> None:
     foreign = factories.create_agent(factories.create_organization("other")).model_endpoint_id
-    fields = configuration(helper, model_endpoint=str(foreign))
-    assert "Select a valid choice" in seat.post("agents_agent_configuration", helper.pk, **fields)
+    fields = build_fields(helper, model_endpoint=str(foreign))
+    assert "Select a valid choice" in operator.post(
+        "agents_agent_configuration", helper.pk, **fields
+    )
 
 
-def test_a_configuration_is_updated_and_recorded(helper: Agent, seat: admin_client.Desk) -> None:
-    fields = configuration(helper, instructions="Be brief.", max_turns=7)
-    seat.post("agents_agent_configuration", helper.pk, **fields)
+def test_a_configuration_is_updated_and_recorded(
+    helper: Agent, operator: admin_client.Desk
+) -> None:
+    fields = build_fields(helper, instructions="Be brief.", max_turns=7)
+    operator.post("agents_agent_configuration", helper.pk, **fields)
     helper.refresh_from_db()
     assert (helper.instructions, helper.max_turns) == ("Be brief.", 7)
-    assert AuditRow.objects.filter(action="agent_changed", actor_id=seat.user.pk).count() == 1
+    assert AuditRow.objects.filter(action="agent_changed", actor_id=operator.user.pk).count() == 1
 
 
 def test_budgets_are_entered_in_dollars_tokens_and_calls(
-    helper: Agent, seat: admin_client.Desk
+    helper: Agent, operator: admin_client.Desk
 ) -> None:
-    fields = configuration(
+    fields = build_fields(
         helper,
         **{
             "budget-unit": ["microusd", "tokens", "calls"],
@@ -93,13 +99,13 @@ def test_budgets_are_entered_in_dollars_tokens_and_calls(
             "budget-warn-at": ["", "60", ""],
         },
     )
-    seat.post("agents_agent_configuration", helper.pk, **fields)
+    operator.post("agents_agent_configuration", helper.pk, **fields)
     rows = Budget.objects.values_list("unit", "period", "limit")
     assert sorted(rows) == [("microusd", "month", 2_500_000), ("tokens", "day", 10_000)]
 
 
-def test_an_invalid_limit_changes_nothing(helper: Agent, seat: admin_client.Desk) -> None:
-    fields = configuration(
+def test_an_invalid_limit_changes_nothing(helper: Agent, operator: admin_client.Desk) -> None:
+    fields = build_fields(
         helper,
         **{
             "budget-unit": ["tokens"],
@@ -110,59 +116,63 @@ def test_an_invalid_limit_changes_nothing(helper: Agent, seat: admin_client.Desk
         },
         name="Renamed",
     )
-    page = seat.post("agents_agent_configuration", helper.pk, **fields)
+    page = operator.post("agents_agent_configuration", helper.pk, **fields)
     assert "t a valid limit" in page
     assert Agent.objects.get().name == "Helper"
 
 
 def test_the_use_of_a_budget_is_shown(
-    acme: Organization, helper: Agent, seat: admin_client.Desk
+    acme: Organization, helper: Agent, operator: admin_client.Desk
 ) -> None:
-    boss = factories.build_administrator(acme)
-    set_budgets(boss, helper, [BudgetLine("tokens", "total", 1_000)])
+    administrator = factories.build_administrator(acme)
+    set_budgets(administrator, helper, [BudgetLine("tokens", "total", 1_000)])
     limit = BudgetLimit("agent", str(helper.pk), "tokens", "total", 1_000)
     key = build_budget_key(acme.pk, limit, timezone.now())
     BudgetCell.objects.create(key=key, organization_id=acme.pk, spent=250, reserved=50)
-    page = admin_client.words(seat.get("agents_agent_configuration", helper.pk))
+    page = admin_client.words(operator.get("agents_agent_configuration", helper.pk))
     assert "250 of 1,000 used" in page
     assert "50 reserved by running calls" in page
 
 
 def test_members_get_access_to_an_agent(
-    acme: Organization, helper: Agent, seat: admin_client.Desk
+    acme: Organization, helper: Agent, operator: admin_client.Desk
 ) -> None:
     member = admin_client.sit(acme, Role.MEMBER, "berta")
-    seat.post("agents_agent_configuration", helper.pk, **configuration(helper, members=["berta"]))
+    operator.post(
+        "agents_agent_configuration", helper.pk, **build_fields(helper, members=["berta"])
+    )
     assert "Helper" in member.get("agents_agent_changelist")
-    seat.post("agents_agent_configuration", helper.pk, **configuration(helper))
+    operator.post("agents_agent_configuration", helper.pk, **build_fields(helper))
     assert "No agents yet" in member.get("agents_agent_changelist")
 
 
-def test_an_agent_is_disabled(helper: Agent, seat: admin_client.Desk) -> None:
-    seat.post("agents_agent_switch", helper.pk, enabled="0")
+def test_an_agent_is_disabled(helper: Agent, operator: admin_client.Desk) -> None:
+    operator.post("agents_agent_switch", helper.pk, enabled="0")
     helper.refresh_from_db()
     assert not helper.enabled
-    assert "This agent is disabled." in seat.get("agents_agent_change", helper.pk)
+    assert "This agent is disabled." in operator.get("agents_agent_change", helper.pk)
 
 
-def test_deleting_an_agent_asks_first(helper: Agent, seat: admin_client.Desk) -> None:
-    assert "Delete Helper?" in seat.get("agents_agent_delete", helper.pk)
+def test_deleting_an_agent_requires_confirmation(
+    helper: Agent, operator: admin_client.Desk
+) -> None:
+    assert "Delete Helper?" in operator.get("agents_agent_delete", helper.pk)
     assert Agent.objects.exists()
-    seat.post("agents_agent_delete", helper.pk, yes="1")
+    operator.post("agents_agent_delete", helper.pk, yes="1")
     assert not Agent.objects.exists()
 
 
 @pytest.mark.parametrize("role", [Role.REVIEWER, Role.AUDITOR, Role.MEMBER])
 def test_other_roles_cant_change_an_agent(acme: Organization, helper: Agent, role: Role) -> None:
-    other = admin_client.sit(acme, role)
-    helper.members.add(other.user)
-    fields = configuration(helper, name="Mine")
-    other.client.post(admin_client.url("agents_agent_configuration", helper.pk), fields)
-    other.client.post(admin_client.url("agents_agent_delete", helper.pk))
-    other.client.post(admin_client.url("agents_agent_switch", helper.pk), {"enabled": "0"})
+    person = admin_client.sit(acme, role)
+    helper.members.add(person.user)
+    fields = build_fields(helper, name="Mine")
+    person.client.post(admin_client.url("agents_agent_configuration", helper.pk), fields)
+    person.client.post(admin_client.url("agents_agent_delete", helper.pk))
+    person.client.post(admin_client.url("agents_agent_switch", helper.pk), {"enabled": "0"})
     helper.refresh_from_db()
     assert (helper.name, helper.enabled) == ("Helper", True)
 
 
-def test_the_list_shows_the_model_of_each_agent(helper: Agent, seat: admin_client.Desk) -> None:
-    assert "Helper helper Offline" in admin_client.words(seat.get("agents_agent_changelist"))
+def test_the_list_shows_the_model_of_each_agent(helper: Agent, operator: admin_client.Desk) -> None:
+    assert "Helper helper Offline" in admin_client.words(operator.get("agents_agent_changelist"))

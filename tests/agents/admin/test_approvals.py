@@ -1,4 +1,4 @@
-"""The inbox: calls that wait are found, read, answered, denied together; grants are taken back."""
+"""Approvals in the admin: list, detail page, answers, bulk denial, and session approvals."""
 
 from datetime import timedelta
 from uuid import uuid4
@@ -36,29 +36,31 @@ def approval(helper: Agent) -> Approval:
 
 
 @pytest.fixture
-def seat(acme: Organization) -> admin_client.Desk:
+def reviewer(acme: Organization) -> admin_client.Desk:
     return admin_client.sit(acme, Role.REVIEWER)
 
 
-def said(seat: admin_client.Desk) -> str:
-    return " ".join(seat.messages)
+def get_messages(reviewer: admin_client.Desk) -> str:
+    return " ".join(reviewer.messages)
 
 
 def test_an_empty_inbox_explains_when_approvals_appear(
-    acme: Organization, seat: admin_client.Desk
+    acme: Organization, reviewer: admin_client.Desk
 ) -> None:
-    assert "No approvals yet" in seat.get(LIST)
+    assert "No approvals yet" in reviewer.get(LIST)
 
 
-def test_pending_approvals_are_first_and_counted(helper: Agent, seat: admin_client.Desk) -> None:
+def test_pending_approvals_are_first_and_counted(
+    helper: Agent, reviewer: admin_client.Desk
+) -> None:
     factories.create_approval(helper, label="first_waits")
     factories.create_approval(helper, label="then_answered", state=Approval.State.DENIED)
-    page = admin_client.words(seat.get(LIST))
+    page = admin_client.words(reviewer.get(LIST))
     assert page.index("first_waits") < page.index("then_answered")
     assert "Approvals 1" in page
-    board = admin_client.words(seat.get("index"))
-    assert "pending approvals 1" in board
-    assert "first_waits" in board
+    dashboard = admin_client.words(reviewer.get("index"))
+    assert "pending approvals 1" in dashboard
+    assert "first_waits" in dashboard
 
 
 @pytest.mark.parametrize(
@@ -72,29 +74,29 @@ def test_pending_approvals_are_first_and_counted(helper: Agent, seat: admin_clie
     ],
 )
 def test_the_list_is_filtered(
-    acme: Organization, helper: Agent, seat: admin_client.Desk, query: dict[str, str]
+    acme: Organization, helper: Agent, reviewer: admin_client.Desk, query: dict[str, str]
 ) -> None:
     factories.create_approval(helper, label="wanted", server_name="web")
     other = factories.create_agent(acme, "other")
     factories.create_approval(other, label="left_out", state="denied", own_name="x", rule="flow")
-    page = admin_client.words(seat.get(LIST, **query))
+    page = admin_client.words(reviewer.get(LIST, **query))
     assert "wanted" in page
     assert "left_out" not in page
 
 
 def test_the_page_shows_everything_that_an_approval_is_bound_to(
-    helper: Agent, acme: Organization, seat: admin_client.Desk
+    helper: Agent, acme: Organization, reviewer: admin_client.Desk
 ) -> None:
     server = admin_client.web_server(acme)
     definition = admin_client.offer(server, description="Adds <b>two</b> numbers.\u200b")
-    asked = {
+    fields = {
         "server_id": server.pk,
         "server_name": "web",
         "definition_digest": definition.digest,
         "arguments": {"text": "<script>alert(1)</script>\u202e"},
     }
-    session, approval = factories.create_waiting_session(helper, "Add it <up>", **asked)
-    page = seat.get(PAGE, approval.pk)
+    session, approval = factories.create_waiting_session(helper, "Add it <up>", **fields)
+    page = reviewer.get(PAGE, approval.pk)
     words = admin_client.words(page)
     for expected in ("Helper", "Add it <up>", "web", "policy:ask", "The policy asks", "a" * 64):
         assert expected in words
@@ -104,33 +106,33 @@ def test_the_page_shows_everything_that_an_approval_is_bound_to(
     assert "unchanged" in words
     assert admin_client.url("agents_session_change", session.pk) in page
     Definition.objects.update(digest="new")
-    assert "changed since request" in admin_client.words(seat.get(PAGE, approval.pk))
+    assert "changed since request" in admin_client.words(reviewer.get(PAGE, approval.pk))
 
 
 def test_large_arguments_are_truncated_and_can_be_downloaded(
-    helper: Agent, seat: admin_client.Desk
+    helper: Agent, reviewer: admin_client.Desk
 ) -> None:
     approval = factories.create_approval(helper, arguments={"text": "x" * 80_000})
-    page = admin_client.words(seat.get(PAGE, approval.pk))
+    page = admin_client.words(reviewer.get(PAGE, approval.pk))
     assert "Only the beginning is shown" in page
     assert len(page) < 80_000
-    whole = seat.client.get(admin_client.url("agents_approval_arguments", approval.pk))
-    assert whole.json() == approval.arguments
-    assert "attachment" in whole["Content-Disposition"]
+    download = reviewer.client.get(admin_client.url("agents_approval_arguments", approval.pk))
+    assert download.json() == approval.arguments
+    assert "attachment" in download["Content-Disposition"]
 
 
 def test_an_approval_allows_the_call_once_and_queues_the_session(
-    approval: Approval, seat: admin_client.Desk
+    approval: Approval, reviewer: admin_client.Desk
 ) -> None:
-    seat.post(ANSWER, approval.pk, answer="approve")
-    assert "Approved for this call only." in said(seat)
+    reviewer.post(ANSWER, approval.pk, answer="approve")
+    assert "Approved for this call only." in get_messages(reviewer)
     assert ApprovalCell.objects.filter(pk=approval.pk).exists()
     assert Session.objects.get().status == Session.Status.QUEUED
 
 
-def test_a_denial_has_its_message(approval: Approval, seat: admin_client.Desk) -> None:
+def test_a_denial_has_its_message(approval: Approval, reviewer: admin_client.Desk) -> None:
     page = admin_client.words(
-        seat.post(ANSWER, approval.pk, answer="deny", message="Ask <me> first.")
+        reviewer.post(ANSWER, approval.pk, answer="deny", message="Ask <me> first.")
     )
     approval.refresh_from_db()
     assert (approval.state, approval.message) == (Approval.State.DENIED, "Ask <me> first.")
@@ -138,34 +140,34 @@ def test_a_denial_has_its_message(approval: Approval, seat: admin_client.Desk) -
 
 
 def test_a_session_approval_is_listed_and_revoked(
-    approval: Approval, helper: Agent, seat: admin_client.Desk
+    approval: Approval, helper: Agent, reviewer: admin_client.Desk
 ) -> None:
-    seat.post(ANSWER, approval.pk, answer="approve_session")
-    grant = SessionApproval.objects.get()
+    reviewer.post(ANSWER, approval.pk, answer="approve_session")
+    session_approval = SessionApproval.objects.get()
     for name, pk in (
         ("agents_session_change", approval.session_id),
         ("agents_agent_sessions", helper.pk),
     ):
-        assert "Revoke" in seat.get(name, pk)
-    seat.post("agents_session_revoke", approval.session_id, grant=str(uuid4()), status=404)
-    seat.post("agents_session_revoke", approval.session_id, grant=str(grant.pk))
+        assert "Revoke" in reviewer.get(name, pk)
+    reviewer.post("agents_session_revoke", approval.session_id, grant=str(uuid4()), status=404)
+    reviewer.post("agents_session_revoke", approval.session_id, grant=str(session_approval.pk))
     assert not SessionApproval.objects.exists()
 
 
-def test_a_second_answer_shows_who_was_first(
-    acme: Organization, approval: Approval, seat: admin_client.Desk
+def test_a_second_answer_is_refused(
+    acme: Organization, approval: Approval, reviewer: admin_client.Desk
 ) -> None:
     resolve_approval(factories.build_administrator(acme), approval, "deny")
-    seat.post(ANSWER, approval.pk, answer="approve")
-    assert "already_answered" in said(seat)
-    assert "Approve call" not in seat.get(PAGE, approval.pk)
+    reviewer.post(ANSWER, approval.pk, answer="approve")
+    assert "already_answered" in get_messages(reviewer)
+    assert "Approve call" not in reviewer.get(PAGE, approval.pk)
 
 
-def test_a_late_answer_is_reported(helper: Agent, seat: admin_client.Desk) -> None:
-    late = factories.create_approval(helper, expires_at=timezone.now() - timedelta(minutes=1))
-    assert "so the call was denied" in admin_client.words(seat.get(PAGE, late.pk))
-    seat.post(ANSWER, late.pk, answer="approve")
-    assert "approval_expired" in said(seat)
+def test_a_late_answer_is_reported(helper: Agent, reviewer: admin_client.Desk) -> None:
+    expired = factories.create_approval(helper, expires_at=timezone.now() - timedelta(minutes=1))
+    assert "so the call was denied" in admin_client.words(reviewer.get(PAGE, expired.pk))
+    reviewer.post(ANSWER, expired.pk, answer="approve")
+    assert "approval_expired" in get_messages(reviewer)
 
 
 def test_a_persons_own_call_cant_be_approved_under_four_eyes(
@@ -173,8 +175,8 @@ def test_a_persons_own_call_cant_be_approved_under_four_eyes(
 ) -> None:
     Organization.objects.update(four_eyes=True)
     owner = admin_client.sit(acme, Role.OWNER)
-    who = {"requested_by_kind": "user", "requested_by_id": str(owner.user.pk)}
-    approval = factories.create_approval(helper, **who)
+    requester = {"requested_by_kind": "user", "requested_by_id": str(owner.user.pk)}
+    approval = factories.create_approval(helper, **requester)
     page = owner.get(PAGE, approval.pk)
     assert "Approve call" not in page
     assert "Deny call" in page
@@ -185,9 +187,9 @@ def test_a_persons_own_call_cant_be_approved_under_four_eyes(
 def test_a_person_without_permission_sees_who_can_approve(
     acme: Organization, approval: Approval, role: Role
 ) -> None:
-    reader = admin_client.sit(acme, role)
-    assert "An owner or reviewer" in reader.get(PAGE, approval.pk)
-    assert "forbidden" in reader.post(ANSWER, approval.pk, answer="approve", status=403)
+    viewer = admin_client.sit(acme, role)
+    assert "An owner or reviewer" in viewer.get(PAGE, approval.pk)
+    assert "forbidden" in viewer.post(ANSWER, approval.pk, answer="approve", status=403)
     assert Approval.objects.get().state == Approval.State.WAITING
 
 
@@ -195,24 +197,27 @@ def test_a_member_sees_only_approvals_of_their_own_calls(
     acme: Organization, helper: Agent, approval: Approval
 ) -> None:
     member = admin_client.sit(acme, Role.MEMBER)
-    mine = factories.create_approval(
+    own_approval = factories.create_approval(
         helper, requested_by_kind="user", requested_by_id=str(member.user.pk)
     )
-    assert "An owner or reviewer" in member.get(PAGE, mine.pk)
+    assert "An owner or reviewer" in member.get(PAGE, own_approval.pk)
     member.get(PAGE, approval.pk, status=404)
 
 
 def test_many_approvals_are_denied_together_after_confirmation(
-    helper: Agent, seat: admin_client.Desk
+    helper: Agent, reviewer: admin_client.Desk
 ) -> None:
-    asked = [factories.create_approval(helper, label=f"call_{n}") for n in range(3)]
-    chosen = {"action": "deny_chosen", "_selected_action": [str(one.pk) for one in asked[:2]]}
-    page = seat.send(admin_client.url(LIST), chosen)
+    approvals = [factories.create_approval(helper, label=f"call_{n}") for n in range(3)]
+    selection = {
+        "action": "deny_chosen",
+        "_selected_action": [str(approval.pk) for approval in approvals[:2]],
+    }
+    page = reviewer.send(admin_client.url(LIST), selection)
     assert "Deny all 2" in page
     assert Approval.objects.waiting().count() == 3
-    seat.send(admin_client.url(LIST), chosen | {"confirmed": "1", "message": "Not today."})
-    assert "Calls denied: 2." in said(seat)
-    assert list(Approval.objects.waiting()) == [asked[2]]
+    reviewer.send(admin_client.url(LIST), selection | {"confirmed": "1", "message": "Not today."})
+    assert "Calls denied: 2." in get_messages(reviewer)
+    assert list(Approval.objects.waiting()) == [approvals[2]]
     assert set(Approval.objects.filter(state="denied").values_list("message", flat=True)) == {
         "Not today."
     }
@@ -232,26 +237,28 @@ def test_a_person_without_permission_has_no_deny_action(
 
 
 def test_the_chat_shows_the_approval_inline_and_reloads(
-    approval: Approval, acme: Organization, seat: admin_client.Desk
+    approval: Approval, acme: Organization, reviewer: admin_client.Desk
 ) -> None:
-    page = seat.get("agents_session_change", approval.session_id)
+    page = reviewer.get("agents_session_change", approval.session_id)
     assert "Approve call" in page
     assert 'data-rests="waiting"' in page
     auditor = admin_client.sit(acme, Role.AUDITOR)
     assert "Approve call" not in auditor.get("agents_session_change", approval.session_id)
-    seat.post(ANSWER, approval.pk, answer="approve")
-    piece = seat.get("agents_session_steps", approval.session_id)
-    assert "Approve call" not in piece
-    assert 'data-rests="false"' in piece
+    reviewer.post(ANSWER, approval.pk, answer="approve")
+    steps = reviewer.get("agents_session_steps", approval.session_id)
+    assert "Approve call" not in steps
+    assert 'data-rests="false"' in steps
 
 
 def test_the_list_uses_a_fixed_number_of_queries(
-    helper: Agent, seat: admin_client.Desk, django_assert_max_num_queries: DjangoAssertNumQueries
+    helper: Agent,
+    reviewer: admin_client.Desk,
+    django_assert_max_num_queries: DjangoAssertNumQueries,
 ) -> None:
     for number in range(20):
         factories.create_waiting_session(helper, f"Question {number}")
     with django_assert_max_num_queries(15):
-        seat.get(LIST)
+        reviewer.get(LIST)
 
 
 def test_an_owner_sets_the_approval_rules(acme: Organization) -> None:

@@ -1,4 +1,4 @@
-"""The audit: read-only, searched, filtered, each row with both of its sealed texts."""
+"""The audit log in the admin: read-only, searched, filtered, exported, translated."""
 
 from uuid import uuid4
 
@@ -28,13 +28,15 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def seat(acme: Organization) -> admin_client.Desk:
+def auditor(acme: Organization) -> admin_client.Desk:
     return admin_client.sit(acme, Role.AUDITOR)
 
 
-def happened(where: Organization, action: str = "server_added", name: str = "web") -> AuditRow:
+def create_entry(
+    organization: Organization, action: str = "server_added", name: str = "web"
+) -> AuditRow:
     pk = record_finished_change(
-        organization_id=where.pk,
+        organization_id=organization.pk,
         actor=Actor("user", "1", "anna\u200b"),
         action=action,
         resource_type="mcp_server",
@@ -46,19 +48,19 @@ def happened(where: Organization, action: str = "server_added", name: str = "web
     return row
 
 
-def test_entries_show_who_did_what(acme: Organization, seat: admin_client.Desk) -> None:
-    happened(acme)
-    page = admin_client.words(seat.get("ledger_auditrow_changelist"))
+def test_entries_show_who_did_what(acme: Organization, auditor: admin_client.Desk) -> None:
+    create_entry(acme)
+    page = admin_client.words(auditor.get("ledger_auditrow_changelist"))
     assert "server added web" in page
     assert "user: anna⟨U+200B⟩" in page
 
 
 def test_entries_of_another_organization_arent_shown(
-    acme: Organization, seat: admin_client.Desk
+    acme: Organization, auditor: admin_client.Desk
 ) -> None:
-    foreign = happened(factories.create_organization("other"), name="elsewhere")
-    assert "elsewhere" not in seat.get("ledger_auditrow_changelist")
-    seat.get("ledger_auditrow_change", foreign.pk, status=404)
+    foreign = create_entry(factories.create_organization("other"), name="elsewhere")
+    assert "elsewhere" not in auditor.get("ledger_auditrow_changelist")
+    auditor.get("ledger_auditrow_change", foreign.pk, status=404)
 
 
 @pytest.mark.parametrize(
@@ -71,18 +73,18 @@ def test_entries_of_another_organization_arent_shown(
     ],
 )
 def test_entries_are_searched(
-    acme: Organization, seat: admin_client.Desk, query: dict[str, str]
+    acme: Organization, auditor: admin_client.Desk, query: dict[str, str]
 ) -> None:
-    happened(acme, "server_removed", "weather")
-    happened(acme, "server_added", "clock")
-    page = admin_client.words(seat.get("ledger_auditrow_changelist", **query))
+    create_entry(acme, "server_removed", "weather")
+    create_entry(acme, "server_added", "clock")
+    page = admin_client.words(auditor.get("ledger_auditrow_changelist", **query))
     if "resource_name" not in query:
         assert "weather" in page
         assert "clock" not in page
 
 
 @pytest.mark.parametrize(
-    ("query", "found"),
+    ("query", "expected"),
     [
         ({"opened_at_from_0": "2000-01-01"}, True),
         ({"opened_at_from_0": "2000-01-01", "opened_at_to_0": "2001-01-01"}, False),
@@ -91,94 +93,96 @@ def test_entries_are_searched(
     ],
 )
 def test_entries_are_filtered_by_date(
-    acme: Organization, seat: admin_client.Desk, query: dict[str, str], found: bool
+    acme: Organization, auditor: admin_client.Desk, query: dict[str, str], expected: bool
 ) -> None:
-    happened(acme)
-    page = admin_client.words(seat.get("ledger_auditrow_changelist", **query))
-    assert ("server added" in page) == found
+    create_entry(acme)
+    page = admin_client.words(auditor.get("ledger_auditrow_changelist", **query))
+    assert ("server added" in page) == expected
 
 
 def test_the_filters_of_links_from_other_pages_are_allowed(
-    acme: Organization, seat: admin_client.Desk
+    acme: Organization, auditor: admin_client.Desk
 ) -> None:
-    row = happened(acme)
-    page = seat.get("ledger_auditrow_changelist", resource_id=row.resource_id)
+    row = create_entry(acme)
+    page = auditor.get("ledger_auditrow_changelist", resource_id=row.resource_id)
     assert "server added" in page
     for name in ("server_id", "agent_id", "session_id"):
-        assert "server added" not in seat.get("ledger_auditrow_changelist", **{name: str(uuid4())})
+        assert "server added" not in auditor.get(
+            "ledger_auditrow_changelist", **{name: str(uuid4())}
+        )
 
 
 def test_an_entry_shows_its_details_and_position_in_the_chain(
-    acme: Organization, seat: admin_client.Desk
+    acme: Organization, auditor: admin_client.Desk
 ) -> None:
-    row = happened(acme)
-    page = seat.get("ledger_auditrow_change", row.pk)
+    row = create_entry(acme)
+    page = auditor.get("ledger_auditrow_change", row.pk)
     assert row.digest in page
     assert "&lt;b&gt;because&lt;/b&gt;" in page
     assert "<b>because</b>" not in page
 
 
 def test_the_audit_log_cant_be_changed(acme: Organization) -> None:
-    row = happened(acme)
-    root = admin_client.sit(acme, None)
+    row = create_entry(acme)
+    administrator = admin_client.sit(acme, None)
     for name in ("ledger_auditrow_delete", "ledger_auditrow_change"):
-        root.client.post(admin_client.url(name, row.pk), {"post": "yes", "action": "x"})
-    root.client.post(admin_client.url("ledger_auditrow_add"), {"action": "x"})
+        administrator.client.post(admin_client.url(name, row.pk), {"post": "yes", "action": "x"})
+    administrator.client.post(admin_client.url("ledger_auditrow_add"), {"action": "x"})
     assert AuditRow.objects.filter(pk=row.pk, action="server_added").exists()
     assert AuditRow.objects.count() == 1
 
 
 def test_a_member_cant_view_the_audit_log(acme: Organization) -> None:
-    row = happened(acme)
+    row = create_entry(acme)
     member = admin_client.sit(acme, Role.MEMBER)
     member.get("ledger_auditrow_changelist", status=403)
     member.get("ledger_auditrow_change", row.pk, status=403)
 
 
 def test_the_list_links_to_an_export_with_its_filters(
-    acme: Organization, seat: admin_client.Desk
+    acme: Organization, auditor: admin_client.Desk
 ) -> None:
-    happened(acme)
-    page = seat.get("ledger_auditrow_changelist", action="server_added")
+    create_entry(acme)
+    page = auditor.get("ledger_auditrow_changelist", action="server_added")
     assert "export/?action=server_added&amp;form=csv" in page
 
 
 @pytest.fixture
-def past(acme: Organization, monkeypatch: pytest.MonkeyPatch) -> list[AuditRow]:
-    """Five rows, the oldest first, of which one search looks through two."""
+def entries(acme: Organization, monkeypatch: pytest.MonkeyPatch) -> list[AuditRow]:
+    """Five entries, oldest first, in a log of which one search scans two."""
     monkeypatch.setattr(audit_search, "MAX_ROWS_SCANNED", 2)
-    return [happened(acme, name=name) for name in ("needle", "hay", "straw", "hay", "straw")]
+    return [create_entry(acme, name=name) for name in ("needle", "hay", "straw", "hay", "straw")]
 
 
 def test_a_search_shows_how_far_it_scanned_and_continues(
-    past: list[AuditRow], seat: admin_client.Desk
+    entries: list[AuditRow], auditor: admin_client.Desk
 ) -> None:
-    address = admin_client.url("ledger_auditrow_changelist") + "?q=needle"
+    url = admin_client.url("ledger_auditrow_changelist") + "?q=needle"
     pages = []
-    while address:
-        page = seat.client.get(address)
-        assert page.status_code == 200
-        pages.append([row.pk for row in page.context_data["cl"].result_list])
-        further = page.context_data["further"]
-        address = (
-            f"{admin_client.url('ledger_auditrow_changelist')}?{further['query']}"
-            if further
+    while url:
+        response = auditor.client.get(url)
+        assert response.status_code == 200
+        pages.append([row.pk for row in response.context_data["cl"].result_list])
+        continuation = response.context_data["further"]
+        url = (
+            f"{admin_client.url('ledger_auditrow_changelist')}?{continuation['query']}"
+            if continuation
             else ""
         )
-    assert pages[-1] == [past[0].pk]
+    assert pages[-1] == [entries[0].pk]
     assert pages[:-1] == [[]] * (len(pages) - 1)
     assert len(pages) >= 3
 
 
 def test_a_search_that_covers_its_period_has_no_continuation(
-    past: list[AuditRow], seat: admin_client.Desk
+    entries: list[AuditRow], auditor: admin_client.Desk
 ) -> None:
-    since = timezone.localtime(past[-1].opened_at)
+    since = timezone.localtime(entries[-1].opened_at)
     query = {"q": "straw", "opened_at_from_0": f"{since:%Y-%m-%d}"}
     query["opened_at_from_1"] = f"{since:%H:%M:%S.%f}"
-    page = seat.client.get(admin_client.url("ledger_auditrow_changelist"), query)
-    assert [row.pk for row in page.context_data["cl"].result_list] == [past[-1].pk]
-    assert page.context_data["further"] is None
+    response = auditor.client.get(admin_client.url("ledger_auditrow_changelist"), query)
+    assert [row.pk for row in response.context_data["cl"].result_list] == [entries[-1].pk]
+    assert response.context_data["further"] is None
 
 
 @pytest.mark.parametrize(
@@ -194,10 +198,10 @@ def test_a_search_that_covers_its_period_has_no_continuation(
     ],
 )
 def test_a_search_without_an_index_scans_up_to_the_limit(
-    past: list[AuditRow], seat: admin_client.Desk, query: dict[str, str]
+    entries: list[AuditRow], auditor: admin_client.Desk, query: dict[str, str]
 ) -> None:
-    page = seat.client.get(admin_client.url("ledger_auditrow_changelist"), query)
-    assert "Search further back" in page.content.decode()
+    response = auditor.client.get(admin_client.url("ledger_auditrow_changelist"), query)
+    assert "Search further back" in response.content.decode()
 
 
 @pytest.mark.parametrize(
@@ -205,37 +209,39 @@ def test_a_search_without_an_index_scans_up_to_the_limit(
     [{}, {"outcome__in": "refused"}, {"code": "nothing"}, {"session_id": str(uuid4())}, {"o": "1"}],
 )
 def test_a_search_with_an_index_lists_all_results(
-    past: list[AuditRow], seat: admin_client.Desk, query: dict[str, str]
+    entries: list[AuditRow], auditor: admin_client.Desk, query: dict[str, str]
 ) -> None:
-    page = seat.client.get(admin_client.url("ledger_auditrow_changelist"), query)
-    assert page.context_data["further"] is None
+    response = auditor.client.get(admin_client.url("ledger_auditrow_changelist"), query)
+    assert response.context_data["further"] is None
 
 
-def test_too_many_search_words_are_refused(acme: Organization, seat: admin_client.Desk) -> None:
+def test_too_many_search_words_are_refused(acme: Organization, auditor: admin_client.Desk) -> None:
     query = {"q": " ".join(["word"] * 17)}
-    assert seat.client.get(admin_client.url("ledger_auditrow_changelist"), query).status_code == 400
+    assert (
+        auditor.client.get(admin_client.url("ledger_auditrow_changelist"), query).status_code == 400
+    )
 
 
 def test_the_export_of_a_search_has_all_matching_entries(
-    past: list[AuditRow], seat: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
+    entries: list[AuditRow], auditor: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def download(rows: QuerySet[AuditRow], form: str) -> HttpResponse:
         return HttpResponse(" ".join(str(row.pk) for row in rows))
 
     monkeypatch.setattr(audit, "build_download", download)
-    page = seat.client.get(admin_client.url("ledger_auditrow_export"), {"q": "needle"})
-    assert page.content.decode() == str(past[0].pk)
+    response = auditor.client.get(admin_client.url("ledger_auditrow_export"), {"q": "needle"})
+    assert response.content.decode() == str(entries[0].pk)
 
 
 def test_actions_have_titles_in_the_readers_language(
-    acme: Organization, seat: admin_client.Desk
+    acme: Organization, auditor: admin_client.Desk
 ) -> None:
-    row = happened(acme)
-    seat.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
-    rows = seat.get("ledger_auditrow_changelist")
-    assert 'title="server_added"' in rows
-    assert "Server hinzugefügt" in rows
-    assert "Server hinzugefügt" in seat.get("ledger_auditrow_change", row.pk)
+    row = create_entry(acme)
+    auditor.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
+    page = auditor.get("ledger_auditrow_changelist")
+    assert 'title="server_added"' in page
+    assert "Server hinzugefügt" in page
+    assert "Server hinzugefügt" in auditor.get("ledger_auditrow_change", row.pk)
 
 
 def test_every_recorded_action_has_a_german_title(acme: Organization) -> None:
@@ -243,13 +249,13 @@ def test_every_recorded_action_has_a_german_title(acme: Organization) -> None:
     codes = set(AuditRow.objects.for_organization(acme.pk).values_list("action", flat=True))
     assert len(codes) > 12
     with translation.override("de"):
-        named = {code: format_action(code) for code in codes}
-    assert not [code for code, name in named.items() if name == called(code)]
+        titles = {code: format_action(code) for code in codes}
+    assert not [code for code, name in titles.items() if name == called(code)]
 
 
-def test_filters_have_names_in_the_readers_language(seat: admin_client.Desk) -> None:
-    seat.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
-    page = admin_client.words(seat.get("ledger_auditrow_changelist"))
+def test_filters_have_names_in_the_readers_language(auditor: admin_client.Desk) -> None:
+    auditor.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
+    page = admin_client.words(auditor.get("ledger_auditrow_changelist"))
     for title in ("Ergebnis", "Entscheidung", "Code", "Agent", "Server", "Tool"):
         assert f"Nach {title}" in page, title
     assert "Nach angefordert (UTC)" in page

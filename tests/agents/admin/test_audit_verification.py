@@ -1,4 +1,4 @@
-"""The audit's verification from its page: asked for, told while it goes on, kept afterwards."""
+"""Verification of the audit log in the admin: started, in progress, and finished."""
 
 from datetime import UTC, datetime
 
@@ -15,69 +15,71 @@ from bonobot.ledger.tasks import VERIFY_FURTHER, verify_further
 from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
-UNDER_WAY = 'id="verification" data-running'
+IN_PROGRESS = 'id="verification" data-running'
 LIST, VERIFY = "ledger_auditrow_changelist", "ledger_auditrow_verify"
 
 
 @pytest.fixture
 def acme():
-    where = factories.create_organization()
+    organization = factories.create_organization()
     for number in range(5):
-        factories.create_agent(where, f"agent-{number}")
-    return where
+        factories.create_agent(organization, f"agent-{number}")
+    return organization
 
 
 @pytest.fixture
-def sent(monkeypatch, django_capture_on_commit_callbacks):
-    found = []
+def queued_tasks(monkeypatch, django_capture_on_commit_callbacks):
+    tasks = []
     monkeypatch.setattr(
         "bonobot.core.celery_tasks._send_task",
-        lambda task, arguments: found.append((task, *arguments)),
+        lambda task, arguments: tasks.append((task, *arguments)),
     )
-    return found
+    return tasks
 
 
 def test_a_worker_verifies_and_the_page_shows_the_result(
-    acme, sent, django_capture_on_commit_callbacks
+    acme, queued_tasks, django_capture_on_commit_callbacks
 ):
-    seat = admin_client.sit(acme, Role.AUDITOR)
-    assert "Integrity not verified" in admin_client.words(seat.get(LIST))
+    auditor = admin_client.sit(acme, Role.AUDITOR)
+    assert "Integrity not verified" in admin_client.words(auditor.get(LIST))
     with django_capture_on_commit_callbacks(execute=True):
-        seat.post(VERIFY)
-    assert sent == [(VERIFY_FURTHER, str(acme.pk), "")]
-    assert UNDER_WAY in seat.get("ledger_auditrow_verification"), "the worker's move"
+        auditor.post(VERIFY)
+    assert queued_tasks == [(VERIFY_FURTHER, str(acme.pk), "")]
+    assert IN_PROGRESS in auditor.get("ledger_auditrow_verification"), "the worker hasn't started"
     with time_machine.travel(datetime.now(UTC) + START_TIMEOUT):
-        assert "No worker has started the verification" in admin_client.words(seat.get(LIST))
+        assert "No worker has started the verification" in admin_client.words(auditor.get(LIST))
     assert verify_further(str(acme.pk))
     last = AuditRow.objects.for_organization(acme.pk).first().seq
-    page = admin_client.words(seat.get("ledger_auditrow_verification"))
+    page = admin_client.words(auditor.get("ledger_auditrow_verification"))
     assert f"Verified up to entry {last}" in page
-    assert UNDER_WAY not in seat.get(LIST)
-    assert "Verify new entries" in admin_client.words(seat.get(LIST))
+    assert IN_PROGRESS not in auditor.get(LIST)
+    assert "Verify new entries" in admin_client.words(auditor.get(LIST))
 
 
 def test_a_long_verification_continues_in_steps_and_shows_its_progress(
-    acme, sent, monkeypatch, django_capture_on_commit_callbacks
+    acme, queued_tasks, monkeypatch, django_capture_on_commit_callbacks
 ):
     monkeypatch.setattr(tasks, "MAX_RUN_S", 0.0)
     monkeypatch.setattr(
-        tasks, "verify_step", lambda pk, **how: verify_chain.verify_step(pk, rows=2, **how)
+        tasks, "verify_step", lambda pk, **options: verify_chain.verify_step(pk, rows=2, **options)
     )
     with django_capture_on_commit_callbacks(execute=True):
         assert not verify_further(str(acme.pk))
-    assert sent == [(VERIFY_FURTHER, str(acme.pk))]
-    seat = admin_client.sit(acme, Role.AUDITOR)
-    page = seat.get(LIST)
-    assert UNDER_WAY in page
-    assert "Continue verification" not in admin_client.words(page), "it goes on"
+    assert queued_tasks == [(VERIFY_FURTHER, str(acme.pk))]
+    auditor = admin_client.sit(acme, Role.AUDITOR)
+    page = auditor.get(LIST)
+    assert IN_PROGRESS in page
+    assert "Continue verification" not in admin_client.words(page), (
+        "the verification is still running"
+    )
     with time_machine.travel(datetime.now(UTC) + START_TIMEOUT):
-        page = seat.get(LIST)
-        assert UNDER_WAY not in page
+        page = auditor.get(LIST)
+        assert IN_PROGRESS not in page
         assert "Continue verification" in admin_client.words(page)
     while not verify_further(str(acme.pk)):
         pass
-    done = admin_client.words(seat.get("ledger_auditrow_verification"))
-    assert "verified Verified up to entry" in done
+    finished = admin_client.words(auditor.get("ledger_auditrow_verification"))
+    assert "verified Verified up to entry" in finished
 
 
 def test_an_error_links_to_its_entry(acme):
@@ -91,8 +93,8 @@ def test_an_error_links_to_its_entry(acme):
     assert admin_client.links(page, admin_client.url("ledger_auditrow_change", row.pk))
 
 
-def test_a_member_can_neither_start_nor_see_a_verification(acme, sent):
+def test_a_member_can_neither_start_nor_see_a_verification(acme, queued_tasks):
     member = admin_client.sit(acme, Role.MEMBER)
     member.post(VERIFY, status=403)
     member.get("ledger_auditrow_verification", status=403)
-    assert sent == []
+    assert queued_tasks == []

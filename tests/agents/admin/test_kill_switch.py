@@ -1,4 +1,4 @@
-"""Kill switches in the admin: told before, carried out after, and a banner while it lasts."""
+"""Kill switches in the admin: confirmation, effect, and the banner on every page."""
 
 import pytest
 
@@ -23,56 +23,56 @@ def helper(acme):
 
 
 @pytest.fixture
-def running(acme, helper):
+def session(acme, helper):
     return start_session(factories.build_administrator(acme), helper, "hello")
 
 
 @pytest.fixture
-def seat(acme):
+def owner(acme):
     return admin_client.sit(acme, Role.OWNER)
 
 
-def test_disabling_an_agent_with_sessions_needs_confirmation(helper, running, seat):
-    page = admin_client.words(seat.post("agents_agent_switch", helper.pk, enabled="0"))
+def test_disabling_an_agent_with_sessions_needs_confirmation(helper, session, owner):
+    page = admin_client.words(owner.post("agents_agent_switch", helper.pk, enabled="0"))
     assert "1 running session will be canceled" in page
     helper.refresh_from_db()
     assert helper.enabled
-    seat.post("agents_agent_switch", helper.pk, enabled="0", sure="1")
+    owner.post("agents_agent_switch", helper.pk, enabled="0", sure="1")
     helper.refresh_from_db()
-    running.refresh_from_db()
-    assert (helper.enabled, running.status) == (False, Session.Status.CANCELLED)
+    session.refresh_from_db()
+    assert (helper.enabled, session.status) == (False, Session.Status.CANCELLED)
 
 
-def test_disabling_a_server_in_use_needs_confirmation(acme, helper, running, seat):
+def test_disabling_a_server_in_use_needs_confirmation(acme, helper, session, owner):
     server = admin_client.web_server(acme)
     attach_server(factories.build_administrator(acme), helper, server)
-    page = admin_client.words(seat.post("mcp_servers_server_switch", server.pk, enabled="0"))
+    page = admin_client.words(owner.post("mcp_servers_server_switch", server.pk, enabled="0"))
     assert "1 session of agents with this server is running" in page
-    seat.post("mcp_servers_server_switch", server.pk, enabled="0", sure="1")
+    owner.post("mcp_servers_server_switch", server.pk, enabled="0", sure="1")
     server.refresh_from_db()
-    running.refresh_from_db()
-    assert (server.enabled, running.status) == (False, Session.Status.QUEUED)
+    session.refresh_from_db()
+    assert (server.enabled, session.status) == (False, Session.Status.QUEUED)
 
 
-def test_disabling_an_unused_object_needs_no_confirmation(acme, helper, seat):
+def test_disabling_an_unused_object_needs_no_confirmation(acme, helper, owner):
     server = admin_client.web_server(acme)
-    seat.post("mcp_servers_server_switch", server.pk, enabled="0")
-    seat.post("agents_agent_switch", helper.pk, enabled="0")
+    owner.post("mcp_servers_server_switch", server.pk, enabled="0")
+    owner.post("agents_agent_switch", helper.pk, enabled="0")
     server.refresh_from_db()
     helper.refresh_from_db()
     assert (server.enabled, helper.enabled) == (False, False)
 
 
-def test_the_enabled_kill_switch_is_shown_on_every_page(acme, running, seat):
-    page = admin_client.words(seat.get("organization_halt"))
+def test_the_enabled_kill_switch_is_shown_on_every_page(acme, session, owner):
+    page = admin_client.words(owner.get("organization_halt"))
     assert "cancels 1 running session" in page
-    assert "is halted" not in admin_client.words(seat.get("index"))
-    seat.post("organization_halt", do="halt", reason="drill")
+    assert "is halted" not in admin_client.words(owner.get("index"))
+    owner.post("organization_halt", do="halt", reason="drill")
     assert Organization.objects.get(pk=acme.pk).halted_at
     for name in ("index", "agents_agent_changelist", "organization_halt"):
-        assert "Kill switch enabled for Acme" in admin_client.words(seat.get(name)), name
-    seat.post("organization_halt", do="resume")
-    assert "is halted" not in admin_client.words(seat.get("index"))
+        assert "Kill switch enabled for Acme" in admin_client.words(owner.get(name)), name
+    owner.post("organization_halt", do="resume")
+    assert "is halted" not in admin_client.words(owner.get("index"))
 
 
 def test_other_roles_see_the_kill_switch_and_who_can_use_it(acme):

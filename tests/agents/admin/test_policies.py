@@ -1,4 +1,4 @@
-"""The policy screen: one table of MCP and built-in tools, rules written as they are read."""
+"""The policy form: one table of MCP and built-in tools, with single rules and patterns."""
 
 import pytest
 
@@ -21,30 +21,33 @@ def acme() -> Organization:
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
-    made, boss = factories.create_agent(acme, mode="none"), factories.build_administrator(acme)
+    agent, administrator = (
+        factories.create_agent(acme, mode="none"),
+        factories.build_administrator(acme),
+    )
     server = admin_client.web_server(acme)
     admin_client.offer(server, "add")
     admin_client.offer(server, "echo")
-    approve_definitions(boss, server)
-    attach_server(boss, made, server)
-    return made
+    approve_definitions(administrator, server)
+    attach_server(administrator, agent, server)
+    return agent
 
 
 @pytest.fixture
-def seat(acme: Organization) -> admin_client.Desk:
+def operator(acme: Organization) -> admin_client.Desk:
     return admin_client.sit(acme, Role.OPERATOR)
 
 
 def test_mcp_and_built_in_tools_are_in_one_table_with_the_reason(
-    helper: Agent, seat: admin_client.Desk
+    helper: Agent, operator: admin_client.Desk
 ) -> None:
-    page = admin_client.words(seat.get("agents_agent_policy", helper.pk))
+    page = admin_client.words(operator.get("agents_agent_policy", helper.pk))
     assert "mcp_web_add" in page
     assert "read_result" in page
     assert "blocks every tool, including" in page
 
 
-def test_single_tools_and_patterns_become_rules(helper: Agent, seat: admin_client.Desk) -> None:
+def test_single_tools_and_patterns_become_rules(helper: Agent, operator: admin_client.Desk) -> None:
     fields = {
         "mode": "allowlist",
         "rule-mcp_web_add": "allow",
@@ -52,39 +55,39 @@ def test_single_tools_and_patterns_become_rules(helper: Agent, seat: admin_clien
         "allow": "mcp_web_*\n\n",
         "deny": "",
     }
-    page = admin_client.words(seat.post("agents_agent_policy", helper.pk, **fields))
-    text = load_policy_spec(Agent.objects.get())
-    assert text.mode == "allowlist"
-    assert set(text.allow) == {"mcp_web_add", "mcp_web_*"}
-    assert text.deny == ("mcp_web_echo",)
-    off = sum(bool(tool.toolset) for tool in BUILTIN_TOOLS.values())
-    assert f"1 of {3 + off} can be called now" in page
+    page = admin_client.words(operator.post("agents_agent_policy", helper.pk, **fields))
+    policy = load_policy_spec(Agent.objects.get())
+    assert policy.mode == "allowlist"
+    assert set(policy.allow) == {"mcp_web_add", "mcp_web_*"}
+    assert policy.deny == ("mcp_web_echo",)
+    disabled_tools = sum(bool(tool.toolset) for tool in BUILTIN_TOOLS.values())
+    assert f"1 of {3 + disabled_tools} can be called now" in page
 
 
 def test_the_saved_policy_is_shown(
-    acme: Organization, helper: Agent, seat: admin_client.Desk
+    acme: Organization, helper: Agent, operator: admin_client.Desk
 ) -> None:
-    seat.get("agents_agent_policy", helper.pk)  # names the tools
+    operator.get("agents_agent_policy", helper.pk)  # creates the tools' names
     rules = PolicySpec("denylist", deny=("mcp_web_add", "mcp_web_e*"))
     set_policy(factories.build_administrator(acme), helper, rules)
-    page = seat.get("agents_agent_policy", helper.pk)
+    page = operator.get("agents_agent_policy", helper.pk)
     assert 'name="rule-mcp_web_add" value="deny" checked' in page
     assert ">mcp_web_e*</textarea>" in page
 
 
 @pytest.mark.parametrize(
-    ("said", "code"),
+    ("fields", "code"),
     [
         ({"mode": "perhaps"}, "unknown_mode"),
         ({"mode": "allowlist", "allow": "mcp_nowhere_*"}, "rule_unknown_server"),
     ],
 )
 def test_an_invalid_policy_is_refused_and_kept_in_the_form(
-    helper: Agent, seat: admin_client.Desk, said: dict[str, str], code: str
+    helper: Agent, operator: admin_client.Desk, fields: dict[str, str], code: str
 ) -> None:
-    page = seat.post("agents_agent_policy", helper.pk, status=400, **said)
+    page = operator.post("agents_agent_policy", helper.pk, status=400, **fields)
     assert code in page
-    assert said.get("allow", "") in page
+    assert fields.get("allow", "") in page
     assert load_policy_spec(helper).mode == "none"
 
 

@@ -1,4 +1,4 @@
-"""The policy screens: questions, conditions, what would hold, and the organization's rules."""
+"""The policy pages: approval rules, conditions, the preview, and the organization's policy."""
 
 import pytest
 
@@ -22,41 +22,41 @@ def acme():
 
 
 @pytest.fixture
-def boss(acme):
+def administrator(acme):
     return factories.build_administrator(acme)
 
 
 @pytest.fixture
-def helper(acme, boss):
-    made = factories.create_agent(acme, mode="none")
+def helper(acme, administrator):
+    agent = factories.create_agent(acme, mode="none")
     server = admin_client.web_server(acme)
     admin_client.offer(server, "add")
     admin_client.offer(server, "echo")
-    approve_definitions(boss, server)
-    attach_server(boss, made, server)
-    return made
+    approve_definitions(administrator, server)
+    attach_server(administrator, agent, server)
+    return agent
 
 
 @pytest.fixture
-def seat(acme):
+def owner(acme):
     return admin_client.sit(acme, Role.OWNER)
 
 
-def fields_of(seat, agent):
-    """Return the form's fields as a browser would send them back."""
-    response = seat.client.get(admin_client.url("agents_agent_policy", agent.pk))
+def get_form_fields(owner, agent):
+    """Return the form's fields as a browser would submit them."""
+    response = owner.client.get(admin_client.url("agents_agent_policy", agent.pk))
     draft = response.context["draft"]
     fields = {"mode": draft.mode, **{effect: text for effect, _, text in draft.patterns}}
-    fields |= {f"rule-{one.tool.name}": one.rule for one in draft.ruled}
+    fields |= {f"rule-{row.tool.name}": row.rule for row in draft.ruled}
     return fields | {
-        "when-effect": [one.effect for one in draft.conditions],
-        "when-tool": [one.tool for one in draft.conditions],
-        "when-schema": [one.when for one in draft.conditions],
+        "when-effect": [row.effect for row in draft.conditions],
+        "when-tool": [row.tool for row in draft.conditions],
+        "when-schema": [row.when for row in draft.conditions],
     }
 
 
 @pytest.mark.parametrize(
-    "text",
+    "policy",
     [
         PolicySpec("denylist", ask=("mcp_web_add", "mcp_web_e*"), deny=(LARGE, "mcp_web_echo")),
         PolicySpec(
@@ -65,11 +65,11 @@ def fields_of(seat, agent):
         PolicySpec("allowlist", allow=("*", LARGE), ask=("mcp_*",), deny=("read_result",)),
     ],
 )
-def test_saving_the_shown_policy_changes_nothing(helper, boss, seat, text):
-    set_policy(boss, helper, text)
-    seat.get("agents_agent_policy", helper.pk)  # names the tools
+def test_saving_the_shown_policy_changes_nothing(helper, administrator, owner, policy):
+    set_policy(administrator, helper, policy)
+    owner.get("agents_agent_policy", helper.pk)  # creates the tools' names
     before = load_policy_spec(helper)
-    seat.post("agents_agent_policy", helper.pk, **fields_of(seat, helper))
+    owner.post("agents_agent_policy", helper.pk, **get_form_fields(owner, helper))
     after = load_policy_spec(Agent.objects.get())
     assert after.mode == before.mode
     for effect in ("allow", "ask", "deny"):
@@ -78,7 +78,7 @@ def test_saving_the_shown_policy_changes_nothing(helper, boss, seat, text):
         )
 
 
-def test_an_ask_rule_and_a_condition_are_entered_in_the_form(helper, seat):
+def test_an_ask_rule_and_a_condition_are_entered_in_the_form(helper, owner):
     fields = {
         "mode": "all",
         "rule-mcp_web_echo": "ask",
@@ -87,64 +87,70 @@ def test_an_ask_rule_and_a_condition_are_entered_in_the_form(helper, seat):
         "when-tool": ["mcp_web_add", ""],
         "when-schema": ['{"required": ["a"]}', ""],
     }
-    page = admin_client.words(seat.post("agents_agent_policy", helper.pk, **fields))
-    text = load_policy_spec(Agent.objects.get())
-    assert set(text.ask) == {"mcp_web_echo", "mcp_web_e*"}
-    assert text.deny == (RuleSpec("mcp_web_add", {"required": ["a"]}),)
+    page = admin_client.words(owner.post("agents_agent_policy", helper.pk, **fields))
+    policy = load_policy_spec(Agent.objects.get())
+    assert set(policy.ask) == {"mcp_web_echo", "mcp_web_e*"}
+    assert policy.deny == (RuleSpec("mcp_web_add", {"required": ["a"]}),)
     assert "1 with approval" in page
 
 
-@pytest.mark.parametrize("typed", ["{", "[]", "", '{"$ref": "#"}'])
-def test_an_invalid_condition_is_refused_and_kept_in_the_form(helper, seat, typed):
-    fields = {"mode": "all", "when-effect": "ask", "when-tool": "mcp_web_add", "when-schema": typed}
-    page = seat.post("agents_agent_policy", helper.pk, status=400, **fields)
+@pytest.mark.parametrize("schema", ["{", "[]", "", '{"$ref": "#"}'])
+def test_an_invalid_condition_is_refused_and_kept_in_the_form(helper, owner, schema):
+    fields = {
+        "mode": "all",
+        "when-effect": "ask",
+        "when-tool": "mcp_web_add",
+        "when-schema": schema,
+    }
+    page = owner.post("agents_agent_policy", helper.pk, status=400, **fields)
     assert "unusable_condition" in page
     assert 'value="mcp_web_add"' in page
     assert load_policy_spec(helper).mode == "none"
 
 
-def test_the_effective_policy_is_previewed_before_saving(helper, seat):
-    seat.get("agents_agent_policy", helper.pk)
+def test_the_effective_policy_is_previewed_before_saving(helper, owner):
+    owner.get("agents_agent_policy", helper.pk)
     fields = {"mode": "allowlist", "rule-mcp_web_add": "ask", "rule-mcp_web_echo": "allow"}
-    page = seat.post("agents_agent_policy_preview", helper.pk, **fields)
+    page = owner.post("agents_agent_policy_preview", helper.pk, **fields)
     assert page.index("requires approval") < page.index("now-mcp_web_echo")
     assert "allowed" in page
     assert load_policy_spec(helper).mode == "none"
 
 
-def test_many_tools_are_grouped_and_managed_by_group(acme, helper, boss, seat, monkeypatch):
+def test_many_tools_are_grouped_and_managed_by_group(
+    acme, helper, administrator, owner, monkeypatch
+):
     monkeypatch.setattr(policies, "PAGE_SIZE", 3)
-    monkeypatch.setattr(policies, "PAGE_SIZE", 3)
-    page = seat.get("agents_agent_policy", helper.pk)
+    page = owner.get("agents_agent_policy", helper.pk)
     group = f"all-{Server.objects.get().pk}"
     assert f'name="{group}"' in page
-    assert "rule-mcp_web_add" not in page, "its rows come when it is opened"
-    rows = seat.get("agents_agent_policy_rows", helper.pk, group="builtin", page=2)
+    assert "rule-mcp_web_add" not in page, "rows are loaded when the group is opened"
+    rows = owner.get("agents_agent_policy_rows", helper.pk, group="builtin", page=2)
     assert rows.count("<tr data-find-item") == 3
     assert "page=3" in rows
     fields = {"mode": "all", group: "deny", "rule-mcp_web_echo": "ask", "deny": "read_result"}
-    seat.post("agents_agent_policy", helper.pk, **fields)
-    text = load_policy_spec(Agent.objects.get())
-    assert set(text.deny) == {"mcp_web_add", "read_result"}
-    assert text.ask == ("mcp_web_echo",)
-    found = seat.send(
+    owner.post("agents_agent_policy", helper.pk, **fields)
+    policy = load_policy_spec(Agent.objects.get())
+    assert set(policy.deny) == {"mcp_web_add", "read_result"}
+    assert policy.ask == ("mcp_web_echo",)
+    results = owner.send(
         admin_client.url("agents_agent_policy", helper.pk) + "?q=mcp_web_add",
         {"mode": "all", group: "none"},
     )
-    assert "rule-mcp_web_add" in found
-    assert "rule-mcp_web_echo" not in found
+    assert "rule-mcp_web_add" in results
+    assert "rule-mcp_web_echo" not in results
     assert load_policy_spec(Agent.objects.get()).ask == ("mcp_web_echo",)
     assert "mcp_web_add" not in load_policy_spec(Agent.objects.get()).deny
 
 
-def test_the_organizations_policy_applies_to_every_agent(acme, helper, boss, seat):
-    set_policy(boss, helper, PolicySpec("all"))
-    seat.post("organization_policy", mode="all", deny="mcp_web_echo")
+def test_the_organizations_policy_applies_to_every_agent(acme, helper, administrator, owner):
+    set_policy(administrator, helper, PolicySpec("all"))
+    owner.post("organization_policy", mode="all", deny="mcp_web_echo")
     assert load_policy_spec(acme) == PolicySpec("all", deny=("mcp_web_echo",))
-    assert "denied_by_organization" in seat.get("agents_agent_policy", helper.pk)
-    bad = seat.post("organization_policy", status=400, mode="all", deny="mcp_nowhere_x")
-    assert "rule_unknown_server" in bad
-    assert "mcp_nowhere_x</textarea>" in bad
+    assert "denied_by_organization" in owner.get("agents_agent_policy", helper.pk)
+    page = owner.post("organization_policy", status=400, mode="all", deny="mcp_nowhere_x")
+    assert "rule_unknown_server" in page
+    assert "mcp_nowhere_x</textarea>" in page
 
 
 def test_other_roles_can_view_the_organizations_policy(acme):
@@ -156,26 +162,26 @@ def test_other_roles_can_view_the_organizations_policy(acme):
     assert load_policy_spec(acme) == PolicySpec("all")
 
 
-def test_an_agent_without_tools_is_shown_as_such_in_the_chat(helper, seat):
+def test_the_chat_explains_why_an_agent_has_no_tools(helper, owner):
     for name in ("agents_agent_policy", "agents_agent_change"):
-        page = admin_client.words(seat.get(name, helper.pk))
+        page = admin_client.words(owner.get(name, helper.pk))
         assert "can't call any server tools" in page
         assert "denies every tool" in page
 
 
-def test_a_policy_is_simulated_on_past_calls_before_saving(seat, helper) -> None:
+def test_a_policy_is_simulated_on_past_calls_before_saving(owner, helper) -> None:
     before = load_policy_spec(helper)
-    fields = fields_of(seat, helper) | {"mode": "denylist", "do": "try"}
-    page = admin_client.words(seat.post("agents_agent_policy", helper.pk, **fields))
+    fields = get_form_fields(owner, helper) | {"mode": "denylist", "do": "try"}
+    page = admin_client.words(owner.post("agents_agent_policy", helper.pk, **fields))
     assert "Simulation results" in page
     assert "Not saved yet." in page
     helper.refresh_from_db()
     assert load_policy_spec(helper) == before
-    assert 'value="denylist" checked' in seat.post("agents_agent_policy", helper.pk, **fields)
+    assert 'value="denylist" checked' in owner.post("agents_agent_policy", helper.pk, **fields)
 
 
-def test_the_configuration_shows_the_tokens_at_the_start_of_a_turn(seat, helper) -> None:
+def test_the_configuration_shows_the_tokens_at_the_start_of_a_turn(owner, helper) -> None:
     Agent.objects.filter(pk=helper.pk).update(instructions="x" * 400)
-    page = seat.get("agents_agent_configuration", helper.pk)
+    page = owner.get("agents_agent_configuration", helper.pk)
     assert 'data-tokens-of="id_instructions">100<' in page
     assert "A turn starts with about" in page

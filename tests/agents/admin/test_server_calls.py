@@ -1,4 +1,4 @@
-"""Trying a tool: a real call through the door, with its result or its refusal."""
+"""Trying a tool: a real call through the pipeline, with its result or its denial."""
 
 from collections.abc import Iterator
 
@@ -16,49 +16,51 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def seat(acme: Organization) -> Iterator[admin_client.Desk]:
+def owner(acme: Organization) -> Iterator[admin_client.Desk]:
     yield admin_client.sit(acme, Role.OWNER)
     get_writer().close()
 
 
-def try_it(seat: admin_client.Desk, server: Server, tool: str, arguments: str, **more: str) -> str:
-    fields = {"tool": tool, "arguments": arguments, **more}
-    return seat.post("mcp_servers_server_try", server.pk, **fields)
+def try_tool(
+    owner: admin_client.Desk, server: Server, tool: str, arguments: str, **extra: str
+) -> str:
+    fields = {"tool": tool, "arguments": arguments, **extra}
+    return owner.post("mcp_servers_server_try", server.pk, **fields)
 
 
-def test_the_form_starts_with_valid_arguments(workshop: Server, seat: admin_client.Desk) -> None:
+def test_the_form_starts_with_valid_arguments(workshop: Server, owner: admin_client.Desk) -> None:
     tool = workshop.definitions.tools().order_by("name")[0]
-    page = seat.get("mcp_servers_server_try", workshop.pk, tool=tool.name)
+    page = owner.get("mcp_servers_server_try", workshop.pk, tool=tool.name)
     assert f'<option value="{tool.name}" selected>' in page
 
 
 def test_a_link_to_a_missing_tool_opens_no_other_tool(
-    workshop: Server, seat: admin_client.Desk
+    workshop: Server, owner: admin_client.Desk
 ) -> None:
     Definition.objects.filter(name="add").update(present=False)
-    page = seat.get("mcp_servers_server_try", workshop.pk, tool="add")
+    page = owner.get("mcp_servers_server_try", workshop.pk, tool="add")
     assert "<code>not_found</code>" in page
     assert 'name="arguments"' not in page
 
 
 def test_a_result_is_shown_and_recorded(
-    workshop: Server, helper: Agent, seat: admin_client.Desk
+    workshop: Server, helper: Agent, owner: admin_client.Desk
 ) -> None:
-    page = try_it(seat, workshop, "add", '{"a": 2, "b": 40}')
+    page = try_tool(owner, workshop, "add", '{"a": 2, "b": 40}')
     assert "42" in admin_client.words(page)
     row = AuditRow.objects.get(tool_name="add", event_type="call")
-    assert (row.outcome, row.actor_id) == ("ok", str(seat.user.pk))
+    assert (row.outcome, row.actor_id) == ("ok", str(owner.user.pk))
     assert admin_client.url("ledger_auditrow_change", row.pk) in page
 
 
 def test_the_form_of_the_input_schema_builds_the_arguments(
-    workshop: Server, helper: Agent, seat: admin_client.Desk
+    workshop: Server, helper: Agent, owner: admin_client.Desk
 ) -> None:
     names = list(workshop.definitions.get(name="add").input_schema["properties"])
     fields = {f"arg-{names.index('a')}": "2", f"arg-{names.index('b')}": "40"}
-    page = try_it(seat, workshop, "add", "", how="form", **fields)
+    page = try_tool(owner, workshop, "add", "", how="form", **fields)
     assert "42" in admin_client.words(page)
-    assert "invalid_arguments" in try_it(seat, workshop, "add", "", how="form", **{"arg-0": "x"})
+    assert "invalid_arguments" in try_tool(owner, workshop, "add", "", how="form", **{"arg-0": "x"})
 
 
 @pytest.mark.parametrize(
@@ -71,17 +73,17 @@ def test_the_form_of_the_input_schema_builds_the_arguments(
     ],
 )
 def test_a_denial_shows_its_reason_and_code(
-    workshop: Server, seat: admin_client.Desk, tool: str, arguments: str, code: str
+    workshop: Server, owner: admin_client.Desk, tool: str, arguments: str, code: str
 ) -> None:
-    assert code in try_it(seat, workshop, tool, arguments)
+    assert code in try_tool(owner, workshop, tool, arguments)
 
 
 def test_a_tool_pending_review_is_tried_only_after_confirmation(
-    workshop: Server, seat: admin_client.Desk
+    workshop: Server, owner: admin_client.Desk
 ) -> None:
     Definition.objects.update(pinned=None, pinned_digest="")
-    assert "not_approved" in try_it(seat, workshop, "add", '{"a": 2, "b": 40}')
-    page = try_it(seat, workshop, "add", '{"a": 2, "b": 40}', unapproved="1")
+    assert "not_approved" in try_tool(owner, workshop, "add", '{"a": 2, "b": 40}')
+    page = try_tool(owner, workshop, "add", '{"a": 2, "b": 40}', unapproved="1")
     assert "42" in admin_client.words(page)
 
 

@@ -1,4 +1,4 @@
-"""The form that is made from a tool's input schema: what is asked, and what is sent."""
+"""The form built from a tool's input schema: its fields, and the arguments it sends."""
 
 import json
 
@@ -24,19 +24,21 @@ SCHEMA = {
 }
 
 
-def filled(**values: object) -> ToolArgumentForm:
+def build_form(**arguments: object) -> ToolArgumentForm:
     names = list(SCHEMA["properties"])
-    return ToolArgumentForm(SCHEMA, {f"arg-{names.index(name)}": at for name, at in values.items()})
+    return ToolArgumentForm(
+        SCHEMA, {f"arg-{names.index(name)}": value for name, value in arguments.items()}
+    )
 
 
 def test_each_type_has_its_own_field() -> None:
-    assert [one.kind for one in list_arguments(SCHEMA)] == [
+    assert [field.kind for field in list_arguments(SCHEMA)] == [
         *("text", "choice", "integer", "number", "boolean", "lines", "choices", "json")
     ]
 
 
 def test_values_are_sent_as_the_schema_types_them() -> None:
-    form = filled(
+    form = build_form(
         city="Berlin",
         unit='"c"',
         days="2",
@@ -59,16 +61,16 @@ def test_values_are_sent_as_the_schema_types_them() -> None:
 
 
 def test_empty_values_arent_sent_except_required_strings() -> None:
-    assert filled().parse_arguments() == {"city": ""}
+    assert build_form().parse_arguments() == {"city": ""}
 
 
 @pytest.mark.parametrize(
     ("name", "value"), [("days", "two"), ("unit", '"k"'), ("where", "{"), ("factor", "x")]
 )
 def test_invalid_values_are_refused_by_name(name: str, value: str) -> None:
-    with pytest.raises(InvalidInput, match=name) as refusal:
-        filled(**{name: value}).parse_arguments()
-    assert refusal.value.code == "invalid_arguments"
+    with pytest.raises(InvalidInput, match=name) as raised:
+        build_form(**{name: value}).parse_arguments()
+    assert raised.value.code == "invalid_arguments"
 
 
 def test_the_form_starts_with_defaults() -> None:
@@ -80,11 +82,11 @@ def test_required_nested_values_start_with_their_structure() -> None:
     point = {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}
     properties = {"path": {"type": "array", "items": point}, "where": point}
     form = ToolArgumentForm({"properties": properties, "required": ["path"]})
-    path, where = (form[f"arg-{place}"].value() for place in (0, 1))
+    path, place = (form[f"arg-{index}"].value() for index in (0, 1))
     assert json.loads(path) == [{"x": 0}]
-    assert where == ""
-    sent = ToolArgumentForm({"properties": properties}, {"arg-0": "", "arg-1": ""})
-    assert (sent["arg-0"].value(), sent.parse_arguments()) == ("", {})
+    assert place == ""
+    submitted = ToolArgumentForm({"properties": properties}, {"arg-0": "", "arg-1": ""})
+    assert (submitted["arg-0"].value(), submitted.parse_arguments()) == ("", {})
 
 
 @pytest.mark.parametrize("schema", [None, [], {}, {"properties": 3}, {"properties": {"a": 7}}])

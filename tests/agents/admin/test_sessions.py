@@ -1,4 +1,4 @@
-"""Talking to an agent: sessions begun, shown step by step, followed, answered, cancelled."""
+"""Sessions in the admin: started, shown step by step, continued, canceled."""
 
 import re
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.utils import timezone
 
-from agents.admin import chat as talking
+from agents.admin import chat
 from agents.admin.chat import load_steps
 from agents.models import Agent, Inbox, Session, Step
 from agents.sessions.services import start_session
@@ -35,12 +35,12 @@ def session(acme: Organization, helper: Agent) -> Session:
 
 
 @pytest.fixture
-def seat(acme: Organization) -> admin_client.Desk:
+def operator(acme: Organization) -> admin_client.Desk:
     return admin_client.sit(acme, Role.OPERATOR)
 
 
-def step(session: Session, kind: str, state: str = "done", **payload: Any) -> Step:
-    made: Step = Step.objects.create(
+def create_step(session: Session, kind: str, state: str = "done", **payload: Any) -> Step:
+    step: Step = Step.objects.create(
         session=session,
         seq=session.steps.count() + 1,
         kind=kind,
@@ -50,81 +50,81 @@ def step(session: Session, kind: str, state: str = "done", **payload: Any) -> St
         index=session.steps.count(),
         finished_at=timezone.now(),
     )
-    return made
+    return step
 
 
-def test_a_message_starts_a_session(helper: Agent, seat: admin_client.Desk) -> None:
-    page = seat.post("agents_agent_start", helper.pk, text="What time is it?")
+def test_a_message_starts_a_session(helper: Agent, operator: admin_client.Desk) -> None:
+    page = operator.post("agents_agent_start", helper.pk, text="What time is it?")
     session = Session.objects.get()
-    assert session.started_by_id == str(seat.user.pk)
+    assert session.started_by_id == str(operator.user.pk)
     assert "queued" in page
     assert f'data-live="/api/sessions/{session.pk}/events"' in page
 
 
-def test_a_message_can_have_files(helper: Agent, seat: admin_client.Desk) -> None:
+def test_a_message_can_have_files(helper: Agent, operator: admin_client.Desk) -> None:
     files = [SimpleUploadedFile("a.txt", b"hi"), SimpleUploadedFile("b.exe", b"\xff")]
-    seat.post("agents_agent_start", helper.pk, text="Look.", attachments=files)
-    assert "is neither UTF-8 text nor an image" in " ".join(seat.messages)
+    operator.post("agents_agent_start", helper.pk, text="Look.", attachments=files)
+    assert "is neither UTF-8 text nor an image" in " ".join(operator.messages)
     assert not Session.objects.exists()
     files = [SimpleUploadedFile("a.txt", b"hi")]
-    seat.post("agents_agent_start", helper.pk, text="Look.", attachments=files)
+    operator.post("agents_agent_start", helper.pk, text="Look.", attachments=files)
     session = Session.objects.get()
-    [kept] = session.inbox.get().payload["files"]
-    step(session, "message", text="Look.", by="anna", files=[kept])
-    page = seat.get("agents_session_change", session.pk)
-    address = f"{admin_client.url('agents_session_file', session.pk)}?sha256={kept['sha256']}"
-    assert address in page
-    assert seat.client.get(address).content == b"hi"
+    [file] = session.inbox.get().payload["files"]
+    create_step(session, "message", text="Look.", by="anna", files=[file])
+    page = operator.get("agents_session_change", session.pk)
+    url = f"{admin_client.url('agents_session_file', session.pk)}?sha256={file['sha256']}"
+    assert url in page
+    assert operator.client.get(url).content == b"hi"
 
 
-def test_a_message_is_resent_in_place(session: Session, seat: admin_client.Desk) -> None:
-    step(session, "message", text="first", by="anna")
-    step(session, "model", text="answer")
+def test_a_message_is_resent_in_place(session: Session, operator: admin_client.Desk) -> None:
+    create_step(session, "message", text="first", by="anna")
+    create_step(session, "model", text="answer")
     Session.objects.update(status="done")
-    seat.post("agents_session_retry", session.pk, seq=1)
+    operator.post("agents_session_retry", session.pk, seq=1)
     assert session.inbox.latest("pk").payload == {"text": "first", "replaces": 1}
-    seat.post("agents_session_retry", session.pk, seq=1, text="second")
-    assert "The session is running." in " ".join(seat.messages)
+    operator.post("agents_session_retry", session.pk, seq=1, text="second")
+    assert "The session is running." in " ".join(operator.messages)
     Session.objects.update(status="done")
-    seat.post("agents_session_retry", session.pk, seq=1, text="second")
+    operator.post("agents_session_retry", session.pk, seq=1, text="second")
     assert session.inbox.latest("pk").payload == {"text": "second", "replaces": 1}
 
 
 def test_replaced_steps_are_marked_and_cant_be_resent(
-    session: Session, seat: admin_client.Desk
+    session: Session, operator: admin_client.Desk
 ) -> None:
-    step(session, "message", text="first", by="anna")
-    step(session, "model", text="answer")
-    step(session, "message", text="second", by="anna", replaces=1)
-    talk = load_steps(session, factories.build_administrator(session.organization))
-    assert [line.superseded for line in talk.lines] == [True, True, False]
-    assert talk.superseded == 2
-    page = seat.get("agents_session_change", session.pk)
+    create_step(session, "message", text="first", by="anna")
+    create_step(session, "model", text="answer")
+    create_step(session, "message", text="second", by="anna", replaces=1)
+    chat_page = load_steps(session, factories.build_administrator(session.organization))
+    assert [line.superseded for line in chat_page.lines] == [True, True, False]
+    assert chat_page.superseded == 2
+    page = operator.get("agents_session_change", session.pk)
     assert page.count("data-superseded") == 2
-    assert page.count('name="seq"') == 2, "retry and edit of the one that stands"
+    assert page.count('name="seq"') == 2, "retry and edit of the current message"
     assert "Show 2 replaced steps" in page
 
 
 def test_a_page_marks_steps_that_later_pages_replace(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(talking, "STEPS_SHOWN", 2)
+    monkeypatch.setattr(chat, "STEPS_SHOWN", 2)
     for text in "ab":
-        step(session, "message", text=text, by="anna")
-    step(session, "message", text="c", by="anna", replaces=2)
-    talk = load_steps(session, factories.build_administrator(session.organization))
-    assert [line.superseded for line in talk.lines] == [False, True]
+        create_step(session, "message", text=text, by="anna")
+    create_step(session, "message", text="c", by="anna", replaces=2)
+    chat_page = load_steps(session, factories.build_administrator(session.organization))
+    assert [line.superseded for line in chat_page.lines] == [False, True]
 
 
-def test_a_session_is_exported(session: Session, seat: admin_client.Desk) -> None:
-    step(session, "message", text="first", by="anna")
-    assert "> first" in seat.get("agents_session_export", session.pk)
-    assert '"text": "first"' in seat.get("agents_session_export", session.pk, **{"as": "json"})
+def test_a_session_is_exported(session: Session, operator: admin_client.Desk) -> None:
+    create_step(session, "message", text="first", by="anna")
+    assert "> first" in operator.get("agents_session_export", session.pk)
+    assert '"text": "first"' in operator.get("agents_session_export", session.pk, **{"as": "json"})
 
 
-def test_an_empty_message_is_refused(helper: Agent, seat: admin_client.Desk) -> None:
-    seat.post("agents_agent_start", helper.pk, text="  ")
-    assert "The message is empty." in " ".join(seat.messages)
+def test_an_empty_message_is_refused(helper: Agent, operator: admin_client.Desk) -> None:
+    operator.post("agents_agent_start", helper.pk, text="  ")
+    assert "The message is empty." in " ".join(operator.messages)
     assert not Session.objects.exists()
 
 
@@ -145,11 +145,13 @@ def test_an_auditor_can_view_but_not_run_sessions(acme: Organization, session: S
     assert Inbox.objects.count() == 1
 
 
-def test_a_session_shows_each_kind_of_step(session: Session, seat: admin_client.Desk) -> None:
-    step(session, "message", text="What time is it?", by="anna")
-    step(session, "notice", text="The server web is not reachable now.", code="server_unreachable")
-    step(session, "model", text="I look it up.")
-    step(
+def test_a_session_shows_each_kind_of_step(session: Session, operator: admin_client.Desk) -> None:
+    create_step(session, "message", text="What time is it?", by="anna")
+    create_step(
+        session, "notice", text="The server web is not reachable now.", code="server_unreachable"
+    )
+    create_step(session, "model", text="I look it up.")
+    create_step(
         session,
         "call",
         name="mcp_time_now",
@@ -158,9 +160,13 @@ def test_a_session_shows_each_kind_of_step(session: Session, seat: admin_client.
         server="time",
         duration_ms=12,
     )
-    step(session, "call", state="failed", name="mcp_git_log", code="denied_by_policy", rule="r:1")
-    step(session, "end", detail="Too many turns.", remedy="Ask for less.", code="turns_exhausted")
-    page = seat.get("agents_session_change", session.pk)
+    create_step(
+        session, "call", state="failed", name="mcp_git_log", code="denied_by_policy", rule="r:1"
+    )
+    create_step(
+        session, "end", detail="Too many turns.", remedy="Ask for less.", code="turns_exhausted"
+    )
+    page = operator.get("agents_session_change", session.pk)
     text = admin_client.words(page)
     for expected in (
         "What time is it?",
@@ -174,51 +180,57 @@ def test_a_session_shows_each_kind_of_step(session: Session, seat: admin_client.
     assert '<span class="bb-key">&quot;time&quot;</span>' in page
 
 
-def test_a_result_with_instructions_is_marked(session: Session, seat: admin_client.Desk) -> None:
-    found = {"flagged": {"override_rules": 2}, "sanitized": {"remote_image": 1}}
-    step(session, "call", name="mcp_web_get", arguments={}, text="plain")
+def test_a_result_with_instructions_is_marked(
+    session: Session, operator: admin_client.Desk
+) -> None:
+    findings = {"flagged": {"override_rules": 2}, "sanitized": {"remote_image": 1}}
+    create_step(session, "call", name="mcp_web_get", arguments={}, text="plain")
     assert "possible prompt injection" not in admin_client.words(
-        seat.get("agents_session_change", session.pk)
+        operator.get("agents_session_change", session.pk)
     )
-    step(session, "call", name="mcp_web_get", arguments={}, text="Ignore …", **found)
-    text = admin_client.words(seat.get("agents_session_change", session.pk))
+    create_step(session, "call", name="mcp_web_get", arguments={}, text="Ignore …", **findings)
+    text = admin_client.words(operator.get("agents_session_change", session.pk))
     for expected in ("possible prompt injection", "override_rules ×2", "remote_image ×1"):
         assert expected in text
 
 
 def test_texts_of_servers_and_models_are_escaped_and_visible(
-    session: Session, seat: admin_client.Desk
+    session: Session, operator: admin_client.Desk
 ) -> None:
     evil = "<script>alert(1)</script>\u200b"
-    step(session, "message", text=evil, by=evil)
-    step(session, "model", text=evil)
-    step(session, "call", name=evil, arguments={evil: evil}, text=evil, server=evil, code="x")
-    step(session, "notice", text=evil)
-    step(session, "end", detail=evil, remedy=evil, code="x")
+    create_step(session, "message", text=evil, by=evil)
+    create_step(session, "model", text=evil)
+    create_step(
+        session, "call", name=evil, arguments={evil: evil}, text=evil, server=evil, code="x"
+    )
+    create_step(session, "notice", text=evil)
+    create_step(session, "end", detail=evil, remedy=evil, code="x")
     for name in ("agents_session_change", "agents_session_steps"):
-        page = seat.get(name, session.pk)
+        page = operator.get(name, session.pk)
         assert "<script>alert" not in page
         assert page.count("⟨U+200B⟩") >= 8
 
 
-def test_only_new_steps_are_sent_to_a_watcher(session: Session, seat: admin_client.Desk) -> None:
-    step(session, "message", text="first", by="anna")
-    step(session, "model", text="second")
-    page = seat.get("agents_session_steps", session.pk, after=1)
+def test_only_new_steps_are_sent_to_a_watcher(
+    session: Session, operator: admin_client.Desk
+) -> None:
+    create_step(session, "message", text="first", by="anna")
+    create_step(session, "model", text="second")
+    page = operator.get("agents_session_steps", session.pk, after=1)
     assert "first" not in page
     assert "second" in page
     assert "nav-sidebar" not in page
 
 
 def test_a_running_step_is_requested_again(session: Session) -> None:
-    step(session, "message", text="first", by="anna")
-    step(session, "model", state="intent", text="gro")
-    step(session, "call", name="x", arguments={})
+    create_step(session, "message", text="first", by="anna")
+    create_step(session, "model", state="intent", text="gro")
+    create_step(session, "call", name="x", arguments={})
     assert load_steps(session, factories.build_administrator(session.organization)).after == 1
 
 
 def test_a_step_that_changed_has_another_version(session: Session) -> None:
-    row = step(session, "model", state="intent", text="gro")
+    row = create_step(session, "model", state="intent", text="gro")
     [before] = load_steps(session, factories.build_administrator(session.organization)).lines
     Step.objects.filter(pk=row.pk).update(payload={"text": "growing"})
     [after] = load_steps(session, factories.build_administrator(session.organization)).lines
@@ -226,57 +238,57 @@ def test_a_step_that_changed_has_another_version(session: Session) -> None:
 
 
 def test_a_long_session_shows_its_end_and_links_to_its_beginning(
-    session: Session, seat: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
+    session: Session, operator: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(talking, "STEPS_SHOWN", 2)
+    monkeypatch.setattr(chat, "STEPS_SHOWN", 2)
     for number in range(5):
-        step(session, "model", text=f"number-{number}")
-    page = seat.get("agents_session_change", session.pk)
+        create_step(session, "model", text=f"number-{number}")
+    page = operator.get("agents_session_change", session.pk)
     assert "number-4" in page
     assert "number-2" not in page
     assert "?after=1" in page
-    assert "number-1" in seat.get("agents_session_change", session.pk, after=1)
+    assert "number-1" in operator.get("agents_session_change", session.pk, after=1)
 
 
-def test_an_idle_session_isnt_polled(session: Session, seat: admin_client.Desk) -> None:
+def test_an_idle_session_isnt_polled(session: Session, operator: admin_client.Desk) -> None:
     Session.objects.update(status="done")
-    assert 'data-rests="true"' in seat.get("agents_session_change", session.pk)
+    assert 'data-rests="true"' in operator.get("agents_session_change", session.pk)
 
 
 def test_a_message_to_an_idle_session_queues_it_again(
-    session: Session, seat: admin_client.Desk
+    session: Session, operator: admin_client.Desk
 ) -> None:
     Session.objects.update(status="done")
-    seat.post("agents_session_send", session.pk, text="And in Tokyo?")
+    operator.post("agents_session_send", session.pk, text="And in Tokyo?")
     session.refresh_from_db()
     assert session.status == "queued"
 
 
-def test_a_session_is_canceled(session: Session, seat: admin_client.Desk) -> None:
-    assert "Cancel" in seat.get("agents_session_change", session.pk)
-    seat.post("agents_session_cancel", session.pk)
+def test_a_session_is_canceled(session: Session, operator: admin_client.Desk) -> None:
+    assert "Cancel" in operator.get("agents_session_change", session.pk)
+    operator.post("agents_session_cancel", session.pk)
     session.refresh_from_db()
     assert session.status == "cancelled"
-    assert "Cancellation requested" in " ".join(seat.messages)
+    assert "Cancellation requested" in " ".join(operator.messages)
 
 
 def test_the_list_is_filtered_by_status(
-    acme: Organization, helper: Agent, session: Session, seat: admin_client.Desk
+    acme: Organization, helper: Agent, session: Session, operator: admin_client.Desk
 ) -> None:
     start_session(factories.build_administrator(acme), helper, "Another question")
     Session.objects.filter(pk=session.pk).update(status="failed", error_code="model_unreachable")
-    page = admin_client.words(seat.get("agents_session_changelist", status__in="failed"))
+    page = admin_client.words(operator.get("agents_session_changelist", status__in="failed"))
     assert "What time is it?" in page
     assert "Another question" not in page
 
 
 def test_the_agents_tabs_show_its_sessions(
-    helper: Agent, session: Session, seat: admin_client.Desk
+    helper: Agent, session: Session, operator: admin_client.Desk
 ) -> None:
-    assert "What time is it?" in seat.get("agents_agent_sessions", helper.pk)
-    page = seat.get("agents_agent_change", helper.pk, session=str(session.pk))
+    assert "What time is it?" in operator.get("agents_agent_sessions", helper.pk)
+    page = operator.get("agents_agent_change", helper.pk, session=str(session.pk))
     assert 'aria-current="true">What time is it?' in page
-    seat.get("agents_agent_change", helper.pk, session=str(uuid4()), status=404)
+    operator.get("agents_agent_change", helper.pk, session=str(uuid4()), status=404)
 
 
 def test_the_timeline_draws_turns_calls_and_waits(acme: Organization, helper: Agent) -> None:
@@ -284,17 +296,17 @@ def test_the_timeline_draws_turns_calls_and_waits(acme: Organization, helper: Ag
     page = admin_client.sit(acme, Role.OWNER).get("agents_session_timeline", session.pk)
     assert approval.label in page
     assert 'class="bb-waiting" data-tone="warn"' in page
-    # The legend says the same without a time.
+    # The legend has the same text without a duration.
     assert re.search(r"\d (ms|s|min) waiting for a person", page)
 
 
 def test_a_timeline_uses_the_same_queries_for_any_length(
-    session: Session, seat: admin_client.Desk, django_assert_max_num_queries: Any
+    session: Session, operator: admin_client.Desk, django_assert_max_num_queries: Any
 ) -> None:
     for number in range(30):
-        step(session, ("message", "model", "call", "end")[number % 4], text="x", name="now")
+        create_step(session, ("message", "model", "call", "end")[number % 4], text="x", name="now")
     with django_assert_max_num_queries(15):
-        page = seat.get("agents_session_timeline", session.pk)
+        page = operator.get("agents_session_timeline", session.pk)
     assert page.count('data-kind="message"') == 8
 
 

@@ -1,4 +1,4 @@
-"""A session's calls tell what they cost, what they carried and what was decided."""
+"""A session's calls show their cost, flow labels, and decision."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""An agent's tabs for skills and workflows: what it has, and giving it more."""
+"""An agent's tabs for skills and workflows: list, attach, detach."""
 
 import pytest
 from django.db import connection
@@ -24,92 +24,92 @@ def helper(acme):
 
 
 @pytest.fixture
-def seat(acme):
+def operator(acme):
     return admin_client.sit(acme, Role.OPERATOR)
 
 
-def skill(acme, name="tell", **more):
-    boss = factories.build_administrator(acme)
-    return save_skill(boss, SkillSpec(name=name, text="Hello", **more))
+def create_skill(acme, name="tell", **fields):
+    administrator = factories.build_administrator(acme)
+    return save_skill(administrator, SkillSpec(name=name, text="Hello", **fields))
 
 
-def test_empty_pages_explain_themselves_and_the_first_step(seat, helper):
-    skills = admin_client.words(seat.get("agents_agent_skills", helper.pk))
-    assert "A skill is a set of instructions" in skills
-    assert "Attach or create one" in skills
-    assert "The organization has no other skills" in skills
-    workflows = admin_client.words(seat.get("agents_agent_workflows", helper.pk))
-    assert "after its current version is approved" in workflows
-    assert "Workflows that run as this agent use its tools" in workflows
+def test_empty_pages_explain_themselves_and_the_first_step(operator, helper):
+    page = admin_client.words(operator.get("agents_agent_skills", helper.pk))
+    assert "A skill is a set of instructions" in page
+    assert "Attach or create one" in page
+    assert "The organization has no other skills" in page
+    page = admin_client.words(operator.get("agents_agent_workflows", helper.pk))
+    assert "after its current version is approved" in page
+    assert "Workflows that run as this agent use its tools" in page
 
 
-def test_a_skill_is_attached_and_detached_and_kept(acme, seat, helper):
+def test_attaching_and_detaching_a_skill_keeps_its_version(acme, operator, helper):
     other = factories.create_agent(acme, "other")
-    tell = skill(acme, agents=[other.slug], description="Says <b>hello</b>.")
-    assert "tell" in admin_client.words(seat.get("agents_agent_skills", helper.pk))
-    seat.post("agents_agent_give_skill", helper.pk, skill=tell.pk)
-    assert list_agent_slugs(tell) == sorted([helper.slug, other.slug])
-    page = seat.get("agents_agent_skills", helper.pk)
+    skill = create_skill(acme, agents=[other.slug], description="Says <b>hello</b>.")
+    assert "tell" in admin_client.words(operator.get("agents_agent_skills", helper.pk))
+    operator.post("agents_agent_give_skill", helper.pk, skill=skill.pk)
+    assert list_agent_slugs(skill) == sorted([helper.slug, other.slug])
+    page = operator.get("agents_agent_skills", helper.pk)
     assert "Says &lt;b&gt;hello&lt;/b&gt;." in page
     assert "version 1" in admin_client.words(page)
-    seat.post("agents_agent_take_skill", helper.pk, skill=tell.pk)
-    assert list_agent_slugs(tell) == [other.slug]
+    operator.post("agents_agent_take_skill", helper.pk, skill=skill.pk)
+    assert list_agent_slugs(skill) == [other.slug]
     assert AuditRow.objects.filter(action="skill_changed").count() == 2
-    tell.refresh_from_db()
-    assert tell.version == 1
+    skill.refresh_from_db()
+    assert skill.version == 1
 
 
-def test_a_workflow_is_attached_as_a_tool_and_detached(acme, seat, helper):
+def test_a_workflow_is_attached_as_a_tool_and_detached(acme, operator, helper):
     other = factories.create_agent(acme, "other")
-    flow = factories.create_workflow(other, "weekly")
-    seat.post("agents_agent_give_workflow", helper.pk, workflow=flow.pk)
-    assert helper.slug in list_agent_slugs(flow)
-    words = admin_client.words(seat.get("agents_agent_workflows", helper.pk))
+    workflow = factories.create_workflow(other, "weekly")
+    operator.post("agents_agent_give_workflow", helper.pk, workflow=workflow.pk)
+    assert helper.slug in list_agent_slugs(workflow)
+    words = admin_client.words(operator.get("agents_agent_workflows", helper.pk))
     assert "runs as Other" in words
-    own = admin_client.words(seat.get("agents_agent_workflows", other.pk))
-    assert own.index("Workflows that run as this agent") < own.rindex("weekly")
-    seat.post("agents_agent_take_workflow", helper.pk, workflow=flow.pk)
-    assert helper.slug not in list_agent_slugs(flow)
+    other_words = admin_client.words(operator.get("agents_agent_workflows", other.pk))
+    assert other_words.index("Workflows that run as this agent") < other_words.rindex("weekly")
+    operator.post("agents_agent_take_workflow", helper.pk, workflow=workflow.pk)
+    assert helper.slug not in list_agent_slugs(workflow)
 
 
-def test_a_skill_or_workflow_can_be_created_for_the_agent(acme, seat, helper):
-    page = seat.get("agents_skill_add", agent=helper.slug)
-    ticked = page[page.index(f'value="{helper.slug}"') :].split(">")[0]
-    assert "checked" in ticked
+def test_a_skill_or_workflow_can_be_created_for_the_agent(acme, operator, helper):
+    page = operator.get("agents_skill_add", agent=helper.slug)
+    checkbox = page[page.index(f'value="{helper.slug}"') :].split(">")[0]
+    assert "checked" in checkbox
 
 
 def test_a_read_only_role_has_no_buttons_and_is_refused(acme, helper):
-    reader = admin_client.sit(acme, Role.AUDITOR)
-    tell = skill(acme, agents=[helper.slug])
-    page = reader.get("agents_agent_skills", helper.pk)
+    auditor = admin_client.sit(acme, Role.AUDITOR)
+    skill = create_skill(acme, agents=[helper.slug])
+    page = auditor.get("agents_agent_skills", helper.pk)
     assert "tell" in page
     assert "take_skill" not in page
-    reader.post("agents_agent_take_skill", helper.pk, status=403, skill=tell.pk)
-    assert list_agent_slugs(tell) == [helper.slug]
+    auditor.post("agents_agent_take_skill", helper.pk, status=403, skill=skill.pk)
+    assert list_agent_slugs(skill) == [helper.slug]
 
 
-def test_nothing_of_another_organization_is_shown_or_attached(acme, seat, helper):
-    foreign = skill(factories.create_organization("other"), "theirs")
-    assert "theirs" not in admin_client.words(seat.get("agents_agent_skills", helper.pk))
-    seat.post("agents_agent_give_skill", helper.pk, status=404, skill=foreign.pk)
+def test_skills_of_another_organization_arent_shown_or_attached(acme, operator, helper):
+    foreign = create_skill(factories.create_organization("other"), "theirs")
+    assert "theirs" not in admin_client.words(operator.get("agents_agent_skills", helper.pk))
+    operator.post("agents_agent_give_skill", helper.pk, status=404, skill=foreign.pk)
     assert not list_agent_slugs(foreign)
 
 
 @pytest.mark.parametrize("page", ["agents_agent_skills", "agents_agent_workflows"])
-def test_a_tab_uses_the_same_queries_for_any_number_of_rows(acme, seat, helper, page):
-    def fill(number: int) -> None:
-        skill(acme, f"skill-{number}", agents=[helper.slug])
+def test_a_tab_uses_the_same_queries_for_any_number_of_rows(acme, operator, helper, page):
+    def create_rows(number: int) -> None:
+        create_skill(acme, f"skill-{number}", agents=[helper.slug])
         factories.create_workflow(helper, f"flow-{number}")
 
-    def queries() -> int:
+    def count_queries() -> int:
         with CaptureQueriesContext(connection) as caught:
-            seat.get(page, helper.pk)
+            operator.get(page, helper.pk)
         return len(caught)
 
-    fill(0)
-    queries()
-    few = queries()
+    create_rows(0)
+    count_queries()
+    expected = count_queries()
     for number in range(1, 6):
-        fill(number)
-    assert queries() == few
-    assert few <= 15
+        create_rows(number)
+    assert count_queries() == expected
+    assert expected <= 15

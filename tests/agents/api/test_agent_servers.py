@@ -1,4 +1,4 @@
-"""The servers of an agent over REST: the paths and shapes of the specification."""
+"""The servers of an agent over REST: paths, bodies, and responses."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.rest import Rest
 
 pytestmark = pytest.mark.django_db
 
-AWS = {
+STDIO_BODY = {
     "name": "aws-s3",
     "transport_type": "stdio",
     "endpoint_config": {
@@ -25,7 +25,7 @@ AWS = {
     "auth_config": {"type": "none"},
     "enabled": True,
 }
-HTTP = {
+HTTP_BODY = {
     "name": "docs",
     "transport_type": "http",
     "endpoint_config": {"url": "https://mcp.example.com/mcp"},
@@ -54,11 +54,11 @@ def path(helper: Agent) -> str:
 
 
 @pytest.fixture
-def pooled(acme: Organization) -> Server:
-    return in_pool(acme, "pooled")
+def pool_server(acme: Organization) -> Server:
+    return create_pool_server(acme, "pooled")
 
 
-def in_pool(acme: Organization, name: str) -> Server:
+def create_pool_server(acme: Organization, name: str) -> Server:
     server: Server = Server.objects.create(
         organization=acme,
         scope_id=acme.pk,
@@ -79,49 +79,49 @@ def in_pool(acme: Organization, name: str) -> Server:
     return server
 
 
-def names(answer: rest.Answer) -> list[tuple[str, str]]:
-    return [(server["name"], server["scope"]) for server in answer.json["results"]]
+def list_names_and_scopes(response: rest.Answer) -> list[tuple[str, str]]:
+    return [(server["name"], server["scope"]) for server in response.json["results"]]
 
 
 def test_the_example_of_the_specification_is_accepted(acme, helper, path):
-    root = rest.as_administrator()
-    made = root.post(path, AWS)
-    assert made.status == 201
+    administrator = rest.as_administrator()
+    created = administrator.post(path, STDIO_BODY)
+    assert created.status == 201
     expected: dict[str, Any] = {
         "agent_id": str(helper.pk),
         "scope": "agent",
         "name": "aws-s3",
         "transport_type": "stdio",
-        "endpoint_config": AWS["endpoint_config"] | {"env": {"AWS_REGION": MASK}},
+        "endpoint_config": STDIO_BODY["endpoint_config"] | {"env": {"AWS_REGION": MASK}},
         "auth_config": {"type": "none", "configured": False},
         "enabled": True,
         "discovered_tools": [],
         "last_connected_at": None,
     }
-    assert {name: made.json[name] for name in expected} == expected
+    assert {name: created.json[name] for name in expected} == expected
     server = Server.objects.get()
-    assert (server.scope_id, str(server.pk)) == (helper.pk, made.json["id"])
-    assert root.get(f"{path}/{server.pk}").json == made.json
-    assert names(root.get(path)) == [("aws-s3", "agent")]
+    assert (server.scope_id, str(server.pk)) == (helper.pk, created.json["id"])
+    assert administrator.get(f"{path}/{server.pk}").json == created.json
+    assert list_names_and_scopes(administrator.get(path)) == [("aws-s3", "agent")]
 
 
 def test_a_private_server_isnt_in_the_pool(operator, path):
-    operator.post(path, HTTP)
+    operator.post(path, HTTP_BODY)
     assert operator.get("mcp-servers").json["results"] == []
 
 
 def test_two_agents_can_have_private_servers_with_one_name(acme, operator, path):
     other = factories.create_agent(acme, "other")
-    assert operator.post(path, HTTP).status == 201
-    assert operator.post(f"agents/{other.pk}/mcp-servers", HTTP).status == 201
-    assert operator.post(path, HTTP).code == "name_taken"
+    assert operator.post(path, HTTP_BODY).status == 201
+    assert operator.post(f"agents/{other.pk}/mcp-servers", HTTP_BODY).status == 201
+    assert operator.post(path, HTTP_BODY).code == "name_taken"
 
 
-def test_a_pool_server_is_attached_by_its_id(operator, helper, path, pooled):
-    made = operator.post(path, {"server_id": str(pooled.pk), "allowed_tools": ["list_*"]})
-    assert (made.status, made.json["scope"]) == (201, "pool")
-    assert made.json["agent_id"] == str(helper.pk)
-    assert made.json["discovered_tools"] == [
+def test_a_pool_server_is_attached_by_its_id(operator, helper, path, pool_server):
+    created = operator.post(path, {"server_id": str(pool_server.pk), "allowed_tools": ["list_*"]})
+    assert (created.status, created.json["scope"]) == (201, "pool")
+    assert created.json["agent_id"] == str(helper.pk)
+    assert created.json["discovered_tools"] == [
         {
             "name": "list_buckets",
             "description": "List S3 buckets",
@@ -131,89 +131,97 @@ def test_a_pool_server_is_attached_by_its_id(operator, helper, path, pooled):
     assert helper.agent_servers.get().allowed_tools == ["list_*"]
 
 
-def test_attaching_again_changes_only_the_given_fields(operator, helper, path, pooled):
-    operator.post(path, {"server_id": str(pooled.pk), "allowed_tools": ["list_*"]})
-    again = operator.post(path, {"server_id": str(pooled.pk), "enabled": False})
-    assert (again.status, again.json["enabled"]) == (200, False)
+def test_attaching_again_changes_only_the_given_fields(operator, helper, path, pool_server):
+    operator.post(path, {"server_id": str(pool_server.pk), "allowed_tools": ["list_*"]})
+    response = operator.post(path, {"server_id": str(pool_server.pk), "enabled": False})
+    assert (response.status, response.json["enabled"]) == (200, False)
     agent_server = helper.agent_servers.get()
     assert (agent_server.enabled, agent_server.allowed_tools) == (False, ["list_*"])
-    pooled.refresh_from_db()
-    assert pooled.enabled
+    pool_server.refresh_from_db()
+    assert pool_server.enabled
 
 
-def test_tools_must_be_selected_or_all_requested_explicitly(operator, helper, path, pooled):
-    bound = {"server_id": str(pooled.pk)}
-    for choice, code in (([], "nothing_chosen"), (["list_bucket"], "unknown_tool")):
-        answer = operator.post(path, bound | {"allowed_tools": choice})
-        assert (answer.status, answer.code) == (400, code)
-        assert answer.json["field"] == "allowed_tools"
+def test_tools_must_be_selected_or_all_requested_explicitly(operator, helper, path, pool_server):
+    body = {"server_id": str(pool_server.pk)}
+    for allowed_tools, code in (([], "nothing_chosen"), (["list_bucket"], "unknown_tool")):
+        response = operator.post(path, body | {"allowed_tools": allowed_tools})
+        assert (response.status, response.code) == (400, code)
+        assert response.json["field"] == "allowed_tools"
     assert not helper.agent_servers.exists()
-    made = operator.post(path, bound | {"allowed_tools": ["*"]})
-    assert (made.status, made.json["allowed_tools"]) == (201, ["*"])
+    created = operator.post(path, body | {"allowed_tools": ["*"]})
+    assert (created.status, created.json["allowed_tools"]) == (201, ["*"])
 
 
-def test_an_attachment_is_updated_field_by_field(operator, helper, path, pooled):
-    operator.post(path, {"server_id": str(pooled.pk), "allowed_tools": ["list_*"]})
-    one = f"{path}/{pooled.pk}"
-    off = operator.patch(one, {"enabled": False})
-    assert (off.status, off.json["enabled"], off.json["allowed_tools"]) == (200, False, ["list_*"])
-    assert operator.patch(one, {"denied_tools": ["x"]}).json["denied_tools"] == ["x"]
-    everything = operator.patch(one, {"allowed_tools": ["*"], "enabled": True})
-    assert (everything.json["allowed_tools"], everything.json["enabled"]) == (["*"], True)
-    assert operator.patch(one, {"allowed_tools": []}).code == "nothing_chosen"
-    assert operator.patch(one, {"server_id": str(pooled.pk)}).code == "unknown_field"
+def test_an_attachment_is_updated_field_by_field(operator, helper, path, pool_server):
+    operator.post(path, {"server_id": str(pool_server.pk), "allowed_tools": ["list_*"]})
+    url = f"{path}/{pool_server.pk}"
+    disabled = operator.patch(url, {"enabled": False})
+    assert (disabled.status, disabled.json["enabled"], disabled.json["allowed_tools"]) == (
+        200,
+        False,
+        ["list_*"],
+    )
+    assert operator.patch(url, {"denied_tools": ["x"]}).json["denied_tools"] == ["x"]
+    all_tools = operator.patch(url, {"allowed_tools": ["*"], "enabled": True})
+    assert (all_tools.json["allowed_tools"], all_tools.json["enabled"]) == (["*"], True)
+    assert operator.patch(url, {"allowed_tools": []}).code == "nothing_chosen"
+    assert operator.patch(url, {"server_id": str(pool_server.pk)}).code == "unknown_field"
     agent_server = helper.agent_servers.get()
     assert (agent_server.allowed_tools, agent_server.denied_tools) == ([], ["x"])
 
 
-def test_private_and_attached_servers_are_listed_together(operator, path, pooled):
-    operator.post(path, HTTP)
-    operator.post(path, {"server_id": str(pooled.pk)})
-    assert names(operator.get(path)) == [("docs", "agent"), ("pooled", "pool")]
+def test_private_and_attached_servers_are_listed_together(operator, path, pool_server):
+    operator.post(path, HTTP_BODY)
+    operator.post(path, {"server_id": str(pool_server.pk)})
+    assert list_names_and_scopes(operator.get(path)) == [("docs", "agent"), ("pooled", "pool")]
 
 
 def test_a_put_replaces_a_private_server_and_keeps_its_credential(operator, path):
-    made = operator.post(path, HTTP).json
-    body = {name: HTTP[name] for name in ("name", "transport_type")}
+    created = operator.post(path, HTTP_BODY).json
+    body = {name: HTTP_BODY[name] for name in ("name", "transport_type")}
     body |= {"endpoint_config": {"url": "https://mcp.example.com/v2"}, "enabled": False}
-    answer = operator.put(f"{path}/{made['id']}", body)
-    assert answer.json["endpoint_config"] == {"url": "https://mcp.example.com/v2"}
-    assert answer.json["auth_config"] == {"type": "api_key", "header": "X-Key", "configured": True}
-    assert answer.json["enabled"] is False
+    response = operator.put(f"{path}/{created['id']}", body)
+    assert response.json["endpoint_config"] == {"url": "https://mcp.example.com/v2"}
+    assert response.json["auth_config"] == {
+        "type": "api_key",
+        "header": "X-Key",
+        "configured": True,
+    }
+    assert response.json["enabled"] is False
     assert Server.objects.get().secrets.get().value.open() == "key-in-the-clear"
 
 
-def test_a_pool_server_cant_be_changed_through_an_agent(operator, path, pooled):
-    operator.post(path, {"server_id": str(pooled.pk)})
-    answer = operator.put(f"{path}/{pooled.pk}", HTTP)
-    assert (answer.status, answer.code) == (409, "pool_server")
-    assert str(pooled.pk) in answer.json["remedy"]
+def test_a_pool_server_cant_be_changed_through_an_agent(operator, path, pool_server):
+    operator.post(path, {"server_id": str(pool_server.pk)})
+    response = operator.put(f"{path}/{pool_server.pk}", HTTP_BODY)
+    assert (response.status, response.code) == (409, "pool_server")
+    assert str(pool_server.pk) in response.json["remedy"]
 
 
-def test_deleting_detaches_a_pool_server_and_deletes_a_private_one(operator, path, pooled):
-    private = operator.post(path, HTTP).json["id"]
-    operator.post(path, {"server_id": str(pooled.pk)})
-    for server_id in (private, str(pooled.pk)):
+def test_deleting_detaches_a_pool_server_and_deletes_a_private_one(operator, path, pool_server):
+    private = operator.post(path, HTTP_BODY).json["id"]
+    operator.post(path, {"server_id": str(pool_server.pk)})
+    for server_id in (private, str(pool_server.pk)):
         assert operator.delete(f"{path}/{server_id}").status == 204
         assert operator.delete(f"{path}/{server_id}").status == 404
-    assert list(Server.objects.all()) == [pooled]
+    assert list(Server.objects.all()) == [pool_server]
     assert not AgentServer.objects.exists()
 
 
-def test_a_server_that_isnt_attached_isnt_found(operator, path, pooled):
-    for method, body in (("GET", None), ("PUT", HTTP), ("PATCH", {}), ("DELETE", None)):
-        answer = operator.send(method, f"{path}/{pooled.pk}", body)
-        assert (answer.status, answer.json["field"]) == (404, "server_id")
-    assert operator.post(f"{path}/{pooled.pk}/test").status == 404
+def test_a_server_that_isnt_attached_isnt_found(operator, path, pool_server):
+    for method, body in (("GET", None), ("PUT", HTTP_BODY), ("PATCH", {}), ("DELETE", None)):
+        response = operator.send(method, f"{path}/{pool_server.pk}", body)
+        assert (response.status, response.json["field"]) == (404, "server_id")
+    assert operator.post(f"{path}/{pool_server.pk}/test").status == 404
 
 
 def test_a_private_server_of_another_agent_cant_be_attached(acme, operator, path):
     other = factories.create_agent(acme, "other")
-    private = operator.post(f"agents/{other.pk}/mcp-servers", HTTP).json["id"]
-    foreign = in_pool(factories.create_organization("other"), "foreign")
+    private = operator.post(f"agents/{other.pk}/mcp-servers", HTTP_BODY).json["id"]
+    foreign = create_pool_server(factories.create_organization("other"), "foreign")
     for server_id in (private, str(foreign.pk), "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11"):
-        answer = operator.post(path, {"server_id": server_id})
-        assert (answer.status, answer.json["field"]) == (404, "server_id")
+        response = operator.post(path, {"server_id": server_id})
+        assert (response.status, response.json["field"]) == (404, "server_id")
     assert AgentServer.objects.count() == 1
 
 
@@ -221,8 +229,8 @@ def test_a_private_server_of_another_agent_cant_be_attached(acme, operator, path
     ("body", "status", "code", "field"),
     [
         ({}, 400, "invalid", "name"),
-        (HTTP | {"transport_type": "smoke"}, 400, "unknown_transport", "transport_type"),
-        (AWS, 403, "platform_admin_only", "endpoint_config"),
+        (HTTP_BODY | {"transport_type": "smoke"}, 400, "unknown_transport", "transport_type"),
+        (STDIO_BODY, 403, "platform_admin_only", "endpoint_config"),
         ({"server_id": "x"}, 400, "invalid", "server_id"),
         ({"server_id": "x", "name": "y"}, 400, "unknown_field", "name"),
         ({"preset": "nothing-like-it"}, 404, "not_found", "preset"),
@@ -231,8 +239,8 @@ def test_a_private_server_of_another_agent_cant_be_attached(acme, operator, path
 def test_invalid_values_are_refused_and_nothing_is_written(
     operator, path, body, status, code, field
 ):
-    answer = operator.post(path, body)
-    assert (answer.status, answer.code, answer.json["field"]) == (status, code, field)
+    response = operator.post(path, body)
+    assert (response.status, response.code, response.json["field"]) == (status, code, field)
     assert not Server.objects.exists()
     assert not AgentServer.objects.exists()
 
@@ -242,8 +250,8 @@ def test_the_list_uses_the_same_queries_for_any_number_of_rows(
 ):
     operator.get(path)
     for number in range(12):
-        server = in_pool(acme, f"s{number}")
+        server = create_pool_server(acme, f"s{number}")
         AgentServer.objects.create(organization=acme, agent=helper, server=server)
-    # The token, the agent, its agent_servers, the servers with counts, their secrets, their tools.
+    # The token, the agent, its attached servers, the servers with counts, secrets, and tools.
     with django_assert_num_queries(6):
         assert len(operator.get(path).json["results"]) == 12

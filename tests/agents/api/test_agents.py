@@ -1,4 +1,4 @@
-"""Agents over REST: themselves, their policies and budgets, model endpoints, tokens."""
+"""Agents over REST, with their policies and budgets, model endpoints, and tokens."""
 
 import pytest
 
@@ -13,14 +13,14 @@ from tests.rest import Rest
 
 pytestmark = pytest.mark.django_db
 
-OPENAI = {
+ENDPOINT_BODY = {
     "name": "Models",
     "base_url": "https://models.example.com/v1",
     "model": "large",
     "api_key": "sk-in-the-clear-0123456789",
 }
 
-NOTHING = {"mode": "none", "allow": [], "ask": [], "deny": []}
+DENY_ALL = {"mode": "none", "allow": [], "ask": [], "deny": []}
 
 
 @pytest.fixture
@@ -47,10 +47,10 @@ def owner(acme: Organization, helper: Agent) -> Rest:
 
 
 def test_an_agent_is_created_with_a_slug_and_a_policy_that_denies_all(operator):
-    made = operator.post("agents", {"name": "Release Helper", "instructions": "Help."})
-    assert (made.status, made.json["slug"]) == (201, "release-helper")
-    policy = operator.get(f"agents/{made.json['id']}/tool-policy")
-    assert policy.json == NOTHING | {"version": policy.json["version"]}
+    created = operator.post("agents", {"name": "Release Helper", "instructions": "Help."})
+    assert (created.status, created.json["slug"]) == (201, "release-helper")
+    policy = operator.get(f"agents/{created.json['id']}/tool-policy")
+    assert policy.json == DENY_ALL | {"version": policy.json["version"]}
 
 
 def test_an_agent_is_found_by_id_and_by_slug(operator, helper):
@@ -58,34 +58,34 @@ def test_an_agent_is_found_by_id_and_by_slug(operator, helper):
 
 
 def test_a_patch_changes_only_its_fields(operator, helper):
-    answer = operator.patch("agents/helper", {"max_turns": 7, "tool_search_above": 0})
-    assert (answer.json["max_turns"], answer.json["name"]) == (7, "Helper")
-    assert answer.json["tool_search_above"] == 0
+    response = operator.patch("agents/helper", {"max_turns": 7, "tool_search_above": 0})
+    assert (response.json["max_turns"], response.json["name"]) == (7, "Helper")
+    assert response.json["tool_search_above"] == 0
 
 
-def test_a_deleted_agent_is_gone_and_stays_in_the_audit_log(operator):
+def test_a_deleted_agent_isnt_found_and_stays_in_the_audit_log(operator):
     assert operator.delete("agents/helper").status == 204
     assert operator.get("agents/helper").status == 404
     assert AuditRow.objects.filter(action="agent_removed", resource_name="Helper").exists()
 
 
 def test_a_duplicate_slug_is_a_conflict(operator):
-    answer = operator.post("agents", {"name": "Another", "slug": "helper"})
-    assert (answer.status, answer.code) == (409, "name_taken")
+    response = operator.post("agents", {"name": "Another", "slug": "helper"})
+    assert (response.status, response.code) == (409, "name_taken")
 
 
 def test_a_model_endpoint_of_another_organization_isnt_found(operator):
     foreign = factories.create_agent(factories.create_organization("other")).model_endpoint
     missing = "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11"
     for endpoint in (str(foreign.pk), missing):
-        answer = operator.post("agents", {"name": "x", "model_endpoint": endpoint})
-        assert (answer.status, answer.json["field"]) == (404, "model_endpoint")
+        response = operator.post("agents", {"name": "x", "model_endpoint": endpoint})
+        assert (response.status, response.json["field"]) == (404, "model_endpoint")
 
 
 def test_without_a_model_endpoint_the_error_has_a_remedy(acme):
-    answer = rest.as_role(acme, Role.OWNER).post("agents", {"name": "x"})
-    assert answer.code == "no_model_endpoint"
-    assert "offline" in answer.json["remedy"]
+    response = rest.as_role(acme, Role.OWNER).post("agents", {"name": "x"})
+    assert response.code == "no_model_endpoint"
+    assert "offline" in response.json["remedy"]
 
 
 def test_a_member_sees_only_their_agents(acme, helper):
@@ -117,10 +117,10 @@ def test_a_policy_is_written_in_the_names_that_models_see(acme, operator, helper
     )
     AgentServer.objects.create(organization=acme, agent=helper, server=server)
     body = {"mode": "allowlist", "allow": ["mcp_github_*", "read_result"], "deny": []}
-    written = operator.put("agents/helper/tool-policy", body)
-    assert (written.status, written.json["mode"]) == (200, "allowlist")
-    assert sorted(written.json["allow"]) == ["mcp_github_*", "read_result"]
-    assert operator.get("agents/helper/tool-policy").json == written.json
+    saved = operator.put("agents/helper/tool-policy", body)
+    assert (saved.status, saved.json["mode"]) == (200, "allowlist")
+    assert sorted(saved.json["allow"]) == ["mcp_github_*", "read_result"]
+    assert operator.get("agents/helper/tool-policy").json == saved.json
 
 
 @pytest.mark.parametrize(
@@ -135,8 +135,8 @@ def test_a_policy_is_written_in_the_names_that_models_see(acme, operator, helper
 )
 def test_an_invalid_policy_changes_nothing(operator, body, code, field):
     before = operator.get("agents/helper/tool-policy").json
-    answer = operator.put("agents/helper/tool-policy", body)
-    assert (answer.status, answer.code, answer.json["field"]) == (400, code, field)
+    response = operator.put("agents/helper/tool-policy", body)
+    assert (response.status, response.code, response.json["field"]) == (400, code, field)
     assert operator.get("agents/helper/tool-policy").json == before
 
 
@@ -147,16 +147,16 @@ def test_budgets_are_replaced_and_show_the_spent_amount(acme, operator, helper):
     ]
     operator.put("agents/helper/budgets", {"budgets": lines})
     key = f"budget:{acme.pk}:agent:{helper.pk}:tokens:total:"
-    bucket = operator_bucket(helper)
+    bucket = get_bucket(helper)
     BudgetCell.objects.create(key=f"{key}{bucket}", organization_id=acme.pk, spent=40, reserved=2)
-    found = operator.get("agents/helper/budgets").json["budgets"]
-    uses = {line["unit"]: (line["limit"], line["spent"], line["reserved"]) for line in found}
+    budgets = operator.get("agents/helper/budgets").json["budgets"]
+    uses = {line["unit"]: (line["limit"], line["spent"], line["reserved"]) for line in budgets}
     assert uses == {"tokens": (1000, 40, 2), "calls": (5, 0, 0)}
     assert operator.put("agents/helper/budgets", {"budgets": []}).json["budgets"] == []
 
 
-def operator_bucket(agent: Agent) -> str:
-    """Return the last part of a cell's key for a budget in total, as calls are charged."""
+def get_bucket(agent: Agent) -> str:
+    """Return the last part of the cell key of a total budget, as calls are charged."""
     from django.utils import timezone
 
     from agents.budgets.limits import BudgetLimit, build_budget_key
@@ -176,42 +176,42 @@ def operator_bucket(agent: Agent) -> str:
     ],
 )
 def test_an_invalid_budget_is_refused(operator, line, field):
-    answer = operator.put("agents/helper/budgets", {"budgets": [line]})
-    assert (answer.status, answer.json["field"]) == (400, field)
+    response = operator.put("agents/helper/budgets", {"budgets": [line]})
+    assert (response.status, response.json["field"]) == (400, field)
 
 
 def test_duplicate_budgets_are_refused(operator):
     line = {"unit": "calls", "period": "day", "limit": 1}
-    answer = operator.put("agents/helper/budgets", {"budgets": [line, line]})
-    assert (answer.status, answer.json["field"]) == (400, "budgets[1]")
+    response = operator.put("agents/helper/budgets", {"budgets": [line, line]})
+    assert (response.status, response.json["field"]) == (400, "budgets[1]")
 
 
 # -- model endpoints -----------------------------------------------------------------------------
 
 
 def test_the_key_of_a_model_endpoint_is_never_returned(operator):
-    made = operator.post("model-endpoints", OPENAI)
-    assert (made.status, made.json["api_key"]) == (201, MASK)
-    address = f"model-endpoints/{made.json['id']}"
-    for answer in (made, operator.get(address), operator.get("model-endpoints")):
-        assert "in-the-clear" not in answer.text
+    created = operator.post("model-endpoints", ENDPOINT_BODY)
+    assert (created.status, created.json["api_key"]) == (201, MASK)
+    url = f"model-endpoints/{created.json['id']}"
+    for response in (created, operator.get(url), operator.get("model-endpoints")):
+        assert "in-the-clear" not in response.text
 
 
 @pytest.mark.parametrize(
-    ("members", "kept"), [({}, True), ({"api_key": MASK}, True), ({"api_key": ""}, False)]
+    ("fields", "is_kept"), [({}, True), ({"api_key": MASK}, True), ({"api_key": ""}, False)]
 )
-def test_a_key_is_kept_unless_another_one_is_sent(operator, members, kept):
-    made = operator.post("model-endpoints", OPENAI).json
-    members = {"model": "small", "context_window": 9_000} | members
-    answer = operator.patch(f"model-endpoints/{made['id']}", members)
-    assert (made["context_window"], answer.json["context_window"]) == (None, 9_000)
-    assert (answer.json["model"], answer.json["api_key"]) == ("small", MASK if kept else "")
-    key = ModelEndpoint.objects.get(pk=made["id"]).api_key
-    assert (key.open() if key else "") == (OPENAI["api_key"] if kept else "")
+def test_a_key_is_kept_unless_another_one_is_sent(operator, fields, is_kept):
+    created = operator.post("model-endpoints", ENDPOINT_BODY).json
+    fields = {"model": "small", "context_window": 9_000} | fields
+    response = operator.patch(f"model-endpoints/{created['id']}", fields)
+    assert (created["context_window"], response.json["context_window"]) == (None, 9_000)
+    assert (response.json["model"], response.json["api_key"]) == ("small", MASK if is_kept else "")
+    key = ModelEndpoint.objects.get(pk=created["id"]).api_key
+    assert (key.open() if key else "") == (ENDPOINT_BODY["api_key"] if is_kept else "")
 
 
 @pytest.mark.parametrize(
-    ("members", "code", "field"),
+    ("fields", "code", "field"),
     [
         ({"base_url": "http://127.0.0.1:11434/v1"}, "private_address", "base_url"),
         ({"base_url": "nonsense"}, "bad_url", "base_url"),
@@ -221,35 +221,35 @@ def test_a_key_is_kept_unless_another_one_is_sent(operator, members, kept):
         ({"allow_private": True}, "forbidden", None),
     ],
 )
-def test_an_invalid_model_endpoint_is_refused(operator, members, code, field):
-    answer = operator.post("model-endpoints", OPENAI | members)
-    assert (answer.code, answer.json.get("field")) == (code, field)
+def test_an_invalid_model_endpoint_is_refused(operator, fields, code, field):
+    response = operator.post("model-endpoints", ENDPOINT_BODY | fields)
+    assert (response.code, response.json.get("field")) == (code, field)
     assert not ModelEndpoint.objects.filter(name="Models").exists()
 
 
 def test_a_model_endpoint_in_use_cant_be_deleted(operator, helper):
-    answer = operator.delete(f"model-endpoints/{helper.model_endpoint_id}")
-    assert (answer.status, answer.code) == (409, "in_use")
-    assert "Helper" in answer.json["detail"]
-    made = operator.post("model-endpoints", OPENAI).json
-    assert operator.delete(f"model-endpoints/{made['id']}").status == 204
+    response = operator.delete(f"model-endpoints/{helper.model_endpoint_id}")
+    assert (response.status, response.code) == (409, "in_use")
+    assert "Helper" in response.json["detail"]
+    created = operator.post("model-endpoints", ENDPOINT_BODY).json
+    assert operator.delete(f"model-endpoints/{created['id']}").status == 204
 
 
 # -- tokens --------------------------------------------------------------------------------------
 
 
 def test_the_secret_of_a_token_is_returned_once_and_works(owner):
-    made = owner.post("tokens", {"name": "pipeline", "role": "auditor"})
-    assert made.status == 201
-    assert made.headers["Cache-Control"] == "no-store"
-    text = made.json["token"]
-    assert Rest(text).get("audit").status == 200
-    address = f"tokens/{made.json['id']}"
-    for answer in (owner.get("tokens"), owner.get(address)):
-        assert text.split("_", 2)[2] not in answer.text
-    assert owner.delete(address).status == 204
-    assert owner.get(address).json["revoked_at"]
-    assert Rest(text).get("audit").code == "bad_token"
+    created = owner.post("tokens", {"name": "pipeline", "role": "auditor"})
+    assert created.status == 201
+    assert created.headers["Cache-Control"] == "no-store"
+    secret = created.json["token"]
+    assert Rest(secret).get("audit").status == 200
+    url = f"tokens/{created.json['id']}"
+    for response in (owner.get("tokens"), owner.get(url)):
+        assert secret.split("_", 2)[2] not in response.text
+    assert owner.delete(url).status == 204
+    assert owner.get(url).json["revoked_at"]
+    assert Rest(secret).get("audit").code == "bad_token"
 
 
 def test_a_token_is_limited_to_an_agent_of_the_organization(owner, helper):
@@ -257,12 +257,12 @@ def test_a_token_is_limited_to_an_agent_of_the_organization(owner, helper):
     assert owner.post("tokens", body).json["agent_id"] == str(helper.pk)
     foreign = factories.create_agent(factories.create_organization("other"), "theirs")
     for name in (str(foreign.pk), "theirs", "nobody"):
-        answer = owner.post("tokens", body | {"agent": name})
-        assert (answer.status, answer.json["field"]) == (404, "agent")
+        response = owner.post("tokens", body | {"agent": name})
+        assert (response.status, response.json["field"]) == (404, "agent")
 
 
 @pytest.mark.parametrize(
-    ("members", "field"),
+    ("fields", "field"),
     [
         ({"role": "king"}, "role"),
         ({"name": ""}, "name"),
@@ -270,8 +270,8 @@ def test_a_token_is_limited_to_an_agent_of_the_organization(owner, helper):
         ({"calls_per_minute": 0}, "calls_per_minute"),
     ],
 )
-def test_an_invalid_token_is_refused(owner, members, field):
+def test_an_invalid_token_is_refused(owner, fields, field):
     before = Token.objects.count()
-    answer = owner.post("tokens", {"name": "x", "role": "member"} | members)
-    assert (answer.status, answer.json["field"]) == (400, field)
+    response = owner.post("tokens", {"name": "x", "role": "member"} | fields)
+    assert (response.status, response.json["field"]) == (400, field)
     assert Token.objects.count() == before

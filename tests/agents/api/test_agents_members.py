@@ -1,4 +1,4 @@
-"""Who may run an agent: given and taken over REST, each time in the audit."""
+"""Members of an agent over REST: added, removed, recorded in the audit log."""
 
 import json
 
@@ -36,62 +36,66 @@ def path(helper: Agent) -> str:
 
 
 @pytest.fixture
-def people(acme: Organization) -> dict[str, Principal]:
+def members(acme: Organization) -> dict[str, Principal]:
     return {name: factories.create_member(acme, Role.MEMBER, name) for name in ("anna", "bert")}
 
 
-def names(answer: rest.Answer) -> list[str]:
-    return [person["username"] for person in answer.json["results"]]
+def list_usernames(response: rest.Answer) -> list[str]:
+    return [member["username"] for member in response.json["results"]]
 
 
-def recorded() -> list[list[str]]:
+def list_recorded_members() -> list[list[str]]:
     rows = AuditRow.objects.filter(action="agent_given").order_by("seq")
     return [json.loads(row.opened)["details"]["members"] for row in rows]
 
 
-def test_members_get_access_to_an_agent_and_lose_it(operator, path, people):
+def test_members_get_access_to_an_agent_and_lose_it(operator, path, members):
     assert operator.get(path).json["results"] == []
-    assert names(operator.put(path, {"members": ["bert", "anna"]})) == ["anna", "bert"]
-    assert names(operator.put(path, {"members": ["bert"]})) == names(operator.get(path)) == ["bert"]
+    assert list_usernames(operator.put(path, {"members": ["bert", "anna"]})) == ["anna", "bert"]
+    assert (
+        list_usernames(operator.put(path, {"members": ["bert"]}))
+        == list_usernames(operator.get(path))
+        == ["bert"]
+    )
     assert operator.delete(path).status == 204
-    assert names(operator.get(path)) == []
-    assert recorded() == [["anna", "bert"], ["bert"], []]
+    assert list_usernames(operator.get(path)) == []
+    assert list_recorded_members() == [["anna", "bert"], ["bert"], []]
 
 
-def test_one_member_gets_access_and_loses_it(acme, helper, operator, path, people):
-    anna, bert = (one.id for one in people.values())
-    for person in (anna, anna, bert):
-        assert operator.put(f"{path}/{person}").json["user_id"] == person
-    assert Agent.objects.visible_to(people["anna"]).exists()
+def test_one_member_gets_access_and_loses_it(acme, helper, operator, path, members):
+    anna, bert = (member.id for member in members.values())
+    for user_id in (anna, anna, bert):
+        assert operator.put(f"{path}/{user_id}").json["user_id"] == user_id
+    assert Agent.objects.visible_to(members["anna"]).exists()
     assert operator.delete(f"{path}/{anna}").status == 204
-    assert not Agent.objects.visible_to(people["anna"]).exists()
-    assert names(operator.get(path)) == ["bert"]
-    assert recorded()[-1] == ["bert"]
-    gone = operator.delete(f"{path}/{anna}")
-    assert (gone.status, gone.json["field"]) == (404, "user_id")
+    assert not Agent.objects.visible_to(members["anna"]).exists()
+    assert list_usernames(operator.get(path)) == ["bert"]
+    assert list_recorded_members()[-1] == ["bert"]
+    response = operator.delete(f"{path}/{anna}")
+    assert (response.status, response.json["field"]) == (404, "user_id")
 
 
 def test_people_who_arent_members_cant_get_access(acme, operator, path):
     stranger = factories.create_member(factories.create_organization("other"), Role.MEMBER, "carl")
-    answer = operator.put(path, {"members": ["carl"]})
-    assert (answer.status, answer.json["field"]) == (400, "members")
-    for someone in (stranger.id, "nonsense"):
-        answer = operator.put(f"{path}/{someone}")
-        assert (answer.status, answer.json["field"]) == (404, "user_id")
-    assert recorded() == []
+    response = operator.put(path, {"members": ["carl"]})
+    assert (response.status, response.json["field"]) == (400, "members")
+    for user_id in (stranger.id, "nonsense"):
+        response = operator.put(f"{path}/{user_id}")
+        assert (response.status, response.json["field"]) == (404, "user_id")
+    assert list_recorded_members() == []
 
 
-def test_former_members_arent_listed(operator, path, people):
+def test_former_members_arent_listed(operator, path, members):
     operator.put(path, {"members": ["anna", "bert"]})
-    Membership.objects.filter(user=people["anna"].id).delete()
-    assert names(operator.get(path)) == ["bert"]
+    Membership.objects.filter(user=members["anna"].id).delete()
+    assert list_usernames(operator.get(path)) == ["bert"]
 
 
 def test_the_list_uses_the_same_queries_for_any_number_of_members(
-    acme, operator, path, people, django_assert_num_queries
+    acme, operator, path, members, django_assert_num_queries
 ):
-    operator.put(path, {"members": list(people)})
-    more = [factories.create_member(acme, Role.MEMBER, f"m{n}").label for n in range(6)]
-    operator.put(path, {"members": [*people, *more]})
-    with django_assert_num_queries(4):  # the token, the agent, the people, all their names
-        assert len(names(operator.get(path))) == 8
+    operator.put(path, {"members": list(members)})
+    new_members = [factories.create_member(acme, Role.MEMBER, f"m{n}").label for n in range(6)]
+    operator.put(path, {"members": [*members, *new_members]})
+    with django_assert_num_queries(4):  # the token, the agent, the members, their names
+        assert len(list_usernames(operator.get(path))) == 8

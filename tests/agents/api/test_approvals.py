@@ -1,4 +1,4 @@
-"""REST: questions are listed, shown and answered; what was granted is taken back."""
+"""Approvals over REST: listed, shown, answered; session approvals are revoked."""
 
 import pytest
 
@@ -43,8 +43,8 @@ def test_approvals_are_filtered(acme, helper, approval, reviewer):
         "tool=add",
         "rule=policy:ask",
     ):
-        (found,) = reviewer.get(f"approvals?{query}").json["results"]
-        assert found["id"] == str(approval.pk), query
+        (row,) = reviewer.get(f"approvals?{query}").json["results"]
+        assert row["id"] == str(approval.pk), query
     assert len(reviewer.get("approvals").json["results"]) == 2
 
 
@@ -53,23 +53,23 @@ def test_the_list_uses_the_same_queries_for_any_number_of_approvals(
 ):
     for _ in range(5):
         factories.create_approval(helper)
-    reviewer.get("approvals")  # a token's first use is written
-    with django_assert_num_queries(2):  # the token, the questions
+    reviewer.get("approvals")  # the token's first use is recorded
+    with django_assert_num_queries(2):  # the token, the approvals
         assert len(reviewer.get("approvals").json["results"]) == 5
 
 
 def test_an_approval_has_the_call_and_its_url(approval, reviewer):
-    shown = reviewer.get(f"approvals/{approval.pk}").json
-    assert (shown["arguments"], shown["state"]) == ({"a": 1}, "waiting")
-    assert shown["url"].endswith(f"/admin/agents/approval/{approval.pk}/change/")
+    data = reviewer.get(f"approvals/{approval.pk}").json
+    assert (data["arguments"], data["state"]) == ({"a": 1}, "waiting")
+    assert data["url"].endswith(f"/admin/agents/approval/{approval.pk}/change/")
 
 
 def test_an_approval_is_answered_once(approval, reviewer):
     path = f"approvals/{approval.pk}/answer"
     assert reviewer.post(path, {"answer": "deny", "message": "No."}).json["message"] == "No."
     assert Session.objects.get().status == Session.Status.QUEUED
-    again = reviewer.post(path, {"answer": "approve"})
-    assert (again.status, again.code) == (409, "already_answered")
+    response = reviewer.post(path, {"answer": "approve"})
+    assert (response.status, response.code) == (409, "already_answered")
 
 
 @pytest.mark.parametrize(
@@ -81,52 +81,56 @@ def test_an_approval_is_answered_once(approval, reviewer):
     ],
 )
 def test_an_invalid_answer_is_refused(approval, reviewer, body, field):
-    refused = reviewer.post(f"approvals/{approval.pk}/answer", body)
-    assert (refused.status, refused.json["field"]) == (400, field)
+    response = reviewer.post(f"approvals/{approval.pk}/answer", body)
+    assert (response.status, response.json["field"]) == (400, field)
 
 
 def test_a_persons_own_call_needs_another_approver_under_four_eyes(acme, helper):
     Organization.objects.update(four_eyes=True)
     owner = factories.create_member(acme, Role.OWNER)
-    mine = factories.create_approval(helper, requested_by_kind="user", requested_by_id=owner.id)
+    own_approval = factories.create_approval(
+        helper, requested_by_kind="user", requested_by_id=owner.id
+    )
     client = Rest(user=User.objects.get(pk=owner.id))
-    refused = client.post(f"approvals/{mine.pk}/answer", {"answer": "approve"})
-    assert (refused.status, refused.code) == (403, "own_call")
+    response = client.post(f"approvals/{own_approval.pk}/answer", {"answer": "approve"})
+    assert (response.status, response.code) == (403, "own_call")
 
 
 def test_a_member_sees_their_own_approvals_and_cant_answer(acme, helper, approval):
     member = factories.create_member(acme, Role.MEMBER)
-    mine = factories.create_approval(helper, requested_by_kind="user", requested_by_id=member.id)
+    own_approval = factories.create_approval(
+        helper, requested_by_kind="user", requested_by_id=member.id
+    )
     client = Rest(user=User.objects.get(pk=member.id))
-    assert [one["id"] for one in client.get("approvals").json["results"]] == [str(mine.pk)]
+    assert [row["id"] for row in client.get("approvals").json["results"]] == [str(own_approval.pk)]
     assert client.get(f"approvals/{approval.pk}").status == 404
-    assert client.post(f"approvals/{mine.pk}/answer", {"answer": "approve"}).status == 403
+    assert client.post(f"approvals/{own_approval.pk}/answer", {"answer": "approve"}).status == 403
 
 
 def test_a_token_for_one_agent_reads_approvals_of_that_agent(acme, helper, approval):
     other = factories.create_approval(factories.create_agent(acme, "other"))
     client = rest.as_role(acme, Role.OWNER, helper)
-    assert [one["id"] for one in client.get("approvals").json["results"]] == [str(approval.pk)]
+    assert [row["id"] for row in client.get("approvals").json["results"]] == [str(approval.pk)]
     assert client.get(f"approvals/{other.pk}").status == 404
     assert client.post(f"approvals/{approval.pk}/answer", {"answer": "approve"}).status == 403
 
 
 def test_session_approvals_are_listed_and_revoked(approval, reviewer):
     reviewer.post(f"approvals/{approval.pk}/answer", {"answer": "approve_session"})
-    grants = f"sessions/{approval.session_id}/approvals"
-    (grant,) = reviewer.get(grants).json["results"]
-    assert grant["tool"] == "add"
-    assert reviewer.delete(f"{grants}/{grant['id']}").status == 204
+    path = f"sessions/{approval.session_id}/approvals"
+    (session_approval,) = reviewer.get(path).json["results"]
+    assert session_approval["tool"] == "add"
+    assert reviewer.delete(f"{path}/{session_approval['id']}").status == 204
     assert not SessionApproval.objects.exists()
-    assert reviewer.delete(f"{grants}/{grant['id']}").status == 404
+    assert reviewer.delete(f"{path}/{session_approval['id']}").status == 404
     assert AuditRow.objects.filter(action="session_grant_revoked").exists()
 
 
 def test_an_owner_sets_the_approval_rules(acme, reviewer):
     owner = rest.as_role(acme, Role.OWNER)
-    set_to = {"four_eyes": True, "approval_hours": 2}
-    shown = owner.patch("organization", set_to).json
-    assert {name: shown[name] for name in set_to} == set_to
+    rules = {"four_eyes": True, "approval_hours": 2}
+    organization = owner.patch("organization", rules).json
+    assert {name: organization[name] for name in rules} == rules
     assert owner.patch("organization", {"approval_hours": 721}).json["field"] == "approval_hours"
     assert reviewer.patch("organization", {"four_eyes": False}).status == 403
     assert reviewer.get("organization").json["four_eyes"] is True

@@ -1,4 +1,4 @@
-"""Questions of servers: read and answered by REST and in the admin."""
+"""Elicitation requests of servers: read and answered over REST and in the admin."""
 
 import pytest
 from django.db import connection
@@ -35,42 +35,55 @@ def server(acme):
     return admin_client.web_server(acme)
 
 
-def session_of(principal, helper):
-    return start_session(principal, helper, "Provision it")
+def create_session(principal, agent):
+    return start_session(principal, agent, "Provision it")
 
 
 def test_only_the_person_who_started_the_session_can_answer(acme, helper, server):
     client = rest.as_role(acme, Role.MEMBER, helper)
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     owner = factories.create_member(acme, Role.OWNER)
-    theirs = factories.create_elicitation(session_of(owner, helper), server)
-    cli = factories.create_elicitation(session_of(boss, helper), server)
+    owners_request = factories.create_elicitation(create_session(owner, helper), server)
+    cli_request = factories.create_elicitation(create_session(administrator, helper), server)
     assert client.get("elicitation-requests").json["results"] == []
-    assert client.get(f"elicitation-requests/{theirs.pk}").status == 404
+    assert client.get(f"elicitation-requests/{owners_request.pk}").status == 404
 
     auditor = rest.as_role(acme, Role.AUDITOR)
-    assert auditor.post(f"elicitation-requests/{cli.pk}/answer", {"action": "cancel"}).status == 403
+    assert (
+        auditor.post(f"elicitation-requests/{cli_request.pk}/answer", {"action": "cancel"}).status
+        == 403
+    )
     reviewer = rest.as_role(acme, Role.OWNER)
-    with_all = reviewer.get("elicitation-requests?state=waiting").json["results"]
-    assert {one["id"] for one in with_all} == {str(theirs.pk), str(cli.pk)}
-    refused = reviewer.post(f"elicitation-requests/{theirs.pk}/answer", {"action": "cancel"})
-    assert (refused.status, refused.code) == (403, "not_yours")
-    # No person started the other session: whoever approves calls may answer.
-    path = f"elicitation-requests/{cli.pk}/answer"
-    wrong = reviewer.post(path, {"action": "accept", "content": {"region": "mars"}})
-    assert (wrong.status, wrong.code, wrong.json["field"]) == (400, "bad_answer", "content.region")
-    done = reviewer.post(path, {"action": "accept", "content": {"region": "eu", "count": 2}})
-    assert (done.json["state"], "content" in done.json) == ("accept", False)
-    assert ElicitationRequest.objects.get(pk=cli.pk).content.open() == {"region": "eu", "count": 2}
+    rows = reviewer.get("elicitation-requests?state=waiting").json["results"]
+    assert {row["id"] for row in rows} == {str(owners_request.pk), str(cli_request.pk)}
+    denied = reviewer.post(f"elicitation-requests/{owners_request.pk}/answer", {"action": "cancel"})
+    assert (denied.status, denied.code) == (403, "not_yours")
+    # No person started the other session, so people who approve calls can answer.
+    path = f"elicitation-requests/{cli_request.pk}/answer"
+    invalid = reviewer.post(path, {"action": "accept", "content": {"region": "mars"}})
+    assert (invalid.status, invalid.code, invalid.json["field"]) == (
+        400,
+        "bad_answer",
+        "content.region",
+    )
+    accepted = reviewer.post(path, {"action": "accept", "content": {"region": "eu", "count": 2}})
+    assert (accepted.json["state"], "content" in accepted.json) == ("accept", False)
+    assert ElicitationRequest.objects.get(pk=cli_request.pk).content.open() == {
+        "region": "eu",
+        "count": 2,
+    }
     assert reviewer.post(path, {"action": "decline"}).code == "already_answered"
     assert AuditRow.objects.filter(action="question_answered").count() == 1
 
     stranger = factories.create_organization("other")
-    assert rest.as_role(stranger, Role.OWNER).get(f"elicitation-requests/{cli.pk}").status == 404
+    assert (
+        rest.as_role(stranger, Role.OWNER).get(f"elicitation-requests/{cli_request.pk}").status
+        == 404
+    )
 
 
 def test_the_list_uses_a_fixed_number_of_queries(acme, helper, server, django_assert_num_queries):
-    session = session_of(factories.build_administrator(acme), helper)
+    session = create_session(factories.build_administrator(acme), helper)
     factories.create_elicitation(session, server)
     client = rest.as_role(acme, Role.AUDITOR)
     client.get("elicitation-requests")
@@ -83,38 +96,40 @@ def test_the_list_uses_a_fixed_number_of_queries(acme, helper, server, django_as
 
 
 def test_the_admin_shows_the_form_and_accepts_the_answer(acme, helper, server):
-    seat = admin_client.sit(acme, Role.OPERATOR)
-    session = session_of(admin_client.principal_at(seat, acme), helper)
-    question = factories.create_elicitation(session, server)
-    page = seat.get("agents_elicitationrequest_change", question.pk)
+    operator = admin_client.sit(acme, Role.OPERATOR)
+    session = create_session(admin_client.principal_at(operator, acme), helper)
+    request = factories.create_elicitation(session, server)
+    page = operator.get("agents_elicitationrequest_change", request.pk)
     assert "Which region?" in admin_client.words(page)
-    assert "Which region?" in admin_client.words(seat.get("agents_elicitationrequest_changelist"))
-    seat.post(
-        "agents_elicitationrequest_answer", question.pk, answer="accept", value_1="0", value_0="eu"
+    assert "Which region?" in admin_client.words(
+        operator.get("agents_elicitationrequest_changelist")
     )
-    question.refresh_from_db()
-    assert question.state == ElicitationRequest.State.WAITING  # a count is at least 1
+    operator.post(
+        "agents_elicitationrequest_answer", request.pk, answer="accept", value_1="0", value_0="eu"
+    )
+    request.refresh_from_db()
+    assert request.state == ElicitationRequest.State.WAITING  # a count is at least 1
     entered = {"value_0": "us", "value_1": "3", "value_2": "on"}
-    seat.post("agents_elicitationrequest_answer", question.pk, answer="accept", **entered)
-    question.refresh_from_db()
-    assert question.content.open() == {"region": "us", "count": 3, "sure": True}
+    operator.post("agents_elicitationrequest_answer", request.pk, answer="accept", **entered)
+    request.refresh_from_db()
+    assert request.content.open() == {"region": "us", "count": 3, "sure": True}
 
 
 def test_a_url_request_shows_the_complete_url_with_warnings(acme, helper, server):
-    seat = admin_client.sit(acme, Role.OPERATOR)
-    question = factories.create_elicitation(
-        session_of(admin_client.principal_at(seat, acme), helper), server, PAGE
+    operator = admin_client.sit(acme, Role.OPERATOR)
+    request = factories.create_elicitation(
+        create_session(admin_client.principal_at(operator, acme), helper), server, PAGE
     )
-    assert question.flags == ["not_encrypted", "unusual_host"]
-    page = seat.get("agents_elicitationrequest_change", question.pk)
+    assert request.flags == ["not_encrypted", "unusual_host"]
+    page = operator.get("agents_elicitationrequest_change", request.pk)
     assert PAGE["url"] in admin_client.words(page)
     assert "unusual characters" in admin_client.words(page)
     assert "\u202e" not in page
     assert 'rel="noopener noreferrer"' in page
-    other = admin_client.sit(acme, Role.OWNER)
+    owner = admin_client.sit(acme, Role.OWNER)
     assert "can answer, because they started the session" in admin_client.words(
-        other.get("agents_elicitationrequest_change", question.pk)
+        owner.get("agents_elicitationrequest_change", request.pk)
     )
-    seat.post("agents_elicitationrequest_answer", question.pk, answer="accept")
-    question.refresh_from_db()
-    assert question.state == ElicitationRequest.State.ACCEPTED
+    operator.post("agents_elicitationrequest_answer", request.pk, answer="accept")
+    request.refresh_from_db()
+    assert request.state == ElicitationRequest.State.ACCEPTED

@@ -1,4 +1,4 @@
-"""REST in a real web process: from an empty pool to a call in the audit, and a session's stream."""
+"""REST in a real web process: from an empty pool to a recorded call, and a session's stream."""
 
 import json
 import sys
@@ -17,27 +17,27 @@ from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
 from tests import factories
-from tests.agents.api.test_sessions import STARTED, step
+from tests.agents.api.test_sessions import START_BODY, create_step
 from tests.processes import Web
 
 WORKSHOP = Path(__file__).parents[2] / "servers" / "tool_server.py"
 
 
 @pytest.fixture(scope="module")
-def root(module_rows: None) -> User:
+def superuser(module_rows: None) -> User:
     """The platform administrator of an organization with one agent."""
     factories.create_agent(factories.create_organization())
     return User.objects.create_superuser("root", password="pw-for-tests")
 
 
 @pytest.fixture
-def administrator(root: User, module_web: Web) -> Iterator[httpx.Client]:
-    """A signed-in platform administrator's browser."""
-    session = Client()
-    session.force_login(root)
+def administrator(superuser: User, module_web: Web) -> Iterator[httpx.Client]:
+    """An HTTP client with a platform administrator's browser session."""
+    browser = Client()
+    browser.force_login(superuser)
     csrf = _get_new_csrf_string()
     cookies = {
-        settings.SESSION_COOKIE_NAME: session.cookies[settings.SESSION_COOKIE_NAME].value,
+        settings.SESSION_COOKIE_NAME: browser.cookies[settings.SESSION_COOKIE_NAME].value,
         settings.CSRF_COOKIE_NAME: csrf,
     }
     with httpx.Client(
@@ -49,11 +49,11 @@ def administrator(root: User, module_web: Web) -> Iterator[httpx.Client]:
         yield client
 
 
-def sent(client: httpx.Client, method: str, path: str, body: object = None) -> dict:  # type: ignore[type-arg]
+def send_json(client: httpx.Client, method: str, path: str, body: object = None) -> dict:  # type: ignore[type-arg]
     response = client.request(method, path, json=body)
     assert response.status_code < 300, response.text
-    found: dict = response.json()  # type: ignore[type-arg]
-    return found
+    data: dict = response.json()  # type: ignore[type-arg]
+    return data
 
 
 def test_a_server_is_created_approved_attached_and_called(administrator, tmp_path):
@@ -64,29 +64,29 @@ def test_a_server_is_created_approved_attached_and_called(administrator, tmp_pat
         "env": {"WORKSHOP_FILE": str(effects)},
     }
     body = {"name": "workshop", "transport_type": "stdio", "endpoint_config": config}
-    server = sent(administrator, "POST", "mcp-servers", body)
+    server = send_json(administrator, "POST", "mcp-servers", body)
     path = f"mcp-servers/{server['id']}"
-    tested = sent(administrator, "POST", f"{path}/test")
-    assert (tested["status"], tested["tools_discovered"]) == ("connected", 8)
-    approved = sent(administrator, "POST", f"{path}/approve", {"all": True})
+    check = send_json(administrator, "POST", f"{path}/test")
+    assert (check["status"], check["tools_discovered"]) == ("connected", 8)
+    approved = send_json(administrator, "POST", f"{path}/approve", {"all": True})
     assert {"echo", "count", "instructions"} <= set(approved["approved"])
     assert approved["waiting"] == 0
 
-    given = {"server_id": server["id"], "allowed_tools": ["count", "echo"]}
-    sent(administrator, "POST", "agents/helper/mcp-servers", given)
-    tools = sent(administrator, "GET", "agents/helper/tools")["results"]
+    attachment = {"server_id": server["id"], "allowed_tools": ["count", "echo"]}
+    send_json(administrator, "POST", "agents/helper/mcp-servers", attachment)
+    tools = send_json(administrator, "GET", "agents/helper/tools")["results"]
     allowed = [tool["name"] for tool in tools if tool["allowed"] and tool["source"] == "mcp"]
     assert allowed == ["mcp_workshop_count", "mcp_workshop_echo"]
 
-    call = "agents/helper/tools/mcp_workshop_count/call"
-    outcome = sent(administrator, "POST", call, {"arguments": {"what": "once"}})
+    call_path = "agents/helper/tools/mcp_workshop_count/call"
+    outcome = send_json(administrator, "POST", call_path, {"arguments": {"what": "once"}})
     assert (outcome["outcome"], effects.read_text()) == ("ok", "once\n")
-    row = sent(administrator, "GET", f"audit/{outcome['call_id']}")
+    row = send_json(administrator, "GET", f"audit/{outcome['call_id']}")
     assert (row["actor"]["label"], row["details"]["arguments"]) == ("root", {"what": "once"})
-    refused = administrator.post(
+    denied = administrator.post(
         "agents/helper/tools/mcp_workshop_add/call", json={"arguments": {"a": 1, "b": 2}}
     )
-    assert (refused.status_code, refused.json()["code"]) == (403, "denied_by_attachment")
+    assert (denied.status_code, denied.json()["code"]) == (403, "denied_by_attachment")
 
 
 def test_a_write_without_the_csrf_token_is_refused(administrator):
@@ -96,51 +96,53 @@ def test_a_write_without_the_csrf_token_is_refused(administrator):
 
 
 def test_the_web_process_streams_events_until_the_session_ends(module_rows: None, module_web: Web):
-    where = factories.create_organization("streaming")
-    agent = factories.create_agent(where)
-    _, token = issue_token(where)
+    organization = factories.create_organization("streaming")
+    agent = factories.create_agent(organization)
+    _, token = issue_token(organization)
     headers = {"Authorization": f"Bearer {token}", "Accept": "text/event-stream"}
     with httpx.Client(base_url=module_web.url, headers=headers, timeout=20) as client:
-        session_id = client.post(f"/api/agents/{agent.slug}/sessions", json=STARTED).json()["id"]
-        step(session_id, 1, "message", text="What time?")
-        intent = step(session_id, 2, "model", "intent", text="Let")
-        address = f"/api/sessions/{session_id}/events"
-        with client.stream("GET", address) as response:
+        session_id = client.post(f"/api/agents/{agent.slug}/sessions", json=START_BODY).json()["id"]
+        create_step(session_id, 1, "message", text="What time?")
+        intent = create_step(session_id, 2, "model", "intent", text="Let")
+        path = f"/api/sessions/{session_id}/events"
+        with client.stream("GET", path) as response:
             assert response.headers["Content-Type"] == "text/event-stream"
             assert response.headers["X-Accel-Buffering"] == "no"
             lines = response.iter_lines()
-            assert event(lines) == ("", "state", {"status": "queued"})
-            assert event(lines)[:2] == ("1", "message")
-            number, kind, data = event(lines)
-            assert (number, kind, data["text"]) == ("", "model", "Let")
+            assert read_event(lines) == ("", "state", {"status": "queued"})
+            assert read_event(lines)[:2] == ("1", "message")
+            event_id, kind, data = read_event(lines)
+            assert (event_id, kind, data["text"]) == ("", "model", "Let")
             Step.objects.filter(pk=intent.pk).update(payload={"text": "Let me"})
             Session.objects.filter(pk=session_id).update(updated_at=timezone.now())
-            assert event(lines) == ("", "text", {"seq": 2, "at": 3, "text": " me"})
+            assert read_event(lines) == ("", "text", {"seq": 2, "at": 3, "text": " me"})
             Step.objects.filter(pk=intent.pk).update(state="done", payload={"text": "Let me see."})
             Session.objects.filter(pk=session_id).update(updated_at=timezone.now())
-            number, kind, data = event(lines)
-            assert (number, kind, data["text"]) == ("2", "model", "Let me see.")
+            event_id, kind, data = read_event(lines)
+            assert (event_id, kind, data["text"]) == ("2", "model", "Let me see.")
             Session.objects.filter(pk=session_id).update(status="done")
-            assert event(lines) == ("", "rest", {"status": "done"} | NO_ERROR)
+            assert read_event(lines) == ("", "rest", {"status": "done"} | NO_ERROR)
             assert list(lines) == []
-        with client.stream("GET", address, headers={"Last-Event-ID": "1"}) as response:
+        with client.stream("GET", path, headers={"Last-Event-ID": "1"}) as response:
             lines = response.iter_lines()
-            assert [event(lines)[0], event(lines)[1]] == ["2", "rest"]
+            assert [read_event(lines)[0], read_event(lines)[1]] == ["2", "rest"]
 
 
 NO_ERROR = {"error_code": "", "error_detail": ""}
 
 
-def issue_token(where: Organization) -> tuple[object, str]:
-    return create_token(factories.build_administrator(where), name="stream", role=Role.OPERATOR)
+def issue_token(organization: Organization) -> tuple[object, str]:
+    return create_token(
+        factories.build_administrator(organization), name="stream", role=Role.OPERATOR
+    )
 
 
-def event(lines) -> tuple[str, str, dict]:  # type: ignore[no-untyped-def]
-    """Read one event: its id, kind and data."""
-    found = {"id": ""}
+def read_event(lines) -> tuple[str, str, dict]:  # type: ignore[no-untyped-def]
+    """Read one event: its ID, kind, and data."""
+    event = {"id": ""}
     for line in lines:
         if not line:
             break
         name, _, value = line.partition(": ")
-        found[name] = value
-    return found["id"], found["event"], json.loads(found["data"])
+        event[name] = value
+    return event["id"], event["event"], json.loads(event["data"])

@@ -1,4 +1,4 @@
-"""`/api/organization`: the kill switch over REST."""
+"""The organization over REST: kill switch and rate limit."""
 
 import pytest
 
@@ -20,22 +20,26 @@ def helper(acme):
     return factories.create_agent(acme)
 
 
-def test_the_response_lists_what_the_kill_switch_would_stop(acme, helper):
+def test_the_response_counts_sessions_and_agents(acme, helper):
     start_session(factories.build_administrator(acme), helper, "hello")
-    found = rest.as_role(acme, Role.AUDITOR).get("organization").json
-    assert (found["slug"], found["halted_at"]) == ("acme", None)
-    assert (found["running_sessions"], found["waiting_sessions"], found["agents"]) == (1, 0, 1)
+    organization = rest.as_role(acme, Role.AUDITOR).get("organization").json
+    assert (organization["slug"], organization["halted_at"]) == ("acme", None)
+    assert (
+        organization["running_sessions"],
+        organization["waiting_sessions"],
+        organization["agents"],
+    ) == (1, 0, 1)
 
 
 def test_an_owner_enables_and_disables_the_kill_switch(acme, helper):
     start_session(factories.build_administrator(acme), helper, "hello")
     owner = rest.as_role(acme, Role.OWNER)
-    halted = owner.post("organization/halt", {"reason": "drill"}).json
-    assert halted["halted_at"]
-    assert halted["running_sessions"] == 0
+    organization = owner.post("organization/halt", {"reason": "drill"}).json
+    assert organization["halted_at"]
+    assert organization["running_sessions"] == 0
     assert "drill" in Session.objects.get().error_detail
-    refused = owner.post(f"agents/{helper.slug}/sessions", {"message": "hello"})
-    assert (refused.status, refused.code) == (409, "organization_halted")
+    response = owner.post(f"agents/{helper.slug}/sessions", {"message": "hello"})
+    assert (response.status, response.code) == (409, "organization_halted")
     assert owner.post("organization/resume").json["halted_at"] is None
 
 
@@ -49,7 +53,7 @@ def test_an_owner_sets_the_rate_limit_of_the_organization(acme):
     owner = rest.as_role(acme, Role.OWNER)
     assert owner.get("organization").json["calls_per_minute"] is None
     assert owner.patch("organization", {"calls_per_minute": 1}).json["calls_per_minute"] == 1
-    refused = owner.patch("organization", {"calls_per_minute": -1})
-    assert (refused.status, refused.json["field"]) == (400, "calls_per_minute")
+    response = owner.patch("organization", {"calls_per_minute": -1})
+    assert (response.status, response.json["field"]) == (400, "calls_per_minute")
     operator = rest.as_role(acme, Role.OPERATOR)
     assert operator.patch("organization", {"calls_per_minute": 0}).status == 403

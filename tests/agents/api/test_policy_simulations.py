@@ -1,4 +1,4 @@
-"""Replay and shadow over REST."""
+"""Policy simulations and shadow mode over REST."""
 
 import pytest
 
@@ -21,12 +21,12 @@ def test_a_simulated_policy_changes_nothing(acme, agent):
     history(agent, 3)
     client = rest.as_role(acme, Role.AUDITOR)
     body = {"mode": "denylist", "deny": ["read_result"], "days": 2}
-    answer = client.post(f"agents/{agent.pk}/tool-policy/simulate", body)
-    assert (answer.status, answer.json["flipped"]) == (200, 3)
-    assert [flip["after"] for flip in answer.json["flips"]] == ["deny"]
+    response = client.post(f"agents/{agent.pk}/tool-policy/simulate", body)
+    assert (response.status, response.json["flipped"]) == (200, 3)
+    assert [row["after"] for row in response.json["flips"]] == ["deny"]
     assert load_policy_spec(agent).mode == "all"
-    answer = client.post(f"agents/{agent.pk}/tool-policy/simulate", body | {"days": 0})
-    assert answer.status == 400
+    response = client.post(f"agents/{agent.pk}/tool-policy/simulate", body | {"days": 0})
+    assert response.status == 400
 
 
 def test_a_draft_is_saved_enforced_and_discarded(acme, agent):
@@ -49,8 +49,8 @@ def test_the_organizations_policy_is_simulated_and_drafted(acme, agent):
     history(agent, 2)
     owner = rest.as_role(acme, Role.OWNER)
     body = {"mode": "all", "deny": ["read_result"], "days": 2}
-    answer = owner.post("tool-policy/simulate", body)
-    assert (answer.status, answer.json["flipped"]) == (200, 2)
+    response = owner.post("tool-policy/simulate", body)
+    assert (response.status, response.json["flipped"]) == (200, 2)
     assert owner.get("tool-policy/draft").code == "no_draft"
     assert owner.put("tool-policy/draft", {"mode": "none"}).json["mode"] == "none"
     assert owner.get("tool-policy/draft/shadow").json["rows"] == 0

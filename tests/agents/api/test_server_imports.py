@@ -1,4 +1,4 @@
-"""Import and presets over REST."""
+"""Importing servers and using presets over REST."""
 
 import json
 from uuid import UUID
@@ -21,7 +21,7 @@ from tests.rest import Rest
 pytestmark = pytest.mark.django_db
 
 SECRET = "tok-in-the-clear-0123456789"
-TWO = {
+TWO_SERVERS = {
     "mcpServers": {
         "docs": {
             "url": "https://mcp.example.com/mcp",
@@ -30,8 +30,10 @@ TWO = {
         "odd": {"transport": "pigeon", "url": "https://x.example/"},
     }
 }
-LOCAL = {"everything": {"url": "http://127.0.0.1:3001/mcp"}}
-OPEN = {"docs": {"url": "https://mcp.example.com/mcp", "headers": {"X-Key": "${KEY}"}}}
+LOCAL_SERVER = {"everything": {"url": "http://127.0.0.1:3001/mcp"}}
+SERVER_WITH_VARIABLE = {
+    "docs": {"url": "https://mcp.example.com/mcp", "headers": {"X-Key": "${KEY}"}}
+}
 
 
 @pytest.fixture
@@ -44,24 +46,24 @@ def operator(acme: Organization) -> Rest:
     return rest.as_role(acme, Role.OPERATOR)
 
 
-def sent(client: Rest, text: object, **more: object) -> rest.Answer:
-    pasted = text if isinstance(text, str) else json.dumps(text)
-    return client.post("mcp-servers/import", {"text": pasted} | more)
+def post_import(client: Rest, text: object, **fields: object) -> rest.Answer:
+    content = text if isinstance(text, str) else json.dumps(text)
+    return client.post("mcp-servers/import", {"text": content} | fields)
 
 
 def test_a_preview_writes_nothing_and_contains_no_secret(operator):
-    answer = sent(operator, TWO)
-    assert (answer.status, answer.json["applied"]) == (200, False)
-    docs, odd = answer.json["entries"]
+    response = post_import(operator, TWO_SERVERS)
+    assert (response.status, response.json["applied"]) == (200, False)
+    docs, odd = response.json["entries"]
     assert (docs["name"], docs["action"], docs["problems"]) == ("docs", "add", [])
     assert docs["auth_config"]["configured"] is True
     assert (odd["action"], odd["problems"][0]["code"]) == ("refuse", "unknown_transport")
-    assert SECRET not in answer.text
+    assert SECRET not in response.text
     assert not Server.objects.exists()
 
 
 def test_applying_adds_valid_servers_and_explains_the_others(operator):
-    docs, odd = sent(operator, TWO, apply=True).json["entries"]
+    docs, odd = post_import(operator, TWO_SERVERS, apply=True).json["entries"]
     server = Server.objects.get()
     assert (docs["action"], docs["server_id"]) == ("added", str(server.pk))
     assert (odd["action"], odd["server_id"]) == ("refuse", None)
@@ -70,39 +72,43 @@ def test_applying_adds_valid_servers_and_explains_the_others(operator):
 
 def test_of_two_entries_with_one_name_only_the_first_is_added(operator):
     text = "a: {url: https://a.example/}\na: {url: https://b.example/}\n"
-    first, second = sent(operator, text, apply=True).json["entries"]
+    first, second = post_import(operator, text, apply=True).json["entries"]
     assert (first["action"], second["action"]) == ("added", "refuse")
     assert second["server_id"] is None
-    assert [one["code"] for one in second["problems"]] == ["duplicate_name"]
+    assert [problem["code"] for problem in second["problems"]] == ["duplicate_name"]
 
 
 def test_applying_again_reports_duplicate_names(operator):
-    sent(operator, TWO, apply=True)
-    docs, _ = sent(operator, TWO, apply=True).json["entries"]
+    post_import(operator, TWO_SERVERS, apply=True)
+    docs, _ = post_import(operator, TWO_SERVERS, apply=True).json["entries"]
     assert (docs["action"], docs["problems"][0]["code"]) == ("refuse", "name_taken")
     assert Server.objects.count() == 1
 
 
 def test_only_selected_servers_are_added(operator):
-    docs, _ = sent(operator, TWO, apply=True, chosen=[]).json["entries"]
+    docs, _ = post_import(operator, TWO_SERVERS, apply=True, chosen=[]).json["entries"]
     assert docs["action"] == "leave out"
     assert not Server.objects.exists()
 
 
 def test_a_platform_administrator_can_allow_a_private_address(acme, operator):
-    (entry,) = sent(operator, LOCAL).json["entries"]
+    (entry,) = post_import(operator, LOCAL_SERVER).json["entries"]
     assert (entry["private"], entry["problems"][0]["code"]) == (True, "private_address")
-    refused = sent(operator, LOCAL, apply=True, allow_private=["everything"])
-    assert (refused.status, refused.json["rule"]) == (403, "role:allow_private_address")
-    root = rest.as_administrator()
-    (entry,) = sent(root, LOCAL, apply=True, allow_private=["everything"]).json["entries"]
+    response = post_import(operator, LOCAL_SERVER, apply=True, allow_private=["everything"])
+    assert (response.status, response.json["rule"]) == (403, "role:allow_private_address")
+    administrator = rest.as_administrator()
+    (entry,) = post_import(
+        administrator, LOCAL_SERVER, apply=True, allow_private=["everything"]
+    ).json["entries"]
     assert (entry["action"], Server.objects.get().allow_private) == ("added", True)
 
 
 def test_a_parameter_is_filled_from_the_request(operator):
-    (entry,) = sent(operator, OPEN).json["entries"]
+    (entry,) = post_import(operator, SERVER_WITH_VARIABLE).json["entries"]
     assert (entry["action"], entry["parameters"][0]["name"]) == ("refuse", "KEY")
-    (entry,) = sent(operator, OPEN, apply=True, fill={"KEY": SECRET}).json["entries"]
+    (entry,) = post_import(operator, SERVER_WITH_VARIABLE, apply=True, fill={"KEY": SECRET}).json[
+        "entries"
+    ]
     assert entry["action"] == "added"
     assert entry["endpoint_config"]["headers"] == {"X-Key": MASK}
     assert Server.objects.get().secrets.get().value.open() == SECRET
@@ -113,21 +119,21 @@ def test_a_parameter_is_filled_from_the_request(operator):
     [("{", "broken_json"), ("[]", "nothing_to_import"), ("7", "not_a_configuration")],
 )
 def test_an_unreadable_text_is_a_problem(operator, text, code):
-    answer = sent(operator, text)
-    assert (answer.status, answer.code) == (400, code)
-    assert answer.json["remedy"]
+    response = post_import(operator, text)
+    assert (response.status, response.code) == (400, code)
+    assert response.json["remedy"]
 
 
 def test_a_refused_entry_has_line_field_and_reason(operator):
     text = (
         '{"mcpServers": {\n"fine": {"url": "https://a.example/mcp"},\n"odd": {"url": "ftp://x"}}}'
     )
-    fine, odd = sent(operator, text).json["entries"]
+    fine, odd = post_import(operator, text).json["entries"]
     assert (fine["line"], odd["line"]) == (2, 3)
     [problem] = odd["problems"]
     assert (problem["code"], problem["field"]) == ("bad_url", "url")
     assert problem["remedy"]
-    assert not Server.objects.exists(), "the sound ones wait for `apply`"
+    assert not Server.objects.exists(), "valid servers are added only with `apply`"
 
 
 def test_the_response_doesnt_wait_and_the_progress_can_be_read(
@@ -136,22 +142,22 @@ def test_the_response_doesnt_wait_and_the_progress_can_be_read(
     tasks = []
     monkeypatch.setattr(celery_tasks.current_app, "send_task", lambda *task: tasks.append(task))
     with django_capture_on_commit_callbacks(execute=True):
-        answer = sent(operator, TWO, apply=True).json
+        response = post_import(operator, TWO_SERVERS, apply=True).json
     assert [name for name, _ in tasks] == [CHECK_DUE] == [check_due.name]
-    read = operator.get(answer["progress"]).json
-    assert (read["done"], read["total"], read["counts"]["asking"]) == (False, 1, 1)
+    progress = operator.get(response["progress"]).json
+    assert (progress["done"], progress["total"], progress["counts"]["asking"]) == (False, 1, 1)
     server = Server.objects.get()
     record_contact(server, "discovery", 7)
-    read = operator.get(answer["progress"]).json
-    assert (read["done"], read["counts"]["connected"]) == (True, 1)
+    progress = operator.get(response["progress"]).json
+    assert (progress["done"], progress["counts"]["connected"]) == (True, 1)
     record_failure(server.pk, "discovery", Problem("Gone.", code="server_unreachable"))
-    [one] = operator.get(answer["progress"]).json["servers"]
-    assert (one["state"], one["code"], one["name"]) == ("error", "server_unreachable", "docs")
+    [row] = operator.get(response["progress"]).json["servers"]
+    assert (row["state"], row["code"], row["name"]) == ("error", "server_unreachable", "docs")
 
 
 def test_without_added_servers_there_is_no_progress(operator):
-    assert sent(operator, TWO).json["progress"] is None
-    assert sent(operator, TWO, apply=True, chosen=[]).json["progress"] is None
+    assert post_import(operator, TWO_SERVERS).json["progress"] is None
+    assert post_import(operator, TWO_SERVERS, apply=True, chosen=[]).json["progress"] is None
 
 
 @pytest.mark.parametrize(
@@ -180,7 +186,7 @@ def test_the_progress_of_many_servers_uses_the_same_queries(
 
 @pytest.fixture
 def preset(acme) -> Preset:
-    made: Preset = Preset.objects.create(
+    row: Preset = Preset.objects.create(
         slug="notes",
         name="Notes",
         category="Files",
@@ -188,8 +194,8 @@ def preset(acme) -> Preset:
         endpoint_config={"command": "uvx", "args": ["notes-mcp@1.2.3", "--folder", "${FOLDER}"]},
         parameters=[{"name": "FOLDER", "label": "Folder", "secret": False, "required": True}],
     )
-    enable_preset(factories.build_administrator(acme), made)
-    return made
+    enable_preset(factories.build_administrator(acme), row)
+    return row
 
 
 def test_presets_of_the_catalog_and_the_organization_are_listed(acme, operator, preset):
@@ -198,21 +204,23 @@ def test_presets_of_the_catalog_and_the_organization_are_listed(acme, operator, 
         Preset.objects.create(
             organization=organization, slug=slug, name=slug, transport_type="http"
         )
-    found = {row["slug"]: row["own"] for row in operator.get("presets?limit=500").json["results"]}
-    assert (found["notes"], found["mine"]) == (False, True)
-    assert "theirs" not in found
+    own_by_slug = {
+        row["slug"]: row["own"] for row in operator.get("presets?limit=500").json["results"]
+    }
+    assert (own_by_slug["notes"], own_by_slug["mine"]) == (False, True)
+    assert "theirs" not in own_by_slug
     assert [row["slug"] for row in operator.get("presets?category=Files").json["results"]] == [
         "notes"
     ]
 
 
-@pytest.mark.parametrize("of", ["mcp-servers", "agents/helper/mcp-servers"])
-def test_an_operator_can_add_a_local_program_from_a_preset(acme, operator, preset, of):
+@pytest.mark.parametrize("path", ["mcp-servers", "agents/helper/mcp-servers"])
+def test_an_operator_can_add_a_local_program_from_a_preset(acme, operator, preset, path):
     factories.create_agent(acme)
     body = {"preset": "notes", "name": "my notes", "parameters": {"FOLDER": "/srv/notes"}}
-    made = operator.post(of, body)
-    assert (made.status, made.json["preset_id"]) == (201, str(preset.pk))
-    assert made.json["endpoint_config"]["args"][-1] == "/srv/notes"
+    created = operator.post(path, body)
+    assert (created.status, created.json["preset_id"]) == (201, str(preset.pk))
+    assert created.json["endpoint_config"]["args"][-1] == "/srv/notes"
 
 
 @pytest.mark.parametrize(
@@ -220,20 +228,20 @@ def test_an_operator_can_add_a_local_program_from_a_preset(acme, operator, prese
     [({}, "missing_value"), ({"FOLDER": "x", "ROOT": "y"}, "unknown_parameter")],
 )
 def test_a_preset_requires_its_parameters(operator, preset, parameters, code):
-    answer = operator.post("mcp-servers", {"preset": "notes", "parameters": parameters})
-    assert (answer.status, answer.code) == (400, code)
-    assert answer.json["errors"]
+    response = operator.post("mcp-servers", {"preset": "notes", "parameters": parameters})
+    assert (response.status, response.code) == (400, code)
+    assert response.json["errors"]
     assert not Server.objects.exists()
 
 
 def test_a_preset_of_another_organization_isnt_found(operator):
     other = factories.create_organization("other")
     Preset.objects.create(organization=other, slug="theirs", name="t", transport_type="http")
-    answer = operator.post("mcp-servers", {"preset": "theirs"})
-    assert (answer.status, answer.json["field"]) == (404, "preset")
+    response = operator.post("mcp-servers", {"preset": "theirs"})
+    assert (response.status, response.json["field"]) == (404, "preset")
 
 
-SHARED = {
+SERVER_WITH_OVERRIDES = {
     "mcpServers": {"docs": {"url": "https://mcp.example.com/mcp", "allowed_tools": ["read_*"]}},
     "bot_overrides": {"helper": {"additional_servers": ["docs"]}, "nobody": {"removed_servers": 7}},
 }
@@ -241,14 +249,14 @@ SHARED = {
 
 def test_attachments_are_previewed_and_then_applied(acme, operator):
     helper = factories.create_agent(acme)
-    preview = sent(operator, SHARED).json
-    assert [share["action"] for share in preview["overrides"]] == ["give"]
+    preview = post_import(operator, SERVER_WITH_OVERRIDES).json
+    assert [override["action"] for override in preview["overrides"]] == ["give"]
     assert preview["entries"][0]["allowed_tools"] == ["read_*"]
     [problem] = preview["problems"]
     assert problem["code"] == "bad_value"
     assert problem["field"] == "bot_overrides.nobody.removed_servers"
     assert not helper.agent_servers.exists()
-    sent(operator, SHARED, apply=True)
+    post_import(operator, SERVER_WITH_OVERRIDES, apply=True)
     agent_server = helper.agent_servers.get()
     assert agent_server.allowed_tools == ["read_*"]
     assert agent_server.server.only_tools == ["read_*"]
@@ -256,6 +264,6 @@ def test_attachments_are_previewed_and_then_applied(acme, operator):
 
 def test_an_attachment_of_a_server_that_wasnt_added_is_refused(acme, operator):
     factories.create_agent(acme)
-    answer = sent(operator, SHARED, apply=True, chosen=[])
-    [share] = answer.json["overrides"]
-    assert (share["action"], share["problems"][0]["code"]) == ("refuse", "not_found")
+    response = post_import(operator, SERVER_WITH_OVERRIDES, apply=True, chosen=[])
+    [override] = response.json["overrides"]
+    assert (override["action"], override["problems"][0]["code"]) == ("refuse", "not_found")

@@ -1,4 +1,4 @@
-"""A pending call survives a slow approver: each kind of client gets its result an hour later."""
+"""Pending calls survive slow approvers: each kind of client gets its result an hour later."""
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -43,14 +43,14 @@ def administrator(acme: Organization) -> Principal:
 
 
 @pytest.fixture(autouse=True)
-def asking(administrator: Principal, helper: Agent, workshop: Server) -> None:
+def approval_policy(administrator: Principal, helper: Agent, workshop: Server) -> None:
     """The agent's policy requires approval of `count`."""
     set_policy(administrator, helper, PolicySpec("all", ask=(TOOL,)))
 
 
 @pytest.fixture
 def pass_an_hour() -> Iterator[Callable[[], None]]:
-    """A function that moves the clock by an hour, and ends the windows of repeated refusals."""
+    """A function that moves the clock by an hour and ends the windows of repeated denials."""
     with time_machine.travel(timezone.now()) as traveler:
 
         def move() -> None:
@@ -85,12 +85,12 @@ def test_a_modern_client_returns_from_the_approval_page_after_days(
 ) -> None:
     """Its request state is valid for as long as the approval can be answered."""
     Organization.objects.filter(pk=acme.pk).update(approval_hours=72)
-    asked = wire.modern(AGENT, "tools/call", COUNT, capabilities=SHOWS_URLS).result
+    response = wire.modern(AGENT, "tools/call", COUNT, capabilities=SHOWS_URLS).result
     for _ in range(30):
         pass_an_hour()
     approve(administrator)
     params = {
-        "requestState": asked["requestState"],
+        "requestState": response["requestState"],
         "inputResponses": {KEY: {"action": "accept"}},
     }
     result = wire.modern(AGENT, "tools/call", COUNT | params, capabilities=SHOWS_URLS).result
@@ -121,18 +121,18 @@ def test_a_handshake_client_that_waits_gets_its_result_an_hour_later(
     monkeypatch.setattr(approvals, "POLL_INTERVAL_S", 0.05)
     settings.BONOBOT_ANSWER_S = 0.1
     session = wire.handshake(AGENT, capabilities=SHOWS_URLS)
-    calling = session.begin("tools/call", COUNT)
-    visit = calling.next()
-    assert visit is not None
-    session.answer(visit, **ACCEPTED)
+    call = session.begin("tools/call", COUNT)
+    url_request = call.next()
+    assert url_request is not None
+    session.answer(url_request, **ACCEPTED)
     pass_an_hour()
     with pytest.raises(TimeoutError):
-        calling.next(within=0.5)
+        call.next(within=0.5)
     approve(administrator)
-    done = calling.next()
-    calling.close()
-    assert done is not None
-    assert (done["result"]["isError"], effects.read_text()) == (False, "once\n")
+    response = call.next()
+    call.close()
+    assert response is not None
+    assert (response["result"]["isError"], effects.read_text()) == (False, "once\n")
 
 
 def test_a_stdio_client_that_waits_gets_its_result_an_hour_later(
@@ -153,18 +153,18 @@ def test_a_stdio_client_that_waits_gets_its_result_an_hour_later(
     try:
         pipes.ask("initialize", {"protocolVersion": "2025-11-25", **client})
         pipes.tell({"method": "notifications/initialized"})
-        number = pipes.begin("tools/call", COUNT)
-        visit = pipes.read()
-        pipes.tell({"id": visit["id"], **ACCEPTED})
+        request_id = pipes.begin("tools/call", COUNT)
+        url_request = pipes.read()
+        pipes.tell({"id": url_request["id"], **ACCEPTED})
         pass_an_hour()
         assert pipes.is_silent(0.5)
         approve(administrator)
-        done = pipes.read()
+        response = pipes.read()
     finally:
         pipes.hang_up()
         serving.result(timeout=LONG_S)
     pipes.close()
-    assert (done["id"], done["result"]["isError"]) == (number, False)
+    assert (response["id"], response["result"]["isError"]) == (request_id, False)
     assert effects.read_text() == "once\n"
 
 
@@ -179,18 +179,18 @@ def test_a_stdio_client_repeats_the_call_an_hour_later(
     try:
         pipes.ask("initialize", {"protocolVersion": "2025-11-25", **client})
         pipes.tell({"method": "notifications/initialized"})
-        refused = pipes.ask("tools/call", COUNT)
+        first = pipes.ask("tools/call", COUNT)
         pass_an_hour()
-        refused_again = pipes.ask("tools/call", COUNT)
+        second = pipes.ask("tools/call", COUNT)
         approve(administrator)
-        done = pipes.ask("tools/call", COUNT)
+        response = pipes.ask("tools/call", COUNT)
     finally:
         pipes.hang_up()
         serving.result(timeout=LONG_S)
     pipes.close()
-    for problem in (refused, refused_again):
-        assert problem["result"]["_meta"]["bonobot/problem"]["code"] == "approval_required"
-    assert (done["result"]["isError"], effects.read_text()) == (False, "once\n")
+    for denial in (first, second):
+        assert denial["result"]["_meta"]["bonobot/problem"]["code"] == "approval_required"
+    assert (response["result"]["isError"], effects.read_text()) == (False, "once\n")
 
 
 @pytest.mark.parametrize("headers", [{}, {"Idempotency_Key": "one-call"}])
@@ -201,15 +201,15 @@ def test_a_rest_client_repeats_the_call_an_hour_later(
     pass_an_hour: Callable[[], None],
     headers: dict[str, str],
 ) -> None:
-    """A call that only waits had no effect, so its idempotency key isn't used up."""
+    """A call that is still pending had no effect, so its idempotency key isn't used up."""
     operator = rest.as_role(acme, Role.OPERATOR)
     for _ in range(2):
-        answer = operator.post(TOOL_CALL_PATH, {"arguments": {"what": "once"}}, **headers)
-        assert answer.json["code"] == "approval_required"
+        response = operator.post(TOOL_CALL_PATH, {"arguments": {"what": "once"}}, **headers)
+        assert response.json["code"] == "approval_required"
         pass_an_hour()
     approve(administrator)
-    answer = operator.post(TOOL_CALL_PATH, {"arguments": {"what": "once"}}, **headers)
-    assert (answer.json["outcome"], effects.read_text()) == ("ok", "once\n")
+    response = operator.post(TOOL_CALL_PATH, {"arguments": {"what": "once"}}, **headers)
+    assert (response.json["outcome"], effects.read_text()) == ("ok", "once\n")
 
 
 def test_a_session_continues_an_hour_later(
@@ -236,14 +236,14 @@ def test_a_waiting_client_is_refused_when_the_approval_expires(
 ) -> None:
     monkeypatch.setattr(approvals, "POLL_INTERVAL_S", 0.05)
     session = wire.handshake(AGENT, capabilities=SHOWS_URLS)
-    calling = session.begin("tools/call", COUNT)
-    visit = calling.next()
-    assert visit is not None
-    session.answer(visit, **ACCEPTED)
+    call = session.begin("tools/call", COUNT)
+    url_request = call.next()
+    assert url_request is not None
+    session.answer(url_request, **ACCEPTED)
     for _ in range(25):
         pass_an_hour()
-    done = calling.next()
-    calling.close()
-    assert done is not None
-    problem = done["result"]["_meta"]["bonobot/problem"]
+    response = call.next()
+    call.close()
+    assert response is not None
+    problem = response["result"]["_meta"]["bonobot/problem"]
     assert (problem["code"], effects.read_text()) == ("approval_expired", "")

@@ -1,4 +1,4 @@
-"""Calls and sessions that wait for their rate limit, or for what others have only reserved."""
+"""Calls and sessions that wait for their rate limit or for reserved budget to be released."""
 
 import asyncio
 import json
@@ -41,14 +41,14 @@ from tests.agents.llm.openai_server import FakeOpenAI, Says
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ECHO = "mcp_workshop_echo"
-# The suite runs some; `TEST_PARALLEL_SESSIONS=50` is the run that docs/limits.md describes.
+# The suite runs a few; `TEST_PARALLEL_SESSIONS=50` is the run that docs/limits.md describes.
 SESSIONS = int(os.environ.get("TEST_PARALLEL_SESSIONS", "10"))
 ANSWER_TOKENS = 50
-PATIENT = AdmissionPatience(30, 30)
+LONG_WAIT = AdmissionPatience(30, 30)
 
 
 @pytest.fixture
-def boss(acme: Organization) -> Principal:
+def administrator(acme: Organization) -> Principal:
     return factories.build_administrator(acme)
 
 
@@ -59,28 +59,30 @@ def _closed_writer(transactional_db: None) -> Iterator[None]:
 
 
 @pytest.fixture
-def run_all(boss: Principal, runner: SessionRunner) -> Callable[..., list[Session]]:
-    """A function that runs sessions of an agent at once and returns them when they have ended."""
+def run_all(administrator: Principal, runner: SessionRunner) -> Callable[..., list[Session]]:
+    """A function that runs sessions of an agent in parallel and returns them when finished."""
 
     async def run(session_ids: list[Any]) -> None:
         tasks = [await runner.claim_and_run(session_id) for session_id in session_ids]
         await asyncio.wait([task for task in tasks if task is not None], timeout=240)
 
-    def go(agent: Agent, text: str, count: int, principal: Principal = boss) -> list[Session]:
+    def run_sessions(
+        agent: Agent, text: str, count: int, principal: Principal = administrator
+    ) -> list[Session]:
         ids = [start_session(principal, agent, text).pk for _ in range(count)]
         get_runtime().call(run, ids)
         return list(Session.objects.filter(pk__in=ids))
 
-    return go
+    return run_sessions
 
 
 @pytest.fixture
-def thinker(helper: Agent, boss: Principal, fake: FakeOpenAI) -> Agent:
-    """The agent with a model that may answer 4,096 tokens and answers 50, after a moment."""
+def reserving_agent(helper: Agent, administrator: Principal, fake: FakeOpenAI) -> Agent:
+    """The agent with a model that is allowed 4,096 output tokens and returns 50."""
     spec = ModelEndpointSpec(
         name="Fake", base_url=fake.url, model="house-model", allow_private=True, max_tokens=4_096
     )
-    helper.model_endpoint = save_endpoint(boss, spec)
+    helper.model_endpoint = save_endpoint(administrator, spec)
     helper.save()
     usage = {"prompt_tokens": 20, "completion_tokens": ANSWER_TOKENS}
     fake.speaks = lambda body: Says(text="ok", usage=usage)
@@ -102,7 +104,7 @@ def build_admission(acme: Organization, amount: int, limit: int = 10) -> Admissi
 
 
 def settle(admission: Admission, spent: int = 0) -> None:
-    """Settle an admission as another process does, which can't wake calls of this one."""
+    """Settle an admission like another process would, without waking calls of this process."""
     (reservation,) = admission.reservations
     get_writer().settle_call(
         Settlement(
@@ -115,7 +117,7 @@ def settle(admission: Admission, spent: int = 0) -> None:
     ).result()
 
 
-async def admit(admission: Admission, patience: AdmissionPatience = PATIENT) -> None:
+async def admit(admission: Admission, patience: AdmissionPatience = LONG_WAIT) -> None:
     queue = get_admission_queue()
     with queue.open_ticket(patience) as ticket:
         await queue.admit_call(ticket, admission)
@@ -126,117 +128,119 @@ async def wait_until_queued(key: str, count: int) -> None:
         await asyncio.sleep(0)
 
 
-def test_calls_are_admitted_in_the_order_in_which_they_came(acme: Organization) -> None:
+def test_calls_are_admitted_in_the_order_of_arrival(acme: Organization) -> None:
     """A small call doesn't overtake a large one, although it would fit earlier."""
     first, second = build_admission(acme, 6), build_admission(acme, 4)
     large, small = build_admission(acme, 10), build_admission(acme, 1)
     (reservation,) = first.reservations
     order: list[str] = []
 
-    async def enter(name: str, admission: Admission) -> None:
+    async def admit_and_settle(name: str, admission: Admission) -> None:
         await admit(admission)
         order.append(name)
         await asyncio.to_thread(settle, admission)
         notify_settled(admission.reservations)
 
-    async def go() -> None:
+    async def run() -> None:
         await admit(first)
         await admit(second)
-        tasks = [asyncio.create_task(enter("large", large))]
+        tasks = [asyncio.create_task(admit_and_settle("large", large))]
         await wait_until_queued(reservation.key, 1)
-        tasks.append(asyncio.create_task(enter("small", small)))
+        tasks.append(asyncio.create_task(admit_and_settle("small", small)))
         await wait_until_queued(reservation.key, 2)
         for admission in (first, second):
             await asyncio.to_thread(settle, admission)
         await asyncio.gather(*tasks)
 
-    get_runtime().call(go, timeout_s=30)
+    get_runtime().call(run, timeout_s=30)
     assert order == ["large", "small"]
 
 
 @pytest.mark.parametrize(
     ("spent", "expected"), [(0, BudgetReserved), (5, BudgetReserved), (6, BudgetExhausted)]
 )
-def test_a_budget_is_exhausted_only_if_what_is_spent_leaves_too_little(
+def test_a_budget_is_exhausted_only_if_the_spent_amount_leaves_too_little(
     acme: Organization, spent: int, expected: type[Problem]
 ) -> None:
     earlier = build_admission(acme, spent)
     get_writer().admit_call(earlier).result()
     settle(earlier, spent)
     get_writer().admit_call(build_admission(acme, 10 - spent)).result()
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(Problem) as raised:
         get_runtime().call(admit, build_admission(acme, 5), AdmissionPatience(0, 0))
-    assert type(refused.value) is expected
+    assert type(raised.value) is expected
 
 
 def test_a_call_that_is_canceled_leaves_the_queue(acme: Organization) -> None:
     holder, waiting = build_admission(acme, 10), build_admission(acme, 5)
     (reservation,) = holder.reservations
 
-    async def go() -> None:
+    async def run() -> None:
         await admit(holder)
         task = asyncio.create_task(admit(waiting))
         await wait_until_queued(reservation.key, 1)
         task.cancel()
         await asyncio.wait({task})
 
-    get_runtime().call(go, timeout_s=30)
+    get_runtime().call(run, timeout_s=30)
     assert get_admission_queue()._waiting == {}
 
 
 def test_parallel_sessions_finish_on_a_budget_that_covers_them(
     acme: Organization,
-    boss: Principal,
-    thinker: Agent,
+    administrator: Principal,
+    reserving_agent: Agent,
     run_all: Callable[..., list[Session]],
     fake: FakeOpenAI,
 ) -> None:
-    """Each turn reserves 80 times what it uses, so few fit at once; no answer is shortened."""
+    """Each turn reserves 80 times what it uses, so few run at once; no output is shortened."""
     limit = SESSIONS * (20 + ANSWER_TOKENS) + 8_000
-    set_budgets(boss, thinker, [BudgetLine("tokens", "total", limit)])
-    sessions = run_all(thinker, "hello", SESSIONS)
+    set_budgets(administrator, reserving_agent, [BudgetLine("tokens", "total", limit)])
+    sessions = run_all(reserving_agent, "hello", SESSIONS)
     assert [session.error_detail for session in sessions if session.status != "done"] == []
     assert {body["max_tokens"] for body in fake.requests} == {4_096}
     (balance,) = load_organization_balances(acme.pk).values()
     assert (balance.spent, balance.reserved) == (SESSIONS * (20 + ANSWER_TOKENS), 0)
 
 
-def test_parallel_calls_wait_for_the_running_time_that_others_reserved(
+def test_parallel_calls_wait_for_running_time_reserved_by_others(
     acme: Organization,
-    boss: Principal,
+    administrator: Principal,
     helper: Agent,
     workshop: Server,
     run_all: Callable[..., list[Session]],
 ) -> None:
-    """Each call reserves a minute and uses a moment."""
-    set_budgets(boss, helper, [BudgetLine("seconds", "total", 290)])
+    """Each call reserves a minute and uses a fraction of a second."""
+    set_budgets(administrator, helper, [BudgetLine("seconds", "total", 290)])
     sessions = run_all(helper, f'/{ECHO} {{"text": "hello"}}', 4)
     steps = Step.objects.filter(session__in=sessions, kind=Step.Kind.CALL)
     assert [step.payload["code"] for step in steps] == [""] * 4
     assert {balance.reserved for balance in load_organization_balances(acme.pk).values()} == {0}
 
 
-def test_a_session_ends_if_what_others_reserved_is_not_released_in_time(
+def test_a_session_ends_if_reserved_budget_is_not_released_in_time(
     acme: Organization,
-    boss: Principal,
-    thinker: Agent,
+    administrator: Principal,
+    reserving_agent: Agent,
     run_all: Callable[..., list[Session]],
     settings: Any,
 ) -> None:
     settings.BONOBOT_ADMISSION_WAIT_S = 0.2
-    set_budgets(boss, thinker, [BudgetLine("tokens", "total", 10_000)])
-    (session,) = run_all(thinker, "hello", 1)
+    set_budgets(administrator, reserving_agent, [BudgetLine("tokens", "total", 10_000)])
+    (session,) = run_all(reserving_agent, "hello", 1)
     assert session.status == Session.Status.DONE
     (key,) = load_organization_balances(acme.pk)
-    held = build_admission(acme, 0)
+    admission = build_admission(acme, 0)
     reservation = BudgetReservation(key, 10_000, 9_900)
-    get_writer().admit_call(Admission(held.opening, (reservation,))).result()
-    (session,) = run_all(thinker, "hello", 1)
+    get_writer().admit_call(Admission(admission.opening, (reservation,))).result()
+    (session,) = run_all(reserving_agent, "hello", 1)
     assert (session.status, session.error_code) == ("failed", "budget_reserved")
 
 
-def create_session_token(boss: Principal, per_minute: int) -> tuple[Token, Principal]:
-    token, _ = create_token(boss, name="tests", role=Role.OWNER, calls_per_minute=per_minute)
+def create_session_token(administrator: Principal, per_minute: int) -> tuple[Token, Principal]:
+    token, _ = create_token(
+        administrator, name="tests", role=Role.OWNER, calls_per_minute=per_minute
+    )
     return token, build_token_principal(token)
 
 
@@ -249,36 +253,36 @@ def make_three_calls(
 
 
 @pytest.mark.parametrize(
-    ("default", "own", "codes"),
+    ("default_rate", "token_rate", "codes"),
     [(1, 60, ["", "", ""]), (60, 2, ["", "", "rate_limited"])],
 )
 def test_a_session_is_limited_by_the_rate_of_the_token_that_started_it(
-    boss: Principal,
+    administrator: Principal,
     helper: Agent,
     workshop: Server,
     run_all: Callable[..., list[Session]],
     settings: Any,
-    default: int,
-    own: int,
+    default_rate: int,
+    token_rate: int,
     codes: list[str],
 ) -> None:
     helper.calls_per_minute = 600
     helper.save()
-    settings.BONOBOT_CALLS_PER_MINUTE = default
+    settings.BONOBOT_CALLS_PER_MINUTE = default_rate
     settings.BONOBOT_ADMISSION_WAIT_S = 0
-    _, principal = create_session_token(boss, own)
+    _, principal = create_session_token(administrator, token_rate)
     assert make_three_calls(run_all, helper, principal) == codes
 
 
 def test_a_changed_rate_of_the_token_applies_to_the_sessions_next_run(
-    boss: Principal,
+    administrator: Principal,
     helper: Agent,
     workshop: Server,
     run_all: Callable[..., list[Session]],
     settings: Any,
 ) -> None:
     settings.BONOBOT_ADMISSION_WAIT_S = 0
-    token, principal = create_session_token(boss, 60)
+    token, principal = create_session_token(administrator, 60)
     Token.objects.filter(pk=token.pk).update(calls_per_minute=2)
     assert make_three_calls(run_all, helper, principal) == ["", "", "rate_limited"]
 
@@ -286,7 +290,7 @@ def test_a_changed_rate_of_the_token_applies_to_the_sessions_next_run(
 @pytest.mark.parametrize(("wait_s", "code"), [(30, ""), (0.5, "rate_limited")])
 def test_a_call_of_a_session_waits_for_its_rate_limit_within_a_bound(
     acme: Organization,
-    boss: Principal,
+    administrator: Principal,
     helper: Agent,
     workshop: Server,
     run_all: Callable[..., list[Session]],
@@ -295,7 +299,7 @@ def test_a_call_of_a_session_waits_for_its_rate_limit_within_a_bound(
     code: str,
 ) -> None:
     settings.BONOBOT_ADMISSION_WAIT_S = wait_s
-    token, principal = create_session_token(boss, 60)
+    token, principal = create_session_token(administrator, 60)
     charge = build_charge(acme.pk, "token", token.pk, 60)
     interval = rate_limits.compute_interval(charge.per_minute)
     # The next call is allowed in two seconds.
@@ -306,33 +310,37 @@ def test_a_call_of_a_session_waits_for_its_rate_limit_within_a_bound(
     assert step.payload["code"] == code
 
 
-def test_a_caller_without_a_session_is_told_when_to_repeat_a_call(
-    acme: Organization, boss: Principal, helper: Agent, workshop: Server, call: Callable[..., Any]
+def test_a_caller_without_a_session_gets_the_time_to_wait(
+    acme: Organization,
+    administrator: Principal,
+    helper: Agent,
+    workshop: Server,
+    call: Callable[..., Any],
 ) -> None:
-    token, principal = create_session_token(boss, 60)
+    token, principal = create_session_token(administrator, 60)
     charge = build_charge(acme.pk, "token", token.pk, 60)
     now_us = int(timezone.now().timestamp() * 1_000_000)
     RateCell.objects.create(pk=charge.key, tat=now_us + 60_000_000)
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(Problem) as raised:
         call(ECHO, {"text": "x"}, principal=principal)
-    assert refused.value.code == "rate_limited"
-    assert refused.value.retry_after
+    assert raised.value.code == "rate_limited"
+    assert raised.value.retry_after
 
 
-def test_a_caller_without_a_session_waits_shortly_for_a_reserved_budget(
+def test_a_caller_without_a_session_waits_briefly_for_a_reserved_budget(
     acme: Organization,
-    boss: Principal,
+    administrator: Principal,
     helper: Agent,
     workshop: Server,
     call: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(check_and_admit, "CALLER_WAIT_S", 0.1)
-    set_budgets(boss, helper, [BudgetLine("calls", "total", 2)])
+    set_budgets(administrator, helper, [BudgetLine("calls", "total", 2)])
     call(ECHO, {"text": "x"})
     (key,) = load_organization_balances(acme.pk)
-    held = build_admission(acme, 0)
-    get_writer().admit_call(Admission(held.opening, (BudgetReservation(key, 2, 1),))).result()
-    with pytest.raises(Problem) as refused:
+    admission = build_admission(acme, 0)
+    get_writer().admit_call(Admission(admission.opening, (BudgetReservation(key, 2, 1),))).result()
+    with pytest.raises(Problem) as raised:
         call(ECHO, {"text": "x"})
-    assert (refused.value.code, refused.value.status) == ("budget_reserved", 429)
+    assert (raised.value.code, raised.value.status) == ("budget_reserved", 429)

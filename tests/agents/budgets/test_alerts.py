@@ -1,4 +1,4 @@
-"""Budgets that are nearly or wholly spent are told of, once in a period."""
+"""Notifications about budgets that are nearly or fully used, once per period."""
 
 from uuid import uuid4
 
@@ -25,13 +25,15 @@ def acme(db):
 
 @pytest.fixture
 def agent(acme):
-    made = factories.create_agent(acme)
-    set_budgets(factories.build_administrator(acme), made, [BudgetLine("tokens", "month", 1_000)])
-    return made
+    new_agent = factories.create_agent(acme)
+    set_budgets(
+        factories.build_administrator(acme), new_agent, [BudgetLine("tokens", "month", 1_000)]
+    )
+    return new_agent
 
 
 @pytest.fixture
-def pager(acme):
+def channel(acme):
     spec = NotificationChannelSpec("Pager", "webhook", url="https://hooks.example.com/x")
     return save_channel(factories.build_administrator(acme), spec)[0]
 
@@ -48,40 +50,40 @@ def spend(agent, amount, unit="tokens", limit=1_000):
     return key
 
 
-def told():
+def list_events():
     return sorted(Notification.objects.values_list("event", flat=True))
 
 
-def test_a_budget_is_notified_at_eighty_percent_and_when_exhausted(agent, pager):
+def test_a_budget_is_notified_at_eighty_percent_and_when_exhausted(agent, channel):
     spend(agent, 799)
     assert watch_budgets() == 0
     spend(agent, 800)
     watch_budgets()
     watch_budgets()
-    assert told() == ["budget_warning"]
+    assert list_events() == ["budget_warning"]
     assert "800 of 1,000 tokens" in Notification.objects.get().text
     spend(agent, 1_000)
     watch_budgets()
     watch_budgets()
-    assert told() == ["budget_exhausted", "budget_warning"]
+    assert list_events() == ["budget_exhausted", "budget_warning"]
 
 
-def test_a_raised_budget_is_notified_again(acme, agent, pager):
+def test_a_raised_budget_is_notified_again(acme, agent, channel):
     spend(agent, 900)
     watch_budgets()
     set_budgets(factories.build_administrator(acme), agent, [BudgetLine("tokens", "month", 1_100)])
     watch_budgets()
-    assert told() == ["budget_warning", "budget_warning"]
+    assert list_events() == ["budget_warning", "budget_warning"]
 
 
-def test_a_budget_that_denies_calls_counts_as_exhausted(agent, pager, monkeypatch):
+def test_a_budget_that_denies_calls_counts_as_exhausted(agent, channel, monkeypatch):
     key = spend(agent, 10)
     monkeypatch.setattr(budget_alerts, "_list_refusing_cells", lambda *_: {key})
     watch_budgets()
-    assert told() == ["budget_exhausted"]
+    assert list_events() == ["budget_exhausted"]
 
 
-def test_the_organizations_budget_is_notified(acme, pager):
+def test_the_organizations_budget_is_notified(acme, channel):
     Budget.objects.create(organization=acme, unit="microusd", period="month", limit=100)
     limit = BudgetLimit("organization", str(acme.pk), "microusd", "month", 100)
     key = build_budget_key(acme.pk, limit, timezone.now())
@@ -96,14 +98,14 @@ def test_without_channels_no_budget_is_read(agent, django_assert_num_queries):
         assert watch_budgets() == 0
 
 
-def use(spent, limit):
-    line = BudgetLine("tokens", "month", limit)
-    return BudgetUse(uuid4(), "agent", line, "budget:x", spent, reserved=0)
+def build_use(spent, limit):
+    budget_line = BudgetLine("tokens", "month", limit)
+    return BudgetUse(uuid4(), "agent", budget_line, "budget:x", spent, reserved=0)
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.booleans())
 def test_more_spending_never_lowers_the_alert(spent, limit, refused):
-    grades = ["", "budget_warning", "budget_exhausted"]
-    now = grades.index(budget_alerts.find_event(use(spent, limit), refused=refused))
-    later = grades.index(budget_alerts.find_event(use(spent + 1, limit), refused=refused))
-    assert now <= later
+    levels = ["", "budget_warning", "budget_exhausted"]
+    before = levels.index(budget_alerts.find_event(build_use(spent, limit), refused=refused))
+    after = levels.index(budget_alerts.find_event(build_use(spent + 1, limit), refused=refused))
+    assert before <= after

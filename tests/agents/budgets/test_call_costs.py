@@ -1,4 +1,4 @@
-"""What a call takes of money and time, before and after it."""
+"""The money and time of a call: estimated before it and calculated after it."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,20 +27,20 @@ def test_a_free_server_reserves_no_money_budget():
 
 @given(prices, times, times, st.booleans(), st.booleans())
 def test_no_call_costs_more_than_was_reserved(price, deadline, duration, sent, known):
-    aside = {"microusd": 0} | estimate_amounts(price, deadline)
-    took = calculate_amounts(
+    reserved = {"microusd": 0} | estimate_amounts(price, deadline)
+    actual = calculate_amounts(
         price, deadline_ms=deadline, duration_ms=duration, sent=sent, is_outcome_known=known
     )
-    assert all(0 <= took[unit] <= aside[unit] for unit in aside)
+    assert all(0 <= actual[unit] <= reserved[unit] for unit in reserved)
 
 
 @given(prices, times, times)
 def test_an_unsent_call_costs_nothing_and_an_unknown_one_its_reservation(price, deadline, duration):
-    never = calculate_amounts(
+    unsent = calculate_amounts(
         price, deadline_ms=deadline, duration_ms=duration, sent=False, is_outcome_known=True
     )
-    assert set(never.values()) == {0}
-    lost = calculate_amounts(
+    assert set(unsent.values()) == {0}
+    unknown = calculate_amounts(
         price, deadline_ms=deadline, duration_ms=duration, sent=True, is_outcome_known=False
     )
-    assert lost == {"microusd": 0} | estimate_amounts(price, deadline)
+    assert unknown == {"microusd": 0} | estimate_amounts(price, deadline)

@@ -1,4 +1,4 @@
-"""What a call is charged to."""
+"""The limits and rates that a call is charged to."""
 
 from datetime import UTC, datetime
 from uuid import UUID
@@ -22,14 +22,17 @@ def limit(unit="calls", period="day"):
 
 
 def test_each_period_has_its_own_counter():
-    keys = [build_budget_key(ORG, limit(period=p), NOW) for p in ("day", "month", "total")]
+    keys = [
+        build_budget_key(ORG, limit(period=period_name), NOW)
+        for period_name in ("day", "month", "total")
+    ]
     assert [key.rsplit(":", 1)[1] for key in keys] == ["2026-11-21", "2026-11", "all"]
 
 
 def test_only_budgets_of_the_used_unit_are_reserved():
-    made = build_reservations(ORG, [limit("calls"), limit("tokens")], {"tokens": 5}, NOW)
-    assert [(r.limit, r.amount) for r in made] == [(10, 5)]
-    assert ":tokens:" in made[0].key
+    reservations = build_reservations(ORG, [limit("calls"), limit("tokens")], {"tokens": 5}, NOW)
+    assert [(reservation.limit, reservation.amount) for reservation in reservations] == [(10, 5)]
+    assert ":tokens:" in reservations[0].key
 
 
 def test_the_burst_is_a_third_of_a_minute_and_never_above_the_rate():
@@ -48,11 +51,15 @@ def test_rates_of_two_organizations_are_independent():
 
 
 def test_seconds_are_counted_in_milliseconds():
-    (made,) = build_reservations(ORG, [limit("seconds")], {"seconds": 1_500}, NOW)
-    assert (made.limit, made.amount, ":milliseconds:" in made.key) == (10_000, 1_500, True)
+    (reservation,) = build_reservations(ORG, [limit("seconds")], {"seconds": 1_500}, NOW)
+    assert (reservation.limit, reservation.amount, ":milliseconds:" in reservation.key) == (
+        10_000,
+        1_500,
+        True,
+    )
     assert to_whole_units("seconds", 1_001) == 2
-    assert build_settlements([made], {"seconds": 20}) == ((made.key, 1_500, 20),)
-    assert build_settlements([made], None) == ((made.key, 1_500, 1_500),)
+    assert build_settlements([reservation], {"seconds": 20}) == ((reservation.key, 1_500, 20),)
+    assert build_settlements([reservation], None) == ((reservation.key, 1_500, 1_500),)
 
 
 def test_a_limit_applies_to_calls_of_its_owner():
@@ -62,8 +69,9 @@ def test_a_limit_applies_to_calls_of_its_owner():
         BudgetLimit("server", str(server), "calls", "day", 1),
         BudgetLimit("session", "", "calls", "day", 1),
     ]
-    both = select_limits(limits, server_id=server, session_id=session)
-    assert [one.scope_id for one in both] == ["o", str(server), str(session)]
-    assert [one.scope for one in select_limits(limits, server_id=None, session_id=None)] == [
-        "organization"
-    ]
+    selected = select_limits(limits, server_id=server, session_id=session)
+    assert [budget_limit.scope_id for budget_limit in selected] == ["o", str(server), str(session)]
+    assert [
+        budget_limit.scope
+        for budget_limit in select_limits(limits, server_id=None, session_id=None)
+    ] == ["organization"]

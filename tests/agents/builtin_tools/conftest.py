@@ -1,4 +1,4 @@
-"""What the tests of built-in tools share."""
+"""Helpers for the tests of built-in tools."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from agents.services import AgentSpec, update_agent
 from tests import factories
 
 
-def give(helper: Agent, **said: Any) -> None:
-    """Change an agent's built-in tools or its workspace."""
-    spec = AgentSpec(name=helper.name, **said)
-    update_agent(factories.build_administrator(helper.organization), helper, spec)
+def configure_agent(agent: Agent, **fields: Any) -> None:
+    """Update an agent's built-in tools or its workspace."""
+    spec = AgentSpec(name=agent.name, **fields)
+    update_agent(factories.build_administrator(agent.organization), agent, spec)

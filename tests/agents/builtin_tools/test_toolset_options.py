@@ -1,4 +1,4 @@
-"""Built-in tools given and taken: in the admin, over REST, in the configuration file."""
+"""Toolsets of built-in tools: in the admin, over REST, and in the configuration file."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def helper(acme: Organization) -> Agent:
 
 
 @pytest.mark.parametrize(
-    ("said", "field", "says"),
+    ("toolsets", "field", "message"),
     [
         ("shell", "builtin_tools", "list of names"),
         (["telepathy"], "builtin_tools", "telepathy"),
@@ -62,15 +62,15 @@ def helper(acme: Organization) -> Agent:
         ({"fetch": {"methods": ["BREW"]}}, "builtin_tools.fetch.methods", "isn't valid"),
     ],
 )
-def test_unknown_toolsets_and_options_are_refused_at_their_field(said, field, says):
-    with pytest.raises(InvalidInput) as refusal:
-        clean_toolsets(said)
-    assert refusal.value.field == field
-    assert says in str(refusal.value)
-    assert refusal.value.remedy
+def test_unknown_toolsets_and_options_are_refused_at_their_field(toolsets, field, message):
+    with pytest.raises(InvalidInput) as raised:
+        clean_toolsets(toolsets)
+    assert raised.value.field == field
+    assert message in str(raised.value)
+    assert raised.value.remedy
 
 
-def values_of(option: ToolsetOption) -> st.SearchStrategy[object]:
+def build_values(option: ToolsetOption) -> st.SearchStrategy[object]:
     if option.kind == "flag":
         return st.booleans()
     if option.kind == "number":
@@ -78,34 +78,34 @@ def values_of(option: ToolsetOption) -> st.SearchStrategy[object]:
     return st.just(list(option.default))
 
 
-KITS_SAID = st.fixed_dictionaries(
+TOOLSETS_BODIES = st.fixed_dictionaries(
     {},
     optional={
-        kit.name: st.fixed_dictionaries(
-            {}, optional={option.name: values_of(option) for option in kit.options}
+        toolset.name: st.fixed_dictionaries(
+            {}, optional={option.name: build_values(option) for option in toolset.options}
         )
-        for kit in TOOLSETS.values()
+        for toolset in TOOLSETS.values()
     },
 )
 
 
-@given(KITS_SAID, KITS_SAID)
+@given(TOOLSETS_BODIES, TOOLSETS_BODIES)
 def test_toolsets_are_stored_normalized_and_can_always_be_disabled(old, new):
     stored = clean_toolsets(old)
     assert clean_toolsets(stored) == stored
     assert apply_defaults(clean_toolsets(apply_defaults(stored))) == apply_defaults(stored)
     assert list_restricted_changes(stored, stored) == []
     assert list_restricted_changes(stored, {}) == []
-    granted = list_restricted_changes(stored, clean_toolsets(new))
+    restricted = list_restricted_changes(stored, clean_toolsets(new))
     if "shell" in new and "shell" not in old:
-        assert "shell" in granted
+        assert "shell" in restricted
     if not {"shell", "fetch"} & set(new):
-        assert granted == []
+        assert restricted == []
 
 
 def test_the_configuration_file_reads_and_writes_toolsets(acme, helper):
-    boss = factories.build_administrator(acme)
-    plan = apply_config(boss, read_config_file(FILE, {}))
+    administrator = factories.build_administrator(acme)
+    plan = apply_config(administrator, read_config_file(FILE, {}))
     assert [(step.kind, step.fields) for step in plan.changes] == [
         ("agent", ("builtin_tools", "workspace_mib", "workspace_files"))
     ]
@@ -116,18 +116,19 @@ def test_the_configuration_file_reads_and_writes_toolsets(acme, helper):
         "fetch": {"hosts": ["*.example.com"], "methods": ["GET", "POST"]},
     }
     assert (helper.workspace_mib, helper.workspace_files) == (5, 50)
-    written = to_yaml(export_config(boss))
-    assert apply_config(boss, read_config_file(written, {})).changes == ()
-    wrong = apply_config(
-        boss, read_config_file(FILE.replace("mib: 5", "mib: lots").replace("get", "brew"), {})
+    exported = to_yaml(export_config(administrator))
+    assert apply_config(administrator, read_config_file(exported, {})).changes == ()
+    invalid = apply_config(
+        administrator,
+        read_config_file(FILE.replace("mib: 5", "mib: lots").replace("get", "brew"), {}),
     )
-    assert sorted(problem.field for problem in wrong.problems) == [
+    assert sorted(problem.field for problem in invalid.problems) == [
         "agents.helper.builtin_tools",
         "agents.helper.workspace.mib",
     ]
     operator = factories.create_member(acme, Role.OPERATOR)
-    more = FILE + "    enabled: false\n"
-    assert not apply_config(operator, read_config_file(more, {})).problems
+    file = FILE + "    enabled: false\n"
+    assert not apply_config(operator, read_config_file(file, {})).problems
     (problem,) = apply_config(
         operator, read_config_file(FILE.replace("search:", "shell:"), {})
     ).problems
@@ -139,32 +140,32 @@ def test_the_configuration_file_reads_and_writes_toolsets(acme, helper):
 
 def test_rest_sets_toolsets_and_returns_the_effective_tools(acme, helper, tmp_path: Path):
     operator = rest.as_role(acme, Role.OPERATOR)
-    answer = operator.send(
+    response = operator.send(
         "PATCH", "agents/helper", {"builtin_tools": {"search": {}}, "workspace_mib": 7}
     )
-    assert (answer.status, answer.json["builtin_tools"]) == (200, {"search": {}})
+    assert (response.status, response.json["builtin_tools"]) == (200, {"search": {}})
     tools = {tool["name"]: tool for tool in operator.get("agents/helper/tools").json["results"]}
     assert tools["search_files"]["decision"] == "allow"
     assert tools["run_shell"]["code"] == "builtin_disabled"
     assert "Built-in tools" in tools["run_shell"]["remedy"]
-    told = operator.get("agents/helper/tools/run_shell/explain").json
-    assert (told["first"], told["code"]) == ("attachment", "builtin_disabled")
+    explanation = operator.get("agents/helper/tools/run_shell/explain").json
+    assert (explanation["first"], explanation["code"]) == ("attachment", "builtin_disabled")
     for body, status, code in (
         ({"builtin_tools": {"shell": {}}}, 403, "platform_admin_only"),
         ({"workspace_folder": str(tmp_path)}, 403, "platform_admin_only"),
         ({"builtin_tools": {"shll": {}}}, 400, "unknown_kit"),
     ):
-        refused = operator.send("PATCH", "agents/helper", body)
-        assert (refused.status, refused.code) == (status, code)
-    shown = operator.get("agents/helper/workspace").json
-    assert (shown["bytes"], shown["max_bytes"], shown["labels"]) == (0, 7 << 20, [])
+        denied = operator.send("PATCH", "agents/helper", body)
+        assert (denied.status, denied.code) == (status, code)
+    workspace = operator.get("agents/helper/workspace").json
+    assert (workspace["bytes"], workspace["max_bytes"], workspace["labels"]) == (0, 7 << 20, [])
     assert operator.send("DELETE", "agents/helper/workspace", None).status == 204
     assert rest.as_role(acme, Role.AUDITOR).send("DELETE", "agents/helper/workspace").status == 403
 
 
 def test_the_page_enables_only_what_the_role_allows(acme, helper, tmp_path: Path):
-    seat = admin_client.sit(acme, Role.OPERATOR)
-    page = admin_client.words(seat.get("agents_agent_builtin", helper.pk))
+    operator = admin_client.sit(acme, Role.OPERATOR)
+    page = admin_client.words(operator.get("agents_agent_builtin", helper.pk))
     assert "Only a platform administrator can enable this" in page
     assert "The workspace uses 0 bytes of 256.0 MB" in page.replace("\xa0", " ")
     fields = {
@@ -179,7 +180,7 @@ def test_the_page_enables_only_what_the_role_allows(acme, helper, tmp_path: Path
         "workspace_mib": "12",
         "workspace_files": "",
     }
-    assert "Saved" in admin_client.words(seat.post("agents_agent_builtin", helper.pk, **fields))
+    assert "Saved" in admin_client.words(operator.post("agents_agent_builtin", helper.pk, **fields))
     helper.refresh_from_db()
     assert helper.builtin_tools == {
         "filesystem": {"read_only": True},
@@ -189,18 +190,18 @@ def test_the_page_enables_only_what_the_role_allows(acme, helper, tmp_path: Path
     toolbox = get_snapshot_cache().load_current("agent", helper.pk).toolbox
     assert toolbox.has_toolset("filesystem", writes=False)
     assert not toolbox.has_toolset("filesystem", writes=True)
-    wrong = seat.post("agents_agent_builtin", helper.pk, status=403, **{"kit-shell": "on"})
-    assert "Only a platform administrator" in admin_client.words(wrong)
-    root = admin_client.sit(acme, None)
-    given_by_root = fields | {
+    denied = operator.post("agents_agent_builtin", helper.pk, status=403, **{"kit-shell": "on"})
+    assert "Only a platform administrator" in admin_client.words(denied)
+    administrator = admin_client.sit(acme, None)
+    restricted_fields = fields | {
         "kit-shell": "on",
         "option-shell-time_s-there": "1",
         "option-shell-time_s": "30",
         "workspace_folder": str(tmp_path),
     }
-    root.post("agents_agent_builtin", helper.pk, **given_by_root)
-    # An operator's form holds no field of what is locked, and keeps it as it is.
-    seat.post("agents_agent_builtin", helper.pk, **(fields | {"kit-shell": "on"}))
+    administrator.post("agents_agent_builtin", helper.pk, **restricted_fields)
+    # An operator's form has no fields for locked toolsets and keeps them unchanged.
+    operator.post("agents_agent_builtin", helper.pk, **(fields | {"kit-shell": "on"}))
     helper.refresh_from_db()
     assert helper.builtin_tools["shell"] == {"time_s": 30}
     assert helper.workspace_folder == str(tmp_path.resolve())
@@ -212,12 +213,12 @@ def test_built_in_tools_are_described_to_people_in_german_and_to_models_in_engli
     helper: Agent, acme: Organization
 ) -> None:
     Agent.objects.filter(pk=helper.pk).update(builtin_tools={"notes": {}})
-    seat = admin_client.sit(acme, Role.OWNER)
-    seat.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
-    policy = admin_client.words(seat.get("agents_agent_policy", helper.pk))
+    owner = admin_client.sit(acme, Role.OWNER)
+    owner.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
+    policy = admin_client.words(owner.get("agents_agent_policy", helper.pk))
     assert "Eine Notiz anhand ihres Titels löschen." in policy
-    kits = admin_client.words(seat.get("agents_agent_builtin", helper.pk))
-    assert "Dateien und Ordner" in kits
-    assert "Speicher (MiB)" in kits
-    forget = get_snapshot_cache().load_current("agent", helper.pk).tools["forget"]
-    assert forget.description == forget.declaration["description"] == "Delete a note by its title."
+    toolsets = admin_client.words(owner.get("agents_agent_builtin", helper.pk))
+    assert "Dateien und Ordner" in toolsets
+    assert "Speicher (MiB)" in toolsets
+    tool = get_snapshot_cache().load_current("agent", helper.pk).tools["forget"]
+    assert tool.description == tool.declaration["description"] == "Delete a note by its title."

@@ -1,4 +1,4 @@
-"""The door: every stage of it, against a real server over stdio."""
+"""The call pipeline: each stage, with a real stdio server."""
 
 import json
 import sys
@@ -31,20 +31,20 @@ pytestmark = pytest.mark.django_db(transaction=True)
 ECHO = "mcp_workshop_echo"
 
 
-def refused(call, *args, **more) -> Problem:
+def catch_problem(call, *args, **kwargs) -> Problem:
     with pytest.raises(Problem) as caught:
-        call(*args, **more)
+        call(*args, **kwargs)
     return caught.value
 
 
-def last_call() -> AuditRow:
+def get_last_call() -> AuditRow:
     return AuditRow.objects.filter(event_type="call").order_by("seq").last()
 
 
 def test_an_allowed_call_reaches_the_server_and_is_recorded(workshop, call):
     outcome = call(ECHO, {"text": "hello"})
     assert (outcome.outcome, outcome.text) == ("ok", "hello")
-    row = last_call()
+    row = get_last_call()
     assert (row.action, row.resource_type, row.resource_id) == ("agent_tool_call", "mcp_tool", ECHO)
     assert (row.decision, row.outcome) == ("allow", "ok")
     details = json.loads(row.opened)["details"]
@@ -65,82 +65,82 @@ def test_a_tool_error_is_an_outcome(workshop, call):
     outcome = call("mcp_workshop_fail", {"reason": "no luck"})
     assert (outcome.outcome, outcome.code) == ("error", "tool_error")
     assert "no luck" in outcome.text
-    assert last_call().outcome == "error"
+    assert get_last_call().outcome == "error"
 
 
 def test_an_unknown_tool_is_refused_and_recorded(workshop, call):
-    problem = refused(call, "mcp_workshop_nothing")
+    problem = catch_problem(call, "mcp_workshop_nothing")
     assert (problem.code, problem.field) == ("unknown_tool", "tool")
-    assert (last_call().outcome, last_call().code) == ("refused", "unknown_tool")
+    assert (get_last_call().outcome, get_last_call().code) == ("refused", "unknown_tool")
 
 
 @pytest.mark.parametrize(
     ("arguments", "field"), [({}, "$.text"), ({"text": 1}, "$.text"), ({"text": None}, "$.text")]
 )
 def test_invalid_arguments_never_reach_the_server(workshop, call, arguments, field):
-    problem = refused(call, ECHO, arguments)
+    problem = catch_problem(call, ECHO, arguments)
     assert (problem.code, problem.field) == ("invalid_arguments", field)
-    assert last_call().outcome == "refused"
+    assert get_last_call().outcome == "refused"
 
 
 def test_a_policy_change_applies_to_the_next_call(acme, helper, workshop, call):
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     assert call(ECHO, {"text": "x"}).outcome == "ok"
-    set_policy(boss, helper, PolicySpec("allowlist", allow=("mcp_workshop_add",)))
-    assert refused(call, ECHO, {"text": "x"}).code == "denied_by_policy"
-    set_policy(boss, helper, PolicySpec("all"))
+    set_policy(administrator, helper, PolicySpec("allowlist", allow=("mcp_workshop_add",)))
+    assert catch_problem(call, ECHO, {"text": "x"}).code == "denied_by_policy"
+    set_policy(administrator, helper, PolicySpec("all"))
     assert call(ECHO, {"text": "x"}).outcome == "ok"
 
 
 def test_an_attachment_can_exclude_tools(acme, helper, workshop, call):
     attach_server(factories.build_administrator(acme), helper, workshop, denied_tools=["ec*"])
-    assert refused(call, ECHO, {"text": "x"}).code == "denied_by_attachment"
+    assert catch_problem(call, ECHO, {"text": "x"}).code == "denied_by_attachment"
     assert call("mcp_workshop_add", {"a": 1, "b": 1}).outcome == "ok"
 
 
 def test_disabling_the_server_applies_immediately(acme, workshop, call):
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     call(ECHO, {"text": "x"})
-    set_server_enabled(boss, workshop, enabled=False)
-    assert refused(call, ECHO, {"text": "x"}).code == "server_disabled"
+    set_server_enabled(administrator, workshop, enabled=False)
+    assert catch_problem(call, ECHO, {"text": "x"}).code == "server_disabled"
 
 
 def test_a_changed_definition_is_denied_until_approved(acme, workshop, call):
     call(ECHO, {"text": "x"})
     echo = Definition.objects.get(server=workshop, name="echo")
     Definition.objects.filter(pk=echo.pk).update(digest="changed")
-    assert refused(call, ECHO, {"text": "x"}).code == "definition_changed"
+    assert catch_problem(call, ECHO, {"text": "x"}).code == "definition_changed"
     approve_definitions(factories.build_administrator(acme), workshop, {echo.pk: "changed"})
     assert call(ECHO, {"text": "x"}).outcome == "ok"
 
 
 def test_a_definition_with_a_revoked_approval_is_denied(acme, workshop, call):
     reset_review(factories.build_administrator(acme), workshop.definitions.get(name="echo"))
-    assert refused(call, ECHO, {"text": "x"}).code == "not_approved"
+    assert catch_problem(call, ECHO, {"text": "x"}).code == "not_approved"
 
 
 def test_an_agent_of_another_organization_isnt_found(workshop, call):
     stranger = factories.build_administrator(factories.create_organization("other"))
-    assert isinstance(refused(call, ECHO, {"text": "x"}, principal=stranger), NotFound)
+    assert isinstance(catch_problem(call, ECHO, {"text": "x"}, principal=stranger), NotFound)
 
 
 def test_a_token_for_one_agent_cant_call_another(acme, helper, workshop, call):
     other = factories.create_agent(acme, "other")
-    boss = factories.build_administrator(acme)
-    narrowed = type(boss)(**{**vars(boss), "agent_ids": frozenset({other.pk})})
-    assert isinstance(refused(call, ECHO, {"text": "x"}, principal=narrowed), NotFound)
+    administrator = factories.build_administrator(acme)
+    principal = type(administrator)(**{**vars(administrator), "agent_ids": frozenset({other.pk})})
+    assert isinstance(catch_problem(call, ECHO, {"text": "x"}, principal=principal), NotFound)
 
 
 def test_a_role_without_permission_cant_call_tools(acme, workshop, call):
     auditor = factories.create_member(acme, Role.AUDITOR)
-    assert isinstance(refused(call, ECHO, {"text": "x"}, principal=auditor), Forbidden)
+    assert isinstance(catch_problem(call, ECHO, {"text": "x"}, principal=auditor), Forbidden)
 
 
 def test_a_call_that_times_out_is_unknown_and_the_next_one_works(workshop, call):
     call(ECHO, {"text": "warm"})
     outcome = call("mcp_workshop_wait", {"seconds": 30}, timeout_s=0.3)
     assert (outcome.outcome, outcome.code) == ("unknown", "outcome_unknown")
-    assert last_call().outcome == "unknown"
+    assert get_last_call().outcome == "unknown"
     assert call(ECHO, {"text": "still here"}).text == "still here"
 
 
@@ -155,7 +155,7 @@ def test_a_crashed_server_is_restarted_and_no_call_repeated(workshop, call, effe
 def test_the_rate_of_an_agent_is_limited(helper, workshop, call):
     Agent.objects.filter(pk=helper.pk).update(calls_per_minute=2)
     assert [call(ECHO, {"text": text}).outcome for text in "ab"] == ["ok", "ok"]
-    problem = refused(call, ECHO, {"text": "c"})
+    problem = catch_problem(call, ECHO, {"text": "c"})
     assert problem.code == "rate_limited"
     assert problem.retry_after > 0
 
@@ -164,7 +164,7 @@ def test_a_budget_of_calls_is_never_overspent(acme, helper, workshop, call):
     Budget.objects.create(organization=acme, agent=helper, unit="calls", period="total", limit=2)
     call(ECHO, {"text": "1"})
     call(ECHO, {"text": "2"})
-    assert refused(call, ECHO, {"text": "3"}).code == "budget_exhausted"
+    assert catch_problem(call, ECHO, {"text": "3"}).code == "budget_exhausted"
     (cell,) = load_organization_balances(acme.pk).values()
     assert (cell.spent, cell.reserved) == (2, 0)
 
@@ -175,36 +175,36 @@ def test_a_long_result_is_truncated_stored_and_readable(acme, workshop, call, se
     assert len(outcome.text) < 1500
     assert StoredResult.objects.get(pk=outcome.call_id).text == "x" * 5000
     settings.BONOBOT_RESULT_LIMIT = 256 * 1024
-    rest = call("read_result", {"result_id": str(outcome.call_id), "offset": 4999})
-    assert rest.text.startswith("x\n[characters 4999 to 5000 of 5000]")
+    remainder = call("read_result", {"result_id": str(outcome.call_id), "offset": 4999})
+    assert remainder.text.startswith("x\n[characters 4999 to 5000 of 5000]")
 
 
 def test_a_stored_result_of_another_session_isnt_found(workshop, call, settings):
     settings.BONOBOT_RESULT_LIMIT = 1024
     outcome = call("mcp_workshop_long", {"characters": 5000})
     StoredResult.objects.update(session_id=uuid4())
-    refused_read = call("read_result", {"result_id": str(outcome.call_id)})
-    assert refused_read.code == "not_found"
+    read = call("read_result", {"result_id": str(outcome.call_id)})
+    assert read.code == "not_found"
 
 
 def test_a_stored_result_of_another_agent_isnt_found(acme, workshop, call, settings):
     settings.BONOBOT_RESULT_LIMIT = 1024
     outcome = call("mcp_workshop_long", {"characters": 5000})
     StoredResult.objects.update(agent=factories.create_agent(acme, "other"))
-    found = call("read_result", {"result_id": str(outcome.call_id)})
-    assert (found.outcome, found.code) == ("error", "not_found")
+    read = call("read_result", {"result_id": str(outcome.call_id)})
+    assert (read.outcome, read.code) == ("error", "not_found")
 
 
 def test_secrets_of_the_server_are_masked_in_the_audit_log(workshop, call, effects):
     call(ECHO, {"text": f"the value is {effects}"})
-    assert str(effects) not in last_call().opened
+    assert str(effects) not in get_last_call().opened
 
 
 def test_arguments_beyond_the_limit_are_stored_as_a_digest(workshop, call):
     call(ECHO, {"text": "y" * 20_000})
-    kept = json.loads(last_call().opened)["details"]["arguments"]
-    assert set(kept) == {"truncated", "sha256", "length"}
-    assert len(kept["truncated"]) == 16_384
+    arguments = json.loads(get_last_call().opened)["details"]["arguments"]
+    assert set(arguments) == {"truncated", "sha256", "length"}
+    assert len(arguments["truncated"]) == 16_384
 
 
 def test_the_child_sees_only_its_configured_environment(workshop, call, monkeypatch):
@@ -221,27 +221,27 @@ def test_the_child_sees_only_its_configured_environment(workshop, call, monkeypa
 def test_a_server_is_called_without_an_agent_by_its_own_tool_names(workshop, call):
     outcome = call("echo", {"text": "direct"}, agent_id=None, server_id=workshop.pk)
     assert outcome.text == "direct"
-    assert last_call().action == "tool_call"
+    assert get_last_call().action == "tool_call"
 
 
 def test_members_cant_call_tools_without_an_agent(acme, workshop, call):
     member = factories.create_member(acme, Role.MEMBER)
-    asked = {"principal": member, "agent_id": None, "server_id": workshop.pk}
-    assert isinstance(refused(call, "echo", {"text": "x"}, **asked), Forbidden)
+    options = {"principal": member, "agent_id": None, "server_id": workshop.pk}
+    assert isinstance(catch_problem(call, "echo", {"text": "x"}, **options), Forbidden)
 
 
 def test_a_reviewer_can_try_a_definition_before_approving_it(acme, workshop, call):
     reset_review(factories.build_administrator(acme), workshop.definitions.get(name="echo"))
     without_agent = {"agent_id": None, "server_id": workshop.pk}
-    assert refused(call, "echo", {"text": "x"}, **without_agent).code == "not_approved"
+    assert catch_problem(call, "echo", {"text": "x"}, **without_agent).code == "not_approved"
     assert call("echo", {"text": "x"}, **without_agent, allow_unapproved=True).outcome == "ok"
     operator = factories.create_member(acme, Role.OPERATOR)
-    mere = {**without_agent, "principal": operator, "allow_unapproved": True}
-    assert refused(call, "echo", {"text": "x"}, **mere).code == "not_approved"
+    as_operator = {**without_agent, "principal": operator, "allow_unapproved": True}
+    assert catch_problem(call, "echo", {"text": "x"}, **as_operator).code == "not_approved"
 
 
 def test_an_empty_tool_name_isnt_found(call):
-    assert isinstance(refused(call, "echo", agent_id=None), NotFound)
+    assert isinstance(catch_problem(call, "echo", agent_id=None), NotFound)
 
 
 def test_an_unreachable_server_is_an_outcome(acme, helper, workshop, call):
@@ -256,33 +256,33 @@ def test_an_unreachable_server_is_an_outcome(acme, helper, workshop, call):
 
 
 @pytest.fixture
-def listening():
-    """A function that serves raw HTTP answers on this process's loop and returns the URL."""
+def serve_http():
+    """A function that serves raw HTTP responses on this process's loop and returns the URL."""
     stack = AsyncExitStack()
 
-    def serve(respond):
+    def start_server(respond):
         return get_runtime().call(stack.enter_async_context, RawHttp(respond).listening()).url
 
-    yield serve
+    yield start_server
     get_runtime().call(stack.aclose)
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_server_that_refuses_credentials_is_marked(acme, helper, call, listening, status):
-    open_to_us = True
+def test_a_server_that_refuses_credentials_is_marked(acme, helper, call, serve_http, status):
+    accepts_credentials = True
 
-    def respond(asked):
-        if not open_to_us:
+    def respond(request):
+        if not accepts_credentials:
             return raw_http_server.response(status, b"")
-        if asked.method == "server/discover":
-            return raw_http_server.discovery(asked)
+        if request.method == "server/discover":
+            return raw_http_server.discovery(request)
         return raw_http_server.result(
-            asked, {"tools": [{"name": "t", "inputSchema": {"type": "object"}}]}
+            request, {"tools": [{"name": "t", "inputSchema": {"type": "object"}}]}
         )
 
-    server = factories.create_http_server(acme, listening(respond))
+    server = factories.create_http_server(acme, serve_http(respond))
     factories.approve_server(acme, server, helper)
-    open_to_us = False
+    accepts_credentials = False
     outcome = call("mcp_web_t")
     assert (outcome.outcome, outcome.code) == ("error", "needs_reauth")
     server.refresh_from_db()
@@ -302,24 +302,24 @@ def test_an_unavailable_server_is_marked_immediately(acme, helper, workshop, cal
 
 
 def test_changed_instructions_are_withheld_and_disable_the_tools(acme, helper, workshop, call):
-    def notes():
+    def load_instructions():
         return get_snapshot_cache().load_current("agent", helper.pk).instructions
 
-    assert notes() == {"workshop": "Tools to test with."}
-    shown = Definition.objects.get(kind="instructions")
-    Definition.objects.filter(pk=shown.pk).update(digest="changed")
-    assert notes() == {}
-    with pytest.raises(CallRefused) as refused:
+    assert load_instructions() == {"workshop": "Tools to test with."}
+    definition = Definition.objects.get(kind="instructions")
+    Definition.objects.filter(pk=definition.pk).update(digest="changed")
+    assert load_instructions() == {}
+    with pytest.raises(CallRefused) as raised:
         call(ECHO, {"text": "x"})
-    assert refused.value.code == "definition_changed"
-    approve_definitions(factories.build_administrator(acme), workshop, {shown.pk: "changed"})
+    assert raised.value.code == "definition_changed"
+    approve_definitions(factories.build_administrator(acme), workshop, {definition.pk: "changed"})
     assert call(ECHO, {"text": "x"}).outcome == "ok"
-    assert notes() == {"workshop": "Tools to test with."}
+    assert load_instructions() == {"workshop": "Tools to test with."}
     attach_server(factories.build_administrator(acme), helper, workshop, enabled=False)
-    assert notes() == {}
+    assert load_instructions() == {}
 
 
-# -- what the audit keeps of it ------------------------------------------------------------------
+# -- what the audit log contains -----------------------------------------------------------------
 
 CANARY = "cnry-7Qx9/+ZkM3"
 
@@ -330,8 +330,8 @@ def test_equal_calls_have_the_same_fingerprint_in_the_audit_log(workshop, call):
     rows = AuditRow.objects.filter(event_type="call").order_by("seq")
     opened = [json.loads(row.opened)["details"] for row in rows]
     closed = [json.loads(row.closed)["details"] for row in rows]
-    for found, name in ((opened, "input_sha256"), (closed, "output_sha256")):
-        first, second, third = (one[name] for one in found)
+    for details, name in ((opened, "input_sha256"), (closed, "output_sha256")):
+        first, second, third = (detail[name] for detail in details)
         assert first == second != third
         assert len(first) == 64
     assert opened[0]["client"] == "curl/8"
@@ -341,23 +341,27 @@ def test_equal_calls_have_the_same_fingerprint_in_the_audit_log(workshop, call):
 def test_the_secret_of_another_server_is_masked_in_arguments_and_results(
     acme, helper, workshop, call, settings
 ):
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     config = {"command": sys.executable, "args": ["-m", "x"], "env": {"KEY": CANARY}}
-    create_server(boss, ServerSpec(name="vault", transport_type="stdio", endpoint_config=config))
+    create_server(
+        administrator, ServerSpec(name="vault", transport_type="stdio", endpoint_config=config)
+    )
     settings.BONOBOT_RESULT_LIMIT = 16
     outcome = call(ECHO, {"text": f"the key is {CANARY}, they say"})
-    row = last_call()
+    row = get_last_call()
     stored = StoredResult.objects.get(pk=outcome.call_id)
-    whole = (outcome.text, str(outcome.result), row.opened, row.closed, stored.text)
-    assert not [text for text in whole if "cnry-7Q" in text]
+    texts = (outcome.text, str(outcome.result), row.opened, row.closed, stored.text)
+    assert not [text for text in texts if "cnry-7Q" in text]
     assert "********" in stored.text
     assert json.loads(row.closed)["details"]["secrets_masked"] is True
 
 
 def test_an_approval_contains_no_secret_of_another_server(acme, helper, workshop, call):
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     config = {"command": sys.executable, "args": ["-m", "x"], "env": {"KEY": CANARY}}
-    create_server(boss, ServerSpec(name="vault", transport_type="stdio", endpoint_config=config))
-    set_policy(boss, helper, PolicySpec("all", ask=(ECHO,)))
-    assert refused(call, ECHO, {"text": CANARY}).code == "approval_required"
+    create_server(
+        administrator, ServerSpec(name="vault", transport_type="stdio", endpoint_config=config)
+    )
+    set_policy(administrator, helper, PolicySpec("all", ask=(ECHO,)))
+    assert catch_problem(call, ECHO, {"text": CANARY}).code == "approval_required"
     assert CANARY not in str(Approval.objects.get().arguments)

@@ -1,4 +1,4 @@
-"""A database that takes no outcomes while calls are out: what is told, and what is kept."""
+"""A database that fails to record outcomes while calls are running."""
 
 import pytest
 from django.db import OperationalError
@@ -16,11 +16,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 COUNT = "mcp_workshop_count"
 LONG = 1_000_000
-DEADLINE_S = 0.2  # of callers; the writer tries again every 0.05 s
+DEADLINE_S = 0.2  # for callers; the writer retries every 0.05 s
 
 
 class Away:
-    """A database that takes no outcome for so many tries more."""
+    """A database that fails to record outcomes for a number of attempts."""
 
     def __init__(self):
         self.tries = 0
@@ -34,15 +34,15 @@ class Away:
 
 @pytest.fixture
 def away(transactional_db, monkeypatch):
-    found, commit = Away(), BatchCommitter.commit
-    monkeypatch.setattr(BatchCommitter, "commit", lambda *args: found.begin(commit, *args))
+    database, commit = Away(), BatchCommitter.commit
+    monkeypatch.setattr(BatchCommitter, "commit", lambda *args: database.begin(commit, *args))
     monkeypatch.setattr(get_writer(), "deadline_s", DEADLINE_S)
-    yield found
-    found.tries = 0
+    yield database
+    database.tries = 0
     get_writer().close()
 
 
-def test_a_caller_without_a_session_learns_that_the_call_ran(workshop, call, effects, away):
+def test_a_caller_without_a_session_gets_an_error_that_the_call_ran(workshop, call, effects, away):
     away.tries = LONG
     with pytest.raises(Problem) as caught:
         call(COUNT, {"what": "one"})
@@ -53,7 +53,7 @@ def test_a_caller_without_a_session_learns_that_the_call_ran(workshop, call, eff
 
 
 def test_a_session_waits_until_the_outcome_is_recorded(workshop, effects, run, away):
-    away.tries = 20  # for longer than any other caller waits
+    away.tries = 20  # longer than callers without a session wait
     session = run(f'/{COUNT} {{"what": "one"}}')
     assert (session.status, away.tries) == (Session.Status.DONE, 0)
     assert session.steps.get(kind=Step.Kind.CALL).state == Step.State.DONE

@@ -1,4 +1,4 @@
-"""A call whose headers a server refuses goes out once more, by what the server declares now."""
+"""A call whose headers a server rejects is resent once, with the current definition."""
 
 from typing import Any
 
@@ -20,37 +20,37 @@ from tests.servers.raw_http_server import Asked, RawHttp
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-class Picky:
-    """A server that refuses calls whose `region` isn't mirrored under the name it wants now."""
+class HeaderServer:
+    """A server that rejects calls whose `region` isn't in the header that it expects now."""
 
     def __init__(self) -> None:
         self.annotation = "Region"
         self.declared = "Region"
-        self.http = RawHttp(self._answer)
+        self.http = RawHttp(self._respond)
 
-    def _answer(self, asked: Asked) -> bytes:
-        if asked.method == "server/discover":
-            return raw_http_server.discovery(asked)
-        if asked.method == "tools/list":
+    def _respond(self, request: Asked) -> bytes:
+        if request.method == "server/discover":
+            return raw_http_server.discovery(request)
+        if request.method == "tools/list":
             region = {"type": "string", "x-mcp-header": self.declared}
             schema = {"type": "object", "properties": {"region": region}}
             return raw_http_server.result(
-                asked, {"tools": [{"name": "list", "inputSchema": schema}]}
+                request, {"tools": [{"name": "list", "inputSchema": schema}]}
             )
-        if asked.headers.get(f"mcp-param-{self.annotation.lower()}") != "eu":
-            return raw_http_server.error(asked, -32020, status=400)
-        return raw_http_server.result(asked, {"content": [{"type": "text", "text": "three"}]})
+        if request.headers.get(f"mcp-param-{self.annotation.lower()}") != "eu":
+            return raw_http_server.error(request, -32020, status=400)
+        return raw_http_server.result(request, {"content": [{"type": "text", "text": "three"}]})
 
     def calls(self) -> int:
         return self.http.methods().count("tools/call")
 
 
 @pytest.fixture
-def picky(acme: Organization) -> Any:
-    one = Picky()
-    listening = one.http.listening()
+def server_with_headers(acme: Organization) -> Any:
+    header_server = HeaderServer()
+    listening = header_server.http.listening()
     get_runtime().call(listening.__aenter__)
-    yield one
+    yield header_server
 
     async def stop() -> None:
         await get_refresher().close()
@@ -62,8 +62,10 @@ def picky(acme: Organization) -> Any:
     get_writer().close()
 
 
-def served(acme: Organization, picky: Picky, approval: str) -> Server:
-    server = factories.create_http_server(acme, picky.http.url, "picky")
+def create_approved_server(
+    acme: Organization, server_with_headers: HeaderServer, approval: str
+) -> Server:
+    server = factories.create_http_server(acme, server_with_headers.http.url, "picky")
     Server.objects.filter(pk=server.pk).update(approval=approval)
     return factories.approve_server(acme, server)
 
@@ -81,44 +83,46 @@ def call(acme: Organization, server: Server) -> pipeline.CallOutcome:
 
 
 def test_a_call_is_resent_if_the_changed_definition_is_allowed(
-    acme: Organization, picky: Picky
+    acme: Organization, server_with_headers: HeaderServer
 ) -> None:
-    server = served(acme, picky, "always")
+    server = create_approved_server(acme, server_with_headers, "always")
     assert call(acme, server).outcome == "ok"
-    picky.annotation = picky.declared = "Zone"
+    server_with_headers.annotation = server_with_headers.declared = "Zone"
     outcome = call(acme, server)
     assert (outcome.outcome, outcome.text) == ("ok", "three")
-    assert picky.calls() == 3  # one that was refused, and its second try
+    assert server_with_headers.calls() == 3  # one of them rejected and resent
     assert AuditRow.objects.filter(event_type="call", outcome="ok").count() == 2
 
 
 def test_a_call_of_a_changed_unreviewed_definition_isnt_sent(
-    acme: Organization, picky: Picky
+    acme: Organization, server_with_headers: HeaderServer
 ) -> None:
-    server = served(acme, picky, "manual")
-    picky.annotation = picky.declared = "Zone"
+    server = create_approved_server(acme, server_with_headers, "manual")
+    server_with_headers.annotation = server_with_headers.declared = "Zone"
     outcome = call(acme, server)
     assert (outcome.outcome, outcome.code) == ("error", "definition_changed")
     assert "review" in outcome.remedy
-    assert picky.calls() == 1
+    assert server_with_headers.calls() == 1
 
 
 def test_a_server_with_unchanged_definitions_is_called_once(
-    acme: Organization, picky: Picky, monkeypatch: pytest.MonkeyPatch
+    acme: Organization, server_with_headers: HeaderServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = served(acme, picky, "always")
-    picky.annotation = "Zone"
+    server = create_approved_server(acme, server_with_headers, "always")
+    server_with_headers.annotation = "Zone"
     assert call(acme, server).code == "upstream_error"
-    assert picky.calls() == 1
+    assert server_with_headers.calls() == 1
 
 
-def test_an_endlessly_refused_call_is_sent_at_most_twice(acme: Organization, picky: Picky) -> None:
-    server = served(acme, picky, "always")
-    picky.annotation, picky.declared = "Never", "Zone"
+def test_an_endlessly_refused_call_is_sent_at_most_twice(
+    acme: Organization, server_with_headers: HeaderServer
+) -> None:
+    server = create_approved_server(acme, server_with_headers, "always")
+    server_with_headers.annotation, server_with_headers.declared = "Never", "Zone"
     assert call(acme, server).code == "upstream_error"
-    assert picky.calls() == 2
-    picky.declared = "Area"
-    assert call(acme, server).code == "upstream_error"  # its next reading is not due yet
-    assert picky.calls() == 3
-    assert picky.http.methods().count("tools/list") == 2
+    assert server_with_headers.calls() == 2
+    server_with_headers.declared = "Area"
+    assert call(acme, server).code == "upstream_error"  # the next refresh isn't due yet
+    assert server_with_headers.calls() == 3
+    assert server_with_headers.http.methods().count("tools/list") == 2
     assert refresh_definitions.INTERVAL.total_seconds() >= 10

@@ -1,4 +1,4 @@
-"""Resources, prompts and completion of servers that others wrote."""
+"""Resources, prompts, and completion of a third-party server."""
 
 import pytest
 
@@ -37,18 +37,23 @@ def test_resources_prompts_and_completions_of_the_reference_server_work(
         allowed_prompts=["*"],
     )
 
-    def ask(method, name, given=None):
-        return call(name, given, method=method, server_id=everything.pk)
+    def call_server(method, name, arguments=None):
+        return call(name, arguments, method=method, server_id=everything.pk)
 
-    static = ask("resources/read", "demo://resource/static/document/features.md")
+    static = call_server("resources/read", "demo://resource/static/document/features.md")
     assert "Everything Server" in static.text
-    assert "Resource 7" in ask("resources/read", "demo://resource/dynamic/text/7").text
+    assert "Resource 7" in call_server("resources/read", "demo://resource/dynamic/text/7").text
     with pytest.raises(Problem, match="isn't selected for this agent"):
-        ask("resources/read", "demo://resource/dynamic/blob/7")
-    filled = ask("prompts/get", "args-prompt", {"city": "Berlin"})
-    assert filled.text == "user: What's weather in Berlin?"
-    embedded = ask("prompts/get", "resource-prompt", {"resourceType": "Text", "resourceId": "1"})
+        call_server("resources/read", "demo://resource/dynamic/blob/7")
+    prompt = call_server("prompts/get", "args-prompt", {"city": "Berlin"})
+    assert prompt.text == "user: What's weather in Berlin?"
+    embedded = call_server(
+        "prompts/get", "resource-prompt", {"resourceType": "Text", "resourceId": "1"}
+    )
     assert "Resource 1" in embedded.text
     ref = {"ref": {"type": "ref/prompt", "name": "completable-prompt"}}
-    typed = {"argument": {"name": "department", "value": "E"}}
-    assert ask("completion/complete", "completable-prompt", ref | typed).text == "Engineering"
+    argument = {"argument": {"name": "department", "value": "E"}}
+    assert (
+        call_server("completion/complete", "completable-prompt", ref | argument).text
+        == "Engineering"
+    )

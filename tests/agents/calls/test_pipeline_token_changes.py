@@ -1,4 +1,4 @@
-"""A token that changes holds on its very next call, whichever host has a pass of it."""
+"""A changed token applies to the next call on every host, also if the host has it cached."""
 
 import os
 import subprocess
@@ -30,52 +30,52 @@ HERE = "192.0.2.7"
 
 
 class Host:
-    """A host with its own passes: nobody tells it of what others change."""
+    """A host with its own token cache, which isn't notified of changes by others."""
 
     def __init__(self, text: str) -> None:
-        self.text, self.passes = text, VerifiedTokenCache()
+        self.text, self.tokens = text, VerifiedTokenCache()
 
-    async def _ask(self, **more: Any) -> str:
-        found: VerifiedToken = await self.passes.verify_token(self.text, HERE)
-        asked: dict[str, Any] = {
-            "principal": found.principal,
-            "principal_generation": found.generation,
-            "renew_principal": self.passes.build_principal_loader(self.text, HERE),
+    async def _call_tool(self, **options: Any) -> str:
+        verified: VerifiedToken = await self.tokens.verify_token(self.text, HERE)
+        fields: dict[str, Any] = {
+            "principal": verified.principal,
+            "principal_generation": verified.generation,
+            "renew_principal": self.tokens.build_principal_loader(self.text, HERE),
             "tool": ECHO,
             "arguments": {"text": "x"},
             "via": "gateway",
             "holder": "server:tests:renewing",
         }
-        return (await make_call(CallRequest(**(asked | more)))).text
+        return (await make_call(CallRequest(**(fields | options)))).text
 
-    def ask(self, **more: Any) -> str:
-        """Make a call as the gateway does."""
-        return get_runtime().call(self._ask, **more)
+    def call_tool(self, **options: Any) -> str:
+        """Make a call like the gateway."""
+        return get_runtime().call(self._call_tool, **options)
 
-    def refused(self, **more: Any) -> Problem:
-        """Make a call that is refused."""
+    def catch_problem(self, **options: Any) -> Problem:
+        """Make a call that is denied, and return its problem."""
         with pytest.raises(Problem) as caught:
-            self.ask(**more)
+            self.call_tool(**options)
         return caught.value
 
 
 @pytest.fixture
 def token(acme, helper, workshop) -> Iterator[tuple[Token, str]]:
-    boss = factories.build_administrator(acme)
-    yield create_token(boss, name="ide", role=Role.MEMBER, agent_ids=[helper.pk])
+    administrator = factories.build_administrator(acme)
+    yield create_token(administrator, name="ide", role=Role.MEMBER, agent_ids=[helper.pk])
     get_writer().close()
 
 
 @pytest.fixture
 def hosts(token, helper) -> list[Host]:
-    """Two hosts that have both been used."""
-    made = [Host(token[1]), Host(token[1])]
-    for host in made:
-        assert host.ask(agent_id=helper.pk) == "x"
-    return made
+    """Two hosts that have both cached the token."""
+    used_hosts = [Host(token[1]), Host(token[1])]
+    for host in used_hosts:
+        assert host.call_tool(agent_id=helper.pk) == "x"
+    return used_hosts
 
 
-WAYS: dict[str, Callable[[Token], object]] = {
+INVALIDATIONS: dict[str, Callable[[Token], object]] = {
     "delete": lambda token: token.delete(),
     "delete many": lambda token: Token.objects.filter(pk=token.pk).delete(),
     "revoke": lambda token: revoke_token(factories.build_administrator(token.organization), token),
@@ -83,57 +83,62 @@ WAYS: dict[str, Callable[[Token], object]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_an_expired_token_is_refused_on_every_host(token, hosts, helper, way):
-    WAYS[way](token[0])
+@pytest.mark.parametrize("invalidation", INVALIDATIONS)
+def test_an_expired_token_is_refused_on_every_host(token, hosts, helper, invalidation):
+    INVALIDATIONS[invalidation](token[0])
     for host in hosts:
-        assert isinstance(host.refused(agent_id=helper.pk), InvalidToken)
+        assert isinstance(host.catch_problem(agent_id=helper.pk), InvalidToken)
 
 
 def test_a_changed_role_applies_to_the_next_call(token, hosts, helper):
     row = token[0]
     row.role = Role.AUDITOR
     Token.objects.bulk_update([row], ["role"])
-    assert {host.refused(agent_id=helper.pk).rule for host in hosts} == {"role:use_tools"}
+    assert {host.catch_problem(agent_id=helper.pk).rule for host in hosts} == {"role:use_tools"}
     row.refresh_from_db()
     row.role = Role.MEMBER
     row.save()
-    assert [host.ask(agent_id=helper.pk) for host in hosts] == ["x", "x"]
+    assert [host.call_tool(agent_id=helper.pk) for host in hosts] == ["x", "x"]
 
 
 def test_changed_scopes_and_agents_apply_immediately(acme, token, hosts, helper):
-    boss, other = factories.build_administrator(acme), factories.create_agent(acme, "other")
-    update_token(boss, token[0], scopes=[TokenScope.AGENTS])
-    assert {host.refused(agent_id=helper.pk).code for host in hosts} == {"insufficient_scope"}
-    update_token(boss, token[0], scopes=[TokenScope.TOOLS], agent_ids=[other.pk])
-    assert all(isinstance(host.refused(agent_id=helper.pk), NotFound) for host in hosts)
-    update_token(boss, token[0], agent_ids=[other.pk, helper.pk])
-    assert [host.ask(agent_id=helper.pk) for host in hosts] == ["x", "x"]
+    administrator, other = (
+        factories.build_administrator(acme),
+        factories.create_agent(acme, "other"),
+    )
+    update_token(administrator, token[0], scopes=[TokenScope.AGENTS])
+    assert {host.catch_problem(agent_id=helper.pk).code for host in hosts} == {"insufficient_scope"}
+    update_token(administrator, token[0], scopes=[TokenScope.TOOLS], agent_ids=[other.pk])
+    assert all(isinstance(host.catch_problem(agent_id=helper.pk), NotFound) for host in hosts)
+    update_token(administrator, token[0], agent_ids=[other.pk, helper.pk])
+    assert [host.call_tool(agent_id=helper.pk) for host in hosts] == ["x", "x"]
 
 
 def test_a_newer_snapshot_reloads_the_cached_token(token, hosts, helper):
     Token.objects.filter(pk=token[0].pk).update(role=Role.AUDITOR)
     first, second = hosts
-    assert isinstance(first.refused(agent_id=helper.pk), Forbidden)
-    # The snapshot is this process's and current by now; only the second host's pass is old.
-    assert isinstance(second.refused(agent_id=helper.pk), Forbidden)
+    assert isinstance(first.catch_problem(agent_id=helper.pk), Forbidden)
+    # The process's snapshot is current by now; only the second host's cached token is outdated.
+    assert isinstance(second.catch_problem(agent_id=helper.pk), Forbidden)
 
 
 def test_the_kill_switch_and_a_deleted_agent_apply_to_cached_tokens(
     acme, token, hosts, helper, workshop
 ):
     halt_organization(factories.build_administrator(acme))
-    assert {host.refused(agent_id=helper.pk).code for host in hosts} == {"organization_halted"}
+    assert {host.catch_problem(agent_id=helper.pk).code for host in hosts} == {
+        "organization_halted"
+    }
     helper.delete()
-    assert all(isinstance(host.refused(agent_id=helper.pk), NotFound) for host in hosts)
+    assert all(isinstance(host.catch_problem(agent_id=helper.pk), NotFound) for host in hosts)
 
 
 def test_a_repeated_call_with_a_cached_token_queries_only_the_ledger(hosts, helper):
     host = hosts[0]
-    host.ask(agent_id=helper.pk)
-    with counted() as watched:
-        assert host.ask(agent_id=helper.pk) == "x"
-    counts = watched.counts
+    host.call_tool(agent_id=helper.pk)
+    with counted() as counter:
+        assert host.call_tool(agent_id=helper.pk) == "x"
+    counts = counter.counts
     assert counts["other queries"] == counts["hops to an ORM thread"] == 0
 
 
@@ -147,10 +152,10 @@ Token.objects.filter(pk=sys.argv[1]).update(revoked_at=timezone.now())
 
 
 def test_a_revocation_by_another_process_applies_to_the_next_call(token, hosts, helper):
-    added = {
+    variables = {
         "DJANGO_SETTINGS_MODULE": str(settings.SETTINGS_MODULE),
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
     command = [sys.executable, "-c", REVOKE, str(token[0].pk)]
-    subprocess.run(command, cwd=ROOT, env=environment(added), check=True, timeout=60)
-    assert isinstance(hosts[0].refused(agent_id=helper.pk), InvalidToken)
+    subprocess.run(command, cwd=ROOT, env=environment(variables), check=True, timeout=60)
+    assert isinstance(hosts[0].catch_problem(agent_id=helper.pk), InvalidToken)

@@ -1,4 +1,4 @@
-"""What a call in a tree of sessions is charged to beside its own agent's budgets."""
+"""The limits that a call in a child session shares with its root session."""
 
 from uuid import UUID
 
@@ -30,12 +30,12 @@ LIMITS = st.lists(
 
 @pytest.mark.django_db(transaction=True)
 def test_the_root_session_spends_its_agents_and_its_own_budgets(acme, helper):
-    boss = factories.build_administrator(acme)
-    set_budgets(boss, acme, [BudgetLine("calls", "day", 9)])
+    administrator = factories.build_administrator(acme)
+    set_budgets(administrator, acme, [BudgetLine("calls", "day", 9)])
     lines = [BudgetLine("calls", "total", 5), BudgetLine("tokens", "day", 7, each_session=True)]
-    set_budgets(boss, helper, lines)
-    found = get_runtime().call(load_root_limits, RootSession(SESSION, helper.pk))
-    assert {(one.scope, one.scope_id, one.unit, one.limit) for one in found} == {
+    set_budgets(administrator, helper, lines)
+    limits = get_runtime().call(load_root_limits, RootSession(SESSION, helper.pk))
+    assert {(limit.scope, limit.scope_id, limit.unit, limit.limit) for limit in limits} == {
         ("agent", str(helper.pk), "calls", 5),
         ("session", str(SESSION), "tokens", 7),
     }
@@ -43,7 +43,7 @@ def test_the_root_session_spends_its_agents_and_its_own_budgets(acme, helper):
 
 
 @given(LIMITS, LIMITS)
-def test_every_limit_applies_once(own, of_root):
-    found = merge_limits(own, of_root)
-    assert set(found) == {*own, *of_root}
-    assert len(found) == len(set(found))
+def test_every_limit_applies_once(own, root):
+    merged = merge_limits(own, root)
+    assert set(merged) == {*own, *root}
+    assert len(merged) == len(set(merged))

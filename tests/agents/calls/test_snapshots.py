@@ -1,4 +1,4 @@
-"""A decision that was made before for such arguments is the one that would be made again."""
+"""Cached decisions of a call snapshot equal new ones."""
 
 from typing import Any
 from uuid import UUID
@@ -30,7 +30,7 @@ ARGUMENTS = st.fixed_dictionaries(
     optional={
         "to": st.sampled_from(["a@acme.example", "b@other.example"]),
         "count": st.integers(0, 4),
-        "text": st.sampled_from(["short", "x" * 20_000]),  # the long one can't be checked inline
+        "text": st.sampled_from(["short", "x" * 20_000]),  # the long text can't be checked inline
     },
 )
 RULES = st.builds(
@@ -48,24 +48,30 @@ POLICIES = st.builds(
 )
 
 
-def _tool(name: str, ruling: EffectivePolicy) -> SnapshotTool:
+def _build_tool(name: str, effective_policy: EffectivePolicy) -> SnapshotTool:
     facts = ToolFacts(source="mcp", own_name=name, label=name, server_id=SERVER)
     conditional = tuple(
-        rule for rule in ruling.list_tool_rules(facts) if rule.condition is not None
+        rule for rule in effective_policy.list_tool_rules(facts) if rule.condition is not None
     )
-    return SnapshotTool(name, facts, decide_tool_call(facts, ruling), {}, conditional=conditional)
+    return SnapshotTool(
+        name, facts, decide_tool_call(facts, effective_policy), {}, conditional=conditional
+    )
 
 
 @given(POLICIES, POLICIES, st.lists(ARGUMENTS, min_size=2, max_size=6))
 def test_a_cached_decision_equals_a_new_one(
     policy: Policy, organization: Policy, calls: list[dict[str, Any]]
 ) -> None:
-    ruling = EffectivePolicy(policy, organization, scopes={SERVER: AgentServerScope()})
-    tools = {name: _tool(name, ruling) for name in NAMES}
+    effective_policy = EffectivePolicy(policy, organization, scopes={SERVER: AgentServerScope()})
+    tools = {name: _build_tool(name, effective_policy) for name in NAMES}
     snapshot = CallSnapshot(
-        organization_id=UUID(int=2), generation=1, tools=tools, servers={}, effective_policy=ruling
+        organization_id=UUID(int=2),
+        generation=1,
+        tools=tools,
+        servers={},
+        effective_policy=effective_policy,
     )
     for arguments in calls * 2:
         for tool in tools.values():
-            fresh: PolicyDecision = decide_tool_call(tool.facts, ruling, arguments)
-            assert snapshot.decide_call(tool, arguments) == fresh
+            expected: PolicyDecision = decide_tool_call(tool.facts, effective_policy, arguments)
+            assert snapshot.decide_call(tool, arguments) == expected

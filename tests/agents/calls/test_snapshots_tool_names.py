@@ -1,4 +1,4 @@
-"""Names of tools are made once, whoever comes first."""
+"""Tool names are created once, by the first of several processes."""
 
 import pytest
 
@@ -15,24 +15,24 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def test_a_second_process_uses_the_names_of_the_first(acme, helper, workshop, monkeypatch):
     rows = list(workshop.definitions.filter(kind="tool"))
     ToolName.objects.all().delete()
-    firsts, stored = [], snapshots._load_tool_names
+    first_names, load_tool_names = [], snapshots._load_tool_names
 
-    def read_just_before(agent):
-        found = stored(agent)
-        if not firsts:
-            firsts.append({})
-            firsts[0] = create_tool_names(agent, [workshop], rows)
-        return found
+    def load_before_first_process(agent):
+        names = load_tool_names(agent)
+        if not first_names:
+            first_names.append({})
+            first_names[0] = create_tool_names(agent, [workshop], rows)
+        return names
 
-    monkeypatch.setattr(snapshots, "_load_tool_names", read_just_before)
-    second = create_tool_names(helper, [workshop], rows)
-    assert (second, len(second)) == (firsts[0], len(rows))
+    monkeypatch.setattr(snapshots, "_load_tool_names", load_before_first_process)
+    second_names = create_tool_names(helper, [workshop], rows)
+    assert (second_names, len(second_names)) == (first_names[0], len(rows))
     assert ToolName.objects.count() == len(rows)
 
 
-def test_a_stored_name_isnt_given_to_another_tool(acme, helper, workshop):
+def test_stored_names_are_unique_within_an_agent(acme, helper, workshop):
     other = factories.create_agent(acme, "other")
     rows = list(workshop.definitions.filter(kind="tool"))
-    mine, theirs = (create_tool_names(agent, [workshop], rows) for agent in (helper, other))
-    assert mine == theirs  # an agent's names are its own
-    assert len(set(mine.values())) == len(rows)
+    names, other_names = (create_tool_names(agent, [workshop], rows) for agent in (helper, other))
+    assert names == other_names  # names are unique per agent only
+    assert len(set(names.values())) == len(rows)

@@ -1,4 +1,4 @@
-"""A small organization in which every verb of the command line has something to do."""
+"""An example organization with objects for every verb of the command line."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,13 +28,15 @@ from tests import admin_client, factories
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import Asked, RawHttp
 
-OBJECT = {"type": "object"}
-OFFERED: Mapping[str, dict[str, Any]] = {
+OBJECT_SCHEMA = {"type": "object"}
+RESPONSES: Mapping[str, dict[str, Any]] = {
     "server/discover": {
         "supportedVersions": [raw_http_server.MODERN],
         "capabilities": {"tools": {}, "resources": {}, "prompts": {}},
     },
-    "tools/list": {"tools": [{"name": name, "inputSchema": OBJECT} for name in ("echo", "add")]},
+    "tools/list": {
+        "tools": [{"name": name, "inputSchema": OBJECT_SCHEMA} for name in ("echo", "add")]
+    },
     "tools/call": {"content": [{"type": "text", "text": "ok"}]},
     "resources/list": {"resources": [{"uri": "docs://intro", "name": "intro"}]},
     "resources/templates/list": {"resourceTemplates": []},
@@ -46,25 +48,25 @@ OFFERED: Mapping[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Call:
-    """How a verb is called on the organization.
+    """The arguments of a verb for the example organization.
 
-    `#` in an argument is the number of the run, for verbs that can do a thing only once, and `@`
-    what the organization knows by that name. `unknown` is the same verb with an object that isn't
-    there; `reads` says that two runs print the same.
+    In an argument, `#` is replaced by the number of the run, for verbs that can change an object
+    only once, and `@name` by the value of that name. `unknown_args` refer to an object that
+    doesn't exist. With `reads`, two runs print the same output.
     """
 
-    given: Sequence[str] = ()
-    unknown: Sequence[str] = ()
+    args: Sequence[str] = ()
+    unknown_args: Sequence[str] = ()
     code: str = "not_found"
     reads: bool = False
 
-    def arguments(self, run: int, known: Mapping[str, str]) -> list[str]:
+    def build_arguments(self, run: int, values: Mapping[str, str]) -> list[str]:
         """Return the arguments of one run."""
-        named = [one.replace("#", str(run)) for one in self.given]
-        return [known.get(one, one) for one in named]
+        numbered = [argument.replace("#", str(run)) for argument in self.args]
+        return [values.get(argument, argument) for argument in numbered]
 
 
-NOBODY = ("--org", "nobody")  # where a verb names no object, the organization is one
+NOBODY = ("--org", "nobody")  # an unknown organization, for verbs without another object
 
 CALLS: Mapping[str, Call] = {
     "agents add": Call(("Second #",), ("Second", "--model", "nothing")),
@@ -75,34 +77,34 @@ CALLS: Mapping[str, Call] = {
     "agents explain": Call(
         ("helper", "mcp_docs_echo"), ("helper", "nothing"), "unknown_tool", reads=True
     ),
-    "agents export-session": Call(("@talk0",), ("nothing",), reads=True),
+    "agents export-session": Call(("@session0",), ("nothing",), reads=True),
     "agents list": Call((), NOBODY, reads=True),
     "agents callable-agents": Call(("helper",), ("nobody",), reads=True),
     "agents policy": Call(("helper",), ("nobody",), reads=True),
-    "agents record": Call(("@talk#",), ("nothing",)),
+    "agents record": Call(("@session#",), ("nothing",)),
     "agents recordings": Call((), ("nobody",), reads=True),
-    "agents remove-recording": Call(("@recorded#",), ("nothing",)),
-    "agents replay": Call(("@replayed", "--no-wait"), ("nothing",)),
-    "agents retry": Call(("@talk#",), ("nothing",)),
+    "agents remove-recording": Call(("@recording#",), ("nothing",)),
+    "agents replay": Call(("@replayed-recording", "--no-wait"), ("nothing",)),
+    "agents retry": Call(("@session#",), ("nothing",)),
     "agents run": Call(("helper", "Hello"), ("nobody", "Hello")),
-    "elicitations answer": Call(("@wanted#", "decline"), ("nothing", "decline")),
+    "elicitations answer": Call(("@elicitation#", "decline"), ("nothing", "decline")),
     "elicitations list": Call((), NOBODY, reads=True),
-    "elicitations show": Call(("@wants",), ("nothing",), reads=True),
+    "elicitations show": Call(("@pending-elicitation",), ("nothing",), reads=True),
     "agents flow-labels": Call(("helper",), ("nobody",), reads=True),
     "agents clear-flow-labels": Call(("helper",), ("nobody",)),
     "agents store-labels": Call(("helper",), ("nobody",), reads=True),
     "agents clear-store-labels": Call(("helper",), ("nobody",)),
-    "agents session-approvals": Call(("@talk0",), ("nothing",), reads=True),
-    "agents revoke-session-approval": Call(("@grant#",), ("nothing",)),
+    "agents session-approvals": Call(("@session0",), ("nothing",), reads=True),
+    "agents revoke-session-approval": Call(("@session-approval#",), ("nothing",)),
     "agents remove": Call(("gone-#",), ("nobody",)),
-    "agents cancel": Call(("@talk#",), ("nothing",)),
+    "agents cancel": Call(("@session#",), ("nothing",)),
     "agents sessions": Call((), ("nobody",), reads=True),
     "agents tools": Call(("helper",), ("nobody",), reads=True),
     "agents workspace": Call(("helper",), ("nobody",), reads=True),
-    "approvals approve": Call(("@asked#",), ("nothing",)),
-    "approvals deny": Call(("@refused#", "--message", "No."), ("nothing",)),
+    "approvals approve": Call(("@approve#",), ("nothing",)),
+    "approvals deny": Call(("@deny#", "--message", "No."), ("nothing",)),
     "approvals list": Call((), NOBODY, reads=True),
-    "approvals show": Call(("@question",), ("nothing",), reads=True),
+    "approvals show": Call(("@pending-approval",), ("nothing",), reads=True),
     "audit export": Call(("--output", "audit-#"), ("--output", "nothing/x"), "unusable_file"),
     "audit checkpoint": Call((), NOBODY, reads=True),
     "audit list": Call(("--limit", "5"), NOBODY, reads=True),
@@ -195,7 +197,7 @@ CALLS: Mapping[str, Call] = {
     "notifications set": Call(("Pager", "--minimum", "warning"), ("nobody",)),
     "notifications channels": Call((), NOBODY, reads=True),
     "notifications list": Call((), NOBODY, reads=True),
-    "notifications retry": Call(("@notice",), ("nothing",)),
+    "notifications retry": Call(("@notification",), ("nothing",)),
     "notifications test": Call(("Pager",), ("nobody",)),
     "keys drop": Call(("--now",), NOBODY, "whole_installation"),
     "keys rotate": Call(("--yes", "--wait", "0"), NOBODY, "whole_installation"),
@@ -289,131 +291,143 @@ CALLS: Mapping[str, Call] = {
 
 
 @contextmanager
-def answering() -> Iterator[RawHttp]:
-    """Run a server of two tools, a resource and a prompt on the runtime's loop."""
+def run_server() -> Iterator[RawHttp]:
+    """Run a server with two tools, a resource, and a prompt on the runtime's loop."""
 
-    def answer(asked: Asked) -> bytes:
-        if asked.method in OFFERED:
-            return raw_http_server.result(asked, OFFERED[asked.method])
-        if ".well-known" in asked.path:
-            told = {"issuer": http.url, "jwks_uri": f"{http.url}/keys"}
-            told |= {
+    def respond(request: Asked) -> bytes:
+        if request.method in RESPONSES:
+            return raw_http_server.result(request, RESPONSES[request.method])
+        if ".well-known" in request.path:
+            metadata = {"issuer": http.url, "jwks_uri": f"{http.url}/keys"}
+            metadata |= {
                 f"{name}_endpoint": f"{http.url}/{name}" for name in ("authorization", "token")
             }
-            return raw_http_server.response(200, json.dumps(told).encode())
-        if asked.path.endswith("/keys"):
+            return raw_http_server.response(200, json.dumps(metadata).encode())
+        if request.path.endswith("/keys"):
             return raw_http_server.response(200, b'{"keys": []}')
         return raw_http_server.response(202, kind="")
 
-    http = RawHttp(answer)
+    http = RawHttp(respond)
     listening = http.listening()
 
-    async def begin() -> None:
+    async def start() -> None:
         await listening.__aenter__()
 
-    async def end() -> None:
+    async def stop() -> None:
         await listening.__aexit__(None, None, None)
 
-    get_runtime().call(begin)
+    get_runtime().call(start)
     try:
         yield http
     finally:
         for server in Server.objects.all():
             get_runtime().call(get_connection_pool().forget_server, server.pk)
-        get_runtime().call(end)
+        get_runtime().call(stop)
 
 
-def fill(where: Organization, url: str, folder: Path) -> dict[str, str]:
-    """Fill an organization, write the files beside it, and return what the calls know by name."""
-    boss = factories.build_administrator(where)
+def create_example_objects(organization: Organization, url: str, folder: Path) -> dict[str, str]:
+    """Create the objects and files of the example; return the values of the `@` names."""
+    administrator = factories.build_administrator(organization)
     load_presets()
     factories.approve_server(
-        where, factories.create_http_server(where, url, "docs"), factories.create_agent(where)
+        organization,
+        factories.create_http_server(organization, url, "docs"),
+        factories.create_agent(organization),
     )
     for number in range(4):
-        admin_client.web_server(where, f"spare-{number}")
+        admin_client.web_server(organization, f"spare-{number}")
         User.objects.create_user(f"joins-{number}")
-        factories.create_member(where, Role.MEMBER, f"leaves-{number}")
-        create_invitation(boss, f"gone-{number}@example.com", Role.MEMBER)
-        save_endpoint(boss, ModelEndpointSpec(name=f"spare-{number}", kind="offline"))
-        factories.create_notification(where, f"gone-{number}")
-    factories.create_member(where, Role.MEMBER, "stays")
-    factories.create_member(where, Role.OWNER, "head")
-    create_invitation(boss, "asked@example.com", Role.MEMBER)
-    signing_in = {"type": "oauth2", "grant": "authorization_code"}
+        factories.create_member(organization, Role.MEMBER, f"leaves-{number}")
+        create_invitation(administrator, f"gone-{number}@example.com", Role.MEMBER)
+        save_endpoint(administrator, ModelEndpointSpec(name=f"spare-{number}", kind="offline"))
+        factories.create_notification(organization, f"gone-{number}")
+    factories.create_member(organization, Role.MEMBER, "stays")
+    factories.create_member(organization, Role.OWNER, "head")
+    create_invitation(administrator, "asked@example.com", Role.MEMBER)
+    auth_config = {"type": "oauth2", "grant": "authorization_code"}
     config = {"url": "https://mcp.example.com/mcp"}
     create_server(
-        boss,
+        administrator,
         ServerSpec(
             name="linear",
             transport_type="http",
             endpoint_config=config,
-            auth_config=signing_in,
+            auth_config=auth_config,
         ),
     )
-    declared = [
+    operations = [
         {"name": name, "description": "Looks.", "path": f"/{name}"}
         for name in ("look", *(f"spare-{number}" for number in range(4)))
     ]
     create_server(
-        boss,
+        administrator,
         ServerSpec(
             name="shop",
             transport_type="openapi",
-            endpoint_config={"url": url, "declared": declared},
+            endpoint_config={"url": url, "declared": operations},
             allow_private=True,
         ),
     )
-    factories.create_issuer(where, url, allow_private=True)
-    factories.create_provider(where, url, "ID", allow_private=True)
+    factories.create_issuer(organization, url, allow_private=True)
+    factories.create_provider(organization, url, "ID", allow_private=True)
     for number in range(4):
-        factories.create_issuer(where, f"https://{number}.example.com", f"spare-{number}")
-        factories.create_provider(where, f"https://{number}.example.com", f"spare-{number}")
+        factories.create_issuer(organization, f"https://{number}.example.com", f"spare-{number}")
+        factories.create_provider(organization, f"https://{number}.example.com", f"spare-{number}")
     (folder / "bonobot.yaml").write_text("servers:\n  more: {url: https://more.example.com/mcp}\n")
     for number in range(4):
         text = json.dumps({f"client-{number}": {"url": url}})
         (folder / f"clients-{number}.json").write_text(text)
-    agent = Agent.objects.get(organization=where)
+    agent = Agent.objects.get(organization=organization)
     for number in range(4):
-        factories.create_agent(where, f"gone-{number}")
-        save_note(boss, agent, NoteSpec(f"spare-{number}", "Something."))
-        save_skill(boss, SkillSpec(name=f"spare-{number}", text="Something."))
+        factories.create_agent(organization, f"gone-{number}")
+        save_note(administrator, agent, NoteSpec(f"spare-{number}", "Something."))
+        save_skill(administrator, SkillSpec(name=f"spare-{number}", text="Something."))
         factories.create_workflow(agent, f"spare-{number}")
-    run = run_workflow(boss, factories.create_workflow(agent), {})
+    run = run_workflow(administrator, factories.create_workflow(agent), {})
     for name in ("alerts", *(f"spare-{number}" for number in range(4))):
         factories.create_trigger(run.workflow, name)
     (folder / "flow.yaml").write_text(run.workflow.source)
-    save_skill(boss, SkillSpec(name="tell", text="Hello", agents=[agent.slug]))
-    asked = {
-        f"@{of}{n}": factories.create_approval(agent).pk
-        for of in ("asked", "refused")
+    save_skill(administrator, SkillSpec(name="tell", text="Hello", agents=[agent.slug]))
+    values = {
+        f"@{action}{n}": factories.create_approval(agent).pk
+        for action in ("approve", "deny")
         for n in range(4)
     }
-    talks = {f"@talk{n}": factories.create_answered_session(agent).pk for n in range(4)}
-    recorded = {
-        f"@recorded{n}": create_recording(boss, factories.create_answered_session(agent)).pk
+    sessions = {f"@session{n}": factories.create_answered_session(agent).pk for n in range(4)}
+    recordings = {
+        f"@recording{n}": create_recording(
+            administrator, factories.create_answered_session(agent)
+        ).pk
         for n in range(4)
     }
-    recorded["@replayed"] = create_recording(boss, factories.create_answered_session(agent)).pk
-    server = admin_client.web_server(where, "asking")
-    session = start_session(boss, agent, "Provision it")
-    request_cancel(boss, session)  # or a verb that runs sessions would take it up
-    asked |= {f"@wanted{n}": factories.create_elicitation(session, server).pk for n in range(4)}
+    recordings["@replayed-recording"] = create_recording(
+        administrator, factories.create_answered_session(agent)
+    ).pk
+    server = admin_client.web_server(organization, "asking")
+    session = start_session(administrator, agent, "Provision it")
+    request_cancel(administrator, session)  # otherwise a verb that runs sessions would run it
+    values |= {
+        f"@elicitation{n}": factories.create_elicitation(session, server).pk for n in range(4)
+    }
     for number in range(4):
         Launcher.objects.create(command=f"spare-{number}")
-        factories.create_http_server(where, "http://127.0.0.1:9/mcp", f"idle-{number}")
+        factories.create_http_server(organization, "http://127.0.0.1:9/mcp", f"idle-{number}")
         Preset.objects.create(
-            organization=where, slug=f"spare-{number}", name="Spare", transport_type="http"
+            organization=organization, slug=f"spare-{number}", name="Spare", transport_type="http"
         )
-        asked[f"@grant{number}"] = session.grants.create(
-            organization=where, agent=agent, own_name=f"one-{number}", label="one", granted_by="x"
+        values[f"@session-approval{number}"] = session.grants.create(
+            organization=organization,
+            agent=agent,
+            own_name=f"one-{number}",
+            label="one",
+            granted_by="x",
         ).pk
-    return {name: str(pk) for name, pk in (asked | talks | recorded).items()} | {
-        "@wants": str(factories.create_elicitation(session, server).pk),
-        "@question": str(factories.create_approval(agent).pk),
+    return {name: str(pk) for name, pk in (values | sessions | recordings).items()} | {
+        "@pending-elicitation": str(factories.create_elicitation(session, server).pk),
+        "@pending-approval": str(factories.create_approval(agent).pk),
         "@url": url,
-        "@secret": create_token(boss, name="serves", role=Role.OPERATOR)[1],
+        "@secret": create_token(administrator, name="serves", role=Role.OPERATOR)[1],
         "@run": str(run.pk),
-        "@notice": str(factories.create_notification(where).pk),
-        "@token": create_token(boss, name="old", role=Role.AUDITOR)[0].key,
+        "@notification": str(factories.create_notification(organization).pk),
+        "@token": create_token(administrator, name="old", role=Role.AUDITOR)[0].key,
     }

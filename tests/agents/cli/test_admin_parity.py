@@ -1,4 +1,4 @@
-"""What the command line does as the admin does it: grants, labels, launchers, organizations."""
+"""Command line equivalents of admin pages: session approvals, labels, launchers, and more."""
 
 import pytest
 
@@ -13,21 +13,21 @@ from tests import factories
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def actions() -> set[str]:
+def list_recorded_actions() -> set[str]:
     return set(AuditRow.objects.values_list("action", flat=True))
 
 
 def test_a_session_approval_is_listed_and_revoked(bonobot, acme):
     agent = factories.create_agent(acme)
     session = factories.create_answered_session(agent)
-    grant = session.grants.create(
+    session_approval = session.grants.create(
         organization=acme, agent=agent, own_name="add", label="mcp_web_add", granted_by="anna"
     )
-    (listed,) = bonobot("agents", "session-approvals", str(session.pk), "--json").json
-    assert (listed["id"], listed["name"]) == (str(grant.pk), "mcp_web_add")
-    assert bonobot("agents", "revoke-session-approval", str(grant.pk)).status == 0
+    (row,) = bonobot("agents", "session-approvals", str(session.pk), "--json").json
+    assert (row["id"], row["name"]) == (str(session_approval.pk), "mcp_web_add")
+    assert bonobot("agents", "revoke-session-approval", str(session_approval.pk)).status == 0
     assert not SessionApproval.objects.exists()
-    assert "session_grant_revoked" in actions()
+    assert "session_grant_revoked" in list_recorded_actions()
 
 
 def test_flow_labels_are_shown_and_cleared(bonobot, acme):
@@ -37,7 +37,7 @@ def test_flow_labels_are_shown_and_cleared(bonobot, acme):
         "held": [],
     }
     assert bonobot("agents", "clear-flow-labels", agent.slug, "--json").status == 0
-    assert "held_labels_cleared" in actions()
+    assert "held_labels_cleared" in list_recorded_actions()
 
 
 def test_labels_of_stored_data_are_shown_and_cleared(bonobot, acme):
@@ -48,15 +48,15 @@ def test_labels_of_stored_data_are_shown_and_cleared(bonobot, acme):
     key = build_store_key(acme.pk, server.pk)
     FlowCell.objects.create(pk=key, organization_id=acme.pk, labels=3)
     Agent.objects.filter(pk=agent.pk).update(workspace_labels=1)
-    both = ["private_data", "untrusted_content"]
-    shown = bonobot("mcp", "store-labels", server.slug, "--json").json
-    assert shown == {"server": server.slug, "labels": both, "written": []}
+    labels = ["private_data", "untrusted_content"]
+    store = bonobot("mcp", "store-labels", server.slug, "--json").json
+    assert store == {"server": server.slug, "labels": labels, "written": []}
     assert bonobot("mcp", "clear-store-labels", server.slug).out.endswith("none.\n")
     stores = bonobot("agents", "store-labels", agent.slug, "--json").json["stores"]
     assert stores[0] == {"name": "workspace", "labels": ["private_data"]}
     cleared = bonobot("agents", "clear-store-labels", agent.slug, "--json").json["stores"]
-    assert [one["labels"] for one in cleared] == [[], []]
-    assert "store_labels_cleared" in actions()
+    assert [row["labels"] for row in cleared] == [[], []]
+    assert "store_labels_cleared" in list_recorded_actions()
 
 
 def test_a_launcher_is_added_and_removed(bonobot, acme):
@@ -64,7 +64,7 @@ def test_a_launcher_is_added_and_removed(bonobot, acme):
     assert {"command": "deno", "note": "ours", "from": "added"} in bonobot(
         "mcp", "launchers", "--json"
     ).json
-    assert bonobot("mcp", "add-launcher", "deno").status == 0  # twice does no harm
+    assert bonobot("mcp", "add-launcher", "deno").status == 0  # idempotent
     assert bonobot("mcp", "remove-launcher", "deno").status == 0
     assert not Launcher.objects.exists()
     assert bonobot("mcp", "add-launcher", "sh", "--json").error["field"] == "command"
@@ -72,41 +72,41 @@ def test_a_launcher_is_added_and_removed(bonobot, acme):
 
 
 def test_an_organization_is_created_and_its_audit_log_begins_with_that(bonobot, acme):
-    made = bonobot("org", "add", "second", "--name", "Second Ltd", "--json").json
+    created = bonobot("org", "add", "second", "--name", "Second Ltd", "--json").json
     second = Organization.objects.get(slug="second")
-    assert (made["slug"], second.name) == ("second", "Second Ltd")
+    assert (created["slug"], second.name) == ("second", "Second Ltd")
     assert AuditRow.objects.get(organization_id=second.pk).action == "organization_created"
-    refused = bonobot("org", "add", "second", "--json")
-    assert (refused.status, refused.error["field"]) == (1, "slug")
+    denied = bonobot("org", "add", "second", "--json")
+    assert (denied.status, denied.error["field"]) == (1, "slug")
 
 
 def test_a_stdio_preset_is_enabled_and_disabled_for_an_organization(bonobot, acme):
     load_presets()
     factories.create_organization("other")
 
-    def state(org: str) -> tuple[bool, str]:
+    def get_state(org: str) -> tuple[bool, str]:
         (row,) = bonobot("mcp", "presets", "time", "--org", org, "--json").json
         line = bonobot("mcp", "presets", "time", "--org", org).out.splitlines()[-1]
         return row["enabled"], " ".join(line.split()[:4])
 
-    assert state("acme") == (False, "time reference no Returns")
-    done = bonobot("mcp", "enable-preset", "time", "--org", "acme")
-    assert (done.status, done.out) == (0, "Time was enabled for the organization.\n")
-    assert state("acme")[0] is True
-    assert "time reference yes" in state("acme")[1]
-    assert state("other")[0] is False
+    assert get_state("acme") == (False, "time reference no Returns")
+    enabled = bonobot("mcp", "enable-preset", "time", "--org", "acme")
+    assert (enabled.status, enabled.out) == (0, "Time was enabled for the organization.\n")
+    assert get_state("acme")[0] is True
+    assert "time reference yes" in get_state("acme")[1]
+    assert get_state("other")[0] is False
     assert (
         bonobot("mcp", "disable-preset", "time", "--org", "acme", "--json").json["enabled"] is False
     )
-    assert state("acme")[0] is False
-    refused = bonobot("mcp", "enable-preset", "linear", "--org", "acme", "--json")
-    assert (refused.status, refused.error["code"]) == (1, "preset_always_enabled")
+    assert get_state("acme")[0] is False
+    denied = bonobot("mcp", "enable-preset", "linear", "--org", "acme", "--json")
+    assert (denied.status, denied.error["code"]) == (1, "preset_always_enabled")
 
 
-def test_a_catalog_preset_is_kept_and_an_own_one_deleted(bonobot, acme):
+def test_only_presets_of_the_organization_can_be_deleted(bonobot, acme):
     load_presets()
-    refused = bonobot("mcp", "remove-preset", "time", "--json")
-    assert (refused.status, refused.error["code"]) == (1, "platform_preset")
+    denied = bonobot("mcp", "remove-preset", "time", "--json")
+    assert (denied.status, denied.error["code"]) == (1, "platform_preset")
     Preset.objects.create(organization=acme, slug="ours", name="Ours", transport_type="http")
     assert bonobot("mcp", "remove-preset", "ours").status == 0
     assert not Preset.objects.filter(slug="ours").exists()

@@ -1,4 +1,4 @@
-"""`bonobot mcp status|connect|disconnect|tools`, against a real server and a real agent."""
+"""`bonobot mcp status|connect|disconnect|tools`, with a real server and a real agent."""
 
 import json
 import sys
@@ -26,32 +26,32 @@ def _close(acme):
 
 @pytest.fixture
 def workshop(bonobot):
-    ran = bonobot("mcp", "add", "workshop", "--command", COMMAND, "--approve", "--json")
-    assert ran.status == 0, ran.err
+    result = bonobot("mcp", "add", "workshop", "--command", COMMAND, "--approve", "--json")
+    assert result.status == 0, result.err
     return Server.objects.get(name="workshop")
 
 
 def test_status_shows_state_latency_and_the_last_error(bonobot, workshop):
     bonobot("mcp", "add", "away", "--url", "http://127.0.0.1:9/mcp", "--allow-private")
-    found = {one["name"]: one for one in bonobot("mcp", "status", "--json").json}
-    assert found["workshop"]["status"] == "connected"
-    assert found["workshop"]["latency_ms"] >= 0
-    assert (found["away"]["status"], found["away"]["code"]) == ("error", "server_unreachable")
-    assert found["away"]["failures"] == 1
-    told = bonobot("mcp", "status").out
-    assert "server_unreachable" in told
-    assert "s ago" in told
-    assert "never" in told
+    servers = {server["name"]: server for server in bonobot("mcp", "status", "--json").json}
+    assert servers["workshop"]["status"] == "connected"
+    assert servers["workshop"]["latency_ms"] >= 0
+    assert (servers["away"]["status"], servers["away"]["code"]) == ("error", "server_unreachable")
+    assert servers["away"]["failures"] == 1
+    text = bonobot("mcp", "status").out
+    assert "server_unreachable" in text
+    assert "s ago" in text
+    assert "never" in text
 
 
 def test_status_can_be_limited_to_servers_or_an_agent(bonobot, workshop, acme):
     agent = factories.create_agent(acme)
     factories.approve_server(acme, factories.create_stdio_server(acme), agent)
-    assert [one["name"] for one in bonobot("mcp", "status", "workshop", "--json").json] == [
+    assert [server["name"] for server in bonobot("mcp", "status", "workshop", "--json").json] == [
         "workshop"
     ]
-    of_agent = bonobot("mcp", "status", "--agent", agent.slug, "--json").json
-    assert [one["name"] for one in of_agent] == ["time"]
+    servers = bonobot("mcp", "status", "--agent", agent.slug, "--json").json
+    assert [server["name"] for server in servers] == ["time"]
 
 
 def test_watch_shows_changes_until_it_is_interrupted(bonobot, workshop, monkeypatch):
@@ -64,9 +64,9 @@ def test_watch_shows_changes_until_it_is_interrupted(bonobot, workshop, monkeypa
         Server.objects.update(status="error")
 
     monkeypatch.setattr(command_group, "pause", pause)
-    ran = bonobot("mcp", "status", "--watch", "--interval", "0", "--json")
-    looks = [json.loads(line)[0]["status"] for line in ran.out.splitlines()]
-    assert (ran.status, looks) == (0, ["connected", "error"])
+    result = bonobot("mcp", "status", "--watch", "--interval", "0", "--json")
+    statuses = [json.loads(line)[0]["status"] for line in result.out.splitlines()]
+    assert (result.status, statuses) == (0, ["connected", "error"])
     assert pauses == [command_group.MIN_INTERVAL_S] * 2
     pauses.clear()
     assert "workshop" in bonobot("mcp", "status", "--watch").out
@@ -76,29 +76,31 @@ def test_disconnecting_and_connecting_apply_to_the_next_call(bonobot, workshop):
     call = ("mcp", "test-tool", "workshop", "echo", '{"text": "x"}', "--json")
     assert bonobot("mcp", "disconnect", "workshop", "--json").json["status"] == "disabled"
     assert bonobot(*call).error["code"] == "server_disabled"
-    again = bonobot("mcp", "connect", "workshop", "--json").json
-    assert (again["status"], again["discovery"]["tools"]) == ("connected", 8)
+    connected = bonobot("mcp", "connect", "workshop", "--json").json
+    assert (connected["status"], connected["discovery"]["tools"]) == ("connected", 8)
     assert bonobot(*call).json["text"] == "x"
 
 
 def test_connecting_an_unavailable_server_fails_with_its_code(bonobot):
     bonobot("mcp", "add", "away", "--url", "http://127.0.0.1:9/mcp", "--allow-private")
-    ran = bonobot("mcp", "connect", "away", "--json")
-    assert (ran.status, ran.json["discovery"]["code"]) == (1, "server_unreachable")
+    result = bonobot("mcp", "connect", "away", "--json")
+    assert (result.status, result.json["discovery"]["code"]) == (1, "server_unreachable")
 
 
-def test_for_one_agent_the_attachment_is_disabled_and_its_tools_kept(bonobot, workshop, acme):
+def test_disconnecting_one_agent_disables_the_attachment_and_keeps_its_tools(
+    bonobot, workshop, acme
+):
     agent = factories.create_agent(acme)
-    ran = bonobot("mcp", "disconnect", "workshop", "--agent", agent.slug, "--json")
-    assert (ran.status, ran.error["code"]) == (1, "not_attached")
+    result = bonobot("mcp", "disconnect", "workshop", "--agent", agent.slug, "--json")
+    assert (result.status, result.error["code"]) == (1, "not_attached")
     assert bonobot("mcp", "connect", "workshop", "--agent", agent.slug).status == 0
     agent.agent_servers.update(allowed_tools=["echo"])
-    seen = bonobot("agents", "policy", agent.slug, "--json").json["tools"]
-    assert "mcp_workshop_echo" in {tool["name"] for tool in seen if tool["allowed"]}
-    ran = bonobot("mcp", "disconnect", "workshop", "--agent", agent.slug, "--json")
-    assert ran.json == {"agent": agent.slug, "server": "workshop", "connected": False}
-    seen = bonobot("agents", "policy", agent.slug, "--json").json["tools"]
-    assert "mcp_workshop_echo" not in {tool["name"] for tool in seen if tool["allowed"]}
+    tools = bonobot("agents", "policy", agent.slug, "--json").json["tools"]
+    assert "mcp_workshop_echo" in {tool["name"] for tool in tools if tool["allowed"]}
+    result = bonobot("mcp", "disconnect", "workshop", "--agent", agent.slug, "--json")
+    assert result.json == {"agent": agent.slug, "server": "workshop", "connected": False}
+    tools = bonobot("agents", "policy", agent.slug, "--json").json["tools"]
+    assert "mcp_workshop_echo" not in {tool["name"] for tool in tools if tool["allowed"]}
     bonobot("mcp", "connect", "workshop", "--agent", agent.slug)
     agent_server = agent.agent_servers.get()
     assert (agent_server.enabled, agent_server.allowed_tools) == (True, ["echo"])
@@ -111,33 +113,37 @@ def test_tools_are_listed_enabled_and_disabled_by_name_or_pattern(bonobot, works
     assert {"name": "echo", "state": "approved", "enabled": True}.items() <= next(
         tool for tool in tools if tool["name"] == "echo"
     ).items()
-    ran = bonobot("mcp", "tools", "workshop", "--disable", "*", "--enable", "echo", "--json")
-    assert [tool["name"] for tool in ran.json if tool["enabled"]] == ["echo"]
-    ran = bonobot("mcp", "test-tool", "workshop", "add", '{"a": 1, "b": 2}', "--json")
-    assert (ran.status, ran.error["code"]) == (1, "tool_disabled")
+    result = bonobot("mcp", "tools", "workshop", "--disable", "*", "--enable", "echo", "--json")
+    assert [tool["name"] for tool in result.json if tool["enabled"]] == ["echo"]
+    result = bonobot("mcp", "test-tool", "workshop", "add", '{"a": 1, "b": 2}', "--json")
+    assert (result.status, result.error["code"]) == (1, "tool_disabled")
     assert "disabled" in bonobot("mcp", "tools", "workshop").out
-    ran = bonobot("mcp", "tools", "workshop", "--enable", "nothing", "--json")
-    assert (ran.status, ran.error["code"]) == (1, "unknown_tool")
+    result = bonobot("mcp", "tools", "workshop", "--enable", "nothing", "--json")
+    assert (result.status, result.error["code"]) == (1, "unknown_tool")
 
 
 def test_an_agent_gets_the_selected_tools_and_at_least_one(bonobot, workshop, acme):
     agent = factories.create_agent(acme)
-    give = ("mcp", "connect", "workshop", "--agent", agent.slug)
-    assert bonobot(*give, "--tools", "e*", "--without", "environment").status == 0
-    seen = bonobot("agents", "policy", agent.slug, "--json").json["tools"]
-    offered = {tool["name"] for tool in seen if tool["allowed"]}
-    assert offered == {"mcp_workshop_echo", "read_result"}
-    ran = bonobot(*give, "--tools", "echo,nothing_*", "--json")
-    assert (ran.status, ran.error["code"], ran.error["field"]) == (1, "unknown_tool", "--tools")
-    ran = bonobot(*give, "--tools", " , ", "--json")
-    assert (ran.status, ran.error["code"]) == (1, "nothing_chosen")
+    connect = ("mcp", "connect", "workshop", "--agent", agent.slug)
+    assert bonobot(*connect, "--tools", "e*", "--without", "environment").status == 0
+    tools = bonobot("agents", "policy", agent.slug, "--json").json["tools"]
+    allowed = {tool["name"] for tool in tools if tool["allowed"]}
+    assert allowed == {"mcp_workshop_echo", "read_result"}
+    result = bonobot(*connect, "--tools", "echo,nothing_*", "--json")
+    assert (result.status, result.error["code"], result.error["field"]) == (
+        1,
+        "unknown_tool",
+        "--tools",
+    )
+    result = bonobot(*connect, "--tools", " , ", "--json")
+    assert (result.status, result.error["code"]) == (1, "nothing_chosen")
     assert agent.agent_servers.get().allowed_tools == ["e*"]
-    bonobot(*give, "--tools", "add, echo")
+    bonobot(*connect, "--tools", "add, echo")
     agent_server = agent.agent_servers.get()
     assert (agent_server.allowed_tools, agent_server.denied_tools) == (
         ["add", "echo"],
         ["environment"],
     )
-    bonobot(*give, "--tools", "*")
+    bonobot(*connect, "--tools", "*")
     assert agent.agent_servers.get().allowed_tools == []
     assert bonobot("mcp", "connect", "workshop", "--tools", "add", "--json").status == 1

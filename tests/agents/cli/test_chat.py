@@ -1,4 +1,4 @@
-"""`bonobot agents chat|retry|export-session`: piped, and in a real terminal."""
+"""`bonobot agents chat|retry|export-session`: with a pipe, and in a real terminal."""
 
 import json
 import os
@@ -39,83 +39,89 @@ def agent(acme):
 
 @pytest.fixture
 def time_server(acme, agent):
-    """A server that was started, asked for its tools and attached to the agent."""
+    """A real server, discovered, approved, and attached to the agent."""
     return factories.approve_server(acme, factories.create_stdio_server(acme), agent)
 
 
 @pytest.fixture
-def piped(bonobot, agent, monkeypatch):
-    """A function that says lines to a chat through a pipe."""
+def chat_through_pipe(bonobot, agent, monkeypatch):
+    """A function that sends lines to a chat through a pipe."""
 
-    def say(*lines, options=()):
+    def send_lines(*lines, options=()):
         monkeypatch.setattr("sys.stdin", StringIO("".join(f"{line}\n" for line in lines)))
         return bonobot("agents", "chat", "helper", *options)
 
-    return say
+    return send_lines
 
 
-def test_a_chat_from_a_pipe_has_one_message_per_line_and_commands(time_server, piped, tmp_path):
+def test_a_chat_from_a_pipe_has_one_message_per_line_and_commands(
+    time_server, chat_through_pipe, tmp_path
+):
     notes = tmp_path / "notes.txt"
     notes.write_text("At noon.")
-    talk = tmp_path / "talk.md"
-    ran = piped(
+    export = tmp_path / "talk.md"
+    result = chat_through_pipe(
         "What time is it in Asia/Tokyo?",
         "/edit What time is it in Europe/Paris?",
         f"/attach {notes}",
         "//help me",
-        f"/export {talk}",
+        f"/export {export}",
         "/show",
         "/session",
         "/rety",
         "/quit",
         "never said",
     )
-    assert ran.status == 0, ran.out + ran.err
-    assert ran.out.count("✓ mcp_time_get_current_time") == 3, "two calls, and one shown again"
-    assert "Attached to the next message: notes.txt." in ran.out
-    assert "Did you mean /retry?" in ran.out
+    assert result.status == 0, result.out + result.err
+    assert result.out.count("✓ mcp_time_get_current_time") == 3, "two calls, and one shown again"
+    assert "Attached to the next message: notes.txt." in result.out
+    assert "Did you mean /retry?" in result.out
     session = Session.objects.get()
-    assert f"--session {session.pk}" in ran.out
-    messages = [one.payload for one in session.steps.filter(kind="message").order_by("seq")]
-    assert [(one["text"], one.get("replaces")) for one in messages] == [
+    assert f"--session {session.pk}" in result.out
+    messages = [message.payload for message in session.steps.filter(kind="message").order_by("seq")]
+    assert [(message["text"], message.get("replaces")) for message in messages] == [
         ("What time is it in Asia/Tokyo?", None),
         ("What time is it in Europe/Paris?", 1),
         ("/help me", None),
     ]
     assert messages[2]["files"][0]["name"] == "notes.txt"
-    written = talk.read_text()
-    assert "> What time is it in Europe/Paris?" in written
-    assert "> What time is it in Asia/Tokyo?" not in written
+    exported = export.read_text()
+    assert "> What time is it in Europe/Paris?" in exported
+    assert "> What time is it in Asia/Tokyo?" not in exported
 
 
-def test_a_chat_continues_a_session_and_prints_json_results(piped, agent):
+def test_a_chat_continues_a_session_and_prints_json_results(chat_through_pipe, agent):
     session = factories.create_answered_session(agent)
-    ran = piped("hello", "", "/retry", options=("--session", str(session.pk), "--json"))
-    told = [json.loads(line) for line in ran.out.splitlines()]
-    assert [(one["id"], one["status"]) for one in told] == [(str(session.pk), "done")] * 3
+    result = chat_through_pipe(
+        "hello", "", "/retry", options=("--session", str(session.pk), "--json")
+    )
+    results = [json.loads(line) for line in result.out.splitlines()]
+    assert [(row["id"], row["status"]) for row in results] == [(str(session.pk), "done")] * 3
     assert session.steps.filter(kind="message").count() == 3
 
 
-def test_problems_are_printed_and_the_chat_continues(piped, tmp_path):
+def test_problems_are_printed_and_the_chat_continues(chat_through_pipe, tmp_path):
     (tmp_path / "long").write_bytes(b"x" * (MAX_TEXT_BYTES + 1))
-    ran = piped(
+    result = chat_through_pipe(
         "/retry", "/edit", "/attach nothing", f"/attach {tmp_path / 'long'}", "hello", "/show"
     )
-    assert ran.status == 1
+    assert result.status == 1
     for code in ("(message): No message was sent", "unusable_file (--attach)", "(attachments)"):
-        assert code in ran.err
-    assert "No calls yet." in ran.err
+        assert code in result.err
+    assert "No calls yet." in result.err
 
 
-def test_ctrl_c_while_sending_cancels_the_turn_and_not_the_chat(time_server, piped, monkeypatch):
-    def interrupted(*arguments, **options):
+def test_ctrl_c_while_sending_cancels_the_turn_and_not_the_chat(
+    time_server, chat_through_pipe, monkeypatch
+):
+    def start_and_interrupt(*arguments, **options):
         session = sessions.start_session(*arguments, **options)
         signal.raise_signal(signal.SIGINT)
         return session
 
-    monkeypatch.setattr(chat, "start_session", interrupted)
-    ran = piped("What time is it in Asia/Tokyo?", "hello")
-    assert "Canceling" in ran.out + ran.err, ran
+    monkeypatch.setattr(chat, "start_session", start_and_interrupt)
+    result = chat_through_pipe("What time is it in Asia/Tokyo?", "hello")
+    assert "Canceling" in result.out + result.err, result
     session = Session.objects.get()
     assert session.steps.filter(kind="message").order_by("seq").last().payload["text"] == "hello"
     assert session.status == "done"
@@ -123,141 +129,141 @@ def test_ctrl_c_while_sending_cancels_the_turn_and_not_the_chat(time_server, pip
 
 def test_a_session_of_another_agent_is_refused(bonobot, agent, acme):
     session = factories.create_answered_session(factories.create_agent(acme, "other"))
-    ran = bonobot("agents", "chat", "helper", "--session", str(session.pk), "--json")
-    assert (ran.status, ran.error["field"]) == (1, "--session")
+    result = bonobot("agents", "chat", "helper", "--session", str(session.pk), "--json")
+    assert (result.status, result.error["field"]) == (1, "--session")
 
 
 def test_a_message_is_retried_and_the_session_exported(bonobot, agent, tmp_path):
     session = factories.create_answered_session(agent)
-    ran = bonobot("agents", "retry", str(session.pk), "--message", "1", "--text", "Hi", "--json")
-    assert (ran.status, ran.json["status"]) == (0, "done")
+    result = bonobot("agents", "retry", str(session.pk), "--message", "1", "--text", "Hi", "--json")
+    assert (result.status, result.json["status"]) == (0, "done")
     assert session.steps.get(seq=4).payload["replaces"] == 1
-    ran = bonobot("agents", "export-session", str(session.pk), "--as", "json")
-    assert [one["superseded"] for one in ran.json["steps"]][:4] == [True, True, True, False]
+    result = bonobot("agents", "export-session", str(session.pk), "--as", "json")
+    assert [step["superseded"] for step in result.json["steps"]][:4] == [True, True, True, False]
     file = tmp_path / "talk.md"
     bonobot("agents", "export-session", str(session.pk), "--output", str(file))
     assert "> Hi" in file.read_text()
 
 
-# --- how it looks
+# --- rendering
 
 
-def drawn(thing, width=80):
-    out = Console(file=StringIO(), width=width)
-    out.print(thing)
-    return out.file.getvalue()
+def render(renderable, width=80):
+    console = Console(file=StringIO(), width=width)
+    console.print(renderable)
+    return console.file.getvalue()
 
 
 def test_a_call_is_shown_short_or_complete():
     text = json.dumps({"lines": list(range(40))})
     data = {"seq": 7, "state": "done", "name": "mcp_x", "arguments": {"a": 1}, "text": text}
-    short, whole = drawn(render_call(data)), drawn(render_call(data, full=True))
+    short, complete = render(render_call(data)), render(render_call(data, full=True))
     assert "… 32 more lines" in short
-    assert "39" in whole
-    assert "more lines" not in whole
+    assert "39" in complete
+    assert "more lines" not in complete
     assert "#7" in short
 
 
 def test_hidden_characters_of_servers_are_shown():
-    assert "click (https://evil.example/x)" in drawn(
+    assert "click (https://evil.example/x)" in render(
         render_model_text("[click](https://evil.example/x)", formatted=True)
     )
-    hidden = {
+    data = {
         "seq": 1,
         "state": "failed",
         "name": "\u202ex",
         "text": "\x1b[31mred\u200b",
         "code": "x",
     }
-    shown = drawn(render_call(hidden))
-    assert "⟨U+202E⟩x" in shown
-    assert "⟨U+001B⟩[31mred⟨U+200B⟩" in shown
+    text = render(render_call(data))
+    assert "⟨U+202E⟩x" in text
+    assert "⟨U+001B⟩[31mred⟨U+200B⟩" in text
 
 
 def test_parallel_calls_are_drawn_once_each():
     cli = CommandContext(org=None, as_json=False, stdout=StringIO(), stderr=StringIO())
-    drawing = SessionRenderer(cli, show_answers=True)
+    renderer = SessionRenderer(cli, show_answers=True)
     first, second = (
         {"seq": seq, "kind": "call", "state": "intent", "name": f"call-{seq}"} for seq in (1, 2)
     )
-    done = second | {"state": "done"}
-    drawing.handle_events([SessionEvent("call", first), SessionEvent("call", second)])
-    drawing.handle_events(
+    finished = second | {"state": "done"}
+    renderer.handle_events([SessionEvent("call", first), SessionEvent("call", second)])
+    renderer.handle_events(
         [SessionEvent("progress", {"seq": 1, "done": 1, "total": 2, "message": ""})]
     )
-    drawing.handle_events([SessionEvent("call", done)])
-    drawing.handle_events(
-        [SessionEvent("call", first | {"state": "done"}, 1), SessionEvent("call", done, 2)]
+    renderer.handle_events([SessionEvent("call", finished)])
+    renderer.handle_events(
+        [SessionEvent("call", first | {"state": "done"}, 1), SessionEvent("call", finished, 2)]
     )
     assert re.findall(r"call-\d", cli.out.file.getvalue()) == ["call-2", "call-1"]
-    assert drawing.last_seq == 2
+    assert renderer.last_seq == 2
 
 
 # --- in a real terminal
 
 
 @pytest.fixture
-def helper_that_waits(acme):
-    """An agent with a tool that waits for as long as it is told."""
+def waiting_agent(acme):
+    """An agent with a tool that waits for a given time."""
     command = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
     spec = ServerSpec(name="workshop", transport_type="stdio", endpoint_config=command)
-    made = factories.create_agent(acme)
-    factories.approve_server(acme, create_server(factories.build_administrator(acme), spec), made)
-    return made
+    agent = factories.create_agent(acme)
+    factories.approve_server(acme, create_server(factories.build_administrator(acme), spec), agent)
+    return agent
 
 
 class Terminal:
-    """A chat in a process of its own, with a terminal."""
+    """A chat in a separate process, with a terminal."""
 
     def __init__(self, agent):
-        # A runner of this process would count as a worker that takes the chat's sessions.
+        # A runner of this process would count as a worker and run the chat's sessions.
         runtime.close_runtime()
         assert not has_live_runner()
-        pid, self._end = pty.fork()
+        pid, self._descriptor = pty.fork()
         if pid == 0:
             os.chdir(ROOT)
             command = [sys.executable, "manage.py", "agents", "chat", agent]
             os.execve(command[0], command, processes.environment({"TERM": "xterm"}))  # noqa: S606
         self._pid = pid
-        self.seen = ""
-        os.set_blocking(self._end, False)
+        self.output = ""
+        os.set_blocking(self._descriptor, False)
 
     def type(self, text):
-        os.write(self._end, text.encode())
+        os.write(self._descriptor, text.encode())
 
-    def shows(self, wanted):
-        """Wait until something is shown, and forget what came before it."""
+    def wait_for(self, pattern):
+        """Wait until a pattern is printed, and discard the output up to it."""
 
-        def found():
+        def search():
             with suppress(OSError):
-                self.seen += os.read(self._end, 65_536).decode(errors="replace")
-            return re.search(wanted, self.seen)
+                self.output += os.read(self._descriptor, 65_536).decode(errors="replace")
+            return re.search(pattern, self.output)
 
         try:
-            end = eventually(found, within=30, what=f"{wanted!r}").end()
+            end = eventually(search, within=30, what=f"{pattern!r}").end()
         except AssertionError as error:
-            raise AssertionError(f"{error} in {self.seen[-2000:]!r}") from None
-        self.seen = self.seen[end:]
+            raise AssertionError(f"{error} in {self.output[-2000:]!r}") from None
+        self.output = self.output[end:]
 
-    def ended(self):
-        """Wait for the end and return the exit status."""
+    def wait_for_exit(self):
+        """Wait for the process and return its exit status."""
         _, status = os.waitpid(self._pid, 0)
-        os.close(self._end)
+        os.close(self._descriptor)
         return os.waitstatus_to_exitcode(status)
 
 
-def test_ctrl_c_cancels_the_turn_and_not_the_chat(helper_that_waits):
+def test_ctrl_c_cancels_the_turn_and_not_the_chat(waiting_agent):
     terminal = Terminal("helper")
-    terminal.shows("> ")
+    terminal.wait_for("> ")
     terminal.type('/mcp_workshop_wait {"seconds": 600}\n')
     eventually(Step.objects.filter(kind="call").exists, within=30)
     terminal.type("\x03")
-    terminal.shows(r"Canceled\.")
+    terminal.wait_for(r"Canceled\.")
     terminal.type("hello\n")
-    terminal.shows("language model")
-    terminal.shows("> ")
+    terminal.wait_for("language model")
+    terminal.wait_for("> ")
     terminal.type("\x04")
-    assert terminal.ended() == 0
+    assert terminal.wait_for_exit() == 0
     statuses = Session.objects.values_list("status", flat=True)
     assert list(statuses) == ["done"]
     assert Step.objects.filter(kind="end", payload__code="cancelled").exists()

@@ -1,6 +1,6 @@
-"""Every verb of every group, also those that come later: help, examples, bad usage, and a run.
+"""Every verb of every command group: help, examples, invalid usage, and a run.
 
-A verb that has no call in `filled.CALLS` fails here.
+Verbs are discovered; a verb without an entry in `example_organization.CALLS` fails here.
 """
 
 import json
@@ -19,7 +19,7 @@ from agents.sessions.worker import get_session_runner
 from bonobot.accounts.models import Organization
 from bonobot.core.cli.command_group import CommandGroup, CommandVerb
 from tests import factories
-from tests.agents.cli.example_organization import CALLS, Call, answering, fill
+from tests.agents.cli.example_organization import CALLS, Call, create_example_objects, run_server
 from tests.command_line import Bonobot
 
 GROUPS = {
@@ -29,8 +29,8 @@ GROUPS = {
 }
 for _command in GROUPS.values():
     _command._called_from_command_line = True  # as `run_from_argv` does: usage errors exit
-# What all share is changed by these, so they run after the others: `agents` switches the agent off,
-# and beside a second organization, which `org` makes, a verb has to be told which is meant.
+# These change shared objects, so they run last: `agents` disables the agent, and `org` creates a
+# second organization, after which each verb requires `--org`.
 LAST = ("agents", "org")
 VERBS = [
     pytest.param(name, verb, id=f"{name} {verb.name}")
@@ -40,8 +40,8 @@ VERBS = [
 
 
 @cache
-def parser_of(group: str) -> ArgumentParser:
-    """Return what reads a group's arguments; each reading begins anew."""
+def get_parser(group: str) -> ArgumentParser:
+    """Return the argument parser of a group; it is stateless and can be reused."""
     return GROUPS[group].create_parser("bonobot", group)
 
 
@@ -62,23 +62,23 @@ def test_a_verb_has_help_and_examples(group: str, verb: CommandVerb) -> None:
 def test_bad_usage_of_a_verb_exits_with_2(
     group: str, verb: CommandVerb, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    parser = parser_of(group)
-    with pytest.raises(SystemExit) as ended:
+    parser = get_parser(group)
+    with pytest.raises(SystemExit) as raised:
         parser.parse_args([verb.name, "--no-such-option"])
-    assert ended.value.code == 2
-    printed = capsys.readouterr()
-    assert printed.err
-    assert not printed.out
+    assert raised.value.code == 2
+    output = capsys.readouterr()
+    assert output.err
+    assert not output.out
 
 
 @pytest.mark.parametrize(("group", "verb"), VERBS)
 def test_a_verb_accepts_json(
     group: str, verb: CommandVerb, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    parser = parser_of(group)
-    with pytest.raises(SystemExit) as ended:
+    parser = get_parser(group)
+    with pytest.raises(SystemExit) as raised:
         parser.parse_args([verb.name, "--help"])
-    assert ended.value.code == 0
+    assert raised.value.code == 0
     assert "--json" in capsys.readouterr().out
 
 
@@ -87,49 +87,49 @@ def test_a_verb_accepts_json(
 
 @pytest.fixture(scope="module")
 def acme(module_rows: None) -> Organization:
-    """The only organization, which all groups share: what one removes is its own."""
+    """The only organization, shared by all groups; each group deletes only its own objects."""
     return factories.create_organization()
 
 
 @pytest.fixture(scope="module")
-def known(
+def values(
     acme: Organization, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mapping[str, str]]:
-    """Fill the organization; what the calls know by name."""
+    """Create the example objects; return the values of the `@` names."""
     folder = tmp_path_factory.mktemp("verbs")
-    with answering() as http, pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        found = fill(acme, http.url, folder)
-        patch.setenv("BONOBOT_TOKEN", found["@secret"])
-        yield found
-    # The database is emptied after the module: this process's runner looks for its row again.
+    with run_server() as http, pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.chdir(folder)
+        created = create_example_objects(acme, http.url, folder)
+        monkeypatch.setenv("BONOBOT_TOKEN", created["@secret"])
+        yield created
+    # The database is emptied after the module, so the runner has to look for its row again.
     get_session_runner()._renewed_at = 0.0
 
 
 @pytest.fixture(autouse=True)
-def _no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
 
 
 class Pipe:
-    """A standard input that says the same to each who reads it."""
+    """A standard input that returns the same line each time it is read."""
 
     def isatty(self) -> bool:
-        """Say that nobody is there."""
+        """Return whether it is a terminal: no."""
         return False
 
     def __iter__(self) -> Iterator[str]:
-        """Say one line."""
+        """Iterate over one line."""
         yield "Hello\n"
 
 
 @pytest.fixture(autouse=True)
-def _piped(monkeypatch: pytest.MonkeyPatch) -> None:
+def _standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", Pipe())
 
 
 @pytest.fixture(autouse=True)
-def _receivers_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def _successful_webhooks(monkeypatch: pytest.MonkeyPatch) -> None:
     async def send_all(posts: Sequence[object]) -> list[str]:
         return ["" for _ in posts]
 
@@ -137,37 +137,39 @@ def _receivers_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_verb_is_covered() -> None:
-    assert {f"{name} {verb.name}" for name, c in GROUPS.items() for verb in c.verbs} == set(CALLS)
+    assert {
+        f"{name} {verb.name}" for name, command in GROUPS.items() for verb in command.verbs
+    } == set(CALLS)
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_verbs_refuse_unknown_objects(
-    group: str, known: Mapping[str, str], bonobot: Bonobot
+    group: str, values: Mapping[str, str], bonobot: Bonobot
 ) -> None:
-    for name, call in _calls_of(group):
-        ran = bonobot(group, name, *call.unknown, "--json")
-        assert (name, ran.status, ran.out) == (name, 1, ""), ran.err
-        assert (name, ran.error["code"]) == (name, call.code)
-        assert (name, ran.error.get("remedy", "")) > (name, "")
-        told = bonobot(group, name, *call.unknown, terminal=True)
-        assert (name, told.status) == (name, 1)
-        assert f"{call.code}" in told.err
-        assert "→" in told.err
-        assert "\x1b" not in told.out + told.err
+    for name, call in _iterate_calls(group):
+        result = bonobot(group, name, *call.unknown_args, "--json")
+        assert (name, result.status, result.out) == (name, 1, ""), result.err
+        assert (name, result.error["code"]) == (name, call.code)
+        assert (name, result.error.get("remedy", "")) > (name, "")
+        text = bonobot(group, name, *call.unknown_args, terminal=True)
+        assert (name, text.status) == (name, 1)
+        assert f"{call.code}" in text.err
+        assert "→" in text.err
+        assert "\x1b" not in text.out + text.err
 
 
 @pytest.mark.parametrize("group", [*(name for name in GROUPS if name not in LAST), *LAST])
-def test_verbs_print_json_and_text(group: str, known: Mapping[str, str], bonobot: Bonobot) -> None:
-    for name, call in _calls_of(group):
-        run = partial(_run, bonobot, group, name, call, known)
-        # What is told as “3 s ago” is the same in two runs of one moment.
+def test_verbs_print_json_and_text(group: str, values: Mapping[str, str], bonobot: Bonobot) -> None:
+    for name, call in _iterate_calls(group):
+        run = partial(_run, bonobot, group, name, call, values)
+        # The clock stands still so that relative times like “3 s ago” are equal in both runs.
         with time_machine.travel(datetime.now(UTC), tick=False) if call.reads else nullcontext():
-            found, told = run(0, "--json"), run(1, terminal=True)
-            assert json.loads(found) is not None, name
-            assert not told.startswith(("{", "[")), name
+            output, text = run(0, "--json"), run(1, terminal=True)
+            assert json.loads(output) is not None, name
+            assert not text.startswith(("{", "[")), name
             if call.reads:
-                assert (name, run(2, "--json")) == (name, found)
-                assert (name, run(3, terminal=True)) == (name, told)
+                assert (name, run(2, "--json")) == (name, output)
+                assert (name, run(3, terminal=True)) == (name, text)
 
 
 def _run(
@@ -175,18 +177,20 @@ def _run(
     group: str,
     verb: str,
     call: Call,
-    known: Mapping[str, str],
+    values: Mapping[str, str],
     number: int,
-    *more: str,
+    *options: str,
     terminal: bool = False,
 ) -> str:
-    ran = bonobot(group, verb, *call.arguments(number, known), *more, terminal=terminal)
-    assert (verb, ran.status) == (verb, 0), ran.err + ran.out
-    assert "\x1b" not in ran.out + ran.err, verb
-    assert ran.out.strip(), verb
-    return str(ran.out)
+    result = bonobot(
+        group, verb, *call.build_arguments(number, values), *options, terminal=terminal
+    )
+    assert (verb, result.status) == (verb, 0), result.err + result.out
+    assert "\x1b" not in result.out + result.err, verb
+    assert result.out.strip(), verb
+    return str(result.out)
 
 
-def _calls_of(group: str) -> Iterator[tuple[str, Call]]:
+def _iterate_calls(group: str) -> Iterator[tuple[str, Call]]:
     for verb in GROUPS[group].verbs:
         yield verb.name, CALLS[f"{group} {verb.name}"]

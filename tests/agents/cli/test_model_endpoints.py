@@ -1,4 +1,4 @@
-"""`bonobot models`: endpoints are added, changed, listed and removed; keys are never shown."""
+"""`bonobot models`: endpoints are created, updated, listed, and deleted; keys are never shown."""
 
 from agents.models import ModelEndpoint
 from bonobot.core.text.masking import MASK
@@ -8,38 +8,38 @@ ADD = ("models", "add", "Claude", "--kind", "anthropic", "--model", "claude-opus
 
 def test_an_endpoint_is_created_with_a_key_from_the_environment(bonobot, monkeypatch):
     monkeypatch.setenv("CLAUDE_KEY", "geheim")
-    ran = bonobot(*ADD, "--key", "${CLAUDE_KEY}", "--image-input", "--thinking", "high")
-    assert ran.status == 0
-    assert ran.json["api_key"] == MASK
-    assert (ran.json["image_input"], ran.json["thinking"]) == (True, "high")
+    result = bonobot(*ADD, "--key", "${CLAUDE_KEY}", "--image-input", "--thinking", "high")
+    assert result.status == 0
+    assert result.json["api_key"] == MASK
+    assert (result.json["image_input"], result.json["thinking"]) == (True, "high")
     endpoint = ModelEndpoint.objects.get()
     assert endpoint.api_key.open() == "geheim"
-    assert "geheim" not in ran.out + bonobot("models", "list").out
+    assert "geheim" not in result.out + bonobot("models", "list").out
 
 
 def test_omitted_options_are_kept(bonobot):
     bonobot(*ADD, "--key", "geheim", "--retries", "5")
     bonobot("models", "add", "Local", "--kind", "offline")
-    ran = bonobot("models", "set", "claude", "--fallback", "local", "--json")
-    assert (ran.json["fallback"], ran.json["retries"]) == ("local", 5)
-    ran = bonobot("models", "set", "claude", "--no-native-tools", "--fallback", "", "--json")
-    assert (ran.json["fallback"], ran.json["native_tools"]) == (None, False)
+    result = bonobot("models", "set", "claude", "--fallback", "local", "--json")
+    assert (result.json["fallback"], result.json["retries"]) == ("local", 5)
+    result = bonobot("models", "set", "claude", "--no-native-tools", "--fallback", "", "--json")
+    assert (result.json["fallback"], result.json["native_tools"]) == (None, False)
     assert ModelEndpoint.objects.get(slug="claude").api_key.open() == "geheim"
 
 
 def test_limits_of_answers_and_requests_are_stored(bonobot):
-    ran = bonobot(*ADD, "--max-output-tokens", "500", "--context-window", "32000")
-    assert (ran.json["max_tokens"], ran.json["context_window"]) == (500, 32_000)
+    result = bonobot(*ADD, "--max-output-tokens", "500", "--context-window", "32000")
+    assert (result.json["max_tokens"], result.json["context_window"]) == (500, 32_000)
     bonobot("models", "set", "claude", "--thinking", "low")
     row = ModelEndpoint.objects.get()
     assert (row.max_tokens, row.context_window) == (500, 32_000)
 
 
 def test_invalid_values_are_refused_with_their_field(bonobot):
-    ran = bonobot("models", "add", "Far", "--kind", "bedrock", "--model", "m", "--json")
-    assert (ran.status, ran.error["field"]) == (1, "region")
-    ran = bonobot("models", "set", "nobody", "--json")
-    assert (ran.status, ran.error["code"]) == (1, "not_found")
+    result = bonobot("models", "add", "Far", "--kind", "bedrock", "--model", "m", "--json")
+    assert (result.status, result.error["field"]) == (1, "region")
+    result = bonobot("models", "set", "nobody", "--json")
+    assert (result.status, result.error["code"]) == (1, "not_found")
 
 
 def test_an_unused_endpoint_is_deleted(bonobot):

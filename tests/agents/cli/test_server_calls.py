@@ -1,4 +1,4 @@
-"""`bonobot mcp resources|prompts|read|prompt`, against a real server."""
+"""`bonobot mcp resources|prompts|read|prompt`, with a real server."""
 
 import json
 import sys
@@ -17,28 +17,33 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def library(bonobot):
-    ran = bonobot("mcp", "add", "library", "--command", f"{sys.executable} {LIBRARY}", "--approve")
-    assert ran.status == 0, ran.err
+    result = bonobot(
+        "mcp", "add", "library", "--command", f"{sys.executable} {LIBRARY}", "--approve"
+    )
+    assert result.status == 0, result.err
     yield Server.objects.get()
     get_runtime().call(get_connection_pool().forget_server, Server.objects.get().pk)
 
 
 def test_resources_and_prompts_are_listed(bonobot):
-    found = {one["name"]: one for one in bonobot("mcp", "resources", "library", "--json").json}
-    assert (found["lib://rules"]["allowed"], found["lib://rules"]["kind"]) == (True, "resource")
+    resources = {row["name"]: row for row in bonobot("mcp", "resources", "library", "--json").json}
+    assert (resources["lib://rules"]["allowed"], resources["lib://rules"]["kind"]) == (
+        True,
+        "resource",
+    )
     assert "template" in bonobot("mcp", "resources", "library").out
     [plain, review] = bonobot("mcp", "prompts", "library", "--json").json
-    assert [one["name"] for one in review["arguments"]] == ["book", "tone"]
+    assert [row["name"] for row in review["arguments"]] == ["book", "tone"]
     assert "book [tone]" in bonobot("mcp", "prompts", "library").out
     assert plain["arguments"] == []
 
 
 def test_a_resource_is_read_and_a_prompt_rendered(bonobot):
     assert "# Be quiet" in bonobot("mcp", "read", "library", "lib://rules").out
-    ran = bonobot("mcp", "prompt", "library", "review", "book=Emma", "tone=kindly", "--json")
-    assert ran.json["result"]["messages"][0]["content"]["text"] == "Review Emma (kindly)"
-    wrong = bonobot("mcp", "prompt", "library", "review", "nothing", "--json")
-    assert (wrong.status, wrong.error["field"]) == (1, "K=V")
+    result = bonobot("mcp", "prompt", "library", "review", "book=Emma", "tone=kindly", "--json")
+    assert result.json["result"]["messages"][0]["content"]["text"] == "Review Emma (kindly)"
+    invalid = bonobot("mcp", "prompt", "library", "review", "nothing", "--json")
+    assert (invalid.status, invalid.error["field"]) == (1, "K=V")
 
 
 def test_an_agent_reads_its_allowed_resources(bonobot, acme):
@@ -47,21 +52,21 @@ def test_an_agent_reads_its_allowed_resources(bonobot, acme):
     assert (
         bonobot("mcp", "read", "library", "lib://rules", *as_agent).error["code"] == "not_attached"
     )
-    chosen = ("--resource", "lib://r*", "--prompt", "review")
-    assert bonobot("mcp", "connect", "library", *as_agent, *chosen).status == 0
+    selection = ("--resource", "lib://r*", "--prompt", "review")
+    assert bonobot("mcp", "connect", "library", *as_agent, *selection).status == 0
     assert bonobot("mcp", "read", "library", "lib://rules", *as_agent).json["outcome"] == "ok"
-    refused = bonobot("mcp", "read", "library", "lib://logo", *as_agent)
-    assert (refused.status, refused.error["code"]) == (1, "not_selected")
-    listed = bonobot("mcp", "resources", "library", *as_agent).json
-    assert [one["name"] for one in listed if one["allowed"]] == ["lib://rules"]
-    # Choosing tools later leaves the ticks alone.
+    denied = bonobot("mcp", "read", "library", "lib://logo", *as_agent)
+    assert (denied.status, denied.error["code"]) == (1, "not_selected")
+    resources = bonobot("mcp", "resources", "library", *as_agent).json
+    assert [row["name"] for row in resources if row["allowed"]] == ["lib://rules"]
+    # Selecting tools later keeps the selected resources.
     bonobot("mcp", "connect", "library", *as_agent, "--without", "x*")
     assert agent.agent_servers.get().allowed_resources == ["lib://r*"]
 
 
 def test_resources_and_prompts_are_selected_for_an_agent(bonobot):
-    ran = bonobot("mcp", "connect", "library", "--resource", "*", "--json")
-    assert (ran.status, ran.error["field"]) == (1, "--resource")
+    result = bonobot("mcp", "connect", "library", "--resource", "*", "--json")
+    assert (result.status, result.error["field"]) == (1, "--resource")
 
 
 def test_the_audit_log_has_the_name_of_the_client(bonobot):

@@ -1,4 +1,4 @@
-"""`bonobot mcp import`: shown first, then added and discovered; refused rows say where and why."""
+"""`bonobot mcp import`: the plan, adding and discovering servers, and errors with positions."""
 
 import io
 import json
@@ -16,7 +16,7 @@ from tests.agents.conftest import WORKSHOP
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-WORKING = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
+WORKING_SERVER = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
 
 
 @pytest.fixture(autouse=True)
@@ -28,60 +28,64 @@ def _close(acme):
 
 @pytest.fixture
 def write(tmp_path):
-    def put(content, name="servers.json"):
+    def write_file(content, name="servers.json"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         text = content if isinstance(content, str) else json.dumps(content, indent=2)
         path.write_text(text, encoding="utf-8")
         return str(path)
 
-    return put
+    return write_file
 
 
 def test_servers_are_added_discovered_and_approved_in_one_step(bonobot, write):
-    file = write({"mcpServers": {"one": WORKING, "two": WORKING}})
-    ran = bonobot("mcp", "import", file, "--approve", "--json")
-    assert ran.status == 0, ran.err
-    assert [entry["action"] for entry in ran.json["entries"]] == ["added", "added"]
-    assert {entry["discovery"]["tools"] for entry in ran.json["entries"]} == {8}
+    file = write({"mcpServers": {"one": WORKING_SERVER, "two": WORKING_SERVER}})
+    result = bonobot("mcp", "import", file, "--approve", "--json")
+    assert result.status == 0, result.err
+    assert [entry["action"] for entry in result.json["entries"]] == ["added", "added"]
+    assert {entry["discovery"]["tools"] for entry in result.json["entries"]} == {8}
     assert not Server.objects.get(name="two").definitions.awaiting_review().exists()
 
 
 def test_a_dry_run_shows_the_plan_and_changes_nothing(bonobot, write):
-    ran = bonobot("mcp", "import", write({"one": WORKING}), "--dry-run")
-    assert (ran.status, Server.objects.count()) == (0, 0)
-    assert "one" in ran.out
-    assert "stdio" in ran.out
+    result = bonobot("mcp", "import", write({"one": WORKING_SERVER}), "--dry-run")
+    assert (result.status, Server.objects.count()) == (0, 0)
+    assert "one" in result.out
+    assert "stdio" in result.out
 
 
-MIXED = {"good": WORKING, "bad": {"url": "ftp://x.example"}, "half": {"url": "${NOWHERE_SET}"}}
+MIXED_SERVERS = {
+    "good": WORKING_SERVER,
+    "bad": {"url": "ftp://x.example"},
+    "half": {"url": "${NOWHERE_SET}"},
+}
 
 
 def test_valid_servers_need_confirmation_if_others_are_refused(bonobot, write):
-    file = write({"mcpServers": MIXED})
-    ran = bonobot("mcp", "import", file, "--json")
-    assert (ran.status, ran.json["applied"], Server.objects.count()) == (1, False, 0)
-    ran = bonobot("mcp", "import", file, "--yes", "--json")
-    assert (ran.status, ran.json["applied"]) == (1, True)
-    told = {entry["name"]: entry for entry in ran.json["entries"]}
-    assert (told["good"]["action"], told["bad"]["action"]) == ("added", "refuse")
-    (problem,) = told["half"]["problems"]
+    file = write({"mcpServers": MIXED_SERVERS})
+    result = bonobot("mcp", "import", file, "--json")
+    assert (result.status, result.json["applied"], Server.objects.count()) == (1, False, 0)
+    result = bonobot("mcp", "import", file, "--yes", "--json")
+    assert (result.status, result.json["applied"]) == (1, True)
+    entries = {entry["name"]: entry for entry in result.json["entries"]}
+    assert (entries["good"]["action"], entries["bad"]["action"]) == ("added", "refuse")
+    (problem,) = entries["half"]["problems"]
     assert problem["code"] == "missing_value"
-    assert told["half"]["line"] > told["bad"]["line"] > 1
+    assert entries["half"]["line"] > entries["bad"]["line"] > 1
 
 
 def test_refused_entries_are_printed_with_line_field_and_reason(bonobot, write):
-    ran = bonobot("mcp", "import", write({"mcpServers": MIXED}))
-    assert "line 10 bad url: bad_url" in ran.out
-    assert "--set NAME=VALUE" in ran.out
-    assert "To add the rest, use --yes." in ran.out
+    result = bonobot("mcp", "import", write({"mcpServers": MIXED_SERVERS}))
+    assert "line 10 bad url: bad_url" in result.out
+    assert "--set NAME=VALUE" in result.out
+    assert "To add the rest, use --yes." in result.out
 
 
 @pytest.mark.parametrize("answer", [True, False])
 def test_a_terminal_asks_for_confirmation(bonobot, write, monkeypatch, answer):
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(CommandContext, "confirm", lambda cli, question: answer)
-    bonobot("mcp", "import", write({"one": WORKING}))
+    bonobot("mcp", "import", write({"one": WORKING_SERVER}))
     assert Server.objects.exists() is answer
 
 
@@ -89,21 +93,21 @@ def test_variables_come_from_the_environment_and_set_and_are_encrypted(bonobot, 
     monkeypatch.setenv("IMPORT_KEY", "s3cret")
     monkeypatch.delenv("IMPORT_MODE", raising=False)
     env = {"KEY": "${IMPORT_KEY}", "MODE": "${IMPORT_MODE:-quiet}", "TEAM": "${TEAM}"}
-    file = write({"one": {**WORKING, "env": env}})
-    ran = bonobot("mcp", "import", file, "--set", "TEAM=blue", "--json")
-    assert ran.status == 0, ran.err
+    file = write({"one": {**WORKING_SERVER, "env": env}})
+    result = bonobot("mcp", "import", file, "--set", "TEAM=blue", "--json")
+    assert result.status == 0, result.err
     stored = {secret.name: secret.value.open() for secret in Secret.objects.all()}
     assert stored == {"KEY": "s3cret", "MODE": "quiet", "TEAM": "blue"}
-    assert "s3cret" not in ran.out
+    assert "s3cret" not in result.out
 
 
 @pytest.mark.parametrize("name", ["BONOBOT_VAR", "DATABASE_URL", "REDIS_URL"])
 def test_variables_of_bonobot_are_never_used(bonobot, write, monkeypatch, name):
     monkeypatch.setenv(name, "kept to ourselves")
-    file = write({"one": {**WORKING, "env": {"KEY": f"${{{name}}}"}}})
-    ran = bonobot("mcp", "import", file, "--yes", "--json")
-    assert ran.json["entries"][0]["problems"][0]["code"] == "forbidden_variable"
-    assert "kept to ourselves" not in ran.out
+    file = write({"one": {**WORKING_SERVER, "env": {"KEY": f"${{{name}}}"}}})
+    result = bonobot("mcp", "import", file, "--yes", "--json")
+    assert result.json["entries"][0]["problems"][0]["code"] == "forbidden_variable"
+    assert "kept to ourselves" not in result.out
 
 
 def test_yaml_with_servers_below_tools_is_imported(bonobot, write):
@@ -116,49 +120,49 @@ def test_yaml_with_servers_below_tools_is_imported(bonobot, write):
           env:
             MODE: "${{UNSET_ANYWHERE:-calm}}"
     """
-    ran = bonobot("mcp", "import", write(text, "config.yaml"), "--json")
-    assert ran.status == 0, ran.out
-    assert ran.json["entries"][0]["discovery"]["status"] == "connected"
+    result = bonobot("mcp", "import", write(text, "config.yaml"), "--json")
+    assert result.status == 0, result.out
+    assert result.json["entries"][0]["discovery"]["status"] == "connected"
 
 
 def test_standard_input_is_imported(bonobot, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"one": WORKING})))
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"one": WORKING_SERVER})))
     assert bonobot("mcp", "import", "-", "--json").json["source"] == "standard input"
     assert Server.objects.get().name == "one"
 
 
 def test_only_the_specified_entries_are_added(bonobot, write):
-    file = write(MIXED | {"two": WORKING})
+    file = write(MIXED_SERVERS | {"two": WORKING_SERVER})
     assert bonobot("mcp", "import", file, "--only", "two", "--json").status == 0
     assert [server.name for server in Server.objects.all()] == ["two"]
-    ran = bonobot("mcp", "import", file, "--only", "nothing", "--json")
-    assert (ran.status, ran.error["code"]) == (1, "unknown_entry")
+    result = bonobot("mcp", "import", file, "--only", "nothing", "--json")
+    assert (result.status, result.error["code"]) == (1, "unknown_entry")
 
 
 def test_a_private_address_needs_its_option(bonobot, write):
     file = write({"local": {"url": "http://127.0.0.1:9/mcp"}})
-    ran = bonobot("mcp", "import", file, "--json")
-    assert ran.json["entries"][0]["problems"][0]["code"] == "private_address"
-    ran = bonobot("mcp", "import", file, "--allow-private", "--json")
-    assert (ran.status, ran.json["entries"][0]["action"]) == (1, "added")
-    assert ran.json["entries"][0]["discovery"]["code"] == "server_unreachable"
+    result = bonobot("mcp", "import", file, "--json")
+    assert result.json["entries"][0]["problems"][0]["code"] == "private_address"
+    result = bonobot("mcp", "import", file, "--allow-private", "--json")
+    assert (result.status, result.json["entries"][0]["action"]) == (1, "added")
+    assert result.json["entries"][0]["discovery"]["code"] == "server_unreachable"
 
 
 def test_a_failing_server_doesnt_stop_the_others(bonobot, write):
-    away = {"command": sys.executable, "args": ["-c", "raise SystemExit(3)"]}
-    ran = bonobot("mcp", "import", write({"away": away, "one": WORKING}))
-    assert ran.status == 1
-    assert "✗ away: server_crashed" in ran.out
-    assert "✓ one: 8 tools" in ran.out
+    failing = {"command": sys.executable, "args": ["-c", "raise SystemExit(3)"]}
+    result = bonobot("mcp", "import", write({"away": failing, "one": WORKING_SERVER}))
+    assert result.status == 1
+    assert "✗ away: server_crashed" in result.out
+    assert "✓ one: 8 tools" in result.out
 
 
 @pytest.fixture
-def overridden(write):
+def file_with_overrides(write):
     return write(
         {
             "servers": {
                 "workshop": {
-                    **WORKING,
+                    **WORKING_SERVER,
                     "transport": "stdio",
                     "allowed_tools": ["echo", "add"],
                     "sampling_budget_tokens": 10000,
@@ -175,42 +179,45 @@ def overridden(write):
     )
 
 
-def test_bot_overrides_and_allowed_tools_are_imported(bonobot, acme, overridden):
+def test_bot_overrides_and_allowed_tools_are_imported(bonobot, acme, file_with_overrides):
     agent = factories.create_agent(acme, "research-bot")
     factories.approve_server(acme, factories.create_stdio_server(acme), agent)
-    ran = bonobot("mcp", "import", overridden, "--approve", "--json")
-    assert ran.status == 0, ran.out
-    assert [share["action"] for share in ran.json["overrides"]] == ["take", "give"]
-    assert ran.json["notices"] == []
+    result = bonobot("mcp", "import", file_with_overrides, "--approve", "--json")
+    assert result.status == 0, result.out
+    assert [override["action"] for override in result.json["overrides"]] == ["take", "give"]
+    assert result.json["notices"] == []
     assert Server.objects.get(name="workshop").sampling_tokens == 10_000
-    bound = {one.server.name: one for one in AgentServer.objects.select_related("server")}
-    assert (bound["time"].enabled, bound["workshop"].enabled) == (False, True)
-    assert (bound["workshop"].allowed_tools, bound["workshop"].denied_tools) == (
+    attached = {
+        agent_server.server.name: agent_server
+        for agent_server in AgentServer.objects.select_related("server")
+    }
+    assert (attached["time"].enabled, attached["workshop"].enabled) == (False, True)
+    assert (attached["workshop"].allowed_tools, attached["workshop"].denied_tools) == (
         ["echo"],
         ["crash"],
     )
-    offered = Server.objects.get(name="workshop").definitions.tools().callable()
-    assert sorted(offered.values_list("name", flat=True)) == ["add", "echo"]
+    tools = Server.objects.get(name="workshop").definitions.tools().callable()
+    assert sorted(tools.values_list("name", flat=True)) == ["add", "echo"]
 
 
-def test_an_override_of_an_unknown_bot_is_reported(bonobot, overridden):
-    ran = bonobot("mcp", "import", overridden, "--json")
-    assert (ran.status, ran.json["applied"]) == (1, False)
-    assert ran.json["overrides"][0]["problems"][0]["field"] == "bot_overrides.research-bot"
-    told = bonobot("mcp", "import", overridden).out
-    assert told.count("The agent `research-bot` doesn't exist.") == 1
-    assert bonobot("mcp", "import", overridden, "--yes", "--json").json["applied"] is True
+def test_an_override_of_an_unknown_bot_is_reported(bonobot, file_with_overrides):
+    result = bonobot("mcp", "import", file_with_overrides, "--json")
+    assert (result.status, result.json["applied"]) == (1, False)
+    assert result.json["overrides"][0]["problems"][0]["field"] == "bot_overrides.research-bot"
+    text = bonobot("mcp", "import", file_with_overrides).out
+    assert text.count("The agent `research-bot` doesn't exist.") == 1
+    assert bonobot("mcp", "import", file_with_overrides, "--yes", "--json").json["applied"] is True
 
 
 def test_a_client_configuration_is_found_on_this_host(bonobot, write, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    write({"mcpServers": {"one": WORKING}}, ".cursor/mcp.json")
-    ran = bonobot("mcp", "import", "--from", "cursor", "--json")
-    assert ran.status == 0, ran.err
-    assert ran.json["source"].endswith(".cursor/mcp.json")
-    ran = bonobot("mcp", "import", "--from", "windsurf", "--json")
-    assert (ran.status, ran.error["code"]) == (1, "no_client_file")
+    write({"mcpServers": {"one": WORKING_SERVER}}, ".cursor/mcp.json")
+    result = bonobot("mcp", "import", "--from", "cursor", "--json")
+    assert result.status == 0, result.err
+    assert result.json["source"].endswith(".cursor/mcp.json")
+    result = bonobot("mcp", "import", "--from", "windsurf", "--json")
+    assert (result.status, result.error["code"]) == (1, "no_client_file")
 
 
 @pytest.mark.parametrize(
@@ -218,27 +225,27 @@ def test_a_client_configuration_is_found_on_this_host(bonobot, write, monkeypatc
     [("{broken", "broken_json"), ("a:\n\t- b", "broken_yaml"), ("", "nothing_to_import")],
 )
 def test_unreadable_input_is_explained(bonobot, write, content, code):
-    ran = bonobot("mcp", "import", write(content), "--json")
-    assert (ran.status, ran.error["code"]) == (1, code)
+    result = bonobot("mcp", "import", write(content), "--json")
+    assert (result.status, result.error["code"]) == (1, code)
 
 
 def test_a_missing_file_is_reported(bonobot, tmp_path):
-    ran = bonobot("mcp", "import", str(tmp_path / "nothing.json"), "--json")
-    assert ran.error["code"] == "unreadable_file"
+    result = bonobot("mcp", "import", str(tmp_path / "nothing.json"), "--json")
+    assert result.error["code"] == "unreadable_file"
     assert bonobot("mcp", "import", "--json").error["code"] == "no_source"
 
 
 def test_installed_catalog_servers_are_found_and_added(bonobot, acme):
-    ran = bonobot("mcp", "import", "--installed", "--only", "time", "--approve", "--json")
-    assert ran.status == 0, ran.out + ran.err
-    assert ran.json["source"] == "loopback address"
-    told = {entry["name"]: entry for entry in ran.json["entries"]}
-    assert told["time"]["discovery"]["status"] == "connected"
-    assert told["git"]["problems"][0]["field"] == "REPOSITORY"
-    again = bonobot("mcp", "import", "--installed", "--dry-run", "--json").json
-    assert "time" not in {entry["name"] for entry in again["entries"]}
+    result = bonobot("mcp", "import", "--installed", "--only", "time", "--approve", "--json")
+    assert result.status == 0, result.out + result.err
+    assert result.json["source"] == "loopback address"
+    entries = {entry["name"]: entry for entry in result.json["entries"]}
+    assert entries["time"]["discovery"]["status"] == "connected"
+    assert entries["git"]["problems"][0]["field"] == "REPOSITORY"
+    plan = bonobot("mcp", "import", "--installed", "--dry-run", "--json").json
+    assert "time" not in {entry["name"] for entry in plan["entries"]}
 
 
 def test_only_one_source_can_be_specified(bonobot, write):
-    ran = bonobot("mcp", "import", write({"one": WORKING}), "--installed", "--json")
-    assert (ran.status, ran.error["code"]) == (1, "no_source")
+    result = bonobot("mcp", "import", write({"one": WORKING_SERVER}), "--installed", "--json")
+    assert (result.status, result.error["code"]) == (1, "no_source")

@@ -1,4 +1,4 @@
-"""`bonobot mcp export|apply`: a plan first, twice is once, nothing half written, no secret out."""
+"""`bonobot mcp export|apply`: plans, idempotent and atomic changes, no secrets in the output."""
 
 import json
 import re
@@ -123,18 +123,18 @@ def _environment(acme, monkeypatch):
 
 @pytest.fixture
 def write(tmp_path):
-    def put(text, name="bonobot.yaml"):
+    def write_file(text, name="bonobot.yaml"):
         (tmp_path / name).write_text(text, encoding="utf-8")
         return str(tmp_path / name)
 
-    return put
+    return write_file
 
 
 @pytest.fixture
 def applied(bonobot, write):
-    ran = bonobot("mcp", "apply", write(FILE), "--json")
-    assert ran.status == 0, ran.out + ran.err
-    return ran.json
+    result = bonobot("mcp", "apply", write(FILE), "--json")
+    assert result.status == 0, result.out + result.err
+    return result.json
 
 
 def test_everything_in_the_file_is_created(applied):
@@ -170,25 +170,29 @@ def test_skills_and_toolsets_are_applied_and_exported(applied, bonobot, write):
     alerts, nightly = workflow.triggers.all()
     assert (alerts.per_minute, alerts.enabled, bool(alerts.secret)) == (5, False, False)
     assert (nightly.cron, nightly.time_zone) == ("0 3 * * *", "Europe/Berlin")
-    bad = "workflows:\n  a: {agent: helper, steps: [{id: a, call: b, when: {/x: {}}}]}\n"
-    refused = bonobot("mcp", "apply", write(bad), "--json")
-    assert [one["field"] for one in refused.json["problems"]] == ["workflows.a.steps[0].when./x"]
-    wrong = "skills:\n  a: {text: 'Use ${b}', agents: [nobody], arguments: [1]}\n"
-    refused = bonobot("mcp", "apply", write(wrong), "--json")
-    assert refused.status == 1
-    fields = [one["field"] for one in refused.json["problems"]]
+    invalid_workflow = (
+        "workflows:\n  a: {agent: helper, steps: [{id: a, call: b, when: {/x: {}}}]}\n"
+    )
+    result = bonobot("mcp", "apply", write(invalid_workflow), "--json")
+    assert [problem["field"] for problem in result.json["problems"]] == [
+        "workflows.a.steps[0].when./x"
+    ]
+    invalid_skill = "skills:\n  a: {text: 'Use ${b}', agents: [nobody], arguments: [1]}\n"
+    result = bonobot("mcp", "apply", write(invalid_skill), "--json")
+    assert result.status == 1
+    fields = [problem["field"] for problem in result.json["problems"]]
     assert fields == ["skills.a.arguments", "skills.a.agents"]
-    refused = bonobot("mcp", "apply", write("skills:\n  a: {text: 'Use ${b}'}\n"), "--json")
-    assert [one["field"] for one in refused.json["problems"]] == ["skills.a.text"]
+    result = bonobot("mcp", "apply", write("skills:\n  a: {text: 'Use ${b}'}\n"), "--json")
+    assert [problem["field"] for problem in result.json["problems"]] == ["skills.a.text"]
     assert bonobot("mcp", "apply", write("skills: {}"), "--prune", "--yes", "--json").status == 0
     assert not agent.assignments.filter(skill__isnull=False).exists()
 
 
 def test_drafts_and_budgets_are_applied_and_exported(acme, applied):
-    (own,) = list_budgets(acme)
-    assert (own.unit, own.limit) == ("microusd", 20_000_000)
-    (calls,) = list_budgets(Server.objects.get(name="workshop"))
-    assert (calls.unit, calls.limit, calls.warn_at) == ("calls", 500, 50)
+    (organization_budget,) = list_budgets(acme)
+    assert (organization_budget.unit, organization_budget.limit) == ("microusd", 20_000_000)
+    (server_budget,) = list_budgets(Server.objects.get(name="workshop"))
+    assert (server_budget.unit, server_budget.limit, server_budget.warn_at) == ("calls", 500, 50)
     assert find_draft(acme).spec.deny == ("current_time",)
     assert find_draft(Agent.objects.get()).spec.ask == ("mcp_workshop_echo",)
     assert load_policy_spec(acme).mode == "all"
@@ -196,9 +200,9 @@ def test_drafts_and_budgets_are_applied_and_exported(acme, applied):
 
 def test_applying_again_changes_and_records_nothing(bonobot, write, applied):
     before = AuditRow.objects.count(), Head.objects.get().generation
-    ran = bonobot("mcp", "apply", write(FILE), "--json")
-    assert ran.status == 0
-    assert {step["action"] for step in ran.json["steps"]} == {"unchanged"}
+    result = bonobot("mcp", "apply", write(FILE), "--json")
+    assert result.status == 0
+    assert {step["action"] for step in result.json["steps"]} == {"unchanged"}
     assert (AuditRow.objects.count(), Head.objects.get().generation) == before
     assert "No changes." in bonobot("mcp", "apply", write(FILE)).out
 
@@ -214,18 +218,18 @@ def test_applying_an_export_changes_nothing(bonobot, write, applied, monkeypatch
     ):
         assert f"${{{name}}}" in text
         monkeypatch.setenv(name, f"s3cret-{value}")
-    ran = bonobot("mcp", "apply", write(text), "--prune", "--yes", "--json")
-    assert ran.status == 0, ran.out
-    assert {step["action"] for step in ran.json["steps"]} == {"unchanged"}
+    result = bonobot("mcp", "apply", write(text), "--prune", "--yes", "--json")
+    assert result.status == 0, result.out
+    assert {step["action"] for step in result.json["steps"]} == {"unchanged"}
 
 
 def test_a_plan_lists_changed_fields_and_no_secrets(bonobot, write, applied, monkeypatch):
     monkeypatch.setenv("WORKSHOP_SECRET", "another-s3cret")
     text = FILE.replace("max_turns: 7", "max_turns: 9").replace("limit: 100000", "limit: 5")
-    ran = bonobot("mcp", "apply", write(text), "--dry-run", "--json")
+    result = bonobot("mcp", "apply", write(text), "--dry-run", "--json")
     changed = {
         (step["kind"], step["name"]): step["fields"]
-        for step in ran.json["steps"]
+        for step in result.json["steps"]
         if step["action"] == "change"
     }
     assert changed == {
@@ -233,38 +237,40 @@ def test_a_plan_lists_changed_fields_and_no_secrets(bonobot, write, applied, mon
         ("agent", "helper"): ["max_turns"],
         ("budgets", "helper"): ["budgets"],
     }
-    assert "s3cret" not in ran.out
+    assert "s3cret" not in result.out
     assert Agent.objects.get().max_turns == 7
-    assert ran.json["applied"] is False
+    assert result.json["applied"] is False
 
 
 def test_a_dry_run_of_a_new_file_writes_nothing(bonobot, write):
-    ran = bonobot("mcp", "apply", write(FILE), "--dry-run", "--json")
-    assert (ran.status, ran.json["problems"]) == (0, [])
+    result = bonobot("mcp", "apply", write(FILE), "--dry-run", "--json")
+    assert (result.status, result.json["problems"]) == (0, [])
     counts = [model.objects.count() for model in (Server, Agent, Secret, ModelEndpoint, AuditRow)]
     assert counts == [0] * 5
 
 
 def test_only_prune_deletes_and_only_in_the_sections_of_the_file(bonobot, write, applied):
     text = "agents: {}\n"
-    ran = bonobot("mcp", "apply", write(text), "--json")
-    assert (ran.json["steps"], Agent.objects.count()) == ([], 1)
-    ran = bonobot("mcp", "apply", write(text), "--prune", "--json")
-    assert (ran.json["applied"], Agent.objects.count()) == (False, 1)
-    ran = bonobot("mcp", "apply", write(text), "--prune", "--yes", "--json")
-    assert [(s["kind"], s["action"]) for s in ran.json["steps"]] == [("agent", "remove")]
+    result = bonobot("mcp", "apply", write(text), "--json")
+    assert (result.json["steps"], Agent.objects.count()) == ([], 1)
+    result = bonobot("mcp", "apply", write(text), "--prune", "--json")
+    assert (result.json["applied"], Agent.objects.count()) == (False, 1)
+    result = bonobot("mcp", "apply", write(text), "--prune", "--yes", "--json")
+    assert [(step["kind"], step["action"]) for step in result.json["steps"]] == [
+        ("agent", "remove")
+    ]
     assert (Agent.objects.count(), Server.objects.count()) == (0, 2)
 
 
 def test_prune_detaches_servers_that_the_file_omits(bonobot, write, applied):
     text = FILE.replace("      docs: {enabled: false}\n", "")
-    ran = bonobot("mcp", "apply", write(text), "--prune", "--yes", "--json")
-    removed = [step["name"] for step in ran.json["steps"] if step["action"] == "remove"]
+    result = bonobot("mcp", "apply", write(text), "--prune", "--yes", "--json")
+    removed = [step["name"] for step in result.json["steps"] if step["action"] == "remove"]
     assert removed == ["helper/docs"]
-    assert [one.server.name for one in AgentServer.objects.all()] == ["workshop"]
+    assert [agent_server.server.name for agent_server in AgentServer.objects.all()] == ["workshop"]
 
 
-WRONG = {
+INVALID_FILES = {
     "an unknown member": ("max_turns: 7", "max_turn: 7", "unknown_field", "agents.helper.max_turn"),
     "a wrong type": ("max_turns: 7", "max_turns: many", "bad_value", "agents.helper.max_turns"),
     "an unknown model": (
@@ -293,12 +299,14 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("old", "new", "code", "path"), WRONG.values(), ids=WRONG.keys())
+@pytest.mark.parametrize(
+    ("old", "new", "code", "path"), INVALID_FILES.values(), ids=INVALID_FILES.keys()
+)
 def test_errors_have_document_and_path_and_nothing_is_written(bonobot, write, old, new, code, path):
     assert old in FILE
-    ran = bonobot("mcp", "apply", write("---\n" + FILE.replace(old, new)), "--yes", "--json")
-    assert ran.status == 1, ran.out
-    problem = next(p for p in ran.json["problems"] if p["code"] == code)
+    result = bonobot("mcp", "apply", write("---\n" + FILE.replace(old, new)), "--yes", "--json")
+    assert result.status == 1, result.out
+    problem = next(row for row in result.json["problems"] if row["code"] == code)
     assert problem["field"].startswith(path)
     assert (problem["document"], problem["line"] > 0) == (1, True)
     assert problem["remedy"]
@@ -309,9 +317,9 @@ def test_errors_have_document_and_path_and_nothing_is_written(bonobot, write, ol
 
 def test_an_object_that_cant_be_deleted_stops_everything(bonobot, write, applied):
     text = "model_endpoints: {}\nservers: {}\n"
-    ran = bonobot("mcp", "apply", write(text), "--prune", "--yes", "--json")
-    (problem,) = ran.json["problems"]
-    assert (ran.status, problem["code"]) == (1, "in_use")
+    result = bonobot("mcp", "apply", write(text), "--prune", "--yes", "--json")
+    (problem,) = result.json["problems"]
+    assert (result.status, problem["code"]) == (1, "in_use")
     assert problem["field"] == "model_endpoint offline"
     assert (Server.objects.count(), ModelEndpoint.objects.count()) == (2, 2)
 
@@ -321,15 +329,15 @@ def test_the_example_of_the_documentation_works(bonobot, write, monkeypatch):
     example = page.split("```yaml\n")[1].split("```")[0]
     for name in set(re.findall(r"\$\{(\w+)\}", example)):
         monkeypatch.setenv(name, "x")
-    ran = bonobot("mcp", "apply", write(example), "--dry-run", "--json")
-    assert (ran.status, ran.json["problems"]) == (0, [])
+    result = bonobot("mcp", "apply", write(example), "--dry-run", "--json")
+    assert (result.status, result.json["problems"]) == (0, [])
 
 
 def test_errors_are_printed_with_their_position(bonobot, write):
-    ran = bonobot("mcp", "apply", write("agents: {}\n---\nservers:\n  x: {url: 7}\n"))
-    assert ran.status == 1
-    assert "document 2, line 4, servers.x" in ran.out
-    assert "Nothing was changed." in ran.out
+    result = bonobot("mcp", "apply", write("agents: {}\n---\nservers:\n  x: {url: 7}\n"))
+    assert result.status == 1
+    assert "document 2, line 4, servers.x" in result.out
+    assert "Nothing was changed." in result.out
 
 
 @pytest.mark.parametrize(
@@ -337,29 +345,29 @@ def test_errors_are_printed_with_their_position(bonobot, write):
     [("", "nothing_to_import"), ("---\n", "nothing_to_apply"), ("a: [", "broken_yaml")],
 )
 def test_an_unreadable_file_is_explained(bonobot, write, text, code):
-    ran = bonobot("mcp", "apply", write(text), "--json")
-    assert (ran.status, ran.error["code"]) == (1, code)
+    result = bonobot("mcp", "apply", write(text), "--json")
+    assert (result.status, result.error["code"]) == (1, code)
 
 
 def test_the_export_for_other_clients_has_placeholders_for_secrets(bonobot, acme, applied):
-    found = json.loads(bonobot("mcp", "export", "--format", "mcpServers").out)["mcpServers"]
-    assert found["docs"] == {
+    servers = json.loads(bonobot("mcp", "export", "--format", "mcpServers").out)["mcpServers"]
+    assert servers["docs"] == {
         "type": "http",
         "url": "https://docs.example.com/mcp",
         "headers": {"Authorization": "Bearer ${DOCS_TOKEN}"},
         "disabled": True,
     }
-    assert found["workshop"]["env"] == {"KEY": "${WORKSHOP_KEY}"}
+    assert servers["workshop"]["env"] == {"KEY": "${WORKSHOP_KEY}"}
     factories.create_stdio_server(acme)
-    of_agent = json.loads(
+    agent_export = json.loads(
         bonobot("mcp", "export", "--agent", "helper", "--format", "mcpServers").out
     )
-    assert sorted(of_agent["mcpServers"]) == ["docs", "workshop"]
+    assert sorted(agent_export["mcpServers"]) == ["docs", "workshop"]
 
 
 def test_the_export_of_an_agent_has_everything_it_needs(bonobot, acme, applied):
     factories.create_stdio_server(acme)
-    found = yaml.safe_load(bonobot("mcp", "export", "--agent", "helper").out)
-    assert sorted(found["servers"]) == ["docs", "workshop"]
-    assert list(found["model_endpoints"]) == ["offline"]
-    assert found == bonobot("mcp", "export", "--agent", "helper", "--json").json
+    exported = yaml.safe_load(bonobot("mcp", "export", "--agent", "helper").out)
+    assert sorted(exported["servers"]) == ["docs", "workshop"]
+    assert list(exported["model_endpoints"]) == ["offline"]
+    assert exported == bonobot("mcp", "export", "--agent", "helper", "--json").json

@@ -1,4 +1,4 @@
-"""Reading the configuration file; see `test_cli.py` for what applying it does."""
+"""Reading the configuration file; `test_cli.py` tests applying it."""
 
 from agents.config_file.read_config import read_config_file
 

@@ -1,4 +1,4 @@
-"""The dashboard's numbers: from rollups and what isn't in them yet, each leading to its rows."""
+"""The dashboard's numbers: from rollups and uncounted entries, each linked to its entries."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -22,11 +22,13 @@ from tests import admin_client, factories, large_organization
 NOW = datetime(2026, 11, 22, 13, 30, tzinfo=UTC)
 
 
-def rolled(where: Organization, begins: datetime, calls: int, **facts: object) -> Rollup:
-    usual = dict.fromkeys((*build_rollups.SUM_FIELDS, *TOOK), 0)
-    kind = {"event_type": "call", "outcome": "ok", "tool_name": "add", "grain": "hour"}
-    row = Rollup(key=uuid4().hex, organization_id=where.pk, begins=begins)
-    for name, value in {**usual, **kind, "calls": calls, "took_8": calls, **facts}.items():
+def create_rollup(
+    organization: Organization, begins: datetime, calls: int, **values: object
+) -> Rollup:
+    zeros = dict.fromkeys((*build_rollups.SUM_FIELDS, *TOOK), 0)
+    defaults = {"event_type": "call", "outcome": "ok", "tool_name": "add", "grain": "hour"}
+    row = Rollup(key=uuid4().hex, organization_id=organization.pk, begins=begins)
+    for name, value in {**zeros, **defaults, "calls": calls, "took_8": calls, **values}.items():
         setattr(row, name, value)
     row.save()
     return row
@@ -36,15 +38,19 @@ def rolled(where: Organization, begins: datetime, calls: int, **facts: object) -
 def test_the_ranges_have_whole_steps_that_end_now() -> None:
     acme = factories.create_organization()
     begins = NOW.replace(minute=0)
-    rolled(acme, begins, 3)
-    rolled(acme, begins - timedelta(hours=23), 4)
-    rolled(acme, begins - timedelta(hours=24), 50)
-    rolled(acme, NOW.replace(hour=0, minute=0), 57, grain="day")
-    found = {one.slug: CallActivity(acme.pk, one.slug, NOW) for one in RANGES}
-    assert {slug: one.total.calls for slug, one in found.items()} == {"24h": 7, "7d": 57, "30d": 57}
-    assert [len(one.steps) for one in found.values()] == [24, 27, 30]
-    assert [step.line.calls for step in found["7d"].steps[-6:]] == [0, 54, 0, 0, 0, 3]
-    assert [one.steps[0].begins.hour for one in found.values()] == [14, 0, 0]
+    create_rollup(acme, begins, 3)
+    create_rollup(acme, begins - timedelta(hours=23), 4)
+    create_rollup(acme, begins - timedelta(hours=24), 50)
+    create_rollup(acme, NOW.replace(hour=0, minute=0), 57, grain="day")
+    activities = {activity.slug: CallActivity(acme.pk, activity.slug, NOW) for activity in RANGES}
+    assert {slug: activity.total.calls for slug, activity in activities.items()} == {
+        "24h": 7,
+        "7d": 57,
+        "30d": 57,
+    }
+    assert [len(activity.steps) for activity in activities.values()] == [24, 27, 30]
+    assert [step.line.calls for step in activities["7d"].steps[-6:]] == [0, 54, 0, 0, 0, 3]
+    assert [activity.steps[0].begins.hour for activity in activities.values()] == [14, 0, 0]
 
 
 @pytest.mark.django_db
@@ -62,53 +68,60 @@ def test_entries_that_arent_counted_yet_are_added_once() -> None:
     ]
     assert (after.total.calls, after.total.errors, after.total.refused) == (40, 2, 2)
     assert after.refusals[0]["n"] == 2
-    assert [one["line"].agent_name for one in after.agents] == [agent.name]
+    assert [row["line"].agent_name for row in after.agents] == [agent.name]
 
 
 @pytest.mark.django_db
 def test_the_dashboard_uses_the_same_queries_for_any_number_of_calls() -> None:
     acme = factories.create_organization()
     agent, server = factories.create_agent(acme), admin_client.web_server(acme)
-    seat = admin_client.sit(acme, None)
+    administrator = admin_client.sit(acme, None)
     now = timezone.now().replace(minute=0, second=0, microsecond=0)
-    rolled(acme, now, 10, agent_id=agent.pk, server_id=server.pk)
-    few = queries(seat, "24h")
+    create_rollup(acme, now, 10, agent_id=agent.pk, server_id=server.pk)
+    expected = count_queries(administrator, "24h")
     for number in range(400):
-        rolled(acme, now - timedelta(hours=number % 20), 2_500, tool_name=f"tool{number % 60}")
-    refused = {"outcome": "refused", "code": "denied", "took_8": 0}
+        create_rollup(
+            acme, now - timedelta(hours=number % 20), 2_500, tool_name=f"tool{number % 60}"
+        )
+    denial = {"outcome": "refused", "code": "denied", "took_8": 0}
     for number in range(100):
-        rolled(acme, now, 1, rule=f"deny:{number}", agent_id=uuid4(), **refused)
-    assert queries(seat, "24h") == few <= 25
-    page = admin_client.words(seat.get("index"))
+        create_rollup(acme, now, 1, rule=f"deny:{number}", agent_id=uuid4(), **denial)
+    assert count_queries(administrator, "24h") == expected <= 25
+    page = admin_client.words(administrator.get("index"))
     assert "1,000,110" in page
 
 
-def queries(seat: admin_client.Desk, chosen: str) -> int:
-    with CaptureQueriesContext(connection) as captured:
-        seat.get("index", range=chosen)
-    return len(captured)
+def count_queries(person: admin_client.Desk, range_slug: str) -> int:
+    with CaptureQueriesContext(connection) as queries:
+        person.get("index", range=range_slug)
+    return len(queries)
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("chosen", [one.slug for one in RANGES])
-def test_every_number_and_bar_links_to_its_rows(chosen: str) -> None:
+@pytest.mark.parametrize("range_slug", [row.slug for row in RANGES])
+def test_every_number_and_bar_links_to_its_rows(range_slug: str) -> None:
     acme = factories.create_organization()
     server = admin_client.web_server(acme)
     large_organization.call(acme, factories.create_agent(acme), [server], 40)
     build_rollups.count_organization(acme.pk)
-    seat = admin_client.sit(acme, Role.OWNER)
-    activity = CallActivity(acme.pk, chosen)
-    assert listed(seat, activity.build_audit_url()) == activity.total.calls
-    assert listed(seat, activity.refusals[0]["url"]) == activity.refusals[0]["n"]
-    assert sum(listed(seat, one["url"]) for one in activity.tools) <= activity.total.calls
-    step = next(one for one in activity.steps if one.line.calls)
-    assert listed(seat, step.url) == step.line.calls
-    assert unescape(seat.get("index", range=chosen)).count(step.url) >= 2  # the bar, and its row
+    owner = admin_client.sit(acme, Role.OWNER)
+    activity = CallActivity(acme.pk, range_slug)
+    assert count_listed_entries(owner, activity.build_audit_url()) == activity.total.calls
+    assert count_listed_entries(owner, activity.refusals[0]["url"]) == activity.refusals[0]["n"]
+    assert (
+        sum(count_listed_entries(owner, row["url"]) for row in activity.tools)
+        <= activity.total.calls
+    )
+    step = next(row for row in activity.steps if row.line.calls)
+    assert count_listed_entries(owner, step.url) == step.line.calls
+    assert (
+        unescape(owner.get("index", range=range_slug)).count(step.url) >= 2
+    )  # the bar and its table row
 
 
-def listed(seat: admin_client.Desk, address: str) -> int:
-    [found] = re.findall(r"(\d+) audit entr(?:y|ies)\b", admin_client.words(seat.open(address)))[:1]
-    return int(found)
+def count_listed_entries(person: admin_client.Desk, url: str) -> int:
+    [count] = re.findall(r"(\d+) audit entr(?:y|ies)\b", admin_client.words(person.open(url)))[:1]
+    return int(count)
 
 
 def test_bars_are_stacked_on_the_axis() -> None:
@@ -119,6 +132,6 @@ def test_bars_are_stacked_on_the_axis() -> None:
 
 
 def test_a_line_has_gaps_without_measurements() -> None:
-    found = svg_charts.build_curve([1.0, 2.0, None, 2.0], 2.0)
-    assert found.pieces == ("75.0,60.0 225.0,0.0",)
-    assert found.lone == ((525.0, 0.0),)
+    curve = svg_charts.build_curve([1.0, 2.0, None, 2.0], 2.0)
+    assert curve.pieces == ("75.0,60.0 225.0,0.0",)
+    assert curve.lone == ((525.0, 0.0),)

@@ -1,4 +1,4 @@
-"""The palette: a few letters lead to places, operations and objects, each role to its own."""
+"""The command palette: pages, actions, and objects that the role allows."""
 
 import pytest
 
@@ -20,9 +20,9 @@ def test_an_empty_search_shows_the_allowed_pages_and_actions(acme: Organization)
     page = admin_client.words(admin_client.sit(acme, Role.OWNER).get("palette"))
     assert "Approvals" in page
     assert "Create agent" in page
-    auditor = admin_client.words(admin_client.sit(acme, Role.AUDITOR).get("palette"))
-    assert "Approvals" in auditor
-    assert "Create agent" not in auditor
+    auditors_page = admin_client.words(admin_client.sit(acme, Role.AUDITOR).get("palette"))
+    assert "Approvals" in auditors_page
+    assert "Create agent" not in auditors_page
     assert "Users" not in page
 
 
@@ -30,8 +30,8 @@ def test_words_find_servers_agents_and_sessions_of_the_organization(
     acme: Organization,
 ) -> None:
     other = factories.create_organization("other")
-    for where in (acme, other):
-        admin_client.web_server(where, f"weather-{where.slug}")
+    for organization in (acme, other):
+        admin_client.web_server(organization, f"weather-{organization.slug}")
     agent = factories.create_agent(acme, "weatherman")
     start_session(factories.build_administrator(acme), agent, "How is the weather?")
     page = admin_client.sit(acme, Role.OWNER).get("palette", q="weather")
@@ -44,17 +44,17 @@ def test_words_find_servers_agents_and_sessions_of_the_organization(
 def test_a_member_finds_only_their_agents(acme: Organization) -> None:
     admin_client.web_server(acme, "weather")
     agent = factories.create_agent(acme, "weatherman")
-    seat = admin_client.sit(acme, Role.MEMBER)
-    assert "No results" in seat.get("palette", q="weather")
-    agent.members.add(seat.user)
-    assert admin_client.url("agents_agent_change", agent.pk) in seat.get("palette", q="weather")
+    member = admin_client.sit(acme, Role.MEMBER)
+    assert "No results" in member.get("palette", q="weather")
+    agent.members.add(member.user)
+    assert admin_client.url("agents_agent_change", agent.pk) in member.get("palette", q="weather")
 
 
-def test_a_search_without_results_says_so(acme: Organization) -> None:
+def test_a_search_without_results_shows_a_message(acme: Organization) -> None:
     assert "No results" in admin_client.sit(acme, Role.OWNER).get("palette", q="<script>%_")
 
 
 def test_a_search_uses_few_queries(acme: Organization, django_assert_max_num_queries) -> None:
-    seat = admin_client.sit(acme, Role.OWNER)
+    owner = admin_client.sit(acme, Role.OWNER)
     with django_assert_max_num_queries(15):
-        seat.get("palette", q="a")
+        owner.get("palette", q="a")

@@ -1,4 +1,4 @@
-"""The demo where its servers aren't installed: it says so, instead of promising them."""
+"""The demo organization on a host where its servers aren't installed."""
 
 import pytest
 
@@ -14,8 +14,8 @@ def test_missing_demo_servers_are_reported_with_how_to_install_them(
 ) -> None:
     monkeypatch.setattr(demo_organization, "find_spec", lambda name: None)
     monkeypatch.setattr(demo_organization, "_find_repository", lambda: None)
-    made = demo_organization.create_demo_organization()
-    assert [problem.partition(" ")[0] for problem in made.problems] == ["time", "fetch"]
-    assert all(demo_organization.INSTALL_COMMAND in problem for problem in made.problems)
+    demo = demo_organization.create_demo_organization()
+    assert [problem.partition(" ")[0] for problem in demo.problems] == ["time", "fetch"]
+    assert all(demo_organization.INSTALL_COMMAND in problem for problem in demo.problems)
     assert not Server.objects.exists()
-    assert Agent.objects.get().slug == made.agent
+    assert Agent.objects.get().slug == demo.agent

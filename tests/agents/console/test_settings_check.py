@@ -26,29 +26,27 @@ from tests.processes import Process
 from tests.servers.token_issuer import listening
 
 
-def states(look: Any) -> dict[str, str]:
-    return {finding.name: finding.state for finding in look()}
+def get_states(inspect: Any) -> dict[str, str]:
+    return {finding.name: finding.state for finding in inspect()}
 
 
-def doctor(*arguments: str) -> tuple[str, int]:
+def run_doctor(*arguments: str) -> tuple[str, int]:
     out, err = io.StringIO(), io.StringIO()
     try:
         call_command("doctor", *arguments, stdout=out, stderr=err)
-    except SystemExit as ended:
-        return out.getvalue(), int(ended.code or 0)
+    except SystemExit as raised:
+        return out.getvalue(), int(raised.code or 0)
     return out.getvalue(), 0
 
 
 def test_the_interpreter_and_the_folder_pass_here() -> None:
-    assert states(settings_check.inspect_python) == {"python": "ok"}
-    assert states(settings_check.inspect_data_folder) == {"folder": "ok", "keys": "ok"}
+    assert get_states(settings_check.inspect_python) == {"python": "ok"}
+    assert get_states(settings_check.inspect_data_folder) == {"folder": "ok", "keys": "ok"}
 
 
-def test_processes_that_up_restarts_or_gave_up_are_shown(
-    tmp_path: Path, settings: Settings
-) -> None:
+def test_restarted_and_stopped_processes_are_shown(tmp_path: Path, settings: Settings) -> None:
     settings.BONOBOT_VAR = tmp_path
-    assert states(settings_check.inspect_supervised_processes) == {}
+    assert get_states(settings_check.inspect_supervised_processes) == {}
     statuses = [
         ProcessStatus("web", "running"),
         ProcessStatus("worker", "running", 2, "killed by SIGKILL"),
@@ -66,7 +64,7 @@ def test_processes_that_up_restarts_or_gave_up_are_shown(
 
 def test_an_old_interpreter_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings_check, "OLDEST_PYTHON", (4, 0))
-    assert states(settings_check.inspect_python) == {"python": "failed"}
+    assert get_states(settings_check.inspect_python) == {"python": "failed"}
 
 
 def test_a_folder_that_isnt_writable_fails(
@@ -74,7 +72,7 @@ def test_a_folder_that_isnt_writable_fails(
 ) -> None:
     settings.BONOBOT_VAR = tmp_path
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert states(settings_check.inspect_data_folder)["folder"] == "failed"
+    assert get_states(settings_check.inspect_data_folder)["folder"] == "failed"
 
 
 def test_a_readable_key_fails_with_the_command_that_fixes_it(
@@ -89,50 +87,50 @@ def test_a_readable_key_fails_with_the_command_that_fixes_it(
 
 
 def test_the_database_passes_here(db: None) -> None:
-    assert states(settings_check.inspect_database) == {"database": "ok", "migrations": "ok"}
+    assert get_states(settings_check.inspect_database) == {"database": "ok", "migrations": "ok"}
 
 
 def test_missing_migrations_fail(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "count_unapplied_migrations", lambda: 2)
-    assert states(settings_check.inspect_database)["migrations"] == "failed"
+    assert get_states(settings_check.inspect_database)["migrations"] == "failed"
 
 
 def test_an_unavailable_database_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def away() -> int:
+    def raise_error() -> int:
         raise OperationalError("refused")
 
-    monkeypatch.setattr(health, "count_unapplied_migrations", away)
-    assert states(settings_check.inspect_database) == {"database": "failed"}
+    monkeypatch.setattr(health, "count_unapplied_migrations", raise_error)
+    assert get_states(settings_check.inspect_database) == {"database": "failed"}
 
 
 def test_an_unavailable_database_isnt_queried_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    inspected: list[str] = []
 
-    def away() -> Iterator[SettingsFinding]:
+    def report_failure() -> Iterator[SettingsFinding]:
         yield SettingsFinding("database", "failed", "x", "x")
 
-    def rows() -> Iterator[SettingsFinding]:
-        asked.append("rows")
+    def inspect_rows() -> Iterator[SettingsFinding]:
+        inspected.append("rows")
         yield SettingsFinding("rows", "ok", "x")
 
-    def goes() -> Iterator[SettingsFinding]:
+    def raise_error() -> Iterator[SettingsFinding]:
         raise OperationalError
         yield
 
-    monkeypatch.setattr(settings_check, "DATABASE_INSPECTIONS", (rows, goes))
-    for first in (away, goes):
+    monkeypatch.setattr(settings_check, "DATABASE_INSPECTIONS", (inspect_rows, raise_error))
+    for first in (report_failure, raise_error):
         monkeypatch.setattr(
-            settings_check, "INSPECTIONS", (first, rows, settings_check.inspect_python)
+            settings_check, "INSPECTIONS", (first, inspect_rows, settings_check.inspect_python)
         )
-        assert [one.name for one in settings_check.run_settings_checks()][-1] == "python"
-    assert not asked
+        assert [finding.name for finding in settings_check.run_settings_checks()][-1] == "python"
+    assert not inspected
 
 
 @pytest.mark.postgres
 def test_a_refused_database_connection_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = connection.get_connection_params()
+    params = connection.get_connection_params()
     monkeypatch.setattr(
-        connection, "get_connection_params", lambda: {**there, "dbname": "nowhere-x"}
+        connection, "get_connection_params", lambda: {**params, "dbname": "nowhere-x"}
     )
     assert "nowhere-x" in health.explain_database_error(
         OperationalError("couldn't get a connection")
@@ -142,31 +140,31 @@ def test_a_refused_database_connection_is_explained(monkeypatch: pytest.MonkeyPa
 def test_keys_that_decrypt_nothing_fail_with_a_remedy(
     db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert states(settings_check.inspect_secrets) == {"secrets": "ok"}
+    assert get_states(settings_check.inspect_secrets) == {"secrets": "ok"}
     monkeypatch.setattr(health, "list_unreadable_fields", lambda: iter(["tokens"]))
     (finding,) = settings_check.inspect_secrets()
     assert (finding.state, finding.detail) == ("failed", "encrypted with other keys: tokens")
 
 
 @pytest.mark.postgres
-def test_the_database_server_has_the_right_time_and_enough_connections(db: None) -> None:
-    assert set(states(settings_check.inspect_clock)) == {"clock", "connections"}
-    assert states(settings_check.inspect_clock)["clock"] == "ok"
+def test_the_database_servers_clock_and_connections_pass_here(db: None) -> None:
+    assert set(get_states(settings_check.inspect_clock)) == {"clock", "connections"}
+    assert get_states(settings_check.inspect_clock)["clock"] == "ok"
 
 
 @pytest.mark.redis
 def test_redis_must_not_evict_keys() -> None:
-    assert states(settings_check.inspect_redis_memory) == {"redis": "ok"}
+    assert get_states(settings_check.inspect_redis_memory) == {"redis": "ok"}
 
 
 def test_a_missing_worker_fails() -> None:
-    assert states(settings_check.inspect_broker) == {"broker": "ok", "worker": "failed"}
+    assert get_states(settings_check.inspect_broker) == {"broker": "ok", "worker": "failed"}
 
 
 @pytest.mark.worker
 def test_a_running_worker_passes(worker: Process) -> None:
-    found = states(settings_check.inspect_broker)
-    assert found == {"broker": "ok", "worker": "ok", "beat": "warning"}
+    states = get_states(settings_check.inspect_broker)
+    assert states == {"broker": "ok", "worker": "ok", "beat": "warning"}
 
 
 @pytest.mark.parametrize(
@@ -178,35 +176,35 @@ def test_the_scheduler_is_detected_by_its_messages(uptime: int, sweeps: int, sta
     assert settings_check.inspect_scheduler([idle, busy]).state == state
 
 
-def test_servers_that_arent_watched_are_a_warning(db: None, settings: Settings) -> None:
-    assert states(settings_check.inspect_change_listeners) == {"change notices": "ok"}
+def test_servers_without_a_change_listener_are_a_warning(db: None, settings: Settings) -> None:
+    assert get_states(settings_check.inspect_change_listeners) == {"change notices": "ok"}
     server = factories.create_http_server(factories.create_organization(), "http://127.0.0.1:9/mcp")
     leases.store_change_topics(server, {"tools": {"listChanged": True}})
     [finding] = settings_check.inspect_change_listeners()
     assert (finding.state, finding.detail) == ("warning", "not listening to 1 of 1 servers")
     leases.claim_servers(uuid4(), 1)
-    assert states(settings_check.inspect_change_listeners) == {"change notices": "ok"}
+    assert get_states(settings_check.inspect_change_listeners) == {"change notices": "ok"}
     settings.BONOBOT_WATCHED_SERVERS = 0
-    assert states(settings_check.inspect_change_listeners) == {"change notices": "ok"}
+    assert get_states(settings_check.inspect_change_listeners) == {"change notices": "ok"}
 
 
 def test_the_keys_of_an_external_issuer_are_fetched(transactional_db: None) -> None:
     acme = factories.create_organization()
-    with listening() as login:
-        factories.create_issuer(acme, login.url, "Here", allow_private=True)
+    with listening() as issuer:
+        factories.create_issuer(acme, issuer.url, "Here", allow_private=True)
         factories.create_issuer(acme, "http://127.0.0.1:9", "Gone", allow_private=True)
-        found = states(settings_check.inspect_external_issuers)
-    assert found == {"issuer Here": "ok", "issuer Gone": "failed"}
+        states = get_states(settings_check.inspect_external_issuers)
+    assert states == {"issuer Here": "ok", "issuer Gone": "failed"}
 
 
 def test_a_missing_launcher_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert set(states(settings_check.inspect_launchers).values()) == {"warning"}
+    assert set(get_states(settings_check.inspect_launchers).values()) == {"warning"}
 
 
 def test_namespaces_for_stdio_servers_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings_check, "choose_containment", lambda: NAMESPACE)
-    assert states(settings_check.inspect_process_isolation) == {"isolation": "ok"}
+    assert get_states(settings_check.inspect_process_isolation) == {"isolation": "ok"}
 
 
 @pytest.mark.parametrize(
@@ -228,9 +226,9 @@ def test_weaker_isolation_is_a_warning_with_a_remedy(
     assert fix in finding.fix
 
 
-@pytest.mark.parametrize(("asked", "state"), [(False, "warning"), (True, "failed")])
+@pytest.mark.parametrize(("required", "state"), [(False, "warning"), (True, "failed")])
 def test_a_sandbox_that_doesnt_work_fails_if_a_server_needs_it(
-    asked: bool, state: str, db: None, monkeypatch: pytest.MonkeyPatch
+    required: bool, state: str, db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = ServerSandboxUnavailable(
         "`bwrap` isn't installed", "Install the package `bubblewrap`."
@@ -241,9 +239,9 @@ def test_a_sandbox_that_doesnt_work_fails_if_a_server_needs_it(
         lambda kind, network: problem if kind == "bubblewrap" else None,
     )
     server = factories.create_stdio_server(factories.create_organization())
-    if asked:
+    if required:
         Server.objects.filter(pk=server.pk).update(confinement="bubblewrap")
-    assert states(settings_check.inspect_server_sandboxes) == {
+    assert get_states(settings_check.inspect_server_sandboxes) == {
         "namespaces": "ok",
         "bubblewrap": state,
     }
@@ -251,7 +249,7 @@ def test_a_sandbox_that_doesnt_work_fails_if_a_server_needs_it(
 
 
 def test_the_sandbox_is_checked_without_a_database(monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(self: object) -> None:
+    def raise_error(self: object) -> None:
         raise OperationalError("refused")
 
     monkeypatch.setattr(
@@ -259,12 +257,12 @@ def test_the_sandbox_is_checked_without_a_database(monkeypatch: pytest.MonkeyPat
         "find_sandbox_problem",
         lambda kind, network: ServerSandboxUnavailable("no", "Install it."),
     )
-    monkeypatch.setattr(ServerQuerySet, "enabled", away)
-    assert set(states(settings_check.inspect_server_sandboxes).values()) == {"warning"}
+    monkeypatch.setattr(ServerQuerySet, "enabled", raise_error)
+    assert set(get_states(settings_check.inspect_server_sandboxes).values()) == {"warning"}
 
 
 @pytest.mark.parametrize(
-    ("organizations", "state", "told"),
+    ("organizations", "state", "detail"),
     [
         (("acme",), "warning", "run as this user as long as there is only one organization"),
         (("acme", "others"), "failed", "1 stdio servers of organizations can't be started"),
@@ -276,32 +274,34 @@ def test_a_missing_sandbox_fails_with_several_organizations(
     settings: Settings,
     organizations: tuple[str, ...],
     state: str,
-    told: str,
+    detail: str,
 ) -> None:
     settings.BONOBOT_STDIO_CONFINEMENT = "sandbox"
     for slug in organizations:
-        where = factories.create_organization(slug)
-    factories.create_stdio_server(where)
+        organization = factories.create_organization(slug)
+    factories.create_stdio_server(organization)
     problem = ServerSandboxUnavailable(
         "`bwrap` isn't installed", "Install the package `bubblewrap`."
     )
     monkeypatch.setattr(settings_check, "fault_of_server_sandbox", lambda: problem)
     [finding] = settings_check.inspect_stdio_sandbox()
     assert (finding.state, finding.fix) == (state, "Install the package `bubblewrap`.")
-    assert told in finding.detail
+    assert detail in finding.detail
 
 
 def test_another_package_with_our_names_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert list(settings_check.inspect_packages()) == []
-    about = tmp_path / "openai_agents-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: openai-agents\nVersion: 1.0\n")
-    (about / "top_level.txt").write_text("agents\n")
+    dist_info = tmp_path / "openai_agents-1.0.dist-info"
+    dist_info.mkdir()
+    (dist_info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: openai-agents\nVersion: 1.0\n"
+    )
+    (dist_info / "top_level.txt").write_text("agents\n")
     monkeypatch.syspath_prepend(tmp_path)
-    [found] = settings_check.inspect_packages()
-    assert (found.state, "openai-agents" in found.detail) == ("failed", True)
+    [finding] = settings_check.inspect_packages()
+    assert (finding.state, "openai-agents" in finding.detail) == ("failed", True)
 
 
 def test_every_problem_has_a_remedy(db: None) -> None:
@@ -316,7 +316,7 @@ def test_the_command_succeeds_with_only_warnings(monkeypatch: pytest.MonkeyPatch
         SettingsFinding("npx", "warning", "absent", "Install it."),
     ]
     monkeypatch.setattr(settings_check, "INSPECTIONS", (lambda: iter(findings),))
-    text, status = doctor()
+    text, status = run_doctor()
     assert status == 0
     assert "→ Install it." in text
 
@@ -324,6 +324,6 @@ def test_the_command_succeeds_with_only_warnings(monkeypatch: pytest.MonkeyPatch
 def test_the_command_fails_when_a_check_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     findings = [SettingsFinding("database", "failed", "away", "Start it.")]
     monkeypatch.setattr(settings_check, "INSPECTIONS", (lambda: iter(findings),))
-    text, status = doctor("--json")
+    text, status = run_doctor("--json")
     assert status == 1
     assert json.loads(text) == {"ok": False, "checks": [findings[0].as_dict()]}

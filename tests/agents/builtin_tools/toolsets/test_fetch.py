@@ -1,4 +1,4 @@
-"""The kit fetch: what it may reach, and what becomes of a page."""
+"""The toolset `fetch`: which hosts it can reach, and how it converts pages to text."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ import pytest
 from agents.builtin_tools.toolsets.fetch import extract_page_text
 from agents.calls.pipeline import CallOutcome
 from agents.models import Agent
-from tests.agents.builtin_tools.conftest import give
+from tests.agents.builtin_tools.conftest import configure_agent
 
 Call = Callable[..., CallOutcome]
 PAGE = """<html><head><title>My &amp; page</title><script>"</b>"; order()</script></head><body>
@@ -21,7 +21,7 @@ PAGE = """<html><head><title>My &amp; page</title><script>"</b>"; order()</scrip
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers by path."""
+    """Respond depending on the path."""
 
     def do_GET(self) -> None:
         kind, body = "text/html; charset=utf-8", PAGE
@@ -48,12 +48,12 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(self.rfile.read(int(self.headers["Content-Length"])))
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Discard the message."""
 
 
 @pytest.fixture
 def site() -> Iterator[str]:
-    """A web site on the loopback."""
+    """A web site on a loopback address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -66,10 +66,10 @@ def site() -> Iterator[str]:
 def test_a_page_is_fetched_from_allowed_hosts_with_redirects_as_text(
     helper: Agent, call: Call, site: str
 ):
-    give(helper, builtin_tools=["fetch"])
+    configure_agent(helper, builtin_tools=["fetch"])
     assert call("http_fetch", {"url": f"{site}/"}).code == "private_address"
     options = {"allow_private": True, "hosts": ["127.0.0.1"]}
-    give(helper, builtin_tools={"fetch": options})
+    configure_agent(helper, builtin_tools={"fetch": options})
     page = call("http_fetch", {"url": f"{site}/to/page"})
     assert f"from {site}/page]" in page.text
     assert "# Hello" in page.text
@@ -87,9 +87,9 @@ def test_a_page_is_fetched_from_allowed_hosts_with_redirects_as_text(
         failed = call("http_fetch", arguments)
         assert (failed.outcome, failed.code) == ("error", code), arguments
         assert failed.remedy
-    give(helper, builtin_tools={"fetch": options | {"methods": ["POST"]}})
-    sent = call("http_fetch", {"url": f"{site}/", "method": "POST", "body": "hello"})
-    assert sent.text.endswith("hello")
+    configure_agent(helper, builtin_tools={"fetch": options | {"methods": ["POST"]}})
+    posted = call("http_fetch", {"url": f"{site}/", "method": "POST", "body": "hello"})
+    assert posted.text.endswith("hello")
 
 
 def test_a_page_is_converted_to_the_visible_text():
@@ -110,6 +110,6 @@ def test_a_page_is_converted_to_the_visible_text():
     "part", ["<a ", "<div>", "<!--", "<!--<b>", "</", "<b><i>", "<a href='", "<script>", "<", "&"]
 )
 def test_hostile_pages_are_converted_quickly(part: str):
-    began = monotonic()
+    start = monotonic()
     extract_page_text(part * (300_000 // len(part)), "https://example.com/")
-    assert monotonic() - began < 10
+    assert monotonic() - start < 10

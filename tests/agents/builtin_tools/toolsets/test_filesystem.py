@@ -1,4 +1,4 @@
-"""The kits filesystem, edit and search, called through the door."""
+"""The toolsets `filesystem`, `edit`, and `search`, called through the pipeline."""
 
 import base64
 import json
@@ -17,7 +17,7 @@ from bonobot.accounts.models import Organization
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.queries import load_policy_generation
 from tests import factories
-from tests.agents.builtin_tools.conftest import give
+from tests.agents.builtin_tools.conftest import configure_agent
 
 Call = Callable[..., CallOutcome]
 PIXEL = base64.b64decode(
@@ -27,25 +27,25 @@ PIXEL = base64.b64decode(
 
 @pytest.fixture
 def home(helper: Agent) -> Path:
-    """The agent's own folder; it has the kits that work on files."""
-    give(helper, builtin_tools=["filesystem", "edit", "search"])
+    """The agent's own folder; the toolsets for files are enabled."""
+    configure_agent(helper, builtin_tools=["filesystem", "edit", "search"])
     return get_own_folder(helper.organization_id, helper.pk)
 
 
 def test_file_tools_are_missing_until_enabled(helper: Agent, call: Call):
-    with pytest.raises(CallRefused) as refusal:
+    with pytest.raises(CallRefused) as raised:
         call("read_file", {"path": "x"})
-    assert (refusal.value.code, refusal.value.rule) == ("builtin_disabled", "builtin:filesystem")
-    give(helper, builtin_tools={"filesystem": {"read_only": True}})
+    assert (raised.value.code, raised.value.rule) == ("builtin_disabled", "builtin:filesystem")
+    configure_agent(helper, builtin_tools={"filesystem": {"read_only": True}})
     assert call("list_files").text == "No results."
-    with pytest.raises(CallRefused) as refusal:
+    with pytest.raises(CallRefused) as raised:
         call("write_file", {"path": "x", "text": "y"})
-    assert refusal.value.code == "builtin_disabled"
+    assert raised.value.code == "builtin_disabled"
 
 
 def test_files_are_written_listed_read_edited_found_and_deleted(home: Path, call: Call):
-    made = call("write_file", {"path": "notes/today.md", "text": "buy milk\nring Ann\n"})
-    assert made.text == "Made notes/today.md, 18 bytes."
+    written = call("write_file", {"path": "notes/today.md", "text": "buy milk\nring Ann\n"})
+    assert written.text == "Made notes/today.md, 18 bytes."
     assert home.stat().st_mode & 0o777 == 0o700
     assert call("list_files").text == "notes/"
     assert call("list_files", {"glob": "*.md"}).text == "notes/today.md  18 bytes"
@@ -57,8 +57,8 @@ def test_files_are_written_listed_read_edited_found_and_deleted(home: Path, call
     changed = call("edit_file", {"path": "notes/today.md", "edits": edits})
     assert changed.text.startswith("Changed notes/today.md: 2 edits.\n@@")
     assert "+buy bread and salt" in changed.text
-    found = call("search_files", {"text": "B.Y", "regex": True, "ignore_case": True})
-    assert found.text == "notes/today.md:1:buy bread and salt"
+    matches = call("search_files", {"text": "B.Y", "regex": True, "ignore_case": True})
+    assert matches.text == "notes/today.md:1:buy bread and salt"
     assert call("search_files", {"name": "*.md"}).text == "notes/today.md"
     assert call("move_file", {"path": "notes", "to": "old"}).text == "Moved notes to old."
     assert call("file_info", {"path": "."}).text.splitlines()[-1] == (
@@ -68,14 +68,14 @@ def test_files_are_written_listed_read_edited_found_and_deleted(home: Path, call
     failed = call("delete_file", {"path": "old"})
     assert (failed.outcome, failed.code) == ("error", "not_empty")
     call("delete_file", {"path": "old", "with_contents": True})
-    assert sorted(one.name for one in home.iterdir()) == ["a"]
+    assert sorted(entry.name for entry in home.iterdir()) == ["a"]
 
 
-def test_either_all_edits_are_made_or_none(home: Path, call: Call):
+def test_edits_are_applied_all_or_none(home: Path, call: Call):
     home.mkdir(parents=True)
     file = home / "code.py"
     file.write_bytes(b"\xef\xbb\xbfa = 1\r\nb = 1\r\n")
-    for edits, code, says in (
+    for edits, code, message in (
         ([{"old": "a = 1", "new": "a = 2"}, {"old": "c", "new": "d"}], "not_found", "Edit 2"),
         ([{"old": " = 1", "new": " = 2"}], "ambiguous", "2 times, on lines 1, 2"),
         ([{"old": "a = 1\nb", "new": "x"}], "not_found", "CR LF"),
@@ -84,7 +84,7 @@ def test_either_all_edits_are_made_or_none(home: Path, call: Call):
     ):
         failed = call("edit_file", {"path": "code.py", "edits": edits})
         assert (failed.outcome, failed.code) == ("error", code)
-        assert says in failed.text
+        assert message in failed.text
         assert file.read_bytes() == b"\xef\xbb\xbfa = 1\r\nb = 1\r\n"
     assert (
         "blanks only"
@@ -129,23 +129,23 @@ def test_no_path_leaves_the_workspace_and_git_files_are_protected(
     assert call("search_files", {"text": "business"}).text == (
         "Nothing was found.\n[2 files were left out: no text, too large, or refused]"
     )
-    assert [one.name for one in tmp_path.iterdir() if one.name == "secret"] == ["secret"]
+    assert [entry.name for entry in tmp_path.iterdir() if entry.name == "secret"] == ["secret"]
     assert (tmp_path / "secret").read_text() == "nobody's business"
 
 
 def test_the_quota_limits_bytes_and_files(helper: Agent, home: Path, call: Call):
-    give(helper, workspace_mib=1, workspace_files=3)
+    configure_agent(helper, workspace_mib=1, workspace_files=3)
     home.mkdir(parents=True)
     (home / "a").write_bytes(bytes(1 << 20))
-    full = call("write_file", {"path": "b", "text": "x"})
-    assert (full.outcome, full.code) == ("error", "quota_exceeded")
+    denied = call("write_file", {"path": "b", "text": "x"})
+    assert (denied.outcome, denied.code) == ("error", "quota_exceeded")
     assert call("write_file", {"path": "a", "text": "x" * 100}).outcome == "ok"
     assert call("write_file", {"path": "c/d/e", "text": "x"}).code == "quota_exceeded"
     assert call("make_folder", {"path": "c/d"}).outcome == "ok"
     assert call("write_file", {"path": "b", "text": "x"}).code == "quota_exceeded"
-    assert sorted(one.name for one in home.iterdir()) == ["a", "c"]
-    shown = describe_workspace(helper)
-    assert (shown["bytes"], shown["files"], shown["attached"]) == (100, 3, False)
+    assert sorted(entry.name for entry in home.iterdir()) == ["a", "c"]
+    workspace = describe_workspace(helper)
+    assert (workspace["bytes"], workspace["files"], workspace["attached"]) == (100, 3, False)
 
 
 def test_an_image_is_returned_as_image_content(home: Path, call: Call):
@@ -159,30 +159,30 @@ def test_an_image_is_returned_as_image_content(home: Path, call: Call):
 def test_files_keep_the_flow_labels_of_the_session_that_wrote_them(
     acme: Organization, helper: Agent, home: Path, call: Call, tmp_path: Path
 ):
-    def flow(tool: str, session: Any = None) -> list[str]:
+    def call_and_get_labels(tool: str, session: Any = None) -> list[str]:
         call(tool, {"path": "a"} | ({"text": "x"} if tool == "write_file" else {}), **session or {})
         row = AuditRow.objects.filter(tool_name=tool).latest("seq")
         details = json.loads(row.opened)["details"]
         return sorted(set(details.get("labels", [])) - {"repeatable"})
 
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     folder = tmp_path / "attached"
     folder.mkdir()
     session, _ = factories.create_waiting_session(helper)
-    assert flow("write_file") == []
-    assert flow("read_file") == []
-    give(helper, workspace_folder=str(folder))
+    assert call_and_get_labels("write_file") == []
+    assert call_and_get_labels("read_file") == []
+    configure_agent(helper, workspace_folder=str(folder))
     (folder / "a").write_text("private")
-    assert flow("read_file", {"session_id": session.pk}) == ["private_data"]
-    give(helper, workspace_folder="")
+    assert call_and_get_labels("read_file", {"session_id": session.pk}) == ["private_data"]
+    configure_agent(helper, workspace_folder="")
     before = load_policy_generation(acme.pk)
-    assert flow("write_file", {"session_id": session.pk}) == []
+    assert call_and_get_labels("write_file", {"session_id": session.pk}) == []
     assert load_policy_generation(acme.pk) == before + 1
-    assert flow("read_file") == ["private_data"]
+    assert call_and_get_labels("read_file") == ["private_data"]
     assert describe_workspace(helper.__class__.objects.get(pk=helper.pk))["labels"] == [
         "private_data"
     ]
-    clear_workspace(boss, helper)
+    clear_workspace(administrator, helper)
     assert list(home.iterdir()) == []
     assert call("list_files").text == "No results."
     changes = AuditRow.objects.filter(event_type="change", resource_id=str(helper.pk))

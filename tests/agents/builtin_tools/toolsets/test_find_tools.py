@@ -1,4 +1,4 @@
-"""Searching tools by words: what fits best comes first, the same every time."""
+"""Searching tools by words: the best match first, deterministic."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,18 +11,21 @@ from agents.builtin_tools.toolsets.find_tools import (
 )
 
 
-def text(name, about="", **parameters):
-    schema = {name: {"type": "string", "description": said} for name, said in parameters.items()}
-    return SearchableTool(name, about, {"type": "object", "properties": schema})
+def build_tool(name, description="", **parameters):
+    schema = {
+        name: {"type": "string", "description": parameter_description}
+        for name, parameter_description in parameters.items()
+    }
+    return SearchableTool(name, description, {"type": "object", "properties": schema})
 
 
 TOOLS = (
-    text("mcp_web_send_mail", "Sends a message to somebody.", address="Who gets it."),
-    text(
+    build_tool("mcp_web_send_mail", "Sends a message to somebody.", address="Who gets it."),
+    build_tool(
         "mcp_web_listInvoices", "Lists invoices of a customer.", customer="The customer's number."
     ),
-    text("mcp_web_delete_invoice", "Deletes one for ever.", number="Which invoice."),
-    text("mcp_web_weather", "How warm it is somewhere.", city="The town."),
+    build_tool("mcp_web_delete_invoice", "Deletes one for ever.", number="Which invoice."),
+    build_tool("mcp_web_weather", "How warm it is somewhere.", city="The town."),
 )
 INDEX = ToolSearchIndex(TOOLS)
 
@@ -53,21 +56,21 @@ def test_stop_words_find_nothing():
 
 
 def test_a_word_in_all_tools_doesnt_affect_the_ranking():
-    """Every name begins with the server's: that alone must not put one before another."""
+    """Every name begins with the server's name, so that prefix must not affect the order."""
     assert INDEX.search("web mail", 1) == ["mcp_web_send_mail"]
 
 
 def test_a_long_description_doesnt_rank_higher():
-    loud = text("mcp_web_spam", "mail " * MAX_INDEXED_LENGTH)
-    assert ToolSearchIndex((*TOOLS, loud)).search("send mail", 1) == ["mcp_web_send_mail"]
+    spam = build_tool("mcp_web_spam", "mail " * MAX_INDEXED_LENGTH)
+    assert ToolSearchIndex((*TOOLS, spam)).search("send mail", 1) == ["mcp_web_send_mail"]
 
 
 def test_unusual_schemas_are_indexed_as_far_as_possible():
     odd = SearchableTool(
         "odd_one", "x", {"properties": {"a": True, "b": {"description": 7}, "c": None}}
     )
-    strange = SearchableTool("strange_one", "y", {"properties": ["mail"]})
-    assert ToolSearchIndex((odd, strange)).search("strange mail", 5) == ["strange_one"]
+    other = SearchableTool("strange_one", "y", {"properties": ["mail"]})
+    assert ToolSearchIndex((odd, other)).search("strange mail", 5) == ["strange_one"]
 
 
 @given(
@@ -75,10 +78,10 @@ def test_unusual_schemas_are_indexed_as_far_as_possible():
     st.text(max_size=40),
     st.integers(1, 5),
 )
-def test_a_search_is_bounded_deterministic_and_independent_of_order(found, query, most):
-    texts = [text(name, about) for name, about in found.items()]
-    once = ToolSearchIndex(texts).search(query, most)
-    assert once == ToolSearchIndex(reversed(texts)).search(query, most)
-    assert len(once) <= most
-    assert len(set(once)) == len(once)
-    assert set(once) <= found.keys()
+def test_a_search_is_bounded_deterministic_and_independent_of_order(descriptions, query, limit):
+    tools = [build_tool(name, description) for name, description in descriptions.items()]
+    results = ToolSearchIndex(tools).search(query, limit)
+    assert results == ToolSearchIndex(reversed(tools)).search(query, limit)
+    assert len(results) <= limit
+    assert len(set(results)) == len(results)
+    assert set(results) <= descriptions.keys()

@@ -1,4 +1,4 @@
-"""The kit git: what it shows and commits, and that a hostile repository runs nothing."""
+"""The toolset `git`: its output and commits; a hostile repository can't run programs."""
 
 import subprocess
 from collections.abc import Callable
@@ -11,64 +11,64 @@ from agents.builtin_tools.workspaces import get_own_folder
 from agents.calls.pipeline import CallOutcome
 from agents.models import Agent
 from mcp_servers.schemas import InvalidArguments
-from tests.agents.builtin_tools.conftest import give
+from tests.agents.builtin_tools.conftest import configure_agent
 
 Call = Callable[..., CallOutcome]
 pytestmark = pytest.mark.sandbox
-RAN = "touch /workspace/RAN; touch /workspace/repo/RAN; cat"
+PAYLOAD = "touch /workspace/RAN; touch /workspace/repo/RAN; cat"
 HOSTILE = f"""
 [core]
 	repositoryformatversion = 0
-	fsmonitor = "{RAN}"
+	fsmonitor = "{PAYLOAD}"
 	hooksPath = hooks
-	sshCommand = {RAN}
-	pager = {RAN}
-	editor = {RAN}
-	askPass = {RAN}
-	gitProxy = {RAN}
+	sshCommand = {PAYLOAD}
+	pager = {PAYLOAD}
+	editor = {PAYLOAD}
+	askPass = {PAYLOAD}
+	gitProxy = {PAYLOAD}
 	attributesFile = /workspace/repo/attributes
-	alternateRefsCommand = {RAN}
+	alternateRefsCommand = {PAYLOAD}
 	worktree = /etc
 [diff]
-	external = {RAN}
+	external = {PAYLOAD}
 [diff "evil"]
-	textconv = {RAN}
-	command = {RAN}
+	textconv = {PAYLOAD}
+	command = {PAYLOAD}
 [filter "evil"]
-	clean = {RAN}
-	smudge = {RAN}
-	process = {RAN}
+	clean = {PAYLOAD}
+	smudge = {PAYLOAD}
+	process = {PAYLOAD}
 	required = true
 [merge "evil"]
-	driver = {RAN}
+	driver = {PAYLOAD}
 [hook "evil"]
-	command = {RAN}
+	command = {PAYLOAD}
 	event = pre-commit
 [pager]
-	log = {RAN}
-	diff = {RAN}
-	show = {RAN}
-	status = {RAN}
+	log = {PAYLOAD}
+	diff = {PAYLOAD}
+	show = {PAYLOAD}
+	status = {PAYLOAD}
 [interactive]
-	diffFilter = {RAN}
+	diffFilter = {PAYLOAD}
 [commit]
 	gpgSign = true
 	template = /etc/passwd
 [gpg]
-	program = {RAN}
+	program = {PAYLOAD}
 [log]
 	showSignature = true
 [credential]
-	helper = !{RAN}
+	helper = !{PAYLOAD}
 [include]
 	path = /workspace/repo/more
 [alias]
-	status = !{RAN}
+	status = !{PAYLOAD}
 [user]
 	name = Somebody
 [remote "origin"]
-	url = ext::sh -c {RAN}
-	uploadpack = {RAN}
+	url = ext::sh -c {PAYLOAD}
+	uploadpack = {PAYLOAD}
 	promisor = true
 	fetch = +refs/heads/*:refs/remotes/origin/*
 [extensions]
@@ -79,34 +79,34 @@ HOSTILE = f"""
 
 @pytest.fixture
 def home(helper: Agent) -> Path:
-    """The agent's own folder; it has git and files."""
-    give(helper, builtin_tools=["git", "filesystem"])
+    """The agent's own folder; `git` and `filesystem` are enabled."""
+    configure_agent(helper, builtin_tools=["git", "filesystem"])
     return get_own_folder(helper.organization_id, helper.pk)
 
 
 def test_a_repository_is_created_changed_shown_and_committed(home: Path, call: Call):
     assert "on the branch main" in call("git_init", {"repository": "repo"}).text
     call("write_file", {"path": "repo/a.txt", "text": "one\n"})
-    at = {"repository": "repo"}
-    assert call("git_status", at).text == "## No commits yet on main\n?? a.txt\n"
-    assert call("git_add", at | {"paths": ["a.txt"]}).text.endswith("A  a.txt\n")
-    assert "First" in call("git_commit", at | {"message": "First\n\n# no comment"}).text
+    repository = {"repository": "repo"}
+    assert call("git_status", repository).text == "## No commits yet on main\n?? a.txt\n"
+    assert call("git_add", repository | {"paths": ["a.txt"]}).text.endswith("A  a.txt\n")
+    assert "First" in call("git_commit", repository | {"message": "First\n\n# no comment"}).text
     call("write_file", {"path": "repo/a.txt", "text": "two\n"})
-    assert "-one\n+two" in call("git_diff", at).text
-    call("git_add", at)
-    assert call("git_diff", at).text == "There is no difference."
-    assert "+two" in call("git_diff", at | {"staged": True}).text
-    call("git_commit", at | {"message": "Second"})
-    log = call("git_log", at | {"most": 1}).text
+    assert "-one\n+two" in call("git_diff", repository).text
+    call("git_add", repository)
+    assert call("git_diff", repository).text == "There is no difference."
+    assert "+two" in call("git_diff", repository | {"staged": True}).text
+    call("git_commit", repository | {"message": "Second"})
+    log = call("git_log", repository | {"most": 1}).text
     assert "Helper <helper@bonobot.invalid>" in log
     assert "Second" in log
     assert "First" not in log
-    assert "# no comment" in call("git_show", at | {"revision": "HEAD~1"}).text
-    assert call("git_show", at | {"revision": "HEAD~1:a.txt"}).text == "one\n"
-    assert "+two" in call("git_diff", at | {"from": "HEAD~1", "to": "HEAD"}).text
-    nothing = call("git_commit", at | {"message": "Nothing"})
-    assert (nothing.outcome, nothing.code) == ("error", "git_failed")
-    assert "nothing to commit" in nothing.text
+    assert "# no comment" in call("git_show", repository | {"revision": "HEAD~1"}).text
+    assert call("git_show", repository | {"revision": "HEAD~1:a.txt"}).text == "one\n"
+    assert "+two" in call("git_diff", repository | {"from": "HEAD~1", "to": "HEAD"}).text
+    empty_commit = call("git_commit", repository | {"message": "Nothing"})
+    assert (empty_commit.outcome, empty_commit.code) == ("error", "git_failed")
+    assert "nothing to commit" in empty_commit.text
 
 
 def test_a_hostile_repository_runs_no_program(home: Path, helper: Agent, call: Call):
@@ -121,13 +121,13 @@ def test_a_hostile_repository_runs_no_program(home: Path, helper: Agent, call: C
     for folder in ("hooks", ".git/hooks"):
         (repo / folder).mkdir(exist_ok=True)
         for hook in ("pre-commit", "post-commit", "commit-msg", "post-index-change", "fsmonitor"):
-            (repo / folder / hook).write_text(f"#!/bin/sh\n{RAN}\n")
+            (repo / folder / hook).write_text(f"#!/bin/sh\n{PAYLOAD}\n")
             (repo / folder / hook).chmod(0o755)
     (repo / "a.txt").write_text("one\n")
-    at = {"repository": "repo"}
-    made = [
-        call(tool, at | more)
-        for tool, more in (
+    repository = {"repository": "repo"}
+    outcomes = [
+        call(tool, repository | arguments)
+        for tool, arguments in (
             ("git_status", {}),
             ("git_add", {}),
             ("git_diff", {"staged": True}),
@@ -138,16 +138,18 @@ def test_a_hostile_repository_runs_no_program(home: Path, helper: Agent, call: C
             ("git_diff", {}),
         )
     ]
-    assert [one.outcome for one in made] == ["ok"] * len(made), [one.text for one in made]
-    assert "+one" in made[5].text
+    assert [outcome.outcome for outcome in outcomes] == ["ok"] * len(outcomes), [
+        outcome.text for outcome in outcomes
+    ]
+    assert "+one" in outcomes[5].text
     assert not list(home.rglob("RAN"))
     assert (repo / ".git" / "config").read_text() == HOSTILE
-    # Where the repository is believed it runs things: what is tested here is worth testing.
-    give(helper, builtin_tools=["shell"])
+    # Git itself does run the monitor of such a repository, so the test covers a real attack.
+    configure_agent(helper, builtin_tools=["shell"])
     monitored = "[core]\n\tfsmonitor = touch /workspace/RAN\n"
     (repo / ".git" / "config").write_text(monitored)
-    told = call("run_shell", {"command": "git -C repo status"})
-    assert (home / "RAN").exists(), told.text
+    status = call("run_shell", {"command": "git -C repo status"})
+    assert (home / "RAN").exists(), status.text
 
 
 def test_a_folder_that_only_looks_like_a_repository_is_refused(home: Path, call: Call):
@@ -180,11 +182,11 @@ def test_a_folder_that_only_looks_like_a_repository_is_refused(home: Path, call:
 
 
 def test_only_harmless_git_settings_are_kept():
-    taken = filter_config(HOSTILE.encode())
-    assert "evil" not in taken
-    assert "touch" not in taken
-    assert "/etc" not in taken
-    assert '[user]\n\tname = "Somebody"' in taken
-    assert '[remote "origin"]\n\tfetch = "+refs/heads/*:refs/remotes/origin/*"' in taken
+    config = filter_config(HOSTILE.encode())
+    assert "evil" not in config
+    assert "touch" not in config
+    assert "/etc" not in config
+    assert '[user]\n\tname = "Somebody"' in config
+    assert '[remote "origin"]\n\tfetch = "+refs/heads/*:refs/remotes/origin/*"' in config
     injected = b'[user]\n\tname = a"b\n\tname = "x\\n[core]"\n[branch "m\\"x"]\n\tmerge = y\n'
     assert filter_config(injected) == filter_config(b"")

@@ -1,4 +1,4 @@
-"""The kit shell: what a command in the sandbox can and can't do, and how it ends."""
+"""The toolset `shell`: what a command in the sandbox can and can't do, and how it ends."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ from bonobot.accounts.roles import Role
 from bonobot.core.problems import Forbidden
 from bonobot.core.runtime import get_runtime
 from tests import factories
-from tests.agents.builtin_tools.conftest import give
+from tests.agents.builtin_tools.conftest import configure_agent
 from tests.wait import eventually
 
 Call = Callable[..., CallOutcome]
@@ -29,18 +29,18 @@ pytestmark = pytest.mark.sandbox
 
 @pytest.fixture
 def home(helper: Agent) -> Path:
-    """The agent's own folder; it has a shell without network."""
-    give(helper, builtin_tools=["shell", "filesystem"])
+    """The agent's own folder; `shell` is enabled without network access."""
+    configure_agent(helper, builtin_tools=["shell", "filesystem"])
     return get_own_folder(helper.organization_id, helper.pk)
 
 
 def test_a_command_sees_only_the_workspace(home: Path, call: Call, tmp_path: Path):
     (tmp_path / "secret").write_text("nobody's business")
-    told = call("run_shell", {"command": "pwd; echo hi > a; cat a; ls nothing; exit 3"})
-    assert told.text.startswith("/workspace\nhi\n")
-    assert "nothing" in told.text
-    assert told.text.endswith("[exit status 3]")
-    assert told.result["structuredContent"] == {"exit_status": 3}
+    outcome = call("run_shell", {"command": "pwd; echo hi > a; cat a; ls nothing; exit 3"})
+    assert outcome.text.startswith("/workspace\nhi\n")
+    assert "nothing" in outcome.text
+    assert outcome.text.endswith("[exit status 3]")
+    assert outcome.result["structuredContent"] == {"exit_status": 3}
     assert (home / "a").read_text() == "hi\n"
     assert call("read_file", {"path": "a"}).text == "hi\n"
     script = f"""
@@ -49,11 +49,11 @@ ln {tmp_path}/secret mine; ln /usr/bin/env mine; mknod dev c 1 3
 touch /x /usr/x /dev/x; mount -t tmpfs none /workspace; unshare -Urm true && echo escaped
 ls /proc | grep -c '^[0-9]'; env; kill -9 {os.getpid()}
 """
-    told = call("run_shell", {"command": script})
+    outcome = call("run_shell", {"command": script})
     for secret in ("nobody's", "root:", "escaped", "BONOBOT", "test_shell"):
-        assert secret not in told.text
-    assert sorted(one.name for one in home.iterdir()) == ["a"]
-    names = {line.partition("=")[0] for line in told.text.splitlines() if "=" in line}
+        assert secret not in outcome.text
+    assert sorted(entry.name for entry in home.iterdir()) == ["a"]
+    names = {line.partition("=")[0] for line in outcome.text.splitlines() if "=" in line}
     assert {"PATH", "HOME", "LANG", "TERM"} <= names
     call("run_shell", {"command": f"ln -s {tmp_path}/secret out; mkfifo pipe"})
     assert call("read_file", {"path": "out"}).code == "symbolic_link"
@@ -61,27 +61,27 @@ ls /proc | grep -c '^[0-9]'; env; kill -9 {os.getpid()}
 
 
 def test_there_is_no_network_unless_enabled(home: Path, helper: Agent, call: Call):
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
-        reach = {"command": f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo reached"}
-        reach["command"] = f"bash -c '{reach['command']}'"
-        assert "reached" not in call("run_shell", reach).text
-        give(helper, builtin_tools={"shell": {"network": True}})
-        assert "reached" in call("run_shell", reach).text
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        arguments = {"command": f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo reached"}
+        arguments["command"] = f"bash -c '{arguments['command']}'"
+        assert "reached" not in call("run_shell", arguments).text
+        configure_agent(helper, builtin_tools={"shell": {"network": True}})
+        assert "reached" in call("run_shell", arguments).text
 
 
 def test_a_command_is_stopped_at_its_limits_with_all_child_processes(
     home: Path, helper: Agent, call: Call
 ):
-    give(helper, builtin_tools={"shell": {"time_s": 1}}, workspace_mib=1)
-    began = time.monotonic()
+    configure_agent(helper, builtin_tools={"shell": {"time_s": 1}}, workspace_mib=1)
+    start = time.monotonic()
     slow = call("run_shell", {"command": "echo begun; (setsid sleep 987654 &) ; sleep 987654"})
     assert (slow.outcome, slow.code) == ("error", "shell_timeout")
     assert "begun" in slow.text
-    assert time.monotonic() - began < 10
-    eventually(lambda: not _running("987654"))
-    over = call("run_shell", {"command": "exec 2>&1; yes"})
-    assert over.code in ("shell_output", "shell_timeout")
+    assert time.monotonic() - start < 10
+    eventually(lambda: not _is_sleep_running("987654"))
+    verbose = call("run_shell", {"command": "exec 2>&1; yes"})
+    assert verbose.code in ("shell_output", "shell_timeout")
     full = call("run_shell", {"command": "for i in 1 2 3; do head -c 900000 /dev/zero > $i; done"})
     assert full.code == "quota_exceeded" or call("run_shell", {"command": "true"}).code == (
         "quota_exceeded"
@@ -89,19 +89,19 @@ def test_a_command_is_stopped_at_its_limits_with_all_child_processes(
 
 
 def test_background_work_ends_with_its_command(home: Path, call: Call):
-    began = time.monotonic()
-    told = call("run_shell", {"command": "(setsid sleep 876543 &); echo done"})
-    assert told.text == "done\n\n[exit status 0]"
-    assert time.monotonic() - began < 5
-    eventually(lambda: not _running("876543"))
+    start = time.monotonic()
+    outcome = call("run_shell", {"command": "(setsid sleep 876543 &); echo done"})
+    assert outcome.text == "done\n\n[exit status 0]"
+    assert time.monotonic() - start < 5
+    eventually(lambda: not _is_sleep_running("876543"))
 
 
-def test_a_command_ends_when_its_caller_leaves(home: Path, helper: Agent, acme: Organization):
-    boss = factories.build_administrator(acme)
+def test_a_command_ends_when_its_caller_is_canceled(home: Path, helper: Agent, acme: Organization):
+    administrator = factories.build_administrator(acme)
 
-    async def leave() -> None:
+    async def cancel_call() -> None:
         request = pipeline.CallRequest(
-            principal=boss,
+            principal=administrator,
             agent_id=helper.pk,
             via="rest",
             holder="server:tests:leaving",
@@ -109,29 +109,29 @@ def test_a_command_ends_when_its_caller_leaves(home: Path, helper: Agent, acme: 
             arguments={"command": "sleep 765432"},
         )
         task = asyncio.create_task(pipeline.make_call(request))
-        while not await asyncio.to_thread(_running, "765432"):
+        while not await asyncio.to_thread(_is_sleep_running, "765432"):
             assert not task.done()
             await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    get_runtime().call(leave)
-    eventually(lambda: not _running("765432"))
+    get_runtime().call(cancel_call)
+    eventually(lambda: not _is_sleep_running("765432"))
 
 
 def test_without_a_sandbox_nothing_runs_and_the_reason_is_reported(home: Path, call: Call):
-    def nowhere(tool: str, **_: Any) -> None:
+    def find_nothing(tool: str, **_: Any) -> None:
         return None
 
     with (
         patch("agents.builtin_tools.command_sandbox._seen", set()),
         patch("mcp_servers.client.sandbox_modes._working", set()),
-        patch("shutil.which", nowhere),
+        patch("shutil.which", find_nothing),
     ):
-        refused = call("run_shell", {"command": "touch ran"})
-    assert (refused.outcome, refused.code) == ("error", "sandbox_unavailable")
-    assert "Install the package" in refused.remedy
+        outcome = call("run_shell", {"command": "touch ran"})
+    assert (outcome.outcome, outcome.code) == ("error", "sandbox_unavailable")
+    assert "Install the package" in outcome.remedy
     assert not (home / "ran").exists()
 
 
@@ -141,17 +141,17 @@ def test_only_a_platform_administrator_can_enable_a_shell_or_a_folder(
     from agents.services import AgentSpec, update_agent
 
     owner = factories.create_member(acme, Role.OWNER)
-    for said, field in (
+    for fields, field in (
         ({"builtin_tools": ["shell"]}, "builtin_tools.shell"),
         ({"builtin_tools": {"fetch": {"allow_private": True}}}, "builtin_tools.fetch"),
         ({"workspace_folder": str(tmp_path)}, "workspace_folder"),
     ):
-        with pytest.raises(Forbidden) as refusal:
-            update_agent(owner, helper, AgentSpec(name="Helper", **said))
-        assert refusal.value.code == "platform_admin_only"
-        assert refusal.value.field.startswith(field)
-    give(helper, builtin_tools={"shell": {"time_s": 30, "network": True}})
-    # What was given may be taken away by whoever may change the agent, and is no obstacle to them.
+        with pytest.raises(Forbidden) as raised:
+            update_agent(owner, helper, AgentSpec(name="Helper", **fields))
+        assert raised.value.code == "platform_admin_only"
+        assert raised.value.field.startswith(field)
+    configure_agent(helper, builtin_tools={"shell": {"time_s": 30, "network": True}})
+    # People who can change the agent can keep or reduce what was enabled, but not extend it.
     update_agent(owner, helper, AgentSpec(name="Other", builtin_tools={"shell": {"time_s": 20}}))
     with pytest.raises(Forbidden):
         update_agent(owner, helper, AgentSpec(name="x", builtin_tools={"shell": {"time_s": 90}}))
@@ -159,12 +159,12 @@ def test_only_a_platform_administrator_can_enable_a_shell_or_a_folder(
         update_agent(owner, helper, AgentSpec(name="x", builtin_tools={"shell": {"network": True}}))
 
 
-def _running(words: str) -> bool:
-    found = []
-    for one in Path("/proc").iterdir():
-        if one.name.isdigit():
+def _is_sleep_running(seconds: str) -> bool:
+    command_lines = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
             try:
-                found.append((one / "cmdline").read_bytes())
+                command_lines.append((folder / "cmdline").read_bytes())
             except OSError:
                 continue
-    return any(words.encode() in line and b"sleep" in line for line in found)
+    return any(seconds.encode() in line and b"sleep" in line for line in command_lines)

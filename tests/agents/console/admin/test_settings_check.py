@@ -1,4 +1,4 @@
-"""The settings check as a page: for platform administrators, in their language, in good time."""
+"""The settings check as an admin page: for platform administrators, in their language."""
 
 import pytest
 from django.core.checks import Warning as CheckWarning
@@ -13,13 +13,13 @@ from bonobot.core.i18n.messages import format_message
 from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
-PIECE = {"headers": {"Bonobot-Fragment": "1"}}
+FRAGMENT = {"headers": {"Bonobot-Fragment": "1"}}
 
 
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> None:
+def findings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at three things."""
-    findings = (
+    results = (
         SettingsFinding("python", "ok", "CPython 3.13"),
         SettingsFinding(
             "beat",
@@ -31,65 +31,67 @@ def found(monkeypatch: pytest.MonkeyPatch) -> None:
             "npx", "warning", "<b>away</b>", format_message("Install {package}.", package="Node.js")
         ),
     )
-    monkeypatch.setattr(settings_check, "run_settings_checks", lambda: iter(findings))
+    monkeypatch.setattr(settings_check, "run_settings_checks", lambda: iter(results))
 
 
-def piece(seat: admin_client.Desk) -> str:
-    return admin_client.page_of(seat.client.get(admin_client.url("settings_check"), **PIECE))
+def get_checks(person: admin_client.Desk) -> str:
+    return admin_client.page_of(person.client.get(admin_client.url("settings_check"), **FRAGMENT))
 
 
-def test_problems_have_a_remedy_and_passed_checks_are_counted(found: None) -> None:
-    said = admin_client.words(piece(admin_client.sit(factories.create_organization(), None)))
-    assert "failed Scheduler no sweep in 40 s Start a scheduler with bonobot up" in said
-    assert "warning npx <b>away</b> Install Node.js." in said
-    assert "1 check passed" in said
+def test_problems_have_a_remedy_and_passed_checks_are_counted(findings: None) -> None:
+    text = admin_client.words(get_checks(admin_client.sit(factories.create_organization(), None)))
+    assert "failed Scheduler no sweep in 40 s Start a scheduler with bonobot up" in text
+    assert "warning npx <b>away</b> Install Node.js." in text
+    assert "1 check passed" in text
 
 
 def test_deployment_settings_are_listed_with_their_codes(
-    found: None, monkeypatch: pytest.MonkeyPatch
+    findings: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seat = admin_client.sit(factories.create_organization(), None)
+    administrator = admin_client.sit(factories.create_organization(), None)
     monkeypatch.setattr(
         settings_check,
         "run_checks",
         lambda **_: [CheckWarning("Open.", hint="Shut it.", id="bonobot.W1")],
     )
-    assert "Open. Shut it. bonobot.W1" in admin_client.words(piece(seat))
+    assert "Open. Shut it. bonobot.W1" in admin_client.words(get_checks(administrator))
     monkeypatch.setattr(settings_check, "run_checks", lambda **_: [])
-    assert "Settings are ready for production." in admin_client.words(piece(seat))
+    assert "Settings are ready for production." in admin_client.words(get_checks(administrator))
 
 
-def test_the_checks_are_shown_in_the_readers_language(found: None) -> None:
-    seat = admin_client.sit(factories.create_organization(), None)
+def test_the_checks_are_shown_in_the_readers_language(findings: None) -> None:
+    administrator = admin_client.sit(factories.create_organization(), None)
     User.objects.update(language="de")
-    said = admin_client.words(piece(seat))
-    assert "fehlgeschlagen Scheduler kein Sweep in 40 s" in said
-    assert "Starte einen Scheduler" in said
+    text = admin_client.words(get_checks(administrator))
+    assert "fehlgeschlagen Scheduler kein Sweep in 40 s" in text
+    assert "Starte einen Scheduler" in text
 
 
 def test_the_page_loads_without_waiting_for_the_checks(
     monkeypatch: pytest.MonkeyPatch, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
-    monkeypatch.setattr(settings_check, "run_settings_checks", lambda: pytest.fail("it looked"))
-    seat = admin_client.sit(factories.create_organization(), None)
+    monkeypatch.setattr(
+        settings_check, "run_settings_checks", lambda: pytest.fail("the checks ran")
+    )
+    administrator = admin_client.sit(factories.create_organization(), None)
     with django_assert_max_num_queries(15):
-        page = seat.get("settings_check")
+        page = administrator.get("settings_check")
     assert f'data-asked="{admin_client.url("settings_check")}"' in page
 
 
-def test_without_javascript_a_link_runs_the_checks(found: None) -> None:
-    seat = admin_client.sit(factories.create_organization(), None)
-    [again] = admin_client.links(seat.get("settings_check"), "?look")
+def test_without_javascript_a_link_runs_the_checks(findings: None) -> None:
+    administrator = admin_client.sit(factories.create_organization(), None)
+    [query] = admin_client.links(administrator.get("settings_check"), "?look")
     assert "no sweep in 40 s" in admin_client.words(
-        seat.open(admin_client.url("settings_check") + again)
+        administrator.open(admin_client.url("settings_check") + query)
     )
 
 
 @pytest.mark.parametrize("role", [Role.OWNER, Role.AUDITOR])
-def test_the_page_is_only_for_platform_administrators(found: None, role: Role) -> None:
-    seat = admin_client.sit(factories.create_organization(), role)
-    assert seat.client.get(admin_client.url("settings_check"), **PIECE).status_code == 403
-    assert not admin_client.links(seat.get("index"), admin_client.url("settings_check"))
+def test_the_page_is_only_for_platform_administrators(findings: None, role: Role) -> None:
+    person = admin_client.sit(factories.create_organization(), role)
+    assert person.client.get(admin_client.url("settings_check"), **FRAGMENT).status_code == 403
+    assert not admin_client.links(person.get("index"), admin_client.url("settings_check"))
 
 
 @pytest.mark.browser

@@ -1,4 +1,4 @@
-"""The admin as a whole: who gets in, what each role sees and may do."""
+"""The admin as a whole: signing in, and what each role can see and do."""
 
 import re
 from html import unescape
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.mark.parametrize(
-    ("role", "name", "fields", "who"),
+    ("role", "name", "fields", "allowed_role"),
     [
         (Role.MEMBER, "mcp_servers_server_changelist", {"action": "disable_chosen"}, "operator"),
         (Role.AUDITOR, "mcp_servers_server_changelist", {"action": "disable_chosen"}, "operator"),
@@ -37,14 +37,14 @@ pytestmark = pytest.mark.django_db
     ],
 )
 def test_a_refused_action_names_the_roles_that_can_do_it(
-    role: Role, name: str, fields: dict[str, str], who: str
+    role: Role, name: str, fields: dict[str, str], allowed_role: str
 ) -> None:
     acme = factories.create_organization()
     server = admin_client.web_server(acme)
     factories.create_waiting_session(factories.create_agent(acme))
     page = admin_client.sit(acme, role).post(name, status=403, _selected_action=server.pk, **fields)
     assert "forbidden" in admin_client.words(page)
-    assert who in admin_client.words(page)
+    assert allowed_role in admin_client.words(page)
     assert Server.objects.get(pk=server.pk).enabled
 
 
@@ -53,10 +53,10 @@ def test_lists_and_the_dashboard_use_a_fixed_number_of_queries(
 ) -> None:
     acme = factories.create_organization()
     fill(acme, many=8)
-    seat = admin_client.sit(acme, None)
+    administrator = admin_client.sit(acme, None)
     for name in (*LISTS, "index"):
         with django_assert_max_num_queries(25 if name == "index" else 15, info=name):
-            seat.get(name)
+            administrator.get(name)
 
 
 def test_an_empty_dashboard_explains_what_to_do_first() -> None:
@@ -81,10 +81,10 @@ def test_a_person_without_an_organization_is_refused() -> None:
     factories.create_organization()
     User.objects.create_user("stray", password="pw-for-tests", is_staff=True)
     client = Client()
-    answer = client.post(
+    response = client.post(
         reverse("admin:login"), {"username": "stray", "password": "pw-for-tests"}, follow=True
     )
-    assert "a member of any organization yet" in answer.content.decode()
+    assert "a member of any organization yet" in response.content.decode()
     assert "_auth_user_id" not in client.session
 
 
@@ -92,11 +92,11 @@ def test_a_member_who_isnt_staff_signs_in_and_sees_the_agents() -> None:
     acme = factories.create_organization()
     agent = factories.create_agent(acme)
     factories.create_agent(acme, "secret")
-    seat = admin_client.sit(acme, Role.MEMBER)
-    agent.members.add(seat.user)
-    answer = seat.client.get(reverse("admin:index"), follow=True)
-    page = admin_client.page_of(answer)
-    assert answer.redirect_chain[-1][0] == reverse("admin:agents_agent_changelist")
+    member = admin_client.sit(acme, Role.MEMBER)
+    agent.members.add(member.user)
+    response = member.client.get(reverse("admin:index"), follow=True)
+    page = admin_client.page_of(response)
+    assert response.redirect_chain[-1][0] == reverse("admin:agents_agent_changelist")
     assert "Helper" in page
     assert "Secret" not in page
     assert "Audit" not in admin_client.words(page)
@@ -106,40 +106,40 @@ def test_a_member_sees_their_own_sessions_only() -> None:
     acme = factories.create_organization()
     agent = factories.create_agent(acme)
     start_session(factories.build_administrator(acme), agent, "the boss asks")
-    seat = admin_client.sit(acme, Role.MEMBER)
-    agent.members.add(seat.user)
-    start_session(admin_client.principal_at(seat, acme), agent, "the member asks")
-    page = admin_client.words(seat.get("agents_session_changelist"))
+    member = admin_client.sit(acme, Role.MEMBER)
+    agent.members.add(member.user)
+    start_session(admin_client.principal_at(member, acme), agent, "the member asks")
+    page = admin_client.words(member.get("agents_session_changelist"))
     assert "the member asks" in page
     assert "the boss asks" not in page
     hidden = Session.objects.get(title="the boss asks")
-    seat.get("agents_session_change", hidden.pk, status=404)
+    member.get("agents_session_change", hidden.pk, status=404)
 
 
 def test_a_person_can_switch_the_organization() -> None:
     acme, other = factories.create_organization("acme"), factories.create_organization("other")
-    seat = admin_client.sit(acme, Role.OWNER)
-    Membership.objects.create(organization=other, user=seat.user, role=Role.AUDITOR)
+    owner = admin_client.sit(acme, Role.OWNER)
+    Membership.objects.create(organization=other, user=owner.user, role=Role.AUDITOR)
     admin_client.web_server(other, "elsewhere")
-    assert "elsewhere" not in seat.get("mcp_servers_server_changelist")
-    seat.post("switch_organization", to="other")
-    page = seat.get("mcp_servers_server_changelist")
+    assert "elsewhere" not in owner.get("mcp_servers_server_changelist")
+    owner.post("switch_organization", to="other")
+    page = owner.get("mcp_servers_server_changelist")
     assert "elsewhere" in page
     assert reverse("admin:mcp_servers_server_add") not in page
 
 
 def test_a_person_cant_switch_to_another_organization() -> None:
     acme, _other = factories.create_organization("acme"), factories.create_organization("other")
-    seat = admin_client.sit(acme, Role.OWNER)
-    seat.post("switch_organization", to="other", status=404)
-    assert "Acme" in seat.get("index")
+    owner = admin_client.sit(acme, Role.OWNER)
+    owner.post("switch_organization", to="other", status=404)
+    assert "Acme" in owner.get("index")
 
 
 def test_a_link_alone_doesnt_switch_the_organization() -> None:
     acme, other = factories.create_organization("acme"), factories.create_organization("other")
-    seat = admin_client.sit(acme, None)
-    seat.get("switch_organization", to=other.slug)
-    assert "organization" not in seat.client.session
+    administrator = admin_client.sit(acme, None)
+    administrator.get("switch_organization", to=other.slug)
+    assert "organization" not in administrator.client.session
 
 
 def test_unused_models_arent_registered_in_the_admin() -> None:
@@ -156,34 +156,34 @@ def test_the_root_url_redirects_to_the_admin() -> None:
 def test_a_member_is_added_by_username() -> None:
     acme = factories.create_organization()
     User.objects.create_user("berta")
-    seat = admin_client.sit(acme, None)
-    seat.post("tenancy_membership_add", username="berta", role="reviewer")
+    administrator = admin_client.sit(acme, None)
+    administrator.post("tenancy_membership_add", username="berta", role="reviewer")
     assert Membership.objects.get(user__username="berta").role == Role.REVIEWER
 
 
 def test_an_unknown_username_is_refused_at_its_field() -> None:
-    seat = admin_client.sit(factories.create_organization(), None)
-    page = seat.post("tenancy_membership_add", username="nobody", role="reviewer")
+    administrator = admin_client.sit(factories.create_organization(), None)
+    page = administrator.post("tenancy_membership_add", username="nobody", role="reviewer")
     assert "The user &#x27;nobody&#x27; doesn&#x27;t exist" in page
     assert not Membership.objects.exists()
 
 
 def test_an_owner_cant_find_accounts_of_other_organizations() -> None:
     User.objects.create_user("berta")
-    seat = admin_client.sit(factories.create_organization(), Role.OWNER)
+    owner = admin_client.sit(factories.create_organization(), Role.OWNER)
     fields = {"username": "berta", "role": "reviewer"}
-    seat.post("tenancy_membership_add", status=403, **fields)
+    owner.post("tenancy_membership_add", status=403, **fields)
     assert not Membership.objects.filter(user__username="berta").exists()
 
 
 def test_the_last_owner_cant_be_removed() -> None:
     acme = factories.create_organization()
-    seat = admin_client.sit(acme, Role.OWNER)
-    own = Membership.objects.get(user=seat.user)
-    page = seat.post("tenancy_membership_change", own.pk, role="auditor")
+    owner = admin_client.sit(acme, Role.OWNER)
+    membership = Membership.objects.get(user=owner.user)
+    page = owner.post("tenancy_membership_change", membership.pk, role="auditor")
     assert "last_owner" in page
-    own.refresh_from_db()
-    assert own.role == Role.OWNER
+    membership.refresh_from_db()
+    assert membership.role == Role.OWNER
 
 
 def test_only_a_platform_administrator_can_create_an_account() -> None:
@@ -198,20 +198,22 @@ def test_only_a_platform_administrator_can_create_an_account() -> None:
 
 def test_an_administrator_cant_lock_themselves_out() -> None:
     acme = factories.create_organization()
-    seat = admin_client.sit(acme, None)
-    page = seat.post("tenancy_user_change", seat.user.pk, username=seat.user.username)
+    administrator = admin_client.sit(acme, None)
+    page = administrator.post(
+        "tenancy_user_change", administrator.user.pk, username=administrator.user.username
+    )
     assert "own_account" in page
-    assert User.objects.get(pk=seat.user.pk).is_active
+    assert User.objects.get(pk=administrator.user.pk).is_active
 
 
 def test_every_number_of_the_dashboard_links_to_its_rows() -> None:
     acme = factories.create_organization()
     fill(acme)
-    seat = admin_client.sit(acme, Role.OWNER)
-    links = set(re.findall(r'href="(/admin/[^"]*\?[^"]*)"', seat.get("index")))
+    owner = admin_client.sit(acme, Role.OWNER)
+    links = set(re.findall(r'href="(/admin/[^"]*\?[^"]*)"', owner.get("index")))
     assert len(links) >= 6
     for link in links:
-        assert seat.client.get(unescape(link)).status_code == 200, link
+        assert owner.client.get(unescape(link)).status_code == 200, link
 
 
 def test_the_lists_are_filtered_as_the_dashboard_links_say() -> None:
@@ -219,29 +221,30 @@ def test_the_lists_are_filtered_as_the_dashboard_links_say() -> None:
     for name, status in (("good", "connected"), ("bad", "error")):
         server = admin_client.web_server(acme, name)
         Server.objects.filter(pk=server.pk).update(status=status, description=f"{name} one")
-    seat = admin_client.sit(acme, Role.OWNER)
-    [link] = re.findall(r'href="([^"]*\?status__in=error)"', seat.get("index"))
-    page = admin_client.words(seat.open(unescape(link)))
+    owner = admin_client.sit(acme, Role.OWNER)
+    [link] = re.findall(r'href="([^"]*\?status__in=error)"', owner.get("index"))
+    page = admin_client.words(owner.open(unescape(link)))
     assert "bad one" in page
     assert "good one" not in page
 
 
 def test_the_dashboard_shows_outages_with_remedies() -> None:
     acme = factories.create_organization()
-    away, closed = (admin_client.web_server(acme, name) for name in ("away", "closed"))
-    record_failure(away.pk, "health", Problem("Nobody listens.", code="server_unreachable"))
-    record_failure(closed.pk, "health", Problem("It said 401.", code="needs_reauth"))
-    notice = factories.create_notification(acme)
-    Notification.objects.filter(pk=notice.pk).update(state="failed")
+    unreachable, unauthorized = (admin_client.web_server(acme, name) for name in ("away", "closed"))
+    record_failure(unreachable.pk, "health", Problem("Nobody listens.", code="server_unreachable"))
+    record_failure(unauthorized.pk, "health", Problem("It said 401.", code="needs_reauth"))
+    notification = factories.create_notification(acme)
+    Notification.objects.filter(pk=notification.pk).update(state="failed")
     page = admin_client.sit(acme, Role.OWNER).get("index")
-    assert admin_client.url("mcp_servers_server_health", away.pk) in page
-    assert admin_client.url("mcp_servers_server_configuration", closed.pk) in page
-    # What is away is told once, among the servers, with since when; outages tell of others.
+    assert admin_client.url("mcp_servers_server_health", unreachable.pk) in page
+    assert admin_client.url("mcp_servers_server_configuration", unauthorized.pk) in page
+    # An unavailable server is listed once, with the servers and not again with the outages.
     assert (
-        len(admin_client.links(page, admin_client.url("mcp_servers_server_health", away.pk))) == 1
+        len(admin_client.links(page, admin_client.url("mcp_servers_server_health", unreachable.pk)))
+        == 1
     )
     assert "ongoing" not in admin_client.words(page)
-    Server.objects.filter(pk=away.pk).update(enabled=False)
+    Server.objects.filter(pk=unreachable.pk).update(enabled=False)
     assert (
         admin_client.words(admin_client.sit(acme, Role.AUDITOR).get("index")).count("ongoing") == 1
     )
