@@ -450,6 +450,10 @@ LOGGING = logging.build_logging_config(
 BONOBOT_TOOL_NAME_STYLE = environment.read_text(
     "BONOBOT_TOOL_NAME_STYLE", "single", choices=("single", "double")
 )
+# How definitions of new servers are reviewed unless their configuration says otherwise.
+BONOBOT_DEFINITION_REVIEW = environment.read_text(
+    "BONOBOT_DEFINITION_REVIEW", "manual", choices=("manual", "first", "always")
+)
 BONOBOT_LAUNCHERS = (
     *environment.read_names(
         "BONOBOT_LAUNCHERS", ("npx", "uvx", "node", "python", "python3", "docker")

@@ -69,7 +69,7 @@ def test_selected_servers_are_added_and_discovered(seat: admin_client.Desk) -> N
     page = paste(seat, TWO, do="add", seen="1", add=["weather"])
     server = Server.objects.get()
     assert server.name == "weather"
-    assert f'data-connect="{admin_client.url("mcp_servers_server_connect", server.pk)}"' in page
+    assert f'data-connect="{admin_client.url("mcp_servers_server_connect", server.pk)}?' in page
 
 
 def test_deselected_servers_are_skipped(seat: admin_client.Desk) -> None:

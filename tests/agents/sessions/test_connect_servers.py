@@ -85,6 +85,7 @@ def test_the_sessions_of_a_person_with_an_agent_share_one_handshake(legacy, run)
         run(CALL)
     assert old.era.opened == 1
     assert old.http.methods().count("tools/call") == 5
+    assert len(old.http.asked) == 11
     assert notices(first) == []
 
 
