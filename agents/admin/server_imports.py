@@ -78,7 +78,7 @@ def _apply_import(
     choices: ImportChoices,
 ) -> HttpResponseBase:
     """Apply the import; each chosen entry is created completely or keeps its problems."""
-    if "overrides" not in request.POST:
+    if "seen" in request.POST and "overrides" not in request.POST:  # deselected in the preview
         server_import.shares = ()
     # Report entries that were chosen in the preview but can't be created.
     apply_import(principal, server_import, create=destination.create_server)

@@ -39,7 +39,7 @@ class RunConnections:
         self._holder = build_holder_key(lease)
         self._owner = ""
         self._session: Session | None = None
-        self._tasks: dict[UUID, asyncio.Task[None]] = {}
+        self._tasks: list[tuple[UUID, asyncio.Task[None]]] = []
         self._failures: dict[UUID, str] = {}
 
     async def open(self, context: RunContext) -> RunContext:
@@ -60,19 +60,19 @@ class RunConnections:
             self._start(server_id, _wait(settled))
         if not self._tasks:
             return context
-        await asyncio.wait(self._tasks.values(), timeout=limit_s)
-        slow = {server_id for server_id, task in self._tasks.items() if not task.done()}
-        for server_id in slow:
-            # It records the outcome, so that the next runs need not wait.
-            get_refresher().request_refresh(server_id, noticed=False, actor=SESSION_START)
+        await asyncio.wait([task for _server_id, task in self._tasks], timeout=limit_s)
+        for server_id in {server_id for server_id, task in self._tasks if not task.done()}:
             self._failures[server_id] = f"no response within {limit_s} s"
+            if server_id not in plan.to_refresh:
+                # It records the outcome, so that the next runs need not wait.
+                get_refresher().request_refresh(server_id, noticed=False, actor=SESSION_START)
         if not (plan.to_refresh or self._failures):
             return context
         return await get_runtime().run_orm(_reload_context, context, self._failures)
 
     async def close(self, *, keep_sessions: bool) -> None:
         """Close the connections; `keep_sessions` keeps MCP sessions for the next run."""
-        for task in self._tasks.values():
+        for _server_id, task in self._tasks:
             task.cancel()
         keep_sessions = keep_sessions and await self._has_same_owner()
         await release_connections(self._holder, keep_sessions=keep_sessions)
@@ -89,7 +89,7 @@ class RunConnections:
 
     def _start(self, server_id: UUID, work: Coroutine[Any, Any, None]) -> None:
         name = f"connect {server_id}"
-        self._tasks[server_id] = get_runtime().create_task(work, name=name)
+        self._tasks.append((server_id, get_runtime().create_task(work, name=name)))
 
     async def _connect(self, server: ServerFacts, context: RunContext) -> None:
         try:

@@ -2,8 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from types import MappingProxyType
 from uuid import UUID
+
+from django.utils import timezone
 
 from agents.calls.explain import NoToolsReason, find_no_tools_reason
 from agents.calls.root_limits import RootSession
@@ -175,6 +178,8 @@ def _find_root(session: Session) -> RootSession | None:
     return RootSession(session.root_id, root_agent_id) if root_agent_id else None
 
 
+# Failed servers are tried again by runs at most this often; health checks try them, too.
+RETRY_INTERVAL = timedelta(minutes=1)
 FAILED_STATUSES = (Server.Status.ERROR, Server.Status.NEEDS_REAUTH)
 
 
@@ -225,9 +230,10 @@ def _needs_connection(server: Server) -> bool:
 
 def _needs_refresh(server: Server) -> bool:
     """Return whether the server has to be discovered, which also shows if it works again."""
-    if server.status == Server.Status.NEEDS_REAUTH:
-        return False
-    return server.status == Server.Status.ERROR or is_catalog_expired(server)
+    if server.status in FAILED_STATUSES:
+        is_due = server.checked_at is None or timezone.now() - server.checked_at > RETRY_INTERVAL
+        return is_due and server.status == Server.Status.ERROR
+    return is_catalog_expired(server)
 
 
 def _list_unavailable_servers(

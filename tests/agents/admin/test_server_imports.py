@@ -72,6 +72,19 @@ def test_selected_servers_are_added_and_discovered(seat: admin_client.Desk) -> N
     assert f'data-connect="{admin_client.url("mcp_servers_server_connect", server.pk)}?' in page
 
 
+def test_servers_are_added_without_a_preview(seat: admin_client.Desk) -> None:
+    page = paste(seat, TWO, do="add")
+    assert [server.name for server in Server.objects.all()] == ["weather"]
+    assert "data-connect" in page
+    assert "bad_url" in page
+
+
+def test_nothing_that_needs_a_decision_is_added_without_a_preview(acme: Organization) -> None:
+    page = paste(admin_client.sit(acme, None), LOCAL, do="add")
+    assert 'name="private" value="local"' in page
+    assert not Server.objects.exists()
+
+
 def test_deselected_servers_are_skipped(seat: admin_client.Desk) -> None:
     page = paste(seat, TWO, do="add", seen="1")
     assert "No servers were added." in page
@@ -148,6 +161,15 @@ def test_attachments_in_the_file_are_previewed_and_applied(
     agent_server = helper.agent_servers.get()
     assert (agent_server.server.name, agent_server.denied_tools) == ("weather", ["set_*"])
     assert agent_server.server.only_tools == ["get_*", "set_*"]
+
+
+def test_attachments_are_applied_without_a_preview(
+    acme: Organization, seat: admin_client.Desk
+) -> None:
+    helper = factories.create_agent(acme)
+    page = paste(seat, SHARED, do="add")
+    assert helper.agent_servers.get().denied_tools == ["set_*"]
+    assert "weather was attached to helper." in page
 
 
 def test_deselected_attachments_arent_applied(acme: Organization, seat: admin_client.Desk) -> None:

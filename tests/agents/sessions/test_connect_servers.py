@@ -85,7 +85,8 @@ def test_the_sessions_of_a_person_with_an_agent_share_one_handshake(legacy, run)
         run(CALL)
     assert old.era.opened == 1
     assert old.http.methods().count("tools/call") == 5
-    assert len(old.http.asked) == 11
+    assert old.http.methods().count("ping") == 4
+    assert "DELETE" not in old.http.methods()
     assert notices(first) == []
 
 
@@ -122,13 +123,16 @@ def test_a_session_connects_before_its_first_turn(legacy, run):
 
 
 def test_an_expired_catalog_is_refreshed_when_a_session_starts(legacy, run):
+    """Once, on a connection of its own."""
     old = legacy("old")
     old.tools = [{**old.tools[0], "title": "Look"}, {**old.tools[0], "name": "hear"}]
     run("hello")
     assert old.server.definitions.count() == 1
     expire(old.server)
+    old.http.asked.clear()
     run("hello")
     assert old.server.definitions.count() == 2
+    assert old.http.methods().count("tools/list") == 1
 
 
 def test_servers_are_contacted_in_parallel_and_not_waited_for(legacy, run, settings):
@@ -154,7 +158,12 @@ def test_servers_are_contacted_in_parallel_and_not_waited_for(legacy, run, setti
 
 def test_a_server_that_works_again_is_found_when_a_session_starts(legacy, run):
     old = legacy("old")
-    Server.objects.filter(pk=old.server.pk).update(status="error", status_code="x", failures=1)
+    failed = {"status": "error", "status_code": "gone", "failures": 1}
+    Server.objects.filter(pk=old.server.pk).update(**failed)
+    just_failed = "The server old (gone) is not reachable now."
+    assert notices(run("hello")) == [just_failed]
+    an_hour_ago = timezone.now() - timedelta(hours=1)
+    Server.objects.filter(pk=old.server.pk).update(checked_at=an_hour_ago)
     assert notices(run("hello")) == []
     old.server.refresh_from_db()
     assert old.server.status == Server.Status.CONNECTED
