@@ -15,7 +15,7 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.ledger.audit.admin_changes import record_change
-from mcp_servers.close_connections import close_stopped_servers
+from mcp_servers.close_connections import close_outdated_connections
 from mcp_servers.models import Server
 
 MAX_REASON_LENGTH = 500
@@ -86,7 +86,7 @@ def halt_organization(principal: Principal, reason: str = "") -> Organization:
         ):
             organization.halted_at = timezone.now()
             organization.save(update_fields=["halted_at"])
-            close_stopped_servers()
+            close_outdated_connections()
     # Also when it was halted before: a first attempt may have left sessions running.
     message = f"The organization was halted. {reason}".strip()
     cancel_sessions(principal, Session.objects.for_organization(organization.pk), message)

@@ -27,8 +27,8 @@ class McpServersConfig(AppConfig):
             LazyFunction("mcp_servers.refresh_definitions.handle_change_notification"),
             LazyFunction("mcp_servers.subscriptions.resource_updated.handle_change_notification"),
         )
-        extension_points.set_stopped_servers_check(
-            LazyFunction("mcp_servers.close_connections.list_stopped_servers")
+        extension_points.set_server_versions_loader(
+            LazyFunction("mcp_servers.close_connections.load_server_versions")
         )
         extension_points.late_installation_listeners[:] = [
             LazyFunction("mcp_servers.installed_packages.discover_after_installation")

@@ -1,4 +1,4 @@
-"""Close connections to disabled servers."""
+"""Close connections to disabled servers, and idle sessions at changed ones."""
 
 import logging
 from collections.abc import Collection
@@ -14,18 +14,21 @@ from mcp_servers.models import Server
 logger = logging.getLogger(__name__)
 
 
-async def list_stopped_servers(server_ids: Collection[UUID]) -> set[UUID]:
-    """Return those of the servers that must have no connections (one query)."""
+async def load_server_versions(server_ids: Collection[UUID]) -> dict[UUID, str] | None:
+    """Return those of the servers that may have connections, with a version (one query).
+
+    The version changes with the configuration and the credentials. None without a database.
+    """
     try:
-        return await get_runtime().run_orm(_load_stopped_servers, set(server_ids))
+        return await get_runtime().run_orm(_load_versions, set(server_ids))
     except DatabaseFault as fault:
         # Calls are rejected without a database anyway; connections are closed when it is back.
-        logger.warning("which servers were stopped could not be read: %s", fault)
-        return set()
+        logger.warning("the servers with open connections could not be read: %s", fault)
+        return None
 
 
-def close_stopped_servers() -> None:
-    """Close connections of this process to stopped servers, after the commit.
+def close_outdated_connections() -> None:
+    """Close connections of this process to stopped and changed servers, after the commit.
 
     Other processes do so themselves within seconds.
     """
@@ -33,9 +36,14 @@ def close_stopped_servers() -> None:
 
 
 def _close_in_this_process() -> None:
-    get_runtime().spawn(get_connection_pool().close_stopped_servers(), name="close stopped servers")
+    get_runtime().spawn(
+        get_connection_pool().close_outdated_connections(), name="close outdated connections"
+    )
 
 
-def _load_stopped_servers(server_ids: set[UUID]) -> set[UUID]:
+def _load_versions(server_ids: set[UUID]) -> dict[UUID, str]:
+    # Only changes of the configuration save a row, with its secrets; others update columns.
     running = Server.objects.operational().filter(pk__in=server_ids)
-    return server_ids - set(running.values_list("pk", flat=True))
+    return {
+        pk: updated_at.isoformat() for pk, updated_at in running.values_list("pk", "updated_at")
+    }

@@ -34,6 +34,11 @@ class DefinitionReviewResult:
     held: tuple[str, ...] = ()
 
 
+def needs_own_review(definition: Definition) -> bool:
+    """Return whether a definition must be reviewed by itself: it is suspicious, or has changed."""
+    return bool(definition.findings or definition.pinned_digest)
+
+
 def approve_definitions(
     principal: Principal, server: Server, shown_digests: Mapping[UUID, str] | None = None
 ) -> DefinitionReviewResult:
@@ -50,9 +55,7 @@ def approve_definitions(
     if shown_digests is None:
         fields = ("pk", "name", "kind", "digest", "findings", "pinned_digest")
         waiting = list(server.definitions.awaiting_review().only(*fields))
-        chosen = {
-            row.pk: row.digest for row in waiting if not row.findings and not row.pinned_digest
-        }
+        chosen = {row.pk: row.digest for row in waiting if not needs_own_review(row)}
         held_names = tuple(str(row) for row in waiting if row.pk not in chosen)
     else:
         chosen = dict(shown_digests)

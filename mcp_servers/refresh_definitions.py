@@ -1,8 +1,9 @@
 """Repeat the discovery of servers whose definitions may have changed.
 
-Triggers are a server's change notification, a reopened stream, and a call answered as if its tool
-were unknown. The first trigger starts a discovery at once, those within the next ten seconds cause
-one together; a few servers are discovered concurrently.
+Triggers are a server's change notification, a reopened stream, a call answered as if its tool were
+unknown, and the start of a session with an expired catalog. The first trigger starts a discovery at
+once, those within the next ten seconds cause one together; a few servers are discovered
+concurrently.
 
 Stale marks are stored, so they survive the process that set them. A refresh is claimed by a
 conditional UPDATE and not repeated within `INTERVAL`, or within ten times the duration of the last
@@ -113,6 +114,7 @@ class _RefreshRequest:
     """A server to refresh; `holders` are those whose connections reported a change."""
 
     noticed: bool
+    actor: Actor
     holders: list[str] = field(default_factory=list)
     repeat: bool = False
     settled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -125,19 +127,28 @@ class DefinitionRefresher:
         self._requests: dict[UUID, _RefreshRequest] = {}
         self._tasks = TaskSet()
 
-    def request_refresh(self, server_id: UUID, holder: str = "", *, noticed: bool = True) -> None:
+    def request_refresh(
+        self,
+        server_id: UUID,
+        holder: str = "",
+        *,
+        noticed: bool = True,
+        actor: Actor = CHANGE_NOTIFICATION_ACTOR,
+    ) -> asyncio.Event:
         """Start the refresh of a server, on the connection of `holder` if it has one.
 
-        Returns at once; requests during a waiting or running refresh only set a flag.
+        Returns at once, with the event that is set when the refresh ended or has to wait; requests
+        during a waiting or running refresh only set a flag.
         """
         request = self._requests.get(server_id)
         if request is None:
-            request = self._requests[server_id] = _RefreshRequest(noticed)
+            request = self._requests[server_id] = _RefreshRequest(noticed, actor)
             self._tasks.spawn(self._run_refreshes(server_id, request), name=f"reread {server_id}")
         request.repeat = True
         request.noticed |= noticed
         if holder and holder not in request.holders:
             request.holders.append(holder)
+        return request.settled
 
     async def wait_until_refreshed(self, holder: str) -> None:
         """Wait until changes reported on `holder`'s connections are refreshed, for 5 s at most.
@@ -183,19 +194,19 @@ class DefinitionRefresher:
         request.settled.clear()
         request.repeat = False
         holder = request.holders[-1] if request.holders else ""
-        await self._refresh(server_id, holder, claim)
+        await self._refresh(server_id, holder, claim, request.actor)
         if not request.repeat:
             request.holders.clear()
         return True
 
-    async def _refresh(self, server_id: UUID, holder: str, claim: RefreshClaim) -> None:
+    async def _refresh(
+        self, server_id: UUID, holder: str, claim: RefreshClaim, actor: Actor
+    ) -> None:
         started_at, succeeded = perf_counter(), False
         try:
             async with get_concurrency_limit("discovery"):
                 started_at = perf_counter()
-                await run_discovery(
-                    server_id, actor=CHANGE_NOTIFICATION_ACTOR, preferred_holder=holder
-                )
+                await run_discovery(server_id, actor=actor, preferred_holder=holder)
                 succeeded = True
         except Problem as problem:
             logger.warning("server %s could not be read again: %s", server_id, problem.code)

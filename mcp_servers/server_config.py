@@ -300,7 +300,7 @@ class ServerSpec(ClientCapabilitySettings):
     auth_config: Mapping[str, Any] | None = field(default=None, repr=False)
     enabled: bool = True
     description: str = ""
-    approval: str = Server.Approval.MANUAL
+    approval: str | None = None  # None: as stored, for a new server as in the settings
     allow_private: bool = False
     only_tools: Sequence[str] | None = None  # globs; None keeps the stored ones
     confinement: str | None = None
@@ -433,15 +433,16 @@ def _clean_transport(value: Any) -> str:
 
 
 def _clean_approval_mode(principal: Principal, value: Any, old: Server | None) -> str:
+    current = old.approval if old else settings.BONOBOT_DEFINITION_REVIEW
+    value = current if value is None else value
     if value not in Server.Approval.values:
+        values = ", ".join(Server.Approval.values)
         raise InvalidInput(
             format_message("Unknown review mode {value!r}.", value=value),
             field="approval",
-            remedy=format_message(
-                "Use one of: {values}.", values=", ".join(Server.Approval.values)
-            ),
+            remedy=format_message("Use one of: {values}.", values=values),
         )
-    if value == Server.Approval.ALWAYS and (old is None or old.approval != value):
+    if value == Server.Approval.ALWAYS and current != value:
         principal.require(Action.TRUST_ALL_CHANGES)
     return str(value)
 
@@ -681,9 +682,8 @@ def _check_key_placement(kind: str, details: Mapping[str, Any], transport: str) 
 
 
 def _list_auth_secrets(old: Server | None) -> list[Secret]:
-    if old is None:
-        return []
-    return [s for s in old.secrets.all() if s.placement == Secret.Placement.AUTH]
+    secrets = old.secrets.all() if old else ()
+    return [s for s in secrets if s.placement == Secret.Placement.AUTH]
 
 
 def build_changed_spec(old: Server, **changes: Any) -> ServerSpec:

@@ -17,7 +17,7 @@ from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.ledger.types import Actor
 from mcp_servers.audit import record_server_change
-from mcp_servers.close_connections import close_stopped_servers
+from mcp_servers.close_connections import close_outdated_connections
 from mcp_servers.health import services as health
 from mcp_servers.launchers import LauncherNotAllowed, check_launcher
 from mcp_servers.models import (
@@ -96,6 +96,7 @@ def update_server(principal: Principal, server: Server, spec: ServerSpec) -> Ser
         if server.speaks_mcp and previous["transport_type"] == Server.Transport.OPENAPI:
             ApiDocument.objects.filter(server=server).delete()
         save_document(server, checked.document)
+        close_outdated_connections()
     return server
 
 
@@ -114,7 +115,7 @@ def set_server_enabled(principal: Principal, server: Server, *, enabled: bool) -
         )
         if not enabled:
             health.close_outages(server)
-            close_stopped_servers()
+            close_outdated_connections()
     server.refresh_from_db()
 
 
@@ -127,7 +128,7 @@ def delete_server(principal: Principal, server: Server) -> None:
         if account is not None:
             revoke_grants(server, account, principal.actor, server.grants.all(), unregister=True)
         server.delete()
-        close_stopped_servers()
+        close_outdated_connections()
 
 
 def lock_server_rows(servers: QuerySet[Server]) -> None:

@@ -49,6 +49,7 @@ from mcp_servers.admin.add_servers import (
     add_by_preset,
     choose_preset,
 )
+from mcp_servers.admin.added_servers import show_added_servers
 from mcp_servers.admin.openapi import add_api, add_declared_api
 from mcp_servers.admin.servers import discover_servers
 from mcp_servers.models import Definition, HealthCheck, Server
@@ -618,6 +619,11 @@ def import_agent_servers(request: HttpRequest, object_id: UUID) -> HttpResponseB
     return import_servers(request, *_get_destination(request, object_id))
 
 
+def show_added_agent_servers(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
+    """Connect and review private servers that were added."""
+    return show_added_servers(request, *_get_destination(request, object_id))
+
+
 def add_agent_api(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
     """Add a REST API as a private server."""
     return add_api(request, *_get_destination(request, object_id))
@@ -633,6 +639,7 @@ AgentAdmin.routes += (
     ("servers/presets/", choose_agent_preset, "presets"),
     ("servers/presets/<slug:slug>/", fill_agent_preset, "preset"),
     ("servers/paste/", import_agent_servers, "paste"),
+    ("servers/added/", show_added_agent_servers, "added"),
     ("servers/openapi/", add_agent_api, "openapi"),
     ("servers/operations/", add_agent_operations, "operations"),
 )

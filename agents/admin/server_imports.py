@@ -1,19 +1,22 @@
 """Import of servers from pasted or uploaded text."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.contrib import messages
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _
 
 from agents.server_imports import ServerImport, apply_import, plan_import
+from bonobot.accounts.admin_base import format_problem
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.problems import InvalidInput, Problem
+from bonobot.core.text.syntax_highlighting import render_sentence
 from mcp_servers.admin.add_servers import ServerDestination
+from mcp_servers.admin.added_servers import build_added_url
 from mcp_servers.admin.servers import POOL_DESTINATION, ServerAdmin
 from mcp_servers.import_export.import_plan import ImportChoices, PlannedServer
 from mcp_servers.models import Server
@@ -75,7 +78,7 @@ def _apply_import(
     choices: ImportChoices,
 ) -> HttpResponseBase:
     """Apply the import; each chosen entry is created completely or keeps its problems."""
-    if "overrides" not in request.POST:
+    if "seen" in request.POST and "overrides" not in request.POST:  # deselected in the preview
         server_import.shares = ()
     # Report entries that were chosen in the preview but can't be created.
     apply_import(principal, server_import, create=destination.create_server)
@@ -92,18 +95,41 @@ def _apply_import(
     if server_import.added or any(
         attachment.action in ("give", "take") for attachment in server_import.shares
     ):
-        return destination.render_page(
-            request,
-            "paste",
-            "servers/imported.html",
-            added=list(server_import.added.values()),
-            refused=refused,
-            shares=server_import.shares,
-        )
+        _add_result_messages(request, server_import, refused)
+        # A page that can be reloaded: it adds nothing again.
+        added_servers = list(server_import.added.values())
+        return HttpResponseRedirect(build_added_url(destination, added_servers))
     messages.warning(request, _("No servers were added."))
     return _render_page(
         request, destination, text, server_import=server_import, values=choices.values
     )
+
+
+def _add_result_messages(
+    request: HttpRequest,
+    server_import: ServerImport,
+    refused: Sequence[tuple[PlannedServer, Problem]],
+) -> None:
+    """Report entries that weren't added, and the results of attachments."""
+    for planned_server, problem in refused:
+        text = _("%(server)s was not added (line %(line)s · %(field)s): %(problem)s")
+        values = {
+            "server": planned_server.entry.name,
+            "line": planned_server.entry.line,
+            "field": problem.field or "–",
+            "problem": format_problem(problem),
+        }
+        messages.error(request, render_sentence(text % values, 2_000))
+    for attachment in server_import.shares:
+        target = {"server": attachment.share.server, "agent": attachment.agent}
+        if attachment.problem:
+            text = _("%(server)s was not attached to %(agent)s: %(problem)s")
+            target["problem"] = format_problem(attachment.problem)
+            messages.error(request, render_sentence(text % target, 2_000))
+        elif attachment.action == "give":
+            messages.success(request, _("%(server)s was attached to %(agent)s.") % target)
+        elif attachment.action == "take":
+            messages.success(request, _("%(server)s was detached from %(agent)s.") % target)
 
 
 def _render_page(

@@ -32,13 +32,19 @@ from bonobot.core.api.serializers import VersionedBody
 from mcp_servers.api.presets import create_server_from_preset
 from mcp_servers.api.serializers import (
     ADD_EXAMPLES,
+    AddServerBody,
     CreateServerBody,
     PresetServerBody,
     ServerDetailSerializer,
     ServerTestSerializer,
     build_spec,
 )
-from mcp_servers.api.servers import add_server_annotations, discover_server
+from mcp_servers.api.servers import (
+    add_server_annotations,
+    discover_and_approve,
+    discover_server,
+    take_approve_option,
+)
 from mcp_servers.models import Server
 from mcp_servers.openapi.select_operations import complete_spec
 from mcp_servers.services import create_server, update_server
@@ -162,7 +168,7 @@ class AgentServerSerializer(ServerDetailSerializer):
 
 CREATE_BODIES = PolymorphicProxySerializer(
     component_name="AgentServerToAdd",
-    serializers=[CreateServerBody, PresetServerBody, AttachServerBody],
+    serializers=[AddServerBody, PresetServerBody, AttachServerBody],
     resource_type_field_name=None,
 )
 
@@ -227,22 +233,25 @@ class AgentServerListView(AgentServerView):
         With `server_id`, attach a pool server. If it is already attached, the attachment is updated
         and the status is 200. With a configuration or a `preset`, create a server that is private
         to the agent. For a pool server, `allowed_tools` selects the agent's tools; if it is
-        omitted, the agent gets all tools.
+        omitted, the agent gets all tools. With `approve`, a created server is discovered at once
+        and its definitions are approved, except suspicious ones.
         """
         agent = self.get_agent(agent_id)
         if "server_id" in self.list_body_fields():
             return self._attach_pool_server(agent, self.read_body(AttachServerBody))
+        is_preset = "preset" in self.list_body_fields()
+        body = self.read_body(PresetServerBody if is_preset else AddServerBody)
+        approves = take_approve_option(self.principal, body)
         with transaction.atomic():
-            server = self._create_private_server(agent)
+            if is_preset:
+                server = create_server_from_preset(self.principal, body, scope_id=agent.pk)
+            else:
+                spec = complete_spec(self.principal, build_spec(body))
+                server = create_server(self.principal, spec, scope_id=agent.pk)
             attach_server(self.principal, agent, server)
+        if approves:
+            discover_and_approve(self.principal, server)
         return self.show_server(agent, server, status=201)
-
-    def _create_private_server(self, agent: Agent) -> Server:
-        if "preset" in self.list_body_fields():
-            body = self.read_body(PresetServerBody)
-            return create_server_from_preset(self.principal, body, scope_id=agent.pk)
-        spec = complete_spec(self.principal, build_spec(self.read_body(CreateServerBody)))
-        return create_server(self.principal, spec, scope_id=agent.pk)
 
     def _attach_pool_server(self, agent: Agent, body: dict[str, Any]) -> Response:
         server_id = body.pop("server_id")

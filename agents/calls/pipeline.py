@@ -14,11 +14,11 @@ Each call is an OpenTelemetry span that follows the GenAI conventions (`execute_
 
 from contextlib import AbstractContextManager
 from time import perf_counter
-from uuid import UUID
 
 from opentelemetry.trace import Span
 
 from agents.calls.check_and_admit import AdmittedCall, admit_call
+from agents.calls.connections import release_connections, release_server_connections
 from agents.calls.forward import cancel_task, forward_call
 from agents.calls.inspect_result import inspect_result
 from agents.calls.pending_calls import save_pending_call
@@ -36,7 +36,6 @@ from agents.calls.types import CallIncomplete, CallOutcome, CallRefused, CallReq
 from bonobot.core.problems import Problem
 from bonobot.core.telemetry import tracing
 from bonobot.core.telemetry.logging import LogContext
-from mcp_servers.client.pool import get_connection_pool
 
 __all__ = [
     "ApprovalRequired",
@@ -126,16 +125,6 @@ async def _complete_call(
 def _get_requested_name(request: CallRequest, target: Target) -> str:
     """Return the tool's own name at its server; for other methods the requested name or URI."""
     return target.facts.own_name if request.method == "tools/call" else request.tool
-
-
-async def release_connections(holder: str) -> None:
-    """Close all connections of a holder: child processes and MCP sessions."""
-    await get_connection_pool().release(holder)
-
-
-async def release_server_connections(holder: str, server_id: UUID) -> None:
-    """Close a holder's connections to one server."""
-    await get_connection_pool().release(holder, server_id)
 
 
 def _trace_call(request: CallRequest) -> AbstractContextManager[Span | None]:

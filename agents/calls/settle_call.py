@@ -165,17 +165,22 @@ async def record_contact(admitted: AdmittedCall, call_result: CallResult) -> Non
         logger.warning("a server's recovery could not be noted: %s", fault)
 
 
+async def record_server_trouble(server_id: UUID, problem: Problem) -> None:
+    """Record that a server can't be reached or used, if that is what a problem means."""
+    if problem.code in STATUS_BY_CODE:
+        _failed_servers.add(server_id)
+    try:
+        await get_runtime().run_orm(record_call_failure, server_id, problem)
+    except UNAVAILABLE_ERRORS as fault:
+        logger.warning("a server's trouble could not be noted: %s", fault)
+
+
 async def _record_server_trouble(
     request: CallRequest, server_id: UUID | None, problem: Problem
 ) -> None:
     """Record server trouble behind a failure and refresh definitions that may have changed."""
     if server_id is not None:
-        if problem.code in STATUS_BY_CODE:
-            _failed_servers.add(server_id)
-        try:
-            await get_runtime().run_orm(record_call_failure, server_id, problem)
-        except UNAVAILABLE_ERRORS as fault:
-            logger.warning("a server's trouble could not be noted: %s", fault)
+        await record_server_trouble(server_id, problem)
         if request.method == "tools/call":
             request_refresh_on_error(server_id, problem, request.holder)
 

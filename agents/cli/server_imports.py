@@ -18,8 +18,9 @@ from bonobot.core.cli.command_group import (
 )
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.cli.discovery import DiscoveryOutcome, discover_servers, show_review_findings
-from mcp_servers.definition_reviews import approve_definitions
+from mcp_servers.cli.definition_approval import review_new_server
+from mcp_servers.cli.discovery import DiscoveryOutcome, discover_servers
+from mcp_servers.cli.servers import add_approve_argument
 from mcp_servers.import_export import parse_import
 from mcp_servers.import_export.client_files import (
     CLIENT_NAMES,
@@ -78,7 +79,7 @@ def _add_import_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-private", action="store_true", help="Allow private and loopback addresses"
     )
-    parser.add_argument("--approve", action="store_true", help="Approve all discovered definitions")
+    add_approve_argument(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="Show the plan without changing anything"
     )
@@ -204,9 +205,7 @@ def _apply_import(cli: CommandContext, options: argparse.Namespace, report: Impo
     for name, outcome in report.outcomes.items():
         if outcome.problem is None:
             server = report.added[name]
-            if options.approve:
-                approve_definitions(cli.principal, server)
-                show_review_findings(cli, server)
+            review_new_server(cli, server, approve=options.approve)
             waiting = server.definitions.awaiting_review().count()
             report.outcomes[name] = replace(outcome, waiting=waiting)
 

@@ -20,6 +20,7 @@ from agents.models import Agent, Session, Step
 from agents.sessions import step_store
 from agents.sessions.answer_notices import build_answer_notice
 from agents.sessions.child_sessions import cancel_children
+from agents.sessions.connect_servers import RunConnections
 from agents.sessions.context_window import compact_after_overflow, compact_history
 from agents.sessions.history import SessionHistory, load_history
 from agents.sessions.leases import LeaseLost, SessionLease, release_session
@@ -91,12 +92,14 @@ async def run_session(lease: SessionLease) -> None:
     """
     orm = get_runtime().run_orm
     time_limit = asyncio.timeout(None)
+    connections, keep_sessions = RunConnections(lease), False
     try:
         context = await get_transaction_batcher().run(load_run_context, lease)
         if context is None:
             await cancel_run(lease)
             return
         recovered = await recover_calls(lease, context.agent.pk)
+        context = await connections.open(context)
         await _append_notices(lease, context)
         time_limit = asyncio.timeout(context.max_run_s)
         async with time_limit:
@@ -108,10 +111,12 @@ async def run_session(lease: SessionLease) -> None:
         await get_transaction_batcher().run(
             step_store.close_session, lease, Session.Status.DONE, end=end
         )
+        keep_sessions = True
     except LeaseLost:
         logger.warning("session %s is held by another runner now", lease.session_id)
     except SessionSuspended:
         await _suspend_session(lease)
+        keep_sessions = True
     except SessionHandedOff:
         await orm(release_session, lease)
     except TimeoutError:
@@ -126,7 +131,7 @@ async def run_session(lease: SessionLease) -> None:
     except Problem as problem:
         await fail_run(lease, problem)
     finally:
-        await asyncio.shield(pipeline.release_connections(build_holder_key(lease)))
+        await asyncio.shield(connections.close(keep_sessions=keep_sessions))
 
 
 async def _suspend_session(lease: SessionLease) -> None:

@@ -1,12 +1,16 @@
 """The context of a run, and changes of the agent's servers between turns."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
+from types import MappingProxyType
 from uuid import UUID
+
+from django.utils import timezone
 
 from agents.calls.explain import NoToolsReason, find_no_tools_reason
 from agents.calls.root_limits import RootSession
-from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
+from agents.calls.snapshots import CallSnapshot, ServerFacts, get_snapshot_cache
 from agents.llm import interface as llm_interface
 from agents.llm.pricing import fill_context_window
 from agents.model_endpoints.services import build_endpoint, build_fallback_chain
@@ -20,6 +24,7 @@ from agents.sessions.model_fallback import NextRequest, find_next_request
 from agents.sessions.services import build_principal, load_token_rate
 from bonobot.accounts.principals import Principal
 from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.health.check_servers import is_catalog_expired
 from mcp_servers.models import Server
 
 CONNECTED, DISCONNECTED = "server_connected", "server_disconnected"
@@ -75,6 +80,25 @@ def compare_servers(previous: ServerNames | None, current: ServerNames) -> list[
 
 
 @dataclass(frozen=True)
+class ContactPlan:
+    """The servers to contact when a run starts: to connect, and to refresh."""
+
+    to_connect: tuple[ServerFacts, ...] = ()
+    to_refresh: tuple[UUID, ...] = ()
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """What is known about the agent's servers before or after they were contacted."""
+
+    unavailable_servers: tuple[str, ...]
+    # Why the agent has no tools; None if it has some.
+    no_tools_reason: NoToolsReason | None
+    contact_plan: ContactPlan
+    opens_mcp_sessions: bool
+
+
+@dataclass(frozen=True)
 class RunContext:
     """The context of a run, loaded once at its start."""
 
@@ -90,6 +114,9 @@ class RunContext:
     host: SessionHost
     # Set if another session started this one.
     root: RootSession | None = None
+    contact_plan: ContactPlan = ContactPlan()
+    # Whether calls may open MCP sessions over HTTP.
+    opens_mcp_sessions: bool = False
     # Whether the session executes a workflow, and the maximum run time in seconds.
     follows_workflow: bool = False
     max_run_s: int = 0
@@ -117,7 +144,7 @@ def load_run_context(lease: SessionLease) -> RunContext | None:
     session = sessions.get(pk=lease.session_id)
     session.token_calls_per_minute = load_token_rate(session)
     agent, run = session.agent, getattr(session, "workflow_run", None)
-    snapshot, root = get_snapshot_cache().load_current("agent", agent.pk), _find_root(session)
+    state, root = load_server_state(agent), _find_root(session)
     return RunContext(
         session=session,
         agent=agent,
@@ -126,8 +153,10 @@ def load_run_context(lease: SessionLease) -> RunContext | None:
             for model_endpoint in build_fallback_chain(agent.model_endpoint)
         ),
         principal=build_principal(session),
-        unavailable_servers=tuple(_list_unavailable_servers(snapshot)),
-        no_tools_reason=None if snapshot.list_callable_tools() else find_no_tools_reason(snapshot),
+        unavailable_servers=state.unavailable_servers,
+        no_tools_reason=state.no_tools_reason,
+        contact_plan=state.contact_plan,
+        opens_mcp_sessions=state.opens_mcp_sessions,
         host=SessionHost(lease, session, root),
         root=root,
         follows_workflow=run is not None,
@@ -149,17 +178,71 @@ def _find_root(session: Session) -> RootSession | None:
     return RootSession(session.root_id, root_agent_id) if root_agent_id else None
 
 
-def _list_unavailable_servers(snapshot: CallSnapshot) -> list[str]:
-    """Return the names of the agent's unavailable servers, with the reason."""
+# Failed servers are tried again by runs at most this often; health checks try them, too.
+RETRY_INTERVAL = timedelta(minutes=1)
+FAILED_STATUSES = (Server.Status.ERROR, Server.Status.NEEDS_REAUTH)
+
+
+def load_server_state(
+    agent: Agent, failures: Mapping[UUID, str] = MappingProxyType({})
+) -> ServerState:
+    """Load the state of the agent's servers; `failures` are reasons known from this run."""
+    snapshot = get_snapshot_cache().load_current("agent", agent.pk)
+    callable_tools = snapshot.list_callable_tools()
     server_ids = [UUID(server_id) for server_id in list_connected_servers(snapshot)]
-    if not server_ids:
-        return []
-    servers = Server.objects.filter(pk__in=server_ids).order_by("name")
-    failed_statuses = (Server.Status.ERROR, Server.Status.NEEDS_REAUTH)
-    return [
-        f"{name} ({code or 'not discovered yet'})"
-        for name, status, code, discovered_at in servers.values_list(
-            "name", "status", "status_code", "discovered_at"
+    servers = (
+        list(
+            Server.objects.filter(pk__in=server_ids)
+            .select_related("change_subscription")
+            .order_by("name")
         )
-        if status in failed_statuses or discovered_at is None
-    ]
+        if server_ids
+        else []
+    )
+    in_use = {tool.facts.server_id for tool in callable_tools}
+    endpoints = [snapshot.servers[server.pk].endpoint for server in servers]
+    return ServerState(
+        unavailable_servers=tuple(_list_unavailable_servers(servers, failures)),
+        no_tools_reason=None if callable_tools else find_no_tools_reason(snapshot),
+        contact_plan=ContactPlan(
+            to_connect=tuple(
+                snapshot.servers[server.pk]
+                for server in servers
+                if server.pk in in_use and _needs_connection(server)
+            ),
+            to_refresh=tuple(server.pk for server in servers if _needs_refresh(server)),
+        ),
+        opens_mcp_sessions=any(
+            endpoint.transport == "http" and (endpoint.era != "modern" or endpoint.allowed_requests)
+            for endpoint in endpoints
+        ),
+    )
+
+
+def _needs_connection(server: Server) -> bool:
+    """Return whether calls need a connection that takes a handshake."""
+    return (
+        server.transport_type == Server.Transport.HTTP
+        and server.era == "handshake"
+        and server.status not in FAILED_STATUSES
+    )
+
+
+def _needs_refresh(server: Server) -> bool:
+    """Return whether the server has to be discovered, which also shows if it works again."""
+    if server.status in FAILED_STATUSES:
+        is_due = server.checked_at is None or timezone.now() - server.checked_at > RETRY_INTERVAL
+        return is_due and server.status == Server.Status.ERROR
+    return is_catalog_expired(server)
+
+
+def _list_unavailable_servers(
+    servers: Iterable[Server], failures: Mapping[UUID, str]
+) -> Iterator[str]:
+    """Yield the names of unavailable servers, with the reason."""
+    for server in servers:
+        is_known = server.discovered_at is not None
+        if server.status in FAILED_STATUSES:
+            yield f"{server.name} ({server.status_code or 'not discovered yet'})"
+        elif server.pk in failures or not is_known:
+            yield f"{server.name} ({failures.get(server.pk, 'not discovered yet')})"

@@ -55,6 +55,8 @@ from bonobot.settings.limits import (  # noqa: F401 - read through `django.conf.
     BONOBOT_DOWN_AFTER,
     BONOBOT_DRAIN_S,
     BONOBOT_GLOBAL_CALLS_PER_MINUTE,
+    BONOBOT_HTTP_SESSION_IDLE_S,
+    BONOBOT_HTTP_SESSIONS,
     BONOBOT_INSTALL_S,
     BONOBOT_INVITATION_DAYS,
     BONOBOT_MAX_BODY,
@@ -67,6 +69,7 @@ from bonobot.settings.limits import (  # noqa: F401 - read through `django.conf.
     BONOBOT_RESULT_LIMIT,
     BONOBOT_RUN_S,
     BONOBOT_SAMPLING_TOKENS,
+    BONOBOT_SESSION_CONNECT_S,
     BONOBOT_START_S,
     BONOBOT_STDIO_CHILDREN,
     BONOBOT_STDIO_CPU_S,
@@ -446,6 +449,10 @@ LOGGING = logging.build_logging_config(
 
 BONOBOT_TOOL_NAME_STYLE = environment.read_text(
     "BONOBOT_TOOL_NAME_STYLE", "single", choices=("single", "double")
+)
+# How definitions of new servers are reviewed unless their configuration says otherwise.
+BONOBOT_DEFINITION_REVIEW = environment.read_text(
+    "BONOBOT_DEFINITION_REVIEW", "manual", choices=("manual", "first", "always")
 )
 BONOBOT_LAUNCHERS = (
     *environment.read_names(

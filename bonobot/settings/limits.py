@@ -70,6 +70,20 @@ BONOBOT_MAX_DEFINITIONS = environment.read_number(
     "BONOBOT_MAX_DEFINITIONS", 1_000, minimum=1, maximum=100_000
 )
 
+# Seconds that a session waits for its servers when it starts: `agents.sessions.connect_servers`.
+BONOBOT_SESSION_CONNECT_S = environment.read_number(
+    "BONOBOT_SESSION_CONNECT_S", 5, minimum=1, maximum=60
+)
+# Seconds that an MCP session (handshake era) is kept after the session of an agent that used it; 0
+# keeps none: `mcp_servers.client.pool`.
+BONOBOT_HTTP_SESSION_IDLE_S = environment.read_number(
+    "BONOBOT_HTTP_SESSION_IDLE_S", 300, minimum=0, maximum=86_400
+)
+# MCP sessions that one process keeps: `mcp_servers.client.pool`.
+BONOBOT_HTTP_SESSIONS = environment.read_number(
+    "BONOBOT_HTTP_SESSIONS", 100, minimum=0, maximum=10_000
+)
+
 # --- Child processes of stdio servers ------------------------------------------------------------
 
 # Seconds to start: `mcp_servers.build_endpoint`.

@@ -41,7 +41,7 @@ class ServerDestination:
     """The scope that a new server is created in, with its URLs and follow-up.
 
     `url` returns the URL of a page (`form`, `presets`, `preset` with a slug, `paste`,
-    `openapi`, `operations`);
+    `openapi`, `operations`, `added`);
     `build_next_url` returns the redirect after one server, `onward` is the link after several.
     """
 

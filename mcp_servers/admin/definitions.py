@@ -212,6 +212,8 @@ def _render_definitions(visit: ObjectRequest, kinds: tuple[str, ...]) -> HttpRes
     """Show a server's definitions of these kinds, or apply the posted action."""
     if visit.request.method == "POST":
         _apply_action(visit)
+        if visit.request.POST.get("then") == "change":
+            return redirect_to_page(visit, "change")
         return redirect_back(visit.request, visit.url(visit.page))
     server: Server = visit.object
     query = visit.request.GET

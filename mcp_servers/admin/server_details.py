@@ -6,6 +6,7 @@ from typing import Any
 
 from django.contrib import messages
 from django.db.models import Count, Q
+from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
@@ -16,11 +17,13 @@ from bonobot.accounts.admin_base import (
     redirect_to_page,
     render_fragment,
 )
+from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.roles import Action
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.masking import MASK
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers import services
+from mcp_servers.admin.added_servers import load_new_definitions, show_added_servers
 from mcp_servers.admin.openapi import (
     DeclaredApiForm,
     OperationForm,
@@ -29,7 +32,12 @@ from mcp_servers.admin.openapi import (
     show_api_configuration,
 )
 from mcp_servers.admin.server_forms import PROBLEM_FIELDS, ServerForm, build_initial
-from mcp_servers.admin.servers import ServerAdmin, discover_servers, summarize_discovery
+from mcp_servers.admin.servers import (
+    POOL_DESTINATION,
+    ServerAdmin,
+    discover_servers,
+    summarize_discovery,
+)
 from mcp_servers.discovery import ServerRemoved
 from mcp_servers.installed_packages import find_server_installation
 from mcp_servers.models import Definition, HealthCheck, OAuthGrant, Secret, Server
@@ -195,6 +203,14 @@ def _build_fix_url(visit: ObjectRequest, problem: Problem | None) -> str:
     return visit.url("credentials" if secrets else "configuration")
 
 
+def show_added_pool_servers(request: HttpRequest) -> HttpResponseBase:
+    """Connect and review servers that were added to the pool."""
+    return show_added_servers(request, resolve_principal(request), POOL_DESTINATION)
+
+
+ServerAdmin.extra_views += (("add/added/", "added", show_added_pool_servers),)
+
+
 @ServerAdmin.add_object_action("connect", needs=Action.MANAGE_SERVERS)
 def connect_server(visit: ObjectRequest) -> HttpResponseBase:
     """Discover the server and render the result as a fragment."""
@@ -215,6 +231,10 @@ def connect_server(visit: ObjectRequest) -> HttpResponseBase:
         definitions_url=visit.url("definitions"),
         correct_url=_build_fix_url(visit, attempt.problem),
         may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
+        review=load_new_definitions(visit.object)
+        if attempt.result and attempt.result.waiting
+        else None,
+        page=visit.request.GET.get("page", ""),
     )
 
 

@@ -294,7 +294,6 @@ class ServerForm(forms.Form):
     approval = forms.ChoiceField(
         label=_("Definition review"),
         choices=Server.Approval.choices,
-        initial=Server.Approval.MANUAL,
         widget=Select,
         help_text=_(
             "A definition that changes later must be reviewed again, unless all changes are "
@@ -396,8 +395,9 @@ class ServerForm(forms.Form):
         choices = list(Server.Approval.choices)
         if not principal.may(Action.TRUST_ALL_CHANGES):
             choices = [choice for choice in choices if choice[0] != Server.Approval.ALWAYS]
-        current_approval = self.initial.get("approval")
-        if current_approval and current_approval not in dict(choices):
+        self.fields["approval"].initial = settings.BONOBOT_DEFINITION_REVIEW
+        current_approval = self.initial.get("approval", settings.BONOBOT_DEFINITION_REVIEW)
+        if current_approval not in dict(choices):
             choices.append((current_approval, Server.Approval(current_approval).label))
         self.fields["approval"].choices = choices  # type: ignore[attr-defined]
         if not principal.may(Action.ALLOW_PRIVATE_ADDRESS):

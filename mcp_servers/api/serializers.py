@@ -288,6 +288,12 @@ class ServerBody(VersionedBody, ClientCapabilitiesBody, ServerPricingBody):
     )
 
 
+APPROVE_HELP = (
+    "Discover the server at once and approve its definitions, except suspicious ones. Requires "
+    "permission to review definitions. Without it, definitions are pending review."
+)
+
+
 class PresetServerBody(StrictSerializer):
     """A server to add from a preset."""
 
@@ -295,6 +301,7 @@ class PresetServerBody(StrictSerializer):
     parameters = serializers.DictField(child=serializers.CharField(), required=False)
     name = serializers.CharField(max_length=255, required=False)
     enabled = serializers.BooleanField(required=False)
+    approve = serializers.BooleanField(required=False, help_text=APPROVE_HELP)
 
 
 DECLARED_EXAMPLE = {
@@ -325,7 +332,14 @@ CHANGE_EXAMPLE = OpenApiExample("Rename", {"name": "s3"}, request_only=True)
 
 @extend_schema_serializer(examples=ADD_EXAMPLES[:4])
 class CreateServerBody(ServerBody):
-    """A server to create."""
+    """The configuration of a server."""
+
+
+@extend_schema_serializer(examples=ADD_EXAMPLES[:4])
+class AddServerBody(CreateServerBody):
+    """A server to create, and whether to approve its definitions."""
+
+    approve = serializers.BooleanField(required=False, help_text=APPROVE_HELP)
 
 
 class ServerToolSerializer(StrictSerializer):

@@ -29,6 +29,7 @@ from mcp_servers.api.serializers import (
     ADD_EXAMPLES,
     CHANGE_EXAMPLE,
     JSON_OBJECT,
+    AddServerBody,
     CreateServerBody,
     PresetServerBody,
     ServerBody,
@@ -38,6 +39,7 @@ from mcp_servers.api.serializers import (
     ServerTestSerializer,
     build_spec,
 )
+from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.discovery import DiscoveryResult, run_discovery
 from mcp_servers.import_export.export_servers import build_client_file
 from mcp_servers.models import Definition, HealthCheck, Server
@@ -75,6 +77,31 @@ def discover_server(
     return answer
 
 
+def take_approve_option(principal: Principal, body: dict[str, Any]) -> bool:
+    """Remove `approve` from a body and return it; raises `Forbidden` without permission."""
+    approves = bool(body.pop("approve", False))
+    if approves:
+        principal.require(Action.APPROVE_DEFINITIONS)
+        if not body.get("enabled", True):
+            raise InvalidInput(
+                "A disabled server isn't discovered, so its definitions can't be approved.",
+                code="no_effect",
+                field="approve",
+                remedy="Omit `approve`, or enable the server.",
+            )
+    return approves
+
+
+def discover_and_approve(principal: Principal, server: Server) -> None:
+    """Discover a new server and approve its definitions, except suspicious ones.
+
+    If the discovery fails, the server's status shows why.
+    """
+    answer = discover_server(principal, server, kind=HealthCheck.Kind.DISCOVERY)
+    if answer["status"] == "connected":
+        approve_definitions(principal, server)
+
+
 def _build_failure(problem: Problem) -> dict[str, Any]:
     return {
         "status": "needs_reauth" if problem.code == "needs_reauth" else "error",
@@ -89,7 +116,7 @@ def _build_failure(problem: Problem) -> dict[str, Any]:
 
 ADD_BODY = PolymorphicProxySerializer(
     component_name="ServerToAdd",
-    serializers=[CreateServerBody, PresetServerBody],
+    serializers=[AddServerBody, PresetServerBody],
     resource_type_field_name=None,
 )
 
@@ -187,12 +214,21 @@ class ServerListView(ServerView):
         Send its configuration, or `preset` and `parameters`. Only a platform administrator can set
         a `stdio` command. Everyone who can manage servers can use presets; stdio presets must be
         enabled first (otherwise `preset_not_enabled`).
+
+        With `approve`, the server is discovered at once and its definitions are approved, except
+        suspicious ones; the response has the result (`status`, `tools`, `waiting`). Without it, a
+        worker discovers the server, and its definitions are pending review.
         """
-        if "preset" in self.list_body_fields():
-            server = create_server_from_preset(self.principal, self.read_body(PresetServerBody))
+        is_preset = "preset" in self.list_body_fields()
+        body = self.read_body(PresetServerBody if is_preset else AddServerBody)
+        approves = take_approve_option(self.principal, body)
+        if is_preset:
+            server = create_server_from_preset(self.principal, body)
         else:
-            spec = complete_spec(self.principal, build_spec(self.read_body(CreateServerBody)))
+            spec = complete_spec(self.principal, build_spec(body))
             server = create_server(self.principal, spec)
+        if approves:
+            discover_and_approve(self.principal, server)
         return self.build_server_response(server, status=201)
 
 

@@ -6,12 +6,17 @@ from collections.abc import Iterable, Sequence
 from difflib import unified_diff
 from typing import Any
 
+from bonobot.accounts.roles import Action
 from bonobot.core.cli.command_group import CommandContext, CommandVerb
 from bonobot.core.problems import Conflict, NotFound
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.cli.discovery import show_review_result
+from mcp_servers.cli.discovery import show_review_findings, show_review_result
 from mcp_servers.cli.servers import get_server
-from mcp_servers.definition_reviews import DefinitionReviewResult, approve_definitions
+from mcp_servers.definition_reviews import (
+    DefinitionReviewResult,
+    approve_definitions,
+    needs_own_review,
+)
 from mcp_servers.models import Definition, Server
 
 MIN_DIGEST_LENGTH = 12
@@ -40,8 +45,8 @@ def _approve_definitions(cli: CommandContext, options: argparse.Namespace) -> No
     if named:
         selected, left_out = named, []
     else:
-        selected = [row for row in waiting if not _needs_own_approval(row)]
-        left_out = [row for row in waiting if _needs_own_approval(row)]
+        selected = [row for row in waiting if not needs_own_review(row)]
+        left_out = [row for row in waiting if needs_own_review(row)]
     if not cli.as_json:
         for row in selected:
             _show_definition(cli, row)
@@ -63,9 +68,26 @@ def _approve_definitions(cli: CommandContext, options: argparse.Namespace) -> No
             _show_change_hint(cli, server, row)
 
 
-def _needs_own_approval(row: Definition) -> bool:
-    """Return whether a definition is approved only by its name or digest."""
-    return bool(row.findings) or row.state == Definition.State.CHANGED
+def review_new_server(cli: CommandContext, server: Server, *, approve: bool = False) -> None:
+    """Approve the definitions of an added server, except suspicious ones; ask on a terminal.
+
+    Without `approve` and without a terminal, they stay pending review.
+    """
+    if approve:
+        approve_definitions(cli.principal, server)
+        show_review_findings(cli, server)
+        return
+    waiting = list(server.definitions.awaiting_review().order_by("kind", "name"))
+    selected = [row for row in waiting if not needs_own_review(row)]
+    if not (waiting and cli.can_ask and cli.principal.may(Action.APPROVE_DEFINITIONS)):
+        return
+    for row in selected:
+        _show_definition(cli, row)
+    question = f"Approve these {len(selected)} definitions, so that agents can use them?"
+    if selected and cli.confirm(question, default=True):
+        digests = {row.pk: row.digest for row in selected}
+        show_review_result(cli, server, approve_definitions(cli.principal, server, digests))
+    show_review_findings(cli, server)
 
 
 def _select_by_name(server: Server, names: Sequence[str]) -> list[Definition]:

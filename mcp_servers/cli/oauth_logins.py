@@ -3,11 +3,13 @@
 import argparse
 import time
 import webbrowser
+from dataclasses import replace
 from typing import Any
 
 from bonobot.core.cli.command_group import CommandContext, CommandFailed, CommandVerb, pause
 from bonobot.core.problems import Conflict, Problem
 from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.cli.definition_approval import review_new_server
 from mcp_servers.cli.discovery import discover_servers
 from mcp_servers.cli.servers import get_server
 from mcp_servers.models import OAuthGrant, Server
@@ -65,6 +67,10 @@ def _sign_in(cli: CommandContext, options: argparse.Namespace) -> None:
             remedy=f"Open {url} and try again.",
         )
     outcome = discover_servers(cli, [server])[server.name]
+    if outcome.problem is None and cli.can_ask:
+        review_new_server(cli, server)
+        waiting = server.definitions.awaiting_review().count()
+        outcome = replace(outcome, waiting=waiting)
     cli.emit(_serialize_login(server, url, signed_in=True) | {"discovery": outcome.as_dict()})
     cli.print_message(make_visible(f"Signed in to {server.name}. {outcome.format_summary()}"))
     if outcome.problem is not None:

@@ -38,6 +38,15 @@ if TYPE_CHECKING:
     from mcp_servers.discovery import DiscoveryResult
 
 
+def add_approve_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option that approves definitions without asking."""
+    parser.add_argument(
+        "--approve",
+        action="store_true",
+        help="Approve the discovered definitions, except suspicious ones, without asking",
+    )
+
+
 def add_operation_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose operations."""
     parser.add_argument(
@@ -268,7 +277,7 @@ def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
     add_price_arguments(parser)
     add_client_capability_arguments(parser)
     parser.add_argument("--allow-private", action="store_true", help="Allow a private address")
-    parser.add_argument("--approve", action="store_true", help="Approve the discovered definitions")
+    add_approve_argument(parser)
     parser.add_argument(
         "--disabled", action="store_true", help="Add the server disabled, without connecting to it"
     )
@@ -309,8 +318,7 @@ def _check_options(options: argparse.Namespace) -> None:
 
 
 def _create_server(cli: CommandContext, options: argparse.Namespace) -> None:
-    from mcp_servers.cli.discovery import show_review_findings
-    from mcp_servers.definition_reviews import approve_definitions
+    from mcp_servers.cli.definition_approval import review_new_server
     from mcp_servers.services import create_server
 
     _check_options(options)
@@ -333,9 +341,7 @@ def _create_server(cli: CommandContext, options: argparse.Namespace) -> None:
     problem = None
     try:
         _discover_server(cli, server)
-        if options.approve:
-            approve_definitions(cli.principal, server)
-            show_review_findings(cli, server)
+        review_new_server(cli, server, approve=options.approve)
     except Problem as exc:
         problem = exc
     server.refresh_from_db()

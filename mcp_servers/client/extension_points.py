@@ -4,7 +4,7 @@ Apart from the modules that call these functions, because they are registered at
 process, most of which open no connection.
 """
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from mcp_servers.client.child_process import StderrSnapshot
 
 StderrSink = Callable[["StderrSnapshot"], Awaitable[None]]
-StoppedServersCheck = Callable[[Collection[UUID]], Awaitable[set[UUID]]]
+# Returns what changes with the configuration of each server that may have connections; None if that
+# can't be read now.
+ServerVersionsLoader = Callable[[Collection[UUID]], Awaitable[Mapping[UUID, str] | None]]
 # Called on the loop and must return at once.
 OnServerNotification = Callable[[UUID, "ChangeNotification"], None]
 
 _stderr_sinks: list[StderrSink] = []
-_stopped_servers_checks: list[StoppedServersCheck] = []
+_server_versions_loaders: list[ServerVersionsLoader] = []
 change_notification_listeners: list[OnServerNotification] = []
 # Called when a package is installed that a start couldn't wait for.
 late_installation_listeners: list[Callable[[UUID], None]] = []
@@ -34,14 +36,14 @@ def find_stderr_sink() -> StderrSink | None:
     return _stderr_sinks[-1] if _stderr_sinks else None
 
 
-def set_stopped_servers_check(check: StoppedServersCheck) -> None:
-    """Register the function that returns which of the open servers must be closed."""
-    _stopped_servers_checks[:] = [check]
+def set_server_versions_loader(loader: ServerVersionsLoader) -> None:
+    """Register the function that returns the versions of the open servers that may stay open."""
+    _server_versions_loaders[:] = [loader]
 
 
-def find_stopped_servers_check() -> StoppedServersCheck | None:
+def find_server_versions_loader() -> ServerVersionsLoader | None:
     """Return the registered function, if any."""
-    return _stopped_servers_checks[0] if _stopped_servers_checks else None
+    return _server_versions_loaders[0] if _server_versions_loaders else None
 
 
 def set_change_notification_listeners(*listeners: OnServerNotification) -> None:

@@ -169,6 +169,10 @@ class ServerRequestHandler:
         self._running: dict[Any, asyncio.Task[None]] = {}
         self._waiting_requests: list[McpRequest] = []
 
+    def set_host(self, host: Host) -> None:
+        """Set the host that answers requests that come with no request of ours."""
+        self._host = host
+
     @contextmanager
     def track_request(self, request: McpRequest) -> Iterator[None]:
         """Pause the request's deadline while the server waits for a response from us."""

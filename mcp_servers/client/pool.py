@@ -2,9 +2,10 @@
 
 HTTP connections are shared by all callers with the same server and credential. A child process, or
 a session of the handshake era, belongs to one holder: `session:<uuid>`, or
-`server:<uuid>:<principal>` for calls without a session. Everything here runs on one loop.
+`server:<uuid>:<principal>` for calls without a session. A released session of the handshake era may
+be kept for another holder of the same owner. Everything here runs on one loop.
 
-The pool does not read the database: `set_stopped_servers_check` registers the function that does.
+The pool does not read the database: `set_server_versions_loader` registers the function that does.
 Every process checks its own connections, so a server disabled elsewhere is closed here too.
 """
 
@@ -41,18 +42,19 @@ from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError, build_timeout_error, build_unreachable_error
 from mcp_servers.client.extension_points import (
     OnServerNotification,
+    ServerVersionsLoader,
     StderrSink,
-    StoppedServersCheck,
+    find_server_versions_loader,
     find_stderr_sink,
-    find_stopped_servers_check,
 )
 from mcp_servers.client.host import DiscoveryHost, Host, NullHost
+from mcp_servers.client.idle_sessions import IdleSession, IdleSessions, UpstreamKey
 from mcp_servers.client.jsonrpc import McpRequest, OnLog, OnProgress, RequestDeadline
 from mcp_servers.client.list_definitions import ServerDeclarations, list_all_definitions
 from mcp_servers.client.openapi import OpenApiUpstream
 from mcp_servers.client.protocol_versions import HandshakeResult
 from mcp_servers.client.stdio import MAX_CHILDREN, MAX_LIFETIME_S, StdioConnection, StdioPool
-from mcp_servers.client.streamable_http import HttpUpstream
+from mcp_servers.client.streamable_http import HttpSession, HttpUpstream
 
 
 def start_upstream_span(
@@ -73,6 +75,7 @@ def start_upstream_span(
 
 
 IDLE_S = 300.0
+MAX_IDLE_SESSIONS = 100
 SWEEP_S = 3.0
 
 
@@ -89,16 +92,19 @@ class ConnectionPool:
         max_children: int = MAX_CHILDREN,
         idle_s: float = IDLE_S,
         lifetime_s: float = MAX_LIFETIME_S,
+        idle_session_s: float = IDLE_S,
+        max_idle_sessions: int = MAX_IDLE_SESSIONS,
         stderr_sink: StderrSink | None = None,
         clock: Callable[[], float] = time.monotonic,
         on_notification: OnServerNotification | None = None,
-        find_stopped: StoppedServersCheck | None = None,
+        load_versions: ServerVersionsLoader | None = None,
     ) -> None:
         self._host = host or NullHost()
         self._discovery_host = host or DiscoveryHost()
         self._on_notification = on_notification
         self._discoveries: dict[str, UUID] = {}
-        self._find_stopped = find_stopped
+        self._load_versions = load_versions
+        self._versions: dict[UUID, str] = {}
         self._idle_s = idle_s
         self._clock = clock
         self._tasks = TaskSet()
@@ -109,7 +115,10 @@ class ConnectionPool:
             stderr_sink=stderr_sink,
             clock=clock,
         )
-        self._upstreams: dict[tuple[UUID, str], HttpUpstream | OpenApiUpstream] = {}
+        self._upstreams: dict[UpstreamKey, HttpUpstream | OpenApiUpstream] = {}
+        self._owners: dict[str, str] = {}
+        self._idle_session_s = idle_session_s
+        self._idle_sessions = IdleSessions(max_idle_sessions if idle_session_s else 0)
         self._sweeper: asyncio.Task[None] | None = None
 
     async def send_request(
@@ -270,13 +279,25 @@ class ConnectionPool:
         with self._get_upstream(endpoint).track_use() as upstream:
             await upstream.watch_resources(desired, on_result, holder, self._host)
 
-    async def release(self, holder: str, server_id: UUID | None = None) -> None:
-        """Close the children and handshake sessions of `holder`, at one server or at all."""
+    def set_owner(self, holder: str, owner: str) -> None:
+        """Let `holder` use the idle sessions of `owner`, and keep its own for it when released."""
+        self._owners[holder] = owner
+
+    async def release(
+        self, holder: str, server_id: UUID | None = None, *, keep_sessions: bool = False
+    ) -> None:
+        """Close the children and handshake sessions of `holder`, at one server or at all.
+
+        With `keep_sessions`, sessions of a holder with an owner are kept for the owner instead.
+        """
         upstreams = [
             candidate
             for key, candidate in self._upstreams.items()
             if server_id is None or key[0] == server_id
         ]
+        owner = self._owners.get(holder) if server_id else self._owners.pop(holder, None)
+        if owner and keep_sessions:
+            await self._keep_sessions(holder, owner)
         await _run_all(
             self._stdio_pool.close(
                 lambda at, whose: whose == holder and (server_id is None or at == server_id)
@@ -289,15 +310,32 @@ class ConnectionPool:
         await self._close_servers({server_id})
         self._stdio_pool.forget_stderr(server_id)
 
-    async def close_stopped_servers(self) -> None:
+    async def close_outdated_connections(self) -> None:
         """Close everything of servers that have been disabled, deleted or halted.
 
-        Servers with a running discovery are skipped: disabled servers may be discovered too.
+        Ends the idle sessions of those that were changed since the last check. Servers with a
+        running discovery are skipped: disabled servers may be discovered too.
         """
         open_servers = {key[0] for key in self._upstreams} | self._stdio_pool.list_server_ids()
         open_servers -= set(self._discoveries.values())
-        if self._find_stopped is not None and open_servers:
-            await self._close_servers(await self._find_stopped(open_servers))
+        if self._load_versions is None or not open_servers:
+            return
+        versions = await self._load_versions(open_servers)
+        if versions is None:
+            return
+        await self._close_servers(open_servers - versions.keys())
+        changed = {
+            server_id
+            for server_id, version in versions.items()
+            if self._versions.get(server_id, version) != version
+        }
+        self._versions = {
+            server_id: version
+            for server_id, version in (self._versions | dict(versions)).items()
+            if any(key[0] == server_id for key in self._upstreams)
+        }
+        idle_sessions = self._idle_sessions.remove(lambda one: one.upstream_key[0] in changed)
+        await _run_all(*_end_sessions(idle_sessions))
 
     def get_stderr_tail(self, server_id: UUID) -> str:
         """Return the last 64 KiB that the server's latest child wrote to stderr; any thread."""
@@ -313,7 +351,10 @@ class ConnectionPool:
         ]
         await _run_all(
             self._stdio_pool.close_idle(now - self._idle_s),
-            *(self._upstreams.pop(key).close() for key in idle),
+            *(self._close_upstream(key) for key in idle),
+            *_end_sessions(
+                self._idle_sessions.remove(lambda one: one.since < now - self._idle_session_s)
+            ),
             *(
                 upstream.close_idle_sessions(now - self._idle_s)
                 for upstream in self._upstreams.values()
@@ -325,10 +366,9 @@ class ConnectionPool:
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
-        upstreams, self._upstreams = self._upstreams, {}
         await _run_all(
             self._stdio_pool.close(lambda *_: True),
-            *(upstream.close() for upstream in upstreams.values()),
+            *(self._close_upstream(key) for key in list(self._upstreams)),
         )
         await self._tasks.close()
 
@@ -336,8 +376,35 @@ class ConnectionPool:
         keys = [key for key in self._upstreams if key[0] in server_ids]
         await _run_all(
             self._stdio_pool.close(lambda whose, _: whose in server_ids),
-            *(self._upstreams.pop(key).close() for key in keys),
+            *(self._close_upstream(key) for key in keys),
         )
+
+    def _close_upstream(self, key: UpstreamKey) -> Coroutine[Any, Any, None]:
+        """Remove an upstream at once; return what closes it and its idle sessions."""
+        upstream = self._upstreams.pop(key)
+        idle_sessions = self._idle_sessions.remove(lambda one: one.upstream_key == key)
+
+        async def close() -> None:
+            await _run_all(*_end_sessions(idle_sessions))
+            await upstream.close()
+
+        return close()
+
+    async def _keep_sessions(self, holder: str, owner: str) -> None:
+        """Keep the holder's sessions for the owner; end the ones that are too many."""
+        evicted: list[IdleSession] = []
+        for key, upstream in self._upstreams.items():
+            if not isinstance(upstream, HttpUpstream):
+                continue
+            if session := upstream.detach_session(holder, self._host):
+                entry = IdleSession(key, owner, holder, session, self._clock())
+                evicted += self._idle_sessions.add(entry)
+        await _run_all(*_end_sessions(evicted))
+
+    def _take_idle_session(self, key: UpstreamKey, holder: str) -> HttpSession | None:
+        owner = self._owners.get(holder)
+        entry = self._idle_sessions.take(key, owner, holder) if owner else None
+        return entry.session if entry else None
 
     async def _send_to_child(
         self, endpoint: ServerEndpoint, request: McpRequest, holder: str, host: Host
@@ -374,6 +441,7 @@ class ConnectionPool:
                     endpoint,
                     self._clock,
                     lambda holder: self._build_notification_handler(endpoint, holder),
+                    lambda holder: self._take_idle_session(key, holder),
                 )
             )
         return self._upstreams[key]
@@ -414,7 +482,7 @@ class ConnectionPool:
         while True:
             await asyncio.sleep(SWEEP_S)
             await self.close_idle()
-            await self.close_stopped_servers()
+            await self.close_outdated_connections()
 
 
 @asynccontextmanager
@@ -439,6 +507,10 @@ async def _enforce_deadline(
         ) from None
 
 
+def _end_sessions(entries: list[IdleSession]) -> list[Coroutine[Any, Any, None]]:
+    return [entry.session.end_session() for entry in entries]
+
+
 async def _run_all(*coroutines: Coroutine[Any, Any, None]) -> None:
     async with asyncio.TaskGroup() as group:
         for coroutine in coroutines:
@@ -458,9 +530,11 @@ def get_connection_pool() -> ConnectionPool:
                 max_children=settings.BONOBOT_STDIO_CHILDREN,
                 idle_s=settings.BONOBOT_STDIO_IDLE_S,
                 lifetime_s=settings.BONOBOT_STDIO_LIFETIME_S,
+                idle_session_s=settings.BONOBOT_HTTP_SESSION_IDLE_S,
+                max_idle_sessions=settings.BONOBOT_HTTP_SESSIONS,
                 stderr_sink=find_stderr_sink(),
                 on_notification=change_notifications.dispatch_change_notification,
-                find_stopped=find_stopped_servers_check(),
+                load_versions=find_server_versions_loader(),
             )
             runtime.on_close(pool.close)
         return pool

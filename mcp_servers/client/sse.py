@@ -104,6 +104,10 @@ class SseSession:
         assert self._failure is not None  # noqa: S101 - the owner ended
         raise self._failure
 
+    def set_host(self, host: Host, on_notification: OnNotification | None) -> None:
+        """Set who answers the server's requests and gets its notifications from now on."""
+        self._peer.set_host(host, on_notification)
+
     def is_idle_since(self, time: float) -> bool:
         """Return whether nothing is pending and nothing was requested since `time`."""
         return not (self._peer.busy or self._watcher_count) and self._last_used_at < time

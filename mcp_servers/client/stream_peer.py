@@ -76,6 +76,11 @@ class StreamPeer:
         """Return whether requests are pending."""
         return len(self._inboxes) > self._standing_count
 
+    def set_host(self, host: Host, on_notification: OnNotification | None) -> None:
+        """Set who answers the server's requests and gets its notifications from now on."""
+        self._on_notification = on_notification
+        self._request_handler.set_host(host)
+
     async def send_request(self, request: McpRequest, meta: Mapping[str, Any]) -> dict[str, Any]:
         """Return the raw result; raises `UpstreamError`. The caller sets the deadline."""
         return await self._await_response(next(self._request_ids), request, meta)

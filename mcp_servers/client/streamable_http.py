@@ -9,6 +9,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from math import inf
 from typing import Any
 
 from bonobot.core.http.egress import build_guarded_client
@@ -66,6 +67,7 @@ from mcp_servers.client.protocol_versions import (
 from mcp_servers.client.sse import SseSession
 
 FAREWELL_TIMEOUT_S = 2.0
+PING_TIMEOUT_S = 2.0  # of a session that was idle
 LISTEN_TIMEOUT_S = 1.0
 SESSION_ID_HEADER = "Mcp-Session-Id"
 
@@ -160,6 +162,11 @@ class StreamableHttpSession:
         finally:
             self._pending_count -= 1
 
+    def set_host(self, host: Host, on_notification: OnNotification | None) -> None:
+        """Set who answers the server's requests and gets its notifications from now on."""
+        self._host, self._on_notification = host, on_notification
+        self._request_handler.set_host(host)
+
     @property
     def has_id(self) -> bool:
         """Return whether the server named the session."""
@@ -234,6 +241,9 @@ class StreamableHttpSession:
         await _try_to_send(self._channel.send_message(message, self._headers))
 
 
+HttpSession = StreamableHttpSession | SseSession
+
+
 async def _try_to_send(sending: Coroutine[Any, Any, None]) -> None:
     """Await the coroutine for 2 s at most, ignoring failures."""
     with suppress(UpstreamError, TimeoutError):
@@ -244,7 +254,8 @@ async def _try_to_send(sending: Coroutine[Any, Any, None]) -> None:
 class HttpUpstream(IdleTracker):
     """One server and credential: the HTTP connections, the era, the sessions of holders.
 
-    `find_handler` returns the handler of change notifications of a holder's session, if any.
+    `find_handler` returns the handler of change notifications of a holder's session, if any;
+    `take_idle` returns an idle session that the holder may use.
     """
 
     def __init__(
@@ -252,10 +263,12 @@ class HttpUpstream(IdleTracker):
         endpoint: ServerEndpoint,
         clock: Callable[[], float],
         find_handler: Callable[[str], OnNotification | None] = lambda holder: None,
+        take_idle: Callable[[str], HttpSession | None] = lambda holder: None,
     ) -> None:
         super().__init__(clock)
         self.endpoint = endpoint
         self._find_handler = find_handler
+        self._take_idle = take_idle
         try:
             self._client = build_guarded_client(
                 allow_private=endpoint.allow_private, headers=endpoint.headers, auth=endpoint.auth
@@ -268,7 +281,7 @@ class HttpUpstream(IdleTracker):
         self._wire = endpoint.wire
         self._is_modern_only = False  # until it refused a session that a host needed
         self._request_ids = itertools.count(1)
-        self._sessions: dict[str, StreamableHttpSession | SseSession] = {}
+        self._sessions: dict[str, HttpSession] = {}
         self._watching_holders: set[str] = set()
         self._opening_lock = asyncio.Lock()
 
@@ -412,6 +425,18 @@ class HttpUpstream(IdleTracker):
         if session := self._sessions.pop(holder, None):
             await session.end_session()
 
+    def detach_session(self, holder: str, host: Host) -> HttpSession | None:
+        """Take the holder's session away from it; None if it can't be used by another one.
+
+        `host` answers the server until then.
+        """
+        session = self._sessions.get(holder)
+        if session is None or not session.alive or not session.is_idle_since(inf):
+            return None
+        del self._sessions[holder]
+        session.set_host(host, self._find_handler(""))
+        return session
+
     async def close_idle_sessions(self, unused_since: float) -> None:
         """End the sessions unused since `before`."""
         idle = [
@@ -465,7 +490,7 @@ class HttpUpstream(IdleTracker):
 
     async def _find_live_session(
         self, request: McpRequest, holder: str, host: Host
-    ) -> StreamableHttpSession | SseSession | None:
+    ) -> HttpSession | None:
         """Return a session at a modern server if the host needs one and the server supports it.
 
         Without a session id the server has no way to send requests during the call.
@@ -492,7 +517,7 @@ class HttpUpstream(IdleTracker):
 
     async def _connect_over_sse(
         self, holder: str, host: Host, refusal: UpstreamError
-    ) -> StreamableHttpSession | SseSession:
+    ) -> HttpSession:
         """Try HTTP+SSE after `refusal` of a handshake, which is raised if that fails too."""
         if not may_speak_http_sse(refusal):
             raise refusal
@@ -501,20 +526,35 @@ class HttpUpstream(IdleTracker):
         except UpstreamError as error:
             raise (refusal if _is_no_sse(error, "sse") else error) from None
 
-    async def _get_session(
-        self, holder: str, host: Host, wire: Wire
-    ) -> StreamableHttpSession | SseSession:
+    async def _get_session(self, holder: str, host: Host, wire: Wire) -> HttpSession:
         async with self._opening_lock:
             session = self._sessions.get(holder)
             if session is None or not session.alive:
+                session = await self._take_idle_session(holder, host, wire)
+            if session is None:
                 session = self._build_session(holder, host, wire)
                 await session.open()
-                self._sessions[holder] = session
+            self._sessions[holder] = session
             return session
 
-    def _build_session(
-        self, holder: str, host: Host, wire: Wire
-    ) -> StreamableHttpSession | SseSession:
+    async def _take_idle_session(self, holder: str, host: Host, wire: Wire) -> HttpSession | None:
+        """Return an idle session that answers a ping, None if there is none; end a broken one."""
+        session = self._take_idle(holder)
+        if session is None:
+            return None
+        is_usable = False
+        try:
+            is_usable = session.wire == wire and session.alive and await _answers_ping(session)
+        finally:
+            if not is_usable:
+                session.stop_listening()
+                self._tasks.spawn(session.end_session(), name=f"end {self.endpoint.name}")
+        if not is_usable:
+            return None
+        session.set_host(host, self._find_handler(holder))
+        return session
+
+    def _build_session(self, holder: str, host: Host, wire: Wire) -> HttpSession:
         common = (host, self._tasks, self._clock, self._find_handler(holder))
         if wire == "sse":
             return SseSession(self.endpoint, self._client, *common)
@@ -522,10 +562,22 @@ class HttpUpstream(IdleTracker):
             self.endpoint, self._channel, *common, holder in self._watching_holders
         )
 
-    def _drop_session(self, holder: str, session: StreamableHttpSession | SseSession) -> None:
+    def _drop_session(self, holder: str, session: HttpSession) -> None:
         session.stop_listening()
         if self._sessions.get(holder) is session:
             del self._sessions[holder]
+
+
+async def _answers_ping(session: HttpSession) -> bool:
+    """Return whether the server answers in a session; it need not know `ping`."""
+    try:
+        async with asyncio.timeout(PING_TIMEOUT_S):
+            await session.send_request(McpRequest("ping"))
+    except UpstreamError as error:
+        return error.rpc_code == METHOD_NOT_FOUND and error.http_status is None
+    except TimeoutError:
+        return False
+    return True
 
 
 def _is_no_sse(error: UpstreamError, wire: Wire) -> bool:

@@ -57,6 +57,18 @@ def get_discovery_lifetime(discovery: Mapping[str, Any] | None) -> timedelta:
     return max(MIN_DISCOVERY_LIFETIME, timedelta(milliseconds=max(0, min(ttl_ms, ceiling_ms))))
 
 
+def is_catalog_expired(server: Server) -> bool:
+    """Return whether a server has to be discovered again (one query unless joined).
+
+    There is no discovery after its address or selected operations have changed.
+    """
+    if server.discovered_at is None or server.discovery is None:
+        return True
+    is_listening = load_change_notification_status(server).state == "listening"
+    lifetime = MAX_DISCOVERY_LIFETIME if is_listening else get_discovery_lifetime(server.discovery)
+    return bool(timezone.now() - server.discovered_at > lifetime)
+
+
 class HealthCheckRunner:
     """The checks of this process, which claims only as many servers as it has slots."""
 
@@ -142,15 +154,7 @@ async def check_server(server_id: UUID) -> None:
     """Ping one server, or discover it again if the last discovery is too old."""
     orm = get_runtime().run_background_orm
     server = await orm(Server.objects.select_related("change_subscription").get, pk=server_id)
-    is_listening = load_change_notification_status(server).state == "listening"
-    lifetime = MAX_DISCOVERY_LIFETIME if is_listening else get_discovery_lifetime(server.discovery)
-    discovered_at = server.discovered_at
-    # There is no discovery after its address or selected operations have changed.
-    if (
-        discovered_at is None
-        or server.discovery is None
-        or timezone.now() - discovered_at > lifetime
-    ):
+    if is_catalog_expired(server):
         await run_discovery(server_id, actor=SYSTEM)
         return
     method = "server/discover" if server.era == "modern" else "ping"

@@ -155,10 +155,10 @@ def test_disabling_a_server_closes_its_processes(workshop, call, boss):
 
 def test_a_server_disabled_by_another_process_is_closed_here_too(workshop, call):
     call(ECHO, {"text": "x"})
-    get_runtime().call(get_connection_pool().close_stopped_servers)
+    get_runtime().call(get_connection_pool().close_outdated_connections)
     assert children(workshop)
     Server.objects.filter(pk=workshop.pk).update(enabled=False)
-    get_runtime().call(get_connection_pool().close_stopped_servers)
+    get_runtime().call(get_connection_pool().close_outdated_connections)
     assert not children(workshop)
 
 

@@ -9,15 +9,20 @@ from agents.services import attach_server
 from agents.sessions.system_prompt import build_tool_specs
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
+from bonobot.core.cli.command_group import CommandContext
+from bonobot.core.problems import Forbidden
 from bonobot.core.runtime import get_runtime
+from bonobot.ledger.types import Actor
 from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.discovery import run_discovery
 from mcp_servers.import_export.import_plan import ImportChoices
 from mcp_servers.models import Server
 from mcp_servers.presets.services import load_presets
 from mcp_servers.scanning.description_markup import strip_markup
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import create_server
 from tests import factories
-from tests.seeds.conftest import FILES, tool
+from tests.seeds.conftest import ATTACK, FILES, tool
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -183,3 +188,61 @@ def test_the_models_tools_have_clean_descriptions(helper, declare):
     snapshot = get_snapshot_cache().load("agent", helper.pk)
     specs = {spec.name: spec.description for spec in build_tool_specs(snapshot.tools.values())}
     assert specs["mcp_files_add"] == "Add two numbers."
+
+
+@pytest.mark.parametrize("mode", ["manual", "first", "always"])
+def test_discovery_without_a_manual_step_is_a_setting(settings, mode, acme, listen, call, helper):
+    """Even without a manual step, `first` trusts nothing suspicious and no change."""
+    settings.BONOBOT_DEFINITION_REVIEW = mode
+    declared = listen((tool("search"), tool("odd", ATTACK)))
+    server = factories.create_http_server(acme, declared.http.url, "custom-server")
+    attach_server(factories.build_administrator(acme), helper, server)
+    discover(server)
+    usable = {"manual": set(), "first": {"search"}, "always": {"search", "odd"}}
+    assert set(server.definitions.callable().values_list("name", flat=True)) == usable[mode]
+    declared.tools = (tool("search", "Search everything."), tool("odd", ATTACK))
+    discover(server)
+    usable["first"] = set()
+    assert set(server.definitions.callable().values_list("name", flat=True)) == usable[mode]
+
+
+def test_the_setting_needs_no_permission_and_a_server_can_differ(settings, acme, listen):
+    settings.BONOBOT_DEFINITION_REVIEW = "always"
+    owner = factories.create_member(acme, Role.OWNER)
+    config = {"transport_type": "http", "endpoint_config": {"url": "https://mcp.example.com/mcp"}}
+    for name, mode, expected in (("a", None, "always"), ("b", "manual", "manual")):
+        server = create_server(owner, ServerSpec(name=name, approval=mode, **config))
+        assert server.approval == expected
+    settings.BONOBOT_DEFINITION_REVIEW = "manual"
+    with pytest.raises(Forbidden):
+        create_server(owner, ServerSpec(name="c", approval="always", **config))
+
+
+def discover(server: Server) -> None:
+    """Discover a server."""
+    actor = Actor(kind="system", id="test", label="test")
+    get_runtime().call(run_discovery, server.pk, actor=actor)
+
+
+@pytest.mark.parametrize("answer", ["", "n"], ids=["yes by default", "no"])
+def test_a_terminal_reviews_a_server_while_it_is_added(
+    bonobot, listen, helper, call, monkeypatch, answer
+):
+    declared = listen((tool("search"), tool("odd", ATTACK)))
+    monkeypatch.setattr(CommandContext, "can_ask", True)
+    monkeypatch.setattr("rich.prompt.PromptBase.get_input", lambda *_, **__: answer)
+    options = ("--url", declared.http.url, "--allow-private", "--agent", "helper")
+    ran = bonobot("mcp", "add", "custom-server", *options)
+    assert ran.status == 0
+    assert "odd needs review" in ran.out + ran.err
+    server = Server.objects.get()
+    approved = set(server.definitions.callable().values_list("name", flat=True))
+    assert approved == ({"search"} if answer == "" else set())
+
+
+def test_a_script_approves_a_server_while_it_adds_it(bonobot, listen, helper, call):
+    url = listen((tool("search"), tool("odd", ATTACK))).http.url
+    options = ("--url", url, "--allow-private", "--agent", "helper")
+    assert bonobot("mcp", "add", "one", *options, "--json").json["waiting"] == 2
+    assert bonobot("mcp", "add", "two", *options, "--approve", "--json").json["waiting"] == 1
+    assert call("mcp_two_search").outcome == "ok"

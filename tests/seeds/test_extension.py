@@ -1,14 +1,20 @@
 """The browser extension's specification: pasted JSON, names with two underscores, the prompt."""
 
+import json
+import re
+
 import pytest
 
+from agents.admin.agent_servers import build_destination
 from agents.calls.snapshots import get_snapshot_cache
 from agents.llm.prompted_tools import insert_tools
 from agents.policies.services import PolicySpec, load_policy_spec, set_policy
 from agents.sessions.system_prompt import build_instructions, build_tool_specs
 from bonobot.accounts.roles import Role
-from tests import factories, rest
-from tests.seeds.conftest import BUCKETS, WEATHER
+from mcp_servers.admin.added_servers import build_added_url
+from mcp_servers.models import Server
+from tests import admin_client, factories, rest
+from tests.seeds.conftest import ATTACK, BUCKETS, WEATHER, tool
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -19,6 +25,28 @@ NAMES = ("mcp_weather_get_weather", "mcp__weather__get_weather")
 def style(request, settings):
     settings.BONOBOT_TOOL_NAME_STYLE = request.param
     return request.param
+
+
+def test_a_pasted_server_is_usable_after_one_button(acme, helper, listen, call):
+    config = {"weather": {"url": listen((*WEATHER, tool("odd", ATTACK))).http.url}}
+    root = admin_client.sit(acme, None)
+    root.post(
+        "agents_agent_paste",
+        helper.pk,
+        text=json.dumps(config),
+        do="add",
+        seen="1",
+        add=["weather"],
+        private=["weather"],
+    )
+    server = Server.objects.get()
+    address = build_added_url(build_destination(helper), [server])
+    root.post("mcp_servers_server_connect", server.pk)
+    boxes = re.findall('name="seen" value="([^"]+)"', root.open(address))
+    assert len(boxes) == 1
+    root.send(address, {"seen": boxes})
+    assert call(NAMES[0], city="San Francisco").text == '{"city": "San Francisco"}'
+    assert server.definitions.awaiting_review().get().name == "odd"
 
 
 def test_a_tool_is_called_by_names_of_both_styles(style, declare, call, helper):

@@ -1,16 +1,24 @@
 """The integration's specification: REST paths and shapes, secrets, policies, the audit trail."""
 
-import pytest
+import sys
+from datetime import timedelta
+from pathlib import Path
 
+import pytest
+from django.utils import timezone
+
+from agents.calls.pipeline import CallRefused
 from agents.models import Agent
 from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.principals import build_token_principal
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
 from bonobot.core.problems import Forbidden
+from mcp_servers.models import Server
 from tests import factories, rest
 from tests.rest import Rest
-from tests.seeds.conftest import BUCKETS, WEATHER
+from tests.seeds.conftest import ATTACK, BUCKETS, WEATHER, tool
+from tests.servers import minimal_server
 from tests.servers.raw_http_server import response
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -204,6 +212,67 @@ def test_a_servers_state_follows_its_last_call_at_once(acme, helper, declare, ca
     declared.http.respond = answer
     assert call("mcp_aws_s3_list_buckets").outcome == "ok"
     assert operator.get(path).json["status"] == "connected"
+
+
+def add(url, **more):
+    config = {"name": "aws-s3", "transport_type": "http", "endpoint_config": {"url": url}}
+    return config | {"allow_private": True} | more
+
+
+def test_a_server_is_usable_at_once_if_its_review_is_part_of_adding(platform, path, listen, call):
+    declared = listen((*BUCKETS, tool("odd", ATTACK)))
+    made = platform.post(path, add(declared.http.url, approve=True))
+    assert (made.status, made.json["status"], made.json["waiting"]) == (201, "connected", 1)
+    assert call("mcp_aws_s3_list_buckets").outcome == "ok"
+    with pytest.raises(CallRefused) as refused:
+        call("mcp_aws_s3_odd")
+    assert refused.value.code == "not_approved"
+
+
+def test_the_result_of_a_failed_discovery_is_in_the_answer(platform, listen):
+    declared = listen(BUCKETS)
+    declared.http.respond = lambda asked: response(401)
+    made = platform.post("mcp-servers", add(declared.http.url, approve=True))
+    assert (made.status, made.json["status"], made.json["tools"]) == (201, "needs_reauth", 0)
+
+
+def test_review_as_part_of_adding_needs_the_permission_to_review(acme, path, platform, listen):
+    url = listen(BUCKETS).http.url
+    operator = rest.as_role(acme, Role.OPERATOR)
+    body = REMOTE | {"approve": True}
+    for where in (path, "mcp-servers"):
+        answer = operator.post(where, body)
+        assert (answer.status, answer.code) == (403, "forbidden")
+    refused = platform.post(path, add(url, approve=True, enabled=False))
+    assert (refused.status, refused.code, refused.json["field"]) == (400, "no_effect", "approve")
+    assert not Server.objects.exists()
+    made = platform.post("mcp-servers", add(url))
+    platform.post(f"mcp-servers/{made.json['id']}/refresh")
+    assert platform.get(f"mcp-servers/{made.json['id']}").json["waiting"] == len(BUCKETS)
+
+
+def test_a_template_is_usable_at_once(acme, platform, path, call):
+    script = Path(minimal_server.__file__)
+    preset = {
+        "name": "Greeter",
+        "transport_type": "stdio",
+        "endpoint_config": {"command": sys.executable, "args": [str(script)]},
+    }
+    slug = platform.post("presets", preset).json["slug"]
+    made = platform.post(path, {"preset": slug, "approve": True})
+    assert (made.status, made.json["status"], made.json["waiting"]) == (201, "connected", 0)
+    assert call("mcp_greeter_greet", name="Ada").text == "Hello, Ada."
+
+
+def test_a_session_refreshes_an_expired_catalog_and_warns_of_servers_that_are_away(declare, run):
+    buckets, weather = declare("aws-s3", BUCKETS), declare("weather", WEATHER)
+    buckets.tools = (*BUCKETS, tool("put_object"))
+    weather.http.respond = lambda asked: response(503)
+    Server.objects.update(discovered_at=timezone.now() - timedelta(days=2))
+    session = run("hello")
+    notices = session.steps.filter(kind="notice").values_list("payload__text", flat=True)
+    assert list(notices) == ["The server weather (server_unreachable) is not reachable now."]
+    assert buckets.server.definitions.awaiting_review().get().name == "put_object"
 
 
 def test_a_calls_parent_is_the_entry_of_the_turn_that_requested_it(

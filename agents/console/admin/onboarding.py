@@ -37,6 +37,7 @@ from bonobot.core.admin.theme import Checkbox, SecretInput, Select, Textarea, Te
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
 from mcp_servers.admin import add_servers, openapi
+from mcp_servers.admin.added_servers import show_added_servers
 from mcp_servers.admin.definitions import DefinitionRow, build_definition_row
 from mcp_servers.admin.servers import POOL_DESTINATION
 from mcp_servers.flow_labels.services import load_label_context
@@ -338,6 +339,7 @@ def build_url_patterns(wrap: Callable[[View], View]) -> list[URLPattern]:
     preset_view = wrap(_build_add_view(add_servers.add_by_preset))
     return [
         path("first-run/", wrap(show_onboarding), name="first_run"),
+        path("first-run/added/", wrap(_build_add_view(show_added_servers)), name="first_run_added"),
         path("first-run/preset/<str:slug>/", preset_view, name="first_run_preset"),
         *add_server_patterns,
     ]

@@ -131,13 +131,13 @@ class CommandContext:
         """Whether the command runs interactively."""
         return not self.as_json and sys.stdin.isatty() and self._stdout.isatty()
 
-    def confirm(self, question: str) -> bool:
+    def confirm(self, question: str, *, default: bool = False) -> bool:
         """Ask yes or no on a terminal; return False without one."""
         if not self.can_ask:
             return False
         from rich.prompt import Confirm
 
-        return bool(Confirm.ask(question, console=self.err, default=False))
+        return bool(Confirm.ask(question, console=self.err, default=default))
 
     def choose(self, question: str, answers: Mapping[str, str]) -> str:
         """Ask for one of the answers, which may be abbreviated, and return its value.

@@ -267,6 +267,8 @@
       } catch {
         place.textContent = place.dataset.failed ?? "";
       }
+      // Checkboxes of a form elsewhere on the page, whose button shows how many are selected.
+      if (place.querySelector("input[form]")) counting(document);
       for (const bar of all("progress[data-asked]")) bar.value += 1;
       const next = place.querySelector("[data-then]")?.dataset.then;
       if (next) location.assign(next);
@@ -617,7 +619,7 @@
     if (form) {
       choosing(form);
       counting(form);
-    }
+    } else if (event.target.form) counting(document);
     if (event.target.matches("[data-submits]")) form.requestSubmit();
   });
   document.addEventListener("DOMContentLoaded", () => {

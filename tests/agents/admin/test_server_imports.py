@@ -1,4 +1,4 @@
-"""Pasted JSON: the preview with its problems, and adding the selected servers."""
+"""Pasted JSON: previewed with every problem, added as it was ticked."""
 
 import json
 from typing import Any
@@ -13,13 +13,13 @@ from mcp_servers.models import Server
 from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
-TWO_SERVERS = {
+TWO = {
     "mcpServers": {
         "weather": {"url": "https://mcp.example.com/mcp", "headers": {"X-Team": "geheim"}},
         "broken": {"url": "ftp://x"},
     }
 }
-SERVER_WITH_OVERRIDES = {
+SHARED = {
     "mcpServers": {
         "weather": {"url": "https://mcp.example.com/mcp", "allowed_tools": ["get_*", "set_*"]}
     },
@@ -30,14 +30,14 @@ SERVER_WITH_OVERRIDES = {
         }
     },
 }
-LOCAL_SERVER = {"local": {"url": "http://127.0.0.1:3001/mcp"}}
+LOCAL = {"local": {"url": "http://127.0.0.1:3001/mcp"}}
 
 
 @pytest.fixture(autouse=True)
-def _offline_name_resolution(monkeypatch: pytest.MonkeyPatch) -> None:
-    resolve = import_plan.resolve_for_preview
+def _no_names_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = import_plan.resolve_for_preview
     monkeypatch.setattr(
-        import_plan, "resolve_for_preview", lambda host: resolve(host) if host[:1].isdigit() else ()
+        import_plan, "resolve_for_preview", lambda host: real(host) if host[:1].isdigit() else ()
     )
 
 
@@ -47,85 +47,98 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def operator(acme: Organization) -> admin_client.Desk:
+def seat(acme: Organization) -> admin_client.Desk:
     return admin_client.sit(acme, Role.OPERATOR)
 
 
-def paste(operator: admin_client.Desk, config: Any, *, status: int = 200, **fields: Any) -> str:
+def paste(seat: admin_client.Desk, config: Any, *, status: int = 200, **more: Any) -> str:
     text = config if isinstance(config, str) else json.dumps(config)
-    return operator.post("mcp_servers_server_paste", status=status, text=text, **fields)
+    return seat.post("mcp_servers_server_paste", status=status, text=text, **more)
 
 
-def test_a_preview_shows_each_server_and_adds_none(operator: admin_client.Desk) -> None:
-    page = paste(operator, TWO_SERVERS, do="preview")
+def test_a_preview_shows_each_server_and_adds_none(seat: admin_client.Desk) -> None:
+    page = paste(seat, TWO, do="preview")
     assert "2 servers were found" in page
     assert "can be added" in page
     assert "bad_url" in page
-    assert "geheim" not in admin_client.words(page).replace(json.dumps(TWO_SERVERS), "")
+    assert "geheim" not in admin_client.words(page).replace(json.dumps(TWO), "")
     assert not Server.objects.exists()
 
 
-def test_selected_servers_are_added_and_discovered(operator: admin_client.Desk) -> None:
-    page = paste(operator, TWO_SERVERS, do="add", seen="1", add=["weather"])
+def test_selected_servers_are_added_and_discovered(seat: admin_client.Desk) -> None:
+    page = paste(seat, TWO, do="add", seen="1", add=["weather"])
     server = Server.objects.get()
     assert server.name == "weather"
-    assert f'data-connect="{admin_client.url("mcp_servers_server_connect", server.pk)}"' in page
+    assert f'data-connect="{admin_client.url("mcp_servers_server_connect", server.pk)}?' in page
 
 
-def test_deselected_servers_are_skipped(operator: admin_client.Desk) -> None:
-    page = paste(operator, TWO_SERVERS, do="add", seen="1")
+def test_servers_are_added_without_a_preview(seat: admin_client.Desk) -> None:
+    page = paste(seat, TWO, do="add")
+    assert [server.name for server in Server.objects.all()] == ["weather"]
+    assert "data-connect" in page
+    assert "bad_url" in page
+
+
+def test_nothing_that_needs_a_decision_is_added_without_a_preview(acme: Organization) -> None:
+    page = paste(admin_client.sit(acme, None), LOCAL, do="add")
+    assert 'name="private" value="local"' in page
+    assert not Server.objects.exists()
+
+
+def test_deselected_servers_are_skipped(seat: admin_client.Desk) -> None:
+    page = paste(seat, TWO, do="add", seen="1")
     assert "No servers were added." in page
     assert not Server.objects.exists()
 
 
-def test_a_server_that_cant_be_added_doesnt_stop_the_others(operator: admin_client.Desk) -> None:
-    page = paste(operator, TWO_SERVERS, do="add", seen="1", add=["weather", "broken"])
+def test_a_server_that_cant_be_added_doesnt_stop_the_others(seat: admin_client.Desk) -> None:
+    page = paste(seat, TWO, do="add", seen="1", add=["weather", "broken"])
     assert [server.name for server in Server.objects.all()] == ["weather"]
     assert "not added" in page
     assert "bad_url" in page
     assert "line 1 · url" in admin_client.words(page)
 
 
-def test_invalid_json_is_reported_with_its_position(operator: admin_client.Desk) -> None:
-    page = paste(operator, '{"a": {"url": "https://x.example/"\n', do="preview", status=400)
+def test_invalid_json_is_reported_with_its_position(seat: admin_client.Desk) -> None:
+    page = paste(seat, '{"a": {"url": "https://x.example/"\n', do="preview", status=400)
     assert "broken_json" in page
     assert "line" in page
 
 
 def test_a_platform_administrator_can_allow_a_private_address(acme: Organization) -> None:
     root = admin_client.sit(acme, None)
-    assert 'name="private" value="local"' in paste(root, LOCAL_SERVER, do="preview")
-    paste(root, LOCAL_SERVER, do="add", seen="1", add=["local"])
+    assert 'name="private" value="local"' in paste(root, LOCAL, do="preview")
+    paste(root, LOCAL, do="add", seen="1", add=["local"])
     assert not Server.objects.exists()
-    paste(root, LOCAL_SERVER, do="add", seen="1", add=["local"], private=["local"])
+    paste(root, LOCAL, do="add", seen="1", add=["local"], private=["local"])
     assert Server.objects.get().allow_private
 
 
-def test_an_operator_cant_allow_a_private_address(operator: admin_client.Desk) -> None:
-    page = paste(operator, LOCAL_SERVER, do="preview")
+def test_an_operator_cant_allow_a_private_address(seat: admin_client.Desk) -> None:
+    page = paste(seat, LOCAL, do="preview")
     assert 'name="private"' not in page
     assert "Ask a platform administrator" in page
-    paste(operator, LOCAL_SERVER, do="add", seen="1", add=["local"], private=["local"])
+    paste(seat, LOCAL, do="add", seen="1", add=["local"], private=["local"])
     assert not Server.objects.exists()
 
 
-def test_a_command_is_refused_for_an_operator(operator: admin_client.Desk) -> None:
-    page = paste(operator, {"clock": {"command": "uvx", "args": ["mcp-server-time"]}}, do="preview")
+def test_a_command_is_refused_for_an_operator(seat: admin_client.Desk) -> None:
+    page = paste(seat, {"clock": {"command": "uvx", "args": ["mcp-server-time"]}}, do="preview")
     assert "platform_admin_only" in page
 
 
-def test_variables_become_form_fields(operator: admin_client.Desk) -> None:
+def test_variables_become_form_fields(seat: admin_client.Desk) -> None:
     config = {"weather": {"url": "https://mcp.example.com/mcp", "headers": {"X-Key": "${SKY_KEY}"}}}
-    page = paste(operator, config, do="preview")
+    page = paste(seat, config, do="preview")
     assert 'name="parameter-SKY_KEY"' in page
-    paste(operator, config, do="add", seen="1", add=["weather"], **{"parameter-SKY_KEY": "geheim"})
+    paste(seat, config, do="add", seen="1", add=["weather"], **{"parameter-SKY_KEY": "geheim"})
     [secret] = Server.objects.get().secrets.all()
     assert secret.value.open() == "geheim"
 
 
-def test_a_missing_variable_is_reported(operator: admin_client.Desk) -> None:
+def test_a_missing_variable_is_reported(seat: admin_client.Desk) -> None:
     config = {"weather": {"url": "https://mcp.example.com/${PLACE}"}}
-    page = paste(operator, config, do="add", seen="1", add=["weather"])
+    page = paste(seat, config, do="add", seen="1", add=["weather"])
     assert "PLACE" in admin_client.words(page)
     assert not Server.objects.exists()
 
@@ -133,35 +146,42 @@ def test_a_missing_variable_is_reported(operator: admin_client.Desk) -> None:
 def test_a_reviewer_cant_import(acme: Organization) -> None:
     reviewer = admin_client.sit(acme, Role.REVIEWER)
     reviewer.get("mcp_servers_server_paste", status=403)
-    paste(reviewer, TWO_SERVERS, do="add", seen="1", add=["weather"], status=403)
+    paste(reviewer, TWO, do="add", seen="1", add=["weather"], status=403)
     assert not Server.objects.exists()
 
 
 def test_attachments_in_the_file_are_previewed_and_applied(
-    acme: Organization, operator: admin_client.Desk
+    acme: Organization, seat: admin_client.Desk
 ) -> None:
     helper = factories.create_agent(acme)
-    page = paste(operator, SERVER_WITH_OVERRIDES, do="preview")
+    page = paste(seat, SHARED, do="preview")
     assert "Agent tools" in page
     assert not helper.agent_servers.exists()
-    paste(operator, SERVER_WITH_OVERRIDES, do="add", seen="1", add=["weather"], overrides="1")
+    paste(seat, SHARED, do="add", seen="1", add=["weather"], overrides="1")
     agent_server = helper.agent_servers.get()
     assert (agent_server.server.name, agent_server.denied_tools) == ("weather", ["set_*"])
     assert agent_server.server.only_tools == ["get_*", "set_*"]
 
 
-def test_deselected_attachments_arent_applied(
-    acme: Organization, operator: admin_client.Desk
+def test_attachments_are_applied_without_a_preview(
+    acme: Organization, seat: admin_client.Desk
 ) -> None:
     helper = factories.create_agent(acme)
-    paste(operator, SERVER_WITH_OVERRIDES, do="add", seen="1", add=["weather"])
+    page = paste(seat, SHARED, do="add")
+    assert helper.agent_servers.get().denied_tools == ["set_*"]
+    assert "weather was attached to helper." in page
+
+
+def test_deselected_attachments_arent_applied(acme: Organization, seat: admin_client.Desk) -> None:
+    helper = factories.create_agent(acme)
+    paste(seat, SHARED, do="add", seen="1", add=["weather"])
     assert Server.objects.exists()
     assert not helper.agent_servers.exists()
 
 
-def test_an_uploaded_file_is_read_like_pasted_text(operator: admin_client.Desk) -> None:
-    file = SimpleUploadedFile("mcp.json", json.dumps(TWO_SERVERS).encode())
-    page = operator.post("mcp_servers_server_paste", text="", file=file, do="preview")
+def test_an_uploaded_file_is_read_like_pasted_text(seat: admin_client.Desk) -> None:
+    file = SimpleUploadedFile("mcp.json", json.dumps(TWO).encode())
+    page = seat.post("mcp_servers_server_paste", text="", file=file, do="preview")
     assert "2 servers were found" in page
-    binary = SimpleUploadedFile("mcp.bin", b"\xff\xfe\x00")
-    assert "not_text" in operator.post("mcp_servers_server_paste", status=400, text="", file=binary)
+    odd = SimpleUploadedFile("mcp.bin", b"\xff\xfe\x00")
+    assert "not_text" in seat.post("mcp_servers_server_paste", status=400, text="", file=odd)

@@ -246,7 +246,7 @@ def test_testing_the_connection_returns_a_page_fragment(
     )
     page = seat.post("mcp_servers_server_connect", server.pk)
     assert "1 tool, responded in 7 ms" in page
-    assert "Review tools" in page
+    assert "View full definitions" in page
     assert "nav-sidebar" not in page
 
 
