@@ -1,4 +1,4 @@
-"""Servers with the tools that the original specifications name, for an agent that may call all."""
+"""Servers with the tools that the original specifications name, and an agent that can call them."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -42,37 +42,37 @@ BUCKETS = (
 WEATHER = (tool("get_weather", "The weather of a city.", city={"type": "string"}),)
 
 
-class Declared:
-    """What a server declares, which a test may change; it repeats what it is called with."""
+class DeclaredServer:
+    """A server whose tools a test can change; it returns the arguments of each call."""
 
     def __init__(self, tools: tuple[Tool, ...]) -> None:
         self.tools = tools
         self.http = RawHttp(self._answer)
         self.server: Server
 
-    def _answer(self, asked: Asked) -> bytes:
-        if asked.method == "server/discover":
-            return raw_http_server.discovery(asked)
-        if asked.method == "tools/list":
-            return raw_http_server.result(asked, {"tools": list(self.tools)})
-        if asked.method == "tools/call":
-            return raw_http_server.text(asked, json.dumps(asked.message["params"]["arguments"]))
+    def _answer(self, request: Asked) -> bytes:
+        if request.method == "server/discover":
+            return raw_http_server.discovery(request)
+        if request.method == "tools/list":
+            return raw_http_server.result(request, {"tools": list(self.tools)})
+        if request.method == "tools/call":
+            return raw_http_server.text(request, json.dumps(request.message["params"]["arguments"]))
         return raw_http_server.response(202, kind="")
 
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
-    """An agent with the offline model that may call everything."""
+    """Return an agent with the offline model that can call every tool."""
     return factories.create_agent(acme)
 
 
 @pytest.fixture
-def declare(acme: Organization, helper: Agent) -> Iterator[Callable[..., Declared]]:
-    """A function that starts a server with tools, approves them and attaches it to the agent."""
-    stack, started = AsyncExitStack(), list[Declared]()
+def declare(acme: Organization, helper: Agent) -> Iterator[Callable[..., DeclaredServer]]:
+    """Return a function that starts a server, approves its tools and attaches it to the agent."""
+    stack, started = AsyncExitStack(), list[DeclaredServer]()
 
-    def start(name: str, tools: tuple[Tool, ...], *, approve: bool = True) -> Declared:
-        declared = Declared(tools)
+    def start_server(name: str, tools: tuple[Tool, ...], *, approve: bool = True) -> DeclaredServer:
+        declared = DeclaredServer(tools)
         get_runtime().call(stack.enter_async_context, declared.http.listening())
         declared.server = factories.create_http_server(acme, declared.http.url, name)
         started.append(declared)
@@ -80,7 +80,7 @@ def declare(acme: Organization, helper: Agent) -> Iterator[Callable[..., Declare
             factories.approve_server(acme, declared.server, helper)
         return declared
 
-    yield start
+    yield start_server
     for declared in started:
         get_runtime().call(get_connection_pool().forget_server, declared.server.pk)
     get_runtime().call(stack.aclose)
@@ -88,12 +88,12 @@ def declare(acme: Organization, helper: Agent) -> Iterator[Callable[..., Declare
 
 @pytest.fixture
 def call(acme: Organization, helper: Agent) -> Iterator[Callable[..., pipeline.CallOutcome]]:
-    """A function that makes one governed call of the agent's tool."""
-    boss, holder = factories.build_administrator(acme), "server:tests:seeds"
+    """Return a function that calls a tool of the agent through the pipeline."""
+    administrator, holder = factories.build_administrator(acme), "server:tests:seeds"
 
-    def make(name: str, **arguments: Any) -> pipeline.CallOutcome:
+    def make_call(name: str, **arguments: Any) -> pipeline.CallOutcome:
         request = pipeline.CallRequest(
-            principal=boss,
+            principal=administrator,
             tool=name,
             arguments=arguments,
             agent_id=helper.pk,
@@ -102,13 +102,13 @@ def call(acme: Organization, helper: Agent) -> Iterator[Callable[..., pipeline.C
         )
         return get_runtime().call(pipeline.make_call, request)
 
-    yield make
+    yield make_call
     get_runtime().call(pipeline.release_connections, holder)
 
 
 @pytest.fixture
 def platform(acme: Organization) -> Rest:
-    """REST with a token of a platform administrator."""
-    boss = factories.build_administrator(acme)
-    _, text = create_token(boss, name="platform", role=Role.OWNER, scopes=["platform"])
+    """Return a REST client with a platform administrator's token."""
+    administrator = factories.build_administrator(acme)
+    _, text = create_token(administrator, name="platform", role=Role.OWNER, scopes=["platform"])
     return Rest(text)
