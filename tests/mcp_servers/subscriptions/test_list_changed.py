@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 
 @pytest.fixture
-def boss(acme):
+def administrator(acme):
     return factories.build_administrator(acme)
 
 
@@ -87,10 +87,10 @@ def test_a_change_notified_by_a_real_server_is_pending_review(acme, changing_url
 def test_a_flood_of_notifications_causes_one_read_at_a_time(serve, watch, monkeypatch):
     monkeypatch.setattr(refresh_definitions, "INTERVAL", timedelta(seconds=30))
 
-    async def flood(asked):
-        yield raw_http_server.STREAM + acknowledgement(asked)
+    async def flood(request):
+        yield raw_http_server.STREAM + acknowledgement(request)
         while True:
-            yield frame(asked, CHANGED)
+            yield frame(request, CHANGED)
 
     flooding, server = serve(flood, "flooding")
     calm, other = serve(HELD_OPEN, "calm")
@@ -127,7 +127,7 @@ def test_a_normal_end_is_shown_as_such(serve, watch):
 
 
 def test_a_server_that_refuses_isnt_watched_until_its_next_discovery(serve, watch):
-    serving, server = serve(lambda asked: raw_http_server.error(asked, -32601, status=404))
+    serving, server = serve(lambda request: raw_http_server.error(request, -32601, status=404))
     tick(one := watch())
     eventually(lambda: state(server) == "refused")
     tick(one)
@@ -141,31 +141,31 @@ def test_a_server_that_refuses_isnt_watched_until_its_next_discovery(serve, watc
 # --- what closes a stream
 
 
-def test_a_stream_closes_with_its_server(boss, serve, watch):
+def test_a_stream_closes_with_its_server(administrator, serve, watch):
     serving, server = serve(HELD_OPEN)
     tick(one := watch())
     eventually(lambda: state(server) == "listening")
-    set_server_enabled(boss, server, enabled=False)
+    set_server_enabled(administrator, server, enabled=False)
     tick(one)
     eventually(lambda: serving.http.gone == 1)
     assert state(server) == "disabled"
-    set_server_enabled(boss, server, enabled=True)
+    set_server_enabled(administrator, server, enabled=True)
     tick(one)
     eventually(lambda: state(server) == "listening")
-    delete_server(boss, server)
+    delete_server(administrator, server)
     tick(one)
     eventually(lambda: serving.http.gone == 2)
 
 
-def test_a_stream_is_reopened_when_its_server_is_reconfigured(boss, serve, watch):
+def test_a_stream_is_reopened_when_its_server_is_reconfigured(administrator, serve, watch):
     serving, server = serve(HELD_OPEN)
     tick(one := watch())
     eventually(lambda: state(server) == "listening")
-    update_server(boss, server, build_spec({"description": "Other words."}, server))
+    update_server(administrator, server, build_spec({"description": "Other words."}, server))
     tick(one)
     assert serving.http.gone == 0
     header = {"url": serving.http.url, "headers": {"X-Key": "secret"}}
-    update_server(boss, server, build_spec({"endpoint_config": header}, server))
+    update_server(administrator, server, build_spec({"endpoint_config": header}, server))
     tick(one)
     eventually(lambda: serving.http.gone == 1)
 

@@ -13,7 +13,11 @@ from mcp_servers.subscriptions import leases
 from mcp_servers.subscriptions.queries import load_change_notification_status
 from tests import factories
 
-TOLD = {"tools": {"listChanged": True}, "prompts": {"listChanged": True}, "resources": {}}
+LIST_CHANGED_CAPABILITIES = {
+    "tools": {"listChanged": True},
+    "prompts": {"listChanged": True},
+    "resources": {},
+}
 ME = uuid4()
 
 
@@ -31,7 +35,7 @@ def test_only_servers_with_change_notifications_are_claimed(server):
     leases.store_change_topics(server, {"tools": {}})
     assert (state(server), ChangeSubscription.objects.count()) == ("not_told", 0)
     assert leases.claim_servers(ME, 10) == []
-    leases.store_change_topics(server, TOLD)
+    leases.store_change_topics(server, LIST_CHANGED_CAPABILITIES)
     assert ChangeSubscription.objects.get().asks == "prompts tools"
     assert state(server) == "unwatched"
     assert leases.claim_servers(ME, 10) == [server.pk]
@@ -42,12 +46,12 @@ def test_only_servers_with_change_notifications_are_claimed(server):
 
 def test_a_stdio_server_is_watched_while_it_runs(db):
     server = factories.create_stdio_server(factories.create_organization())
-    leases.store_change_topics(server, TOLD)
+    leases.store_change_topics(server, LIST_CHANGED_CAPABILITIES)
     assert (state(server), ChangeSubscription.objects.count()) == ("while_running", 0)
 
 
 def test_a_stream_has_a_state_from_opening_to_refusal(server):
-    leases.store_change_topics(server, TOLD)
+    leases.store_change_topics(server, LIST_CHANGED_CAPABILITIES)
     leases.claim_servers(ME, 1)
     assert state(server) == "opening"
     assert leases.mark_stream_opened(ME, server.pk)
@@ -61,12 +65,12 @@ def test_a_stream_has_a_state_from_opening_to_refusal(server):
     assert found.since is None
     leases.mark_stream_refused(ME, server.pk, Problem("None.", code="not_offered"))
     assert (state(server), leases.claim_servers(ME, 1)) == ("refused", [])
-    leases.store_change_topics(server, TOLD)
+    leases.store_change_topics(server, LIST_CHANGED_CAPABILITIES)
     assert leases.claim_servers(ME, 1) == [server.pk]
 
 
 def test_a_holder_with_heartbeats_keeps_its_lease(server):
-    leases.store_change_topics(server, TOLD)
+    leases.store_change_topics(server, LIST_CHANGED_CAPABILITIES)
     leases.claim_servers(ME, 1)
     ChangeSubscription.objects.update(heartbeat_at=timezone.now() - timedelta(minutes=1))
     assert state(server) == "unwatched"
@@ -77,7 +81,7 @@ def test_a_holder_with_heartbeats_keeps_its_lease(server):
 
 
 def test_a_disabled_server_is_released(server):
-    leases.store_change_topics(server, TOLD)
+    leases.store_change_topics(server, LIST_CHANGED_CAPABILITIES)
     leases.claim_servers(ME, 1)
     Server.objects.update(enabled=False)
     assert leases.load_leased_servers(ME) == []
@@ -85,9 +89,9 @@ def test_a_disabled_server_is_released(server):
 
 
 def test_rest_returns_the_state_of_change_notifications(server, client):
-    boss = factories.create_member(server.organization, Role.OWNER)
-    client.login(username=boss.label, password="pw-for-tests")
-    leases.store_change_topics(server, TOLD)
+    administrator = factories.create_member(server.organization, Role.OWNER)
+    client.login(username=administrator.label, password="pw-for-tests")
+    leases.store_change_topics(server, LIST_CHANGED_CAPABILITIES)
     leases.claim_servers(ME, 1)
     leases.mark_stream_opened(ME, server.pk)
     shown = client.get(f"/api/mcp-servers/{server.pk}").json()["change_notices"]
