@@ -25,8 +25,8 @@ WHOLE = bool(os.environ.get("TEST_CONFORMANCE"))
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.setattr(settings, "BONOBOT_OAUTH_CLIENT_ID", DOCUMENT)
-    with relay() as port_:
-        yield port_
+    with relay() as relay_port:
+        yield relay_port
 
 
 @pytest.mark.parametrize(("revision", "scenario"), SELECTION)

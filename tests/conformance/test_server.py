@@ -43,7 +43,9 @@ def gateway(upstream: str, start_web: Callable[..., Web], free_port: int) -> Ite
 def assert_conformance(result: SuiteResult, expected: Iterable[str]) -> None:
     """Assert that scenarios passed without warnings."""
     faults = [
-        line for line in result.faults() if line.startswith(tuple(f"{one}:" for one in expected))
+        line
+        for line in result.faults()
+        if line.startswith(tuple(f"{expected_name}:" for expected_name in expected))
     ]
     output = result.output[-SHOWN:]
     assert [line for line in faults if not is_tolerated(line)] == []

@@ -58,13 +58,13 @@ def test_sampling_and_roots_are_disabled_by_default(administrator, settings):
 
 
 @pytest.mark.parametrize(
-    "settings_",
+    "capabilities",
     [{"sampling": "always"}, {"sampling_tokens": -1}, {"sampling_tokens": True}, {"roots": "yes"}],
 )
-def test_invalid_combinations_are_refused(administrator, settings_):
+def test_invalid_combinations_are_refused(administrator, capabilities):
     with pytest.raises(Problem) as caught:
-        create_server(administrator, spec(**settings_))
-    assert (caught.value.code, caught.value.field) == ("invalid", next(iter(settings_)))
+        create_server(administrator, spec(**capabilities))
+    assert (caught.value.code, caught.value.field) == ("invalid", next(iter(capabilities)))
     assert caught.value.remedy
 
 

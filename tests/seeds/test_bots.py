@@ -100,8 +100,8 @@ def test_a_platform_administrator_permits_a_private_address_in_the_file(acme):
     )
     plan = plan_import(administrator, text, ImportChoices())
     assert [planned.spec.allow_private for planned in plan.ready] == [True]
-    refused = plan_import(operator, text, ImportChoices())
-    assert not refused.ready
+    operator_plan = plan_import(operator, text, ImportChoices())
+    assert not operator_plan.ready
     plain = plan_import(administrator, text.replace(', "allow_private": true', ""), ImportChoices())
     problem = plain.planned[0].problems[0]
     assert problem.code == "private_address"

@@ -67,9 +67,9 @@ def test_only_a_platform_administrator_creates_such_a_token(acme, platform):
     owner = factories.create_member(acme, Role.OWNER)
     token = build_token_principal(Token.objects.get(name="platform"))
     for principal in (owner, token):
-        with pytest.raises(Forbidden) as refused:
+        with pytest.raises(Forbidden) as caught:
             create_token(principal, name="mine", role=Role.OWNER, scopes=["platform"])
-        assert refused.value.code == "platform_admin_only"
+        assert caught.value.code == "platform_admin_only"
     token_id = Token.objects.get(name="platform").pk
     response = rest.as_role(acme, Role.OWNER).patch(f"tokens/{token_id}", {"name": "mine"})
     assert response.code == "platform_admin_only"

@@ -82,59 +82,59 @@ def redirect(request: Asked, location: str) -> bytes:
 
 
 ANSWERS: dict[str, Callable[[Asked], Answer]] = {
-    "good": lambda asked: result(asked, build_answer(asked)["result"]),
-    "hang": lambda asked: stream(),
-    "hang_up": lambda asked: ending(),
-    "headers_only": lambda asked: stream(JSON + b"Content-Length: 10\r\n\r\n"),
-    "cut_body": lambda asked: ending(JSON + b"Content-Length: 1000\r\n\r\n{"),
-    "drip_status": lambda asked: stream(LINE, repeated=b"X"),
-    "drip_headers": lambda asked: stream(JSON, repeated=b"X-A: b\r\n"),
-    "drip_body": lambda asked: stream(JSON + b"Content-Length: 99999\r\n\r\n", repeated=b" "),
-    "drip_comments": lambda asked: stream(STREAM, repeated=b": still here\n\n"),
-    "endless_interim": lambda asked: stream(
+    "good": lambda request: result(request, build_answer(request)["result"]),
+    "hang": lambda request: stream(),
+    "hang_up": lambda request: ending(),
+    "headers_only": lambda request: stream(JSON + b"Content-Length: 10\r\n\r\n"),
+    "cut_body": lambda request: ending(JSON + b"Content-Length: 1000\r\n\r\n{"),
+    "drip_status": lambda request: stream(LINE, repeated=b"X"),
+    "drip_headers": lambda request: stream(JSON, repeated=b"X-A: b\r\n"),
+    "drip_body": lambda request: stream(JSON + b"Content-Length: 99999\r\n\r\n", repeated=b" "),
+    "drip_comments": lambda request: stream(STREAM, repeated=b": still here\n\n"),
+    "endless_interim": lambda request: stream(
         repeated=b"HTTP/1.1 100 Continue\r\n\r\n", every_s=0.001
     ),
-    "endless_header": lambda asked: stream(JSON + b"X-A: ", repeated=b"a" * 65536, every_s=0),
-    "endless_body": lambda asked: stream(JSON + b"\r\n", repeated=b" " * 65536, every_s=0),
-    "endless_chunks": lambda asked: stream(CHUNKED, repeated=chunk(b": x\n" * 9999), every_s=0),
-    "endless_events": lambda asked: stream(
+    "endless_header": lambda request: stream(JSON + b"X-A: ", repeated=b"a" * 65536, every_s=0),
+    "endless_body": lambda request: stream(JSON + b"\r\n", repeated=b" " * 65536, every_s=0),
+    "endless_chunks": lambda request: stream(CHUNKED, repeated=chunk(b": x\n" * 9999), every_s=0),
+    "endless_events": lambda request: stream(
         STREAM,
         repeated=event({"jsonrpc": "2.0", "method": "notifications/message", "params": {}}) * 200,
         every_s=0,
     ),
-    "endless_event": lambda asked: stream(STREAM + b"data: ", repeated=b"x" * 65536, every_s=0),
-    "endless_requests": lambda asked: stream(
+    "endless_event": lambda request: stream(STREAM + b"data: ", repeated=b"x" * 65536, every_s=0),
+    "endless_requests": lambda request: stream(
         STREAM, repeated=event({"jsonrpc": "2.0", "id": 7, "method": "ping"}) * 200, every_s=0
     ),
-    "garbage": lambda asked: ending(GARBAGE),
-    "garbage_body": lambda asked: response(200, GARBAGE),
-    "garbage_events": lambda asked: ending(STREAM, GARBAGE, b"\ndata: {{{\n\n"),
-    "wrong_id": lambda asked: response(
-        200, json.dumps(build_answer(asked) | {"id": 10**6}).encode()
+    "garbage": lambda request: ending(GARBAGE),
+    "garbage_body": lambda request: response(200, GARBAGE),
+    "garbage_events": lambda request: ending(STREAM, GARBAGE, b"\ndata: {{{\n\n"),
+    "wrong_id": lambda request: response(
+        200, json.dumps(build_answer(request) | {"id": 10**6}).encode()
     ),
-    "text_id": lambda asked: response(
-        200, json.dumps(build_answer(asked) | {"id": str(asked.id)}).encode()
+    "text_id": lambda request: response(
+        200, json.dumps(build_answer(request) | {"id": str(request.id)}).encode()
     ),
-    "repeated_id": lambda asked: ending(STREAM, *[event(build_answer(asked))] * 9),
-    "large_body": lambda asked: response(
-        200, json.dumps(build_answer(asked, "x" * 10**7)).encode()
+    "repeated_id": lambda request: ending(STREAM, *[event(build_answer(request))] * 9),
+    "large_body": lambda request: response(
+        200, json.dumps(build_answer(request, "x" * 10**7)).encode()
     ),
-    "large_event": lambda asked: ending(STREAM, event(build_answer(asked, {"a": "x" * 10**7}))),
+    "large_event": lambda request: ending(STREAM, event(build_answer(request, {"a": "x" * 10**7}))),
     "gzip": answer_gzip,
     "nested": answer_nested,
     "wide": answer_wide,
-    "long_number": lambda asked: response(200, b'{"id":1,"result":{"a":%s}}' % (b"9" * MIB)),
-    "not_json": lambda asked: response(200, b"<html>hello", "text/html"),
-    "no_type": lambda asked: response(200, b"{}", ""),
-    "many_headers": lambda asked: headers(b"X-%d: a\r\n" % n for n in range(20_000)),
-    "large_header": lambda asked: headers(iter([b"X-A: %s\r\n" % (b"a" * MIB)])),
-    "broken_header": lambda asked: headers(iter([b"X-A: a\rSet-Cookie: b\x00\r\n"])),
-    "two_lengths": lambda asked: JSON + b"Content-Length: 2\r\nContent-Length: 9\r\n\r\n{}",
-    "negative_length": lambda asked: JSON + b"Content-Length: -1\r\n\r\n{}",
-    "redirect_loop": lambda asked: redirect(asked, asked.path),
-    "redirect_inward": lambda asked: redirect(asked, "http://169.254.169.254/latest/meta-data"),
-    "large_refusal": lambda asked: response(500, b"x" * 10**7, "text/plain"),
-    "large_challenge": lambda asked: response(
+    "long_number": lambda request: response(200, b'{"id":1,"result":{"a":%s}}' % (b"9" * MIB)),
+    "not_json": lambda request: response(200, b"<html>hello", "text/html"),
+    "no_type": lambda request: response(200, b"{}", ""),
+    "many_headers": lambda request: headers(b"X-%d: a\r\n" % n for n in range(20_000)),
+    "large_header": lambda request: headers(iter([b"X-A: %s\r\n" % (b"a" * MIB)])),
+    "broken_header": lambda request: headers(iter([b"X-A: a\rSet-Cookie: b\x00\r\n"])),
+    "two_lengths": lambda request: JSON + b"Content-Length: 2\r\nContent-Length: 9\r\n\r\n{}",
+    "negative_length": lambda request: JSON + b"Content-Length: -1\r\n\r\n{}",
+    "redirect_loop": lambda request: redirect(request, request.path),
+    "redirect_inward": lambda request: redirect(request, "http://169.254.169.254/latest/meta-data"),
+    "large_refusal": lambda request: response(500, b"x" * 10**7, "text/plain"),
+    "large_challenge": lambda request: response(
         401, kind="", WWW_Authenticate="Bearer " + "x" * 9999
     ),
 }

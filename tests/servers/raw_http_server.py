@@ -55,7 +55,7 @@ class RawHttp:
 
     def methods(self) -> list[str]:
         """Return the methods of the requests, in order."""
-        return [asked.method or asked.verb for asked in self.asked]
+        return [request.method or request.verb for request in self.asked]
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator["RawHttp"]:

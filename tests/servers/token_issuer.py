@@ -34,7 +34,7 @@ class TokenIssuer:
     @property
     def reads(self) -> int:
         """Return how often the keys were fetched."""
-        return sum(asked.path == "/keys" for asked in self.http.asked)
+        return sum(request.path == "/keys" for request in self.http.asked)
 
     def add_key(self, kid: str, algorithm: str = "RS256", **more: Any) -> None:
         """Create a key and publish its public part."""

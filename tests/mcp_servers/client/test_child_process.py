@@ -103,10 +103,10 @@ def test_lines_are_split_the_same_for_any_chunks(lines_written: list[bytes], siz
 
 
 @given(binary(min_size=101, max_size=2000), integers(1, 300))
-def test_both_ends_of_a_line_over_the_limit_are_kept(written: bytes, size: int):
-    written = written.replace(b"\n", b"x")
+def test_both_ends_of_a_line_over_the_limit_are_kept(long_line: bytes, size: int):
+    long_line = long_line.replace(b"\n", b"x")
     lines = LineSplitter(limit=100)
-    data = written + b"\nnext\n"
+    data = long_line + b"\nnext\n"
     lines_found = [
         line
         for start in range(0, len(data), size)
@@ -116,8 +116,8 @@ def test_both_ends_of_a_line_over_the_limit_are_kept(written: bytes, size: int):
     first, second = lines_found
     assert second == b"next"
     assert isinstance(first, OverlongLine)
-    assert written.startswith(first.head)
-    assert written.endswith(first.tail[-min(256, len(written)) :])
+    assert long_line.startswith(first.head)
+    assert long_line.endswith(first.tail[-min(256, len(long_line)) :])
 
 
 def test_a_line_far_over_the_limit_is_never_buffered():

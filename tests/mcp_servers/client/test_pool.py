@@ -276,7 +276,7 @@ async def test_the_last_stderr_is_kept_for_a_limited_number_of_servers(
     endpoints = [faulty_stdio() for _ in range(3)]
     for endpoint in endpoints:
         await call(connections, endpoint, "echo")
-    assert [bool(connections.get_stderr_tail(one.server_id)) for one in endpoints] == [
+    assert [bool(connections.get_stderr_tail(each.server_id)) for each in endpoints] == [
         False,
         True,
         True,
@@ -366,14 +366,14 @@ async def test_the_capabilities_of_the_host_are_declared(connections: Connection
 
 
 async def test_reserved_keys_of_meta_arent_forwarded(connections: ConnectionPool):
-    theirs = {
+    callers_meta = {
         "io.modelcontextprotocol/clientInfo": {"name": "somebody"},
         "progressToken": "theirs",
         "traceparent": "00-1",
     }
     async with RawHttp(lambda request: raw_http_server.text(request)).listening() as server:
         endpoint = http(server.url, era="modern")
-        params = {"name": "x", "_meta": theirs}
+        params = {"name": "x", "_meta": callers_meta}
         await connections.send_request(endpoint, "tools/call", params, holder=HOLDER)
     meta = server.asked[0].message["params"]["_meta"]
     assert meta["traceparent"] == "00-1"

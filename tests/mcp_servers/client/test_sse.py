@@ -94,9 +94,12 @@ async def test_the_everything_server_is_found_and_called(
         (),
     )
     assert [item for item in declarations.items if item.fault] == []
-    known = http(everything_sse, era=declarations.era, discovery=declarations.discovery)
+    known_endpoint = http(everything_sse, era=declarations.era, discovery=declarations.discovery)
     answers = await asyncio.gather(
-        *(call(connections, known, "echo", message=str(n), holder=f"session:{n}") for n in range(9))
+        *(
+            call(connections, known_endpoint, "echo", message=str(n), holder=f"session:{n}")
+            for n in range(9)
+        )
     )
     assert [text_of(answer) for answer in answers] == [f"Echo: {n}" for n in range(9)]
 
