@@ -148,7 +148,7 @@ def build_server() -> Server[Any]:
     server.add_request_handler("resources/subscribe", types.SubscribeRequestParams, accept)
     server.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, accept)
     server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, accept)
-    tasks.serve(server)
+    tasks.register_handlers(server)
     seal = RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience="everything")
     server.middleware.append(seal)
     return server
