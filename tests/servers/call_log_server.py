@@ -33,6 +33,6 @@ def get_balance(key: str) -> str:
 
 
 if __name__ == "__main__":
-    from sdk_server import serve_http  # the script beside this one
+    from sdk_server import serve_http  # the script next to this one
 
     asyncio.run(serve_http(server.streamable_http_app(), 0))

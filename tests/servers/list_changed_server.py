@@ -64,6 +64,6 @@ async def touch(ctx: Context[Any], uri: str) -> str:
 
 
 if __name__ == "__main__":
-    from sdk_server import serve_http  # the script beside this one
+    from sdk_server import serve_http  # the script next to this one
 
     asyncio.run(serve_http(server.streamable_http_app(), int([*sys.argv, "0"][1])))

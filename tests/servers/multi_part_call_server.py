@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from raw_http_server import MODERN, Asked, RawHttp, error, result  # the script beside this one
+from raw_http_server import MODERN, Asked, RawHttp, error, result  # the script next to this one
 
 FILE = Path(sys.argv[1])
 TASKS = "io.modelcontextprotocol/tasks"

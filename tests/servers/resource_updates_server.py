@@ -183,7 +183,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "stdio":
         asyncio.run(serve_stdio(build_server(both=both)))
     else:
-        from sdk_server import serve_http  # the script beside this one
+        from sdk_server import serve_http  # the script next to this one
 
         app = build_server(both=both).streamable_http_app()
         app = require_token(app) if "people" in sys.argv else app
