@@ -1,8 +1,8 @@
 """Bonobot as the client of the official conformance suite; started as a module, with a URL.
 
-The suite starts it once per scenario, in which a server of its own watches what comes. By itself it
-makes an installation of its own in a folder that is thrown away; our own tests, which play dozens
-of scenarios, let it hand over to the process that runs them (`RELAY`, a port of the loopback).
+The suite starts it once per scenario and checks its requests at a server of its own. Alone, it
+creates a temporary installation; our own tests, which run dozens of scenarios, let it pass each one
+to the process that runs the tests (`RELAY`, a loopback port).
 """
 
 import http.client
@@ -13,29 +13,29 @@ import tempfile
 from typing import Any
 
 RELAY = "CONFORMANCE_RELAY"
-# What the suite expects our client id metadata document to be called.
+# The URL that the suite expects of our client ID metadata document.
 DOCUMENT = "https://conformance-test.local/client-metadata.json"
 LONGEST_S = 120
 
 
 def main() -> str:
-    """Play the scenario that the environment names; returns what went wrong, blank if nothing."""
-    part = {
+    """Run the scenario that the environment names; return the error, empty if there is none."""
+    scenario = {
         "url": sys.argv[-1],
         "scenario": os.environ["MCP_CONFORMANCE_SCENARIO"],
         "context": json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}"),
     }
     relay = os.environ.get(RELAY)
-    return _handed_over(int(relay), part) if relay else _alone(part)
+    return _delegate(int(relay), scenario) if relay else _run_alone(scenario)
 
 
-def _handed_over(port: int, part: dict[str, Any]) -> str:
+def _delegate(port: int, scenario: dict[str, Any]) -> str:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LONGEST_S)
-    connection.request("POST", "/", json.dumps(part))
+    connection.request("POST", "/", json.dumps(scenario))
     return connection.getresponse().read().decode()
 
 
-def _alone(part: dict[str, Any]) -> str:
+def _run_alone(scenario: dict[str, Any]) -> str:
     with tempfile.TemporaryDirectory(prefix="bonobot-conformance-") as folder:
         os.environ["BONOBOT_VAR"] = folder
         os.environ["BONOBOT_OAUTH_CLIENT_ID"] = DOCUMENT
@@ -50,13 +50,13 @@ def _alone(part: dict[str, Any]) -> str:
         from tests.conformance.play_scenario import play
 
         try:
-            return play(**part)
+            return play(**scenario)
         finally:
             runtime.close_runtime()
             writer_thread.close_writer()
 
 
 if __name__ == "__main__":
-    wrong = main()
-    sys.stderr.write(wrong)
-    sys.exit(1 if wrong else 0)
+    error = main()
+    sys.stderr.write(error)
+    sys.exit(1 if error else 0)

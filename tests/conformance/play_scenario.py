@@ -1,8 +1,8 @@
-"""Playing one scenario: with the connections alone, or as people who sign in to the server.
+"""Runs one scenario: over plain connections, or as people who sign in to the server.
 
-A scenario of OAuth is played through the product's surfaces: the server is registered, discovered
-and approved, its tools are called through the door, and wherever a login is asked for, the owner
-signs in by the pages of `/oauth/`. The suite's authorization page agrees at once.
+An OAuth scenario uses the product's own interfaces: the server is registered, discovered and
+approved, its tools are called through the gateway, and when a login is required, the owner signs in
+on the pages of `/oauth/`. The suite's authorization page agrees immediately.
 """
 
 from collections.abc import Mapping
@@ -27,16 +27,16 @@ from mcp_servers.services import create_server
 from tests import factories
 from tests.conformance.use_server import use
 
-LOGINS = 3  # as many as a patient person would try
-HERE = "127.0.0.1"
-GIVEN = ("client_id", "client_secret", "issuer")
+LOGINS = 3  # attempts
+HOST = "127.0.0.1"
+CREDENTIAL_FIELDS = ("client_id", "client_secret", "issuer")
 
 
 def play(url: str, scenario: str, context: Mapping[str, Any]) -> str:
-    """Play a scenario against the server at `url`; returns what went wrong, blank if nothing."""
+    """Run a scenario against the server at `url`; return the error, empty if there is none."""
     try:
         if scenario.startswith("auth/"):
-            _as_people(url, scenario, context)
+            _run_with_sign_in(url, scenario, context)
         else:
             get_runtime().call(use, url, scenario, context)
     except Problem as problem:
@@ -44,53 +44,53 @@ def play(url: str, scenario: str, context: Mapping[str, Any]) -> str:
     return ""
 
 
-def _as_people(url: str, scenario: str, context: Mapping[str, Any]) -> None:
-    where = factories.create_organization(f"conformance-{uuid4().hex[:12]}")
-    boss = factories.build_administrator(where)
-    owner = factories.create_member(where, Role.OWNER)
+def _run_with_sign_in(url: str, scenario: str, context: Mapping[str, Any]) -> None:
+    organization = factories.create_organization(f"conformance-{uuid4().hex[:12]}")
+    administrator = factories.build_administrator(organization)
+    owner = factories.create_member(organization, Role.OWNER)
     server = create_server(
-        boss,
+        administrator,
         ServerSpec(
             name="conformance",
             transport_type="http",
             endpoint_config={"url": url},
-            auth_config=_sign_in(scenario, context),
+            auth_config=_build_auth_config(scenario, context),
             allow_private=True,
         ),
     )
-    browser = Client(SERVER_NAME=HERE)
+    browser = Client(SERVER_NAME=HOST)
     browser.force_login(User.objects.get(pk=owner.id))
     try:
         for _ in range(LOGINS):
             try:
-                return _use(boss, owner, server)
+                return _use(administrator, owner, server)
             except Problem as problem:
                 if problem.code != "needs_reauth" or not scenario_has_logins(scenario):
                     raise
-            _log_in(browser, server)
-        _use(boss, owner, server)
+            _sign_in(browser, server)
+        _use(administrator, owner, server)
     finally:
         get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 def scenario_has_logins(scenario: str) -> bool:
-    """Tell whether a person signs in: with client credentials nobody does."""
+    """Return whether a person signs in, which client credentials don't need."""
     return "client-credentials" not in scenario
 
 
-def _sign_in(scenario: str, context: Mapping[str, Any]) -> dict[str, Any]:
-    known = {name: context[name] for name in GIVEN if name in context}
+def _build_auth_config(scenario: str, context: Mapping[str, Any]) -> dict[str, Any]:
+    credentials = {name: context[name] for name in CREDENTIAL_FIELDS if name in context}
     if scenario_has_logins(scenario):
-        return {"type": "oauth2", "grant": "authorization_code", **known}
+        return {"type": "oauth2", "grant": "authorization_code", **credentials}
     if key := context.get("private_key_pem"):
-        known["private_key"] = key
-    return {"type": "oauth2", **known}
+        credentials["private_key"] = key
+    return {"type": "oauth2", **credentials}
 
 
-def _use(boss: Principal, owner: Principal, server: Server) -> None:
-    """Discover and approve the server, and call its tools through the door."""
-    get_runtime().call(run_discovery, server.pk, actor=boss.actor)
-    approve_definitions(boss, server)
+def _use(administrator: Principal, owner: Principal, server: Server) -> None:
+    """Discover and approve the server, and call its tools through the gateway."""
+    get_runtime().call(run_discovery, server.pk, actor=administrator.actor)
+    approve_definitions(administrator, server)
     for tool in Definition.objects.tools().filter(server=server):
         request = CallRequest(
             principal=owner,
@@ -105,14 +105,14 @@ def _use(boss: Principal, owner: Principal, server: Server) -> None:
             raise Problem(outcome.text, code=outcome.code)
 
 
-def _log_in(browser: Client, server: Server) -> None:
-    """Press the button, follow the authorization server's redirect, and come back."""
-    away = _done(browser.post(f"/oauth/start/{server.pk}"), 303)
-    back = httpx.get(away["Location"], follow_redirects=False).headers["location"]
-    _done(browser.get(back), 200, 302)
+def _sign_in(browser: Client, server: Server) -> None:
+    """Press the button and follow the authorization server's redirects."""
+    redirect = _check_status(browser.post(f"/oauth/start/{server.pk}"), 303)
+    callback_url = httpx.get(redirect["Location"], follow_redirects=False).headers["location"]
+    _check_status(browser.get(callback_url), 200, 302)
 
 
-def _done(page: Any, *expected: int) -> Any:
+def _check_status(page: Any, *expected: int) -> Any:
     if page.status_code in expected:
         return page
     raise Problem(page.content.decode(), code=f"page_{page.status_code}")

@@ -1,4 +1,4 @@
-"""A listener that plays scenarios for clients of the suite, in the process of the tests."""
+"""A listener that runs scenarios for clients of the suite, in the test process."""
 
 import json
 from collections.abc import Iterator
@@ -10,33 +10,33 @@ from django.db import connections
 
 from tests.conformance.play_scenario import play
 
-BESIDE_EACH_OTHER = 4
-PLACES = BoundedSemaphore(BESIDE_EACH_OTHER)
+MAX_PARALLEL = 4
+SLOTS = BoundedSemaphore(MAX_PARALLEL)
 
 
 class Player(BaseHTTPRequestHandler):
-    """Plays the scenario of a request and answers with what went wrong."""
+    """Runs the scenario of a request and responds with its error."""
 
     def do_POST(self) -> None:
-        """Play one scenario."""
-        part = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        with PLACES:
+        """Run one scenario."""
+        scenario = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with SLOTS:
             try:
-                wrong = play(**part).encode()
+                error = play(**scenario).encode()
             finally:
                 connections.close_all()
         self.send_response(200)
-        self.send_header("Content-Length", str(len(wrong)))
+        self.send_header("Content-Length", str(len(error)))
         self.end_headers()
-        self.wfile.write(wrong)
+        self.wfile.write(error)
 
     def log_message(self, *args: object) -> None:
-        """Say nothing: the suite tells how it went."""
+        """Don't log: the suite reports the result."""
 
 
 @contextmanager
 def relay() -> Iterator[int]:
-    """Yield the port on which scenarios are played."""
+    """Yield the port that accepts scenarios."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Player) as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()

@@ -1,16 +1,16 @@
-"""What of the official conformance suite is played when, and what is not supported."""
+"""Which scenarios of the official conformance suite run when, and which aren't supported."""
 
 MODERN, HANDSHAKE = "2026-07-28", "2025-11-25"
 
-# Played in every run of the tests, of the client's role; `make conformance` plays all that a
-# revision names, of both.
+# The client scenarios of every test run; `make conformance` runs all scenarios of a revision, of
+# both roles.
 SELECTION = (
     (MODERN, "sep-2322-client-request-state"),
     (MODERN, "auth/scope-step-up"),
     (MODERN, "auth/authorization-server-migration"),
     (HANDSHAKE, "auth/pre-registration"),
 )
-# Of the server's role, beside what is required: the extension of tasks.
+# Server scenarios of the tasks extension, which aren't required.
 TASKS = (
     "tasks-lifecycle",
     "tasks-capability-negotiation",
@@ -23,7 +23,7 @@ TASKS = (
     "tasks-required-task-error",
     "tasks-mrtr-composition",
 )
-# What the gateway passes beside what is required of it.
+# Scenarios that the gateway passes in addition to the required ones.
 BEYOND = {
     MODERN: (
         *TASKS,
@@ -33,15 +33,15 @@ BEYOND = {
     ),
     HANDSHAKE: ("server-session-lifecycle", "json-schema-2020-12"),
 }
-# Recommended, not required: for streams that are taken up again, and for notices.
+# Recommended, not required: for resumed streams and notifications.
 TOLERATED = (
     "server-sse-priming-event",
     "server-sse-retry-field",
-    # Which wait for a worker that reads the catalog again; no sooner than it has, lists change.
+    # These wait for a worker to refresh the definitions; lists change only then.
     "sep-2575-server-sends-tools-list-changed-on-subscription",
     "sep-2575-server-sends-prompts-list-changed-on-subscription",
 )
-# Extensions that no revision scores.
+# Extensions that no revision requires.
 UNSUPPORTED = (
     "auth/enterprise-managed-authorization",
     "auth/dpop",

@@ -1,4 +1,4 @@
-"""The official conformance suite: running it, and reading what it says of a server."""
+"""Runs the official conformance suite and reads its results."""
 
 import json
 import os
@@ -15,14 +15,14 @@ LONGEST_S = 240
 _FOLDER = re.compile(r"server-(.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
 
 
-def conformance(*words: str, cwd: Path, **more: str) -> "subprocess.CompletedProcess[str]":
-    """Run the suite with the Node.js that it needs, which is newer than most machines'."""
+def conformance(*arguments: str, cwd: Path, **more: str) -> "subprocess.CompletedProcess[str]":
+    """Run the suite with its own Node.js, which is newer than most installed ones."""
     node = NODE / "node_modules" / "node" / "bin" / "node"
     suite = NODE / "node_modules/@modelcontextprotocol/conformance/dist/index.js"
     for part in (node, suite):
         assert part.exists(), f"`{part.name}` isn't installed: run `npm ci` in {NODE}"
     return subprocess.run(
-        [str(node), str(suite), *words],
+        [str(node), str(suite), *arguments],
         capture_output=True,
         cwd=cwd,
         env={"PATH": os.environ["PATH"], "HOME": str(cwd), "PYTHONPATH": str(ROOT), **more},
@@ -34,21 +34,21 @@ def conformance(*words: str, cwd: Path, **more: str) -> "subprocess.CompletedPro
 
 def required(role: str, revision: str, folder: Path) -> list[str]:
     """Return the scenarios that a revision requires of a `Client` or a `Server`."""
-    listed = conformance("list", "--requirements", revision, cwd=folder).stdout
-    scored = listed.partition(f"{role} scenarios")[2].partition("\n\n")[0]
+    output = conformance("list", "--requirements", revision, cwd=folder).stdout
+    scored = output.partition(f"{role} scenarios")[2].partition("\n\n")[0]
     return re.findall(r"^\s+- (\S+)$", scored, re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What the suite said of a server: the checks of each scenario."""
+class SuiteResult:
+    """The suite's result for a server: the checks of each scenario."""
 
     status: int
-    said: str
+    output: str
     checks: Mapping[str, tuple[dict[str, Any], ...]]
 
     def passed(self) -> dict[str, int]:
-        """Return how many checks each scenario without a failure passed."""
+        """Return the number of passed checks of each scenario without a failure."""
         return {
             name: sum(check["status"] == "SUCCESS" for check in checks)
             for name, checks in self.checks.items()
@@ -65,16 +65,18 @@ class Verdict:
         ]
 
 
-def judged(url: str, folder: Path, *words: str) -> Verdict:
-    """Have the suite judge the server at `url`."""
+def run_server_suite(url: str, folder: Path, *arguments: str) -> SuiteResult:
+    """Run the suite against the server at `url`."""
     folder.mkdir(exist_ok=True)
-    out = folder / "judged"
-    done = conformance("server", "--url", url, *words, "-o", str(out), cwd=folder)
-    found = dict(_read(out)) if out.exists() else {}
-    return Verdict(done.returncode, done.stdout + done.stderr, found)
+    output_folder = folder / "judged"
+    completed = conformance(
+        "server", "--url", url, *arguments, "-o", str(output_folder), cwd=folder
+    )
+    checks = dict(_read(output_folder)) if output_folder.exists() else {}
+    return SuiteResult(completed.returncode, completed.stdout + completed.stderr, checks)
 
 
-def _read(out: Path) -> Iterator[tuple[str, tuple[dict[str, Any], ...]]]:
-    for file in sorted(out.glob("*/checks.json")):
-        if named := _FOLDER.fullmatch(file.parent.name):
-            yield named[1], tuple(json.loads(file.read_text(encoding="utf-8")))
+def _read(output_folder: Path) -> Iterator[tuple[str, tuple[dict[str, Any], ...]]]:
+    for file in sorted(output_folder.glob("*/checks.json")):
+        if match := _FOLDER.fullmatch(file.parent.name):
+            yield match[1], tuple(json.loads(file.read_text(encoding="utf-8")))

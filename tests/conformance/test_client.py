@@ -1,4 +1,4 @@
-"""The official conformance suite judges Bonobot in the role of the client."""
+"""The official conformance suite tests Bonobot in the role of the client."""
 
 import os
 import re
@@ -25,34 +25,34 @@ WHOLE = bool(os.environ.get("TEST_CONFORMANCE"))
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.setattr(settings, "BONOBOT_OAUTH_CLIENT_ID", DOCUMENT)
-    with relay() as found:
-        yield found
+    with relay() as relay_port:
+        yield relay_port
 
 
 @pytest.mark.parametrize(("revision", "scenario"), SELECTION)
 def test_the_client_conforms(revision: str, scenario: str, port: int, tmp_path: Path):
-    done = conformance(
+    completed = conformance(
         *("client", "--command", CLIENT, "--scenario", scenario, "--spec-version", revision),
         cwd=tmp_path,
         **{RELAY: str(port)},
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
-@pytest.mark.skipif(not WHOLE, reason="`make conformance` plays all scenarios")
+@pytest.mark.skipif(not WHOLE, reason="`make conformance` runs all scenarios")
 @pytest.mark.parametrize("revision", [MODERN, HANDSHAKE])
 def test_all_scenarios_pass_except_unsupported_ones(revision: str, port: int, tmp_path: Path):
-    done = conformance(
+    completed = conformance(
         *("client", "--command", CLIENT, "--requirements", revision),
         *("--timeout", f"{LONGEST_S * 1000}"),
         cwd=tmp_path,
         **{RELAY: str(port)},
     )
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said
-    found = {name: mark for mark, name in re.findall(r"^([✓✗]) (\S+): \d+ passed", said, re.M)}
-    assert set(required("Client", revision, tmp_path)) <= set(found)
-    assert {name for name, mark in found.items() if mark == "✗"} == set(UNSUPPORTED)
+    output = completed.stdout + completed.stderr
+    assert completed.returncode == 0, output
+    marks = {name: mark for mark, name in re.findall(r"^([✓✗]) (\S+): \d+ passed", output, re.M)}
+    assert set(required("Client", revision, tmp_path)) <= set(marks)
+    assert {name for name, mark in marks.items() if mark == "✗"} == set(UNSUPPORTED)
 
 
 @pytest.mark.skipif(not WHOLE, reason="`make conformance` asks the suite")
@@ -67,5 +67,5 @@ def test_the_conformance_page_lists_every_required_scenario(revision: str, tmp_p
 
 def test_the_conformance_page_lists_unsupported_scenarios():
     page = PAGE.read_text(encoding="utf-8")
-    named = re.findall(r"^\| `(\S+)` \| no", page, re.MULTILINE)
-    assert set(named) == set(UNSUPPORTED)
+    listed = re.findall(r"^\| `(\S+)` \| no", page, re.MULTILINE)
+    assert set(listed) == set(UNSUPPORTED)

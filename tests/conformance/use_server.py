@@ -1,7 +1,7 @@
-"""Using a server of the conformance suite by Bonobot's connections.
+"""Uses a server of the conformance suite over Bonobot's connections.
 
-Whatever the scenario, the server is surveyed and everything usable that it declares is used once;
-the suite's context says which tools are called with which arguments.
+In every scenario, the server's definitions are fetched and each usable one is used once; the
+suite's context says which tools are called with which arguments.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,10 +16,10 @@ from mcp_servers.client.pool import ConnectionPool
 
 HOLDER = "session:conformance"
 ROUNDS = 5
-FOCAL = "json_schema_2020_12_tool"
+SCHEMA_TOOL = "json_schema_2020_12_tool"
 ARGUMENTS = {"add_numbers": {"a": 5, "b": 3}}
-# The scenarios whose servers ask something back, or look at what is declared.
-ASKING = (
+# The scenarios whose servers send requests to the client or check its capabilities.
+SCENARIOS_WITH_REQUESTS = (
     "elicitation-sep1034-client-defaults",
     "request-metadata",
     "sep-2322-client-request-state",
@@ -29,7 +29,7 @@ Params = dict[str, Any]
 
 
 class Answers(Host):
-    """Accepts every form with its defaults, and offers the other two."""
+    """Accepts every form with its defaults, and supports sampling and roots."""
 
     def capabilities(self, endpoint: ServerEndpoint) -> Mapping[str, Any]:
         return {"sampling": {}, "elicitation": {"form": {}}, "roots": {}}
@@ -38,7 +38,7 @@ class Answers(Host):
         self, endpoint: ServerEndpoint, params: Mapping[str, Any]
     ) -> dict[str, Any]:
         fields = params.get("requestedSchema", {}).get("properties", {})
-        content = {name: one["default"] for name, one in fields.items() if "default" in one}
+        content = {name: field["default"] for name, field in fields.items() if "default" in field}
         return {"action": "accept", "content": content}
 
     async def sampling(self, endpoint: ServerEndpoint, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class Answers(Host):
 
 
 async def use(url: str, scenario: str, context: Mapping[str, Any]) -> None:
-    """Use all that the server at `url` offers; raises `UpstreamError` where that doesn't work."""
+    """Use everything that the server at `url` declares; raise `UpstreamError` if that fails."""
     endpoint = ServerEndpoint(
         server_id=UUID(int=1),
         name="conformance",
@@ -60,16 +60,16 @@ async def use(url: str, scenario: str, context: Mapping[str, Any]) -> None:
         connect_s=5,
         read_s=15,
         allowed_requests=frozenset(
-            {"sampling", "elicitation", "roots"} if scenario in ASKING else ()
+            {"sampling", "elicitation", "roots"} if scenario in SCENARIOS_WITH_REQUESTS else ()
         ),
     )
-    host = Answers() if scenario in ASKING else NullHost()
+    host = Answers() if scenario in SCENARIOS_WITH_REQUESTS else NullHost()
     connections = ConnectionPool(host=host)
     try:
         survey = await connections.fetch_declarations(endpoint)
         usable = [item for item in survey.items if not item.fault]
         for method, params, schema in _uses(usable, context):
-            await _use(connections, endpoint, host, method, params, schema)
+            await _send(connections, endpoint, host, method, params, schema)
     finally:
         await connections.close()
 
@@ -77,11 +77,14 @@ async def use(url: str, scenario: str, context: Mapping[str, Any]) -> None:
 def _uses(
     items: list[RawDefinition], context: Mapping[str, Any]
 ) -> Iterator[tuple[str, Params, Any]]:
-    """Yield what to ask for: method, parameters, and the schema of a tool."""
+    """Yield the requests to send: method, parameters, and a tool's schema."""
     schemas = {item.name: item.payload["inputSchema"] for item in items if item.kind == "tool"}
-    known: dict[str, Any] = {**ARGUMENTS, "json_schema_echo": {"schema": schemas.get(FOCAL)}}
+    arguments: dict[str, Any] = {
+        **ARGUMENTS,
+        "json_schema_echo": {"schema": schemas.get(SCHEMA_TOOL)},
+    }
     calls = context.get("toolCalls") or [
-        {"name": name, "arguments": known.get(name, {})} for name in schemas
+        {"name": name, "arguments": arguments.get(name, {})} for name in schemas
     ]
     for call in calls:
         if call["name"] in schemas:
@@ -93,7 +96,7 @@ def _uses(
             yield "prompts/get", {"name": item.name}, None
 
 
-async def _use(
+async def _send(
     connections: ConnectionPool,
     endpoint: ServerEndpoint,
     host: Host,
@@ -101,7 +104,7 @@ async def _use(
     params: Params,
     schema: Any,
 ) -> None:
-    """Ask once, and again with answers as often as the server wants some."""
+    """Send a request, and repeat it with responses as long as the server requires input."""
     more: Params = {}
     for _ in range(ROUNDS):
         try:
@@ -109,16 +112,16 @@ async def _use(
                 endpoint, method, params | more, holder=HOLDER, input_schema=schema
             )
         except UpstreamError as error:
-            if error.code != "upstream_error":  # which is an answer too
+            if error.code != "upstream_error":  # which is a valid response
                 raise
             return
         if result.get("resultType") != "input_required":
             return
-        asked = result.get("inputRequests", {})
+        requests = result.get("inputRequests", {})
         more = {
             "inputResponses": {
-                key: await host.elicitation(endpoint, one.get("params", {}))
-                for key, one in asked.items()
+                key: await host.elicitation(endpoint, request.get("params", {}))
+                for key, request in requests.items()
             }
         }
         if "requestState" in result:

@@ -1,4 +1,4 @@
-"""Fixtures of servers that tell changes: on the runtime's loop, registered and discovered."""
+"""Fixtures of registered servers that send change notifications, on the runtime's loop."""
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -13,7 +13,7 @@ from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server
 from mcp_servers.refresh_definitions import get_refresher
 from tests import factories
-from tests.mcp_servers.raw_list_changed_server import Serving
+from tests.mcp_servers.raw_list_changed_server import ListChangedServer
 
 
 @pytest.fixture
@@ -23,8 +23,8 @@ def acme(transactional_db: None) -> Organization:
 
 
 @pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nothing that waits for its turn wait for longer than a moment."""
+def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the delays of refreshes and reopened streams."""
     monkeypatch.setattr(refresh_definitions, "INTERVAL", timedelta(seconds=0.05))
     monkeypatch.setattr(refresh_definitions, "PAUSE_FACTOR", 0)
     monkeypatch.setattr(change_notifications, "FIRST_PAUSE_S", 0.05)
@@ -36,18 +36,18 @@ async def _stop_reading() -> None:
 
 
 @pytest.fixture
-def serve(acme: Organization) -> Iterator[Callable[..., tuple[Serving, Server]]]:
+def serve(acme: Organization) -> Iterator[Callable[..., tuple[ListChangedServer, Server]]]:
     """Return a function that runs a raw server, registers, discovers and approves it."""
-    made = []
+    started = []
 
-    def begin(listen, name="raw"):
-        one = get_runtime().call(Serving(listen).begin)
-        server = factories.create_http_server(acme, one.http.url, name)
-        made.append((one, server))
-        return one, factories.approve_server(acme, server)
+    def start(listen, name="raw"):
+        raw_server = get_runtime().call(ListChangedServer(listen).start)
+        server = factories.create_http_server(acme, raw_server.http.url, name)
+        started.append((raw_server, server))
+        return raw_server, factories.approve_server(acme, server)
 
-    yield begin
+    yield start
     get_runtime().call(_stop_reading)
-    for one, server in made:
+    for raw_server, server in started:
         get_runtime().call(get_connection_pool().forget_server, server.pk)
-        get_runtime().call(one.stop)
+        get_runtime().call(raw_server.stop)

@@ -1,4 +1,4 @@
-"""Tools of real servers with the labels that a person gave them: see `labeled_tools/README.md`."""
+"""Tools of real servers, labeled by hand: see `labeled_tools/README.md`."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ class LabeledTool:
 
 @dataclass
 class Counts:
-    """How often a label was suggested rightly, wrongly, and not where it belongs."""
+    """Counts of correct, wrong and missing suggestions of a label."""
 
     right: int = 0
     extra: int = 0
@@ -34,25 +34,25 @@ class Counts:
 
     @property
     def precision(self) -> float:
-        """Return the share of the suggested that is right."""
+        """Return the share of suggestions that are correct."""
         return self.right / max(1, self.right + self.extra)
 
     @property
     def recall(self) -> float:
-        """Return the share of the right that is suggested."""
+        """Return the share of expected labels that were suggested."""
         return self.right / max(1, self.right + self.missed)
 
-    def count(self, belongs: bool, suggested: bool) -> None:
+    def count(self, expected: bool, suggested: bool) -> None:
         """Count one tool."""
-        self.right += belongs and suggested
-        self.extra += suggested and not belongs
-        self.missed += belongs and not suggested
+        self.right += expected and suggested
+        self.extra += suggested and not expected
+        self.missed += expected and not suggested
 
 
 def sources() -> dict[str, dict[str, str]]:
     """Return each server's package, version, license and half."""
-    found: dict[str, dict[str, str]] = json.loads((FOLDER / "sources.json").read_text())
-    return found
+    servers: dict[str, dict[str, str]] = json.loads((FOLDER / "sources.json").read_text())
+    return servers
 
 
 def labeled_tools() -> Iterator[LabeledTool]:

@@ -1,14 +1,14 @@
-"""A raw server that tells changes, and what became of it in the rows."""
+"""A raw server that sends change notifications, and helpers to read the resulting rows."""
 
 from mcp_servers.models import HealthCheck, Server
 from mcp_servers.subscriptions.queries import load_change_notification_status
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import RawHttp
 
-TOLD = {"tools": {"listChanged": True}}
+CAPABILITIES = {"tools": {"listChanged": True}}
 
 
-class Serving:
+class ListChangedServer:
     """A raw server on the runtime's loop; a test chooses how it answers `subscriptions/listen`."""
 
     def __init__(self, listen):
@@ -17,15 +17,15 @@ class Serving:
         self.http = RawHttp(self._answer)
         self._listening = None
 
-    def _answer(self, asked):
-        if asked.method == "server/discover":
-            return raw_http_server.discovery(asked, capabilities=TOLD)
-        if asked.method == "tools/list":
+    def _answer(self, request):
+        if request.method == "server/discover":
+            return raw_http_server.discovery(request, capabilities=CAPABILITIES)
+        if request.method == "tools/list":
             tools = [{"name": name, "inputSchema": {"type": "object"}} for name in self.tools]
-            return raw_http_server.result(asked, {"tools": tools})
-        return self.listen(asked)
+            return raw_http_server.result(request, {"tools": tools})
+        return self.listen(request)
 
-    async def begin(self):
+    async def start(self):
         self._listening = self.http.listening()
         await self._listening.__aenter__()
         return self
@@ -33,12 +33,12 @@ class Serving:
     async def stop(self):
         await self._listening.__aexit__(None, None, None)
 
-    def asked(self, method):
+    def count_requests(self, method):
         return self.http.methods().count(method)
 
 
 def state(server):
-    """Return how it stands with the server's change notices."""
+    """Return the state of the server's change notifications."""
     return load_change_notification_status(Server.objects.get(pk=server.pk)).state
 
 

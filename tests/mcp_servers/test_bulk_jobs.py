@@ -1,4 +1,4 @@
-"""Rounds: an operation upon many servers, carried out once each, by whoever is alive to do it."""
+"""Bulk jobs: an operation on many servers, run once for each, even if a worker dies."""
 
 from datetime import timedelta
 
@@ -34,76 +34,74 @@ def servers(acme: Organization) -> list[Server]:
     return [admin_client.web_server(acme, f"web{number}") for number in range(5)]
 
 
-def go(made: BulkJob) -> BulkJob:
-    get_runtime().call(bulk_jobs.run_bulk_job, made.pk)
-    made.refresh_from_db()
-    return made
+def run_job(job: BulkJob) -> BulkJob:
+    get_runtime().call(bulk_jobs.run_bulk_job, job.pk)
+    job.refresh_from_db()
+    return job
 
 
-def states(made: BulkJob) -> dict[str, int]:
-    ((_made, counts),) = bulk_jobs.count_items(BulkJob.objects.filter(pk=made.pk))
+def states(job: BulkJob) -> dict[str, int]:
+    ((_job, counts),) = bulk_jobs.count_items(BulkJob.objects.filter(pk=job.pk))
     return {state: n for state, n in counts.items() if n}
 
 
 def test_a_bulk_job_continues_after_a_failing_server(ann: Principal, servers: list[Server]) -> None:
-    made = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
+    job = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
     servers[2].delete()
-    go(made)
-    assert states(made) == {"total": 5, "done": 4, "failed": 1}
-    assert made.finished_at is not None
-    assert made.items.get(state="failed").code == "not_found"
+    run_job(job)
+    assert states(job) == {"total": 5, "done": 4, "failed": 1}
+    assert job.finished_at is not None
+    assert job.items.get(state="failed").code == "not_found"
     assert not Server.objects.enabled().exists()
 
 
 def test_servers_are_tested_and_failures_have_a_reason(
     ann: Principal, servers: list[Server]
 ) -> None:
-    made = go(bulk_jobs.start_bulk_job(ann, BulkJob.Kind.TEST, servers))
-    assert states(made) == {"total": 5, "failed": 5}
-    assert set(made.items.values_list("code", flat=True)) == {"server_unreachable"}
-    assert all(made.items.values_list("detail", flat=True))
+    job = run_job(bulk_jobs.start_bulk_job(ann, BulkJob.Kind.TEST, servers))
+    assert states(job) == {"total": 5, "failed": 5}
+    assert set(job.items.values_list("code", flat=True)) == {"server_unreachable"}
+    assert all(job.items.values_list("detail", flat=True))
 
 
 def test_exactly_the_shown_definitions_are_approved(ann: Principal, servers: list[Server]) -> None:
     row, other = admin_client.offer(servers[0], "add"), admin_client.offer(servers[1], "sub")
-    seen = {servers[0].pk: {str(row.pk): row.digest}, servers[1].pk: {str(other.pk): "0" * 64}}
-    go(bulk_jobs.start_bulk_job(ann, BulkJob.Kind.APPROVE, servers, seen))
-    assert [one.name for one in Definition.objects.callable()] == ["add"]
+    digests = {servers[0].pk: {str(row.pk): row.digest}, servers[1].pk: {str(other.pk): "0" * 64}}
+    run_job(bulk_jobs.start_bulk_job(ann, BulkJob.Kind.APPROVE, servers, digests))
+    assert [definition.name for definition in Definition.objects.callable()] == ["add"]
 
 
 def test_deleted_servers_are_listed_by_name(ann: Principal, servers: list[Server]) -> None:
-    made = go(bulk_jobs.start_bulk_job(ann, BulkJob.Kind.REMOVE, servers))
+    job = run_job(bulk_jobs.start_bulk_job(ann, BulkJob.Kind.REMOVE, servers))
     assert not Server.objects.exists()
-    assert made.items.first().server_name == "web0"
+    assert job.items.first().server_name == "web0"
 
 
 def test_a_duplicate_message_does_nothing(ann: Principal, servers: list[Server]) -> None:
-    made = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
-    BulkJob.objects.filter(pk=made.pk).update(lease_expires_at=timezone.now() + bulk_jobs.LEASE)
-    go(made)
-    assert states(made) == {"total": 5, "waiting": 5}
+    job = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
+    BulkJob.objects.filter(pk=job.pk).update(lease_expires_at=timezone.now() + bulk_jobs.LEASE)
+    run_job(job)
+    assert states(job) == {"total": 5, "waiting": 5}
     assert not bulk_jobs.list_abandoned_jobs()
 
 
 def test_a_bulk_job_whose_worker_died_is_continued(ann: Principal, servers: list[Server]) -> None:
-    made = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
-    BulkJob.objects.filter(pk=made.pk).update(
-        lease_expires_at=timezone.now() - timedelta(seconds=1)
-    )
-    made.items.filter(server_id=servers[0].pk).update(state=BulkJobItem.State.RUNNING)
-    assert bulk_jobs.list_abandoned_jobs() == [made.pk]
-    go(made)
-    assert states(made) == {"total": 5, "done": 5}
+    job = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
+    BulkJob.objects.filter(pk=job.pk).update(lease_expires_at=timezone.now() - timedelta(seconds=1))
+    job.items.filter(server_id=servers[0].pk).update(state=BulkJobItem.State.RUNNING)
+    assert bulk_jobs.list_abandoned_jobs() == [job.pk]
+    run_job(job)
+    assert states(job) == {"total": 5, "done": 5}
     assert not bulk_jobs.list_abandoned_jobs()
 
 
 def test_a_person_who_lost_the_permission_changes_nothing(
     acme: Organization, ann: Principal, servers: list[Server]
 ) -> None:
-    made = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
+    job = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
     Membership.objects.filter(user_id=ann.id).update(role=Role.AUDITOR)
-    go(made)
-    assert states(made) == {"total": 5, "failed": 5}
+    run_job(job)
+    assert states(job) == {"total": 5, "failed": 5}
     assert Server.objects.enabled().count() == 5
 
 
@@ -120,15 +118,15 @@ def test_a_person_without_permission_cant_start_a_bulk_job(
 
 
 def test_the_task_runs_the_bulk_job(ann: Principal, servers: list[Server]) -> None:
-    made = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
-    carry_out_round(str(made.pk))
-    eventually(lambda: BulkJob.objects.get(pk=made.pk).finished_at)
-    assert states(made) == {"total": 5, "done": 5}
+    job = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
+    carry_out_round(str(job.pk))
+    eventually(lambda: BulkJob.objects.get(pk=job.pk).finished_at)
+    assert states(job) == {"total": 5, "done": 5}
 
 
 def test_old_bulk_jobs_are_deleted(ann: Principal, servers: list[Server]) -> None:
-    made = go(bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers))
-    BulkJob.objects.filter(pk=made.pk).update(finished_at=timezone.now() - timedelta(days=31))
+    job = run_job(bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers))
+    BulkJob.objects.filter(pk=job.pk).update(finished_at=timezone.now() - timedelta(days=31))
     prune_checks()
     assert not BulkJob.objects.exists()
     assert not BulkJobItem.objects.exists()
@@ -137,35 +135,38 @@ def test_old_bulk_jobs_are_deleted(ann: Principal, servers: list[Server]) -> Non
 def test_the_server_list_starts_a_bulk_job_and_opens_its_page(
     acme: Organization, ann: Principal, servers: list[Server]
 ) -> None:
-    seat = admin_client.Desk(User.objects.get(username="ann"))
-    fields = {"action": "refresh_chosen", "_selected_action": [str(one.pk) for one in servers]}
-    page = seat.post("mcp_servers_server_changelist", **fields)
+    browser = admin_client.Desk(User.objects.get(username="ann"))
+    fields = {
+        "action": "refresh_chosen",
+        "_selected_action": [str(server.pk) for server in servers],
+    }
+    page = browser.post("mcp_servers_server_changelist", **fields)
     assert "0 of 5 servers done" in admin_client.words(page)
-    assert "0 of 5 servers done" in admin_client.words(seat.get("mcp_servers_server_changelist"))
-    made = BulkJob.objects.get()
-    go(made)
-    page = seat.get("mcp_servers_server_round", made.pk)
+    assert "0 of 5 servers done" in admin_client.words(browser.get("mcp_servers_server_changelist"))
+    job = BulkJob.objects.get()
+    run_job(job)
+    page = browser.get("mcp_servers_server_round", job.pk)
     assert "5 of 5 servers done 5 failed" in admin_client.words(page)
-    assert "View progress" not in seat.get("mcp_servers_server_changelist")
+    assert "View progress" not in browser.get("mcp_servers_server_changelist")
     stranger = admin_client.sit(factories.create_organization("evil"), Role.OWNER)
-    stranger.get("mcp_servers_server_round", made.pk, status=404)
+    stranger.get("mcp_servers_server_round", job.pk, status=404)
 
 
 def test_only_failed_servers_are_retried(ann: Principal, servers: list[Server]) -> None:
-    made = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
-    made.items.filter(server_id=servers[0].pk).update(state=BulkJobItem.State.FAILED)
-    go(made)
-    again = bulk_jobs.retry_failed_items(ann, made)
-    assert [stop.server_name for stop in again.items.all()] == ["web0"]
-    assert states(go(again)) == {"total": 1, "done": 1}
-    with pytest.raises(Conflict) as refused:
-        bulk_jobs.retry_failed_items(ann, again)
-    assert refused.value.code == "nothing_failed"
+    job = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
+    job.items.filter(server_id=servers[0].pk).update(state=BulkJobItem.State.FAILED)
+    run_job(job)
+    retry = bulk_jobs.retry_failed_items(ann, job)
+    assert [item.server_name for item in retry.items.all()] == ["web0"]
+    assert states(run_job(retry)) == {"total": 1, "done": 1}
+    with pytest.raises(Conflict) as caught:
+        bulk_jobs.retry_failed_items(ann, retry)
+    assert caught.value.code == "nothing_failed"
 
 
 def test_a_bulk_job_without_a_worker_is_reported(ann: Principal, servers: list[Server]) -> None:
-    made = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
-    assert not bulk_jobs.is_stalled(made)
-    made.created_at -= bulk_jobs.PICKUP_LIMIT
-    assert bulk_jobs.is_stalled(made)
-    assert not bulk_jobs.is_stalled(go(made))
+    job = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
+    assert not bulk_jobs.is_stalled(job)
+    job.created_at -= bulk_jobs.PICKUP_LIMIT
+    assert bulk_jobs.is_stalled(job)
+    assert not bulk_jobs.is_stalled(run_job(job))

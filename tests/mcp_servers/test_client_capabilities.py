@@ -1,4 +1,4 @@
-"""What a server may ask back: who says so, where it is kept, and what the connections get of it."""
+"""Requests that a server may send: permissions, storage, and declared capabilities."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def acme():
 
 
 @pytest.fixture
-def boss(acme):
+def administrator(acme):
     return factories.build_administrator(acme)
 
 
@@ -37,68 +37,76 @@ def spec(**more):
     return ServerSpec(name="ours", transport_type="http", endpoint_config=config, **more)
 
 
-def test_sampling_and_roots_are_disabled_by_default(boss, settings):
-    server = create_server(boss, spec())
+def test_sampling_and_roots_are_disabled_by_default(administrator, settings):
+    server = create_server(administrator, spec())
     assert (
         get_allowed_requests(server) == build_endpoint(server).allowed_requests == {"elicitation"}
     )
     assert get_sampling_tokens(server) == settings.BONOBOT_SAMPLING_TOKENS == 10_000
     before = build_endpoint(server).fingerprint
-    server = update_server(boss, server, spec(sampling="ask", sampling_tokens=7, roots=True))
+    server = update_server(
+        administrator, server, spec(sampling="ask", sampling_tokens=7, roots=True)
+    )
     assert get_allowed_requests(server) == {"elicitation", "sampling", "roots"}
     assert get_sampling_tokens(server) == 7
-    # What is declared at a handshake holds for its session: another one is opened.
+    # Capabilities declared at a handshake apply to its session, so another one is opened.
     assert build_endpoint(server).fingerprint != before
-    update_server(boss, server, spec())
+    update_server(administrator, server, spec())
     server.refresh_from_db()
     assert (server.sampling, server.sampling_tokens) == ("ask", 7)
-    assert update_server(boss, server, spec(sampling_tokens=0)).sampling_tokens is None
+    assert update_server(administrator, server, spec(sampling_tokens=0)).sampling_tokens is None
 
 
 @pytest.mark.parametrize(
-    "said",
+    "capabilities",
     [{"sampling": "always"}, {"sampling_tokens": -1}, {"sampling_tokens": True}, {"roots": "yes"}],
 )
-def test_invalid_combinations_are_refused(boss, said):
+def test_invalid_combinations_are_refused(administrator, capabilities):
     with pytest.raises(Problem) as caught:
-        create_server(boss, spec(**said))
-    assert (caught.value.code, caught.value.field) == ("invalid", next(iter(said)))
+        create_server(administrator, spec(**capabilities))
+    assert (caught.value.code, caught.value.field) == ("invalid", next(iter(capabilities)))
     assert caught.value.remedy
 
 
-def test_a_change_is_recorded_and_needs_permission(acme, boss):
-    server = create_server(boss, spec())
+def test_a_change_is_recorded_and_needs_permission(acme, administrator):
+    server = create_server(administrator, spec())
     with pytest.raises(Problem):
         set_client_capabilities(
             factories.create_member(acme, Role.MEMBER), server, sampling="allow"
         )
-    set_client_capabilities(boss, server, sampling="allow")
+    set_client_capabilities(administrator, server, sampling="allow")
     assert server.sampling == "allow"
     assert AuditRow.objects.filter(action="server_asking_changed").count() == 1
-    set_client_capabilities(boss, server, sampling="allow")
+    set_client_capabilities(administrator, server, sampling="allow")
     assert AuditRow.objects.filter(action="server_asking_changed").count() == 1
 
 
-def test_capabilities_are_exported_and_applied(boss):
-    server = create_server(boss, spec(sampling="ask", sampling_tokens=500, elicitation=False))
-    ours = export_server(server, SecretPlaceholders())
-    assert (ours["sampling"], ours["sampling_tokens"], ours["elicitation"]) == ("ask", 500, False)
-    assert "roots" not in ours
-    text = to_yaml(export_config(boss, None))
-    assert not apply_config(boss, read_config_file(text, {}), dry_run=True).changes
+def test_capabilities_are_exported_and_applied(administrator):
+    server = create_server(
+        administrator, spec(sampling="ask", sampling_tokens=500, elicitation=False)
+    )
+    exported = export_server(server, SecretPlaceholders())
+    assert (exported["sampling"], exported["sampling_tokens"], exported["elicitation"]) == (
+        "ask",
+        500,
+        False,
+    )
+    assert "roots" not in exported
+    text = to_yaml(export_config(administrator, None))
+    assert not apply_config(administrator, read_config_file(text, {}), dry_run=True).changes
     plan = apply_config(
-        boss, read_config_file(text.replace("sampling: ask", "sampling: allow"), {})
+        administrator, read_config_file(text.replace("sampling: ask", "sampling: allow"), {})
     )
     assert not plan.problems
     server.refresh_from_db()
     assert (server.sampling, server.elicitation) == ("allow", False)
 
 
-def test_rest_and_the_form_read_and_write_capabilities(acme, boss):
-    server = create_server(boss, spec())
+def test_rest_and_the_form_read_and_write_capabilities(acme, administrator):
+    server = create_server(administrator, spec())
     operator = rest.as_role(acme, Role.OPERATOR)
-    shown = operator.get(f"mcp-servers/{server.pk}").json
-    assert (shown["sampling"], shown["elicitation"], shown["roots"]) == ("off", True, False)
+    data = operator.get(f"mcp-servers/{server.pk}").json
+    assert (data["sampling"], data["elicitation"], data["roots"]) == ("off", True, False)
     changed = operator.patch(f"mcp-servers/{server.pk}", {"sampling": "ask", "roots": True}).json
     assert (changed["sampling"], changed["roots"], changed["elicitation"]) == ("ask", True, True)
     assert operator.patch(f"mcp-servers/{server.pk}", {"sampling": "x"}).status == 400
@@ -107,10 +115,10 @@ def test_rest_and_the_form_read_and_write_capabilities(acme, boss):
         **{"name": "ours", "transport_type": "http", "url": "https://mcp.example.com/mcp"},
         **{"auth_type": "none", "approval": "manual", "sampling": "allow", "sampling_tokens": "9"},
     }
-    seat = admin_client.sit(acme, Role.OPERATOR)
-    assert admin_client.words(seat.get("mcp_servers_server_configuration", server.pk)).count(
+    browser = admin_client.sit(acme, Role.OPERATOR)
+    assert admin_client.words(browser.get("mcp_servers_server_configuration", server.pk)).count(
         "agent's model"
     )
-    seat.post("mcp_servers_server_configuration", server.pk, **fields)
+    browser.post("mcp_servers_server_configuration", server.pk, **fields)
     server.refresh_from_db()
     assert (server.sampling, server.sampling_tokens, server.elicitation) == ("allow", 9, False)

@@ -1,4 +1,4 @@
-"""Approval: a person pins what they read, and nothing else."""
+"""Reviews pin exactly the definitions that a person has seen."""
 
 import pytest
 
@@ -28,24 +28,24 @@ def reviewer(acme):
 
 @pytest.fixture
 def server(acme):
-    made = Server.objects.create(
+    reviewed_server = Server.objects.create(
         organization=acme, scope_id=acme.pk, name="s", slug="s", transport_type="http"
     )
     for name in ("one", "two"):
         Definition.objects.create(
             organization=acme,
-            server=made,
+            server=reviewed_server,
             kind="tool",
             name=name,
             digest=f"digest of {name}",
             payload={"name": name},
         )
-    return made
+    return reviewed_server
 
 
 def test_approving_all_pins_the_pending_definitions(reviewer, server):
-    done = approve_definitions(reviewer, server)
-    assert set(done.approved) == {"one", "two"}
+    result = approve_definitions(reviewer, server)
+    assert set(result.approved) == {"one", "two"}
     row = server.definitions.get(name="one")
     assert (row.state, row.pinned, row.pinned_digest) == ("approved", row.payload, row.digest)
     assert row.pinned_by == reviewer.label
@@ -59,16 +59,16 @@ def test_an_approval_is_recorded_with_its_digests(reviewer, server):
 def test_only_seen_definitions_are_approved(reviewer, server):
     one, two = server.definitions.order_by("name")
     Definition.objects.filter(pk=two.pk).update(digest="changed meanwhile")
-    done = approve_definitions(reviewer, server, {one.pk: one.digest, two.pk: two.digest})
-    assert (done.approved, done.skipped) == (("one",), ("two",))
+    result = approve_definitions(reviewer, server, {one.pk: one.digest, two.pk: two.digest})
+    assert (result.approved, result.skipped) == (("one",), ("two",))
     assert server.definitions.get(name="two").state == "pending"
 
 
 def test_approving_only_changed_definitions_is_a_conflict(reviewer, server):
     one = server.definitions.get(name="one")
-    with pytest.raises(Conflict) as refused:
+    with pytest.raises(Conflict) as caught:
         approve_definitions(reviewer, server, {one.pk: "what was shown before"})
-    assert refused.value.code == "nothing_approved"
+    assert caught.value.code == "nothing_approved"
 
 
 def test_refused_definitions_cant_be_approved(reviewer, server):
@@ -118,27 +118,27 @@ def test_the_state_agrees_with_the_querysets(server, values, state):
     assert only.awaiting_review().exists() == (state in ("pending", "changed"))
 
 
-def suspect(server, name="two"):
-    found = [{"tier": "soft", "rule": "keep_from_user", "path": "$.description", "excerpt": "…"}]
-    server.definitions.filter(name=name).update(findings=found)
+def flag_definition(server, name="two"):
+    findings = [{"tier": "soft", "rule": "keep_from_user", "path": "$.description", "excerpt": "…"}]
+    server.definitions.filter(name=name).update(findings=findings)
 
 
 def test_definitions_that_contain_instructions_arent_approved_with_all(reviewer, server):
-    suspect(server)
-    done = approve_definitions(reviewer, server)
-    assert (done.approved, done.skipped, done.held) == (("one",), (), ("two",))
+    flag_definition(server)
+    result = approve_definitions(reviewer, server)
+    assert (result.approved, result.skipped, result.held) == (("one",), (), ("two",))
     assert server.definitions.get(name="two").state == "pending"
 
 
 def test_flagged_definitions_are_approved_by_name(reviewer, server):
-    suspect(server)
+    flag_definition(server)
     two = server.definitions.get(name="two")
     assert approve_definitions(reviewer, server, {two.pk: two.digest}).approved == ("two",)
 
 
 @pytest.mark.parametrize(("mode", "pinned"), [("first", {"one"}), ("always", {"one", "two"})])
 def test_automatic_approval_excludes_flagged_definitions_unless_it_is_always(server, mode, pinned):
-    suspect(server)
+    flag_definition(server)
     server.approval = mode
     pin_trusted_definitions(server, server.definitions.all(), pinned_by=f"approval:{mode}")
     assert {row.name for row in Definition.objects.callable()} == pinned

@@ -1,4 +1,4 @@
-"""Packages of registered servers: installed before their first discovery, and told of."""
+"""Packages of registered servers are installed before their first discovery, and reported."""
 
 from collections.abc import Iterator
 
@@ -22,19 +22,19 @@ pytestmark = [pytest.mark.npm, pytest.mark.django_db(transaction=True)]
 
 @pytest.fixture
 def registry() -> Iterator[Registry]:
-    with open_registry() as opened:
-        yield opened
+    with open_registry() as npm_registry:
+        yield npm_registry
 
 
 @pytest.fixture
-def boss(settings, tmp_path):
+def administrator(settings, tmp_path):
     settings.BONOBOT_VAR = tmp_path / "var"
     return factories.build_administrator(factories.create_organization())
 
 
 @pytest.fixture
-def server(boss, registry, tmp_path) -> Iterator[Server]:
-    """A server that npx fetches from the registry, not in a sandbox, which has no loopback."""
+def server(administrator, registry, tmp_path) -> Iterator[Server]:
+    """Create a server that npx fetches from the registry; a sandbox would have no loopback."""
     env = {"NPM_CONFIG_REGISTRY": registry.url, "NPM_CONFIG_CACHE": str(tmp_path / "cache")}
     spec = ServerSpec(
         name="hello",
@@ -43,27 +43,29 @@ def server(boss, registry, tmp_path) -> Iterator[Server]:
         env_exceptions=dict.fromkeys(env, "the registry of a test"),
         confinement="none",
     )
-    made = create_server(boss, spec)
-    yield made
-    get_runtime().call(get_connection_pool().forget_server, made.pk)
+    hello_server = create_server(administrator, spec)
+    yield hello_server
+    get_runtime().call(get_connection_pool().forget_server, hello_server.pk)
 
 
-def test_a_package_is_installed_before_the_first_discovery_and_shown_on_the_page(boss, server):
+def test_a_package_is_installed_before_the_first_discovery_and_shown_on_the_page(
+    administrator, server
+):
     assert find_server_installation(server) == {"state": "needed", "detail": ""}
-    found = get_runtime().call(run_discovery, server.pk, actor=SYSTEM, patience_s=120)
-    assert found.tools == ("hello",)
-    shown = rest.as_administrator().get(f"mcp-servers/{server.pk}").json
-    assert shown["installation"] == {"state": "installed", "detail": ""}
+    result = get_runtime().call(run_discovery, server.pk, actor=SYSTEM, patience_s=120)
+    assert result.tools == ("hello",)
+    data = rest.as_administrator().get(f"mcp-servers/{server.pk}").json
+    assert data["installation"] == {"state": "installed", "detail": ""}
 
 
 def test_a_server_whose_installation_outlasted_its_start_is_discovered_automatically(
-    settings, boss, registry, server
+    settings, administrator, registry, server
 ):
     settings.BONOBOT_START_S = 1
     registry.sends.clear()
     client = rest.as_administrator()
-    tested = client.post(f"mcp-servers/{server.pk}/test").json
-    assert (tested["status"], tested["code"]) == ("error", "server_installing")
+    result = client.post(f"mcp-servers/{server.pk}/test").json
+    assert (result["status"], result["code"]) == ("error", "server_installing")
     assert client.get(f"mcp-servers/{server.pk}").json["installation"]["state"] == "installing"
     settings.BONOBOT_START_S = 10
     registry.sends.set()
@@ -75,15 +77,15 @@ def test_a_server_whose_installation_outlasted_its_start_is_discovered_automatic
     eventually(connected, within=60, what="the discovery after the installation")
 
 
-def test_a_reinstallation_is_recorded_with_its_actor(boss, server):
+def test_a_reinstallation_is_recorded_with_its_actor(administrator, server):
     get_runtime().call(run_discovery, server.pk, actor=SYSTEM, patience_s=120)
-    found = get_runtime().call(reinstall_package, boss, server)
-    assert found is not None
-    assert found.state == "installed"
-    assert AuditRow.objects.get(action="server_installed").actor_id == boss.actor.id
+    installation = get_runtime().call(reinstall_package, administrator, server)
+    assert installation is not None
+    assert installation.state == "installed"
+    assert AuditRow.objects.get(action="server_installed").actor_id == administrator.actor.id
 
 
-def test_a_server_with_another_launcher_has_no_package(boss):
+def test_a_server_with_another_launcher_has_no_package(administrator):
     other = factories.create_stdio_server(factories.Organization.objects.get())
     assert find_server_installation(other) is None
-    assert get_runtime().call(reinstall_package, boss, other) is None
+    assert get_runtime().call(reinstall_package, administrator, other) is None

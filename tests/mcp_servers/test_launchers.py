@@ -1,4 +1,4 @@
-"""A stdio server is started by a launcher of the list, never by a shell."""
+"""Stdio servers are started by an allowlisted launcher, never by a shell."""
 
 import pytest
 from hypothesis import given
@@ -50,13 +50,13 @@ def test_a_listed_launcher_can_start(command: str) -> None:
     ],
 )
 def test_every_other_command_is_refused_with_a_remedy(command: str, reason: str) -> None:
-    with pytest.raises(LauncherNotAllowed) as refused:
+    with pytest.raises(LauncherNotAllowed) as caught:
         check_launcher(command, [], allowed=ALLOWED)
-    assert refused.value.code == "launcher_not_allowed"
-    assert refused.value.field == "endpoint_config.command"
-    assert reason in refused.value.detail
-    assert "`npx`" in refused.value.remedy
-    assert "`bash`" not in refused.value.remedy
+    assert caught.value.code == "launcher_not_allowed"
+    assert caught.value.field == "endpoint_config.command"
+    assert reason in caught.value.detail
+    assert "`npx`" in caught.value.remedy
+    assert "`bash`" not in caught.value.remedy
 
 
 @pytest.mark.parametrize("shell", sorted(SHELLS))
@@ -98,9 +98,9 @@ def test_only_listed_launchers_pass(command: str, allowed: set[str]) -> None:
     ],
 )
 def test_a_package_without_a_version_gets_a_warning(command: str, args: list[str]) -> None:
-    (notice,) = check_launcher(command, args, allowed=ALLOWED)
-    assert notice.code == "unpinned_version"
-    assert notice.field == "endpoint_config.args"
+    (warning,) = check_launcher(command, args, allowed=ALLOWED)
+    assert warning.code == "unpinned_version"
+    assert warning.field == "endpoint_config.args"
 
 
 @pytest.mark.parametrize(
@@ -130,6 +130,6 @@ def test_a_pinned_or_local_package_gets_no_warning(command: str, args: list[str]
     [("python", ["-c", "print(1)"]), ("python3", ["-u", "-c", "x"]), ("node", ["-e", "x"])],
 )
 def test_program_code_in_the_arguments_gets_a_warning(command: str, args: list[str]) -> None:
-    (notice,) = check_launcher(command, args, allowed=ALLOWED)
-    assert notice.code == "inline_code"
-    assert notice.as_dict().keys() == {"code", "detail", "field"}
+    (warning,) = check_launcher(command, args, allowed=ALLOWED)
+    assert warning.code == "inline_code"
+    assert warning.as_dict().keys() == {"code", "detail", "field"}

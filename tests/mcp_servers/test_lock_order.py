@@ -1,4 +1,4 @@
-"""Writers that meet at one server's rows wait for each other in one order: none is turned away."""
+"""Concurrent writers of one server's rows lock in the same order, so none fails."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -29,7 +29,7 @@ SYSTEM = Actor(kind="system", id="test", label="test")
 URL = "http://127.0.0.1:9/mcp"
 
 
-def survey(*tools: str, text: str = "") -> ServerDeclarations:
+def build_declarations(*tools: str, text: str = "") -> ServerDeclarations:
     items = tuple(
         RawDefinition("tool", name, {"name": name, "description": text, "inputSchema": {}})
         for name in tools
@@ -47,20 +47,22 @@ def survey(*tools: str, text: str = "") -> ServerDeclarations:
     )
 
 
-def keep(server: Server, found: ServerDeclarations) -> discovery.DiscoveryResult:
-    return discovery.save_declarations(server.pk, found, {}, actor=SYSTEM, kind="discovery")
+def save(server: Server, declarations: ServerDeclarations) -> discovery.DiscoveryResult:
+    return discovery.save_declarations(server.pk, declarations, {}, actor=SYSTEM, kind="discovery")
 
 
-def discovered(where: Organization, name: str = "web", scope_id: UUID | None = None) -> Server:
-    server = factories.create_http_server(where, URL, name)
+def create_discovered_server(
+    organization: Organization, name: str = "web", scope_id: UUID | None = None
+) -> Server:
+    server = factories.create_http_server(organization, URL, name)
     if scope_id is not None:
         Server.objects.filter(pk=server.pk).update(scope_id=scope_id)
-    keep(server, survey("a", "b", "c"))
+    save(server, build_declarations("a", "b", "c"))
     server.refresh_from_db()
     return server
 
 
-def followed(server: Server, holder: UUID, *uris: str) -> list[UUID]:
+def subscribe(server: Server, holder: UUID, *uris: str) -> list[UUID]:
     rows = leases.add_watched_resources(
         server.organization_id, leases.UpdateSource(server.pk), uris
     )
@@ -69,50 +71,52 @@ def followed(server: Server, holder: UUID, *uris: str) -> list[UUID]:
     return ids
 
 
-def waiting(server: Server) -> dict[UUID, str]:
+def get_digests(server: Server) -> dict[UUID, str]:
     return dict(server.definitions.values_list("pk", "digest"))
 
 
 def test_a_server_is_deleted_while_it_is_discovered(acme: Organization) -> None:
-    server, boss = discovered(acme), factories.build_administrator(acme)
+    server, administrator = create_discovered_server(acme), factories.build_administrator(acme)
     cross(
-        lambda: keep(server, survey("a", text="Altered.")),
-        lambda: delete_server(boss, server),
+        lambda: save(server, build_declarations("a", text="Altered.")),
+        lambda: delete_server(administrator, server),
         at='UPDATE "mcp_servers_server"',
     )
     assert not Server.objects.exists()
 
 
 def test_a_server_is_deleted_while_a_check_fails(acme: Organization) -> None:
-    server, boss = discovered(acme), factories.build_administrator(acme)
+    server, administrator = create_discovered_server(acme), factories.build_administrator(acme)
     long_ago = timezone.now() - timedelta(days=2)
     Server.objects.filter(pk=server.pk).update(checked_at=long_ago)
     problem = UpstreamError("Away.", code="server_unreachable", server=server.name)
     cross(
         lambda: record_failure(server.pk, "health", problem),
-        lambda: delete_server(boss, server),
+        lambda: delete_server(administrator, server),
         at='INSERT INTO "mcp_servers_unasked"',
     )
     assert not Server.objects.exists()
 
 
 def test_definitions_are_approved_while_their_server_is_discovered(acme: Organization) -> None:
-    server, boss = discovered(acme), factories.build_administrator(acme)
-    seen = dict(reversed(waiting(server).items()))
-    _, found = cross(
-        lambda: approve_definitions(boss, server, seen),
-        lambda: keep(server, survey("a", "b", "c", text="Altered.")),
+    server, administrator = create_discovered_server(acme), factories.build_administrator(acme)
+    digests = dict(reversed(get_digests(server).items()))
+    _, result = cross(
+        lambda: approve_definitions(administrator, server, digests),
+        lambda: save(server, build_declarations("a", "b", "c", text="Altered.")),
         at='UPDATE "mcp_servers_definition"',
     )
-    assert found.changed == 3
+    assert result.changed == 3
 
 
 def test_two_people_approve_and_label_the_same_definitions(acme: Organization) -> None:
-    server, boss = discovered(acme), factories.build_administrator(acme)
+    server, administrator = create_discovered_server(acme), factories.build_administrator(acme)
     rows = list(Definition.objects.filter(server=server))
     cross(
-        lambda: approve_definitions(boss, server, dict(reversed(waiting(server).items()))),
-        lambda: set_labels(boss, server, rows, ["private_data"]),
+        lambda: approve_definitions(
+            administrator, server, dict(reversed(get_digests(server).items()))
+        ),
+        lambda: set_labels(administrator, server, rows, ["private_data"]),
         at='UPDATE "mcp_servers_definition"',
     )
     assert not server.definitions.filter(labels=None).exists()
@@ -120,13 +124,15 @@ def test_two_people_approve_and_label_the_same_definitions(acme: Organization) -
 
 
 def test_a_server_that_comes_back_is_discovered_while_it_is_approved(acme: Organization) -> None:
-    server, boss = discovered(acme), factories.build_administrator(acme)
+    server, administrator = create_discovered_server(acme), factories.build_administrator(acme)
     Server.objects.filter(pk=server.pk).update(status=Server.Status.ERROR)
-    found, seen = survey("a", text="Altered."), waiting(server)
-    found = replace(found, items=found.items + survey("b", "c").items)
+    declarations, digests = build_declarations("a", text="Altered."), get_digests(server)
+    declarations = replace(
+        declarations, items=declarations.items + build_declarations("b", "c").items
+    )
     _, approval = cross(
-        lambda: keep(server, found),
-        lambda: approve_definitions(boss, server, seen),
+        lambda: save(server, declarations),
+        lambda: approve_definitions(administrator, server, digests),
         at='INSERT INTO "mcp_servers_check"',
     )
     assert (sorted(approval.approved), approval.skipped) == (["b", "c"], ("a",))
@@ -135,12 +141,16 @@ def test_a_server_that_comes_back_is_discovered_while_it_is_approved(acme: Organ
 def test_the_servers_of_an_agent_are_deleted_while_their_leases_are_renewed(
     acme: Organization,
 ) -> None:
-    boss, agent, holder = factories.build_administrator(acme), factories.create_agent(acme), uuid4()
+    administrator, agent, holder = (
+        factories.build_administrator(acme),
+        factories.create_agent(acme),
+        uuid4(),
+    )
     for number in range(4):
-        discovered(acme, f"s{number}", scope_id=agent.pk)
+        create_discovered_server(acme, f"s{number}", scope_id=agent.pk)
     ChangeSubscription.objects.update(holder=holder, heartbeat_at=timezone.now())
     cross(
-        lambda: delete_agent(boss, agent),
+        lambda: delete_agent(administrator, agent),
         lambda: leases.renew_change_leases(holder),
         at='DELETE FROM "mcp_servers_watch"',
     )
@@ -154,9 +164,9 @@ URIS = [f"news://{number}" for number in range(9)]
 def test_two_processes_write_the_same_resources_one_after_the_other(
     acme: Organization, operation: str
 ) -> None:
-    server, holder = discovered(acme), uuid4()
+    server, holder = create_discovered_server(acme), uuid4()
     source = leases.UpdateSource(server.pk)
-    ids = followed(server, holder, *URIS)
+    ids = subscribe(server, holder, *URIS)
     operations = {
         "want": lambda: leases.add_watched_resources(acme.pk, source, list(reversed(URIS))),
         "beat": lambda: leases.renew_resource_leases(holder, list(reversed(ids))),
@@ -174,12 +184,16 @@ def test_two_processes_write_the_same_resources_one_after_the_other(
 
 
 def test_a_server_is_deleted_while_its_subscriptions_are_written(acme: Organization) -> None:
-    server, boss, holder = discovered(acme), factories.build_administrator(acme), uuid4()
-    ids = followed(server, holder, *URIS)
+    server, administrator, holder = (
+        create_discovered_server(acme),
+        factories.build_administrator(acme),
+        uuid4(),
+    )
+    ids = subscribe(server, holder, *URIS)
     middle = ResourceSubscription.objects.filter(server=server, digest=compute_digest(URIS[4]))
     behind(
         lambda: middle.update(state=ResourceSubscription.State.ASKED),
         lambda: leases.increment_change_counts(holder, ids),
-        lambda: delete_server(boss, server),
+        lambda: delete_server(administrator, server),
     )
     assert not ResourceSubscription.objects.exists()

@@ -1,4 +1,4 @@
-"""Stale catalogues: marked in rows, claimed once, and never read more often than is fair."""
+"""Stale servers are marked in rows, claimed once, and refreshed at a limited rate."""
 
 from datetime import timedelta
 
@@ -14,21 +14,21 @@ from tests import factories
 
 @pytest.fixture
 def server(db):
-    made = factories.create_stdio_server(factories.create_organization())
-    Server.objects.filter(pk=made.pk).update(status="connected")
-    return made
+    stdio_server = factories.create_stdio_server(factories.create_organization())
+    Server.objects.filter(pk=stdio_server.pk).update(status="connected")
+    return stdio_server
 
 
-def grow_old(**moments):
-    then = timezone.now() - timedelta(minutes=10)
-    ChangeSubscription.objects.update(**dict.fromkeys(moments, then))
+def move_to_past(**fields):
+    past = timezone.now() - timedelta(minutes=10)
+    ChangeSubscription.objects.update(**dict.fromkeys(fields, past))
 
 
 def test_a_stale_server_is_claimed_once(server):
     assert refresh_definitions.mark_stale(server.pk, noticed=True)
     assert refresh_definitions.claim_refresh(server.pk).acquired
-    again = refresh_definitions.claim_refresh(server.pk, anyway=True)
-    assert (again.acquired, again.wait_s) == (False, 10)
+    second = refresh_definitions.claim_refresh(server.pk, anyway=True)
+    assert (second.acquired, second.wait_s) == (False, 10)
 
 
 def test_a_server_that_isnt_stale_isnt_refreshed(server):
@@ -37,7 +37,7 @@ def test_a_server_that_isnt_stale_isnt_refreshed(server):
     refresh_definitions.finish_refresh(
         server.pk, refresh_definitions.claim_refresh(server.pk), took_s=0, read=True
     )
-    grow_old(refresh_after=True)
+    move_to_past(refresh_after=True)
     assert refresh_definitions.claim_refresh(server.pk) == refresh_definitions.RefreshClaim()
     assert refresh_definitions.claim_refresh(server.pk, anyway=True).acquired
 
@@ -76,14 +76,16 @@ def test_a_failed_refresh_keeps_the_server_stale(server):
 
 def test_the_schedule_finds_stale_servers_of_a_dead_process(server):
     refresh_definitions.mark_stale(server.pk, noticed=True)
-    assert refresh_definitions.list_abandoned_servers() == []  # who heard it comes first
-    grow_old(stale_at=True)
+    assert refresh_definitions.list_abandoned_servers() == []  # the notified process comes first
+    move_to_past(stale_at=True)
     assert refresh_definitions.list_abandoned_servers() == [server.pk]
     refresh_definitions.claim_refresh(server.pk)
     assert refresh_definitions.list_abandoned_servers() == []
-    grow_old(refresh_after=True)
+    move_to_past(refresh_after=True)
     Server.objects.update(status="error")
-    assert refresh_definitions.list_abandoned_servers() == []  # it is asked when it answers again
+    assert (
+        refresh_definitions.list_abandoned_servers() == []
+    )  # it is refreshed once it responds again
 
 
 @given(st.floats(min_value=0, max_value=10_000))

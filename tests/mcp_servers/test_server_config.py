@@ -1,4 +1,4 @@
-"""What people say about a server, checked field by field, and read back without secrets."""
+"""Server configurations are validated field by field and returned without secrets."""
 
 import pytest
 
@@ -16,14 +16,14 @@ STDIO = {"command": "npx", "args": ["-y", "package@1.2.3"]}
 
 
 @pytest.fixture
-def boss():
+def administrator():
     return factories.build_administrator(factories.create_organization())
 
 
 @pytest.fixture
-def owner(boss):
+def owner(administrator):
     return factories.create_member(
-        factories.Organization.objects.get(pk=boss.organization_id), Role.OWNER
+        factories.Organization.objects.get(pk=administrator.organization_id), Role.OWNER
     )
 
 
@@ -33,15 +33,15 @@ def spec(name="docs", transport_type="http", endpoint_config=None, **more):
     )
 
 
-def refused(principal, one) -> Problem:
+def create_and_fail(principal, invalid_spec) -> Problem:
     with pytest.raises(Problem) as caught:
-        create_server(principal, one)
+        create_server(principal, invalid_spec)
     assert not Server.objects.exists()
     assert not Secret.objects.exists()
     return caught.value
 
 
-BAD = {
+INVALID = {
     "an unknown transport": (
         spec(transport_type="carrier-pigeon"),
         "unknown_transport",
@@ -124,50 +124,54 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("one", "code", "field"), BAD.values(), ids=BAD.keys())
-def test_invalid_values_are_refused_by_field_and_nothing_is_written(boss, one, code, field):
-    problem = refused(boss, one)
+@pytest.mark.parametrize(("invalid_spec", "code", "field"), INVALID.values(), ids=INVALID.keys())
+def test_invalid_values_are_refused_by_field_and_nothing_is_written(
+    administrator, invalid_spec, code, field
+):
+    problem = create_and_fail(administrator, invalid_spec)
     assert (problem.code, problem.field) == (code, field)
 
 
-def test_a_refused_url_shows_no_password(boss):
-    problem = refused(boss, spec(endpoint_config={"url": "https://ann:hunter2@example.com/"}))
+def test_a_refused_url_shows_no_password(administrator):
+    problem = create_and_fail(
+        administrator, spec(endpoint_config={"url": "https://ann:hunter2@example.com/"})
+    )
     assert "hunter2" not in str(problem.as_dict())
 
 
 def test_only_a_platform_administrator_sets_a_command(owner):
-    assert refused(owner, spec(transport_type="stdio", endpoint_config=STDIO)).code == (
+    assert create_and_fail(owner, spec(transport_type="stdio", endpoint_config=STDIO)).code == (
         "platform_admin_only"
     )
 
 
 def test_only_a_platform_administrator_allows_a_private_address(owner):
-    asked = spec(endpoint_config={"url": "http://10.0.0.1/mcp"}, allow_private=True)
-    assert refused(owner, asked).code == "forbidden"
+    private_spec = spec(endpoint_config={"url": "http://10.0.0.1/mcp"}, allow_private=True)
+    assert create_and_fail(owner, private_spec).code == "forbidden"
 
 
 def test_only_a_platform_administrator_can_set_approval_to_always(owner):
-    assert refused(owner, spec(approval="always")).code == "forbidden"
+    assert create_and_fail(owner, spec(approval="always")).code == "forbidden"
 
 
 @pytest.mark.parametrize("role", [Role.MEMBER, Role.AUDITOR, Role.REVIEWER])
-def test_other_roles_cant_add_servers(boss, role):
-    where = factories.Organization.objects.get(pk=boss.organization_id)
-    assert refused(factories.create_member(where, role), spec()).code == "forbidden"
+def test_other_roles_cant_add_servers(administrator, role):
+    organization = factories.Organization.objects.get(pk=administrator.organization_id)
+    assert create_and_fail(factories.create_member(organization, role), spec()).code == "forbidden"
 
 
-def test_a_name_is_unique_in_the_pool(boss):
-    create_server(boss, spec(name="Docs One"))
+def test_a_name_is_unique_in_the_pool(administrator):
+    create_server(administrator, spec(name="Docs One"))
     for name in ("Docs One", "docs-one", "docs_one", "D\u043ecs One"):
         with pytest.raises(Problem) as caught:
-            create_server(boss, spec(name=name))
+            create_server(administrator, spec(name=name))
         assert caught.value.field == "name"
     assert Server.objects.count() == 1
 
 
-def test_secrets_are_encrypted_and_shown_masked(boss):
+def test_secrets_are_encrypted_and_shown_masked(administrator):
     server = create_server(
-        boss,
+        administrator,
         spec(
             endpoint_config={**HTTP, "headers": {"X-Key": "s3cret-value"}},
             auth_config={"type": "bearer_token", "token": "t0ken-value"},
@@ -175,9 +179,9 @@ def test_secrets_are_encrypted_and_shown_masked(boss):
     )
     assert mask_endpoint_config(server) == {**HTTP, "headers": {"X-Key": "********"}}
     assert mask_auth_config(server) == {"type": "bearer_token", "configured": True}
-    stored = str(list(Server.objects.values())) + str(list(Secret.objects.values("value")))
-    assert "s3cret" not in stored
-    assert "t0ken" not in stored
+    columns = str(list(Server.objects.values())) + str(list(Secret.objects.values("value")))
+    assert "s3cret" not in columns
+    assert "t0ken" not in columns
     assert {s.name: s.value.open() for s in server.secrets.all()} == {
         "X-Key": "s3cret-value",
         "token": "t0ken-value",
@@ -192,23 +196,25 @@ def test_secrets_are_encrypted_and_shown_masked(boss):
         {"type": "bearer_token", "token": "********"},
     ],
 )
-def test_a_write_with_the_mask_keeps_the_stored_secret(boss, auth):
-    stored = spec(
+def test_a_write_with_the_mask_keeps_the_stored_secret(administrator, auth):
+    original = spec(
         endpoint_config={**HTTP, "headers": {"X-Key": "s3cret"}},
         auth_config={"type": "bearer_token", "token": "t0ken"},
     )
-    server = create_server(boss, stored)
+    server = create_server(administrator, original)
     masked = spec(endpoint_config=mask_endpoint_config(server), auth_config=auth)
-    update_server(boss, server, masked)
+    update_server(administrator, server, masked)
     assert {s.name: s.value.open() for s in server.secrets.all()} == {
         "X-Key": "s3cret",
         "token": "t0ken",
     }
 
 
-def test_omitted_secrets_are_deleted(boss):
-    server = create_server(boss, spec(endpoint_config={**HTTP, "headers": {"X-Key": "s3cret"}}))
-    update_server(boss, server, spec(endpoint_config=HTTP, auth_config={"type": "none"}))
+def test_omitted_secrets_are_deleted(administrator):
+    server = create_server(
+        administrator, spec(endpoint_config={**HTTP, "headers": {"X-Key": "s3cret"}})
+    )
+    update_server(administrator, server, spec(endpoint_config=HTTP, auth_config={"type": "none"}))
     assert not server.secrets.exists()
 
 
@@ -219,29 +225,35 @@ def test_omitted_secrets_are_deleted(boss):
         ({}, None, "auth_config.token"),
     ],
 )
-def test_a_stored_value_is_never_sent_to_another_host(boss, headers, auth, field):
-    stored = spec(
+def test_a_stored_value_is_never_sent_to_another_host(administrator, headers, auth, field):
+    original = spec(
         endpoint_config={**HTTP, "headers": {"X-Key": "s3cret"}},
         auth_config={"type": "bearer_token", "token": "t0ken"},
     )
-    server = create_server(boss, stored)
-    moved = {"url": "https://elsewhere.example.net/mcp", "headers": headers}
+    server = create_server(administrator, original)
+    other_host = {"url": "https://elsewhere.example.net/mcp", "headers": headers}
     with pytest.raises(Problem) as caught:
-        update_server(boss, server, spec(endpoint_config=moved, auth_config=auth))
+        update_server(administrator, server, spec(endpoint_config=other_host, auth_config=auth))
     assert (caught.value.code, caught.value.field) == ("credential_needed", field)
     assert Server.objects.get().endpoint_config == HTTP
 
 
-def test_another_path_of_the_same_host_keeps_the_stored_secret(boss):
-    server = create_server(boss, spec(auth_config={"type": "bearer_token", "token": "t0ken"}))
-    update_server(boss, server, spec(endpoint_config={"url": "https://mcp.example.com/other"}))
+def test_another_path_of_the_same_host_keeps_the_stored_secret(administrator):
+    server = create_server(
+        administrator, spec(auth_config={"type": "bearer_token", "token": "t0ken"})
+    )
+    update_server(
+        administrator, server, spec(endpoint_config={"url": "https://mcp.example.com/other"})
+    )
     assert server.secrets.get().value.open() == "t0ken"
 
 
-def test_a_changed_address_detects_the_era_again(boss):
-    server = create_server(boss, spec())
+def test_a_changed_address_detects_the_era_again(administrator):
+    server = create_server(administrator, spec())
     Server.objects.filter(pk=server.pk).update(era="modern", discovery={"a": 1})
     server.refresh_from_db()
-    update_server(boss, server, spec(endpoint_config={"url": "https://other.example.com/mcp"}))
+    update_server(
+        administrator, server, spec(endpoint_config={"url": "https://other.example.com/mcp"})
+    )
     server.refresh_from_db()
     assert (server.era, server.discovery) == ("", None)

@@ -1,4 +1,4 @@
-"""The box of a stdio server: who may set it, what goes together, and where it is kept."""
+"""The sandbox of a stdio server: permissions, valid combinations, and storage."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def acme():
 
 
 @pytest.fixture
-def boss(acme):
+def administrator(acme):
     return factories.build_administrator(acme)
 
 
@@ -36,13 +36,13 @@ def spec(transport_type="stdio", **more):
     return ServerSpec(name="ours", transport_type=transport_type, endpoint_config=config, **more)
 
 
-def box(server):
+def get_sandbox(server):
     server.refresh_from_db()
     return server.confinement, server.network
 
 
 @pytest.mark.parametrize(
-    ("said", "stored"),
+    ("requested", "expected"),
     [
         ((None, None), ("none", "host")),
         (("namespaces", None), ("namespaces", "host")),
@@ -51,12 +51,17 @@ def box(server):
         (("bubblewrap", "host"), ("bubblewrap", "host")),
     ],
 )
-def test_omitted_sandbox_settings_have_safe_defaults(boss, said, stored):
-    assert box(create_server(boss, spec(confinement=said[0], network=said[1]))) == stored
+def test_omitted_sandbox_settings_have_safe_defaults(administrator, requested, expected):
+    assert (
+        get_sandbox(
+            create_server(administrator, spec(confinement=requested[0], network=requested[1]))
+        )
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
-    ("before", "said", "stored"),
+    ("before", "requested", "expected"),
     [
         (("namespaces", "none"), (None, None), ("namespaces", "none")),
         (("bubblewrap", "host"), (None, None), ("bubblewrap", "host")),
@@ -65,13 +70,20 @@ def test_omitted_sandbox_settings_have_safe_defaults(boss, said, stored):
         (("namespaces", "none"), ("none", None), ("none", "host")),
     ],
 )
-def test_omitted_settings_of_a_stored_sandbox_are_kept(boss, before, said, stored):
-    server = create_server(boss, spec(confinement=before[0], network=before[1]))
-    assert box(update_server(boss, server, spec(confinement=said[0], network=said[1]))) == stored
+def test_omitted_settings_of_a_stored_sandbox_are_kept(administrator, before, requested, expected):
+    server = create_server(administrator, spec(confinement=before[0], network=before[1]))
+    assert (
+        get_sandbox(
+            update_server(
+                administrator, server, spec(confinement=requested[0], network=requested[1])
+            )
+        )
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
-    ("transport", "said", "code", "field"),
+    ("transport", "settings", "code", "field"),
     [
         ("stdio", {"network": "none"}, "needs_confinement", "network"),
         ("stdio", {"confinement": "jail"}, "unknown_confinement", "confinement"),
@@ -80,99 +92,111 @@ def test_omitted_settings_of_a_stored_sandbox_are_kept(boss, before, said, store
         ("http", {"network": "none"}, "not_for_http", "confinement"),
     ],
 )
-def test_invalid_combinations_are_refused(boss, transport, said, code, field):
+def test_invalid_combinations_are_refused(administrator, transport, settings, code, field):
     with pytest.raises(Problem) as caught:
-        create_server(boss, spec(transport, **said))
+        create_server(administrator, spec(transport, **settings))
     assert (caught.value.code, caught.value.field) == (code, field)
     assert caught.value.remedy
 
 
-def test_a_server_that_becomes_remote_has_no_sandbox(boss):
-    server = create_server(boss, spec(confinement="bubblewrap"))
-    assert box(update_server(boss, server, spec("http"))) == ("none", "host")
+def test_a_server_that_becomes_remote_has_no_sandbox(administrator):
+    server = create_server(administrator, spec(confinement="bubblewrap"))
+    assert get_sandbox(update_server(administrator, server, spec("http"))) == ("none", "host")
 
 
-def test_only_a_platform_administrator_can_change_a_sandbox(acme, boss):
-    server = create_server(boss, spec(confinement="bubblewrap"))
+def test_only_a_platform_administrator_can_change_a_sandbox(acme, administrator):
+    server = create_server(administrator, spec(confinement="bubblewrap"))
     owner = factories.create_member(acme, Role.OWNER)
-    for said in ({"confinement": "none"}, {"network": "host"}, {"confinement": "namespaces"}):
+    for change in ({"confinement": "none"}, {"network": "host"}, {"confinement": "namespaces"}):
         with pytest.raises(Problem) as caught:
-            update_server(owner, server, spec(**said))
+            update_server(owner, server, spec(**change))
         assert (caught.value.code, caught.value.field) == ("platform_admin_only", "confinement")
         server.refresh_from_db()
-    assert box(update_server(owner, server, spec(description="new"))) == ("bubblewrap", "none")
+    assert get_sandbox(update_server(owner, server, spec(description="new"))) == (
+        "bubblewrap",
+        "none",
+    )
 
 
-def test_an_organization_uses_a_preset_with_its_own_sandbox(acme, boss):
-    saved = save_as_preset(boss, create_server(boss, spec(confinement="bubblewrap")), "Boxed")
+def test_an_organization_uses_a_preset_with_its_own_sandbox(acme, administrator):
+    saved = save_as_preset(
+        administrator, create_server(administrator, spec(confinement="bubblewrap")), "Boxed"
+    )
     owner = factories.create_member(acme, Role.OWNER)
-    made = create_server(owner, fill_preset(saved, {}, name="mine"), preset=saved)
-    assert box(made) == ("bubblewrap", "none")
+    server = create_server(owner, fill_preset(saved, {}, name="mine"), preset=saved)
+    assert get_sandbox(server) == ("bubblewrap", "none")
 
 
-def test_the_endpoint_hides_the_folder_of_bonobot(boss, settings):
-    asked = build_endpoint(create_server(boss, spec(confinement="bubblewrap"))).confinement
-    assert (asked.kind, asked.network) == ("bubblewrap", "none")
-    assert asked.hidden == (str(settings.BONOBOT_VAR),)
+def test_the_endpoint_hides_the_folder_of_bonobot(administrator, settings):
+    confinement = build_endpoint(
+        create_server(administrator, spec(confinement="bubblewrap"))
+    ).confinement
+    assert (confinement.kind, confinement.network) == ("bubblewrap", "none")
+    assert confinement.hidden == (str(settings.BONOBOT_VAR),)
 
 
-def test_a_changed_sandbox_is_another_configuration(boss):
-    server = create_server(boss, spec(confinement="namespaces"))
+def test_a_changed_sandbox_is_another_configuration(administrator):
+    server = create_server(administrator, spec(confinement="namespaces"))
     before = build_endpoint(server).fingerprint
-    assert build_endpoint(update_server(boss, server, spec(network="none"))).fingerprint != before
+    assert (
+        build_endpoint(update_server(administrator, server, spec(network="none"))).fingerprint
+        != before
+    )
 
 
-def test_a_sandbox_is_exported_and_applied(boss):
-    server = create_server(boss, spec(confinement="bubblewrap", network="host"))
-    ours = export_server(server, SecretPlaceholders())
-    assert (ours["confinement"], ours["network"]) == ("bubblewrap", "host")
-    text = to_yaml(export_config(boss, None))
-    assert not apply_config(boss, read_config_file(text, {}), dry_run=True).changes
-    plan = apply_config(boss, read_config_file(text.replace("bubblewrap", "namespaces"), {}))
+def test_a_sandbox_is_exported_and_applied(administrator):
+    server = create_server(administrator, spec(confinement="bubblewrap", network="host"))
+    exported = export_server(server, SecretPlaceholders())
+    assert (exported["confinement"], exported["network"]) == ("bubblewrap", "host")
+    text = to_yaml(export_config(administrator, None))
+    assert not apply_config(administrator, read_config_file(text, {}), dry_run=True).changes
+    plan = apply_config(
+        administrator, read_config_file(text.replace("bubblewrap", "namespaces"), {})
+    )
     assert not plan.problems
-    assert box(server) == ("namespaces", "host")
+    assert get_sandbox(server) == ("namespaces", "host")
     plain = create_server(
-        boss, ServerSpec(name="plain", transport_type="stdio", endpoint_config=STDIO)
+        administrator, ServerSpec(name="plain", transport_type="stdio", endpoint_config=STDIO)
     )
     assert "confinement" not in export_server(plain, SecretPlaceholders())
 
 
 def test_rest_reads_and_writes_the_sandbox(acme):
-    root = rest.as_administrator()
+    administrator = rest.as_administrator()
     body = {"name": "ours", "transport_type": "stdio", "endpoint_config": STDIO}
-    made = root.post("mcp-servers", {**body, "confinement": "bubblewrap"})
-    assert (made.json["confinement"], made.json["network"]) == ("bubblewrap", "none")
-    path = f"mcp-servers/{made.json['id']}"
-    changed = root.patch(path, {"network": "host"})
+    created = administrator.post("mcp-servers", {**body, "confinement": "bubblewrap"})
+    assert (created.json["confinement"], created.json["network"]) == ("bubblewrap", "none")
+    path = f"mcp-servers/{created.json['id']}"
+    changed = administrator.patch(path, {"network": "host"})
     assert (changed.json["confinement"], changed.json["network"]) == ("bubblewrap", "host")
-    assert root.patch(path, {"confinement": "jail"}).status == 400
-    refused = rest.as_role(acme, Role.OWNER).patch(path, {"confinement": "none"})
-    assert (refused.status, refused.code) == (403, "platform_admin_only")
+    assert administrator.patch(path, {"confinement": "jail"}).status == 400
+    response = rest.as_role(acme, Role.OWNER).patch(path, {"confinement": "none"})
+    assert (response.status, response.code) == (403, "platform_admin_only")
 
 
 def test_the_admin_shows_and_updates_the_sandbox(acme):
-    seat = admin_client.sit(acme, None)
+    browser = admin_client.sit(acme, None)
     fields = {
         **{"name": "ours", "transport_type": "stdio", "command": "npx", "args": "a@1.2.3"},
         **{"auth_type": "none", "approval": "manual", "confinement": "bubblewrap", "network": ""},
     }
-    seat.post("mcp_servers_server_add", **fields)
+    browser.post("mcp_servers_server_add", **fields)
     server = Server.objects.get()
-    assert box(server) == ("bubblewrap", "none")
-    assert "bubblewrap" in admin_client.words(seat.get("mcp_servers_server_change", server.pk))
+    assert get_sandbox(server) == ("bubblewrap", "none")
+    assert "bubblewrap" in admin_client.words(browser.get("mcp_servers_server_change", server.pk))
     changed = {**fields, "confinement": "namespaces", "network": "none"}
-    seat.post("mcp_servers_server_configuration", server.pk, **changed)
-    assert box(server) == ("namespaces", "none")
+    browser.post("mcp_servers_server_configuration", server.pk, **changed)
+    assert get_sandbox(server) == ("namespaces", "none")
 
 
-def test_the_form_of_an_operator_keeps_the_sandbox(acme, boss):
-    server = create_server(boss, spec(confinement="namespaces", network="none"))
+def test_the_form_of_an_operator_keeps_the_sandbox(acme, administrator):
+    server = create_server(administrator, spec(confinement="namespaces", network="none"))
     fields = {
         **{"name": "ours", "description": "new", "transport_type": "stdio", "command": "npx"},
         **{"args": "-y\npackage@1.2.3", "auth_type": "none", "approval": "manual"},
         **{"confinement": "none", "network": "host", "enabled": "on"},
     }
-    seat = admin_client.sit(acme, Role.OPERATOR)
-    seat.post("mcp_servers_server_configuration", server.pk, **fields)
-    assert box(server) == ("namespaces", "none")
+    browser = admin_client.sit(acme, Role.OPERATOR)
+    browser.post("mcp_servers_server_configuration", server.pk, **fields)
+    assert get_sandbox(server) == ("namespaces", "none")
     assert server.description == "new"

@@ -1,4 +1,4 @@
-"""What stdio servers wrote to stderr: kept beyond child and process, bounded, shown to few."""
+"""Stderr of stdio servers: saved, limited, and shown to roles that manage servers."""
 
 import sys
 from datetime import timedelta
@@ -31,15 +31,15 @@ def server(acme) -> Server:
     return factories.create_stdio_server(acme)
 
 
-def words(server, text="", ended="", child_id=None) -> StderrSnapshot:
+def build_snapshot(server, text="", ended="", child_id=None) -> StderrSnapshot:
     return StderrSnapshot(child_id or uuid4(), server.pk, server.organization_id, text, ended)
 
 
 def test_a_child_has_one_row_that_is_updated(server):
-    first = words(server, "starting\n")
+    first = build_snapshot(server, "starting\n")
     stderr_log.write_snapshot(first)
     stderr_log.write_snapshot(
-        words(server, "starting\nready\n", "it exited with status 3", first.child_id)
+        build_snapshot(server, "starting\nready\n", "it exited with status 3", first.child_id)
     )
     [row] = ErrorOutput.objects.all()
     assert (row.text, row.ended) == ("starting\nready\n", "it exited with status 3")
@@ -49,11 +49,11 @@ def test_a_child_has_one_row_that_is_updated(server):
 
 def test_logs_of_the_latest_children_of_a_server_are_kept(server, acme):
     other = factories.create_stdio_server(acme, name="other")
-    stderr_log.write_snapshot(words(other, "other"))
+    stderr_log.write_snapshot(build_snapshot(other, "other"))
     for number in range(stderr_log.MAX_OUTPUTS_PER_SERVER + 3):
-        stderr_log.write_snapshot(words(server, f"child {number}\n"))
-    kept = [row.text for row in stderr_log.list_error_outputs(server)]
-    assert kept == [
+        stderr_log.write_snapshot(build_snapshot(server, f"child {number}\n"))
+    texts = [row.text for row in stderr_log.list_error_outputs(server)]
+    assert texts == [
         f"child {number}\n" for number in range(3, stderr_log.MAX_OUTPUTS_PER_SERVER + 3)
     ]
     assert (
@@ -65,45 +65,45 @@ def test_logs_of_the_latest_children_of_a_server_are_kept(server, acme):
 
 def test_shown_output_is_limited(server):
     for _ in range(3):
-        stderr_log.write_snapshot(words(server, "x" * stderr_log.MAX_STDERR_BYTES))
+        stderr_log.write_snapshot(build_snapshot(server, "x" * stderr_log.MAX_STDERR_BYTES))
     assert len(stderr_log.load_latest_output(server)) == stderr_log.MAX_STDERR_BYTES
 
 
 def test_the_output_of_a_deleted_server_is_dropped(server):
-    gone = words(server, "late")
+    snapshot = build_snapshot(server, "late")
     server.delete()
-    stderr_log.write_snapshot(gone)
+    stderr_log.write_snapshot(snapshot)
     assert not ErrorOutput.objects.exists()
 
 
 def test_saving_output_keeps_the_policy_generation(server):
     before = Head.objects.get(organization_id=server.organization_id).generation
-    stderr_log.write_snapshot(words(server, "x"))
-    stderr_log.write_snapshot(words(server, "y"))
+    stderr_log.write_snapshot(build_snapshot(server, "x"))
+    stderr_log.write_snapshot(build_snapshot(server, "y"))
     assert Head.objects.get(organization_id=server.organization_id).generation == before
 
 
 def test_old_output_is_pruned(server):
-    stderr_log.write_snapshot(words(server, "old"))
+    stderr_log.write_snapshot(build_snapshot(server, "old"))
     ErrorOutput.objects.update(
         updated_at=timezone.now() - stderr_log.RETENTION - timedelta(hours=1)
     )
-    stderr_log.write_snapshot(words(server, "new"))
+    stderr_log.write_snapshot(build_snapshot(server, "new"))
     assert prune_checks() == 1
     assert stderr_log.load_latest_output(server) == "new"
 
 
-@pytest.mark.parametrize(("role", "shown"), [(Role.OPERATOR, "fatal"), (Role.AUDITOR, "")])
-def test_rest_returns_output_to_roles_that_manage_servers(acme, server, role, shown):
-    stderr_log.write_snapshot(words(server, "fatal\n"))
+@pytest.mark.parametrize(("role", "expected"), [(Role.OPERATOR, "fatal"), (Role.AUDITOR, "")])
+def test_rest_returns_output_to_roles_that_manage_servers(acme, server, role, expected):
+    stderr_log.write_snapshot(build_snapshot(server, "fatal\n"))
     reader = rest.as_role(acme, role)
-    assert reader.get(f"mcp-servers/{server.pk}").json["stderr"] == shown
+    assert reader.get(f"mcp-servers/{server.pk}").json["stderr"] == expected
     assert "stderr" not in reader.get("mcp-servers").json["results"][0]
 
 
 def test_the_admin_shows_escaped_output_to_roles_that_manage_servers(acme, server):
     stderr_log.write_snapshot(
-        words(server, "<script>alert(1)</script> & \u202e", "it exited with status 3")
+        build_snapshot(server, "<script>alert(1)</script> & \u202e", "it exited with status 3")
     )
     page = admin_client.sit(acme, Role.OPERATOR).get("mcp_servers_server_health", server.pk)
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; ⟨U+202E⟩" in page
@@ -135,13 +135,13 @@ def test_the_output_of_a_real_child_is_saved_and_printed_by_the_command_line(
     command = f"{sys.executable} {script}"
     added = bonobot("mcp", "add", "broken", "--command", command, "--env", "KEY=hunter2-hunter2")
     assert added.status == 1
-    [found] = bonobot("mcp", "logs", "broken", "--json").json
-    assert found["text"].endswith("no key: ********\n⟨U+202E⟩")
-    assert "exited with status 7" in found["ended"]
-    assert "hunter2" not in found["ended"]
-    told = bonobot("mcp", "logs", "broken").out
-    assert "no key: ********" in told
-    assert "exited with status 7" in told
+    [entry] = bonobot("mcp", "logs", "broken", "--json").json
+    assert entry["text"].endswith("no key: ********\n⟨U+202E⟩")
+    assert "exited with status 7" in entry["ended"]
+    assert "hunter2" not in entry["ended"]
+    output = bonobot("mcp", "logs", "broken").out
+    assert "no key: ********" in output
+    assert "exited with status 7" in output
 
 
 @pytest.mark.django_db(transaction=True)

@@ -1,4 +1,4 @@
-"""What a server's process may be given: by every surface, and again when it is started."""
+"""Validation of stdio configurations, on every surface and again at the start."""
 
 import json
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.django_db
 
 STDIO = {"command": "npx", "args": ["-y", "package@1.2.3"]}
 WITH_OPTIONS = {**STDIO, "env": {"NODE_OPTIONS": "--require ./secret-canary.js", "TOKEN": "t"}}
-WHY = {"NODE_OPTIONS": "needs more memory for large documents"}
+REASONS = {"NODE_OPTIONS": "needs more memory for large documents"}
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def acme():
 
 
 @pytest.fixture
-def boss(acme):
+def administrator(acme):
     return factories.build_administrator(acme)
 
 
@@ -62,13 +62,13 @@ def refusal(operation, *args, **more) -> Problem:
 def start(server):
     server.refresh_from_db()
     endpoint = build_endpoint(server)
-    nobody = lambda _: None  # noqa: E731
-    return get_runtime().call(spawn_child, endpoint, nobody, nobody, StderrTail(endpoint.secrets))
+    ignore = lambda _: None  # noqa: E731
+    return get_runtime().call(spawn_child, endpoint, ignore, ignore, StderrTail(endpoint.secrets))
 
 
-def old_row(boss, name="NODE_OPTIONS"):
-    """Return a server as it was stored before there were rules."""
-    server = create_server(boss, spec(STDIO))
+def create_old_server(administrator, name="NODE_OPTIONS"):
+    """Return a server stored before these rules existed."""
+    server = create_server(administrator, spec(STDIO))
     row = Secret(organization_id=server.organization_id, server=server, placement="env", name=name)
     row.value = "--require ./secret-canary.js"
     row.save()
@@ -78,8 +78,8 @@ def old_row(boss, name="NODE_OPTIONS"):
 # --- variables
 
 
-def test_a_dangerous_variable_is_refused_even_for_a_platform_administrator(boss):
-    problem = refusal(create_server, boss, spec())
+def test_a_dangerous_variable_is_refused_even_for_a_platform_administrator(administrator):
+    problem = refusal(create_server, administrator, spec())
     assert (problem.code, problem.status) == ("variable_not_allowed", 403)
     assert problem.field == "endpoint_config.env.NODE_OPTIONS"
     assert "NODE_OPTIONS" in str(problem)
@@ -88,25 +88,25 @@ def test_a_dangerous_variable_is_refused_even_for_a_platform_administrator(boss)
     assert not Server.objects.exists()
 
 
-def test_an_exception_allows_one_variable_and_is_recorded_with_its_reason(boss):
-    server = create_server(boss, spec(env_exceptions=WHY))
-    assert server.env_exceptions == WHY
+def test_an_exception_allows_one_variable_and_is_recorded_with_its_reason(administrator):
+    server = create_server(administrator, spec(env_exceptions=REASONS))
+    assert server.env_exceptions == REASONS
     row = AuditRow.objects.get(action="server_added")
-    assert (row.actor_kind, row.actor_id) == (boss.actor.kind, boss.actor.id)
-    assert json.loads(row.opened)["details"]["env_exceptions"] == WHY
+    assert (row.actor_kind, row.actor_id) == (administrator.actor.kind, administrator.actor.id)
+    assert json.loads(row.opened)["details"]["env_exceptions"] == REASONS
     later = {"NODE_OPTIONS": "another reason"}
-    update_server(boss, server, build_changed_spec(server, env_exceptions=later))
+    update_server(administrator, server, build_changed_spec(server, env_exceptions=later))
     changed = json.loads(AuditRow.objects.get(action="server_changed").opened)
     assert changed["details"]["env_exceptions"] == later
 
 
-def test_omitted_exceptions_are_kept_until_their_variable_is_removed(boss):
-    server = create_server(boss, spec(env_exceptions=WHY))
-    update_server(boss, server, build_changed_spec(server, description="new"))
-    assert server.env_exceptions == WHY
-    update_server(boss, server, build_changed_spec(server, endpoint_config=STDIO))
+def test_omitted_exceptions_are_kept_until_their_variable_is_removed(administrator):
+    server = create_server(administrator, spec(env_exceptions=REASONS))
+    update_server(administrator, server, build_changed_spec(server, description="new"))
+    assert server.env_exceptions == REASONS
+    update_server(administrator, server, build_changed_spec(server, endpoint_config=STDIO))
     assert server.env_exceptions == {}
-    assert refusal(update_server, boss, server, spec()).code == "variable_not_allowed"
+    assert refusal(update_server, administrator, server, spec()).code == "variable_not_allowed"
 
 
 @pytest.mark.parametrize(
@@ -116,74 +116,74 @@ def test_omitted_exceptions_are_kept_until_their_variable_is_removed(boss):
         ({"NODE_OPTIONS": "two\nlines"}, "invalid"),
         ({"NODE_OPTIONS": "x" * 501}, "invalid"),
         ({"NODE_OPTIONS": None}, "invalid"),
-        ({**WHY, "TOKEN": "why"}, "needless_exception"),
-        ({**WHY, "PATH": "why"}, "needless_exception"),
+        ({**REASONS, "TOKEN": "why"}, "needless_exception"),
+        ({**REASONS, "PATH": "why"}, "needless_exception"),
         ({"node_options": "why"}, "needless_exception"),
     ],
 )
-def test_an_exception_needs_a_reason_and_a_variable(boss, exceptions, code):
-    problem = refusal(create_server, boss, spec(env_exceptions=exceptions))
+def test_an_exception_needs_a_reason_and_a_variable(administrator, exceptions, code):
+    problem = refusal(create_server, administrator, spec(env_exceptions=exceptions))
     assert problem.code == code
     assert problem.field.startswith("env_exceptions.")
 
 
-def test_only_a_platform_administrator_can_change_exceptions(boss, owner):
-    server = create_server(boss, spec(env_exceptions=WHY))
+def test_only_a_platform_administrator_can_change_exceptions(administrator, owner):
+    server = create_server(administrator, spec(env_exceptions=REASONS))
     update_server(owner, server, build_changed_spec(server, description="mine"))
-    assert server.env_exceptions == WHY
-    for said in ({}, {"NODE_OPTIONS": "because"}):
+    assert server.env_exceptions == REASONS
+    for exceptions in ({}, {"NODE_OPTIONS": "because"}):
         problem = refusal(
-            update_server, owner, server, build_changed_spec(server, env_exceptions=said)
+            update_server, owner, server, build_changed_spec(server, env_exceptions=exceptions)
         )
         assert (problem.code, problem.field) == ("platform_admin_only", "env_exceptions")
 
 
-def test_a_preset_cant_set_a_dangerous_variable(boss):
-    wanted = PresetSpec(name="options", transport_type="stdio", endpoint_config=WITH_OPTIONS)
-    assert refusal(create_preset, boss, wanted).code == "variable_not_allowed"
-    server = create_server(boss, spec(env_exceptions=WHY))
-    assert refusal(save_as_preset, boss, server, "options").code == "variable_not_allowed"
+def test_a_preset_cant_set_a_dangerous_variable(administrator):
+    preset_spec = PresetSpec(name="options", transport_type="stdio", endpoint_config=WITH_OPTIONS)
+    assert refusal(create_preset, administrator, preset_spec).code == "variable_not_allowed"
+    server = create_server(administrator, spec(env_exceptions=REASONS))
+    assert refusal(save_as_preset, administrator, server, "options").code == "variable_not_allowed"
 
 
-def test_a_pasted_configuration_cant_set_a_dangerous_variable(boss):
+def test_a_pasted_configuration_cant_set_a_dangerous_variable(administrator):
     text = (
         '{"mcpServers": {"ours": {"command": "npx", "args": ["x@1.0.0"], "env": {"PATH": "/x"}}}}'
     )
-    (planned,) = plan_servers(boss, text)
+    (planned,) = plan_servers(administrator, text)
     assert [problem.code for problem in planned.problems] == ["variable_not_allowed"]
 
 
-def test_a_configuration_file_contains_the_exceptions(acme, boss):
-    server = create_server(boss, spec(env_exceptions=WHY))
-    assert export_server(server, SecretPlaceholders())["env_exceptions"] == WHY
-    text = to_yaml(export_config(boss))
+def test_a_configuration_file_contains_the_exceptions(acme, administrator):
+    server = create_server(administrator, spec(env_exceptions=REASONS))
+    assert export_server(server, SecretPlaceholders())["env_exceptions"] == REASONS
+    text = to_yaml(export_config(administrator))
     server.delete()
     values = {"OURS_NODE_OPTIONS": "--max-old-space-size=8192", "OURS_TOKEN": "t"}
-    apply_config(boss, read_config_file(text, values))
-    assert Server.objects.get().env_exceptions == WHY
+    apply_config(administrator, read_config_file(text, values))
+    assert Server.objects.get().env_exceptions == REASONS
     without = text.replace("NODE_OPTIONS: needs more memory for large documents", "{}")
     assert without != text
 
 
-def test_rest_accepts_and_returns_exceptions(acme, boss):
+def test_rest_accepts_and_returns_exceptions(acme, administrator):
     client = rest.as_administrator()
     body = {"name": "ours", "transport_type": "stdio", "endpoint_config": WITH_OPTIONS}
-    refused = client.post("mcp-servers", body)
-    assert (refused.status, refused.code) == (403, "variable_not_allowed")
-    made = client.post("mcp-servers", {**body, "env_exceptions": WHY})
-    assert made.status == 201, made
-    assert made.json["env_exceptions"] == WHY
+    refusal_response = client.post("mcp-servers", body)
+    assert (refusal_response.status, refusal_response.code) == (403, "variable_not_allowed")
+    response = client.post("mcp-servers", {**body, "env_exceptions": REASONS})
+    assert response.status == 201, response
+    assert response.json["env_exceptions"] == REASONS
 
 
-def test_a_server_that_violates_a_newer_rule_doesnt_start_and_is_reported_by_doctor(boss):
-    server = old_row(boss)
+def test_a_server_that_violates_a_newer_rule_doesnt_start_and_is_reported_by_doctor(administrator):
+    server = create_old_server(administrator)
     problem = refusal(start, server)
     assert problem.code == "variable_not_allowed"
     assert problem.field == "endpoint_config.env.NODE_OPTIONS"
     assert "secret-canary" not in str(problem.as_dict())
     (finding,) = inspect_stdio_configuration()
     assert (finding.state, "NODE_OPTIONS" in finding.detail) == ("failed", True)
-    Server.objects.filter(pk=server.pk).update(env_exceptions=WHY)
+    Server.objects.filter(pk=server.pk).update(env_exceptions=REASONS)
     assert list(inspect_stdio_configuration()) == []
 
 
@@ -200,47 +200,49 @@ def test_a_server_that_violates_a_newer_rule_doesnt_start_and_is_reported_by_doc
         ({**STDIO, "env": {"TO\x00KEN": "ab"}}, "env.TO"),
     ],
 )
-def test_a_nul_character_is_refused_everywhere(boss, config, field):
-    problem = refusal(create_server, boss, spec(config))
+def test_a_nul_character_is_refused_everywhere(administrator, config, field):
+    problem = refusal(create_server, administrator, spec(config))
     assert problem.field.startswith(f"endpoint_config.{field}")
     assert "NUL" in str(problem)
 
 
 def test_folders_of_the_system_and_of_other_organizations_are_refused(
-    acme, boss, settings, tmp_path
+    acme, administrator, settings, tmp_path
 ):
     settings.BONOBOT_VAR = tmp_path / "var"
-    own = get_organization_folder(acme.pk)
-    own.mkdir(parents=True)
-    (own / "out").symlink_to("/etc")
-    others = own.parent / "others"
-    others.mkdir()
-    for folder in ("/", "/etc", "/root", "/usr/lib", tmp_path / "var" / "keys", others):
-        problem = refusal(create_server, boss, spec({**STDIO, "cwd": str(folder)}))
+    workspace = get_organization_folder(acme.pk)
+    workspace.mkdir(parents=True)
+    (workspace / "out").symlink_to("/etc")
+    other_workspace = workspace.parent / "others"
+    other_workspace.mkdir()
+    for folder in ("/", "/etc", "/root", "/usr/lib", tmp_path / "var" / "keys", other_workspace):
+        problem = refusal(create_server, administrator, spec({**STDIO, "cwd": str(folder)}))
         assert (problem.code, problem.field) == ("folder_not_allowed", "endpoint_config.cwd")
-    for folder in (own / "out", f"{own}/../others"):
+    for folder in (workspace / "out", f"{workspace}/../others"):
         assert (
-            refusal(create_server, boss, spec({**STDIO, "cwd": str(folder)})).code
+            refusal(create_server, administrator, spec({**STDIO, "cwd": str(folder)})).code
             == "folder_not_allowed"
         )
     mounting = {"command": "docker", "args": ["run", "-i", "-v", "/etc:/x", "image@sha256:1"]}
-    assert refusal(create_server, boss, spec(mounting)).field == "endpoint_config.args"
-    assert create_server(boss, spec({**STDIO, "cwd": str(own)})).endpoint_config["cwd"] == str(own)
+    assert refusal(create_server, administrator, spec(mounting)).field == "endpoint_config.args"
+    assert create_server(administrator, spec({**STDIO, "cwd": str(workspace)})).endpoint_config[
+        "cwd"
+    ] == str(workspace)
 
 
-def test_a_folder_that_became_a_symlink_is_refused_at_the_start(boss, tmp_path):
+def test_a_folder_that_became_a_symlink_is_refused_at_the_start(administrator, tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
-    server = create_server(boss, spec({**STDIO, "cwd": str(folder)}))
+    server = create_server(administrator, spec({**STDIO, "cwd": str(folder)}))
     folder.rmdir()
     folder.symlink_to("/etc")
     assert refusal(start, server).code == "folder_not_allowed"
 
 
-def test_a_system_folder_cant_be_a_preset_folder(acme, boss, settings, tmp_path):
+def test_a_system_folder_cant_be_a_preset_folder(acme, administrator, settings, tmp_path):
     settings.BONOBOT_VAR, settings.BONOBOT_PRESET_FOLDERS = tmp_path / "var", ("/etc",)
     preset = create_preset(
-        boss,
+        administrator,
         PresetSpec(
             name="files",
             transport_type="stdio",
@@ -250,15 +252,15 @@ def test_a_system_folder_cant_be_a_preset_folder(acme, boss, settings, tmp_path)
     )
     client = rest.as_administrator()
     body = {"preset": preset.slug, "parameters": {"FOLDER": "/etc/ssl"}}
-    refused = client.post("mcp-servers", body)
-    assert refused.code == "folder_not_allowed"
+    response = client.post("mcp-servers", body)
+    assert response.code == "folder_not_allowed"
 
 
 # --- the form
 
 
-def test_the_form_accepts_one_reason_per_line(acme, boss):
-    said = {
+def test_the_form_accepts_one_reason_per_line(acme, administrator):
+    fields = {
         "name": "ours",
         "transport_type": "stdio",
         "command": "npx",
@@ -269,9 +271,9 @@ def test_the_form_accepts_one_reason_per_line(acme, boss):
         "approval": "manual",
         "env_exceptions": "NODE_OPTIONS: needs more memory",
     }
-    data = MultiValueDict({k: v if isinstance(v, list) else [v] for k, v in said.items()})
-    form = ServerForm(boss, data)
+    data = MultiValueDict({k: v if isinstance(v, list) else [v] for k, v in fields.items()})
+    form = ServerForm(administrator, data)
     assert form.is_valid(), form.errors
-    server = create_server(boss, form.build_spec())
+    server = create_server(administrator, form.build_spec())
     assert server.env_exceptions == {"NODE_OPTIONS": "needs more memory"}
     assert build_initial(server)["env_exceptions"] == "NODE_OPTIONS: needs more memory"

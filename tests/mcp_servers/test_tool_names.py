@@ -1,4 +1,4 @@
-"""Names of servers and tools: always sendable, never mistaken for each other."""
+"""Names of servers and tools are always valid and unambiguous."""
 
 import re
 import string
@@ -222,8 +222,8 @@ def test_servers_with_conflicting_names_make_a_rule_ambiguous() -> None:
 
 
 def test_a_stored_name_resolves_to_exactly_its_tool() -> None:
-    known = {"mcp_aws_s3_x_0a1b2c3d": ("aws-s3", "x[1]*")}
-    target = parse_rule_target("mcp_aws_s3_x_0a1b2c3d", SERVERS, known)
+    stored_names = {"mcp_aws_s3_x_0a1b2c3d": ("aws-s3", "x[1]*")}
+    target = parse_rule_target("mcp_aws_s3_x_0a1b2c3d", SERVERS, stored_names)
     assert target.server == "aws-s3"
     assert matches_tool_name(target.pattern, "x[1]*")
     assert not matches_tool_name(target.pattern, "x1_more")

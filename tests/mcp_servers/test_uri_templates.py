@@ -1,4 +1,4 @@
-"""Which URIs a template means: what it says, in one segment, and nothing by tricks."""
+"""URIs that match a template, including attempts to leave a segment."""
 
 from urllib.parse import quote
 

@@ -43,47 +43,47 @@ def check_servers() -> None:
 
 
 def test_the_files_servers_are_imported(acme):
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     choices = ImportChoices(values=VALUES, allow_private=["custom-api"])
-    plan = plan_import(boss, FILE.read_text(), choices)
+    plan = plan_import(administrator, FILE.read_text(), choices)
     assert not plan.problems
-    apply_import(boss, plan)
+    apply_import(administrator, plan)
     check_servers()
 
 
 def test_the_file_is_applied_completely(acme, helper, bonobot):
     arguments = ("mcp", "apply", str(FILE), *SET, "--allow-private", "--no-discover", "--yes")
-    ran = bonobot(*arguments, "--json")
-    assert (ran.status, ran.json["problems"], ran.json["applied"]) == (0, [], True)
-    assert "profile, engagement_mode" in ran.json["notices"][0]
+    result = bonobot(*arguments, "--json")
+    assert (result.status, result.json["problems"], result.json["applied"]) == (0, [], True)
+    assert "profile, engagement_mode" in result.json["notices"][0]
     check_servers()
     agent = Agent.objects.get(slug="code")
     assert agent.enabled
     assert set(agent.builtin_tools) == {"filesystem", "shell", "edit", "search", "git"}
     assert {binding.server.name for binding in agent.agent_servers.all()} == NAMES
-    again = bonobot(*arguments, "--json")
-    assert not again.json["applied"]
+    second = bonobot(*arguments, "--json")
+    assert not second.json["applied"]
 
 
 def test_an_import_says_how_to_load_the_rest_of_the_file(acme, bonobot):
-    ran = bonobot("mcp", "import", str(FILE), *SET, "--dry-run", "--allow-private")
-    assert ran.status == 0
-    assert "bonobot mcp apply" in ran.out
+    result = bonobot("mcp", "import", str(FILE), *SET, "--dry-run", "--allow-private")
+    assert result.status == 0
+    assert "bonobot mcp apply" in result.out
 
 
 def test_a_server_is_added_disabled_unless_it_is_enabled(acme, bonobot, declare):
     http = declare("other", WEATHER).http
     arguments = ("--server-type", "http", "--url", http.url, "--allow-private")
-    asked = len(http.asked)
+    requests = len(http.asked)
     assert bonobot("tools", "add-mcp", "my-api", *arguments).status == 0
     assert not Server.objects.get(name="my-api").enabled
-    assert len(http.asked) == asked
+    assert len(http.asked) == requests
     for flag, enabled in (("--enable", True), ("--enable=false", False)):
         assert bonobot("tools", "toggle-mcp", "my-api", flag).status == 0
         assert Server.objects.get(name="my-api").enabled is enabled
     assert bonobot("tools", "add-mcp", "now", *arguments, "--enable").status == 0
     assert Server.objects.get(name="now").definitions.count() == 1
-    assert {one["name"] for one in bonobot("tools", "list-mcp", "--json").json} == {
+    assert {server["name"] for server in bonobot("tools", "list-mcp", "--json").json} == {
         *("other", "my-api", "now")
     }
     assert bonobot("tools", "test-mcp", "now", "--json").json["tools_discovered"] == 1
@@ -112,8 +112,8 @@ def test_a_command_line_in_one_string_is_split(acme, bonobot):
     ],
 )
 def test_an_option_without_effect_is_refused(acme, bonobot, options, field):
-    ran = bonobot("mcp", "add", "some", *options, "--json")
-    assert (ran.error["code"], ran.error["field"]) == ("no_effect", field)
+    result = bonobot("mcp", "add", "some", *options, "--json")
+    assert (result.error["code"], result.error["field"]) == ("no_effect", field)
     assert not Server.objects.exists()
 
 

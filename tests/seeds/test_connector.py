@@ -20,8 +20,8 @@ def test_the_three_methods_are_executed_under_access_control(acme, declare):
         "method": "tools/call",
         "params": {"name": "get_weather", "arguments": {"city": "Oslo"}},
     }
-    called = operator.post(path, call)
-    assert (called.status, '"city": "Oslo"' in called.json["text"]) == (200, True)
+    response = operator.post(path, call)
+    assert (response.status, '"city": "Oslo"' in response.json["text"]) == (200, True)
     assert rest.as_role(acme, Role.AUDITOR).post(path, call).status == 403
 
 
@@ -43,7 +43,7 @@ def test_a_tools_id_is_the_connector_and_its_own_name(declare, call):
 
 def test_an_authentication_error_asks_for_valid_credentials(acme, declare):
     declared = declare("abc123", WEATHER)
-    declared.http.respond = lambda asked: response(401)
-    tested = rest.as_role(acme, Role.OPERATOR).post(f"mcp-servers/{declared.server.pk}/test").json
-    assert (tested["status"], tested["code"]) == ("needs_reauth", "needs_reauth")
-    assert tested["remedy"]
+    declared.http.respond = lambda request: response(401)
+    result = rest.as_role(acme, Role.OPERATOR).post(f"mcp-servers/{declared.server.pk}/test").json
+    assert (result["status"], result["code"]) == ("needs_reauth", "needs_reauth")
+    assert result["remedy"]

@@ -80,20 +80,20 @@ def test_rest_explains_and_calls_a_tool_by_both_names(style, declare, helper, ac
     declare("weather", WEATHER)
     operator = rest.as_role(acme, Role.OPERATOR)
     for name in NAMES:
-        explained = operator.get(f"agents/{helper.pk}/tools/{name}/explain")
-        assert (explained.status, explained.json["decision"]) == (200, "allow")
-        called = operator.post(
+        explanation = operator.get(f"agents/{helper.pk}/tools/{name}/explain")
+        assert (explanation.status, explanation.json["decision"]) == (200, "allow")
+        response = operator.post(
             f"agents/{helper.pk}/tools/{name}/call", {"arguments": {"city": "Rome"}}
         )
-        assert (called.status, called.json["outcome"]) == (200, "ok")
+        assert (response.status, response.json["outcome"]) == (200, "ok")
 
 
 def test_rules_in_both_styles_decide_the_same_call(style, declare, helper, acme):
     declare("aws-s3", BUCKETS)
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     patterns = ("mcp_aws_s3_list_buckets", "mcp__aws-s3__list_buckets", "mcp__aws-s3__list_*")
     for pattern in patterns:
-        set_policy(boss, helper, PolicySpec("allowlist", allow=(pattern,)))
+        set_policy(administrator, helper, PolicySpec("allowlist", allow=(pattern,)))
         snapshot = get_snapshot_cache().load("agent", helper.pk)
         callable_names = {t.facts.own_name for t in snapshot.list_searchable_tools()}
         assert callable_names == {"list_buckets"}
@@ -116,9 +116,9 @@ def test_a_name_that_two_tools_could_have_names_neither(settings, declare, helpe
 
 def test_the_tools_of_the_xml_form_are_listed_above_the_disabled_ones(helper, declare, acme):
     declare("weather", WEATHER)
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     declare("aws-s3", BUCKETS)
-    set_policy(boss, helper, PolicySpec("allowlist", allow=("mcp_weather_*",)))
+    set_policy(administrator, helper, PolicySpec("allowlist", allow=("mcp_weather_*",)))
     snapshot = get_snapshot_cache().load("agent", helper.pk)
     tools = snapshot.list_searchable_tools()
     prompt = insert_tools(build_instructions("Be kind.", snapshot, ()), build_tool_specs(tools))

@@ -55,32 +55,32 @@ def operator(acme: Organization, helper: Agent) -> Rest:
     return rest.as_role(acme, Role.OPERATOR)
 
 
-def test_a_platform_administrators_token_adds_the_example(platform, path):
-    made = platform.post(path, AWS)
-    assert made.status == 201
-    shown = platform.get(f"{path}/{made.json['id']}").json
-    assert shown["endpoint_config"]["args"] == AWS["endpoint_config"]["args"]
-    assert shown["auth_config"] == {"type": "none", "configured": False}
+def test_a_platform_administrators_token_can_add_the_example(platform, path):
+    created = platform.post(path, AWS)
+    assert created.status == 201
+    server = platform.get(f"{path}/{created.json['id']}").json
+    assert server["endpoint_config"]["args"] == AWS["endpoint_config"]["args"]
+    assert server["auth_config"] == {"type": "none", "configured": False}
 
 
-def test_other_callers_are_told_who_can_add_the_example(acme, operator, path):
+def test_other_callers_are_refused_with_the_required_role(acme, operator, path):
     for caller in (operator, rest.as_role(acme, Role.OWNER)):
-        answer = caller.post(path, AWS)
-        assert (answer.status, answer.code) == (403, "platform_admin_only")
-        assert "preset" in answer.json["remedy"]
-        assert "scope `platform`" in answer.json["remedy"]
+        response = caller.post(path, AWS)
+        assert (response.status, response.code) == (403, "platform_admin_only")
+        assert "preset" in response.json["remedy"]
+        assert "scope `platform`" in response.json["remedy"]
 
 
 def test_only_a_platform_administrator_creates_such_a_token(acme, platform):
     owner = factories.create_member(acme, Role.OWNER)
     token = build_token_principal(Token.objects.get(name="platform"))
     for principal in (owner, token):
-        with pytest.raises(Forbidden) as refused:
+        with pytest.raises(Forbidden) as caught:
             create_token(principal, name="mine", role=Role.OWNER, scopes=["platform"])
-        assert refused.value.code == "platform_admin_only"
+        assert caught.value.code == "platform_admin_only"
     token_id = Token.objects.get(name="platform").pk
-    answer = rest.as_role(acme, Role.OWNER).patch(f"tokens/{token_id}", {"name": "mine"})
-    assert answer.code == "platform_admin_only"
+    response = rest.as_role(acme, Role.OWNER).patch(f"tokens/{token_id}", {"name": "mine"})
+    assert response.code == "platform_admin_only"
     body = {"name": "mine", "role": "owner", "scopes": ["platform"]}
     assert rest.as_role(acme, Role.OWNER).post("tokens", body).code == "platform_admin_only"
 
@@ -95,37 +95,39 @@ def test_the_scope_is_for_rest_only(platform):
 
 @pytest.mark.parametrize("body", [AWS, REMOTE], ids=["stdio", "http"])
 def test_a_put_accepts_what_a_get_returned(platform, path, body):
-    made = platform.post(path, body)
-    whole = f"{path}/{made.json['id']}"
-    shown = platform.get(whole)
-    answer = platform.put(whole, shown.json)
-    assert answer.status == 200
-    changing = {"updated_at", "version"}
-    assert {name: answer.json[name] for name in answer.json.keys() - changing} == {
-        name: shown.json[name] for name in shown.json.keys() - changing
+    created = platform.post(path, body)
+    server_path = f"{path}/{created.json['id']}"
+    fetched = platform.get(server_path)
+    response = platform.put(server_path, fetched.json)
+    assert response.status == 200
+    volatile = {"updated_at", "version"}
+    assert {name: response.json[name] for name in response.json.keys() - volatile} == {
+        name: fetched.json[name] for name in fetched.json.keys() - volatile
     }
 
 
 def test_a_put_changes_what_its_agent_can_use(platform, path, helper):
-    made = platform.post(path, REMOTE)
-    answer = platform.put(f"{path}/{made.json['id']}", made.json | {"denied_tools": ["delete_*"]})
-    assert (answer.status, answer.json["denied_tools"]) == (200, ["delete_*"])
+    created = platform.post(path, REMOTE)
+    response = platform.put(
+        f"{path}/{created.json['id']}", created.json | {"denied_tools": ["delete_*"]}
+    )
+    assert (response.status, response.json["denied_tools"]) == (200, ["delete_*"])
     assert helper.agent_servers.get().denied_tools == ["delete_*"]
 
 
 def test_a_put_still_refuses_unknown_fields(platform, path):
-    made = platform.post(path, REMOTE)
-    answer = platform.put(f"{path}/{made.json['id']}", made.json | {"colour": "blue"})
-    assert (answer.status, answer.json["errors"][0]["code"]) == (400, "unknown_field")
+    created = platform.post(path, REMOTE)
+    response = platform.put(f"{path}/{created.json['id']}", created.json | {"colour": "blue"})
+    assert (response.status, response.json["errors"][0]["code"]) == (400, "unknown_field")
 
 
 def test_attaching_again_changes_only_the_named_fields(operator, path, declare, helper):
     server = declare("aws-s3", BUCKETS).server
     choice = {"allowed_tools": ["list_buckets"], "denied_tools": ["get_object"]}
     assert operator.post(path, {"server_id": str(server.pk)} | choice).status == 200
-    again = operator.post(path, {"server_id": str(server.pk), "enabled": False})
-    assert {name: again.json[name] for name in choice} == choice
-    assert not again.json["enabled"]
+    response = operator.post(path, {"server_id": str(server.pk), "enabled": False})
+    assert {name: response.json[name] for name in choice} == choice
+    assert not response.json["enabled"]
 
 
 @pytest.mark.parametrize(
@@ -136,14 +138,14 @@ def test_attaching_again_changes_only_the_named_fields(operator, path, declare, 
     ],
 )
 def test_an_input_without_effect_is_refused(platform, path, change, code, field):
-    answer = platform.post(path, AWS | change)
-    told = answer.json["errors"][0] if "errors" in answer.json else answer.json
-    assert (answer.status, told["code"], told["field"]) == (400, code, field)
+    response = platform.post(path, AWS | change)
+    error = response.json["errors"][0] if "errors" in response.json else response.json
+    assert (response.status, error["code"], error["field"]) == (400, code, field)
 
 
 def test_an_api_key_needs_the_header_it_is_sent_in(platform, path):
-    answer = platform.post(path, REMOTE | {"auth_config": {"type": "api_key", "key": "x"}})
-    assert (answer.status, answer.code, answer.json["field"]) == (
+    response = platform.post(path, REMOTE | {"auth_config": {"type": "api_key", "key": "x"}})
+    assert (response.status, response.code, response.json["field"]) == (
         *(400, "missing_value"),
         "auth_config.header",
     )
@@ -151,39 +153,39 @@ def test_an_api_key_needs_the_header_it_is_sent_in(platform, path):
 
 def test_a_missing_folder_is_named_as_the_cause(platform, path):
     config = {"command": "python3", "args": ["-V"], "cwd": "/opt/mcp-servers/missing"}
-    made = platform.post(path, AWS | {"endpoint_config": config})
-    tested = platform.post(f"{path}/{made.json['id']}/test").json
-    assert tested["status"] == "error"
-    assert "`/opt/mcp-servers/missing` doesn't exist" in tested["detail"]
-    assert "cwd" in tested["remedy"]
+    created = platform.post(path, AWS | {"endpoint_config": config})
+    result = platform.post(f"{path}/{created.json['id']}/test").json
+    assert result["status"] == "error"
+    assert "`/opt/mcp-servers/missing` doesn't exist" in result["detail"]
+    assert "cwd" in result["remedy"]
 
 
-def test_a_server_that_says_nothing_is_told_from_one_that_cant_be_reached(
+def test_a_silent_server_is_distinguished_from_an_unreachable_one(
     settings, platform, path, declare
 ):
-    """Nobody looks for a firewall when the connection was accepted."""
+    """The remedy mentions no firewall if the connection was accepted."""
     settings.BONOBOT_READ_S = settings.BONOBOT_CONNECT_S = settings.BONOBOT_START_S = 0.2
     declared = declare("silent", BUCKETS, approve=False)
-    declared.http.respond = lambda asked: b""
+    declared.http.respond = lambda request: b""
     body = {"name": "mute", "transport_type": "http", "allow_private": True}
-    made = platform.post(path, body | {"endpoint_config": {"url": declared.http.url}})
-    tested = platform.post(f"{path}/{made.json['id']}/test").json
-    assert tested["status"] == "error"
-    assert "firewall" not in tested["remedy"]
-    assert "accepted the connection" in tested["detail"]
+    created = platform.post(path, body | {"endpoint_config": {"url": declared.http.url}})
+    result = platform.post(f"{path}/{created.json['id']}/test").json
+    assert result["status"] == "error"
+    assert "firewall" not in result["remedy"]
+    assert "accepted the connection" in result["detail"]
 
 
 def test_a_rule_for_a_tool_that_doesnt_exist_is_a_warning(bonobot, helper, declare):
     declare("aws-s3", BUCKETS)
     rules = ("mcp_aws_s3_list_buckets", "mcp_aws_s3_put_object", "no_such_tool", "mcp_aws_s3_x*")
     options = [part for rule in rules for part in ("--allow", rule)]
-    ran = bonobot("agents", "policy", "helper", "--mode", "allowlist", *options)
-    assert ran.status == 0
-    warned = [line.split("`")[1] for line in ran.err.splitlines() if line.startswith("!")]
-    assert warned == ["mcp_aws_s3_put_object", "no_such_tool"]
+    result = bonobot("agents", "policy", "helper", "--mode", "allowlist", *options)
+    assert result.status == 0
+    names = [line.split("`")[1] for line in result.err.splitlines() if line.startswith("!")]
+    assert names == ["mcp_aws_s3_put_object", "no_such_tool"]
 
 
-def test_explain_tells_a_server_that_isnt_attached_from_an_unknown_tool(
+def test_explain_distinguishes_a_detached_server_from_an_unknown_tool(
     acme, helper, declare, bonobot
 ):
     declare("aws-s3", BUCKETS)
@@ -196,17 +198,17 @@ def test_explain_tells_a_server_that_isnt_attached_from_an_unknown_tool(
         "mcp_nothing_at_all": ("unknown_tool", "List the agent's tools"),
     }
     for name, (code, remedy) in cases.items():
-        answer = operator.get(f"agents/{helper.pk}/tools/{name}/explain")
-        assert (answer.status, answer.code) == (404, code)
-        assert remedy in answer.json["remedy"]
-        ran = bonobot("agents", "explain", "helper", name, "--json")
-        assert ran.error["code"] == code
+        response = operator.get(f"agents/{helper.pk}/tools/{name}/explain")
+        assert (response.status, response.code) == (404, code)
+        assert remedy in response.json["remedy"]
+        result = bonobot("agents", "explain", "helper", name, "--json")
+        assert result.error["code"] == code
 
 
 def test_a_servers_state_follows_its_last_call_at_once(acme, helper, declare, call):
     declared = declare("aws-s3", BUCKETS)
     operator, path = rest.as_role(acme, Role.OPERATOR), f"mcp-servers/{declared.server.pk}"
-    answer, declared.http.respond = declared.http.respond, lambda asked: response(401)
+    answer, declared.http.respond = declared.http.respond, lambda request: response(401)
     assert call("mcp_aws_s3_list_buckets").outcome == "error"
     assert operator.get(path).json["status"] == "needs_reauth"
     declared.http.respond = answer

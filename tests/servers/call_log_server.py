@@ -1,6 +1,6 @@
-"""An MCP server on the SDK, over HTTP, that writes down its calls: `call_log_server.py FILE`.
+"""An MCP server on the SDK, over HTTP, that logs its calls to a file: `call_log_server.py FILE`.
 
-`charge` does something each time; `look` only looks, and says so.
+`charge` has an effect each time; `get_balance` is declared read-only.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ server = MCPServer("counting-test-server")
 FILE = Path(sys.argv[1])
 
 
-def _note(text: str) -> str:
+def _log(text: str) -> str:
     with FILE.open("a", encoding="utf-8") as file:
         file.write(f"{text}\n")
     return text
@@ -23,16 +23,16 @@ def _note(text: str) -> str:
 @server.tool()
 def charge(key: str) -> str:
     """Charge an account."""
-    return _note(f"charge {key}")
+    return _log(f"charge {key}")
 
 
 @server.tool(annotations=ToolAnnotations(read_only_hint=True))
 def get_balance(key: str) -> str:
     """Get the balance of an account."""
-    return _note(f"get_balance {key}")
+    return _log(f"get_balance {key}")
 
 
 if __name__ == "__main__":
-    from sdk_server import serve_http  # the script beside this one
+    from sdk_server import serve_http  # the script next to this one
 
     asyncio.run(serve_http(server.streamable_http_app(), 0))

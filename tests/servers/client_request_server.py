@@ -1,14 +1,13 @@
-"""An MCP server over stdio that asks back whatever a test wants.
+"""An MCP server over stdio that sends the client any requests that a test wants.
 
 Usage: `client_request_server.py modern|handshake`.
 
-Nothing but the standard library. Every request and answer that comes is a line of JSON in
-`ASKER_FILE`, and what its tasks have come to stands beside it, so that a server that was started
-anew knows them.
+It uses only the standard library. Every incoming message is a line of JSON in `ASKER_FILE`, and the
+states of its tasks are in a file next to it, so that a restarted server knows them.
 
-`script` answers with the results that it is given, one a round (modern era); `task` with a task
-that goes through the states that it is given; `ask` sends requests and answers with what came back
-(handshake era); `take_back` asks, takes it back while that is being worked on, and answers.
+`script` returns the results from its arguments, one per round (modern era); `task` returns a task
+that goes through the states from its arguments; `ask` sends requests and returns the responses
+(handshake era); `take_back` sends a request, cancels it while the client works on it, and returns.
 """
 
 import json
@@ -34,31 +33,31 @@ def send(message: Message) -> None:
 
 
 def text(value: Any) -> Message:
-    shown = value if isinstance(value, str) else json.dumps(value)
-    return {"resultType": "complete", "content": [{"type": "text", "text": shown}]}
+    value_text = value if isinstance(value, str) else json.dumps(value)
+    return {"resultType": "complete", "content": [{"type": "text", "text": value_text}]}
 
 
-def note(message: Message) -> None:
+def log(message: Message) -> None:
     with LOG.open("a", encoding="utf-8") as file:
         file.write(json.dumps(message) + "\n")
 
 
-class Waiting:
-    """A call of the handshake era that waits for answers of ours."""
+class PendingCall:
+    """A call of the handshake era that waits for the client's responses."""
 
-    def __init__(self, number: Any, arguments: Message, *, takes_back: bool) -> None:
+    def __init__(self, number: Any, arguments: Message, *, cancels: bool) -> None:
         self.number = number
-        self.takes_back = takes_back
-        self.wanted = list(arguments.get("requests", ()))
+        self.cancels = cancels
+        self.requests = list(arguments.get("requests", ()))
         self.answers: list[Message] = []
-        for place, asked in enumerate(self.wanted):
-            send({"id": f"{number}-{place}", **asked})
-        if takes_back:  # the answer to a ping says that it is being worked on
+        for index, client_request in enumerate(self.requests):
+            send({"id": f"{number}-{index}", **client_request})
+        if cancels:  #  a ping's response shows that the client works on it
             send({"id": "ping", "method": "ping"})
 
-    def take(self, message: Message) -> bool:
-        """Take an answer; say whether that was the last."""
-        if self.takes_back:
+    def handle_response(self, message: Message) -> bool:
+        """Handle a response; return whether it was the last one."""
+        if self.cancels:
             taken = {"requestId": f"{self.number}-0", "reason": "never mind"}
             send({"method": "notifications/cancelled", "params": taken})
             done = {"elicitationId": "done-1"}
@@ -68,90 +67,97 @@ class Waiting:
         self.answers.append(
             {name: message[name] for name in ("result", "error") if name in message}
         )
-        if len(self.answers) < len(self.wanted):
+        if len(self.answers) < len(self.requests):
             return False
         send({"id": self.number, "result": text(self.answers)})
         return True
 
 
 def script(params: Message) -> Message:
-    """Answer with the round's result; behind the last, with what came back."""
+    """Return the round's result; after the last round, the client's responses."""
     rounds = params["arguments"]["rounds"]
-    at = int(params.get("requestState", "0").partition("|")[0])
-    if at >= len(rounds):
+    index = int(params.get("requestState", "0").partition("|")[0])
+    if index >= len(rounds):
         return text(params.get("inputResponses", {}))
-    return {"resultType": "input_required", "requestState": str(at + 1), **rounds[at]}
+    return {"resultType": "input_required", "requestState": str(index + 1), **rounds[index]}
 
 
-def states() -> dict[str, list[Message]]:
+def load_states() -> dict[str, list[Message]]:
     return json.loads(STATES.read_text()) if STATES.exists() else {}
 
 
-def begin(arguments: Message) -> Message:
-    """Make a task that goes through the states, one at each look."""
-    known = states()
-    name = f"task-{len(known) + 1}"
-    known[name] = arguments["states"]
-    STATES.write_text(json.dumps(known))
+def create_task(arguments: Message) -> Message:
+    """Create a task that goes through the states, one at each poll."""
+    tasks = load_states()
+    name = f"task-{len(tasks) + 1}"
+    tasks[name] = arguments["states"]
+    STATES.write_text(json.dumps(tasks))
     more = {"pollIntervalMs": arguments.get("poll_ms", 10), "ttlMs": arguments.get("ttl_ms")}
-    at = {"createdAt": "2026-07-28T00:00:00Z", "lastUpdatedAt": "2026-07-28T00:00:00Z"}
-    return {"resultType": "task", "taskId": name, "status": "working", **at, **more}
+    timestamps = {"createdAt": "2026-07-28T00:00:00Z", "lastUpdatedAt": "2026-07-28T00:00:00Z"}
+    return {"resultType": "task", "taskId": name, "status": "working", **timestamps, **more}
 
 
-def look(params: Message) -> Message | None:
-    """Return the task as it is now, and let it go on; one that asks waits for its answers."""
-    known = states()
-    left = known.get(params["taskId"])
-    if left is None:
+def get_task(params: Message) -> Message | None:
+    """Return the task's state and advance it; `input_required` stays until it is answered."""
+    tasks = load_states()
+    states = tasks.get(params["taskId"])
+    if states is None:
         return None
-    now = left[0]
-    if len(left) > 1 and now["status"] != "input_required":
-        known[params["taskId"]] = left[1:]
-        STATES.write_text(json.dumps(known))
-    return {"resultType": "complete", "taskId": params["taskId"], **now}
+    state = states[0]
+    if len(states) > 1 and state["status"] != "input_required":
+        tasks[params["taskId"]] = states[1:]
+        STATES.write_text(json.dumps(tasks))
+    return {"resultType": "complete", "taskId": params["taskId"], **state}
 
 
-def go_on(name: str, *, cancelled: bool = False) -> None:
-    known = states()
-    known[name] = [{"status": "cancelled"}] if cancelled else known[name][1:]
-    STATES.write_text(json.dumps(known))
+def advance_task(name: str, *, cancelled: bool = False) -> None:
+    tasks = load_states()
+    tasks[name] = [{"status": "cancelled"}] if cancelled else tasks[name][1:]
+    STATES.write_text(json.dumps(tasks))
 
 
-def called(number: Any, params: Message) -> Waiting | None:
+def handle_call(number: Any, params: Message) -> PendingCall | None:
     tool, arguments = params["name"], params.get("arguments", {})
     if tool in ("ask", "take_back"):
-        return Waiting(number, arguments, takes_back=tool == "take_back")
+        return PendingCall(number, arguments, cancels=tool == "take_back")
     if tool == "url_first" and not LOG.with_suffix(".signed").exists():
         LOG.with_suffix(".signed").touch()
-        wanted = {"mode": "url", "elicitationId": "e1", "url": arguments["url"], "message": "Hi"}
-        fault = {"code": -32042, "message": "Sign in", "data": {"elicitations": [wanted]}}
+        elicitation = {
+            "mode": "url",
+            "elicitationId": "e1",
+            "url": arguments["url"],
+            "message": "Hi",
+        }
+        fault = {"code": -32042, "message": "Sign in", "data": {"elicitations": [elicitation]}}
         send({"id": number, "error": fault})
         return None
-    made = {"task": begin, "url_first": lambda _: text("signed in")}.get(tool)
-    send({"id": number, "result": made(arguments) if made else script(params)})
+    handler = {"task": create_task, "url_first": lambda _: text("signed in")}.get(tool)
+    send({"id": number, "result": handler(arguments) if handler else script(params)})
     return None
 
 
-def answer(method: str, number: Any, params: Message) -> Waiting | None:
+def answer(method: str, number: Any, params: Message) -> PendingCall | None:
     capabilities = {"tools": {}, "resources": {}, "prompts": {}}
     if method == "tools/call":
-        return called(number, params)
+        return handle_call(number, params)
     if method in ("prompts/get", "resources/read"):
-        asked = {"name": {"method": "elicitation/create", "params": FORM}}
-        rounds = [{"inputRequests": asked}]
-        found = script({**params, "arguments": {"rounds": rounds}})
-        given = json.dumps(params.get("inputResponses", {}))
-        if "inputRequests" not in found and method == "prompts/get":
-            found = {"messages": [{"role": "user", "content": {"type": "text", "text": given}}]}
-        elif "inputRequests" not in found:
-            found = {"contents": [{"uri": params["uri"], "text": given}]}
-        send({"id": number, "result": found})
+        requests = {"name": {"method": "elicitation/create", "params": FORM}}
+        rounds = [{"inputRequests": requests}]
+        result = script({**params, "arguments": {"rounds": rounds}})
+        responses = json.dumps(params.get("inputResponses", {}))
+        if "inputRequests" not in result and method == "prompts/get":
+            result = {
+                "messages": [{"role": "user", "content": {"type": "text", "text": responses}}]
+            }
+        elif "inputRequests" not in result:
+            result = {"contents": [{"uri": params["uri"], "text": responses}]}
+        send({"id": number, "result": result})
         return None
     if method == "tasks/update":
-        go_on(params["taskId"])
+        advance_task(params["taskId"])
     elif method == "tasks/cancel":
-        go_on(params["taskId"], cancelled=True)
-    found_by: dict[str, Message | None] = {
+        advance_task(params["taskId"], cancelled=True)
+    results: dict[str, Message | None] = {
         "server/discover": {"supportedVersions": [MODERN], "capabilities": capabilities},
         "initialize": {
             **{"protocolVersion": HANDSHAKE, "capabilities": capabilities, "serverInfo": INFO},
@@ -162,12 +168,12 @@ def answer(method: str, number: Any, params: Message) -> Waiting | None:
         "resources/templates/list": {"resourceTemplates": []},
         "ping": {},
         **{name: {"resultType": "complete"} for name in ("tasks/update", "tasks/cancel")},
-        "tasks/get": look(params) if method == "tasks/get" else None,
+        "tasks/get": get_task(params) if method == "tasks/get" else None,
     }
-    if (found := found_by.get(method)) is None:
+    if (result := results.get(method)) is None:
         send({"id": number, "error": {"code": -32602, "message": f"No {method}"}})
     else:
-        send({"id": number, "result": found})
+        send({"id": number, "result": result})
     return None
 
 
@@ -180,18 +186,18 @@ FORM: Message = {
 
 def main(era: str) -> None:
     """Serve until the input ends."""
-    waiting: Waiting | None = None
+    pending: PendingCall | None = None
     for line in sys.stdin:
         message = json.loads(line)
-        note(message)
+        log(message)
         method, number = message.get("method"), message.get("id")
         if method is None:
-            if waiting is not None and waiting.take(message):
-                waiting = None
+            if pending is not None and pending.handle_response(message):
+                pending = None
         elif number is not None and method == ("initialize", "server/discover")[era == "handshake"]:
             send({"id": number, "error": {"code": -32601, "message": "Method not found"}})
         elif number is not None:
-            waiting = answer(method, number, message.get("params", {})) or waiting
+            pending = answer(method, number, message.get("params", {})) or pending
 
 
 if __name__ == "__main__":

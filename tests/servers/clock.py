@@ -1,6 +1,6 @@
-"""The time server of PyPI as its callers see it, over stdio (2026-07-28), without the SDK.
+"""A copy of PyPI's time server over stdio (2026-07-28), without the SDK.
 
-It starts in a twentieth of the time; `test_stdio.py` compares the two. Nothing but the standard
+It starts in a twentieth of the time; `test_stdio.py` compares the two. It uses only the standard
 library.
 """
 
@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 VERSION = "2026-07-28"
 ZONE = os.environ.get("TZ", "UTC")
-TOLD = {"type": "object", "required": ["timezone", "datetime", "day_of_week", "is_dst"]}
+TIME_SCHEMA = {"type": "object", "required": ["timezone", "datetime", "day_of_week", "is_dst"]}
 HINTS = {
     "readOnlyHint": True,
     "destructiveHint": False,
@@ -22,8 +22,8 @@ HINTS = {
 
 
 def zone(kind, examples):
-    whose = kind.removesuffix("timezone").capitalize()
-    text = f"{whose}IANA timezone name (e.g., {examples}). Use '{ZONE}' as local timezone if no "
+    prefix = kind.removesuffix("timezone").capitalize()
+    text = f"{prefix}IANA timezone name (e.g., {examples}). Use '{ZONE}' as local timezone if no "
     return {"type": "string", "description": f"{text}{kind} provided by the user."}
 
 
@@ -43,7 +43,7 @@ TOOLS = [
         "get_current_time",
         "Get current time in a specific timezone",
         {"timezone": zone("timezone", "'America/New_York', 'Europe/London'")},
-        TOLD,
+        TIME_SCHEMA,
     ),
     tool(
         "convert_time",
@@ -58,7 +58,7 @@ TOOLS = [
 ]
 
 
-def told(name, at):
+def describe_time(name, at):
     return {
         "timezone": name,
         "datetime": at.isoformat(timespec="seconds"),
@@ -67,17 +67,17 @@ def told(name, at):
     }
 
 
-def run(name, given):
+def run(name, arguments):
     if name == "get_current_time":
-        return told(given["timezone"], datetime.now(ZoneInfo(given["timezone"])))
-    hours, minutes = map(int, given["time"].split(":"))
-    now = datetime.now(ZoneInfo(given["source_timezone"]))
+        return describe_time(arguments["timezone"], datetime.now(ZoneInfo(arguments["timezone"])))
+    hours, minutes = map(int, arguments["time"].split(":"))
+    now = datetime.now(ZoneInfo(arguments["source_timezone"]))
     source = now.replace(hour=hours, minute=minutes, second=0, microsecond=0)
-    target = source.astimezone(ZoneInfo(given["target_timezone"]))
+    target = source.astimezone(ZoneInfo(arguments["target_timezone"]))
     difference = (target.utcoffset() - source.utcoffset()) / timedelta(hours=1)
     return {
-        "source": told(given["source_timezone"], source),
-        "target": told(given["target_timezone"], target),
+        "source": describe_time(arguments["source_timezone"], source),
+        "target": describe_time(arguments["target_timezone"], target),
         "time_difference": f"{difference:+.1f}h",
     }
 

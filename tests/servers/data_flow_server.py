@@ -1,7 +1,7 @@
-"""An MCP server of an office (2026-07-28, stdio): files, mail, tickets, the web, and ways out.
+"""An office's MCP server (2026-07-28, stdio): files, email, tickets, the web, outgoing channels.
 
-`OFFICE_FILE` is a JSON object of texts by number, which mail, tickets and pages are made of; each
-delivery is a line in `OFFICE_SENT`. Nothing but the standard library.
+`OFFICE_FILE` is a JSON object of texts by number for email, tickets and pages; each outgoing
+message is a line in `OFFICE_SENT`. It uses only the standard library.
 """
 
 import json
@@ -39,13 +39,13 @@ TOOLS = [
 ]
 
 
-def run(name, given):
+def run(name, arguments):
     if name in READING:
-        found = json.loads(Path(os.environ["OFFICE_FILE"]).read_text(encoding="utf-8"))
-        return found.get(str(given["id"]), "nothing")
+        texts = json.loads(Path(os.environ["OFFICE_FILE"]).read_text(encoding="utf-8"))
+        return texts.get(str(arguments["id"]), "nothing")
     if name in SENDING:
         with Path(os.environ["OFFICE_SENT"]).open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"tool": name, **given}) + "\n")
+            file.write(json.dumps({"tool": name, **arguments}) + "\n")
         return "done"
     return {"read_file": SECRET, "query_database": SECRET}.get(name, "12")
 

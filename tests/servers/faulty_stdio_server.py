@@ -3,10 +3,10 @@
     faulty_stdio_server.py [--era both|modern|handshake|silent|deaf|strict|fussy|foreign|late|…]
         [--catalog NAME]
 
-`silent` ignores what it doesn't know until `initialize`; `strict` exits on anything else before it;
-`fussy` refuses with -32022; `late` starts slowly; `old` discovers old versions only; `no` refuses
-every greeting. The tool called, or the catalog, chooses what goes wrong. Each start leaves one
-line on stderr.
+`silent` ignores unknown requests until `initialize`; `strict` exits on any other request before it;
+`fussy` refuses with -32022; `late` starts slowly; `old` supports only old versions; `no` refuses
+every initialization. The called tool, or the catalog, decides what goes wrong. Each start writes
+one line to stderr.
 """
 
 import argparse
@@ -27,11 +27,11 @@ MIB = 2**20
 
 Message = dict[str, Any]
 cancelled: list[Any] = []
-asked: dict[Any, Message] = {}
+requests: dict[Any, Message] = {}
 
 
 def send(*messages: Message) -> None:
-    """Write messages, one a line."""
+    """Write messages, one per line."""
     raw("".join(json.dumps(message) + "\n" for message in messages).encode())
 
 
@@ -54,8 +54,8 @@ def error(number: Any, code: int, text: str, data: Any = None) -> Message:
 
 def text(number: Any, value: Any) -> Message:
     """Return a tool's result with one text."""
-    shown = value if isinstance(value, str) else json.dumps(value)
-    return result(number, {"content": [{"type": "text", "text": shown}], "x-unknown": [1]})
+    value_text = value if isinstance(value, str) else json.dumps(value)
+    return result(number, {"content": [{"type": "text", "text": value_text}], "x-unknown": [1]})
 
 
 # --- tools, each a way to misbehave
@@ -132,11 +132,11 @@ def drip(number: Any, arguments: Message) -> None:
 
 
 def flood(number: Any, arguments: Message) -> None:
-    """Say something for ever, to nobody or as questions."""
+    """Send notifications or requests forever."""
     message = {"jsonrpc": "2.0", "method": arguments.get("method", "notifications/message")}
-    asked = {"id": 7} if arguments.get("asks") else {}
+    requests = {"id": 7} if arguments.get("asks") else {}
     while True:
-        send(*[message | asked | {"params": {}}] * 200)
+        send(*[message | requests | {"params": {}}] * 200)
 
 
 def complain_for_ever(number: Any, arguments: Message) -> None:
@@ -165,7 +165,7 @@ def unusual(number: Any, arguments: Message) -> None:
 
 
 def progress(number: Any, arguments: Message) -> None:
-    token = arguments.get("token", asked[number]["params"]["_meta"].get("progressToken"))
+    token = arguments.get("token", requests[number]["params"]["_meta"].get("progressToken"))
     for step in range(arguments.get("steps", 3)):
         params = {"progressToken": token, "progress": step, "total": 9, "message": "m" * 5000}
         send({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
@@ -180,11 +180,11 @@ def batch(number: Any, arguments: Message) -> None:
 
 
 def ask_back(number: Any, arguments: Message) -> None:
-    """Ask the client something and answer with what it said."""
+    """Send requests to the client and return its response."""
     for count in range(arguments.get("times", 1)):
         name = f"asked-{number}-{count}"
         send({"jsonrpc": "2.0", "id": name, "method": arguments["method"], "params": {"p": 1}})
-    asked["back"] = {"number": number}
+    requests["back"] = {"number": number}
 
 
 def cancellations(number: Any, arguments: Message) -> None:
@@ -196,7 +196,7 @@ def environment(number: Any, arguments: Message) -> None:
 
 
 def grandchild(number: Any, arguments: Message) -> None:
-    """Start a process in a session of its own that ignores everything, named by a token."""
+    """Start a process in its own session that ignores signals, named by a token."""
     code = "import signal, time; [signal.signal(s, signal.SIG_IGN) for s in (1, 2, 15)]; "
     subprocess.Popen(
         [sys.executable, "-c", code + "time.sleep(600)", arguments["token"]],
@@ -214,12 +214,12 @@ def complain(number: Any, arguments: Message) -> None:
 
 
 def attempt(number: Any, arguments: Message) -> None:
-    """Tell what an expression is from where this process stands, or which error it meets."""
+    """Return the value of an expression evaluated in this process, or the error it raises."""
     try:
-        found = eval(arguments["expression"], {"os": os, "socket": socket})  # noqa: S307 - a test's own words
+        value = eval(arguments["expression"], {"os": os, "socket": socket})  # noqa: S307 - from a test
     except OSError as problem:
-        found = type(problem).__name__
-    send(text(number, found))
+        value = type(problem).__name__
+    send(text(number, value))
 
 
 def refuse(number: Any, arguments: Message) -> None:
@@ -237,10 +237,10 @@ TOOLS: dict[str, Callable[[Any, Message], None]] = {
     )
 }
 
-# --- catalogues, each a way to list badly
+# --- catalogs, each a way to list badly
 
 
-def named(*names: str) -> list[Message]:
+def build_tools(*names: str) -> list[Message]:
     return [{"name": name, "inputSchema": {"type": "object"}} for name in names]
 
 
@@ -250,22 +250,25 @@ def catalog(name: str, method: str, cursor: str | None) -> Message | None:
         return FEATURES[method] if name == "mixed" else {}
     page = int(cursor or 0)
     pages: dict[str, Callable[[], Message | None]] = {
-        "many_tools": lambda: {"tools": named(*(f"t{n}" for n in range(100_000)))},
+        "many_tools": lambda: {"tools": build_tools(*(f"t{n}" for n in range(100_000)))},
         "many_pages": lambda: {
-            "tools": named(*(f"t{page}-{n}" for n in range(500))),
+            "tools": build_tools(*(f"t{page}-{n}" for n in range(500))),
             **_next(page, 10**9),
         },
         "endless_cursor": lambda: {"tools": [], **_next(page, 10**9)},
-        "repeated_cursor": lambda: {"tools": named(f"t{page}"), "nextCursor": "1"},
-        "large_cursor": lambda: {"tools": named("a"), "nextCursor": "9" * MIB},
-        "tools": lambda: {"tools": named(*TOOLS)},
+        "repeated_cursor": lambda: {"tools": build_tools(f"t{page}"), "nextCursor": "1"},
+        "large_cursor": lambda: {"tools": build_tools("a"), "nextCursor": "9" * MIB},
+        "tools": lambda: {"tools": build_tools(*TOOLS)},
         "mixed": lambda: {"tools": MIXED},
-        "paged": lambda: {"tools": named(f"t{page}"), **_next(page, 3)},
-        "endless": lambda: {"tools": named(f"t{page}"), **_next(page, 10**9)},
-        "repeated": lambda: {"tools": named(f"t{page}"), "nextCursor": "1"},
-        "huge": lambda: {"tools": named(*(f"t{page}-{n}" for n in range(300))), **_next(page, 9)},
+        "paged": lambda: {"tools": build_tools(f"t{page}"), **_next(page, 3)},
+        "endless": lambda: {"tools": build_tools(f"t{page}"), **_next(page, 10**9)},
+        "repeated": lambda: {"tools": build_tools(f"t{page}"), "nextCursor": "1"},
+        "huge": lambda: {
+            "tools": build_tools(*(f"t{page}-{n}" for n in range(300))),
+            **_next(page, 9),
+        },
         "heavy": lambda: {"tools": _heavy(page), **_next(page, 10**9)},
-        "odd_cursor": lambda: {"tools": named("a"), "nextCursor": {"a": 1}},
+        "odd_cursor": lambda: {"tools": build_tools("a"), "nextCursor": {"a": 1}},
         "not_a_list": lambda: {"tools": {"a": 1}},
         "silent": lambda: None,
     }
@@ -283,8 +286,8 @@ def _heavy(page: int) -> list[Message]:
 
 
 MIXED: list[Any] = [
-    *named("good"),
-    *named("good"),
+    *build_tools("good"),
+    *build_tools("good"),
     {"name": "titled", "title": "T", "inputSchema": {"type": "object"}, "annotations": None},
     {"name": "no schema"},
     {"name": "list schema", "inputSchema": []},
@@ -315,7 +318,7 @@ FEATURES: dict[str, Message] = {
 
 
 class Server:
-    """Reads messages and answers them in the way of its era."""
+    """Reads messages and answers them as its era does."""
 
     def __init__(self, era: str, listing: str) -> None:
         self.era = era
@@ -329,20 +332,20 @@ class Server:
         if self.era in ("late", "late_no"):
             time.sleep(1.5)
         for line in sys.stdin.buffer:
-            self.take(json.loads(line))
+            self.handle_message(json.loads(line))
 
-    def take(self, message: Message) -> None:
+    def handle_message(self, message: Message) -> None:
         method, number = message.get("method"), message.get("id")
         if method == "notifications/cancelled":
             cancelled.append(message["params"]["requestId"])
         elif method is None:
-            send(text(asked["back"]["number"], message))
-        elif number is not None and self.meets(method, message):
-            asked[number] = message
+            send(text(requests["back"]["number"], message))
+        elif number is not None and self.is_answered(method, message):
+            requests[number] = message
             self.answer(method, number, message.get("params", {}))
 
-    def meets(self, method: str, message: Message) -> bool:
-        """Say whether a request is answered at all in this era."""
+    def is_answered(self, method: str, message: Message) -> bool:
+        """Return whether this era answers a request."""
         if self.era == "deaf":
             return method != "initialize"
         if method == "initialize" or self.greeted or self.era in ("both", "modern", "late", "old"):
@@ -362,8 +365,8 @@ class Server:
         capabilities = {"tools": {}, "resources": {}, "prompts": {}}
         if method == "server/discover":
             versions = ["2025-06-18"] if self.era == "old" else [MODERN]
-            found = {"supportedVersions": versions, "capabilities": capabilities}
-            send(result(number, found | {"instructions": "Be careful."}))
+            discovery = {"supportedVersions": versions, "capabilities": capabilities}
+            send(result(number, discovery | {"instructions": "Be careful."}))
         elif method == "initialize":
             self.initialize(number, params)
         elif method == "tools/call":
@@ -385,12 +388,12 @@ class Server:
             send(error(number, -32022, "Unsupported", {"supported": [MODERN]}))
             return
         self.greeted = True
-        found = {
+        initialization = {
             "protocolVersion": os.environ.get("VERSION", params["protocolVersion"]),
             "capabilities": {"tools": {}},
             "serverInfo": {"name": "scripted"},
         }
-        send(result(number, found))
+        send(result(number, initialization))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""An MCP server over HTTP that is hostile in the way that its path names; `/good` is not.
+"""An MCP server over HTTP that is hostile in the way its path names, except `/good`.
 
-`python -m tests.servers.hostile_server` prints `PORT <number>` once it listens. It greets like a
-modern server; every tool call and every listing meets what the path says. It runs in a process of
-its own, so that what it costs itself is nobody's measurement.
+`python -m tests.servers.hostile_server` prints `PORT <number>` once it listens. It answers
+discovery like a modern server; the path decides what happens to every tool call and listing. It
+runs in its own process, so that its own cost isn't measured.
 """
 
 import asyncio
@@ -31,43 +31,45 @@ GARBAGE = bytes(range(256)) * 16
 Answer = bytes | AsyncIterator[bytes]
 
 
-async def stream(*parts: bytes, then: bytes = b"", every_s: float = 0.02) -> AsyncIterator[bytes]:
-    """Send parts, then something again and again, for ever; with nothing to send, just wait."""
+async def stream(
+    *parts: bytes, repeated: bytes = b"", every_s: float = 0.02
+) -> AsyncIterator[bytes]:
+    """Send parts, then repeat a value forever; without one, just wait."""
     for part in parts:
         yield part
     while True:
-        await asyncio.sleep(every_s if then else 3_600)
-        yield then
+        await asyncio.sleep(every_s if repeated else 3_600)
+        yield repeated
 
 
 async def ending(*parts: bytes) -> AsyncIterator[bytes]:
-    """Send parts and hang up."""
+    """Send parts and close the connection."""
     for part in parts:
         yield part
 
 
-def answered(asked: Asked, value: Any = None) -> dict[str, Any]:
+def build_answer(request: Asked, value: Any = None) -> dict[str, Any]:
     text = {"content": [{"type": "text", "text": "ok"}]}
-    return {"jsonrpc": "2.0", "id": asked.id, "result": text if value is None else value}
+    return {"jsonrpc": "2.0", "id": request.id, "result": text if value is None else value}
 
 
 @cache
-def bomb() -> bytes:
-    """Return 100 MiB of blanks, a thousandth of that as gzip."""
+def build_gzip_bomb() -> bytes:
+    """Return 100 MiB of spaces, a thousandth of that as gzip."""
     return gzip.compress(b'{"jsonrpc": "2.0", "id": 1, "result": {}' + b" " * 100 * MIB + b"}", 1)
 
 
-def zipped(asked: Asked) -> bytes:
-    return response(200, bomb(), Content_Encoding="gzip")
+def answer_gzip(request: Asked) -> bytes:
+    return response(200, build_gzip_bomb(), Content_Encoding="gzip")
 
 
-def nested(asked: Asked) -> bytes:
-    body = b'{"jsonrpc":"2.0","id":%d,"result":{"a":%s}}' % (asked.id, b"[" * MIB + b"]" * MIB)
+def answer_nested(request: Asked) -> bytes:
+    body = b'{"jsonrpc":"2.0","id":%d,"result":{"a":%s}}' % (request.id, b"[" * MIB + b"]" * MIB)
     return response(200, body)
 
 
-def wide(asked: Asked) -> bytes:
-    body = b'{"jsonrpc":"2.0","id":%d,"result":{"a":[%s0]}}' % (asked.id, b"[]," * MIB)
+def answer_wide(request: Asked) -> bytes:
+    body = b'{"jsonrpc":"2.0","id":%d,"result":{"a":[%s0]}}' % (request.id, b"[]," * MIB)
     return response(200, body)
 
 
@@ -75,58 +77,64 @@ def headers(lines: Iterator[bytes]) -> bytes:
     return JSON + b"".join(lines) + b"Content-Length: 2\r\n\r\n{}"
 
 
-def redirect(asked: Asked, where: str) -> bytes:
-    return response(302, kind="", Location=where)
+def redirect(request: Asked, location: str) -> bytes:
+    return response(302, kind="", Location=location)
 
 
-WAYS: dict[str, Callable[[Asked], Answer]] = {
-    "good": lambda asked: result(asked, answered(asked)["result"]),
-    "hang": lambda asked: stream(),
-    "hang_up": lambda asked: ending(),
-    "headers_only": lambda asked: stream(JSON + b"Content-Length: 10\r\n\r\n"),
-    "cut_body": lambda asked: ending(JSON + b"Content-Length: 1000\r\n\r\n{"),
-    "drip_status": lambda asked: stream(LINE, then=b"X"),
-    "drip_headers": lambda asked: stream(JSON, then=b"X-A: b\r\n"),
-    "drip_body": lambda asked: stream(JSON + b"Content-Length: 99999\r\n\r\n", then=b" "),
-    "drip_comments": lambda asked: stream(STREAM, then=b": still here\n\n"),
-    "endless_interim": lambda asked: stream(then=b"HTTP/1.1 100 Continue\r\n\r\n", every_s=0.001),
-    "endless_header": lambda asked: stream(JSON + b"X-A: ", then=b"a" * 65536, every_s=0),
-    "endless_body": lambda asked: stream(JSON + b"\r\n", then=b" " * 65536, every_s=0),
-    "endless_chunks": lambda asked: stream(CHUNKED, then=chunk(b": x\n" * 9999), every_s=0),
-    "endless_events": lambda asked: stream(
+ANSWERS: dict[str, Callable[[Asked], Answer]] = {
+    "good": lambda request: result(request, build_answer(request)["result"]),
+    "hang": lambda request: stream(),
+    "hang_up": lambda request: ending(),
+    "headers_only": lambda request: stream(JSON + b"Content-Length: 10\r\n\r\n"),
+    "cut_body": lambda request: ending(JSON + b"Content-Length: 1000\r\n\r\n{"),
+    "drip_status": lambda request: stream(LINE, repeated=b"X"),
+    "drip_headers": lambda request: stream(JSON, repeated=b"X-A: b\r\n"),
+    "drip_body": lambda request: stream(JSON + b"Content-Length: 99999\r\n\r\n", repeated=b" "),
+    "drip_comments": lambda request: stream(STREAM, repeated=b": still here\n\n"),
+    "endless_interim": lambda request: stream(
+        repeated=b"HTTP/1.1 100 Continue\r\n\r\n", every_s=0.001
+    ),
+    "endless_header": lambda request: stream(JSON + b"X-A: ", repeated=b"a" * 65536, every_s=0),
+    "endless_body": lambda request: stream(JSON + b"\r\n", repeated=b" " * 65536, every_s=0),
+    "endless_chunks": lambda request: stream(CHUNKED, repeated=chunk(b": x\n" * 9999), every_s=0),
+    "endless_events": lambda request: stream(
         STREAM,
-        then=event({"jsonrpc": "2.0", "method": "notifications/message", "params": {}}) * 200,
+        repeated=event({"jsonrpc": "2.0", "method": "notifications/message", "params": {}}) * 200,
         every_s=0,
     ),
-    "endless_event": lambda asked: stream(STREAM + b"data: ", then=b"x" * 65536, every_s=0),
-    "endless_requests": lambda asked: stream(
-        STREAM, then=event({"jsonrpc": "2.0", "id": 7, "method": "ping"}) * 200, every_s=0
+    "endless_event": lambda request: stream(STREAM + b"data: ", repeated=b"x" * 65536, every_s=0),
+    "endless_requests": lambda request: stream(
+        STREAM, repeated=event({"jsonrpc": "2.0", "id": 7, "method": "ping"}) * 200, every_s=0
     ),
-    "garbage": lambda asked: ending(GARBAGE),
-    "garbage_body": lambda asked: response(200, GARBAGE),
-    "garbage_events": lambda asked: ending(STREAM, GARBAGE, b"\ndata: {{{\n\n"),
-    "wrong_id": lambda asked: response(200, json.dumps(answered(asked) | {"id": 10**6}).encode()),
-    "text_id": lambda asked: response(
-        200, json.dumps(answered(asked) | {"id": str(asked.id)}).encode()
+    "garbage": lambda request: ending(GARBAGE),
+    "garbage_body": lambda request: response(200, GARBAGE),
+    "garbage_events": lambda request: ending(STREAM, GARBAGE, b"\ndata: {{{\n\n"),
+    "wrong_id": lambda request: response(
+        200, json.dumps(build_answer(request) | {"id": 10**6}).encode()
     ),
-    "repeated_id": lambda asked: ending(STREAM, *[event(answered(asked))] * 9),
-    "large_body": lambda asked: response(200, json.dumps(answered(asked, "x" * 10**7)).encode()),
-    "large_event": lambda asked: ending(STREAM, event(answered(asked, {"a": "x" * 10**7}))),
-    "gzip": zipped,
-    "nested": nested,
-    "wide": wide,
-    "long_number": lambda asked: response(200, b'{"id":1,"result":{"a":%s}}' % (b"9" * MIB)),
-    "not_json": lambda asked: response(200, b"<html>hello", "text/html"),
-    "no_type": lambda asked: response(200, b"{}", ""),
-    "many_headers": lambda asked: headers(b"X-%d: a\r\n" % n for n in range(20_000)),
-    "large_header": lambda asked: headers(iter([b"X-A: %s\r\n" % (b"a" * MIB)])),
-    "broken_header": lambda asked: headers(iter([b"X-A: a\rSet-Cookie: b\x00\r\n"])),
-    "two_lengths": lambda asked: JSON + b"Content-Length: 2\r\nContent-Length: 9\r\n\r\n{}",
-    "negative_length": lambda asked: JSON + b"Content-Length: -1\r\n\r\n{}",
-    "redirect_loop": lambda asked: redirect(asked, asked.path),
-    "redirect_inward": lambda asked: redirect(asked, "http://169.254.169.254/latest/meta-data"),
-    "large_refusal": lambda asked: response(500, b"x" * 10**7, "text/plain"),
-    "large_challenge": lambda asked: response(
+    "text_id": lambda request: response(
+        200, json.dumps(build_answer(request) | {"id": str(request.id)}).encode()
+    ),
+    "repeated_id": lambda request: ending(STREAM, *[event(build_answer(request))] * 9),
+    "large_body": lambda request: response(
+        200, json.dumps(build_answer(request, "x" * 10**7)).encode()
+    ),
+    "large_event": lambda request: ending(STREAM, event(build_answer(request, {"a": "x" * 10**7}))),
+    "gzip": answer_gzip,
+    "nested": answer_nested,
+    "wide": answer_wide,
+    "long_number": lambda request: response(200, b'{"id":1,"result":{"a":%s}}' % (b"9" * MIB)),
+    "not_json": lambda request: response(200, b"<html>hello", "text/html"),
+    "no_type": lambda request: response(200, b"{}", ""),
+    "many_headers": lambda request: headers(b"X-%d: a\r\n" % n for n in range(20_000)),
+    "large_header": lambda request: headers(iter([b"X-A: %s\r\n" % (b"a" * MIB)])),
+    "broken_header": lambda request: headers(iter([b"X-A: a\rSet-Cookie: b\x00\r\n"])),
+    "two_lengths": lambda request: JSON + b"Content-Length: 2\r\nContent-Length: 9\r\n\r\n{}",
+    "negative_length": lambda request: JSON + b"Content-Length: -1\r\n\r\n{}",
+    "redirect_loop": lambda request: redirect(request, request.path),
+    "redirect_inward": lambda request: redirect(request, "http://169.254.169.254/latest/meta-data"),
+    "large_refusal": lambda request: response(500, b"x" * 10**7, "text/plain"),
+    "large_challenge": lambda request: response(
         401, kind="", WWW_Authenticate="Bearer " + "x" * 9999
     ),
 }
@@ -135,12 +143,12 @@ WAYS: dict[str, Callable[[Asked], Answer]] = {
 # --- listings
 
 
-def named(*names: str, **more: Any) -> list[dict[str, Any]]:
+def build_tools(*names: str, **more: Any) -> list[dict[str, Any]]:
     return [{"name": name, "inputSchema": {"type": "object"}, **more} for name in names]
 
 
-def bombs() -> list[dict[str, Any]]:
-    """Return tools whose schemas are built to be compiled or matched for ever."""
+def build_bombs() -> list[dict[str, Any]]:
+    """Return tools whose schemas take forever to compile or match."""
     deep: dict[str, Any] = {"type": "string"}
     for _ in range(40):
         deep = {"type": "object", "properties": {"a": deep}, "not": {"items": deep}}
@@ -168,30 +176,30 @@ def bombs() -> list[dict[str, Any]]:
     return [*inputs, *outputs]
 
 
-def listing(way: str, cursor: str | None) -> dict[str, Any]:
+def build_listing(name: str, cursor: str | None) -> dict[str, Any]:
     page = int(cursor or 0)
     pages: dict[str, Callable[[], dict[str, Any]]] = {
-        "many_tools": lambda: {"tools": named(*(f"t{n}" for n in range(100_000)))},
+        "many_tools": lambda: {"tools": build_tools(*(f"t{n}" for n in range(100_000)))},
         "many_pages": lambda: {
-            "tools": named(*(f"t{page}-{n}" for n in range(500))),
+            "tools": build_tools(*(f"t{page}-{n}" for n in range(500))),
             "nextCursor": str(page + 1),
         },
         "endless_cursor": lambda: {"tools": [], "nextCursor": str(page + 1)},
-        "repeated_cursor": lambda: {"tools": named(f"t{page}"), "nextCursor": "1"},
-        "large_cursor": lambda: {"tools": named("a"), "nextCursor": "9" * MIB},
-        "bombs": lambda: {"tools": bombs()},
+        "repeated_cursor": lambda: {"tools": build_tools(f"t{page}"), "nextCursor": "1"},
+        "large_cursor": lambda: {"tools": build_tools("a"), "nextCursor": "9" * MIB},
+        "bombs": lambda: {"tools": build_bombs()},
     }
-    return pages.get(way, lambda: {"tools": named("echo")})()
+    return pages.get(name, lambda: {"tools": build_tools("echo")})()
 
 
-def respond(asked: Asked) -> Answer:
-    way = asked.path.strip("/")
-    if asked.method == "server/discover":
-        return raw_http_server.discovery(asked)
-    if asked.method == "tools/list":
-        params = asked.message.get("params") or {}
-        return result(asked, listing(way, params.get("cursor")))
-    return WAYS[way](asked)
+def respond(request: Asked) -> Answer:
+    name = request.path.strip("/")
+    if request.method == "server/discover":
+        return raw_http_server.discovery(request)
+    if request.method == "tools/list":
+        params = request.message.get("params") or {}
+        return result(request, build_listing(name, params.get("cursor")))
+    return ANSWERS[name](request)
 
 
 async def serve() -> None:

@@ -1,9 +1,9 @@
-"""An MCP server on the SDK, over HTTP, whose tools change, and that says so.
+"""An MCP server on the SDK, over HTTP, whose tools change, with notifications.
 
 Usage: `list_changed_server.py [PORT]`.
 
-`alter` gives `echo` another description, `add_one` and `drop` change the list; each tells it as the
-caller's era wants it. `quietly` does the same to `echo` and tells nobody.
+`alter` gives `echo` another description, `add_one` adds a tool; each sends the notification of the
+caller's era. `quietly` changes `echo` without a notification.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ def echo(text: str) -> str:
 server.add_tool(echo, name="echo", description="Return the text.")
 
 
-async def _tell(ctx: Context[Any]) -> None:
+async def _notify(ctx: Context[Any]) -> None:
     await ctx.notify_tools_changed()
     await ctx.session.send_tool_list_changed()
 
@@ -37,7 +37,7 @@ def _describe(description: str) -> None:
 async def alter(ctx: Context[Any], description: str) -> str:
     """Give `echo` another description and tell it."""
     _describe(description)
-    await _tell(ctx)
+    await _notify(ctx)
     return "altered"
 
 
@@ -52,7 +52,7 @@ def quietly(description: str) -> str:
 async def add_one(ctx: Context[Any], name: str) -> str:
     """Add a tool and tell it."""
     server.add_tool(echo, name=name, description="One more.")
-    await _tell(ctx)
+    await _notify(ctx)
     return "added"
 
 
@@ -64,6 +64,6 @@ async def touch(ctx: Context[Any], uri: str) -> str:
 
 
 if __name__ == "__main__":
-    from sdk_server import serve_http  # the script beside this one
+    from sdk_server import serve_http  # the script next to this one
 
     asyncio.run(serve_http(server.streamable_http_app(), int([*sys.argv, "0"][1])))

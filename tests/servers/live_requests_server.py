@@ -1,8 +1,8 @@
 """An MCP server on the SDK, both eras: `live_requests_server.py stdio`, or `http` or `stateless`.
 
-Its tools `ask` and `sample` send requests in the middle of a call, as the SDK does only in the
-handshake era; `era` returns the protocol version that it was called with. `stateless` serves HTTP
-without sessions, on which such requests can't be sent either.
+Its tools `ask` and `sample` send requests during a call, which the SDK does only in the handshake
+era; `era` returns the protocol version of the call. `stateless` serves HTTP without sessions, where
+such requests can't be sent either.
 """
 
 import asyncio
@@ -34,8 +34,8 @@ async def ask(ctx: Context[Any]) -> str:
 @server.tool()
 async def sample(ctx: Context[Any]) -> str:
     """Have the client's model name a color."""
-    question = SamplingMessage(role="user", content=TextContent(type="text", text="Name a color."))
-    answer = await ctx.session.create_message([question], max_tokens=50)
+    message = SamplingMessage(role="user", content=TextContent(type="text", text="Name a color."))
+    answer = await ctx.session.create_message([message], max_tokens=50)
     return f"painted {getattr(answer.content, 'text', '?')}"
 
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The cheapest MCP server (2026-07-28, stdio): it greets, and a call of any tool leaves three
-# processes behind: one in a session of its own, one forked twice, one that ignores its signals.
+# The cheapest MCP server (2026-07-28, stdio): it answers discovery, and each tool call leaves three
+# processes behind: one in its own session, one forked twice, one that ignores signals.
 # $1 is a token in all of their command lines.
 leave() {
   setsid sh -c 'sleep 600; : "$0"' "$1" >/dev/null 2>&1 &

@@ -1,8 +1,8 @@
 """A modern MCP server over HTTP whose calls take several parts: `multi_part_call_server.py FILE`.
 
-It writes down each thing that it does. `provision` asks for a name and then provides; `build` makes
-a task that works, asks for a name and is done; a resource and a prompt ask for a name first.
-Whoever asks anew finds a task as it stands, and what a task was told twice counts once.
+It logs each of its effects to the file. `provision` asks for a name and then completes; `build`
+creates a task that works, asks for a name and completes; a resource and a prompt ask for a name
+first. A task can be polled again in any state, and a repeated answer counts once.
 """
 
 import asyncio
@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from raw_http_server import MODERN, Asked, RawHttp, error, result  # the script beside this one
+from raw_http_server import MODERN, Asked, RawHttp, error, result  # the script next to this one
 
 FILE = Path(sys.argv[1])
 TASKS = "io.modelcontextprotocol/tasks"
-# Longer than a part of a call may last: a look at the task is one part.
+# Longer than a part of a call may take: each poll of the task is one part.
 PACE_MS = 100_000
-KEYED = {"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]}
+KEY_SCHEMA = {"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]}
 FORM = {
     "method": "elicitation/create",
     "params": {
@@ -25,74 +25,74 @@ FORM = {
         "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}},
     },
 }
-OFFERS: dict[str, dict[str, Any]] = {
+RESULTS: dict[str, dict[str, Any]] = {
     "server/discover": {
         "supportedVersions": [MODERN],
         "capabilities": {"tools": {}, "resources": {}, "prompts": {}, "extensions": {TASKS: {}}},
     },
     "tools/list": {
-        "tools": [{"name": name, "inputSchema": KEYED} for name in ("provision", "build")]
+        "tools": [{"name": name, "inputSchema": KEY_SCHEMA} for name in ("provision", "build")]
     },
     "resources/list": {"resources": [{"uri": "parts://book", "name": "book"}]},
     "resources/templates/list": {"resourceTemplates": []},
     "prompts/list": {"prompts": [{"name": "letter"}]},
 }
-looks: dict[str, int] = {}
-told: dict[str, str] = {}
+polls: dict[str, int] = {}
+answers: dict[str, str] = {}
 
 
-def note(text: str) -> str:
+def log(text: str) -> str:
     with FILE.open("a", encoding="utf-8") as file:
         file.write(f"{text}\n")
     return text
 
 
 def name_in(params: dict[str, Any]) -> str | None:
-    """Return the name that a person entered; None where it must be asked for."""
+    """Return the name that a person entered; None if it must be requested."""
     answer = params.get("inputResponses", {}).get("who")
     return answer and str(answer.get("content", {}).get("name", answer["action"]))
 
 
-def done(method: str, params: dict[str, Any]) -> dict[str, Any]:
-    """Do what is asked, whose name is known by now."""
+def complete_call(method: str, params: dict[str, Any]) -> dict[str, Any]:
+    """Complete a request whose name is known."""
     name = name_in(params)
     if method == "resources/read":
-        text = note("read book")
+        text = log("read book")
         return {"contents": [{"uri": params["uri"], "text": f"{text} {name}"}]}
     if method == "prompts/get":
-        content = {"type": "text", "text": f"{note('fill letter')} {name}"}
+        content = {"type": "text", "text": f"{log('fill letter')} {name}"}
         return {"messages": [{"role": "user", "content": content}]}
-    text = note(f"provision {params['arguments']['key']}")
+    text = log(f"provision {params['arguments']['key']}")
     return {"content": [{"type": "text", "text": f"{text} {name}"}]}
 
 
 def task(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
-    """Return how a task stands, or take what it is told."""
+    """Return the state of a task, or store an answer to it."""
     name = params["taskId"]
-    if name not in looks:
+    if name not in polls:
         return None
     if method == "tasks/update":
-        if name not in told:
-            told[name] = note(f"told {name} {name_in(params)}")
+        if name not in answers:
+            answers[name] = log(f"told {name} {name_in(params)}")
         return {}
-    looks[name] += 1
-    if name in told:
+    polls[name] += 1
+    if name in answers:
         finished = {"content": [{"type": "text", "text": f"built {name}"}]}
         return {"taskId": name, "status": "completed", "result": finished}
-    if looks[name] == 1:
+    if polls[name] == 1:
         return {"taskId": name, "status": "working", "pollIntervalMs": PACE_MS}
     return {"taskId": name, "status": "input_required", "inputRequests": {"who": FORM}}
 
 
 def answer(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
-    if method in OFFERS:
-        return OFFERS[method]
+    if method in RESULTS:
+        return RESULTS[method]
     if method.startswith("tasks/"):
         return task(method, params)
     if params.get("name") == "build":
-        note(f"build {params['arguments']['key']}")
-        name = f"task-{len(looks) + 1}"
-        looks[name] = 0
+        log(f"build {params['arguments']['key']}")
+        name = f"task-{len(polls) + 1}"
+        polls[name] = 0
         return {
             **{"resultType": "task", "taskId": name, "status": "working"},
             **{"pollIntervalMs": PACE_MS, "ttlMs": None},
@@ -102,20 +102,20 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
             **{"resultType": "input_required", "inputRequests": {"who": FORM}},
             "requestState": "asked",
         }
-    return done(method, params)
+    return complete_call(method, params)
 
 
-def respond(asked: Asked) -> bytes:
-    found = answer(asked.method, asked.message.get("params", {}))
-    if found is None:
-        return error(asked, -32602, 200)
-    return result(asked, found)
+def respond(request: Asked) -> bytes:
+    value = answer(request.method, request.message.get("params", {}))
+    if value is None:
+        return error(request, -32602, 200)
+    return result(request, value)
 
 
 async def main() -> None:
     """Serve until the process ends."""
-    async with RawHttp(respond).listening() as served:
-        sys.stdout.write(f"PORT {served.port}\n")
+    async with RawHttp(respond).listening() as server:
+        sys.stdout.write(f"PORT {server.port}\n")
         sys.stdout.flush()
         await asyncio.Event().wait()
 

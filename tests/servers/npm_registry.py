@@ -1,4 +1,4 @@
-"""A registry of npm with one package, an MCP server; what it sends can be held back."""
+"""An npm registry with one package, an MCP server; a test can delay its downloads."""
 
 import hashlib
 import io
@@ -32,12 +32,12 @@ require("readline").createInterface({ input: process.stdin }).on("line", (line) 
 
 @dataclass
 class Registry:
-    """What was asked for, and whether packages are sent."""
+    """The requested paths, and whether packages are sent."""
 
     url: str = ""
     asked: list[str] = field(default_factory=list)
     sends: threading.Event = field(default_factory=threading.Event)
-    packed: threading.Event = field(default_factory=threading.Event)  # a package was asked for
+    packed: threading.Event = field(default_factory=threading.Event)  # a package was requested
     versions: tuple[str, ...] = ("1.0.0", "1.1.0")
 
 
@@ -53,8 +53,8 @@ def pack(version: str) -> bytes:
     return packed.getvalue()
 
 
-def _described(registry: Registry, packed: dict[str, bytes]) -> dict[str, Any]:
-    def one(version: str) -> dict[str, Any]:
+def _build_metadata(registry: Registry, packed: dict[str, bytes]) -> dict[str, Any]:
+    def build_version(version: str) -> dict[str, Any]:
         digest = b64encode(hashlib.sha512(packed[version]).digest()).decode()
         tarball = f"{registry.url}/{NAME}/-/{NAME}-{version}.tgz"
         return {
@@ -64,7 +64,7 @@ def _described(registry: Registry, packed: dict[str, bytes]) -> dict[str, Any]:
             "dist": {"tarball": tarball, "integrity": f"sha512-{digest}"},
         }
 
-    versions = {version: one(version) for version in registry.versions}
+    versions = {version: build_version(version) for version in registry.versions}
     return {"name": NAME, "dist-tags": {"latest": registry.versions[-1]}, "versions": versions}
 
 
@@ -80,7 +80,7 @@ def open_registry() -> Iterator[Registry]:
             registry.asked.append(self.path)
             body = b"{}"
             if self.path == f"/{NAME}":
-                body = json.dumps(_described(registry, packed)).encode()
+                body = json.dumps(_build_metadata(registry, packed)).encode()
             elif self.path.endswith(".tgz"):
                 registry.packed.set()
                 registry.sends.wait(60)

@@ -1,9 +1,9 @@
-"""An OAuth authorization server and an MCP server that it protects, on one port of the loopback.
+"""An OAuth authorization server and an MCP server that it protects, on one loopback port.
 
-`oauth_protected_server.py` prints `PORT <number>` once it listens. Everything about it can be
-changed while it runs by `POST /control` with a JSON object of `Settings`; `GET /control` tells what
-it has seen. `DELETE /control` resets the settings and forgets everything, so that tests can share
-the process. The MCP server speaks the modern era and knows one tool, `whoami`.
+`oauth_protected_server.py` prints `PORT <number>` once it listens. `POST /control` with a JSON
+object of `Settings` changes its behavior while it runs; `GET /control` returns the requests it has
+seen. `DELETE /control` resets the settings and forgets everything, so that tests can share the
+process. The MCP server speaks the modern era and has one tool, `whoami`.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ VERSION = "io.modelcontextprotocol/protocolVersion"
 
 @dataclass
 class Settings:
-    """What a test may change."""
+    """Behavior that a test can change."""
 
     lifetime_s: int = 3600
     token_pause_s: float = 0.0
@@ -61,7 +61,7 @@ class Settings:
 
 @dataclass
 class Seen:
-    """What the server has seen and given."""
+    """Requests that the server has seen, and tokens it has issued."""
 
     token_requests: list[dict[str, str]] = field(default_factory=list)
     authorizations: list[dict[str, str]] = field(default_factory=list)
@@ -77,8 +77,8 @@ class Seen:
 
 settings, seen = Settings(), Seen()
 
-# What a token endpoint may say instead of a token.
-ODD: dict[str, Response] = {
+# Invalid responses of a token endpoint.
+INVALID_RESPONSES: dict[str, Response] = {
     "a page": Response("<html>sign in</html>", media_type="text/html"),
     "a list": JSONResponse(["access_token"]),
     "nothing": Response(""),
@@ -98,23 +98,23 @@ def origin(request: Request) -> str:
 
 async def resource_metadata(request: Request) -> Response:
     """RFC 9728."""
-    here = origin(request)
+    base_url = origin(request)
     return JSONResponse(
         {
-            "resource": settings.resource or f"{here}/mcp",
-            "authorization_servers": settings.authorization_servers or [here],
+            "resource": settings.resource or f"{base_url}/mcp",
+            "authorization_servers": settings.authorization_servers or [base_url],
             "scopes_supported": settings.scopes_supported,
         }
     )
 
 
-async def authority_metadata(request: Request) -> Response:
+async def authorization_server_metadata(request: Request) -> Response:
     """RFC 8414."""
-    here = origin(request)
+    base_url = origin(request)
     document: dict[str, Any] = {
-        "issuer": settings.issuer or here,
-        "authorization_endpoint": f"{here}/authorize",
-        "token_endpoint": f"{here}/token",
+        "issuer": settings.issuer or base_url,
+        "authorization_endpoint": f"{base_url}/authorize",
+        "token_endpoint": f"{base_url}/token",
         "token_endpoint_auth_methods_supported": settings.methods,
         "authorization_response_iss_parameter_supported": settings.iss_named,
         "client_id_metadata_document_supported": settings.client_documents,
@@ -122,21 +122,21 @@ async def authority_metadata(request: Request) -> Response:
     if settings.pkce:
         document["code_challenge_methods_supported"] = ["S256"]
     if settings.revocation:
-        document["revocation_endpoint"] = f"{here}/revoke"
+        document["revocation_endpoint"] = f"{base_url}/revoke"
     if settings.registration:
-        document["registration_endpoint"] = f"{here}/register"
+        document["registration_endpoint"] = f"{base_url}/register"
     return JSONResponse(document | settings.extra)
 
 
 async def register(request: Request) -> Response:
     """RFC 7591."""
-    wanted = await request.json()
-    seen.registrations.append(wanted)
+    metadata = await request.json()
+    seen.registrations.append(metadata)
     managed = {
         "registration_client_uri": settings.managed_at or f"{origin(request)}/register/1",
         "registration_access_token": "manages-1",
     }
-    return JSONResponse({**wanted, "client_id": "registered-1", **managed}, status_code=201)
+    return JSONResponse({**metadata, "client_id": "registered-1", **managed}, status_code=201)
 
 
 async def unregister(request: Request) -> Response:
@@ -155,59 +155,67 @@ async def revoke(request: Request) -> Response:
 
 
 async def authorize(request: Request) -> Response:
-    """Agree at once and send the browser back."""
-    asked = dict(request.query_params)
-    seen.authorizations.append(asked)
+    """Authorize immediately and redirect back."""
+    parameters = dict(request.query_params)
+    seen.authorizations.append(parameters)
     code = secrets.token_urlsafe(16)
-    seen.codes[code] = asked
-    back = {"code": code, "state": asked["state"]}
+    seen.codes[code] = parameters
+    redirect_parameters = {"code": code, "state": parameters["state"]}
     if settings.iss_sent:
-        back["iss"] = settings.iss_sent
+        redirect_parameters["iss"] = settings.iss_sent
     elif settings.iss_named:
-        back["iss"] = origin(request)
-    return RedirectResponse(f"{asked['redirect_uri']}?{urlencode(back)}")
+        redirect_parameters["iss"] = origin(request)
+    return RedirectResponse(f"{parameters['redirect_uri']}?{urlencode(redirect_parameters)}")
 
 
 async def token(request: Request) -> Response:
-    """Give tokens for client credentials, codes and refresh tokens."""
+    """Issue tokens for client credentials, codes and refresh tokens."""
     form = {key: str(value) for key, value in (await request.form()).items()}
     seen.token_requests.append({**form, "authorization": request.headers.get("authorization", "")})
     await asyncio.sleep(settings.token_pause_s)
     if settings.down:
         return Response("away", status_code=503)
     if settings.token_says:
-        return ODD[settings.token_says]
+        return INVALID_RESPONSES[settings.token_says]
     if settings.refuse_grants:
         return JSONResponse({"error": settings.refuse_grants}, status_code=400)
     kind = form["grant_type"]
     if kind == "client_credentials":
         if not _known_client(request, form):
             return JSONResponse({"error": "invalid_client"}, status_code=401)
-        return _given(form, rotated=False)
+        return _build_token_response(form, rotated=False)
     if kind == "authorization_code":
-        asked = seen.codes.pop(form["code"], None)
+        authorization = seen.codes.pop(form["code"], None)
         digest = hashlib.sha256(form.get("code_verifier", "").encode()).digest()
-        proven = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
-        if asked is None or asked["code_challenge"] != proven:
+        challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+        if authorization is None or authorization["code_challenge"] != challenge:
             return JSONResponse({"error": "invalid_grant"}, status_code=400)
-        return _given({**form, "scope": asked.get("scope", "")}, rotated=True)
+        return _build_token_response(
+            {**form, "scope": authorization.get("scope", "")}, rotated=True
+        )
     if seen.refresh_tokens.pop(form["refresh_token"], None) is None:
         return JSONResponse({"error": "invalid_grant"}, status_code=400)
-    return _given(form, rotated=True)
+    return _build_token_response(form, rotated=True)
 
 
 async def mcp(request: Request) -> Response:
-    """Serve MCP to whoever has a token for this resource."""
-    here = origin(request)
+    """Serve MCP to callers with a token for this resource."""
+    base_url = origin(request)
     bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
     seen.mcp_bearers.append(bearer)
-    held = seen.tokens.get(bearer)
-    where = settings.resource_metadata or f"{here}/.well-known/oauth-protected-resource/mcp"
-    if held is None or held["expires_at"] <= time.time() or held["resource"] != f"{here}/mcp":
-        challenge = f'Bearer error="invalid_token", resource_metadata="{where}"'
+    token = seen.tokens.get(bearer)
+    metadata_url = (
+        settings.resource_metadata or f"{base_url}/.well-known/oauth-protected-resource/mcp"
+    )
+    if (
+        token is None
+        or token["expires_at"] <= time.time()
+        or token["resource"] != f"{base_url}/mcp"
+    ):
+        challenge = f'Bearer error="invalid_token", resource_metadata="{metadata_url}"'
         return Response(status_code=401, headers={"WWW-Authenticate": challenge})
     needed = settings.needed_scope
-    if needed and (settings.never_enough or needed not in held["scope"].split()):
+    if needed and (settings.never_enough or needed not in token["scope"].split()):
         challenge = f'Bearer error="insufficient_scope", scope="{needed}"'
         return Response(status_code=403, headers={"WWW-Authenticate": challenge})
     message = await request.json()
@@ -220,7 +228,7 @@ async def mcp(request: Request) -> Response:
 
 
 async def control(request: Request) -> Response:
-    """Change or reset the settings, or tell what was seen; `forget` withdraws access tokens."""
+    """Change or reset the settings, or return the requests; `forget` revokes access tokens."""
     global settings, seen
     if request.method == "DELETE":
         settings, seen = Settings(), Seen()
@@ -263,7 +271,7 @@ def _known_client(request: Request, form: dict[str, str]) -> bool:
     return (unquote_plus(name), unquote_plus(secret)) == (CLIENT_ID, CLIENT_SECRET)
 
 
-def _given(form: dict[str, str], *, rotated: bool) -> Response:
+def _build_token_response(form: dict[str, str], *, rotated: bool) -> Response:
     access = f"access-{secrets.token_urlsafe(24)}"
     seen.tokens[access] = {
         "expires_at": time.time() + settings.lifetime_s,
@@ -304,7 +312,7 @@ def _result(message: dict[str, Any], bearer: str) -> dict[str, Any]:
 
 routes = [
     Route("/.well-known/oauth-protected-resource/mcp", resource_metadata),
-    Route("/.well-known/oauth-authorization-server", authority_metadata),
+    Route("/.well-known/oauth-authorization-server", authorization_server_metadata),
     Route("/register", register, methods=["POST"]),
     Route("/register/1", unregister, methods=["DELETE"]),
     Route("/revoke", revoke, methods=["POST"]),

@@ -1,8 +1,7 @@
-"""An OpenID provider: its own process over loopback, with a page to sign in at.
+"""An OpenID provider in a process of its own on the loopback, with a sign-in page.
 
-`python -m tests.servers.openid_provider` prints its port. Whoever signs in is what was typed as
-their subject; `POST /say` changes what the next identity token says, so that tests forge every
-part.
+`python -m tests.servers.openid_provider` prints its port. The subject is the one entered on the
+sign-in page; `POST /say` overrides parts of the next identity token, so that tests can forge each.
 """
 
 import asyncio
@@ -25,13 +24,13 @@ CLIENT, SECRET = "bonobot", "made-up-secret"
 
 
 class OpenIDProvider:
-    """State of the provider: its keys, the codes that it gave, and what it is told to say."""
+    """The provider's state: its keys, issued codes, and the overrides that a test has set."""
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.key, self.stranger = (rsa.generate_private_key(65537, 2048) for _ in range(2))
+        self.key, self.other_key = (rsa.generate_private_key(65537, 2048) for _ in range(2))
         self.codes: dict[str, dict[str, str]] = {}
-        self.said: dict[str, Any] = {}
+        self.overrides: dict[str, Any] = {}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request (ASGI)."""
@@ -41,7 +40,7 @@ class OpenIDProvider:
             body += message.get("body", b"")
             if not message.get("more_body"):
                 break
-        query = _flat(scope.get("query_string", b""))
+        query = _parse_query(scope.get("query_string", b""))
         status, headers, content = self.answer(scope["path"], query, body, dict(scope["headers"]))
         pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": status, "headers": pairs})
@@ -57,23 +56,23 @@ class OpenIDProvider:
             public = jwt.get_algorithm_by_name("RS256").to_jwk(self.key.public_key(), as_dict=True)
             return _json({"keys": [public | {"kid": "one", "use": "sig"}]})
         if path == "/say":
-            self.said = json.loads(body)
+            self.overrides = json.loads(body)
             return _json({})
         if path == "/authorize":
-            return _page(query)
+            return _render_page(query)
         if path == "/let-in":
-            return self.let_in(_flat(body))
+            return self.approve_login(_parse_query(body))
         if path == "/token":
-            return self.token(_flat(body), headers.get(b"authorization", b"").decode())
+            return self.token(_parse_query(body), headers.get(b"authorization", b"").decode())
         if path == "/leave":
-            return self.leave(query)
+            return self.sign_out(query)
         if path == "/userinfo":
-            return _json(self.said.get("userinfo", {}))
+            return _json(self.overrides.get("userinfo", {}))
         return _json({}, 404)
 
     def metadata(self) -> dict[str, Any]:
-        """Return what it says of itself."""
-        told = {
+        """Return the discovery document."""
+        document = {
             "issuer": self.url,
             "authorization_endpoint": f"{self.url}/authorize",
             "token_endpoint": f"{self.url}/token",
@@ -82,62 +81,71 @@ class OpenIDProvider:
             "jwks_uri": f"{self.url}/keys",
             "token_endpoint_auth_methods_supported": ["client_secret_basic"],
         }
-        return told | self.said.get("metadata", {})
+        return document | self.overrides.get("metadata", {})
 
-    def let_in(self, form: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+    def approve_login(self, form: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
         """Send the browser back with a code, as the page's button does."""
         code = secrets.token_urlsafe(16)
         self.codes[code] = form
-        back = {"code": code, "state": form["state"]} | self.said.get("answer", {})
-        return 302, {"location": f"{form['redirect_uri']}?{urlencode(back)}"}, b""
+        parameters = {"code": code, "state": form["state"]} | self.overrides.get("answer", {})
+        return 302, {"location": f"{form['redirect_uri']}?{urlencode(parameters)}"}, b""
 
-    def token(self, form: dict[str, str], proof: str) -> tuple[int, dict[str, str], bytes]:
-        """Exchange a code, once, for who proves to be our client and to have asked."""
-        asked = self.codes.pop(form.get("code", ""), None)
+    def token(self, form: dict[str, str], credentials: str) -> tuple[int, dict[str, str], bytes]:
+        """Exchange a code once, after checking the client's credentials and the code verifier."""
+        authorization = self.codes.pop(form.get("code", ""), None)
         client = base64.b64encode(f"{CLIENT}:{SECRET}".encode()).decode()
-        if asked is None or proof != f"Basic {client}":
+        if authorization is None or credentials != f"Basic {client}":
             return _json({"error": "invalid_client"}, 401)
         digest = sha256(form["code_verifier"].encode()).digest()
         challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
-        if (challenge, form["redirect_uri"]) != (asked["code_challenge"], asked["redirect_uri"]):
+        if (challenge, form["redirect_uri"]) != (
+            authorization["code_challenge"],
+            authorization["redirect_uri"],
+        ):
             return _json({"error": "invalid_grant"}, 400)
-        return _json({"access_token": "a", "token_type": "Bearer", "id_token": self.signed(asked)})
+        return _json(
+            {
+                "access_token": "a",
+                "token_type": "Bearer",
+                "id_token": self.sign_id_token(authorization),
+            }
+        )
 
-    def leave(self, query: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
-        """Say who is signed out, by a token of ours for the client that asks."""
+    def sign_out(self, query: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+        """Return the subject that is signed out, from the ID token hint."""
         claims = jwt.decode(
             query["id_token_hint"], self.key.public_key(), ["RS256"], audience=query["client_id"]
         )
         return _json({"signed out": claims["sub"]})
 
-    def signed(self, asked: dict[str, str]) -> str:
-        """Return the identity token, with what it is told to say otherwise (null: left out)."""
+    def sign_id_token(self, authorization: dict[str, str]) -> str:
+        """Return the identity token with the test's overrides applied (null removes a claim)."""
         now = int(time.time())
         claims: dict[str, Any] = {
             "iss": self.url,
             "aud": CLIENT,
-            "sub": asked["subject"],
+            "sub": authorization["subject"],
             "iat": now,
             "exp": now + 300,
-            "nonce": asked["nonce"],
-            "email": asked["subject"],
+            "nonce": authorization["nonce"],
+            "email": authorization["subject"],
             "email_verified": True,
             "name": "Anna Ahrens",
         }
-        claims |= self.said.get("claims", {})
+        claims |= self.overrides.get("claims", {})
         claims = {name: value for name, value in claims.items() if value is not None}
-        header = {"kid": "one"} | self.said.get("header", {})
+        header = {"kid": "one"} | self.overrides.get("header", {})
         if header.get("alg") == "none":
             parts = (json.dumps(header).encode(), json.dumps(claims).encode(), b"")
-            return ".".join(base64.urlsafe_b64encode(one).rstrip(b"=").decode() for one in parts)
+            return ".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts)
         if header.get("alg") == "HS256":
             return jwt.encode(claims, SECRET.ljust(32, "x"), "HS256", headers=header)
-        key = self.stranger if self.said.get("stranger") else self.key
+        key = self.other_key if self.overrides.get("stranger") else self.key
         return jwt.encode(claims, key, "RS256", headers=header)
 
 
-def _page(query: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
-    """Return a page that asks who signs in."""
+def _render_page(query: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+    """Return the sign-in page."""
     hidden = "".join(
         f'<input type="hidden" name="{escape(name)}" value="{escape(value)}">'
         for name, value in query.items()
@@ -150,16 +158,16 @@ def _page(query: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
     return 200, {"content-type": "text/html; charset=utf-8"}, page.encode()
 
 
-def _json(told: Any, status: int = 200) -> tuple[int, dict[str, str], bytes]:
-    return status, {"content-type": "application/json"}, json.dumps(told).encode()
+def _json(value: Any, status: int = 200) -> tuple[int, dict[str, str], bytes]:
+    return status, {"content-type": "application/json"}, json.dumps(value).encode()
 
 
-def _flat(text: bytes) -> dict[str, str]:
+def _parse_query(text: bytes) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(text.decode()).items()}
 
 
 def main() -> None:
-    """Listen on a free port of the loopback, and say which."""
+    """Listen on a free loopback port and print it."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()

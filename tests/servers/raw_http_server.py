@@ -1,7 +1,7 @@
-"""A Streamable HTTP endpoint made of raw bytes, for answers that no framework would send.
+"""A Streamable HTTP endpoint made of raw bytes, for responses that no framework would send.
 
-Tests subclass `RawHttp` or give it a function from a request to the bytes of the answer; it runs
-on the test's own loop and keeps what it was asked.
+Tests subclass `RawHttp` or pass a function from a request to the bytes of the response; it runs on
+the test's event loop and keeps the requests.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ Respond = Callable[[Asked], bytes | AsyncIterator[bytes]]
 
 @dataclass
 class RawHttp:
-    """A listening endpoint and what it was asked; `gone` counts answers that were cut off."""
+    """A listening endpoint and its requests; `gone` counts responses that the client cut off."""
 
     respond: Respond
     asked: list[Asked] = field(default_factory=list)
@@ -54,8 +54,8 @@ class RawHttp:
         return f"http://127.0.0.1:{self.port}/mcp"
 
     def methods(self) -> list[str]:
-        """Return what was asked, in order."""
-        return [asked.method or asked.verb for asked in self.asked]
+        """Return the methods of the requests, in order."""
+        return [request.method or request.verb for request in self.asked]
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator["RawHttp"]:
@@ -70,22 +70,22 @@ class RawHttp:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
-                asked = await _read(reader)
-                self.asked.append(asked)
-                await self._answer(asked, reader, writer)
+                request = await _read(reader)
+                self.asked.append(request)
+                await self._answer(request, reader, writer)
         writer.close()
 
     async def _answer(
-        self, asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, request: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        answer = self.respond(asked)
+        answer = self.respond(request)
         if isinstance(answer, bytes):
             writer.write(answer)
             await writer.drain()
             if b"connection: close" in answer.lower():
                 raise ConnectionError
             return
-        # A streamed answer ends when the client hangs up: reading then returns.
+        # A streamed response ends when the client disconnects: reading then returns.
         hung_up = asyncio.ensure_future(reader.read(1))
         writing = asyncio.ensure_future(_stream(answer, writer))
         await asyncio.wait({hung_up, writing}, return_when=asyncio.FIRST_COMPLETED)
@@ -112,7 +112,7 @@ async def _read(reader: asyncio.StreamReader) -> Asked:
     return Asked(verb, headers, json.loads(body) if body else None, path)
 
 
-# --- answers
+# --- responses
 
 
 def response(
@@ -126,18 +126,18 @@ def response(
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-def result(asked: Asked, value: Any, **headers: str) -> bytes:
+def result(request: Asked, value: Any, **headers: str) -> bytes:
     """Return a JSON-RPC result."""
-    message = {"jsonrpc": "2.0", "id": asked.id, "result": value}
+    message = {"jsonrpc": "2.0", "id": request.id, "result": value}
     return response(200, json.dumps(message).encode(), **headers)
 
 
 def error(
-    asked: Asked, code: int, status: int = 400, data: Any = None, text: str = "refused"
+    request: Asked, code: int, status: int = 400, data: Any = None, text: str = "refused"
 ) -> bytes:
     """Return a JSON-RPC error."""
-    told = {"code": code, "message": text, "data": data}
-    message = {"jsonrpc": "2.0", "id": asked.id, "error": told}
+    error_object = {"code": code, "message": text, "data": data}
+    message = {"jsonrpc": "2.0", "id": request.id, "error": error_object}
     return response(status, json.dumps(message).encode())
 
 
@@ -154,28 +154,28 @@ CHUNKED = STREAM.replace(b"Connection: close", b"Transfer-Encoding: chunked")
 
 
 def chunk(data: bytes) -> bytes:
-    """Return one chunk; a stream of them that has no last one was cut."""
+    """Return one chunk; a stream without a last one was cut off."""
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
-def discovery(asked: Asked, **more: Any) -> bytes:
+def discovery(request: Asked, **more: Any) -> bytes:
     """Return the discovery of a modern server with tools."""
-    return result(asked, {"supportedVersions": [MODERN], "capabilities": {"tools": {}}, **more})
+    return result(request, {"supportedVersions": [MODERN], "capabilities": {"tools": {}}, **more})
 
 
-def initialization(asked: Asked, session: str = "", version: str = "2025-11-25") -> bytes:
-    """Return the greeting of a handshake-era server with tools."""
+def initialization(request: Asked, session: str = "", version: str = "2025-11-25") -> bytes:
+    """Return the `initialize` result of a handshake-era server with tools."""
     value = {
         "protocolVersion": version,
         "capabilities": {"tools": {}},
         "serverInfo": {"name": "raw"},
     }
-    return result(asked, value, **({"Mcp_Session_Id": session} if session else {}))
+    return result(request, value, **({"Mcp_Session_Id": session} if session else {}))
 
 
-def text(asked: Asked, value: str = "ok") -> bytes:
+def text(request: Asked, value: str = "ok") -> bytes:
     """Return a tool's result with one text."""
-    return result(asked, {"content": [{"type": "text", "text": value}]})
+    return result(request, {"content": [{"type": "text", "text": value}]})
 
 
 # --- whole servers
@@ -184,12 +184,14 @@ def text(asked: Asked, value: str = "ok") -> bytes:
 def modern(respond: Callable[[Asked], Any]) -> RawHttp:
     """Return a modern endpoint whose tool calls `respond` answers."""
     return RawHttp(
-        lambda asked: discovery(asked) if asked.method == "server/discover" else respond(asked)
+        lambda request: (
+            discovery(request) if request.method == "server/discover" else respond(request)
+        )
     )
 
 
 class HandshakeHttp:
-    """What a server of the handshake era answers: sessions that it can lose."""
+    """Answers like a server of the handshake era, with sessions that it can lose."""
 
     def __init__(self, respond: Callable[[Asked], Any], *, lost: bytes | None = None) -> None:
         self.known: set[str] = set()
@@ -197,28 +199,28 @@ class HandshakeHttp:
         self._respond = respond
         self._lost = lost
 
-    def __call__(self, asked: Asked) -> Any:
-        session = asked.headers.get("mcp-session-id", "")
-        if asked.method == "initialize":
+    def __call__(self, request: Asked) -> Any:
+        session = request.headers.get("mcp-session-id", "")
+        if request.method == "initialize":
             self.opened += 1
             self.known.add(f"s{self.opened}")
-            return initialization(asked, f"s{self.opened}")
-        if asked.headers.get("mcp-protocol-version") == MODERN:
+            return initialization(request, f"s{self.opened}")
+        if request.headers.get("mcp-protocol-version") == MODERN:
             return response(400, b"Bad Request: no session", "text/plain")
         if session not in self.known:
             return self._lost or response(404)
-        if asked.verb == "DELETE":
+        if request.verb == "DELETE":
             self.known.discard(session)
             return response(204, kind="")
-        if asked.id is None:
+        if request.id is None:
             return response(202, kind="")
-        return self._respond(asked)
+        return self._respond(request)
 
 
 class SseHttp:
-    """What a server of 2024-11-05 answers: a stream whose first event names where to post.
+    """Answers like a server of 2024-11-05: a stream whose first event names the URL to post to.
 
-    `respond` returns the events that a message leads to, or the bytes of its POST's answer.
+    `respond` returns the events for a message, or the bytes of its POST's response.
     """
 
     def __init__(self, respond: Callable[[Asked], Any], address: str = "/messages?n={}") -> None:
@@ -227,19 +229,21 @@ class SseHttp:
         self._respond = respond
         self._address = address
 
-    def __call__(self, asked: Asked) -> Any:
-        if asked.verb == "GET":
+    def __call__(self, request: Asked) -> Any:
+        if request.verb == "GET":
             self.opened += 1
             address = self._address.format(self.opened)
             self.streams[address] = asyncio.Queue()
             return self._stream(address)
-        stream = self.streams.get(asked.path)
+        stream = self.streams.get(request.path)
         if stream is None:
-            return response(404 if "?" in asked.path else 405)
-        said = self._greeting(asked) if asked.method == "initialize" else self._respond(asked)
-        if isinstance(said, bytes) and said.startswith(b"HTTP/"):
-            return said
-        stream.put_nowait(said)
+            return response(404 if "?" in request.path else 405)
+        answer = (
+            self._greeting(request) if request.method == "initialize" else self._respond(request)
+        )
+        if isinstance(answer, bytes) and answer.startswith(b"HTTP/"):
+            return answer
+        stream.put_nowait(answer)
         return response(202, b"Accepted", "text/plain")
 
     def hang_up(self) -> None:
@@ -248,9 +252,9 @@ class SseHttp:
             stream.put_nowait(None)
         self.streams.clear()
 
-    def _greeting(self, asked: Asked) -> bytes:
+    def _greeting(self, request: Asked) -> bytes:
         value = {"protocolVersion": "2024-11-05", "capabilities": {"tools": {}}}
-        return said(asked, value)
+        return said(request, value)
 
     async def _stream(self, address: str) -> AsyncIterator[bytes]:
         stream = self.streams[address]
@@ -259,15 +263,15 @@ class SseHttp:
             yield part
 
 
-def said(asked: Asked, value: Any) -> bytes:
-    """Return the event that answers a message; nothing for a notification."""
-    if asked.id is None:
+def said(request: Asked, value: Any) -> bytes:
+    """Return the event that answers a message; empty for a notification."""
+    if request.id is None:
         return b""
-    return event({"jsonrpc": "2.0", "id": asked.id, "result": value}, event="message")
+    return event({"jsonrpc": "2.0", "id": request.id, "result": value}, event="message")
 
 
 async def drip(part: bytes, every_s: float = 0.01) -> AsyncIterator[bytes]:
-    """Stream `part` again and again, for ever."""
+    """Stream `part` forever."""
     yield STREAM
     while True:
         yield part

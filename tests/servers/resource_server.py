@@ -1,8 +1,8 @@
 """A small MCP server for tests (2026-07-28, stdio): resources, templates, prompts and completion.
 
-It uses nothing but the standard library. It reads whatever URI it is asked for and says so, like a
-careless server: what must not be read has to be stopped before it gets here. Each request leaves a
-line `method name` in the file that `LIBRARY_FILE` names.
+It uses only the standard library. Like a careless server, it returns a text for every requested
+URI, so forbidden reads must be stopped before they arrive here. Each request appends a line
+`method name` to the file that `LIBRARY_FILE` names.
 """
 
 import json
@@ -53,8 +53,12 @@ def read(uri):
     return {"uri": uri, "mimeType": mime, "text": TEXTS.get(uri, f"the text of {uri}")}
 
 
-def prompt(name, given):
-    text = f"Review {given.get('book')} ({given.get('tone', 'plainly')})" if given else name
+def prompt(name, arguments):
+    text = (
+        f"Review {arguments.get('book')} ({arguments.get('tone', 'plainly')})"
+        if arguments
+        else name
+    )
     image = {"type": "image", "mimeType": "image/png", "data": PNG}
     return {
         "description": "As asked.",
@@ -66,9 +70,9 @@ def prompt(name, given):
 
 
 def complete(params):
-    typed = params["argument"]["value"]
-    values = [f"{typed}{number}" for number in range(150)] + ["hid\u200bden", 7]
-    return {"completion": {"values": values if typed != "!" else values[-2:], "total": 150}}
+    prefix = params["argument"]["value"]
+    values = [f"{prefix}{number}" for number in range(150)] + ["hid\u200bden", 7]
+    return {"completion": {"values": values if prefix != "!" else values[-2:], "total": 150}}
 
 
 def result(method, params):
@@ -80,17 +84,17 @@ def result(method, params):
             "cacheScope": "private",
             "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "library", "version": "1"}},
         }
-    kept = {"ttlMs": 0, "cacheScope": "private"}
+    cache = {"ttlMs": 0, "cacheScope": "private"}
     if method == "resources/read":
-        return {"contents": [read(params["uri"])], **kept}
+        return {"contents": [read(params["uri"])], **cache}
     if method == "prompts/get":
         return prompt(params["name"], params.get("arguments") or {})
     if method == "completion/complete":
         return complete(params)
     return {
-        "resources/list": {"resources": RESOURCES, **kept},
-        "resources/templates/list": {"resourceTemplates": TEMPLATES, **kept},
-        "prompts/list": {"prompts": PROMPTS, **kept},
+        "resources/list": {"resources": RESOURCES, **cache},
+        "resources/templates/list": {"resourceTemplates": TEMPLATES, **cache},
+        "prompts/list": {"prompts": PROMPTS, **cache},
     }.get(method)
 
 
@@ -100,11 +104,11 @@ def answer(request):
         name = params.get("uri") or params.get("name") or ""
         with Path(file).open("a", encoding="utf-8") as log:
             log.write(f"{request['method']} {name}\n")
-    found = result(request["method"], params)
-    if found is None:
+    value = result(request["method"], params)
+    if value is None:
         body = {"error": {"code": -32601, "message": "Method not found"}}
     else:
-        body = {"result": {"resultType": "complete", **found}}
+        body = {"result": {"resultType": "complete", **value}}
     sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": request["id"], **body}) + "\n")
     sys.stdout.flush()
 

@@ -1,15 +1,16 @@
-"""An MCP server on the SDK whose resources change, and that tells those who asked for it.
+"""An MCP server on the SDK whose resources change, with notifications for subscribers.
 
 `resource_updates_server.py stdio [handshake]`, or `resource_updates_server.py http [handshake]
-[people]` on a free port of the loopback: in both eras, or in that of the handshake alone. The tool
-`print` tells that a resource changed; `readers` says how many sessions subscribed to it, and how
-many streams there are.
+[people]` on a free loopback port: in both eras, or only the handshake era. The tool `print` sends a
+notification that a resource changed; `readers` returns how many sessions subscribed to it, and how
+many streams are open.
 
-With `people` it answers who comes with a bearer token alone, and each has news of their own: what
-one has printed is told to nobody else, and `readers` counts their own; of no resource, everybody's.
+With `people` each request needs a bearer token, and each person has their own news: `print`
+notifies only the sessions of its caller, and `readers` counts only those; without a resource,
+everybody's.
 
-Whatever follows `?` in its URL is an edition: those of one edition know nothing of the others, so
-that tests can share the process.
+The query of its URL is an edition: subscribers of different editions are separate, so that tests
+can share the process.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ OBJECT = {"type": "object", "properties": {"uri": {"type": "string"}}}
 Json = dict[str, Any]
 
 
-class Counted(ListenHandler):
+class CountingListenHandler(ListenHandler):
     """The SDK's handler, which also counts the streams that are open."""
 
     open = 0
@@ -42,39 +43,41 @@ class Counted(ListenHandler):
             self.open -= 1
 
 
-class Room:
-    """Who listens, of those whose news it is."""
+class ReaderGroup:
+    """The subscribers that are notified together: those of one person, or all."""
 
     def __init__(self) -> None:
         self.bus = InMemorySubscriptionBus()
-        self.listening = Counted(self.bus)
+        self.handler = CountingListenHandler(self.bus)
         self.sessions: dict[str, list[Any]] = {}
 
 
-editions: defaultdict[str, defaultdict[str, Room]] = defaultdict(lambda: defaultdict(Room))
+editions: defaultdict[str, defaultdict[str, ReaderGroup]] = defaultdict(
+    lambda: defaultdict(ReaderGroup)
+)
 
 
-def rooms(ctx: Any) -> defaultdict[str, Room]:
-    """Return the rooms of the edition that is asked."""
+def get_groups(ctx: Any) -> defaultdict[str, ReaderGroup]:
+    """Return the groups of the requested edition."""
     return editions[ctx.request.url.query if ctx.request is not None else ""]
 
 
-def room(ctx: Any) -> Room:
-    """Return where somebody belongs: all are in one where nobody has to say who they are."""
-    asked = ctx.request if "people" in sys.argv else None
-    return rooms(ctx)[asked.headers["authorization"] if asked is not None else ""]
+def get_group(ctx: Any) -> ReaderGroup:
+    """Return the caller's group; without `people` there is one for everybody."""
+    request = ctx.request if "people" in sys.argv else None
+    return get_groups(ctx)[request.headers["authorization"] if request is not None else ""]
 
 
-class Listening(ListenHandler):
-    """Has each listen where they belong."""
+class GroupListenHandler(ListenHandler):
+    """Opens each stream in the caller's group."""
 
     async def __call__(self, ctx: Any, params: Any) -> Any:
         """Answer `subscriptions/listen`."""
-        return await room(ctx).listening(ctx, params)
+        return await get_group(ctx).handler(ctx, params)
 
 
-def text(said: str) -> types.CallToolResult:
-    return types.CallToolResult(content=[types.TextContent(type="text", text=said)])
+def text(value: str) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(type="text", text=value)])
 
 
 async def tools(ctx: Any, params: Any) -> types.ListToolsResult:
@@ -83,15 +86,20 @@ async def tools(ctx: Any, params: Any) -> types.ListToolsResult:
 
 
 async def call(ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-    uri, here = str((params.arguments or {}).get("uri")), room(ctx)
+    uri, group = str((params.arguments or {}).get("uri")), get_group(ctx)
     if params.name == "readers":
-        asked = [here] if uri else list(rooms(ctx).values())
-        subscribed = [len(all_) for one in asked for at, all_ in one.sessions.items() if uri in at]
-        streams = sum(one.listening.open for one in asked)
+        groups = [group] if uri else list(get_groups(ctx).values())
+        subscribed = [
+            len(sessions)
+            for each in groups
+            for known_uri, sessions in each.sessions.items()
+            if uri in known_uri
+        ]
+        streams = sum(each.handler.open for each in groups)
         return text(f"{sum(subscribed)} sessions, {streams} streams")
-    await here.bus.publish(ResourceUpdated(uri=uri))
-    for known, readers in here.sessions.items():
-        if uri == known or uri.startswith(f"{known}/"):
+    await group.bus.publish(ResourceUpdated(uri=uri))
+    for known_uri, readers in group.sessions.items():
+        if uri == known_uri or uri.startswith(f"{known_uri}/"):
             for session in readers:
                 await session.send_resource_updated(uri)
     return text("printed")
@@ -109,16 +117,16 @@ async def read(ctx: Any, params: types.ReadResourceRequestParams) -> types.ReadR
 async def subscribe(ctx: Any, params: types.SubscribeRequestParams) -> types.EmptyResult:
     if str(params.uri) == "news://weather":
         raise ValueError("nobody tells the weather")
-    room(ctx).sessions.setdefault(str(params.uri), []).append(ctx.session)
+    get_group(ctx).sessions.setdefault(str(params.uri), []).append(ctx.session)
     return types.EmptyResult()
 
 
 async def unsubscribe(ctx: Any, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
-    room(ctx).sessions.get(str(params.uri), [ctx.session]).pop()
+    get_group(ctx).sessions.get(str(params.uri), [ctx.session]).pop()
     return types.EmptyResult()
 
 
-def made(*, both: bool) -> Server[Any]:
+def build_server(*, both: bool) -> Server[Any]:
     """Return the server with its handlers."""
     return Server(
         "news-test-server",
@@ -128,12 +136,16 @@ def made(*, both: bool) -> Server[Any]:
         on_read_resource=read,
         on_subscribe_resource=subscribe,
         on_unsubscribe_resource=unsubscribe,
-        **({"on_subscriptions_listen": Listening(InMemorySubscriptionBus())} if both else {}),
+        **(
+            {"on_subscriptions_listen": GroupListenHandler(InMemorySubscriptionBus())}
+            if both
+            else {}
+        ),
     )
 
 
-def old(app: Any) -> Any:
-    """Return an application that knows nothing of the modern era."""
+def without_modern_era(app: Any) -> Any:
+    """Return an application without the modern era."""
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         headers = dict(scope.get("headers") or ())
@@ -146,8 +158,8 @@ def old(app: Any) -> Any:
     return answer
 
 
-def guarded(app: Any) -> Any:
-    """Return an application that answers nobody without a bearer token."""
+def require_token(app: Any) -> Any:
+    """Return an application that requires a bearer token."""
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         headers = dict(scope.get("headers") or ())
@@ -161,7 +173,7 @@ def guarded(app: Any) -> Any:
     return answer
 
 
-async def over_stdio(server: Server[Any]) -> None:
+async def serve_stdio(server: Server[Any]) -> None:
     async with stdio_server() as (received, sent):
         await server.run(received, sent, server.create_initialization_options())
 
@@ -169,10 +181,10 @@ async def over_stdio(server: Server[Any]) -> None:
 if __name__ == "__main__":
     both = "handshake" not in sys.argv
     if sys.argv[1] == "stdio":
-        asyncio.run(over_stdio(made(both=both)))
+        asyncio.run(serve_stdio(build_server(both=both)))
     else:
-        from sdk_server import serve_http  # the script beside this one
+        from sdk_server import serve_http  # the script next to this one
 
-        app = made(both=both).streamable_http_app()
-        app = guarded(app) if "people" in sys.argv else app
-        asyncio.run(serve_http(app if both else old(app), 0))
+        app = build_server(both=both).streamable_http_app()
+        app = require_token(app) if "people" in sys.argv else app
+        asyncio.run(serve_http(app if both else without_modern_era(app), 0))

@@ -1,4 +1,4 @@
-"""A shop's REST API on the loopback, without any document, that writes down what arrives."""
+"""A shop's REST API on the loopback, without a document, that records its requests."""
 
 import json
 import threading
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Arrived:
-    """A request as it came."""
+    """A received request."""
 
     method: str
     path: str
@@ -20,7 +20,7 @@ class Arrived:
 
 
 class Shop(ThreadingHTTPServer):
-    """The API; `/huge` answers more than anybody reads, `/away` leads elsewhere."""
+    """The API; `/huge` returns an oversized body, `/away` redirects elsewhere."""
 
     daemon_threads = True
 
@@ -30,13 +30,13 @@ class Shop(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Return where it is."""
+        """Return its base URL."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
 
 @contextmanager
 def open_shop() -> Iterator[Shop]:
-    """Keep a shop open while the block runs."""
+    """Run a shop while the block runs."""
     with Shop() as shop:
         thread = threading.Thread(target=shop.serve_forever, args=(0.05,), daemon=True)
         thread.start()
@@ -52,8 +52,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length).decode()
-        arrived = Arrived(self.command, self.path, dict(self.headers), body)
-        self.server.arrived.append(arrived)
+        request = Arrived(self.command, self.path, dict(self.headers), body)
+        self.server.arrived.append(request)
         if self.path.startswith("/huge"):
             self._send(200, b"x" * (16 * 1024 * 1024))
         elif self.path.startswith("/away"):
@@ -66,14 +66,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: int, body: bytes, **headers: str) -> None:
         self.send_response(status)
-        told = {"Content-Type": "application/json", "Content-Length": str(len(body)), **headers}
-        for name, value in told.items():
+        all_headers = {
+            "Content-Type": "application/json",
+            "Content-Length": str(len(body)),
+            **headers,
+        }
+        for name, value in all_headers.items():
             self.send_header(name, value)
         self.end_headers()
         try:
             self.wfile.write(body)
         except OSError:
-            self.close_connection = True  # whoever asked had enough
+            self.close_connection = True  # the client disconnected
 
     def log_message(self, *args: Any) -> None:
         """Say nothing."""

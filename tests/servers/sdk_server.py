@@ -81,25 +81,25 @@ class Person(BaseModel):
     age: int = 0
 
 
-def who() -> Elicit[Person]:
+def ask_person() -> Elicit[Person]:
     """Ask the person."""
     return Elicit("Who are you?", Person)
 
 
-def colour() -> Sample:
+def ask_model() -> Sample:
     """Ask the client's model."""
-    said = SamplingMessage(role="user", content=TextContent(type="text", text="Name a colour."))
-    return Sample([said], max_tokens=50)
+    message = SamplingMessage(role="user", content=TextContent(type="text", text="Name a colour."))
+    return Sample([message], max_tokens=50)
 
 
 @server.tool()
-async def introduce(person: Annotated[Person, Resolve(who)]) -> str:
+async def introduce(person: Annotated[Person, Resolve(ask_person)]) -> str:
     """Greet who says who they are."""
     return f"Hello {person.name} ({person.age})"
 
 
 @server.tool()
-async def paint(answer: Annotated[CreateMessageResult, Resolve(colour)]) -> str:
+async def paint(answer: Annotated[CreateMessageResult, Resolve(ask_model)]) -> str:
     """Paint in the colour that the model names."""
     return f"painted {getattr(answer.content, 'text', '?')}"
 
@@ -134,13 +134,13 @@ _outcomes: dict[str, str] = {}
 async def serve_http(app: Any, port: int) -> None:
     """Serve until the process is ended."""
     # Named as TCP, so that asyncio sends what it has at once (TCP_NODELAY).
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listening.bind(("127.0.0.1", port))
-    listening.listen(128)
-    print(f"PORT {listening.getsockname()[1]}", flush=True)  # noqa: T201 - what callers wait for
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    listener.listen(128)
+    print(f"PORT {listener.getsockname()[1]}", flush=True)  # noqa: T201 - what callers wait for
     config = uvicorn.Config(app, log_level="warning")
-    await uvicorn.Server(config).serve([listening])
+    await uvicorn.Server(config).serve([listener])
 
 
 if __name__ == "__main__":

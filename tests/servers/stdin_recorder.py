@@ -1,6 +1,6 @@
-"""An MCP server over stdio (2026-07-28) that keeps every byte it gets: `stdin_recorder.py FILE`.
+"""An MCP server over stdio (2026-07-28) that records its input: `stdin_recorder.py FILE`.
 
-Nothing but the standard library. Its command line, its environment and its input stand in FILE.
+It uses only the standard library and writes its command line, environment and input to FILE.
 """
 
 import json
@@ -13,13 +13,13 @@ ANY = {"type": "object", "properties": {}}
 
 def main(tape: Path) -> None:
     """Serve until the input ends."""
-    given = {"argv": sys.argv, "environ": dict(os.environ)}
-    tape.write_text(json.dumps(given) + "\n", encoding="utf-8")
+    start = {"argv": sys.argv, "environ": dict(os.environ)}
+    tape.write_text(json.dumps(start) + "\n", encoding="utf-8")
     for line in sys.stdin:
         with tape.open("a", encoding="utf-8") as file:
             file.write(line)
         message = json.loads(line)
-        said = {
+        result = {
             "server/discover": {
                 "supportedVersions": ["2026-07-28"],
                 "capabilities": {"tools": {}},
@@ -28,7 +28,7 @@ def main(tape: Path) -> None:
             "tools/call": {"content": [{"type": "text", "text": "Hello"}]},
         }.get(message.get("method"), {})
         if "id" in message:
-            answer = {"jsonrpc": "2.0", "id": message["id"], "result": said}
+            answer = {"jsonrpc": "2.0", "id": message["id"], "result": result}
             sys.stdout.write(json.dumps(answer) + "\n")
             sys.stdout.flush()
 

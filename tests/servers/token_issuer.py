@@ -18,7 +18,7 @@ SUBJECT = "alice"
 
 
 class TokenIssuer:
-    """What it publishes can be changed while it runs: `keys`, `metadata`, `down`."""
+    """Issues tokens; tests can change `keys`, `metadata` and `down` while it runs."""
 
     def __init__(self) -> None:
         self.private: dict[str, Any] = {}
@@ -33,19 +33,19 @@ class TokenIssuer:
 
     @property
     def reads(self) -> int:
-        """How often the keys were fetched."""
-        return sum(asked.path == "/keys" for asked in self.http.asked)
+        """Return how often the keys were fetched."""
+        return sum(request.path == "/keys" for request in self.http.asked)
 
     def add_key(self, kid: str, algorithm: str = "RS256", **more: Any) -> None:
-        """Make a key and publish its public part."""
-        private = _made(algorithm)
+        """Create a key and publish its public part."""
+        private = _generate_key(algorithm)
         self.private[kid] = private
         self.publish(kid, private.public_key(), algorithm, **more)
 
     def publish(self, kid: str, public: Any, algorithm: str = "RS256", **more: Any) -> None:
         """Publish a public key."""
-        found = jwt.get_algorithm_by_name(algorithm).to_jwk(public, as_dict=True)
-        self.keys.append({**found, "kid": kid, "use": "sig", **more})
+        jwk = jwt.get_algorithm_by_name(algorithm).to_jwk(public, as_dict=True)
+        self.keys.append({**jwk, "kid": kid, "use": "sig", **more})
 
     def rotate(self, kid: str) -> None:
         """Sign with another key from now on, and publish no other."""
@@ -53,9 +53,9 @@ class TokenIssuer:
         self.add_key(kid)
 
     def claims(self, audience: Any, **more: Any) -> dict[str, Any]:
-        """Return claims that hold; None takes one away."""
+        """Return valid claims; None removes one."""
         now = int(time.time())
-        said = {
+        defaults = {
             "iss": self.url,
             "sub": SUBJECT,
             "aud": audience,
@@ -65,7 +65,7 @@ class TokenIssuer:
             "jti": "1",
             "scope": "mcp:tools mcp:agents",
         }
-        return {name: value for name, value in (said | more).items() if value is not None}
+        return {name: value for name, value in (defaults | more).items() if value is not None}
 
     def token(
         self,
@@ -78,24 +78,24 @@ class TokenIssuer:
         **claims: Any,
     ) -> str:
         """Return a signed token."""
-        named = {"typ": "at+jwt"} | ({"kid": kid} if kid else {}) | (headers or {})
-        signs = key if key is not None else self.private[kid or "one"]
-        return jwt.encode(self.claims(audience, **claims), signs, algorithm, headers=named)
+        header = {"typ": "at+jwt"} | ({"kid": kid} if kid else {}) | (headers or {})
+        signing_key = key if key is not None else self.private[kid or "one"]
+        return jwt.encode(self.claims(audience, **claims), signing_key, algorithm, headers=header)
 
-    def _answer(self, asked: Asked) -> bytes:
+    def _answer(self, request: Asked) -> bytes:
         if self.down:
             return raw_http_server.response(503)
-        if asked.path == "/.well-known/oauth-authorization-server":
-            told = {"issuer": self.url, "jwks_uri": f"{self.url}/keys"} | self.metadata
-            return raw_http_server.response(200, json.dumps(told).encode())
-        if asked.path == "/keys":
+        if request.path == "/.well-known/oauth-authorization-server":
+            document = {"issuer": self.url, "jwks_uri": f"{self.url}/keys"} | self.metadata
+            return raw_http_server.response(200, json.dumps(document).encode())
+        if request.path == "/keys":
             return raw_http_server.response(200, json.dumps({"keys": self.keys}).encode())
         return raw_http_server.response(404)
 
 
 @contextmanager
 def listening() -> Iterator[TokenIssuer]:
-    """Run an issuer with one key on this process's loop."""
+    """Run an issuer with one key on this process's event loop."""
     issuer = TokenIssuer()
     issuer.add_key("one")
     opened = issuer.http.listening()
@@ -107,12 +107,12 @@ def listening() -> Iterator[TokenIssuer]:
 
 
 def unsigned(header: dict[str, Any], claims: dict[str, Any], signature: bytes = b"") -> str:
-    """Return a token as anybody can write one."""
+    """Return a token with any header, claims and signature."""
     parts = (json.dumps(header).encode(), json.dumps(claims).encode(), signature)
     return ".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts)
 
 
-def _made(algorithm: str) -> Any:
+def _generate_key(algorithm: str) -> Any:
     if algorithm == "EdDSA":
         return ed25519.Ed25519PrivateKey.generate()
     if algorithm.startswith("ES"):

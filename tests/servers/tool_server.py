@@ -1,12 +1,12 @@
 """A small MCP server for tests (2026-07-28, stdio): tools that answer, fail, wait and count.
 
-It uses nothing but the standard library, so that it starts in a few hundredths of a second; servers
-that others wrote are tested elsewhere. `count` appends a line to the file in `WORKSHOP_FILE`, so
-that a test sees each effect once, and a long `wait` writes there that it began; `WORKSHOP_TOOLS`
-names further tools to offer, so that a server can change between two starts. With
-`WORKSHOP_CHANGES` it changes while it runs, and tells it on `subscriptions/listen`: `change` gives
-`echo` another description. With `WORKSHOP_GATE` it offers `climb`, which tells progress and waits
-on half its way until the file of that name is there.
+It uses only the standard library, so that it starts in a few hundredths of a second; third-party
+servers are tested elsewhere. `count` appends a line to the file in `WORKSHOP_FILE`, so that a test
+sees each effect, and a long `wait` writes a line there when it begins. `WORKSHOP_TOOLS` names
+additional tools, so that a server can change between two starts. With `WORKSHOP_CHANGES` it changes
+while it runs and sends notifications on `subscriptions/listen`: `change` gives `echo` another
+description. With `WORKSHOP_GATE` it has a tool `climb`, which reports progress and then waits until
+the file of that name exists.
 """
 
 import json
@@ -22,7 +22,7 @@ GATE = os.environ.get("WORKSHOP_GATE")
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 subscriptions = []
 LOCK = threading.Lock()
-# A wait of this length is one that a test interrupts.
+# Tests interrupt a wait of this length.
 LONG_WAIT_S = 60
 
 
@@ -53,24 +53,28 @@ def write(line):
             lines.write(f"{line}\n")
 
 
-def run(name, given):
+def run(name, arguments):
     """Return (text, structured content, is error) of one call."""
     if name == "echo":
-        return given["text"], None, False
+        return arguments["text"], None, False
     if name == "add":
-        return str(given["a"] + given["b"]), {"result": given["a"] + given["b"]}, False
+        return (
+            str(arguments["a"] + arguments["b"]),
+            {"result": arguments["a"] + arguments["b"]},
+            False,
+        )
     if name == "fail":
-        return given["reason"], None, True
+        return arguments["reason"], None, True
     if name == "wait":
-        if given["seconds"] >= LONG_WAIT_S:
+        if arguments["seconds"] >= LONG_WAIT_S:
             write("waiting")
-        time.sleep(given["seconds"])
-        return f"waited {given['seconds']} s", None, False
+        time.sleep(arguments["seconds"])
+        return f"waited {arguments['seconds']} s", None, False
     if name == "count":
-        write(given["what"])
-        return f"counted {given['what']}", None, False
+        write(arguments["what"])
+        return f"counted {arguments['what']}", None, False
     if name == "long":
-        return "x" * given["characters"], None, False
+        return "x" * arguments["characters"], None, False
     if name == "crash":
         os._exit(3)
     if name == "environment":
@@ -96,8 +100,8 @@ def result(method, params):
             notify("tools/list_changed", number)
         return {"content": [{"type": "text", "text": "changed"}]}
     if method == "tools/call" and params["name"] == "climb":
-        told = {"progressToken": params["_meta"]["progressToken"], "progress": 1, "total": 2}
-        send({"method": "notifications/progress", "params": told | {"message": "half way"}})
+        progress = {"progressToken": params["_meta"]["progressToken"], "progress": 1, "total": 2}
+        send({"method": "notifications/progress", "params": progress | {"message": "half way"}})
         while not Path(GATE).exists():
             time.sleep(0.02)
         return {"content": [{"type": "text", "text": "at the top"}]}
@@ -114,22 +118,22 @@ def send(message):
         sys.stdout.flush()
 
 
-def notify(what, number, **params):
-    params["_meta"] = {SUBSCRIPTION: number}
-    send({"method": f"notifications/{what}", "params": params})
+def notify(event, subscription_id, **params):
+    params["_meta"] = {SUBSCRIPTION: subscription_id}
+    send({"method": f"notifications/{event}", "params": params})
 
 
 def answer(request):
     if CHANGES and request["method"] == "subscriptions/listen":
         subscriptions.append(request["id"])
-        wanted = request["params"]["notifications"]
-        notify("subscriptions/acknowledged", request["id"], notifications=wanted)
+        filters = request["params"]["notifications"]
+        notify("subscriptions/acknowledged", request["id"], notifications=filters)
         return
-    found = result(request["method"], request.get("params") or {})
-    if found is None:
+    value = result(request["method"], request.get("params") or {})
+    if value is None:
         body = {"error": {"code": -32601, "message": "Method not found"}}
     else:
-        body = {"result": {"resultType": "complete", **found}}
+        body = {"result": {"resultType": "complete", **value}}
     send({"id": request["id"], **body})
 
 

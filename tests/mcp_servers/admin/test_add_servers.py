@@ -1,4 +1,4 @@
-"""Adding servers: by form, from a preset; configuring them; secrets go in and never come out."""
+"""Adding servers by form or from a preset, and configuring them, without revealing secrets."""
 
 import re
 from typing import Any
@@ -22,7 +22,7 @@ HTTP: dict[str, Any] = {
     "approval": "manual",
     "enabled": "on",
 }
-# As a browser sends it: with all that is folded away.
+# As a browser sends it, including collapsed fields.
 FORM = HTTP | {"elicitation": "on", "sampling": "off", "confinement": "none"}
 STDIO: dict[str, Any] = {
     "name": "clock",
@@ -41,20 +41,20 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def seat(acme: Organization) -> admin_client.Desk:
+def browser(acme: Organization) -> admin_client.Desk:
     return admin_client.sit(acme, Role.OPERATOR)
 
 
-def values(server: Server) -> dict[str, str]:
+def get_secret_values(server: Server) -> dict[str, str]:
     return {secret.name: secret.value.open() for secret in server.secrets.all()}
 
 
-def test_an_http_server_is_added_with_encrypted_headers(seat: admin_client.Desk) -> None:
+def test_an_http_server_is_added_with_encrypted_headers(browser: admin_client.Desk) -> None:
     pairs = {"headers-name": ["X-Team", ""], "headers-value": ["geheim", ""]}
-    page = seat.post("mcp_servers_server_add", **HTTP, **pairs)
+    page = browser.post("mcp_servers_server_add", **HTTP, **pairs)
     server = Server.objects.get()
     assert server.endpoint_config == {"url": "https://mcp.example.com/mcp"}
-    assert values(server) == {"X-Team": "geheim"}
+    assert get_secret_values(server) == {"X-Team": "geheim"}
     assert "data-connect" in page
 
 
@@ -64,11 +64,11 @@ def test_a_stdio_server_is_added_by_a_platform_administrator(acme: Organization)
     server = Server.objects.get()
     args = ["mcp-server-time==2026.1.1", "--local-timezone", "UTC"]
     assert server.endpoint_config == {"command": "uvx", "args": args}
-    assert values(server) == {"API_TOKEN": "geheim"}
+    assert get_secret_values(server) == {"API_TOKEN": "geheim"}
 
 
 @pytest.mark.parametrize(
-    ("said", "code"),
+    ("changes", "code"),
     [
         ({"url": "ftp://x"}, "bad_url"),
         ({"url": ""}, "bad_url"),
@@ -83,9 +83,9 @@ def test_a_stdio_server_is_added_by_a_platform_administrator(acme: Organization)
     ],
 )
 def test_invalid_values_are_reported_at_their_field_and_nothing_is_written(
-    seat: admin_client.Desk, said: dict[str, Any], code: str | None
+    browser: admin_client.Desk, changes: dict[str, Any], code: str | None
 ) -> None:
-    page = seat.post("mcp_servers_server_add", **(HTTP | said))
+    page = browser.post("mcp_servers_server_add", **(HTTP | changes))
     assert not Server.objects.exists()
     assert 'role="alert"' in page
     if code:
@@ -95,43 +95,45 @@ def test_invalid_values_are_reported_at_their_field_and_nothing_is_written(
 OPEN = re.compile(r'<details class="bb-fold" open[^>]*><summary>([^<]*)')
 
 
-def test_advanced_fields_are_collapsed_unless_set_or_invalid(seat: admin_client.Desk) -> None:
-    assert OPEN.findall(seat.get("mcp_servers_server_add")) == []
-    wrong = {"name": ""}  # so that the form comes back
-    for said, title in (
+def test_advanced_fields_are_collapsed_unless_set_or_invalid(browser: admin_client.Desk) -> None:
+    assert OPEN.findall(browser.get("mcp_servers_server_add")) == []
+    invalid = {"name": ""}  # so that the form is shown again
+    for changes, title in (
         ({"headers-name": ["X-Team"], "headers-value": ["x"]}, "More connection settings"),
         ({"approval": "first"}, "Permissions"),
         ({"calls_per_minute": "-1"}, "Limits and prices"),
         ({"enabled": ""}, "Description and status"),
     ):
-        assert OPEN.findall(seat.post("mcp_servers_server_add", **(FORM | wrong | said))) == [title]
+        assert OPEN.findall(
+            browser.post("mcp_servers_server_add", **(FORM | invalid | changes))
+        ) == [title]
 
 
-def test_a_refused_private_address_expands_its_permission_field(seat: admin_client.Desk) -> None:
-    page = seat.post("mcp_servers_server_add", **(FORM | {"url": "http://10.0.0.1/mcp"}))
+def test_a_refused_private_address_expands_its_permission_field(browser: admin_client.Desk) -> None:
+    page = browser.post("mcp_servers_server_add", **(FORM | {"url": "http://10.0.0.1/mcp"}))
     assert OPEN.findall(page) == ["More connection settings"]
 
 
-def test_a_stored_server_shows_its_settings(acme: Organization, seat: admin_client.Desk) -> None:
+def test_a_stored_server_shows_its_settings(acme: Organization, browser: admin_client.Desk) -> None:
     server = admin_client.web_server(acme)  # at a private address
-    page = seat.get("mcp_servers_server_configuration", server.pk)
+    page = browser.get("mcp_servers_server_configuration", server.pk)
     assert OPEN.findall(page) == ["More connection settings"]
 
 
 def test_an_authentication_chosen_for_another_transport_is_ignored(acme: Organization) -> None:
-    said = {"auth_type": "bearer_token", "token": "geheim"}
-    admin_client.sit(acme, None).post("mcp_servers_server_add", **(STDIO | said))
+    changes = {"auth_type": "bearer_token", "token": "geheim"}
+    admin_client.sit(acme, None).post("mcp_servers_server_add", **(STDIO | changes))
     assert Server.objects.get().auth_type == "none"
 
 
-def test_an_operator_cant_set_a_command(seat: admin_client.Desk) -> None:
-    page = seat.post("mcp_servers_server_add", **STDIO)
+def test_an_operator_cant_set_a_command(browser: admin_client.Desk) -> None:
+    page = browser.post("mcp_servers_server_add", **STDIO)
     assert "platform_admin_only" in page
     assert not Server.objects.exists()
 
 
-def test_an_operator_cant_allow_a_private_address(seat: admin_client.Desk) -> None:
-    page = seat.post(
+def test_an_operator_cant_allow_a_private_address(browser: admin_client.Desk) -> None:
+    page = browser.post(
         "mcp_servers_server_add", **(HTTP | {"url": "http://10.0.0.1/mcp", "allow_private": "on"})
     )
     assert "private_address" in page
@@ -153,16 +155,16 @@ def test_a_command_that_isnt_a_launcher_is_refused(acme: Organization) -> None:
 
 
 def test_a_duplicate_name_is_reported_at_the_name_field(
-    acme: Organization, seat: admin_client.Desk
+    acme: Organization, browser: admin_client.Desk
 ) -> None:
     admin_client.web_server(acme, "weather")
-    page = seat.post("mcp_servers_server_add", **HTTP)
+    page = browser.post("mcp_servers_server_add", **HTTP)
     assert "name_taken" in page
     assert Server.objects.count() == 1
 
 
 @pytest.fixture
-def sealed(acme: Organization) -> Server:
+def server_with_secrets(acme: Organization) -> Server:
     return create_server(
         factories.build_administrator(acme),
         ServerSpec(
@@ -178,68 +180,87 @@ def sealed(acme: Organization) -> Server:
 
 
 def test_the_mask_keeps_a_value_and_a_removed_row_deletes_it(
-    sealed: Server, seat: admin_client.Desk
+    server_with_secrets: Server, browser: admin_client.Desk
 ) -> None:
     fields = HTTP | {"auth_type": "bearer_token", "token": MASK, "description": "New words"}
     pairs = {"headers-name": ["X-Team", "X-New"], "headers-value": [MASK, "neu"]}
-    seat.post("mcp_servers_server_configuration", sealed.pk, **fields, **pairs)
-    sealed.refresh_from_db()
-    assert sealed.description == "New words"
-    assert values(sealed) == {"X-Team": "geheim", "X-New": "neu", "token": "sesam"}
+    browser.post("mcp_servers_server_configuration", server_with_secrets.pk, **fields, **pairs)
+    server_with_secrets.refresh_from_db()
+    assert server_with_secrets.description == "New words"
+    assert get_secret_values(server_with_secrets) == {
+        "X-Team": "geheim",
+        "X-New": "neu",
+        "token": "sesam",
+    }
 
 
-def test_the_selected_tools_are_shown_and_updated(sealed: Server, seat: admin_client.Desk) -> None:
+def test_the_selected_tools_are_shown_and_updated(
+    server_with_secrets: Server, browser: admin_client.Desk
+) -> None:
     fields = HTTP | {"auth_type": "bearer_token", "token": MASK}
     name = "mcp_servers_server_configuration"
-    seat.post(name, sealed.pk, **fields, only_tools="read_*\n\n search \n")
-    sealed.refresh_from_db()
-    assert sealed.only_tools == ["read_*", "search"]
-    assert "read_*\nsearch</textarea>" in seat.get(name, sealed.pk)
-    seat.post(name, sealed.pk, **fields, only_tools="")
-    sealed.refresh_from_db()
-    assert sealed.only_tools == []
+    browser.post(name, server_with_secrets.pk, **fields, only_tools="read_*\n\n search \n")
+    server_with_secrets.refresh_from_db()
+    assert server_with_secrets.only_tools == ["read_*", "search"]
+    assert "read_*\nsearch</textarea>" in browser.get(name, server_with_secrets.pk)
+    browser.post(name, server_with_secrets.pk, **fields, only_tools="")
+    server_with_secrets.refresh_from_db()
+    assert server_with_secrets.only_tools == []
 
 
-def test_a_new_credential_replaces_the_stored_one(sealed: Server, seat: admin_client.Desk) -> None:
+def test_a_new_credential_replaces_the_stored_one(
+    server_with_secrets: Server, browser: admin_client.Desk
+) -> None:
     fields = HTTP | {"auth_type": "api_key", "header": "X-Key", "key": "neu"}
-    seat.post("mcp_servers_server_configuration", sealed.pk, **fields)
-    sealed.refresh_from_db()
-    assert (sealed.auth_type, sealed.auth_config) == ("api_key", {"header": "X-Key"})
-    assert values(sealed) == {"key": "neu"}
+    browser.post("mcp_servers_server_configuration", server_with_secrets.pk, **fields)
+    server_with_secrets.refresh_from_db()
+    assert (server_with_secrets.auth_type, server_with_secrets.auth_config) == (
+        "api_key",
+        {"header": "X-Key"},
+    )
+    assert get_secret_values(server_with_secrets) == {"key": "neu"}
 
 
-def test_a_refused_update_doesnt_change_the_server(sealed: Server, seat: admin_client.Desk) -> None:
-    seat.post("mcp_servers_server_configuration", sealed.pk, **(HTTP | {"url": "ftp://x"}))
-    sealed.refresh_from_db()
-    assert sealed.endpoint_config["url"] == "https://mcp.example.com/mcp"
+def test_a_refused_update_doesnt_change_the_server(
+    server_with_secrets: Server, browser: admin_client.Desk
+) -> None:
+    browser.post(
+        "mcp_servers_server_configuration", server_with_secrets.pk, **(HTTP | {"url": "ftp://x"})
+    )
+    server_with_secrets.refresh_from_db()
+    assert server_with_secrets.endpoint_config["url"] == "https://mcp.example.com/mcp"
     assert Secret.objects.count() == 3
 
 
 def test_an_operator_can_rename_a_stdio_server_and_keep_its_command(
-    acme: Organization, seat: admin_client.Desk
+    acme: Organization, browser: admin_client.Desk
 ) -> None:
     admin_client.sit(acme, None).post(
         "mcp_servers_server_add", **STDIO, **{"env-name": ["A"], "env-value": ["geheim"]}
     )
     server = Server.objects.get()
     renamed = STDIO | {"name": "watch", "command": "bash", "args": "-c evil"}
-    seat.post("mcp_servers_server_configuration", server.pk, **renamed)
+    browser.post("mcp_servers_server_configuration", server.pk, **renamed)
     server.refresh_from_db()
     assert (server.name, server.endpoint_config["command"]) == ("watch", "uvx")
-    assert values(server) == {"A": "geheim"}
+    assert get_secret_values(server) == {"A": "geheim"}
 
 
-def test_an_auditor_cant_change_a_configuration(acme: Organization, sealed: Server) -> None:
+def test_an_auditor_cant_change_a_configuration(
+    acme: Organization, server_with_secrets: Server
+) -> None:
     auditor = admin_client.sit(acme, Role.AUDITOR)
-    page = auditor.post("mcp_servers_server_configuration", sealed.pk, **(HTTP | {"name": "mine"}))
+    page = auditor.post(
+        "mcp_servers_server_configuration", server_with_secrets.pk, **(HTTP | {"name": "mine"})
+    )
     assert "forbidden" in page
-    sealed.refresh_from_db()
-    assert sealed.name == "weather"
+    server_with_secrets.refresh_from_db()
+    assert server_with_secrets.name == "weather"
 
 
 @pytest.fixture
 def preset() -> Preset:
-    made: Preset = Preset.objects.create(
+    forecast: Preset = Preset.objects.create(
         slug="forecast",
         name="Forecast",
         category="weather",
@@ -258,50 +279,52 @@ def preset() -> Preset:
             {"name": "TOKEN", "label": "Access token", "secret": True, "required": True},
         ],
     )
-    return made
+    return forecast
 
 
-def test_the_gallery_shows_presets_by_category(preset: Preset, seat: admin_client.Desk) -> None:
-    page = seat.get("mcp_servers_server_presets")
+def test_the_gallery_shows_presets_by_category(preset: Preset, browser: admin_client.Desk) -> None:
+    page = browser.get("mcp_servers_server_presets")
     assert "Forecast" in page
     assert "bonobot/presets/icons.svg#" in page
-    assert "Forecast" in seat.get("mcp_servers_server_presets", category="weather")
-    assert "Forecast" not in seat.get("mcp_servers_server_presets", category="other")
+    assert "Forecast" in browser.get("mcp_servers_server_presets", category="weather")
+    assert "Forecast" not in browser.get("mcp_servers_server_presets", category="other")
     Preset.objects.update(category="")
-    page = seat.get("mcp_servers_server_presets", category="other")
+    page = browser.get("mcp_servers_server_presets", category="other")
     assert "Forecast" in page
     assert page.count('class="bb-chip" href="?category=other" aria-current="true"') == 1
     assert 'href="?" aria-current="true"' not in page
 
 
-def test_an_operator_adds_a_server_from_a_preset(preset: Preset, seat: admin_client.Desk) -> None:
-    assert "Access token" in seat.get("mcp_servers_server_preset", "forecast")
+def test_an_operator_adds_a_server_from_a_preset(
+    preset: Preset, browser: admin_client.Desk
+) -> None:
+    assert "Access token" in browser.get("mcp_servers_server_preset", "forecast")
     fields = {"name": "sky", "parameter-REGION": "us", "parameter-TOKEN": "sesam"}
-    seat.post("mcp_servers_server_preset", "forecast", **fields)
+    browser.post("mcp_servers_server_preset", "forecast", **fields)
     server = Server.objects.get()
     assert (server.name, server.preset) == ("sky", preset)
     assert server.endpoint_config == {"url": "https://us.example.com/mcp"}
-    assert values(server) == {"token": "sesam"}
+    assert get_secret_values(server) == {"token": "sesam"}
 
 
 def test_a_missing_value_is_reported_at_its_parameter(
-    preset: Preset, seat: admin_client.Desk
+    preset: Preset, browser: admin_client.Desk
 ) -> None:
-    page = seat.post("mcp_servers_server_preset", "forecast", name="sky")
+    page = browser.post("mcp_servers_server_preset", "forecast", name="sky")
     assert "This field is required." in page
     assert not Server.objects.exists()
 
 
 def test_a_preset_of_another_organization_isnt_found(
-    preset: Preset, seat: admin_client.Desk
+    preset: Preset, browser: admin_client.Desk
 ) -> None:
     Preset.objects.update(organization=factories.create_organization("other"))
-    assert "Forecast" not in seat.get("mcp_servers_server_presets")
-    seat.get("mcp_servers_server_preset", "forecast", status=404)
+    assert "Forecast" not in browser.get("mcp_servers_server_presets")
+    browser.get("mcp_servers_server_preset", "forecast", status=404)
 
 
 @pytest.mark.parametrize(
-    ("said", "kept"),
+    ("fields", "expected"),
     [
         (
             {"grant": "client_credentials", "client_id": "me", "client_secret": "geheim"},
@@ -314,17 +337,19 @@ def test_a_preset_of_another_organization_isnt_found(
     ],
 )
 def test_an_oauth_sign_in_can_be_configured(
-    seat: admin_client.Desk, said: dict[str, str], kept: dict[str, str]
+    browser: admin_client.Desk, fields: dict[str, str], expected: dict[str, str]
 ) -> None:
-    seat.post("mcp_servers_server_add", **(HTTP | {"auth_type": "oauth2"} | said))
+    browser.post("mcp_servers_server_add", **(HTTP | {"auth_type": "oauth2"} | fields))
     server = Server.objects.get()
-    assert kept.items() <= server.auth_config.items()
-    page = seat.get("mcp_servers_server_configuration", server.pk)
+    assert expected.items() <= server.auth_config.items()
+    page = browser.get("mcp_servers_server_configuration", server.pk)
     assert "geheim" not in page
-    # Saved again as it is shown, nothing changes.
-    again = HTTP | {"auth_type": "oauth2", "description": "x"} | said
-    again |= {"client_secret": MASK} if "client_secret" in said else {}
-    seat.post("mcp_servers_server_configuration", server.pk, **again)
+    # Saving it again as shown changes nothing.
+    unchanged = HTTP | {"auth_type": "oauth2", "description": "x"} | fields
+    unchanged |= {"client_secret": MASK} if "client_secret" in fields else {}
+    browser.post("mcp_servers_server_configuration", server.pk, **unchanged)
     server.refresh_from_db()
     assert server.description == "x"
-    assert values(server) == ({"client_secret": "geheim"} if "client_secret" in said else {})
+    assert get_secret_values(server) == (
+        {"client_secret": "geheim"} if "client_secret" in fields else {}
+    )

@@ -1,4 +1,4 @@
-"""A schema as rows that people can read."""
+"""JSON schemas are shown as tables."""
 
 from typing import Any
 
@@ -59,9 +59,9 @@ def test_hidden_characters_in_a_schema_are_visible() -> None:
 
 
 def test_constraints_are_shown_in_the_readers_language() -> None:
-    member = {"type": "array", "minItems": 2, "default": []}
+    schema = {"type": "array", "minItems": 2, "default": []}
     with override("de"):
-        [row] = build_schema_rows({"properties": {"tags": member | {"items": {"enum": ["a"]}}}})
+        [row] = build_schema_rows({"properties": {"tags": schema | {"items": {"enum": ["a"]}}}})
     assert row.type == "Liste aus: eines aus einer Liste"
     assert row.bounds == ("Standard []", "mindestens 2 Elemente")
 
@@ -108,8 +108,8 @@ def test_references_and_alternatives_are_followed_once_per_path() -> None:
         },
         "$defs": {"Node": node},
     }
-    found = build_schema_rows(schema)
-    assert [(row.depth, row.name, row.type) for row in found] == [
+    rows = build_schema_rows(schema)
+    assert [(row.depth, row.name, row.type) for row in rows] == [
         (0, "tree", "Node"),
         (1, "label", "string"),
         (1, "child", "Node"),
@@ -117,4 +117,4 @@ def test_references_and_alternatives_are_followed_once_per_path() -> None:
         (1, "city", "string"),
         (0, "gone", "x"),
     ]
-    assert found[0].description == "One of a tree"
+    assert rows[0].description == "One of a tree"

@@ -1,4 +1,4 @@
-"""Launchers: added and removed by platform administrators, shells never."""
+"""Launchers are added and removed by platform administrators; shells are refused."""
 
 import pytest
 
@@ -11,8 +11,8 @@ pytestmark = pytest.mark.django_db
 
 
 def test_a_launcher_is_added_and_recorded() -> None:
-    root = admin_client.sit(factories.create_organization(), None)
-    root.post("mcp_servers_launcher_add", command="deno", note="for tests")
+    administrator = admin_client.sit(factories.create_organization(), None)
+    administrator.post("mcp_servers_launcher_add", command="deno", note="for tests")
     assert Launcher.objects.get().command == "deno"
     assert AuditRow.objects.filter(action="launcher_added", resource_name="deno").count() == 1
 

@@ -1,4 +1,4 @@
-"""APIs in the admin: a document is read, its operations are chosen, and chosen anew later."""
+"""APIs in the admin: parsing a document, selecting operations, and changing the selection."""
 
 import re
 
@@ -26,11 +26,11 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def seat(acme: Organization) -> admin_client.Desk:
+def browser(acme: Organization) -> admin_client.Desk:
     return admin_client.sit(acme, Role.OPERATOR)
 
 
-def said(*operations: str, **more: str) -> dict[str, object]:
+def build_fields(*operations: str, **more: str) -> dict[str, object]:
     fields = {
         "name": "pets",
         "url": "https://api.example.com/v1",
@@ -42,20 +42,24 @@ def said(*operations: str, **more: str) -> dict[str, object]:
     return {**fields, **more}
 
 
-def ticked(page: str) -> list[str]:
-    boxes = re.findall(r'<input[^>]*name="operation"[^>]*>', page)
-    return [re.findall(r'value="([^"]*)"', box)[0] for box in boxes if " checked" in box]
+def list_checked(page: str) -> list[str]:
+    inputs = re.findall(r'<input[^>]*name="operation"[^>]*>', page)
+    return [
+        re.findall(r'value="([^"]*)"', input_tag)[0]
+        for input_tag in inputs
+        if " checked" in input_tag
+    ]
 
 
-def test_the_form_asks_for_a_document(seat: admin_client.Desk) -> None:
-    assert "Read document" in seat.get(ADD)
+def test_the_form_asks_for_a_document(browser: admin_client.Desk) -> None:
+    assert "Read document" in browser.get(ADD)
 
 
 def test_the_picker_preselects_read_operations_and_explains_refused_ones(
-    seat: admin_client.Desk,
+    browser: admin_client.Desk,
 ) -> None:
-    page = seat.post(ADD, document=TEXT, do="preview")
-    assert ticked(page) == ["GET /pets", "GET /pets/{id}"]
+    page = browser.post(ADD, document=TEXT, do="preview")
+    assert list_checked(page) == ["GET /pets", "GET /pets/{id}"]
     assert "The operation is not an object." in page
     assert "/paths/~1bad/get" in page
     assert "isn&#x27;t encrypted" in page
@@ -63,43 +67,43 @@ def test_the_picker_preselects_read_operations_and_explains_refused_ones(
     assert not Server.objects.exists()
 
 
-def test_selected_operations_are_added(seat: admin_client.Desk) -> None:
-    seat.post(ADD, document=TEXT, do="add", **said("GET /pets", "POST /pets"))
+def test_selected_operations_are_added(browser: admin_client.Desk) -> None:
+    browser.post(ADD, document=TEXT, do="add", **build_fields("GET /pets", "POST /pets"))
     server = Server.objects.get()
     assert server.endpoint_config["operations"] == ["GET /pets", "POST /pets"]
     assert server.transport_type == "openapi"
     assert ApiDocument.objects.get(server=server).text == TEXT
 
 
-def test_an_empty_selection_adds_nothing_and_keeps_the_form(seat: admin_client.Desk) -> None:
-    page = seat.post(ADD, document=TEXT, do="add", **said(name="mypets"))
+def test_an_empty_selection_adds_nothing_and_keeps_the_form(browser: admin_client.Desk) -> None:
+    page = browser.post(ADD, document=TEXT, do="add", **build_fields(name="mypets"))
     assert "nothing_chosen" in page
     assert 'value="mypets"' in page
     assert not Server.objects.exists()
 
 
 @pytest.mark.parametrize("document", ["", "<html>", '{"swagger": "2.0"}'])
-def test_an_invalid_document_is_reported(seat: admin_client.Desk, document: str) -> None:
-    page = seat.post(ADD, status=400, document=document, do="preview")
+def test_an_invalid_document_is_reported(browser: admin_client.Desk, document: str) -> None:
+    page = browser.post(ADD, status=400, document=document, do="preview")
     assert "Read document" in page
     assert 'role="alert"' in page
 
 
-def test_the_selection_can_be_changed_later(seat: admin_client.Desk) -> None:
-    seat.post(ADD, document=TEXT, do="add", **said("GET /pets"))
+def test_the_selection_can_be_changed_later(browser: admin_client.Desk) -> None:
+    browser.post(ADD, document=TEXT, do="add", **build_fields("GET /pets"))
     server = Server.objects.get()
     name = "mcp_servers_server_configuration"
-    assert ticked(seat.get(name, server.pk)) == ["GET /pets"]
-    seat.post(name, server.pk, **said("DELETE /pets/{id}"))
+    assert list_checked(browser.get(name, server.pk)) == ["GET /pets"]
+    browser.post(name, server.pk, **build_fields("DELETE /pets/{id}"))
     server.refresh_from_db()
     assert server.endpoint_config["operations"] == ["DELETE /pets/{id}"]
     assert ApiDocument.objects.get(server=server).text == TEXT
 
 
 def test_a_read_only_role_sees_the_selection_and_cant_change_it(
-    acme: Organization, seat: admin_client.Desk
+    acme: Organization, browser: admin_client.Desk
 ) -> None:
-    seat.post(ADD, document=TEXT, do="add", **said("GET /pets"))
+    browser.post(ADD, document=TEXT, do="add", **build_fields("GET /pets"))
     server = Server.objects.get()
     auditor = admin_client.sit(acme, Role.AUDITOR)
     page = auditor.get("mcp_servers_server_configuration", server.pk)
@@ -108,9 +112,9 @@ def test_a_read_only_role_sees_the_selection_and_cant_change_it(
     auditor.get(ADD, status=403)
 
 
-def test_hidden_characters_of_a_document_are_shown(seat: admin_client.Desk) -> None:
+def test_hidden_characters_of_a_document_are_shown(browser: admin_client.Desk) -> None:
     odd = {"/odd": {"get": {"summary": "a\u202eb<script>"}}}
-    page = seat.post(ADD, document=text(odd), do="preview")
-    shown = page.partition("<textarea")[0]
-    assert "\u202e" not in shown
-    assert "b<script>" not in shown
+    page = browser.post(ADD, document=text(odd), do="preview")
+    visible = page.partition("<textarea")[0]
+    assert "\u202e" not in visible
+    assert "b<script>" not in visible

@@ -1,4 +1,4 @@
-"""Presets in the admin: the gallery, the organization's own, and saving a server as one."""
+"""Presets in the admin: the gallery, an organization's own presets, and saving a server as one."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from mcp_servers.services import create_server
 from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
-OWN: dict[str, Any] = {
+FIELDS: dict[str, Any] = {
     "name": "House search",
     "category": "own",
     "icon": "globe",
@@ -39,12 +39,12 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def seat(acme: Organization) -> admin_client.Desk:
+def browser(acme: Organization) -> admin_client.Desk:
     return admin_client.sit(acme, Role.OPERATOR)
 
 
 @pytest.fixture
-def program(acme: Organization) -> Preset:
+def stdio_preset(acme: Organization) -> Preset:
     spec = PresetSpec(
         name="Clock",
         transport_type="stdio",
@@ -53,56 +53,56 @@ def program(acme: Organization) -> Preset:
     return create_preset(factories.build_administrator(acme), spec)
 
 
-def own() -> Any:
+def get_own_presets() -> Any:
     return Preset.objects.filter(organization__isnull=False)
 
 
 def test_the_gallery_shows_requirements_and_replaced_packages_of_a_preset(
-    seat: admin_client.Desk,
+    browser: admin_client.Desk,
 ) -> None:
-    page = seat.get("mcp_servers_server_presets")
+    page = browser.get("mcp_servers_server_presets")
     assert "@aws/mcp-server-s3" in admin_client.words(page)
     assert "needs a secret" in page
     assert "launcher not allowed" not in page
-    assert "Replaces" in seat.get("mcp_servers_server_preset", "aws-lambda")
-    assert "with Bonobot&#x27;s own permissions" in seat.get(
+    assert "Replaces" in browser.get("mcp_servers_server_preset", "aws-lambda")
+    assert "with Bonobot&#x27;s own permissions" in browser.get(
         "mcp_servers_server_preset", "aws-lambda"
     )
-    assert "Sandbox" not in seat.get("mcp_servers_server_preset", "linear")
+    assert "Sandbox" not in browser.get("mcp_servers_server_preset", "linear")
 
 
 def test_a_missing_launcher_is_explained_with_who_can_add_it(
-    acme: Organization, seat: admin_client.Desk, settings: Any
+    acme: Organization, browser: admin_client.Desk, settings: Any
 ) -> None:
     settings.BONOBOT_LAUNCHERS = ("uvx",)
-    assert "launcher not allowed" in seat.get("mcp_servers_server_presets")
-    page = seat.get("mcp_servers_server_preset", "everything")
+    assert "launcher not allowed" in browser.get("mcp_servers_server_presets")
+    page = browser.get("mcp_servers_server_preset", "everything")
     assert "A platform administrator must add it" in page
     assert "Add it to the launchers" in admin_client.sit(acme, None).get(
         "mcp_servers_server_preset", "everything"
     )
-    seat.post("mcp_servers_server_preset", "everything", name="everything")
+    browser.post("mcp_servers_server_preset", "everything", name="everything")
     assert not Server.objects.exists()
 
 
 def test_a_folder_outside_the_allowed_ones_is_refused_at_its_field(
-    acme: Organization, seat: admin_client.Desk
+    acme: Organization, browser: admin_client.Desk
 ) -> None:
     enable_preset(factories.build_administrator(acme), Preset.objects.get(slug="filesystem"))
-    page = seat.get("mcp_servers_server_preset", "filesystem")
+    page = browser.get("mcp_servers_server_preset", "filesystem")
     assert "workspaces/acme" in page
     fields = {"name": "files", "parameter-FOLDER": "/etc"}
-    page = seat.post("mcp_servers_server_preset", "filesystem", **fields)
+    page = browser.post("mcp_servers_server_preset", "filesystem", **fields)
     assert "folder_not_allowed" in page.split('data-field="parameter-FOLDER"')[1]
     assert not Server.objects.exists()
 
 
 def test_a_preset_of_the_organization_is_created_updated_and_deleted(
-    seat: admin_client.Desk,
+    browser: admin_client.Desk,
 ) -> None:
-    assert "Add parameter" in seat.get("mcp_servers_preset_add")
-    seat.post("mcp_servers_preset_add", **OWN)
-    preset = own().get()
+    assert "Add parameter" in browser.get("mcp_servers_preset_add")
+    browser.post("mcp_servers_preset_add", **FIELDS)
+    preset = get_own_presets().get()
     assert preset.endpoint_config == {
         "url": "https://${TEAM}.example.com/mcp",
         "headers": {"X-Api-Key": "${TOKEN}"},
@@ -111,17 +111,17 @@ def test_a_preset_of_the_organization_is_created_updated_and_deleted(
         ("TEAM", False),
         ("TOKEN", True),
     ]
-    assert "X-Api-Key=${TOKEN}" in seat.get("mcp_servers_preset_change", preset.pk)
-    seat.post("mcp_servers_preset_change", preset.pk, **(OWN | {"description": "New words."}))
+    assert "X-Api-Key=${TOKEN}" in browser.get("mcp_servers_preset_change", preset.pk)
+    browser.post("mcp_servers_preset_change", preset.pk, **(FIELDS | {"description": "New words."}))
     preset.refresh_from_db()
     assert preset.description == "New words."
-    assert "House search" in seat.get("mcp_servers_server_presets")
-    seat.post("mcp_servers_preset_delete", preset.pk, post="yes")
-    assert not own().exists()
+    assert "House search" in browser.get("mcp_servers_server_presets")
+    browser.post("mcp_servers_preset_delete", preset.pk, post="yes")
+    assert not get_own_presets().exists()
 
 
 @pytest.mark.parametrize(
-    ("said", "code", "field"),
+    ("changes", "code", "field"),
     [
         ({"url": "nowhere"}, "bad_url", "url"),
         ({"headers": "X-Api-Key=abc"}, "secret_in_preset", "headers"),
@@ -131,42 +131,42 @@ def test_a_preset_of_the_organization_is_created_updated_and_deleted(
     ],
 )
 def test_invalid_values_are_reported_at_their_field(
-    seat: admin_client.Desk, said: dict[str, Any], code: str, field: str
+    browser: admin_client.Desk, changes: dict[str, Any], code: str, field: str
 ) -> None:
-    page = seat.post("mcp_servers_preset_add", **(OWN | said))
+    page = browser.post("mcp_servers_preset_add", **(FIELDS | changes))
     assert code in page.split(f'data-field="{field}"')[1].split("data-field=")[0]
-    assert not own().exists()
+    assert not get_own_presets().exists()
 
 
 def test_an_operator_can_change_only_the_texts_of_a_stdio_preset(
-    program: Preset, seat: admin_client.Desk
+    stdio_preset: Preset, browser: admin_client.Desk
 ) -> None:
-    page = seat.get("mcp_servers_preset_change", program.pk)
+    page = browser.get("mcp_servers_preset_change", stdio_preset.pk)
     assert "Only a platform administrator can change its command" in page
     assert 'name="command"' not in page
     fields = {"name": "Clock", "category": "own", "icon": "clock", "command": "evil"}
-    seat.post("mcp_servers_preset_change", program.pk, **fields)
-    program.refresh_from_db()
-    assert (program.icon, program.endpoint_config["command"]) == ("clock", "npx")
+    browser.post("mcp_servers_preset_change", stdio_preset.pk, **fields)
+    stdio_preset.refresh_from_db()
+    assert (stdio_preset.icon, stdio_preset.endpoint_config["command"]) == ("clock", "npx")
 
 
-def test_presets_of_the_catalog_are_read_only(seat: admin_client.Desk) -> None:
+def test_presets_of_the_catalog_are_read_only(browser: admin_client.Desk) -> None:
     preset = Preset.objects.get(slug="aws-lambda")
-    page = seat.get("mcp_servers_preset_change", preset.pk)
+    page = browser.get("mcp_servers_preset_change", preset.pk)
     assert "@aws/mcp-server-lambda" in page
     assert "Save preset" not in page
-    seat.post("mcp_servers_preset_delete", preset.pk, status=403, post="yes")
+    browser.post("mcp_servers_preset_delete", preset.pk, status=403, post="yes")
 
 
 def test_an_auditor_cant_create_a_preset(acme: Organization) -> None:
     auditor = admin_client.sit(acme, Role.AUDITOR)
     auditor.get("mcp_servers_preset_add", status=403)
-    auditor.post("mcp_servers_preset_add", status=403, **OWN)
-    assert not own().exists()
+    auditor.post("mcp_servers_preset_add", status=403, **FIELDS)
+    assert not get_own_presets().exists()
 
 
 def test_a_server_is_saved_as_a_preset_after_a_preview_and_without_secrets(
-    acme: Organization, seat: admin_client.Desk
+    acme: Organization, browser: admin_client.Desk
 ) -> None:
     spec = ServerSpec(
         name="docs",
@@ -175,14 +175,14 @@ def test_a_server_is_saved_as_a_preset_after_a_preview_and_without_secrets(
         auth_config={"type": "bearer_token", "token": "canary-2"},
     )
     server = create_server(factories.build_administrator(acme), spec)
-    assert "Save as preset" in seat.get("mcp_servers_server_change", server.pk)
-    look = seat.get("mcp_servers_server_save_preset", server.pk)
-    assert "X_KEY" in look
-    assert "canary" not in look
-    assert not own().exists()
-    seat.post("mcp_servers_server_save_preset", server.pk, name="Our docs")
-    preset = own().get()
+    assert "Save as preset" in browser.get("mcp_servers_server_change", server.pk)
+    preview = browser.get("mcp_servers_server_save_preset", server.pk)
+    assert "X_KEY" in preview
+    assert "canary" not in preview
+    assert not get_own_presets().exists()
+    browser.post("mcp_servers_server_save_preset", server.pk, name="Our docs")
+    preset = get_own_presets().get()
     assert preset.endpoint_config["headers"] == {"X-Key": "${X_KEY}"}
     assert preset.auth_config == {"token": "${TOKEN}"}
-    page = seat.post("mcp_servers_server_save_preset", server.pk, name="our docs")
+    page = browser.post("mcp_servers_server_save_preset", server.pk, name="our docs")
     assert "name_taken" in page

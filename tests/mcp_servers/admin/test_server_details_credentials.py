@@ -1,4 +1,4 @@
-"""Credentials: told by name, since when and by whom; replaced one by one, and never shown."""
+"""Credentials are listed by name, date and person, replaced individually, and never shown."""
 
 import json
 
@@ -39,11 +39,11 @@ def server(acme: Organization) -> Server:
     )
 
 
-def field(server: Server, name: str) -> str:
+def build_field_name(server: Server, name: str) -> str:
     return f"secret-{server.secrets.get(name=name).pk}"
 
 
-def opened(server: Server, name: str) -> str:
+def decrypt(server: Server, name: str) -> str:
     return str(server.secrets.get(name=name).value.open())
 
 
@@ -57,55 +57,64 @@ def test_credentials_are_listed_by_name_and_never_shown(acme: Organization, serv
 
 
 def test_one_value_is_replaced_and_the_others_kept(acme: Organization, server: Server) -> None:
-    seat = admin_client.sit(acme, Role.OPERATOR, "ann")
+    browser = admin_client.sit(acme, Role.OPERATOR, "ann")
     before = server.secrets.get(name="X-Team").set_at
-    page = seat.post(
-        "mcp_servers_server_credentials", server.pk, **{field(server, "key"): NEW, "x": "y"}
+    page = browser.post(
+        "mcp_servers_server_credentials",
+        server.pk,
+        **{build_field_name(server, "key"): NEW, "x": "y"},
     )
     assert NEW not in page
-    assert opened(server, "key") == NEW
-    assert opened(server, "X-Team") == "team-value"
+    assert decrypt(server, "key") == NEW
+    assert decrypt(server, "X-Team") == "team-value"
     assert server.secrets.get(name="key").set_by == "user:ann"
     assert server.secrets.get(name="X-Team").set_at == before
     server.refresh_from_db()
     assert server.auth_config == {"header": "X-Key"}
     assert server.approval == "first"
     row = AuditRow.objects.for_organization(acme.pk).filter(action="server_changed")[0]
-    told = json.loads(row.opened)["details"]
-    assert told["secrets"] == ["auth.key"]
+    details = json.loads(row.opened)["details"]
+    assert details["secrets"] == ["auth.key"]
 
 
 def test_empty_inputs_replace_nothing(acme: Organization, server: Server) -> None:
-    seat = admin_client.sit(acme, Role.OPERATOR)
-    seat.post("mcp_servers_server_credentials", server.pk, **{field(server, "key"): "  "})
-    assert "invalid" in " ".join(seat.messages)
-    assert opened(server, "key") == OLD
+    browser = admin_client.sit(acme, Role.OPERATOR)
+    browser.post(
+        "mcp_servers_server_credentials", server.pk, **{build_field_name(server, "key"): "  "}
+    )
+    assert "invalid" in " ".join(browser.messages)
+    assert decrypt(server, "key") == OLD
 
 
 def test_a_read_only_role_cant_replace_credentials(acme: Organization, server: Server) -> None:
-    seat = admin_client.sit(acme, Role.AUDITOR)
-    seat.post(
-        "mcp_servers_server_credentials", server.pk, status=403, **{field(server, "key"): NEW}
+    browser = admin_client.sit(acme, Role.AUDITOR)
+    browser.post(
+        "mcp_servers_server_credentials",
+        server.pk,
+        status=403,
+        **{build_field_name(server, "key"): NEW},
     )
-    assert opened(server, "key") == OLD
+    assert decrypt(server, "key") == OLD
 
 
 def test_only_a_platform_administrator_sets_environment_variables(acme: Organization) -> None:
-    program = factories.create_stdio_server(acme)
+    server = factories.create_stdio_server(acme)
     Secret.objects.create(
-        organization=acme, server=program, placement="env", name="API_TOKEN", value=OLD
+        organization=acme, server=server, placement="env", name="API_TOKEN", value=OLD
     )
     operator = admin_client.sit(acme, Role.OPERATOR)
-    assert 'name="secret-' not in operator.get("mcp_servers_server_credentials", program.pk)
+    assert 'name="secret-' not in operator.get("mcp_servers_server_credentials", server.pk)
     operator.post(
         "mcp_servers_server_credentials",
-        program.pk,
+        server.pk,
         status=403,
-        **{field(program, "API_TOKEN"): NEW},
+        **{build_field_name(server, "API_TOKEN"): NEW},
     )
-    root = admin_client.sit(acme, None)
-    root.post("mcp_servers_server_credentials", program.pk, **{field(program, "API_TOKEN"): NEW})
-    assert opened(program, "API_TOKEN") == NEW
+    administrator = admin_client.sit(acme, None)
+    administrator.post(
+        "mcp_servers_server_credentials", server.pk, **{build_field_name(server, "API_TOKEN"): NEW}
+    )
+    assert decrypt(server, "API_TOKEN") == NEW
 
 
 def test_the_credentials_of_another_organization_arent_found(server: Server) -> None:

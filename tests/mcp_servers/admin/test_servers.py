@@ -1,4 +1,4 @@
-"""The list of servers: what it tells, and what is done to many at once."""
+"""The server list and its bulk actions."""
 
 import re
 from typing import Any
@@ -23,7 +23,7 @@ from mcp_servers.services import create_server
 from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
-FOUND = DiscoveryResult(
+RESULT = DiscoveryResult(
     tools=("add",), new=1, changed=0, gone=0, waiting=1, refused=0, latency_ms=7, notices=()
 )
 
@@ -34,18 +34,18 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def seat(acme: Organization) -> admin_client.Desk:
+def browser(acme: Organization) -> admin_client.Desk:
     return admin_client.sit(acme, Role.OWNER)
 
 
-def act(seat: admin_client.Desk, action: str, *servers: Server, **more: str) -> str:
-    chosen = [str(server.pk) for server in servers]
-    fields = {"action": action, "_selected_action": chosen, **more}
-    return seat.post("mcp_servers_server_changelist", **fields)
+def run_action(browser: admin_client.Desk, action: str, *servers: Server, **more: str) -> str:
+    selected = [str(server.pk) for server in servers]
+    fields = {"action": action, "_selected_action": selected, **more}
+    return browser.post("mcp_servers_server_changelist", **fields)
 
 
 def test_a_row_shows_state_tools_and_pending_reviews(
-    acme: Organization, seat: admin_client.Desk
+    acme: Organization, browser: admin_client.Desk
 ) -> None:
     server = admin_client.web_server(acme)
     admin_client.offer(server, "add")
@@ -53,75 +53,79 @@ def test_a_row_shows_state_tools_and_pending_reviews(
     Server.objects.filter(pk=server.pk).update(
         status="needs_reauth", status_code="needs_reauth", status_detail="The token is old."
     )
-    page = seat.get("mcp_servers_server_changelist")
+    page = browser.get("mcp_servers_server_changelist")
     assert "needs new credentials" in page
     assert "The token is old." in page
     assert "2 to review" in page
 
 
-def test_an_empty_list_explains_how_to_begin(seat: admin_client.Desk) -> None:
-    page = seat.get("mcp_servers_server_changelist")
+def test_an_empty_list_explains_how_to_begin(browser: admin_client.Desk) -> None:
+    page = browser.get("mcp_servers_server_changelist")
     assert "No servers yet" in page
     assert admin_client.url("mcp_servers_server_paste") in page
 
 
 def test_servers_are_filtered_by_pending_reviews(
-    acme: Organization, seat: admin_client.Desk
+    acme: Organization, browser: admin_client.Desk
 ) -> None:
     admin_client.offer(admin_client.web_server(acme, "busy"))
     admin_client.web_server(acme, "calm")
-    page = admin_client.words(seat.get("mcp_servers_server_changelist", waiting="yes"))
+    page = admin_client.words(browser.get("mcp_servers_server_changelist", waiting="yes"))
     assert "busy" in page
     assert "calm" not in page
 
 
-def test_a_search_finds_a_server_by_its_tool(acme: Organization, seat: admin_client.Desk) -> None:
+def test_a_search_finds_a_server_by_its_tool(
+    acme: Organization, browser: admin_client.Desk
+) -> None:
     admin_client.offer(admin_client.web_server(acme, "weather"), "forecast")
     admin_client.web_server(acme, "clock")
-    page = admin_client.words(seat.get("mcp_servers_server_changelist", q="forecast"))
+    page = admin_client.words(browser.get("mcp_servers_server_changelist", q="forecast"))
     assert "weather" in page
     assert "clock" not in page
 
 
 def test_the_switch_enables_and_disables_and_is_recorded(
-    acme: Organization, seat: admin_client.Desk
+    acme: Organization, browser: admin_client.Desk
 ) -> None:
     server = admin_client.web_server(acme)
-    seat.post("mcp_servers_server_switch", server.pk, enabled="0")
+    browser.post("mcp_servers_server_switch", server.pk, enabled="0")
     server.refresh_from_db()
     assert (server.enabled, server.status) == (False, "disabled")
-    assert AuditRow.objects.filter(action="server_disabled", actor_id=seat.user.pk).count() == 1
+    assert AuditRow.objects.filter(action="server_disabled", actor_id=browser.user.pk).count() == 1
 
 
 def test_a_reviewer_sees_no_switch_and_cant_use_it(acme: Organization) -> None:
     server = admin_client.web_server(acme)
     reviewer = admin_client.sit(acme, Role.REVIEWER)
     owner = admin_client.sit(acme, Role.OWNER)
-    for desk, may_delete in ((owner, True), (reviewer, False)):
-        page = admin_client.words(desk.get("mcp_servers_server_change", server.pk))
+    for browser, may_delete in ((owner, True), (reviewer, False)):
+        page = admin_client.words(browser.get("mcp_servers_server_change", server.pk))
         assert ("Delete" in page) is may_delete
     page = reviewer.post("mcp_servers_server_switch", server.pk, enabled="0", status=403)
     assert "forbidden" in page
     assert Server.objects.get().enabled
 
 
-def test_actions_require_post_requests(acme: Organization, seat: admin_client.Desk) -> None:
-    seat.get("mcp_servers_server_switch", admin_client.web_server(acme).pk, status=405)
+def test_actions_require_post_requests(acme: Organization, browser: admin_client.Desk) -> None:
+    browser.get("mcp_servers_server_switch", admin_client.web_server(acme).pk, status=405)
 
 
-def test_many_servers_are_disabled_and_enabled(acme: Organization, seat: admin_client.Desk) -> None:
-    both = admin_client.web_server(acme, "one"), admin_client.web_server(acme, "two")
-    attach_server(factories.build_administrator(acme), factories.create_agent(acme), both[0])
-    assert "Helper → one" in admin_client.words(act(seat, "disable_chosen", *both))
+def test_many_servers_are_disabled_and_enabled(
+    acme: Organization, browser: admin_client.Desk
+) -> None:
+    servers = admin_client.web_server(acme, "one"), admin_client.web_server(acme, "two")
+    attach_server(factories.build_administrator(acme), factories.create_agent(acme), servers[0])
+    assert "Helper → one" in admin_client.words(run_action(browser, "disable_chosen", *servers))
     assert Server.objects.enabled().count() == 2
-    act(seat, "disable_chosen", *both, confirmed="1")
+    run_action(browser, "disable_chosen", *servers, confirmed="1")
     assert not Server.objects.enabled().exists()
-    act(seat, "enable_chosen", *both)
+    run_action(browser, "enable_chosen", *servers)
     assert Server.objects.enabled().count() == 2
 
 
 def test_a_server_that_cant_be_deleted_doesnt_stop_the_others(
-    acme: Organization, seat: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
+    acme: Organization, browser: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers = [admin_client.web_server(acme, name) for name in ("one", "two", "three")]
     real = services.delete_server
@@ -132,55 +136,57 @@ def test_a_server_that_cant_be_deleted_doesnt_stop_the_others(
         real(principal, server)
 
     monkeypatch.setattr(services, "delete_server", delete_server)
-    page = admin_client.words(act(seat, "remove_chosen", *servers, confirmed="1"))
+    page = admin_client.words(run_action(browser, "remove_chosen", *servers, confirmed="1"))
     assert [server.slug for server in Server.objects.all()] == ["two"]
     assert "two: The database is locked. Try again. (busy)" in page
     assert "2 servers deleted." in page
 
 
 def test_testing_many_servers_shows_each_result(
-    acme: Organization, seat: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
+    acme: Organization, browser: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good, bad = admin_client.web_server(acme, "good"), admin_client.web_server(acme, "bad")
     problem = Problem("Nobody answers.", code="server_unreachable", remedy="Start it.")
     outcomes = {
-        good.pk: DiscoveryAttempt(good, result=FOUND),
+        good.pk: DiscoveryAttempt(good, result=RESULT),
         bad.pk: DiscoveryAttempt(bad, problem=problem),
     }
     monkeypatch.setattr(
-        listing, "discover_servers", lambda servers, **how: [outcomes[one.pk] for one in servers]
+        listing,
+        "discover_servers",
+        lambda servers, **options: [outcomes[server.pk] for server in servers],
     )
-    page = act(seat, "test_chosen", good, bad)
+    page = run_action(browser, "test_chosen", good, bad)
     assert "good: 1 tool, responded in 7 ms, 1 new, 1 pending review." in page
     assert "bad: Nobody answers. Start it. (server_unreachable)" in page
 
 
 def test_all_pending_definitions_of_selected_servers_are_approved(
-    acme: Organization, seat: admin_client.Desk
+    acme: Organization, browser: admin_client.Desk
 ) -> None:
     server = admin_client.web_server(acme)
     admin_client.offer(server, "forecast")
-    page = act(seat, "approve_chosen", server)
+    page = run_action(browser, "approve_chosen", server)
     assert "forecast" in admin_client.words(page)
     assert not Definition.objects.callable().exists()
-    act(seat, "approve_chosen", server, confirmed=marked(page))
+    run_action(browser, "approve_chosen", server, confirmed=get_confirmation_digest(page))
     assert Definition.objects.callable().count() == 1
 
 
 def test_definitions_added_meanwhile_need_another_confirmation(
-    acme: Organization, seat: admin_client.Desk
+    acme: Organization, browser: admin_client.Desk
 ) -> None:
     server = admin_client.web_server(acme)
     admin_client.offer(server, "forecast")
-    before = marked(act(seat, "approve_chosen", server))
+    before = get_confirmation_digest(run_action(browser, "approve_chosen", server))
     admin_client.offer(server, "another")
-    page = act(seat, "approve_chosen", server, confirmed=before)
+    page = run_action(browser, "approve_chosen", server, confirmed=before)
     assert "another" in admin_client.words(page)
     assert not Definition.objects.callable().exists()
 
 
-def marked(page: str) -> str:
-    """Return what a confirmation says about what it showed."""
+def get_confirmation_digest(page: str) -> str:
+    """Return the digest of what a confirmation page showed."""
     return re.findall(r'name="confirmed" value="([0-9a-f]{64})"', page)[0]
 
 
@@ -189,38 +195,38 @@ def test_an_operator_has_no_approve_action(acme: Organization) -> None:
     admin_client.offer(server)
     operator = admin_client.sit(acme, Role.OPERATOR)
     assert "approve_chosen" not in operator.get("mcp_servers_server_changelist")
-    chosen = {"action": "approve_chosen", "_selected_action": str(server.pk)}
-    operator.post("mcp_servers_server_changelist", status=403, **chosen)
+    fields = {"action": "approve_chosen", "_selected_action": str(server.pk)}
+    operator.post("mcp_servers_server_changelist", status=403, **fields)
     assert not Definition.objects.callable().exists()
 
 
 def test_deleting_asks_first_and_lists_what_is_deleted_too(
-    acme: Organization, seat: admin_client.Desk
+    acme: Organization, browser: admin_client.Desk
 ) -> None:
     server = admin_client.web_server(acme)
     admin_client.offer(server)
     attach_server(factories.build_administrator(acme), factories.create_agent(acme), server)
-    page = admin_client.words(act(seat, "remove_chosen", server))
+    page = admin_client.words(run_action(browser, "remove_chosen", server))
     assert "Helper → web" in page
     assert "1 definition" in page
     assert Server.objects.count() == 1
-    act(seat, "remove_chosen", server, confirmed="1")
+    run_action(browser, "remove_chosen", server, confirmed="1")
     assert Server.objects.count() == 0
     assert AuditRow.objects.filter(action="server_removed", resource_name="web").count() == 1
 
 
 def test_a_server_is_deleted_after_confirmation(
-    acme: Organization, seat: admin_client.Desk
+    acme: Organization, browser: admin_client.Desk
 ) -> None:
     server = admin_client.web_server(acme)
-    seat.get("mcp_servers_server_delete", server.pk)
+    browser.get("mcp_servers_server_delete", server.pk)
     assert Server.objects.count() == 1
-    seat.post("mcp_servers_server_delete", server.pk, confirmed="1")
+    browser.post("mcp_servers_server_delete", server.pk, confirmed="1")
     assert Server.objects.count() == 0
 
 
 def test_the_overview_shows_the_connection_without_secrets(
-    acme: Organization, seat: admin_client.Desk
+    acme: Organization, browser: admin_client.Desk
 ) -> None:
     spec = ServerSpec(
         name="web",
@@ -230,21 +236,21 @@ def test_the_overview_shows_the_connection_without_secrets(
     )
     server = create_server(factories.build_administrator(acme), spec)
     for name in ("change", "configuration"):
-        page = seat.get(f"mcp_servers_server_{name}", server.pk)
+        page = browser.get(f"mcp_servers_server_{name}", server.pk)
         assert "X-Team" in page
         assert "geheim" not in page
 
 
 def test_testing_the_connection_returns_a_page_fragment(
-    acme: Organization, seat: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
+    acme: Organization, browser: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = admin_client.web_server(acme)
     monkeypatch.setattr(
         server_details,
         "discover_servers",
-        lambda servers, **how: [DiscoveryAttempt(server, result=FOUND)],
+        lambda servers, **options: [DiscoveryAttempt(server, result=RESULT)],
     )
-    page = seat.post("mcp_servers_server_connect", server.pk)
+    page = browser.post("mcp_servers_server_connect", server.pk)
     assert "1 tool, responded in 7 ms" in page
     assert "View full definitions" in page
     assert "nav-sidebar" not in page
@@ -252,21 +258,21 @@ def test_testing_the_connection_returns_a_page_fragment(
 
 @pytest.mark.django_db(transaction=True)
 def test_a_server_that_is_deleted_during_its_test_is_reported_as_missing(
-    acme: Organization, seat: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
+    acme: Organization, browser: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def removed(servers: list[Server], **how: Any) -> list[DiscoveryAttempt]:
+    def delete_and_discover(servers: list[Server], **options: Any) -> list[DiscoveryAttempt]:
         Server.objects.filter(pk=servers[0].pk).delete()
-        return contacts.discover_servers(servers, **how)
+        return contacts.discover_servers(servers, **options)
 
     server = admin_client.web_server(acme)
-    monkeypatch.setattr(server_details, "discover_servers", removed)
-    assert "<code>not_found</code>" in seat.post(
+    monkeypatch.setattr(server_details, "discover_servers", delete_and_discover)
+    assert "<code>not_found</code>" in browser.post(
         "mcp_servers_server_connect", server.pk, status=404
     )
 
 
 def test_a_failed_connection_links_to_the_field_to_correct(
-    acme: Organization, seat: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
+    acme: Organization, browser: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = admin_client.web_server(acme)
     for code, auth, tab in (
@@ -279,22 +285,22 @@ def test_a_failed_connection_links_to_the_field_to_correct(
         monkeypatch.setattr(
             server_details, "discover_servers", lambda *_, failed=failed, **__: [failed]
         )
-        page = seat.post("mcp_servers_server_connect", server.pk)
+        page = browser.post("mcp_servers_server_connect", server.pk)
         assert admin_client.links(page, admin_client.url(f"mcp_servers_server_{tab}", server.pk))
 
 
 def test_a_failure_of_one_server_doesnt_affect_others(
     acme: Organization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def ask(server_id: object, **how: object) -> DiscoveryResult:
+    async def discover(server_id: object, **options: object) -> DiscoveryResult:
         if server_id == servers[0].pk:
             raise Problem("no", code="server_unreachable")
-        return FOUND
+        return RESULT
 
     servers = [Server(name="bad"), Server(name="good")]
-    monkeypatch.setattr(contacts, "run_discovery", ask)
+    monkeypatch.setattr(contacts, "run_discovery", discover)
     first, second = contacts.discover_servers(
         servers, actor=factories.build_administrator(acme).actor, kind="test"
     )
     assert first.problem is not None
-    assert second.result == FOUND
+    assert second.result == RESULT

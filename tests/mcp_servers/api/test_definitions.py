@@ -18,19 +18,19 @@ def acme() -> Organization:
 
 @pytest.fixture
 def server(acme: Organization) -> Server:
-    made = Server.objects.create(
+    created = Server.objects.create(
         organization=acme, scope_id=acme.pk, name="s", slug="s", transport_type="http"
     )
     for kind, name in (("tool", "one"), ("tool", "two"), ("resource", "r"), ("prompt", "p")):
         Definition.objects.create(
             organization=acme,
-            server=made,
+            server=created,
             kind=kind,
             name=name,
             digest=f"digest of {name}",
             payload={"name": name, "inputSchema": {"type": "object"}},
         )
-    return made
+    return created
 
 
 @pytest.fixture
@@ -43,22 +43,22 @@ def path(server: Server) -> str:
     return f"mcp-servers/{server.pk}"
 
 
-def names(answer: rest.Answer) -> list[str]:
-    return [row["name"] for row in answer.json["results"]]
+def list_names(response: rest.Answer) -> list[str]:
+    return [row["name"] for row in response.json["results"]]
 
 
-def one(server: Server) -> Definition:
+def get_definition(server: Server) -> Definition:
     return server.definitions.get(name="one")
 
 
 def test_definitions_are_listed_by_kind_and_state(reviewer, server, path):
     Definition.objects.filter(name="two").update(pinned_digest="digest of two")
-    assert names(reviewer.get(f"{path}/definitions")) == ["one", "p", "r", "two"]
-    assert names(reviewer.get(f"{path}/definitions?kind=tool&state=pending")) == ["one"]
-    assert names(reviewer.get(f"{path}/definitions?state=approved")) == ["two"]
-    assert names(reviewer.get(f"{path}/tools")) == ["one", "two"]
-    assert names(reviewer.get(f"{path}/resources")) == ["r"]
-    assert names(reviewer.get(f"{path}/prompts")) == ["p"]
+    assert list_names(reviewer.get(f"{path}/definitions")) == ["one", "p", "r", "two"]
+    assert list_names(reviewer.get(f"{path}/definitions?kind=tool&state=pending")) == ["one"]
+    assert list_names(reviewer.get(f"{path}/definitions?state=approved")) == ["two"]
+    assert list_names(reviewer.get(f"{path}/tools")) == ["one", "two"]
+    assert list_names(reviewer.get(f"{path}/resources")) == ["r"]
+    assert list_names(reviewer.get(f"{path}/prompts")) == ["p"]
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,9 @@ def test_definitions_are_listed_by_kind_and_state(reviewer, server, path):
 )
 def test_a_definition_has_the_state_it_is_filtered_by(reviewer, server, path, values, state):
     Definition.objects.filter(name="one").update(**values)
-    for asked in Definition.State.values:
-        found = reviewer.get(f"{path}/tools?state={asked}&q=one").json["results"]
-        assert [row["state"] for row in found] == ([state] if asked == state else [])
+    for query_state in Definition.State.values:
+        rows = reviewer.get(f"{path}/tools?state={query_state}&q=one").json["results"]
+        assert [row["state"] for row in rows] == ([state] if query_state == state else [])
 
 
 def test_an_unknown_state_is_refused_with_its_value(reviewer, path):
@@ -84,8 +84,8 @@ def test_an_unknown_state_is_refused_with_its_value(reviewer, path):
 
 
 def test_all_pending_definitions_are_approved_together(reviewer, server, path):
-    answer = reviewer.post(f"{path}/approve", {"all": True})
-    assert (sorted(answer.json["approved"]), answer.json["waiting"]) == (
+    response = reviewer.post(f"{path}/approve", {"all": True})
+    assert (sorted(response.json["approved"]), response.json["waiting"]) == (
         ["one", "p", "r", "two"],
         0,
     )
@@ -95,8 +95,8 @@ def test_all_pending_definitions_are_approved_together(reviewer, server, path):
 def test_only_definitions_with_the_given_digest_are_approved(reviewer, server, path):
     rows = [{"id": str(row.pk), "digest": row.digest} for row in server.definitions.tools()]
     Definition.objects.filter(name="two").update(digest="changed meanwhile")
-    answer = reviewer.post(f"{path}/approve", {"definitions": rows})
-    assert answer.json == {
+    response = reviewer.post(f"{path}/approve", {"definitions": rows})
+    assert response.json == {
         "approved": ["one"],
         "skipped": ["two"],
         "held": [],
@@ -119,27 +119,27 @@ def test_only_definitions_with_the_given_digest_are_approved(reviewer, server, p
     ],
 )
 def test_an_approval_returns_the_approved_definitions(reviewer, path, body):
-    answer = reviewer.post(f"{path}/approve", body)
-    assert (answer.status, answer.code) == (400, "invalid")
-    assert answer.json["field"].startswith("definitions")
+    response = reviewer.post(f"{path}/approve", body)
+    assert (response.status, response.code) == (400, "invalid")
+    assert response.json["field"].startswith("definitions")
     assert not Definition.objects.exclude(pinned_digest="").exists()
 
 
 def test_one_definition_is_approved_by_its_digest(reviewer, server, path):
-    row = one(server)
+    row = get_definition(server)
     address = f"{path}/definitions/{row.pk}"
-    late = reviewer.post(f"{address}/approve", {"digest": "what was shown before"})
-    assert (late.status, late.code) == (409, "nothing_approved")
-    done = reviewer.post(f"{address}/approve", {"digest": row.digest})
-    assert (done.json["state"], done.json["approved_digest"]) == ("approved", row.digest)
-    assert done.json["approved_declaration"] == row.payload
-    back = reviewer.delete(f"{address}/approve")
-    assert (back.json["state"], back.json["approved_declaration"]) == ("pending", None)
+    conflict = reviewer.post(f"{address}/approve", {"digest": "what was shown before"})
+    assert (conflict.status, conflict.code) == (409, "nothing_approved")
+    approved = reviewer.post(f"{address}/approve", {"digest": row.digest})
+    assert (approved.json["state"], approved.json["approved_digest"]) == ("approved", row.digest)
+    assert approved.json["approved_declaration"] == row.payload
+    revoked = reviewer.delete(f"{address}/approve")
+    assert (revoked.json["state"], revoked.json["approved_declaration"]) == ("pending", None)
 
 
 def test_one_definition_is_disabled(acme, server, path):
     operator = rest.as_role(acme, Role.OPERATOR)
-    address = f"{path}/definitions/{one(server).pk}"
+    address = f"{path}/definitions/{get_definition(server).pk}"
     assert operator.patch(address, {"enabled": False}).json["enabled"] is False
     assert operator.get(address).json["enabled"] is False
     assert operator.patch(address, {}).json["field"] == "enabled"
@@ -149,8 +149,8 @@ def test_a_definition_of_another_server_isnt_found(acme, reviewer, server, path)
     other = Server.objects.create(
         organization=acme, scope_id=acme.pk, name="t", slug="t", transport_type="http"
     )
-    answer = reviewer.get(f"mcp-servers/{other.pk}/definitions/{one(server).pk}")
-    assert (answer.status, answer.json["field"]) == (404, "definition_id")
+    response = reviewer.get(f"mcp-servers/{other.pk}/definitions/{get_definition(server).pk}")
+    assert (response.status, response.json["field"]) == (404, "definition_id")
 
 
 def test_the_list_uses_the_same_queries_for_any_number_of_definitions(
@@ -166,16 +166,16 @@ def test_the_list_uses_the_same_queries_for_any_number_of_definitions(
 
 
 def test_labels_are_suggested_set_and_reset(reviewer, server, path):
-    answer = reviewer.get(f"{path}/tools").json["results"][0]
-    assert (answer["labels"], answer["labels_suggested"]) == (
+    definition = reviewer.get(f"{path}/tools").json["results"][0]
+    assert (definition["labels"], definition["labels_suggested"]) == (
         None,
         ["private_data", "untrusted_content"],
     )
     body = {"names": ["one", "two"], "labels": ["sends_out"]}
     assert reviewer.send("PUT", f"{path}/labels", body).status == 200
-    assert one(server).labels == ["sends_out"]
+    assert get_definition(server).labels == ["sends_out"]
     assert reviewer.send("PUT", f"{path}/labels", body | {"labels": None}).status == 200
-    assert one(server).labels is None
+    assert get_definition(server).labels is None
 
 
 def test_invalid_labels_change_nothing(reviewer, server, path):
@@ -184,4 +184,4 @@ def test_invalid_labels_change_nothing(reviewer, server, path):
         ({"names": ["nine"], "labels": []}, "not_found"),
     ):
         assert reviewer.send("PUT", f"{path}/labels", body).code == code
-    assert one(server).labels is None
+    assert get_definition(server).labels is None

@@ -1,4 +1,4 @@
-"""APIs over REST: a preview that writes nothing, and servers made of what was chosen."""
+"""APIs over REST: previews, and servers with the selected operations."""
 
 import json
 
@@ -31,18 +31,18 @@ def body(*operations, **config):
 
 
 def test_a_preview_lists_operations_with_their_errors_and_writes_nothing(operator):
-    found = operator.post("mcp-servers/openapi/preview", {"document": TEXT})
-    assert found.status == 200, found
-    operations = {one["key"]: one for one in found.json["operations"]}
-    assert [key for key, one in operations.items() if one["refused"]] == ["GET /bad"]
+    response = operator.post("mcp-servers/openapi/preview", {"document": TEXT})
+    assert response.status == 200, response
+    operations = {operation["key"]: operation for operation in response.json["operations"]}
+    assert [key for key, operation in operations.items() if operation["refused"]] == ["GET /bad"]
     assert operations["GET /bad"]["pointer"] == "/paths/~1bad/get"
     assert operations["POST /pets"]["writes"] is True
-    assert found.json["base_urls"][0]["url"] == SERVERS[0]["url"]
+    assert response.json["base_urls"][0]["url"] == SERVERS[0]["url"]
     assert not Server.objects.exists()
 
 
 @pytest.mark.parametrize(
-    ("sent", "code"),
+    ("request_body", "code"),
     [
         ({}, "missing_value"),
         ({"document": "<html>"}, "broken_document"),
@@ -51,28 +51,28 @@ def test_a_preview_lists_operations_with_their_errors_and_writes_nothing(operato
         ({"document_url": "http://127.0.0.1:1/openapi.json"}, "private_address"),
     ],
 )
-def test_a_document_that_cant_be_fetched_or_parsed_is_reported(operator, sent, code):
-    found = operator.post("mcp-servers/openapi/preview", sent)
-    assert (found.status, found.code) == (400, code)
+def test_a_document_that_cant_be_fetched_or_parsed_is_reported(operator, request_body, code):
+    response = operator.post("mcp-servers/openapi/preview", request_body)
+    assert (response.status, response.code) == (400, code)
 
 
 def test_only_a_platform_administrator_can_preview_a_private_address(operator):
-    sent = {"document_url": "http://127.0.0.1:1/x", "allow_private": True}
-    assert operator.post("mcp-servers/openapi/preview", sent).status == 403
+    request_body = {"document_url": "http://127.0.0.1:1/x", "allow_private": True}
+    assert operator.post("mcp-servers/openapi/preview", request_body).status == 403
 
 
 def test_selected_operations_are_stored_and_the_document_isnt_returned(operator):
-    found = operator.post("mcp-servers", body("listPets", "GET /pets/{id}"))
-    assert found.status == 201, found
-    assert found.json["endpoint_config"] == {
+    response = operator.post("mcp-servers", body("listPets", "GET /pets/{id}"))
+    assert response.status == 201, response
+    assert response.json["endpoint_config"] == {
         "url": SERVERS[0]["url"],
         "operations": ["GET /pets", "GET /pets/{id}"],
     }
     assert ApiDocument.objects.get().text == TEXT
-    kept = operator.patch(f"mcp-servers/{found.json['id']}", {"description": "Pets"})
-    assert kept.status == 200
-    listed = operator.get("mcp-servers?transport_type=openapi").json["results"]
-    assert "document" not in listed[0]["endpoint_config"]
+    updated = operator.patch(f"mcp-servers/{response.json['id']}", {"description": "Pets"})
+    assert updated.status == 200
+    servers = operator.get("mcp-servers?transport_type=openapi").json["results"]
+    assert "document" not in servers[0]["endpoint_config"]
 
 
 @pytest.mark.parametrize(
@@ -84,14 +84,14 @@ def test_selected_operations_are_stored_and_the_document_isnt_returned(operator)
     ],
 )
 def test_an_invalid_selection_is_refused(operator, operations, code):
-    found = operator.post("mcp-servers", body(*operations))
-    assert found.code == code
+    response = operator.post("mcp-servers", body(*operations))
+    assert response.code == code
     assert not Server.objects.exists()
 
 
 def test_selecting_all_selects_every_supported_operation(operator):
-    found = operator.post("mcp-servers", body("*"))
-    assert len(found.json["endpoint_config"]["operations"]) == 4
+    response = operator.post("mcp-servers", body("*"))
+    assert len(response.json["endpoint_config"]["operations"]) == 4
 
 
 def test_a_document_without_a_server_url_requires_one(operator):
@@ -99,20 +99,20 @@ def test_a_document_without_a_server_url_requires_one(operator):
 
 
 def test_too_many_operations_are_refused(operator):
-    many = {f"/p{n}": {"get": {}} for n in range(1001)}
-    found = operator.post("mcp-servers", body("*", document=text(many, servers=SERVERS)))
-    assert found.code == "too_many"
+    paths = {f"/p{n}": {"get": {}} for n in range(1001)}
+    response = operator.post("mcp-servers", body("*", document=text(paths, servers=SERVERS)))
+    assert response.code == "too_many"
 
 
 def test_the_selection_can_be_changed_with_the_stored_document(operator):
-    made = operator.post("mcp-servers", body("listPets")).json
+    created = operator.post("mcp-servers", body("listPets")).json
     config = {"url": SERVERS[0]["url"], "operations": ["getPet"]}
-    found = operator.patch(f"mcp-servers/{made['id']}", {"endpoint_config": config})
-    assert found.json["endpoint_config"]["operations"] == ["GET /pets/{id}"]
+    response = operator.patch(f"mcp-servers/{created['id']}", {"endpoint_config": config})
+    assert response.json["endpoint_config"]["operations"] == ["GET /pets/{id}"]
 
 
 def test_an_api_of_another_organization_isnt_found(operator):
     other = rest.as_role(factories.create_organization("other"), Role.OPERATOR)
-    made = operator.post("mcp-servers", body("listPets")).json
-    assert other.patch(f"mcp-servers/{made['id']}", {"name": "x"}).status == 404
+    created = operator.post("mcp-servers", body("listPets")).json
+    assert other.patch(f"mcp-servers/{created['id']}", {"name": "x"}).status == 404
     assert json.dumps(TEXT)[:40] not in other.get("mcp-servers").text

@@ -1,4 +1,4 @@
-"""Presets over REST: an organization's own are made, changed, removed; the platform's are read."""
+"""Presets over REST: an organization's own are writable, those of the platform read-only."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests import factories, rest
 from tests.rest import Rest
 
 pytestmark = pytest.mark.django_db
-OWN: dict[str, Any] = {
+PRESET: dict[str, Any] = {
     "name": "House search",
     "description": "Searches the intranet.",
     "transport_type": "http",
@@ -23,7 +23,7 @@ OWN: dict[str, Any] = {
         {"name": "TOKEN", "label": "Access token", "secret": True},
     ],
 }
-PROGRAM: dict[str, Any] = {
+STDIO_PRESET: dict[str, Any] = {
     "name": "Files",
     "transport_type": "stdio",
     "endpoint_config": {"command": "npx", "args": ["-y", "server@1.0.0", "${FOLDER}"]},
@@ -41,20 +41,24 @@ def operator(acme: Organization) -> Rest:
     return rest.as_role(acme, Role.OPERATOR)
 
 
-def own(acme: Organization) -> Any:
+def get_own_presets(acme: Organization) -> Any:
     return Preset.objects.filter(organization=acme)
 
 
 def test_a_preset_is_created_used_updated_and_deleted(acme, operator):
-    made = operator.post("presets", OWN)
-    assert (made.status, made.json["slug"], made.json["own"]) == (201, "house-search", True)
+    created = operator.post("presets", PRESET)
+    assert (created.status, created.json["slug"], created.json["own"]) == (
+        201,
+        "house-search",
+        True,
+    )
     body = {"preset": "house-search", "name": "search", "parameters": {"TOKEN": "sesam"}}
     server = operator.post("mcp-servers", body)
     assert server.json["endpoint_config"] == {"url": "https://all.example.com/mcp"}
     assert Server.objects.get().secrets.get().value.open() == "sesam"
-    path = f"presets/{made.json['id']}"
+    path = f"presets/{created.json['id']}"
     assert operator.patch(path, {"description": "New words."}).json["description"] == "New words."
-    assert operator.get("presets/house-search").json["parameters"] == made.json["parameters"]
+    assert operator.get("presets/house-search").json["parameters"] == created.json["parameters"]
     assert operator.delete(path).status == 204
     assert Server.objects.get().preset is None
     actions = AuditRow.objects.filter(resource_type="mcp_preset").values_list("action", flat=True)
@@ -63,27 +67,27 @@ def test_a_preset_is_created_used_updated_and_deleted(acme, operator):
 
 def test_presets_of_the_catalog_are_read_only(operator):
     for method in ("PATCH", "DELETE"):
-        answer = operator.send(method, "presets/time", {} if method == "PATCH" else None)
-        assert (answer.status, answer.code) == (403, "platform_preset")
+        response = operator.send(method, "presets/time", {} if method == "PATCH" else None)
+        assert (response.status, response.code) == (403, "platform_preset")
     assert operator.get("presets/aws-lambda").json["replaces"] == ["@aws/mcp-server-lambda"]
 
 
 def test_only_a_platform_administrator_can_set_the_command(acme, operator):
-    answer = operator.post("presets", PROGRAM)
-    assert (answer.status, answer.code) == (403, "platform_admin_only")
-    path = f"presets/{rest.as_administrator().post('presets', PROGRAM).json['id']}"
+    response = operator.post("presets", STDIO_PRESET)
+    assert (response.status, response.code) == (403, "platform_admin_only")
+    path = f"presets/{rest.as_administrator().post('presets', STDIO_PRESET).json['id']}"
     for body in (
         {"endpoint_config": {"command": "npx", "args": ["evil@1.0.0", "${FOLDER}"]}},
         {"parameters": [{"name": "FOLDER", "label": "Folder"}]},
-        OWN,
+        PRESET,
     ):
         assert operator.patch(path, body).code == "platform_admin_only"
     assert operator.patch(path, {"description": "Our files."}).status == 200
-    assert own(acme).get().endpoint_config == PROGRAM["endpoint_config"]
+    assert get_own_presets(acme).get().endpoint_config == STDIO_PRESET["endpoint_config"]
 
 
 @pytest.mark.parametrize(
-    ("said", "code", "field"),
+    ("changes", "code", "field"),
     [
         ({"name": ""}, "invalid", "name"),
         ({"transport_type": "smoke"}, "invalid", "transport_type"),
@@ -119,11 +123,11 @@ def test_only_a_platform_administrator_can_set_the_command(acme, operator):
         ({"headers": {}}, "unknown_field", "headers"),
     ],
 )
-def test_invalid_values_are_refused_with_their_path(acme, operator, said, code, field):
-    answer = operator.post("presets", OWN | said)
-    assert (answer.status, answer.code, answer.json["field"]) == (400, code, field), answer
-    assert "in-the-clear" not in answer.text
-    assert not own(acme).exists()
+def test_invalid_values_are_refused_with_their_path(acme, operator, changes, code, field):
+    response = operator.post("presets", PRESET | changes)
+    assert (response.status, response.code, response.json["field"]) == (400, code, field), response
+    assert "in-the-clear" not in response.text
+    assert not get_own_presets(acme).exists()
 
 
 def test_a_credential_in_a_header_is_a_parameter(acme, operator):
@@ -131,20 +135,22 @@ def test_a_credential_in_a_header_is_a_parameter(acme, operator):
         "url": "https://x.example/${TEAM}",
         "headers": {"X-Api-Key": "abc", "X-T": "${TOKEN}"},
     }
-    body = OWN | {"endpoint_config": headers, "auth_config": {"type": "none"}}
-    answer = operator.post("presets", body)
-    assert (answer.code, answer.json["field"]) == (
+    body = PRESET | {"endpoint_config": headers, "auth_config": {"type": "none"}}
+    response = operator.post("presets", body)
+    assert (response.code, response.json["field"]) == (
         "secret_in_preset",
         "endpoint_config.headers.X-Api-Key",
     )
 
 
 def test_a_duplicate_name_is_refused(operator):
-    assert operator.post("presets", OWN).status == 201
-    assert operator.post("presets", OWN | {"name": "house search"}).code == "name_taken"
+    assert operator.post("presets", PRESET).status == 201
+    assert operator.post("presets", PRESET | {"name": "house search"}).code == "name_taken"
 
 
 def test_a_preset_of_another_organization_isnt_found(operator):
-    theirs = rest.as_role(factories.create_organization("other"), Role.OWNER).post("presets", OWN)
-    for name in (theirs.json["id"], "house-search", "nothing"):
+    other_preset = rest.as_role(factories.create_organization("other"), Role.OWNER).post(
+        "presets", PRESET
+    )
+    for name in (other_preset.json["id"], "house-search", "nothing"):
         assert operator.get(f"presets/{name}").status == 404

@@ -38,56 +38,58 @@ def operator(acme: Organization) -> Rest:
 
 
 @pytest.fixture
-def root(acme: Organization) -> Rest:
+def administrator(acme: Organization) -> Rest:
     return rest.as_administrator()
 
 
-def changed(body: dict[str, Any], **members: Any) -> dict[str, Any]:
-    return body | members
+def change_fields(body: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return body | changes
 
 
 def test_a_server_is_created_and_returned_without_its_secrets(operator):
-    made = operator.post("mcp-servers", HTTP)
-    assert made.status == 201
-    assert made.json["scope"] == "pool"
-    assert made.json["endpoint_config"]["headers"] == {"X-Team": MASK}
-    assert made.json["auth_config"] == {"type": "bearer_token", "configured": True}
-    assert made.json["discovered_tools"] == []
-    read = operator.get(f"mcp-servers/{made.json['id']}")
-    assert read.json == made.json
-    for answer in (made, read, operator.get("mcp-servers")):
-        assert "tok-in-the-clear" not in answer.text
-        assert "blue" not in answer.text
+    created = operator.post("mcp-servers", HTTP)
+    assert created.status == 201
+    assert created.json["scope"] == "pool"
+    assert created.json["endpoint_config"]["headers"] == {"X-Team": MASK}
+    assert created.json["auth_config"] == {"type": "bearer_token", "configured": True}
+    assert created.json["discovered_tools"] == []
+    fetched = operator.get(f"mcp-servers/{created.json['id']}")
+    assert fetched.json == created.json
+    for response in (created, fetched, operator.get("mcp-servers")):
+        assert "tok-in-the-clear" not in response.text
+        assert "blue" not in response.text
 
 
 def test_a_masked_write_keeps_the_secrets(operator):
-    made = operator.post("mcp-servers", HTTP).json
+    created = operator.post("mcp-servers", HTTP).json
     endpoint = {"url": "https://mcp.example.com/v2", "headers": {"X-Team": MASK}}
     body = {"name": "docs", "transport_type": "http", "endpoint_config": endpoint}
-    answer = operator.put(f"mcp-servers/{made['id']}", body)
-    assert answer.json["endpoint_config"]["url"] == "https://mcp.example.com/v2"
-    assert answer.json["auth_config"]["configured"]
+    response = operator.put(f"mcp-servers/{created['id']}", body)
+    assert response.json["endpoint_config"]["url"] == "https://mcp.example.com/v2"
+    assert response.json["auth_config"]["configured"]
     values = {secret.name: secret.value.open() for secret in Secret.objects.all()}
     assert values == {"X-Team": "blue", "token": "tok-in-the-clear"}
 
 
 def test_a_patch_changes_only_its_fields(operator):
-    made = operator.post("mcp-servers", HTTP).json
-    answer = operator.patch(f"mcp-servers/{made['id']}", {"description": "Our documents"})
-    same = ("name", "endpoint_config", "auth_config", "enabled", "approval")
-    assert {name: answer.json[name] for name in same} == {name: made[name] for name in same}
-    assert answer.json["description"] == "Our documents"
+    created = operator.post("mcp-servers", HTTP).json
+    response = operator.patch(f"mcp-servers/{created['id']}", {"description": "Our documents"})
+    unchanged = ("name", "endpoint_config", "auth_config", "enabled", "approval")
+    assert {name: response.json[name] for name in unchanged} == {
+        name: created[name] for name in unchanged
+    }
+    assert response.json["description"] == "Our documents"
 
 
 def test_a_deleted_server_is_gone_and_stays_in_the_audit_log(operator):
-    made = operator.post("mcp-servers", HTTP).json
-    assert operator.delete(f"mcp-servers/{made['id']}").status == 204
-    assert operator.get(f"mcp-servers/{made['id']}").status == 404
+    created = operator.post("mcp-servers", HTTP).json
+    assert operator.delete(f"mcp-servers/{created['id']}").status == 204
+    assert operator.get(f"mcp-servers/{created['id']}").status == 404
     assert AuditRow.objects.get(action="server_removed").resource_name == "docs"
 
 
 @pytest.mark.parametrize(
-    ("members", "status", "code", "field"),
+    ("changes", "status", "code", "field"),
     [
         ({"transport_type": "ftp"}, 400, "unknown_transport", "transport_type"),
         ({"endpoint_config": {"url": "ftp://x"}}, 400, "bad_url", "endpoint_config.url"),
@@ -121,50 +123,54 @@ def test_a_deleted_server_is_gone_and_stays_in_the_audit_log(operator):
     ],
 )
 def test_invalid_values_are_refused_by_field_and_nothing_is_written(
-    operator, members, status, code, field
+    operator, changes, status, code, field
 ):
-    answer = operator.post("mcp-servers", changed(HTTP, **members))
-    assert (answer.status, answer.code, answer.json.get("field")) == (status, code, field), answer
-    assert answer.json["remedy"] or answer.json["errors"]
+    response = operator.post("mcp-servers", change_fields(HTTP, **changes))
+    assert (response.status, response.code, response.json.get("field")) == (status, code, field), (
+        response
+    )
+    assert response.json["remedy"] or response.json["errors"]
     assert not Server.objects.exists()
     assert not Secret.objects.exists()
 
 
-def test_only_platform_administrators_can_set_a_command(operator, root):
-    refused = operator.post("mcp-servers", STDIO)
-    assert (refused.status, refused.code) == (403, "platform_admin_only")
-    made = root.post("mcp-servers", STDIO)
-    assert made.status == 201
-    assert made.json["endpoint_config"]["env"] == {"KEY": MASK}
-    assert "env-value" not in made.text
+def test_only_platform_administrators_can_set_a_command(operator, administrator):
+    response = operator.post("mcp-servers", STDIO)
+    assert (response.status, response.code) == (403, "platform_admin_only")
+    created = administrator.post("mcp-servers", STDIO)
+    assert created.status == 201
+    assert created.json["endpoint_config"]["env"] == {"KEY": MASK}
+    assert "env-value" not in created.text
 
 
-def test_a_launcher_that_isnt_allowed_is_refused(root):
+def test_a_launcher_that_isnt_allowed_is_refused(administrator):
     config = {"command": "/bin/sh", "args": ["-c", "true"]}
-    answer = root.post("mcp-servers", changed(STDIO, endpoint_config=config))
-    assert answer.code == "launcher_not_allowed"
-    assert answer.json["field"] == "endpoint_config.command"
+    response = administrator.post("mcp-servers", change_fields(STDIO, endpoint_config=config))
+    assert response.code == "launcher_not_allowed"
+    assert response.json["field"] == "endpoint_config.command"
     assert not Launcher.objects.exists()
 
 
-def test_only_platform_administrators_can_allow_a_private_address(root):
+def test_only_platform_administrators_can_allow_a_private_address(administrator):
     local = {"url": "http://127.0.0.1:9/mcp"}
-    answer = root.post("mcp-servers", changed(HTTP, endpoint_config=local, allow_private=True))
-    assert answer.status == 201
+    response = administrator.post(
+        "mcp-servers", change_fields(HTTP, endpoint_config=local, allow_private=True)
+    )
+    assert response.status == 201
 
 
 def test_a_duplicate_name_is_a_conflict(operator):
     operator.post("mcp-servers", HTTP)
-    answer = operator.post("mcp-servers", changed(HTTP, name="Docs"))
-    assert (answer.status, answer.code, answer.json["field"]) == (409, "name_taken", "name")
+    response = operator.post("mcp-servers", change_fields(HTTP, name="Docs"))
+    assert (response.status, response.code, response.json["field"]) == (409, "name_taken", "name")
 
 
 def test_a_server_is_disabled_and_enabled(operator):
-    made = operator.post("mcp-servers", HTTP).json
-    off = operator.post(f"mcp-servers/{made['id']}/disable").json
-    assert (off["enabled"], off["status"]) == (False, "disabled")
-    on = operator.post(f"mcp-servers/{made['id']}/enable").json
-    assert (on["enabled"], on["status"]) == (True, "disconnected")
+    created = operator.post("mcp-servers", HTTP).json
+    disabled = operator.post(f"mcp-servers/{created['id']}/disable").json
+    assert (disabled["enabled"], disabled["status"]) == (False, "disabled")
+    enabled = operator.post(f"mcp-servers/{created['id']}/enable").json
+    assert (enabled["enabled"], enabled["status"]) == (True, "disconnected")
 
 
 def test_servers_are_found_by_name_status_and_scope(acme, operator):
@@ -202,5 +208,5 @@ def test_the_list_uses_the_same_queries_for_any_number_of_servers(
             organization=acme, server=server, kind="tool", name="one", payload={}, digest="d"
         )
     with django_assert_num_queries(3):  # the token, the servers with their counts, the secrets
-        found = operator.get("mcp-servers").json["results"]
-    assert {(server["tools"], server["waiting"]) for server in found} == {(1, 1)}
+        servers = operator.get("mcp-servers").json["results"]
+    assert {(server["tools"], server["waiting"]) for server in servers} == {(1, 1)}

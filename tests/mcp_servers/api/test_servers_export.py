@@ -1,4 +1,4 @@
-"""Export over REST: what other clients read, and what an import reads back."""
+"""Export over REST, in the format that other clients and imports read."""
 
 import json
 
@@ -17,23 +17,23 @@ SECRET = "tok-in-the-clear-0123456789"
 
 @pytest.fixture
 def acme():
-    made = factories.create_organization()
+    organization = factories.create_organization()
     config = {"url": "https://mcp.example.com/mcp", "headers": {"X-Team": SECRET}}
     auth = {"type": "bearer_token", "token": SECRET}
     spec = ServerSpec(name="docs", transport_type="http", endpoint_config=config, auth_config=auth)
-    create_server(factories.build_administrator(made), spec)
-    return made
+    create_server(factories.build_administrator(organization), spec)
+    return organization
 
 
 def test_the_pool_is_exported_without_its_secrets(acme):
-    answer = rest.as_role(acme, Role.AUDITOR).get("mcp-servers/export")
-    assert answer.status == 200
-    assert answer.json["mcpServers"]["docs"] == {
+    response = rest.as_role(acme, Role.AUDITOR).get("mcp-servers/export")
+    assert response.status == 200
+    assert response.json["mcpServers"]["docs"] == {
         "type": "http",
         "url": "https://mcp.example.com/mcp",
         "headers": {"X-Team": "${DOCS_X_TEAM}", "Authorization": "Bearer ${DOCS_TOKEN}"},
     }
-    assert SECRET not in json.dumps(answer.json)
+    assert SECRET not in json.dumps(response.json)
 
 
 def test_an_export_can_be_imported_elsewhere_with_its_values(acme):
@@ -42,8 +42,8 @@ def test_an_export_can_be_imported_elsewhere_with_its_values(acme):
     client = rest.as_role(other, Role.OPERATOR)
     values = {"DOCS_TOKEN": "one", "DOCS_X_TEAM": "two"}
     body = {"text": json.dumps(exported), "apply": True, "fill": values}
-    answer = client.post("mcp-servers/import", body)
-    assert answer.json["entries"][0]["action"] == "added", answer.json
+    response = client.post("mcp-servers/import", body)
+    assert response.json["entries"][0]["action"] == "added", response.json
     server = Server.objects.get(organization=other)
     assert {s.name: s.value.open() for s in server.secrets.all()} == {
         "token": "one",
@@ -54,8 +54,8 @@ def test_an_export_can_be_imported_elsewhere_with_its_values(acme):
 def test_only_the_named_servers_are_exported(acme):
     client = rest.as_role(acme, Role.OPERATOR)
     assert list(client.get("mcp-servers/export?name=docs").json["mcpServers"]) == ["docs"]
-    answer = client.get("mcp-servers/export?name=docs&name=dogs")
-    assert (answer.status, answer.json["code"]) == (400, "unknown_server")
+    response = client.get("mcp-servers/export?name=docs&name=dogs")
+    assert (response.status, response.json["code"]) == (400, "unknown_server")
 
 
 def test_a_member_cant_export(acme):

@@ -10,12 +10,12 @@ def test_the_history_of_a_server_is_printed(bonobot, acme):
     server = admin_client.web_server(acme)
     assert "No checks in this period" in bonobot("mcp", "history", "web").out
     record_contact(server, HealthCheck.Kind.HEALTH, 12)
-    away = Problem("Nobody listens.", code="server_unreachable")
-    record_failure(Server.objects.get().pk, HealthCheck.Kind.HEALTH, away)
-    found = bonobot("mcp", "history", "web", "--since", "24h", "--json").json
-    assert [one["ok"] for one in found["checks"]] == [False, True]
-    assert found["outages"][0]["ended_at"] is None
-    assert found["windows"][0]["p50"] == 12
-    drawn = bonobot("mcp", "history", "web").out
-    assert "ongoing" in drawn
-    assert "Nobody listens." in drawn
+    problem = Problem("Nobody listens.", code="server_unreachable")
+    record_failure(Server.objects.get().pk, HealthCheck.Kind.HEALTH, problem)
+    data = bonobot("mcp", "history", "web", "--since", "24h", "--json").json
+    assert [row["ok"] for row in data["checks"]] == [False, True]
+    assert data["outages"][0]["ended_at"] is None
+    assert data["windows"][0]["p50"] == 12
+    output = bonobot("mcp", "history", "web").out
+    assert "ongoing" in output
+    assert "Nobody listens." in output

@@ -1,4 +1,4 @@
-"""`bonobot mcp login`, and adding servers that people sign in to."""
+"""`bonobot mcp login`, and adding servers with a sign-in."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def linear(bonobot):
     load_presets()
-    ran = bonobot("mcp", "add", "linear", "--preset", "linear", "--json")
-    assert ran.status == 0, ran.err
-    return ran.json
+    result = bonobot("mcp", "add", "linear", "--preset", "linear", "--json")
+    assert result.status == 0, result.err
+    return result.json
 
 
 def address():
@@ -38,39 +38,39 @@ def sign_in():
 def test_adding_a_preset_with_a_sign_in_prints_its_url(linear):
     assert linear["auth_config"]["grant"] == "authorization_code"
     assert linear["sign_in"] == {"state": "needed", "url": address()}
-    assert linear["status"] == "disconnected"  # nothing was asked in vain
+    assert linear["status"] == "disconnected"  # without a useless request
 
 
 def test_the_url_is_printed_for_personal_logins_too(bonobot):
     load_presets()
-    ran = bonobot("mcp", "add", "linear", "--preset", "linear")
-    assert address() in ran.out
-    assert "bonobot mcp login linear" in ran.out
+    result = bonobot("mcp", "add", "linear", "--preset", "linear")
+    assert address() in result.out
+    assert "bonobot mcp login linear" in result.out
 
 
 def test_status_shows_where_a_login_is_needed(bonobot, linear):
-    (found,) = bonobot("mcp", "status", "--json").json
-    assert found["sign_in"]["state"] == "needed"
+    (server,) = bonobot("mcp", "status", "--json").json
+    assert server["sign_in"]["state"] == "needed"
     assert "needed" in bonobot("mcp", "status").out
     sign_in()
-    (found,) = bonobot("mcp", "status", "--json").json
-    assert found["sign_in"]["state"] == "signed_in"
+    (server,) = bonobot("mcp", "status", "--json").json
+    assert server["sign_in"]["state"] == "signed_in"
 
 
 def test_printing_only_the_url_doesnt_wait(bonobot, linear):
-    ran = bonobot("mcp", "login", "linear", "--no-wait", "--json")
-    assert ran.json == {"server": "linear", "url": address(), "signed_in": False}
+    result = bonobot("mcp", "login", "linear", "--no-wait", "--json")
+    assert result.json == {"server": "linear", "url": address(), "signed_in": False}
 
 
 def test_a_timeout_has_a_code(bonobot, linear):
-    ran = bonobot("mcp", "login", "linear", "--timeout", "0")
-    assert ran.status == 1
-    assert "needs_reauth" in ran.err
-    assert address() in ran.err
+    result = bonobot("mcp", "login", "linear", "--timeout", "0")
+    assert result.status == 1
+    assert "needs_reauth" in result.err
+    assert address() in result.err
 
 
-def sign_in_aside():
-    """Sign in in another thread, and leave none of its connections open."""
+def sign_in_in_thread():
+    """Sign in in another thread and close its database connections."""
     try:
         sign_in()
     finally:
@@ -84,15 +84,15 @@ def test_an_earlier_login_doesnt_end_the_wait(bonobot, linear, monkeypatch):
     def pause(seconds):
         pauses.append(seconds)
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(sign_in_aside).result()
+            pool.submit(sign_in_in_thread).result()
 
     monkeypatch.setattr(oauth_logins, "pause", pause)
     monkeypatch.setattr(
         oauth_logins, "discover_servers", lambda cli, servers: {"linear": Outcome()}
     )
-    ran = bonobot("mcp", "login", "linear", "--json")
-    assert ran.status == 0, ran.err
-    assert (len(pauses), ran.json["signed_in"]) == (1, True)
+    result = bonobot("mcp", "login", "linear", "--json")
+    assert result.status == 0, result.err
+    assert (len(pauses), result.json["signed_in"]) == (1, True)
 
 
 class Outcome:
@@ -107,17 +107,17 @@ class Outcome:
 
 def test_a_server_without_a_login_is_reported(bonobot):
     bonobot("mcp", "add", "plain", "--url", "http://127.0.0.1:9/mcp", "--allow-private")
-    ran = bonobot("mcp", "login", "plain", "--json")
-    assert ran.status == 1
-    assert "no_login" in ran.err
+    result = bonobot("mcp", "login", "plain", "--json")
+    assert result.status == 1
+    assert "no_login" in result.err
 
 
 def test_logging_out_deletes_the_tokens_and_reports_it(bonobot, linear):
     sign_in()
-    ran = bonobot("mcp", "logout", "linear", "--json")
-    assert ran.json == {"server": "linear", "url": address(), "signed_in": False}
-    (found,) = bonobot("mcp", "status", "--json").json
-    assert found["sign_in"]["state"] == "needed"
+    result = bonobot("mcp", "logout", "linear", "--json")
+    assert result.json == {"server": "linear", "url": address(), "signed_in": False}
+    (server,) = bonobot("mcp", "status", "--json").json
+    assert server["sign_in"]["state"] == "needed"
 
 
 def test_rest_logs_out_of_servers_with_a_login(bonobot, linear):

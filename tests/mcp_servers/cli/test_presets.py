@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Registry(BaseHTTPRequestHandler):
-    """A registry that has every package but Memory's, and is ill about Git's."""
+    """A registry with every package except Memory's; requests for Git's fail."""
 
     def do_HEAD(self) -> None:
         status = 404 if "server-memory" in self.path else 503 if "git" in self.path else 200
@@ -29,32 +29,32 @@ class Registry(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Keep quiet."""
+        """Don't log."""
 
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the check ask a registry on this machine."""
+    """Use a local registry for the check."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Registry) as server:
         thread = Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        point(monkeypatch, server.server_address[1])
+        use_registry(monkeypatch, server.server_address[1])
         yield
         server.shutdown()
         thread.join()
 
 
-def point(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
-    here = f"http://127.0.0.1:{port}"
+def use_registry(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+    url = f"http://127.0.0.1:{port}"
 
-    async def ask(entries):
-        return await resolve(entries, registries={"npm": here, "pypi": here}, allow_private=True)
+    async def resolve_locally(entries):
+        return await resolve(entries, registries={"npm": url, "pypi": url}, allow_private=True)
 
-    monkeypatch.setattr(presets, "resolve", ask)
+    monkeypatch.setattr(presets, "resolve", resolve_locally)
 
 
-def states(ran) -> dict[str, str]:
-    return {row["slug"]: row["state"] for row in ran.json}
+def states(result) -> dict[str, str]:
+    return {row["slug"]: row["state"] for row in result.json}
 
 
 def test_an_empty_catalog_prints_how_to_load_it_and_is_loaded_once(bonobot):
@@ -73,13 +73,17 @@ def test_the_list_shows_the_package_names_that_a_preset_replaces(bonobot):
 
 @pytest.mark.parametrize("option", [(), ("--check",)])
 def test_an_unknown_preset_is_reported_with_its_name(bonobot, option):
-    ran = bonobot("mcp", "presets", "nothing", *option, "--json")
-    assert (ran.status, ran.error["code"], ran.error["field"]) == (1, "not_found", "PRESET")
+    result = bonobot("mcp", "presets", "nothing", *option, "--json")
+    assert (result.status, result.error["code"], result.error["field"]) == (
+        1,
+        "not_found",
+        "PRESET",
+    )
 
 
 def test_a_check_succeeds_if_all_packages_resolve(bonobot, registry):
-    ran = bonobot("mcp", "presets", "--check", "time", "azure", "linear", "--json")
-    assert (ran.status, states(ran)) == (
+    result = bonobot("mcp", "presets", "--check", "time", "azure", "linear", "--json")
+    assert (result.status, states(result)) == (
         0,
         {"time": "resolves", "azure": "resolves", "linear": "documented"},
     )
@@ -87,37 +91,41 @@ def test_a_check_succeeds_if_all_packages_resolve(bonobot, registry):
 
 @pytest.mark.parametrize(("slug", "state"), [("memory", "gone"), ("git", "unknown")])
 def test_a_check_exits_with_1_if_a_package_doesnt_resolve(bonobot, registry, slug, state):
-    ran = bonobot("mcp", "presets", "--check", "time", slug, "--json")
-    assert (ran.status, states(ran)) == (1, {"time": "resolves", slug: state})
+    result = bonobot("mcp", "presets", "--check", "time", slug, "--json")
+    assert (result.status, states(result)) == (1, {"time": "resolves", slug: state})
 
 
 def test_missing_packages_are_marked_in_the_gallery(bonobot, registry, monkeypatch):
     bonobot("mcp", "presets", "--check", "time", "memory")
-    seat = admin_client.sit(Organization.objects.get(), Role.OPERATOR)
-    gallery = seat.get("mcp_servers_server_presets")
+    browser = admin_client.sit(Organization.objects.get(), Role.OPERATOR)
+    gallery = browser.get("mcp_servers_server_presets")
     assert gallery.count("package not found") == 1
-    assert "package wasn't found in the registry" in seat.get("mcp_servers_server_preset", "memory")
-    assert "package wasn't found in the registry" not in seat.get(
+    assert "package wasn't found in the registry" in browser.get(
+        "mcp_servers_server_preset", "memory"
+    )
+    assert "package wasn't found in the registry" not in browser.get(
         "mcp_servers_server_preset", "time"
     )
-    assert "package not found" in seat.get("mcp_servers_preset_changelist", q="memory")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        point(monkeypatch, taken.getsockname()[1])
+    assert "package not found" in browser.get("mcp_servers_preset_changelist", q="memory")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        use_registry(monkeypatch, listener.getsockname()[1])
         bonobot("mcp", "presets", "--check", "memory")
-    assert Preset.objects.from_platform().get(slug="memory").gone  # silence changes nothing
-    Preset.objects.from_platform().update(proof={})  # as of a release that named another version
+    assert (
+        Preset.objects.from_platform().get(slug="memory").gone
+    )  # an unavailable registry changes nothing
+    Preset.objects.from_platform().update(proof={})  # like a release with another version
     load_presets()
     assert not Preset.objects.from_platform().get(slug="memory").gone
 
 
 def test_an_unavailable_registry_marks_no_package_as_missing(bonobot, monkeypatch):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
-        point(monkeypatch, taken.getsockname()[1])
-        ran = bonobot("mcp", "presets", "--check", "time")
-    assert ran.status == 1
-    assert "0 packages no longer exist, 1 couldn't be checked" in ran.out
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
+        use_registry(monkeypatch, listener.getsockname()[1])
+        result = bonobot("mcp", "presets", "--check", "time")
+    assert result.status == 1
+    assert "0 packages no longer exist, 1 couldn't be checked" in result.out
 
 
 def test_a_saved_preset_requires_the_secrets_of_its_server(bonobot):
@@ -125,17 +133,17 @@ def test_a_saved_preset_requires_the_secrets_of_its_server(bonobot):
     header = ("--header", "X-Team=t0p-secret", "--bearer", "b3arer")
     bonobot("mcp", "add", "docs", "--url", url, *header)
     assert Server.objects.get().name == "docs"
-    ran = bonobot("mcp", "save-preset", "docs", "Our documentation", "--json")
-    assert ran.status == 0, ran.err
-    assert [p["name"] for p in ran.json["parameters"]] == ["TOKEN", "X_TEAM"]
-    assert all(p["secret"] and p["required"] for p in ran.json["parameters"])
+    result = bonobot("mcp", "save-preset", "docs", "Our documentation", "--json")
+    assert result.status == 0, result.err
+    assert [p["name"] for p in result.json["parameters"]] == ["TOKEN", "X_TEAM"]
+    assert all(p["secret"] and p["required"] for p in result.json["parameters"])
     row = Preset.objects.get(slug="our-documentation")
     assert row.endpoint_config == {"url": url, "headers": {"X-Team": "${X_TEAM}"}}
     assert row.auth_config == {"token": "${TOKEN}"}
-    kept = f"{row.endpoint_config} {row.auth_config} {row.parameters} {ran.out}"
-    assert "t0p-secret" not in kept
-    assert "b3arer" not in kept
+    text = f"{row.endpoint_config} {row.auth_config} {row.parameters} {result.out}"
+    assert "t0p-secret" not in text
+    assert "b3arer" not in text
 
-    again = bonobot("mcp", "save-preset", "docs", "Our documentation", "--json")
-    assert (again.status, again.error["code"]) == (1, "name_taken")
+    second = bonobot("mcp", "save-preset", "docs", "Our documentation", "--json")
+    assert (second.status, second.error["code"]) == (1, "name_taken")
     assert "own" in bonobot("mcp", "presets").out

@@ -1,4 +1,4 @@
-"""`bonobot mcp add --openapi`: the choice of operations, from a file."""
+"""`bonobot mcp add --openapi`: selecting operations of a document."""
 
 import pytest
 
@@ -9,20 +9,20 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def added(tmp_path, bonobot):
-    """Return the keys that options choose; nothing answers at the address."""
+def add_api(tmp_path, bonobot):
+    """Return a function that adds an API and returns its selected operations."""
     file = tmp_path / "pets.json"
 
-    def go(*options, paths=PETS, **more):
+    def add(*options, paths=PETS, **more):
         file.write_text(text(paths, **more))
         bonobot("mcp", "add", "pets", "--openapi", str(file), "--allow-private", *options)
         server = Server.objects.filter(name="pets").first()
         return server and server.endpoint_config["operations"]
 
-    return go
+    return add
 
 
-HERE = ("--base-url", "http://127.0.0.1:9")
+BASE_URL = ("--base-url", "http://127.0.0.1:9")
 
 
 @pytest.mark.parametrize(
@@ -36,11 +36,11 @@ HERE = ("--base-url", "http://127.0.0.1:9")
         (("--operation", "nothing"), None),
     ],
 )
-def test_operations_are_selected(added, options, keys):
-    assert added(*options, *HERE) == keys
+def test_operations_are_selected(add_api, options, keys):
+    assert add_api(*options, *BASE_URL) == keys
 
 
-def test_the_base_url_defaults_to_that_of_the_document(added):
-    assert added() is None
-    added(servers=[{"url": "http://127.0.0.1:9/v1"}])
+def test_the_base_url_defaults_to_that_of_the_document(add_api):
+    assert add_api() is None
+    add_api(servers=[{"url": "http://127.0.0.1:9/v1"}])
     assert Server.objects.get().endpoint_config["url"] == "http://127.0.0.1:9/v1"

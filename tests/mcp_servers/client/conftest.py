@@ -1,4 +1,4 @@
-"""Connections of their own for each test, and a real server over HTTP."""
+"""Connection pools for each test, and real servers over HTTP."""
 
 import asyncio
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.client.endpoints import SERVERS, Clock, until
-from tests.mcp_servers.client.event_recorder import Ears
+from tests.mcp_servers.client.event_recorder import EventRecorder
 
 
 @pytest.fixture
@@ -21,30 +21,32 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def connections(clock: Clock) -> AsyncIterator[ConnectionPool]:
-    made = ConnectionPool(clock=clock)
-    yield made
-    await made.close()
+    pool = ConnectionPool(clock=clock)
+    yield pool
+    await pool.close()
 
 
 @pytest.fixture
-async def ears() -> AsyncIterator[Ears]:
-    made = Ears()
-    yield made
-    await made.connections.close()
+async def recorder() -> AsyncIterator[EventRecorder]:
+    event_recorder = EventRecorder()
+    yield event_recorder
+    await event_recorder.connections.close()
 
 
 @pytest.fixture
-async def listening_to(ears: Ears) -> AsyncIterator[Callable[[ServerEndpoint], Any]]:
-    """Return a function that listens until the test is over, and returns when granted."""
+async def start_listening(
+    recorder: EventRecorder,
+) -> AsyncIterator[Callable[[ServerEndpoint], Any]]:
+    """Return a function that opens a stream until the test ends; it returns once granted."""
     tasks = []
 
-    async def begin(endpoint: ServerEndpoint) -> asyncio.Task[None]:
-        task = asyncio.create_task(ears.listen(endpoint))
+    async def start(endpoint: ServerEndpoint) -> asyncio.Task[None]:
+        task = asyncio.create_task(recorder.listen(endpoint))
         tasks.append(task)
-        await until(lambda: ears.granted or task.done())
+        await until(lambda: recorder.granted or task.done())
         return task
 
-    yield begin
+    yield start
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -53,17 +55,17 @@ async def listening_to(ears: Ears) -> AsyncIterator[Callable[[ServerEndpoint], A
 @pytest.fixture(scope="session")
 def modern_url() -> Iterator[str]:
     """Run the SDK's server over HTTP for the whole session."""
-    yield from _served("http", "/mcp")
+    yield from _run_sdk_server("http", "/mcp")
 
 
 @pytest.fixture(scope="session")
 def sse_url() -> Iterator[str]:
     """Run the SDK's server over HTTP+SSE for the whole session."""
-    yield from _served("sse", "/sse")
+    yield from _run_sdk_server("sse", "/sse")
 
 
-def _served(way: str, path: str) -> Iterator[str]:
-    command = [sys.executable, str(SERVERS / "sdk_server.py"), way]
+def _run_sdk_server(transport: str, path: str) -> Iterator[str]:
+    command = [sys.executable, str(SERVERS / "sdk_server.py"), transport]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as server:

@@ -1,4 +1,4 @@
-"""Endpoints of the servers in `tests/servers`, and short ways to ask them."""
+"""Endpoints of the servers in `tests/servers`, and helpers to call them."""
 
 import asyncio
 import sys
@@ -29,16 +29,16 @@ class Clock:
 
 
 async def until(predicate: Callable[[], Any], within_s: float = 5) -> None:
-    """Let the loop go on until `predicate` holds."""
+    """Run the loop until `predicate` is true."""
     async with asyncio.timeout(within_s):
         while not predicate():
             await asyncio.sleep(0.01)
 
 
-async def failure(asked: Awaitable[Any]) -> UpstreamError:
-    """Return what a request to `a server` fails with."""
+async def failure(request: Awaitable[Any]) -> UpstreamError:
+    """Return the error of a request to `a server`."""
     with pytest.raises(UpstreamError) as error:
-        await asked
+        await request
     assert (error.value.server, "a server" in str(error.value)) == ("a server", True)
     return error.value
 
@@ -67,26 +67,26 @@ def stdio(command: str, *args: str, **more: Any) -> ServerEndpoint:
     return ServerEndpoint(transport="stdio", command=command, args=args, **(fields | more))
 
 
-def scripted(way: str = "both", catalog: str = "tools", **more: Any) -> ServerEndpoint:
+def faulty_stdio(behavior: str = "both", catalog: str = "tools", **more: Any) -> ServerEndpoint:
     """Return the endpoint of `tests/servers/faulty_stdio_server.py`."""
     script = str(SERVERS / "faulty_stdio_server.py")
-    return stdio(sys.executable, script, f"--era={way}", f"--catalog={catalog}", **more)
+    return stdio(sys.executable, script, f"--era={behavior}", f"--catalog={catalog}", **more)
 
 
 async def call(
     connections: ConnectionPool, endpoint: ServerEndpoint, tool: str, /, **options: Any
 ) -> dict[str, Any]:
-    """Call a tool; what isn't an option of `request` is an argument of the tool."""
-    known = ("holder", "timeout_s", "on_progress", "input_schema", "host")
-    chosen = {name: options.pop(name) for name in known if name in options}
+    """Call a tool; keywords that aren't options of `send_request` are its arguments."""
+    option_names = ("holder", "timeout_s", "on_progress", "input_schema", "host")
+    request_options = {name: options.pop(name) for name in option_names if name in options}
     params = {"name": tool, "arguments": options}
     return await connections.send_request(
-        endpoint, "tools/call", params, **({"holder": HOLDER} | chosen)
+        endpoint, "tools/call", params, **({"holder": HOLDER} | request_options)
     )
 
 
-def starts(connections: ConnectionPool, endpoint: ServerEndpoint) -> int:
-    """Count how often the server's latest connection started a child."""
+def count_starts(connections: ConnectionPool, endpoint: ServerEndpoint) -> int:
+    """Count how often the server's latest connection started a child process."""
     return connections.get_stderr_tail(endpoint.server_id).count("started")
 
 

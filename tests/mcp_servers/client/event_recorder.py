@@ -1,4 +1,4 @@
-"""Connections that keep what they hear, and the frames of streams."""
+"""A connection pool that records notifications, and frames of streams."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -13,65 +13,65 @@ from tests.servers import raw_http_server
 from tests.servers.raw_http_server import Asked
 
 WATCH = "watch:test"
-TOLD = {"tools": {"listChanged": True}}
+LIST_CHANGED_CAPABILITIES = {"tools": {"listChanged": True}}
 CHANGED = "notifications/tools/list_changed"
 Events = AsyncIterator[bytes]
 
 
-class Ears:
-    """Connections whose notices are kept, and one stream at a time."""
+class EventRecorder:
+    """Records the notifications of a connection pool."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[UUID, ChangeNotification]] = []
+        self.received: list[tuple[UUID, ChangeNotification]] = []
         self.granted: list[frozenset[str]] = []
-        self.connections = ConnectionPool(clock=Clock(), on_notification=self._hear)
+        self.connections = ConnectionPool(clock=Clock(), on_notification=self._record)
 
-    def _hear(self, server_id: UUID, notice: ChangeNotification) -> None:
-        self.heard.append((server_id, notice))
+    def _record(self, server_id: UUID, notification: ChangeNotification) -> None:
+        self.received.append((server_id, notification))
 
     @property
-    def notices(self) -> list[ChangeNotification]:
-        return [notice for _, notice in self.heard]
+    def notifications(self) -> list[ChangeNotification]:
+        return [notification for _, notification in self.received]
 
     async def listen(self, endpoint: ServerEndpoint, holder: str = WATCH) -> None:
-        async def opened(granted: frozenset[str]) -> None:
+        async def handle_open(granted: frozenset[str]) -> None:
             self.granted.append(granted)
 
-        await self.connections.listen(endpoint, holder=holder, on_open=opened)
+        await self.connections.listen(endpoint, holder=holder, on_open=handle_open)
 
 
-def discovered(**capabilities: Any) -> dict[str, Any]:
-    return {"capabilities": capabilities or TOLD}
+def build_discovery(**capabilities: Any) -> dict[str, Any]:
+    return {"capabilities": capabilities or LIST_CHANGED_CAPABILITIES}
 
 
 def modern_http(url: str, **capabilities: Any) -> ServerEndpoint:
-    return http(url, era="modern", discovery=discovered(**capabilities))
+    return http(url, era="modern", discovery=build_discovery(**capabilities))
 
 
-def frame(asked: Asked, method: str, number: Any = None, **params: Any) -> bytes:
-    """Return one notification on the stream of `asked`."""
-    meta = {"io.modelcontextprotocol/subscriptionId": asked.id if number is None else number}
+def frame(request: Asked, method: str, number: Any = None, **params: Any) -> bytes:
+    """Return one notification on the stream of a request."""
+    meta = {"io.modelcontextprotocol/subscriptionId": request.id if number is None else number}
     return raw_http_server.event(
         {"jsonrpc": "2.0", "method": method, "params": {**params, "_meta": meta}}
     )
 
 
-def acknowledgement(asked: Asked, **granted: bool) -> bytes:
+def acknowledgement(request: Asked, **granted: bool) -> bytes:
     granted = granted or {"toolsListChanged": True}
-    return frame(asked, "notifications/subscriptions/acknowledged", notifications=granted)
+    return frame(request, "notifications/subscriptions/acknowledged", notifications=granted)
 
 
-def end(asked: Asked) -> bytes:
-    return raw_http_server.event({"jsonrpc": "2.0", "id": asked.id, "result": {}})
+def end(request: Asked) -> bytes:
+    return raw_http_server.event({"jsonrpc": "2.0", "id": request.id, "result": {}})
 
 
 def stream(*parts: Callable[[Asked], bytes], hold: bool = False) -> Callable[[Asked], Events]:
-    """Return what answers a request with these events; held open, or else broken off."""
+    """Return a handler that streams these events, then keeps the stream open or breaks it off."""
 
-    async def answer(asked: Asked) -> Events:
+    async def answer(request: Asked) -> Events:
         yield raw_http_server.STREAM
         for part in parts:
-            yield part(asked)
+            yield part(request)
         if hold:
             await asyncio.Event().wait()
 
@@ -79,6 +79,6 @@ def stream(*parts: Callable[[Asked], bytes], hold: bool = False) -> Callable[[As
 
 
 def notice(method: str = CHANGED, **params: Any) -> Callable[[Asked], bytes]:
-    return lambda asked: raw_http_server.event(
+    return lambda request: raw_http_server.event(
         {"jsonrpc": "2.0", "method": method, "params": params}
     )

@@ -1,10 +1,9 @@
-"""Meet every hostile server, one after the other, and measure what each of them costs us.
+"""Call every hostile server, one after the other, and measure the cost of each.
 
-`python -m tests.mcp_servers.client.measure_hostile_servers [--table] [NAME …]` does it in a process
-of its own, so that memory means something, and prints the measurements as JSON lines, or as a
-table. The hostile servers run in processes of their own; a neighbour on a good server is called all
-the time, first for a while without any hostility, so that its pace has something to be compared
-with.
+`python -m tests.mcp_servers.client.measure_hostile_servers [--table] [NAME …]` runs in its own
+process, so that memory can be measured, and prints the measurements as JSON lines or as a table.
+The hostile servers run in their own processes. A good server (the neighbor) is called
+continuously; a control measures its latency before any hostile case.
 """
 
 import asyncio
@@ -23,14 +22,14 @@ from typing import Any
 from uuid import uuid4
 
 DEADLINE_S = 0.25
-BEAT_S = 0.01
-PAUSE_S = 0.03  # of the neighbour between two calls: more of them would be most of the work
+INTERVAL_S = 0.01
+PAUSE_S = 0.03  # between two calls of the neighbor: more calls would be most of the work
 CONTROL_S = 0.6
 
 
 @dataclass
-class Measured:
-    """What one case cost: `code` "" means that there was a result."""
+class Measurement:
+    """The cost of one case; an empty `code` means that there was a result."""
 
     name: str
     code: str = ""
@@ -39,107 +38,109 @@ class Measured:
     deadline_s: float = DEADLINE_S
     took_s: float = 0.0
     memory_mib: float = 0.0
-    held_ms: float = 0.0
-    held_cpu_ms: float = 0.0
+    blocked_ms: float = 0.0
+    blocked_cpu_ms: float = 0.0
     delayed_ms: float = 0.0
-    neighbour_ms: float = 0.0
-    neighbour_median_ms: float = 0.0
-    neighbour_calls: int = 0
+    neighbor_ms: float = 0.0
+    neighbor_median_ms: float = 0.0
+    neighbor_calls: int = 0
 
 
 @dataclass
-class Heart:
-    """Beats on the loop, and tells how long it could not."""
+class LoopMonitor:
+    """Measures how long the event loop is blocked, by a task that sleeps on it."""
 
-    held_s: float = 0.0
-    held_cpu_s: float = 0.0
+    blocked_s: float = 0.0
+    blocked_cpu_s: float = 0.0
 
-    async def beat(self) -> None:
+    async def run(self) -> None:
         while True:
             before, cpu = time.perf_counter(), time.thread_time()
-            await asyncio.sleep(BEAT_S)
-            self.held_s = max(self.held_s, time.perf_counter() - before - BEAT_S)
-            self.held_cpu_s = max(self.held_cpu_s, time.thread_time() - cpu)
+            await asyncio.sleep(INTERVAL_S)
+            self.blocked_s = max(self.blocked_s, time.perf_counter() - before - INTERVAL_S)
+            self.blocked_cpu_s = max(self.blocked_cpu_s, time.thread_time() - cpu)
 
 
 @dataclass
-class Clockwork:
-    """Beats in a thread beside the loop: how long the machine itself keeps us waiting."""
+class ThreadMonitor:
+    """Measures in a thread how long the machine itself delays us."""
 
     delayed_s: float = 0.0
     over: threading.Event = field(default_factory=threading.Event)
 
-    def beat(self) -> None:
+    def run(self) -> None:
         before = time.perf_counter()
-        while not self.over.wait(BEAT_S):
+        while not self.over.wait(INTERVAL_S):
             now = time.perf_counter()
-            self.delayed_s = max(self.delayed_s, now - before - BEAT_S)
+            self.delayed_s = max(self.delayed_s, now - before - INTERVAL_S)
             before = now
 
 
 @dataclass
-class Neighbour:
-    """Calls a good server, again and again."""
+class NeighborCalls:
+    """Calls a good server continuously."""
 
     call: Callable[[], Awaitable[Any]]
     took_s: list[float] = field(default_factory=list)
 
-    async def work(self) -> None:
+    async def run(self) -> None:
         while True:
             before = time.perf_counter()
             await self.call()
             self.took_s.append(time.perf_counter() - before)
             await asyncio.sleep(PAUSE_S)
 
-    def slow_ms(self, share: float) -> float:
-        """Return how long a call took that this share of them was quicker than."""
+    def compute_percentile_ms(self, share: float) -> float:
+        """Return the duration that this share of the calls stayed below."""
         times = sorted(self.took_s)
         return round(times[int(len(times) * share)] * 1000, 1) if times else 0.0
 
 
-def memory_mib(what: str) -> float:
-    """Return `VmRSS` or, since it was last forgotten, the highest `VmHWM` of this process."""
+def memory_mib(field_name: str) -> float:
+    """Return a memory field of this process: `VmRSS`, or `VmHWM`, the peak since its last reset."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith(f"{what}:"):
+        if line.startswith(f"{field_name}:"):
             return int(line.split()[1]) / 1024
-    raise ValueError(what)
+    raise ValueError(field_name)
 
 
 @contextmanager
-def memory(measured: Measured) -> Any:
+def memory(measurement: Measurement) -> Any:
     gc.collect()
     before = memory_mib("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forget the highest
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # reset the peak
     yield
-    measured.memory_mib = round(memory_mib("VmHWM") - before, 1)
+    measurement.memory_mib = round(memory_mib("VmHWM") - before, 1)
 
 
 @asynccontextmanager
-async def watched(measured: Measured, call: Callable[[], Awaitable[Any]]) -> AsyncIterator[None]:
-    """Measure memory, holds of the loop and the neighbour's pace while the block runs."""
-    heart, clockwork, neighbour = Heart(), Clockwork(), Neighbour(call)
-    beating = threading.Thread(target=clockwork.beat, daemon=True)
-    beating.start()
-    watching = [asyncio.ensure_future(work()) for work in (heart.beat, neighbour.work)]
-    with memory(measured):
-        await asyncio.sleep(2 * BEAT_S)
+async def measure(
+    measurement: Measurement, call: Callable[[], Awaitable[Any]]
+) -> AsyncIterator[None]:
+    """Measure memory, blocking of the loop and the neighbor's latency while the block runs."""
+    loop_monitor, thread_monitor, neighbor = LoopMonitor(), ThreadMonitor(), NeighborCalls(call)
+    thread = threading.Thread(target=thread_monitor.run, daemon=True)
+    thread.start()
+    tasks = [asyncio.ensure_future(work()) for work in (loop_monitor.run, neighbor.run)]
+    with memory(measurement):
+        await asyncio.sleep(2 * INTERVAL_S)
         yield
-        await asyncio.sleep(2 * BEAT_S)
-    for task in watching:
+        await asyncio.sleep(2 * INTERVAL_S)
+    for task in tasks:
         task.cancel()
-    await asyncio.gather(*watching, return_exceptions=True)
-    clockwork.over.set()
-    beating.join()
-    measured.delayed_ms = round(clockwork.delayed_s * 1000, 1)
-    measured.held_ms = round(heart.held_s * 1000, 1)
-    measured.held_cpu_ms = round(heart.held_cpu_s * 1000, 1)
-    measured.neighbour_ms = neighbour.slow_ms(0.95)
-    measured.neighbour_median_ms = neighbour.slow_ms(0.5)
-    measured.neighbour_calls = len(neighbour.took_s)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    thread_monitor.over.set()
+    thread.join()
+    measurement.delayed_ms = round(thread_monitor.delayed_s * 1000, 1)
+    measurement.blocked_ms = round(loop_monitor.blocked_s * 1000, 1)
+    measurement.blocked_cpu_ms = round(loop_monitor.blocked_cpu_s * 1000, 1)
+    measurement.neighbor_ms = neighbor.compute_percentile_ms(0.95)
+    measurement.neighbor_median_ms = neighbor.compute_percentile_ms(0.5)
+    measurement.neighbor_calls = len(neighbor.took_s)
 
 
 def start(*arguments: str) -> tuple[subprocess.Popen[str], str]:
-    """Start the hostile server and return its address."""
+    """Start the hostile server and return its URL."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.servers.hostile_server", *arguments],
         stdout=subprocess.PIPE,
@@ -150,72 +151,72 @@ def start(*arguments: str) -> tuple[subprocess.Popen[str], str]:
     return process, f"http://127.0.0.1:{process.stdout.readline().split()[1]}"
 
 
-async def proof(call: Callable[[], Awaitable[Any]]) -> Measured:
-    """Return what is measured of a case that holds the loop and takes memory."""
-    measured = Measured("proof")
-    async with watched(measured, call):
+async def measure_blocking_case(call: Callable[[], Awaitable[Any]]) -> Measurement:
+    """Return the measurement of a case that blocks the loop and allocates memory."""
+    measurement = Measurement("proof")
+    async with measure(measurement, call):
         block, until = bytearray(b"x" * 100 * 2**20), time.thread_time() + 0.4
         while time.thread_time() < until:
             block[0] ^= 1
-    return measured
+    return measurement
 
 
-async def run(names: list[str], tell: Callable[[Measured], None]) -> None:
-    """Meet the cases that `names` begin, or all, and the proof; the first told is the control."""
+async def run(names: list[str], report: Callable[[Measurement], None]) -> None:
+    """Measure the control, then the cases whose names start with `names`, or all and a proof."""
     from mcp_servers.client.errors import UpstreamError
     from mcp_servers.client.pool import ConnectionPool
     from tests.mcp_servers.client.endpoints import http
     from tests.mcp_servers.client.hostile_cases import CASES, good_call, prepare
 
-    (bad, url), (good, good_url) = start(), start()
+    (hostile_process, hostile_url), (good_process, good_url) = start(), start()
     connections = ConnectionPool(max_children=200)
-    neighbour = http(f"{good_url}/good", era="modern", name="the neighbour", read_s=60)
+    neighbor = http(f"{good_url}/good", era="modern", name="the neighbor", read_s=60)
 
     async def call() -> None:
-        await good_call(connections, neighbour)
+        await good_call(connections, neighbor)
 
     try:
         await call()
         gc.collect()
-        gc.freeze()  # `memory` looks through what the cases leave, not through all modules
-        control = Measured("control")
-        async with watched(control, call):
+        gc.freeze()  # `memory` then collects only garbage of the cases, not all modules
+        control = Measurement("control")
+        async with measure(control, call):
             await asyncio.sleep(CONTROL_S)
-        tell(control)
-        chosen = [one for one in CASES if not names or one.name.startswith(tuple(names))]
-        for case in chosen:
-            measured = Measured(case.name, deadline_s=case.deadline_s)
-            endpoint = await prepare(connections, case, url)
-            async with watched(measured, call):
-                began = time.perf_counter()
+        report(control)
+        cases = [each for each in CASES if not names or each.name.startswith(tuple(names))]
+        for case in cases:
+            measurement = Measurement(case.name, deadline_s=case.deadline_s)
+            endpoint = await prepare(connections, case, hostile_url)
+            async with measure(measurement, call):
+                started_at = time.perf_counter()
                 try:
-                    outcome = await case.meet(connections, endpoint, f"session:{uuid4()}")
-                    measured.notices = str(outcome or "")
+                    outcome = await case.run(connections, endpoint, f"session:{uuid4()}")
+                    measurement.notices = str(outcome or "")
                 except UpstreamError as error:
-                    measured.code, measured.text = error.code, str(error)
-                measured.took_s = round(time.perf_counter() - began, 3)
-            tell(measured)
+                    measurement.code, measurement.text = error.code, str(error)
+                measurement.took_s = round(time.perf_counter() - started_at, 3)
+            report(measurement)
         if not names:
-            tell(await proof(call))
+            report(await measure_blocking_case(call))
     finally:
-        for process in (bad, good):
+        for process in (hostile_process, good_process):
             process.kill()
             process.wait()
         await connections.close()
 
 
-def as_json(measured: Measured) -> None:
-    sys.stdout.write(json.dumps(asdict(measured)) + "\n")
+def write_json(measurement: Measurement) -> None:
+    sys.stdout.write(json.dumps(asdict(measurement)) + "\n")
 
 
-def as_row(measured: Measured) -> None:
-    """Write one row of the table: time, memory, hold, the neighbour's pace, outcome."""
-    said = " ".join((measured.text or measured.notices).split())
+def write_row(measurement: Measurement) -> None:
+    """Write a table row: time, memory, blocking, the neighbor's latency, outcome."""
+    text = " ".join((measurement.text or measurement.notices).split())
     sys.stdout.write(
-        f"{measured.name:<32} {measured.took_s:>7.2f} s {measured.memory_mib:>7.1f} MiB"
-        f" {measured.held_ms:>7.1f} ms ({measured.held_cpu_ms:>6.1f} cpu)"
-        f" {measured.neighbour_ms:>7.1f} ms x {measured.neighbour_calls:<4}"
-        f" {measured.code or 'ok':<20} {said[:110]}\n"
+        f"{measurement.name:<32} {measurement.took_s:>7.2f} s {measurement.memory_mib:>7.1f} MiB"
+        f" {measurement.blocked_ms:>7.1f} ms ({measurement.blocked_cpu_ms:>6.1f} cpu)"
+        f" {measurement.neighbor_ms:>7.1f} ms x {measurement.neighbor_calls:<4}"
+        f" {measurement.code or 'ok':<20} {text[:110]}\n"
     )
     sys.stdout.flush()
 
@@ -225,7 +226,10 @@ if __name__ == "__main__":
 
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
     django.setup()
-    words = sys.argv[1:]
+    arguments = sys.argv[1:]
     asyncio.run(
-        run([w for w in words if w != "--table"], as_row if "--table" in words else as_json)
+        run(
+            [name for name in arguments if name != "--table"],
+            write_row if "--table" in arguments else write_json,
+        )
     )

@@ -1,6 +1,6 @@
-"""Open stdio servers again and again, each of which leaves processes behind, and count what stays.
+"""Opens stdio servers that leave processes behind, and counts what remains.
 
-`make bench` opens a thousand, of them a hundred by workers that are killed; the tests open fewer.
+`make bench` opens a thousand, a hundred of them in workers that are killed; the tests open fewer.
 """
 
 import asyncio
@@ -16,20 +16,20 @@ from uuid import UUID, uuid4
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.pool import ConnectionPool
 
-TINY = Path(__file__).parents[2] / "servers" / "minimal_server.sh"
-AT_ONCE = 8
+SERVER_SCRIPT = Path(__file__).parents[2] / "servers" / "minimal_server.sh"
+CONCURRENCY = 8
 PER_WORKER = 10
-GONE_WITHIN_S = 5.0
+END_TIMEOUT_S = 5.0
 
 WORKER = """
 import asyncio, sys
 from mcp_servers.client.pool import ConnectionPool
-from tests.mcp_servers.client.process_leaks import opened
+from tests.mcp_servers.client.process_leaks import open_server
 
 async def main():
     connections = ConnectionPool()
     for number in range(int(sys.argv[2])):
-        await opened(connections, sys.argv[1], f"session:{number}")
+        await open_server(connections, sys.argv[1], f"session:{number}")
     print("ready", flush=True)
     await asyncio.Event().wait()
 
@@ -38,8 +38,8 @@ asyncio.run(main())
 
 
 @dataclass(frozen=True)
-class Left:
-    """What stayed after all was closed; `zombies` and `descriptors` are those more than before."""
+class LeakReport:
+    """What remains after closing; `zombies` and `descriptors` count additional ones only."""
 
     opened: int
     killed_workers: int
@@ -49,59 +49,59 @@ class Left:
     descriptors: int
 
 
-async def opened(connections: ConnectionPool, token: str, holder: str) -> None:
-    """Open one server, and have it leave processes behind."""
+async def open_server(connections: ConnectionPool, token: str, holder: str) -> None:
+    """Open one server and let it leave processes behind."""
     endpoint = ServerEndpoint(
         server_id=UUID(int=1),
         name="tiny",
         organization_id=UUID(int=1),
         transport="stdio",
         command="sh",
-        args=(str(TINY), token),
+        args=(str(SERVER_SCRIPT), token),
         era="modern",
     )
     params = {"name": "leave", "arguments": {}}
     await connections.send_request(endpoint, "tools/call", params, holder=holder, timeout_s=60)
 
 
-async def open_many(times: int, workers: int) -> Left:
-    """Open servers `times` times here, and in `workers` processes that are killed with theirs."""
+async def open_many(times: int, workers: int) -> LeakReport:
+    """Open `times` servers here, and more in `workers` processes that are killed."""
     token = f"bonobot-leak-{uuid4().hex}"
     connections = ConnectionPool()
-    await opened(connections, token, "session:first")
-    seen = len(processes(token))
+    await open_server(connections, token, "session:first")
+    peak = len(list_processes(token))
     await connections.release("session:first")
-    ended = zombies()
-    before = descriptors()
-    turns = iter(range(times))
+    zombies_before = count_zombies()
+    descriptors_before = count_descriptors()
+    numbers = iter(range(times))
 
-    async def one_after_the_other() -> None:
-        for turn in turns:
-            await opened(connections, token, f"session:{turn}")
-            await connections.release(f"session:{turn}")
+    async def open_and_release() -> None:
+        for number in numbers:
+            await open_server(connections, token, f"session:{number}")
+            await connections.release(f"session:{number}")
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(AT_ONCE):
-            group.create_task(one_after_the_other())
-    async for _ in killed(token, workers):
-        seen = max(seen, len(processes(token)))
+        for _ in range(CONCURRENCY):
+            group.create_task(open_and_release())
+    async for _ in run_killed_workers(token, workers):
+        peak = max(peak, len(list_processes(token)))
     await connections.close()
-    await settled(token, ended)
-    left = Left(
+    await wait_until_ended(token, zombies_before)
+    report = LeakReport(
         opened=1 + times + workers * PER_WORKER,
         killed_workers=workers,
-        seen=seen,
-        processes=len(processes(token)),
-        zombies=zombies() - ended,
-        descriptors=descriptors() - before,
+        seen=peak,
+        processes=len(list_processes(token)),
+        zombies=count_zombies() - zombies_before,
+        descriptors=count_descriptors() - descriptors_before,
     )
-    for pid in processes(token):
+    for pid in list_processes(token):
         os.kill(pid, signal.SIGKILL)
-    return left
+    return report
 
 
-async def killed(token: str, workers: int) -> AsyncIterator[None]:
-    """Run workers one after the other, each killed when it has its children."""
+async def run_killed_workers(token: str, workers: int) -> AsyncIterator[None]:
+    """Run workers one after the other, and kill each once it has its children."""
     for _ in range(workers):
         command = [sys.executable, "-c", WORKER, token, str(PER_WORKER)]
         worker = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
@@ -112,29 +112,29 @@ async def killed(token: str, workers: int) -> AsyncIterator[None]:
         await worker.wait()
 
 
-async def settled(token: str, ended: int = 0) -> None:
-    """Wait until nothing is left, five seconds at most."""
-    for _ in range(int(GONE_WITHIN_S / 0.05)):
-        if not processes(token) and zombies() <= ended:
+async def wait_until_ended(token: str, zombies_before: int = 0) -> None:
+    """Wait until nothing remains, at most five seconds."""
+    for _ in range(int(END_TIMEOUT_S / 0.05)):
+        if not list_processes(token) and count_zombies() <= zombies_before:
             return
         await asyncio.sleep(0.05)
 
 
-def processes(token: str) -> list[int]:
-    """Return the living processes whose command line holds `token`."""
-    found = []
+def list_processes(token: str) -> list[int]:
+    """Return the running processes whose command line contains `token`."""
+    pids = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
                 if token.encode() in (folder / "cmdline").read_bytes():
-                    found.append(int(folder.name))
+                    pids.append(int(folder.name))
             except OSError:
                 continue
-    return found
+    return pids
 
 
-def zombies() -> int:
-    """Count the children of this process that ended and were not waited for."""
+def count_zombies() -> int:
+    """Count the children of this process that ended and weren't waited for."""
     count = 0
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -146,6 +146,6 @@ def zombies() -> int:
     return count
 
 
-def descriptors() -> int:
-    """Count what this process holds open."""
+def count_descriptors() -> int:
+    """Count the open file descriptors of this process."""
     return len(list(Path("/proc/self/fd").iterdir()))

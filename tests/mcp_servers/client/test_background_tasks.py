@@ -1,4 +1,4 @@
-"""The crew: background tasks that are watched and end with their owner."""
+"""Background tasks are supervised and end with their owner."""
 
 import asyncio
 import logging
@@ -12,13 +12,13 @@ async def test_a_failure_in_the_background_is_logged(caplog: pytest.LogCaptureFi
     async def fail() -> None:
         raise ValueError("broken")
 
-    crew = TaskSet()
-    task = crew.spawn(fail(), name="a job")
+    tasks = TaskSet()
+    task = tasks.spawn(fail(), name="a job")
     with caplog.at_level(logging.ERROR):
         await asyncio.wait({task})
         await asyncio.sleep(0)
     assert "a job" in caplog.text
-    assert len(crew) == 0
+    assert len(tasks) == 0
 
 
 async def test_closing_cancels_and_waits():

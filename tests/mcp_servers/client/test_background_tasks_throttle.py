@@ -1,4 +1,4 @@
-"""Pacing: a child that talks without end takes a bounded share of the loop."""
+"""A child that sends endlessly gets a limited share of the event loop."""
 
 import asyncio
 import time
@@ -19,22 +19,22 @@ from mcp_servers.client.background_tasks import (
 )
 from mcp_servers.client.jsonrpc import decode_json
 from mcp_servers.client.pool import ConnectionPool
-from tests.mcp_servers.client.endpoints import HOLDER, call, failure, http, scripted, text_of
+from tests.mcp_servers.client.endpoints import HOLDER, call, failure, faulty_stdio, http, text_of
 from tests.servers import raw_http_server
 
 
 def test_ordinary_responses_are_never_delayed():
-    pace = ReadThrottle()
-    assert all(pace.add_work(0.001, now=second) == 0 for second in range(1000))
+    throttle = ReadThrottle()
+    assert all(throttle.add_work(0.001, now=second) == 0 for second in range(1000))
 
 
 @given(floats(0.0001, 0.05), integers(50, 300))
 def test_an_endless_sender_gets_only_its_share(seconds: float, reads: int):
-    pace, now, worked = ReadThrottle(), 1_000.0, 0.0
+    throttle, now, worked = ReadThrottle(), 1_000.0, 0.0
     for _ in range(reads):
         now += seconds
         worked += seconds
-        pause_s = pace.add_work(seconds, now)
+        pause_s = throttle.add_work(seconds, now)
         assert 0 <= pause_s <= MAX_PAUSE_S
         now += pause_s
     assert worked <= LOOP_SHARE * (now - 1_000) + GRACE_S + seconds + 0.01
@@ -43,7 +43,7 @@ def test_an_endless_sender_gets_only_its_share(seconds: float, reads: int):
 async def test_a_child_over_its_share_is_read_later(
     connections: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ):
-    endpoint = scripted("modern", era="modern")
+    endpoint = faulty_stdio("modern", era="modern")
     await call(connections, endpoint, "echo")
     child = connections._stdio_pool._entries[endpoint.server_id, HOLDER].connection._child
     assert child._process is not None
@@ -59,31 +59,31 @@ async def test_a_child_over_its_share_is_read_later(
 async def test_an_endless_event_stream_doesnt_block_the_loop(
     connections: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ):
-    """Its events are there already: nothing else would make the loop turn to anybody."""
-    many = (
+    """All events are available immediately, so reading them never waits by itself."""
+    events = (
         raw_http_server.event({"jsonrpc": "2.0", "method": "notifications/message", "params": {}})
         * 500
     )
-    read: list[bytes] = []
+    events_read: list[bytes] = []
 
-    def counting(raw: bytes) -> object:
-        read.append(raw)
+    def count_event(raw: bytes) -> object:
+        events_read.append(raw)
         return decode_json(raw)
 
     async def flood() -> AsyncIterator[bytes]:
         yield raw_http_server.STREAM
         while True:
-            yield many
+            yield events
 
-    monkeypatch.setattr(http_channel, "decode_json", counting)
-    async with raw_http_server.RawHttp(lambda asked: flood()).listening() as server:
-        began = time.perf_counter()
+    monkeypatch.setattr(http_channel, "decode_json", count_event)
+    async with raw_http_server.RawHttp(lambda request: flood()).listening() as server:
+        started_at = time.perf_counter()
         error = await failure(call(connections, http(server.url, era="modern"), "x", timeout_s=1.5))
-        took_s = time.perf_counter() - began
+        took_s = time.perf_counter() - started_at
     assert error.code == "call_timeout"
-    assert len(read) > 100
-    # Each costs something, of which the stream has no more than its share.
-    assert len(read) * PER_READ_S <= STREAM_SHARE * took_s + GRACE_S + PER_READ_S
+    assert len(events_read) > 100
+    # Each read counts toward the stream's share.
+    assert len(events_read) * PER_READ_S <= STREAM_SHARE * took_s + GRACE_S + PER_READ_S
 
 
 async def test_messages_before_the_response_of_a_chatty_server_arent_delayed(
@@ -91,8 +91,8 @@ async def test_messages_before_the_response_of_a_chatty_server_arent_delayed(
 ):
     note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {}}
 
-    def chatty(asked: raw_http_server.Asked) -> bytes:
-        answer = {"jsonrpc": "2.0", "id": asked.id, "result": {"content": []}}
+    def chatty(request: raw_http_server.Asked) -> bytes:
+        answer = {"jsonrpc": "2.0", "id": request.id, "result": {"content": []}}
         return (
             raw_http_server.STREAM
             + raw_http_server.event(note) * 100

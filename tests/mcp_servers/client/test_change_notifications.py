@@ -1,4 +1,4 @@
-"""Change notices of modern servers: asked for, granted, told; and servers that do it badly."""
+"""Change notifications of modern servers, including servers that break the protocol."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ from tests.mcp_servers.client.event_recorder import (
     WATCH,
     Events,
     acknowledgement,
-    discovered,
+    build_discovery,
     end,
     frame,
     modern_http,
@@ -26,79 +26,83 @@ from tests.servers import raw_http_server
 from tests.servers.raw_http_server import Asked, RawHttp
 
 
-async def test_a_modern_server_notifies_that_its_tools_changed(ears, listening_to, changing_url):
+async def test_a_modern_server_notifies_that_its_tools_changed(
+    recorder, start_listening, changing_url
+):
     endpoint = modern_http(changing_url)
-    await listening_to(endpoint)
-    assert ears.granted == [{"tools"}]
-    await call(ears.connections, endpoint, "alter", description="Return the same text.")
-    await until(lambda: ears.heard)
-    assert ears.heard == [(endpoint.server_id, ChangeNotification("tools"))]
+    await start_listening(endpoint)
+    assert recorder.granted == [{"tools"}]
+    await call(recorder.connections, endpoint, "alter", description="Return the same text.")
+    await until(lambda: recorder.received)
+    assert recorder.received == [(endpoint.server_id, ChangeNotification("tools"))]
 
 
-async def test_only_declared_notifications_are_requested(ears, listening_to):
+async def test_only_declared_notifications_are_requested(recorder, start_listening):
     capabilities = {"tools": {"listChanged": True}, "prompts": {"listChanged": False}}
     async with RawHttp(stream(acknowledgement, hold=True)).listening() as server:
-        await listening_to(modern_http(server.url, resources={}, **capabilities))
-        [asked] = server.asked
-    assert asked.message["params"]["notifications"] == {"toolsListChanged": True}
-    assert asked.headers["mcp-method"] == "subscriptions/listen"
+        await start_listening(modern_http(server.url, resources={}, **capabilities))
+        [request] = server.asked
+    assert request.message["params"]["notifications"] == {"toolsListChanged": True}
+    assert request.headers["mcp-method"] == "subscriptions/listen"
 
 
-async def test_a_server_without_declared_notifications_isnt_asked(ears):
+async def test_a_server_without_declared_notifications_isnt_asked(recorder):
     for endpoint in (modern_http("http://127.0.0.1:1/", tools={}), http("http://127.0.0.1:1/")):
-        assert (await failure(ears.listen(endpoint))).code == "not_offered"
-    assert (await failure(ears.listen(stdio("nothing")))).code == "not_offered"
+        assert (await failure(recorder.listen(endpoint))).code == "not_offered"
+    assert (await failure(recorder.listen(stdio("nothing")))).code == "not_offered"
 
 
-async def test_notifications_that_werent_granted_or_are_foreign_are_dropped(ears):
+async def test_notifications_that_werent_granted_or_are_foreign_are_dropped(recorder):
     parts = stream(
-        lambda asked: frame(asked, CHANGED),  # before the acknowledgement
+        lambda request: frame(request, CHANGED),  # before the acknowledgement
         acknowledgement,
-        lambda asked: frame(asked, CHANGED, number=asked.id + 1),
-        lambda asked: frame(asked, CHANGED, number=str(asked.id)),
-        lambda asked: raw_http_server.event({"jsonrpc": "2.0", "method": CHANGED}),
-        lambda asked: frame(asked, "notifications/prompts/list_changed"),
-        lambda asked: frame(asked, "notifications/message", data="chatter"),
-        lambda asked: frame(asked, "notifications/resources/updated", uri="test://not-granted"),
-        lambda asked: frame(asked, CHANGED),
+        lambda request: frame(request, CHANGED, number=request.id + 1),
+        lambda request: frame(request, CHANGED, number=str(request.id)),
+        lambda request: raw_http_server.event({"jsonrpc": "2.0", "method": CHANGED}),
+        lambda request: frame(request, "notifications/prompts/list_changed"),
+        lambda request: frame(request, "notifications/message", data="chatter"),
+        lambda request: frame(request, "notifications/resources/updated", uri="test://not-granted"),
+        lambda request: frame(request, CHANGED),
         end,
     )
     async with RawHttp(parts).listening() as server:
-        await ears.listen(modern_http(server.url))
-    assert ears.notices == [ChangeNotification("tools")]
+        await recorder.listen(modern_http(server.url))
+    assert recorder.notifications == [ChangeNotification("tools")]
 
 
-async def test_a_changed_resource_is_forwarded(ears):
+async def test_a_changed_resource_is_forwarded(recorder):
     parts = stream(
-        lambda asked: acknowledgement(asked, resourcesListChanged=True),
-        lambda asked: frame(asked, "notifications/resources/updated", uri="test://a"),
-        lambda asked: frame(asked, "notifications/resources/updated", uri="x" * 3000),
-        lambda asked: frame(asked, "notifications/resources/updated", uri=7),
+        lambda request: acknowledgement(request, resourcesListChanged=True),
+        lambda request: frame(request, "notifications/resources/updated", uri="test://a"),
+        lambda request: frame(request, "notifications/resources/updated", uri="x" * 3000),
+        lambda request: frame(request, "notifications/resources/updated", uri=7),
         end,
     )
     async with RawHttp(parts).listening() as server:
-        await ears.listen(modern_http(server.url, resources={"listChanged": True}))
-    assert ears.notices == [ChangeNotification("resources", "test://a")]
+        await recorder.listen(modern_http(server.url, resources={"listChanged": True}))
+    assert recorder.notifications == [ChangeNotification("resources", "test://a")]
 
 
-async def test_a_stream_that_ends_returns_and_one_that_breaks_raises(ears):
+async def test_a_stream_that_ends_returns_and_one_that_breaks_raises(recorder):
     async with RawHttp(stream(acknowledgement, end)).listening() as server:
-        await ears.listen(modern_http(server.url))
+        await recorder.listen(modern_http(server.url))
         server.respond = stream(acknowledgement)
-        error = await failure(ears.listen(modern_http(server.url)))
+        error = await failure(recorder.listen(modern_http(server.url)))
     assert (error.code, error.sent) == ("server_unreachable", True)
 
 
-async def test_an_end_without_an_acknowledgment_is_a_protocol_error(ears):
-    async with RawHttp(lambda asked: raw_http_server.result(asked, {})).listening() as server:
-        assert (await failure(ears.listen(modern_http(server.url)))).code == "protocol_error"
-    assert ears.granted == []
+async def test_an_end_without_an_acknowledgment_is_a_protocol_error(recorder):
+    async with RawHttp(lambda request: raw_http_server.result(request, {})).listening() as server:
+        assert (await failure(recorder.listen(modern_http(server.url)))).code == "protocol_error"
+    assert recorder.granted == []
 
 
-async def test_a_server_that_never_acknowledges_times_out(ears):
+async def test_a_server_that_never_acknowledges_times_out(recorder):
     async with RawHttp(stream(hold=True)).listening() as server:
-        endpoint = http(server.url, era="modern", discovery=discovered(), connect_s=0.1, read_s=0.1)
-        error = await failure(ears.listen(endpoint))
+        endpoint = http(
+            server.url, era="modern", discovery=build_discovery(), connect_s=0.1, read_s=0.1
+        )
+        error = await failure(recorder.listen(endpoint))
         await server.cut.wait()
     assert error.code == "call_timeout"
 
@@ -106,49 +110,51 @@ async def test_a_server_that_never_acknowledges_times_out(ears):
 @pytest.mark.parametrize(
     "answer",
     [
-        lambda asked: raw_http_server.error(asked, -32601, status=404),
-        lambda asked: raw_http_server.error(asked, -32601, status=200),
-        lambda asked: raw_http_server.response(404),
-        lambda asked: raw_http_server.response(405),
-        stream(lambda asked: acknowledgement(asked, promptsListChanged=True), hold=True),
+        lambda request: raw_http_server.error(request, -32601, status=404),
+        lambda request: raw_http_server.error(request, -32601, status=200),
+        lambda request: raw_http_server.response(404),
+        lambda request: raw_http_server.response(405),
+        stream(lambda request: acknowledgement(request, promptsListChanged=True), hold=True),
     ],
 )
-async def test_a_server_without_notification_streams_is_reported(ears, answer):
+async def test_a_server_without_notification_streams_is_reported(recorder, answer):
     async with RawHttp(answer).listening() as server:
-        assert (await failure(ears.listen(modern_http(server.url)))).code == "not_offered"
+        assert (await failure(recorder.listen(modern_http(server.url)))).code == "not_offered"
 
 
-async def test_refused_credentials_are_reported(ears):
-    async with RawHttp(lambda asked: raw_http_server.response(401)).listening() as server:
-        assert (await failure(ears.listen(modern_http(server.url)))).code == "needs_reauth"
+async def test_refused_credentials_are_reported(recorder):
+    async with RawHttp(lambda request: raw_http_server.response(401)).listening() as server:
+        assert (await failure(recorder.listen(modern_http(server.url)))).code == "needs_reauth"
 
 
-async def test_a_flood_of_notifications_is_throttled(ears, monkeypatch):
+async def test_a_flood_of_notifications_is_throttled(recorder, monkeypatch):
     monkeypatch.setattr(change_notifications, "FRAME_PAUSE_S", 0.002)
 
-    async def flood(asked: Asked) -> Events:
-        yield raw_http_server.STREAM + acknowledgement(asked)
+    async def flood(request: Asked) -> Events:
+        yield raw_http_server.STREAM + acknowledgement(request)
         while True:
-            yield frame(asked, CHANGED) * 100
+            yield frame(request, CHANGED) * 100
 
     async with RawHttp(flood).listening() as server:
-        task = asyncio.create_task(ears.listen(modern_http(server.url)))
-        await until(lambda: len(ears.heard) >= 50)
+        task = asyncio.create_task(recorder.listen(modern_http(server.url)))
+        await until(lambda: len(recorder.received) >= 50)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        assert len(ears.heard) < 200
+        assert len(recorder.received) < 200
 
 
-async def test_an_exception_in_on_open_ends_the_stream(ears):
+async def test_an_exception_in_on_open_ends_the_stream(recorder):
     class Enough(Exception):
         pass
 
-    async def opened(granted: frozenset[str]) -> None:
+    async def raise_enough(granted: frozenset[str]) -> None:
         raise Enough
 
     async with RawHttp(stream(acknowledgement, hold=True)).listening() as server:
         with pytest.raises(Enough):
-            await ears.connections.listen(modern_http(server.url), holder=WATCH, on_open=opened)
+            await recorder.connections.listen(
+                modern_http(server.url), holder=WATCH, on_open=raise_enough
+            )
         await server.cut.wait()
 
 

@@ -1,4 +1,4 @@
-"""The pauses before streams are opened again: they grow, have an end, and are spread."""
+"""The delays before streams are reopened grow, have a limit, and are spread out."""
 
 import random
 
@@ -19,56 +19,58 @@ from mcp_servers.client.change_notifications import (
 
 
 class Clock:
-    """A clock that moves by what is waited, and writes that down."""
+    """A clock that advances by each sleep and records it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        self.waited: list[float] = []
+        self.pauses: list[float] = []
         monkeypatch.setattr(change_notifications, "monotonic", lambda: self.now)
         monkeypatch.setattr(change_notifications, "sleep", self.sleep)
 
     async def sleep(self, seconds: float) -> None:
-        self.waited.append(seconds)
+        self.pauses.append(seconds)
         self.now += seconds
 
 
-async def _waited(monkeypatch: pytest.MonkeyPatch, lived: list[float]) -> list[float]:
-    """Return the pauses behind streams that lived so long."""
+async def _list_pauses(monkeypatch: pytest.MonkeyPatch, lifetimes: list[float]) -> list[float]:
+    """Return the delays after streams with these lifetimes."""
     clock = Clock(monkeypatch)
-    streams = iter(lived)
+    streams = iter(lifetimes)
     async for _ in ReopenSchedule():
         if (seconds := next(streams, None)) is None:
             break
         clock.now += seconds
-    return clock.waited
+    return clock.pauses
 
 
 async def test_the_first_stream_is_opened_immediately(monkeypatch):
-    assert await _waited(monkeypatch, []) == []
+    assert await _list_pauses(monkeypatch, []) == []
 
 
 async def test_streams_that_break_soon_are_reopened_later_each_time(monkeypatch):
-    waited = await _waited(monkeypatch, [0.0] * 12)
-    longest = [min(FIRST_PAUSE_S * 2**losses, MAX_PAUSE_S) for losses in range(12)]
-    assert all(most / 2 <= one <= most for one, most in zip(waited, longest, strict=True))
+    pauses = await _list_pauses(monkeypatch, [0.0] * 12)
+    limits = [min(FIRST_PAUSE_S * 2**losses, MAX_PAUSE_S) for losses in range(12)]
+    assert all(limit / 2 <= pause <= limit for pause, limit in zip(pauses, limits, strict=True))
 
 
 async def test_a_stable_stream_is_reopened_soon(monkeypatch):
-    waited = await _waited(monkeypatch, [0.0, 0.0, 0.0, 0.0, STABLE_LIFETIME_S + 1, 0.0])
-    assert waited[3] >= 4 * FIRST_PAUSE_S
-    assert waited[4] <= FIRST_PAUSE_S
-    assert waited[5] <= FIRST_PAUSE_S
+    pauses = await _list_pauses(monkeypatch, [0.0, 0.0, 0.0, 0.0, STABLE_LIFETIME_S + 1, 0.0])
+    assert pauses[3] >= 4 * FIRST_PAUSE_S
+    assert pauses[4] <= FIRST_PAUSE_S
+    assert pauses[5] <= FIRST_PAUSE_S
 
 
 @given(st.integers(min_value=0, max_value=10_000), st.floats(min_value=0, max_value=1))
-def test_the_delay_grows_up_to_its_limit(losses, luck):
-    assert FIRST_PAUSE_S / 2 <= compute_pause_s(losses, luck) <= MAX_PAUSE_S
-    assert compute_pause_s(losses, luck) <= compute_pause_s(losses + 1, luck)
+def test_the_delay_grows_up_to_its_limit(losses, jitter):
+    assert FIRST_PAUSE_S / 2 <= compute_pause_s(losses, jitter) <= MAX_PAUSE_S
+    assert compute_pause_s(losses, jitter) <= compute_pause_s(losses + 1, jitter)
 
 
 def test_streams_that_were_opened_together_arent_reopened_together():
     before = random.getstate()
-    found = {compute_lifetime_s() for _ in range(20)}
-    assert len(found) > 1
-    assert all(MAX_STREAM_LIFETIME_S <= one <= 1.1 * MAX_STREAM_LIFETIME_S for one in found)
-    assert random.getstate() == before  # theirs who seed it, and look at what it gives
+    lifetimes = {compute_lifetime_s() for _ in range(20)}
+    assert len(lifetimes) > 1
+    assert all(
+        MAX_STREAM_LIFETIME_S <= lifetime <= 1.1 * MAX_STREAM_LIFETIME_S for lifetime in lifetimes
+    )
+    assert random.getstate() == before  # the global generator isn't used

@@ -1,4 +1,4 @@
-"""Updates: a server of either era, over either transport, tells of single resources; bounded."""
+"""Resource subscriptions with servers of both eras, over both transports."""
 
 import asyncio
 import subprocess
@@ -14,7 +14,13 @@ from mcp_servers.client.change_notifications import ChangeNotification, DesiredS
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError
 from tests.mcp_servers.client.endpoints import SERVERS, http, stdio, text_of, until
-from tests.mcp_servers.client.event_recorder import Ears, acknowledgement, end, frame, modern_http
+from tests.mcp_servers.client.event_recorder import (
+    EventRecorder,
+    acknowledgement,
+    end,
+    frame,
+    modern_http,
+)
 from tests.mcp_servers.client.event_recorder import stream as streamed
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import Asked, RawHttp
@@ -23,13 +29,13 @@ FEED = "updates:test"
 PAPER, SECRET, WEATHER = "news://paper", "news://secret", "news://weather"
 UPDATED = "notifications/resources/updated"
 NEWS = str(SERVERS / "resource_updates_server.py")
-CAN = {"capabilities": {"resources": {"subscribe": True}}}
+SUBSCRIBABLE = {"capabilities": {"resources": {"subscribe": True}}}
 
 
 @contextmanager
-def served(*how: str) -> Iterator[str]:
+def run_server(*arguments: str) -> Iterator[str]:
     with subprocess.Popen(
-        [sys.executable, NEWS, "http", *how],
+        [sys.executable, NEWS, "http", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -41,36 +47,38 @@ def served(*how: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def endpoints() -> Iterator[dict[str, ServerEndpoint]]:
-    """A real server in each era, over each transport."""
-    with served() as both, served("handshake") as old:
+    """Return a real server in each era, over each transport."""
+    with run_server() as both_eras_url, run_server("handshake") as handshake_url:
         yield {
-            "modern http": http(both, discovery=CAN),
-            "handshake http": http(old, discovery=CAN),
-            "modern stdio": stdio(sys.executable, NEWS, "stdio", discovery=CAN),
+            "modern http": http(both_eras_url, discovery=SUBSCRIBABLE),
+            "handshake http": http(handshake_url, discovery=SUBSCRIBABLE),
+            "modern stdio": stdio(sys.executable, NEWS, "stdio", discovery=SUBSCRIBABLE),
             "handshake stdio": stdio(
-                sys.executable, NEWS, "stdio", "handshake", era="handshake", discovery=CAN
+                sys.executable, NEWS, "stdio", "handshake", era="handshake", discovery=SUBSCRIBABLE
             ),
         }
 
 
 class Feed:
-    """A wish, and what was told of it."""
+    """A set of desired subscriptions, and which of them were granted."""
 
-    def __init__(self, ears: Ears, endpoint: ServerEndpoint, *uris: str) -> None:
-        self.wish = DesiredSubscriptions()
-        self.told: dict[str, bool] = {}
+    def __init__(self, recorder: EventRecorder, endpoint: ServerEndpoint, *uris: str) -> None:
+        self.subscriptions = DesiredSubscriptions()
+        self.granted: dict[str, bool] = {}
         for uri in uris:
-            self.wish.add(uri)
+            self.subscriptions.add(uri)
         self.task = asyncio.ensure_future(
-            ears.connections.watch_resources(
-                endpoint, self.wish, self.told.__setitem__, holder=FEED
+            recorder.connections.watch_resources(
+                endpoint, self.subscriptions, self.granted.__setitem__, holder=FEED
             )
         )
 
 
 @asynccontextmanager
-async def fed(ears: Ears, endpoint: ServerEndpoint, *uris: str) -> AsyncIterator[Feed]:
-    feed = Feed(ears, endpoint, *uris)
+async def open_feed(
+    recorder: EventRecorder, endpoint: ServerEndpoint, *uris: str
+) -> AsyncIterator[Feed]:
+    feed = Feed(recorder, endpoint, *uris)
     try:
         yield feed
     finally:
@@ -78,159 +86,173 @@ async def fed(ears: Ears, endpoint: ServerEndpoint, *uris: str) -> AsyncIterator
         await asyncio.gather(feed.task, return_exceptions=True)
 
 
-async def ask(ears: Ears, endpoint: ServerEndpoint, tool: str, uri: str) -> str:
-    # A child process is its holder's own; over HTTP any connection will do.
+async def call_tool(recorder: EventRecorder, endpoint: ServerEndpoint, tool: str, uri: str) -> str:
+    # A child process belongs to its holder; over HTTP any connection works.
     holder = FEED if endpoint.transport == "stdio" else "session:another"
     params = {"name": tool, "arguments": {"uri": uri}}
     return text_of(
-        await ears.connections.send_request(endpoint, "tools/call", params, holder=holder)
+        await recorder.connections.send_request(endpoint, "tools/call", params, holder=holder)
     )
 
 
-async def counted(ears: Ears, endpoint: ServerEndpoint, readers: str) -> None:
-    """Ask the server again and again, until it says that it has these readers of the paper."""
+async def wait_for_readers(recorder: EventRecorder, endpoint: ServerEndpoint, readers: str) -> None:
+    """Call the server until it reports these readers of the paper."""
     async with asyncio.timeout(10):
-        while readers not in await ask(ears, endpoint, "readers", PAPER):
+        while readers not in await call_tool(recorder, endpoint, "readers", PAPER):
             pass
 
 
 @pytest.mark.parametrize(
-    "which", ["modern http", "handshake http", "modern stdio", "handshake stdio"]
+    "name", ["modern http", "handshake http", "modern stdio", "handshake stdio"]
 )
 async def test_a_subscribed_resource_is_notified_until_it_is_unsubscribed(
-    which: str, ears: Ears, endpoints: dict[str, ServerEndpoint]
+    name: str, recorder: EventRecorder, endpoints: dict[str, ServerEndpoint]
 ) -> None:
-    endpoint = endpoints[which]
-    async with fed(ears, endpoint, PAPER) as feed:
-        await until(lambda: PAPER in feed.told, within_s=20)
-        assert feed.told == {PAPER: True}
-        await ask(ears, endpoint, "print", SECRET)
-        await ask(ears, endpoint, "print", PAPER)
-        await until(lambda: ears.notices)
-        assert ears.notices == [ChangeNotification("resources", PAPER, FEED)]
-        feed.wish.add(SECRET)
-        await until(lambda: SECRET in feed.told)
-        await ask(ears, endpoint, "print", SECRET)
-        await until(lambda: len(ears.notices) == 2)
-        feed.wish.discard(PAPER)
-        if which.startswith("handshake"):
-            await counted(ears, endpoint, "0 sessions")
+    endpoint = endpoints[name]
+    async with open_feed(recorder, endpoint, PAPER) as feed:
+        await until(lambda: PAPER in feed.granted, within_s=20)
+        assert feed.granted == {PAPER: True}
+        await call_tool(recorder, endpoint, "print", SECRET)
+        await call_tool(recorder, endpoint, "print", PAPER)
+        await until(lambda: recorder.notifications)
+        assert recorder.notifications == [ChangeNotification("resources", PAPER, FEED)]
+        feed.subscriptions.add(SECRET)
+        await until(lambda: SECRET in feed.granted)
+        await call_tool(recorder, endpoint, "print", SECRET)
+        await until(lambda: len(recorder.notifications) == 2)
+        feed.subscriptions.discard(PAPER)
+        if name.startswith("handshake"):
+            await wait_for_readers(recorder, endpoint, "0 sessions")
         else:
-            feed.told.clear()
-            await until(lambda: feed.told == {SECRET: True})
-        await ask(ears, endpoint, "print", PAPER)
-        await ask(ears, endpoint, "print", SECRET)
-        await until(lambda: len(ears.notices) == 3)
-        assert [one.uri for one in ears.notices] == [PAPER, SECRET, SECRET]
-    assert ears.connections._has_connection(endpoint, FEED) is False
+            feed.granted.clear()
+            await until(lambda: feed.granted == {SECRET: True})
+        await call_tool(recorder, endpoint, "print", PAPER)
+        await call_tool(recorder, endpoint, "print", SECRET)
+        await until(lambda: len(recorder.notifications) == 3)
+        assert [notification.uri for notification in recorder.notifications] == [
+            PAPER,
+            SECRET,
+            SECRET,
+        ]
+    assert recorder.connections._has_connection(endpoint, FEED) is False
 
 
 async def test_a_refused_subscription_is_reported_and_the_others_continue(
-    ears: Ears, endpoints: dict[str, ServerEndpoint]
+    recorder: EventRecorder, endpoints: dict[str, ServerEndpoint]
 ) -> None:
-    async with fed(ears, endpoints["handshake http"], WEATHER, PAPER) as feed:
-        await until(lambda: len(feed.told) == 2)
-        assert feed.told == {WEATHER: False, PAPER: True}
+    async with open_feed(recorder, endpoints["handshake http"], WEATHER, PAPER) as feed:
+        await until(lambda: len(feed.granted) == 2)
+        assert feed.granted == {WEATHER: False, PAPER: True}
 
 
 async def test_a_client_that_leaves_ends_its_subscriptions(
-    ears: Ears, endpoints: dict[str, ServerEndpoint]
+    recorder: EventRecorder, endpoints: dict[str, ServerEndpoint]
 ) -> None:
     endpoint = endpoints["modern http"]
-    async with fed(ears, endpoint, PAPER) as feed:
-        await until(lambda: feed.told)
-        assert (await ask(ears, endpoint, "readers", PAPER)).endswith("1 streams")
-        feed.wish.add(SECRET)  # there before the first goes, and then the first goes
-        await until(lambda: SECRET in feed.told)
-        await counted(ears, endpoint, "1 streams")
-    await counted(ears, endpoint, "0 streams")
+    async with open_feed(recorder, endpoint, PAPER) as feed:
+        await until(lambda: feed.granted)
+        assert (await call_tool(recorder, endpoint, "readers", PAPER)).endswith("1 streams")
+        feed.subscriptions.add(SECRET)  # opened before the first is closed
+        await until(lambda: SECRET in feed.granted)
+        await wait_for_readers(recorder, endpoint, "1 streams")
+    await wait_for_readers(recorder, endpoint, "0 streams")
 
 
-async def failed(ears: Ears, endpoint: ServerEndpoint, *uris: str) -> UpstreamError:
-    """Return what ends following."""
-    async with fed(ears, endpoint, *uris) as feed, asyncio.timeout(10):
+async def watch_and_fail(
+    recorder: EventRecorder, endpoint: ServerEndpoint, *uris: str
+) -> UpstreamError:
+    """Return the error that ends a subscription."""
+    async with open_feed(recorder, endpoint, *uris) as feed, asyncio.timeout(10):
         with pytest.raises(UpstreamError) as error:
             await feed.task
         return error.value
 
 
-async def raw(ears: Ears, *parts: Any, hold: bool = True, read_s: float = 10) -> UpstreamError:
-    """Return what ends a stream that a raw server answers with these events."""
+async def watch_raw_server(
+    recorder: EventRecorder, *parts: Any, hold: bool = True, read_s: float = 10
+) -> UpstreamError:
+    """Return the error that ends a raw server's stream of these events."""
     async with raw_http_server.modern(streamed(*parts, hold=hold)).listening() as server:
         endpoint = replace(modern_http(server.url, resources={"subscribe": True}), read_s=read_s)
-        return await failed(ears, endpoint, PAPER)
+        return await watch_and_fail(recorder, endpoint, PAPER)
 
 
-async def test_a_stream_that_is_never_acknowledged_times_out(ears: Ears) -> None:
-    assert (await raw(ears, read_s=0.2)).code == "call_timeout"
+async def test_a_stream_that_is_never_acknowledged_times_out(recorder: EventRecorder) -> None:
+    assert (await watch_raw_server(recorder, read_s=0.2)).code == "call_timeout"
 
 
-async def test_a_stream_that_ends_before_its_acknowledgment_is_a_protocol_error(ears: Ears) -> None:
-    assert (await raw(ears, end)).code == "protocol_error"
+async def test_a_stream_that_ends_before_its_acknowledgment_is_a_protocol_error(
+    recorder: EventRecorder,
+) -> None:
+    assert (await watch_raw_server(recorder, end)).code == "protocol_error"
 
 
 async def test_foreign_and_early_frames_are_ignored(
-    ears: Ears,
+    recorder: EventRecorder,
 ) -> None:
-    def granted(asked: Asked) -> bytes:
-        kept = {"resourceSubscriptions": [PAPER, 7]}
-        return frame(asked, "notifications/subscriptions/acknowledged", notifications=kept)
+    def acknowledge(request: Asked) -> bytes:
+        accepted = {"resourceSubscriptions": [PAPER, 7]}
+        return frame(request, "notifications/subscriptions/acknowledged", notifications=accepted)
 
     parts = (
-        lambda asked: frame(asked, UPDATED, uri=SECRET),
-        lambda asked: frame(asked, UPDATED, number=999, uri=SECRET),
-        granted,
-        lambda asked: frame(asked, "notifications/tools/list_changed"),
-        lambda asked: frame(asked, UPDATED, uri=PAPER),
+        lambda request: frame(request, UPDATED, uri=SECRET),
+        lambda request: frame(request, UPDATED, number=999, uri=SECRET),
+        acknowledge,
+        lambda request: frame(request, "notifications/tools/list_changed"),
+        lambda request: frame(request, UPDATED, uri=PAPER),
         end,
     )
     async with (
         raw_http_server.modern(streamed(*parts)).listening() as server,
-        fed(ears, modern_http(server.url), PAPER) as feed,
+        open_feed(recorder, modern_http(server.url), PAPER) as feed,
     ):
-        await feed.task  # it ended in order
-    assert feed.told == {PAPER: True}
-    assert ears.notices == [ChangeNotification("resources", PAPER, FEED)]
+        await feed.task  # it ends without an error
+    assert feed.granted == {PAPER: True}
+    assert recorder.notifications == [ChangeNotification("resources", PAPER, FEED)]
 
 
-async def test_resources_that_arent_acknowledged_arent_notified(ears: Ears) -> None:
+async def test_resources_that_arent_acknowledged_arent_notified(recorder: EventRecorder) -> None:
     async with (
         raw_http_server.modern(streamed(acknowledgement, end)).listening() as server,
-        fed(ears, modern_http(server.url), PAPER) as feed,
+        open_feed(recorder, modern_http(server.url), PAPER) as feed,
     ):
         await feed.task
-    assert feed.told == {PAPER: False}
+    assert feed.granted == {PAPER: False}
 
 
-async def test_a_server_without_streams_offers_no_subscriptions(ears: Ears) -> None:
-    def refuse(asked: Asked) -> bytes:
-        return raw_http_server.error(asked, -32601, 404)
+async def test_a_server_without_streams_offers_no_subscriptions(recorder: EventRecorder) -> None:
+    def refuse(request: Asked) -> bytes:
+        return raw_http_server.error(request, -32601, 404)
 
     async with raw_http_server.modern(refuse).listening() as server:
-        assert (await failed(ears, modern_http(server.url), PAPER)).code == "not_offered"
+        assert (
+            await watch_and_fail(recorder, modern_http(server.url), PAPER)
+        ).code == "not_offered"
 
 
-async def test_a_session_that_doesnt_answer_a_subscription_times_out(ears: Ears) -> None:
-    async def silent(asked: Asked) -> AsyncIterator[bytes]:
+async def test_a_session_that_doesnt_answer_a_subscription_times_out(
+    recorder: EventRecorder,
+) -> None:
+    async def silent(request: Asked) -> AsyncIterator[bytes]:
         yield raw_http_server.STREAM
         await asyncio.Event().wait()
 
     sessions = raw_http_server.HandshakeHttp(silent)
 
-    def answer(asked: Asked) -> Any:
-        return silent(asked) if asked.verb == "GET" else sessions(asked)
+    def answer(request: Asked) -> Any:
+        return silent(request) if request.verb == "GET" else sessions(request)
 
     async with RawHttp(answer).listening() as server:
         endpoint = http(server.url, era="handshake", read_s=0.3)
-        assert (await failed(ears, endpoint, PAPER)).code == "call_timeout"
+        assert (await watch_and_fail(recorder, endpoint, PAPER)).code == "call_timeout"
 
 
 async def test_a_dead_child_ends_its_subscriptions(
-    ears: Ears, endpoints: dict[str, ServerEndpoint]
+    recorder: EventRecorder, endpoints: dict[str, ServerEndpoint]
 ) -> None:
     endpoint = endpoints["handshake stdio"]
-    async with fed(ears, endpoint, PAPER) as feed:
-        await until(lambda: feed.told, within_s=20)
-        await ears.connections.release(FEED)
+    async with open_feed(recorder, endpoint, PAPER) as feed:
+        await until(lambda: feed.granted, within_s=20)
+        await recorder.connections.release(FEED)
         with pytest.raises(UpstreamError):
             await feed.task

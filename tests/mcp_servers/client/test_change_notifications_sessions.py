@@ -1,4 +1,4 @@
-"""Change notices of sessions and children, which tell them without being asked."""
+"""Change notifications of sessions and child processes, which need no subscription."""
 
 import asyncio
 import os
@@ -23,7 +23,14 @@ from tests.mcp_servers.client.endpoints import (
     text_of,
     until,
 )
-from tests.mcp_servers.client.event_recorder import TOLD, WATCH, Events, discovered, notice, stream
+from tests.mcp_servers.client.event_recorder import (
+    LIST_CHANGED_CAPABILITIES,
+    WATCH,
+    Events,
+    build_discovery,
+    notice,
+    stream,
+)
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import Asked, HandshakeHttp, RawHttp, SseHttp
 
@@ -33,21 +40,21 @@ WORKSHOP = str(SERVERS / "tool_server.py")
 def handshake(events: Callable[[Asked], Any]) -> tuple[HandshakeHttp, RawHttp]:
     era = HandshakeHttp(raw_http_server.text)
     return era, RawHttp(
-        lambda asked: (
-            events(asked)
-            if asked.verb == "GET" and asked.headers.get("mcp-session-id") in era.known
-            else era(asked)
+        lambda request: (
+            events(request)
+            if request.verb == "GET" and request.headers.get("mcp-session-id") in era.known
+            else era(request)
         )
     )
 
 
-async def test_a_handshake_server_is_watched_in_a_separate_session(ears, listening_to):
+async def test_a_handshake_server_is_watched_in_a_separate_session(recorder, start_listening):
     era, server = handshake(stream(notice(), hold=True))
     async with server.listening():
-        task = await listening_to(http(server.url, era="handshake", discovery=discovered()))
-        await until(lambda: ears.heard)
-        assert ears.notices == [ChangeNotification("tools", holder=WATCH)]
-        await ears.connections.close_idle()  # an open stream is in use
+        task = await start_listening(http(server.url, era="handshake", discovery=build_discovery()))
+        await until(lambda: recorder.received)
+        assert recorder.notifications == [ChangeNotification("tools", holder=WATCH)]
+        await recorder.connections.close_idle()  # an open stream isn't idle
         assert era.known == {"s1"}
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -55,71 +62,73 @@ async def test_a_handshake_server_is_watched_in_a_separate_session(ears, listeni
         assert server.methods().count("GET") == 1
 
 
-async def test_a_handshake_server_without_a_stream_is_reported(ears):
-    era, server = handshake(lambda asked: raw_http_server.response(405))
+async def test_a_handshake_server_without_a_stream_is_reported(recorder):
+    era, server = handshake(lambda request: raw_http_server.response(405))
     async with server.listening():
-        endpoint = http(server.url, era="handshake", discovery=discovered())
-        assert (await failure(ears.listen(endpoint))).code == "not_offered"
-    assert (ears.granted, era.known) == ([], set())
+        endpoint = http(server.url, era="handshake", discovery=build_discovery())
+        assert (await failure(recorder.listen(endpoint))).code == "not_offered"
+    assert (recorder.granted, era.known) == ([], set())
 
 
-async def test_a_stream_without_headers_counts_as_open(ears, listening_to, monkeypatch):
+async def test_a_stream_without_headers_counts_as_open(recorder, start_listening, monkeypatch):
     monkeypatch.setattr(change_notifications, "OPEN_TIMEOUT_S", 0.05)
 
-    async def silent(asked: Asked) -> Events:
+    async def silent(request: Asked) -> Events:
         await asyncio.Event().wait()
         yield b""
 
     _, server = handshake(silent)
     async with server.listening():
-        task = await listening_to(http(server.url, era="handshake", discovery=discovered()))
-        assert (ears.granted, task.done()) == ([{"tools"}], False)
+        task = await start_listening(http(server.url, era="handshake", discovery=build_discovery()))
+        assert (recorder.granted, task.done()) == ([{"tools"}], False)
 
 
-async def test_notifications_of_an_existing_session_are_received(ears):
+async def test_notifications_of_an_existing_session_are_received(recorder):
     _, server = handshake(stream(notice(), hold=True))
     async with server.listening():
-        endpoint = http(server.url, era="handshake", discovery=discovered())
-        server.respond = _declaring(server.respond)
-        await call(ears.connections, endpoint, "x")
-        await until(lambda: ears.heard)
-    assert ears.notices == [ChangeNotification("tools", holder=HOLDER)]
+        endpoint = http(server.url, era="handshake", discovery=build_discovery())
+        server.respond = _with_capabilities(server.respond)
+        await call(recorder.connections, endpoint, "x")
+        await until(lambda: recorder.received)
+    assert recorder.notifications == [ChangeNotification("tools", holder=HOLDER)]
 
 
-def _declaring(respond: Callable[[Asked], Any]) -> Callable[[Asked], Any]:
-    def answer(asked: Asked) -> Any:
-        found = respond(asked)
-        if asked.method == "initialize":
-            value = {"protocolVersion": "2025-11-25", "capabilities": TOLD}
-            return raw_http_server.result(asked, value, Mcp_Session_Id="s1")
-        return found
+def _with_capabilities(respond: Callable[[Asked], Any]) -> Callable[[Asked], Any]:
+    def answer(request: Asked) -> Any:
+        response = respond(request)
+        if request.method == "initialize":
+            value = {"protocolVersion": "2025-11-25", "capabilities": LIST_CHANGED_CAPABILITIES}
+            return raw_http_server.result(request, value, Mcp_Session_Id="s1")
+        return response
 
     return answer
 
 
-async def test_a_notification_on_the_stream_of_a_call_is_received(ears):
+async def test_a_notification_on_the_stream_of_a_call_is_received(recorder):
     answer = raw_http_server.event({"jsonrpc": "2.0", "id": 2, "result": {"content": []}})
-    era = HandshakeHttp(stream(notice(), lambda asked: answer))
+    era = HandshakeHttp(stream(notice(), lambda request: answer))
     async with RawHttp(era).listening() as server:
-        await call(ears.connections, http(server.url, era="handshake"), "x")
-    assert ears.notices == [ChangeNotification("tools", holder=HOLDER)]
+        await call(recorder.connections, http(server.url, era="handshake"), "x")
+    assert recorder.notifications == [ChangeNotification("tools", holder=HOLDER)]
 
 
-async def test_an_sse_server_is_watched_until_it_disconnects(ears, listening_to):
-    era = SseHttp(lambda asked: raw_http_server.said(asked, {}))
-    discovery = discovered() | {"bonobot/wire": "sse"}
+async def test_an_sse_server_is_watched_until_it_disconnects(recorder, start_listening):
+    era = SseHttp(lambda request: raw_http_server.said(request, {}))
+    discovery = build_discovery() | {"bonobot/wire": "sse"}
     async with RawHttp(era).listening() as server:
-        task = await listening_to(http(server.url, era="handshake", discovery=discovery))
+        task = await start_listening(http(server.url, era="handshake", discovery=discovery))
         [events] = era.streams.values()
         events.put_nowait(notice("notifications/prompts/list_changed")(server.asked[0]))
-        await until(lambda: ears.heard)
-        assert ears.notices == [ChangeNotification("prompts", holder=WATCH)]
+        await until(lambda: recorder.received)
+        assert recorder.notifications == [ChangeNotification("prompts", holder=WATCH)]
         era.hang_up()
         assert (await failure(task)).code == "server_unreachable"
 
 
 @pytest.mark.npm
-async def test_server_everything_is_watched_over_http(ears, listening_to, node_server, free_port):
+async def test_server_everything_is_watched_over_http(
+    recorder, start_listening, node_server, free_port
+):
     server = subprocess.Popen(
         ["node", node_server("mcp-server-everything"), "streamableHttp"],
         env={**os.environ, "PORT": str(free_port)},
@@ -130,14 +139,16 @@ async def test_server_everything_is_watched_over_http(ears, listening_to, node_s
     try:
         assert "listening" in server.stderr.readline()
         endpoint = http(f"http://127.0.0.1:{free_port}/mcp")
-        survey = await ears.connections.fetch_declarations(endpoint)
-        assert ears.heard == []  # nobody hears the notices of a survey
-        endpoint = http(endpoint.url, era=survey.era, discovery=survey.discovery)
-        await listening_to(endpoint)
-        assert ears.granted == [{"tools", "prompts", "resources"}]
+        declarations = await recorder.connections.fetch_declarations(endpoint)
+        assert recorder.received == []  # notifications during a discovery are dropped
+        endpoint = http(endpoint.url, era=declarations.era, discovery=declarations.discovery)
+        await start_listening(endpoint)
+        assert recorder.granted == [{"tools", "prompts", "resources"}]
         data = {"name": "x.gz", "data": "data:text/plain;base64,aGVsbG8="}
-        await call(ears.connections, endpoint, "gzip-file-as-resource", **data)
-        await until(lambda: ChangeNotification("resources", holder=HOLDER) in ears.notices)
+        await call(recorder.connections, endpoint, "gzip-file-as-resource", **data)
+        await until(
+            lambda: ChangeNotification("resources", holder=HOLDER) in recorder.notifications
+        )
     finally:
         server.terminate()
         server.wait(5)
@@ -147,19 +158,21 @@ async def test_server_everything_is_watched_over_http(ears, listening_to, node_s
 # --- stdio
 
 
-async def test_a_modern_child_is_watched_while_it_runs(ears):
+async def test_a_modern_child_is_watched_while_it_runs(recorder):
     endpoint = stdio(sys.executable, WORKSHOP, env={"WORKSHOP_CHANGES": "1"})
-    assert text_of(await call(ears.connections, endpoint, "echo", text="a")) == "a"
-    await call(ears.connections, endpoint, "change", words="Add another server.")
-    await until(lambda: ears.heard)
-    assert ears.heard == [(endpoint.server_id, ChangeNotification("tools", holder=HOLDER))]
-    survey = await ears.connections.fetch_declarations(endpoint, preferred_holder=HOLDER)
-    [echo] = [item for item in survey.items if item.name == "echo"]
+    assert text_of(await call(recorder.connections, endpoint, "echo", text="a")) == "a"
+    await call(recorder.connections, endpoint, "change", words="Add another server.")
+    await until(lambda: recorder.received)
+    assert recorder.received == [(endpoint.server_id, ChangeNotification("tools", holder=HOLDER))]
+    declarations = await recorder.connections.fetch_declarations(endpoint, preferred_holder=HOLDER)
+    [echo] = [item for item in declarations.items if item.name == "echo"]
     assert echo.payload["description"] == "Add another server."
-    [fresh] = [
-        i for i in (await ears.connections.fetch_declarations(endpoint)).items if i.name == "echo"
+    [unchanged] = [
+        i
+        for i in (await recorder.connections.fetch_declarations(endpoint)).items
+        if i.name == "echo"
     ]
-    assert fresh.payload["description"] == "Return the text."
+    assert unchanged.payload["description"] == "Return the text."
 
 
 async def test_watching_doesnt_keep_a_child_alive():
@@ -174,8 +187,8 @@ async def test_watching_doesnt_keep_a_child_alive():
 
 
 @pytest.mark.npm
-async def test_server_everything_is_watched_over_stdio(ears, node_server):
+async def test_server_everything_is_watched_over_stdio(recorder, node_server):
     endpoint = stdio("node", node_server("mcp-server-everything"), "stdio")
     data = {"name": "x.gz", "data": "data:text/plain;base64,aGVsbG8="}
-    await call(ears.connections, endpoint, "gzip-file-as-resource", **data)
-    await until(lambda: ChangeNotification("resources", holder=HOLDER) in ears.notices)
+    await call(recorder.connections, endpoint, "gzip-file-as-resource", **data)
+    await until(lambda: ChangeNotification("resources", holder=HOLDER) in recorder.notifications)

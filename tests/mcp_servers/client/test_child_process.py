@@ -1,4 +1,4 @@
-"""Children: lines and last words within bounds, and processes that are gone when they should be."""
+"""Child processes: limits for lines and stderr, and processes that end when they should."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ from mcp_servers.client.child_process import (
 )
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.pool import ConnectionPool
-from tests.mcp_servers.client.endpoints import HOLDER, SERVERS, call, scripted, text_of, until
+from tests.mcp_servers.client.endpoints import HOLDER, SERVERS, call, faulty_stdio, text_of, until
 
 CANARIES = {
     "AWS_SECRET_ACCESS_KEY": "canary-1",
@@ -42,31 +42,31 @@ CANARIES = {
 }
 
 
-def processes(token: str) -> list[int]:
-    """Return the processes whose command line holds `token`."""
-    found = []
+def list_processes(token: str) -> list[int]:
+    """Return the processes whose command line contains `token`."""
+    pids = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
                 if token in (folder / "cmdline").read_text(errors="replace"):
-                    found.append(int(folder.name))
+                    pids.append(int(folder.name))
             except OSError:
                 continue
-    return found
+    return pids
 
 
-async def gone(token: str) -> None:
-    """Wait until no process holds `token`."""
-    await until(lambda: not processes(token))
+async def wait_until_gone(token: str) -> None:
+    """Wait until no command line contains `token`."""
+    await until(lambda: not list_processes(token))
 
 
-async def alive(token: str, count: int) -> None:
-    """Wait until `count` processes hold `token`."""
-    await until(lambda: len(processes(token)) >= count)
+async def wait_until_running(token: str, count: int) -> None:
+    """Wait until `count` command lines contain `token`."""
+    await until(lambda: len(list_processes(token)) >= count)
 
 
-def marked(token: str) -> ServerEndpoint:
-    endpoint = scripted()
+def build_marked_endpoint(token: str) -> ServerEndpoint:
+    endpoint = faulty_stdio()
     return ServerEndpoint(**{**vars(endpoint), "args": (*endpoint.args, f"--token={token}")})
 
 
@@ -76,22 +76,26 @@ def token() -> str:
 
 
 @pytest.fixture(params=["namespace", "death-signal", "group"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ProcessContainment:
-    """Each way to contain a child that works on this machine."""
-    wanted = {"namespace": NAMESPACE, "death-signal": DEATH_SIGNAL, "group": GROUP}[request.param]
-    found = GROUP if wanted is GROUP else child_process._resolve_containment(wanted)
-    if found is None:
-        pytest.skip("`equest.param` does not work on loopback address")
-    monkeypatch.setattr(child_process, "choose_containment", lambda: found)
-    return found
+def containment(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> ProcessContainment:
+    """Use each containment that works on this machine."""
+    requested = {"namespace": NAMESPACE, "death-signal": DEATH_SIGNAL, "group": GROUP}[
+        request.param
+    ]
+    available = GROUP if requested is GROUP else child_process._resolve_containment(requested)
+    if available is None:
+        pytest.skip(f"`{request.param}` doesn't work on this machine")
+    monkeypatch.setattr(child_process, "choose_containment", lambda: available)
+    return available
 
 
 # --- lines
 
 
 @given(lists(binary(max_size=40)), integers(1, 7))
-def test_lines_are_split_the_same_for_any_chunks(written: list[bytes], size: int):
-    expected = [line.replace(b"\n", b"") for line in written]
+def test_lines_are_split_the_same_for_any_chunks(lines_written: list[bytes], size: int):
+    expected = [line.replace(b"\n", b"") for line in lines_written]
     data = b"".join(line + b"\n" for line in expected)
     lines = LineSplitter(limit=64)
     pieces = [data[start : start + size] for start in range(0, len(data), size)]
@@ -99,28 +103,28 @@ def test_lines_are_split_the_same_for_any_chunks(written: list[bytes], size: int
 
 
 @given(binary(min_size=101, max_size=2000), integers(1, 300))
-def test_both_ends_of_a_line_over_the_limit_are_kept(written: bytes, size: int):
-    written = written.replace(b"\n", b"x")
+def test_both_ends_of_a_line_over_the_limit_are_kept(long_line: bytes, size: int):
+    long_line = long_line.replace(b"\n", b"x")
     lines = LineSplitter(limit=100)
-    data = written + b"\nnext\n"
-    found = [
+    data = long_line + b"\nnext\n"
+    lines_found = [
         line
         for start in range(0, len(data), size)
         for line in lines.feed(data[start : start + size])
         if not (isinstance(line, OverlongLine) and line.endless)
     ]
-    first, second = found
+    first, second = lines_found
     assert second == b"next"
     assert isinstance(first, OverlongLine)
-    assert written.startswith(first.head)
-    assert written.endswith(first.tail[-min(256, len(written)) :])
+    assert long_line.startswith(first.head)
+    assert long_line.endswith(first.tail[-min(256, len(long_line)) :])
 
 
 def test_a_line_far_over_the_limit_is_never_buffered():
     lines = LineSplitter(limit=1000)
-    found = [line for _ in range(200) for line in lines.feed(b"x" * 100)]
-    assert found
-    assert all(isinstance(line, OverlongLine) and line.endless for line in found)
+    lines_found = [line for _ in range(200) for line in lines.feed(b"x" * 100)]
+    assert lines_found
+    assert all(isinstance(line, OverlongLine) and line.endless for line in lines_found)
     assert lines._parts == []
 
 
@@ -133,7 +137,7 @@ def test_the_buffer_keeps_the_end():
     assert tail.get_text().endswith("a��")
 
 
-# --- what a child gets
+# --- the environment of a child
 
 
 async def test_a_child_sees_its_declared_environment_and_the_minimum(
@@ -142,28 +146,28 @@ async def test_a_child_sees_its_declared_environment_and_the_minimum(
     for name, value in CANARIES.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("TZ", "Asia/Tokyo")
-    endpoint = scripted(env={"DECLARED": "yes"}, cwd=str(tmp_path))
-    seen = json.loads(text_of(await call(connections, endpoint, "environment")))
-    assert seen.pop("DECLARED") == "yes"
-    assert seen.pop("cwd") == str(tmp_path)
-    assert seen["TZ"] == "Asia/Tokyo"
-    assert not [value for value in seen.values() if "canary" in value]
+    endpoint = faulty_stdio(env={"DECLARED": "yes"}, cwd=str(tmp_path))
+    environment = json.loads(text_of(await call(connections, endpoint, "environment")))
+    assert environment.pop("DECLARED") == "yes"
+    assert environment.pop("cwd") == str(tmp_path)
+    assert environment["TZ"] == "Asia/Tokyo"
+    assert not [value for value in environment.values() if "canary" in value]
     allowed = {
         *child_process.INHERITED_VARIABLES,
         "LC_CTYPE",
         "PWD",
         "_",
     }  # Python itself sets LC_CTYPE
-    assert set(seen) <= allowed
+    assert set(environment) <= allowed
 
 
 def test_declared_variables_win_and_our_commands_are_last_on_the_path(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setenv("PATH", "/somewhere")
-    given_path = child_process.build_environment({"HOME": "/elsewhere"})
-    assert given_path["HOME"] == "/elsewhere"
-    assert given_path["PATH"] == f"/somewhere{os.pathsep}{Path(sys.executable).parent}"
+    built = child_process.build_environment({"HOME": "/elsewhere"})
+    assert built["HOME"] == "/elsewhere"
+    assert built["PATH"] == f"/somewhere{os.pathsep}{Path(sys.executable).parent}"
     assert child_process.build_environment({"PATH": "/only"})["PATH"] == "/only"
 
 
@@ -182,25 +186,25 @@ def test_commands_are_found_where_the_child_would_look(tmp_path: Path):
 
 
 async def test_a_child_and_what_it_started_are_gone_after_release(
-    connections: ConnectionPool, way: ProcessContainment, token: str
+    connections: ConnectionPool, containment: ProcessContainment, token: str
 ):
-    endpoint = marked(token)
+    endpoint = build_marked_endpoint(token)
     await call(connections, endpoint, "grandchild", token=token)
-    await alive(token, 2)
+    await wait_until_running(token, 2)
     await connections.release(HOLDER)
-    if way.name == "namespace":
-        await gone(token)
+    if containment.name == "namespace":
+        await wait_until_gone(token)
     else:
-        # A grandchild in a session of its own can't be found again: `doctor` says so.
-        left = [pid for pid in processes(token) if os.getsid(pid) == pid]
-        assert processes(token) == left
-        for pid in left:
+        # A grandchild in its own session can't be found; `doctor` reports that.
+        remaining = [pid for pid in list_processes(token) if os.getsid(pid) == pid]
+        assert list_processes(token) == remaining
+        for pid in remaining:
             os.kill(pid, signal.SIGKILL)
 
 
 async def test_a_child_that_ignores_its_end_is_killed(
     connections: ConnectionPool,
-    way: ProcessContainment,
+    containment: ProcessContainment,
     token: str,
     monkeypatch: pytest.MonkeyPatch,
 ):
@@ -215,24 +219,24 @@ async def test_a_child_that_ignores_its_end_is_killed(
         "time.sleep(600)\n"
     )
     endpoint = ServerEndpoint(
-        **{**vars(scripted()), "args": ("-c", code, token)},
+        **{**vars(faulty_stdio()), "args": ("-c", code, token)},
     )
     await connections.perform_handshake(endpoint, holder=HOLDER)
-    assert processes(token)
+    assert list_processes(token)
     await connections.release(HOLDER)
-    await gone(token)
+    await wait_until_gone(token)
 
 
 async def test_an_exit_is_detected_while_a_grandchild_keeps_the_output_open(
-    connections: ConnectionPool, way: ProcessContainment, token: str
+    connections: ConnectionPool, containment: ProcessContainment, token: str
 ):
-    endpoint = scripted()
+    endpoint = faulty_stdio()
     await call(connections, endpoint, "grandchild", token=token, holds_output=True)
     async with asyncio.timeout(5):
         with pytest.raises(Exception, match="exited with status 3"):
             await call(connections, endpoint, "crash")
     await connections.release(HOLDER)
-    for pid in processes(token):
+    for pid in list_processes(token):
         os.kill(pid, signal.SIGKILL)
 
 
@@ -256,7 +260,7 @@ asyncio.run(main())
 
 @pytest.fixture
 async def worker(token: str) -> AsyncIterator[Callable[[], None]]:
-    """Run a process that has a child with a grandchild; gives what kills it at once."""
+    """Run a process with a child and a grandchild; yield a function that kills it."""
     command = [
         sys.executable,
         "-c",
@@ -270,7 +274,7 @@ async def worker(token: str) -> AsyncIterator[Callable[[], None]]:
     assert (await process.stdout.readline()) == b"ready\n"
     yield process.kill
     await process.wait()
-    for pid in processes(token):
+    for pid in list_processes(token):
         os.kill(pid, signal.SIGKILL)
 
 
@@ -278,34 +282,34 @@ async def test_children_and_grandchildren_die_with_a_killed_owner(
     worker: Callable[[], None], token: str
 ):
     if child_process.choose_containment().name != "namespace":
-        pytest.skip("needs process namespaces, which loopback address doesn't allow")
-    await alive(token, 3)
+        pytest.skip("needs process namespaces, which this machine doesn't allow")
+    await wait_until_running(token, 3)
     worker()
-    await gone(token)
+    await wait_until_gone(token)
 
 
 async def test_many_children_leave_no_process_or_descriptor(
     connections: ConnectionPool, token: str
 ):
-    endpoint = marked(token)
+    endpoint = build_marked_endpoint(token)
     await call(connections, endpoint, "echo")
     await connections.release(HOLDER)
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    for turn in range(20):
-        await call(connections, endpoint, "echo", holder=f"session:{turn}")
-        await connections.release(f"session:{turn}")
-    await gone(token)
-    assert abs(len(list(Path("/proc/self/fd").iterdir())) - before) <= 5
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    for number in range(20):
+        await call(connections, endpoint, "echo", holder=f"session:{number}")
+        await connections.release(f"session:{number}")
+    await wait_until_gone(token)
+    assert abs(len(list(Path("/proc/self/fd").iterdir())) - descriptors) <= 5
 
 
-# --- which containment
+# --- choosing the containment
 
 
 def test_the_available_tools_are_detected_once():
-    found = child_process.choose_containment()
-    assert found.name in ("namespace", "death-signal", "group")
-    assert found.guarantee
-    assert found is child_process.choose_containment()
+    containment = child_process.choose_containment()
+    assert containment.name in ("namespace", "death-signal", "group")
+    assert containment.guarantee
+    assert containment is child_process.choose_containment()
 
 
 def test_without_the_tools_the_process_group_is_used(monkeypatch: pytest.MonkeyPatch):
@@ -318,10 +322,10 @@ def test_on_other_systems_the_process_group_is_used(monkeypatch: pytest.MonkeyPa
     assert child_process.choose_containment.__wrapped__() is GROUP
 
 
-@pytest.mark.parametrize("trouble", [OSError("no"), subprocess.TimeoutExpired("x", 1)])
-def test_a_tool_that_fails_isnt_used(monkeypatch: pytest.MonkeyPatch, trouble: Exception):
+@pytest.mark.parametrize("error", [OSError("no"), subprocess.TimeoutExpired("x", 1)])
+def test_a_tool_that_fails_isnt_used(monkeypatch: pytest.MonkeyPatch, error: Exception):
     def run(*args: object, **kwargs: object) -> None:
-        raise trouble
+        raise error
 
     monkeypatch.setattr(child_process.subprocess, "run", run)
     assert child_process.choose_containment.__wrapped__() is GROUP

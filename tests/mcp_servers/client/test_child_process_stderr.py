@@ -1,4 +1,4 @@
-"""Last words: handed on while a child writes and once more at its end, without a secret."""
+"""Stderr of child processes is saved while they write and at their end, without secrets."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,81 +15,99 @@ from mcp_servers.client.child_process import (
     StderrTail,
 )
 from mcp_servers.client.pool import ConnectionPool
-from tests.mcp_servers.client.endpoints import HOLDER, call, failure, scripted, stdio, until
+from tests.mcp_servers.client.endpoints import HOLDER, call, failure, faulty_stdio, stdio, until
 
 SECRET = "tok-0123456789-abcdef"
 
 
-class Book:
-    """Keeps what it is handed, as rows would be."""
+class SnapshotRecorder:
+    """Records the saved snapshots."""
 
     def __init__(self) -> None:
-        self.words: list[StderrSnapshot] = []
+        self.snapshots: list[StderrSnapshot] = []
         self.failing = False
 
-    async def __call__(self, words: StderrSnapshot) -> None:
+    async def __call__(self, snapshot: StderrSnapshot) -> None:
         if self.failing:
             raise OSError("the database is away")
-        self.words.append(words)
+        self.snapshots.append(snapshot)
 
 
 @pytest.fixture
-def book() -> Book:
-    return Book()
+def snapshot_recorder() -> SnapshotRecorder:
+    return SnapshotRecorder()
 
 
 @pytest.fixture
-async def connections(book: Book) -> AsyncIterator[ConnectionPool]:
-    made = ConnectionPool(stderr_sink=book)
-    yield made
-    await made.close()
+async def connections(snapshot_recorder: SnapshotRecorder) -> AsyncIterator[ConnectionPool]:
+    pool = ConnectionPool(stderr_sink=snapshot_recorder)
+    yield pool
+    await pool.close()
 
 
 async def test_stderr_is_saved_regularly_and_at_the_end(
-    connections: ConnectionPool, book: Book, monkeypatch: pytest.MonkeyPatch
+    connections: ConnectionPool,
+    snapshot_recorder: SnapshotRecorder,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(child_process, "REPORT_INTERVAL_S", 0.01)
-    endpoint = scripted()
+    endpoint = faulty_stdio()
     await call(connections, endpoint, "echo")
-    await until(lambda: book.words)
-    assert (book.words[0].text, book.words[0].ended) == ("started both\n", "")
+    await until(lambda: snapshot_recorder.snapshots)
+    assert (snapshot_recorder.snapshots[0].text, snapshot_recorder.snapshots[0].ended) == (
+        "started both\n",
+        "",
+    )
     await call(connections, endpoint, "complain", size=3, end="\n")
-    await until(lambda: book.words[-1].text == "started both\neee\n")
+    await until(lambda: snapshot_recorder.snapshots[-1].text == "started both\neee\n")
     await connections.release(HOLDER)
-    assert (book.words[-1].text, book.words[-1].ended) == ("started both\neee\n", CLOSED_BY_BONOBOT)
-    assert {words.child_id for words in book.words} == {book.words[0].child_id}
-    assert {words.server_id for words in book.words} == {endpoint.server_id}
+    assert (snapshot_recorder.snapshots[-1].text, snapshot_recorder.snapshots[-1].ended) == (
+        "started both\neee\n",
+        CLOSED_BY_BONOBOT,
+    )
+    assert {snapshot.child_id for snapshot in snapshot_recorder.snapshots} == {
+        snapshot_recorder.snapshots[0].child_id
+    }
+    assert {snapshot.server_id for snapshot in snapshot_recorder.snapshots} == {endpoint.server_id}
 
 
-async def test_a_flood_of_stderr_is_saved_in_few_writes(connections: ConnectionPool, book: Book):
-    endpoint = scripted()
+async def test_a_flood_of_stderr_is_saved_in_few_writes(
+    connections: ConnectionPool, snapshot_recorder: SnapshotRecorder
+):
+    endpoint = faulty_stdio()
     for _ in range(20):
         await call(connections, endpoint, "complain", size=100_000)
     await connections.release(HOLDER)
-    assert len(book.words) == 1
-    assert len(book.words[0].text) == MAX_STDERR_BYTES
+    assert len(snapshot_recorder.snapshots) == 1
+    assert len(snapshot_recorder.snapshots[0].text) == MAX_STDERR_BYTES
 
 
-async def test_a_crash_is_saved_with_its_exit_status(connections: ConnectionPool, book: Book):
-    await failure(call(connections, scripted(), "crash"))
+async def test_a_crash_is_saved_with_its_exit_status(
+    connections: ConnectionPool, snapshot_recorder: SnapshotRecorder
+):
+    await failure(call(connections, faulty_stdio(), "crash"))
     await connections.release(HOLDER)
-    assert "out of cheese" in book.words[-1].text
-    assert "exited with status 3" in book.words[-1].ended
+    assert "out of cheese" in snapshot_recorder.snapshots[-1].text
+    assert "exited with status 3" in snapshot_recorder.snapshots[-1].ended
 
 
-async def test_a_child_that_didnt_start_saves_the_reason(connections: ConnectionPool, book: Book):
+async def test_a_child_that_didnt_start_saves_the_reason(
+    connections: ConnectionPool, snapshot_recorder: SnapshotRecorder
+):
     await failure(connections.perform_handshake(stdio("no-such-command"), holder=HOLDER))
     await connections.close()
-    [words] = book.words
-    assert words.text == ""
-    assert "no-such-command" in words.ended
+    [snapshot] = snapshot_recorder.snapshots
+    assert snapshot.text == ""
+    assert "no-such-command" in snapshot.ended
 
 
 async def test_a_failure_to_save_stderr_doesnt_affect_the_child(
-    connections: ConnectionPool, book: Book, caplog: pytest.LogCaptureFixture
+    connections: ConnectionPool,
+    snapshot_recorder: SnapshotRecorder,
+    caplog: pytest.LogCaptureFixture,
 ):
-    book.failing = True
-    await call(connections, scripted(), "echo")
+    snapshot_recorder.failing = True
+    await call(connections, faulty_stdio(), "echo")
     async with asyncio.timeout(5):
         await connections.release(HOLDER)
     assert "keep stderr" in caplog.text
@@ -102,24 +120,24 @@ def test_the_function_that_saves_stderr_is_set_once():
     assert extension_points.find_stderr_sink() is before
 
 
-# --- what is shown of it
+# --- shown output
 
 
-@settings(deadline=None, max_examples=40)  # output by the tens of KiB
+@settings(deadline=None, max_examples=40)  # tens of KiB of output
 @given(
     lists(sampled_from([SECRET, SECRET[:9], "x" * 20_000, "y", "\n"]), max_size=12),
     integers(3_000, 30_000),
 )
-def test_truncated_output_shows_no_part_of_a_secret(said: list[str], size: int):
+def test_truncated_output_shows_no_part_of_a_secret(parts: list[str], size: int):
     tail = StderrTail((SECRET,))
-    data = "".join(said).encode()
+    data = "".join(parts).encode()
     for start in range(0, len(data), size):
         tail.add(data[start : start + size])
-        shown = tail.get_text()
-        assert len(shown) <= MAX_STDERR_BYTES
-        assert SECRET not in shown
-        assert SECRET[-8:] not in shown
-        assert not shown.endswith(SECRET[:9])
+        text = tail.get_text()
+        assert len(text) <= MAX_STDERR_BYTES
+        assert SECRET not in text
+        assert SECRET[-8:] not in text
+        assert not text.endswith(SECRET[:9])
 
 
 def test_terminal_sequences_are_removed_and_hidden_characters_shown():

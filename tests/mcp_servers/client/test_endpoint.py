@@ -1,4 +1,4 @@
-"""Endpoints tell themselves apart and keep their secrets to themselves."""
+"""Endpoints have fingerprints and don't reveal their secrets."""
 
 from dataclasses import replace
 from uuid import UUID
@@ -46,10 +46,10 @@ def test_the_era_and_the_name_dont_change_the_fingerprint(change: dict[str, obje
 
 
 def test_a_server_that_repeats_our_secrets_is_quoted_without_them():
-    said = quote_text(ENDPOINT, "token header-secret of env-secret\x1b[0m" + "x" * 10_000)
-    assert "secret" not in said.replace("********", "")
-    assert "⟨U+001B⟩" in said
-    assert len(said) < 600
+    quote = quote_text(ENDPOINT, "token header-secret of env-secret\x1b[0m" + "x" * 10_000)
+    assert "secret" not in quote.replace("********", "")
+    assert "⟨U+001B⟩" in quote
+    assert len(quote) < 600
 
 
 def test_a_challenge_is_kept_without_our_secrets():

@@ -1,4 +1,4 @@
-"""Dangerous environment variables are told by their names; the catalog sets none of them."""
+"""Dangerous environment variables are recognized by name; the catalog sets none of them."""
 
 import pytest
 
@@ -46,10 +46,10 @@ def test_an_exception_applies_to_one_exact_name() -> None:
 
 
 def test_no_preset_of_the_catalog_sets_a_dangerous_variable() -> None:
-    set_there = {
+    variables = {
         (entry.slug, name)
         for entry in load_catalog()
         for name in entry.endpoint_config.get("env", {})
     }
-    assert set_there
-    assert not [where for where in set_there if find_variable_danger(where[1])]
+    assert variables
+    assert not [variable for variable in variables if find_variable_danger(variable[1])]

@@ -17,8 +17,8 @@ from tests.mcp_servers.client.endpoints import (
     SERVERS,
     call,
     failure,
+    faulty_stdio,
     http,
-    scripted,
     stdio,
     text_of,
 )
@@ -31,7 +31,7 @@ HANDSHAKE, MODERN = "2025-11-25", "2026-07-28"
 
 
 class LiveHost(Host):
-    """Answers at once, and needs a live connection for it."""
+    """Answers immediately, which needs a live connection."""
 
     def capabilities(self, endpoint: ServerEndpoint) -> Mapping[str, Any]:
         return build_declared_capabilities(endpoint)
@@ -50,7 +50,7 @@ class LiveHost(Host):
 
 @pytest.fixture(scope="module", params=["http", "stdio"])
 def make_endpoint(request: pytest.FixtureRequest) -> Iterator[Callable[..., ServerEndpoint]]:
-    """Return a function that makes the endpoint of a server that supports both eras."""
+    """Return a function that builds the endpoint of a server that supports both eras."""
     if request.param == "stdio":
         script = str(SERVERS / SCRIPT)
         yield lambda **more: stdio(
@@ -62,16 +62,20 @@ def make_endpoint(request: pytest.FixtureRequest) -> Iterator[Callable[..., Serv
 
 
 async def discover(connections: ConnectionPool, endpoint: ServerEndpoint) -> dict[str, Any]:
-    found = await connections.fetch_declarations(endpoint)
-    return {"server_id": endpoint.server_id, "era": found.era, "discovery": found.discovery}
+    declarations = await connections.fetch_declarations(endpoint)
+    return {
+        "server_id": endpoint.server_id,
+        "era": declarations.era,
+        "discovery": declarations.discovery,
+    }
 
 
 async def test_a_server_of_both_eras_reaches_a_host_that_needs_a_live_connection(
     connections: ConnectionPool, make_endpoint: Callable[..., ServerEndpoint]
 ) -> None:
-    known = await discover(connections, make_endpoint())
-    assert known["era"] == "modern"
-    endpoint, host = make_endpoint(**known), LiveHost()
+    fields = await discover(connections, make_endpoint())
+    assert fields["era"] == "modern"
+    endpoint, host = make_endpoint(**fields), LiveHost()
     assert text_of(await call(connections, endpoint, "ask", host=host)) == "Hello Ada"
     assert text_of(await call(connections, endpoint, "sample", host=host)) == "painted blue"
     assert text_of(await call(connections, endpoint, "era", host=host)) == HANDSHAKE
@@ -83,15 +87,15 @@ async def test_other_callers_stay_in_the_modern_era_when_one_needs_the_handshake
     endpoint = make_endpoint(**await discover(connections, make_endpoint()))
     assert text_of(await call(connections, endpoint, "era", host=LiveHost())) == HANDSHAKE
     assert text_of(await call(connections, endpoint, "era", holder="session:other")) == MODERN
-    # Its definitions are those of the modern era, whoever's connection reported a change.
-    again = await connections.fetch_declarations(endpoint, preferred_holder=HOLDER)
-    assert again.era == "modern"
+    # Definitions come from the modern era, whichever connection reported a change.
+    declarations = await connections.fetch_declarations(endpoint, preferred_holder=HOLDER)
+    assert declarations.era == "modern"
 
 
 async def test_a_stateless_server_is_called_in_the_modern_era(connections: ConnectionPool) -> None:
     with processes.served(SCRIPT, "stateless") as url:
-        known = await discover(connections, http(url, allowed_requests=ALL))
-        endpoint = http(url, allowed_requests=ALL, **known)
+        fields = await discover(connections, http(url, allowed_requests=ALL))
+        endpoint = http(url, allowed_requests=ALL, **fields)
         for _ in range(2):
             assert text_of(await call(connections, endpoint, "era", host=LiveHost())) == MODERN
 
@@ -101,10 +105,10 @@ async def test_a_stateless_server_is_called_in_the_modern_era(connections: Conne
 async def test_a_modern_server_that_refuses_the_handshake_is_asked_for_it_once(
     connections: ConnectionPool, code: int, status: int
 ) -> None:
-    def respond(asked: Asked) -> bytes:
-        if asked.method == "initialize":
-            return raw_http_server.error(asked, code, status, {"supported": [MODERN]})
-        return raw_http_server.text(asked)
+    def respond(request: Asked) -> bytes:
+        if request.method == "initialize":
+            return raw_http_server.error(request, code, status, {"supported": [MODERN]})
+        return raw_http_server.text(request)
 
     async with raw_http_server.modern(respond).listening() as server:
         endpoint = http(server.url, allowed_requests=ALL, era="modern", discovery={})
@@ -116,10 +120,10 @@ async def test_a_modern_server_that_refuses_the_handshake_is_asked_for_it_once(
 async def test_a_modern_server_that_hangs_up_on_the_handshake_is_called_anyway(
     connections: ConnectionPool,
 ) -> None:
-    def respond(asked: Asked) -> bytes:
-        if asked.method == "initialize":
-            return raw_http_server.STREAM  # and nothing on it
-        return raw_http_server.text(asked)
+    def respond(request: Asked) -> bytes:
+        if request.method == "initialize":
+            return raw_http_server.STREAM  # without events
+        return raw_http_server.text(request)
 
     async with raw_http_server.modern(respond).listening() as server:
         endpoint = http(server.url, allowed_requests=ALL, era="modern", discovery={})
@@ -129,14 +133,14 @@ async def test_a_modern_server_that_hangs_up_on_the_handshake_is_called_anyway(
 async def test_an_outage_during_the_handshake_is_no_refusal(connections: ConnectionPool) -> None:
     refusals = [raw_http_server.response(503)]
 
-    def respond(asked: Asked) -> bytes:
-        if asked.method == "initialize" and refusals:
+    def respond(request: Asked) -> bytes:
+        if request.method == "initialize" and refusals:
             return refusals.pop()
-        if asked.method == "initialize":
-            return raw_http_server.initialization(asked, "s1")
-        if asked.id is None:
-            return raw_http_server.response(202 if asked.verb == "POST" else 405, kind="")
-        return raw_http_server.text(asked)
+        if request.method == "initialize":
+            return raw_http_server.initialization(request, "s1")
+        if request.id is None:
+            return raw_http_server.response(202 if request.verb == "POST" else 405, kind="")
+        return raw_http_server.text(request)
 
     async with raw_http_server.modern(respond).listening() as server:
         endpoint = http(server.url, allowed_requests=ALL, era="modern", discovery={})
@@ -158,11 +162,11 @@ async def test_a_later_part_of_a_modern_call_stays_in_the_modern_era(
         assert server.methods() == ["tools/call"]
 
 
-@pytest.mark.parametrize(("way", "start_s"), [("modern", 10), ("deaf", 2)])
+@pytest.mark.parametrize(("era", "start_s"), [("modern", 10), ("deaf", 2)])
 async def test_a_modern_child_without_handshake_is_called_anyway(
-    connections: ConnectionPool, way: str, start_s: float
+    connections: ConnectionPool, era: str, start_s: float
 ) -> None:
-    endpoint = scripted(way, allowed_requests=ALL, era="modern", start_s=start_s)
+    endpoint = faulty_stdio(era, allowed_requests=ALL, era="modern", start_s=start_s)
     handshake = await connections.perform_handshake(endpoint, holder=HOLDER, host=LiveHost())
     assert handshake.era == "modern"
 
@@ -180,14 +184,14 @@ async def test_every_connection_declares_the_same_to_a_server(
     await connections.perform_handshake(endpoint, holder=HOLDER)
     await connections.perform_handshake(endpoint, holder="session:live", host=LiveHost())
     messages = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    declared = [
+    declarations = [
         message["params"]["capabilities"]
         for message in messages
         if message.get("method") == "initialize"
     ]
-    assert len(declared) == 4
+    assert len(declarations) == 4
     assert (
-        declared
+        declarations
         == [
             {
                 "sampling": {"context": {}, "tools": {}},

@@ -1,4 +1,4 @@
-"""The folders that a stdio server may start in: never the system's, nor another organization's."""
+"""Stdio servers can't start in system folders or those of other organizations."""
 
 from pathlib import Path
 
@@ -49,23 +49,23 @@ def test_a_relative_path_is_refused(rule: FolderRule, folder: str) -> None:
 def test_all_folders_of_bonobot_except_the_own_workspace_are_refused(
     rule: FolderRule, var: Path
 ) -> None:
-    own = var / "workspaces" / "acme"
-    assert rule.find_refusal(str(own)) is None
-    assert rule.find_refusal(str(own / "docs" / "new")) is None
+    workspace = var / "workspaces" / "acme"
+    assert rule.find_refusal(str(workspace)) is None
+    assert rule.find_refusal(str(workspace / "docs" / "new")) is None
     for folder in (var, var / "keys", var / "workspaces", var / "workspaces" / "others"):
         assert rule.find_refusal(str(folder)), folder
-    assert rule.find_refusal(f"{own}/../others")
-    assert rule.find_refusal(f"{own}-2")
+    assert rule.find_refusal(f"{workspace}/../others")
+    assert rule.find_refusal(f"{workspace}-2")
 
 
 def test_symlinks_are_resolved(rule: FolderRule, var: Path, tmp_path: Path) -> None:
-    own = var / "workspaces" / "acme"
+    workspace = var / "workspaces" / "acme"
     for number, target in enumerate((var / "keys", Path("/etc"), Path("/"))):
-        link = own / f"link-{number}"
+        link = workspace / f"link-{number}"
         link.symlink_to(target)
         assert rule.find_refusal(str(link)), target
     elsewhere = tmp_path / "elsewhere"
-    elsewhere.symlink_to(own)
+    elsewhere.symlink_to(workspace)
     assert rule.find_refusal(str(elsewhere)) is None
 
 

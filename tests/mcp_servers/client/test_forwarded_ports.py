@@ -1,4 +1,4 @@
-"""Which ports of databases lead out of a sandbox: pure cases."""
+"""The database ports that are forwarded out of a sandbox."""
 
 import pytest
 
@@ -32,13 +32,13 @@ from mcp_servers.client.forwarded_ports import (
 def test_hosts_in_database_urls_are_found(
     args: tuple[str, ...], env: dict[str, str], targets: list[str]
 ) -> None:
-    assert [one.target for one in find_forwarded_ports(args, env)] == targets
+    assert [port.target for port in find_forwarded_ports(args, env)] == targets
 
 
 def test_a_host_has_one_address_for_all_its_ports() -> None:
     args = ("redis://a:7000", "redis://A:7001", "redis://b:7000")
     ports = find_forwarded_ports(args, {})
-    assert [one.address for one in ports] == ["127.0.0.2", "127.0.0.2", "127.0.0.3"]
+    assert [port.address for port in ports] == ["127.0.0.2", "127.0.0.2", "127.0.0.3"]
     assert format_hosts(ports) == "127.0.0.2 a\n127.0.0.3 b\n"
 
 

@@ -1,4 +1,4 @@
-"""Mirrors, held against the SDK's own encoder and checks."""
+"""Mirrored headers, compared with the SDK's encoder and checks."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The wire: what is accepted, what is refused before it is parsed, what is sent."""
+"""JSON-RPC messages: which are accepted, refused before parsing, and sent."""
 
 import json
 import time
@@ -88,13 +88,13 @@ def test_depth_is_counted_only_outside_strings():
 )
 def test_no_body_blocks_the_loop_or_exhausts_memory(raw: bytes):
     tracemalloc.start()
-    began = time.thread_time()
+    started_at = time.thread_time()
     with suppress(UnreadableJson):
         decode_json(raw)
-    took = time.thread_time() - began
+    took_s = time.thread_time() - started_at
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert took < 1.5  # with tracing, which slows it down several times
+    assert took_s < 1.5  # tracing makes it several times slower
     assert peak < 64 * 2**20
 
 
@@ -136,7 +136,7 @@ def test_only_read_requests_can_be_repeated(method: str):
 
 
 @pytest.mark.parametrize(
-    ("params", "told"),
+    ("params", "expected"),
     [
         ({"progress": 1}, (1, None, None)),
         ({"progress": 0.5, "total": 2, "message": "m"}, (0.5, 2, "m")),
@@ -146,25 +146,25 @@ def test_only_read_requests_can_be_repeated(method: str):
         (None, None),
     ],
 )
-async def test_only_valid_progress_is_reported(params: Any, told: Any):
-    heard = []
+async def test_only_valid_progress_is_reported(params: Any, expected: Any):
+    reported = []
 
     async def on_progress(*args: Any) -> None:
-        heard.append(args)
+        reported.append(args)
 
     await deliver_notification(McpRequest("x", {}, on_progress), {"params": params})
-    assert heard == ([told] if told else [])
+    assert reported == ([expected] if expected else [])
 
 
 def test_responses_are_matched_by_id_and_type():
-    answer = {"id": 1, "result": {}}
-    assert jsonrpc.is_response(answer, 1)
+    response = {"id": 1, "result": {}}
+    assert jsonrpc.is_response(response, 1)
     for other in (
-        {**answer, "id": "1"},
-        {**answer, "id": True},
-        {**answer, "id": 1.0},
-        {**answer, "method": "x"},
+        {**response, "id": "1"},
+        {**response, "id": True},
+        {**response, "id": 1.0},
+        {**response, "method": "x"},
         {"id": 1},
-        [answer],
+        [response],
     ):
         assert not jsonrpc.is_response(other, 1)

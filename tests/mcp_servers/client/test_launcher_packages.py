@@ -1,4 +1,4 @@
-"""What `npx` and `uvx` would fetch is read from their command lines."""
+"""The packages that `npx` and `uvx` would fetch are read from their command lines."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from mcp_servers.presets.catalog import load_catalog
 
 
 @pytest.mark.parametrize(
-    ("command", "args", "installer", "specs", "program", "own"),
+    ("command", "args", "installer", "specs", "program", "program_args"),
     [
         ("npx", ["-y", "a@1.2.3", "/x"], "npm", ("a@1.2.3",), "", ("/x",)),
         ("/opt/n/bin/npx", ["--yes", "@o/a@1"], "npm", ("@o/a@1",), "", ()),
@@ -26,12 +26,14 @@ from mcp_servers.presets.catalog import load_catalog
         ("uvx", ["--with=b", "--python", "3.12", "a"], "uv", ("a",), "a", ()),
     ],
 )
-def test_package_program_and_arguments_are_separated(command, args, installer, specs, program, own):
-    found = find_launcher_package(command, args)
-    assert found is not None
-    assert (found.installer, found.specs, found.program, found.args) == (
+def test_package_program_and_arguments_are_separated(
+    command, args, installer, specs, program, program_args
+):
+    package = find_launcher_package(command, args)
+    assert package is not None
+    assert (package.installer, package.specs, package.program, package.args) == (
         *(installer, specs, program),
-        own,
+        program_args,
     )
 
 

@@ -1,4 +1,4 @@
-"""Surveys: everything that is declared, page by page, and nothing hidden by what is wrong."""
+"""All declared definitions are listed, page by page; invalid ones don't hide others."""
 
 import asyncio
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from mcp_servers.client.errors import UpstreamError
 from mcp_servers.client.list_definitions import ServerDeclarations
 from mcp_servers.client.pool import ConnectionPool
-from tests.mcp_servers.client.endpoints import http, scripted
+from tests.mcp_servers.client.endpoints import faulty_stdio, http
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import Asked, RawHttp
 
@@ -61,12 +61,12 @@ async def test_definitions_are_returned_as_declared(connections: ConnectionPool,
 
 
 async def test_listing_definitions_leaves_no_connection(connections: ConnectionPool):
-    await connections.fetch_declarations(scripted())
+    await connections.fetch_declarations(faulty_stdio())
     assert not connections._stdio_pool._entries
 
 
 async def test_an_invalid_definition_doesnt_hide_others(connections: ConnectionPool):
-    survey = await connections.fetch_declarations(scripted(catalog="mixed"))
+    survey = await connections.fetch_declarations(faulty_stdio(catalog="mixed"))
     assert faults(survey) == {
         "no schema": "`inputSchema` is not an object.",
         "list schema": "`inputSchema` is not an object.",
@@ -94,10 +94,10 @@ async def test_an_invalid_definition_doesnt_hide_others(connections: ConnectionP
 async def test_an_invalid_header_annotation_is_an_error_only_over_http(connections: ConnectionPool):
     tool = {"name": "t", "inputSchema": {"properties": {"a": {"x-mcp-header": "a b"}}}}
 
-    def respond(asked: Asked) -> bytes:
-        if asked.method == "server/discover":
-            return raw_http_server.discovery(asked)
-        return raw_http_server.result(asked, {"tools": [tool]})
+    def respond(request: Asked) -> bytes:
+        if request.method == "server/discover":
+            return raw_http_server.discovery(request)
+        return raw_http_server.result(request, {"tools": [tool]})
 
     async with RawHttp(respond).listening() as server:
         survey = await connections.fetch_declarations(http(server.url))
@@ -105,10 +105,10 @@ async def test_an_invalid_header_annotation_is_an_error_only_over_http(connectio
 
 
 async def test_only_declared_capabilities_are_listed(connections: ConnectionPool):
-    def respond(asked: Asked) -> bytes:
-        if asked.method == "server/discover":
-            return raw_http_server.discovery(asked)
-        return raw_http_server.result(asked, {"tools": []})
+    def respond(request: Asked) -> bytes:
+        if request.method == "server/discover":
+            return raw_http_server.discovery(request)
+        return raw_http_server.result(request, {"tools": []})
 
     async with RawHttp(respond).listening() as server:
         survey = await connections.fetch_declarations(http(server.url))
@@ -118,13 +118,13 @@ async def test_only_declared_capabilities_are_listed(connections: ConnectionPool
 
 
 async def test_pages_are_followed_to_the_end(connections: ConnectionPool):
-    survey = await connections.fetch_declarations(scripted(catalog="paged"))
+    survey = await connections.fetch_declarations(faulty_stdio(catalog="paged"))
     assert names(survey) == ["t0", "t1", "t2"]
     assert "tool" in survey.complete
 
 
 @pytest.mark.parametrize(
-    ("catalog", "kept", "why"),
+    ("catalog", "count", "reason"),
     [
         ("endless", 100, "more than 100 pages"),
         ("repeated", 2, "cursor was there before"),
@@ -135,32 +135,32 @@ async def test_pages_are_followed_to_the_end(connections: ConnectionPool):
     ],
 )
 async def test_an_endless_listing_is_truncated_and_reported(
-    connections: ConnectionPool, catalog: str, kept: int | None, why: str
+    connections: ConnectionPool, catalog: str, count: int | None, reason: str
 ):
-    survey = await connections.fetch_declarations(scripted(catalog=catalog))
-    assert kept is None or len(names(survey)) == kept
-    assert [notice for notice in survey.notices if why in notice]
+    survey = await connections.fetch_declarations(faulty_stdio(catalog=catalog))
+    assert count is None or len(names(survey)) == count
+    assert [notice for notice in survey.notices if reason in notice]
     assert "tool" not in survey.complete
 
 
-def failing(*methods: str) -> RawHttp:
-    """Return a server whose listings fail where named."""
+def build_failing_server(*methods: str) -> RawHttp:
+    """Return a server whose listings of these methods fail."""
 
-    def respond(asked: Asked) -> bytes:
-        if asked.method == "server/discover":
+    def respond(request: Asked) -> bytes:
+        if request.method == "server/discover":
             capabilities = {"tools": {}, "resources": {}, "prompts": {}}
-            return raw_http_server.discovery(asked, capabilities=capabilities)
-        if asked.method in methods:
-            return raw_http_server.error(asked, -32603, 200, text="broken")
-        if asked.method == "resources/templates/list":
-            return raw_http_server.error(asked, -32601, 404)
-        return raw_http_server.result(asked, {"tools": [{"name": "a", "inputSchema": {}}]})
+            return raw_http_server.discovery(request, capabilities=capabilities)
+        if request.method in methods:
+            return raw_http_server.error(request, -32603, 200, text="broken")
+        if request.method == "resources/templates/list":
+            return raw_http_server.error(request, -32601, 404)
+        return raw_http_server.result(request, {"tools": [{"name": "a", "inputSchema": {}}]})
 
     return RawHttp(respond)
 
 
 async def test_a_failing_listing_doesnt_hide_others(connections: ConnectionPool):
-    async with failing("prompts/list", "resources/list").listening() as server:
+    async with build_failing_server("prompts/list", "resources/list").listening() as server:
         survey = await connections.fetch_declarations(http(server.url))
     assert names(survey) == ["a"]
     assert survey.complete == {"tool", "instructions"}
@@ -172,23 +172,23 @@ async def test_a_failing_listing_doesnt_hide_others(connections: ConnectionPool)
 
 async def test_discovery_fails_if_every_listing_fails(connections: ConnectionPool):
     everything = ("tools/list", "prompts/list", "resources/list")
-    async with failing(*everything).listening() as server:
+    async with build_failing_server(*everything).listening() as server:
         with pytest.raises(UpstreamError, match="broken"):
             await connections.fetch_declarations(http(server.url))
 
 
 async def test_a_hanging_listing_ends_discovery_at_its_timeout(connections: ConnectionPool):
     with pytest.raises(UpstreamError) as error:
-        await connections.fetch_declarations(scripted(catalog="silent"), timeout_s=1.5)
+        await connections.fetch_declarations(faulty_stdio(catalog="silent"), timeout_s=1.5)
     assert error.value.code == "call_timeout"
     assert "1.5 s" in str(error.value)
 
 
 async def test_refused_credentials_end_discovery(connections: ConnectionPool):
-    def respond(asked: Asked) -> bytes:
+    def respond(request: Asked) -> bytes:
         return (
-            raw_http_server.discovery(asked)
-            if asked.method == "server/discover"
+            raw_http_server.discovery(request)
+            if request.method == "server/discover"
             else raw_http_server.response(401)
         )
 
@@ -201,18 +201,20 @@ async def test_refused_credentials_end_discovery(connections: ConnectionPool):
 async def test_the_server_info_can_have_any_value(connections: ConnectionPool):
     odd: dict[str, Any] = {"capabilities": [], "instructions": 7, "_meta": []}
 
-    async with RawHttp(lambda asked: raw_http_server.discovery(asked, **odd)).listening() as server:
+    async with RawHttp(
+        lambda request: raw_http_server.discovery(request, **odd)
+    ).listening() as server:
         survey = await connections.fetch_declarations(http(server.url))
     assert (survey.server_info, survey.capabilities, survey.instructions) == ({}, {}, "")
     assert survey.items == ()
 
 
 async def test_many_servers_are_discovered_in_parallel(connections: ConnectionPool):
-    def respond(asked: Asked) -> Any:
+    def respond(request: Asked) -> Any:
         return (
-            raw_http_server.discovery(asked)
-            if asked.method == "server/discover"
-            else raw_http_server.result(asked, {"tools": []})
+            raw_http_server.discovery(request)
+            if request.method == "server/discover"
+            else raw_http_server.result(request, {"tools": []})
         )
 
     async with RawHttp(respond).listening() as server:

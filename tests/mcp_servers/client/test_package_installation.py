@@ -1,4 +1,4 @@
-"""Packages are installed in a step of their own, by a real npm from a registry of the test."""
+"""Packages are installed in a separate step, by a real npm from the test's registry."""
 
 import asyncio
 import json
@@ -30,8 +30,8 @@ PACKAGE = Package(installer="npm", specs=(NAME,), program="", args=())
 
 @pytest.fixture
 def registry() -> Iterator[Registry]:
-    with open_registry() as opened:
-        yield opened
+    with open_registry() as npm_registry:
+        yield npm_registry
 
 
 @pytest.fixture
@@ -39,10 +39,10 @@ def packages(tmp_path: Path) -> Path:
     return tmp_path / "packages"
 
 
-def wanted(
+def build_npx_endpoint(
     registry: Registry, packages: Path, spec: str = f"{NAME}@1.0.0", **more: Any
 ) -> ServerEndpoint:
-    """Return a server that npx would fetch from the registry."""
+    """Return the endpoint of a server that npx fetches from the registry."""
     env = {
         "NPM_CONFIG_REGISTRY": registry.url,
         "NPM_CONFIG_CACHE": str(packages.parent / "cache"),
@@ -52,7 +52,7 @@ def wanted(
     return stdio("npx", "-y", spec, "hello", "you", **(fields | more))
 
 
-def left_in(packages: Path) -> list[str]:
+def list_folders(packages: Path) -> list[str]:
     return sorted(
         path.name for path in packages.iterdir() if path.is_dir() and not path.is_symlink()
     )
@@ -61,16 +61,16 @@ def left_in(packages: Path) -> list[str]:
 async def test_a_server_is_installed_once_and_then_started_without_the_network(
     connections: ConnectionPool, registry: Registry, packages: Path
 ) -> None:
-    endpoint = wanted(registry, packages)
+    endpoint = build_npx_endpoint(registry, packages)
     assert find_installation(endpoint) == package_installation.Installation("needed")
     assert text_of(await call(connections, endpoint, "hello")) == "hello you"
     assert find_installation(endpoint) == package_installation.Installation("installed")
-    asked = len(registry.asked)
-    again = replace(
+    requests = len(registry.asked)
+    second = replace(
         endpoint, args=("-y", f"{NAME}@1.0.0", "other"), server_id=endpoint.organization_id
     )
-    assert text_of(await call(connections, again, "hello")) == "other"
-    assert len(registry.asked) == asked
+    assert text_of(await call(connections, second, "hello")) == "other"
+    assert len(registry.asked) == requests
     program = (await install_package(endpoint)).command
     assert Path(program).is_relative_to(packages)
 
@@ -79,56 +79,56 @@ async def test_a_start_waits_for_a_limited_time_and_reports_the_installation(
     connections: ConnectionPool, registry: Registry, packages: Path
 ) -> None:
     registry.sends.clear()
-    told: list[Any] = []
-    late_installation_listeners.append(told.append)
+    installed: list[Any] = []
+    late_installation_listeners.append(installed.append)
     try:
-        endpoint = wanted(registry, packages, start_s=1)
+        endpoint = build_npx_endpoint(registry, packages, start_s=1)
         error = await failure(call(connections, endpoint, "hello"))
         assert (error.code, error.retryable, error.sent) == ("server_installing", True, False)
-        found = find_installation(endpoint)
-        assert found
-        assert (found.state, bool(found.detail)) == ("installing", True)
+        installation = find_installation(endpoint)
+        assert installation
+        assert (installation.state, bool(installation.detail)) == ("installing", True)
         registry.sends.set()
         await install_package(replace(endpoint, patience_s=60))
         await asyncio.sleep(0)
-        assert told == [endpoint.server_id]
+        assert installed == [endpoint.server_id]
     finally:
-        late_installation_listeners.remove(told.append)
+        late_installation_listeners.remove(installed.append)
 
 
 async def test_concurrent_starts_share_one_installation(registry: Registry, packages: Path) -> None:
-    endpoint = wanted(registry, packages, patience_s=60)
-    others = [replace(endpoint, name=f"server {n}") for n in range(8)]
-    found = await asyncio.gather(*(install_package(one) for one in others))
-    assert len({one.command for one in found}) == 1
+    endpoint = build_npx_endpoint(registry, packages, patience_s=60)
+    endpoints = [replace(endpoint, name=f"server {n}") for n in range(8)]
+    installed = await asyncio.gather(*(install_package(each) for each in endpoints))
+    assert len({each.command for each in installed}) == 1
     assert sum(path.endswith(".tgz") for path in registry.asked) == 1
-    assert len(left_in(packages)) == 1
+    assert len(list_folders(packages)) == 1
 
 
 async def test_a_failed_installation_leaves_nothing_and_isnt_repeated_immediately(
     registry: Registry, packages: Path
 ) -> None:
-    endpoint = wanted(registry, packages, f"{NAME}@9.9.9", patience_s=60)
+    endpoint = build_npx_endpoint(registry, packages, f"{NAME}@9.9.9", patience_s=60)
     error = await failure(install_package(endpoint))
     assert error.code == "installation_failed"
     assert "9.9.9" in str(error)
-    assert left_in(packages) == []
-    found = find_installation(endpoint)
-    assert found
-    assert (found.state, "9.9.9" in found.detail) == ("failed", True)
-    asked = len(registry.asked)
+    assert list_folders(packages) == []
+    installation = find_installation(endpoint)
+    assert installation
+    assert (installation.state, "9.9.9" in installation.detail) == ("failed", True)
+    requests = len(registry.asked)
     assert (await failure(install_package(replace(endpoint, patience_s=None)))).code == error.code
-    assert len(registry.asked) == asked
-    await failure(install_package(endpoint))  # whoever waits for it asked for it
-    assert len(registry.asked) > asked
+    assert len(registry.asked) == requests
+    await failure(install_package(endpoint))  # a caller that waits triggers another attempt
+    assert len(registry.asked) > requests
 
 
 async def test_an_installation_has_a_timeout(registry: Registry, packages: Path) -> None:
     registry.sends.clear()
-    endpoint = wanted(registry, packages, install_s=2, patience_s=60)
+    endpoint = build_npx_endpoint(registry, packages, install_s=2, patience_s=60)
     error = await failure(install_package(endpoint))
     assert (error.code, "2 s" in str(error)) == ("installation_failed", True)
-    assert left_in(packages) == []
+    assert list_folders(packages) == []
     registry.sends.set()
     assert (await install_package(endpoint)).command
 
@@ -136,8 +136,10 @@ async def test_an_installation_has_a_timeout(registry: Registry, packages: Path)
 async def test_another_version_is_installed_next_to_the_old_one(
     registry: Registry, packages: Path
 ) -> None:
-    old = await install_package(wanted(registry, packages, patience_s=60))
-    new = await install_package(wanted(registry, packages, f"{NAME}@1.1.0", patience_s=60))
+    old = await install_package(build_npx_endpoint(registry, packages, patience_s=60))
+    new = await install_package(
+        build_npx_endpoint(registry, packages, f"{NAME}@1.1.0", patience_s=60)
+    )
     assert old.command != new.command
     assert Path(old.command).exists()
 
@@ -145,11 +147,11 @@ async def test_another_version_is_installed_next_to_the_old_one(
 async def test_a_reinstallation_replaces_the_package_atomically(
     registry: Registry, packages: Path
 ) -> None:
-    endpoint = wanted(registry, packages, patience_s=60)
+    endpoint = build_npx_endpoint(registry, packages, patience_s=60)
     first = await install_package(endpoint)
     second = await install_package(endpoint, reinstall=True)
     assert first.command != second.command
-    assert Path(first.command).exists()  # programs that run go on
+    assert Path(first.command).exists()  # for running programs
 
 
 KILLED = """
@@ -158,10 +160,10 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
 import django
 django.setup()
 from pathlib import Path
-from tests.mcp_servers.client.test_package_installation import wanted
+from tests.mcp_servers.client.test_package_installation import build_npx_endpoint
 from tests.servers.npm_registry import Registry
 from mcp_servers.client.package_installation import install_package
-endpoint = wanted(Registry(url=sys.argv[1]), Path(sys.argv[2]), patience_s=60)
+endpoint = build_npx_endpoint(Registry(url=sys.argv[1]), Path(sys.argv[2]), patience_s=60)
 asyncio.run(install_package(endpoint))
 """
 
@@ -170,32 +172,32 @@ async def test_a_killed_installation_leaves_no_broken_package(
     registry: Registry, packages: Path
 ) -> None:
     registry.sends.clear()
-    killed = subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-c", KILLED, registry.url, str(packages)], cwd=ROOT, env=os.environ
     )
     try:
         assert await asyncio.to_thread(registry.packed.wait, 60)
-        found = find_installation(wanted(registry, packages))
-        assert found
-        assert found.state == "installing"
+        installation = find_installation(build_npx_endpoint(registry, packages))
+        assert installation
+        assert installation.state == "installing"
     finally:
-        killed.send_signal(signal.SIGKILL)
-        killed.wait()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
     registry.sends.set()
-    endpoint = wanted(registry, packages, patience_s=60)
+    endpoint = build_npx_endpoint(registry, packages, patience_s=60)
 
-    def let_go() -> bool:
-        found = find_installation(endpoint)
-        return found is not None and found.state == "needed"
+    def is_released() -> bool:
+        installation = find_installation(endpoint)
+        return installation is not None and installation.state == "needed"
 
-    eventually(let_go, within=10, what="the lock of the killed process")
+    eventually(is_released, within=10, what="the lock of the killed process")
     assert Path((await install_package(endpoint)).command).exists()
-    assert len(left_in(packages)) == 1  # the killed one's folder is gone
+    assert len(list_folders(packages)) == 1  # the folder of the killed one was deleted
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What an npm package left, with a program as it should be."""
+    """Return the folder of an installed npm package with a valid program."""
     programs = tmp_path / "installed" / "node_modules" / ".bin"
     programs.mkdir(parents=True)
     (programs / NAME).write_text("#!/bin/sh")
@@ -211,7 +213,7 @@ def test_the_only_program_of_a_package_is_found(folder: Path) -> None:
 
 
 def test_a_package_cant_make_bonobot_start_programs_outside_its_folder(folder: Path) -> None:
-    """What lies beside a program is shown in the sandbox: a link must not choose it."""
+    """The sandbox exposes the program's folder, so a link must not choose it."""
     program = folder / "node_modules" / ".bin" / NAME
     program.unlink()
     program.symlink_to("/bin/sh")

@@ -1,4 +1,4 @@
-"""The pool: who shares what, what is closed when, and how many children there may be."""
+"""The connection pool: sharing, closing, and the limit of child processes."""
 
 import asyncio
 import json
@@ -16,7 +16,15 @@ from mcp_servers.client.errors import UpstreamError
 from mcp_servers.client.host import Host, HostRequestUnsupported
 from mcp_servers.client.pool import ConnectionPool
 from mcp_servers.client.pool import get_connection_pool as of_process
-from tests.mcp_servers.client.endpoints import HOLDER, Clock, call, http, scripted, text_of, until
+from tests.mcp_servers.client.endpoints import (
+    HOLDER,
+    Clock,
+    call,
+    faulty_stdio,
+    http,
+    text_of,
+    until,
+)
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import Asked, RawHttp
 
@@ -25,20 +33,20 @@ def children(connections: ConnectionPool) -> int:
     return len(connections._stdio_pool._entries)
 
 
-def handshake(asked: Asked) -> bytes:
-    """Answer as a server of the handshake era with sessions."""
-    if asked.method == "initialize":
-        return raw_http_server.initialization(asked, f"s{id(asked)}")
-    if asked.id is None:
+def handshake(request: Asked) -> bytes:
+    """Respond like a server of the handshake era with sessions."""
+    if request.method == "initialize":
+        return raw_http_server.initialization(request, f"s{id(request)}")
+    if request.id is None:
         return raw_http_server.response(202, kind="")
-    return raw_http_server.text(asked)
+    return raw_http_server.text(request)
 
 
-# --- who shares what
+# --- sharing
 
 
 async def test_each_holder_has_its_own_child(connections: ConnectionPool):
-    endpoint = scripted()
+    endpoint = faulty_stdio()
     await asyncio.gather(
         *(call(connections, endpoint, "echo", holder=f"session:{n % 3}") for n in range(9))
     )
@@ -46,8 +54,8 @@ async def test_each_holder_has_its_own_child(connections: ConnectionPool):
 
 
 async def test_releasing_a_holder_closes_only_its_children(connections: ConnectionPool):
-    one, other = scripted(), scripted()
-    for endpoint in (one, other):
+    first, second = faulty_stdio(), faulty_stdio()
+    for endpoint in (first, second):
         for holder in ("session:a", "session:b"):
             await call(connections, endpoint, "echo", holder=holder)
     await connections.release("session:a")
@@ -58,9 +66,9 @@ async def test_releasing_a_holder_closes_only_its_children(connections: Connecti
 async def test_removing_a_server_closes_all_its_connections(connections: ConnectionPool):
     async with RawHttp(handshake).listening() as server:
         remote = http(server.url, era="handshake")
-        local = replace(scripted(), server_id=remote.server_id)
-        kept = scripted()
-        for endpoint in (remote, local, kept):
+        local = replace(faulty_stdio(), server_id=remote.server_id)
+        other = faulty_stdio()
+        for endpoint in (remote, local, other):
             await call(connections, endpoint, "echo")
         assert connections.get_stderr_tail(local.server_id)
         await connections.forget_server(remote.server_id)
@@ -68,11 +76,11 @@ async def test_removing_a_server_closes_all_its_connections(connections: Connect
     assert connections.get_stderr_tail(local.server_id) == ""
     assert connections._upstreams == {}
     assert children(connections) == 1
-    assert connections.get_stderr_tail(kept.server_id)
+    assert connections.get_stderr_tail(other.server_id)
 
 
 async def test_another_configuration_starts_another_child(connections: ConnectionPool):
-    endpoint = scripted()
+    endpoint = faulty_stdio()
     await call(connections, endpoint, "echo")
     changed = replace(endpoint, env={"A": "b"})
     assert json.loads(text_of(await call(connections, changed, "environment")))["A"] == "b"
@@ -80,13 +88,13 @@ async def test_another_configuration_starts_another_child(connections: Connectio
 
 
 async def test_closing_the_pool_ends_all_children_and_waiting_calls(connections: ConnectionPool):
-    endpoint = scripted()
+    endpoint = faulty_stdio()
     await call(connections, endpoint, "echo")
-    waiting = asyncio.ensure_future(call(connections, endpoint, "hang"))
-    starting = asyncio.ensure_future(call(connections, scripted("late"), "echo"))
+    hanging_call = asyncio.ensure_future(call(connections, endpoint, "hang"))
+    starting_call = asyncio.ensure_future(call(connections, faulty_stdio("late"), "echo"))
     await until(lambda: children(connections) == 2)
     await connections.close()
-    for task in (waiting, starting):
+    for task in (hanging_call, starting_call):
         with pytest.raises(UpstreamError, match="closed"):
             await task
     assert children(connections) == 0
@@ -95,7 +103,7 @@ async def test_closing_the_pool_ends_all_children_and_waiting_calls(connections:
 
 async def test_closing_during_a_start_leaves_no_process(connections: ConnectionPool):
     for turns in range(0, 60, 3):
-        starting = asyncio.ensure_future(call(connections, scripted(), "echo"))
+        starting = asyncio.ensure_future(call(connections, faulty_stdio(), "echo"))
         for _ in range(turns):
             await asyncio.sleep(0)
         await connections.close()
@@ -104,13 +112,13 @@ async def test_closing_during_a_start_leaves_no_process(connections: ConnectionP
         assert children(connections) == 0
 
 
-# --- idle ones
+# --- idle connections
 
 
 async def test_an_idle_child_is_closed_after_five_minutes(
     connections: ConnectionPool, clock: Clock
 ):
-    endpoint = scripted()
+    endpoint = faulty_stdio()
     await call(connections, endpoint, "echo")
     clock.now += 299
     await connections.close_idle()
@@ -122,7 +130,7 @@ async def test_an_idle_child_is_closed_after_five_minutes(
 
 
 async def test_a_busy_child_isnt_idle(connections: ConnectionPool, clock: Clock):
-    endpoint = scripted()
+    endpoint = faulty_stdio()
     await call(connections, endpoint, "echo")
     working = asyncio.ensure_future(call(connections, endpoint, "hang", timeout_s=1))
     await asyncio.sleep(0)
@@ -157,13 +165,13 @@ async def test_idle_children_are_closed_automatically(
 ):
     monkeypatch.setattr(client_pool, "SWEEP_S", 0.01)
     connections = ConnectionPool(clock=clock)
-    await call(connections, scripted(), "echo")
+    await call(connections, faulty_stdio(), "echo")
     clock.now += 301
     await until(lambda: not children(connections))
     await connections.close()
 
 
-# --- old ones
+# --- old child processes
 
 DAY_S = 86_400
 
@@ -171,7 +179,7 @@ DAY_S = 86_400
 async def test_an_old_child_is_replaced_between_two_calls(
     connections: ConnectionPool, clock: Clock
 ):
-    endpoint, holder = scripted(), "server:1:somebody"
+    endpoint, holder = faulty_stdio(), "server:1:somebody"
     await call(connections, endpoint, "echo", holder=holder)
     first = connections._stdio_pool._entries[endpoint.server_id, holder].connection
     clock.now += DAY_S - 1
@@ -185,7 +193,7 @@ async def test_an_old_child_is_replaced_between_two_calls(
 
 
 async def test_an_old_busy_child_isnt_interrupted(connections: ConnectionPool, clock: Clock):
-    endpoint, holder = scripted(), "server:1:somebody"
+    endpoint, holder = faulty_stdio(), "server:1:somebody"
     await call(connections, endpoint, "echo", holder=holder)
     first = connections._stdio_pool._entries[endpoint.server_id, holder].connection
     working = asyncio.ensure_future(
@@ -205,7 +213,7 @@ async def test_an_old_busy_child_isnt_interrupted(connections: ConnectionPool, c
 
 async def test_a_child_that_is_being_replaced_still_counts(clock: Clock):
     connections = ConnectionPool(clock=clock, max_children=1)
-    endpoint, holder = scripted(), "server:1:somebody"
+    endpoint, holder = faulty_stdio(), "server:1:somebody"
     await call(connections, endpoint, "echo", holder=holder)
     working = asyncio.ensure_future(call(connections, endpoint, "hang", holder=holder))
     first = connections._stdio_pool._entries[endpoint.server_id, holder].connection
@@ -222,25 +230,25 @@ async def test_a_child_that_is_being_replaced_still_counts(clock: Clock):
 
 
 async def test_the_child_of_a_session_is_never_replaced(connections: ConnectionPool, clock: Clock):
-    endpoint = scripted()
+    endpoint = faulty_stdio()
     await call(connections, endpoint, "echo")
     first = connections._stdio_pool._entries[endpoint.server_id, HOLDER].connection
     for _ in range(DAY_S // 200):
         clock.now += 200
-        seat = connections._stdio_pool._entries[endpoint.server_id, HOLDER]
-        seat.used_at = clock.now
+        entry = connections._stdio_pool._entries[endpoint.server_id, HOLDER]
+        entry.used_at = clock.now
         await connections.close_idle()
     clock.now += 200
     await call(connections, endpoint, "echo")
     assert connections._stdio_pool._entries[endpoint.server_id, HOLDER].connection is first
 
 
-# --- how many
+# --- the limit
 
 
 async def test_at_the_limit_the_longest_idle_child_is_closed(clock: Clock):
     connections = ConnectionPool(max_children=2, clock=clock)
-    endpoint = scripted()
+    endpoint = faulty_stdio()
     for holder in ("session:a", "session:b", "session:c"):
         clock.now += 1
         await call(connections, endpoint, "echo", holder=holder)
@@ -250,7 +258,7 @@ async def test_at_the_limit_the_longest_idle_child_is_closed(clock: Clock):
 
 async def test_no_child_is_started_if_all_are_busy_at_the_limit():
     connections = ConnectionPool(max_children=1)
-    endpoint = scripted()
+    endpoint = faulty_stdio()
     await call(connections, endpoint, "echo")
     working = asyncio.ensure_future(call(connections, endpoint, "hang"))
     await asyncio.sleep(0)
@@ -265,20 +273,20 @@ async def test_the_last_stderr_is_kept_for_a_limited_number_of_servers(
     connections: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("mcp_servers.client.stdio.MAX_STDERR_TAILS", 2)
-    endpoints = [scripted() for _ in range(3)]
+    endpoints = [faulty_stdio() for _ in range(3)]
     for endpoint in endpoints:
         await call(connections, endpoint, "echo")
-    assert [bool(connections.get_stderr_tail(one.server_id)) for one in endpoints] == [
+    assert [bool(connections.get_stderr_tail(each.server_id)) for each in endpoints] == [
         False,
         True,
         True,
     ]
 
 
-# --- what servers ask back
+# --- requests from servers
 
 
-class Helpful(Host):
+class AnsweringHost(Host):
     """A host that samples and lists roots."""
 
     def capabilities(self, endpoint) -> Mapping[str, Any]:
@@ -291,16 +299,18 @@ class Helpful(Host):
         raise UpstreamError("no model", code="call_timeout", server="x")
 
 
-async def asked_back(
+async def send_server_request(
     connections: ConnectionPool, method: str, host: Host | None = None
 ) -> dict[str, Any]:
-    result = await call(connections, scripted("handshake"), "ask_back", method=method, host=host)
+    result = await call(
+        connections, faulty_stdio("handshake"), "ask_back", method=method, host=host
+    )
     answer: dict[str, Any] = json.loads(text_of(result))
     return answer
 
 
 async def test_a_ping_is_answered(connections: ConnectionPool):
-    assert (await asked_back(connections, "ping"))["result"] == {}
+    assert (await send_server_request(connections, "ping"))["result"] == {}
 
 
 @pytest.mark.parametrize(
@@ -309,16 +319,16 @@ async def test_a_ping_is_answered(connections: ConnectionPool):
 async def test_without_a_host_every_server_request_gets_an_error(
     connections: ConnectionPool, method: str
 ):
-    assert (await asked_back(connections, method))["error"]["code"] == -32601
+    assert (await send_server_request(connections, method))["error"]["code"] == -32601
 
 
 async def test_a_host_answers_for_its_session(connections: ConnectionPool):
-    answer = await asked_back(connections, "sampling/createMessage", Helpful())
+    answer = await send_server_request(connections, "sampling/createMessage", AnsweringHost())
     assert answer["result"] == {"role": "assistant", "params": {"p": 1}}
 
 
 async def test_a_problem_of_the_host_is_sent_as_an_error(connections: ConnectionPool):
-    answer = await asked_back(connections, "roots/list", Helpful())
+    answer = await send_server_request(connections, "roots/list", AnsweringHost())
     assert (answer["error"]["code"], answer["error"]["message"]) == (-32603, "no model")
     assert answer["error"]["data"] == {"code": "call_timeout"}
 
@@ -326,44 +336,44 @@ async def test_a_problem_of_the_host_is_sent_as_an_error(connections: Connection
 async def test_a_server_with_too_many_concurrent_requests_gets_errors(
     connections: ConnectionPool,
 ):
-    asked, enough = 0, asyncio.Event()
+    requests, released = 0, asyncio.Event()
 
     class Slow(Host):
         async def roots(self, endpoint: ServerEndpoint) -> dict[str, Any]:
-            nonlocal asked
-            asked += 1
-            await enough.wait()
+            nonlocal requests
+            requests += 1
+            await released.wait()
             raise HostRequestUnsupported("no")
 
-    endpoint, options = scripted("handshake"), {"method": "roots/list", "times": 100}
-    asking = asyncio.ensure_future(call(connections, endpoint, "ask_back", host=Slow(), **options))
-    await until(lambda: asked)
+    endpoint, options = faulty_stdio("handshake"), {"method": "roots/list", "times": 100}
+    pending = asyncio.ensure_future(call(connections, endpoint, "ask_back", host=Slow(), **options))
+    await until(lambda: requests)
     await call(connections, endpoint, "echo")
-    enough.set()
-    await asking
-    assert asked == 16
+    released.set()
+    await pending
+    assert requests == 16
 
 
-# --- the one of the process
+# --- the pool of the process
 
 
 async def test_the_capabilities_of_the_host_are_declared(connections: ConnectionPool):
-    async with RawHttp(lambda asked: raw_http_server.text(asked)).listening() as server:
-        await call(connections, http(server.url, era="modern"), "x", host=Helpful())
+    async with RawHttp(lambda request: raw_http_server.text(request)).listening() as server:
+        await call(connections, http(server.url, era="modern"), "x", host=AnsweringHost())
     meta = server.asked[0].message["params"]["_meta"]
     assert meta["io.modelcontextprotocol/clientCapabilities"] == {"sampling": {}, "roots": {}}
     assert meta["io.modelcontextprotocol/clientInfo"]["name"] == "bonobot"
 
 
 async def test_reserved_keys_of_meta_arent_forwarded(connections: ConnectionPool):
-    theirs = {
+    callers_meta = {
         "io.modelcontextprotocol/clientInfo": {"name": "somebody"},
         "progressToken": "theirs",
         "traceparent": "00-1",
     }
-    async with RawHttp(lambda asked: raw_http_server.text(asked)).listening() as server:
+    async with RawHttp(lambda request: raw_http_server.text(request)).listening() as server:
         endpoint = http(server.url, era="modern")
-        params = {"name": "x", "_meta": theirs}
+        params = {"name": "x", "_meta": callers_meta}
         await connections.send_request(endpoint, "tools/call", params, holder=HOLDER)
     meta = server.asked[0].message["params"]["_meta"]
     assert meta["traceparent"] == "00-1"

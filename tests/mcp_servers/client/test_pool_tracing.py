@@ -1,4 +1,4 @@
-"""Traces go on to servers."""
+"""The trace context is sent to servers."""
 
 from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.client.endpoints import HOLDER, http
@@ -8,7 +8,7 @@ from tests.traces import PARENT, collected
 
 
 async def test_a_server_receives_the_trace_context_of_our_span(connections: ConnectionPool):
-    async with RawHttp(lambda asked: raw_http_server.text(asked)).listening() as server:
+    async with RawHttp(lambda request: raw_http_server.text(request)).listening() as server:
         endpoint = http(server.url, era="modern")
         params = {"name": "x", "_meta": {"traceparent": PARENT}}
         with collected() as spans:
@@ -16,5 +16,5 @@ async def test_a_server_receives_the_trace_context_of_our_span(connections: Conn
     (span,) = spans.get_finished_spans()
     meta = server.asked[0].message["params"]["_meta"]
     context = span.get_span_context()
-    ours = f"00-{context.trace_id:032x}-{context.span_id:016x}-"
-    assert meta["traceparent"].startswith(ours)
+    prefix = f"00-{context.trace_id:032x}-{context.span_id:016x}-"
+    assert meta["traceparent"].startswith(prefix)

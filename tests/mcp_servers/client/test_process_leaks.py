@@ -1,4 +1,4 @@
-"""Nothing stays of stdio servers that leave processes behind (`make bench` opens a thousand)."""
+"""Nothing remains of stdio servers that leave processes behind (`make bench` opens a thousand)."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from tests.mcp_servers.client.process_leaks import open_many
 
 async def test_no_process_zombie_or_descriptor_is_left():
     if choose_containment().name != "namespace":
-        pytest.skip("needs process namespaces, which loopback address doesn't allow")
-    left = await open_many(12, workers=1)
-    assert left.seen > 5
-    assert (left.processes, left.zombies) == (0, 0)
-    assert abs(left.descriptors) <= 5
+        pytest.skip("needs process namespaces, which this machine doesn't allow")
+    report = await open_many(12, workers=1)
+    assert report.seen > 5
+    assert (report.processes, report.zombies) == (0, 0)
+    assert abs(report.descriptors) <= 5

@@ -1,4 +1,4 @@
-"""Limits: what a child process may take, and what becomes of one that takes more."""
+"""Resource limits of child processes."""
 
 import resource
 import sys
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.skipif(resource_limits._find_prlimit() is None, reason=
 
 
 async def test_a_child_runs_under_its_limits(connections: ConnectionPool):
-    bounds = ProcessLimits(memory_mib=512, processes=300, open_files=200, cpu_s=20)
-    endpoint = stdio(sys.executable, "-c", SHOW, limits=bounds)
+    limits = ProcessLimits(memory_mib=512, processes=300, open_files=200, cpu_s=20)
+    endpoint = stdio(sys.executable, "-c", SHOW, limits=limits)
     error = await failure(connections.perform_handshake(endpoint, holder="session:a"))
     assert f"limits {[512 * 2**20, 300, 200, 20]}" in str(error)
 
@@ -60,6 +60,6 @@ def test_lower_existing_limits_arent_raised(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_changed_limits_are_another_configuration():
-    url, known = "https://mcp.example.com", http("https://mcp.example.com")
-    other = http(url, server_id=known.server_id, limits=ProcessLimits(cpu_s=1))
-    assert known.fingerprint != other.fingerprint
+    url, first = "https://mcp.example.com", http("https://mcp.example.com")
+    other = http(url, server_id=first.server_id, limits=ProcessLimits(cpu_s=1))
+    assert first.fingerprint != other.fingerprint

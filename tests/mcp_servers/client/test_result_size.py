@@ -1,4 +1,4 @@
-"""One limit for a result, however it is framed, and a refusal that names it."""
+"""Results have the same size limit on every transport, and the error names it."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -9,37 +9,37 @@ import pytest
 from mcp_servers.client.endpoint import WIRE_FIELD, ServerEndpoint
 from mcp_servers.client.errors import UpstreamError
 from mcp_servers.client.pool import ConnectionPool
-from tests.mcp_servers.client.endpoints import call, failure, http, scripted, text_of
+from tests.mcp_servers.client.endpoints import call, failure, faulty_stdio, http, text_of
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import Asked, RawHttp, SseHttp
 
 LIMIT = 300_000
 
 
-def build_message(asked: Asked, size: int) -> str:
+def build_message(request: Asked, size: int) -> str:
     """Return a JSON-RPC result of `size` bytes."""
     result = {"content": [{"type": "text", "text": ""}]}
-    message = json.dumps({"jsonrpc": "2.0", "id": asked.id, "result": result})
+    message = json.dumps({"jsonrpc": "2.0", "id": request.id, "result": result})
     return message.replace('"text": ""', f'"text": "{"x" * (size - len(message))}"')
 
 
 def answer_with_json(size: int) -> Callable[[Asked], Any]:
-    return lambda asked: raw_http_server.response(200, build_message(asked, size).encode())
+    return lambda request: raw_http_server.response(200, build_message(request, size).encode())
 
 
 def answer_with_event(size: int) -> Callable[[Asked], Any]:
-    async def stream(asked: Asked) -> AsyncIterator[bytes]:
-        event = raw_http_server.event(build_message(asked, size), id="1")
+    async def stream(request: Asked) -> AsyncIterator[bytes]:
+        event = raw_http_server.event(build_message(request, size), id="1")
         yield raw_http_server.STREAM + event
 
     return stream
 
 
 def answer_on_separate_stream(size: int) -> Callable[[Asked], Any]:
-    def answer(asked: Asked) -> bytes:
+    def answer(request: Asked) -> bytes:
         return (
-            raw_http_server.event(build_message(asked, size), event="message")
-            if asked.method == "tools/call"
+            raw_http_server.event(build_message(request, size), event="message")
+            if request.method == "tools/call"
             else b""
         )
 
@@ -84,7 +84,7 @@ async def test_a_larger_result_is_refused_with_the_limit_and_its_setting(
 
 
 async def test_a_line_has_the_same_limit(connections: ConnectionPool):
-    endpoint = scripted(max_body=LIMIT)
+    endpoint = faulty_stdio(max_body=LIMIT)
     padding = "x" * (LIMIT - 1000)
     assert padding in text_of(await call(connections, endpoint, "echo", a=padding))
     error = await failure(call(connections, endpoint, "echo", a="x" * LIMIT))
@@ -92,7 +92,7 @@ async def test_a_line_has_the_same_limit(connections: ConnectionPool):
 
 
 async def test_a_stream_without_end_is_refused_with_the_setting(connections: ConnectionPool):
-    async def stream(asked: Asked) -> AsyncIterator[bytes]:
+    async def stream(request: Asked) -> AsyncIterator[bytes]:
         yield raw_http_server.STREAM
         while True:
             yield b":" + b"x" * 1000 + b"\n\n"

@@ -1,4 +1,4 @@
-"""The sandbox of an organization's stdio servers: what is not in it, and the one way out."""
+"""The sandbox of an organization's stdio servers, and its egress proxy."""
 
 import json
 import os
@@ -25,48 +25,52 @@ CANARY = "canary-of-this-machine"
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
-    """A folder that the server was given, with its program in it."""
+def workspace(tmp_path: Path) -> Path:
+    """Return the server's folder, with its program in it."""
     folder = tmp_path / "var" / "workspaces" / "acme"
     folder.mkdir(parents=True)
     shutil.copy(SERVERS / "faulty_stdio_server.py", folder)
     return folder
 
 
-def sandboxed(own: Path, network: Network = "egress", **more: bool) -> ServerEndpoint:
-    """Return the scripted server in the sandbox of an organization."""
-    var = own.parents[1]
-    box = Sandbox(
+def build_sandboxed_endpoint(
+    workspace: Path, network: Network = "egress", **more: bool
+) -> ServerEndpoint:
+    """Return the faulty server in the sandbox of an organization."""
+    var = workspace.parents[1]
+    sandbox = Sandbox(
         home=str(var / "sandboxes" / "acme" / "home"),
         network=network,
-        folders=(str(own),),
+        folders=(str(workspace),),
         hidden=(str(var),),
         **more,
     )
-    endpoint = stdio(sys.executable, str(own / "faulty_stdio_server.py"), env={"TOKEN": "given"})
-    return replace(endpoint, sandbox=box)
+    endpoint = stdio(
+        sys.executable, str(workspace / "faulty_stdio_server.py"), env={"TOKEN": "given"}
+    )
+    return replace(endpoint, sandbox=sandbox)
 
 
-async def told(connections: ConnectionPool, endpoint: ServerEndpoint, expression: str) -> str:
+async def evaluate(connections: ConnectionPool, endpoint: ServerEndpoint, expression: str) -> str:
     return text_of(await call(connections, endpoint, "attempt", expression=expression))
 
 
-# --- what isn't in it
+# --- isolation
 
 
 @pytest.mark.sandbox
 async def test_files_of_bonobot_and_its_user_are_invisible(
-    connections: ConnectionPool, own: Path, tmp_path: Path
+    connections: ConnectionPool, workspace: Path, tmp_path: Path
 ) -> None:
-    var = own.parents[1]
-    others = var / "workspaces" / "others"
-    for folder in (others, var / "keys", tmp_path / "elsewhere"):
+    var = workspace.parents[1]
+    other_workspace = var / "workspaces" / "others"
+    for folder in (other_workspace, var / "keys", tmp_path / "elsewhere"):
         folder.mkdir()
         (folder / "secret").write_text(CANARY)
     (var / "bonobot.sqlite3").write_text(CANARY)
-    endpoint = sandboxed(own)
+    endpoint = build_sandboxed_endpoint(workspace)
     hidden = [
-        *(var / "keys" / "secret", var / "bonobot.sqlite3", others / "secret"),
+        *(var / "keys" / "secret", var / "bonobot.sqlite3", other_workspace / "secret"),
         *(tmp_path / "elsewhere" / "secret", Path("/etc/passwd"), Path("/etc/shadow")),
         *(Path.home() / ".bashrc", Path("/root/.bashrc"), Path(f"/proc/{os.getpid()}/environ")),
         *(
@@ -76,82 +80,90 @@ async def test_files_of_bonobot_and_its_user_are_invisible(
         ),
     ]
     for path in hidden:
-        said = await told(connections, endpoint, f"open({str(path)!r}).read()")
-        assert said in ("FileNotFoundError", "PermissionError", "NotADirectoryError"), (path, said)
+        output = await evaluate(connections, endpoint, f"open({str(path)!r}).read()")
+        assert output in ("FileNotFoundError", "PermissionError", "NotADirectoryError"), (
+            path,
+            output,
+        )
     assert (
-        await told(connections, endpoint, f"sorted(os.listdir({str(var)!r}))") == '["workspaces"]'
+        await evaluate(connections, endpoint, f"sorted(os.listdir({str(var)!r}))")
+        == '["workspaces"]'
     )
-    assert await told(connections, endpoint, "os.listdir('/run')") == '["bonobot"]'
-    everybody = "[n for n in os.listdir('/proc') if n.isdigit() and int(n) > 50]"
-    assert await told(connections, endpoint, everybody) == "[]"
+    assert await evaluate(connections, endpoint, "os.listdir('/run')") == '["bonobot"]'
+    processes = "[n for n in os.listdir('/proc') if n.isdigit() and int(n) > 50]"
+    assert await evaluate(connections, endpoint, processes) == "[]"
 
 
 @pytest.mark.sandbox
 async def test_only_its_folders_home_and_tmp_are_writable(
-    connections: ConnectionPool, own: Path
+    connections: ConnectionPool, workspace: Path
 ) -> None:
-    endpoint = sandboxed(own)
+    endpoint = build_sandboxed_endpoint(workspace)
     for path in ("/usr/x", "/etc/x", "/x", "/dev/x", "/home/x", f"{sys.prefix}/x"):
-        said = await told(connections, endpoint, f"open({path!r}, 'w').write('x')")
-        assert said in ("OSError", "PermissionError"), (path, said)
-    await told(connections, endpoint, f"open({str(own.parent / 'x')!r}, 'w').write('x')")
-    assert not (own.parent / "x").exists()
-    for path in (str(own / "note"), sandbox.HOME + "/cached", "/tmp/scratch"):
-        assert await told(connections, endpoint, f"open({path!r}, 'w').write('x')") == "1", path
-    assert (own / "note").read_text() == "x"
-    assert (own.parents[1] / "sandboxes" / "acme" / "home" / "cached").read_text() == "x"
+        output = await evaluate(connections, endpoint, f"open({path!r}, 'w').write('x')")
+        assert output in ("OSError", "PermissionError"), (path, output)
+    await evaluate(connections, endpoint, f"open({str(workspace.parent / 'x')!r}, 'w').write('x')")
+    assert not (workspace.parent / "x").exists()
+    for path in (str(workspace / "note"), sandbox.HOME + "/cached", "/tmp/scratch"):
+        assert await evaluate(connections, endpoint, f"open({path!r}, 'w').write('x')") == "1", path
+    assert (workspace / "note").read_text() == "x"
+    assert (workspace.parents[1] / "sandboxes" / "acme" / "home" / "cached").read_text() == "x"
     assert not Path("/tmp/scratch").exists()
 
 
 @pytest.mark.sandbox
 async def test_child_programs_run_in_the_same_sandbox(
-    connections: ConnectionPool, own: Path
+    connections: ConnectionPool, workspace: Path
 ) -> None:
-    """What is written there and then run: a kubeconfig's `exec`, a hook of git."""
-    var = own.parents[1]
+    """For example, a kubeconfig's `exec` or a Git hook that the server wrote."""
+    var = workspace.parents[1]
     (var / "keys").mkdir()
     (var / "keys" / "secret").write_text(CANARY)
-    hook = own / "hook.sh"
-    hook.write_text(f"#!/bin/sh\ncat {var}/keys/secret /etc/shadow; id -u >{own}/ran\n")
+    hook = workspace / "hook.sh"
+    hook.write_text(f"#!/bin/sh\ncat {var}/keys/secret /etc/shadow; id -u >{workspace}/ran\n")
     hook.chmod(0o755)
     run = f"__import__('subprocess').run([{str(hook)!r}], capture_output=True).stdout.decode()"
-    assert CANARY not in await told(connections, sandboxed(own), run)
-    assert (own / "ran").exists()
+    assert CANARY not in await evaluate(connections, build_sandboxed_endpoint(workspace), run)
+    assert (workspace / "ran").exists()
 
 
 @pytest.mark.sandbox
 async def test_the_environment_of_the_host_isnt_inherited(
-    connections: ConnectionPool, own: Path
+    connections: ConnectionPool, workspace: Path
 ) -> None:
-    endpoint = sandboxed(own)
-    said = await told(connections, endpoint, "dict(os.environ)")
-    assert '"HOME": "/home/server"' in said
-    assert '"TOKEN": "given"' in said
-    for ours in ("BONOBOT", "DATABASE_URL", "DJANGO", str(Path.home()) + '"'):
-        assert ours not in said
+    endpoint = build_sandboxed_endpoint(workspace)
+    output = await evaluate(connections, endpoint, "dict(os.environ)")
+    assert '"HOME": "/home/server"' in output
+    assert '"TOKEN": "given"' in output
+    for text in ("BONOBOT", "DATABASE_URL", "DJANGO", str(Path.home()) + '"'):
+        assert text not in output
 
 
 @pytest.mark.sandbox
 async def test_a_sandboxed_program_has_no_privileges_and_cant_get_any(
-    connections: ConnectionPool, own: Path
+    connections: ConnectionPool, workspace: Path
 ) -> None:
     status = "[l for l in open('/proc/self/status') if l.startswith(('CapEff', 'NoNewPrivs'))]"
-    said = await told(connections, sandboxed(own), status)
-    assert "0000000000000000" in said
-    assert "NoNewPrivs:\\t1" in said
+    output = await evaluate(connections, build_sandboxed_endpoint(workspace), status)
+    assert "0000000000000000" in output
+    assert "NoNewPrivs:\\t1" in output
 
 
 @pytest.mark.sandbox
 @pytest.mark.parametrize("part", ["acme", "workspaces"])
 async def test_a_folder_that_was_replaced_by_a_symlink_isnt_visible(
-    connections: ConnectionPool, own: Path, part: str
+    connections: ConnectionPool, workspace: Path, part: str
 ) -> None:
-    """A server writes in its folder while another one is stopped, and moves things there."""
-    var = own.parents[1]
+    """A server can replace folders in its workspace while another server is stopped."""
+    var = workspace.parents[1]
     (var / "keys" / "acme").mkdir(parents=True)
     (var / "keys" / "acme" / "secret").write_text(CANARY)
-    endpoint = replace(sandboxed(own), command="/usr/bin/python3", args=("-c", "while input(): 0"))
-    folder = own if part == "acme" else own.parent
+    endpoint = replace(
+        build_sandboxed_endpoint(workspace),
+        command="/usr/bin/python3",
+        args=("-c", "while input(): 0"),
+    )
+    folder = workspace if part == "acme" else workspace.parent
     folder.rename(var / "moved")
     folder.symlink_to(var / "keys" / ("acme" if part == "acme" else ""))
     error = await failure(connections.perform_handshake(endpoint, holder=HOLDER))
@@ -161,25 +173,29 @@ async def test_a_folder_that_was_replaced_by_a_symlink_isnt_visible(
 
 @pytest.mark.sandbox
 async def test_no_descriptor_of_the_host_is_inherited(
-    connections: ConnectionPool, own: Path
+    connections: ConnectionPool, workspace: Path
 ) -> None:
-    """Through a folder that is open outside of the sandbox, `..` would lead out of it."""
-    (own.parents[1] / "canary").write_text(CANARY)
-    held = (
+    """An inherited descriptor of a folder would lead out of the sandbox with `..`."""
+    (workspace.parents[1] / "canary").write_text(CANARY)
+    expression = (
         "[(pid, fd, os.readlink(f'/proc/{pid}/fd/{fd}')) for pid in os.listdir('/proc') "
         "if pid.isdigit() and os.access(f'/proc/{pid}/fd', os.X_OK) "
         "for fd in os.listdir(f'/proc/{pid}/fd') if os.path.isdir(f'/proc/{pid}/fd/{fd}')]"
     )
     for network in ("egress", "none"):
-        said = await told(connections, sandboxed(own, network), held)
-        assert [one for one in json.loads(said) if "/proc" not in one[2]] == [], said
+        output = await evaluate(
+            connections, build_sandboxed_endpoint(workspace, network), expression
+        )
+        assert [
+            descriptor for descriptor in json.loads(output) if "/proc" not in descriptor[2]
+        ] == [], output
 
 
 # --- the network
 
 
 class Greeting(BaseHTTPRequestHandler):
-    """Greets over HTTP, whatever is asked."""
+    """Responds to every HTTP request with a greeting."""
 
     def do_GET(self) -> None:
         body = f"greeted {self.path}".encode()
@@ -191,12 +207,12 @@ class Greeting(BaseHTTPRequestHandler):
     do_POST = do_GET
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Don't log."""
 
 
 @pytest.fixture
 def web() -> Iterator[int]:
-    """Run a web server on this machine's loopback; yield its port."""
+    """Run a web server on the loopback; yield its port."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Greeting) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.server_port
@@ -217,15 +233,15 @@ TUNNEL = (
 @pytest.mark.sandbox
 @pytest.mark.parametrize("network", ["egress", "none"])
 async def test_the_host_and_the_network_cant_be_reached_directly(
-    connections: ConnectionPool, own: Path, web: int, network: Network
+    connections: ConnectionPool, workspace: Path, web: int, network: Network
 ) -> None:
-    endpoint = sandboxed(own, network)
+    endpoint = build_sandboxed_endpoint(workspace, network)
     for host, port in (("127.0.0.1", web), ("192.0.2.1", 80), ("8.8.8.8", 53)):
-        reach = f"socket.create_connection(({host!r}, {port}), 2) and 'reached'"
-        said = await told(connections, endpoint, reach)
-        assert said in ("ConnectionRefusedError", "OSError", "TimeoutError"), (host, said)
+        expression = f"socket.create_connection(({host!r}, {port}), 2) and 'reached'"
+        output = await evaluate(connections, endpoint, expression)
+        assert output in ("ConnectionRefusedError", "OSError", "TimeoutError"), (host, output)
     names = "sorted(name for _, name in socket.if_nameindex())"
-    assert await told(connections, endpoint, names) == '["lo"]'
+    assert await evaluate(connections, endpoint, names) == '["lo"]'
 
 
 @pytest.mark.sandbox
@@ -243,16 +259,18 @@ async def test_the_host_and_the_network_cant_be_reached_directly(
     ],
 )
 async def test_the_egress_proxy_never_connects_to_the_host(
-    connections: ConnectionPool, own: Path, web: int, host: str, allow_private: bool
+    connections: ConnectionPool, workspace: Path, web: int, host: str, allow_private: bool
 ) -> None:
-    endpoint = sandboxed(own, allow_private=allow_private)
-    said = await told(connections, endpoint, STATUS.format(url=f"http://{host}:{web}/"))
-    assert said in ("403", "400", "502"), said
-    assert " 200" not in await told(connections, endpoint, TUNNEL.format(to=f"{host}:{web}"))
+    endpoint = build_sandboxed_endpoint(workspace, allow_private=allow_private)
+    output = await evaluate(connections, endpoint, STATUS.format(url=f"http://{host}:{web}/"))
+    assert output in ("403", "400", "502"), output
+    assert " 200" not in await evaluate(connections, endpoint, TUNNEL.format(to=f"{host}:{web}"))
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, address: tuple[str, int], port: int) -> None:
-    """Have every name resolve to a public address, behind which a port of this machine answers."""
+def resolve_to_local_port(
+    monkeypatch: pytest.MonkeyPatch, address: tuple[str, int], port: int
+) -> None:
+    """Resolve every name to a public address that connects to a local port."""
 
     async def resolve(host: str, port: int) -> list[str]:
         assert host.endswith(".example.com") or host == address[0]
@@ -269,19 +287,21 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, address: tuple[str, int], port: in
 
 @pytest.mark.sandbox
 async def test_a_public_address_is_reached_through_the_egress_proxy(
-    connections: ConnectionPool, own: Path, web: int, monkeypatch: pytest.MonkeyPatch
+    connections: ConnectionPool, workspace: Path, web: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
-    stand_in(monkeypatch, ("93.184.216.34", 8080), web)
-    endpoint = sandboxed(own)
+    resolve_to_local_port(monkeypatch, ("93.184.216.34", 8080), web)
+    endpoint = build_sandboxed_endpoint(workspace)
     url = "http://files.example.com:8080/notes?a=1"
-    assert await told(connections, endpoint, FETCH.format(url=url)) == "greeted /notes?a=1"
-    assert "200" in await told(connections, endpoint, TUNNEL.format(to="files.example.com:8080"))
+    assert await evaluate(connections, endpoint, FETCH.format(url=url)) == "greeted /notes?a=1"
+    assert "200" in await evaluate(
+        connections, endpoint, TUNNEL.format(to="files.example.com:8080")
+    )
 
 
 @pytest.fixture
 def database() -> Iterator[int]:
-    """Run a server that greets first, as databases do; yield its port."""
+    """Run a server that sends the first message, as databases do; yield its port."""
 
     class Greeter(socketserver.BaseRequestHandler):
         def handle(self) -> None:
@@ -313,34 +333,43 @@ QUERY = (
 )
 async def test_a_configured_database_is_reached_by_the_egress_rules(
     connections: ConnectionPool,
-    own: Path,
+    workspace: Path,
     database: int,
     monkeypatch: pytest.MonkeyPatch,
     env: dict[str, str],
     host: str,
 ) -> None:
-    stand_in(monkeypatch, ("93.184.216.34", 6543), database)
-    endpoint = replace(sandboxed(own), env=env)
+    resolve_to_local_port(monkeypatch, ("93.184.216.34", 6543), database)
+    endpoint = replace(build_sandboxed_endpoint(workspace), env=env)
     if host == "93.184.216.34":
-        assert await told(connections, endpoint, "os.environ['URI']") == "bolt://127.0.0.2:6543"
+        assert await evaluate(connections, endpoint, "os.environ['URI']") == "bolt://127.0.0.2:6543"
         host = "127.0.0.2"
-    assert await told(connections, endpoint, QUERY.format(host=host, port=6543)) == "ready query"
+    assert (
+        await evaluate(connections, endpoint, QUERY.format(host=host, port=6543)) == "ready query"
+    )
 
 
 @pytest.mark.sandbox
 async def test_a_database_at_a_private_address_is_refused_with_the_reason_in_the_log(
-    connections: ConnectionPool, own: Path
+    connections: ConnectionPool, workspace: Path
 ) -> None:
-    endpoint = replace(sandboxed(own), env={"URI": "redis://10.1.2.3:6379/0"})
-    assert await told(connections, endpoint, QUERY.format(host="127.0.0.2", port=6379)) in CLOSED
+    endpoint = replace(build_sandboxed_endpoint(workspace), env={"URI": "redis://10.1.2.3:6379/0"})
+    assert (
+        await evaluate(connections, endpoint, QUERY.format(host="127.0.0.2", port=6379)) in CLOSED
+    )
     assert "No connection to 10.1.2.3:6379: " in connections.get_stderr_tail(endpoint.server_id)
 
 
 @pytest.mark.sandbox
-async def test_without_network_there_is_no_proxy(connections: ConnectionPool, own: Path) -> None:
-    endpoint = sandboxed(own, "none")
-    assert "PROXY" not in await told(connections, endpoint, "sorted(os.environ)")
-    assert await told(connections, endpoint, "os.listdir('/run')") in ("[]", "FileNotFoundError")
+async def test_without_network_there_is_no_proxy(
+    connections: ConnectionPool, workspace: Path
+) -> None:
+    endpoint = build_sandboxed_endpoint(workspace, "none")
+    assert "PROXY" not in await evaluate(connections, endpoint, "sorted(os.environ)")
+    assert await evaluate(connections, endpoint, "os.listdir('/run')") in (
+        "[]",
+        "FileNotFoundError",
+    )
 
 
 @pytest.mark.parametrize(
@@ -365,14 +394,14 @@ def test_a_plain_request_is_forwarded_without_proxy_headers() -> None:
     head = (
         b"POST http://example.com/a?b HTTP/1.1\r\nHost: example.com\r\nProxy-Authorization: x\r\n"
     )
-    asked = egress_proxy.parse_head(head + b"Connection: keep-alive\r\nContent-Length: 2\r\n\r\n")
-    assert (asked.host, asked.port, asked.tunnel) == ("example.com", 80, False)
-    assert asked.head == (
+    request = egress_proxy.parse_head(head + b"Connection: keep-alive\r\nContent-Length: 2\r\n\r\n")
+    assert (request.host, request.port, request.tunnel) == ("example.com", 80, False)
+    assert request.head == (
         b"POST /a?b HTTP/1.1\r\nHost: example.com\r\nContent-Length: 2\r\nConnection: close\r\n\r\n"
     )
 
 
-# --- its folders
+# --- folders
 
 
 def test_only_allowed_folders_are_visible(tmp_path: Path) -> None:
@@ -388,7 +417,7 @@ def test_only_allowed_folders_are_visible(tmp_path: Path) -> None:
     assert list_named_folders(values, [tmp_path / "absent"]) == ()
 
 
-# --- what this machine can't do
+# --- machines without a sandbox
 
 
 @pytest.fixture
@@ -402,19 +431,21 @@ def unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_without_a_sandbox_servers_of_organizations_dont_start(
-    connections: ConnectionPool, own: Path, unavailable: None
+    connections: ConnectionPool, workspace: Path, unavailable: None
 ) -> None:
-    error = await failure(connections.perform_handshake(sandboxed(own), holder=HOLDER))
+    error = await failure(
+        connections.perform_handshake(build_sandboxed_endpoint(workspace), holder=HOLDER)
+    )
     assert (error.code, error.sent, error.status) == ("sandbox_unavailable", False, 503)
     assert "`bwrap` isn't installed" in str(error)
     assert error.remedy == "Install the package `bubblewrap`."
 
 
 async def test_with_a_single_organization_servers_start_with_the_available_sandbox(
-    connections: ConnectionPool, own: Path, unavailable: None
+    connections: ConnectionPool, workspace: Path, unavailable: None
 ) -> None:
-    endpoint = sandboxed(own, required=False)
-    assert await told(connections, endpoint, "os.path.exists('/etc/passwd')") == "true"
+    endpoint = build_sandboxed_endpoint(workspace, required=False)
+    assert await evaluate(connections, endpoint, "os.path.exists('/etc/passwd')") == "true"
 
 
 async def test_a_closed_proxy_leaves_no_socket() -> None:

@@ -1,4 +1,4 @@
-"""Confinement: what a confined child can't do, and that it is never run in a weaker box."""
+"""Sandbox modes: what a sandboxed child can't do; it never runs in a weaker sandbox."""
 
 import asyncio
 import os
@@ -24,20 +24,26 @@ from mcp_servers.client.sandbox_modes import (
     find_sandbox_problem,
 )
 from tests.mcp_servers.client.endpoints import HOLDER, SERVERS, call, failure, stdio, text_of
-from tests.mcp_servers.client.test_child_process import alive, gone, processes
+from tests.mcp_servers.client.test_child_process import (
+    list_processes,
+    wait_until_gone,
+    wait_until_running,
+)
 
 NETWORK = "sorted(name for _, name in socket.if_nameindex())"
 LOOPBACK = "socket.create_server(('127.0.0.1', 0)).getsockname()[0]"
 
 
-def confined(folder: Path, kind: Kind, network: Network = "host", **more: object) -> ServerEndpoint:
-    """Return the scripted server in its own folder, confined."""
+def build_confined_endpoint(
+    folder: Path, kind: Kind, network: Network = "host", **more: object
+) -> ServerEndpoint:
+    """Return the faulty server in its own folder and sandbox."""
     script = shutil.copy(SERVERS / "faulty_stdio_server.py", folder)
-    box = ServerSandbox(kind=kind, network=network, hidden=tuple(more.pop("hidden", ())))  # type: ignore[call-overload]
-    return replace(stdio(sys.executable, script, **more), confinement=box, cwd=str(folder))
+    confinement = ServerSandbox(kind=kind, network=network, hidden=tuple(more.pop("hidden", ())))  # type: ignore[call-overload]
+    return replace(stdio(sys.executable, script, **more), confinement=confinement, cwd=str(folder))
 
 
-async def told(connections: ConnectionPool, endpoint: ServerEndpoint, expression: str) -> str:
+async def evaluate(connections: ConnectionPool, endpoint: ServerEndpoint, expression: str) -> str:
     return text_of(await call(connections, endpoint, "attempt", expression=expression))
 
 
@@ -46,77 +52,85 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     return request.param  # type: ignore[no-any-return]
 
 
-# --- what a child can't do
+# --- isolation
 
 
 @pytest.mark.sandbox
 async def test_a_server_without_network_has_only_its_own_loopback(
     connections: ConnectionPool, kind: Kind, tmp_path: Path
 ):
-    endpoint = confined(tmp_path, kind, "none")
-    assert await told(connections, endpoint, NETWORK) == '["lo"]'
-    assert await told(connections, endpoint, LOOPBACK) == "127.0.0.1"
+    endpoint = build_confined_endpoint(tmp_path, kind, "none")
+    assert await evaluate(connections, endpoint, NETWORK) == '["lo"]'
+    assert await evaluate(connections, endpoint, LOOPBACK) == "127.0.0.1"
     outside = "socket.create_connection(('192.0.2.1', 80), 2) and 'reached'"
-    assert await told(connections, endpoint, outside) == "OSError"
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
-        ours = f"socket.create_connection(('127.0.0.1', {port}), 2) and 'reached'"
-        assert await told(connections, endpoint, ours) == "ConnectionRefusedError"
+    assert await evaluate(connections, endpoint, outside) == "OSError"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        expression = f"socket.create_connection(('127.0.0.1', {port}), 2) and 'reached'"
+        assert await evaluate(connections, endpoint, expression) == "ConnectionRefusedError"
 
 
 @pytest.mark.sandbox
 async def test_a_server_with_network_reaches_what_the_host_reaches(
     connections: ConnectionPool, kind: Kind, tmp_path: Path
 ):
-    endpoint = confined(tmp_path, kind)
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
-        ours = f"socket.create_connection(('127.0.0.1', {port}), 2) and 'reached'"
-        assert await told(connections, endpoint, ours) == "reached"
+    endpoint = build_confined_endpoint(tmp_path, kind)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        expression = f"socket.create_connection(('127.0.0.1', {port}), 2) and 'reached'"
+        assert await evaluate(connections, endpoint, expression) == "reached"
 
 
 @pytest.mark.sandbox
 async def test_the_environment_of_bonobot_cant_be_read(
     connections: ConnectionPool, kind: Kind, tmp_path: Path
 ):
-    endpoint = confined(tmp_path, kind)
-    ours = f"open('/proc/{os.getpid()}/environ', 'rb').read().hex()"
-    assert await told(connections, endpoint, ours) in ("FileNotFoundError", "PermissionError")
-    everybody = "[n for n in os.listdir('/proc') if n.isdigit() and int(n) > 50]"
-    assert await told(connections, endpoint, everybody) == "[]"
+    endpoint = build_confined_endpoint(tmp_path, kind)
+    expression = f"open('/proc/{os.getpid()}/environ', 'rb').read().hex()"
+    assert await evaluate(connections, endpoint, expression) in (
+        "FileNotFoundError",
+        "PermissionError",
+    )
+    processes = "[n for n in os.listdir('/proc') if n.isdigit() and int(n) > 50]"
+    assert await evaluate(connections, endpoint, processes) == "[]"
 
 
 @pytest.mark.sandbox
 async def test_a_sandboxed_server_has_no_privileges(
     connections: ConnectionPool, kind: Kind, tmp_path: Path
 ):
-    endpoint = confined(tmp_path, kind)
+    endpoint = build_confined_endpoint(tmp_path, kind)
     status = "[l for l in open('/proc/self/status') if l.startswith(('CapEff', 'NoNewPrivs'))]"
-    said = await told(connections, endpoint, status)
-    assert "0000000000000000" in said
-    assert "NoNewPrivs:\\t1" in said
+    output = await evaluate(connections, endpoint, status)
+    assert "0000000000000000" in output
+    assert "NoNewPrivs:\\t1" in output
 
 
 @pytest.mark.sandbox
 async def test_a_bubblewrapped_server_can_write_only_to_its_folder(
     connections: ConnectionPool, tmp_path: Path
 ):
-    (own := tmp_path / "own").mkdir()
-    (ours := tmp_path / "ours").mkdir()
-    (secret := ours / "key").write_text("canary")
+    (folder := tmp_path / "own").mkdir()
+    (hidden_folder := tmp_path / "ours").mkdir()
+    (secret := hidden_folder / "key").write_text("canary")
     home = tmp_path / "home"
     home.mkdir()
     (home / "private").write_text("canary")
-    endpoint = confined(own, "bubblewrap", env={"HOME": str(home)}, hidden=(str(ours),))
+    endpoint = build_confined_endpoint(
+        folder, "bubblewrap", env={"HOME": str(home)}, hidden=(str(hidden_folder),)
+    )
     endpoint = replace(endpoint, env_exceptions=frozenset({"HOME"}))
-    assert await told(connections, endpoint, "open('note', 'w').write('x')") == "1"
-    assert (own / "note").read_text() == "x"
+    assert await evaluate(connections, endpoint, "open('note', 'w').write('x')") == "1"
+    assert (folder / "note").read_text() == "x"
     for path in ("/usr/x", "/var/x", "/etc/x"):
-        assert await told(connections, endpoint, f"open({path!r}, 'w')") == "OSError"
-    assert await told(connections, endpoint, f"os.listdir({str(home)!r})") == "[]"
-    assert await told(connections, endpoint, "os.listdir('/run')") == "[]"
-    assert await told(connections, endpoint, f"open({str(secret)!r}).read()") == "FileNotFoundError"
-    assert await told(connections, endpoint, "open('/tmp/x', 'w').write('x')") == "1"
+        assert await evaluate(connections, endpoint, f"open({path!r}, 'w')") == "OSError"
+    assert await evaluate(connections, endpoint, f"os.listdir({str(home)!r})") == "[]"
+    assert await evaluate(connections, endpoint, "os.listdir('/run')") == "[]"
+    assert (
+        await evaluate(connections, endpoint, f"open({str(secret)!r}).read()")
+        == "FileNotFoundError"
+    )
+    assert await evaluate(connections, endpoint, "open('/tmp/x', 'w').write('x')") == "1"
     assert not Path("/tmp/x").exists()
 
 
@@ -124,10 +138,12 @@ async def test_a_bubblewrapped_server_can_write_only_to_its_folder(
 async def test_bonobots_folder_is_hidden_inside_a_working_directory(
     connections: ConnectionPool, tmp_path: Path
 ):
-    (ours := tmp_path / "var").mkdir()
-    (ours / "key").write_text("canary")
-    endpoint = confined(tmp_path, "bubblewrap", hidden=(str(ours), "/no/such/folder"))
-    assert await told(connections, endpoint, "os.listdir('var')") == "[]"
+    (hidden_folder := tmp_path / "var").mkdir()
+    (hidden_folder / "key").write_text("canary")
+    endpoint = build_confined_endpoint(
+        tmp_path, "bubblewrap", hidden=(str(hidden_folder), "/no/such/folder")
+    )
+    assert await evaluate(connections, endpoint, "os.listdir('var')") == "[]"
 
 
 @pytest.mark.sandbox
@@ -135,13 +151,13 @@ async def test_a_bubblewrapped_server_without_a_folder_starts_in_an_empty_one(
     connections: ConnectionPool,
 ):
     code = "import os, sys; sys.exit(os.getcwd() + str(os.listdir()))"
-    box = ServerSandbox(kind="bubblewrap")
-    endpoint = replace(stdio("/usr/bin/env", "python3", "-c", code), confinement=box)
+    confinement = ServerSandbox(kind="bubblewrap")
+    endpoint = replace(stdio("/usr/bin/env", "python3", "-c", code), confinement=confinement)
     error = await failure(connections.perform_handshake(endpoint, holder=HOLDER))
     assert "/tmp[" in str(error)
 
 
-# --- nothing outlives us
+# --- nothing outlives the worker
 
 WORKER = """
 import asyncio, sys
@@ -169,32 +185,32 @@ asyncio.run(main())
 async def test_a_grandchild_in_its_own_session_dies_with_a_killed_worker(
     kind: Kind, tmp_path: Path
 ):
-    endpoint = confined(tmp_path, kind)
+    endpoint = build_confined_endpoint(tmp_path, kind)
     token = f"bonobot-test-{uuid4().hex}"
     command = [sys.executable, "-c", WORKER, endpoint.cwd, kind, token]
     worker = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
     try:
         assert worker.stdout is not None
         assert (await worker.stdout.readline()) == b"ready\n"
-        await alive(token, 3)
+        await wait_until_running(token, 3)
         worker.kill()
         await worker.wait()
-        await gone(token)
+        await wait_until_gone(token)
     finally:
-        for pid in processes(token):
+        for pid in list_processes(token):
             os.kill(pid, signal.SIGKILL)
 
 
-# --- what this machine can't do
+# --- machines without a sandbox
 
 
 @pytest.fixture
-def untried(monkeypatch: pytest.MonkeyPatch) -> None:
+def reset_detection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox_modes, "_working", set())
 
 
 async def test_a_server_isnt_started_in_a_weaker_sandbox(
-    connections: ConnectionPool, kind: Kind, untried: None, monkeypatch: pytest.MonkeyPatch
+    connections: ConnectionPool, kind: Kind, reset_detection: None, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(sandbox_modes, "try_command", lambda *_: "Operation not permitted")
     endpoint = replace(stdio("sleep", "60"), confinement=ServerSandbox(kind=kind))
@@ -217,7 +233,7 @@ async def test_a_server_isnt_started_in_a_weaker_sandbox(
     ],
 )
 def test_a_missing_tool_is_reported_with_its_package(
-    kind: Kind, absent: str, package: str, untried: None, monkeypatch: pytest.MonkeyPatch
+    kind: Kind, absent: str, package: str, reset_detection: None, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(
         sandbox_modes.shutil, "which", lambda tool: None if tool == absent else f"/bin/{tool}"
@@ -227,7 +243,9 @@ def test_a_missing_tool_is_reported_with_its_package(
     assert package in problem.remedy
 
 
-def test_on_other_systems_there_is_no_sandbox(untried: None, monkeypatch: pytest.MonkeyPatch):
+def test_on_other_systems_there_is_no_sandbox(
+    reset_detection: None, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(sandbox_modes.sys, "platform", "darwin")
     assert "Linux" in str(find_sandbox_problem("bubblewrap"))
 
@@ -244,7 +262,7 @@ def test_the_kernel_setting_that_prevents_the_sandbox_is_reported(
     switch: str,
     value: str,
     remedy: str,
-    untried: None,
+    reset_detection: None,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ):
@@ -257,15 +275,15 @@ def test_the_kernel_setting_that_prevents_the_sandbox_is_reported(
     assert remedy in problem.remedy
 
 
-@pytest.mark.parametrize("trouble", [OSError("no"), subprocess.TimeoutExpired("x", 1)])
+@pytest.mark.parametrize("error", [OSError("no"), subprocess.TimeoutExpired("x", 1)])
 def test_a_tool_that_fails_is_reported(
-    trouble: Exception, untried: None, monkeypatch: pytest.MonkeyPatch
+    error: Exception, reset_detection: None, monkeypatch: pytest.MonkeyPatch
 ):
     def run(*args: object, **kwargs: object) -> None:
-        raise trouble
+        raise error
 
     monkeypatch.setattr(sandbox_modes.subprocess, "run", run)
-    assert type(trouble).__name__ in str(find_sandbox_problem("namespaces"))
+    assert type(error).__name__ in str(find_sandbox_problem("namespaces"))
 
 
 @pytest.mark.sandbox

@@ -1,4 +1,4 @@
-"""What servers ask back on live connections, and whose time it takes; with servers of npm."""
+"""Requests from servers on live connections and their deadlines, with npm servers."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ ALL = frozenset({"sampling", "elicitation", "roots"})
 
 
 class Person(Host):
-    """Declares what the server may ask for; answers when it is let."""
+    """Declares capabilities, and answers when the test allows it."""
 
     def __init__(self, answer: dict[str, Any] | None = None) -> None:
         self.asked: list[Mapping[str, Any]] = []
@@ -60,26 +60,26 @@ class Person(Host):
 async def test_an_npm_server_gets_responses_and_its_tools_depend_on_our_capabilities(
     connections: ConnectionPool, node_server: Callable[[str], str]
 ) -> None:
-    # The answer comes long after the call's own time is over: while it waits for us, it stands.
+    # The response comes long after the call's timeout, which is paused while the server waits.
     endpoint = stdio(node_server("mcp-server-everything"), allowed_requests=ALL, read_s=2)
-    survey = await connections.fetch_declarations(endpoint)
-    found = {item.name for item in survey.items if item.kind == "tool"}
-    assert {"trigger-elicitation-request", "trigger-sampling-request", "get-roots-list"} <= found
+    declarations = await connections.fetch_declarations(endpoint)
+    names = {item.name for item in declarations.items if item.kind == "tool"}
+    assert {"trigger-elicitation-request", "trigger-sampling-request", "get-roots-list"} <= names
 
     host = Person()
-    asking = asyncio.ensure_future(
+    pending = asyncio.ensure_future(
         call(connections, endpoint, "trigger-elicitation-request", host=host)
     )
     await until(lambda: host.asked, within_s=10)
     assert host.asked[0]["requestedSchema"]["properties"]["name"]["type"] == "string"
-    assert not (await asyncio.wait({asking}, timeout=2.2))[0]
+    assert not (await asyncio.wait({pending}, timeout=2.2))[0]
     host.may_answer.set()
-    assert "Ada" in json.dumps(await asking)
+    assert "Ada" in json.dumps(await pending)
 
-    refused = await call(
+    declined = await call(
         connections, endpoint, "trigger-sampling-request", prompt="hi", maxTokens=9, host=host
     )
-    assert "A person said no." in text_of(refused)
+    assert "A person said no." in text_of(declined)
 
     url = {"url": "https://example.com/start", "elicitationId": "e1"}
     await call(connections, endpoint, "trigger-url-elicitation", **url, host=host)
@@ -88,8 +88,8 @@ async def test_an_npm_server_gets_responses_and_its_tools_depend_on_our_capabili
         call(connections, endpoint, "trigger-url-elicitation", **url, errorPath=True, host=host)
     )
     assert error.rpc_code == -32042
-    (wanted,) = error.rpc_data["elicitations"]
-    assert wanted["mode"] == "url"
+    (elicitation,) = error.rpc_data["elicitations"]
+    assert elicitation["mode"] == "url"
 
 
 @pytest.mark.npm
@@ -97,17 +97,17 @@ async def test_capabilities_that_arent_allowed_arent_declared(
     connections: ConnectionPool, node_server: Callable[[str], str]
 ) -> None:
     endpoint = stdio(node_server("mcp-server-everything"), allowed_requests=frozenset({"roots"}))
-    survey = await connections.fetch_declarations(endpoint)
-    found = {item.name for item in survey.items if item.kind == "tool"}
-    assert "get-roots-list" in found
-    assert not {name for name in found if "elicitation" in name or "sampling" in name}
+    declarations = await connections.fetch_declarations(endpoint)
+    names = {item.name for item in declarations.items if item.kind == "tool"}
+    assert "get-roots-list" in names
+    assert not {name for name in names if "elicitation" in name or "sampling" in name}
 
 
 @pytest.fixture
 def asker(tmp_path: Path) -> Callable[[str], ServerEndpoint]:
-    """Return a function that makes `client_request_server.py`'s endpoint in an era."""
+    """Return a function that builds the endpoint of `client_request_server.py` in an era."""
 
-    def make(era: str) -> ServerEndpoint:
+    def build_endpoint(era: str) -> ServerEndpoint:
         env = {"ASKER_FILE": str(tmp_path / "asker")}
         return stdio(
             sys.executable,
@@ -117,7 +117,7 @@ def asker(tmp_path: Path) -> Callable[[str], ServerEndpoint]:
             env=env,
         )
 
-    return make
+    return build_endpoint
 
 
 async def test_a_server_can_cancel_its_request(
@@ -138,31 +138,31 @@ async def test_a_task_is_accepted_only_if_tasks_were_declared(
     connections: ConnectionPool, asker: Callable[[str], ServerEndpoint]
 ) -> None:
     endpoint, states = asker("modern"), [{"status": "working"}]
-    given = await call(connections, endpoint, "task", states=states, host=Person())
-    assert given["taskId"] == "task-1"
+    result = await call(connections, endpoint, "task", states=states, host=Person())
+    assert result["taskId"] == "task-1"
     await connections.release(HOLDER)
     error = await failure(call(connections, endpoint, "task", states=states))
     assert error.code == "protocol_error"
 
 
 async def test_a_timeout_is_paused_only_while_it_is_held() -> None:
-    async def pass_by(seconds: float) -> None:
+    async def wait(seconds: float) -> None:
         await asyncio.wait({never}, timeout=seconds)
 
     never = asyncio.ensure_future(asyncio.Event().wait())
     deadline = RequestDeadline(0.05)
     async with deadline.enforce():
         with deadline.pause(), deadline.pause():
-            await pass_by(0.1)
-    with deadline.pause():  # long over: nothing to hold
+            await wait(0.1)
+    with deadline.pause():  # already expired: nothing to pause
         pass
-    late = RequestDeadline(0.05)
+    late_deadline = RequestDeadline(0.05)
 
     async def too_slow() -> None:
-        async with late.enforce():
-            with late.pause():
-                await pass_by(0.06)
-            await pass_by(5)
+        async with late_deadline.enforce():
+            with late_deadline.pause():
+                await wait(0.06)
+            await wait(5)
 
     with pytest.raises(TimeoutError):
         await too_slow()

@@ -1,4 +1,4 @@
-"""HTTP+SSE: found when nothing newer answers, stored, used again, left when it was wrong."""
+"""HTTP+SSE is detected when nothing newer responds, stored, and detected again if wrong."""
 
 import asyncio
 import os
@@ -18,36 +18,40 @@ SSE = {"era": "handshake", "discovery": {WIRE_FIELD: "sse"}}
 PROGRESS = [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
 
 
-def ok(asked: Asked) -> bytes:
+def ok(request: Asked) -> bytes:
     """Answer every message with a text."""
-    return said(asked, {"content": [{"type": "text", "text": "ok"}]})
+    return said(request, {"content": [{"type": "text", "text": "ok"}]})
 
 
 def tool(answers: dict[str, Callable[[Asked], bytes]]) -> Callable[[Asked], bytes]:
-    """Answer the tools named as told, and everything else with a text."""
+    """Answer the named tools with their handlers, and everything else with a text."""
 
-    def respond(asked: Asked) -> bytes:
-        named = asked.method == "tools/call" and answers.get(asked.tool)
-        return named(asked) if named else ok(asked)
+    def respond(request: Asked) -> bytes:
+        handler = request.method == "tools/call" and answers.get(request.tool)
+        return handler(request) if handler else ok(request)
 
     return respond
 
 
-# --- servers that speak it
+# --- real servers
 
 
 async def test_the_sdks_server_is_found_over_http_sse(connections: ConnectionPool, sse_url: str):
-    told: list[tuple[float, float | None, str | None]] = []
+    progress_reports: list[tuple[float, float | None, str | None]] = []
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-        told.append((progress, total, message))
+        progress_reports.append((progress, total, message))
 
     endpoint = http(sse_url)
-    survey = await connections.fetch_declarations(endpoint)
-    assert (survey.era, survey.discovery[WIRE_FIELD], survey.notices) == ("handshake", "sse", ())
-    assert {item.name for item in survey.items} >= {"add", "slow", "review"}
+    declarations = await connections.fetch_declarations(endpoint)
+    assert (declarations.era, declarations.discovery[WIRE_FIELD], declarations.notices) == (
+        "handshake",
+        "sse",
+        (),
+    )
+    assert {item.name for item in declarations.items} >= {"add", "slow", "review"}
     assert text_of(await call(connections, endpoint, "slow", on_progress=on_progress)) == "done"
-    assert told == PROGRESS
+    assert progress_reports == PROGRESS
 
 
 async def test_a_call_that_is_given_up_is_canceled_at_the_server(
@@ -83,29 +87,36 @@ async def test_the_everything_server_is_found_and_called(
     connections: ConnectionPool, everything_sse: str
 ):
     endpoint = http(everything_sse)
-    survey = await connections.fetch_declarations(endpoint)
-    assert (survey.era, survey.discovery[WIRE_FIELD], survey.notices) == ("handshake", "sse", ())
-    assert [item for item in survey.items if item.fault] == []
-    known = http(everything_sse, era=survey.era, discovery=survey.discovery)
+    declarations = await connections.fetch_declarations(endpoint)
+    assert (declarations.era, declarations.discovery[WIRE_FIELD], declarations.notices) == (
+        "handshake",
+        "sse",
+        (),
+    )
+    assert [item for item in declarations.items if item.fault] == []
+    known_endpoint = http(everything_sse, era=declarations.era, discovery=declarations.discovery)
     answers = await asyncio.gather(
-        *(call(connections, known, "echo", message=str(n), holder=f"session:{n}") for n in range(9))
+        *(
+            call(connections, known_endpoint, "echo", message=str(n), holder=f"session:{n}")
+            for n in range(9)
+        )
     )
     assert [text_of(answer) for answer in answers] == [f"Echo: {n}" for n in range(9)]
 
 
-# --- finding it
+# --- detection
 
 
 async def test_the_detected_transport_is_used_next_time(connections: ConnectionPool):
     async with RawHttp(SseHttp(ok)).listening() as server:
-        greeting = await connections.perform_handshake(http(server.url), holder=HOLDER)
-        assert (greeting.era, greeting.protocol_version) == ("handshake", "2024-11-05")
+        handshake = await connections.perform_handshake(http(server.url), holder=HOLDER)
+        assert (handshake.era, handshake.protocol_version) == ("handshake", "2024-11-05")
         assert server.methods()[:3] == ["server/discover", "initialize", "GET"]
         server.asked.clear()
-        known = http(server.url, era=greeting.era, discovery=greeting.discovery)
-        assert text_of(await call(connections, known, "x")) == "ok"
+        endpoint = http(server.url, era=handshake.era, discovery=handshake.discovery)
+        assert text_of(await call(connections, endpoint, "x")) == "ok"
         assert server.methods() == ["GET", "initialize", "notifications/initialized", "tools/call"]
-        assert {asked.path for asked in server.asked[1:]} == {"/messages?n=2"}
+        assert {request.path for request in server.asked[1:]} == {"/messages?n=2"}
 
 
 @pytest.mark.parametrize("status", [400, 404, 405])
@@ -113,7 +124,7 @@ async def test_a_server_without_a_stream_keeps_its_first_error(
     connections: ConnectionPool, status: int
 ):
     refusal = raw_http_server.response(status, b"not here", "text/plain")
-    async with RawHttp(lambda asked: refusal).listening() as server:
+    async with RawHttp(lambda request: refusal).listening() as server:
         error = await failure(connections.perform_handshake(http(server.url), holder=HOLDER))
         assert (error.code, error.http_status) == ("protocol_error", status)
         assert server.methods() == ["server/discover", "initialize", "GET"]
@@ -122,17 +133,19 @@ async def test_a_server_without_a_stream_keeps_its_first_error(
 @pytest.mark.parametrize(
     "refusal",
     [
-        lambda asked: raw_http_server.error(asked, -32022, 400),
-        lambda asked: raw_http_server.response(500),
-        lambda asked: raw_http_server.response(401),
+        lambda request: raw_http_server.error(request, -32022, 400),
+        lambda request: raw_http_server.response(500),
+        lambda request: raw_http_server.response(401),
     ],
 )
 async def test_sse_isnt_tried_after_a_modern_error_or_an_outage(
     connections: ConnectionPool, refusal: Callable[[Asked], bytes]
 ):
-    def respond(asked: Asked) -> bytes:
+    def respond(request: Asked) -> bytes:
         return (
-            raw_http_server.response(404) if asked.method == "server/discover" else refusal(asked)
+            raw_http_server.response(404)
+            if request.method == "server/discover"
+            else refusal(request)
         )
 
     async with RawHttp(respond).listening() as server:
@@ -141,8 +154,8 @@ async def test_sse_isnt_tried_after_a_modern_error_or_an_outage(
 
 
 async def test_a_stream_that_needs_credentials_is_reported(connections: ConnectionPool):
-    def respond(asked: Asked) -> bytes:
-        return raw_http_server.response(401 if asked.verb == "GET" else 405)
+    def respond(request: Asked) -> bytes:
+        return raw_http_server.response(401 if request.verb == "GET" else 405)
 
     async with RawHttp(respond).listening() as server:
         error = await failure(connections.perform_handshake(http(server.url), holder=HOLDER))
@@ -150,12 +163,12 @@ async def test_a_stream_that_needs_credentials_is_reported(connections: Connecti
 
 
 async def test_a_server_that_was_upgraded_is_detected_again(connections: ConnectionPool):
-    def moved(asked: Asked) -> bytes:
-        if asked.verb == "GET":
+    def moved(request: Asked) -> bytes:
+        if request.verb == "GET":
             return raw_http_server.response(405)
-        if asked.method == "server/discover":
-            return raw_http_server.discovery(asked)
-        return raw_http_server.text(asked, "modern")
+        if request.method == "server/discover":
+            return raw_http_server.discovery(request)
+        return raw_http_server.text(request, "modern")
 
     async with RawHttp(moved).listening() as server:
         assert text_of(await call(connections, http(server.url, **SSE), "x")) == "modern"
@@ -170,15 +183,15 @@ async def test_a_server_that_was_downgraded_is_detected_again(connections: Conne
 
 
 async def test_a_server_cant_choose_the_transport_itself(connections: ConnectionPool):
-    def respond(asked: Asked) -> bytes:
-        return raw_http_server.discovery(asked, **{WIRE_FIELD: "sse"})
+    def respond(request: Asked) -> bytes:
+        return raw_http_server.discovery(request, **{WIRE_FIELD: "sse"})
 
     async with RawHttp(respond).listening() as server:
         greeting = await connections.perform_handshake(http(server.url), holder=HOLDER)
         assert WIRE_FIELD not in greeting.discovery
 
 
-# --- where messages go
+# --- the endpoint of messages
 
 
 @pytest.mark.parametrize(
@@ -206,7 +219,7 @@ async def test_credentials_are_sent_with_the_stream_and_the_messages(connections
     async with RawHttp(SseHttp(ok)).listening() as server:
         endpoint = http(server.url, headers={"Authorization": "Bearer s3cret"}, **SSE)
         await call(connections, endpoint, "x")
-        assert {asked.headers["authorization"] for asked in server.asked} == {"Bearer s3cret"}
+        assert {request.headers["authorization"] for request in server.asked} == {"Bearer s3cret"}
 
 
 async def test_a_stream_without_an_endpoint_event_times_out(connections: ConnectionPool):
@@ -214,8 +227,8 @@ async def test_a_stream_without_an_endpoint_event_times_out(connections: Connect
         yield raw_http_server.STREAM + b": hello\n\n"
         await asyncio.Event().wait()
 
-    def respond(asked: Asked) -> Any:
-        return silent() if asked.verb == "GET" else raw_http_server.response(405)
+    def respond(request: Asked) -> Any:
+        return silent() if request.verb == "GET" else raw_http_server.response(405)
 
     async with RawHttp(respond).listening() as server:
         endpoint = http(server.url, start_s=0.2, **SSE)
@@ -254,7 +267,7 @@ async def test_an_idle_stream_is_closed_and_opened_again(connections: Connection
 
 async def test_a_cancelled_opening_leaves_no_stream(connections: ConnectionPool):
     wire = SseHttp(ok)
-    wire._greeting = lambda asked: b""  # type: ignore[method-assign]
+    wire._greeting = lambda request: b""  # type: ignore[method-assign]
     async with RawHttp(wire).listening() as server:
         error = await failure(call(connections, http(server.url, **SSE), "x", timeout_s=0.3))
         assert error.code == "server_unreachable"
@@ -286,7 +299,7 @@ async def test_a_session_that_the_server_lost_is_reopened_once(connections: Conn
 
 
 async def test_a_call_that_loses_its_stream_isnt_repeated(connections: ConnectionPool):
-    def hang_up(asked: Asked) -> bytes:
+    def hang_up(request: Asked) -> bytes:
         wire.hang_up()
         return b""
 
@@ -300,8 +313,8 @@ async def test_a_call_that_loses_its_stream_isnt_repeated(connections: Connectio
 
 
 async def test_a_refused_message_fails_only_its_own_request(connections: ConnectionPool):
-    refused = raw_http_server.response(503, b"busy", "text/plain")
-    wire = SseHttp(tool({"bad": lambda asked: refused, "slow": lambda asked: b""}))
+    refusal = raw_http_server.response(503, b"busy", "text/plain")
+    wire = SseHttp(tool({"bad": lambda request: refusal, "slow": lambda request: b""}))
     async with RawHttp(wire).listening() as server:
         endpoint = http(server.url, **SSE)
         slow = asyncio.ensure_future(call(connections, endpoint, "slow"))
@@ -312,24 +325,24 @@ async def test_a_refused_message_fails_only_its_own_request(connections: Connect
         slow.cancel()
 
 
-# --- bounds
+# --- limits
 
 
 async def test_an_invalid_message_doesnt_affect_others(connections: ConnectionPool):
-    def noise(asked: Asked) -> bytes:
-        wrong = {"jsonrpc": "2.0", "id": asked.id + 99, "result": {}}
+    def answer(request: Asked) -> bytes:
+        unknown = {"jsonrpc": "2.0", "id": request.id + 99, "result": {}}
         return (
             raw_http_server.event("{broken", event="nonsense")
-            + raw_http_server.event(wrong)
-            + ok(asked)
+            + raw_http_server.event(unknown)
+            + ok(request)
         )
 
-    async with RawHttp(SseHttp(tool({"x": noise}))).listening() as server:
+    async with RawHttp(SseHttp(tool({"x": answer}))).listening() as server:
         assert text_of(await call(connections, http(server.url, **SSE), "x")) == "ok"
 
 
 async def test_an_event_over_the_limit_ends_the_stream(connections: ConnectionPool):
-    wire = SseHttp(tool({"big": lambda asked: said(asked, {"a": "x" * 4 * MIB})}))
+    wire = SseHttp(tool({"big": lambda request: said(request, {"a": "x" * 4 * MIB})}))
     async with RawHttp(wire).listening() as server:
         endpoint = http(server.url, **SSE)
         assert (await failure(call(connections, endpoint, "big"))).code == "response_too_large"
@@ -338,7 +351,7 @@ async def test_an_event_over_the_limit_ends_the_stream(connections: ConnectionPo
 
 async def test_a_stream_can_carry_sixteen_bodies_between_two_requests(connections: ConnectionPool):
     half = said(Asked("POST", {}, {"id": 99}), {"a": "x" * 800}) * 10
-    wire = SseHttp(tool({"x": lambda asked: half + ok(asked)}))
+    wire = SseHttp(tool({"x": lambda request: half + ok(request)}))
     async with RawHttp(wire).listening() as server:
         endpoint = http(server.url, max_body=1000, **SSE)
         for _ in range(4):

@@ -1,4 +1,4 @@
-"""stdio against real and hostile children: eras, crashes, deadlines, bounds."""
+"""stdio with real and hostile children: eras, crashes, deadlines, limits."""
 
 import asyncio
 import sys
@@ -15,9 +15,9 @@ from tests.factories import CLOCK
 from tests.mcp_servers.client.endpoints import (
     HOLDER,
     call,
+    count_starts,
     failure,
-    scripted,
-    starts,
+    faulty_stdio,
     stdio,
     text_of,
 )
@@ -29,7 +29,7 @@ LIMIT_S = 0.2
 
 
 @pytest.mark.parametrize(
-    ("era", "found", "version"),
+    ("era", "expected", "version"),
     [
         ("both", "modern", "2026-07-28"),
         ("modern", "modern", "2026-07-28"),
@@ -42,36 +42,36 @@ LIMIT_S = 0.2
     ],
 )
 async def test_the_era_of_an_unusual_server_is_detected(
-    connections: ConnectionPool, era: str, found: str, version: str
+    connections: ConnectionPool, era: str, expected: str, version: str
 ):
-    greeting = await connections.perform_handshake(scripted(era), holder=HOLDER)
-    assert (greeting.era, greeting.protocol_version) == (found, version)
+    handshake = await connections.perform_handshake(faulty_stdio(era), holder=HOLDER)
+    assert (handshake.era, handshake.protocol_version) == (expected, version)
 
 
 async def test_a_server_that_ignores_the_probe_delays_the_start_by_about_a_second(
     connections: ConnectionPool,
 ):
-    began = time.monotonic()
-    await connections.perform_handshake(scripted("silent"), holder=HOLDER)
-    assert time.monotonic() - began < 2.5
+    started_at = time.monotonic()
+    await connections.perform_handshake(faulty_stdio("silent"), holder=HOLDER)
+    assert time.monotonic() - started_at < 2.5
 
 
 async def test_a_server_that_dies_of_the_probe_is_restarted_without_it(
     connections: ConnectionPool,
 ):
-    endpoint = scripted("strict")
+    endpoint = faulty_stdio("strict")
     assert text_of(await call(connections, endpoint, "echo", a=1)) == '{"a": 1}'
-    assert starts(connections, endpoint) == 2
+    assert count_starts(connections, endpoint) == 2
 
 
 async def test_a_stored_era_isnt_probed_again(connections: ConnectionPool):
-    endpoint = scripted("strict", era="handshake")
+    endpoint = faulty_stdio("strict", era="handshake")
     await call(connections, endpoint, "echo")
-    assert starts(connections, endpoint) == 1
+    assert count_starts(connections, endpoint) == 1
 
 
 @pytest.mark.parametrize(
-    ("stored", "now", "found"),
+    ("stored_era", "era", "expected"),
     [
         ("modern", "handshake", "handshake"),
         ("modern", "strict", "handshake"),
@@ -79,17 +79,17 @@ async def test_a_stored_era_isnt_probed_again(connections: ConnectionPool):
     ],
 )
 async def test_a_wrong_stored_era_is_detected_again(
-    connections: ConnectionPool, stored: str, now: str, found: str
+    connections: ConnectionPool, stored_era: str, era: str, expected: str
 ):
-    endpoint = scripted(now, era=stored)
-    assert (await connections.perform_handshake(endpoint, holder=HOLDER)).era == found
+    endpoint = faulty_stdio(era, era=stored_era)
+    assert (await connections.perform_handshake(endpoint, holder=HOLDER)).era == expected
 
 
 @pytest.mark.parametrize("era", ["no", "late_no"])
 async def test_a_server_that_refuses_every_handshake_is_quoted(
     connections: ConnectionPool, era: str
 ):
-    error = await failure(connections.perform_handshake(scripted(era), holder=HOLDER))
+    error = await failure(connections.perform_handshake(faulty_stdio(era), holder=HOLDER))
     assert error.code == "upstream_error"
     assert "not today" in str(error)
 
@@ -97,13 +97,13 @@ async def test_a_server_that_refuses_every_handshake_is_quoted(
 async def test_a_server_without_a_common_version_is_reported_with_its_versions(
     connections: ConnectionPool,
 ):
-    error = await failure(connections.perform_handshake(scripted("foreign"), holder=HOLDER))
+    error = await failure(connections.perform_handshake(faulty_stdio("foreign"), holder=HOLDER))
     assert error.code == "protocol_error"
     assert "2030-01-01" in str(error)
 
 
 async def test_a_handshake_with_an_unknown_version_is_refused(connections: ConnectionPool):
-    endpoint = scripted("handshake", env={"VERSION": "1999-01-01"})
+    endpoint = faulty_stdio("handshake", env={"VERSION": "1999-01-01"})
     error = await failure(connections.perform_handshake(endpoint, holder=HOLDER))
     assert error.code == "protocol_error"
     assert "1999-01-01" in str(error)
@@ -120,7 +120,7 @@ async def test_a_missing_command_is_unreachable(connections: ConnectionPool):
 
 
 async def test_a_missing_folder_is_unreachable(connections: ConnectionPool):
-    error = await failure(call(connections, scripted(cwd="/no/such/folder"), "x"))
+    error = await failure(call(connections, faulty_stdio(cwd="/no/such/folder"), "x"))
     assert error.code == "server_unreachable"
     assert "/no/such/folder" in str(error)
 
@@ -132,7 +132,7 @@ async def test_a_server_that_exits_at_its_start_is_reported_with_its_stderr(
     error = await failure(call(connections, endpoint, "x"))
     assert (error.code, error.sent) == ("server_crashed", False)
     assert "exited with status 1" in str(error)
-    assert str(error).count("the key ☠⟨U+202E⟩ is missing") == 1  # though it was started twice
+    assert str(error).count("the key ☠⟨U+202E⟩ is missing") == 1  # although it was started twice
 
 
 async def test_reported_stderr_doesnt_contain_the_endpoints_secrets(connections: ConnectionPool):
@@ -161,7 +161,7 @@ async def test_a_timeout_before_the_handshake_reports_that_nothing_was_sent(
     assert (error.code, error.sent) == ("server_unreachable", False)
 
 
-# --- servers that nobody here wrote
+# --- third-party servers
 
 
 async def test_the_time_server_answers(
@@ -171,20 +171,24 @@ async def test_the_time_server_answers(
     assert (await connections.perform_handshake(endpoint, holder=HOLDER)).era == "modern"
     result = await call(connections, endpoint, "get_current_time", timezone="Asia/Tokyo")
     assert "Asia/Tokyo" in text_of(result)
-    # What stands for it in most tests declares the same tools.
-    twin = stdio(sys.executable, str(CLOCK))
-    assert await get_declared(connections, endpoint) == await get_declared(connections, twin)
+    # The copy that most tests use declares the same tools.
+    copy = stdio(sys.executable, str(CLOCK))
+    assert await get_declared(connections, endpoint) == await get_declared(connections, copy)
 
 
 async def get_declared(
     connections: ConnectionPool, endpoint: ServerEndpoint
 ) -> list[dict[str, Any]]:
-    """Return what a server says of its tools, without the titles and types of its answers."""
+    """Return a server's tools, without titles and output schemas."""
     items = (await connections.fetch_declarations(endpoint)).items
     tools = [item.payload for item in items if item.kind == "tool"]
     return [
         {field: tool[field] for field in ("name", "description", "annotations")}
-        | {"properties": {name: one["description"] for name, one in get_properties(tool).items()}}
+        | {
+            "properties": {
+                name: parameter["description"] for name, parameter in get_properties(tool).items()
+            }
+        }
         | {"required": tool["inputSchema"]["required"]}
         for tool in tools
     ]

@@ -1,4 +1,4 @@
-"""The peer, without a process: what it takes, what it drops, whom it fails."""
+"""The stream peer without a process: accepted, dropped and failing messages."""
 
 import asyncio
 import json
@@ -14,41 +14,41 @@ from mcp_servers.client.errors import UpstreamError, build_unreachable_error
 from mcp_servers.client.host import NullHost
 from mcp_servers.client.jsonrpc import McpRequest
 from mcp_servers.client.stream_peer import StreamPeer
-from tests.mcp_servers.client.endpoints import scripted
+from tests.mcp_servers.client.endpoints import faulty_stdio
 
 
-def peer() -> tuple[StreamPeer, list[dict[str, Any]]]:
-    """Return a peer and the messages that it writes."""
-    written: list[dict[str, Any]] = []
-    made = StreamPeer(scripted(), written.append, NullHost(), TaskSet())
-    return made, written
+def build_peer() -> tuple[StreamPeer, list[dict[str, Any]]]:
+    """Return a peer and the list of messages that it writes."""
+    messages: list[dict[str, Any]] = []
+    stream_peer = StreamPeer(faulty_stdio(), messages.append, NullHost(), TaskSet())
+    return stream_peer, messages
 
 
-async def asked(made: StreamPeer, count: int) -> list[asyncio.Future[Any]]:
-    """Make `count` requests that wait for their answers."""
-    tasks = [asyncio.ensure_future(made.send_request(McpRequest("x"), {})) for _ in range(count)]
+async def start_requests(peer: StreamPeer, count: int) -> list[asyncio.Future[Any]]:
+    """Start `count` requests that wait for their responses."""
+    tasks = [asyncio.ensure_future(peer.send_request(McpRequest("x"), {})) for _ in range(count)]
     await asyncio.sleep(0)
     return tasks
 
 
 async def test_a_peer_that_has_failed_sends_nothing_more():
-    made, written = peer()
-    made.fail_all(build_unreachable_error(scripted(), "gone"))
-    made.fail_all(build_unreachable_error(scripted(), "gone again"))
+    peer, messages = build_peer()
+    peer.fail_all(build_unreachable_error(faulty_stdio(), "gone"))
+    peer.fail_all(build_unreachable_error(faulty_stdio(), "gone again"))
     request = McpRequest("x")
     with pytest.raises(UpstreamError, match=r"gone\.$") as error:
-        await made.send_request(request, {})
-    assert (written, request.sent, error.value.sent) == ([], False, False)
+        await peer.send_request(request, {})
+    assert (messages, request.sent, error.value.sent) == ([], False, False)
 
 
 async def test_initialize_is_never_canceled():
-    made, written = peer()
-    task = asyncio.ensure_future(made.send_request(McpRequest("initialize"), {}))
+    peer, messages = build_peer()
+    task = asyncio.ensure_future(peer.send_request(McpRequest("initialize"), {}))
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait({task})
-    assert [message["method"] for message in written] == ["initialize"]
-    assert not made.busy
+    assert [message["method"] for message in messages] == ["initialize"]
+    assert not peer.busy
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ async def test_initialize_is_never_canceled():
 async def test_an_unreadable_response_fails_its_request(
     line: bytes | OverlongLine, failed: list[int]
 ):
-    made, _ = peer()
-    tasks = await asked(made, 3)
-    made.receive_line(line)
+    peer, _ = build_peer()
+    tasks = await start_requests(peer, 3)
+    peer.receive_line(line)
     await asyncio.sleep(0)
     assert [number for number, task in enumerate(tasks, 1) if task.done()] == failed
     for task in tasks:
@@ -93,10 +93,10 @@ MESSAGES = some.dictionaries(
 @given(some.lists(MESSAGES | some.lists(MESSAGES), max_size=8))
 def test_no_message_breaks_the_peer(messages: list[Any]):
     async def talk() -> None:
-        made, _ = peer()
-        tasks = await asked(made, 2)
+        peer, _ = build_peer()
+        tasks = await start_requests(peer, 2)
         for message in messages:
-            made.receive_line(json.dumps(message).encode())
+            peer.receive_line(json.dumps(message).encode())
         await asyncio.sleep(0)
         for task in tasks:
             task.cancel()

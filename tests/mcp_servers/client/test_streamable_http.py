@@ -1,4 +1,4 @@
-"""Streamable HTTP against real and hostile endpoints: eras, sessions, statuses, bounds."""
+"""Streamable HTTP with real and hostile endpoints: eras, sessions, statuses, limits."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ def test_the_supported_versions_are_those_of_the_sdk():
     assert jsonrpc.HANDSHAKE_VERSIONS == HANDSHAKE_PROTOCOL_VERSIONS
 
 
-# --- modern, against the SDK's server
+# --- the modern era, with the SDK's server
 
 
 async def test_a_modern_server_is_called_without_a_handshake(
@@ -40,23 +40,23 @@ async def test_a_modern_server_is_detected_and_its_era_stored(
 ):
     endpoint = http(modern_url)
     assert text_of(await call(connections, endpoint, "echo", text="ü")) == "ü"
-    greeting = await connections.perform_handshake(endpoint, holder=HOLDER)
-    assert (greeting.era, greeting.server_info["name"]) == ("modern", "modern-test-server")
-    assert greeting.instructions.startswith("Add with")
+    handshake = await connections.perform_handshake(endpoint, holder=HOLDER)
+    assert (handshake.era, handshake.server_info["name"]) == ("modern", "modern-test-server")
+    assert handshake.instructions.startswith("Add with")
 
 
 async def test_progress_of_a_modern_call_is_reported_in_order(
     connections: ConnectionPool, modern_url: str
 ):
-    told: list[tuple[float, float | None, str | None]] = []
+    reports: list[tuple[float, float | None, str | None]] = []
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-        told.append((progress, total, message))
+        reports.append((progress, total, message))
 
     endpoint = http(modern_url, era="modern")
     result = await call(connections, endpoint, "slow", on_progress=on_progress)
     assert text_of(result) == "done"
-    assert told == [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
+    assert reports == [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
 
 
 async def test_progress_extends_the_deadline_that_the_caller_did_not_choose_up_to_a_bound(
@@ -64,18 +64,18 @@ async def test_progress_extends_the_deadline_that_the_caller_did_not_choose_up_t
 ):
     handled = asyncio.Event()
 
-    async def report(asked: Asked) -> Events:
+    async def report(request: Asked) -> Events:
         handled.set()
         yield raw_http_server.STREAM
         while await handled.wait():
             handled.clear()
-            token = {"progressToken": asked.id, "progress": 1}
+            token = {"progressToken": request.id, "progress": 1}
             yield raw_http_server.event({"method": "notifications/progress", "params": token})
 
-    told: list[float] = []
+    report_times: list[float] = []
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-        told.append(asyncio.get_running_loop().time())
+        report_times.append(asyncio.get_running_loop().time())
         handled.set()
 
     async def measure(factor: int, **more: float) -> float:
@@ -84,7 +84,7 @@ async def test_progress_extends_the_deadline_that_the_caller_did_not_choose_up_t
         endpoint = http(server.url, era="modern", read_s=1)
         error = await failure(call(connections, endpoint, "x", on_progress=on_progress, **more))
         assert error.code == "call_timeout"
-        return told[-1] - started_at
+        return report_times[-1] - started_at
 
     async with modern(report).listening() as server:
         assert 1.5 < await measure(3) < 3.5
@@ -104,8 +104,10 @@ async def test_arguments_are_sent_as_headers_if_the_schema_says_so(
     connections: ConnectionPool, modern_url: str
 ):
     endpoint = http(modern_url, era="modern")
-    survey = await connections.fetch_declarations(endpoint)
-    schema = next(item.payload["inputSchema"] for item in survey.items if item.name == "routed")
+    declarations = await connections.fetch_declarations(endpoint)
+    schema = next(
+        item.payload["inputSchema"] for item in declarations.items if item.name == "routed"
+    )
     result = await call(connections, endpoint, "routed", input_schema=schema, region="eu ü")
     assert text_of(result) == "eu ü x 1"
     error = await failure(call(connections, endpoint, "routed", region="eu"))
@@ -134,13 +136,13 @@ async def test_an_error_of_a_modern_server_keeps_its_code(
 
 async def test_calls_of_all_holders_share_one_pool(connections: ConnectionPool, modern_url: str):
     endpoint = http(modern_url, era="modern")
-    asked = [call(connections, endpoint, "add", a=n, b=1, holder=f"session:{n}") for n in range(20)]
-    results = await asyncio.gather(*asked)
+    calls = [call(connections, endpoint, "add", a=n, b=1, holder=f"session:{n}") for n in range(20)]
+    results = await asyncio.gather(*calls)
     assert [result["structuredContent"]["result"] for result in results] == list(range(1, 21))
     assert len(connections._upstreams) == 1
 
 
-# --- the handshake era, against the TypeScript SDK's server
+# --- the handshake era, with the TypeScript SDK's server
 
 
 @pytest.fixture
@@ -181,26 +183,26 @@ async def test_a_handshake_era_server_is_detected_and_called(
 @pytest.mark.parametrize(
     "refusal",
     [
-        lambda asked: raw_http_server.response(400, b"Bad Request", "text/plain"),
-        lambda asked: raw_http_server.response(404, b"<html>", "text/html"),
-        lambda asked: raw_http_server.response(405),
-        lambda asked: raw_http_server.response(500),
-        lambda asked: raw_http_server.error(asked, -32600, 400),
-        lambda asked: raw_http_server.error(asked, -32601, 200),
-        lambda asked: raw_http_server.error(asked, -32022, 400, {"supported": ["2025-11-25"]}),
-        lambda asked: raw_http_server.error(asked, -32022, 400),
-        lambda asked: raw_http_server.result(asked, {"supportedVersions": ["2025-06-18"]}),
-        lambda asked: raw_http_server.result(asked, {"something": "else"}),
+        lambda request: raw_http_server.response(400, b"Bad Request", "text/plain"),
+        lambda request: raw_http_server.response(404, b"<html>", "text/html"),
+        lambda request: raw_http_server.response(405),
+        lambda request: raw_http_server.response(500),
+        lambda request: raw_http_server.error(request, -32600, 400),
+        lambda request: raw_http_server.error(request, -32601, 200),
+        lambda request: raw_http_server.error(request, -32022, 400, {"supported": ["2025-11-25"]}),
+        lambda request: raw_http_server.error(request, -32022, 400),
+        lambda request: raw_http_server.result(request, {"supportedVersions": ["2025-06-18"]}),
+        lambda request: raw_http_server.result(request, {"something": "else"}),
     ],
 )
 async def test_a_server_that_refuses_the_probe_gets_a_handshake(
     connections: ConnectionPool, refusal: Callable[[Asked], bytes]
 ):
-    def respond(asked: Asked) -> bytes:
-        if asked.method == "server/discover":
-            return refusal(asked)
-        if asked.method == "initialize":
-            return raw_http_server.initialization(asked)
+    def respond(request: Asked) -> bytes:
+        if request.method == "server/discover":
+            return refusal(request)
+        if request.method == "initialize":
+            return raw_http_server.initialization(request)
         return raw_http_server.response(202, kind="")
 
     async with RawHttp(respond).listening() as server:
@@ -211,12 +213,14 @@ async def test_a_server_that_refuses_the_probe_gets_a_handshake(
 @pytest.mark.parametrize(
     ("refusal", "code"),
     [
-        (lambda asked: raw_http_server.response(401), "needs_reauth"),
-        (lambda asked: raw_http_server.response(503), "server_unreachable"),
-        (lambda asked: raw_http_server.error(asked, -32020), "upstream_error"),
-        (lambda asked: raw_http_server.error(asked, -32021), "upstream_error"),
+        (lambda request: raw_http_server.response(401), "needs_reauth"),
+        (lambda request: raw_http_server.response(503), "server_unreachable"),
+        (lambda request: raw_http_server.error(request, -32020), "upstream_error"),
+        (lambda request: raw_http_server.error(request, -32021), "upstream_error"),
         (
-            lambda asked: raw_http_server.error(asked, -32022, 400, {"supported": ["2030-01-01"]}),
+            lambda request: raw_http_server.error(
+                request, -32022, 400, {"supported": ["2030-01-01"]}
+            ),
             "protocol_error",
         ),
     ],
@@ -243,12 +247,12 @@ async def test_a_wrong_stored_modern_era_is_detected_again(connections: Connecti
 async def test_a_wrong_stored_handshake_era_is_detected_again(
     connections: ConnectionPool, modern_url: str
 ):
-    def respond(asked: Asked) -> bytes:
-        if asked.method == "initialize":
+    def respond(request: Asked) -> bytes:
+        if request.method == "initialize":
             return raw_http_server.error(
-                asked, -32022, 400, {"supported": [jsonrpc.MODERN_VERSION]}
+                request, -32022, 400, {"supported": [jsonrpc.MODERN_VERSION]}
             )
-        return raw_http_server.text(asked)
+        return raw_http_server.text(request)
 
     async with modern(respond).listening() as server:
         endpoint = http(server.url, era="handshake")
@@ -260,7 +264,7 @@ async def test_a_modern_error_is_requested_only_once_more(
     connections: ConnectionPool,
 ):
     async with modern(
-        lambda asked: raw_http_server.error(asked, -32000, 400)
+        lambda request: raw_http_server.error(request, -32000, 400)
     ).listening() as server:
         error = await failure(call(connections, http(server.url, era="modern"), "x"))
         assert error.rpc_code == -32000
@@ -270,7 +274,7 @@ async def test_a_modern_error_is_requested_only_once_more(
 async def test_a_server_without_discover_and_handshake_is_reported_with_its_error(
     connections: ConnectionPool,
 ):
-    async with RawHttp(lambda asked: raw_http_server.response(404)).listening() as server:
+    async with RawHttp(lambda request: raw_http_server.response(404)).listening() as server:
         error = await failure(
             connections.perform_handshake(http(server.url, era="handshake"), holder=HOLDER)
         )
@@ -283,19 +287,19 @@ async def test_a_new_discovery_detects_the_era_again(connections: ConnectionPool
     async with RawHttp(era).listening() as server:
         endpoint = http(server.url)
         assert (await connections.fetch_declarations(endpoint)).era == "handshake"
-        server.respond = lambda asked: raw_http_server.discovery(asked, tools=[])
+        server.respond = lambda request: raw_http_server.discovery(request, tools=[])
         assert (await connections.fetch_declarations(endpoint)).era == "modern"
 
 
 async def test_a_server_that_refuses_a_version_it_lists_is_asked_again(
     connections: ConnectionPool,
 ):
-    def respond(asked: Asked) -> bytes:
+    def respond(request: Asked) -> bytes:
         if len(server.asked) == 1:
             return raw_http_server.error(
-                asked, -32022, 400, {"supported": [jsonrpc.MODERN_VERSION]}
+                request, -32022, 400, {"supported": [jsonrpc.MODERN_VERSION]}
             )
-        return raw_http_server.discovery(asked)
+        return raw_http_server.discovery(request)
 
     server = RawHttp(respond)
     async with server.listening():

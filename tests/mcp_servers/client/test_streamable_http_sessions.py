@@ -1,4 +1,4 @@
-"""Sessions of the handshake era: one a holder, renewed when lost, streams taken up again."""
+"""Sessions of the handshake era: one per holder, renewed when lost, with resumed streams."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -20,17 +20,17 @@ Events = AsyncIterator[bytes]
 
 
 async def test_the_sdks_server_is_called_in_a_session(connections: ConnectionPool, modern_url: str):
-    told: list[tuple[float, float | None, str | None]] = []
+    reports: list[tuple[float, float | None, str | None]] = []
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-        told.append((progress, total, message))
+        reports.append((progress, total, message))
 
     endpoint = http(modern_url, era="handshake")
     assert (
         await connections.perform_handshake(endpoint, holder=HOLDER)
     ).protocol_version == "2025-11-25"
     assert text_of(await call(connections, endpoint, "slow", on_progress=on_progress)) == "done"
-    assert [message for _, _, message in told] == ["step 1", "step 2", "step 3"]
+    assert [message for _, _, message in reports] == ["step 1", "step 2", "step 3"]
     error = await failure(call(connections, endpoint, "wait", key="k2", timeout_s=LIMIT_S))
     assert error.code == "call_timeout"
     async with asyncio.timeout(5):
@@ -47,10 +47,10 @@ async def test_each_holder_has_its_own_session_and_ends_it(connections: Connecti
         assert era.opened == 2
         await connections.release("session:a")
         assert era.known == {"s2"}
-        asked = server.asked[-2]
-    assert asked.headers["mcp-session-id"] == "s1"
-    assert asked.headers["mcp-protocol-version"] == "2025-11-25"
-    assert "_meta" not in asked.message["params"]
+        request = server.asked[-2]
+    assert request.headers["mcp-session-id"] == "s1"
+    assert request.headers["mcp-protocol-version"] == "2025-11-25"
+    assert "_meta" not in request.message["params"]
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ async def test_a_lost_session_is_reopened_once(connections: ConnectionPool, lost
         era.known.clear()
         assert text_of(await call(connections, endpoint, "x")) == "ok"
         assert era.opened == 2
-        server.respond = lambda asked: (
-            raw_http_server.initialization(asked, "s") if asked.method == "initialize" else lost
+        server.respond = lambda request: (
+            raw_http_server.initialization(request, "s") if request.method == "initialize" else lost
         )
         assert (await failure(call(connections, endpoint, "x"))).http_status in (404, 400)
 
@@ -88,10 +88,10 @@ async def test_calls_that_lose_a_session_together_reopen_one(connections: Connec
 
 
 async def test_without_a_session_id_a_404_is_an_error(connections: ConnectionPool):
-    def respond(asked: Asked) -> bytes:
-        if asked.method == "initialize":
-            return raw_http_server.initialization(asked)
-        return raw_http_server.response(202 if asked.id is None else 404, kind="")
+    def respond(request: Asked) -> bytes:
+        if request.method == "initialize":
+            return raw_http_server.initialization(request)
+        return raw_http_server.response(202 if request.id is None else 404, kind="")
 
     async with RawHttp(respond).listening() as server:
         endpoint = http(server.url, era="handshake")
@@ -105,20 +105,24 @@ async def test_without_a_session_id_a_404_is_an_error(connections: ConnectionPoo
 
 
 async def test_a_broken_stream_is_resumed_after_its_last_event(connections: ConnectionPool):
-    async def broken(asked: Asked) -> Events:
+    async def broken(request: Asked) -> Events:
         yield raw_http_server.STREAM + raw_http_server.event("", id="41", retry="5")
         yield raw_http_server.event({"jsonrpc": "2.0", "method": "notifications/message"}, id="42")
 
-    async def rest(asked: Asked) -> Events:
-        answer = {"jsonrpc": "2.0", "id": 2, "result": {"resumed": asked.headers["last-event-id"]}}
-        yield raw_http_server.STREAM + raw_http_server.event(answer, id="43")
+    async def resume(request: Asked) -> Events:
+        response = {
+            "jsonrpc": "2.0",
+            "id": 2,
+            "result": {"resumed": request.headers["last-event-id"]},
+        }
+        yield raw_http_server.STREAM + raw_http_server.event(response, id="43")
 
-    def respond(asked: Asked) -> Any:
-        return broken(asked)
+    def respond(request: Asked) -> Any:
+        return broken(request)
 
     era = HandshakeHttp(respond)
     async with RawHttp(
-        lambda asked: rest(asked) if asked.verb == "GET" else era(asked)
+        lambda request: resume(request) if request.verb == "GET" else era(request)
     ).listening() as server:
         endpoint = http(server.url, era="handshake")
         assert await call(connections, endpoint, "x") == {"resumed": "42"}
@@ -126,15 +130,15 @@ async def test_a_broken_stream_is_resumed_after_its_last_event(connections: Conn
 
 
 async def test_a_stream_that_breaks_repeatedly_is_given_up(connections: ConnectionPool):
-    async def broken(asked: Asked) -> Events:
+    async def broken(request: Asked) -> Events:
         yield raw_http_server.CHUNKED + raw_http_server.chunk(
             raw_http_server.event("", id="41", retry="1")
         )
 
     era = HandshakeHttp(broken)
 
-    def respond(asked: Asked) -> Any:
-        return broken(asked) if asked.verb == "GET" else era(asked)
+    def respond(request: Asked) -> Any:
+        return broken(request) if request.verb == "GET" else era(request)
 
     async with RawHttp(respond).listening() as server:
         error = await failure(call(connections, http(server.url, era="handshake"), "x"))
@@ -146,60 +150,60 @@ async def test_a_stream_that_breaks_repeatedly_is_given_up(connections: Connecti
 async def test_a_call_that_is_given_up_in_a_session_is_canceled_by_its_id(
     connections: ConnectionPool,
 ):
-    told = asyncio.Event()
+    cancelled = asyncio.Event()
 
-    async def silent(asked: Asked) -> Events:
+    async def silent(request: Asked) -> Events:
         yield raw_http_server.STREAM
         await asyncio.Event().wait()
 
     era = HandshakeHttp(silent)
 
-    def respond(asked: Asked) -> Any:
-        if asked.method == "notifications/cancelled":
-            told.set()
-        return era(asked)
+    def respond(request: Asked) -> Any:
+        if request.method == "notifications/cancelled":
+            cancelled.set()
+        return era(request)
 
     async with RawHttp(respond).listening() as server:
         endpoint = http(server.url, era="handshake")
         error = await failure(call(connections, endpoint, "x", timeout_s=LIMIT_S))
         assert error.code == "call_timeout"
         async with asyncio.timeout(5):
-            await told.wait()
-        number = next(asked.id for asked in server.asked if asked.method == "tools/call")
+            await cancelled.wait()
+        number = next(request.id for request in server.asked if request.method == "tools/call")
         assert server.asked[-1].message["params"] == {"requestId": number}
 
 
 async def test_progress_and_server_requests_arrive_on_the_stream_of_a_call(
     connections: ConnectionPool,
 ):
-    answered = asyncio.Event()
-    told = []
+    response_received = asyncio.Event()
+    reports = []
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-        told.append((progress, total, message))
+        reports.append((progress, total, message))
 
-    async def events(asked: Asked) -> Events:
-        token = asked.message["params"]["_meta"]["progressToken"]
+    async def events(request: Asked) -> Events:
+        token = request.message["params"]["_meta"]["progressToken"]
         params = {"progressToken": token, "progress": 1}
-        notice = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
-        yield raw_http_server.STREAM + raw_http_server.event(notice)
+        notification = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
+        yield raw_http_server.STREAM + raw_http_server.event(notification)
         yield raw_http_server.event({"jsonrpc": "2.0", "id": "q", "method": "roots/list"})
-        await answered.wait()
-        yield raw_http_server.event({"jsonrpc": "2.0", "id": asked.id, "result": {}})
+        await response_received.wait()
+        yield raw_http_server.event({"jsonrpc": "2.0", "id": request.id, "result": {}})
 
     era = HandshakeHttp(events)
 
-    def respond(asked: Asked) -> Any:
-        if asked.id == "q":
-            answered.set()
+    def respond(request: Asked) -> Any:
+        if request.id == "q":
+            response_received.set()
             return raw_http_server.response(202, kind="")
-        return era(asked)
+        return era(request)
 
     async with RawHttp(respond).listening() as server:
         endpoint = http(server.url, era="handshake")
         await call(connections, endpoint, "x", on_progress=on_progress)
-        answer = next(asked.message for asked in server.asked if asked.id == "q")
-    assert told == [(1, None, None)]
+        answer = next(request.message for request in server.asked if request.id == "q")
+    assert reports == [(1, None, None)]
     assert answer["error"]["code"] == -32601
     assert "aren't supported" in answer["error"]["message"]
 
@@ -207,8 +211,8 @@ async def test_progress_and_server_requests_arrive_on_the_stream_of_a_call(
 async def test_a_session_that_cant_be_ended_is_abandoned(connections: ConnectionPool):
     era = HandshakeHttp(raw_http_server.text)
 
-    def respond(asked: Asked) -> Any:
-        return raw_http_server.response(500) if asked.verb == "DELETE" else era(asked)
+    def respond(request: Asked) -> Any:
+        return raw_http_server.response(500) if request.verb == "DELETE" else era(request)
 
     async with RawHttp(respond).listening() as server:
         await call(connections, http(server.url, era="handshake"), "x")
@@ -216,8 +220,8 @@ async def test_a_session_that_cant_be_ended_is_abandoned(connections: Connection
         assert server.methods()[-1] == "DELETE"
 
 
-class Asker(Host):
-    """A host that elicits, and notes what it was asked."""
+class ElicitingHost(Host):
+    """A host that answers elicitation requests and records them."""
 
     def __init__(self) -> None:
         self.questions: list[Mapping[str, Any]] = []
@@ -233,37 +237,37 @@ class Asker(Host):
 
 
 async def test_server_requests_on_a_separate_stream_reach_the_host(connections: ConnectionPool):
-    host, answers = Asker(), []
+    host, answers = ElicitingHost(), []
 
-    async def events(asked: Asked) -> Events:
-        number = asked.headers.get("last-event-id", "0")
-        question = {
+    async def events(request: Asked) -> Events:
+        number = request.headers.get("last-event-id", "0")
+        elicitation = {
             "jsonrpc": "2.0",
             "id": f"q{number}",
             "method": "elicitation/create",
             "params": {"after": number},
         }
         yield raw_http_server.STREAM + raw_http_server.event(
-            question, id=str(int(number) + 1), retry="1"
+            elicitation, id=str(int(number) + 1), retry="1"
         )
 
     era = HandshakeHttp(raw_http_server.text)
 
-    def respond(asked: Asked) -> Any:
-        if asked.verb == "GET" and len(host.questions) < 3:
-            return events(asked)
-        if asked.verb == "GET":
+    def respond(request: Asked) -> Any:
+        if request.verb == "GET" and len(host.questions) < 3:
+            return events(request)
+        if request.verb == "GET":
             return raw_http_server.response(405)
-        if str(asked.id).startswith("q"):
-            answers.append(asked.message["result"])
+        if str(request.id).startswith("q"):
+            answers.append(request.message["result"])
             return raw_http_server.response(202, kind="")
-        return era(asked)
+        return era(request)
 
     async with RawHttp(respond).listening() as server:
         endpoint = http(server.url, era="handshake", allowed_requests=ASKED)
         await call(connections, endpoint, "x", host=host)
         await until(lambda: len(answers) >= 3 and server.methods().count("GET") >= 4)
-    assert [question["after"] for question in host.questions[:3]] == ["0", "1", "2"]
+    assert [elicitation["after"] for elicitation in host.questions[:3]] == ["0", "1", "2"]
     assert answers[:3] == [{"action": "decline"}] * 3
 
 
@@ -275,18 +279,18 @@ async def test_without_a_host_no_stream_is_opened(connections: ConnectionPool):
 
 
 async def test_the_stream_ends_with_its_session(connections: ConnectionPool):
-    async def silent(asked: Asked) -> Events:
+    async def silent(request: Asked) -> Events:
         yield raw_http_server.STREAM
         await asyncio.Event().wait()
 
     era = HandshakeHttp(raw_http_server.text)
 
-    def respond(asked: Asked) -> Any:
-        return silent(asked) if asked.verb == "GET" else era(asked)
+    def respond(request: Asked) -> Any:
+        return silent(request) if request.verb == "GET" else era(request)
 
     async with RawHttp(respond).listening() as server:
         endpoint = http(server.url, era="handshake", allowed_requests=ASKED)
-        await call(connections, endpoint, "x", host=Asker())
+        await call(connections, endpoint, "x", host=ElicitingHost())
         assert server.methods()[-2:] == ["GET", "tools/call"]
         await connections.release(HOLDER)
         await until(lambda: server.gone)
@@ -297,21 +301,23 @@ async def test_a_stream_that_doesnt_open_is_waited_for_briefly(
 ):
     monkeypatch.setattr(streamable_http, "LISTEN_TIMEOUT_S", 0.1)
 
-    async def mute(asked: Asked) -> Events:
+    async def hang(request: Asked) -> Events:
         await asyncio.Event().wait()
         yield b""
 
     era = HandshakeHttp(raw_http_server.text)
 
-    def respond(asked: Asked) -> Any:
-        return mute(asked) if asked.verb == "GET" else era(asked)
+    def respond(request: Asked) -> Any:
+        return hang(request) if request.verb == "GET" else era(request)
 
     async with RawHttp(respond).listening() as server:
         endpoint = http(server.url, era="handshake", allowed_requests=ASKED)
-        assert text_of(await call(connections, endpoint, "x", host=Asker())) == "ok"
+        assert text_of(await call(connections, endpoint, "x", host=ElicitingHost())) == "ok"
         monkeypatch.setattr(streamable_http, "LISTEN_TIMEOUT_S", 60)
         error = await failure(
-            call(connections, endpoint, "x", host=Asker(), holder="session:b", timeout_s=0.3)
+            call(
+                connections, endpoint, "x", host=ElicitingHost(), holder="session:b", timeout_s=0.3
+            )
         )
         assert error.sent is False
         await until(lambda: server.gone == 1)

@@ -1,4 +1,4 @@
-"""What tools most likely do with what they touch: suggested from what they are."""
+"""Flow labels are inferred from the declarations of tools."""
 
 import pytest
 from hypothesis import given
@@ -9,18 +9,18 @@ from mcp_servers.flow_labels.inference import build_label_context, infer_labels,
 
 P, U, S = FlowLabel.PRIVATE_DATA, FlowLabel.UNTRUSTED_CONTENT, FlowLabel.SENDS_OUT
 R = FlowLabel.REPEATABLE
-HERE = build_label_context("stdio")
+LOCAL = build_label_context("stdio")
 TEXT = {"type": "string"}
 
 
 def tool(name, description="", annotations=None, **properties):
     schema = {"type": "object", "properties": properties}
-    found = {"name": name, "description": description, "inputSchema": schema}
-    return found | ({"annotations": annotations} if annotations else {})
+    declaration = {"name": name, "description": description, "inputSchema": schema}
+    return declaration | ({"annotations": annotations} if annotations else {})
 
 
-def labels(name, description="", known=HERE, **more):
-    return set(infer_labels("tool", tool(name, description, **more), known))
+def labels(name, description="", context=LOCAL, **more):
+    return set(infer_labels("tool", tool(name, description, **more), context))
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_the_description_counts_if_the_name_is_inconclusive():
 
 def test_an_unknown_tool_reads_private_and_untrusted_data():
     assert labels("frobnicate") == {P, U}
-    far = build_label_context("http")
-    assert labels("frobnicate", known=far, what=TEXT) == {P, U, S}
+    remote = build_label_context("http")
+    assert labels("frobnicate", context=remote, what=TEXT) == {P, U, S}
 
 
 def test_a_server_can_add_labels_but_not_remove_them():
@@ -96,8 +96,8 @@ def test_a_server_can_add_labels_but_not_remove_them():
 
 def test_an_api_operation_reads_or_has_an_external_effect():
     api = build_label_context("openapi")
-    assert labels("list_pets", known=api, annotations={"readOnlyHint": True}) == {P, R}
-    assert labels("add_pet", known=api, annotations={"readOnlyHint": False}) == {S}
+    assert labels("list_pets", context=api, annotations={"readOnlyHint": True}) == {P, R}
+    assert labels("add_pet", context=api, annotations={"readOnlyHint": False}) == {S}
 
 
 def test_a_read_only_tool_can_be_repeated():
@@ -113,37 +113,37 @@ def test_the_method_of_an_api_operation_decides_whether_it_can_be_repeated():
     api = build_label_context("openapi")
     puts = {"readOnlyHint": False, "idempotentHint": True}
     posts = {"readOnlyHint": False, "idempotentHint": False}
-    assert R in labels("put_pet", known=api, annotations=puts)
-    assert R not in labels("add_pet", known=api, annotations=posts)
+    assert R in labels("put_pet", context=api, annotations=puts)
+    assert R not in labels("add_pet", context=api, annotations=posts)
 
 
 def test_a_preset_declares_idempotent_tools():
-    known = build_label_context("stdio", {"put_key": ["private-data", "repeatable"]})
-    assert labels("put_key", known=known) == {P, R}
+    context = build_label_context("stdio", {"put_key": ["private-data", "repeatable"]})
+    assert labels("put_key", context=context) == {P, R}
 
 
 def test_resources_are_private_and_prompts_have_no_labels():
-    assert infer_labels("resource", {"uri": "file:///x"}, HERE) == (P,)
-    assert infer_labels("resource_template", {"uriTemplate": "file:///{x}"}, HERE) == (P,)
-    assert infer_labels("prompt", {"name": "review"}, HERE) == ()
+    assert infer_labels("resource", {"uri": "file:///x"}, LOCAL) == (P,)
+    assert infer_labels("resource_template", {"uriTemplate": "file:///{x}"}, LOCAL) == (P,)
+    assert infer_labels("prompt", {"name": "review"}, LOCAL) == ()
     docs = build_label_context("http", ["untrusted-content"])
     assert infer_labels("resource", {"uri": "docs://x"}, docs) == (U,)
 
 
 def test_the_catalog_declares_the_labels_of_a_server():
     github = build_label_context("http", ["private-data", "untrusted-content", "sends-out"])
-    assert labels("get_file_contents", known=github, repo=TEXT) == {P, U}
-    assert labels("create_or_update_file", known=github, repo=TEXT) == {P, U, S}
+    assert labels("get_file_contents", context=github, repo=TEXT) == {P, U}
+    assert labels("create_or_update_file", context=github, repo=TEXT) == {P, U, S}
     memory = build_label_context("stdio", ["private-data"])
-    assert labels("search_nodes", known=memory, query=TEXT) == {P}
-    assert labels("get_current_time", known=github) == set()
+    assert labels("search_nodes", context=memory, query=TEXT) == {P}
+    assert labels("get_current_time", context=github) == set()
 
 
 def test_the_catalog_can_declare_the_labels_of_each_tool():
-    known = build_label_context("stdio", {"reply": ["sends-out"], "peek": []})
-    assert labels("reply", known=known) == {S}
-    assert labels("peek", known=known) == set()
-    assert labels("read_mail", known=known) == {P, U}
+    context = build_label_context("stdio", {"reply": ["sends-out"], "peek": []})
+    assert labels("reply", context=context) == {S}
+    assert labels("peek", context=context) == set()
+    assert labels("read_mail", context=context) == {P, U}
 
 
 def test_only_labels_beyond_the_set_ones_are_suggested():
@@ -168,8 +168,8 @@ ANY = st.recursive(
     ANY,
 )
 def test_any_declaration_gets_labels(kind, payload, transport, preset):
-    found = infer_labels(kind, payload, build_label_context(transport, preset))
-    assert list(found) == [label for label in FlowLabel if label in found]
+    labels_found = infer_labels(kind, payload, build_label_context(transport, preset))
+    assert list(labels_found) == [label for label in FlowLabel if label in labels_found]
 
 
 @given(st.text(max_size=60), st.booleans())

@@ -1,4 +1,4 @@
-"""What calls of tools of real servers do with what those keep, by their own declarations."""
+"""Inferred reads and writes of the stores of real servers' tools."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from mcp_servers.flow_labels.inference import LabelContext, infer_labels
 from mcp_servers.flow_labels.store_use import NO_STORE, StoreUse, infer_store_use
 from tests.mcp_servers.labeled_tools import LabeledTool, labeled_tools
 
-HERE = LabelContext()
+LOCAL = LabelContext()
 READS, WRITES, BOTH = StoreUse(writes=False), StoreUse(reads=False), StoreUse()
 USES = {
     "memory": {
@@ -44,21 +44,21 @@ def _is(tool: LabeledTool, server: str, name: str) -> bool:
 
 @pytest.mark.parametrize(("server", "name", "use"), CASES)
 def test_the_store_use_of_real_tools_is_inferred(server: str, name: str, use: StoreUse) -> None:
-    (tool,) = [one for one in labeled_tools() if _is(one, server, name)]
-    assert infer_store_use("tool", tool.declaration, HERE) == use
+    (tool,) = [each for each in labeled_tools() if _is(each, server, name)]
+    assert infer_store_use("tool", tool.declaration, LOCAL) == use
 
 
 def test_a_tool_with_private_data_always_reads() -> None:
     for tool in labeled_tools():
-        use = infer_store_use("tool", tool.declaration, HERE)
-        labels = infer_labels("tool", tool.declaration, HERE)
+        use = infer_store_use("tool", tool.declaration, LOCAL)
+        labels = infer_labels("tool", tool.declaration, LOCAL)
         assert use.with_labels(labels).reads or "private_data" not in labels
 
 
 def test_a_server_can_add_a_write_but_not_remove_one() -> None:
     def use(name: str, hint: bool) -> StoreUse:
         payload = {"name": name, "annotations": {"readOnlyHint": hint}}
-        return infer_store_use("tool", payload, HERE)
+        return infer_store_use("tool", payload, LOCAL)
 
     assert use("save_note", hint=True).writes
     assert use("frobnicate", hint=True).writes

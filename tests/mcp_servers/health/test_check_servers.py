@@ -1,4 +1,4 @@
-"""Health: who is asked when, what is remembered, and that one who hangs delays none."""
+"""Health checks: schedule, stored results, and hanging servers that don't delay others."""
 
 import sys
 from datetime import timedelta
@@ -38,28 +38,28 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def boss(transactional_db):
+def administrator(transactional_db):
     return factories.build_administrator(factories.create_organization())
 
 
 @pytest.fixture
-def register(boss):
-    made = []
+def register(administrator):
+    servers = []
 
-    def go(name, *args):
+    def register_server(name, *args):
         server = create_server(
-            boss,
+            administrator,
             ServerSpec(
                 name=name,
                 transport_type="stdio",
                 endpoint_config={"command": sys.executable, "args": list(args)},
             ),
         )
-        made.append(server)
+        servers.append(server)
         return server
 
-    yield go
-    for server in made:
+    yield register_server
+    for server in servers:
         get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
@@ -68,7 +68,7 @@ def server(register):
     return register("workshop", str(WORKSHOP), "stdio")
 
 
-def reloaded(server):
+def reload(server):
     server.refresh_from_db()
     return server
 
@@ -78,14 +78,14 @@ def test_a_new_server_is_due_and_claimed_once(server):
     assert claim_due_servers(500) == []
 
 
-def test_a_disabled_server_is_never_due(boss, server):
-    set_server_enabled(boss, server, enabled=False)
+def test_a_disabled_server_is_never_due(administrator, server):
+    set_server_enabled(administrator, server, enabled=False)
     assert claim_due_servers(500) == []
 
 
 def test_the_first_check_discovers_the_server(server):
     get_runtime().call(check_server, server.pk)
-    assert reloaded(server).status == Server.Status.CONNECTED
+    assert reload(server).status == Server.Status.CONNECTED
     assert server.definitions.exists()
     assert HealthCheck.objects.get().kind == HealthCheck.Kind.DISCOVERY
 
@@ -94,7 +94,7 @@ def test_later_checks_only_ping_the_server(server):
     get_runtime().call(check_server, server.pk)
     get_runtime().call(check_server, server.pk)
     assert list(HealthCheck.objects.values_list("kind", flat=True)) == ["health", "discovery"]
-    assert reloaded(server).next_check_at > timezone.now()
+    assert reload(server).next_check_at > timezone.now()
 
 
 def test_a_server_is_discovered_again_after_a_day(server):
@@ -112,25 +112,25 @@ def test_a_server_is_discovered_again_when_its_ttl_expires(server):
 
 
 def test_a_watched_server_isnt_polled(serve):
-    serving, server = serve(lambda asked: raw_http_server.error(asked, -32601))
-    leases.claim_servers(me := uuid4(), 1)
-    leases.mark_stream_opened(me, server.pk)
+    serving, server = serve(lambda request: raw_http_server.error(request, -32601))
+    leases.claim_servers(holder := uuid4(), 1)
+    leases.mark_stream_opened(holder, server.pk)
     discovery = {**server.discovery, "ttlMs": 0}
     long_ago = timezone.now() - timedelta(hours=23)
     Server.objects.filter(pk=server.pk).update(discovered_at=long_ago, discovery=discovery)
     get_runtime().call(check_server, server.pk)
-    assert serving.asked("tools/list") == 1
-    leases.release_change_leases(me)
+    assert serving.count_requests("tools/list") == 1
+    leases.release_change_leases(holder)
     get_runtime().call(check_server, server.pk)
-    assert serving.asked("tools/list") == 2
+    assert serving.count_requests("tools/list") == 2
 
 
 @given(st.integers())
 def test_a_ttl_is_limited_to_between_a_minute_and_a_day(ttl_ms):
-    found = get_discovery_lifetime({"ttlMs": ttl_ms})
-    assert timedelta(minutes=1) <= found <= timedelta(days=1)
+    lifetime = get_discovery_lifetime({"ttlMs": ttl_ms})
+    assert timedelta(minutes=1) <= lifetime <= timedelta(days=1)
     if 60_000 <= ttl_ms <= 86_400_000:
-        assert found == timedelta(milliseconds=ttl_ms)
+        assert lifetime == timedelta(milliseconds=ttl_ms)
 
 
 @pytest.mark.parametrize("discovery", [None, {}, {"ttlMs": None}, {"ttlMs": "1"}, {"ttlMs": True}])
@@ -146,11 +146,11 @@ def test_a_failure_is_stored_and_cleared_by_the_next_success(server):
     )
     get_runtime().call(get_connection_pool().forget_server, server.pk)
     get_runtime().call(check_server_safely, server.pk)
-    assert reloaded(server).status == Server.Status.ERROR
+    assert reload(server).status == Server.Status.ERROR
     assert server.status_detail
     Server.objects.filter(pk=server.pk).update(endpoint_config=good)
     get_runtime().call(check_server_safely, server.pk)
-    assert (reloaded(server).status, server.failures) == (Server.Status.CONNECTED, 0)
+    assert (reload(server).status, server.failures) == (Server.Status.CONNECTED, 0)
 
 
 def test_a_hanging_server_doesnt_delay_other_checks(register, settings):
@@ -160,9 +160,9 @@ def test_a_hanging_server_doesnt_delay_other_checks(register, settings):
 
     get_runtime().call(check_due_servers)
     eventually(HealthCheck.objects.filter(server=server).exists, within=20)
-    assert reloaded(hanging).status == Server.Status.CONNECTING
-    assert reloaded(server).status == Server.Status.CONNECTED
-    # Its check ends before the test does, which it would write after otherwise.
+    assert reload(hanging).status == Server.Status.CONNECTING
+    assert reload(server).status == Server.Status.CONNECTED
+    # End its check before the test ends, so that it doesn't write afterwards.
     get_runtime().call(get_connection_pool().forget_server, hanging.pk)
     eventually(HealthCheck.objects.filter(server=hanging).exists, within=20)
 
@@ -172,7 +172,7 @@ def test_a_hanging_server_doesnt_delay_other_checks(register, settings):
 )
 def test_the_error_decides_the_status(server, code, status):
     record_failure(server.pk, HealthCheck.Kind.HEALTH, Problem("no", code=code, remedy="Do this."))
-    assert (reloaded(server).status, server.status_code) == (status, code)
+    assert (reload(server).status, server.status_code) == (status, code)
     assert server.status_detail == "no Do this."
 
 
@@ -195,12 +195,12 @@ def test_old_history_is_pruned(server):
 def test_a_server_in_error_is_checked_again_within_an_hour(server):
     for _ in range(30):
         record_failure(server.pk, HealthCheck.Kind.HEALTH, Problem("no", code="server_unreachable"))
-    assert reloaded(server).status == Server.Status.ERROR
+    assert reload(server).status == Server.Status.ERROR
     assert server.next_check_at <= timezone.now() + BACKOFF_LIMIT
     assert claim_due_servers(500) == []
     with time_machine.travel(timezone.now() + BACKOFF_LIMIT, tick=True):
         check_due()
-        eventually(lambda: reloaded(server).status == Server.Status.CONNECTED, within=30)
+        eventually(lambda: reload(server).status == Server.Status.CONNECTED, within=30)
         assert (server.failures, server.status_code) == (0, "")
         assert server.next_check_at <= timezone.now() + compute_check_delay(server, 0)
 
@@ -209,21 +209,21 @@ def test_an_internal_error_doesnt_stop_other_checks_or_keep_an_old_state(
     register, server, monkeypatch
 ):
     other = register("other", str(WORKSHOP), "stdio")
-    survey = get_connection_pool().fetch_declarations
+    original = get_connection_pool().fetch_declarations
 
-    async def broken(endpoint, **how):
+    async def broken(endpoint, **options):
         if endpoint.server_id == other.pk:
             raise RuntimeError("a fault of ours")
-        return await survey(endpoint, **how)
+        return await original(endpoint, **options)
 
     monkeypatch.setattr(get_connection_pool(), "fetch_declarations", broken)
     get_runtime().call(check_due_servers)
     eventually(lambda: HealthCheck.objects.count() == 2, within=20)
-    assert reloaded(server).status == Server.Status.CONNECTED
-    assert (reloaded(other).status, other.status_code) == ("error", "internal_error")
+    assert reload(server).status == Server.Status.CONNECTED
+    assert (reload(other).status, other.status_code) == ("error", "internal_error")
 
 
-def turns():
+def list_connection_entries():
     rows = AuditRow.objects.filter(event_type="connection").order_by("seq")
     return [(row.action, row.outcome, row.code) for row in rows]
 
@@ -232,17 +232,17 @@ def test_each_change_of_a_connection_is_recorded_once(server):
     before = load_policy_generation(server.organization_id)
     for _ in range(2):
         get_runtime().call(check_server, server.pk)
-    gone = Problem("It hung up.", code="server_unreachable")
-    for problem in (gone, gone, Problem("No.", code="needs_reauth")):
+    problem_lost = Problem("It disconnected.", code="server_unreachable")
+    for problem in (problem_lost, problem_lost, Problem("No.", code="needs_reauth")):
         record_failure(server.pk, HealthCheck.Kind.HEALTH, problem)
     get_runtime().call(check_server, server.pk)
-    assert turns() == [
+    assert list_connection_entries() == [
         ("server_connected", "ok", ""),
         ("server_lost", "error", "server_unreachable"),
         ("server_credentials_refused", "error", "needs_reauth"),
         ("server_connected", "ok", ""),
     ]
-    record_failure(server.pk, HealthCheck.Kind.HEALTH, gone)
+    record_failure(server.pk, HealthCheck.Kind.HEALTH, problem_lost)
     after = load_policy_generation(server.organization_id)
     record_failure(server.pk, HealthCheck.Kind.HEALTH, Problem("No.", code="needs_reauth"))
     assert load_policy_generation(server.organization_id) == after > before
@@ -250,4 +250,6 @@ def test_each_change_of_a_connection_is_recorded_once(server):
 
 def test_a_server_that_never_answered_isnt_reported_as_disconnected(server):
     record_failure(server.pk, HealthCheck.Kind.HEALTH, Problem("Away.", code="server_unreachable"))
-    assert turns() == [("server_connection_failed", "error", "server_unreachable")]
+    assert list_connection_entries() == [
+        ("server_connection_failed", "error", "server_unreachable")
+    ]

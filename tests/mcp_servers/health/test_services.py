@@ -1,4 +1,4 @@
-"""Outages: a server's way from up to down and back, what people are told, what screens show."""
+"""Outages of servers: state changes, notifications, and pages."""
 
 from datetime import timedelta
 
@@ -29,7 +29,7 @@ from mcp_servers.tasks import prune_checks
 from tests import admin_client, factories, large_organization, rest
 
 pytestmark = pytest.mark.django_db
-AWAY = Problem("Nobody listens.", code="server_unreachable", remedy="Start it.")
+UNREACHABLE = Problem("Nobody listens.", code="server_unreachable", remedy="Start it.")
 REAUTH = Problem("It said 401.", code="needs_reauth", remedy="Enter a new token.")
 
 
@@ -49,7 +49,7 @@ def pager(acme):
     return save_channel(factories.build_administrator(acme), spec)[0]
 
 
-def fail(server, times=1, problem=AWAY):
+def fail(server, times=1, problem=UNREACHABLE):
     for _ in range(times):
         record_failure(server.pk, HealthCheck.Kind.HEALTH, problem)
 
@@ -58,7 +58,7 @@ def succeed(server, latency_ms=10):
     record_contact(Server.objects.get(pk=server.pk), HealthCheck.Kind.HEALTH, latency_ms)
 
 
-def told():
+def list_events():
     return list(Notification.objects.order_by("created_at").values_list("event", flat=True))
 
 
@@ -83,25 +83,25 @@ def test_a_disabled_server_has_no_outage(acme, server):
 
 def test_people_are_notified_once_after_three_failures(server, pager):
     fail(server, 2)
-    assert told() == []
+    assert list_events() == []
     fail(server, 3)
-    assert told() == ["server_down"]
-    notice = Notification.objects.get()
-    assert "Nobody listens. Start it." in notice.text
-    assert str(server.pk) in notice.link
+    assert list_events() == ["server_down"]
+    notification = Notification.objects.get()
+    assert "Nobody listens. Start it." in notification.text
+    assert str(server.pk) in notification.link
 
 
 def test_people_who_were_notified_are_notified_of_the_end(server, pager):
     fail(server, 3)
     Notification.objects.update(state=Notification.State.SENT, attempts=1)
     succeed(server)
-    assert told() == ["server_down", "server_up"]
+    assert list_events() == ["server_down", "server_up"]
 
 
 def test_a_short_failure_isnt_notified(server, pager):
     fail(server, 2)
     succeed(server)
-    assert told() == []
+    assert list_events() == []
 
 
 def test_a_flapping_server_is_notified_once_per_quarter_hour(server, pager):
@@ -116,17 +116,19 @@ def test_a_flapping_server_is_notified_once_per_quarter_hour(server, pager):
         assert Notification.objects.filter(state=Notification.State.SENT).count() == 2
         fail(server, 3)
         clock.shift(timedelta(minutes=20))
-        assert [notice.event for notice in Notification.objects.due()] == ["server_down"]
+        assert [notification.event for notification in Notification.objects.due()] == [
+            "server_down"
+        ]
 
 
 def test_missing_credentials_are_notified_immediately_with_a_remedy(server, pager):
     fail(server, problem=REAUTH)
     fail(server, problem=REAUTH)
-    assert told() == ["needs_reauth"]
+    assert list_events() == ["needs_reauth"]
     assert "Enter a new token." in Notification.objects.get().text
 
 
-def survey(*names):
+def build_declarations(*names):
     items = [
         RawDefinition("tool", name, {"name": name, "inputSchema": {"type": "object"}})
         for name in names
@@ -144,25 +146,27 @@ def survey(*names):
     )
 
 
-def discovered(server, *names):
+def discover(server, *names):
     actor = Actor(kind="system", id="t", label="t")
-    save_declarations(server.pk, survey(*names), {}, actor=actor, kind=HealthCheck.Kind.DISCOVERY)
+    save_declarations(
+        server.pk, build_declarations(*names), {}, actor=actor, kind=HealthCheck.Kind.DISCOVERY
+    )
 
 
 def test_definitions_to_review_are_notified_once_per_discovery(server, pager):
-    discovered(server, "add", "subtract")
-    assert told() == ["definitions_waiting"]
+    discover(server, "add", "subtract")
+    assert list_events() == ["definitions_waiting"]
     assert "add, subtract" in Notification.objects.get().text
-    discovered(server, "add", "subtract")
-    assert told() == ["definitions_waiting"]
-    discovered(server, "add", "subtract", "divide")
-    assert len(told()) == 2
+    discover(server, "add", "subtract")
+    assert list_events() == ["definitions_waiting"]
+    discover(server, "add", "subtract", "divide")
+    assert len(list_events()) == 2
 
 
 def test_automatically_approved_definitions_arent_notified(server, pager):
     Server.objects.filter(pk=server.pk).update(approval="always")
-    discovered(server, "add")
-    assert told() == []
+    discover(server, "add")
+    assert list_events() == []
 
 
 def test_windows_count_time_calls_and_latencies(server, django_assert_num_queries):
@@ -188,13 +192,15 @@ def test_windows_count_time_calls_and_latencies(server, django_assert_num_querie
 
 
 def test_windows_count_aggregated_and_recent_calls(server):
-    where, now = server.organization, timezone.now()
-    large_organization.call(where, factories.create_agent(where), [server], 48)  # one an hour
+    organization, now = server.organization, timezone.now()
+    large_organization.call(
+        organization, factories.create_agent(organization), [server], 48
+    )  # one an hour
     for _ in range(2):
         day, week, month = load_uptime_windows(server, [], now)
         assert 23 <= day.calls <= 25
         assert (week.calls, month.calls) == (48, 48)
-        build_rollups.count_organization(where.pk)
+        build_rollups.count_organization(organization.pk)
 
 
 def test_a_time_without_a_worker_doesnt_count_as_uptime(server):
@@ -204,15 +210,15 @@ def test_a_time_without_a_worker_doesnt_count_as_uptime(server):
         clock.shift(timedelta(minutes=1))
         succeed(server)
         clock.shift(timedelta(hours=8))
-        assert day_of(server) == pytest.approx(100)
-        assert unknown_of(server) == timedelta(hours=8)
+        assert compute_day_uptime(server) == pytest.approx(100)
+        assert compute_unmonitored_time(server) == timedelta(hours=8)
         fail(server)
         clock.shift(timedelta(minutes=3))
         fail(server)
         [gap] = UnmonitoredPeriod.objects.all()
         assert gap.ended_at - gap.began_at == timedelta(hours=8)
-        # A minute of up and three of away are known; of the night nothing is.
-        assert day_of(server) == pytest.approx(25, abs=0.1)
+        # One minute up and three minutes down are known; the night is unmonitored.
+        assert compute_day_uptime(server) == pytest.approx(25, abs=0.1)
 
 
 def test_a_disabled_server_has_no_further_uptime(acme, server):
@@ -222,13 +228,13 @@ def test_a_disabled_server_has_no_further_uptime(acme, server):
         succeed(server)
         set_server_enabled(factories.build_administrator(acme), server, enabled=False)
         clock.shift(timedelta(hours=5))
-        assert unknown_of(server) == timedelta(hours=5)
+        assert compute_unmonitored_time(server) == timedelta(hours=5)
         page = admin_client.sit(acme, Role.AUDITOR).get("mcp_servers_server_changelist")
         assert page.count("not checked") == 23
         server.refresh_from_db()
         set_server_enabled(factories.build_administrator(acme), server, enabled=True)
         succeed(server)
-        assert unknown_of(server) == timedelta(hours=5)
+        assert compute_unmonitored_time(server) == timedelta(hours=5)
 
 
 def test_checks_in_time_leave_no_gap(server):
@@ -241,14 +247,14 @@ def test_checks_in_time_leave_no_gap(server):
     assert not UnmonitoredPeriod.objects.exists()
 
 
-def day_of(server):
+def compute_day_uptime(server):
     server.refresh_from_db()
     return load_uptime_windows(server, list_recent_outages(server, timezone.now()), timezone.now())[
         0
     ].uptime
 
 
-def unknown_of(server):
+def compute_unmonitored_time(server):
     server.refresh_from_db()
     now = timezone.now()
     spans = list_unmonitored_spans(server, now, list_unmonitored_periods(server, now))
@@ -257,8 +263,8 @@ def unknown_of(server):
 
 def test_a_server_that_wasnt_checked_has_no_uptime(server):
     now = timezone.now()
-    assert [one.uptime for one in load_uptime_windows(server, [], now)] == [None, None, None]
-    assert [one.p95 for one in load_uptime_windows(server, [], now)] == [None, None, None]
+    assert [window.uptime for window in load_uptime_windows(server, [], now)] == [None, None, None]
+    assert [window.p95 for window in load_uptime_windows(server, [], now)] == [None, None, None]
 
 
 def test_old_outages_are_deleted_and_open_ones_kept(server):
@@ -272,16 +278,16 @@ def test_old_outages_are_deleted_and_open_ones_kept(server):
 
 
 def test_the_history_page_shows_outages_and_their_cause(acme, server):
-    seat = admin_client.sit(acme, Role.AUDITOR)
-    assert "Not checked yet." in seat.get("mcp_servers_server_health", server.pk)
+    browser = admin_client.sit(acme, Role.AUDITOR)
+    assert "Not checked yet." in browser.get("mcp_servers_server_health", server.pk)
     succeed(server, 20)
     succeed(server, 40)
     fail(server, 2)
-    page = seat.get("mcp_servers_server_health", server.pk)
+    page = browser.get("mcp_servers_server_health", server.pk)
     assert "Nobody listens." in page
     assert "ongoing" in page
     assert "<polyline" in page
-    assert "bb-timeline" in seat.get("mcp_servers_server_changelist")
+    assert "bb-timeline" in browser.get("mcp_servers_server_changelist")
 
 
 def test_history_and_uptime_over_rest(acme, server):
@@ -289,11 +295,11 @@ def test_history_and_uptime_over_rest(acme, server):
     succeed(server)
     fail(server, 2)
     first = client.get(f"mcp-servers/{server.pk}/history?limit=2")
-    assert [one["code"] for one in first.json["results"]] == ["server_unreachable"] * 2
+    assert [row["code"] for row in first.json["results"]] == ["server_unreachable"] * 2
     [last] = client.get(first.json["next"]).json["results"]
     assert (last["ok"], last["latency_ms"]) == (True, 10)
     assert len(client.get(f"mcp-servers/{server.pk}/history?ok=false").json["results"]) == 2
-    found = client.get(f"mcp-servers/{server.pk}/uptime").json
-    assert [one["name"] for one in found["windows"]] == ["24h", "7d", "30d"]
-    assert found["connection"]["error_code"] == "server_unreachable"
-    assert found["outages"][0]["ended_at"] is None
+    data = client.get(f"mcp-servers/{server.pk}/uptime").json
+    assert [row["name"] for row in data["windows"]] == ["24h", "7d", "30d"]
+    assert data["connection"]["error_code"] == "server_unreachable"
+    assert data["outages"][0]["ended_at"] is None

@@ -1,4 +1,4 @@
-"""Uptime: shares of time, by any outages."""
+"""Uptime percentages for any outages."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -20,14 +20,14 @@ NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 
 
-def hours(number: float) -> datetime:
+def add_hours(number: float) -> datetime:
     return NOON + timedelta(hours=number)
 
 
 @st.composite
 def outages(draw: st.DrawFn) -> list[TimeSpan]:
     gaps = draw(st.lists(st.integers(1, 600), max_size=12))
-    edges = [hours(-2) + timedelta(minutes=at) for at in accumulate(gaps)]
+    edges = [add_hours(-2) + timedelta(minutes=at) for at in accumulate(gaps)]
     spans = [TimeSpan(*pair) for pair in list(pairwise(edges))[::2]]
     if spans and draw(st.booleans()):
         spans[-1] = TimeSpan(spans[-1].begins)
@@ -45,21 +45,21 @@ def test_uptime_is_a_percentage_and_periods_add_up(spans: list[TimeSpan]) -> Non
 
 
 @given(outages(), st.integers(0, 30), st.integers(0, 30))
-def test_outages_outside_the_window_dont_count(spans: list[TimeSpan], one: int, other: int) -> None:
-    since, until = hours(min(one, other)), hours(max(one, other))
+def test_outages_outside_the_window_dont_count(spans: list[TimeSpan], start: int, end: int) -> None:
+    since, until = add_hours(min(start, end)), add_hours(max(start, end))
     assert timedelta(0) <= compute_downtime(spans, since, until) <= until - since
 
 
 def test_an_outage_counts_by_its_duration_and_not_by_its_checks() -> None:
-    spans = [TimeSpan(hours(-1), hours(3)), TimeSpan(hours(20))]
-    assert compute_uptime_percent(spans, NOON, NOON + DAY, known_since=hours(-9)) == pytest.approx(
-        100 * 17 / 24
-    )
+    spans = [TimeSpan(add_hours(-1), add_hours(3)), TimeSpan(add_hours(20))]
+    assert compute_uptime_percent(
+        spans, NOON, NOON + DAY, known_since=add_hours(-9)
+    ) == pytest.approx(100 * 17 / 24)
 
 
 def test_unknown_time_counts_neither_as_up_nor_as_down() -> None:
-    spans = [TimeSpan(hours(1), hours(3))]
-    unknown = [TimeSpan(hours(2), hours(6)), TimeSpan(hours(20))]
+    spans = [TimeSpan(add_hours(1), add_hours(3))]
+    unknown = [TimeSpan(add_hours(2), add_hours(6)), TimeSpan(add_hours(20))]
     share = compute_uptime_percent(spans, NOON, NOON + DAY, known_since=NOON, unmonitored=unknown)
     assert share == pytest.approx(100 * (1 - 1 / 16))
     pieces = build_uptime_segments(
@@ -71,18 +71,18 @@ def test_unknown_time_counts_neither_as_up_nor_as_down() -> None:
 
 @given(outages(), outages())
 def test_uptime_is_a_percentage_of_the_known_time(
-    away: list[TimeSpan], unknown: list[TimeSpan]
+    downtime: list[TimeSpan], unknown: list[TimeSpan]
 ) -> None:
     share = compute_uptime_percent(
-        away, NOON, NOON + DAY, known_since=hours(-1), unmonitored=unknown
+        downtime, NOON, NOON + DAY, known_since=add_hours(-1), unmonitored=unknown
     )
-    known = DAY - compute_downtime(unknown, NOON, NOON + DAY)
-    assert share is None if known <= timedelta(0) else -1e-9 <= (share or 0) <= 100
+    known_time = DAY - compute_downtime(unknown, NOON, NOON + DAY)
+    assert share is None if known_time <= timedelta(0) else -1e-9 <= (share or 0) <= 100
 
 
 def test_there_is_no_uptime_before_a_server_existed() -> None:
     assert compute_uptime_percent([], NOON, NOON + DAY, known_since=None) is None
-    pieces = build_uptime_segments([], NOON, NOON + DAY, 2, known_since=hours(12))
+    pieces = build_uptime_segments([], NOON, NOON + DAY, 2, known_since=add_hours(12))
     assert [piece.up for piece in pieces] == [None, 100]
     assert [piece.tone for piece in pieces] == ["plain", "good"]
 
@@ -91,10 +91,13 @@ def test_there_is_no_uptime_before_a_server_existed() -> None:
 def test_a_percentile_is_the_smallest_value_that_covers_its_share(
     values: list[int], percent: int
 ) -> None:
-    found = compute_percentile(Counter(values), percent)
-    below = [sum(one <= value for one in values) * 100 for value in (found or 0, (found or 0) - 1)]
-    assert found in values
-    assert below[0] >= len(values) * percent > below[1]
+    percentile = compute_percentile(Counter(values), percent)
+    shares = [
+        sum(each <= value for each in values) * 100
+        for value in (percentile or 0, (percentile or 0) - 1)
+    ]
+    assert percentile in values
+    assert shares[0] >= len(values) * percent > shares[1]
 
 
 def test_there_is_no_percentile_without_values() -> None:

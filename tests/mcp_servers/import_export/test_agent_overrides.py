@@ -1,4 +1,4 @@
-"""What a file says beside its servers: tools to keep to, and what each bot gets."""
+"""Overrides in a file: selected tools, and the servers of each bot."""
 
 import json
 
@@ -9,30 +9,30 @@ from mcp_servers.import_export.agent_overrides import AgentServerOverride, parse
 SERVERS = {"files": {"command": "npx", "allowed_tools": ["read_*"]}, "web": {"url": "https://a.io"}}
 
 
-def said(bots):
+def parse_bots(bots):
     return parse_overrides(json.dumps({"servers": SERVERS, "bot_overrides": bots}, indent=2))
 
 
 def test_bot_overrides_add_servers_and_permit_tools():
     permissions = {"web": {"allowed": ["search"], "denied": ["buy"]}}
-    found = said({"one": {"additional_servers": ["files"], "tool_permissions": permissions}})
-    (override,) = found.overrides
+    result = parse_bots({"one": {"additional_servers": ["files"], "tool_permissions": permissions}})
+    (override,) = result.overrides
     files, web = override.server_overrides
     assert override.agent == "one"
     assert (files.server, files.allowed, files.denied) == ("files", ("read_*",), ())
     assert (web.server, web.allowed, web.denied) == ("web", ("search",), ("buy",))
     assert web.line > override.line > 1
-    assert found.only_tools == {"files": ("read_*",)}
+    assert result.only_tools == {"files": ("read_*",)}
 
 
 def test_removed_servers_are_reported():
-    (override,) = said({"one": {"removed_servers": ["web"]}}).overrides
+    (override,) = parse_bots({"one": {"removed_servers": ["web"]}}).overrides
     assert override.server_overrides == (AgentServerOverride("web", override.line, removed=True),)
 
 
 def test_without_overrides_nothing_changes():
-    found = parse_overrides('{"web": {"url": "https://a.io"}}')
-    assert (found.overrides, found.problems, found.only_tools) == ((), (), {})
+    result = parse_overrides('{"web": {"url": "https://a.io"}}')
+    assert (result.overrides, result.problems, result.only_tools) == ((), (), {})
 
 
 @pytest.mark.parametrize(
@@ -51,12 +51,12 @@ def test_without_overrides_nothing_changes():
     ],
 )
 def test_invalid_overrides_are_reported_with_field_and_line(bots, field):
-    problem = said(bots).problems[0]
+    problem = parse_bots(bots).problems[0]
     assert (problem.code, problem.field) == ("bad_value", field)
     assert problem.extra["line"] > 1
     assert problem.remedy
 
 
 def test_unknown_fields_are_reported():
-    (notice,) = said({"one": {"color": "red"}}).notices
+    (notice,) = parse_bots({"one": {"color": "red"}}).notices
     assert (notice.code, notice.field) == ("left_out", "bot_overrides.one")

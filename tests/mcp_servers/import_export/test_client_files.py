@@ -1,4 +1,4 @@
-"""Each client's file is found where that client keeps it."""
+"""Each client's configuration file is found in its usual place."""
 
 import json
 from pathlib import Path
@@ -16,13 +16,13 @@ from mcp_servers.import_export.client_files import (
 )
 
 
-def machine(tmp_path, platform="linux", **environ):
+def build_machine(tmp_path, platform="linux", **environ):
     return UserMachine(
         home=tmp_path / "home", folder=tmp_path / "here", environ=environ, platform=platform
     )
 
 
-def put(path: Path, content: object) -> None:
+def write_json(path: Path, content: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content), encoding="utf-8")
 
@@ -36,45 +36,45 @@ def put(path: Path, content: object) -> None:
     ],
 )
 def test_desktop_settings_are_read_from_the_systems_folder(tmp_path, platform, environ, expected):
-    found = list_config_paths("claude-desktop", machine(tmp_path, platform, **environ))
-    assert found == (tmp_path / expected,)
+    paths = list_config_paths("claude-desktop", build_machine(tmp_path, platform, **environ))
+    assert paths == (tmp_path / expected,)
 
 
 def test_the_environment_can_set_the_settings_folder(tmp_path):
-    there = machine(tmp_path, XDG_CONFIG_HOME=str(tmp_path / "xdg"))
-    assert list_config_paths("claude-desktop", there)[0].is_relative_to(tmp_path / "xdg")
-    windows = machine(tmp_path, "win32", APPDATA=str(tmp_path / "roaming"))
+    linux = build_machine(tmp_path, XDG_CONFIG_HOME=str(tmp_path / "xdg"))
+    assert list_config_paths("claude-desktop", linux)[0].is_relative_to(tmp_path / "xdg")
+    windows = build_machine(tmp_path, "win32", APPDATA=str(tmp_path / "roaming"))
     assert list_config_paths("vscode", windows)[1].is_relative_to(tmp_path / "roaming")
 
 
 def test_a_projects_file_is_preferred_to_the_users(tmp_path):
-    here = machine(tmp_path)
-    project, user = list_config_paths("cursor", here)
-    put(user, {"mcpServers": {"mine": {"url": "https://a.example"}}})
-    assert read_client_config("cursor", here).path == user
-    put(project, {"mcpServers": {"ours": {"url": "https://a.example"}}})
-    found = read_client_config("cursor", here)
-    assert (found.path, found.other_paths) == (project, (user,))
+    machine = build_machine(tmp_path)
+    project, user = list_config_paths("cursor", machine)
+    write_json(user, {"mcpServers": {"mine": {"url": "https://a.example"}}})
+    assert read_client_config("cursor", machine).path == user
+    write_json(project, {"mcpServers": {"ours": {"url": "https://a.example"}}})
+    config = read_client_config("cursor", machine)
+    assert (config.path, config.other_paths) == (project, (user,))
 
 
 @pytest.mark.parametrize("client", CLIENT_NAMES)
 def test_without_a_file_all_searched_paths_are_listed(tmp_path, client):
-    here = machine(tmp_path)
+    machine = build_machine(tmp_path)
     with pytest.raises(NotFound) as caught:
-        read_client_config(client, here)
-    assert all(str(path) in caught.value.remedy for path in list_config_paths(client, here))
+        read_client_config(client, machine)
+    assert all(str(path) in caught.value.remedy for path in list_config_paths(client, machine))
 
 
 def test_only_user_and_project_servers_are_read_from_claude_codes_state(tmp_path):
-    here = machine(tmp_path)
+    machine = build_machine(tmp_path)
     server = {"url": "https://a.example"}
     projects = {
-        str(here.folder): {"mcpServers": {"of-project": server}},
+        str(machine.folder): {"mcpServers": {"of-project": server}},
         "/elsewhere": {"mcpServers": {"of-another": server}},
     }
     state = {"mcpServers": {"mine": server}, "projects": projects, "history": ["x" * 300_000]}
-    put(here.home / ".claude.json", state)
-    names = [entry.name for entry in parse_import(read_client_config("claude-code", here).text)]
+    write_json(machine.home / ".claude.json", state)
+    names = [entry.name for entry in parse_import(read_client_config("claude-code", machine).text)]
     assert names == ["mine", "of-project"]
 
 

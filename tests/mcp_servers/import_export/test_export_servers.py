@@ -1,4 +1,4 @@
-"""Placeholders of an export: each its own, none of them Bonobot's."""
+"""Exports use a unique placeholder per secret, and never Bonobot's own variables."""
 
 import json
 
@@ -64,10 +64,10 @@ def test_an_authentication_is_written_in_the_clients_format(auth, headers, secre
         name="docs", transport_type="http", endpoint_config={"url": url}, auth_config=auth
     )
     server = create_server(factories.build_administrator(factories.create_organization()), spec)
-    for_clients = build_client_file([server])["mcpServers"]["docs"]
-    ours = export_server(server, SecretPlaceholders())
-    assert (for_clients.get("headers"), ours.get("auth_config")) == (headers, secret)
-    assert "s3cret" not in f"{for_clients} {ours}"
+    client_file = build_client_file([server])["mcpServers"]["docs"]
+    exported = export_server(server, SecretPlaceholders())
+    assert (client_file.get("headers"), exported.get("auth_config")) == (headers, secret)
+    assert "s3cret" not in f"{client_file} {exported}"
 
 
 @pytest.mark.django_db

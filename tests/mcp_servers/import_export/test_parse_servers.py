@@ -1,4 +1,4 @@
-"""Whatever a client wrote becomes entries, or says on which line it can't."""
+"""Client configurations are parsed to entries, or to problems with their lines."""
 
 import json
 from typing import Any
@@ -11,22 +11,22 @@ from mcp_servers.import_export import ImportEntry, parse_import
 CANARY = "canary-5f3a9b"
 
 
-def one(config: Any, **values: str) -> ImportEntry:
+def parse_entry(config: Any, **values: str) -> ImportEntry:
     (entry,) = parse_import(
         config if isinstance(config, str) else json.dumps(config), values=values
     )
     return entry
 
 
-def codes(entry: ImportEntry) -> list[str]:
+def list_problem_codes(entry: ImportEntry) -> list[str]:
     return [problem.code for problem in entry.problems]
 
 
-def told(entry: ImportEntry) -> set[str]:
+def list_notice_codes(entry: ImportEntry) -> set[str]:
     return {notice.code for notice in entry.notices}
 
 
-def secrets(entry: ImportEntry) -> dict[tuple[str, str], str]:
+def get_secrets(entry: ImportEntry) -> dict[tuple[str, str], str]:
     return {(secret.placement, secret.name): secret.value for secret in entry.secrets}
 
 
@@ -57,7 +57,7 @@ STDIO = {"command": "npx", "args": ["-y", "some-server@1.0.0"]}
     ids=str,
 )
 def test_every_format_is_unwrapped(text: Any) -> None:
-    entry = one(text)
+    entry = parse_entry(text)
     assert (entry.name, entry.slug, entry.transport_type) == ("weather", "weather", "http")
     assert entry.endpoint_config == HTTP
     assert entry.is_valid
@@ -70,7 +70,7 @@ def test_several_servers_keep_their_order_and_lines() -> None:
 
 
 def test_a_server_can_be_named_like_a_wrapper() -> None:
-    assert one({"servers": HTTP}).name == "servers"
+    assert parse_entry({"servers": HTTP}).name == "servers"
     assert [entry.name for entry in parse_import(json.dumps({"url": HTTP, "type": STDIO}))] == [
         "url",
         "type",
@@ -100,7 +100,7 @@ def test_several_wrappers_are_all_read() -> None:
 def test_urls_are_read_under_all_field_names_and_transports(
     key: str, transport: dict[str, str]
 ) -> None:
-    entry = one({"a": {key: "https://mcp.example.com/mcp", **transport}})
+    entry = parse_entry({"a": {key: "https://mcp.example.com/mcp", **transport}})
     assert (entry.transport_type, entry.endpoint_config) == ("http", HTTP)
     assert entry.is_valid
 
@@ -119,34 +119,38 @@ def test_urls_are_read_under_all_field_names_and_transports(
     ids=str,
 )
 def test_a_command_is_split_into_launcher_and_arguments(server: dict[str, Any]) -> None:
-    entry = one({"a": server})
+    entry = parse_entry({"a": server})
     assert entry.transport_type == "stdio"
     assert entry.endpoint_config == STDIO
     assert entry.is_valid
 
 
 def test_environment_and_folder_are_read_and_values_are_secret() -> None:
-    entry = one({"a": {**STDIO, "env": {"KEY": CANARY, "PORT": 3000, "E": ""}, "cwd": "/srv"}})
+    entry = parse_entry(
+        {"a": {**STDIO, "env": {"KEY": CANARY, "PORT": 3000, "E": ""}, "cwd": "/srv"}}
+    )
     assert entry.endpoint_config == {**STDIO, "cwd": "/srv"}
-    assert secrets(entry) == {("env", "KEY"): CANARY, ("env", "PORT"): "3000", ("env", "E"): ""}
-    assert told(entry) == {"converted_value"}
+    assert get_secrets(entry) == {("env", "KEY"): CANARY, ("env", "PORT"): "3000", ("env", "E"): ""}
+    assert list_notice_codes(entry) == {"converted_value"}
 
 
 def test_a_bearer_token_and_an_api_key_become_the_authentication() -> None:
-    bearer = one({"a": {**HTTP, "headers": {"authorization": f"bearer  {CANARY}", "X-Team": "t"}}})
+    bearer = parse_entry(
+        {"a": {**HTTP, "headers": {"authorization": f"bearer  {CANARY}", "X-Team": "t"}}}
+    )
     assert bearer.auth_type == "bearer_token"
-    assert secrets(bearer) == {("auth", "token"): CANARY, ("header", "X-Team"): "t"}
+    assert get_secrets(bearer) == {("auth", "token"): CANARY, ("header", "X-Team"): "t"}
     for header in ("X-Api-Key", "x-api-key", "DD-API-KEY", "PRIVATE-TOKEN", "CONTEXT7_API_KEY"):
-        key = one({"a": {**HTTP, "headers": {header: CANARY}}})
+        key = parse_entry({"a": {**HTTP, "headers": {header: CANARY}}})
         assert (key.auth_type, key.auth_config) == ("api_key", {"header": header})
-        assert secrets(key) == {("auth", "key"): CANARY}
+        assert get_secrets(key) == {("auth", "key"): CANARY}
 
 
 def test_other_headers_stay_headers() -> None:
     headers = {"Authorization": f"Basic {CANARY}", "X-Trace": "1"}
-    entry = one({"a": {**HTTP, "headers": headers}})
+    entry = parse_entry({"a": {**HTTP, "headers": headers}})
     assert entry.auth_type == "none"
-    assert secrets(entry) == {("header", name): value for name, value in headers.items()}
+    assert get_secrets(entry) == {("header", name): value for name, value in headers.items()}
 
 
 @pytest.mark.parametrize(
@@ -165,31 +169,31 @@ def test_other_headers_stay_headers() -> None:
 def test_an_explicit_authentication_is_imported(
     auth: dict[str, Any], public: dict[str, str], secret: str
 ) -> None:
-    entry = one({"a": {**HTTP, "auth_config": auth}})
+    entry = parse_entry({"a": {**HTTP, "auth_config": auth}})
     assert (entry.auth_type, entry.auth_config) == (auth["type"], public)
-    assert secrets(entry) == {("auth", secret): CANARY}
+    assert get_secrets(entry) == {("auth", secret): CANARY}
 
 
 def test_masked_values_of_an_export_are_required() -> None:
-    entry = one(
+    entry = parse_entry(
         {
             "name": "aws",
             "endpoint_config": {**HTTP, "headers": {"X-Team": "********"}},
             "auth_config": {"type": "bearer_token", "configured": True},
         }
     )
-    assert codes(entry) == ["missing_value", "missing_value"]
+    assert list_problem_codes(entry) == ["missing_value", "missing_value"]
     assert [parameter.name for parameter in entry.parameters] == ["AWS_TOKEN", "AWS_X_TEAM"]
-    filled = one(
+    filled = parse_entry(
         {"name": "aws", **HTTP, "auth_config": {"type": "bearer_token", "configured": True}},
         AWS_TOKEN=CANARY,
     )
     assert filled.is_valid
-    assert secrets(filled) == {("auth", "token"): CANARY}
+    assert get_secrets(filled) == {("auth", "token"): CANARY}
 
 
 @pytest.mark.parametrize(
-    ("member", "enabled"),
+    ("fields", "enabled"),
     [
         ({}, True),
         ({"enabled": False}, False),
@@ -198,8 +202,8 @@ def test_masked_values_of_an_export_are_required() -> None:
         ({"enabled": True, "disabled": True}, False),
     ],
 )
-def test_a_server_can_be_disabled(member: dict[str, Any], enabled: bool) -> None:
-    assert one({"a": {**HTTP, **member}}).enabled is enabled
+def test_a_server_can_be_disabled(fields: dict[str, Any], enabled: bool) -> None:
+    assert parse_entry({"a": {**HTTP, **fields}}).enabled is enabled
 
 
 def test_references_become_parameters() -> None:
@@ -214,7 +218,7 @@ def test_references_become_parameters() -> None:
             }
         },
     }
-    entry = one(config)
+    entry = parse_entry(config)
     assert {(p.name, p.label, p.secret, p.fields) for p in entry.parameters} == {
         ("tok", "API token", True, ("headers.Authorization",)),
         ("ORG", "ORG", True, ("headers.X-Org",)),
@@ -224,26 +228,26 @@ def test_references_become_parameters() -> None:
         ("missing_value", "headers.X-Org"),
     }
     assert entry.auth_type == "bearer_token"
-    filled = one(config, tok=CANARY, ORG="acme")
+    filled = parse_entry(config, tok=CANARY, ORG="acme")
     assert filled.is_valid
-    assert secrets(filled) == {("auth", "token"): CANARY, ("header", "X-Org"): "acme"}
+    assert get_secrets(filled) == {("auth", "token"): CANARY, ("header", "X-Org"): "acme"}
 
 
 def test_a_default_is_used_for_a_missing_value() -> None:
     config = {"a": {"command": "uvx", "args": ["--dir=${DIR:-/tmp}", "${DIR:-/tmp}/x"]}}
-    assert one(config).endpoint_config["args"] == ["--dir=/tmp", "/tmp/x"]
-    assert one(config, DIR="/srv").endpoint_config["args"] == ["--dir=/srv", "/srv/x"]
+    assert parse_entry(config).endpoint_config["args"] == ["--dir=/tmp", "/tmp/x"]
+    assert parse_entry(config, DIR="/srv").endpoint_config["args"] == ["--dir=/srv", "/srv/x"]
 
 
 def test_values_arent_expanded_again() -> None:
     config = {"a": {"command": "uvx", "args": ["${A}"]}}
-    assert one(config, A="${B}", B="no").endpoint_config["args"] == ["${B}"]
+    assert parse_entry(config, A="${B}", B="no").endpoint_config["args"] == ["${B}"]
 
 
 @pytest.mark.parametrize("name", ["BONOBOT_SECRET_KEY", "DATABASE_URL", "REDIS_URL", "bonobot_x"])
 def test_variables_of_bonobot_are_never_used(name: str) -> None:
-    entry = one({"a": {**STDIO, "env": {"X": f"${{{name}:-d}}"}}}, **{name: CANARY})
-    assert codes(entry) == ["forbidden_variable"]
+    entry = parse_entry({"a": {**STDIO, "env": {"X": f"${{{name}:-d}}"}}}, **{name: CANARY})
+    assert list_problem_codes(entry) == ["forbidden_variable"]
     assert entry.secrets == ()
 
 
@@ -288,13 +292,17 @@ def test_an_invalid_server_is_reported_with_its_field(server: Any, code: str, fi
 def test_duplicate_names_are_refused_at_the_second_one() -> None:
     text = '{"a": {"url": "https://a.example"},\n "a": {"url": "https://b.example"},\n'
     entries = parse_import(text + ' "A ": {"url": "https://c.example"}}')
-    assert [codes(entry) for entry in entries] == [[], ["duplicate_name"], ["name_taken"]]
+    assert [list_problem_codes(entry) for entry in entries] == [
+        [],
+        ["duplicate_name"],
+        ["name_taken"],
+    ]
     assert [problem.extra["line"] for entry in entries for problem in entry.problems] == [2, 3]
 
 
 def test_missing_and_unreadable_names_are_refused() -> None:
-    assert codes(one({"": HTTP})) == ["missing_name"]
-    assert codes(one({"a\u200bb": HTTP})) == ["bad_name"]
+    assert list_problem_codes(parse_entry({"": HTTP})) == ["missing_name"]
+    assert list_problem_codes(parse_entry({"a\u200bb": HTTP})) == ["bad_name"]
 
 
 @pytest.mark.parametrize(
@@ -306,28 +314,34 @@ def test_missing_and_unreadable_names_are_refused() -> None:
     ],
 )
 def test_a_server_without_a_name_is_named_after_its_url(server: dict[str, Any], name: str) -> None:
-    entry = one(server)
+    entry = parse_entry(server)
     assert entry.name == name
-    assert "named_by_import" in told(entry)
+    assert "named_by_import" in list_notice_codes(entry)
 
 
 def test_a_server_that_cant_be_named_requires_a_name() -> None:
-    assert codes(one({"url": "http://127.0.0.1:3001/mcp"})) == ["missing_name"]
+    assert list_problem_codes(parse_entry({"url": "http://127.0.0.1:3001/mcp"})) == ["missing_name"]
 
 
 def test_suspicious_values_get_a_warning() -> None:
-    assert told(one({"a": {"url": "http://127.0.0.1:3001/mcp"}})) == {"private_address"}
-    assert told(one({"a": {"url": f"https://x.example/?api_key={CANARY}"}})) == {"secret_in_url"}
-    assert told(one({"a": {"command": "node", "args": ["x.js", "--token", CANARY]}})) == {
-        "secret_in_arguments"
+    assert list_notice_codes(parse_entry({"a": {"url": "http://127.0.0.1:3001/mcp"}})) == {
+        "private_address"
     }
-    assert told(one({"a": {"command": "npx", "args": ["-y", "some-server"]}})) == {
-        "unpinned_version"
+    assert list_notice_codes(
+        parse_entry({"a": {"url": f"https://x.example/?api_key={CANARY}"}})
+    ) == {"secret_in_url"}
+    assert list_notice_codes(
+        parse_entry({"a": {"command": "node", "args": ["x.js", "--token", CANARY]}})
+    ) == {"secret_in_arguments"}
+    assert list_notice_codes(
+        parse_entry({"a": {"command": "npx", "args": ["-y", "some-server"]}})
+    ) == {"unpinned_version"}
+    assert list_notice_codes(parse_entry({"a": {**HTTP, "autoApprove": [], "timeout": 60}})) == {
+        "left_out"
     }
-    assert told(one({"a": {**HTTP, "autoApprove": [], "timeout": 60}})) == {"left_out"}
-    assert told(one('{"a": {"url": "https://x.example", "url": "https://y.example"}}')) == {
-        "repeated_member"
-    }
+    assert list_notice_codes(
+        parse_entry('{"a": {"url": "https://x.example", "url": "https://y.example"}}')
+    ) == {"repeated_member"}
 
 
 @pytest.mark.parametrize(
@@ -349,7 +363,7 @@ def test_suspicious_values_get_a_warning() -> None:
     ids=lambda value: value[:30],
 )
 def test_a_text_without_servers_is_refused_with_the_expected_format(text: str, code: str) -> None:
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(Problem) as caught:
         parse_import(text)
-    assert refused.value.code == code
-    assert refused.value.remedy
+    assert caught.value.code == code
+    assert caught.value.remedy

@@ -1,4 +1,4 @@
-"""No text breaks the import, and no secret is seen in what it shows."""
+"""No text crashes the import, and its output contains no secrets."""
 
 import json
 from typing import Any
@@ -13,7 +13,7 @@ CANARY = "canary-5f3a9b"
 HTTP = {"url": "https://mcp.example.com/mcp"}
 
 
-def attempt(text: str) -> tuple[tuple[ImportEntry, ...], Problem | None]:
+def try_parse(text: str) -> tuple[tuple[ImportEntry, ...], Problem | None]:
     """Return the entries of a text, or why there are none; any other exception fails the test."""
     try:
         return parse_import(text), None
@@ -21,7 +21,7 @@ def attempt(text: str) -> tuple[tuple[ImportEntry, ...], Problem | None]:
         return (), problem
 
 
-def full(secret: str) -> dict[str, Any]:
+def build_servers(secret: str) -> dict[str, Any]:
     return {
         "web": {
             "url": f"https://x.example/?token={secret}",
@@ -40,7 +40,7 @@ def full(secret: str) -> dict[str, Any]:
 
 
 def test_shown_values_contain_no_secret() -> None:
-    entries = parse_import(json.dumps(full(CANARY)), values={"T": CANARY})
+    entries = parse_import(json.dumps(build_servers(CANARY)), values={"T": CANARY})
     assert CANARY not in repr(entries)
     assert CANARY not in json.dumps([entry.build_preview() for entry in entries])
     assert all(CANARY in json.dumps(entry.build_configuration()) for entry in entries[:5])
@@ -48,15 +48,17 @@ def test_shown_values_contain_no_secret() -> None:
 
 @given(st.data())
 def test_errors_of_invalid_texts_contain_no_secret(data: st.DataObject) -> None:
-    text = json.dumps(full(CANARY), indent=data.draw(st.sampled_from([None, 1])))
+    text = json.dumps(build_servers(CANARY), indent=data.draw(st.sampled_from([None, 1])))
     for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(0, len(text) - 1))
-        if CANARY in text[max(at - len(CANARY), 0) : at + len(CANARY)]:
+        index = data.draw(st.integers(0, len(text) - 1))
+        if CANARY in text[max(index - len(CANARY), 0) : index + len(CANARY)]:
             continue  # half a secret can't be searched for
-        put = data.draw(st.sampled_from(["", '"', "'", ",", "{", "}", "[", "\\", "\n", "/*", ":"]))
-        text = text[:at] + put + text[at + 1 :]
-    entries, refused = attempt(text)
-    assert refused is None or CANARY not in json.dumps(refused.as_dict())
+        inserted = data.draw(
+            st.sampled_from(["", '"', "'", ",", "{", "}", "[", "\\", "\n", "/*", ":"])
+        )
+        text = text[:index] + inserted + text[index + 1 :]
+    entries, refusal = try_parse(text)
+    assert refusal is None or CANARY not in json.dumps(refusal.as_dict())
     for entry in entries:
         assert CANARY not in repr(entry)
         problems = [problem.as_dict() for problem in entry.problems]
@@ -65,8 +67,8 @@ def test_errors_of_invalid_texts_contain_no_secret(data: st.DataObject) -> None:
 
 @given(st.text() | st.text(st.sampled_from('{}[]",:\\/* \nabu0-1.truefalsn$')))
 def test_any_text_is_parsed_or_refused_without_an_exception(text: str) -> None:
-    entries, refused = attempt(text)
-    assert bool(entries) == (refused is None)
+    entries, problem = try_parse(text)
+    assert bool(entries) == (problem is None)
     for entry in entries:
         json.dumps(entry.build_preview())
 
@@ -103,8 +105,8 @@ json_values = st.recursive(
 
 @given(json_values)
 def test_any_json_is_parsed_or_refused_without_an_exception(value: Any) -> None:
-    entries, refused = attempt(json.dumps(value))
-    assert bool(entries) == (refused is None)
+    entries, problem = try_parse(json.dumps(value))
+    assert bool(entries) == (problem is None)
     for entry in entries:
         json.dumps(entry.build_preview())
         assert entry.is_valid == (not entry.problems)

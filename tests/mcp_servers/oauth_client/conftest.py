@@ -1,4 +1,4 @@
-"""A protected server that each test finds new, and servers registered to use it."""
+"""A protected server, reset for each test, and registered servers that use it."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ LOGIN = {"type": "oauth2", "grant": "authorization_code"}
 
 @dataclass(frozen=True)
 class Protected:
-    """The protected server from outside."""
+    """Controls the protected server."""
 
     origin: str
 
@@ -38,16 +38,16 @@ class Protected:
         return f"{self.origin}/mcp"
 
     def seen(self) -> dict[str, Any]:
-        """Return what it has seen."""
+        """Return the requests it has seen."""
         return httpx.get(f"{self.origin}/control").json()
 
     def set(self, **settings: Any) -> None:
-        """Change how it behaves from now on."""
+        """Change its behavior."""
         httpx.post(f"{self.origin}/control", json=settings).raise_for_status()
 
     @property
     def token_requests(self) -> list[dict[str, str]]:
-        """Return every token request that came."""
+        """Return every token request."""
         return self.seen()["token_requests"]
 
 
@@ -68,7 +68,7 @@ def protected_origin() -> Iterator[str]:
 
 @pytest.fixture
 def protected(protected_origin: str) -> Protected:
-    """Reset the protected server, so that it has seen nothing and given nothing."""
+    """Reset the protected server."""
     httpx.delete(f"{protected_origin}/control").raise_for_status()
     return Protected(protected_origin)
 
@@ -86,34 +86,34 @@ def boss(organization: Organization) -> Principal:
 @pytest.fixture
 def register(boss: Principal, protected: Protected) -> Iterator[Callable[..., Server]]:
     """Return a function that registers the protected server with a sign-in."""
-    made: list[Server] = []
+    servers: list[Server] = []
 
-    def begin(auth: dict[str, Any] | None = None, **more: Any) -> Server:
+    def register_server(auth: dict[str, Any] | None = None, **more: Any) -> Server:
         server = create_server(
             boss,
             ServerSpec(
-                name=f"protected{len(made) or ''}",
+                name=f"protected{len(servers) or ''}",
                 transport_type="http",
                 endpoint_config={"url": protected.url},
                 auth_config=CREDENTIALS if auth is None else auth,
                 **{"allow_private": True, **more},
             ),
         )
-        made.append(server)
+        servers.append(server)
         return server
 
-    yield begin
-    for server in made:
+    yield register_server
+    for server in servers:
         get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
-def ask(server: Server, endpoint: Any = None) -> str:
+def call_tool(server: Server, endpoint: Any = None) -> str:
     """Call the server's tool; returns the digest of the token that arrived."""
-    found = get_runtime().call(
+    result = get_runtime().call(
         get_connection_pool().send_request,
         endpoint or build_endpoint(Server.objects.get(pk=server.pk)),
         "tools/call",
         {"name": "whoami", "arguments": {}},
         holder=f"server:{server.pk}:test",
     )
-    return str(found["content"][0]["text"])
+    return str(result["content"][0]["text"])

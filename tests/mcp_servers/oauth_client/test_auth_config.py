@@ -1,4 +1,4 @@
-"""The sign-in `oauth2` as people write it: refused with the field, read back without secrets."""
+"""Validation of `oauth2` settings, which are returned without secrets."""
 
 import json
 
@@ -17,7 +17,7 @@ CREDENTIALS = {"type": "oauth2", "client_id": "me", "client_secret": "hidden-sec
 
 
 @pytest.fixture
-def boss():
+def administrator():
     return factories.build_administrator(factories.create_organization())
 
 
@@ -28,7 +28,7 @@ def spec(auth, **more):
     )
 
 
-BAD = {
+INVALID = {
     "no client id": ({"client_secret": "x"}, "missing_value", "client_id"),
     "no secret of any kind": ({"client_id": "me"}, "missing_value", "client_secret"),
     "a key that is none": (
@@ -53,46 +53,48 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_invalid_settings_are_refused_at_their_field(boss, name):
-    auth, code, field = BAD[name]
+@pytest.mark.parametrize("name", INVALID)
+def test_invalid_settings_are_refused_at_their_field(administrator, name):
+    auth, code, field = INVALID[name]
     with pytest.raises(Problem) as caught:
-        create_server(boss, spec({"type": "oauth2", **auth}))
+        create_server(administrator, spec({"type": "oauth2", **auth}))
     assert (caught.value.code, caught.value.field) == (code, f"auth_config.{field}")
 
 
-def test_a_stdio_server_cant_use_oauth(boss):
+def test_a_stdio_server_cant_use_oauth(administrator):
     config = {"command": "npx", "args": ["-y", "package@1.2.3"]}
-    one = ServerSpec(
+    stdio_spec = ServerSpec(
         name="x", transport_type="stdio", endpoint_config=config, auth_config=CREDENTIALS
     )
     with pytest.raises(Problem) as caught:
-        create_server(boss, one)
+        create_server(administrator, stdio_spec)
     assert caught.value.field == "auth_config.type"
 
 
-def test_the_secret_is_encrypted_and_not_returned(boss):
-    server = create_server(boss, spec({**CREDENTIALS, "scopes": ["a", "b"]}))
-    shown = mask_auth_config(server)
-    assert shown == {
+def test_the_secret_is_encrypted_and_not_returned(administrator):
+    server = create_server(administrator, spec({**CREDENTIALS, "scopes": ["a", "b"]}))
+    masked = mask_auth_config(server)
+    assert masked == {
         "type": "oauth2",
         "client_id": "me",
         "scopes": ["a", "b"],
         "configured": True,
     }
-    assert "hidden-secret" not in json.dumps(shown) + json.dumps(server.auth_config)
+    assert "hidden-secret" not in json.dumps(masked) + json.dumps(server.auth_config)
     assert Secret.objects.get().value.open() == "hidden-secret"
 
 
-def test_a_returned_configuration_can_be_written_back(boss):
-    server = create_server(boss, spec(CREDENTIALS))
-    update_server(boss, server, spec({**mask_auth_config(server), "client_secret": "********"}))
+def test_a_returned_configuration_can_be_written_back(administrator):
+    server = create_server(administrator, spec(CREDENTIALS))
+    update_server(
+        administrator, server, spec({**mask_auth_config(server), "client_secret": "********"})
+    )
     assert Secret.objects.get().value.open() == "hidden-secret"
 
 
-def test_an_authorization_code_login_needs_no_secret(boss):
+def test_an_authorization_code_login_needs_no_secret(administrator):
     server = create_server(
-        boss, spec({"type": "oauth2", "grant": "authorization_code", "per": "user"})
+        administrator, spec({"type": "oauth2", "grant": "authorization_code", "per": "user"})
     )
     assert mask_auth_config(server)["configured"] is True
     assert not Secret.objects.exists()
@@ -110,4 +112,4 @@ def test_imported_client_credentials_without_a_secret_require_one():
     auth = {"type": "oauth2", "client_id": "me"}
     text = json.dumps({"mcpServers": {"docs": {"url": "https://x.example/mcp", "auth": auth}}})
     (entry,) = parse_import(text)
-    assert [one.field for one in entry.problems] == ["auth.client_secret"]
+    assert [problem.field for problem in entry.problems] == ["auth.client_secret"]

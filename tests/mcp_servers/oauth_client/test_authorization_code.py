@@ -18,7 +18,7 @@ from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.models import OAuthClient, OAuthGrant, OAuthLogin, Server
 from mcp_servers.oauth_client.access_tokens import build_person_endpoint
 from tests import factories
-from tests.mcp_servers.oauth_client.conftest import LOGIN, ask
+from tests.mcp_servers.oauth_client.conftest import LOGIN, call_tool
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -39,26 +39,26 @@ def owners(owner) -> Client:
     return browser(owner)
 
 
-def away(client: Client, server: Server):
-    """Press the button; returns the authorization URL, or the page that refuses."""
+def start_login(client: Client, server: Server):
+    """Press the button; return the authorization URL, or the error page."""
     page = client.post(f"/oauth/start/{server.pk}")
     return page["Location"] if page.status_code == 303 else page
 
 
-def come_back(client: Client, location: str, **changed: str | None):
-    """Let the authorization server agree, then follow it back, with parameters changed."""
-    answer = httpx.get(location)
-    back = urlsplit(answer.headers["location"])
-    members = {name: values[0] for name, values in parse_qs(back.query).items()} | changed
-    query = urlencode({name: value for name, value in members.items() if value is not None})
-    return client.get(f"{back.path}?{query}")
+def finish_login(client: Client, location: str, **changes: str | None):
+    """Let the authorization server agree, then follow its redirect with changed parameters."""
+    response = httpx.get(location)
+    callback = urlsplit(response.headers["location"])
+    parameters = {name: values[0] for name, values in parse_qs(callback.query).items()} | changes
+    query = urlencode({name: value for name, value in parameters.items() if value is not None})
+    return client.get(f"{callback.path}?{query}")
 
 
 def signed_in(client: Client, server: Server):
-    return come_back(client, away(client, server))
+    return finish_login(client, start_login(client, server))
 
 
-def code_of(page) -> str:
+def get_error_code(page) -> str:
     return page.context["problem"].code
 
 
@@ -74,15 +74,15 @@ def test_the_sign_in_page_shows_the_server_and_for_whom_it_signs_in(owners, regi
 
 def test_a_login_with_pkce_creates_a_grant_that_calls_use(owners, register, protected):
     server = register({**LOGIN, "scopes": "docs:read"})
-    location = away(owners, server)
-    asked = {name: values[0] for name, values in parse_qs(urlsplit(location).query).items()}
-    assert asked["code_challenge_method"] == "S256"
-    assert asked["resource"] == protected.url
-    assert asked["redirect_uri"] == f"{settings.BONOBOT_URL}/oauth/callback"
-    assert asked["scope"] == "docs:read"
-    page = come_back(owners, location)
+    location = start_login(owners, server)
+    parameters = {name: values[0] for name, values in parse_qs(urlsplit(location).query).items()}
+    assert parameters["code_challenge_method"] == "S256"
+    assert parameters["resource"] == protected.url
+    assert parameters["redirect_uri"] == f"{settings.BONOBOT_URL}/oauth/callback"
+    assert parameters["scope"] == "docs:read"
+    page = finish_login(owners, location)
     assert page.status_code in (200, 302)
-    assert ask(server)
+    assert call_tool(server)
     (exchange,) = protected.token_requests
     assert exchange["grant_type"] == "authorization_code"
     assert exchange["resource"] == protected.url
@@ -92,12 +92,12 @@ def test_a_login_with_pkce_creates_a_grant_that_calls_use(owners, register, prot
 
 def test_dynamic_registration_is_the_last_resort(owners, register, protected):
     signed_in(owners, register(LOGIN))
-    (wanted,) = protected.seen()["registrations"]
-    assert wanted["application_type"] == "web"
-    assert wanted["redirect_uris"] == [f"{settings.BONOBOT_URL}/oauth/callback"]
+    (registration,) = protected.seen()["registrations"]
+    assert registration["application_type"] == "web"
+    assert registration["redirect_uris"] == [f"{settings.BONOBOT_URL}/oauth/callback"]
     assert OAuthClient.objects.get().issuer == protected.origin
     signed_in(owners, register(LOGIN))
-    assert len(protected.seen()["registrations"]) == 1  # known by its issuer from now on
+    assert len(protected.seen()["registrations"]) == 1  # the registration is stored by issuer
 
 
 def test_the_client_id_metadata_document_is_preferred_to_registration(
@@ -105,7 +105,7 @@ def test_the_client_id_metadata_document_is_preferred_to_registration(
 ):
     monkeypatch.setattr(settings, "BONOBOT_URL", "https://bonobot.example")
     protected.set(client_documents=True)
-    location = away(owners, register(LOGIN))
+    location = start_login(owners, register(LOGIN))
     (client_id,) = parse_qs(urlsplit(location).query)["client_id"]
     assert client_id == "https://bonobot.example/oauth/client-metadata.json"
     assert not protected.seen()["registrations"]
@@ -116,24 +116,24 @@ def test_the_client_id_metadata_document_is_preferred_to_registration(
 
 def test_a_configured_client_is_preferred(owners, register, protected):
     protected.set(client_documents=True)
-    location = away(owners, register({**LOGIN, "client_id": "entered"}))
+    location = start_login(owners, register({**LOGIN, "client_id": "entered"}))
     assert parse_qs(urlsplit(location).query)["client_id"] == ["entered"]
 
 
 def test_without_a_client_a_person_is_asked_to_register_one(owners, register, protected):
     protected.set(registration=False)
-    assert code_of(away(owners, register(LOGIN))) == "client_unknown"
+    assert get_error_code(start_login(owners, register(LOGIN))) == "client_unknown"
 
 
 def test_an_authorization_server_without_pkce_is_refused(owners, register, protected):
     protected.set(pkce=False)
-    assert code_of(away(owners, register(LOGIN))) == "pkce_unsupported"
+    assert get_error_code(start_login(owners, register(LOGIN))) == "pkce_unsupported"
     assert not OAuthLogin.objects.exists()
 
 
 def test_an_authorization_url_that_isnt_http_is_refused(owners, register, protected):
     protected.set(extra={"authorization_endpoint": "javascript:alert(1)"})
-    assert code_of(away(owners, register(LOGIN))) == "bad_url"
+    assert get_error_code(start_login(owners, register(LOGIN))) == "bad_url"
 
 
 ISSUERS = {
@@ -149,70 +149,72 @@ ISSUERS = {
 
 @pytest.mark.parametrize("name", ISSUERS)
 def test_the_issuer_of_a_response_is_compared_exactly(owners, register, protected, name):
-    named, iss, code = ISSUERS[name]
+    iss_named, iss, code = ISSUERS[name]
     iss = {"RIGHT": protected.origin, "SLASH": f"{protected.origin}/"}.get(iss or "", iss)
-    protected.set(iss_named=named)
+    protected.set(iss_named=iss_named)
     server = register(LOGIN)
-    page = come_back(owners, away(owners, server), iss=iss)
+    page = finish_login(owners, start_login(owners, server), iss=iss)
     if code is None:
-        assert ask(server)
+        assert call_tool(server)
     else:
-        assert code_of(page) == code
+        assert get_error_code(page) == code
         assert not protected.token_requests
 
 
 def test_the_issuer_of_an_error_response_is_checked_too(owners, register, protected):
     protected.set(iss_named=True)
     server = register(LOGIN)
-    page = come_back(owners, away(owners, server), iss=None, error="access_denied", code=None)
-    assert code_of(page) == "iss_missing"
-    page = come_back(owners, away(owners, server), error="access_denied<b>", code=None)
-    assert code_of(page) == "login_refused"
+    page = finish_login(
+        owners, start_login(owners, server), iss=None, error="access_denied", code=None
+    )
+    assert get_error_code(page) == "iss_missing"
+    page = finish_login(owners, start_login(owners, server), error="access_denied<b>", code=None)
+    assert get_error_code(page) == "login_refused"
     assert b"<b>" not in page.content
 
 
 def test_a_state_can_be_used_once(owners, register, protected):
-    location = away(owners, register(LOGIN))
-    come_back(owners, location)
-    assert code_of(come_back(owners, location)) == "state_used"
+    location = start_login(owners, register(LOGIN))
+    finish_login(owners, location)
+    assert get_error_code(finish_login(owners, location)) == "state_used"
     assert len(protected.token_requests) == 1
 
 
 def test_an_unknown_state_is_refused(owners, register):
-    page = come_back(owners, away(owners, register(LOGIN)), state="made-up")
-    assert code_of(page) == "state_unknown"
+    page = finish_login(owners, start_login(owners, register(LOGIN)), state="made-up")
+    assert get_error_code(page) == "state_unknown"
 
 
 def test_a_state_expires_after_ten_minutes(owners, register):
-    location = away(owners, register(LOGIN))
+    location = start_login(owners, register(LOGIN))
     OAuthLogin.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
-    assert code_of(come_back(owners, location)) == "state_expired"
+    assert get_error_code(finish_login(owners, location)) == "state_expired"
 
 
 def test_another_person_or_browser_cant_finish_or_cancel_a_login(
     owners, owner, register, organization, protected
 ):
-    location = away(owners, register(LOGIN))
+    location = start_login(owners, register(LOGIN))
     stranger = browser(factories.create_member(organization, Role.OWNER, "mallory"))
-    page = come_back(stranger, location)
-    assert (page.status_code, code_of(page)) == (403, "state_foreign")
-    assert code_of(come_back(browser(owner), location)) == "state_foreign"
+    page = finish_login(stranger, location)
+    assert (page.status_code, get_error_code(page)) == (403, "state_foreign")
+    assert get_error_code(finish_login(browser(owner), location)) == "state_foreign"
     assert not protected.token_requests
-    assert come_back(owners, location).status_code in (200, 302)
+    assert finish_login(owners, location).status_code in (200, 302)
 
 
 def test_a_login_for_settings_that_changed_meanwhile_is_refused(owners, register, protected):
     server = register(LOGIN)
-    location = away(owners, server)
+    location = start_login(owners, server)
     Server.objects.filter(pk=server.pk).update(auth_config={**LOGIN, "client_id": "another"})
-    assert code_of(come_back(owners, location)) == "login_outdated"
+    assert get_error_code(finish_login(owners, location)) == "login_outdated"
     assert not OAuthGrant.objects.exclude(access_token="").exists()
 
 
 def test_only_roles_that_manage_servers_can_sign_the_organization_in(register, organization):
     member = browser(factories.create_member(organization, Role.MEMBER))
     page = member.get(f"/oauth/start/{register(LOGIN).pk}")
-    assert (page.status_code, code_of(page)) == (403, "forbidden")
+    assert (page.status_code, get_error_code(page)) == (403, "forbidden")
 
 
 def test_servers_of_other_organizations_arent_found(register):
@@ -221,7 +223,7 @@ def test_servers_of_other_organizations_arent_found(register):
 
 
 def test_a_server_without_a_login_is_reported(owners, register):
-    assert code_of(owners.get(f"/oauth/start/{register().pk}")) == "no_login"
+    assert get_error_code(owners.get(f"/oauth/start/{register().pk}")) == "no_login"
 
 
 def test_people_who_arent_signed_in_are_redirected_to_the_sign_in(register):
@@ -237,14 +239,14 @@ def test_a_get_changes_nothing(owners, register, protected):
 def test_refresh_tokens_are_rotated(owners, register, protected):
     server = register(LOGIN)
     signed_in(owners, server)
-    first = ask(server)
+    first = call_tool(server)
     for _ in range(3):
         OAuthGrant.objects.update(expires_at=timezone.now())
-        assert ask(server) != first
-    kinds = [one["grant_type"] for one in protected.token_requests]
-    assert kinds == ["authorization_code", *["refresh_token"] * 3]
-    sent = [one["refresh_token"] for one in protected.token_requests[1:]]
-    assert len(set(sent)) == 3
+        assert call_tool(server) != first
+    grant_types = [each["grant_type"] for each in protected.token_requests]
+    assert grant_types == ["authorization_code", *["refresh_token"] * 3]
+    refresh_tokens = [each["refresh_token"] for each in protected.token_requests[1:]]
+    assert len(set(refresh_tokens)) == 3
 
 
 def test_a_revoked_grant_requires_a_login_with_a_remedy(owners, register, protected):
@@ -252,7 +254,7 @@ def test_a_revoked_grant_requires_a_login_with_a_remedy(owners, register, protec
     signed_in(owners, server)
     protected.set(refuse_grants="invalid_grant", forget=True)
     with pytest.raises(Problem) as caught:
-        ask(server)
+        call_tool(server)
     assert caught.value.code == "needs_reauth"
     server.refresh_from_db()
     assert server.status == Server.Status.NEEDS_REAUTH
@@ -260,11 +262,11 @@ def test_a_revoked_grant_requires_a_login_with_a_remedy(owners, register, protec
     assert not OAuthGrant.objects.get().refresh_token
     before = len(protected.token_requests)
     with pytest.raises(Problem):
-        ask(server)
-    assert len(protected.token_requests) == before  # nothing is left to ask with
+        call_tool(server)
+    assert len(protected.token_requests) == before  # there is no token left to refresh with
     protected.set(refuse_grants="")
     signed_in(owners, server)
-    assert ask(server)
+    assert call_tool(server)
 
 
 def test_an_outage_of_the_authorization_server_keeps_the_login(owners, register, protected):
@@ -273,16 +275,16 @@ def test_an_outage_of_the_authorization_server_keeps_the_login(owners, register,
     OAuthGrant.objects.update(expires_at=timezone.now())
     protected.set(down=True)
     with pytest.raises(Problem) as caught:
-        ask(server)
+        call_tool(server)
     assert caught.value.code == "authorization_server_unreachable"
     protected.set(down=False)
-    assert ask(server)
+    assert call_tool(server)
 
 
 def test_a_missing_login_is_a_task_from_the_first_call(register):
     server = register(LOGIN)
     with pytest.raises(Problem) as caught:
-        ask(server)
+        call_tool(server)
     assert caught.value.code == "needs_reauth"
     assert f"/oauth/start/{server.pk}" in caught.value.remedy
 
@@ -292,31 +294,33 @@ def test_additional_scopes_are_requested_at_the_next_login(owners, register, pro
     signed_in(owners, server)
     protected.set(needed_scope="write")
     with pytest.raises(Problem) as caught:
-        ask(server)
+        call_tool(server)
     assert caught.value.code == "needs_reauth"
-    assert parse_qs(urlsplit(away(owners, server)).query)["scope"] == ["read write"]
+    assert parse_qs(urlsplit(start_login(owners, server)).query)["scope"] == ["read write"]
     signed_in(owners, server)
-    assert ask(server)
+    assert call_tool(server)
 
 
 def test_granted_scopes_that_arent_enough_require_no_login(owners, register, protected):
     protected.set(needed_scope="write", never_enough=True, scope_told=False)
     server = register({**LOGIN, "scopes": "read write"})
     signed_in(owners, server)
-    assert OAuthGrant.objects.get().scope == "read write"  # nothing was said: what was asked for
+    assert (
+        OAuthGrant.objects.get().scope == "read write"
+    )  # the response named no scope: the requested one applies
     with pytest.raises(Problem) as caught:
-        ask(server)
+        call_tool(server)
     assert caught.value.code == "token_refused"
 
 
 def test_each_person_has_their_own_tokens(organization, register, protected):
     server = register({**LOGIN, "per": "user"})
     people = [factories.create_member(organization, Role.MEMBER, name) for name in ("ann", "ben")]
-    for one in people:
-        assert signed_in(browser(one), server).status_code == 200
+    for person in people:
+        assert signed_in(browser(person), server).status_code == 200
     endpoint = build_endpoint(server)
-    users = [User.objects.get(pk=one.id).pk for one in people]
-    digests = {ask(server, build_person_endpoint(endpoint, pk)) for pk in users}
+    users = [User.objects.get(pk=person.id).pk for person in people]
+    digests = {call_tool(server, build_person_endpoint(endpoint, pk)) for pk in users}
     assert len(digests) == 2
     assert len({build_person_endpoint(endpoint, pk).fingerprint for pk in users}) == 2
     with pytest.raises(Problem) as caught:
@@ -327,12 +331,12 @@ def test_each_person_has_their_own_tokens(organization, register, protected):
 def test_no_page_or_log_contains_a_secret(owners, register, caplog, protected):
     caplog.set_level(logging.DEBUG)
     server = register(LOGIN)
-    location = away(owners, server)
+    location = start_login(owners, server)
     verifier = OAuthLogin.objects.get().verifier.open()
-    page = come_back(owners, location)
-    ask(server)
+    page = finish_login(owners, location)
+    call_tool(server)
     grant = OAuthGrant.objects.get()
-    said = caplog.text + page.content.decode() + repr(OAuthLogin.objects.values())
-    said += repr(list(AuditRow.objects.values())) + repr(OAuthGrant.objects.values())
+    output = caplog.text + page.content.decode() + repr(OAuthLogin.objects.values())
+    output += repr(list(AuditRow.objects.values())) + repr(OAuthGrant.objects.values())
     for secret in (verifier, grant.access_token.open(), grant.refresh_token.open()):
-        assert secret not in said
+        assert secret not in output

@@ -1,4 +1,4 @@
-"""Authorization servers that answer badly or late, and processes that die in between."""
+"""Invalid or late responses of authorization servers, and crashes during a refresh."""
 
 import subprocess
 import sys
@@ -17,9 +17,14 @@ from mcp_servers.models import OAuthGrant, Server
 from mcp_servers.oauth_client import access_tokens, grants
 from mcp_servers.oauth_client.http import open_http_client
 from tests import factories, processes
-from tests.mcp_servers.oauth_client.conftest import LOGIN, ask
-from tests.mcp_servers.oauth_client.test_authorization_code import away, browser, code_of, signed_in
-from tests.servers.oauth_protected_server import ODD
+from tests.mcp_servers.oauth_client.conftest import LOGIN, call_tool
+from tests.mcp_servers.oauth_client.test_authorization_code import (
+    browser,
+    get_error_code,
+    signed_in,
+    start_login,
+)
+from tests.servers.oauth_protected_server import INVALID_RESPONSES
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -39,7 +44,7 @@ CODES = {"too much": "response_too_large", "go elsewhere": "redirect_refused"}
 
 def code_of_call(server) -> str:
     with pytest.raises(Problem) as caught:
-        ask(server)
+        call_tool(server)
     return caught.value.code
 
 
@@ -50,14 +55,14 @@ def owners(organization):
 
 def test_an_invalid_token_response_is_refused(register, protected):
     server = register()
-    found = {}
-    for name in ODD:
+    codes = {}
+    for name in INVALID_RESPONSES:
         protected.set(token_says=name)
-        found[name] = code_of_call(server)
-        OAuthGrant.objects.all().delete()  # which remembers a failure for a while
-    assert found == {name: CODES.get(name, "token_refused") for name in ODD}
+        codes[name] = code_of_call(server)
+        OAuthGrant.objects.all().delete()  # it caches a failure for a while
+    assert codes == {name: CODES.get(name, "token_refused") for name in INVALID_RESPONSES}
     protected.set(token_says="")
-    assert ask(server)
+    assert call_tool(server)
 
 
 def test_a_slow_response_times_out(register, protected, monkeypatch):
@@ -72,26 +77,26 @@ def test_a_slow_response_times_out(register, protected, monkeypatch):
 def test_a_token_without_expiry_is_used_until_it_is_refused(register, protected):
     protected.set(lifetime_told=False)
     server = register()
-    assert ask(server) == ask(server)
+    assert call_tool(server) == call_tool(server)
     assert OAuthGrant.objects.get().expires_at is None
     assert len(protected.token_requests) == 1
     protected.set(forget=True)
-    assert ask(server)
+    assert call_tool(server)
     assert len(protected.token_requests) == 2
 
 
 def test_a_token_that_expires_immediately_is_used_for_its_call(register, protected):
-    protected.set(lifetime_s=5)  # within our margin, as with a clock that goes wrong
+    protected.set(lifetime_s=5)  # within our margin, like with a wrong clock
     server = register()
-    assert ask(server) != ask(server)
-    assert len(protected.token_requests) == 3  # the first call asks what the server speaks, too
+    assert call_tool(server) != call_tool(server)
+    assert len(protected.token_requests) == 3  # the first call also detects the server's era
 
 
 def test_a_refresh_that_crashed_before_it_was_stored_requires_a_login(owners, register, protected):
     server = register(LOGIN)
     signed_in(owners, server)
     grant = OAuthGrant.objects.get()
-    # A process that holds the lease gets the next tokens, and is killed before it writes them.
+    # The process with the lease gets new tokens, and is killed before it stores them.
     assert grants.claim_lease(grant, uuid4())
     form = {"grant_type": "refresh_token", "refresh_token": grant.refresh_token.open()}
     httpx.post(f"{protected.origin}/token", data=form).raise_for_status()
@@ -101,7 +106,7 @@ def test_a_refresh_that_crashed_before_it_was_stored_requires_a_login(owners, re
     server.refresh_from_db()
     assert server.status == Server.Status.NEEDS_REAUTH
     signed_in(owners, server)
-    assert ask(server)
+    assert call_tool(server)
 
 
 def test_a_killed_process_blocks_others_only_until_its_lease_expires(owners, register, protected):
@@ -116,13 +121,13 @@ def test_a_killed_process_blocks_others_only_until_its_lease_expires(owners, reg
     assert claims.returncode == -9
     assert OAuthGrant.objects.get().lease_holder is not None
     OAuthGrant.objects.update(lease_until=timezone.now() + timedelta(milliseconds=500))
-    assert ask(server)  # the refresh token was not used, so nobody has to sign in
+    assert call_tool(server)  # the refresh token wasn't used, so no login is needed
 
 
 @pytest.mark.parametrize("url", ["javascript:alert(1)", "data:text/html,x", "file:///etc/passwd"])
 def test_only_http_urls_are_accepted_as_authorization_urls(owners, register, protected, url):
     protected.set(extra={"authorization_endpoint": url})
-    assert code_of(away(owners, register(LOGIN))) == "bad_url"
+    assert get_error_code(start_login(owners, register(LOGIN))) == "bad_url"
 
 
 def test_metadata_at_a_private_address_isnt_fetched(register, protected, boss):
@@ -138,8 +143,8 @@ def test_metadata_at_a_private_address_isnt_fetched(register, protected, boss):
 
 def _metadata_code(account, url: str) -> str:
     async def fetch():
-        async with open_http_client(account) as asker:
-            await asker.get(url, "metadata")
+        async with open_http_client(account) as client:
+            await client.get(url, "metadata")
 
     with pytest.raises(Problem) as caught:
         get_runtime().call(fetch)

@@ -1,4 +1,4 @@
-"""Client credentials against a real authorization server: asked, kept, renewed, never leaked."""
+"""Client credentials with a real authorization server: storing and refreshing tokens, no leaks."""
 
 import hashlib
 import logging
@@ -20,15 +20,15 @@ from mcp_servers.models import HealthCheck, OAuthGrant, Server
 from mcp_servers.oauth_client.http import open_http_client
 from mcp_servers.server_config import ServerSpec, mask_auth_config
 from mcp_servers.services import update_server
-from tests.mcp_servers.oauth_client.conftest import CREDENTIALS, ask
+from tests.mcp_servers.oauth_client.conftest import CREDENTIALS, call_tool
 from tests.servers.oauth_protected_server import CLIENT_ID, CLIENT_SECRET
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def problem_of(server) -> Problem:
+def call_and_fail(server) -> Problem:
     with pytest.raises(Problem) as caught:
-        ask(server)
+        call_tool(server)
     return caught.value
 
 
@@ -36,7 +36,7 @@ def problem_of(server) -> Problem:
 def test_a_client_secret_gets_a_token_that_is_sent(register, protected, method):
     protected.set(methods=[method])
     server = register()
-    digest = ask(server)
+    digest = call_tool(server)
     (request,) = protected.token_requests
     assert request["grant_type"] == "client_credentials"
     assert request["resource"] == protected.url
@@ -58,7 +58,7 @@ def test_a_private_key_can_replace_the_secret(register, protected, kind):
     )
     protected.set(public_key=public.decode(), methods=["private_key_jwt"])
     server = register({"type": "oauth2", "client_id": CLIENT_ID, "private_key": pem})
-    assert ask(server)
+    assert call_tool(server)
     (request,) = protected.token_requests
     assert request["client_assertion_type"].endswith("jwt-bearer")
     assert "client_secret" not in request
@@ -72,39 +72,39 @@ def test_a_private_key_can_replace_the_secret(register, protected, kind):
 
 def test_one_token_is_used_for_many_calls(register, protected):
     server = register()
-    assert len({ask(server) for _ in range(5)}) == 1
+    assert len({call_tool(server) for _ in range(5)}) == 1
     assert len(protected.token_requests) == 1
 
 
 def test_discovery_uses_a_token_too(register, protected, boss):
     server = register()
-    found = get_runtime().call(run_discovery, server.pk, actor=boss.actor)
-    assert found.tools == ("whoami",)
+    result = get_runtime().call(run_discovery, server.pk, actor=boss.actor)
+    assert result.tools == ("whoami",)
 
 
 def test_an_expiring_token_is_refreshed_before_it_is_refused(register, protected):
     server = register()
-    first = ask(server)
+    first = call_tool(server)
     OAuthGrant.objects.update(expires_at=timezone.now() + timedelta(seconds=5))
-    assert ask(server) != first
+    assert call_tool(server) != first
     assert len(protected.token_requests) == 2
 
 
 def test_a_revoked_token_is_refreshed_and_the_request_repeated_once(register, protected):
     server = register()
-    first = ask(server)
+    first = call_tool(server)
     protected.set(forget=True)
-    assert ask(server) != first
+    assert call_tool(server) != first
     assert len(protected.token_requests) == 2
     assert protected.seen()["calls"] == 2
 
 
 def test_the_expiry_is_known_after_a_restart(register, protected):
     server = register()
-    first = ask(server)
+    first = call_tool(server)
     expires_at = OAuthGrant.objects.get().expires_at
     runtimes.close_runtime()
-    assert ask(server) == first
+    assert call_tool(server) == first
     assert OAuthGrant.objects.get().expires_at == expires_at
     assert timedelta(minutes=59) < expires_at - timezone.now() < timedelta(minutes=61)
     assert len(protected.token_requests) == 1
@@ -113,27 +113,27 @@ def test_the_expiry_is_known_after_a_restart(register, protected):
 def test_concurrent_calls_wait_for_one_token(register, protected):
     server = register()
     protected.set(token_pause_s=0.3)
-    endpoint = build_endpoint(server)  # once: each thread would keep a connection of its own
+    endpoint = build_endpoint(server)  # once, because each thread would keep its own connection
     with ThreadPoolExecutor(10) as pool:
-        digests = set(pool.map(lambda _: ask(server, endpoint), range(10)))
+        digests = set(pool.map(lambda _: call_tool(server, endpoint), range(10)))
     assert len(digests) == 1
     assert len(protected.token_requests) == 1
 
 
 def test_a_refused_client_marks_the_server_as_needing_credentials(register, protected):
     server = register({**CREDENTIALS, "client_secret": "not-the-one"})
-    problem = problem_of(server)
+    problem = call_and_fail(server)
     assert problem.code == "needs_reauth"
     assert "credentials" in problem.remedy
     server.refresh_from_db()
     assert server.status == Server.Status.NEEDS_REAUTH
-    assert problem_of(server).code == "needs_reauth"
-    assert len(protected.token_requests) == 1  # a refusal is remembered for a while
+    assert call_and_fail(server).code == "needs_reauth"
+    assert len(protected.token_requests) == 1  # a refusal is cached for a while
 
 
 def test_new_credentials_are_tried_immediately(register, protected, boss):
     server = register({**CREDENTIALS, "client_secret": "not-the-one"})
-    problem_of(server)
+    call_and_fail(server)
     spec = ServerSpec(
         name=server.name,
         transport_type="http",
@@ -142,28 +142,31 @@ def test_new_credentials_are_tried_immediately(register, protected, boss):
         allow_private=True,
     )
     update_server(boss, server, spec)
-    assert ask(server)
+    assert call_tool(server)
 
 
 def test_additional_scopes_are_requested_once_with_the_previous_ones(register, protected):
     server = register({**CREDENTIALS, "scopes": ["read"]})
-    ask(server)
+    call_tool(server)
     protected.set(needed_scope="write")
-    ask(server)
-    assert [one["scope"] for one in protected.token_requests] == ["read", "read write"]
+    call_tool(server)
+    assert [each["scope"] for each in protected.token_requests] == ["read", "read write"]
 
 
 def test_an_insufficient_scope_is_requested_only_once(register, protected):
     server = register({**CREDENTIALS, "scopes": ["read"]})
-    ask(server)
-    protected.set(needed_scope="x y")  # which no token ever covers
-    assert [problem_of(server).code for _ in range(4)] == ["needs_reauth", *["token_refused"] * 3]
+    call_tool(server)
+    protected.set(needed_scope="x y")  # no token has both
+    assert [call_and_fail(server).code for _ in range(4)] == [
+        "needs_reauth",
+        *["token_refused"] * 3,
+    ]
     assert len(protected.token_requests) == 2
 
 
 def test_scopes_default_to_those_of_the_resource_metadata(register, protected):
     protected.set(scopes_supported=["docs:read", "docs:write"])
-    ask(register())
+    call_tool(register())
     assert protected.token_requests[0]["scope"] == "docs:read docs:write"
 
 
@@ -194,27 +197,27 @@ def test_invalid_metadata_is_refused_with_its_code(register, protected, name):
     if settings.get("issuer") == "SLASH":
         settings = {"issuer": f"{protected.origin}/"}
     protected.set(**settings)
-    assert problem_of(register()).code == code
+    assert call_and_fail(register()).code == code
     assert not protected.token_requests
 
 
 def test_credentials_arent_sent_to_another_authorization_server(register, protected):
     server = register()
-    ask(server)
+    call_tool(server)
     other = "https://as.elsewhere.example"
     protected.set(authorization_servers=[other], forget=True)
-    assert problem_of(server).code == "issuer_changed"
+    assert call_and_fail(server).code == "issuer_changed"
     assert len(protected.token_requests) == 1
 
 
 def test_a_token_url_needs_no_metadata(register, protected):
     protected.set(authorization_servers=["https://nowhere.example"])
-    assert ask(register({**CREDENTIALS, "token_url": f"{protected.origin}/token"}))
+    assert call_tool(register({**CREDENTIALS, "token_url": f"{protected.origin}/token"}))
 
 
 def test_an_outage_doesnt_require_a_login(register, protected):
     server = register({**CREDENTIALS, "token_url": "http://127.0.0.1:9/token"})
-    problem = problem_of(server)
+    problem = call_and_fail(server)
     assert problem.code == "authorization_server_unreachable"
     assert problem.retryable
 
@@ -222,24 +225,24 @@ def test_an_outage_doesnt_require_a_login(register, protected):
 def test_no_secret_reaches_a_log_or_a_row(register, protected, caplog, boss):
     caplog.set_level(logging.DEBUG)
     server = register()
-    ask(server)
+    call_tool(server)
     protected.set(forget=True)
     get_runtime().call(run_discovery, server.pk, actor=boss.actor)
     grant = OAuthGrant.objects.get()
-    said = caplog.text + repr(grant.__dict__) + repr(Server.objects.values().get())
-    said += repr(OAuthGrant.objects.values()) + repr(endpoint_text(server))
+    output = caplog.text + repr(grant.__dict__) + repr(Server.objects.values().get())
+    output += repr(OAuthGrant.objects.values()) + repr(describe_endpoint(server))
     for secret in (CLIENT_SECRET, grant.access_token.open()):
-        assert secret not in said
+        assert secret not in output
 
 
 def test_an_error_that_repeats_our_token_is_masked(register, protected, boss):
     server = register()
     protected.set(echo=True)
-    assert "********" in str(problem_of(server))
+    assert "********" in str(call_and_fail(server))
     with pytest.raises(Problem):
         get_runtime().call(run_discovery, server.pk, actor=boss.actor)
-    said = repr(Server.objects.values().get()) + repr(HealthCheck.objects.values())
-    assert OAuthGrant.objects.get().access_token.open() not in said
+    output = repr(Server.objects.values().get()) + repr(HealthCheck.objects.values())
+    assert OAuthGrant.objects.get().access_token.open() not in output
 
 
 @pytest.mark.parametrize(
@@ -256,15 +259,15 @@ def test_credentials_are_sent_only_over_https_to_public_addresses(
 ):
     account = replace(build_endpoint(register()).account, allow_private=allow_private)
 
-    async def ask_there() -> None:
-        async with open_http_client(account) as asker:
-            await asker.post(url, "token endpoint", form={})
+    async def send_request() -> None:
+        async with open_http_client(account) as client:
+            await client.post(url, "token endpoint", form={})
 
     with pytest.raises(Problem) as caught:
-        get_runtime().call(ask_there)
+        get_runtime().call(send_request)
     assert caught.value.code == code
 
 
-def endpoint_text(server) -> str:
+def describe_endpoint(server) -> str:
     endpoint = build_endpoint(server)
     return repr(endpoint) + repr(endpoint.account) + str(endpoint.auth)

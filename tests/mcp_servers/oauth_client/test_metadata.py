@@ -1,4 +1,4 @@
-"""Challenges as servers write them."""
+"""Parsing of `WWW-Authenticate` challenges."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Servers that each person signs in to: the door uses the tokens of who asks, and no others."""
+"""Servers with personal sign-ins: the gateway uses only the tokens of the calling person."""
 
 import hashlib
 from dataclasses import replace
@@ -24,7 +24,7 @@ from mcp_servers.models import OAuthGrant, Server
 from mcp_servers.oauth_client.access_tokens import build_person_endpoint
 from mcp_servers.oauth_client.grants import get_or_create_grant
 from tests import factories
-from tests.mcp_servers.oauth_client.conftest import LOGIN, ask
+from tests.mcp_servers.oauth_client.conftest import LOGIN, call_tool
 from tests.mcp_servers.oauth_client.test_authorization_code import browser, signed_in
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -35,11 +35,11 @@ def people(organization):
     return [factories.create_member(organization, Role.OWNER, name) for name in ("ann", "ben")]
 
 
-def session_of(principal, agent, *speakers):
+def build_session_principal(principal, agent, *speakers):
     """Return the principal of a session that `principal` started and `speakers` write to."""
     session = start_session(principal, agent, "hello")
-    for one in speakers:
-        send_message(one, session, "and then")
+    for speaker in speakers:
+        send_message(speaker, session, "and then")
     return Principal(
         kind="session",
         id=str(session.pk),
@@ -52,14 +52,14 @@ def session_of(principal, agent, *speakers):
 
 @pytest.fixture
 def server(register, people, boss):
-    made = register({**LOGIN, "per": "user"})
-    signed_in(browser(people[0]), made)
-    get_runtime().call(run_discovery, made.pk, actor=boss.actor)
-    approve_definitions(boss, made)
-    return made
+    registered = register({**LOGIN, "per": "user"})
+    signed_in(browser(people[0]), registered)
+    get_runtime().call(run_discovery, registered.pk, actor=boss.actor)
+    approve_definitions(boss, registered)
+    return registered
 
 
-def whoami(principal, server):
+def call_whoami(principal, server):
     request = CallRequest(
         principal=principal,
         tool="whoami",
@@ -73,24 +73,24 @@ def whoami(principal, server):
 
 def test_the_gateway_uses_the_tokens_of_the_calling_person(server, people):
     ann, ben = people
-    outcome = whoami(ann, server)
+    outcome = call_whoami(ann, server)
     token = OAuthGrant.objects.get(subject=ann.id).access_token.open()
     assert outcome.text == hashlib.sha256(token.encode()).hexdigest()
-    assert whoami(ben, server).code == "needs_reauth"
+    assert call_whoami(ben, server).code == "needs_reauth"
 
 
 def test_a_token_isnt_a_person(server, boss):
-    outcome = whoami(boss, server)
+    outcome = call_whoami(boss, server)
     assert (outcome.outcome, outcome.code) == ("error", "needs_reauth")
 
 
 def test_no_principal_can_use_the_login_of_another_person(organization, people, boss, server):
     ann, ben = people
     agent = factories.create_agent(organization)
-    session = session_of(ann, agent)
+    session = build_session_principal(ann, agent)
     token, _text = create_token(ben, name="t", role=Role.OWNER)
     elsewhere = factories.create_member(factories.create_organization("other"), Role.OWNER, "carl")
-    asked = {
+    cases = {
         "ann": (ann, None, "ann"),
         "ann within a session": (ann, UUID(session.id), "ann"),
         "her session": (session, UUID(session.id), "ann"),
@@ -101,23 +101,31 @@ def test_no_principal_can_use_the_login_of_another_person(organization, people, 
             UUID(session.id),
             None,
         ),
-        "the session of another": (session_of(ben, agent), None, "ben"),
-        "her session, written to by another": (session_of(ann, agent, ben), None, None),
-        "another's, written to by her": (session_of(ben, agent, ann), None, None),
-        "her session, written to by a command": (session_of(ann, agent, boss), None, None),
-        "a session of a command": (session_of(boss, agent), None, None),
+        "the session of another": (build_session_principal(ben, agent), None, "ben"),
+        "her session, written to by another": (
+            build_session_principal(ann, agent, ben),
+            None,
+            None,
+        ),
+        "another's, written to by her": (build_session_principal(ben, agent, ann), None, None),
+        "her session, written to by a command": (
+            build_session_principal(ann, agent, boss),
+            None,
+            None,
+        ),
+        "a session of a command": (build_session_principal(boss, agent), None, None),
         "ben": (ben, UUID(session.id), "ben"),
         "a token": (build_token_principal(token), UUID(session.id), None),
         "a command": (boss, UUID(session.id), None),
     }
-    names = {UUID(one.id): one.label for one in people}
-    for name, (principal, session_id, expected) in asked.items():
+    names = {UUID(person.id): person.label for person in people}
+    for name, (principal, session_id, expected) in cases.items():
         if principal.kind == "session" and session_id is None and "none" not in name:
             session_id = UUID(principal.id)
-        found = find_user_id(principal, session_id)
-        assert names.get(found) == expected, name
+        user_id = find_user_id(principal, session_id)
+        assert names.get(user_id) == expected, name
     Membership.objects.filter(user=ann.id).delete()
-    assert find_user_id(session, UUID(session.id)) is None  # who left has no login here
+    assert find_user_id(session, UUID(session.id)) is None  # a removed member has no login
 
 
 def test_a_discovery_by_a_person_uses_their_login_and_keeps_the_servers_state(server, people):
@@ -129,7 +137,7 @@ def test_a_discovery_by_a_person_uses_their_login_and_keeps_the_servers_state(se
     assert f"/oauth/start/{server.pk}" in caught.value.remedy
     server.refresh_from_db()
     assert server.status == Server.Status.CONNECTED
-    assert whoami(ben, server).code == "needs_reauth"
+    assert call_whoami(ben, server).code == "needs_reauth"
     server.refresh_from_db()
     assert server.status == Server.Status.CONNECTED
 
@@ -138,12 +146,14 @@ def test_a_background_check_uses_any_valid_login(server, people, protected):
     ann, ben = people
     signed_in(browser(ben), server)
     OAuthGrant.objects.filter(subject=ben.id).update(access_token="", refresh_token="")
-    get_runtime().call(check_server, server.pk)  # whoever signed in last has to do so again
+    get_runtime().call(
+        check_server, server.pk
+    )  # the person who signed in last has to sign in again
     server.refresh_from_db()
     assert server.status == Server.Status.CONNECTED
     Membership.objects.filter(user=ann.id).delete()
     with pytest.raises(Problem) as caught:
-        get_runtime().call(check_server, server.pk)  # nobody's is left: now it is everybody's task
+        get_runtime().call(check_server, server.pk)  # no login is left: everybody has to sign in
     assert caught.value.code == "needs_reauth"
     server.refresh_from_db()
     assert server.status == Server.Status.NEEDS_REAUTH
@@ -172,12 +182,12 @@ def test_signing_out_applies_to_the_next_call(register, organization):
     client = browser(factories.create_member(organization, Role.OWNER))
     User.objects.update(is_staff=True)
     signed_in(client, server)
-    assert ask(server)
+    assert call_tool(server)
     client.post(f"/admin/mcp_servers/server/{server.pk}/sign-out/")
     server.refresh_from_db()
     assert server.status == Server.Status.NEEDS_REAUTH
     with pytest.raises(Problem) as caught:
-        ask(server)
+        call_tool(server)
     assert caught.value.code == "needs_reauth"
     assert AuditRow.objects.filter(action="oauth_disconnected").count() == 1
 

@@ -1,4 +1,4 @@
-"""Who is signed in where: what pages, REST and commands say, and whose task it is."""
+"""Sign-in states on pages, over REST and on the command line, and pending logins."""
 
 import pytest
 
@@ -32,8 +32,8 @@ def people(acme):
 
 
 @pytest.fixture
-def make(acme):
-    def one(name: str, **auth: str) -> Server:
+def add_server(acme):
+    def register_server(name: str, **auth: str) -> Server:
         return create_server(
             factories.build_administrator(acme),
             ServerSpec(
@@ -44,7 +44,7 @@ def make(acme):
             ),
         )
 
-    return one
+    return register_server
 
 
 def sign_in(server, principal=None):
@@ -58,63 +58,74 @@ def sign_in(server, principal=None):
     )
 
 
-def named(principal):
+def list_pending_names(principal):
     return [server.name for server, _presence in list_pending_logins(principal, 8)]
 
 
-def test_a_missing_personal_login_is_a_task_of_that_person(make, people, acme):
-    each, common = make("each", per="user"), make("common")
-    make("plain", grant="client_credentials", client_id="c", client_secret="s")
+def test_a_missing_personal_login_is_a_task_of_that_person(add_server, people, acme):
+    personal, shared = add_server("each", per="user"), add_server("common")
+    add_server("plain", grant="client_credentials", client_id="c", client_secret="s")
     ann, ben = people["ann"], people["ben"]
     member = factories.create_member(acme, Role.MEMBER)
     auditor = factories.create_member(acme, Role.AUDITOR)
-    assert named(ann) == ["common", "each"]
-    assert named(member) == ["each"]  # the organization's is for who manages servers
-    assert named(auditor) == []
-    assert named(factories.build_administrator(acme)) == ["common"]  # a command is no person
-    sign_in(each, ann)
-    sign_in(common)
-    assert (named(ann), named(ben), named(member)) == ([], ["each"], ["each"])
+    assert list_pending_names(ann) == ["common", "each"]
+    assert list_pending_names(member) == [
+        "each"
+    ]  # the organization's login is for roles that manage servers
+    assert list_pending_names(auditor) == []
+    assert list_pending_names(factories.build_administrator(acme)) == [
+        "common"
+    ]  # the command line isn't a person
+    sign_in(personal, ann)
+    sign_in(shared)
+    assert (list_pending_names(ann), list_pending_names(ben), list_pending_names(member)) == (
+        [],
+        ["each"],
+        ["each"],
+    )
 
 
-def test_sign_in_states_take_one_query(make, people, django_assert_num_queries):
-    servers = [make(f"s{number}", per="user") for number in range(5)]
+def test_sign_in_states_take_one_query(add_server, people, django_assert_num_queries):
+    servers = [add_server(f"s{number}", per="user") for number in range(5)]
     sign_in(servers[0], people["ann"])
     with django_assert_num_queries(1):
-        found = load_login_statuses(people["ann"], servers)
-    assert [found[one.pk].state for one in servers] == ["signed_in", *["needed"] * 4]
+        statuses = load_login_statuses(people["ann"], servers)
+    assert [statuses[server.pk].state for server in servers] == ["signed_in", *["needed"] * 4]
 
 
-def test_the_dashboard_links_each_person_to_their_missing_logins(make, people):
-    each = make("each", per="user")
-    sign_in(each, people["ben"])
+def test_the_dashboard_links_each_person_to_their_missing_logins(add_server, people):
+    personal = add_server("each", per="user")
+    sign_in(personal, people["ben"])
     pages = {}
-    for name, one in people.items():
-        User.objects.filter(pk=one.id).update(is_staff=True)
-        pages[name] = Desk(User.objects.get(pk=one.id)).open("/admin/")
-    assert f"/oauth/start/{each.pk}" in pages["ann"]
+    for name, person in people.items():
+        User.objects.filter(pk=person.id).update(is_staff=True)
+        pages[name] = Desk(User.objects.get(pk=person.id)).open("/admin/")
+    assert f"/oauth/start/{personal.pk}" in pages["ann"]
     assert "Sign in to each" in pages["ann"]
     assert "/oauth/start/" not in pages["ben"]
 
 
-def test_rest_returns_the_sign_in_state_of_the_caller(make, people, acme):
-    each = make("each", per="user")
-    sign_in(each, people["ann"])
-    path = f"/api/mcp-servers/{each.pk}"
-    seen = {
-        name: Rest(user=User.objects.get(pk=one.id)).get(path).json["sign_in"]
-        for name, one in people.items()
+def test_rest_returns_the_sign_in_state_of_the_caller(add_server, people, acme):
+    personal = add_server("each", per="user")
+    sign_in(personal, people["ann"])
+    path = f"/api/mcp-servers/{personal.pk}"
+    states = {
+        name: Rest(user=User.objects.get(pk=person.id)).get(path).json["sign_in"]
+        for name, person in people.items()
     }
-    assert (seen["ann"]["state"], seen["ann"]["issuer"]) == ("signed_in", "https://as.example.com")
-    assert (seen["ben"]["state"], seen["ben"]["issuer"]) == ("needed", "")
-    assert seen["ben"]["url"].endswith(f"/oauth/start/{each.pk}")
+    assert (states["ann"]["state"], states["ann"]["issuer"]) == (
+        "signed_in",
+        "https://as.example.com",
+    )
+    assert (states["ben"]["state"], states["ben"]["issuer"]) == ("needed", "")
+    assert states["ben"]["url"].endswith(f"/oauth/start/{personal.pk}")
     token = rest.as_role(acme, Role.OPERATOR).get(path).json["sign_in"]
     assert (token["state"], token["people"]) == ("personal", 1)
-    said = rest.as_role(acme, Role.OPERATOR).get(path).text
-    assert "an-access-token" not in said
+    text = rest.as_role(acme, Role.OPERATOR).get(path).text
+    assert "an-access-token" not in text
 
 
-def test_rest_returns_no_sign_in_for_servers_without_login(make, acme):
-    plain = make("plain", grant="client_credentials", client_id="c", client_secret="s")
-    shown = rest.as_role(acme, Role.OPERATOR).get(f"/api/mcp-servers/{plain.pk}")
-    assert shown.json["sign_in"] is None
+def test_rest_returns_no_sign_in_for_servers_without_login(add_server, acme):
+    plain = add_server("plain", grant="client_credentials", client_id="c", client_secret="s")
+    response = rest.as_role(acme, Role.OPERATOR).get(f"/api/mcp-servers/{plain.pk}")
+    assert response.json["sign_in"] is None

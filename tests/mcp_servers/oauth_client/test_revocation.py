@@ -1,4 +1,4 @@
-"""Tokens that nobody needs any more are withdrawn, and gone here whatever is answered."""
+"""Unused tokens are revoked, and deleted here whatever the response is."""
 
 import json
 
@@ -16,7 +16,7 @@ from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import delete_server, update_server
 from mcp_servers.tasks import forget_who_left
 from tests import factories
-from tests.mcp_servers.oauth_client.conftest import CREDENTIALS, LOGIN, ask
+from tests.mcp_servers.oauth_client.conftest import CREDENTIALS, LOGIN, call_tool
 from tests.mcp_servers.oauth_client.test_authorization_code import browser, signed_in
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -29,21 +29,24 @@ def owner(organization):
 
 @pytest.fixture
 def server(register, owner):
-    made = register(LOGIN)
-    signed_in(browser(owner), made)
-    return made
+    registered = register(LOGIN)
+    signed_in(browser(owner), registered)
+    return registered
 
 
-def withdrawn(protected):
-    return [(one["token_type_hint"], one["token"]) for one in protected.seen()["revocations"]]
+def list_revocations(protected):
+    return [
+        (request["token_type_hint"], request["token"])
+        for request in protected.seen()["revocations"]
+    ]
 
 
-def outcomes(action="oauth_revoked"):
+def list_outcomes(action="oauth_revoked"):
     rows = AuditRow.objects.filter(action=action).order_by("seq")
     return [json.loads(row.opened)["details"]["outcome"] for row in rows]
 
 
-def held():
+def list_tokens():
     grant = OAuthGrant.objects.get()
     return [
         ("refresh_token", grant.refresh_token.open()),
@@ -52,24 +55,24 @@ def held():
 
 
 def test_signing_out_revokes_the_refresh_token_first(server, owner, protected):
-    expected = held()
+    expected = list_tokens()
     authorization_code.sign_out(owner, server)
-    assert withdrawn(protected) == expected
+    assert list_revocations(protected) == expected
     assert protected.seen()["revocations"][0]["client_id"] == "registered-1"
     assert not OAuthGrant.objects.exists()
-    assert outcomes() == ["done"]
-    assert OAuthClient.objects.exists()  # the next login goes by the same client
+    assert list_outcomes() == ["done"]
+    assert OAuthClient.objects.exists()  # the next login uses the same client
     assert not protected.seen()["unregistered"]
 
 
 def test_deleting_a_server_revokes_tokens_and_deletes_the_registration(server, owner, protected):
-    expected = held()
+    expected = list_tokens()
     delete_server(owner, server)
-    assert withdrawn(protected) == expected
+    assert list_revocations(protected) == expected
     assert protected.seen()["unregistered"] == ["Bearer manages-1"]
     assert not OAuthClient.objects.exists()
-    assert outcomes() == ["done"]
-    assert outcomes("oauth_unregistered") == ["done"]
+    assert list_outcomes() == ["done"]
+    assert list_outcomes("oauth_unregistered") == ["done"]
 
 
 def test_a_client_that_another_server_uses_is_kept(server, owner, register, protected):
@@ -78,7 +81,7 @@ def test_a_client_that_another_server_uses_is_kept(server, owner, register, prot
     delete_server(owner, server)
     assert OAuthClient.objects.exists()
     assert not protected.seen()["unregistered"]
-    assert ask(other)
+    assert call_tool(other)
 
 
 def test_a_registration_url_of_another_origin_isnt_sent_our_token(owner, register, protected):
@@ -90,46 +93,46 @@ def test_a_registration_url_of_another_origin_isnt_sent_our_token(owner, registe
 
 def test_a_replaced_credential_revokes_the_tokens_of_the_old_one(register, boss, protected):
     server = register()
-    ask(server)
+    call_tool(server)
     token = OAuthGrant.objects.get().access_token.open()
-    changed = ServerSpec(
+    new_spec = ServerSpec(
         name=server.name,
         transport_type="http",
         endpoint_config=server.endpoint_config,
         auth_config={**CREDENTIALS, "client_secret": "another"},
         allow_private=True,
     )
-    update_server(boss, server, changed)
-    assert withdrawn(protected) == [("access_token", token)]
-    (asked,) = protected.seen()["revocations"]
-    assert asked["authorization"].startswith("Basic ")  # by the secret that bought it
+    update_server(boss, server, new_spec)
+    assert list_revocations(protected) == [("access_token", token)]
+    (request,) = protected.seen()["revocations"]
+    assert request["authorization"].startswith("Basic ")  # with the secret that it was issued for
     assert not OAuthGrant.objects.exists()
 
 
 def test_an_unchanged_credential_keeps_its_tokens(register, boss, protected):
     server = register()
-    ask(server)
-    changed = ServerSpec(
+    call_tool(server)
+    renamed = ServerSpec(
         name="renamed",
         transport_type="http",
         endpoint_config=server.endpoint_config,
         auth_config=None,
         allow_private=True,
     )
-    update_server(boss, server, changed)
+    update_server(boss, server, renamed)
     assert OAuthGrant.objects.exists()
-    assert withdrawn(protected) == []
+    assert list_revocations(protected) == []
 
 
 def test_the_tokens_of_a_removed_member_are_revoked(register, owner, organization, protected):
     server = register({**LOGIN, "per": "user"})
     people = [factories.create_member(organization, Role.MEMBER, name) for name in ("ann", "ben")]
-    for one in people:
-        signed_in(browser(one), server)
+    for person in people:
+        signed_in(browser(person), server)
     assert forget_who_left() == 0
     remove_member(owner, Membership.objects.get(user=people[0].id))
     assert forget_who_left() == 1
-    assert len(withdrawn(protected)) == 2
+    assert len(list_revocations(protected)) == 2
     assert str(OAuthGrant.objects.get().subject) == people[1].id
 
 
@@ -147,17 +150,17 @@ def test_the_response_to_a_revocation_is_ignored(register, owner, protected, beh
     signed_in(browser(owner), server)
     authorization_code.sign_out(owner, server)
     assert not OAuthGrant.objects.exists()
-    assert outcomes() == [outcome]
+    assert list_outcomes() == [outcome]
 
 
 def test_an_unavailable_authorization_server_is_recorded(server, owner):
-    gone = "http://127.0.0.1:9/revoke"
+    url = "http://127.0.0.1:9/revoke"
     grant = OAuthGrant.objects.get()
     OAuthGrant.objects.update(
-        authorization_server={**grant.authorization_server, "revocation_endpoint": gone}
+        authorization_server={**grant.authorization_server, "revocation_endpoint": url}
     )
     delete_server(owner, server)
-    assert outcomes() == ["authorization_server_unreachable"]
+    assert list_outcomes() == ["authorization_server_unreachable"]
     assert not Server.objects.exists()
 
 
@@ -166,12 +169,12 @@ def test_a_token_that_cant_be_decrypted_is_deleted_anyway(server, owner, protect
         cursor.execute("UPDATE mcp_servers_oauthgrant SET refresh_token = 'not sealed'")
     authorization_code.sign_out(owner, server)
     assert not OAuthGrant.objects.exists()
-    assert withdrawn(protected) == []
+    assert list_revocations(protected) == []
 
 
 def test_without_tokens_no_revocation_is_sent(register, owner, protected):
     server = register(LOGIN)
     grants.get_or_create_grant(build_endpoint(server).account)
     delete_server(owner, server)
-    assert outcomes() == []
-    assert withdrawn(protected) == []
+    assert list_outcomes() == []
+    assert list_revocations(protected) == []

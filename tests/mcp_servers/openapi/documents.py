@@ -1,4 +1,4 @@
-"""OpenAPI documents for tests, made of what each test is about."""
+"""Builders of OpenAPI documents for tests."""
 
 import json
 from typing import Any
@@ -14,10 +14,10 @@ def text(paths: dict[str, Any], version: str = "3.1.0", **more: Any) -> str:
     return json.dumps(document(paths, version, **more))
 
 
-def parameter(name: str, place: str, schema: Any = None, **more: Any) -> dict[str, Any]:
+def parameter(name: str, location: str, schema: Any = None, **more: Any) -> dict[str, Any]:
     """Return a parameter."""
-    found = {"name": name, "in": place, "schema": schema or {"type": "string"}, **more}
-    return found | ({"required": True} if place == "path" else {})
+    declaration = {"name": name, "in": location, "schema": schema or {"type": "string"}, **more}
+    return declaration | ({"required": True} if location == "path" else {})
 
 
 PETS = {

@@ -1,4 +1,4 @@
-"""Calls: an operation is asked over HTTP, and its answer is a tool's result."""
+"""Calls of API operations, whose HTTP responses become tool results."""
 
 import json
 from dataclasses import replace
@@ -35,7 +35,7 @@ def endpoint(api, **more):
     )
 
 
-async def ask(api, key, arguments=None, **more):
+async def call_operation(api, key, arguments=None, **more):
     """Call an operation at `api`."""
     connections = ConnectionPool()
     try:
@@ -50,89 +50,94 @@ async def ask(api, key, arguments=None, **more):
         await connections.close()
 
 
-async def answered(answer, key="GET /pets", arguments=None, **more):
-    """Return the result, and what the API was asked."""
-    async with RawHttp(lambda asked: answer).listening() as api:
-        return await ask(api, key, arguments, **more), api.asked[0]
+async def call_with_response(api_response, key="GET /pets", arguments=None, **more):
+    """Return the result and the request that the API received."""
+    async with RawHttp(lambda request: api_response).listening() as api:
+        return await call_operation(api, key, arguments, **more), api.asked[0]
 
 
-async def refused(answer, **more):
+async def call_and_fail(api_response, **more):
     with pytest.raises(UpstreamError) as error:
-        await answered(answer, **more)
+        await call_with_response(api_response, **more)
     return error.value
 
 
 async def test_json_is_returned_as_text_and_structured_content():
-    found, asked = await answered(response(200, b'{"a": 1}'), arguments={"limit": 3})
-    assert found == {
+    result, request = await call_with_response(response(200, b'{"a": 1}'), arguments={"limit": 3})
+    assert result == {
         "content": [{"type": "text", "text": '{"a": 1}'}],
         "structuredContent": {"a": 1},
     }
-    assert (asked.verb, asked.path) == ("GET", "/v1/pets?limit=3")
+    assert (request.verb, request.path) == ("GET", "/v1/pets?limit=3")
 
 
 async def test_a_body_is_sent_with_the_credential():
-    answer = response(201, b"[1]")
-    found, asked = await answered(
-        answer, "POST /pets", {"body": {"name": "x"}}, headers={"Authorization": "Bearer sesame"}
+    api_response = response(201, b"[1]")
+    result, request = await call_with_response(
+        api_response,
+        "POST /pets",
+        {"body": {"name": "x"}},
+        headers={"Authorization": "Bearer sesame"},
     )
-    assert asked.message == {"name": "x"}
-    assert asked.headers["authorization"] == "Bearer sesame"
-    assert asked.headers["content-type"] == "application/json"
-    assert found["structuredContent"] == {"result": [1]}
+    assert request.message == {"name": "x"}
+    assert request.headers["authorization"] == "Bearer sesame"
+    assert request.headers["content-type"] == "application/json"
+    assert result["structuredContent"] == {"result": [1]}
 
 
 async def test_an_argument_cant_replace_our_headers_cookies_or_query():
-    ours = {"headers": {"X-Key": "ours"}, "cookies": {"sid": "ours"}, "query": {"k": "o&o"}}
-    theirs = {"X-Key": "theirs", "sid": "theirs"}
-    _, asked = await answered(response(200, b"{}"), "GET /login", theirs, **ours)
-    assert (asked.headers["x-key"], asked.headers["cookie"]) == ("ours", "sid=ours")
-    assert asked.path == "/v1/login?k=o%26o"
+    configured = {"headers": {"X-Key": "ours"}, "cookies": {"sid": "ours"}, "query": {"k": "o&o"}}
+    arguments = {"X-Key": "theirs", "sid": "theirs"}
+    _, request = await call_with_response(
+        response(200, b"{}"), "GET /login", arguments, **configured
+    )
+    assert (request.headers["x-key"], request.headers["cookie"]) == ("ours", "sid=ours")
+    assert request.path == "/v1/login?k=o%26o"
 
 
 @pytest.mark.parametrize("status", [400, 404, 409, 418, 500, 501])
 async def test_an_error_response_is_a_result_for_the_model(status):
-    found, _ = await answered(response(status, b'{"why": "no such pet"}'))
-    assert found["isError"] is True
-    assert found["content"][0]["text"].startswith(f"HTTP {status}")
-    assert "no such pet" in found["content"][0]["text"]
+    result, _ = await call_with_response(response(status, b'{"why": "no such pet"}'))
+    assert result["isError"] is True
+    assert result["content"][0]["text"].startswith(f"HTTP {status}")
+    assert "no such pet" in result["content"][0]["text"]
 
 
 async def test_a_long_error_is_truncated():
-    found, _ = await answered(response(400, b"x" * 1_000_000, kind="text/plain"))
-    assert len(found["content"][0]["text"]) < 20_000
+    result, _ = await call_with_response(response(400, b"x" * 1_000_000, kind="text/plain"))
+    assert len(result["content"][0]["text"]) < 20_000
 
 
 @pytest.mark.parametrize("status", [401, 403])
 async def test_refused_credentials_mark_the_server_as_needing_credentials(status):
-    error = await refused(response(status, b"", WWW_Authenticate='Bearer realm="x"'))
+    error = await call_and_fail(response(status, b"", WWW_Authenticate='Bearer realm="x"'))
     assert (error.code, error.extra["challenge"]) == ("needs_reauth", 'Bearer realm="x"')
 
 
 @pytest.mark.parametrize("status", [429, 503])
 async def test_a_busy_api_is_reported_with_retry_after(status):
-    error = await refused(response(status, b"", Retry_After="7"))
+    error = await call_and_fail(response(status, b"", Retry_After="7"))
     assert (error.code, error.retry_after) == ("server_unreachable", 7)
     assert error.sent is (status == 503)
 
 
 async def test_a_redirect_isnt_followed():
-    error = await refused(response(302, b"", Location="http://169.254.169.254/"))
+    error = await call_and_fail(response(302, b"", Location="http://169.254.169.254/"))
     assert error.code == "redirect_refused"
 
 
 async def test_a_body_over_the_limit_is_refused():
-    error = await refused(response(200, b"x" * 2000), max_body=1000)
+    error = await call_and_fail(response(200, b"x" * 2000), max_body=1000)
     assert error.code == "response_too_large"
 
 
 async def test_an_operation_that_is_no_longer_selected_isnt_called():
-    async with RawHttp(lambda asked: response()).listening() as api:
-        left = replace(endpoint(api), operations=frozenset({"GET /pets"}))
+    async with RawHttp(lambda request: response()).listening() as api:
+        limited = replace(endpoint(api), operations=frozenset({"GET /pets"}))
         connections = ConnectionPool()
         with pytest.raises(UpstreamError) as error:
             await connections.send_request(
-                left,
+                limited,
                 "tools/call",
                 {"arguments": {"id": "1"}},
                 holder="t",
@@ -143,7 +148,7 @@ async def test_an_operation_that_is_no_longer_selected_isnt_called():
 
 
 async def test_a_tool_without_an_operation_isnt_called():
-    async with RawHttp(lambda asked: response()).listening() as api:
+    async with RawHttp(lambda request: response()).listening() as api:
         connections = ConnectionPool()
         for method, code in (("tools/call", "protocol_error"), ("tools/list", "upstream_error")):
             with pytest.raises(UpstreamError) as error:
@@ -155,7 +160,7 @@ async def test_a_tool_without_an_operation_isnt_called():
 
 async def test_a_health_check_opens_a_connection_without_a_request():
     connections = ConnectionPool()
-    async with RawHttp(lambda asked: response()).listening() as api:
+    async with RawHttp(lambda request: response()).listening() as api:
         assert await connections.send_request(endpoint(api), "ping", holder="t") == {}
         assert (await connections.perform_handshake(endpoint(api), holder="t")).era == ""
     with pytest.raises(UpstreamError) as error:
@@ -165,14 +170,14 @@ async def test_a_health_check_opens_a_connection_without_a_request():
 
 
 async def test_a_private_address_needs_permission_and_metadata_is_never_contacted():
-    async with RawHttp(lambda asked: response()).listening() as api:
-        inside = replace(endpoint(api), allow_private=False)
+    async with RawHttp(lambda request: response()).listening() as api:
+        private = replace(endpoint(api), allow_private=False)
         metadata = replace(endpoint(api), url="http://169.254.169.254/latest")
         connections = ConnectionPool()
-        for one, code in ((inside, "private_address"), (metadata, "egress_denied")):
+        for target, code in ((private, "private_address"), (metadata, "egress_denied")):
             with pytest.raises(UpstreamError) as error:
                 await connections.send_request(
-                    one, "tools/call", {}, holder="t", declaration=TOOLS["GET /pets"]
+                    target, "tools/call", {}, holder="t", declaration=TOOLS["GET /pets"]
                 )
             assert (error.value.code, error.value.sent) == (code, False)
         await connections.close()
@@ -180,7 +185,7 @@ async def test_a_private_address_needs_permission_and_metadata_is_never_contacte
 
 
 async def test_a_call_whose_connection_breaks_may_have_run():
-    error = await refused(b"HTTP/1.1 200 OK\r\nConnection: close\r\n")
+    error = await call_and_fail(b"HTTP/1.1 200 OK\r\nConnection: close\r\n")
     assert (error.code, error.sent) == ("server_unreachable", True)
 
 
@@ -201,37 +206,37 @@ def test_responses_are_converted_by_their_media_type():
 
 
 def test_invalid_json_is_shown_with_a_note():
-    found = build_tool_result(200, "application/json", b"{nope")
-    assert "structuredContent" not in found
-    assert found["content"][1]["text"] == "{nope"
+    result = build_tool_result(200, "application/json", b"{nope")
+    assert "structuredContent" not in result
+    assert result["content"][1]["text"] == "{nope"
 
 
 def test_secrets_of_the_endpoint_are_masked():
     class Api:
         port = 1
 
-    found = endpoint(Api, query={"k": "in-query"}, cookies={"c": "in-cookie"})
-    assert {"in-query", "in-cookie"} <= set(found.secrets)
-    assert json.dumps("in-query") not in repr(found)
+    api_endpoint = endpoint(Api, query={"k": "in-query"}, cookies={"c": "in-cookie"})
+    assert {"in-query", "in-cookie"} <= set(api_endpoint.secrets)
+    assert json.dumps("in-query") not in repr(api_endpoint)
 
 
 async def test_invalid_headers_are_reported_without_their_values():
     for headers in ({"X-Key": "gehéim"}, {"X-Key": "gehe\nim"}):
-        error = await refused(response(), headers=headers)
+        error = await call_and_fail(response(), headers=headers)
         assert (error.code, error.sent) == ("server_unreachable", False)
         assert "geh" not in str(error)
 
 
 async def test_an_api_has_no_notifications_and_no_connections():
-    async with RawHttp(lambda asked: response()).listening() as api:
+    async with RawHttp(lambda request: response()).listening() as api:
         connections = ConnectionPool(idle_s=0, clock=iter(range(0, 10_000, 100)).__next__)
-        one = endpoint(api)
+        api_endpoint = endpoint(api)
         with pytest.raises(UpstreamError):
-            await connections.listen(one, holder="t", on_open=None)
-        await connections.send_request(one, "ping", holder="t")
+            await connections.listen(api_endpoint, holder="t", on_open=None)
+        await connections.send_request(api_endpoint, "ping", holder="t")
         await connections.release("t")
         await connections.close_idle()
-        await connections.send_request(one, "ping", holder="t")
-        await connections.forget_server(one.server_id)
+        await connections.send_request(api_endpoint, "ping", holder="t")
+        await connections.forget_server(api_endpoint.server_id)
         await connections.close()
     assert api.asked == []

@@ -1,4 +1,4 @@
-"""Operations that a person declares by hand: what holds, and the document that comes of them."""
+"""Hand-declared operations: validation, and the document composed of them."""
 
 import json
 
@@ -29,27 +29,31 @@ from mcp_servers.schemas import InvalidArguments, check_arguments, classify_sche
 BASE = "https://api.example.com/v1"
 
 
-def said(**more):
+def build_declaration(**more):
     return {"name": "get_order", "description": "Look up an order.", "path": "/orders/{id}"} | more
 
 
-def with_parameter(**more):
-    return said(parameters=[{"name": "q", **more}])
+def build_with_parameter(**more):
+    return build_declaration(parameters=[{"name": "q", **more}])
 
 
-def tool(**more):
-    return build_tool(read_operation(said(**more), BASE), BASE)
+def build_declared_tool(**more):
+    return build_tool(read_operation(build_declaration(**more), BASE), BASE)
 
 
-def request(found, **arguments):
-    check_arguments(found["inputSchema"], arguments, classify_schema(found["inputSchema"]))
-    return prepare_request(found["_meta"][PLAN_META_KEY], BASE, arguments)
+def prepare(declared_tool, **arguments):
+    check_arguments(
+        declared_tool["inputSchema"], arguments, classify_schema(declared_tool["inputSchema"])
+    )
+    return prepare_request(declared_tool["_meta"][PLAN_META_KEY], BASE, arguments)
 
 
 def test_declarations_are_stored_in_one_normalized_form():
-    [one] = read_declared_operations([said(result="data.items", labels=["private-data"])], BASE)
-    kept = one.as_dict()
-    assert kept == {
+    [operation] = read_declared_operations(
+        [build_declaration(result="data.items", labels=["private-data"])], BASE
+    )
+    stored = operation.as_dict()
+    assert stored == {
         "name": "get_order",
         "description": "Look up an order.",
         "method": "GET",
@@ -58,109 +62,140 @@ def test_declarations_are_stored_in_one_normalized_form():
         "result": "/data/items",
         "labels": ["private_data"],
     }
-    assert read_declared_operations([kept], BASE) == (one,)
+    assert read_declared_operations([stored], BASE) == (operation,)
 
 
 def test_the_composed_document_is_valid_openapi_with_the_same_tool():
     declared = read_declared_operations(
-        [said(), said(name="add_order", method="post", path="/orders")], BASE
+        [build_declaration(), build_declaration(name="add_order", method="post", path="/orders")],
+        BASE,
     )
-    found = {
-        one.key: one for one in iterate_operations(parse_document(compose_document(declared, BASE)))
+    operations = {
+        operation.key: operation
+        for operation in iterate_operations(parse_document(compose_document(declared, BASE)))
     }
-    assert list(found) == ["GET /orders/{id}", "POST /orders"]
-    assert found["GET /orders/{id}"].tool == tool()
-    assert [one.refusal_reason for one in found.values()] == ["", ""]
+    assert list(operations) == ["GET /orders/{id}", "POST /orders"]
+    assert operations["GET /orders/{id}"].tool == build_declared_tool()
+    assert [operation.refusal_reason for operation in operations.values()] == ["", ""]
 
 
 def test_a_complete_url_below_the_base_url_becomes_a_path():
-    assert read_operation(said(path=f"{BASE}/orders/{{id}}"), BASE).path == "/orders/{id}"
-    assert read_operation(said(path="orders"), BASE).path == "/orders"
+    assert (
+        read_operation(build_declaration(path=f"{BASE}/orders/{{id}}"), BASE).path == "/orders/{id}"
+    )
+    assert read_operation(build_declaration(path="orders"), BASE).path == "/orders"
 
 
 @pytest.mark.parametrize(
     ("operation", "field", "code"),
     [
-        (said(path="https://{shop}.example.com/orders"), "path", "host_is_parameter"),
-        (said(path="{scheme}://api.example.com/v1/orders"), "path", "host_is_parameter"),
-        (said(path="https://api.example.com.evil.test/v1/x"), "path", "other_address"),
-        (said(path="https://api.example.com/v1x/orders"), "path", "other_address"),
-        (said(path="//evil.test/orders"), "path", "other_address"),
-        (said(path="ftp://api.example.com/v1/x"), "path", "other_address"),
-        (said(path="/orders?state={state}"), "path", "bad_path"),
-        (said(path="/orders#top"), "path", "bad_path"),
-        (said(path="/orders\r\nHost: evil"), "path", "bad_path"),
-        (said(path="/" + "x" * 500), "path", "bad_path"),
-        (said(path="/orders/../admin"), "path", "operation_refused"),
-        (said(path="/orders/%2e%2e/admin"), "path", "operation_refused"),
-        (said(path="/a b"), "path", "operation_refused"),
-        (said(path="/a\\b"), "path", "operation_refused"),
-        (said(path=""), "path", "missing_value"),
-        (said(name=""), "name", "missing_value"),
-        (said(name="get order"), "name", "bad_name"),
-        (said(name="get__order"), "name", "bad_name"),
-        (said(name="x" * 65), "name", "bad_name"),
-        (said(description=" "), "description", "missing_value"),
-        (said(description="x" * 4_001), "description", "too_large"),
-        (said(method="TRACE"), "method", "unknown_method"),
-        (said(method=3), "method", "unknown_method"),
-        (said(body="xml"), "body", "unknown_body"),
-        (said(result="a..b"), "result", "bad_result"),
-        (said(result="/" + "x" * 300), "result", "bad_result"),
-        (said(labels=["harmless"]), "labels", "unknown_label"),
-        (said(labels="private_data"), "labels", "bad_value"),
-        (said(summary="x"), "summary", "unknown_field"),
-        (said(parameters={}), "parameters", "bad_value"),
-        (said(parameters=[{"name": "q"}] * 101), "parameters", "too_many"),
-        (said(parameters=[{"name": "q"}, {"name": "q"}]), "parameters[1].name", "duplicate_name"),
-        (with_parameter(name=""), "parameters[0].name", "missing_value"),
-        (with_parameter(name="a\nb"), "parameters[0].name", "bad_name"),
-        (with_parameter(**{"in": "path"}), "parameters[0].name", "not_in_path"),
-        (with_parameter(**{"in": "cookie"}), "parameters[0].in", "unknown_place"),
-        (with_parameter(type="date"), "parameters[0].type", "unknown_type"),
-        (with_parameter(style="form"), "parameters[0].style", "unknown_field"),
-        (with_parameter(required="yes"), "parameters[0].required", "bad_value"),
-        (with_parameter(name="Authorization", **{"in": "header"}), None, "reserved_header"),
-        (with_parameter(name="Host", **{"in": "header"}), None, "reserved_header"),
-        (with_parameter(name="X-A: b\tc", **{"in": "header"}), None, "bad_name"),
-        (with_parameter(name="X A", **{"in": "header"}), None, "reserved_header"),
-        (with_parameter(type="integer", default="x"), "parameters[0].default", "bad_default"),
-        (with_parameter(enum=["a"], default="b"), "parameters[0].default", "bad_default"),
-        (with_parameter(required=True, default="b"), "parameters[0].default", "default_unused"),
-        (with_parameter(name="api_key", default="s"), "parameters[0].default", "secret_in_default"),
-        (with_parameter(type="integer", enum=["a"]), "parameters[0].enum", "bad_choice"),
-        (with_parameter(type="boolean", enum=[True]), "parameters[0].enum", "bad_choice"),
-        (with_parameter(**{"in": "body"}), "method", "body_not_sent"),
+        (build_declaration(path="https://{shop}.example.com/orders"), "path", "host_is_parameter"),
+        (
+            build_declaration(path="{scheme}://api.example.com/v1/orders"),
+            "path",
+            "host_is_parameter",
+        ),
+        (build_declaration(path="https://api.example.com.evil.test/v1/x"), "path", "other_address"),
+        (build_declaration(path="https://api.example.com/v1x/orders"), "path", "other_address"),
+        (build_declaration(path="//evil.test/orders"), "path", "other_address"),
+        (build_declaration(path="ftp://api.example.com/v1/x"), "path", "other_address"),
+        (build_declaration(path="/orders?state={state}"), "path", "bad_path"),
+        (build_declaration(path="/orders#top"), "path", "bad_path"),
+        (build_declaration(path="/orders\r\nHost: evil"), "path", "bad_path"),
+        (build_declaration(path="/" + "x" * 500), "path", "bad_path"),
+        (build_declaration(path="/orders/../admin"), "path", "operation_refused"),
+        (build_declaration(path="/orders/%2e%2e/admin"), "path", "operation_refused"),
+        (build_declaration(path="/a b"), "path", "operation_refused"),
+        (build_declaration(path="/a\\b"), "path", "operation_refused"),
+        (build_declaration(path=""), "path", "missing_value"),
+        (build_declaration(name=""), "name", "missing_value"),
+        (build_declaration(name="get order"), "name", "bad_name"),
+        (build_declaration(name="get__order"), "name", "bad_name"),
+        (build_declaration(name="x" * 65), "name", "bad_name"),
+        (build_declaration(description=" "), "description", "missing_value"),
+        (build_declaration(description="x" * 4_001), "description", "too_large"),
+        (build_declaration(method="TRACE"), "method", "unknown_method"),
+        (build_declaration(method=3), "method", "unknown_method"),
+        (build_declaration(body="xml"), "body", "unknown_body"),
+        (build_declaration(result="a..b"), "result", "bad_result"),
+        (build_declaration(result="/" + "x" * 300), "result", "bad_result"),
+        (build_declaration(labels=["harmless"]), "labels", "unknown_label"),
+        (build_declaration(labels="private_data"), "labels", "bad_value"),
+        (build_declaration(summary="x"), "summary", "unknown_field"),
+        (build_declaration(parameters={}), "parameters", "bad_value"),
+        (build_declaration(parameters=[{"name": "q"}] * 101), "parameters", "too_many"),
+        (
+            build_declaration(parameters=[{"name": "q"}, {"name": "q"}]),
+            "parameters[1].name",
+            "duplicate_name",
+        ),
+        (build_with_parameter(name=""), "parameters[0].name", "missing_value"),
+        (build_with_parameter(name="a\nb"), "parameters[0].name", "bad_name"),
+        (build_with_parameter(**{"in": "path"}), "parameters[0].name", "not_in_path"),
+        (build_with_parameter(**{"in": "cookie"}), "parameters[0].in", "unknown_place"),
+        (build_with_parameter(type="date"), "parameters[0].type", "unknown_type"),
+        (build_with_parameter(style="form"), "parameters[0].style", "unknown_field"),
+        (build_with_parameter(required="yes"), "parameters[0].required", "bad_value"),
+        (build_with_parameter(name="Authorization", **{"in": "header"}), None, "reserved_header"),
+        (build_with_parameter(name="Host", **{"in": "header"}), None, "reserved_header"),
+        (build_with_parameter(name="X-A: b\tc", **{"in": "header"}), None, "bad_name"),
+        (build_with_parameter(name="X A", **{"in": "header"}), None, "reserved_header"),
+        (build_with_parameter(type="integer", default="x"), "parameters[0].default", "bad_default"),
+        (build_with_parameter(enum=["a"], default="b"), "parameters[0].default", "bad_default"),
+        (
+            build_with_parameter(required=True, default="b"),
+            "parameters[0].default",
+            "default_unused",
+        ),
+        (
+            build_with_parameter(name="api_key", default="s"),
+            "parameters[0].default",
+            "secret_in_default",
+        ),
+        (build_with_parameter(type="integer", enum=["a"]), "parameters[0].enum", "bad_choice"),
+        (build_with_parameter(type="boolean", enum=[True]), "parameters[0].enum", "bad_choice"),
+        (build_with_parameter(**{"in": "body"}), "method", "body_not_sent"),
         ("x", "", "bad_value"),
     ],
 )
 def test_invalid_declarations_are_refused_with_their_field(operation, field, code):
-    with pytest.raises(InvalidInput) as refused:
+    with pytest.raises(InvalidInput) as caught:
         build_tool(read_operation(operation, BASE), BASE)
-    assert refused.value.code == code
-    assert field is None or refused.value.field == field
-    assert str(refused.value)
+    assert caught.value.code == code
+    assert field is None or caught.value.field == field
+    assert str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("listed", "field", "code"),
+    ("declarations", "field", "code"),
     [
         ("x", "endpoint_config.declared", "bad_value"),
         ([], "endpoint_config.declared", "nothing_declared"),
-        ([said()] * 101, "endpoint_config.declared", "too_many"),
-        ([said(), said(name="GET_ORDER")], "endpoint_config.declared[1].name", "duplicate_name"),
-        ([said(), said(name="b")], "endpoint_config.declared[1].path", "duplicate_operation"),
+        ([build_declaration()] * 101, "endpoint_config.declared", "too_many"),
         (
-            [said(name=f"n{n}", path=f"/{n}", description="x" * 4_000) for n in range(40)],
+            [build_declaration(), build_declaration(name="GET_ORDER")],
+            "endpoint_config.declared[1].name",
+            "duplicate_name",
+        ),
+        (
+            [build_declaration(), build_declaration(name="b")],
+            "endpoint_config.declared[1].path",
+            "duplicate_operation",
+        ),
+        (
+            [
+                build_declaration(name=f"n{n}", path=f"/{n}", description="x" * 4_000)
+                for n in range(40)
+            ],
             "endpoint_config.declared",
             "too_large",
         ),
     ],
 )
-def test_an_invalid_list_of_declarations_is_refused(listed, field, code):
-    with pytest.raises(InvalidInput) as refused:
-        read_declared_operations(listed, BASE)
-    assert (refused.value.code, refused.value.field) == (code, field)
+def test_an_invalid_list_of_declarations_is_refused(declarations, field, code):
+    with pytest.raises(InvalidInput) as caught:
+        read_declared_operations(declarations, BASE)
+    assert (caught.value.code, caught.value.field) == (code, field)
 
 
 FIELDS = [
@@ -172,65 +207,65 @@ FIELDS = [
 
 
 def test_fields_of_a_json_body_can_be_nested():
-    found = tool(method="POST", path="/orders", parameters=FIELDS)
+    tool = build_declared_tool(method="POST", path="/orders", parameters=FIELDS)
     body = {"customer": {"email": "a@example.com"}, "tags": ["x"]}
-    sent = request(found, body=body)
-    assert sent.headers == (("Content-Type", "application/json"),)
-    assert json.loads(sent.body) == body | {"count": 1}
-    for wrong in ({}, {"customer": {}}, {"customer": {"email": "a", "role": "admin"}}):
+    request = prepare(tool, body=body)
+    assert request.headers == (("Content-Type", "application/json"),)
+    assert json.loads(request.body) == body | {"count": 1}
+    for invalid in ({}, {"customer": {}}, {"customer": {"email": "a", "role": "admin"}}):
         with pytest.raises(InvalidArguments):
-            request(found, body=wrong)
+            prepare(tool, body=invalid)
 
 
 def test_fields_of_a_form_are_sent_together():
     fields = [{"name": "a.b", "in": "body"}, {"name": "c", "in": "body", "default": "x&y=z"}]
-    found = tool(method="POST", path="/orders", body="form", parameters=fields)
-    sent = request(found, body={"a.b": "1\r\n2"})
-    assert sent.headers == (("Content-Type", "application/x-www-form-urlencoded"),)
-    assert sent.body == b"c=x%26y%3Dz&a.b=1%0D%0A2"
+    tool = build_declared_tool(method="POST", path="/orders", body="form", parameters=fields)
+    request = prepare(tool, body={"a.b": "1\r\n2"})
+    assert request.headers == (("Content-Type", "application/x-www-form-urlencoded"),)
+    assert request.body == b"c=x%26y%3Dz&a.b=1%0D%0A2"
 
 
 @pytest.mark.parametrize("names", [("a", "a.b"), ("a.b", "a"), ("a..b",), (".a",), ("a.",)])
 def test_conflicting_fields_are_refused(names):
     fields = [{"name": name, "in": "body"} for name in names]
-    with pytest.raises(InvalidInput) as refused:
-        tool(method="POST", path="/orders", parameters=fields)
-    assert (refused.value.code, refused.value.field) == ("field_clash", "parameters")
+    with pytest.raises(InvalidInput) as caught:
+        build_declared_tool(method="POST", path="/orders", parameters=fields)
+    assert (caught.value.code, caught.value.field) == ("field_clash", "parameters")
 
 
 def test_a_default_is_sent_for_a_missing_argument():
-    found = tool(parameters=[{"name": "limit", "type": "integer", "default": 20}])
-    assert request(found, id="1").url == f"{BASE}/orders/1?limit=20"
-    assert request(found, id="1", limit=3).url == f"{BASE}/orders/1?limit=3"
+    tool = build_declared_tool(parameters=[{"name": "limit", "type": "integer", "default": 20}])
+    assert prepare(tool, id="1").url == f"{BASE}/orders/1?limit=20"
+    assert prepare(tool, id="1", limit=3).url == f"{BASE}/orders/1?limit=3"
 
 
 def test_defaults_of_an_external_document_arent_sent():
     plan = {"parameters": [], "path": "/x", "method": "GET"}
     assert apply_defaults(plan, {"a": 1}) == {"a": 1}
-    stranger = {"/x": {"get": {"parameters": [{"name": "n", "in": "query"}]}}}
-    stranger["/x"]["get"]["parameters"][0]["schema"] = {"type": "integer", "default": 3}
-    document = json.dumps({"openapi": "3.1.0", "paths": stranger})
-    [one] = iterate_operations(parse_document(document))
-    assert "defaults" not in one.tool["_meta"][PLAN_META_KEY]
+    paths = {"/x": {"get": {"parameters": [{"name": "n", "in": "query"}]}}}
+    paths["/x"]["get"]["parameters"][0]["schema"] = {"type": "integer", "default": 3}
+    document = json.dumps({"openapi": "3.1.0", "paths": paths})
+    [operation] = iterate_operations(parse_document(document))
+    assert "defaults" not in operation.tool["_meta"][PLAN_META_KEY]
 
 
 @pytest.mark.parametrize("value", ["..", "../admin", "%2e%2e", "a/../b", "..%2fadmin", "", "a\x00"])
 def test_a_value_cant_leave_its_path_segment(value):
     try:
-        sent = request(tool(), id=value)
+        request = prepare(build_declared_tool(), id=value)
     except InvalidArguments:
         return
-    assert sent.url.startswith(f"{BASE}/orders/")
-    assert sent.url.removeprefix(f"{BASE}/orders/").strip(".")
-    assert "/" not in sent.url.removeprefix(f"{BASE}/orders/")
+    assert request.url.startswith(f"{BASE}/orders/")
+    assert request.url.removeprefix(f"{BASE}/orders/").strip(".")
+    assert "/" not in request.url.removeprefix(f"{BASE}/orders/")
 
 
 def test_a_header_value_cant_contain_line_breaks():
-    found = tool(parameters=[{"name": "X-Trace", "in": "header"}])
-    assert ("X-Trace", "a") in request(found, id="1", **{"X-Trace": "a"}).headers
+    tool = build_declared_tool(parameters=[{"name": "X-Trace", "in": "header"}])
+    assert ("X-Trace", "a") in prepare(tool, id="1", **{"X-Trace": "a"}).headers
     for value in ("a\r\nAuthorization: x", "a\nb", "\x00"):
         with pytest.raises(InvalidArguments):
-            request(found, id="1", **{"X-Trace": value})
+            prepare(tool, id="1", **{"X-Trace": value})
 
 
 def test_an_example_shows_the_place_of_each_value():
@@ -239,22 +274,25 @@ def test_an_example_shows_the_place_of_each_value():
         {"name": "state", "enum": ["open", "closed"]},
         {"name": "deep", "type": "boolean"},
     ]
-    sent = build_example_request(tool(parameters=parameters), BASE)
-    assert (sent.method, sent.body) == ("GET", None)
-    assert sent.url == f"{BASE}/orders/ID?limit=1&state=open&deep=true"
+    request = build_example_request(build_declared_tool(parameters=parameters), BASE)
+    assert (request.method, request.body) == ("GET", None)
+    assert request.url == f"{BASE}/orders/ID?limit=1&state=open&deep=true"
 
 
 def test_labels_in_declarations_count_only_for_declared_operations():
-    found = tool(labels=["repeatable"])
-    assert infer_labels("tool", found, build_label_context("openapi", declared=True)) == (
+    tool = build_declared_tool(labels=["repeatable"])
+    assert infer_labels("tool", tool, build_label_context("openapi", declared=True)) == (
         "repeatable",
     )
-    assert "private_data" in infer_labels("tool", found, build_label_context("openapi"))
+    assert "private_data" in infer_labels("tool", tool, build_label_context("openapi"))
     assert "private_data" in infer_labels(
-        "tool", tool(), build_label_context("openapi", declared=True)
+        "tool", build_declared_tool(), build_label_context("openapi", declared=True)
     )
     assert (
-        infer_labels("tool", tool(labels=[]), build_label_context("openapi", declared=True)) == ()
+        infer_labels(
+            "tool", build_declared_tool(labels=[]), build_label_context("openapi", declared=True)
+        )
+        == ()
     )
 
 
@@ -276,20 +314,20 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=2
     st.sampled_from(INPUT_TYPES),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
 )
-def test_any_declaration_and_arguments_stay_at_the_base_url(name, place, kind, value):
-    parameter = {"name": name, "in": place, "type": kind}
-    path = f"/orders/{{{name}}}" if place == "path" else "/orders"
+def test_any_declaration_and_arguments_stay_at_the_base_url(name, location, kind, value):
+    parameter = {"name": name, "in": location, "type": kind}
+    path = f"/orders/{{{name}}}" if location == "path" else "/orders"
     try:
-        found = tool(method="POST", path=path, parameters=[parameter])
+        tool = build_declared_tool(method="POST", path=path, parameters=[parameter])
         value = [value] if kind in LIST_TYPES else value
-        argument = next(iter(found["inputSchema"]["properties"]))
-        given_here = {name: value} if place == "body" else value
-        sent = prepare_request(found["_meta"][PLAN_META_KEY], BASE, {argument: given_here})
+        argument = next(iter(tool["inputSchema"]["properties"]))
+        argument_value = {name: value} if location == "body" else value
+        request = prepare_request(tool["_meta"][PLAN_META_KEY], BASE, {argument: argument_value})
     except InvalidInput:
         return
-    assert sent.url.startswith(f"{BASE}/orders")
-    assert sent.url.isascii()
-    assert not any(ord(letter) < 33 for letter in sent.url)
-    for _, text in sent.headers:
+    assert request.url.startswith(f"{BASE}/orders")
+    assert request.url.isascii()
+    assert not any(ord(letter) < 33 for letter in request.url)
+    for _, text in request.headers:
         assert "\r" not in text
         assert "\n" not in text

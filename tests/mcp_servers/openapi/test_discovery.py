@@ -1,4 +1,4 @@
-"""An API from its document to a call through the door, and what becomes of it when it changes."""
+"""An API from its document to a call through the gateway, and changes of its document."""
 
 import json
 import threading
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Api(ThreadingHTTPServer):
-    """An API with its document, on the loopback; what it was asked is kept."""
+    """An API with its document, on the loopback, that records its requests."""
 
     daemon_threads = True
 
@@ -50,8 +50,8 @@ class Handler(BaseHTTPRequestHandler):
             return self._send(self.server.status, json.dumps({"path": self.path}).encode())
         body = json.dumps(self.server.document).encode()
         tag = f'"{hash(body)}"'
-        same = self.headers.get("If-None-Match") == tag
-        return self._send(304 if same else self.server.status, b"" if same else body, tag)
+        unchanged = self.headers.get("If-None-Match") == tag
+        return self._send(304 if unchanged else self.server.status, b"" if unchanged else body, tag)
 
     def _send(self, status, body, tag="-"):
         self.send_response(status)
@@ -79,7 +79,7 @@ def api():
 
 
 @pytest.fixture
-def boss(transactional_db):
+def administrator(transactional_db):
     return factories.build_administrator(factories.create_organization())
 
 
@@ -95,19 +95,19 @@ def by_url(api, *keys, **config):
     return spec(api, *keys, document_url=f"{api.url}/openapi.json", **config)
 
 
-def look(boss, server):
-    found = get_runtime().call(run_discovery, server.pk, actor=boss.actor)
+def discover(administrator, server):
+    result = get_runtime().call(run_discovery, server.pk, actor=administrator.actor)
     server.refresh_from_db()
-    return found
+    return result
 
 
 def states(server):
     return {row.name: row.state.value for row in server.definitions.all()}
 
 
-def call(boss, server, tool, **arguments):
+def call(administrator, server, tool, **arguments):
     request = pipeline.CallRequest(
-        principal=boss,
+        principal=administrator,
         tool=tool,
         arguments=arguments,
         via="test",
@@ -117,104 +117,109 @@ def call(boss, server, tool, **arguments):
     return get_runtime().call(pipeline.make_call, request)
 
 
-def test_selected_operations_are_reviewed_approved_and_called(boss, api):
-    server = create_server(boss, by_url(api))
-    found = look(boss, server)
-    assert found.tools == ("getPet", "listPets")
+def test_selected_operations_are_reviewed_approved_and_called(administrator, api):
+    server = create_server(administrator, by_url(api))
+    result = discover(administrator, server)
+    assert result.tools == ("getPet", "listPets")
     assert (server.status, server.era) == (Server.Status.CONNECTED, "")
     assert states(server) == {"getPet": "pending", "listPets": "pending"}
-    approve_definitions(boss, server)
-    assert '"/pets/a%2Fb"' in call(boss, server, "getPet", id="a/b").text
-    assert call(boss, server, "getPet", id="../admin").code == "invalid_arguments"
+    approve_definitions(administrator, server)
+    assert '"/pets/a%2Fb"' in call(administrator, server, "getPet", id="a/b").text
+    assert call(administrator, server, "getPet", id="../admin").code == "invalid_arguments"
     assert [path for path, _ in api.asked] == ["/openapi.json", "/pets/a%2Fb"]
 
 
-def test_a_changed_document_requires_review_only_of_its_changes(boss, api):
-    server = create_server(boss, by_url(api))
-    look(boss, server)
-    approve_definitions(boss, server)
-    look(boss, server)
+def test_a_changed_document_requires_review_only_of_its_changes(administrator, api):
+    server = create_server(administrator, by_url(api))
+    discover(administrator, server)
+    approve_definitions(administrator, server)
+    discover(administrator, server)
     assert set(states(server).values()) == {"approved"}
     changed = json.loads(json.dumps(PETS))
     changed["/pets"]["get"]["parameters"][0]["in"] = "header"
     del changed["/pets/{id}"]
     api.document = document(changed)
-    found = look(boss, server)
+    result = discover(administrator, server)
     assert states(server) == {"listPets": "changed", "getPet": "gone"}
-    assert "`GET /pets/{id}` is no longer in the document." in found.notices
+    assert "`GET /pets/{id}` is no longer in the document." in result.notices
 
 
-def test_an_unchanged_document_isnt_fetched_again(boss, api):
-    server = create_server(boss, by_url(api))
-    look(boss, server)
+def test_an_unchanged_document_isnt_fetched_again(administrator, api):
+    server = create_server(administrator, by_url(api))
+    discover(administrator, server)
     before = ApiDocument.objects.get(server=server)
-    look(boss, server)
+    discover(administrator, server)
     assert "If-None-Match" in api.asked[-1][1]
     assert ApiDocument.objects.get(server=server).fetched_at == before.fetched_at
 
 
-def test_the_credential_isnt_sent_to_a_document_of_another_origin(boss, api):
+def test_the_credential_isnt_sent_to_a_document_of_another_origin(administrator, api):
     auth = {"type": "bearer_token", "token": "sesame-sesame"}
     with Api() as other:
         threading.Thread(target=other.serve_forever, args=(0.05,), daemon=True).start()
         elsewhere = spec(api, document_url=f"{other.url}/openapi.json", auth_config=auth)
-        look(boss, create_server(boss, elsewhere))
+        discover(administrator, create_server(administrator, elsewhere))
         other.shutdown()
-    look(boss, create_server(boss, by_url(api, name="home", auth_config=auth)))
+    discover(
+        administrator, create_server(administrator, by_url(api, name="home", auth_config=auth))
+    )
     assert "Authorization" not in other.asked[0][1]
     assert api.asked[0][1]["Authorization"] == "Bearer sesame-sesame"
 
 
-def test_an_invalid_document_is_reported_and_the_valid_one_kept(boss, api):
-    server = create_server(boss, by_url(api))
-    look(boss, server)
-    approve_definitions(boss, server)
+def test_an_invalid_document_is_reported_and_the_valid_one_kept(administrator, api):
+    server = create_server(administrator, by_url(api))
+    discover(administrator, server)
+    approve_definitions(administrator, server)
     for broken in ([], {"swagger": "2.0"}):
         api.document = broken
         with pytest.raises(Problem):
-            look(boss, server)
+            discover(administrator, server)
     server.refresh_from_db()
     assert server.status == Server.Status.ERROR
     assert "listPets" in ApiDocument.objects.get(server=server).text
     assert set(states(server).values()) == {"approved"}
 
 
-def test_a_deselected_operation_cant_be_called(boss, api):
-    server = create_server(boss, by_url(api))
-    look(boss, server)
-    approve_definitions(boss, server)
-    update_server(boss, server, by_url(api, "GET /pets"))
-    assert call(boss, server, "getPet", id="1").code == "operation_not_chosen"
+def test_a_deselected_operation_cant_be_called(administrator, api):
+    server = create_server(administrator, by_url(api))
+    discover(administrator, server)
+    approve_definitions(administrator, server)
+    update_server(administrator, server, by_url(api, "GET /pets"))
+    assert call(administrator, server, "getPet", id="1").code == "operation_not_chosen"
     get_runtime().call(check_server, server.pk)
     assert states(server) == {"listPets": "approved", "getPet": "gone"}
 
 
-def test_an_uploaded_document_needs_no_url(boss, api):
-    server = create_server(boss, spec(api, document=json.dumps(document(PETS))))
-    look(boss, server)
+def test_an_uploaded_document_needs_no_url(administrator, api):
+    server = create_server(administrator, spec(api, document=json.dumps(document(PETS))))
+    discover(administrator, server)
     get_runtime().call(check_server, server.pk)
     server.refresh_from_db()
     assert server.status == Server.Status.CONNECTED
     assert api.asked == []
-    update_server(boss, server, spec(api))
+    update_server(administrator, server, spec(api))
     assert ApiDocument.objects.filter(server=server).exists()
 
 
-def test_refused_operations_are_shown_and_never_listed_as_tools(boss, api):
+def test_refused_operations_are_shown_and_never_listed_as_tools(administrator, api):
     paths = {"/bad": {"get": {"parameters": 3}}, "/odd": {"get": {"description": "a\u202eb"}}}
     server = create_server(
-        boss, spec(api, "GET /bad", "GET /odd", document=json.dumps(document(paths)))
+        administrator, spec(api, "GET /bad", "GET /odd", document=json.dumps(document(paths)))
     )
-    look(boss, server)
+    discover(administrator, server)
     assert set(states(server).values()) == {"refused"}
     assert "/paths/~1bad/get" in server.definitions.get(name="get_bad").fault
 
 
-def test_an_unavailable_api_is_unreachable(boss, api):
+def test_an_unavailable_api_is_unreachable(administrator, api):
     api.shutdown()
     api.server_close()
     with pytest.raises(Problem) as problem:
-        look(boss, create_server(boss, spec(api, document=json.dumps(document(PETS)))))
+        discover(
+            administrator,
+            create_server(administrator, spec(api, document=json.dumps(document(PETS)))),
+        )
     assert problem.value.code == "server_unreachable"
 
 
@@ -233,18 +238,18 @@ def test_an_unavailable_api_is_unreachable(boss, api):
         ({"command": "x"}, "endpoint_config.command"),
     ],
 )
-def test_an_invalid_configuration_is_refused(boss, api, config, field):
+def test_an_invalid_configuration_is_refused(administrator, api, config, field):
     with pytest.raises(Problem) as problem:
-        create_server(boss, spec(api, **({"document": "{}"} | config)))
+        create_server(administrator, spec(api, **({"document": "{}"} | config)))
     assert problem.value.field == field
 
 
-def test_an_api_key_in_the_query_is_only_for_apis(boss, api):
+def test_an_api_key_in_the_query_is_only_for_apis(administrator, api):
     key = {"type": "api_key", "in": "query", "header": "api_key", "key": "sesame"}
-    server = create_server(boss, by_url(api, auth_config=key))
-    look(boss, server)
-    approve_definitions(boss, server)
-    assert "/pets?api_key=" in call(boss, server, "listPets").text
+    server = create_server(administrator, by_url(api, auth_config=key))
+    discover(administrator, server)
+    approve_definitions(administrator, server)
+    assert "/pets?api_key=" in call(administrator, server, "listPets").text
     assert api.asked[-1][0] == "/pets?api_key=sesame"
     mcp = ServerSpec(
         name="m",
@@ -253,15 +258,15 @@ def test_an_api_key_in_the_query_is_only_for_apis(boss, api):
         auth_config=key,
     )
     with pytest.raises(Problem) as problem:
-        create_server(boss, mcp)
+        create_server(administrator, mcp)
     assert problem.value.field == "auth_config.in"
 
 
-def test_the_products_own_api_can_be_called_through_the_gateway(boss, live_web):
-    where = Organization.objects.get(pk=boss.organization_id)
-    factories.create_agent(where, "scout")
-    _, token = create_token(boss, name="own", role=Role.OPERATOR)
-    own = ServerSpec(
+def test_the_products_own_api_can_be_called_through_the_gateway(administrator, live_web):
+    organization = Organization.objects.get(pk=administrator.organization_id)
+    factories.create_agent(organization, "scout")
+    _, token = create_token(administrator, name="own", role=Role.OPERATOR)
+    api_spec = ServerSpec(
         name="bonobot",
         transport_type="openapi",
         endpoint_config={
@@ -272,11 +277,11 @@ def test_the_products_own_api_can_be_called_through_the_gateway(boss, live_web):
         auth_config={"type": "bearer_token", "token": token},
         allow_private=True,
     )
-    server = factories.approve_server(where, create_server(boss, own))
-    found = call(boss, server, "list_agents", limit=5)
-    assert not found.is_error
-    assert json.loads(found.text)["results"][0]["slug"] == "scout"
-    missing = call(boss, server, "get_agent", agent_id="no/such")
+    server = factories.approve_server(organization, create_server(administrator, api_spec))
+    result = call(administrator, server, "list_agents", limit=5)
+    assert not result.is_error
+    assert json.loads(result.text)["results"][0]["slug"] == "scout"
+    missing = call(administrator, server, "get_agent", agent_id="no/such")
     assert missing.is_error
     assert missing.text.startswith("HTTP 404")
     get_runtime().call(get_connection_pool().forget_server, server.pk)

@@ -1,4 +1,4 @@
-"""Reading: what is a document, what refers to what, and what a hostile one can't do."""
+"""Parsing of documents: versions, references, and hostile documents."""
 
 import json
 import time
@@ -12,9 +12,9 @@ from mcp_servers.schemas.subprocess_pool import build_outline_in_child
 from tests.mcp_servers.openapi.documents import PETS, document, text
 
 
-def refusal(given):
+def refusal(document_text):
     with pytest.raises(InvalidInput) as problem:
-        parse_document(given)
+        parse_document(document_text)
     return problem.value.code
 
 
@@ -36,7 +36,7 @@ def test_swagger_is_refused_with_a_remedy():
 
 
 @pytest.mark.parametrize(
-    "given",
+    "document_text",
     [
         *("", "  \n", "[]", "{", "null", '{"openapi": "3.1.0", "paths": []}', "<html></html>"),
         *('{"info": {}}', '{"openapi": "3.1.0", "x": NaN}', "a: 1\n---\nb: 2\n"),
@@ -44,26 +44,26 @@ def test_swagger_is_refused_with_a_remedy():
         '{"openapi": "3.1.0", "x": ' + "[" * 100_000 + "]" * 100_000 + "}",
     ],
 )
-def test_an_invalid_document_is_refused(given):
-    assert refusal(given) == "broken_document"
+def test_an_invalid_document_is_refused(document_text):
+    assert refusal(document_text) == "broken_document"
 
 
 def test_yaml_statuses_and_dates_are_strings():
-    given = (
+    document_text = (
         "openapi: 3.0.3\ninfo: {title: Pets, version: 2020-01-01}\npaths:\n  /pets:\n    get:\n"
         "      responses:\n        200: {description: no}\n"
     )
-    found = parse_document(given)
-    assert found.root["info"]["version"] == "2020-01-01"
-    assert [one.key for one in iterate_operations(found)] == ["GET /pets"]
+    parsed = parse_document(document_text)
+    assert parsed.root["info"]["version"] == "2020-01-01"
+    assert [operation.key for operation in iterate_operations(parsed)] == ["GET /pets"]
 
 
 def test_an_alias_bomb_is_refused_before_it_grows():
     lines = ["openapi: 3.0.3", 'a0: &a0 "lol"']
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
-    began = time.perf_counter()
+    started_at = time.perf_counter()
     assert refusal("\n".join(lines)) == "too_large"
-    assert time.perf_counter() - began < 1
+    assert time.perf_counter() - started_at < 1
 
 
 @pytest.mark.parametrize(
@@ -82,16 +82,16 @@ def test_unknown_or_too_deep_aliases_are_refused(lines: list[str], code: str):
 
 
 def test_aliases_and_merge_keys_are_resolved():
-    found = parse_document(
+    root = parse_document(
         "openapi: 3.0.3\ninfo: {title: Pets, version: '1'}\n"
         "x-a: &a {type: string, maxLength: 9, enum: &e [x, y]}\n"
         "x-b: &b {type: integer, minimum: 1}\n"
         "paths: {}\n"
         "x-own: {<<: *a, maxLength: 5}\nx-both: {<<: [*a, *b]}\nx-list: [*e, *e]\n"
     ).root
-    assert found["x-own"] == {"type": "string", "maxLength": 5, "enum": ["x", "y"]}
-    assert found["x-both"] == {"type": "string", "maxLength": 9, "enum": ["x", "y"], "minimum": 1}
-    assert found["x-list"] == [["x", "y"], ["x", "y"]]
+    assert root["x-own"] == {"type": "string", "maxLength": 5, "enum": ["x", "y"]}
+    assert root["x-both"] == {"type": "string", "maxLength": 9, "enum": ["x", "y"], "minimum": 1}
+    assert root["x-list"] == [["x", "y"], ["x", "y"]]
 
 
 def test_a_document_that_is_too_long_is_refused_unread():
@@ -102,8 +102,10 @@ def test_a_document_that_is_too_long_is_refused_unread():
 
 
 def test_local_references_with_escapes_are_resolved():
-    found = parse_document(text({"/a~b/{x}": {"get": {"summary": "here"}}}))
-    assert found.resolve_node({"$ref": "#/paths/~1a~0b~1%7Bx%7D/get"}, "")[0] == {"summary": "here"}
+    parsed = parse_document(text({"/a~b/{x}": {"get": {"summary": "here"}}}))
+    assert parsed.resolve_node({"$ref": "#/paths/~1a~0b~1%7Bx%7D/get"}, "")[0] == {
+        "summary": "here"
+    }
 
 
 @pytest.mark.parametrize(
@@ -116,22 +118,22 @@ def test_local_references_with_escapes_are_resolved():
 def test_external_unknown_and_circular_references_are_refused(reference):
     circle = {"parameters": {"a": {"$ref": "#/components/parameters/b"}}}
     circle["parameters"]["b"] = {"$ref": "#/components/parameters/a"}
-    found = parse_document(text({}, components=circle, list=[1]))
+    parsed = parse_document(text({}, components=circle, list=[1]))
     with pytest.raises(UnusableDocumentPart):
-        found.resolve_node({"$ref": reference}, "/here")
+        parsed.resolve_node({"$ref": reference}, "/here")
 
 
 def test_a_long_chain_of_references_is_refused():
     chain = {f"p{n}": {"$ref": f"#/components/parameters/p{n + 1}"} for n in range(40)}
-    found = parse_document(text({}, components={"parameters": chain | {"p40": {}}}))
+    parsed = parse_document(text({}, components={"parameters": chain | {"p40": {}}}))
     with pytest.raises(UnusableDocumentPart):
-        found.resolve_node({"$ref": "#/components/parameters/p0"}, "")
-    found.resolve_node({"$ref": "#/components/parameters/p30"}, "")
+        parsed.resolve_node({"$ref": "#/components/parameters/p0"}, "")
+    parsed.resolve_node({"$ref": "#/components/parameters/p30"}, "")
 
 
 def test_the_subprocess_parses_and_reports_errors():
-    told = build_outline_in_child(text(PETS))
-    assert [one["name"] for one in told["operations"]] == [
+    outline = build_outline_in_child(text(PETS))
+    assert [operation["name"] for operation in outline["operations"]] == [
         "listPets",
         "addPet",
         "getPet",
@@ -158,6 +160,10 @@ def test_schemas_that_expand_exponentially_refuse_only_their_operation():
         }
     }
     schemas["S200"] = {}
-    told = build_outline_in_child(text(PETS | {"/bomb": bomb}, components={"schemas": schemas}))
-    refused = {one["key"]: one["refused"] for one in told["operations"] if one["refused"]}
+    outline = build_outline_in_child(text(PETS | {"/bomb": bomb}, components={"schemas": schemas}))
+    refused = {
+        operation["key"]: operation["refused"]
+        for operation in outline["operations"]
+        if operation["refused"]
+    }
     assert list(refused) == ["GET /bomb"]

@@ -1,4 +1,4 @@
-"""Folders and files of presets lie where a platform administrator allowed it, links followed."""
+"""Folders and files of presets must be in allowed folders, after resolving links."""
 
 from pathlib import Path
 from typing import Any
@@ -20,38 +20,44 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def own(settings: Any, tmp_path: Path) -> Path:
+def workspace(settings: Any, tmp_path: Path) -> Path:
     settings.BONOBOT_VAR = tmp_path / "var"
     settings.BONOBOT_PRESET_FOLDERS = (str(tmp_path / "shared"),)
     (tmp_path / "shared" / "notes").mkdir(parents=True)
     return tmp_path / "var" / "workspaces" / "acme"
 
 
-def filled(acme: Organization, preset: str, **values: str) -> list[str]:
+def fill_arguments(acme: Organization, preset: str, **values: str) -> list[str]:
     principal = build_cli_principal(acme)
     spec = build_server_spec(principal, get_preset(principal, preset), values, name="files")
     return [*spec.endpoint_config["args"], *spec.endpoint_config.get("env", {}).values()]
 
 
 def refusal(acme: Organization, preset: str, **values: str) -> InvalidInput:
-    with pytest.raises(InvalidInput) as refused:
-        filled(acme, preset, **values)
-    return refused.value
+    with pytest.raises(InvalidInput) as caught:
+        fill_arguments(acme, preset, **values)
+    return caught.value
 
 
-def test_a_missing_organization_workspace_is_created(acme: Organization, own: Path) -> None:
-    assert filled(acme, "filesystem", FOLDER=str(own / "papers"))[-1] == str(own / "papers")
-    assert (own / "papers").is_dir()
-    assert oct((own / "papers").stat().st_mode)[-3:] == "700"
-    assert filled(acme, "memory", MEMORY_FILE=str(own / "m" / "x.jsonl"))[-1].endswith("x.jsonl")
-    assert (own / "m").is_dir()
+def test_a_missing_organization_workspace_is_created(acme: Organization, workspace: Path) -> None:
+    assert fill_arguments(acme, "filesystem", FOLDER=str(workspace / "papers"))[-1] == str(
+        workspace / "papers"
+    )
+    assert (workspace / "papers").is_dir()
+    assert oct((workspace / "papers").stat().st_mode)[-3:] == "700"
+    assert fill_arguments(acme, "memory", MEMORY_FILE=str(workspace / "m" / "x.jsonl"))[
+        -1
+    ].endswith("x.jsonl")
+    assert (workspace / "m").is_dir()
 
 
 def test_a_folder_that_an_administrator_allowed_is_accepted(
-    acme: Organization, own: Path, tmp_path: Path
+    acme: Organization, workspace: Path, tmp_path: Path
 ) -> None:
     shared = tmp_path / "shared"
-    assert filled(acme, "filesystem", folder=str(shared / "notes"))[-1] == str(shared / "notes")
+    assert fill_arguments(acme, "filesystem", folder=str(shared / "notes"))[-1] == str(
+        shared / "notes"
+    )
     assert refusal(acme, "filesystem", FOLDER=str(shared / "nothing")).code == "folder_missing"
     assert not (shared / "nothing").exists()
 
@@ -60,40 +66,47 @@ def test_a_folder_that_an_administrator_allowed_is_accepted(
     "value", ["/etc", "{own}/../other", "{own}x", "{own}/../../workspaces/acme/in"]
 )
 def test_other_folders_are_refused_with_field_value_and_remedy(
-    acme: Organization, own: Path, value: str
+    acme: Organization, workspace: Path, value: str
 ) -> None:
-    value = value.format(own=own)
+    value = value.format(own=workspace)
     problem = refusal(acme, "filesystem", FOLDER=value)
     assert (problem.code, problem.field) == ("folder_not_allowed", "FOLDER")
     assert value in str(problem)
-    assert str(own) in problem.remedy
+    assert str(workspace) in problem.remedy
     assert "BONOBOT_PRESET_FOLDERS" in problem.remedy
 
 
-def test_a_symlink_to_the_outside_is_refused(acme: Organization, own: Path, tmp_path: Path) -> None:
-    own.mkdir(parents=True)
-    (own / "out").symlink_to(tmp_path)
-    (own / "in").symlink_to(own)
-    assert refusal(acme, "filesystem", FOLDER=str(own / "out")).code == "folder_not_allowed"
-    assert refusal(acme, "filesystem", FOLDER=str(own / "out" / "x")).code == "folder_not_allowed"
-    assert filled(acme, "filesystem", FOLDER=str(own / "in"))[-1] == str(own)
+def test_a_symlink_to_the_outside_is_refused(
+    acme: Organization, workspace: Path, tmp_path: Path
+) -> None:
+    workspace.mkdir(parents=True)
+    (workspace / "out").symlink_to(tmp_path)
+    (workspace / "in").symlink_to(workspace)
+    assert refusal(acme, "filesystem", FOLDER=str(workspace / "out")).code == "folder_not_allowed"
+    assert (
+        refusal(acme, "filesystem", FOLDER=str(workspace / "out" / "x")).code
+        == "folder_not_allowed"
+    )
+    assert fill_arguments(acme, "filesystem", FOLDER=str(workspace / "in"))[-1] == str(workspace)
 
 
-def test_the_workspace_of_another_organization_is_refused(acme: Organization, own: Path) -> None:
-    other = own.parent / "other"
+def test_the_workspace_of_another_organization_is_refused(
+    acme: Organization, workspace: Path
+) -> None:
+    other = workspace.parent / "other"
     other.mkdir(parents=True)
     assert refusal(acme, "filesystem", FOLDER=str(other)).code == "folder_not_allowed"
 
 
-def test_an_optional_file_can_be_empty(acme: Organization, own: Path) -> None:
-    assert "@modelcontextprotocol/server-memory" in filled(acme, "memory")[-1]
+def test_an_optional_file_can_be_empty(acme: Organization, workspace: Path) -> None:
+    assert "@modelcontextprotocol/server-memory" in fill_arguments(acme, "memory")[-1]
 
 
 def test_each_path_parameter_of_a_stdio_preset_is_marked() -> None:
     def is_path(parameter: dict[str, Any]) -> bool:
         return str(parameter.get("pattern", "")).startswith("/")
 
-    programs = [entry for entry in load_catalog() if entry.transport_type == "stdio"]
-    paths = [one for entry in programs for one in entry.parameters if is_path(one)]
+    entries = [entry for entry in load_catalog() if entry.transport_type == "stdio"]
+    paths = [each for entry in entries for each in entry.parameters if is_path(each)]
     assert paths
-    assert [one["name"] for one in paths if one.get("kind") not in ("folder", "file")] == []
+    assert [each["name"] for each in paths if each.get("kind") not in ("folder", "file")] == []

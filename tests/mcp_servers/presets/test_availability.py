@@ -1,4 +1,4 @@
-"""Stdio presets of the catalog are off for an organization until they are enabled there."""
+"""Stdio presets of the catalog are disabled for an organization until they are enabled."""
 
 from argparse import Namespace
 from io import StringIO
@@ -51,13 +51,13 @@ def operator(acme: Organization) -> Rest:
 
 @pytest.fixture
 def preset() -> Preset:
-    found: Preset = Preset.objects.from_platform().get(slug="time")
-    return found
+    time_preset: Preset = Preset.objects.from_platform().get(slug="time")
+    return time_preset
 
 
-def recorded(where: Organization) -> list[tuple[str, str]]:
-    """Return what the audit of an organization says of presets."""
-    rows = AuditRow.objects.filter(organization_id=where.pk, resource_type="mcp_preset")
+def list_records(organization: Organization) -> list[tuple[str, str]]:
+    """Return an organization's audit log entries about presets."""
+    rows = AuditRow.objects.filter(organization_id=organization.pk, resource_type="mcp_preset")
     return list(rows.order_by("seq").values_list("action", "resource_name"))
 
 
@@ -70,20 +70,20 @@ def test_a_stdio_preset_is_refused_to_every_role_until_it_is_enabled(
 ) -> None:
     person = factories.create_member(acme, role)
     assert not can_use(person, preset)
-    with pytest.raises(Forbidden) as refused:
+    with pytest.raises(Forbidden) as caught:
         build_server_spec(person, preset, {})
-    assert (refused.value.code, refused.value.field) == (CODE, "preset")
-    assert "platform administrator" in refused.value.remedy
-    assert "bonobot mcp enable-preset time" in refused.value.remedy
+    assert (caught.value.code, caught.value.field) == (CODE, "preset")
+    assert "platform administrator" in caught.value.remedy
+    assert "bonobot mcp enable-preset time" in caught.value.remedy
     enable_preset(factories.build_administrator(acme), preset)
     assert build_server_spec(person, preset, {}).transport_type == "stdio"
 
 
 def test_stdio_presets_are_disabled_and_http_presets_enabled_by_default(acme: Organization) -> None:
-    here = list_enabled_ids(acme.pk)
-    of = {row.pk: row.transport_type for row in Preset.objects.from_platform()}
-    assert {of[pk] for pk in here} == {"http"}
-    assert {of[pk] for pk in of.keys() - here} == {"stdio"}
+    enabled = list_enabled_ids(acme.pk)
+    transports = {row.pk: row.transport_type for row in Preset.objects.from_platform()}
+    assert {transports[pk] for pk in enabled} == {"http"}
+    assert {transports[pk] for pk in transports.keys() - enabled} == {"stdio"}
 
 
 def test_platform_administrators_can_always_use_a_preset(
@@ -95,7 +95,7 @@ def test_platform_administrators_can_always_use_a_preset(
 
 
 def test_an_organizations_own_stdio_preset_is_always_enabled(acme: Organization) -> None:
-    own = Preset.objects.create(
+    own_preset = Preset.objects.create(
         organization=acme,
         slug="time",
         name="Our time",
@@ -103,9 +103,9 @@ def test_an_organizations_own_stdio_preset_is_always_enabled(acme: Organization)
         endpoint_config={"command": "uvx", "args": ["mcp-server-time@2026.1.1"]},
     )
     person = factories.create_member(acme, Role.OPERATOR)
-    assert get_preset(person, "time") == own
-    assert can_use(person, own)
-    assert own.pk in list_enabled_ids(acme.pk)
+    assert get_preset(person, "time") == own_preset
+    assert can_use(person, own_preset)
+    assert own_preset.pk in list_enabled_ids(acme.pk)
 
 
 def test_a_refused_preset_creates_no_folder(
@@ -122,11 +122,11 @@ def test_a_refused_preset_creates_no_folder(
 
 
 def test_adding_a_server_with_a_preset_is_checked_too(acme: Organization, preset: Preset) -> None:
-    """Naming a preset lets a command through, whoever filled it."""
+    """A server with a preset may set its command, so the preset is checked."""
     spec = build_server_spec(factories.build_administrator(acme), preset, {})
-    with pytest.raises(Forbidden) as refused:
+    with pytest.raises(Forbidden) as caught:
         create_server(factories.create_member(acme, Role.OPERATOR), spec, preset=preset)
-    assert refused.value.code == CODE
+    assert caught.value.code == CODE
 
 
 # -- Enabling and disabling ----------------------------------------------------------------------
@@ -144,13 +144,13 @@ def test_a_preset_is_enabled_for_one_organization(acme: Organization, preset: Pr
 def test_disabling_a_preset_refuses_new_servers_and_keeps_existing_ones(
     acme: Organization, preset: Preset, operator: Rest
 ) -> None:
-    boss = factories.build_administrator(acme)
-    enable_preset(boss, preset)
-    made = operator.post("mcp-servers", BODY)
-    assert made.status == 201, made
-    disable_preset(boss, preset)
+    administrator = factories.build_administrator(acme)
+    enable_preset(administrator, preset)
+    created = operator.post("mcp-servers", BODY)
+    assert created.status == 201, created
+    disable_preset(administrator, preset)
     assert operator.post("mcp-servers", BODY | {"name": "second"}).code == CODE
-    path = f"mcp-servers/{made.json['id']}"
+    path = f"mcp-servers/{created.json['id']}"
     assert operator.patch(path, {"description": "Tells the time."}).status == 200
     assert operator.post(f"{path}/disable").status == 200
     assert operator.post(f"{path}/enable").json["enabled"] is True
@@ -158,32 +158,34 @@ def test_disabling_a_preset_refuses_new_servers_and_keeps_existing_ones(
 
 
 def test_enabling_and_disabling_are_recorded_once(acme: Organization, preset: Preset) -> None:
-    boss = factories.build_administrator(acme)
-    disable_preset(boss, preset)
-    enable_preset(boss, preset)
-    enable_preset(boss, preset)
-    disable_preset(boss, preset)
-    disable_preset(boss, preset)
-    assert recorded(acme) == [("preset_enabled", "Time"), ("preset_disabled", "Time")]
+    administrator = factories.build_administrator(acme)
+    disable_preset(administrator, preset)
+    enable_preset(administrator, preset)
+    enable_preset(administrator, preset)
+    disable_preset(administrator, preset)
+    disable_preset(administrator, preset)
+    assert list_records(acme) == [("preset_enabled", "Time"), ("preset_disabled", "Time")]
 
 
 @pytest.mark.parametrize("write", [enable_preset, disable_preset])
 def test_only_a_platform_administrator_can_enable_presets(
     acme: Organization, preset: Preset, write: Any
 ) -> None:
-    with pytest.raises(Forbidden) as refused:
+    with pytest.raises(Forbidden) as caught:
         write(factories.create_member(acme, Role.OWNER), preset)
-    assert refused.value.code == "platform_admin_only"
-    assert recorded(acme) == []
+    assert caught.value.code == "platform_admin_only"
+    assert list_records(acme) == []
 
 
 @pytest.mark.parametrize("write", [enable_preset, disable_preset])
 def test_a_preset_that_is_always_enabled_cant_be_enabled(acme: Organization, write: Any) -> None:
-    own = Preset.objects.create(organization=acme, slug="o", name="O", transport_type="stdio")
-    for one in (own, Preset.objects.from_platform().get(slug="linear")):
-        with pytest.raises(InvalidInput) as refused:
-            write(factories.build_administrator(acme), one)
-        assert (refused.value.code, refused.value.field) == ("preset_always_enabled", "preset")
+    own_preset = Preset.objects.create(
+        organization=acme, slug="o", name="O", transport_type="stdio"
+    )
+    for preset in (own_preset, Preset.objects.from_platform().get(slug="linear")):
+        with pytest.raises(InvalidInput) as caught:
+            write(factories.build_administrator(acme), preset)
+        assert (caught.value.code, caught.value.field) == ("preset_always_enabled", "preset")
 
 
 def test_reloading_the_catalog_keeps_enabled_presets(acme: Organization, preset: Preset) -> None:
@@ -201,19 +203,19 @@ def test_an_organization_with_enabled_presets_can_be_deleted(
     assert Preset.objects.filter(pk=preset.pk).exists()
 
 
-# -- Every surface -------------------------------------------------------------------------------
+# -- All surfaces -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("of", ["mcp-servers", "agents/helper/mcp-servers"])
+@pytest.mark.parametrize("path", ["mcp-servers", "agents/helper/mcp-servers"])
 def test_rest_refuses_an_operator_until_the_preset_is_enabled(
-    acme: Organization, operator: Rest, of: str
+    acme: Organization, operator: Rest, path: str
 ) -> None:
     factories.create_agent(acme)
-    answer = operator.post(of, BODY)
-    assert (answer.status, answer.code, answer.json["field"]) == (403, CODE, "preset")
+    response = operator.post(path, BODY)
+    assert (response.status, response.code, response.json["field"]) == (403, CODE, "preset")
     assert not Server.objects.exists()
     assert rest.as_administrator().post("presets/time/enable").json["enabled"] is True
-    assert operator.post(of, BODY).status == 201
+    assert operator.post(path, BODY).status == 201
 
 
 def test_rest_returns_whether_presets_are_enabled(acme: Organization, operator: Rest) -> None:
@@ -223,21 +225,24 @@ def test_rest_returns_whether_presets_are_enabled(acme: Organization, operator: 
 
     assert (states()["time"], states()["linear"]) == (False, True)
     assert operator.get("presets/time").json["enabled"] is False
-    root = rest.as_administrator()
-    assert root.post("presets/time/enable").json["enabled"] is True
+    administrator = rest.as_administrator()
+    assert administrator.post("presets/time/enable").json["enabled"] is True
     assert states()["time"] is True
     other = rest.as_role(factories.create_organization("other"), Role.OPERATOR)
     assert other.get("presets/time").json["enabled"] is False
-    assert root.post("presets/time/disable", Bonobot_Organization="acme").json["enabled"] is False
+    assert (
+        administrator.post("presets/time/disable", Bonobot_Organization="acme").json["enabled"]
+        is False
+    )
     assert states()["time"] is False
 
 
-@pytest.mark.parametrize("way", ["enable", "disable"])
-def test_rest_lets_only_platform_administrators_enable_presets(operator: Rest, way: str) -> None:
-    answer = operator.post(f"presets/time/{way}")
-    assert (answer.status, answer.code) == (403, "platform_admin_only")
-    assert operator.post(f"presets/nothing/{way}").status == 404
-    always = rest.as_administrator().post(f"presets/linear/{way}")
+@pytest.mark.parametrize("action", ["enable", "disable"])
+def test_rest_lets_only_platform_administrators_enable_presets(operator: Rest, action: str) -> None:
+    response = operator.post(f"presets/time/{action}")
+    assert (response.status, response.code) == (403, "platform_admin_only")
+    assert operator.post(f"presets/nothing/{action}").status == 404
+    always = rest.as_administrator().post(f"presets/linear/{action}")
     assert (always.status, always.code) == (400, "preset_always_enabled")
 
 
@@ -255,15 +260,15 @@ def test_the_list_uses_the_same_queries_for_any_number_of_presets(
 def test_the_command_line_refuses_other_roles(
     acme: Organization, preset: Preset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Today it always works as one; the rule doesn't depend on that."""
+    """The command line is always a platform administrator today; the rule doesn't rely on it."""
     person = factories.create_member(acme, Role.OPERATOR)
     monkeypatch.setattr(command_group, "build_command_principal", lambda _: person)
     cli = command_group.CommandContext(
         org="acme", as_json=True, stdout=StringIO(), stderr=StringIO()
     )
-    with pytest.raises(Forbidden) as refused:
+    with pytest.raises(Forbidden) as caught:
         servers._build_preset_spec(cli, Namespace(preset="time", set=None), {"name": "clock"})
-    assert refused.value.code == CODE
+    assert caught.value.code == CODE
 
 
 @pytest.mark.parametrize(
@@ -277,35 +282,35 @@ def test_the_command_line_refuses_other_roles(
 def test_the_admin_refuses_an_operator_until_the_preset_is_enabled(
     acme: Organization, preset: Preset, page: str, args: tuple[str, ...]
 ) -> None:
-    where = (*([factories.create_agent(acme).pk] if args else []), "time")
-    seat = admin_client.sit(acme, Role.OPERATOR)
+    page_args = (*([factories.create_agent(acme).pk] if args else []), "time")
+    browser = admin_client.sit(acme, Role.OPERATOR)
     fields = {"name": "clock", "parameter-TIMEZONE": "UTC"}
-    opened = seat.get(page, *where)
-    assert "A platform administrator must enable this preset for your organization." in opened
-    assert CODE in seat.post(page, *where, **fields)
+    html = browser.get(page, *page_args)
+    assert "A platform administrator must enable this preset for your organization." in html
+    assert CODE in browser.post(page, *page_args, **fields)
     assert not Server.objects.exists()
     enable_preset(factories.build_administrator(acme), preset)
-    assert "must enable this preset" not in seat.get(page, *where)
-    seat.post(page, *where, **fields)
+    assert "must enable this preset" not in browser.get(page, *page_args)
+    browser.post(page, *page_args, **fields)
     assert Server.objects.get().preset == preset
 
 
 def test_the_gallery_links_enabled_presets_and_says_who_can_enable_others(
     acme: Organization, preset: Preset
 ) -> None:
-    seat = admin_client.sit(acme, Role.OPERATOR)
+    browser = admin_client.sit(acme, Role.OPERATOR)
     link = admin_client.url("mcp_servers_server_preset", "time")
-    page = seat.get("mcp_servers_server_presets")
+    page = browser.get("mcp_servers_server_presets")
     assert not admin_client.links(page, link)
     assert admin_client.links(page, admin_client.url("mcp_servers_server_preset", "linear"))
-    off = Preset.objects.from_platform().filter(transport_type="stdio").count()
-    said = "A platform administrator must enable this preset for your organization."
-    assert admin_client.words(page).count(said) == off
+    disabled_count = Preset.objects.from_platform().filter(transport_type="stdio").count()
+    sentence = "A platform administrator must enable this preset for your organization."
+    assert admin_client.words(page).count(sentence) == disabled_count
     assert admin_client.links(admin_client.sit(acme, None).get("mcp_servers_server_presets"), link)
     enable_preset(factories.build_administrator(acme), preset)
-    page = seat.get("mcp_servers_server_presets")
+    page = browser.get("mcp_servers_server_presets")
     assert admin_client.links(page, link)
-    assert admin_client.words(page).count(said) == off - 1
+    assert admin_client.words(page).count(sentence) == disabled_count - 1
 
 
 def test_a_platform_administrator_enables_a_preset_on_its_page(
@@ -335,19 +340,19 @@ def test_other_roles_have_no_switch_and_are_refused(acme: Organization, preset: 
     owner = admin_client.sit(acme, Role.OWNER)
     assert "Enable for" not in owner.get("mcp_servers_server_preset", "time")
     assert "Enable for" not in owner.get("mcp_servers_preset_change", preset.pk)
-    for way in ("enable", "disable"):
-        page = owner.post(f"mcp_servers_preset_{way}", preset.pk, status=403)
+    for action in ("enable", "disable"):
+        page = owner.post(f"mcp_servers_preset_{action}", preset.pk, status=403)
         assert "platform_admin_only" in page
-        owner.get(f"mcp_servers_preset_{way}", preset.pk, status=405)
+        owner.get(f"mcp_servers_preset_{action}", preset.pk, status=405)
     assert preset.pk not in list_enabled_ids(acme.pk)
 
 
 def test_the_preset_list_shows_the_state(acme: Organization, preset: Preset) -> None:
-    seat = admin_client.sit(acme, Role.OPERATOR)
-    assert "not enabled" in seat.get("mcp_servers_preset_changelist", q="time zones")
-    assert "not enabled" in seat.get("mcp_servers_preset_change", preset.pk)
+    browser = admin_client.sit(acme, Role.OPERATOR)
+    assert "not enabled" in browser.get("mcp_servers_preset_changelist", q="time zones")
+    assert "not enabled" in browser.get("mcp_servers_preset_change", preset.pk)
     enable_preset(factories.build_administrator(acme), preset)
-    assert "not enabled" not in seat.get("mcp_servers_preset_change", preset.pk)
+    assert "not enabled" not in browser.get("mcp_servers_preset_change", preset.pk)
 
 
 DECLARED = """servers:
@@ -359,27 +364,32 @@ DECLARED = """servers:
 
 
 def test_imports_and_configuration_files_refuse_commands(acme: Organization) -> None:
-    """They set a command, which an operator may only by a preset: enabling one opens neither."""
+    """An operator can set a command only with a preset, so enabling one doesn't allow these."""
     person = factories.create_member(acme, Role.OPERATOR)
     enable_preset(factories.build_administrator(acme), get_preset(person, "time"))
     (declared,) = apply_config(person, read_config_file(DECLARED, {})).problems
     pasted = '{"mcpServers": {"clock": {"command": "uvx", "args": ["mcp-server-time@2026.1.1"]}}}'
-    ((imported,),) = (one.problems for one in plan_servers(person, pasted))
+    ((imported,),) = (planned.problems for planned in plan_servers(person, pasted))
     assert {declared.code, imported.code} == {"platform_admin_only"}
     assert not Server.objects.exists()
 
 
-# -- Installations from before -------------------------------------------------------------------
+# -- Existing installations ----------------------------------------------------------------------
 
 
 def test_the_migration_enables_presets_in_use(acme: Organization, preset: Preset) -> None:
-    boss, other = factories.build_administrator(acme), factories.create_organization("other")
+    administrator, other = (
+        factories.build_administrator(acme),
+        factories.create_organization("other"),
+    )
     for number in range(2):
         create_server(
-            boss, build_server_spec(boss, preset, {}, name=f"clock{number}"), preset=preset
+            administrator,
+            build_server_spec(administrator, preset, {}, name=f"clock{number}"),
+            preset=preset,
         )
     linear = Preset.objects.from_platform().get(slug="linear")
-    create_server(boss, build_server_spec(boss, linear, {}), preset=linear)
+    create_server(administrator, build_server_spec(administrator, linear, {}), preset=linear)
     assert preset.pk not in list_enabled_ids(acme.pk)
     migration = MigrationLoader(connection).disk_migrations[
         "mcp_servers", "0002_preset_enabled_for"

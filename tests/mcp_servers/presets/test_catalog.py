@@ -1,4 +1,4 @@
-"""The shipped catalog keeps its own schema, and each entry can be added."""
+"""The shipped catalog is valid, and each entry can be added."""
 
 import json
 from pathlib import Path
@@ -19,15 +19,17 @@ ICONS = Path("bonobot/static/bonobot/presets/icons.svg")
 every_entry = pytest.mark.parametrize("entry", load_catalog(), ids=lambda entry: entry.slug)
 
 
-def texts(value: Any) -> list[str]:
+def list_texts(value: Any) -> list[str]:
     if isinstance(value, str):
         return [value]
     inner = value.values() if isinstance(value, dict) else value
-    return [text for each in inner for text in texts(each)]
+    return [text for item in inner for text in list_texts(item)]
 
 
-def named(value: Any) -> set[str]:
-    return {found.name for text in texts(value) for found in list_placeholders(text)}
+def list_placeholder_names(value: Any) -> set[str]:
+    return {
+        placeholder.name for text in list_texts(value) for placeholder in list_placeholders(text)
+    }
 
 
 def test_the_catalog_has_enough_presets() -> None:
@@ -41,7 +43,7 @@ def test_the_catalog_has_enough_presets() -> None:
 def test_each_parameter_is_used_and_each_reference_declared(entry: CatalogEntry) -> None:
     declared = {parameter["name"] for parameter in entry.parameters}
     assert len(declared) == len(entry.parameters)
-    assert named([entry.endpoint_config, entry.auth_config]) == declared
+    assert list_placeholder_names([entry.endpoint_config, entry.auth_config]) == declared
 
 
 @every_entry
@@ -50,7 +52,7 @@ def test_secrets_are_only_in_encrypted_fields(entry: CatalogEntry) -> None:
     open_parts = [
         value for name, value in entry.endpoint_config.items() if name not in ("env", "headers")
     ]
-    assert not hidden & named(open_parts)
+    assert not hidden & list_placeholder_names(open_parts)
 
 
 @every_entry
@@ -67,8 +69,10 @@ def test_each_package_is_pinned_to_the_tested_version(entry: CatalogEntry) -> No
 
 @every_entry
 def test_no_entry_contains_hidden_characters(entry: CatalogEntry) -> None:
-    # The classifier reads what servers declare of their tools, and no forms.
-    assert [one for one in scan_definition(entry.to_columns()) if one.rule != RESEMBLES] == []
+    # The classifier is for declarations of tools, not for forms.
+    assert [
+        finding for finding in scan_definition(entry.to_columns()) if finding.rule != RESEMBLES
+    ] == []
 
 
 @every_entry
@@ -86,7 +90,7 @@ def test_each_entry_can_be_filled_from_its_form(entry: CatalogEntry) -> None:
     }
     spec = fill_preset(entry, values, name="mine", allow_private=False)
     assert (spec.name, spec.transport_type) == ("mine", entry.transport_type)
-    assert named([spec.endpoint_config, spec.auth_config]) == set()
+    assert list_placeholder_names([spec.endpoint_config, spec.auth_config]) == set()
     assert spec.auth_config is not None
     assert spec.auth_config["type"] == entry.auth_type
 
@@ -119,10 +123,10 @@ def test_secrets_of_a_preset_are_stored_in_their_fields() -> None:
 
 def test_all_missing_values_are_reported_together() -> None:
     (azure,) = (entry for entry in load_catalog() if entry.slug == "azure")
-    with pytest.raises(InvalidInput) as refused:
+    with pytest.raises(InvalidInput) as caught:
         fill_preset(azure, {"AZURE_TENANT_ID": "t"})
-    assert refused.value.code == "missing_value"
-    assert [error["field"] for error in refused.value.as_dict()["errors"]] == [
+    assert caught.value.code == "missing_value"
+    assert [error["field"] for error in caught.value.as_dict()["errors"]] == [
         "AZURE_CLIENT_ID",
         "AZURE_CLIENT_SECRET",
     ]
@@ -136,7 +140,7 @@ def test_the_fields_of_an_entry_are_those_of_the_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "place"),
+    ("change", "location"),
     [
         ({"slug": "Not A Slug"}, "$.presets[0].slug"),
         ({"category": "misc"}, "$.presets[0].category"),
@@ -146,10 +150,10 @@ def test_the_fields_of_an_entry_are_those_of_the_model() -> None:
     ],
 )
 def test_an_invalid_catalog_is_reported_with_its_location(
-    change: dict[str, Any], place: str
+    change: dict[str, Any], location: str
 ) -> None:
     document = json.loads((preset_catalog.FOLDER / "catalog.json").read_text(encoding="utf-8"))
     document["presets"] = [document["presets"][0] | change]
-    with pytest.raises(ValueError, match="wrong at") as wrong:
+    with pytest.raises(ValueError, match="wrong at") as caught:
         parse_catalog(json.dumps(document))
-    assert f"`{place}" in str(wrong.value)
+    assert f"`{location}" in str(caught.value)

@@ -1,4 +1,4 @@
-"""Presets in the language of whoever reads them; what an organization wrote stays as it is."""
+"""Catalog presets are translated; texts of an organization aren't."""
 
 import pytest
 from django.utils import translation
@@ -12,7 +12,7 @@ from mcp_servers.presets.services import PresetSpec, create_preset
 from tests import admin_client, factories, rest
 
 pytestmark = pytest.mark.django_db
-# In German they are called the same.
+# These are the same in German.
 SAME = {"Browser", "Host", "Partition", "Port", "Repository"}
 
 
@@ -21,12 +21,12 @@ def test_every_text_of_a_catalog_preset_has_a_german_translation() -> None:
         with translation.override("de"):
             assert preset_catalog.localize_description(preset) != preset.description, preset.slug
             assert preset_catalog.format_category(preset.category) != preset.category, preset.slug
-            asked = preset_catalog.localize_parameters(preset)
-        for german, english in zip(asked, preset.parameters, strict=True):
+            parameters = preset_catalog.localize_parameters(preset)
+        for german, english in zip(parameters, preset.parameters, strict=True):
             assert german["name"] == english["name"]
-            for said in ("label", "help"):
-                text = english[said]
-                assert not text or text in SAME or german[said] != text, (preset.slug, text)
+            for field in ("label", "help"):
+                text = english[field]
+                assert not text or text in SAME or german[field] != text, (preset.slug, text)
         with translation.override("en"):
             assert preset_catalog.localize_description(preset) == preset.description
             assert preset_catalog.localize_parameters(preset) == preset.parameters
@@ -37,8 +37,8 @@ def test_texts_of_an_organization_arent_translated() -> None:
     folder = {"name": "FOLDER", "label": "Folder", "help": "A name such as Europe/Berlin."}
     text = "Reads, writes, moves, and searches files in a folder."
     url = {"url": "https://files.example.com/${FOLDER}"}
-    said = {"name": "Files", "transport_type": "http", "endpoint_config": url}
-    spec = PresetSpec(**said, description=text, category="ours", parameters=[folder])
+    fields = {"name": "Files", "transport_type": "http", "endpoint_config": url}
+    spec = PresetSpec(**fields, description=text, category="ours", parameters=[folder])
     preset = create_preset(factories.build_administrator(acme), spec)
     with translation.override("de"):
         assert preset_catalog.localize_description(preset) == text
@@ -47,16 +47,16 @@ def test_texts_of_an_organization_arent_translated() -> None:
 
 
 def test_a_missing_value_is_reported_in_german() -> None:
-    entry = next(one for one in preset_catalog.load_catalog() if one.slug == "filesystem")
-    with pytest.raises(InvalidInput) as refused:
+    entry = next(each for each in preset_catalog.load_catalog() if each.slug == "filesystem")
+    with pytest.raises(InvalidInput) as caught:
         preset_catalog.fill_preset(entry, {})
-    assert str(refused.value) == "Folder is missing."
+    assert str(caught.value) == "Folder is missing."
     with translation.override("de"):
-        said = (
+        expected = (
             "Ordner fehlt. Ein absoluter Pfad. Der Server kann auf nichts außerhalb davon "
             "zugreifen."
         )
-        assert localize_problem(refused.value) == said
+        assert localize_problem(caught.value) == expected
 
 
 def test_rest_returns_presets_in_the_requested_language() -> None:
@@ -72,13 +72,13 @@ def test_rest_returns_presets_in_the_requested_language() -> None:
 
 
 def test_the_gallery_and_the_list_show_category_names() -> None:
-    seat = admin_client.sit(factories.create_organization(), Role.OPERATOR)
-    seat.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
-    gallery = admin_client.words(seat.get("mcp_servers_server_presets", category="files"))
+    browser = admin_client.sit(factories.create_organization(), Role.OPERATOR)
+    browser.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
+    gallery = admin_client.words(browser.get("mcp_servers_server_presets", category="files"))
     assert "Dateien" in gallery
     assert "Liest, schreibt, verschiebt" in gallery
-    form = admin_client.words(seat.get("mcp_servers_server_preset", "filesystem"))
+    form = admin_client.words(browser.get("mcp_servers_server_preset", "filesystem"))
     assert "Ordner" in form
-    rows = admin_client.words(seat.get("mcp_servers_preset_changelist", category="files"))
+    rows = admin_client.words(browser.get("mcp_servers_preset_changelist", category="files"))
     assert "Liest, schreibt, verschiebt" in rows
     assert "Durchsucht das Web" not in rows

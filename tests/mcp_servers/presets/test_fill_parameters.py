@@ -1,4 +1,4 @@
-"""A preset's parameters take values, and values stay values."""
+"""Parameters of a preset are filled in as literal text."""
 
 import json
 from types import SimpleNamespace
@@ -107,8 +107,8 @@ def test_no_value_is_in_a_repr_or_a_problem() -> None:
 
 @given(st.text(min_size=1))
 def test_a_value_is_inserted_as_literal_text(value: str) -> None:
-    open_one = preset(parameters=[parameter("FOLDER"), parameter("ZONE", default="UTC")])
-    filled = fill_parameters(open_one, {"FOLDER": value})
+    text_preset = preset(parameters=[parameter("FOLDER"), parameter("ZONE", default="UTC")])
+    filled = fill_parameters(text_preset, {"FOLDER": value})
     if filled.problems:
         return
     assert filled.endpoint_config["command"] == "npx"

@@ -1,4 +1,4 @@
-"""Known servers are found where they are installed, and started by what runs them."""
+"""Installed servers of the catalog are found and started with their interpreter."""
 
 import os
 import sys
@@ -10,10 +10,10 @@ import pytest
 from mcp_servers.presets.catalog import load_catalog
 from mcp_servers.presets.installed_programs import list_installed_programs
 
-CATALOGUE = {entry.slug: entry for entry in load_catalog()}
+CATALOG = {entry.slug: entry for entry in load_catalog()}
 
 
-def program(folder: Path, name: str, text: str = "#!/bin/sh\n") -> Path:
+def write_program(folder: Path, name: str, text: str = "#!/bin/sh\n") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     path.write_text(text, encoding="utf-8")
@@ -22,40 +22,40 @@ def program(folder: Path, name: str, text: str = "#!/bin/sh\n") -> Path:
 
 
 def test_a_console_script_of_our_environment_is_started_as_a_module():
-    (found,) = list_installed_programs([CATALOGUE["time"]], path="/nowhere")
-    entry = found.build_entry({})
+    (program,) = list_installed_programs([CATALOG["time"]], path="/nowhere")
+    entry = program.build_entry({})
     assert entry.endpoint_config["command"] == sys.executable
     assert entry.endpoint_config["args"][:2] == ["-m", "mcp_server_time"]
 
 
 def test_parameters_are_filled_in_and_missing_ones_reported():
-    (found,) = list_installed_programs([CATALOGUE["git"]], path="/nowhere")
-    entry = found.build_entry({})
+    (program,) = list_installed_programs([CATALOG["git"]], path="/nowhere")
+    entry = program.build_entry({})
     assert [problem.code for problem in entry.problems] == ["missing_value"]
     assert [parameter.name for parameter in entry.parameters] == ["REPOSITORY"]
-    filled = found.build_entry({"REPOSITORY": "/srv/repository", "UNRELATED": "x"})
+    filled = program.build_entry({"REPOSITORY": "/srv/repository", "UNRELATED": "x"})
     assert filled.is_valid
     assert filled.endpoint_config["args"][-2:] == ["--repository", "/srv/repository"]
 
 
 def test_a_global_npm_package_is_started_by_node(tmp_path):
-    script = program(tmp_path / "lib", "index.js", "#!/usr/bin/env node\n")
+    script = write_program(tmp_path / "lib", "index.js", "#!/usr/bin/env node\n")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "mcp-server-everything").symlink_to(script)
-    (found,) = list_installed_programs([CATALOGUE["everything"]], path=str(tmp_path / "bin"))
-    assert found.build_entry({}).endpoint_config == {
+    (program,) = list_installed_programs([CATALOG["everything"]], path=str(tmp_path / "bin"))
+    assert program.build_entry({}).endpoint_config == {
         "command": "node",
         "args": [str(script), "stdio"],
     }
 
 
 def test_other_programs_are_started_by_their_path(tmp_path):
-    path = program(tmp_path, "some-mcp-server")
-    entry = replace(CATALOGUE["time"], program="some-mcp-server")
-    (found,) = list_installed_programs([entry], path=os.pathsep.join(["/nowhere", str(tmp_path)]))
-    assert found.build_entry({}).endpoint_config["command"] == str(path)
+    path = write_program(tmp_path, "some-mcp-server")
+    entry = replace(CATALOG["time"], program="some-mcp-server")
+    (program,) = list_installed_programs([entry], path=os.pathsep.join(["/nowhere", str(tmp_path)]))
+    assert program.build_entry({}).endpoint_config["command"] == str(path)
 
 
 @pytest.mark.parametrize("slug", ["github", "memory"])
 def test_a_missing_program_isnt_found(slug, tmp_path):
-    assert not list(list_installed_programs([CATALOGUE[slug]], path=str(tmp_path)))
+    assert not list(list_installed_programs([CATALOG[slug]], path=str(tmp_path)))

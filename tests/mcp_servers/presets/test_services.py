@@ -1,4 +1,4 @@
-"""The catalog becomes rows, once, and the rows follow the file."""
+"""The catalog is loaded into rows once, and updated when the file changes."""
 
 import pytest
 from django.core.management import call_command
@@ -26,7 +26,7 @@ def test_migrating_creates_every_preset() -> None:
 
 
 def test_missing_package_names_are_listed_at_their_replacements() -> None:
-    entries = [one for one in load_catalog() if one.replaces]
+    entries = [each for each in load_catalog() if each.replaces]
     assert entries
     for entry in entries:
         assert Preset.objects.get(slug=entry.slug).replaces == list(entry.replaces)
@@ -34,17 +34,17 @@ def test_missing_package_names_are_listed_at_their_replacements() -> None:
 
 def test_a_second_load_writes_nothing(django_assert_num_queries: DjangoAssertNumQueries) -> None:
     before = set(Preset.objects.values_list("pk", "created_at"))
-    with django_assert_num_queries(1):  # which editions there are
+    with django_assert_num_queries(1):  # the loaded editions
         load_after_migrate()
-    with django_assert_num_queries(3):  # the savepoint, one look, and its release
+    with django_assert_num_queries(3):  # the savepoint, one query, and its release
         loaded = load_presets()
     assert (loaded.added, loaded.changed, loaded.removed) == ((), (), ())
     assert set(Preset.objects.values_list("pk", "created_at")) == before
 
 
-@pytest.mark.parametrize("left", ["nothing", "an older edition"])
-def test_migrating_loads_a_new_catalog(left: str) -> None:
-    Preset.objects.exclude(slug="time" if left != "nothing" else "").delete()
+@pytest.mark.parametrize("remaining", ["nothing", "an older edition"])
+def test_migrating_loads_a_new_catalog(remaining: str) -> None:
+    Preset.objects.exclude(slug="time" if remaining != "nothing" else "").delete()
     Preset.objects.update(catalog="older", description="Something else.")
     load_after_migrate()
     assert platform_slugs() == {entry.slug for entry in load_catalog()}
@@ -64,7 +64,7 @@ def test_an_older_schema_isnt_loaded() -> None:
 
 def test_presets_follow_the_catalog_and_servers_are_kept() -> None:
     Preset.objects.filter(slug="time").update(description="Something else.", parameters=[])
-    gone = Preset.objects.create(slug="gone", name="Gone", transport_type="http")
+    removed = Preset.objects.create(slug="gone", name="Gone", transport_type="http")
     acme = Organization.objects.create(name="Acme", slug="acme")
     server = Server.objects.create(
         organization=acme,
@@ -73,7 +73,7 @@ def test_presets_follow_the_catalog_and_servers_are_kept() -> None:
         slug="mine",
         transport_type="http",
         endpoint_config={"url": "https://mcp.example.com/mcp"},
-        preset=gone,
+        preset=removed,
     )
     loaded = load_presets()
     assert (loaded.added, loaded.changed, loaded.removed) == ((), ("time",), ("gone",))
@@ -84,16 +84,18 @@ def test_presets_follow_the_catalog_and_servers_are_kept() -> None:
 
 def test_an_organizations_own_presets_arent_changed() -> None:
     acme = Organization.objects.create(name="Acme", slug="acme")
-    own = Preset.objects.create(organization=acme, slug="time", name="Ours", transport_type="http")
+    preset = Preset.objects.create(
+        organization=acme, slug="time", name="Ours", transport_type="http"
+    )
     load_presets()
-    own.refresh_from_db()
-    assert own.name == "Ours"
+    preset.refresh_from_db()
+    assert preset.name == "Ours"
     assert Preset.objects.filter(slug="time").count() == 2
 
 
 @pytest.mark.django_db(transaction=True)
 def test_rows_that_a_test_changed_are_as_before_in_the_next_one() -> None:
-    call_command("flush", verbosity=0, interactive=False)  # what tests are emptied with
+    call_command("flush", verbosity=0, interactive=False)  # how tests are cleaned up
     Preset.objects.filter(slug="time").update(description="Something else.")
     Preset.objects.filter(slug="git").delete()
     call_command("flush", verbosity=0, interactive=False)

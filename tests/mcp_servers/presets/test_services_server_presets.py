@@ -1,4 +1,4 @@
-"""A server saved as a preset keeps its shape, hands on no secret, and makes the same server."""
+"""A server saved as a preset contains no secret and creates the same server."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def acme() -> Organization:
     return Organization.objects.create(name="Acme", slug="acme")
 
 
-def program(acme: Organization) -> Server:
+def create_stdio_server(acme: Organization) -> Server:
     spec = ServerSpec(
         name="files",
         transport_type="stdio",
@@ -37,29 +37,29 @@ def program(acme: Organization) -> Server:
 
 
 def test_the_saved_preset_creates_the_same_server(acme: Organization) -> None:
-    preset = save_as_preset(build_cli_principal(acme), program(acme), "Our files")
+    preset = save_as_preset(build_cli_principal(acme), create_stdio_server(acme), "Our files")
     assert [p["name"] for p in preset.parameters] == ["A_KEY", "A_KEY_2"]
     assert "canary" not in repr(Preset.objects.filter(pk=preset.pk).values())
     spec = fill_preset(preset, {"A_KEY": "1", "A_KEY_2": "2"}, name="again")
-    again = create_server(build_cli_principal(acme), spec, preset=preset)
-    assert again.endpoint_config == {"command": "npx", "args": ["-y", "server@1.0.0"]}
-    assert {s.name: s.value.open() for s in again.secrets.all()} == {"A_KEY": "1", "a_key": "2"}
+    server = create_server(build_cli_principal(acme), spec, preset=preset)
+    assert server.endpoint_config == {"command": "npx", "args": ["-y", "server@1.0.0"]}
+    assert {s.name: s.value.open() for s in server.secrets.all()} == {"A_KEY": "1", "a_key": "2"}
 
 
 def test_saving_a_preset_is_recorded(acme: Organization) -> None:
-    save_as_preset(build_cli_principal(acme), program(acme), "Our files")
+    save_as_preset(build_cli_principal(acme), create_stdio_server(acme), "Our files")
     assert AuditRow.objects.filter(organization_id=acme.pk, action="preset_saved").count() == 1
 
 
 def test_only_roles_that_can_set_a_command_can_save_one(acme: Organization) -> None:
     owner = replace(build_cli_principal(acme), platform_admin=False, role=Role.OWNER)
-    with pytest.raises(Forbidden) as refused:
-        save_as_preset(owner, program(acme), "Our files")
-    assert refused.value.code == "platform_admin_only"
+    with pytest.raises(Forbidden) as caught:
+        save_as_preset(owner, create_stdio_server(acme), "Our files")
+    assert caught.value.code == "platform_admin_only"
     assert not Preset.objects.filter(organization=acme).exists()
 
 
 def test_a_server_of_another_organization_isnt_found(acme: Organization) -> None:
     other = Organization.objects.create(name="Other", slug="other")
     with pytest.raises(NotFound):
-        save_as_preset(build_cli_principal(other), program(acme), "Theirs")
+        save_as_preset(build_cli_principal(other), create_stdio_server(acme), "Theirs")

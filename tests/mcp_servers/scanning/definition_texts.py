@@ -1,9 +1,9 @@
-"""Definitions of our own that attack, by the ways of public taxonomies, and honest ones.
+"""Our own malicious definitions, by the techniques of public taxonomies, and benign ones.
 
-The ways are those of MCPTox (explicit and implicit triggers, another tool's parameters changed), of
+The techniques are from MCPTox (explicit and implicit triggers, changed parameters of another tool),
 CyberArk (every field of a schema), Invariant Labs (shadowing, rug pulls), SAFE-MCP and OWASP MCP03;
-the sentences are ours. Rules were written with the first half of each list at hand (`seen`); the
-second half judges them (`unseen`).
+the sentences are our own. The first half of each list was used to write the rules (`seen`); the
+second half tests them (`unseen`).
 """
 
 import json
@@ -24,12 +24,12 @@ HONEST_FIELDS: list[dict[str, Any]] = [json.loads(one) for one in _DATA["honest_
 
 
 def seen(texts: Sequence[T]) -> Sequence[T]:
-    """Return the half that rules were written with."""
+    """Return the half that was used to write the rules."""
     return texts[: len(texts) // 2]
 
 
 def unseen(texts: Sequence[T]) -> Sequence[T]:
-    """Return the half that judges them."""
+    """Return the half that tests the rules."""
     return texts[len(texts) // 2 :]
 
 

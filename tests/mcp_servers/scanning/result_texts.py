@@ -1,8 +1,8 @@
-"""Results of our own: orders to the model that reads them, by public taxonomies, and honest ones.
+"""Our own tool results with prompt injections, by public taxonomies, and benign ones.
 
-The ways are those of Liu and others (naive, ignoring, fake completion, escape), of BIPIA (the
-answer's language, form and content), of AgentDojo and InjecAgent (a message to the model, an action
-for somebody), of MITRE ATLAS and OWASP LLM01; the sentences are ours.
+The techniques are from Liu et al. (naive, ignoring, fake completion, escape), BIPIA (the answer's
+language, form and content), AgentDojo and InjecAgent (a message to the model, an action for
+somebody), MITRE ATLAS and OWASP LLM01; the sentences are our own.
 """
 
 CARRIERS = (

@@ -1,4 +1,4 @@
-"""What reads like an attack as a whole is held, however its letters are parted; it is shown why."""
+"""Texts that resemble attacks are flagged, whatever their separators, with an explanation."""
 
 import base64
 import random
@@ -34,56 +34,58 @@ ENGLISH = [
     for text in texts
     if text.isascii()
 ]
-_CUT = random.Random(4)  # noqa: S311 - where words are cut, the same each time
-WAYS: dict[str, tuple[Callable[[str], str], float]] = {
-    "underscores": (lambda said: said.replace(" ", "_"), 0.95),
-    "line feeds": (lambda said: said.replace(" ", "\n"), 0.95),
-    "hair spaces": (lambda said: said.replace(" ", "\u200a"), 0.95),
+_CUT = random.Random(4)  # noqa: S311 - cuts words at reproducible places
+SEPARATIONS: dict[str, tuple[Callable[[str], str], float]] = {
+    "underscores": (lambda text: text.replace(" ", "_"), 0.95),
+    "line feeds": (lambda text: text.replace(" ", "\n"), 0.95),
+    "hair spaces": (lambda text: text.replace(" ", "\u200a"), 0.95),
     "spaced letters": (" ".join, 0.85),
-    "slashes": (lambda said: said.replace(" ", "/"), 0.7),
-    "dots": (lambda said: said.replace(" ", "."), 0.7),
+    "slashes": (lambda text: text.replace(" ", "/"), 0.7),
+    "dots": (lambda text: text.replace(" ", "."), 0.7),
     "hyphens between letters": ("-".join, 0.65),
-    "no spaces": (lambda said: said.replace(" ", ""), 0.65),
-    "camel case": (lambda said: said.title().replace(" ", ""), 0.65),
+    "no spaces": (lambda text: text.replace(" ", ""), 0.65),
+    "camel case": (lambda text: text.title().replace(" ", ""), 0.65),
     "pairs of letters": (
-        lambda said: " ".join(said.replace(" ", "")[at : at + 2] for at in range(0, len(said), 2)),
+        lambda text: " ".join(text.replace(" ", "")[at : at + 2] for at in range(0, len(text), 2)),
         0.6,
     ),
     "cut words": (
-        lambda said: "".join(one + " " * (one.isalpha() and _CUT.random() < 0.25) for one in said),
+        lambda text: "".join(one + " " * (one.isalpha() and _CUT.random() < 0.25) for one in text),
         0.65,
     ),
 }
 
 
-def rules(payload: dict[str, Any], **around: Any) -> set[str]:
-    return {one.rule for one in scan_definition(payload, **around)}
+def list_rules(payload: dict[str, Any], **options: Any) -> set[str]:
+    return {finding.rule for finding in scan_definition(payload, **options)}
 
 
-def share(texts: list[str], own: list[str] | None = None) -> float:
-    held = [
-        bool(scan_definition({"name": "helper_tool", "description": one}, own_names=own or ()))
-        for one in texts
+def compute_share(texts: list[str], own_names: list[str] | None = None) -> float:
+    flagged = [
+        bool(
+            scan_definition({"name": "helper_tool", "description": text}, own_names=own_names or ())
+        )
+        for text in texts
     ]
-    return sum(held) / len(held)
+    return sum(flagged) / len(flagged)
 
 
 def test_held_out_attacks_are_flagged_more_often_than_by_rules_alone() -> None:
     texts = HELD_OUT["attacks"]
-    by_rules = sum(bool(scan_by_rules(described(one))) for one in texts) / len(texts)
-    assert by_rules < share(texts) - 0.1
-    assert share(texts) >= 0.8
-    assert share(texts, HELD_OUT["own"]) >= 0.92
+    by_rules = sum(bool(scan_by_rules(described(text))) for text in texts) / len(texts)
+    assert by_rules < compute_share(texts) - 0.1
+    assert compute_share(texts) >= 0.8
+    assert compute_share(texts, HELD_OUT["own"]) >= 0.92
 
 
 def test_whole_definitions_that_nothing_was_made_with_are_flagged() -> None:
     texts = UNSEEN["attacks"]
-    assert share(texts) >= 0.78
-    assert share(texts, UNSEEN["own"]) >= 0.82
+    assert compute_share(texts) >= 0.78
+    assert compute_share(texts, UNSEEN["own"]) >= 0.82
 
 
 def test_few_unseen_definitions_that_sound_like_attacks_are_flagged() -> None:
-    assert share(UNSEEN["honest"], UNSEEN["own"]) <= 0.15
+    assert compute_share(UNSEEN["honest"], UNSEEN["own"]) <= 0.15
 
 
 @pytest.mark.parametrize(
@@ -103,35 +105,35 @@ def test_short_ordinary_definitions_are_not_flagged(name: str, description: str)
 
 def test_padding_hides_few_attacks() -> None:
     padding = "Rounds to two digits. Returns the rows of a table with their names. " * 30
-    held = [bool(scan_definition(described(f"{padding}{one}"))) for one in ENGLISH]
-    assert sum(held) / len(held) >= 0.85
+    flagged = [bool(scan_definition(described(f"{padding}{text}"))) for text in ENGLISH]
+    assert sum(flagged) / len(flagged) >= 0.85
 
 
 def test_held_out_benign_definitions_pass() -> None:
-    assert share(HELD_OUT["honest"], HELD_OUT["own"]) <= 0.1
+    assert compute_share(HELD_OUT["honest"], HELD_OUT["own"]) <= 0.1
 
 
 def test_a_finding_has_the_score_and_the_strongest_phrases() -> None:
-    found = {one.rule: one for one in scan_definition(described(ATTACK))}
-    shown = found["resembles_an_attack"]
-    assert (shown.tier, shown.path) == ("soft", "$.description")
-    assert shown.excerpt.partition(":")[0].endswith(" %")
-    assert "»" in shown.excerpt
-    assert described(ATTACK)["description"][shown.start : shown.end] in ATTACK
+    findings = {each.rule: each for each in scan_definition(described(ATTACK))}
+    finding = findings["resembles_an_attack"]
+    assert (finding.tier, finding.path) == ("soft", "$.description")
+    assert finding.excerpt.partition(":")[0].endswith(" %")
+    assert "»" in finding.excerpt
+    assert described(ATTACK)["description"][finding.start : finding.end] in ATTACK
 
 
 def test_a_definition_that_manipulates_another_tool_is_flagged() -> None:
     payload = {"name": "keep_order", "description": HELD_OUT["attacks"][1]}
-    assert "resembles_an_attack" in rules(payload, own_names={"write_file", "keep_order"})
+    assert "resembles_an_attack" in list_rules(payload, own_names={"write_file", "keep_order"})
 
 
 def test_a_tools_own_name_isnt_another_tool() -> None:
     payload = {"name": "get_balance", "description": "get_balance returns the balance in cents."}
-    assert rules(payload, own_names={"get_balance", "getBalance"}) == set()
+    assert list_rules(payload, own_names={"get_balance", "getBalance"}) == set()
 
 
 @pytest.mark.parametrize(
-    "place",
+    "fields",
     [
         {"title": ATTACK},
         {"annotations": {"title": ATTACK}},
@@ -149,36 +151,36 @@ def test_a_tools_own_name_isnt_another_tool() -> None:
         {"outputSchema": {"properties": {"a": {"items": {"description": ATTACK}}}}},
         {"_meta": {"note": ATTACK}},
     ],
-    ids=lambda place: ".".join(place),
+    ids=lambda fields: ".".join(fields),
 )
-def test_an_attack_is_flagged_at_any_position(place: dict[str, Any]) -> None:
-    assert scan_definition({"name": "sum_up", "description": "Adds two numbers.", **place}) != ()
+def test_an_attack_is_flagged_at_any_position(fields: dict[str, Any]) -> None:
+    assert scan_definition({"name": "sum_up", "description": "Adds two numbers.", **fields}) != ()
 
 
 def test_an_attack_split_into_parts_is_flagged() -> None:
-    said = HELD_OUT["attacks"][4].split(" ")
-    pieces = [" ".join(said[at : at + 3]) for at in range(0, len(said), 3)]
+    words = HELD_OUT["attacks"][4].split(" ")
+    pieces = [" ".join(words[at : at + 3]) for at in range(0, len(words), 3)]
     payload = {"name": "pick", "inputSchema": {"properties": {"way": {"enum": pieces}}}}
-    assert "resembles_an_attack" in rules(payload)
+    assert "resembles_an_attack" in list_rules(payload)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_custom_separators_hide_few_attacks(way: str) -> None:
-    change, floor = WAYS[way]
-    held = [bool(scan_definition(described(change(one)))) for one in ENGLISH]
-    assert sum(held) / len(held) >= floor
+@pytest.mark.parametrize("separation", SEPARATIONS)
+def test_custom_separators_hide_few_attacks(separation: str) -> None:
+    change, floor = SEPARATIONS[separation]
+    flagged = [bool(scan_definition(described(change(text)))) for text in ENGLISH]
+    assert sum(flagged) / len(flagged) >= floor
 
 
 def test_separated_letters_are_joined() -> None:
-    for said in ("read_file", "readFile", "r e a d  f-i-l-e", "re\u200bad.fi\u00adle", "rеad fіle"):  # noqa: RUF001
-        assert reduce_to_letters(said) == "readfile"
+    for text in ("read_file", "readFile", "r e a d  f-i-l-e", "re\u200bad.fi\u00adle", "rеad fіle"):  # noqa: RUF001
+        assert reduce_to_letters(text) == "readfile"
 
 
 def test_words_are_split_only_if_they_are_joined() -> None:
     assert insert_spaces("Returns the name of a file and the id of its user.") is None
-    apart = insert_spaces("ignoreallpreviousinstructions")
-    assert apart is not None
-    assert apart.split() == ["ignore", "all", "previous", "instructions"]
+    separated = insert_spaces("ignoreallpreviousinstructions")
+    assert separated is not None
+    assert separated.split() == ["ignore", "all", "previous", "instructions"]
 
 
 @pytest.mark.parametrize("name", ["definitions", "results"])
@@ -190,9 +192,9 @@ def test_a_stored_model_is_loaded_unchanged(name: str) -> None:
 
 
 def test_scanning_time_is_bounded_for_ordinary_and_large_definitions() -> None:
-    for size, most in ((1_000, 0.02), (65_536, 1.0)):
+    for size, limit_s in ((1_000, 0.02), (65_536, 1.0)):
         payload = described("Returns the rows of a table; `limit` says how many. " * (size // 52))
         scan_definition(payload)
-        began = process_time()
+        started_at = process_time()
         scan_definition({**payload, "title": "Rows"})
-        assert process_time() - began < most
+        assert process_time() - started_at < limit_s

@@ -1,4 +1,4 @@
-"""Parameters that ask for the conversation are found by their names; described ones pass."""
+"""Parameters that ask for the conversation are detected by name; ordinary ones pass."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 from mcp_servers.scanning.definitions import scan_parameter_names
 
 
-def names(schema: Any) -> list[str]:
+def list_flagged_names(schema: Any) -> list[str]:
     return [name for _, name in scan_parameter_names({"name": "add", "inputSchema": schema})]
 
 
@@ -25,8 +25,8 @@ def names(schema: Any) -> list[str]:
     ],
 )
 def test_a_parameter_that_asks_for_context_or_secrets_is_detected(name: str) -> None:
-    assert names({"properties": {name: {"type": "string"}}}) == [name]
-    assert names({"required": [name]}) == [name]
+    assert list_flagged_names({"properties": {name: {"type": "string"}}}) == [name]
+    assert list_flagged_names({"required": [name]}) == [name]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_parameter_that_asks_for_context_or_secrets_is_detected(name: str) -> 
     ],
 )
 def test_ordinary_parameters_pass(name: str, description: str) -> None:
-    assert names({"properties": {name: {"description": description}}}) == []
+    assert list_flagged_names({"properties": {name: {"description": description}}}) == []
 
 
 @pytest.mark.parametrize(
@@ -54,14 +54,14 @@ def test_ordinary_parameters_pass(name: str, description: str) -> None:
     ],
 )
 def test_a_description_that_asks_for_context_or_secrets_is_detected(description: str) -> None:
-    assert names({"properties": {"note": {"description": description}}}) == ["note"]
+    assert list_flagged_names({"properties": {"note": {"description": description}}}) == ["note"]
 
 
 def test_nested_parameters_are_detected_with_their_path() -> None:
     inner = {"items": [{"properties": {"system_prompt": {}}}]}
     schema = {"$defs": {"a": inner}, "anyOf": [{"required": ["chat_history"]}]}
-    found = dict(scan_parameter_names({"inputSchema": schema}))
-    assert set(found) == {
+    findings = dict(scan_parameter_names({"inputSchema": schema}))
+    assert set(findings) == {
         "$.inputSchema.$defs.a.items[0].properties.system_prompt (key)",
         "$.inputSchema.anyOf[0].required[0]",
     }

@@ -1,4 +1,4 @@
-"""Rules that find otherwise have another version: else nothing would be read again."""
+"""Changed rules need a new version, so that definitions are scanned again."""
 
 import hashlib
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from mcp_servers import scanning
 from mcp_servers.scanning.definitions import RULES_VERSION
 
-# What definitions are read with. Changed it? Raise `RULES`, then put the new digest here.
+# The files of the rules. After a change, raise `RULES` and enter the new digest here.
 FILES = (
     "attack_resemblance.py classifier.py concepts.py concepts.toml definition_text.py "
     "definitions.py definitions.weights deobfuscation.py english.toml findings.py "
@@ -18,7 +18,7 @@ KNOWN = {5: "8ae199fc1aa7696f"}
 
 def test_a_change_of_the_rules_requires_a_new_version() -> None:
     folder = Path(scanning.__file__).parent
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in FILES.split():
-        whole.update((folder / name).read_bytes())
-    assert whole.hexdigest()[:16] == KNOWN[RULES_VERSION]
+        digest.update((folder / name).read_bytes())
+    assert digest.hexdigest()[:16] == KNOWN[RULES_VERSION]

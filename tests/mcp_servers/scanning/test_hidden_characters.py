@@ -1,4 +1,4 @@
-"""What hides is found; what the world's languages need passes."""
+"""Hidden characters are found; characters that languages need pass."""
 # ruff: noqa: RUF001  # letters of other alphabets are what these tests are about
 
 import pytest

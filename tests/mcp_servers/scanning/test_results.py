@@ -1,4 +1,4 @@
-"""Results lose what hides and nothing else."""
+"""Hidden characters are removed from results, and nothing else."""
 
 from typing import Any
 
@@ -58,8 +58,8 @@ def test_a_cleaned_text_has_no_hidden_characters_and_keeps_the_visible_ones(text
     cleaned = clean_result(text)
     assert list(find_hidden_runs(cleaned.text)) == []
     assert cleaned.removed_count == len(text) - len(cleaned.text)
-    rest = iter(text)
-    assert all(character in rest for character in cleaned.text)
+    remaining = iter(text)
+    assert all(character in remaining for character in cleaned.text)
 
 
 @given(st.text(st.characters(codec="ascii", min_codepoint=32, max_codepoint=126)))
@@ -67,47 +67,54 @@ def test_printable_text_is_unchanged(text: str) -> None:
     assert clean_result(text).text == text
 
 
-def share(found: list[bool]) -> float:
-    return sum(found) / len(found)
+def compute_share(values: list[bool]) -> float:
+    return sum(values) / len(values)
 
 
-def inspected(label: str) -> list[tuple[dict[str, Any], InspectedText]]:
+def inspect_rows(label: str) -> list[tuple[dict[str, Any], InspectedText]]:
     rows = [row for row in corpus.rows("tool_results.json") if row["label"] == label]
     return [(row, inspect_result(row["text"])) for row in rows]
 
 
 @pytest.mark.corpus
 def test_few_benign_results_of_the_sample_are_flagged() -> None:
-    assert share([bool(found.flagged) for _, found in inspected("benign")]) <= 0.03
+    assert (
+        compute_share([bool(inspected.flagged) for _, inspected in inspect_rows("benign")]) <= 0.03
+    )
 
 
 @pytest.mark.corpus
 def test_benign_results_of_the_sample_lose_only_remote_images() -> None:
-    for row, found in inspected("benign"):
-        assert set(found.sanitized) <= {"remote_image"}, row["id"]
-        assert found.sanitized or found.text == row["text"]
+    for row, inspected in inspect_rows("benign"):
+        assert set(inspected.sanitized) <= {"remote_image"}, row["id"]
+        assert inspected.sanitized or inspected.text == row["text"]
 
 
 @pytest.mark.corpus
 def test_most_injections_of_the_sample_are_flagged() -> None:
-    """Of those in words: what hides or runs without a word is removed, not flagged."""
+    """Only those in words: hidden and active content is removed instead of flagged."""
     silent = ("authored:ansi", "authored:css", "authored:meta", "content_block:")
-    spoken = [one for one in inspected("malicious") if not one[0]["cls"].startswith(silent)]
-    assert share([bool(found.flagged) for _, found in spoken]) >= 0.6
+    pairs = [pair for pair in inspect_rows("malicious") if not pair[0]["cls"].startswith(silent)]
+    assert compute_share([bool(inspected.flagged) for _, inspected in pairs]) >= 0.6
 
 
 @pytest.mark.corpus
 def test_most_malicious_results_of_the_sample_are_flagged_or_changed() -> None:
-    rows = inspected("malicious")
-    assert share([bool(found.flagged) or found.text != row["text"] for row, found in rows]) >= 0.85
+    rows = inspect_rows("malicious")
+    assert (
+        compute_share(
+            [bool(inspected.flagged) or inspected.text != row["text"] for row, inspected in rows]
+        )
+        >= 0.85
+    )
 
 
 @pytest.mark.corpus
 def test_hidden_and_active_content_of_the_sample_is_removed() -> None:
     active = ("authored:ansi", "authored:bidi", "authored:css", "authored:meta", "authored:chatml")
-    rows = [one for one in inspected("malicious") if one[0]["cls"].startswith(active)]
+    rows = [pair for pair in inspect_rows("malicious") if pair[0]["cls"].startswith(active)]
     assert len(rows) >= 5
-    assert [row["id"] for row, found in rows if not found.sanitized] == []
+    assert [row["id"] for row, inspected in rows if not inspected.sanitized] == []
 
 
 @pytest.mark.corpus

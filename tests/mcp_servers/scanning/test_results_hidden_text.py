@@ -1,4 +1,4 @@
-"""Results for other programs lose what hides, wherever it stands, and nothing else."""
+"""Hidden text is removed anywhere in structured results, and nothing else."""
 
 from typing import Any
 
@@ -37,10 +37,10 @@ json_values = st.recursive(
     ],
 )
 def test_every_string_is_cleaned_and_its_path_reported(result: Any, path: str) -> None:
-    found = strip_json_value(result)
-    assert str(found.value) == str(result).replace(repr(HIDES)[1:-1], CLEAN)
-    assert found.removed == {"zero_width": 1, "tag_character": 1}
-    assert found.places == ((path, ("tag_character", "zero_width")),)
+    cleaned = strip_json_value(result)
+    assert str(cleaned.value) == str(result).replace(repr(HIDES)[1:-1], CLEAN)
+    assert cleaned.removed == {"zero_width": 1, "tag_character": 1}
+    assert cleaned.places == ((path, ("tag_character", "zero_width")),)
 
 
 def test_a_value_without_hidden_characters_is_the_same_object() -> None:
@@ -70,9 +70,9 @@ def test_binary_parts_are_unchanged() -> None:
 
 
 def test_a_cleaned_key_doesnt_replace_another_one() -> None:
-    found = strip_json_value({"structuredContent": {"a": 1, "a\u200b": 2, "b\u200b": 3}})
-    assert found.value == {"structuredContent": {"a": 1, "a⟨U+200B⟩": 2, "b": 3}}
-    assert found.places[0][0].endswith("(key)")
+    cleaned = strip_json_value({"structuredContent": {"a": 1, "a\u200b": 2, "b\u200b": 3}})
+    assert cleaned.value == {"structuredContent": {"a": 1, "a⟨U+200B⟩": 2, "b": 3}}
+    assert cleaned.places[0][0].endswith("(key)")
 
 
 def test_deeply_nested_values_are_cleaned() -> None:
@@ -84,8 +84,8 @@ def test_deeply_nested_values_are_cleaned() -> None:
 
 @given(json_values)
 def test_any_value_keeps_its_structure_and_is_stable_afterwards(value: Any) -> None:
-    once = strip_json_value(value)
-    again = strip_json_value(once.value)
-    assert again.value is once.value
-    if not once.removed:
-        assert once.value is value
+    cleaned = strip_json_value(value)
+    second = strip_json_value(cleaned.value)
+    assert second.value is cleaned.value
+    if not cleaned.removed:
+        assert cleaned.value is value

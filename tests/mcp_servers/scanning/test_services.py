@@ -1,4 +1,4 @@
-"""Definitions are read aside: a large catalog holds neither the loop nor the database."""
+"""Scanning a large catalog blocks neither the event loop nor the database."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ from mcp_servers.models import HealthCheck
 from mcp_servers.scanning import services as scanning
 from tests import admin_client, factories
 
-CATALOGUE = {
+CATALOG = {
     number: {"name": f"t{number}", "description": f"Returns row {number} of the table. " * 300}
     for number in range(200)
 }
@@ -20,14 +20,14 @@ CATALOGUE = {
 def test_a_large_catalog_doesnt_block_the_event_loop() -> None:
     async def run() -> float:
         reading = asyncio.create_task(
-            scanning.collect_all_findings(CATALOGUE, scanning.KnownToolNames())
+            scanning.collect_all_findings(CATALOG, scanning.KnownToolNames())
         )
         longest = 0.0
         while not reading.done():
-            began, own = time.process_time(), time.thread_time()
+            began, thread_time = time.process_time(), time.thread_time()
             await asyncio.wait({reading}, timeout=0.005)
-            longest = max(longest, time.process_time() - began - (time.thread_time() - own))
-        assert len(await reading) == len(CATALOGUE)
+            longest = max(longest, time.process_time() - began - (time.thread_time() - thread_time))
+        assert len(await reading) == len(CATALOG)
         return longest
 
     assert asyncio.run(run()) < 0.25
@@ -40,9 +40,9 @@ def test_a_result_of_ten_megabytes_doesnt_block_the_event_loop() -> None:
         stripping = asyncio.create_task(scanning.strip_result(result, 10_000_000))
         longest = 0.0
         while not stripping.done():
-            began, own = time.process_time(), time.thread_time()
+            began, thread_time = time.process_time(), time.thread_time()
             await asyncio.wait({stripping}, timeout=0.005)
-            longest = max(longest, time.process_time() - began - (time.thread_time() - own))
+            longest = max(longest, time.process_time() - began - (time.thread_time() - thread_time))
         assert (await stripping).is_changed
         return longest
 
@@ -56,7 +56,7 @@ def test_the_database_stays_available_while_definitions_are_scanned() -> None:
 
     async def run() -> int:
         reading = asyncio.create_task(
-            scanning.collect_all_findings(CATALOGUE, scanning.KnownToolNames())
+            scanning.collect_all_findings(CATALOG, scanning.KnownToolNames())
         )
         answers = 0
         while not reading.done():

@@ -1,4 +1,4 @@
-"""Definitions are read again with better rules: hard ones stop, soft ones show, nothing is lost."""
+"""Definitions are rescanned with new rules, which can refuse or flag approved ones."""
 
 import json
 from typing import Any
@@ -36,8 +36,8 @@ def server(acme):
     return admin_client.web_server(acme, "sums")
 
 
-def approved(server, name, description):
-    """An approved definition as rules before ours left it: nothing found, no version."""
+def create_approved_definition(server, name, description):
+    """Create an approved definition as older rules left it, without findings and version."""
     row = admin_client.offer(server, name)
     payload = row.payload | {"description": description}
     Definition.objects.filter(pk=row.pk).update(
@@ -51,56 +51,60 @@ def approved(server, name, description):
     return row
 
 
-def again() -> int:
-    done: int = get_runtime().call(scan_outdated_definitions)
-    return done
+def rescan() -> int:
+    count: int = get_runtime().call(scan_outdated_definitions)
+    return count
 
 
-def recorded() -> list[dict[str, Any]]:
+def list_recorded_details() -> list[dict[str, Any]]:
     rows = AuditRow.objects.filter(action="definitions_rescanned")
     return [json.loads(row.opened)["details"] for row in rows]
 
 
 def test_a_definition_that_new_rules_refuse_cant_be_called_and_is_notified(server, acme):
     factories.create_notification(acme)
-    row = approved(server, "add", HARD)
-    assert again() == 1
+    row = create_approved_definition(server, "add", HARD)
+    assert rescan() == 1
     row.refresh_from_db()
     assert row.state == Definition.State.REFUSED
     assert row.fault.startswith("zero_width at $.description")
     assert not Definition.objects.callable().filter(pk=row.pk).exists()
     assert row.pinned_digest == row.digest
-    notice = Notification.objects.get(event="definitions_refused")
-    assert "add (zero_width" in notice.text
-    (details,) = recorded()
-    (told,) = details["definitions"]
-    assert (told["before"], told["after"], told["refused"]) == ([], ["zero_width"], True)
+    notification = Notification.objects.get(event="definitions_refused")
+    assert "add (zero_width" in notification.text
+    (details,) = list_recorded_details()
+    (definition,) = details["definitions"]
+    assert (definition["before"], definition["after"], definition["refused"]) == (
+        [],
+        ["zero_width"],
+        True,
+    )
 
 
 def test_a_definition_that_new_rules_flag_stays_approved(server):
-    row = approved(server, "add", SOFT)
-    again()
+    row = create_approved_definition(server, "add", SOFT)
+    rescan()
     row.refresh_from_db()
     assert row.state == Definition.State.APPROVED
-    assert [one["rule"] for one in row.findings] == ["override_rules"]
+    assert [finding["rule"] for finding in row.findings] == ["override_rules"]
     assert not Notification.objects.filter(event="definitions_refused").exists()
 
 
 def test_unchanged_findings_update_only_the_rules_version(server):
-    row = approved(server, "add", "Adds two numbers.")
+    row = create_approved_definition(server, "add", "Adds two numbers.")
     rows = AuditRow.objects.count()
-    assert again() == 1
-    assert again() == 0
+    assert rescan() == 1
+    assert rescan() == 0
     row.refresh_from_db()
     assert row.rules_version == RULES_VERSION
     assert AuditRow.objects.count() == rows
 
 
 def test_a_definition_that_changed_meanwhile_isnt_overwritten(server):
-    row = approved(server, "add", HARD)
+    row = create_approved_definition(server, "add", HARD)
     batch = find_outdated_definitions()
     findings = get_runtime().call(
-        collect_all_findings, {one.pk: one.payload for one in batch.rows}, batch.names
+        collect_all_findings, {each.pk: each.payload for each in batch.rows}, batch.names
     )
     Definition.objects.filter(pk=row.pk).update(digest="f" * 64, rules_version=RULES_VERSION)
     save_findings(batch, findings)
@@ -109,7 +113,7 @@ def test_a_definition_that_changed_meanwhile_isnt_overwritten(server):
 
 
 def test_the_schedule_rescans_definitions(server):
-    row = approved(server, "add", HARD)
+    row = create_approved_definition(server, "add", HARD)
     rescan_definitions()
     eventually(lambda: Definition.objects.exclude(fault="").filter(pk=row.pk).exists())
 
@@ -121,6 +125,6 @@ def test_a_discovery_rescans_definitions_that_older_rules_refused(acme):
     rows = clock.definitions.tools()
     assert set(rows.values_list("rules_version", flat=True)) == {RULES_VERSION}
     rows.update(fault="an old rule at $.name: x", rules_version=0)
-    assert again() == 0
+    assert rescan() == 0
     get_runtime().call(run_discovery, clock.pk, actor=actor)
     assert set(rows.values_list("fault", "rules_version")) == {("", RULES_VERSION)}

@@ -1,4 +1,4 @@
-"""Schemas are judged once: inline, confined or refused, with the reason."""
+"""Schemas are classified once: inline, confined or refused, with a reason."""
 
 import json
 import re
@@ -28,8 +28,8 @@ def doubling(levels: int) -> dict[str, Any]:
     """Return a schema of a few nodes that stands for 2^levels."""
     parts: dict[str, Any] = {"n0": {"type": "string"}}
     for level in range(1, levels + 1):
-        below = {"$ref": f"#/$defs/n{level - 1}"}
-        parts[f"n{level}"] = {"anyOf": [below, dict(below)]}
+        reference = {"$ref": f"#/$defs/n{level - 1}"}
+        parts[f"n{level}"] = {"anyOf": [reference, dict(reference)]}
     return with_property({"$ref": f"#/$defs/n{levels}"}, **{"$defs": parts})
 
 
@@ -160,8 +160,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("schema", PLAIN.values(), ids=PLAIN.keys())
 def test_ordinary_schemas_are_checked_inline(schema: Any) -> None:
-    judgement = classify_schema(schema)
-    assert (judgement.verdict, judgement.reason) == ("inline", "")
+    classification = classify_schema(schema)
+    assert (classification.verdict, classification.reason) == ("inline", "")
 
 
 @pytest.mark.parametrize(("schema", "reason"), CONFINED.values(), ids=CONFINED.keys())
@@ -198,9 +198,9 @@ def test_remote_references_arent_fetched(monkeypatch: pytest.MonkeyPatch) -> Non
     ids=["repeated", "nested", "wide", "letters"],
 )
 def test_a_catastrophic_pattern_isnt_executed(pattern: str) -> None:
-    began = time.process_time()
+    started_at = time.process_time()
     classify_schema(with_property({"pattern": pattern}))
-    assert time.process_time() - began < 1
+    assert time.process_time() - started_at < 1
 
 
 KEYWORDS = st.sampled_from(

@@ -1,4 +1,4 @@
-"""Costly checks run in a process that is killed in time, and the loop goes on meanwhile."""
+"""Costly checks run in a process with a timeout and don't block the event loop."""
 
 import asyncio
 import os
@@ -42,19 +42,19 @@ async def test_a_check_that_fits_inline_starts_no_process(monkeypatch: pytest.Mo
 
 async def test_a_recursive_schema_is_checked_in_a_subprocess() -> None:
     await check(TREE, {"child": {"child": {"value": 1}}})
-    with pytest.raises(InvalidArguments) as refused:
+    with pytest.raises(InvalidArguments) as caught:
         await check(TREE, {"child": {"child": {"value": "x"}}})
-    assert refused.value.field == "$.child.child.value"
-    assert refused.value.remedy
+    assert caught.value.field == "$.child.child.value"
+    assert caught.value.remedy
 
 
 async def test_large_arguments_are_checked_in_a_subprocess() -> None:
     rows = [{"n": n} for n in range(5_000)]
     schema = {"type": "object", "properties": {"rows": {"items": {"required": ["n"]}}}}
     await check(schema, {"rows": rows})
-    with pytest.raises(InvalidArguments) as refused:
+    with pytest.raises(InvalidArguments) as caught:
         await check(schema, {"rows": [*rows, {}]})
-    assert refused.value.field == "$.rows[5000].n"
+    assert caught.value.field == "$.rows[5000].n"
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ async def test_large_arguments_are_checked_in_a_subprocess() -> None:
     ids=["regular expression", "branches"],
 )
 async def test_an_endless_check_is_ended(schema: Any, arguments: Any) -> None:
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(Problem) as caught:
         await check(schema, arguments)
-    assert refused.value.code == "validation_timeout"
+    assert caught.value.code == "validation_timeout"
     await check(TREE, {"child": {}})
 
 
@@ -79,14 +79,14 @@ async def test_the_event_loop_runs_while_checks_hang() -> None:
             await asyncio.sleep(0)
             ticks += 1
 
-    async def attack() -> list[BaseException | None]:
-        found = await asyncio.gather(
+    async def run_checks() -> list[BaseException | None]:
+        errors = await asyncio.gather(
             *(check(BACKTRACKING, NEVER) for _ in range(4)), return_exceptions=True
         )
         done.set()
-        return found
+        return errors
 
-    _, refusals = await asyncio.gather(tick(), attack())
+    _, refusals = await asyncio.gather(tick(), run_checks())
     assert [getattr(refusal, "code", None) for refusal in refusals] == ["validation_timeout"] * 4
     assert ticks > 1_000
 
@@ -95,30 +95,36 @@ async def test_too_many_waiting_checks_are_refused(monkeypatch: pytest.MonkeyPat
     subprocess_pool.close_pools()
     monkeypatch.setattr(subprocess_pool, "CHILDREN", 1)
     monkeypatch.setattr(subprocess_pool, "MOST_WAITING", 1)
-    found = await asyncio.gather(*(check(TREE, {}) for _ in range(5)), return_exceptions=True)
+    errors = await asyncio.gather(*(check(TREE, {}) for _ in range(5)), return_exceptions=True)
     assert (
-        sorted(getattr(problem, "code", "") for problem in found)
+        sorted(getattr(problem, "code", "") for problem in errors)
         == [""] * 2 + ["validation_busy"] * 3
     )
 
 
 async def test_schemas_are_classified_in_a_subprocess_too() -> None:
-    judgements = await subprocess_pool.classify_schemas([{"type": "object"}, TREE, {"type": "any"}])
-    assert [judgement.verdict for judgement in judgements] == ["inline", "confined", "refused"]
-    assert judgements[1] == classify_schema(TREE)
+    classifications = await subprocess_pool.classify_schemas(
+        [{"type": "object"}, TREE, {"type": "any"}]
+    )
+    assert [classification.verdict for classification in classifications] == [
+        "inline",
+        "confined",
+        "refused",
+    ]
+    assert classifications[1] == classify_schema(TREE)
 
 
 async def test_concurrent_discoveries_dont_delay_checks() -> None:
     costly = [{"type": "object", "properties": {f"p{n}": {} for n in range(500)}}]
     async with asyncio.TaskGroup() as group:
-        sweep = [
+        tasks = [
             group.create_task(subprocess_pool.classify_schemas(costly * 2)) for _ in range(100)
         ]
         await check(TREE, {"child": {}})
-        assert not all(task.done() for task in sweep)
-        for task in sweep[2:]:
+        assert not all(task.done() for task in tasks)
+        for task in tasks[2:]:
             task.cancel()
-    assert [judgement.verdict for judgement in sweep[0].result()] == ["confined", "confined"]
+    assert [judgement.verdict for judgement in tasks[0].result()] == ["confined", "confined"]
 
 
 async def test_the_subprocess_inherits_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:

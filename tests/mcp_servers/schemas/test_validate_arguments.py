@@ -1,4 +1,4 @@
-"""Arguments are checked against the tool's own schema, and the answer says what to send."""
+"""Arguments are checked against the tool's schema, and the error says what to send."""
 
 import json
 import time
@@ -40,9 +40,9 @@ INLINE = SchemaVerdict("inline")
 
 
 def refusal(arguments: Any, schema: Any = FORECAST) -> InvalidArguments:
-    with pytest.raises(InvalidArguments) as refused:
+    with pytest.raises(InvalidArguments) as caught:
         check_arguments(schema, arguments, classify_schema(schema))
-    return refused.value
+    return caught.value
 
 
 def test_valid_arguments_pass() -> None:
@@ -50,7 +50,7 @@ def test_valid_arguments_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "field", "words"),
+    ("arguments", "field", "text"),
     [
         ({}, "$.city", "`city` is missing"),
         ({"city": 5}, "$.city", "must be a string, got `5`"),
@@ -71,12 +71,12 @@ def test_valid_arguments_pass() -> None:
     ],
 )
 def test_invalid_arguments_are_reported_with_their_path(
-    arguments: Any, field: str, words: str
+    arguments: Any, field: str, text: str
 ) -> None:
     problem = refusal(arguments)
     assert problem.code == "invalid_arguments"
     assert problem.field == field
-    assert words in problem.detail
+    assert text in problem.detail
     assert problem.remedy
 
 
@@ -117,10 +117,10 @@ def test_hidden_characters_in_names_are_shown() -> None:
 
 
 def test_a_refused_schema_has_a_reason() -> None:
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(Problem) as caught:
         check_arguments({"type": "any"}, {}, classify_schema({"type": "any"}))
-    assert refused.value.code == "schema_refused"
-    assert "$.type" in refused.value.detail
+    assert caught.value.code == "schema_refused"
+    assert "$.type" in caught.value.detail
 
 
 @pytest.mark.parametrize(
@@ -204,11 +204,11 @@ HOSTILE = {
 
 @pytest.mark.parametrize(("schema", "arguments"), HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_schemas_and_arguments_never_block_the_loop(schema: Any, arguments: Any) -> None:
-    judgement = classify_schema(schema)
-    began = time.thread_time()
+    classification = classify_schema(schema)
+    started_at = time.thread_time()
     with suppress(InvalidArguments, ConfinementNeeded):
-        check_arguments(schema, arguments, judgement)
-    assert time.thread_time() - began < 0.25
+        check_arguments(schema, arguments, classification)
+    assert time.thread_time() - started_at < 0.25
 
 
 values = st.recursive(
@@ -254,8 +254,8 @@ def test_keywords_decide_like_the_reference_implementation(schema: Any, value: A
 
 @given(schemas.filter(lambda schema: isinstance(schema, dict)), values)
 def test_any_refusal_has_a_path_and_a_message(schema: Any, value: Any) -> None:
-    found = find_violation(schema, value)
-    if found is not None:
-        assert found.field.startswith("$")
-        assert found.detail.endswith(".")
-        json.dumps(found.as_dict())
+    violation = find_violation(schema, value)
+    if violation is not None:
+        assert violation.field.startswith("$")
+        assert violation.detail.endswith(".")
+        json.dumps(violation.as_dict())

@@ -1,4 +1,4 @@
-"""The quick way of checking says what `jsonschema` says, or nothing."""
+"""The fast path of validation agrees with `jsonschema` or isn't used."""
 
 from typing import Any
 

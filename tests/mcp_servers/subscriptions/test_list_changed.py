@@ -1,4 +1,4 @@
-"""Watching: servers are listened to by one process each, and what they tell is read again."""
+"""One process watches each server and refreshes its definitions after notifications."""
 
 from datetime import timedelta
 from uuid import uuid4
@@ -24,54 +24,54 @@ from tests.mcp_servers.raw_list_changed_server import discoveries, state
 from tests.servers import raw_http_server
 from tests.wait import eventually
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("at_once")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("no_delays")]
 
 
 @pytest.fixture
-def boss(acme):
+def administrator(acme):
     return factories.build_administrator(acme)
 
 
 @pytest.fixture
-def watch():
-    """Return a function that makes a process's watcher, which ticks when it is told to."""
-    made = []
+def start_watcher():
+    """Return a function that creates a process's watcher, which updates when `tick` is called."""
+    watchers = []
 
-    def begin():
-        one = get_runtime().call(_made)
-        made.append(one)
-        return one
+    def start():
+        watcher = get_runtime().call(_create_listener)
+        watchers.append(watcher)
+        return watcher
 
-    yield begin
-    for one in made:
-        get_runtime().call(one.stop)
+    yield start
+    for watcher in watchers:
+        get_runtime().call(watcher.stop)
 
 
-async def _made():
+async def _create_listener():
     return ListChangedListener()
 
 
 def tick(*watchers):
-    for one in watchers:
-        get_runtime().call(one.update_streams)
+    for watcher in watchers:
+        get_runtime().call(watcher.update_streams)
 
 
 HELD_OPEN = stream(acknowledgement, hold=True)
 
 
-# --- what is heard
+# --- notifications
 
 
-def test_a_change_notified_by_a_real_server_is_pending_review(acme, changing_url, watch):
+def test_a_change_notified_by_a_real_server_is_pending_review(acme, changing_url, start_watcher):
     server = factories.approve_server(
         acme, factories.create_http_server(acme, changing_url, "changing")
     )
-    tick(one := watch())
+    tick(watcher := start_watcher())
     eventually(lambda: state(server) == "listening")
-    eventually(lambda: discoveries(server) == 2, what="a reading when the stream opened")
+    eventually(lambda: discoveries(server) == 2, what="the refresh when the stream opened")
     call = get_connection_pool().send_request
     endpoint = list_changed._load_configuration(server.pk)[0]
-    # Other tests use the same server: the description has to differ from what they left.
+    # Other tests use the same server, so the description must be unique.
     arguments = {"name": "alter", "arguments": {"description": f"Return text {uuid4()}."}}
     get_runtime().call(call, endpoint, "tools/call", arguments, holder="server:test")
     echo = server.definitions.get(name="echo")
@@ -79,150 +79,150 @@ def test_a_change_notified_by_a_real_server_is_pending_review(acme, changing_url
     assert (
         load_change_notification_status(Server.objects.get(pk=server.pk)).last_notice_at is not None
     )
-    get_runtime().call(one.stop)
+    get_runtime().call(watcher.stop)
     assert state(server) == "unwatched"
     get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
-def test_a_flood_of_notifications_causes_one_read_at_a_time(serve, watch, monkeypatch):
+def test_a_flood_of_notifications_causes_one_read_at_a_time(serve, start_watcher, monkeypatch):
     monkeypatch.setattr(refresh_definitions, "INTERVAL", timedelta(seconds=30))
 
-    async def flood(asked):
-        yield raw_http_server.STREAM + acknowledgement(asked)
+    async def flood(request):
+        yield raw_http_server.STREAM + acknowledgement(request)
         while True:
-            yield frame(asked, CHANGED)
+            yield frame(request, CHANGED)
 
     flooding, server = serve(flood, "flooding")
     calm, other = serve(HELD_OPEN, "calm")
-    tick(watch())
+    tick(start_watcher())
     eventually(lambda: state(server) == state(other) == "listening")
     eventually(lambda: discoveries(server) == 2 and discoveries(other) == 2)
     eventually(lambda: ChangeSubscription.objects.get(server=server).notified_at)
-    assert flooding.asked("tools/list") == calm.asked("tools/list") == 2
+    assert flooding.count_requests("tools/list") == calm.count_requests("tools/list") == 2
     assert ChangeSubscription.objects.filter(server=server, stale_at__isnull=False).exists()
 
 
-def test_a_lost_stream_is_reopened_and_missed_changes_are_read(serve, watch):
+def test_a_lost_stream_is_reopened_and_missed_changes_are_read(serve, start_watcher):
     serving, server = serve(stream(acknowledgement))
-    tick(watch())
-    eventually(lambda: serving.asked("subscriptions/listen") >= 3)
+    tick(start_watcher())
+    eventually(lambda: serving.count_requests("subscriptions/listen") >= 3)
     serving.tools = ["one", "two"]
     serving.listen = HELD_OPEN
     eventually(lambda: server.definitions.filter(name="two").exists())
     eventually(lambda: state(server) == "listening")
 
 
-def test_a_server_that_never_acknowledges_is_shown_as_lost(serve, watch, settings):
+def test_a_server_that_never_acknowledges_is_shown_as_lost(serve, start_watcher, settings):
     settings.BONOBOT_CONNECT_S = settings.BONOBOT_READ_S = 0.1
     _, server = serve(stream(hold=True))
-    tick(watch())
+    tick(start_watcher())
     eventually(lambda: state(server) == "lost")
     assert load_change_notification_status(Server.objects.get(pk=server.pk)).code == "call_timeout"
 
 
-def test_a_normal_end_is_shown_as_such(serve, watch):
+def test_a_normal_end_is_shown_as_such(serve, start_watcher):
     _, server = serve(stream(acknowledgement, end))
-    tick(watch())
+    tick(start_watcher())
     eventually(lambda: ChangeSubscription.objects.filter(server=server, code="ended").exists())
 
 
-def test_a_server_that_refuses_isnt_watched_until_its_next_discovery(serve, watch):
-    serving, server = serve(lambda asked: raw_http_server.error(asked, -32601, status=404))
-    tick(one := watch())
+def test_a_server_that_refuses_isnt_watched_until_its_next_discovery(serve, start_watcher):
+    serving, server = serve(lambda request: raw_http_server.error(request, -32601, status=404))
+    tick(watcher := start_watcher())
     eventually(lambda: state(server) == "refused")
-    tick(one)
-    assert serving.asked("subscriptions/listen") == 1
+    tick(watcher)
+    assert serving.count_requests("subscriptions/listen") == 1
     serving.listen = HELD_OPEN
     factories.approve_server(server.organization, server)
-    tick(one)
+    tick(watcher)
     eventually(lambda: state(server) == "listening")
 
 
-# --- what closes a stream
+# --- closing streams
 
 
-def test_a_stream_closes_with_its_server(boss, serve, watch):
+def test_a_stream_closes_with_its_server(administrator, serve, start_watcher):
     serving, server = serve(HELD_OPEN)
-    tick(one := watch())
+    tick(watcher := start_watcher())
     eventually(lambda: state(server) == "listening")
-    set_server_enabled(boss, server, enabled=False)
-    tick(one)
+    set_server_enabled(administrator, server, enabled=False)
+    tick(watcher)
     eventually(lambda: serving.http.gone == 1)
     assert state(server) == "disabled"
-    set_server_enabled(boss, server, enabled=True)
-    tick(one)
+    set_server_enabled(administrator, server, enabled=True)
+    tick(watcher)
     eventually(lambda: state(server) == "listening")
-    delete_server(boss, server)
-    tick(one)
+    delete_server(administrator, server)
+    tick(watcher)
     eventually(lambda: serving.http.gone == 2)
 
 
-def test_a_stream_is_reopened_when_its_server_is_reconfigured(boss, serve, watch):
+def test_a_stream_is_reopened_when_its_server_is_reconfigured(administrator, serve, start_watcher):
     serving, server = serve(HELD_OPEN)
-    tick(one := watch())
+    tick(watcher := start_watcher())
     eventually(lambda: state(server) == "listening")
-    update_server(boss, server, build_spec({"description": "Other words."}, server))
-    tick(one)
+    update_server(administrator, server, build_spec({"description": "Other words."}, server))
+    tick(watcher)
     assert serving.http.gone == 0
     header = {"url": serving.http.url, "headers": {"X-Key": "secret"}}
-    update_server(boss, server, build_spec({"endpoint_config": header}, server))
-    tick(one)
+    update_server(administrator, server, build_spec({"endpoint_config": header}, server))
+    tick(watcher)
     eventually(lambda: serving.http.gone == 1)
 
 
-def test_the_number_of_watched_servers_is_limited(serve, watch, settings):
+def test_the_number_of_watched_servers_is_limited(serve, start_watcher, settings):
     settings.BONOBOT_WATCHED_SERVERS = 1
     servers = [serve(HELD_OPEN, name)[1] for name in ("a", "b")]
-    tick(watch())
+    tick(start_watcher())
     eventually(lambda: [state(server) for server in servers] == ["listening", "unwatched"])
 
 
 # --- leases
 
 
-def test_two_processes_share_one_lease(serve, watch):
+def test_two_processes_share_one_lease(serve, start_watcher):
     serving, server = serve(HELD_OPEN)
-    one, other = watch(), watch()
-    tick(one, other)
+    first, second = start_watcher(), start_watcher()
+    tick(first, second)
     eventually(lambda: state(server) == "listening")
-    tick(one, other)
-    assert serving.asked("subscriptions/listen") == 1
-    assert ChangeSubscription.objects.get(server=server).holder == one.id
+    tick(first, second)
+    assert serving.count_requests("subscriptions/listen") == 1
+    assert ChangeSubscription.objects.get(server=server).holder == first.id
 
 
-def test_a_holder_without_heartbeats_is_replaced_and_writes_nothing(serve, watch):
+def test_a_holder_without_heartbeats_is_replaced_and_writes_nothing(serve, start_watcher):
     serving, server = serve(HELD_OPEN)
-    one, other = watch(), watch()
-    tick(one)
+    first, second = start_watcher(), start_watcher()
+    tick(first)
     eventually(lambda: state(server) == "listening")
     ChangeSubscription.objects.update(heartbeat_at=timezone.now() - 2 * leases.LEASE)
     assert state(server) == "unwatched"
-    tick(other)
-    eventually(lambda: serving.asked("subscriptions/listen") == 2)
-    assert not leases.mark_stream_opened(one.id, server.pk)
-    leases.mark_stream_lost(one.id, server.pk, Problem("late", code="late"))
-    leases.mark_stream_refused(one.id, server.pk, Problem("late", code="late"))
+    tick(second)
+    eventually(lambda: serving.count_requests("subscriptions/listen") == 2)
+    assert not leases.mark_stream_opened(first.id, server.pk)
+    leases.mark_stream_lost(first.id, server.pk, Problem("late", code="late"))
+    leases.mark_stream_refused(first.id, server.pk, Problem("late", code="late"))
     row = ChangeSubscription.objects.get(server=server)
-    assert (row.holder, row.code, row.refused_at) == (other.id, "", None)
-    tick(one)
+    assert (row.holder, row.code, row.refused_at) == (second.id, "", None)
+    tick(first)
     eventually(lambda: serving.http.gone == 1)
 
 
 @pytest.mark.worker
 def test_the_servers_of_a_killed_worker_are_watched_by_another(
-    acme, changing_url, start_worker, watch
+    acme, changing_url, start_worker, start_watcher
 ):
     server = factories.approve_server(
         acme, factories.create_http_server(acme, changing_url, "changing")
     )
     worker = start_worker()
     eventually(lambda: state(server) == "listening", within=20)
-    tick(one := watch())
+    tick(watcher := start_watcher())
     worker.kill()
-    assert ChangeSubscription.objects.get(server=server).holder != one.id
+    assert ChangeSubscription.objects.get(server=server).holder != watcher.id
     ChangeSubscription.objects.update(heartbeat_at=timezone.now() - 2 * leases.LEASE)
-    tick(one)
-    eventually(lambda: ChangeSubscription.objects.get(server=server).holder == one.id)
+    tick(watcher)
+    eventually(lambda: ChangeSubscription.objects.get(server=server).holder == watcher.id)
     eventually(lambda: state(server) == "listening")
     get_runtime().call(get_connection_pool().forget_server, server.pk)
 
@@ -230,22 +230,22 @@ def test_the_servers_of_a_killed_worker_are_watched_by_another(
 # --- the watcher itself
 
 
-def test_a_disabled_watcher_does_nothing(settings, watch):
+def test_a_disabled_watcher_does_nothing(settings, start_watcher):
     settings.BONOBOT_WATCHED_SERVERS = 0
-    one = watch()
-    get_runtime().call(one.start)
-    assert one._ticker is None
+    watcher = start_watcher()
+    get_runtime().call(watcher.start)
+    assert watcher._ticker is None
 
 
-def test_watching_keeps_the_policy_generation(serve, watch):
+def test_watching_keeps_the_policy_generation(serve, start_watcher):
     _, server = serve(HELD_OPEN)
     before = load_policy_generation(server.organization_id)
-    tick(watch())
+    tick(start_watcher())
     eventually(lambda: state(server) == "listening" and discoveries(server) == 2)
     assert load_policy_generation(server.organization_id) == before
 
 
-def test_a_watcher_survives_an_unavailable_database(watch, monkeypatch):
+def test_a_watcher_survives_an_unavailable_database(start_watcher, monkeypatch):
     ticks = []
 
     async def broken(self):
@@ -254,18 +254,18 @@ def test_a_watcher_survives_an_unavailable_database(watch, monkeypatch):
 
     monkeypatch.setattr(list_changed, "TICK_S", 0.01)
     monkeypatch.setattr(ListChangedListener, "update_streams", broken)
-    get_runtime().call(watch().start)
+    get_runtime().call(start_watcher().start)
     eventually(lambda: len(ticks) > 2)
 
 
-def test_an_internal_error_is_shown_and_retried(serve, watch, monkeypatch):
+def test_an_internal_error_is_shown_and_retried(serve, start_watcher, monkeypatch):
     async def broken(*_, **__):
         raise ZeroDivisionError
 
     _, server = serve(HELD_OPEN)
     with monkeypatch.context() as patch:
         patch.setattr(get_connection_pool(), "listen", broken)
-        tick(watch())
+        tick(start_watcher())
         eventually(
             lambda: ChangeSubscription.objects.filter(server=server, code="internal_error").exists()
         )

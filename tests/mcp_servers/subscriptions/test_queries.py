@@ -1,4 +1,4 @@
-"""How it stands with change notices, in every state that a person can see."""
+"""The status of change notifications, in every state that a person can see."""
 
 from datetime import timedelta
 from uuid import uuid4
@@ -13,8 +13,12 @@ from mcp_servers.subscriptions import leases
 from mcp_servers.subscriptions.queries import load_change_notification_status
 from tests import factories
 
-TOLD = {"tools": {"listChanged": True}, "prompts": {"listChanged": True}, "resources": {}}
-ME = uuid4()
+LIST_CHANGED_CAPABILITIES = {
+    "tools": {"listChanged": True},
+    "prompts": {"listChanged": True},
+    "resources": {},
+}
+HOLDER = uuid4()
 
 
 @pytest.fixture
@@ -30,68 +34,72 @@ def test_only_servers_with_change_notifications_are_claimed(server):
     assert state(server) == "not_told"
     leases.store_change_topics(server, {"tools": {}})
     assert (state(server), ChangeSubscription.objects.count()) == ("not_told", 0)
-    assert leases.claim_servers(ME, 10) == []
-    leases.store_change_topics(server, TOLD)
+    assert leases.claim_servers(HOLDER, 10) == []
+    leases.store_change_topics(server, LIST_CHANGED_CAPABILITIES)
     assert ChangeSubscription.objects.get().asks == "prompts tools"
     assert state(server) == "unwatched"
-    assert leases.claim_servers(ME, 10) == [server.pk]
+    assert leases.claim_servers(HOLDER, 10) == [server.pk]
     leases.store_change_topics(server, {})
     assert state(server) == "not_told"
-    assert leases.load_leased_servers(ME) == []
+    assert leases.load_leased_servers(HOLDER) == []
 
 
 def test_a_stdio_server_is_watched_while_it_runs(db):
     server = factories.create_stdio_server(factories.create_organization())
-    leases.store_change_topics(server, TOLD)
+    leases.store_change_topics(server, LIST_CHANGED_CAPABILITIES)
     assert (state(server), ChangeSubscription.objects.count()) == ("while_running", 0)
 
 
 def test_a_stream_has_a_state_from_opening_to_refusal(server):
-    leases.store_change_topics(server, TOLD)
-    leases.claim_servers(ME, 1)
+    leases.store_change_topics(server, LIST_CHANGED_CAPABILITIES)
+    leases.claim_servers(HOLDER, 1)
     assert state(server) == "opening"
-    assert leases.mark_stream_opened(ME, server.pk)
+    assert leases.mark_stream_opened(HOLDER, server.pk)
     assert state(server) == "listening"
     assert load_change_notification_status(Server.objects.get()).since is not None
     leases.mark_stream_lost(
-        ME, server.pk, Problem("Gone.", code="server_unreachable", remedy="Look.")
+        HOLDER, server.pk, Problem("Gone.", code="server_unreachable", remedy="Look.")
     )
-    found = load_change_notification_status(Server.objects.get())
-    assert (found.state, found.code, found.detail) == ("lost", "server_unreachable", "Gone. Look.")
-    assert found.since is None
-    leases.mark_stream_refused(ME, server.pk, Problem("None.", code="not_offered"))
-    assert (state(server), leases.claim_servers(ME, 1)) == ("refused", [])
-    leases.store_change_topics(server, TOLD)
-    assert leases.claim_servers(ME, 1) == [server.pk]
+    status = load_change_notification_status(Server.objects.get())
+    assert (status.state, status.code, status.detail) == (
+        "lost",
+        "server_unreachable",
+        "Gone. Look.",
+    )
+    assert status.since is None
+    leases.mark_stream_refused(HOLDER, server.pk, Problem("None.", code="not_offered"))
+    assert (state(server), leases.claim_servers(HOLDER, 1)) == ("refused", [])
+    leases.store_change_topics(server, LIST_CHANGED_CAPABILITIES)
+    assert leases.claim_servers(HOLDER, 1) == [server.pk]
 
 
 def test_a_holder_with_heartbeats_keeps_its_lease(server):
-    leases.store_change_topics(server, TOLD)
-    leases.claim_servers(ME, 1)
+    leases.store_change_topics(server, LIST_CHANGED_CAPABILITIES)
+    leases.claim_servers(HOLDER, 1)
     ChangeSubscription.objects.update(heartbeat_at=timezone.now() - timedelta(minutes=1))
     assert state(server) == "unwatched"
-    leases.renew_change_leases(ME)
+    leases.renew_change_leases(HOLDER)
     assert leases.claim_servers(uuid4(), 1) == []
-    leases.release_change_leases(ME)
+    leases.release_change_leases(HOLDER)
     assert leases.claim_servers(uuid4(), 1) == [server.pk]
 
 
 def test_a_disabled_server_is_released(server):
-    leases.store_change_topics(server, TOLD)
-    leases.claim_servers(ME, 1)
+    leases.store_change_topics(server, LIST_CHANGED_CAPABILITIES)
+    leases.claim_servers(HOLDER, 1)
     Server.objects.update(enabled=False)
-    assert leases.load_leased_servers(ME) == []
+    assert leases.load_leased_servers(HOLDER) == []
     assert (state(server), ChangeSubscription.objects.get().holder) == ("disabled", None)
 
 
 def test_rest_returns_the_state_of_change_notifications(server, client):
-    boss = factories.create_member(server.organization, Role.OWNER)
-    client.login(username=boss.label, password="pw-for-tests")
-    leases.store_change_topics(server, TOLD)
-    leases.claim_servers(ME, 1)
-    leases.mark_stream_opened(ME, server.pk)
-    shown = client.get(f"/api/mcp-servers/{server.pk}").json()["change_notices"]
-    assert (shown["state"], shown["last_notice_at"]) == ("listening", None)
-    assert shown["since"]
+    administrator = factories.create_member(server.organization, Role.OWNER)
+    client.login(username=administrator.label, password="pw-for-tests")
+    leases.store_change_topics(server, LIST_CHANGED_CAPABILITIES)
+    leases.claim_servers(HOLDER, 1)
+    leases.mark_stream_opened(HOLDER, server.pk)
+    data = client.get(f"/api/mcp-servers/{server.pk}").json()["change_notices"]
+    assert (data["state"], data["last_notice_at"]) == ("listening", None)
+    assert data["since"]
     page = client.get(f"/admin/mcp_servers/server/{server.pk}/change/").content.decode()
     assert "listening" in page

@@ -1,4 +1,4 @@
-"""What a tool of the server is given, what it may answer, and how it asks the caller back."""
+"""Calls of tools, their results, and requests to the client."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -28,8 +28,8 @@ REQUESTS: Mapping[str, Any] = {
 }
 
 
-class Wanted(Exception):
-    """Ends a round: the caller is to send its answers with the next one."""
+class InputRequired(Exception):
+    """Ends a round: the client sends its responses with the next one."""
 
     def __init__(self, requests: Mapping[str, Json], state: str) -> None:
         super().__init__(", ".join(requests))
@@ -38,13 +38,13 @@ class Wanted(Exception):
 
     def result(self) -> Json:
         """Return the result of the round."""
-        found: Json = {"resultType": "input_required", "inputRequests": dict(self.requests)}
-        return found | ({"requestState": self.state} if self.state else {})
+        input_result: Json = {"resultType": "input_required", "inputRequests": dict(self.requests)}
+        return input_result | ({"requestState": self.state} if self.state else {})
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a tool, or one reading of a prompt."""
+    """One tool call or prompt request."""
 
     context: Context
     arguments: Mapping[str, Any]
@@ -53,13 +53,13 @@ class Call:
 
     @classmethod
     def of(cls, context: Context, params: types.InputResponseRequestParams) -> "Call":
-        """Return what a request holds."""
-        sent = params.model_dump(by_alias=True, mode="json", exclude_none=True)
+        """Build a call from a request."""
+        dumped = params.model_dump(by_alias=True, mode="json", exclude_none=True)
         return cls(
             context,
-            sent.get("arguments", {}),
-            sent.get("inputResponses", {}),
-            sent.get("requestState", ""),
+            dumped.get("arguments", {}),
+            dumped.get("inputResponses", {}),
+            dumped.get("requestState", ""),
         )
 
     @property
@@ -68,7 +68,7 @@ class Call:
 
     @property
     def capabilities(self) -> Json:
-        """What the caller declared, of this request in the modern era."""
+        """Return the client's capabilities; in the modern era, those of this request."""
         declared = self.context.session.client_capabilities
         return declared.model_dump(by_alias=True, exclude_none=True) if declared else {}
 
@@ -78,22 +78,22 @@ class Call:
 
     def require(self, *path: str) -> None:
         """Refuse a caller that hasn't declared a capability."""
-        found: Any = self.capabilities
+        declared: Any = self.capabilities
         for name in path:
-            if name not in found:
+            if name not in declared:
                 raise MCPError(
                     types.MISSING_REQUIRED_CLIENT_CAPABILITY,
                     f"`{'.'.join(path)}` is needed",
                     {"requiredCapabilities": _nested(path)},
                 )
-            found = found[name]
+            declared = declared[name]
 
     async def ask(self, state: str = "", /, **requests: Json) -> Mapping[str, Any]:
-        """Return the caller's answers; the state comes back with them in the modern era."""
+        """Return the client's responses; in the modern era the state comes back with them."""
         if self.modern:
             if all(name in self.responses for name in requests):
                 return self.responses
-            raise Wanted(requests, state)
+            raise InputRequired(requests, state)
         return {name: await self._send(request) for name, request in requests.items()}
 
     async def _send(self, request: Json) -> Json:
@@ -106,42 +106,42 @@ class Call:
         return answer.model_dump(by_alias=True, mode="json", exclude_none=True)
 
     async def log(self, message: str) -> None:
-        """Log at the level of information, to who wants that."""
+        """Log at level `info`."""
         await self.context.session.send_log_message(
             "info", message, related_request_id=self.context.request_id
         )
 
 
 def _nested(path: tuple[str, ...]) -> Json:
-    found: Json = {}
+    nested: Json = {}
     for name in reversed(path):
-        found = {name: found}
-    return found
+        nested = {name: nested}
+    return nested
 
 
 def text(value: str) -> Json:
-    """Return a result that is a text."""
+    """Return a result with a text."""
     return {"content": [{"type": "text", "text": value}]}
 
 
-def failed(value: str) -> Json:
-    """Return a failure of a tool."""
+def build_tool_error(value: str) -> Json:
+    """Return a tool error."""
     return {**text(value), "isError": True}
 
 
 def form(message: str, **fields: Json) -> Json:
-    """Return a question to a person whose fields are all required."""
+    """Return an elicitation request whose fields are all required."""
     schema = {"type": "object", "properties": fields, "required": list(fields)}
     params = {"mode": "form", "message": message, "requestedSchema": schema}
     return {"method": "elicitation/create", "params": params}
 
 
 def sampling(prompt: str, tokens: int = 100) -> Json:
-    """Return a question to the caller's model."""
-    said = {"role": "user", "content": {"type": "text", "text": prompt}}
+    """Return a sampling request."""
+    message = {"role": "user", "content": {"type": "text", "text": prompt}}
     return {
         "method": "sampling/createMessage",
-        "params": {"messages": [said], "maxTokens": tokens},
+        "params": {"messages": [message], "maxTokens": tokens},
     }
 
 
@@ -155,7 +155,7 @@ Run = Callable[[Call], Awaitable[Json]]
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool and what is said of it."""
+    """A tool and its declaration."""
 
     name: str
     description: str
@@ -163,8 +163,8 @@ class Tool:
     run: Run
     more: Json
 
-    def listed(self) -> types.Tool:
-        """Return the tool as lists show it."""
+    def to_declaration(self) -> types.Tool:
+        """Return the tool as it is listed."""
         return types.Tool.model_validate(
             {
                 "name": self.name,
@@ -179,18 +179,18 @@ TOOLS: dict[str, Tool] = {}
 
 
 def tool(schema: Json | None = None, **more: Any) -> Callable[[Run], Run]:
-    """Offer a function under its own name; its docstring describes it."""
+    """Register a function as a tool; its docstring is the description."""
 
-    def offer(run: Run) -> Run:
+    def register(run: Run) -> Run:
         name = run.__name__
-        TOOLS[name] = Tool(name, run.__doc__ or "", schema or takes(), run, more)
+        TOOLS[name] = Tool(name, run.__doc__ or "", schema or build_input_schema(), run, more)
         return run
 
-    return offer
+    return register
 
 
-def takes(*optional: str, **required: Json) -> Json:
-    """Return the schema of arguments; the optional ones are texts."""
+def build_input_schema(*optional: str, **required: Json) -> Json:
+    """Return an input schema; the optional arguments are strings."""
     properties = {**required, **dict.fromkeys(optional, STRING)}
     schema: Json = {"type": "object", "properties": properties}
     return schema | ({"required": list(required)} if required else {})

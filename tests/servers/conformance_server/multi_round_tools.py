@@ -1,4 +1,4 @@
-"""The tools that need more than one round in the modern era."""
+"""Tools that need more than one round in the modern era."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ CONFIRM = form("Please confirm", ok=BOOLEAN)
 async def test_input_required_result_elicitation(call: Call) -> Json:
     """Greet who says who they are."""
     answers = await call.ask(user_name=NAME)
-    return text(f"Hello, {_given(answers['user_name'], 'name')}!")
+    return text(f"Hello, {_get_answer(answers['user_name'], 'name')}!")
 
 
 @tool()
@@ -36,7 +36,7 @@ async def test_input_required_result_sampling(call: Call) -> Json:
 async def test_input_required_result_list_roots(call: Call) -> Json:
     """Tell the caller's folders."""
     answers = await call.ask(client_roots=ROOTS)
-    return text(_folders(answers["client_roots"]))
+    return text(_format_folders(answers["client_roots"]))
 
 
 @tool()
@@ -62,9 +62,9 @@ async def test_input_required_result_multiple_inputs(call: Call) -> Json:
         greeting=sampling("Generate a greeting", 50),
         client_roots=ROOTS,
     )
-    name = _given(answers["user_name"], "name")
+    name = _get_answer(answers["user_name"], "name")
     greeting = answers["greeting"]["content"].get("text", "")
-    return text(f"{greeting} {name}: {_folders(answers['client_roots'])}")
+    return text(f"{greeting} {name}: {_format_folders(answers['client_roots'])}")
 
 
 @tool()
@@ -73,29 +73,31 @@ async def test_input_required_result_multi_round(call: Call) -> Json:
     step, _, name = call.state.partition(" ")
     if step != "named":
         first = await call.ask("asked", step1=form("Step 1: What is your name?", name=STRING))
-        name = _given(first["step1"], "name")
-    asked = form("Step 2: What is your favorite color?", color=STRING)
-    second = await call.ask(f"named {name}", step2=asked)
-    return text(f"{name} likes {_given(second['step2'], 'color')}")
+        name = _get_answer(first["step1"], "name")
+    form_request = form("Step 2: What is your favorite color?", color=STRING)
+    second = await call.ask(f"named {name}", step2=form_request)
+    return text(f"{name} likes {_get_answer(second['step2'], 'color')}")
 
 
 @tool()
 async def test_input_required_result_capabilities(call: Call) -> Json:
     """Ask only what the caller can answer."""
-    able = call.capabilities
-    asked = {
+    capabilities = call.capabilities
+    candidates = {
         "user_name": ("elicitation", NAME),
         "greeting": ("sampling", sampling("Generate a greeting", 50)),
         "client_roots": ("roots", ROOTS),
     }
-    wanted = {name: request for name, (need, request) in asked.items() if need in able}
-    answers = await call.ask(**wanted) if wanted else {}
+    requests = {
+        name: request for name, (need, request) in candidates.items() if need in capabilities
+    }
+    answers = await call.ask(**requests) if requests else {}
     return text(f"Answered: {', '.join(sorted(answers)) or 'nothing'}")
 
 
-def _given(answer: Any, name: str) -> Any:
+def _get_answer(answer: Any, name: str) -> Any:
     return (answer.get("content") or {}).get(name, "nobody")
 
 
-def _folders(answer: Any) -> str:
+def _format_folders(answer: Any) -> str:
     return ", ".join(root["uri"] for root in answer["roots"]) or "no folders"

@@ -1,4 +1,4 @@
-"""The resources, templates and prompts of the server, and what it completes."""
+"""The resources, templates, prompts and completions of the server."""
 
 import json
 import re
@@ -7,7 +7,15 @@ from typing import Any
 import mcp_types as types
 from mcp import MCPError
 
-from tests.servers.conformance_server.calls import PNG, STRING, Call, Context, Json, Wanted, form
+from tests.servers.conformance_server.calls import (
+    PNG,
+    STRING,
+    Call,
+    Context,
+    InputRequired,
+    Json,
+    form,
+)
 from tests.servers.conformance_server.tools import IMAGE, embedded
 
 STATIC: dict[str, tuple[str, Json]] = {
@@ -30,7 +38,7 @@ WORDS = ("paris", "park", "party", "test", "testing")
 
 
 def resources() -> list[types.Resource]:
-    """Return the resources with addresses of their own."""
+    """Return the resources with fixed URIs."""
     return [
         types.Resource(uri=uri, name=uri.partition("://")[2], description=uri, mime_type=mime)
         for uri, (mime, _) in STATIC.items()
@@ -50,12 +58,12 @@ def templates() -> list[types.ResourceTemplate]:
 
 
 async def read(context: Context, params: types.ReadResourceRequestParams) -> Json:
-    """Return what is at an address."""
+    """Return the resource at a URI."""
     uri = str(params.uri)
-    if found := STATIC.get(uri):
-        return {"contents": [{"uri": uri, "mimeType": found[0], **found[1]}]}
-    if named := TEMPLATE.fullmatch(uri):
-        data = {"id": named[1], "templateTest": True, "data": f"Data for ID: {named[1]}"}
+    if static := STATIC.get(uri):
+        return {"contents": [{"uri": uri, "mimeType": static[0], **static[1]}]}
+    if match := TEMPLATE.fullmatch(uri):
+        data = {"id": match[1], "templateTest": True, "data": f"Data for ID: {match[1]}"}
         content = {"uri": uri, "mimeType": "application/json", "text": json.dumps(data)}
         return {"contents": [content]}
     modern = Call(context, {}).modern
@@ -68,7 +76,9 @@ def prompts() -> list[types.Prompt]:
         types.Prompt(
             name=name,
             description=name.replace("_", " "),
-            arguments=[types.PromptArgument(name=each, required=True) for each in arguments],
+            arguments=[
+                types.PromptArgument(name=argument, required=True) for argument in arguments
+            ],
         )
         for name, arguments in PROMPTS.items()
     ]
@@ -82,36 +92,36 @@ async def prompt(context: Context, params: types.GetPromptRequestParams) -> Json
         raise MCPError(types.INVALID_PARAMS, "Unknown prompt or missing arguments")
     try:
         blocks = await _blocks(params.name, call)
-    except Wanted as wanted:
-        return wanted.result()
+    except InputRequired as required:
+        return required.result()
     return {"messages": [{"role": "user", "content": block} for block in blocks]}
 
 
 async def _blocks(name: str, call: Call) -> list[Json]:
-    given = call.arguments
+    arguments = call.arguments
     if name == "test_prompt_with_arguments":
-        filled = f"Prompt with arguments: arg1='{given['arg1']}', arg2='{given['arg2']}'"
-        return [_said(filled)]
+        filled = f"Prompt with arguments: arg1='{arguments['arg1']}', arg2='{arguments['arg2']}'"
+        return [_build_text(filled)]
     if name == "test_prompt_with_embedded_resource":
-        shown = "Embedded resource content for testing."
-        block = embedded(given["resourceUri"], "text/plain", shown)
-        return [block, _said("Please process the embedded resource above.")]
+        content = "Embedded resource content for testing."
+        block = embedded(arguments["resourceUri"], "text/plain", content)
+        return [block, _build_text("Please process the embedded resource above.")]
     if name == "test_prompt_with_image":
-        return [IMAGE, _said("Please analyze the image above.")]
+        return [IMAGE, _build_text("Please analyze the image above.")]
     if name == "test_input_required_result_prompt":
-        asked = form("What context should the prompt use?", context=STRING)
-        answers = await call.ask(user_context=asked)
-        chosen = (answers["user_context"].get("content") or {}).get("context")
-        return [_said(f"In the context of {chosen}")]
-    return [_said("This is a simple prompt for testing.")]
+        request = form("What context should the prompt use?", context=STRING)
+        answers = await call.ask(user_context=request)
+        context = (answers["user_context"].get("content") or {}).get("context")
+        return [_build_text(f"In the context of {context}")]
+    return [_build_text("This is a simple prompt for testing.")]
 
 
-def _said(words: str) -> Json:
-    return {"type": "text", "text": words}
+def _build_text(text: str) -> Json:
+    return {"type": "text", "text": text}
 
 
 async def complete(context: Context, params: types.CompleteRequestParams) -> Json:
     """Return the words that begin as the argument does."""
-    found = [word for word in WORDS if word.startswith(params.argument.value)]
-    completion: dict[str, Any] = {"values": found, "total": len(found), "hasMore": False}
+    values = [word for word in WORDS if word.startswith(params.argument.value)]
+    completion: dict[str, Any] = {"values": values, "total": len(values), "hasMore": False}
     return {"completion": completion}

@@ -1,4 +1,4 @@
-"""The server itself: who answers which request, and its notices."""
+"""The server: its request handlers and notifications."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -18,13 +18,21 @@ from mcp.server.subscriptions import (
 )
 
 from tests.servers.conformance_server import multi_round_tools, resources_and_prompts, tasks, tools
-from tests.servers.conformance_server.calls import TOOLS, Call, Context, Json, Wanted, text, tool
+from tests.servers.conformance_server.calls import (
+    TOOLS,
+    Call,
+    Context,
+    InputRequired,
+    Json,
+    text,
+    tool,
+)
 
-assert multi_round_tools, tools  # importing them is what offers their tools
+assert multi_round_tools, tools  # importing them registers their tools
 HINT = CacheHint(ttl_ms=60_000, scope="public")
 WATCHED = "test://watched-resource"
 BUS = InMemorySubscriptionBus()
-# What the triggers add and take away, so that a list that is said to have changed has.
+# The triggers add and remove these, so that a list really changes when they notify.
 ADDED = replace(TOOLS["test_simple_text"], name="test_added_tool")
 ADDED_PROMPT = types.Prompt(name="test_added_prompt", description="Comes and goes")
 
@@ -62,17 +70,19 @@ async def test_trigger_resource_update(call: Call) -> Json:
 
 async def call_tool(context: Context, params: types.CallToolRequestParams) -> Json:
     """Answer a call."""
-    if (found := TOOLS.get(params.name)) is None:
+    if (called_tool := TOOLS.get(params.name)) is None:
         raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}")
     try:
-        return await found.run(Call.of(context, params))
-    except Wanted as wanted:
-        return wanted.result()
+        return await called_tool.run(Call.of(context, params))
+    except InputRequired as required:
+        return required.result()
 
 
 async def list_tools(context: Context, params: Any) -> types.ListToolsResult:
     """Return all tools."""
-    return types.ListToolsResult(tools=[each.listed() for each in TOOLS.values()])
+    return types.ListToolsResult(
+        tools=[listed_tool.to_declaration() for listed_tool in TOOLS.values()]
+    )
 
 
 async def list_resources(context: Context, params: Any) -> types.ListResourcesResult:
@@ -91,12 +101,12 @@ async def list_prompts(context: Context, params: Any) -> types.ListPromptsResult
 
 
 async def accept(context: Context, params: Any) -> types.EmptyResult:
-    """Accept a subscription or a level; all notices go to everybody."""
+    """Accept a subscription or a log level; notifications go to all clients."""
     return types.EmptyResult()
 
 
 Answer = Callable[[Context, Any], Awaitable[Json]]
-ANSWERED: tuple[tuple[str, type[types.RequestParams], Answer], ...] = (
+HANDLERS: tuple[tuple[str, type[types.RequestParams], Answer], ...] = (
     ("tools/call", types.CallToolRequestParams, call_tool),
     ("resources/read", types.ReadResourceRequestParams, resources_and_prompts.read),
     ("prompts/get", types.GetPromptRequestParams, resources_and_prompts.prompt),
@@ -104,8 +114,8 @@ ANSWERED: tuple[tuple[str, type[types.RequestParams], Answer], ...] = (
 )
 
 
-def _complete(answer: Answer) -> Answer:
-    """Say that a result is complete where it doesn't say what it is."""
+def _set_result_type(answer: Answer) -> Answer:
+    """Set the result type to `complete` unless the result has one."""
 
     async def complete(context: Context, params: Any) -> Json:
         return {"resultType": "complete", **await answer(context, params)}
@@ -113,7 +123,7 @@ def _complete(answer: Answer) -> Answer:
     return complete
 
 
-def assembled() -> Server[Any]:
+def build_server() -> Server[Any]:
     """Return the server with all its handlers."""
     server: Server[Any] = Server(
         "everything",
@@ -133,18 +143,18 @@ def assembled() -> Server[Any]:
         on_list_tools=list_tools,
         on_subscriptions_listen=ListenHandler(BUS),
     )
-    for method, params, answer in ANSWERED:
-        server.add_request_handler(method, params, _complete(answer))
+    for method, params, answer in HANDLERS:
+        server.add_request_handler(method, params, _set_result_type(answer))
     server.add_request_handler("resources/subscribe", types.SubscribeRequestParams, accept)
     server.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, accept)
     server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, accept)
-    tasks.serve(server)
+    tasks.register_handlers(server)
     seal = RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience="everything")
     server.middleware.append(seal)
     return server
 
 
-SERVER = assembled()
+SERVER = build_server()
 OPTIONS = SERVER.create_initialization_options(
     NotificationOptions(prompts_changed=True, tools_changed=True)
 )

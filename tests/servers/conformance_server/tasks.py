@@ -1,4 +1,4 @@
-"""The tools that become tasks where the caller takes those (`io.modelcontextprotocol/tasks`)."""
+"""The tools that become tasks if the client supports them (`io.modelcontextprotocol/tasks`)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -20,15 +20,15 @@ from tests.servers.conformance_server.calls import (
     Call,
     Context,
     Json,
-    failed,
+    build_input_schema,
+    build_tool_error,
     form,
-    takes,
     text,
     tool,
 )
 
 TTL_MS, POLL_MS = 600_000, 100
-OVER = ("completed", "failed", "cancelled")
+FINAL_STATES = ("completed", "failed", "cancelled")
 
 
 def now() -> str:
@@ -38,25 +38,25 @@ def now() -> str:
 
 @dataclass
 class Task:
-    """A call that goes on after its answer."""
+    """A call that continues after its response."""
 
     name: str = field(default_factory=lambda: token_urlsafe(24))
     status: str = "working"
     created: str = field(default_factory=now)
     changed: str = field(default_factory=now)
     outcome: Json = field(default_factory=dict)
-    wanted: dict[str, Json] = field(default_factory=dict)
+    requests: dict[str, Json] = field(default_factory=dict)
     answers: dict[str, Any] = field(default_factory=dict)
     answered: asyncio.Event = field(default_factory=asyncio.Event)
     running: asyncio.Task[None] | None = None
 
-    def become(self, status: str, **outcome: Any) -> None:
-        """Go to another status, unless the task is over."""
-        if self.status not in OVER:
+    def set_status(self, status: str, **outcome: Any) -> None:
+        """Set another status, unless the task is finished."""
+        if self.status not in FINAL_STATES:
             self.status, self.outcome, self.changed = status, outcome, now()
 
-    def shown(self) -> Json:
-        """Return what is always told of the task."""
+    def describe(self) -> Json:
+        """Return the fields that every response about the task has."""
         return {
             "taskId": self.name,
             "status": self.status,
@@ -67,19 +67,19 @@ class Task:
         }
 
     async def ask(self, **requests: Json) -> dict[str, Any]:
-        """Return the caller's answers, once all are there."""
-        self.wanted = dict(requests)
-        self.become("input_required")
+        """Return the client's responses, once all have arrived."""
+        self.requests = dict(requests)
+        self.set_status("input_required")
         await self.answered.wait()
-        self.become("working")
+        self.set_status("working")
         return self.answers
 
-    def take(self, answers: Json) -> None:
-        """Take answers to what is still asked; others are not ours."""
-        for name in self.wanted.keys() & answers.keys():
+    def store_answers(self, answers: Json) -> None:
+        """Store responses to open requests; ignore others."""
+        for name in self.requests.keys() & answers.keys():
             self.answers[name] = answers[name]
-            del self.wanted[name]
-        if self.status == "input_required" and not self.wanted:
+            del self.requests[name]
+        if self.status == "input_required" and not self.requests:
             self.answered.set()
 
 
@@ -87,30 +87,30 @@ Work = Callable[[Task], Awaitable[Json]]
 _tasks: dict[str, Task] = {}
 
 
-def begin(work: Work) -> Json:
-    """Make a task of a piece of work, and return what the call answers."""
+def start_task(work: Work) -> Json:
+    """Create a task for a piece of work, and return the call's result."""
     task = Task()
     _tasks[task.name] = task
     task.running = asyncio.create_task(_finish(task, work))
-    return {"resultType": "task", **task.shown()}
+    return {"resultType": "task", **task.describe()}
 
 
 async def _finish(task: Task, work: Work) -> None:
     try:
-        task.become("completed", result=await work(task))
+        task.set_status("completed", result=await work(task))
     except asyncio.CancelledError:
-        task.become("cancelled")
+        task.set_status("cancelled")
     except MCPError as error:
-        task.become("failed", error={"code": error.error.code, "message": error.error.message})
+        task.set_status("failed", error={"code": error.error.code, "message": error.error.message})
 
 
-@tool(takes(name=STRING))
+@tool(build_input_schema(name=STRING))
 async def greet(call: Call) -> Json:
     """Greet somebody, at once."""
     return text(f"Hello, {call.arguments['name']}!")
 
 
-@tool(takes("label", seconds={"type": "number"}))
+@tool(build_input_schema("label", seconds={"type": "number"}))
 async def slow_compute(call: Call) -> Json:
     """Take some seconds; a task where the caller takes those."""
 
@@ -118,7 +118,7 @@ async def slow_compute(call: Call) -> Json:
         await asyncio.sleep(call.arguments["seconds"])
         return text(f"Computed {call.arguments.get('label', 'it')}")
 
-    return begin(work) if call.takes_tasks else await work()
+    return start_task(work) if call.takes_tasks else await work()
 
 
 @tool()
@@ -127,10 +127,10 @@ async def failing_job(call: Call) -> Json:
 
     async def work(task: Task) -> Json:
         await asyncio.sleep(0.2)
-        return failed("The job failed")
+        return build_tool_error("The job failed")
 
     call.require("extensions", TASKS)
-    return begin(work)
+    return start_task(work)
 
 
 @tool()
@@ -142,18 +142,18 @@ async def protocol_error_job(call: Call) -> Json:
         raise MCPError(types.INTERNAL_ERROR, "The job broke")
 
     call.require("extensions", TASKS)
-    return begin(work)
+    return start_task(work)
 
 
-@tool(takes(filename=STRING), annotations={"destructiveHint": True})
+@tool(build_input_schema(filename=STRING), annotations={"destructiveHint": True})
 async def confirm_delete(call: Call) -> Json:
     """Delete a file once a person agrees; a task where the caller takes those."""
-    asked = form(f"Delete {call.arguments['filename']}?", confirm=BOOLEAN)
+    request = form(f"Delete {call.arguments['filename']}?", confirm=BOOLEAN)
 
     async def work(task: Task) -> Json:
-        return _deleted(await task.ask(**{token_urlsafe(8): asked}))
+        return _deleted(await task.ask(**{token_urlsafe(8): request}))
 
-    return begin(work) if call.takes_tasks else _deleted(await call.ask(confirm=asked))
+    return start_task(work) if call.takes_tasks else _deleted(await call.ask(confirm=request))
 
 
 def _deleted(answers: Any) -> Json:
@@ -166,12 +166,12 @@ async def multi_input(call: Call) -> Json:
     """Ask two questions at once; always a task."""
 
     async def work(task: Task) -> Json:
-        asked = {token_urlsafe(8): NAME for _ in range(2)}
-        answers = await task.ask(**asked)
+        requests = {token_urlsafe(8): NAME for _ in range(2)}
+        answers = await task.ask(**requests)
         return text(f"{len(answers)} answers")
 
     call.require("extensions", TASKS)
-    return begin(work)
+    return start_task(work)
 
 
 @tool()
@@ -184,60 +184,60 @@ async def test_tool_with_task(call: Call) -> Json:
     async def work(task: Task) -> Json:
         return text(f"Hello, {name}!")
 
-    return begin(work)
+    return start_task(work)
 
 
-class About(types.RequestParams):
+class TaskParams(types.RequestParams):
     """A request about a task."""
 
     task_id: str
 
 
-class Answers(About):
-    """Answers to a task that asks."""
+class TaskAnswers(TaskParams):
+    """Responses to a task's input requests."""
 
     input_responses: dict[str, Any]
 
 
-def serve(server: Server[Any]) -> None:
-    """Serve what is asked about tasks."""
+def register_handlers(server: Server[Any]) -> None:
+    """Register the handlers for task requests."""
     server.extensions[TASKS] = {}
-    server.middleware.append(_named)
-    server.add_request_handler("tasks/get", About, _get)
-    server.add_request_handler("tasks/update", Answers, _update)
-    server.add_request_handler("tasks/cancel", About, _cancel)
+    server.middleware.append(_check_name_header)
+    server.add_request_handler("tasks/get", TaskParams, _get)
+    server.add_request_handler("tasks/update", TaskAnswers, _update)
+    server.add_request_handler("tasks/cancel", TaskParams, _cancel)
 
 
-async def _get(context: Context, params: About) -> Json:
-    task = _found(context, params)
-    asked = {"inputRequests": task.wanted} if task.status == "input_required" else {}
-    return {"resultType": "complete", **task.shown(), **task.outcome, **asked}
+async def _get(context: Context, params: TaskParams) -> Json:
+    task = _get_task(context, params)
+    open_requests = {"inputRequests": task.requests} if task.status == "input_required" else {}
+    return {"resultType": "complete", **task.describe(), **task.outcome, **open_requests}
 
 
-async def _update(context: Context, params: Answers) -> Json:
-    _found(context, params).take(params.input_responses)
+async def _update(context: Context, params: TaskAnswers) -> Json:
+    _get_task(context, params).store_answers(params.input_responses)
     return {"resultType": "complete"}
 
 
-async def _cancel(context: Context, params: About) -> Json:
-    task = _found(context, params)
+async def _cancel(context: Context, params: TaskParams) -> Json:
+    task = _get_task(context, params)
     if task.running is not None:
         task.running.cancel()
-    task.become("cancelled")
+    task.set_status("cancelled")
     return {"resultType": "complete"}
 
 
-def _found(context: Context, params: About) -> Task:
+def _get_task(context: Context, params: TaskParams) -> Task:
     Call(context, {}).require("extensions", TASKS)
     if task := _tasks.get(params.task_id):
         return task
     raise MCPError(types.INVALID_PARAMS, "Unknown task")
 
 
-async def _named(ctx: Context, call_next: CallNext) -> HandlerResult:
-    """Refuse a request about a task whose header names another one, as the SDK does for tools."""
+async def _check_name_header(ctx: Context, call_next: CallNext) -> HandlerResult:
+    """Refuse a request whose header names another task than its body, as the SDK does for tools."""
     if ctx.method in ("tasks/get", "tasks/update", "tasks/cancel") and ctx.request:
-        named = ctx.request.headers.get("mcp-name", "")
-        if named != (ctx.params or {}).get("taskId"):
+        header = ctx.request.headers.get("mcp-name", "")
+        if header != (ctx.params or {}).get("taskId"):
             raise MCPError(types.HEADER_MISMATCH, "`Mcp-Name` isn't the task's id")
     return await call_next(ctx)

@@ -1,4 +1,4 @@
-"""The tools that answer by themselves, and those that ask back in either era."""
+"""The tools that answer on their own, and those that send requests to the client in either era."""
 
 import asyncio
 from typing import Any
@@ -9,10 +9,10 @@ from tests.servers.conformance_server.calls import (
     WAV,
     Call,
     Json,
-    failed,
+    build_input_schema,
+    build_tool_error,
     form,
     sampling,
-    takes,
     text,
     tool,
 )
@@ -23,7 +23,7 @@ ADDRESS: Json = {
     "type": "object",
     "properties": {"street": STRING, "city": STRING},
 }
-# The schema is the suite's own: it looks whether each keyword is still there.
+# The suite's own schema: it checks that each keyword is preserved.
 KEYWORDS: Json = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "type": "object",
@@ -101,8 +101,8 @@ async def test_audio_content(call: Call) -> Json:
 @tool()
 async def test_embedded_resource(call: Call) -> Json:
     """Return a resource in a block."""
-    shown = "This is an embedded resource content."
-    return {"content": [embedded("test://embedded-resource", "text/plain", shown)]}
+    content = "This is an embedded resource content."
+    return {"content": [embedded("test://embedded-resource", "text/plain", content)]}
 
 
 @tool()
@@ -131,7 +131,7 @@ async def test_structured_content(call: Call) -> Json:
 @tool()
 async def test_error_handling(call: Call) -> Json:
     """Fail."""
-    return failed("This tool intentionally returns an error for testing")
+    return build_tool_error("This tool intentionally returns an error for testing")
 
 
 @tool()
@@ -159,7 +159,7 @@ async def test_tool_with_progress(call: Call) -> Json:
     return text("Tool with progress executed successfully")
 
 
-@tool(takes(key=STRING))
+@tool(build_input_schema(key=STRING))
 async def test_waiting(call: Call) -> Json:
     """Answer never; `test_outcome` tells what became of it."""
     key = call.arguments["key"]
@@ -172,7 +172,7 @@ async def test_waiting(call: Call) -> Json:
     return text("never")
 
 
-@tool(takes(key=STRING))
+@tool(build_input_schema(key=STRING))
 async def test_outcome(call: Call) -> Json:
     """Tell what became of a `test_waiting`."""
     return text(_outcomes.get(call.arguments["key"], "unknown"))
@@ -218,45 +218,45 @@ async def test_mirrored_headers(call: Call) -> Json:
     return text(f"{call.arguments['region']} x {call.arguments.get('count', 1)}")
 
 
-@tool(takes(prompt=STRING))
+@tool(build_input_schema(prompt=STRING))
 async def test_sampling(call: Call) -> Json:
     """Ask the caller's model."""
     answers = await call.ask(answer=sampling(call.arguments["prompt"]))
     return text(f"LLM response: {answers['answer']['content'].get('text', '')}")
 
 
-@tool(takes(message=STRING))
+@tool(build_input_schema(message=STRING))
 async def test_elicitation(call: Call) -> Json:
     """Ask a person."""
-    asked = form(call.arguments["message"], username=STRING, email=STRING)
-    return _told(await call.ask(answer=asked))
+    request = form(call.arguments["message"], username=STRING, email=STRING)
+    return _build_response_text(await call.ask(answer=request))
 
 
 @tool()
 async def test_elicitation_sep1034_defaults(call: Call) -> Json:
     """Ask a person, with defaults for every primitive type."""
-    asked = form("Please review and update the form fields with defaults", **DEFAULTS)
-    del asked["params"]["requestedSchema"]["required"]
-    return _told(await call.ask(answer=asked))
+    request = form("Please review and update the form fields with defaults", **DEFAULTS)
+    del request["params"]["requestedSchema"]["required"]
+    return _build_response_text(await call.ask(answer=request))
 
 
 @tool()
 async def test_elicitation_sep1330_enums(call: Call) -> Json:
     """Ask a person to choose, in every way in which that can be asked."""
-    asked = form("Please select options from the enum fields", **ENUMS)
-    del asked["params"]["requestedSchema"]["required"]
-    return _told(await call.ask(answer=asked))
+    request = form("Please select options from the enum fields", **ENUMS)
+    del request["params"]["requestedSchema"]["required"]
+    return _build_response_text(await call.ask(answer=request))
 
 
 @tool()
 async def test_streaming_elicitation(call: Call) -> Json:
     """Report progress, then ask a person."""
     await call.context.session.report_progress(1, 2, "About to ask")
-    asked = form("What is your name?", name=STRING)
-    return _told(await call.ask(answer=asked))
+    request = form("What is your name?", name=STRING)
+    return _build_response_text(await call.ask(answer=request))
 
 
-def _told(answers: Any) -> Json:
+def _build_response_text(answers: Any) -> Json:
     answer = answers["answer"]
     return text(f"User response: {answer.get('action')}, {answer.get('content')}")
 
