@@ -191,7 +191,7 @@ INSTALLED_APPS = [
     "unfold.apps.BasicAppConfig",  # before the admin, whose templates it replaces
     "unfold.contrib.filters",
     "unfold.contrib.forms",
-    "bonobot.apps.AdminConfig",
+    "bonobot.admin_pages.AdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

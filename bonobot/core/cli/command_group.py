@@ -40,6 +40,9 @@ CLIENT_NAME = f"bonobot-cli/{__version__}"
 # Output to a file or pipe isn't wrapped at the terminal's width.
 FILE_WIDTH = 200
 
+# With one of these, rich handles a pipe as a terminal.
+TERMINAL_VARIABLES = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
+
 AddArguments = Callable[[argparse.ArgumentParser], object]
 
 
@@ -88,6 +91,12 @@ class CommandContext:
         return _build_console(self._stderr, no_color=self._no_color)
 
     @property
+    def is_terminal(self) -> bool:
+        """Whether stdout is a terminal, or handled as one; loads rich only if it can be."""
+        can_be = self._stdout.isatty() or not TERMINAL_VARIABLES.isdisjoint(os.environ)
+        return can_be and self.out.is_terminal
+
+    @property
     def principal(self) -> Any:
         """The platform administrator in the organization; raises `NotFound`, `InvalidInput`."""
         if self._principal is None:
@@ -103,7 +112,7 @@ class CommandContext:
 
     def print_result(self, rendered: Any) -> None:
         """Print a result; a table as tab-separated lines unless stdout is a terminal."""
-        if isinstance(rendered, TextTable) and not self.out.is_terminal:
+        if isinstance(rendered, TextTable) and not self.is_terminal:
             self._stdout.writelines(f"{line}\n" for line in rendered.format_lines())
         else:
             self.out.print(rendered)
@@ -437,7 +446,7 @@ def _watch_rows(
     cli: CommandContext, batches: Iterator[list[dict[str, Any]]], render: RenderRows
 ) -> None:
     """Show each batch of rows: as a line of JSON, appended to a file or pipe, or updated live."""
-    if cli.as_json or not cli.out.is_terminal:
+    if cli.as_json or not cli.is_terminal:
         for rows in batches:
             if cli.as_json:
                 cli.out.file.write(json.dumps(rows, default=str, ensure_ascii=False) + "\n")
