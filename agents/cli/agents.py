@@ -49,6 +49,11 @@ def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
     for name in AGENT_LIMITS:
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, dest=name, type=int, metavar="N", help=_LIMIT_HELP[name])
+    parser.add_argument(
+        "--tools-in-prompt",
+        action=argparse.BooleanOptionalAction,
+        help="List the servers' tools in the system prompt, also for models with tool calls",
+    )
 
 
 def _update_agent(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -63,6 +68,8 @@ def _update_agent(cli: CommandContext, options: argparse.Namespace) -> None:
     if options.model:
         changes["model_endpoint"] = _get_endpoint(cli, options.model)
     changes |= _collect_limits(options)
+    if options.tools_in_prompt is not None:
+        changes["tools_in_prompt"] = options.tools_in_prompt
     if changes or options.name:
         agent = update_agent(
             cli.principal, agent, AgentSpec(name=options.name or agent.name, **changes)
@@ -73,6 +80,7 @@ def _update_agent(cli: CommandContext, options: argparse.Namespace) -> None:
         "description": agent.description,
         "model": agent.model_endpoint.slug,
         **limits,
+        "tools_in_prompt": agent.tools_in_prompt,
     }
     cli.emit({"slug": agent.slug, **shown, "instructions": agent.instructions})
     cli.print_message(", ".join(f"{name}: {value}" for name, value in shown.items() if value != ""))
@@ -108,6 +116,7 @@ SET_VERB = CommandVerb(
         "agents set helper",
         "agents set helper --model claude --instructions-file helper.md",
         "agents set helper --tool-search-above 20",
+        "agents set helper --tools-in-prompt",
         "agents set helper --max-turns 80",
     ),
 )

@@ -436,7 +436,7 @@ UNFOLD: dict[str, Any] = {
 
 # --- Logs ---------------------------------------------------------------------------------------
 
-LOGGING_CONFIG = "logging.config.dictConfig"
+LOGGING_CONFIG: str | None = "logging.config.dictConfig"
 LOGGING = logging.build_logging_config(
     level=environment.read_text("BONOBOT_LOG_LEVEL", "INFO", choices=logging.LEVELS),
     style=environment.read_text("BONOBOT_LOG_FORMAT", "auto", choices=logging.STYLES),

@@ -180,8 +180,11 @@ def test_an_agent_is_disabled_and_enabled(bonobot, acme):
 
 def test_the_limits_of_an_agent_are_shown_and_updated(bonobot, acme):
     agent = factories.create_agent(acme, "helper")
-    changed = bonobot("agents", "set", "helper", "--tool-search-above", "7", "--json")
+    changed = bonobot(
+        "agents", "set", "helper", "--tool-search-above", "7", "--tools-in-prompt", "--json"
+    )
     assert (changed.status, changed.json["tool_search_above"]) == (0, 7)
+    assert changed.json["tools_in_prompt"] is True
     agent.refresh_from_db()
     assert (agent.tool_search_above, agent.max_turns) == (7, changed.json["max_turns"])
     for wrong in ("--tool-search-above", "--max-turns"):
