@@ -6,7 +6,6 @@ from typing import Any
 
 from django.db.models import Count, Q
 
-from agents.builtin_tools.registry import BUILTIN_TOOLS
 from agents.builtin_tools.toolset_options import TOOLSETS
 from agents.callable_agents import list_callable_agents, set_callable_agents
 from agents.calls.explain import build_missing_tool_error, explain_call
@@ -14,12 +13,7 @@ from agents.calls.snapshots import get_snapshot_cache
 from agents.cli import chat, policy_simulations, sessions
 from agents.config_file.read_config import AGENT_LIMITS
 from agents.models import Agent, ModelEndpoint, Session
-from agents.policies.services import (
-    PolicySpec,
-    list_unmatched_rules,
-    load_policy_spec,
-    set_policy,
-)
+from agents.policies.services import load_policy_spec, set_policy
 from agents.policies.shadow_mode import find_draft
 from agents.services import AgentSpec, create_agent, delete_agent, update_agent
 from bonobot.core.cli import command_group
@@ -254,7 +248,7 @@ def _handle_policy(cli: CommandContext, options: argparse.Namespace) -> None:
     )
     if new_policy is not None:
         set_policy(cli.principal, agent, new_policy)
-        _warn_about_unmatched_rules(cli, agent, new_policy)
+        policy_simulations.warn_about_missing_tools(cli, agent, new_policy)
     current_policy, draft = load_policy_spec(agent), find_draft(agent)
     tools = get_snapshot_cache().load_current("agent", agent.pk).tools
     effective = [
@@ -282,16 +276,6 @@ def _handle_policy(cli: CommandContext, options: argparse.Namespace) -> None:
     )
     cli.print_message(policy_simulations.format_policy(current_policy))
     policy_simulations.show_draft(cli, agent, draft)
-
-
-def _warn_about_unmatched_rules(cli: CommandContext, agent: Agent, policy: PolicySpec) -> None:
-    # Tools of the agent include those for agents and workflows.
-    tools = get_snapshot_cache().load_current("agent", agent.pk).tools
-    builtin_names = {*BUILTIN_TOOLS, *tools}
-    for name in list_unmatched_rules(agent, policy, builtin_names):
-        cli.err.print(
-            f"! There is no tool `{make_visible(name, 100)}`. Its rule has no effect yet."
-        )
 
 
 def _add_explain_arguments(parser: argparse.ArgumentParser) -> None:

@@ -228,3 +228,11 @@ def test_an_entry_of_the_audit_log_is_shown_by_its_number_and_its_id(acme, bonob
     assert "resource_name\tHelper" in bonobot("audit", "show", str(listed["seq"])).out
     for unknown in ("9" * 18, "9" * 30, "nothing"):
         assert bonobot("audit", "show", unknown, "--json").error["code"] == "not_found"
+
+
+@pytest.mark.parametrize("owner", ["--organization", "helper"])
+def test_a_rule_for_a_tool_that_doesnt_exist_is_a_warning(bonobot, acme, owner):
+    factories.create_agent(acme, "helper")
+    ran = bonobot("agents", "policy", owner, "--mode", "denylist", "--deny", "reed_result")
+    warning = "! There is no tool `reed_result`. Its rule has no effect yet."
+    assert (ran.status, ran.err.strip()) == (0, warning)
