@@ -28,6 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _get_program_name(),
         list(sys.argv[1:] if arguments is None else arguments),
     )
+    if command_line[:1] == ["--no-color"]:  # Django's parser takes options after the command only
+        os.environ["NO_COLOR"] = "1"
+        del command_line[0]
     from django.core.exceptions import ImproperlyConfigured
 
     try:
