@@ -473,8 +473,17 @@ def _show_discovery(cli: CommandContext, server: Server) -> None:
         )
 
 
+def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--agent", metavar="SLUG", help="Only servers of this agent")
+    command_group.add_watch_arguments(parser)
+
+
 def _list_servers(cli: CommandContext, options: argparse.Namespace) -> None:
-    servers = Server.objects.for_organization(cli.principal.organization_id)
+    organization_id = cli.principal.organization_id
+    servers = Server.objects.for_organization(organization_id)
+    if options.agent is not None:
+        agent_id = get_agent_directory().find_id_by_slug(organization_id, options.agent)
+        servers = servers.filter(pk__in=get_attached_agents().list_server_ids(agent_id))
 
     def load_rows() -> list[dict[str, Any]]:
         return [serialize_server(server) for server in servers.prefetch_related("secrets")]
@@ -572,8 +581,8 @@ VERBS = (
         "list",
         "List servers",
         _list_servers,
-        command_group.add_watch_arguments,
-        ("mcp list", "mcp list --watch", "mcp list --json"),
+        _add_list_arguments,
+        ("mcp list", "mcp list --agent helper", "mcp list --watch", "mcp list --json"),
     ),
     CommandVerb(
         "test",
