@@ -322,9 +322,9 @@ def _create_server(cli: CommandContext, options: argparse.Namespace) -> None:
     try:
         spec, preset = _build_server_spec(cli, options)
         server = create_server(cli.principal, spec, scope_id=agent_id, preset=preset)
-    except Problem as problem:
-        if problem.code == "private_address":  # commands run as a platform administrator
-            problem.remedy = "Check the address. To allow it, add --allow-private."
+    except Problem as refusal:
+        if refusal.code == "private_address":  # commands run as a platform administrator
+            refusal.remedy = "Check the address. To allow it, add --allow-private."
         raise
     if agent_id:
         get_attached_agents().attach(cli.principal, agent_id, server)

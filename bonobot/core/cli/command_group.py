@@ -31,8 +31,7 @@ from bonobot.core.text import placeholders
 from bonobot.core.text.untrusted_text import make_visible
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+    from rich.console import Console, Group
 
 # The name of this client in the audit log.
 CLIENT_NAME = f"bonobot-cli/{__version__}"
@@ -92,9 +91,13 @@ class CommandContext:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether stdout is a terminal, or handled as one; loads rich only if it can be."""
-        can_be = self._stdout.isatty() or not TERMINAL_VARIABLES.isdisjoint(os.environ)
-        return can_be and self.out.is_terminal
+        """Whether tables are aligned: stdout is a terminal, also without colors, or handled as one.
+
+        Loads rich only if a variable asks for it.
+        """
+        if TERMINAL_VARIABLES.isdisjoint(os.environ):
+            return bool(self._stdout.isatty())
+        return self.out.is_terminal
 
     @property
     def principal(self) -> Any:
@@ -322,22 +325,35 @@ def _find_database_problem() -> ServiceUnavailable | None:
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table: aligned columns on a terminal, tab-separated lines in a file or pipe."""
+    """A table: aligned columns on a terminal, tab-separated lines in a file or pipe.
+
+    With `sentences_below`, the last column has sentences, which would make the others too narrow:
+    a terminal shows them below the table, each after the first cell of its row.
+    """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
+    sentences_below: bool = False
 
-    def __rich__(self) -> "Table":
+    def __rich__(self) -> "Group":
+        from rich.console import Group
         from rich.table import Table
         from rich.text import Text
 
+        column_count = len(self.columns) - self.sentences_below
         table = Table(box=None, header_style="bold", pad_edge=False)
-        for column in self.columns:
+        for column in self.columns[:column_count]:
             table.add_column(column, overflow="fold")
         for row in self.rows:
             # As `Text`, so that `[…]` in data isn't interpreted as markup.
-            table.add_row(*(Text(cell) for cell in row))
-        return table
+            table.add_row(*(Text(cell) for cell in row[:column_count]))
+        sentences = (
+            Text(f"{row[0]}: {sentence}")
+            for row in self.rows
+            for sentence in row[column_count:]
+            if sentence
+        )
+        return Group(table, *sentences)
 
     def format_lines(self) -> Iterator[str]:
         """Yield the header and the rows without padding; a line break in a cell is a space."""
@@ -345,13 +361,16 @@ class TextTable:
             yield "\t".join(" ".join(cell.split()) for cell in row)
 
 
-def build_table(*columns: str, rows: Sequence[Sequence[Any]], empty: str) -> Any:
-    """Return a table, or the sentence `empty` if there are no rows."""
+def build_table(
+    *columns: str, rows: Sequence[Sequence[Any]], empty: str, sentences_below: bool = False
+) -> Any:
+    """Return a table, or the sentence `empty` if there are no rows; see `TextTable`."""
     if not rows:
         return empty
     return TextTable(
         columns,
         [[make_visible("" if cell is None else str(cell)) for cell in row] for row in rows],
+        sentences_below,
     )
 
 
@@ -446,7 +465,7 @@ def _watch_rows(
     cli: CommandContext, batches: Iterator[list[dict[str, Any]]], render: RenderRows
 ) -> None:
     """Show each batch of rows: as a line of JSON, appended to a file or pipe, or updated live."""
-    if cli.as_json or not cli.is_terminal:
+    if cli.as_json or not cli.out.is_terminal:
         for rows in batches:
             if cli.as_json:
                 cli.out.file.write(json.dumps(rows, default=str, ensure_ascii=False) + "\n")
