@@ -60,8 +60,9 @@ COMMAND_GROUPS = {
     "agents": GroupEntry(
         "Manage and run agents, their tools, policies, sessions, and recordings",
         {
+            "agents.cli.agent_list:VERBS": "list",
             "agents.cli.agents:VERBS": (
-                "list add run chat retry export-session policy set enable disable remove explain"
+                "add run chat retry export-session policy set enable disable remove explain"
             ),
             "agents.cli.agents:CALLABLE_AGENT_VERBS": "callable-agents",
             "agents.cli.tools:WORKSPACE_VERBS": "tools workspace",
@@ -73,6 +74,7 @@ COMMAND_GROUPS = {
             "agents.cli.store_labels:OF_AGENTS": "store-labels clear-store-labels",
             "agents.cli.recordings:VERBS": "record recordings replay remove-recording",
         },
+        reads="list",
     ),
     "approvals": GroupEntry(
         "List, show, approve, and deny pending approvals",
