@@ -73,6 +73,8 @@ $(INSTALLED): requirements.lock pyproject.toml
 	  && $(UV) $(PROJECT); } \
 	  || { echo "uv can't install it here: pip does, which takes longer"; \
 	  $(PIP) --require-hashes -r requirements.lock && $(PIP) $(PROJECT); }
+	@# Keeps the bytecode of what every command imports: shells with PYTHONDONTWRITEBYTECODE never would.
+	@$(IN_SCRATCH) DATABASE_URL= REDIS_URL= "$(PY)" -m bonobot mcp list >/dev/null 2>&1 || :
 	@touch "$@"
 
 run: $(INSTALLED) ## Start web, worker and beat; PORT=8000, BONOBOT_VAR=var

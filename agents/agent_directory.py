@@ -52,6 +52,12 @@ class ModelAttachedAgents:
         agent: Agent = Agent.objects.get_or_404(principal.organization_id, pk=agent_id)
         attach_server(principal, agent, server)
 
+    def list_server_ids(self, agent_id: UUID) -> list[UUID]:
+        """Return the ids of an agent's servers: its private ones and those of the pool."""
+        return list(
+            AgentServer.objects.filter(agent_id=agent_id).values_list("server_id", flat=True)
+        )
+
     def list_attached_agents(self, server: Server) -> list[AttachedAgent]:
         """Return the agents that have a server, by slug."""
         rows = AgentServer.objects.filter(server=server).select_related("agent")

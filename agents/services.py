@@ -57,6 +57,7 @@ class AgentSpec:
     max_run_s: int | None = None
     calls_per_minute: int | None = None
     tool_search_above: int | None = None
+    tools_in_prompt: bool | None = None
     builtin_tools: Any = None
     workspace_folder: str | None = None
     workspace_mib: int | None = None

@@ -12,6 +12,7 @@ from bonobot.management.renamed_commands import replace_renamed
 CLOSED_PIPE_STATUS = 141
 # Objects that may be created before Python looks for garbage.
 GARBAGE_THRESHOLD = 50_000
+SETTINGS_VARIABLE = "DJANGO_SETTINGS_MODULE"
 OVERVIEW = """\
 Bonobot: governed MCP tools for AI agents
 
@@ -23,15 +24,18 @@ Run {program} COMMAND --help for details and examples.
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command in the arguments; without one, list the commands."""
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
     program, command_line = (
         _get_program_name(),
         list(sys.argv[1:] if arguments is None else arguments),
     )
+    if command_line[:1] == ["--no-color"]:  # Django's parser takes options after the command only
+        os.environ["NO_COLOR"] = "1"
+        del command_line[0]
     from django.core.exceptions import ImproperlyConfigured
 
     try:
         if command_line in ([], ["help"], ["--help"], ["-h"]):
+            os.environ.setdefault(SETTINGS_VARIABLE, "bonobot.settings")
             sys.stdout.write(format_overview(program))
         elif command_line in (["--version"], ["version"]):
             sys.stdout.write(f"Bonobot {__version__}\n")
@@ -53,6 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run_command(command_line: Sequence[str]) -> None:
     from django.core.management import execute_from_command_line
 
+    from bonobot.management.command_groups import is_read_command
+
+    reads = is_read_command(command_line[1:])
+    os.environ.setdefault(
+        SETTINGS_VARIABLE, "bonobot.settings.read_commands" if reads else "bonobot.settings"
+    )
     # Imported objects are permanent: looking for garbage among them takes a tenth of the time.
     gc.set_threshold(GARBAGE_THRESHOLD)
     try:

@@ -7,7 +7,7 @@ from django.urls import include, path, re_path
 from django.views.generic import RedirectView
 
 from bonobot.accounts import middleware
-from bonobot.apps import load_admin_pages
+from bonobot.admin_pages import load_admin_pages
 from bonobot.monitoring import health
 
 load_admin_pages()

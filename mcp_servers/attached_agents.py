@@ -28,6 +28,10 @@ class AttachedAgents(Protocol):
         """Attach a server to an agent; raises `NotFound` and `Forbidden`."""
         ...
 
+    def list_server_ids(self, agent_id: UUID) -> list[UUID]:
+        """Return the ids of an agent's servers: its private ones and those of the pool."""
+        ...
+
     def list_attached_agents(self, server: Server) -> list[AttachedAgent]:
         """Return the agents that a server is attached to, by slug."""
         ...

@@ -61,6 +61,8 @@ def create_server(
         preset=preset,
         **checked.columns,
     )
+    if not server.enabled:
+        server.status = Server.Status.DISABLED
     _check_name_free(server)
     with record_server_change(
         server, principal.actor, "server_added", _build_exception_details(server)

@@ -27,7 +27,7 @@ from bonobot.accounts.invitations import create_invitation
 from bonobot.accounts.models import Membership, Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
-from bonobot.apps import load_admin_pages
+from bonobot.admin_pages import load_admin_pages
 from bonobot.jobs import schedules
 from bonobot.ledger.models import AuditRow
 from mcp_servers.bulk_jobs import start_bulk_job

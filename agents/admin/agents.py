@@ -224,7 +224,7 @@ def _build_count_subquery(rows: QuerySet[Any], count: Any) -> Coalesce:
 
 LIMIT_FIELDS = ("max_turns", "max_calls", "max_run_s", "calls_per_minute", "tool_search_above")
 TEXT_FIELDS = ("name", "slug", "description", "instructions")
-COPIED_FIELDS = (*TEXT_FIELDS, "enabled", *LIMIT_FIELDS)
+COPIED_FIELDS = (*TEXT_FIELDS, "enabled", "tools_in_prompt", *LIMIT_FIELDS)
 MICRODOLLARS = 1_000_000
 EMPTY_BUDGET_LINES = 3
 
@@ -263,6 +263,15 @@ class AgentConfigurationForm(AgentDetailsForm):
             "always show all tools."
         ),
         minimum=0,
+    )
+    tools_in_prompt = forms.BooleanField(
+        label=_("List tools in the prompt"),
+        required=False,
+        widget=Checkbox,
+        help_text=_(
+            "The system prompt lists the servers' tools with description and parameters. Models "
+            "without tool calls always get this list."
+        ),
     )
     enabled = forms.BooleanField(label=_("Enabled"), required=False, widget=Checkbox)
     members = forms.MultipleChoiceField(
@@ -330,8 +339,11 @@ def _estimate_prompt_size(agent: Agent) -> dict[str, Any]:
     """Return the estimated number of prompt tokens of a session without messages."""
     snapshot = get_snapshot_cache().load_current("agent", agent.pk)
     shown_tools = snapshot.list_shown_tools(())
-    instructions = build_instructions(agent.instructions, snapshot, (), (), shown_tools)
-    window = fill_context_window(build_endpoint(agent.model_endpoint)).context_window
+    endpoint = build_endpoint(agent.model_endpoint)
+    instructions = build_instructions(
+        agent.instructions, snapshot, (), (), shown_tools, native_tools=endpoint.native_tools
+    )
+    window = fill_context_window(endpoint).context_window
     prompt, tools = (
         count_tokens(instructions),
         estimate_tokens((), "", build_tool_specs(shown_tools)),

@@ -20,6 +20,7 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import READERS, AgentAdmin
 from agents.calls.explain import build_missing_tool_error, explain_call, find_no_tools_reason
+from agents.calls.missing_tools import describe_missing_tool, list_missing_tools
 from agents.calls.snapshots import CallSnapshot, SnapshotTool, get_snapshot_cache
 from agents.models import Agent, ToolPolicy
 from agents.policies.decisions import decide_tool_call
@@ -338,7 +339,15 @@ def _save_or_simulate(visit: ObjectRequest, policy: PolicySpec) -> PolicySimulat
         return simulate_policy(visit.principal, visit.object, policy)
     set_policy(visit.principal, visit.object, policy)
     messages.success(visit.request, _t("Saved. Effective immediately."))
+    _warn_about_missing_tools(visit.request, visit.object, policy)
     return None
+
+
+def _warn_about_missing_tools(
+    request: HttpRequest, owner: Agent | Organization, policy: PolicySpec
+) -> None:
+    for name in list_missing_tools(owner, policy):
+        messages.warning(request, localize_if_translatable(describe_missing_tool(name)))
 
 
 @AgentAdmin.add_object_action("policy_preview", needs=Action.MANAGE_AGENTS)
@@ -400,13 +409,13 @@ def show_organization_policy(request: HttpRequest) -> HttpResponseBase:
     problem, form_data = None, build_form_data(stored_policy, (), ())
     if request.method == "POST":
         try:
-            set_policy(
-                principal, organization, parse_posted_policy(request.POST, (), stored_policy)
-            )
+            policy = parse_posted_policy(request.POST, (), stored_policy)
+            set_policy(principal, organization, policy)
         except Problem as exc:
             problem, form_data = exc, parse_form_data(request.POST, (), ())
         else:
             messages.success(request, _t("Saved. Effective immediately."))
+            _warn_about_missing_tools(request, organization, policy)
             return HttpResponseRedirect(reverse("admin:organization_policy"))
     return render_screen(
         request,

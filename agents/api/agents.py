@@ -91,6 +91,13 @@ class AgentBody(VersionedBody):
             "model gets all tools."
         ),
     )
+    tools_in_prompt = serializers.BooleanField(
+        required=False,
+        help_text=(
+            "Whether the system prompt lists the servers' tools with description and parameters. "
+            "Models with tool calls also get them separately."
+        ),
+    )
     builtin_tools = ToolsetsField(
         required=False,
         help_text=(
@@ -132,6 +139,7 @@ class AgentSerializer(VersionedSerializer):
     max_run_s = serializers.IntegerField()
     calls_per_minute = serializers.IntegerField()
     tool_search_above = serializers.IntegerField()
+    tools_in_prompt = serializers.BooleanField()
     builtin_tools = ToolsetsField()
     workspace_folder = serializers.CharField(
         help_text="The attached folder; empty: the agent's own folder."

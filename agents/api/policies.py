@@ -12,10 +12,12 @@ from rest_framework import serializers
 from rest_framework.response import Response
 
 from agents.api.agents import AgentView
+from agents.calls.missing_tools import describe_missing_tool, list_missing_tools
 from agents.models import Agent, ToolPolicy
 from agents.policies.services import (
     EFFECTS,
     Entry,
+    Owner,
     PolicySpec,
     RuleSpec,
     load_policy_spec,
@@ -25,7 +27,7 @@ from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ, ResourceView
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Action
-from bonobot.core.api.serializers import VersionedSerializer, VersionField
+from bonobot.core.api.serializers import StrictSerializer, VersionedSerializer, VersionField
 
 MAX_RULES = 1_000
 MAX_NAME_LENGTH = 600
@@ -71,6 +73,14 @@ class PolicyRuleField(serializers.Field):
         return value
 
 
+_EXAMPLE = {
+    "mode": "allowlist",
+    "allow": ["mcp_time_*", "read_result"],
+    "ask": [{"tool": "mcp_bank_transfer", "when": {"properties": {"amount": {"minimum": 1000}}}}],
+    "deny": [],
+}
+
+
 def _build_rules_field(prefix: str) -> serializers.ListField:
     return serializers.ListField(
         child=PolicyRuleField(),
@@ -80,24 +90,7 @@ def _build_rules_field(prefix: str) -> serializers.ListField:
     )
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "Only these tools",
-            {
-                "mode": "allowlist",
-                "allow": ["mcp_time_*", "read_result"],
-                "ask": [
-                    {
-                        "tool": "mcp_bank_transfer",
-                        "when": {"properties": {"amount": {"minimum": 1000}}},
-                    }
-                ],
-                "deny": [],
-            },
-        )
-    ]
-)
+@extend_schema_serializer(examples=[OpenApiExample("Only these tools", _EXAMPLE)])
 class PolicySerializer(VersionedSerializer):
     """A tool policy, for MCP tools and built-in tools."""
 
@@ -109,9 +102,47 @@ class PolicySerializer(VersionedSerializer):
     deny = _build_rules_field("Denied, even if another rule allows it.")
 
 
+class PolicyWarningSerializer(StrictSerializer):
+    """A rule that has no effect yet."""
+
+    rule = serializers.CharField(help_text="The name in the rule.")
+    code = serializers.CharField(help_text="`unknown_tool`")
+    detail = serializers.CharField()
+
+
+@extend_schema_serializer(
+    examples=[
+        OpenApiExample("Only these tools", _EXAMPLE, request_only=True),
+        OpenApiExample("Without warnings", _EXAMPLE | {"warnings": []}, response_only=True),
+    ]
+)
+class CheckedPolicySerializer(PolicySerializer):
+    """A tool policy, with warnings of rules for tools that don't exist."""
+
+    body_classes = (PolicySerializer,)
+
+    warnings = PolicyWarningSerializer(many=True, read_only=True)
+
+    def to_internal_value(self, data: Any) -> Any:
+        """Return the validated fields; the warnings of a GET response are ignored."""
+        if isinstance(data, Mapping):
+            data = {name: value for name, value in data.items() if name != "warnings"}
+        return super().to_internal_value(data)
+
+
 def build_policy_spec(body: Mapping[str, Any]) -> PolicySpec:
     """Return the policy of a `PolicySerializer` body."""
     return PolicySpec(body["mode"], **{effect: tuple(body.get(effect, ())) for effect in EFFECTS})
+
+
+def _build_answer(owner: Owner) -> dict[str, Any]:
+    policy = load_policy_spec(owner)
+    return policy.as_dict() | {
+        "warnings": [
+            {"rule": name, "code": "unknown_tool", "detail": str(describe_missing_tool(name))}
+            for name in list_missing_tools(owner, policy)
+        ]
+    }
 
 
 class AgentPolicyView(AgentView):
@@ -120,21 +151,27 @@ class AgentPolicyView(AgentView):
     rules = {"GET": READ, "PUT": Action.MANAGE_AGENTS}
     agent_token_methods = ("GET",)
 
-    @describe_operation("get_tool_policy", answer=PolicySerializer)
+    @describe_operation("get_tool_policy", answer=CheckedPolicySerializer)
     def get(self, request: object, agent_id: str) -> Response:
         """Get an agent's tool policy, in the format of a PUT request."""
         return self._show_policy(self.get_agent(agent_id))
 
-    @describe_operation("set_tool_policy", body=PolicySerializer, answer=PolicySerializer)
+    @describe_operation(
+        "set_tool_policy", body=CheckedPolicySerializer, answer=CheckedPolicySerializer
+    )
     def put(self, request: object, agent_id: str) -> Response:
-        """Replace an agent's tool policy; effective on the next call."""
+        """Replace an agent's tool policy; effective on the next call.
+
+        `warnings` has the rules that name a tool that doesn't exist.
+        """
         agent = self.get_agent(agent_id)
-        set_policy(self.principal, agent, build_policy_spec(self.read_body(PolicySerializer)))
+        body = self.read_body(CheckedPolicySerializer)
+        set_policy(self.principal, agent, build_policy_spec(body))
         return self._show_policy(agent)
 
     def _show_policy(self, agent: Agent) -> Response:
-        policy = load_policy_spec(Agent.objects.get(pk=agent.pk))
-        return self.respond_row(policy.as_dict(), PolicySerializer, owner=agent)
+        stored_agent = Agent.objects.get(pk=agent.pk)
+        return self.respond_row(_build_answer(stored_agent), CheckedPolicySerializer, owner=agent)
 
 
 class OrganizationPolicyView(ResourceView):
@@ -142,7 +179,7 @@ class OrganizationPolicyView(ResourceView):
 
     rules = {"GET": READ, "PUT": Action.MANAGE_ORGANIZATION}
 
-    @describe_operation("get_organization_tool_policy", answer=PolicySerializer)
+    @describe_operation("get_organization_tool_policy", answer=CheckedPolicySerializer)
     def get(self, request: object) -> Response:
         """Get the organization's tool policy.
 
@@ -152,14 +189,15 @@ class OrganizationPolicyView(ResourceView):
         return self._show_policy(self._get_organization())
 
     @describe_operation(
-        "set_organization_tool_policy", body=PolicySerializer, answer=PolicySerializer
+        "set_organization_tool_policy",
+        body=CheckedPolicySerializer,
+        answer=CheckedPolicySerializer,
     )
     def put(self, request: object) -> Response:
         """Replace the organization's tool policy; effective on the next call."""
         organization = self._get_organization()
-        set_policy(
-            self.principal, organization, build_policy_spec(self.read_body(PolicySerializer))
-        )
+        body = self.read_body(CheckedPolicySerializer)
+        set_policy(self.principal, organization, build_policy_spec(body))
         return self._show_policy(organization)
 
     def _get_organization(self) -> Organization:
@@ -167,5 +205,5 @@ class OrganizationPolicyView(ResourceView):
 
     def _show_policy(self, organization: Organization) -> Response:
         return self.respond_row(
-            load_policy_spec(organization).as_dict(), PolicySerializer, owner=organization
+            _build_answer(organization), CheckedPolicySerializer, owner=organization
         )

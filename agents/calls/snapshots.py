@@ -356,6 +356,7 @@ class CallSnapshot:
     agent_id: UUID | None = None
     agent_name: str = ""
     agent_slug: str = ""
+    tools_in_prompt: bool = False
     calls_per_minute: int = 0
     organization_calls_per_minute: int | None = None
     limits: tuple[BudgetLimit, ...] = ()
@@ -534,6 +535,7 @@ def _load_agent_snapshot(agent_id: UUID) -> CallSnapshot:
         agent_id=agent.pk,
         agent_name=agent.name,
         agent_slug=agent.slug,
+        tools_in_prompt=agent.tools_in_prompt,
         calls_per_minute=agent.calls_per_minute,
         organization_calls_per_minute=agent.organization.calls_per_minute,
         limits=load_limits(agent.organization_id, servers, agent),

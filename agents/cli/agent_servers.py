@@ -107,7 +107,7 @@ def _render_status(statuses: list[dict[str, Any]]) -> RenderableType:
         "LAST ERROR",
     )
     empty = "No servers yet. Add one: bonobot mcp add NAME --url URL"
-    table: RenderableType = build_table(*columns, rows=rows, empty=empty)
+    table: RenderableType = build_table(*columns, rows=rows, empty=empty, sentences_below=True)
     return table
 
 

@@ -1,28 +1,20 @@
-"""The commands `agents list`, `add`, `set`, `policy`, `explain`, `callable-agents` and others."""
+"""The commands `agents add`, `set`, `policy`, `explain`, `callable-agents` and others."""
 
 import argparse
 from collections.abc import Callable
 from typing import Any
 
-from django.db.models import Count, Q
-
-from agents.builtin_tools.registry import BUILTIN_TOOLS
 from agents.builtin_tools.toolset_options import TOOLSETS
 from agents.callable_agents import list_callable_agents, set_callable_agents
 from agents.calls.explain import build_missing_tool_error, explain_call
 from agents.calls.snapshots import get_snapshot_cache
 from agents.cli import chat, policy_simulations, sessions
+from agents.cli.agent_list import serialize_agent
 from agents.config_file.read_config import AGENT_LIMITS
-from agents.models import Agent, ModelEndpoint, Session
-from agents.policies.services import (
-    PolicySpec,
-    list_unmatched_rules,
-    load_policy_spec,
-    set_policy,
-)
+from agents.models import Agent, ModelEndpoint
+from agents.policies.services import load_policy_spec, set_policy
 from agents.policies.shadow_mode import find_draft
 from agents.services import AgentSpec, create_agent, delete_agent, update_agent
-from bonobot.core.cli import command_group
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table, read_text
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
@@ -49,6 +41,11 @@ def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
     for name in AGENT_LIMITS:
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, dest=name, type=int, metavar="N", help=_LIMIT_HELP[name])
+    parser.add_argument(
+        "--tools-in-prompt",
+        action=argparse.BooleanOptionalAction,
+        help="List the servers' tools in the system prompt, also for models with tool calls",
+    )
 
 
 def _update_agent(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -63,6 +60,8 @@ def _update_agent(cli: CommandContext, options: argparse.Namespace) -> None:
     if options.model:
         changes["model_endpoint"] = _get_endpoint(cli, options.model)
     changes |= _collect_limits(options)
+    if options.tools_in_prompt is not None:
+        changes["tools_in_prompt"] = options.tools_in_prompt
     if changes or options.name:
         agent = update_agent(
             cli.principal, agent, AgentSpec(name=options.name or agent.name, **changes)
@@ -73,6 +72,7 @@ def _update_agent(cli: CommandContext, options: argparse.Namespace) -> None:
         "description": agent.description,
         "model": agent.model_endpoint.slug,
         **limits,
+        "tools_in_prompt": agent.tools_in_prompt,
     }
     cli.emit({"slug": agent.slug, **shown, "instructions": agent.instructions})
     cli.print_message(", ".join(f"{name}: {value}" for name, value in shown.items() if value != ""))
@@ -108,75 +108,19 @@ SET_VERB = CommandVerb(
         "agents set helper",
         "agents set helper --model claude --instructions-file helper.md",
         "agents set helper --tool-search-above 20",
+        "agents set helper --tools-in-prompt",
         "agents set helper --max-turns 80",
     ),
 )
 
 
 MARKS = {"allow": "✓", "ask": "?", "deny": "✗", "skip": "–"}
-# Session states that are counted in the list.
-BUSY_STATUSES = (Session.Status.RUNNING.value, Session.Status.WAITING.value)
 
 
 def get_agent(cli: CommandContext, slug: str) -> Agent:
     """Return an agent by slug; raises `NotFound`."""
     agent: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=slug)
     return agent
-
-
-def serialize_agent(agent: Agent) -> dict[str, Any]:
-    """Return the JSON representation of an agent."""
-    policy = load_policy_spec(agent)
-    return {
-        "id": str(agent.pk),
-        "slug": agent.slug,
-        "name": agent.name,
-        "description": agent.description,
-        "enabled": agent.enabled,
-        "model": agent.model_endpoint.name,
-        "builtin_tools": agent.builtin_tools,
-        "servers": [b.server.slug for b in agent.agent_servers.select_related("server")],
-        "policy": {"mode": policy.mode, "allow": policy.allow, "deny": policy.deny},
-    }
-
-
-def _list_agents(cli: CommandContext, options: argparse.Namespace) -> None:
-    rows = Agent.objects.for_organization(cli.principal.organization_id)
-    session_counts = {f"{status}_sessions": _count_sessions(status) for status in BUSY_STATUSES}
-
-    def load_rows() -> list[dict[str, Any]]:
-        agents = rows.select_related("model_endpoint").annotate(**session_counts)
-        return [
-            serialize_agent(agent) | {name: getattr(agent, name) for name in session_counts}
-            for agent in agents
-        ]
-
-    command_group.show_rows(cli, options, load_rows, _render_agents)
-
-
-def _count_sessions(status: str) -> Count:
-    return Count("sessions", filter=Q(sessions__status=status))
-
-
-def _render_agents(agents: list[dict[str, Any]]) -> Any:
-    rows = [
-        (
-            *(a["slug"], a["name"], a["model"], a["policy"]["mode"]),
-            *(a[f"{status}_sessions"] for status in BUSY_STATUSES),
-            ", ".join(a["servers"]),
-        )
-        for a in agents
-    ]
-    empty = "No agents yet. Create one: bonobot agents add NAME"
-    columns = (
-        "SLUG",
-        "NAME",
-        "MODEL",
-        "POLICY",
-        *(status.upper() for status in BUSY_STATUSES),
-        "SERVERS",
-    )
-    return build_table(*columns, rows=rows, empty=empty)
 
 
 def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
@@ -245,7 +189,7 @@ def _handle_policy(cli: CommandContext, options: argparse.Namespace) -> None:
     )
     if new_policy is not None:
         set_policy(cli.principal, agent, new_policy)
-        _warn_about_unmatched_rules(cli, agent, new_policy)
+        policy_simulations.warn_about_missing_tools(cli, agent, new_policy)
     current_policy, draft = load_policy_spec(agent), find_draft(agent)
     tools = get_snapshot_cache().load_current("agent", agent.pk).tools
     effective = [
@@ -273,16 +217,6 @@ def _handle_policy(cli: CommandContext, options: argparse.Namespace) -> None:
     )
     cli.print_message(policy_simulations.format_policy(current_policy))
     policy_simulations.show_draft(cli, agent, draft)
-
-
-def _warn_about_unmatched_rules(cli: CommandContext, agent: Agent, policy: PolicySpec) -> None:
-    # Tools of the agent include those for agents and workflows.
-    tools = get_snapshot_cache().load_current("agent", agent.pk).tools
-    builtin_names = {*BUILTIN_TOOLS, *tools}
-    for name in list_unmatched_rules(agent, policy, builtin_names):
-        cli.err.print(
-            f"! There is no tool `{make_visible(name, 100)}`. Its rule has no effect yet."
-        )
 
 
 def _add_explain_arguments(parser: argparse.ArgumentParser) -> None:
@@ -352,13 +286,6 @@ def _add_slug_argument(parser: argparse.ArgumentParser) -> None:
 
 
 VERBS = (
-    CommandVerb(
-        "list",
-        "List agents with their numbers of running and waiting sessions",
-        _list_agents,
-        command_group.add_watch_arguments,
-        ("agents list --json", "agents list --watch"),
-    ),
     CommandVerb(
         "add", "Create an agent", _create_agent, _add_create_arguments, ("agents add Helper",)
     ),

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from agents.calls.missing_tools import describe_missing_tool, list_missing_tools
 from agents.models import Agent
 from agents.policies.services import (
     EFFECTS,
@@ -73,6 +74,7 @@ def handle_organization_policy(cli: CommandContext, options: argparse.Namespace)
     policy = None if options.shadow else collect_policy_options(organization, options)
     if policy is not None:
         set_policy(cli.principal, organization, policy)
+        warn_about_missing_tools(cli, organization, policy)
     current_policy, draft = load_policy_spec(organization), find_draft(organization)
     cli.emit({**current_policy.as_dict(), "draft": draft.as_dict() if draft else None})
     cli.print_message(format_policy(current_policy))
@@ -81,6 +83,12 @@ def handle_organization_policy(cli: CommandContext, options: argparse.Namespace)
         "Allow rules and the mode apply to calls without an agent."
     )
     show_draft(cli, organization, draft)
+
+
+def warn_about_missing_tools(cli: CommandContext, owner: Owner, policy: PolicySpec) -> None:
+    """Print a warning for each rule that names no tool."""
+    for name in list_missing_tools(owner, policy):
+        cli.err.print(f"! {describe_missing_tool(name)}", markup=False)
 
 
 def show_draft(cli: CommandContext, owner: Owner, draft: ShadowDraft | None) -> None:

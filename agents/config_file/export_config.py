@@ -10,6 +10,7 @@ from agents.budgets.services import Owner as BudgetOwner
 from agents.callable_agents import list_callable_agents
 from agents.config_file.read_config import (
     ACCESS_FIELDS,
+    AGENT_FLAGS,
     AGENT_LIMITS,
     VERSION,
     export_builtin_tools,
@@ -142,7 +143,7 @@ def _export_agent(row: Agent) -> dict[str, Any]:
         "description": row.description,
         "instructions": row.instructions,
         "model": row.model_endpoint.slug,
-        "enabled": row.enabled,
+        **{name: getattr(row, name) for name in AGENT_FLAGS},
         **(
             {"callable_agents": callable_agents}
             if (callable_agents := list_callable_agents(row))

@@ -85,6 +85,7 @@ CLIENT_SECTIONS = ("tools", "bot_overrides")
 IGNORED_FIELDS = ("profile", "engagement_mode")
 _AGENT_RELATIONS = ("model", "policy", "policy_draft", "budgets", "servers", "callable_agents")
 AGENT_LIMITS = (*("max_turns", "max_calls", "max_run_s", "calls_per_minute", "tool_search_above"),)
+AGENT_FLAGS = ("enabled", "tools_in_prompt")
 ACCESS_FIELDS = ("allowed_tools", "denied_tools", "allowed_resources", "allowed_prompts")
 _SLUG = re.compile(r"[-a-zA-Z0-9_]{1,64}")
 _EXTRA_SERVER_FIELDS = (
@@ -389,7 +390,8 @@ class _ConfigReader:
         reader = self._build_field_reader(node, place.path)
         reader.accept_old_names(_AGENT_RELATIONS)
         values = reader.read_texts("name", "description", "instructions")
-        values["enabled"] = reader.read_boolean("enabled")
+        for name in AGENT_FLAGS:
+            values[name] = reader.read_boolean(name)
         for name in AGENT_LIMITS:
             values[name] = reader.read_integer(name)
         values |= read_builtin_tools(reader)

@@ -245,7 +245,14 @@ async def _request_turn(
     """Request one turn from the model, reserving its cost before and settling it after."""
     shown_tools = snapshot.list_shown_tools(history.found_tools)
     instructions, tool_specs = (
-        build_instructions(context.instructions, snapshot, (), (), shown_tools),
+        build_instructions(
+            context.instructions,
+            snapshot,
+            (),
+            (),
+            shown_tools,
+            native_tools=endpoint.native_tools,
+        ),
         build_tool_specs(shown_tools),
     )
     messages: Sequence[llm_interface.Message] = history.messages

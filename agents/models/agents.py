@@ -106,7 +106,8 @@ class Agent(GovernedModel):
     host that a platform administrator attached; without one, the agent has its own folder with a
     quota. `workspace_labels` are the flow labels, as the ledger's bits, of the sessions that wrote
     to it. With more server tools than `tool_search_above`, its model searches for them (0: it
-    always gets all).
+    always gets all). With `tools_in_prompt`, the system prompt lists the servers' tools, also if
+    the model supports tool calls.
     """
 
     name = models.CharField(_("name"), max_length=255)
@@ -135,6 +136,9 @@ class Agent(GovernedModel):
     )
     tool_search_above = models.PositiveIntegerField(
         _("tools shown at once"), default=DEFAULT_TOOLS_SHOWN
+    )
+    tools_in_prompt = models.BooleanField(
+        _("list tools in the prompt"), default=False, db_default=False
     )
 
     builtin_tools = models.JSONField(_("built-in tools"), default=dict, blank=True)

@@ -94,12 +94,18 @@ def _build_counter(
     context: RunContext, history: SessionHistory, snapshot: CallSnapshot
 ) -> "_TokenCounter":
     tools = snapshot.list_shown_tools(history.found_tools)
+    endpoint = context.choose_endpoint(history)
     text = build_instructions(
-        context.agent.instructions, snapshot, context.unavailable_servers, (), tools
+        context.agent.instructions,
+        snapshot,
+        context.unavailable_servers,
+        (),
+        tools,
+        native_tools=endpoint.native_tools,
     )
     return _TokenCounter(
         history,
-        context.choose_endpoint(history),
+        endpoint,
         estimate_tokens((), text, build_tool_specs(tools)),
     )
 

@@ -271,7 +271,12 @@ async def _take_turn(
         messages,
         turn_number=history.turn + 1,
         instructions=build_instructions(
-            context.agent.instructions, snapshot, context.unavailable_servers, server_changes, tools
+            context.agent.instructions,
+            snapshot,
+            context.unavailable_servers,
+            server_changes,
+            tools,
+            native_tools=endpoint.native_tools,
         ),
         tools=build_tool_specs(tools),
         check_reply=lambda reply: check_call_limit(context.agent, history, len(reply.calls)),

@@ -8,6 +8,7 @@ from agents.calls.explain import find_no_tools_reason
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
 from agents.llm import interface as llm_interface
 from agents.llm.messages import DATA_INSTRUCTIONS, DISABLED_TOOLS_PREFIX
+from agents.sessions.tool_listing import list_tool_parameters
 from mcp_servers.scanning.description_markup import strip_markup
 
 # Maximum number of names in a list.
@@ -24,14 +25,20 @@ def build_instructions(
     unavailable_servers: Sequence[str],
     server_changes: Sequence[str] = (),
     shown_tools: Sequence[SnapshotTool] | None = None,
+    *,
+    native_tools: bool = True,
 ) -> str:
     """Return the agent's instructions with the section on tools.
 
     `server_changes` are lines on servers connected or disconnected since the last turn;
     `shown_tools` are the tools that the model is shown (default: all that it may call).
+    Without `native_tools`, the model's list of all tools is added with the form of its calls.
     """
     shown_tools = snapshot.list_callable_tools() if shown_tools is None else shown_tools
-    tools = _render_tools_section(snapshot, unavailable_servers, server_changes, shown_tools)
+    listed_tools = shown_tools if snapshot.tools_in_prompt and native_tools else ()
+    tools = _render_tools_section(
+        snapshot, unavailable_servers, server_changes, shown_tools, listed_tools
+    )
     return "\n\n".join(
         part
         for part in (agent_instructions.strip(), tools, _render_skills_section(snapshot))
@@ -70,6 +77,7 @@ def _render_tools_section(
     unavailable_servers: Sequence[str],
     server_changes: Sequence[str],
     shown_tools: Sequence[SnapshotTool],
+    listed_tools: Sequence[SnapshotTool],
 ) -> str:
     offered = snapshot.list_callable_tools()
     lines = ["## MCP Tools"]
@@ -94,6 +102,8 @@ def _render_tools_section(
         )
     lines += [f"Since your last turn: {line}" for line in server_changes]
     lines += [f"Not reachable now: {name}." for name in unavailable_servers]
+    server_tools = [tool for tool in listed_tools if tool.facts.server_name]
+    lines += list_tool_parameters(build_tool_specs(server_tools))
     if blocked_tools := list(_iterate_blocked_tools(snapshot)):
         listed_names = ", ".join(blocked_tools[:MAX_LISTED])
         lines.append(f"{DISABLED_TOOLS_PREFIX}{listed_names}.")

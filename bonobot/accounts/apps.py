@@ -14,15 +14,19 @@ class AccountsConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the command line principal and the signal handlers for second factors."""
-        from allauth.mfa import signals  # models, which need the apps
+        from django.apps import apps
 
-        from bonobot.accounts import second_factor
         from bonobot.core.cli.command_environment import register_command_principal
         from bonobot.core.extension_points import LazyFunction
 
         register_command_principal(
             LazyFunction("bonobot.accounts.cli.principals.build_command_principal")
         )
-        signals.authenticator_added.connect(second_factor.handle_factor_added)
-        signals.authenticator_reset.connect(second_factor.handle_factor_added)
-        signals.authenticator_removed.connect(second_factor.handle_factor_removed)
+        if apps.is_installed("allauth.mfa"):  # not for commands that only read rows
+            from allauth.mfa import signals  # models, which need the apps
+
+            from bonobot.accounts import second_factor
+
+            signals.authenticator_added.connect(second_factor.handle_factor_added)
+            signals.authenticator_reset.connect(second_factor.handle_factor_added)
+            signals.authenticator_removed.connect(second_factor.handle_factor_removed)

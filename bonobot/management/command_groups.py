@@ -10,7 +10,7 @@ Django finds commands in the mapping of `get_commands()` and loads them as the m
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,10 +27,15 @@ MANAGEMENT_FOLDER = management.__path__[0]
 
 @dataclass(frozen=True)
 class GroupEntry:
-    """A command group: its help, and the names of the verbs in each `module:TUPLE`, in order."""
+    """A command group: its help, and the names of the verbs in each `module:TUPLE`, in order.
+
+    `reads` has the verbs that only read rows of the database and whose modules need no other apps.
+    They run with the settings `bonobot.settings.read_commands`, which load half of the modules.
+    """
 
     help: str
     verbs: Mapping[str, str]
+    reads: str = ""
 
 
 class CommandModule(ModuleType):
@@ -55,8 +60,9 @@ COMMAND_GROUPS = {
     "agents": GroupEntry(
         "Manage and run agents, their tools, policies, sessions, and recordings",
         {
+            "agents.cli.agent_list:VERBS": "list",
             "agents.cli.agents:VERBS": (
-                "list add run chat retry export-session policy set enable disable remove explain"
+                "add run chat retry export-session policy set enable disable remove explain"
             ),
             "agents.cli.agents:CALLABLE_AGENT_VERBS": "callable-agents",
             "agents.cli.tools:WORKSPACE_VERBS": "tools workspace",
@@ -68,6 +74,7 @@ COMMAND_GROUPS = {
             "agents.cli.store_labels:OF_AGENTS": "store-labels clear-store-labels",
             "agents.cli.recordings:VERBS": "record recordings replay remove-recording",
         },
+        reads="list",
     ),
     "approvals": GroupEntry(
         "List, show, approve, and deny pending approvals",
@@ -87,6 +94,7 @@ COMMAND_GROUPS = {
         {
             "agents.cli.budgets:VERBS": "list set",
         },
+        reads="list",
     ),
     "first-run": GroupEntry(
         "Show the first steps of an organization: completed, skipped, or hidden",
@@ -99,6 +107,7 @@ COMMAND_GROUPS = {
         {
             "bonobot.accounts.cli.external_issuers:VERBS": "list add set check remove",
         },
+        reads="list",
     ),
     "keys": GroupEntry(
         "Show and rotate the keys of encrypted values",
@@ -132,6 +141,7 @@ COMMAND_GROUPS = {
             "agents.gateway.cli:SERVE_VERBS": "serve",
             "agents.gateway.cli:SNIPPET_VERBS": "snippet",
         },
+        reads="list history logs launchers",
     ),
     "members": GroupEntry(
         "Manage members and invitations of an organization",
@@ -160,6 +170,7 @@ COMMAND_GROUPS = {
             "bonobot.notifications.cli:VERBS": "list channels test retry",
             "bonobot.notifications.cli:CHANNEL_VERBS": "add set remove",
         },
+        reads="list channels",
     ),
     "org": GroupEntry(
         "Manage the organization and its kill switch",
@@ -191,6 +202,7 @@ COMMAND_GROUPS = {
             "bonobot.accounts.cli.tokens:VERBS": "create set list revoke",
             "agents.cli.flow_labels:OF_TOKENS": "flow-labels clear-flow-labels",
         },
+        reads="list flow-labels",
     ),
     "tools": GroupEntry(
         "List tools, and add servers and toggle them",
@@ -198,12 +210,14 @@ COMMAND_GROUPS = {
             "agents.cli.tools:VERBS": "list",
             "mcp_servers.cli.tool_servers:VERBS": "add-mcp remove-mcp toggle-mcp list-mcp test-mcp",
         },
+        reads="list-mcp",
     ),
     "usage": GroupEntry(
         "Show calls, tokens, and cost",
         {
             "bonobot.ledger.cli.usage:VERBS": "show export rebuild",
         },
+        reads="show",
     ),
     "workflows": GroupEntry(
         "Create, run, and show workflows: sequences of calls and messages to agents",
@@ -230,6 +244,13 @@ COMMAND_HELPS = {
 }
 
 
+def is_read_command(command_line: Sequence[str]) -> bool:
+    """Whether a command line, without the program's name, only reads rows of the database."""
+    group, verb = (*command_line, "", "")[:2]
+    entry = COMMAND_GROUPS.get(group)
+    return entry is not None and verb in entry.reads.split()
+
+
 def list_own_commands() -> dict[str, str]:
     """Return the help of each of Bonobot's commands, by name, without importing the commands."""
     helps = COMMAND_HELPS | {name: entry.help for name, entry in COMMAND_GROUPS.items()}
@@ -240,7 +261,9 @@ def list_other_commands() -> list[str]:
     """Return the names of the commands of Django and other apps, without importing the apps."""
     names = set(find_commands(MANAGEMENT_FOLDER))
     for app in settings.INSTALLED_APPS:
-        spec = find_spec(app.partition(".apps.")[0])  # an entry may be a configuration's path
+        # An entry may be the path of a configuration: package, module, class.
+        package = app.rsplit(".", 2)[0] if app.endswith("Config") else app
+        spec = find_spec(package)
         for folder in spec.submodule_search_locations or () if spec else ():
             names.update(find_commands(str(Path(folder, "management"))))
     return sorted(names - list_own_commands().keys())

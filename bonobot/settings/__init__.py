@@ -194,7 +194,7 @@ INSTALLED_APPS = [
     "unfold.apps.BasicAppConfig",  # before the admin, whose templates it replaces
     "unfold.contrib.filters",
     "unfold.contrib.forms",
-    "bonobot.apps.AdminConfig",
+    "bonobot.admin_pages.AdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -439,7 +439,7 @@ UNFOLD: dict[str, Any] = {
 
 # --- Logs ---------------------------------------------------------------------------------------
 
-LOGGING_CONFIG = "logging.config.dictConfig"
+LOGGING_CONFIG: str | None = "logging.config.dictConfig"
 LOGGING = logging.build_logging_config(
     level=environment.read_text("BONOBOT_LOG_LEVEL", "INFO", choices=logging.LEVELS),
     style=environment.read_text("BONOBOT_LOG_FORMAT", "auto", choices=logging.STYLES),

@@ -327,8 +327,13 @@ def _create_server(cli: CommandContext, options: argparse.Namespace) -> None:
         agent_id = get_agent_directory().find_id_by_slug(
             cli.principal.organization_id, options.agent
         )
-    spec, preset = _build_server_spec(cli, options)
-    server = create_server(cli.principal, spec, scope_id=agent_id, preset=preset)
+    try:
+        spec, preset = _build_server_spec(cli, options)
+        server = create_server(cli.principal, spec, scope_id=agent_id, preset=preset)
+    except Problem as refusal:
+        if refusal.code == "private_address":  # commands run as a platform administrator
+            refusal.remedy = "Check the address. To allow it, add --allow-private."
+        raise
     if agent_id:
         get_attached_agents().attach(cli.principal, agent_id, server)
     if not server.enabled:
@@ -474,8 +479,17 @@ def _show_discovery(cli: CommandContext, server: Server) -> None:
         )
 
 
+def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--agent", metavar="SLUG", help="Only servers of this agent")
+    command_group.add_watch_arguments(parser)
+
+
 def _list_servers(cli: CommandContext, options: argparse.Namespace) -> None:
-    servers = Server.objects.for_organization(cli.principal.organization_id)
+    organization_id = cli.principal.organization_id
+    servers = Server.objects.for_organization(organization_id)
+    if options.agent is not None:
+        agent_id = get_agent_directory().find_id_by_slug(organization_id, options.agent)
+        servers = servers.filter(pk__in=get_attached_agents().list_server_ids(agent_id))
 
     def load_rows() -> list[dict[str, Any]]:
         return [serialize_server(server) for server in servers.prefetch_related("secrets")]
@@ -573,8 +587,8 @@ VERBS = (
         "list",
         "List servers",
         _list_servers,
-        command_group.add_watch_arguments,
-        ("mcp list", "mcp list --watch", "mcp list --json"),
+        _add_list_arguments,
+        ("mcp list", "mcp list --agent helper", "mcp list --watch", "mcp list --json"),
     ),
     CommandVerb(
         "test",

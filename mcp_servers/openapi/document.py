@@ -7,12 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
-import yaml
-
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
-from bonobot.core.text.yaml_reader import read_yaml_documents
 
 MAX_DOCUMENT_BYTES = 4 * 1024 * 1024
 MAX_REFERENCE_CHAIN = 16
@@ -144,6 +141,10 @@ def _parse_text(text: str) -> Any:
     try:
         if stripped.startswith("{"):
             return _check_depth(json.loads(stripped, parse_constant=_reject_constant))
+        import yaml  # most processes parse no documents
+
+        from bonobot.core.text.yaml_reader import read_yaml_documents
+
         # Documents are long: use the C parser if it is available.
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         roots = read_yaml_documents(

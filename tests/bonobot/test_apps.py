@@ -6,7 +6,7 @@ import sys
 from django.contrib.admin import site
 from django.core.checks import Tags, registry
 
-from bonobot.apps import check_admin_pages
+from bonobot.admin_pages import check_admin_pages
 
 LOADED = """
 import sys

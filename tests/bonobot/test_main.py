@@ -1,5 +1,6 @@
 """The command `bonobot`."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,15 @@ def test_a_command_closes_the_runtime_when_it_ends(
     command.main(["help", "check"])
     assert capsys.readouterr().out.strip()
     assert closed == [True]
+
+
+def test_colors_are_disabled_by_an_option_before_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    command.main(["--no-color", "version"])
+    assert capsys.readouterr().out == f"Bonobot {__version__}\n"
+    assert os.environ.pop("NO_COLOR") == "1"
 
 
 @pytest.mark.parametrize("argument", ["--version", "version"])

@@ -89,6 +89,22 @@ def test_the_file_is_applied_completely(acme, bonobot):
     assert not second.json["applied"]
 
 
+def test_servers_are_listed_globally_or_of_one_bot(acme, helper, bonobot):
+    boss = factories.build_administrator(acme)
+    shared, own, _other = (
+        factories.create_http_server(acme, f"https://{name}.example.com/mcp", name)
+        for name in ("shared", "own", "other")
+    )
+    for server in (shared, own):
+        factories.attach_server(boss, helper, server)
+    names = [
+        {row["name"] for row in bonobot("mcp", "list", *arguments, "--json").json}
+        for arguments in ((), ("--agent", helper.slug))
+    ]
+    assert names == [{"shared", "own", "other"}, {"shared", "own"}]
+    assert bonobot("mcp", "list", "--agent", "nobody", "--json").error["code"] == "not_found"
+
+
 def test_a_missing_credential_is_asked_for_by_its_name(acme, bonobot):
     result = bonobot("mcp", "import", str(FILE), "--dry-run", "--json")
     github = next(e for e in result.json["entries"] if e["name"] == "github")

@@ -76,7 +76,8 @@ def test_a_server_is_added_disabled_unless_it_is_enabled(acme, bonobot, declare)
     arguments = ("--server-type", "http", "--url", http.url, "--allow-private")
     requests = len(http.asked)
     assert bonobot("tools", "add-mcp", "my-api", *arguments).status == 0
-    assert not Server.objects.get(name="my-api").enabled
+    added = Server.objects.get(name="my-api")
+    assert (added.enabled, added.status) == (False, "disabled")
     assert len(http.asked) == requests
     for flag, enabled in (("--enable", True), ("--enable=false", False)):
         assert bonobot("tools", "toggle-mcp", "my-api", flag).status == 0
@@ -89,6 +90,14 @@ def test_a_server_is_added_disabled_unless_it_is_enabled(acme, bonobot, declare)
     assert bonobot("tools", "test-mcp", "now", "--json").json["tools_discovered"] == 1
     assert bonobot("tools", "remove-mcp", "my-api").status == 0
     assert not Server.objects.filter(name="my-api").exists()
+
+
+def test_the_remedy_of_a_private_address_is_an_option_of_the_command(acme, bonobot):
+    """The specification's own example is at `localhost`."""
+    arguments = ("--server-type", "http", "--url", "http://localhost:8080/mcp", "--enable")
+    ran = bonobot("tools", "add-mcp", "my-api", *arguments, "--json")
+    assert (ran.status, ran.error["code"]) == (1, "private_address")
+    assert "--allow-private" in ran.error["remedy"]
 
 
 def test_a_command_line_in_one_string_is_split(acme, bonobot):

@@ -9,6 +9,7 @@ from agents.admin.agent_servers import build_destination
 from agents.calls.snapshots import get_snapshot_cache
 from agents.llm.prompted_tools import insert_tools
 from agents.policies.services import PolicySpec, load_policy_spec, set_policy
+from agents.services import AgentSpec, update_agent
 from agents.sessions.system_prompt import build_instructions, build_tool_specs
 from bonobot.accounts.roles import Role
 from mcp_servers.admin.added_servers import build_added_url
@@ -112,6 +113,16 @@ def test_a_name_that_two_tools_could_have_names_neither(settings, declare, helpe
         "list-buckets",
         "list_buckets",
     }
+
+
+def test_tools_are_listed_in_the_prompt_when_the_agent_enables_it(helper, declare, acme):
+    declare("weather", WEATHER)
+    boss = factories.build_administrator(acme)
+    set_policy(boss, helper, PolicySpec("all"))
+    update_agent(boss, helper, AgentSpec(name=helper.name, tools_in_prompt=True))
+    prompt = build_instructions("", get_snapshot_cache().load("agent", helper.pk), ())
+    assert "## MCP Tools" in prompt
+    assert "- mcp_weather_get_weather: The weather of a city.\n  - city (string)" in prompt
 
 
 def test_the_tools_of_the_xml_form_are_listed_above_the_disabled_ones(helper, declare, acme):

@@ -165,14 +165,22 @@ class TokenAdmin(ServiceFormAdmin):
     def get_form(
         self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any
     ) -> type[forms.ModelForm]:
-        """Offer the organization's agents and the deleted ones that the token refers to."""
+        """Offer the organization's agents, deleted ones of the token, and permitted scopes."""
         form: Any = super().get_form(request, obj, change=change, **kwargs)
         if "agents" in form.base_fields:
             agents = get_agent_directory().list_choices(self.get_principal(request).organization_id)
             missing_ids = set(getattr(obj, "agent_ids", ())) - {pk for pk, _name in agents}
             removed = [(pk, _t("deleted: %s") % pk) for pk in sorted(missing_ids)]
             form.base_fields["agents"].choices = [*agents, *removed]
+        if "scopes" in form.base_fields and not self._may_offer_platform(request, obj):
+            scopes = form.base_fields["scopes"]
+            scopes.choices = [one for one in scopes.choices if one[0] != TokenScope.PLATFORM]
         return form
+
+    def _may_offer_platform(self, request: HttpRequest, obj: Model | None) -> bool:
+        """Return whether to offer `platform`: to administrators, or because the token has it."""
+        has_it = TokenScope.PLATFORM in getattr(obj, "scopes", ())
+        return has_it or self.get_principal(request).platform_admin
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
         """Make the role of an existing token read-only: another role needs another token.

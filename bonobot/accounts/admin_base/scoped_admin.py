@@ -5,8 +5,9 @@ Also the paginator of its lists, whose cost doesn't grow with the table.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import cached_property
-from typing import Any, ClassVar, Never
+from typing import Any, ClassVar, Never, cast
 
 from django import forms
 from django.contrib.admin.views.main import SEARCH_VAR
@@ -211,7 +212,7 @@ class ScopedAdmin(ModelAdmin):
         """Return the form class, with the problem of this request as its error."""
         base_form: Any = super().get_form(request, obj, change=change, **kwargs)
         if not hasattr(request, "refusal"):
-            return base_form
+            return _copy_fields(base_form)
         problem: Problem = request.refusal
         field_names = self.problem_fields
 
@@ -220,7 +221,7 @@ class ScopedAdmin(ModelAdmin):
                 super()._post_clean()
                 add_problem_to_form(self, problem, field_names)
 
-        return FormWithProblem
+        return _copy_fields(FormWithProblem)
 
     def _get_obj_does_not_exist_redirect(
         self, request: HttpRequest, opts: Any, object_id: str
@@ -319,3 +320,12 @@ class ServiceFormAdmin(ScopedAdmin):
 
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
         """Do nothing: the form has no related rows."""
+
+
+def _copy_fields(form_class: Any) -> type[forms.ModelForm]:
+    """Copy a form class's fields, whose choices subclasses set for the organization.
+
+    Otherwise, the form classes of all requests share the declared fields.
+    """
+    form_class.base_fields = deepcopy(form_class.base_fields)
+    return cast("type[forms.ModelForm]", form_class)

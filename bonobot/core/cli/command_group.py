@@ -31,14 +31,16 @@ from bonobot.core.text import placeholders
 from bonobot.core.text.untrusted_text import make_visible
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+    from rich.console import Console, Group
 
 # The name of this client in the audit log.
 CLIENT_NAME = f"bonobot-cli/{__version__}"
 
 # Output to a file or pipe isn't wrapped at the terminal's width.
 FILE_WIDTH = 200
+
+# With one of these, rich handles a pipe as a terminal.
+TERMINAL_VARIABLES = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
 
 AddArguments = Callable[[argparse.ArgumentParser], object]
 
@@ -88,6 +90,16 @@ class CommandContext:
         return _build_console(self._stderr, no_color=self._no_color)
 
     @property
+    def is_terminal(self) -> bool:
+        """Whether tables are aligned: stdout is a terminal, also without colors, or handled as one.
+
+        Loads rich only if a variable asks for it.
+        """
+        if TERMINAL_VARIABLES.isdisjoint(os.environ):
+            return bool(self._stdout.isatty())
+        return self.out.is_terminal
+
+    @property
     def principal(self) -> Any:
         """The platform administrator in the organization; raises `NotFound`, `InvalidInput`."""
         if self._principal is None:
@@ -103,7 +115,7 @@ class CommandContext:
 
     def print_result(self, rendered: Any) -> None:
         """Print a result; a table as tab-separated lines unless stdout is a terminal."""
-        if isinstance(rendered, TextTable) and not self.out.is_terminal:
+        if isinstance(rendered, TextTable) and not self.is_terminal:
             self._stdout.writelines(f"{line}\n" for line in rendered.format_lines())
         else:
             self.out.print(rendered)
@@ -313,22 +325,35 @@ def _find_database_problem() -> ServiceUnavailable | None:
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table: aligned columns on a terminal, tab-separated lines in a file or pipe."""
+    """A table: aligned columns on a terminal, tab-separated lines in a file or pipe.
+
+    With `sentences_below`, the last column has sentences, which would make the others too narrow:
+    a terminal shows them below the table, each after the first cell of its row.
+    """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
+    sentences_below: bool = False
 
-    def __rich__(self) -> "Table":
+    def __rich__(self) -> "Group":
+        from rich.console import Group
         from rich.table import Table
         from rich.text import Text
 
+        column_count = len(self.columns) - self.sentences_below
         table = Table(box=None, header_style="bold", pad_edge=False)
-        for column in self.columns:
+        for column in self.columns[:column_count]:
             table.add_column(column, overflow="fold")
         for row in self.rows:
             # As `Text`, so that `[…]` in data isn't interpreted as markup.
-            table.add_row(*(Text(cell) for cell in row))
-        return table
+            table.add_row(*(Text(cell) for cell in row[:column_count]))
+        sentences = (
+            Text(f"{row[0]}: {sentence}")
+            for row in self.rows
+            for sentence in row[column_count:]
+            if sentence
+        )
+        return Group(table, *sentences)
 
     def format_lines(self) -> Iterator[str]:
         """Yield the header and the rows without padding; a line break in a cell is a space."""
@@ -336,13 +361,16 @@ class TextTable:
             yield "\t".join(" ".join(cell.split()) for cell in row)
 
 
-def build_table(*columns: str, rows: Sequence[Sequence[Any]], empty: str) -> Any:
-    """Return a table, or the sentence `empty` if there are no rows."""
+def build_table(
+    *columns: str, rows: Sequence[Sequence[Any]], empty: str, sentences_below: bool = False
+) -> Any:
+    """Return a table, or the sentence `empty` if there are no rows; see `TextTable`."""
     if not rows:
         return empty
     return TextTable(
         columns,
         [[make_visible("" if cell is None else str(cell)) for cell in row] for row in rows],
+        sentences_below,
     )
 
 

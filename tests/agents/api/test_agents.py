@@ -58,9 +58,12 @@ def test_an_agent_is_found_by_id_and_by_slug(operator, helper):
 
 
 def test_a_patch_changes_only_its_fields(operator, helper):
-    response = operator.patch("agents/helper", {"max_turns": 7, "tool_search_above": 0})
+    response = operator.patch(
+        "agents/helper", {"max_turns": 7, "tool_search_above": 0, "tools_in_prompt": True}
+    )
     assert (response.json["max_turns"], response.json["name"]) == (7, "Helper")
     assert response.json["tool_search_above"] == 0
+    assert response.json["tools_in_prompt"] is True
 
 
 def test_a_deleted_agent_isnt_found_and_stays_in_the_audit_log(operator):

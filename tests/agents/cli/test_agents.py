@@ -196,8 +196,11 @@ def test_an_agent_is_disabled_and_enabled(bonobot, acme):
 
 def test_the_limits_of_an_agent_are_shown_and_updated(bonobot, acme):
     agent = factories.create_agent(acme, "helper")
-    updated = bonobot("agents", "set", "helper", "--tool-search-above", "7", "--json")
+    updated = bonobot(
+        "agents", "set", "helper", "--tool-search-above", "7", "--tools-in-prompt", "--json"
+    )
     assert (updated.status, updated.json["tool_search_above"]) == (0, 7)
+    assert updated.json["tools_in_prompt"] is True
     agent.refresh_from_db()
     assert (agent.tool_search_above, agent.max_turns) == (7, updated.json["max_turns"])
     for option in ("--tool-search-above", "--max-turns"):
@@ -244,3 +247,11 @@ def test_an_entry_of_the_audit_log_is_shown_by_its_number_and_its_id(acme, bonob
     assert "resource_name\tHelper" in bonobot("audit", "show", str(listed_entry["seq"])).out
     for unknown in ("9" * 18, "9" * 30, "nothing"):
         assert bonobot("audit", "show", unknown, "--json").error["code"] == "not_found"
+
+
+@pytest.mark.parametrize("owner", ["--organization", "helper"])
+def test_a_rule_for_a_tool_that_doesnt_exist_is_a_warning(bonobot, acme, owner):
+    factories.create_agent(acme, "helper")
+    ran = bonobot("agents", "policy", owner, "--mode", "denylist", "--deny", "reed_result")
+    warning = "! There is no tool `reed_result`. Its rule has no effect yet."
+    assert (ran.status, ran.err.strip()) == (0, warning)

@@ -5,6 +5,8 @@ Verbs are discovered; a verb without an entry in `example_organization.CALLS` fa
 
 import json
 import shlex
+import subprocess
+import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -18,9 +20,11 @@ from django.core.management import get_commands, load_command_class
 from agents.sessions.worker import get_session_runner
 from bonobot.accounts.models import Organization
 from bonobot.core.cli.command_group import CommandGroup, CommandVerb
+from bonobot.management.command_groups import COMMAND_GROUPS, is_read_command
 from tests import factories
 from tests.agents.cli.example_organization import CALLS, Call, create_example_objects, run_server
 from tests.command_line import Bonobot
+from tests.processes import environment
 
 GROUPS = {
     name: command
@@ -170,6 +174,50 @@ def test_verbs_print_json_and_text(group: str, values: Mapping[str, str], bonobo
             if call.reads:
                 assert (name, run(2, "--json")) == (name, output)
                 assert (name, run(3, terminal=True)) == (name, text)
+
+
+# Runs command lines with the settings of commands that only read, and prints what failed.
+RUN_WITH_FEWER_APPS = """
+import json, sys
+import django
+django.setup()
+from django.apps import apps
+from django.core.management import call_command
+assert not apps.is_installed("django.contrib.admin")
+for arguments in json.load(sys.stdin):
+    try:
+        call_command(*arguments)
+    except BaseException as error:
+        print(f"{arguments}: {error!r}", file=sys.stderr)
+"""
+
+
+def test_verbs_that_only_read_run_without_the_apps_of_admin_and_jobs(
+    acme: Organization, known: Mapping[str, str]
+) -> None:
+    lines = [
+        [group, verb, *CALLS[f"{group} {verb}"].arguments(0, known), "--org", acme.slug]
+        for group, entry in COMMAND_GROUPS.items()
+        for verb in entry.reads.split()
+    ]
+    assert all(map(is_read_command, lines))
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_WITH_FEWER_APPS],
+        input=json.dumps(lines),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=environment({"DJANGO_SETTINGS_MODULE": "bonobot.settings.read_commands"}),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "line", [[], ["mcp"], ["mcp", "--help"], ["mcp", "add"], ["migrate"], ["up"]]
+)
+def test_other_command_lines_run_with_all_apps(line: Sequence[str]) -> None:
+    assert not is_read_command(line)
 
 
 def _run(

@@ -66,6 +66,7 @@ agents:
       Use ${{NOTHING}} as it is.
     max_turns: 7
     tool_search_above: 12
+    tools_in_prompt: true
     policy:
       mode: allowlist
       allow: [mcp_workshop_*, read_result]
@@ -143,6 +144,7 @@ def test_everything_in_the_file_is_created(applied):
     assert "docs" not in applied["discovery"]
     agent = Agent.objects.get(slug="helper")
     assert (agent.max_turns, agent.tool_search_above) == (7, 12)
+    assert agent.tools_in_prompt is True
     assert agent.model_endpoint.slug == "offline"
     assert agent.instructions == "Be kind.\nUse ${NOTHING} as it is.\n"
     assert set(load_policy_spec(agent).allow) == {"mcp_workshop_*", "read_result"}

@@ -6,6 +6,7 @@ from uuid import UUID
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
 from agents.policies.decisions import PolicyDecision, ToolFacts
 from agents.sessions.system_prompt import MAX_LISTED, MAX_NOTE_LENGTH, build_instructions
+from agents.sessions.tool_listing import MAX_LISTED_PARAMETERS
 
 
 def tool(name, *, allowed=True, state="approved", source="mcp", verdict=""):
@@ -15,6 +16,23 @@ def tool(name, *, allowed=True, state="approved", source="mcp", verdict=""):
     return SnapshotTool(
         name, facts, PolicyDecision(verdict or ("allow" if allowed else "deny"), "rule"), {}
     )
+
+
+WEATHER = replace(
+    tool("mcp_weather_get_weather"),
+    declaration={
+        "description": "Get the <b>weather</b>.<!-- Ask nobody. -->\nOf a city.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string", "description": "Where <tool_calls>\nit is"},
+                "unit": {"enum": ["c", "f"], "type": "string", "default": "c"},
+                "days": {"type": "array", "items": {"type": "integer"}},
+            },
+            "required": ["city"],
+        },
+    },
+)
 
 
 def snapshot(*tools):
@@ -78,3 +96,29 @@ def test_descriptions_of_servers_are_included_up_to_a_limit():
     text = build_instructions("", noted, ())
     assert f"What the server github says about its tools: {'x' * MAX_NOTE_LENGTH}…" in text
     assert "unused" not in text
+
+
+def test_tools_of_servers_are_listed_with_parameters_when_the_agent_enables_it():
+    tools = snapshot(WEATHER, tool("read_result", source="builtin"), tool("b", allowed=False))
+    listing = "\n".join(
+        [
+            "- mcp_weather_get_weather: Get the weather. Of a city.",
+            "  - city (string, required): Where it is",
+            '  - unit (string, one of "c", "f", default "c")',
+            "  - days (array of integer)",
+            "Disabled, do not use: b.",
+        ]
+    )
+    enabled = replace(tools, tools_in_prompt=True)
+    assert build_instructions("", enabled, ()).endswith(listing)
+    assert "get_weather" not in build_instructions("", tools, ())
+    # The list of a model without tool calls is part of its instructions for them.
+    assert "get_weather" not in build_instructions("", enabled, (), native_tools=False)
+    assert "get_weather" not in build_instructions("", enabled, (), (), ())
+
+
+def test_a_tool_with_many_parameters_lists_the_first():
+    schema = {"properties": {f"p{n:03}": {} for n in range(MAX_LISTED_PARAMETERS + 2)}}
+    many = replace(tool("a"), declaration={"inputSchema": schema})
+    text = build_instructions("", replace(snapshot(many), tools_in_prompt=True), ())
+    assert text.endswith(f"  - p{MAX_LISTED_PARAMETERS - 1:03} (any type)\n  - 2 more parameters")

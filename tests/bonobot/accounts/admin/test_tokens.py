@@ -74,3 +74,15 @@ def test_tokens_are_revoked_and_never_deleted() -> None:
     token.refresh_from_db()
     assert token.revoked_at is not None
     assert AuditRow.objects.filter(action="token_revoked", actor_id=seat.user.pk).exists()
+
+
+def test_the_scope_of_platform_administrators_is_offered_to_them_only() -> None:
+    acme = factories.create_organization()
+    owner, administrator = admin_client.sit(acme, Role.OWNER), admin_client.sit(acme, None)
+    assert 'value="api"' in owner.get("tenancy_token_add")
+    assert 'value="platform"' not in owner.get("tenancy_token_add")
+    assert 'value="platform"' in administrator.get("tenancy_token_add")
+    boss = factories.build_administrator(acme)
+    token, _text = create_token(boss, name="ci", role=Role.OWNER, scopes=["platform"])
+    # It isn't removed from a token that has it by a form that doesn't show it.
+    assert 'value="platform"' in owner.get("tenancy_token_change", token.pk)

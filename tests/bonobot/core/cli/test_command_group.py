@@ -44,6 +44,24 @@ def test_a_table_on_a_terminal_is_aligned(monkeypatch: pytest.MonkeyPatch) -> No
     assert "longer" in printed
 
 
+def test_sentences_are_below_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    rows = [("web", "error", "It can't be reached. " * 5), ("time", "connected", "")]
+    table = build_table("NAME", "STATE", "LAST ERROR", rows=rows, empty="", sentences_below=True)
+    printed = {}
+    for stream in (StringIO(), Terminal()):
+        CommandContext(org=None, as_json=False, stdout=stream, stderr=stream).emit([], table)
+        printed[type(stream)] = stream.getvalue().splitlines()
+    assert printed[StringIO][0] == "NAME\tSTATE\tLAST ERROR"
+    first, *lines = printed[Terminal]
+    assert first.split() == ["NAME", "STATE"]
+    assert [line.split()[:2] for line in lines[:2]] == [["web", "error"], ["time", "connected"]]
+    assert lines[2].startswith("web: It can't be reached.")
+    assert max(map(len, lines)) <= 80
+
+
 def test_an_unknown_verb_suggests_the_one_that_is_most_like_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
