@@ -50,10 +50,13 @@ def test_an_object_of_another_organization_returns_404(
             )
             address = reverse(f"admin:{name}", kwargs=kwargs)
             for send in (client.get, client.post):
-                answer = send(address, headers=headers)
+                response = send(address, headers=headers)
                 # History only leads to the audit, which shows this organization's rows.
-                led_on = answer.status_code == 302 and name.endswith("_history")
-                assert led_on or answer.status_code in (403, 404, 405), (name, answer.status_code)
+                led_on = response.status_code == 302 and name.endswith("_history")
+                assert led_on or response.status_code in (403, 404, 405), (
+                    name,
+                    response.status_code,
+                )
     assert count_rows() == before
     assert Server.objects.filter(organization=other).count() == 1
     assert Agent.objects.filter(organization=other, enabled=True).count() == 1

@@ -19,7 +19,13 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from mcp_servers.models import Server
 from tests import admin_client, factories
-from tests.bonobot.canaries import Needles, fresh, leaks, needles, stock
+from tests.bonobot.canaries import (
+    Needles,
+    build_needles,
+    create_canaries,
+    find_leaks,
+    store_canaries,
+)
 from tests.screens import (
     ABSENT,
     ADDRESSES,
@@ -72,9 +78,9 @@ class Tour:
 def tour(django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker) -> Iterator[Tour]:
     """Fill an organization that all tests of this module visit."""
     with shared_rows(django_db_blocker):
-        acme, canaries = factories.create_organization(), fresh()
-        servers = stock(acme, canaries)
-        yield Tour(acme, fill(acme), servers, needles(canaries))
+        acme, canaries = factories.create_organization(), create_canaries()
+        servers = store_canaries(acme, canaries)
+        yield Tour(acme, fill(acme), servers, build_needles(canaries))
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -114,7 +120,9 @@ def test_no_page_shows_a_secret(tour: Tour) -> None:
                 visit_page(client, name, address(name, parameters, ids))
                 for name, parameters in of_servers
             ]
-    found = [(visit.path, kinds) for visit in visits if (kinds := leaks(visit.text, tour.sought))]
+    found = [
+        (visit.path, kinds) for visit in visits if (kinds := find_leaks(visit.text, tour.sought))
+    ]
     assert found == []
 
 

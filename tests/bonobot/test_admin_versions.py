@@ -103,8 +103,8 @@ def test_every_form_has_a_version_and_refuses_an_outdated_one(
             )
 
             with transaction.atomic():
-                answer = place.seat.client.post(path, sent)
-                assert answer.status_code != 409, f"{path}: refused though nothing changed"
+                response = place.seat.client.post(path, sent)
+                assert response.status_code != 409, f"{path}: refused though nothing changed"
                 transaction.set_rollback(True)
 
 
@@ -246,8 +246,8 @@ def test_a_denial_over_rest_survives_a_save_in_a_tab(
     seat: admin_client.Desk, helper: Agent
 ) -> None:
     tab = Tab(seat, admin_client.url("agents_agent_policy", helper.pk))
-    boss = factories.build_administrator(helper.organization)
-    set_policy(boss, helper, PolicySpec("all", deny=(REMOVE,)))
+    administrator = factories.build_administrator(helper.organization)
+    set_policy(administrator, helper, PolicySpec("all", deny=(REMOVE,)))
     assert tab.save(**{ruled(READ): "allow"}) == 409
     assert tab.save() == 302
     assert rules(helper) == {REMOVE: "deny", READ: "allow"}
@@ -298,8 +298,8 @@ def test_a_form_without_a_version_is_saved(seat: admin_client.Desk, helper: Agen
 
 
 def test_patterns_added_in_both_tabs_are_kept(seat: admin_client.Desk, helper: Agent) -> None:
-    boss = factories.build_administrator(helper.organization)
-    set_policy(boss, helper, PolicySpec("all", deny=("mcp_web_a*", "mcp_web_b*")))
+    administrator = factories.build_administrator(helper.organization)
+    set_policy(administrator, helper, PolicySpec("all", deny=("mcp_web_a*", "mcp_web_b*")))
     path = admin_client.url("agents_agent_policy", helper.pk)
     first, second = Tab(seat, path), Tab(seat, path)
     assert first.save(deny="mcp_web_b*\r\nmcp_web_c*") == 302  # a goes, c comes
@@ -367,8 +367,8 @@ def test_rules_of_rows_added_later_are_compared_too(
     rows = admin_client.url("agents_agent_policy_rows", helper.pk) + f"?group={group}"
     piece = seat.client.get(rows).content.decode()
     [form] = parse_forms(piece, rows)
-    boss = factories.build_administrator(helper.organization)
-    set_policy(boss, helper, PolicySpec("all", deny=(REMOVE,)))
+    administrator = factories.build_administrator(helper.organization)
+    set_policy(administrator, helper, PolicySpec("all", deny=(REMOVE,)))
     read = {name: control.values for name, control in form.controls.items()}
     found = TOKEN.search(piece)
     assert found is not None

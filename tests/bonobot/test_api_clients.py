@@ -71,7 +71,7 @@ def test_a_python_client_is_generated_without_a_warning_and_works(
     _, token = create_token(factories.build_administrator(acme), name="client", role=Role.OWNER)
     with of("client", "AuthenticatedClient")(module_web.url, token) as http:
         listed = of("api.mcp_servers.list_servers").sync(client=http, limit=10)
-        assert [(one.name, one.transport_type.value) for one in listed.results] == [
+        assert [(result.name, result.transport_type.value) for result in listed.results] == [
             ("time", "stdio")
         ]
         body = of("models", "AgentRequest")(name="Release helper", max_turns=20)

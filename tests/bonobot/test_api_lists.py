@@ -31,8 +31,8 @@ def reads() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield every address that answers an object or a list of ours, with its operation."""
     for path, methods in rest.document()["paths"].items():
         operation = methods.get("get", {})
-        answers = operation.get("responses", {}).get("200", {}).get("content", {})
-        if SPARSE_JSON in answers and not any(part in path for part in NOT_THERE):
+        responses = operation.get("responses", {}).get("200", {}).get("content", {})
+        if SPARSE_JSON in responses and not any(part in path for part in NOT_THERE):
             yield path, operation
 
 
@@ -64,10 +64,10 @@ def walk(client: Rest, address: str, size: int = 1) -> list[Any]:
     """Return the rows of a list, read in pages of this size."""
     rows, following = [], f"{address}&limit={size}"
     while following:
-        answer = client.get(following)
-        assert answer.status == 200, answer
-        rows += answer.json["results"]
-        following = answer.json["next"]
+        response = client.get(following)
+        assert response.status == 200, response
+        rows += response.json["results"]
+        following = response.json["next"]
     return rows
 
 
@@ -138,24 +138,24 @@ def test_a_list_uses_the_same_number_of_queries_for_all_parameters(acme, owner, 
 def test_an_unknown_field_name_is_refused_with_the_known_ones(
     acme, owner, query, code, field, value
 ):
-    answer = owner.get(f"agents?{query}")
-    assert (answer.status, answer.code, answer.json["field"]) == (400, code, field)
-    assert value in answer.json["detail"]
-    assert "created_at" in answer.json["remedy"]
+    response = owner.get(f"agents?{query}")
+    assert (response.status, response.code, response.json["field"]) == (400, code, field)
+    assert value in response.json["detail"]
+    assert "created_at" in response.json["remedy"]
 
 
 def test_fields_can_be_selected_for_a_single_object_too(acme, owner):
     agent = factories.create_agent(acme, "one")
-    answer = owner.get(f"agents/{agent.pk}?fields=slug")
-    assert answer.json == {"slug": "one"}
+    response = owner.get(f"agents/{agent.pk}?fields=slug")
+    assert response.json == {"slug": "one"}
     assert owner.get(f"agents/{agent.pk}?fields=secret").code == "unknown_field"
 
 
 def test_a_write_returns_the_complete_object(acme, owner):
-    answer = owner.patch(
+    response = owner.patch(
         f"agents/{factories.create_agent(acme).pk}?fields=slug", {"name": "Scribe"}
     )
-    assert (answer.status, answer.json["name"]) == (200, "Scribe")
+    assert (response.status, response.json["name"]) == (200, "Scribe")
 
 
 def test_equal_rows_keep_the_default_order_across_pages(acme, owner):

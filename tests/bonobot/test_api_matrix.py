@@ -139,13 +139,13 @@ def test_every_path_of_the_installation_is_in_the_table():
 
 @pytest.mark.parametrize("role", ASKED)
 def test_a_sign_in_to_a_server_of_another_organization_is_refused(things, role):
-    seat = admin_client.sit(things.acme, role, f"visiting-{role}")
+    admin = admin_client.sit(things.acme, role, f"visiting-{role}")
     for pk in (things.foreign["server_id"], str(uuid4())):
-        for answer in (
-            seat.client.get(f"/oauth/start/{pk}"),
-            seat.client.post(f"/oauth/start/{pk}"),
+        for response in (
+            admin.client.get(f"/oauth/start/{pk}"),
+            admin.client.post(f"/oauth/start/{pk}"),
         ):
-            assert answer.status_code in (403, 404, 405), answer.status_code
+            assert response.status_code in (403, 404, 405), response.status_code
 
 
 @pytest.mark.parametrize(("route", "method"), OPERATIONS)
@@ -170,9 +170,9 @@ def test_a_role_is_admitted_exactly_where_its_rule_allows_it(things, role):
     missing = dict.fromkeys(things.own, str(uuid4()))
     for route, method in OPERATIONS:
         allowed = is_allowed(role, route, method)
-        answer = client.send(method, filled(route, missing), {} if method != "GET" else None)
-        refused = answer.status == 403 and answer.json["rule"].startswith("role:")
-        assert refused != allowed, f"{role} {method} {route}: {answer!r}"
+        response = client.send(method, filled(route, missing), {} if method != "GET" else None)
+        refused = response.status == 403 and response.json["rule"].startswith("role:")
+        assert refused != allowed, f"{role} {method} {route}: {response!r}"
 
 
 @pytest.mark.parametrize("role", ASKED)
@@ -206,8 +206,8 @@ def test_lists_contain_nothing_of_other_organizations(things, role):
     client = rest.as_role(things.acme, role)
     for route, method in OPERATIONS:
         if method == "GET" and "<" not in route:
-            answer = client.get(route)
-            assert [one for one in ids if one in answer.text] == [], route
+            response = client.get(route)
+            assert [id for id in ids if id in response.text] == [], route
 
 
 @pytest.mark.parametrize("role", ASKED)
@@ -218,11 +218,11 @@ def test_a_token_for_one_agent_cant_reach_other_agents(things, role):
     ids = [value for name, value in things.own.items() if name not in ("name", "user_id")]
     before = counted()
     for route, method in OPERATIONS:
-        answer = client.send(method, filled(route, things.own), {} if method != "GET" else None)
-        if answer.status < 400:
-            assert [one for one in ids if one in answer.text] == [], f"{role} {method} {route}"
+        response = client.send(method, filled(route, things.own), {} if method != "GET" else None)
+        if response.status < 400:
+            assert [id for id in ids if id in response.text] == [], f"{role} {method} {route}"
         if "<" in route:
-            assert answer.status in (403, 404), f"{role} {method} {route}: {answer!r}"
+            assert response.status in (403, 404), f"{role} {method} {route}: {response!r}"
     assert counted() == before
 
 
@@ -233,11 +233,11 @@ def test_a_member_cant_reach_agents_without_access(things):
     shared = {"user_id", "name"}
     ids = [value for name, value in things.own.items() if name not in shared]
     for route, method in OPERATIONS:
-        answer = client.send(method, filled(route, things.own), {} if method != "GET" else None)
-        if answer.status < 400:
-            assert [one for one in ids if one in answer.text] == [], f"{method} {route}"
+        response = client.send(method, filled(route, things.own), {} if method != "GET" else None)
+        if response.status < 400:
+            assert [id for id in ids if id in response.text] == [], f"{method} {route}"
         if "<" in route and route != OWN_SIGN_IN:
-            assert answer.status in (403, 404), f"{method} {route}: {answer!r}"
+            assert response.status in (403, 404), f"{method} {route}: {response!r}"
 
 
 def is_allowed(role: Role, route: str, method: str) -> bool:

@@ -33,7 +33,7 @@ def examples(operation: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]
     """Yield where a schema stands below the operation, and a value that it must hold for."""
     contents = [(("requestBody",), operation.get("requestBody", {}))]
     contents += [
-        (("responses", status), answer) for status, answer in operation["responses"].items()
+        (("responses", status), response) for status, response in operation["responses"].items()
     ]
     for place, holder in contents:
         for kind, content in holder.get("content", {}).items():
@@ -105,14 +105,14 @@ def test_the_response_examples_are_complete_and_current():
 
 def test_every_list_documents_its_ordering_and_every_response_its_fields():
     for path, method, operation in operations():
-        answers = operation["responses"].get("200", {}).get("content", {})
-        ref = answers.get("application/json", {}).get("schema", {}).get("$ref", "")
+        responses = operation["responses"].get("200", {}).get("content", {})
+        ref = responses.get("application/json", {}).get("schema", {}).get("$ref", "")
         if method != "get" or not ref:
             continue
         names = {parameter["name"] for parameter in operation["parameters"]}
         assert ("ordering" in names) == ("/Paginated" in ref), path
         assert "fields" in names, path
-        assert SPARSE_JSON in answers, path
+        assert SPARSE_JSON in responses, path
 
 
 def test_request_schemas_are_closed_and_response_schemas_open():

@@ -102,5 +102,5 @@ def test_responses_without_authentication_match_the_document(token: str, code: s
     for route, method in OPERATIONS:
         address = filled(route, dict.fromkeys(parts(route), "unknown"))
         for body in (None,) if method in ("GET", "DELETE") else ({}, b"{", b'"text"'):
-            answer = client.send(method, address, body)
-            assert (answer.status, answer.code) == (401, code), f"{method} {route}"
+            response = client.send(method, address, body)
+            assert (response.status, response.code) == (401, code), f"{method} {route}"

@@ -145,8 +145,8 @@ class Object:
     def change_elsewhere(self) -> None:
         whole = isinstance(self.kind.whole, dict) and self.method == "PUT"
         by_patch = whole or self.method == "PATCH"
-        answer = self.client.send("PATCH" if by_patch else "PUT", self.path, self.kind.theirs)
-        assert answer.status == 200, answer
+        response = self.client.send("PATCH" if by_patch else "PUT", self.path, self.kind.theirs)
+        assert response.status == 200, response
 
     def write(self, **headers: str) -> rest.Answer:
         return self.client.send(self.method, self.path, self.ours, **headers)
@@ -174,8 +174,8 @@ def found(place: Place, request: pytest.FixtureRequest) -> Object:
     route, method = request.param
     ids = dict(place.ids)
     if "operations" in route:
-        boss = factories.build_administrator(place.organization)
-        ids |= {"server_id": with_declared(boss), "name": "get"}
+        administrator = factories.build_administrator(place.organization)
+        ids |= {"server_id": with_declared(administrator), "name": "get"}
     one = Object(filled(route, ids), method, KINDS[route], person(place.organization))
     if route.endswith("draft"):
         assert one.client.put(one.path, {"mode": "none"}).status == 200
@@ -290,12 +290,12 @@ def test_a_changed_secret_changes_the_version_and_isnt_shown(place: Place) -> No
     client = person(place.organization)
     body = {"transport_type": "http", "endpoint_config": {"url": "https://docs.example.com"}}
     auth = {"auth_config": {"type": "bearer_token", "token": "the first one"}}
-    made = client.post("mcp-servers", {"name": "secretive", **body, **auth}).json
-    path = f"mcp-servers/{made['id']}"
+    response = client.post("mcp-servers", {"name": "secretive", **body, **auth}).json
+    path = f"mcp-servers/{response['id']}"
     auth = {"auth_config": {"type": "bearer_token", "token": "the second one"}}
     assert client.patch(path, auth).status == 200
 
-    refused = client.patch(path, {"name": "x", "version": made["version"]})
+    refused = client.patch(path, {"name": "x", "version": response["version"]})
 
     assert refused.status == 409
     assert list(refused.json["changed"]) == ["auth_config"]

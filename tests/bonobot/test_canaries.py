@@ -49,13 +49,13 @@ from tests.bonobot import test_api_matrix
 from tests.bonobot.canaries import (
     KINDS,
     LET_IN,
-    fresh,
-    in_redis,
-    leaks,
-    let_in,
-    listening,
-    needles,
-    stock,
+    authorize_client,
+    build_needles,
+    collect_events,
+    create_canaries,
+    find_leaks,
+    read_redis,
+    store_canaries,
 )
 from tests.bonobot.oauth_server.oauth_client import Program
 from tests.screens import ADDRESSES, arguments, fill, only_answers
@@ -71,16 +71,16 @@ def acme() -> Organization:
 
 @pytest.fixture
 def canaries() -> dict[str, str]:
-    return fresh()
+    return create_canaries()
 
 
 @pytest.fixture
 def pool(acme: Organization, canaries: dict[str, str]) -> list[Server]:
-    return stock(acme, canaries)
+    return store_canaries(acme, canaries)
 
 
 def test_no_rest_response_contains_a_secret(acme, pool, canaries):
-    sought = needles(canaries)
+    sought = build_needles(canaries)
     known = test_api_matrix.everything(acme)
     found: list[tuple[str, list[str]]] = []
     token = create_token(factories.build_administrator(acme), name="owner", role=Role.OWNER)[1]
@@ -90,14 +90,14 @@ def test_no_rest_response_contains_a_secret(acme, pool, canaries):
         for pk in servers if method == "GET" else ():
             values = {**known, **({"server_id": pk} if pk else {})}
             path = f"/api/{test_api_matrix.filled(route, values)}"
-            found.append((path, leaks(body(client.get(path)), sought)))
-    found.append(("schema", leaks(json.dumps(rest.document()), sought)))
+            found.append((path, find_leaks(body(client.get(path)), sought)))
+    found.append(("schema", find_leaks(json.dumps(rest.document()), sought)))
     assert len(found) > 100
     assert not [one for one in found if one[1]]
 
 
 def test_no_command_file_or_row_contains_a_secret(acme, pool, canaries, tmp_path):
-    sought = needles(canaries)
+    sought = build_needles(canaries)
     file = tmp_path / "audit"
     asked = [verb.split() for verb, one in CALLS.items() if one.reads and not one.given]
     asked += [["mcp", verb, one.name] for verb in ("show", "tools", "history") for one in pool]
@@ -106,26 +106,26 @@ def test_no_command_file_or_row_contains_a_secret(acme, pool, canaries, tmp_path
     for words in asked:
         out = io.StringIO()
         call_command(*words, "--json", stdout=out, stderr=out)
-        found[" ".join(words)] = leaks(out.getvalue(), sought)
-    found["export"] = leaks(file.read_text(), sought)
-    found |= {f"table {name}": leaks(text, sought) for name, text in dumped()}
+        found[" ".join(words)] = find_leaks(out.getvalue(), sought)
+    found["export"] = find_leaks(file.read_text(), sought)
+    found |= {f"table {name}": find_leaks(text, sought) for name, text in dumped()}
     for path in Path(settings.BONOBOT_VAR).rglob("*"):
         kept = "keys" in path.parts or "sqlite" in path.name  # rows were looked at above
         if path.is_file() and not kept:
-            found[str(path)] = leaks(path.read_bytes().decode("latin-1"), sought)
+            found[str(path)] = find_leaks(path.read_bytes().decode("latin-1"), sought)
     assert len(found) > 50
     assert not {place: kinds for place, kinds in found.items() if kinds}
 
 
 def test_a_call_puts_no_secret_into_logs_rows_or_other_servers(acme, pool, canaries):
-    sought = needles(canaries)
+    sought = build_needles(canaries)
     config = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
-    boss, helper = factories.build_administrator(acme), factories.create_agent(acme)
+    administrator, helper = factories.build_administrator(acme), factories.create_agent(acme)
     spec = ServerSpec(name="workshop", transport_type="stdio", endpoint_config=config)
-    server = factories.approve_server(acme, create_server(boss, spec), helper)
+    server = factories.approve_server(acme, create_server(administrator, spec), helper)
     mine = {kind: text for kind, text in canaries.items() if kind in STORED}
     request = pipeline.CallRequest(
-        principal=boss,
+        principal=administrator,
         tool="mcp_workshop_echo",
         arguments={"text": json.dumps(mine)},
         via="rest",
@@ -142,17 +142,19 @@ def test_a_call_puts_no_secret_into_logs_rows_or_other_servers(acme, pool, canar
     get_runtime().call(get_connection_pool().forget_server, server.pk)
     assert outcome.outcome == "ok"
     assert environments
-    found = {f"child {number}": leaks(text, sought) for number, text in enumerate(environments)}
-    found |= {"outcome": leaks(json.dumps(outcome.as_dict()), sought)}
-    found |= {"log": leaks(written.getvalue(), sought)}
-    found |= {f"table {name}": leaks(text, sought) for name, text in dumped()}
+    found = {
+        f"child {number}": find_leaks(text, sought) for number, text in enumerate(environments)
+    }
+    found |= {"outcome": find_leaks(json.dumps(outcome.as_dict()), sought)}
+    found |= {"log": find_leaks(written.getvalue(), sought)}
+    found |= {f"table {name}": find_leaks(text, sought) for name, text in dumped()}
     assert "It broke off" in written.getvalue()
     assert not {place: kinds for place, kinds in found.items() if kinds}
 
 
 def test_authorizing_a_client_puts_no_secret_into_logs_rows_or_pages(acme):
     with logged() as written:
-        found = needles(let_in(acme))
+        found = build_needles(authorize_client(acme))
         program = Program(User.objects.get(username="olga-acme"))
         here = {"resource": f"{settings.BONOBOT_URL}/mcp"}
         code = program.code(LET_IN, scope="mcp:agents", **here)
@@ -163,9 +165,11 @@ def test_authorizing_a_client_puts_no_secret_into_logs_rows_or_pages(acme):
         program.revoke(again["access_token"])
         logging.getLogger("bonobot").info("It was let in.")
     mine = [code, *(one[name] for one in (texts, again) for name in TEXTS)]
-    sought = found | needles({f"text {n}": one.split("_", 2)[2] for n, one in enumerate(mine)})
-    places = {f"table {name}": leaks(text, sought) for name, text in dumped()}
-    places |= {"log": leaks(written.getvalue(), sought)}
+    sought = found | build_needles(
+        {f"text {n}": one.split("_", 2)[2] for n, one in enumerate(mine)}
+    )
+    places = {f"table {name}": find_leaks(text, sought) for name, text in dumped()}
+    places |= {"log": find_leaks(written.getvalue(), sought)}
     owner, person = (
         admin_client.sit(acme, None),
         admin_client.Desk(User.objects.get(username="olga-acme")),
@@ -174,7 +178,7 @@ def test_authorizing_a_client_puts_no_secret_into_logs_rows_or_pages(acme):
     pages["let_in"] = person.get("let_in")
     pages["audit"] = owner.get("ledger_auditrow_changelist")
     pages["REST"] = person.client.get("/api/authorized-clients").content.decode()
-    places |= {name: leaks(page, sought) for name, page in pages.items()}
+    places |= {name: find_leaks(page, sought) for name, page in pages.items()}
     assert "IDE" in pages["programs"]
     assert "It was let in." in written.getvalue()
     assert not {place: kinds for place, kinds in places.items() if kinds}
@@ -182,7 +186,7 @@ def test_authorizing_a_client_puts_no_secret_into_logs_rows_or_pages(acme):
 
 def test_no_response_to_a_write_contains_a_secret(acme, pool, canaries):
     """Neither what is stored, nor what was just sent in a member that holds secrets."""
-    sought = needles(canaries | SENT)
+    sought = build_needles(canaries | SENT)
     known = test_api_matrix.everything(acme)
     token = create_token(factories.build_administrator(acme), name="owner", role=Role.OWNER)[1]
     client = Client(raise_request_exception=False, headers={"Authorization": f"Bearer {token}"})
@@ -192,17 +196,17 @@ def test_no_response_to_a_write_contains_a_secret(acme, pool, canaries):
         for pk, sent in product(servers, bodies(route, method)):
             values = {**known, **({"server_id": pk} if pk else {})}
             path = f"/api/{test_api_matrix.filled(route, values)}"
-            answer = client.generic(method, path, json.dumps(sent), "application/json")
-            assert answer.status_code != 500, (method, path, body(answer))
-            found.append((f"{method} {path}", leaks(body(answer), sought)))
+            response = client.generic(method, path, json.dumps(sent), "application/json")
+            assert response.status_code != 500, (method, path, body(response))
+            found.append((f"{method} {path}", find_leaks(body(response), sought)))
             Organization.objects.update(halted_at=None)
-    seat = admin_client.sit(acme, None)
+    admin = admin_client.sit(acme, None)
     ids = fill(acme)
     with only_answers():
         for name, parameters in sorted(ADDRESSES, key=lambda one: "delete" in one[0]):
             address = reverse(f"admin:{name}", kwargs=arguments(name, parameters, ids))
-            answer = seat.client.post(address, SENT_FIELDS)
-            found.append((f"POST {address}", leaks(body(answer), sought)))
+            response = admin.client.post(address, SENT_FIELDS)
+            found.append((f"POST {address}", find_leaks(body(response), sought)))
             Organization.objects.update(halted_at=None)
     assert len(found) > 150
     assert not [one for one in found if one[1]]
@@ -219,15 +223,15 @@ def test_every_write_with_a_body_has_an_example_to_try():
 
 
 def test_an_error_page_contains_no_secret(acme, pool, canaries, monkeypatch, settings, caplog):
-    sought = needles({kind: canaries[kind] for kind in STORED})
+    sought = build_needles({kind: canaries[kind] for kind in STORED})
     for secret in Secret.objects.all():
         secret.value.open()
     ModelEndpoint.objects.get(name="Keyed").api_key.open()
     canary = canaries["model key"]
 
     def broken(*_: object, **__: object) -> None:
-        said = {"authorization": f"Bearer {canary}", "told": canary}
-        raise RuntimeError(f"It broke off with {said}")
+        data = {"authorization": f"Bearer {canary}", "told": canary}
+        raise RuntimeError(f"It broke off with {data}")
 
     def keep(**_: object) -> None:
         faults.append(sys.exc_info())
@@ -235,29 +239,29 @@ def test_an_error_page_contains_no_secret(acme, pool, canaries, monkeypatch, set
     faults: list[Any] = []
     got_request_exception.connect(keep)
     monkeypatch.setattr(AgentAdmin, "get_queryset", broken)
-    seat = admin_client.sit(acme, None)
-    seat.client.raise_request_exception = False
+    admin = admin_client.sit(acme, None)
+    admin.client.raise_request_exception = False
     address = reverse("admin:agents_agent_changelist")
     found = {}
     with logged() as written:
         for debug in (False, True):
             settings.DEBUG = debug
-            answer = seat.client.get(address)
-            assert answer.status_code == 500
-            found[f"page, DEBUG {debug}"] = leaks(body(answer), sought)
-    assert "RuntimeError" in body(answer), "it is Django's page with the traceback"
+            response = admin.client.get(address)
+            assert response.status_code == 500
+            found[f"page, DEBUG {debug}"] = find_leaks(body(response), sought)
+    assert "RuntimeError" in body(response), "it is Django's page with the traceback"
     reporter = get_exception_reporter_class(None)(None, *faults[-1])  # as for a mail
     for shape in (reporter.get_traceback_html, reporter.get_traceback_text):
         assert "It broke off" in shape()
-        found[shape.__name__] = leaks(shape(), sought)
+        found[shape.__name__] = find_leaks(shape(), sought)
     assert "It broke off" in written.getvalue()
-    found["log"] = leaks(written.getvalue(), sought)
+    found["log"] = find_leaks(written.getvalue(), sought)
     assert not {place: kinds for place, kinds in found.items() if kinds}
 
 
 @pytest.mark.worker
 def test_no_message_or_event_of_a_worker_contains_a_secret(acme, pool, canaries, worker):
-    sought = needles(canaries)
+    sought = build_needles(canaries)
     seen: list[str] = []
     sent: list[str] = []
 
@@ -274,7 +278,7 @@ def test_no_message_or_event_of_a_worker_contains_a_secret(acme, pool, canaries,
     before_task_publish.connect(sending, weak=False)
     app.control.enable_events()
     try:
-        with listening(seen):
+        with collect_events(seen):
             # Events come from when the worker has heard that they are wanted.
             eventually(asked_again, within=60, every=0.5, what="an event of the worker")
             for server in pool:
@@ -283,23 +287,23 @@ def test_no_message_or_event_of_a_worker_contains_a_secret(acme, pool, canaries,
     finally:
         before_task_publish.disconnect(sending)
     assert len(sent) >= len(pool)
-    found = [one for one in (*sent, *seen) if leaks(one, sought)]
+    found = [one for one in (*sent, *seen) if find_leaks(one, sought)]
     assert found == []
-    assert not leaks(worker.log(), sought)
+    assert not find_leaks(worker.log(), sought)
 
 
 @pytest.mark.redis
 @pytest.mark.worker
 def test_no_key_or_value_in_redis_contains_a_secret(acme, pool, canaries, worker):
-    sought = needles(canaries)
+    sought = build_needles(canaries)
     for server in pool:
         discover_server.delay(str(server.pk))
-    seat = admin_client.sit(acme, None)
-    seat.get("mcp_servers_server_changelist")
+    admin = admin_client.sit(acme, None)
+    admin.get("mcp_servers_server_changelist")
     store = Redis.from_url(settings.REDIS_URL)
     keys = list(store.scan_iter())
     assert keys
-    found = [key for key in keys if leaks(in_redis(store, key), sought)]
+    found = [key for key in keys if find_leaks(read_redis(store, key), sought)]
     assert found == []
 
 

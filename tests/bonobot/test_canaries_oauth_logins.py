@@ -12,7 +12,7 @@ from bonobot.accounts.roles import Role
 from mcp_servers.models import Server
 from mcp_servers.tasks import discover_server
 from tests import factories
-from tests.bonobot.canaries import in_redis, leaks, needles
+from tests.bonobot.canaries import build_needles, find_leaks, read_redis
 from tests.bonobot.test_canaries import dumped, logged
 from tests.mcp_servers.oauth_client.conftest import (
     LOGIN,
@@ -64,14 +64,17 @@ def test_a_refreshed_sign_in_isnt_in_any_log_row_message_or_key(
             eventually(lambda: Server.objects.filter(status_code="needs_reauth").exists())
     finally:
         before_task_publish.disconnect(sending)
-    sought = needles(given_at(protected.seen()))
+    sought = build_needles(given_at(protected.seen()))
     # A code and its verifier, two renewals with one, and what was sent with each token.
     assert {"code 0", "code_verifier 0", "refresh_token 1", "refresh_token 2"} <= sought.keys()
     store = Redis.from_url(settings.REDIS_URL)
-    places = {f"table {name}": leaks(text, sought) for name, text in dumped()}
-    places |= {str(key): leaks(in_redis(store, key), sought) for key in store.scan_iter()}
-    places |= {"worker": leaks(worker.log(), sought), "log": leaks(written.getvalue(), sought)}
-    places |= {"messages": leaks("".join(sent), sought)}
+    places = {f"table {name}": find_leaks(text, sought) for name, text in dumped()}
+    places |= {str(key): find_leaks(read_redis(store, key), sought) for key in store.scan_iter()}
+    places |= {
+        "worker": find_leaks(worker.log(), sought),
+        "log": find_leaks(written.getvalue(), sought),
+    }
+    places |= {"messages": find_leaks("".join(sent), sought)}
     assert len(sent) == 4
     assert not {place: kinds for place, kinds in places.items() if kinds}
 

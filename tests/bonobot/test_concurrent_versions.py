@@ -21,12 +21,12 @@ AT_ONCE = 4
 def all_at_once(*saves: Callable[[], int]) -> list[int]:
     """Run each in a thread with a connection of its own; return what each was answered."""
     begin = threading.Barrier(len(saves))
-    answers: list[int] = []
+    responses: list[int] = []
 
     def run(save: Callable[[], int]) -> None:
         begin.wait()
         try:
-            answers.append(save())
+            responses.append(save())
         finally:
             connections.close_all()
 
@@ -35,7 +35,7 @@ def all_at_once(*saves: Callable[[], int]) -> list[int]:
         thread.start()
     for thread in threads:
         thread.join()
-    return sorted(answers)
+    return sorted(responses)
 
 
 @pytest.mark.parametrize("how", ["header", "member"])
@@ -51,9 +51,9 @@ def test_of_concurrent_rest_writes_one_succeeds(how: str) -> None:
             return lambda: client.patch("agents/helper", body, If_Match=f'"{version}"').status
         return lambda: client.patch("agents/helper", body | {"version": version}).status
 
-    answers = all_at_once(*(write(client, f"by {n}") for n, client in enumerate(clients)))
+    responses = all_at_once(*(write(client, f"by {n}") for n, client in enumerate(clients)))
 
-    assert answers == [200] + [412 if how == "header" else 409] * (AT_ONCE - 1)
+    assert responses == [200] + [412 if how == "header" else 409] * (AT_ONCE - 1)
 
 
 def test_of_concurrent_policy_writes_one_succeeds() -> None:
@@ -67,9 +67,9 @@ def test_of_concurrent_policy_writes_one_succeeds() -> None:
         body = {"mode": "all", "deny": [name], "version": version}
         return lambda: client.put(path, body).status
 
-    answers = all_at_once(*(write(client, f"tool{n}") for n, client in enumerate(clients)))
+    responses = all_at_once(*(write(client, f"tool{n}") for n, client in enumerate(clients)))
 
-    assert answers == [200] + [409] * (AT_ONCE - 1)
+    assert responses == [200] + [409] * (AT_ONCE - 1)
     assert len(load_policy_spec(Agent.objects.get(pk=agent.pk)).deny) == 1
 
 
@@ -84,10 +84,10 @@ def test_of_two_tabs_one_save_succeeds() -> None:
     path = admin_client.url("agents_agent_policy", agent.pk)
     first, second = (Tab(seat, path) for seat in seats)
 
-    answers = all_at_once(
+    responses = all_at_once(
         lambda: first.save(**{ruled("mcp_web_read"): "deny"}),
         lambda: second.save(**{ruled("mcp_web_write"): "deny"}),
     )
 
-    assert answers == [302, 409]
+    assert responses == [302, 409]
     assert len(load_policy_spec(Agent.objects.get(pk=agent.pk)).deny) == 1

@@ -61,8 +61,8 @@ def _answer(asked: Asked) -> bytes:
     if asked.method == "server/discover":
         return raw_http_server.discovery(asked)
     listed = {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]}
-    said = {"content": [{"type": "text", "text": "Hello"}]}
-    return raw_http_server.result(asked, listed if asked.method == "tools/list" else said)
+    data = {"content": [{"type": "text", "text": "Hello"}]}
+    return raw_http_server.result(asked, listed if asked.method == "tools/list" else data)
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def web() -> Iterator[str]:
 def helper(transactional_db: None, web: str) -> Agent:
     """An agent of an organization that has at least one row of everything governed."""
     acme = factories.create_organization()
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     # A test may call more often than the default rate allows when it runs quickly.
     agent = factories.create_agent(acme, calls_per_minute=1_000_000)
     server = factories.approve_server(acme, factories.create_http_server(acme, web), agent)
@@ -87,16 +87,16 @@ def helper(transactional_db: None, web: str) -> Agent:
     Secret.objects.create(
         organization=acme, server=server, placement="header", name="X-Key", value="k-e-y-1234"
     )
-    approve_definitions(boss, server)
+    approve_definitions(administrator, server)
     ModelEndpoint.objects.create(organization=acme, name="Spare", kind="offline", model="offline")
-    attach_server(boss, agent, server)
-    set_policy(boss, agent, PolicySpec("all", deny=("mcp_web_other",)))
-    set_budgets(boss, agent, [BudgetLine("calls", "month", 1_000)])
-    set_budgets(boss, server, [BudgetLine("calls", "month", 1_000)])
-    save_skill(boss, SkillSpec(name="tell", text="Hello", agents=[agent.slug]))
-    set_callable_agents(boss, agent, [agent.slug])
+    attach_server(administrator, agent, server)
+    set_policy(administrator, agent, PolicySpec("all", deny=("mcp_web_other",)))
+    set_budgets(administrator, agent, [BudgetLine("calls", "month", 1_000)])
+    set_budgets(administrator, server, [BudgetLine("calls", "month", 1_000)])
+    save_skill(administrator, SkillSpec(name="tell", text="Hello", agents=[agent.slug]))
+    set_callable_agents(administrator, agent, [agent.slug])
     factories.create_workflow(agent)
-    create_token(boss, name="ci", role=Role.OPERATOR)
+    create_token(administrator, name="ci", role=Role.OPERATOR)
     factories.create_issuer(acme, "https://login.example.com")
     create_grant(
         User.objects.get(pk=factories.create_member(acme, Role.OPERATOR).id),
@@ -108,7 +108,10 @@ def helper(transactional_db: None, web: str) -> Agent:
         scopes=[TokenScope.AGENTS],
     )
     SessionApproval.objects.create(
-        organization=acme, agent=agent, session=start_session(boss, agent, "Hi"), own_name="echo"
+        organization=acme,
+        agent=agent,
+        session=start_session(administrator, agent, "Hi"),
+        own_name="echo",
     )
     get_snapshot_cache().load("agent", agent.pk)  # stores the names of the tools
     return agent
@@ -266,9 +269,9 @@ def elsewhere(helper: Agent) -> Iterator[Callable[[Any], None]]:
 
 
 def _call(helper: Agent, **whom: Any) -> str:
-    boss = factories.build_administrator(helper.organization)
+    administrator = factories.build_administrator(helper.organization)
     named = whom or {"agent_id": helper.pk, "tool": TOOL}
-    asked = CallRequest(principal=boss, arguments={}, via="rest", holder="test", **named)
+    asked = CallRequest(principal=administrator, arguments={}, via="rest", holder="test", **named)
     return get_runtime().call(make_call, asked).outcome
 
 

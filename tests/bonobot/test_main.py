@@ -19,13 +19,13 @@ def test_without_a_command_all_commands_are_listed(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     command.main(arguments)
-    shown = capsys.readouterr().out
-    own, others = shown.split("Django's commands:")
+    output = capsys.readouterr().out
+    own, others = output.split("Django's commands:")
     assert "COMMAND --help" in own
     assert "\n  up " in own
     assert "\n  doctor " in own
     assert "migrate" in others
-    assert max(len(line) for line in shown.splitlines()) < 120
+    assert max(len(line) for line in output.splitlines()) < 120
 
 
 def test_a_command_closes_the_runtime_when_it_ends(

@@ -72,10 +72,10 @@ def test_the_version_is_the_latest_release_of_the_changelog() -> None:
 
 
 def test_help_explains_every_target() -> None:
-    said = make().stdout
+    output = make().stdout
     targets = re.search(r"^\.PHONY: (.+)$", read("Makefile"), re.MULTILINE)
     assert targets
-    assert [name for name in targets[1].split() if f"make {name} " not in said] == []
+    assert [name for name in targets[1].split() if f"make {name} " not in output] == []
 
 
 def test_a_python_that_is_too_old_is_refused(tmp_path: Path) -> None:

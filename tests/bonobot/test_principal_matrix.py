@@ -259,10 +259,10 @@ def people(where: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
 
 def tokens(where: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
     """Yield a token of each role that names an agent, and of two roles one that names none."""
-    boss = factories.build_administrator(where)
+    administrator = factories.build_administrator(where)
     for role, names in [*((role, (NEAR,)) for role in Role), (Role.MEMBER, ()), (Role.AUDITOR, ())]:
         ids = [agents[name].pk for name in names]
-        token, text = create_token(boss, name=f"{role} {names}", role=role, agent_ids=ids)
+        token, text = create_token(administrator, name=f"{role} {names}", role=role, agent_ids=ids)
         has = frozenset(names) or frozenset(agents if role in READERS else ())
         yield Case(f"token {role} {names}", build_token_principal(token), has, text)
 
@@ -300,9 +300,9 @@ def strangers(where: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
     ]
     for number, (role, scope, names) in enumerate(choices):
         ids = [str(agents[name].pk) for name in names]
-        said = {"role": role, "agent_ids": ids, "audience": "bonobot"}
+        fields = {"role": role, "agent_ids": ids, "audience": "bonobot"}
         url = f"https://issuer{number}.example.com"
-        row = factories.create_issuer(where, url, f"Issuer {number}", **said)
+        row = factories.create_issuer(where, url, f"Issuer {number}", **fields)
         principal = jwt_validation.build_issuer_principal(
             row, {"sub": str(uuid4()), "scope": scope}
         )
@@ -322,11 +322,11 @@ def stocked_world(
         where = factories.create_organization()
         ids = {word: stock(where, word) for word in (NEAR, FAR)}
         agents = {word: Agent.objects.get(pk=ids[word]["agent_id"]) for word in ids}
-        boss = factories.build_administrator(where)
+        administrator = factories.build_administrator(where)
         both = [agent.slug for agent in agents.values()]
-        save_skill(boss, SkillSpec(name="shared", text="Hello", agents=both))
+        save_skill(administrator, SkillSpec(name="shared", text="Hello", agents=both))
         flow = Workflow.objects.get(pk=ids[NEAR]["workflow_id"])
-        save_workflow(boss, WorkflowSpec(name=flow.name, agents=both), flow)
+        save_workflow(administrator, WorkflowSpec(name=flow.name, agents=both), flow)
         cases = {name: list(make(where, agents)) for name, make in MAKERS.items()}
         pool = Server.objects.create(
             organization=where, scope_id=where.pk, name="pool", slug="pool", transport_type="http"
@@ -394,7 +394,7 @@ def shown_by_rest(
         listed = client.get(listing)
         assert listed.status in (200, 403, 404), listed
         rows = listed.json["results"] if listed.status == 200 else ()
-        lists[listing] = {one["id"] for one in rows}
+        lists[listing] = {row["id"] for row in rows}
     return shown.status == 200, ids[kind.part] in lists[listing]
 
 
@@ -495,8 +495,8 @@ def rest_texts(case: Case, world: World) -> Iterator[tuple[str, str]]:
     for route, method in OF_REST if client else ():
         if method == "GET" and ROUTES[route].is_open_to(case.principal, "GET"):
             ids = [world.ids[word] for word in case.has] if "<" in route else [{}]
-            for one in ids:
-                yield route, client.get(filled(route, one)).text  # type: ignore[union-attr]
+            for id in ids:
+                yield route, client.get(filled(route, id)).text  # type: ignore[union-attr]
 
 
 def hidden(case: Case, world: World) -> set[str]:
@@ -618,7 +618,7 @@ def test_a_member_cant_change_objects_of_others(world: World) -> None:
     routes = [(route, method) for route, method in OF_REST if personal & set(parts(route))]
     assert len(routes) > 15
     members = [*world.cases["people"], *world.cases["tokens"]]
-    for case in [one for one in members if one.principal.role == Role.MEMBER]:
+    for case in [member for member in members if member.principal.role == Role.MEMBER]:
         for route, method in routes:
             told = case.rest.send(method, filled(route, world.ids[NEAR]), {})  # type: ignore[union-attr]
             assert told.status in (403, 404), f"{case.label} {method} {route}: {told!r}"
@@ -665,8 +665,8 @@ def test_no_page_shows_a_member_agents_without_access(world: World) -> None:
             of_agents = any(name.startswith(f"{model}_") for model in OF_AGENTS)
             if parameters and not of_agents:
                 continue
-            answer = client.get(reverse(f"admin:{name}", kwargs=arguments(name, parameters, ids)))
-            text = "" if answer.streaming else answer.content.decode()
+            response = client.get(reverse(f"admin:{name}", kwargs=arguments(name, parameters, ids)))
+            text = "" if response.streaming else response.content.decode()
             leaks += [f"{word} by {name}" for word in words if word in text]
     assert not leaks, "\n".join(leaks)
     for word in words:

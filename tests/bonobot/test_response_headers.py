@@ -61,8 +61,8 @@ def ask(web: Web, method: str, path: str, body: bytes = b"", **headers: str) -> 
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, body or None, named)
-        answer = connection.getresponse()
-        return answer.status, lacking(answer)
+        response = connection.getresponse()
+        return response.status, lacking(response)
     finally:
         connection.close()
 
@@ -70,10 +70,10 @@ def ask(web: Web, method: str, path: str, body: bytes = b"", **headers: str) -> 
 @pytest.fixture(scope="module")
 def cookie(module_web: Web) -> Iterator[str]:
     """The cookie of a platform administrator who owns an organization."""
-    seat = admin_client.sit(factories.create_organization(), Role.OWNER)
-    seat.user.is_superuser = True
-    seat.user.save()
-    held = seat.client.cookies[settings.SESSION_COOKIE_NAME]
+    admin = admin_client.sit(factories.create_organization(), Role.OWNER)
+    admin.user.is_superuser = True
+    admin.user.save()
+    held = admin.client.cookies[settings.SESSION_COOKIE_NAME]
     yield f"{held.key}={held.value}"
     get_writer().close()
 
@@ -134,9 +134,9 @@ def test_responses_to_malformed_requests_have_the_security_headers(
 ) -> None:
     with socket.create_connection(("127.0.0.1", module_web.port), timeout=30) as client:
         client.sendall(request_bytes)
-        answer = http.client.HTTPResponse(client)
-        answer.begin()
-        assert (answer.status, lacking(answer)) == (400, "")
+        response = http.client.HTTPResponse(client)
+        response.begin()
+        assert (response.status, lacking(response)) == (400, "")
 
 
 def test_error_responses_have_the_security_headers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,8 +40,8 @@ def server(boss: Principal, **auth: Any) -> Any:
 
 
 def oauth(**more: str) -> Callable[[Principal], Any]:
-    said = {"type": "oauth2", "client_id": "us", "client_secret": "stored", **more}
-    return lambda boss: server(boss, **said)
+    fields = {"type": "oauth2", "client_id": "us", "client_secret": "stored", **more}
+    return lambda boss: server(boss, **fields)
 
 
 def with_auth(**auth: str) -> Callable[[str, str], dict[str, Any]]:
@@ -49,8 +49,8 @@ def with_auth(**auth: str) -> Callable[[str, str], dict[str, Any]]:
 
     def body(secret: str, address: str) -> dict[str, Any]:
         filled = {name: value.replace("ADDRESS", address) for name, value in auth.items()}
-        said = {"type": "oauth2", "client_id": "us", "client_secret": secret} | filled
-        return {"auth_config": said}
+        data = {"type": "oauth2", "client_id": "us", "client_secret": secret} | filled
+        return {"auth_config": data}
 
     return body
 
@@ -168,6 +168,6 @@ def test_a_masked_secret_is_kept_for_the_same_address(kind: Kind) -> None:
     acme = factories.create_organization()
     made = kind.make(factories.build_administrator(acme))
     headers = {"Bonobot-Organization": acme.slug}
-    said = {"name": "Another name"}
-    kept = rest.as_administrator().patch(kind.path.format(made.pk), said, **headers)
+    data = {"name": "Another name"}
+    kept = rest.as_administrator().patch(kind.path.format(made.pk), data, **headers)
     assert kept.status == 200, kept

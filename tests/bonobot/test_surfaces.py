@@ -28,8 +28,8 @@ GUARDED = {"add": "has_add_permission", "change": "has_change_permission"} | {
 def boss(db: None) -> HttpRequest:
     """Return a request of a platform administrator in an organization."""
     factories.create_organization()
-    seat = admin_client.Desk(User.objects.create_superuser("root", password="pw"))
-    request: HttpRequest = seat.client.get(admin_client.url("index")).wsgi_request
+    browser = admin_client.Desk(User.objects.create_superuser("root", password="pw"))
+    request: HttpRequest = browser.client.get(admin_client.url("index")).wsgi_request
     return request
 
 

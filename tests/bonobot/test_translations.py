@@ -38,14 +38,15 @@ def test_translations_have_the_same_placeholders() -> None:
 
 @pytest.mark.django_db
 def test_the_chosen_language_overrides_the_browsers() -> None:
-    seat = admin_client.sit(factories.create_organization(), Role.OWNER)
+    admin = admin_client.sit(factories.create_organization(), Role.OWNER)
     here = reverse("admin:index")
     assert (
-        "Genehmigungen" in seat.client.get(here, headers={"accept-language": "de"}).content.decode()
+        "Genehmigungen"
+        in admin.client.get(here, headers={"accept-language": "de"}).content.decode()
     )
-    seat.client.post(reverse("set_language"), {"language": "en", "next": here})
-    assert settings.LANGUAGE_COOKIE_NAME in seat.client.cookies
-    page = seat.client.get(here, headers={"accept-language": "de"}).content.decode()
+    admin.client.post(reverse("set_language"), {"language": "en", "next": here})
+    assert settings.LANGUAGE_COOKIE_NAME in admin.client.cookies
+    page = admin.client.get(here, headers={"accept-language": "de"}).content.decode()
     assert "Approvals" in page
 
 
@@ -59,13 +60,13 @@ def test_an_unsupported_language_gets_english() -> None:
 def test_a_refusal_is_shown_in_german_and_stored_in_english() -> None:
     acme = factories.create_organization()
     client = admin_client.sit(acme, Role.OWNER).client
-    said = {"accept-language": "de"}
-    page = client.post(reverse("admin:mcp_servers_server_paste"), {"text": '{"x": '}, headers=said)
+    data = {"accept-language": "de"}
+    page = client.post(reverse("admin:mcp_servers_server_paste"), {"text": '{"x": '}, headers=data)
     assert "Der Text endet zu früh" in page.content.decode()
-    refused = client.post("/api/presets", {}, content_type="application/json", headers=said).json()
+    refused = client.post("/api/presets", {}, content_type="application/json", headers=data).json()
     assert refused["code"] == "invalid"
     assert refused["remedy"].startswith("Korrigiere die Anfrage")
-    missing = client.get("/api/agents/nobody", headers=said).json()
+    missing = client.get("/api/agents/nobody", headers=data).json()
     english = client.get("/api/agents/nobody", headers={"accept-language": "en"}).json()
     assert missing["code"] == english["code"]
     assert missing["detail"] != english["detail"]
@@ -74,6 +75,6 @@ def test_a_refusal_is_shown_in_german_and_stored_in_english() -> None:
     type(server).objects.filter(pk=server.pk).update(status="error", status_detail=why)
     here = reverse("admin:mcp_servers_server_change", args=[server.pk])
     assert "ist nicht erreichbar: der Host hat nicht rechtzeitig geantwortet." in (
-        client.get(here, headers=said).content.decode()
+        client.get(here, headers=data).content.decode()
     )
     assert "can&#x27;t be reached" in client.get(here).content.decode()

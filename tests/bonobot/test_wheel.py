@@ -61,8 +61,8 @@ def installed(folder: Path) -> Path:
 
 
 def fetched(url: str) -> tuple[int, str]:
-    answer = httpx.get(url, timeout=20)
-    return answer.status_code, answer.text
+    response = httpx.get(url, timeout=20)
+    return response.status_code, response.text
 
 
 def platform_presets(database: Path) -> list[str]:

@@ -108,14 +108,14 @@ async def main(url: str) -> None:
         again = len((await client.list_tools(cache_mode="refresh")).tools)
     assert before is not None
     assert memory.tokens is not None
-    said = {
+    data = {
         "tools": [tools, again],
         "scope": memory.tokens.scope,
         "renewed": before.access_token != memory.tokens.access_token
         and before.refresh_token != memory.tokens.refresh_token,
         "tokens": [memory.tokens.access_token, memory.tokens.refresh_token],
     }
-    say(json.dumps(said))
+    say(json.dumps(data))
 
 
 if __name__ == "__main__":

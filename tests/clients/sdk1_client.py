@@ -31,7 +31,7 @@ async def use(url: str) -> None:
         prompt = await session.get_prompt(
             named(prompts, "test_prompt_with_arguments").name, {"arg1": "one", "arg2": "two"}
         )
-        said = {
+        data = {
             "era": begun.protocolVersion,
             "tools": len(tools),
             "called": called.content[0].text,
@@ -39,7 +39,7 @@ async def use(url: str) -> None:
             "resource": resource.contents[0].text,
             "prompt": prompt.messages[0].content.text,
         }
-        sys.stdout.write(f"{json.dumps(said)}\n")
+        sys.stdout.write(f"{json.dumps(data)}\n")
 
 
 async def main(*urls: str) -> None:

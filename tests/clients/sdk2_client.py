@@ -37,7 +37,7 @@ async def use(url: str, mode: Any) -> None:
         prompt: Any = await client.get_prompt(
             named(prompts, "test_prompt_with_arguments").name, {"arg1": "one", "arg2": "two"}
         )
-        said = {
+        data = {
             "era": client.protocol_version,
             "tools": len(tools),
             "called": called.content[0].text,
@@ -45,7 +45,7 @@ async def use(url: str, mode: Any) -> None:
             "resource": resource.contents[0].text,
             "prompt": prompt.messages[0].content.text,
         }
-        sys.stdout.write(f"{json.dumps(said)}\n")
+        sys.stdout.write(f"{json.dumps(data)}\n")
 
 
 async def main(modes: str, *urls: str) -> None:

@@ -43,9 +43,9 @@ def boss(acme: Organization, live_server: LiveServer, module_browser: Browser) -
 
 def test_no_page_needs_eval(boss: Page) -> None:
     for path in ("/admin/", "/admin/mcp_servers/server/", "/admin/agents/budget/add/"):
-        answer = boss.goto(path)
-        assert answer
-        assert "script-src 'self';" in answer.headers["content-security-policy"]
+        response = boss.goto(path)
+        assert response
+        assert "script-src 'self';" in response.headers["content-security-policy"]
         assert boss.evaluate("Alpine.version") == "3.17.4"
 
 

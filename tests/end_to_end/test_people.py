@@ -16,7 +16,7 @@ from bonobot.accounts.roles import Role
 from bonobot.ledger.writer.writer_thread import get_writer
 from tests import factories
 from tests.bonobot.accounts.sso.provider_process import PASSWORD as PASSWORD_OF_MEMBERS
-from tests.bonobot.accounts.sso.provider_process import running, trust
+from tests.bonobot.accounts.sso.provider_process import create_provider, run_provider
 from tests.browser import DESK, PHONE, open_context
 from tests.end_to_end.test_screens import AXE, SHAPES, WCAG, judged
 
@@ -126,10 +126,10 @@ def test_a_person_signs_in_by_a_provider_and_another_links_it(
     settings.BONOBOT_URL = live_server.url  # type: ignore[attr-defined]  # where it sends back to
     faults: list[str] = []
     with (
-        running() as url,
+        run_provider() as url,
         open_context(module_browser, live_server.url, loopback=True) as page,
     ):
-        login = trust(acme, url, name="Acme ID", creates=True)
+        login = create_provider(acme, url, name="Acme ID", creates=True)
         page.add_init_script(path=AXE)
         page.goto("/admin/login/")
         faults += look(page)

@@ -28,8 +28,8 @@ def test_two_thousand_tools_are_managed_by_their_servers(
     live_server: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     acme = factories.create_organization()
-    seat, agent = admin_client.sit(acme, Role.OWNER), factories.create_agent(acme)
-    boss = factories.build_administrator(acme)
+    admin, agent = admin_client.sit(acme, Role.OWNER), factories.create_agent(acme)
+    administrator = factories.build_administrator(acme)
     for number in range(SERVERS):
         server = admin_client.web_server(acme, f"web{number}")
         one = admin_client.offer(server, "tool000")
@@ -45,13 +45,13 @@ def test_two_thousand_tools_are_managed_by_their_servers(
             for tool in range(1, TOOLS)
         ]
         Definition.objects.bulk_create(rows)
-        approve_definitions(boss, server)
-        factories.attach_server(boss, agent, server)
-    set_policy(boss, agent, PolicySpec("all"))
+        approve_definitions(administrator, server)
+        factories.attach_server(administrator, agent, server)
+    set_policy(administrator, agent, PolicySpec("all"))
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
     with open_page(live_server.url) as page:
         page.add_init_script(path=AXE)
-        held = seat.client.cookies[settings.SESSION_COOKIE_NAME]
+        held = admin.client.cookies[settings.SESSION_COOKIE_NAME]
         page.context.add_cookies([{"name": held.key, "value": held.value, "url": live_server.url}])
         page.goto(f"/admin/agents/agent/{agent.pk}/policy/")
         began = monotonic()

@@ -72,15 +72,15 @@ def open_screens(
 ) -> Iterator[Page]:
     """Judge the pages among these addresses, add their faults to a list, and yield a page."""
     acme = factories.create_organization()
-    seat = admin_client.sit(acme, Role.OWNER)
-    seat.user.is_superuser = True
-    seat.user.save()
-    visits = visit_pages(seat.client, fill(acme), addresses)
+    admin = admin_client.sit(acme, Role.OWNER)
+    admin.user.is_superuser = True
+    admin.user.save()
+    visits = visit_pages(admin.client, fill(acme), addresses)
     pages = [(visit.name, visit.path) for visit in get_distinct(visits, judged_elsewhere)]
     assert len(pages) > 30
     with open_context(browser, base_url) as page:
         page.add_init_script(path=AXE)
-        held = seat.client.cookies[settings.SESSION_COOKIE_NAME]
+        held = admin.client.cookies[settings.SESSION_COOKIE_NAME]
         page.context.add_cookies([{"name": held.key, "value": held.value, "url": base_url}])
 
         def listen(message: ConsoleMessage) -> None:

@@ -51,11 +51,13 @@ def helper(acme: Organization) -> Agent:
 @pytest.fixture
 def workshop(acme: Organization, helper: Agent) -> Iterator[Server]:
     """A real stdio server of the agent; calls of its tool `wait` may be repeated."""
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     config = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
     spec = ServerSpec(name="workshop", transport_type="stdio", endpoint_config=config)
-    server = factories.approve_server(acme, create_server(boss, spec), helper)
-    set_labels(boss, server, list(server.definitions.filter(name="wait")), [FlowLabel.REPEATABLE])
+    server = factories.approve_server(acme, create_server(administrator, spec), helper)
+    set_labels(
+        administrator, server, list(server.definitions.filter(name="wait")), [FlowLabel.REPEATABLE]
+    )
     yield server
     get_runtime().call(get_connection_pool().forget_server, server.pk)
 
@@ -69,9 +71,11 @@ def test_two_workers_share_sessions_and_a_stopping_one_hands_them_over(
     acme: Organization, helper: Agent, workshop: Server, start_worker: Callable[..., Process]
 ) -> None:
     workers = [start_worker(), start_worker()]
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     sessions = [
-        session_services.start_session(boss, helper, f'/mcp_workshop_echo {{"text": "{number}"}}')
+        session_services.start_session(
+            administrator, helper, f'/mcp_workshop_echo {{"text": "{number}"}}'
+        )
         for number in range(4)
     ]
     for session in sessions:
@@ -81,7 +85,7 @@ def test_two_workers_share_sessions_and_a_stopping_one_hands_them_over(
     assert AuditRow.objects.filter(event_type="call").count() == len(sessions)
 
     session = session_services.start_session(
-        boss, helper, "\n".join(['/mcp_workshop_wait {"seconds": 1}'] * 3)
+        administrator, helper, "\n".join(['/mcp_workshop_wait {"seconds": 1}'] * 3)
     )
     eventually(lambda: session.steps.filter(kind=Step.Kind.CALL).count() == 3, within=30)
     session.refresh_from_db()
@@ -171,7 +175,7 @@ def is_done(session: Session) -> bool:
 
 
 def is_queue_empty() -> bool:
-    return not any(one.messages for one in broker.list_queue_backlogs())
+    return not any(backlog.messages for backlog in broker.list_queue_backlogs())
 
 
 def test_slow_discoveries_and_checks_dont_block_sessions(
@@ -180,18 +184,18 @@ def test_slow_discoveries_and_checks_dont_block_sessions(
     add_silent: Callable[[], tuple[Silent, list[Server]]],
     start_worker: Callable[..., Process],
 ) -> None:
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     most = MAX_CONCURRENCY["discovery"]
     silent, servers = add_silent()
     start_worker(BONOBOT_WORKER_THREADS="1")
     for server in servers:
         discover_server.delay(str(server.pk))
-    session = session_services.start_session(boss, helper, "Good morning")
+    session = session_services.start_session(administrator, helper, "Good morning")
     eventually(lambda: is_done(session), within=30)
     assert not HealthCheck.objects.exists()
     eventually(is_queue_empty, within=30)
     eventually(lambda: silent.connections == most, within=30)
-    session = session_services.start_session(boss, helper, "And now?")
+    session = session_services.start_session(administrator, helper, "And now?")
     eventually(lambda: is_done(session), within=30)
     assert (silent.connections, HealthCheck.objects.count()) == (most, 0)
 
@@ -203,7 +207,7 @@ def test_slow_discoveries_and_checks_dont_block_sessions(
     )
     check_due.delay()
     eventually(lambda: silent.connections == most, within=30)
-    session = session_services.start_session(boss, helper, "Still there?")
+    session = session_services.start_session(administrator, helper, "Still there?")
     eventually(lambda: is_done(session), within=30)
     assert Server.objects.due_for_check().count() == FLOOD - most
     start_worker()

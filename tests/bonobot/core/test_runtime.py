@@ -148,7 +148,7 @@ def test_the_starter_of_a_task_sees_its_end_immediately(caplog: pytest.LogCaptur
         return ended.is_set() and task.done()
 
     assert get_runtime().call(both)
-    assert [one.getMessage() for one in caplog.records] == ["The task `breaks` failed"]
+    assert [record.getMessage() for record in caplog.records] == ["The task `breaks` failed"]
 
 
 def test_tasks_inherit_the_context_of_their_starter() -> None:

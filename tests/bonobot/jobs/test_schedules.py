@@ -132,18 +132,18 @@ def test_schedules_of_another_kind_or_too_slow_are_restored():
 )
 def test_disabling_an_essential_schedule_is_refused(boss, name, said, code):
     sync_schedules(CODE)
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(Problem) as raised:
         save_schedule(boss, row(name), **said)
-    assert refused.value.code == code
+    assert raised.value.code == code
     assert row(name).enabled
 
 
 def test_only_a_platform_administrator_edits_schedules():
     sync_schedules(CODE)
     owner = factories.create_member(factories.create_organization(), Role.OWNER)
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(Problem) as raised:
         save_schedule(owner, row("prune"), every=60, enabled=True)
-    assert refused.value.code == "forbidden"
+    assert raised.value.code == "forbidden"
 
 
 @pytest.mark.parametrize("every", [1, 2, 7, 60, 86_400])

@@ -44,9 +44,9 @@ def test_each_new_name_has_a_command_with_the_new_options(
     with pytest.raises(SystemExit) as ended:
         command.main([*new, "--help"])
     assert ended.value.code == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for option in RENAMED_OPTIONS.get(new, {}).values():
-        assert option in shown
+        assert option in output
 
 
 def test_the_command_line_runs_an_old_name_and_prints_the_new_one(

@@ -51,7 +51,7 @@ def answer(query: str = "") -> tuple[int, str, dict[str, str]]:
     return (
         response.status_code,
         body["status"],
-        {one["name"]: one["state"] for one in body["checks"]},
+        {check["name"]: check["state"] for check in body["checks"]},
     )
 
 

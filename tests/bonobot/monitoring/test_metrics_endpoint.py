@@ -51,9 +51,9 @@ def samples(text: bytes) -> dict[tuple[str, ...], float]:
     """Return the samples by their name and the values of their labels, in the order of these."""
     families = text_string_to_metric_families(text.decode("utf-8"))
     return {
-        (one.name, *(one.labels[name] for name in sorted(one.labels))): one.value
+        (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
         for family in families
-        for one in family.samples
+        for sample in family.samples
     }
 
 
@@ -218,7 +218,9 @@ def exported() -> set[str]:
 def test_alerts_and_dashboards_use_exactly_the_exported_metrics() -> None:
     rules = (DEPLOY / "prometheus" / "alerts.yaml").read_text(encoding="utf-8")
     dashboard = (DEPLOY / "grafana" / "bonobot.json").read_text(encoding="utf-8")
-    targets = [one["expr"] for panel in json.loads(dashboard)["panels"] for one in panel["targets"]]
+    targets = [
+        target["expr"] for panel in json.loads(dashboard)["panels"] for target in panel["targets"]
+    ]
     asked = set(OURS.findall(" ".join([rules, *targets])))
     assert asked <= exported()
     ours = {re.sub("_(bucket|sum|count)$", "", name) for name in exported() if OURS.match(name)}

@@ -16,10 +16,10 @@ def owner(acme):
 
 
 def test_a_generated_secret_is_returned_once(owner):
-    made = owner.post("notification-channels", HOOK)
-    assert made.status == 201
-    assert NotificationChannel.objects.get().secret.open() == made.json["secret"]
-    one = owner.get(f"notification-channels/{made.json['id']}")
+    response = owner.post("notification-channels", HOOK)
+    assert response.status == 201
+    assert NotificationChannel.objects.get().secret.open() == response.json["secret"]
+    one = owner.get(f"notification-channels/{response.json['id']}")
     assert "secret" not in one.json
     assert (one.json["url"], one.json["goes_to"]) == (MASK, "https://hooks.example.com/…")
     assert "geheim" not in one.text + owner.get("notification-channels").text
@@ -39,8 +39,12 @@ def test_omitted_fields_are_unchanged(owner):
 
 
 def test_an_invalid_value_is_reported_with_its_field(owner):
-    answer = owner.post("notification-channels", HOOK | {"url": "http://10.0.0.1/"})
-    assert (answer.status, answer.code, answer.json["field"]) == (400, "private_address", "url")
+    response = owner.post("notification-channels", HOOK | {"url": "http://10.0.0.1/"})
+    assert (response.status, response.code, response.json["field"]) == (
+        400,
+        "private_address",
+        "url",
+    )
 
 
 def test_a_test_notification_returns_its_outcome(acme, owner, webhook, hook):

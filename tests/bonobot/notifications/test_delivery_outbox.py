@@ -80,15 +80,15 @@ def test_a_failed_notification_is_retried_on_request(boss, notice):
 
 def test_a_sent_notification_isnt_retried(boss, notice):
     Notification.objects.update(state=Notification.State.SENT)
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(Problem) as raised:
         delivery.retry_notification(boss, notice)
-    assert refused.value.code == "nothing_to_retry"
+    assert raised.value.code == "nothing_to_retry"
 
 
 def test_an_auditor_cant_retry(acme, notice):
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(Problem) as raised:
         delivery.retry_notification(factories.create_member(acme, Role.AUDITOR), notice)
-    assert refused.value.code == "forbidden"
+    assert raised.value.code == "forbidden"
 
 
 def test_old_notifications_are_deleted_unless_pending(notice):

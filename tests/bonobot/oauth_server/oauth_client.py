@@ -76,7 +76,7 @@ class Program:
 
     def exchange(self, code: str, /, **changed: Any) -> Any:
         """Send a code for tokens; the answer as it came."""
-        said = {
+        data = {
             "grant_type": "authorization_code",
             "code": code,
             "client_id": self.id,
@@ -84,16 +84,16 @@ class Program:
             "code_verifier": VERIFIER,
             "resource": HERE,
         } | changed
-        return self.client.post(TOKEN, {k: v for k, v in said.items() if v is not None})
+        return self.client.post(TOKEN, {k: v for k, v in data.items() if v is not None})
 
     def refresh(self, refresh_token: str, /, **changed: Any) -> Any:
         """Send a refresh token for new tokens; the answer as it came."""
-        said = {
+        data = {
             "grant_type": "refresh_token",
             "refresh_token": refresh_token,
             "client_id": self.id,
         } | changed
-        return self.client.post(TOKEN, said)
+        return self.client.post(TOKEN, data)
 
     def let_in(self, answer: Mapping[str, Any] = ALLOW, **changed: Any) -> dict[str, Any]:
         """Be let in and return the tokens."""

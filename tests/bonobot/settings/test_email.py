@@ -24,9 +24,9 @@ def test_an_email_url_configures_everything(url: str, found: MailServer) -> None
 
 @pytest.mark.parametrize("url", ["mail", "http://mail", "smtp://", "smtp://mail:x", "smtp://m/p"])
 def test_an_invalid_url_is_refused_without_being_shown(url: str) -> None:
-    with pytest.raises(ImproperlyConfigured, match="`X` must be like `smtp") as refused:
+    with pytest.raises(ImproperlyConfigured, match="`X` must be like `smtp") as raised:
         parse_mail_server("X", url)
-    assert url not in str(refused.value).replace("smtp://…", "")
+    assert url not in str(raised.value).replace("smtp://…", "")
 
 
 def test_the_sender_must_be_an_address(monkeypatch: pytest.MonkeyPatch) -> None:

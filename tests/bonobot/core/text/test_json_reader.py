@@ -24,10 +24,10 @@ json_values = st.recursive(
 
 
 def broken(text: str) -> InvalidInput:
-    with pytest.raises(InvalidInput) as refused:
+    with pytest.raises(InvalidInput) as raised:
         read_json(text)
-    assert refused.value.code == "broken_json"
-    return refused.value
+    assert raised.value.code == "broken_json"
+    return raised.value
 
 
 @given(json_values, st.sampled_from([None, 0, 2]), st.booleans())
@@ -127,9 +127,9 @@ def test_a_line_is_shown_without_its_values(line: str, shown: str) -> None:
     ids=["empty", "deep", "large"],
 )
 def test_limits_have_their_own_codes(text: str, code: str) -> None:
-    with pytest.raises(InvalidInput) as refused:
+    with pytest.raises(InvalidInput) as raised:
         read_json(text)
-    assert refused.value.code == code
+    assert raised.value.code == code
 
 
 def test_a_large_text_is_parsed_in_linear_time() -> None:

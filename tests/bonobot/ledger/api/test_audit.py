@@ -58,10 +58,10 @@ def actions(answer: rest.Answer) -> list[str]:
 
 
 def test_entries_are_listed_latest_first_with_actor_and_action(auditor):
-    answer = auditor.get("audit")
-    assert actions(answer)[0] == "token_created"
-    assert "agent_added" in actions(answer)
-    row = answer.json["results"][0]
+    response = auditor.get("audit")
+    assert actions(response)[0] == "token_created"
+    assert "agent_added" in actions(response)
+    row = response.json["results"][0]
     assert row["actor"]["kind"] == "cli"
     assert row["outcome"] == "ok"
 
@@ -96,15 +96,15 @@ def test_entries_are_searched_by_words_in_names_and_arguments(acme, auditor):
 
 
 def test_an_unknown_outcome_is_refused_with_its_value(auditor):
-    answer = auditor.get("audit?outcome=great")
-    assert (answer.status, answer.json["field"]) == (400, "outcome")
+    response = auditor.get("audit?outcome=great")
+    assert (response.status, response.json["field"]) == (400, "outcome")
 
 
 def test_an_entry_shows_all_its_hashed_details(acme, auditor):
     row = AuditRow.objects.get(action="token_created")
-    answer = auditor.get(f"audit/{row.pk}")
-    assert answer.json["details"]["role"] == "auditor"
-    assert answer.json["digest"] == row.digest
+    response = auditor.get(f"audit/{row.pk}")
+    assert response.json["details"]["role"] == "auditor"
+    assert response.json["digest"] == row.digest
 
 
 @pytest.mark.parametrize("path", ["audit/nothing", "audit/0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11"])
@@ -129,9 +129,9 @@ def test_members_are_listed_with_their_roles(acme, auditor):
 
 
 def test_the_export_is_a_file_and_accepts_the_filters_of_the_list(auditor):
-    answer = auditor.get("audit/export?action=agent_added&form=csv")
-    assert answer.headers["Content-Type"].startswith("text/csv")
-    assert "audit-" in answer.headers["Content-Disposition"]
+    response = auditor.get("audit/export?action=agent_added&form=csv")
+    assert response.headers["Content-Type"].startswith("text/csv")
+    assert "audit-" in response.headers["Content-Disposition"]
     assert auditor.get("audit/export?form=xml").code == "invalid"
     assert auditor.get("audit/export?format=csv").code == "unknown_parameter"
 
@@ -227,9 +227,9 @@ def test_a_search_refuses_other_orderings_and_foreign_cursors(auditor, past, que
 
 
 def test_selected_fields_of_a_search_keep_the_page_fields(auditor, past):
-    answer = auditor.get("audit?q=hay&fields=id").json
-    assert answer["looked_to"]
-    assert [set(row) for row in answer["results"]] == [{"id"}]
+    response = auditor.get("audit?q=hay&fields=id").json
+    assert response["looked_to"]
+    assert [set(row) for row in response["results"]] == [{"id"}]
 
 
 def test_the_export_of_a_search_has_all_matching_entries(auditor, past):

@@ -24,6 +24,6 @@ def test_other_searches_scan_entries_by_time() -> None:
 
 @pytest.mark.parametrize("text", ["word " * (MAX_WORDS + 1), "w" * 1_001])
 def test_a_search_stops_at_its_limit(text: str) -> None:
-    with pytest.raises(InvalidInput) as refused:
+    with pytest.raises(InvalidInput) as raised:
         build_text_filter(text)
-    assert refused.value.field == "q"
+    assert raised.value.field == "q"

@@ -116,7 +116,9 @@ def test_a_deleted_entry_is_detected_after_renumbering(chain: UUID) -> None:
 def test_an_inserted_entry_is_detected(chain: UUID) -> None:
     columns = [field.column for field in AuditRow._meta.fields]
     for place in (0, 11):
-        copied = ", ".join({"id": "%s", "seq": str(place)}.get(one, one) for one in columns)
+        copied = ", ".join(
+            {"id": "%s", "seq": str(place)}.get(column, column) for column in columns
+        )
         identifier = uuid4()
         tamper(
             f"INSERT INTO ledger_auditrow ({', '.join(columns)}) "  # noqa: S608

@@ -60,7 +60,7 @@ rows = some.builds(
 
 
 def stored() -> Counter[tuple[Any, ...]]:
-    names = [one.attname for one in Summary._meta.concrete_fields if one.attname not in WHOLE]
+    names = [field.attname for field in Summary._meta.concrete_fields if field.attname not in WHOLE]
     return Counter(Summary.objects.values_list(*names))
 
 

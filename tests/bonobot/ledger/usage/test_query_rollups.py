@@ -93,4 +93,4 @@ def test_lists_are_the_same_for_each_method(
 
 
 def dimensions() -> list[UsageDimension]:
-    return [one for one in DIMENSIONS if one.name in ("agent", "tool")]
+    return [dimension for dimension in DIMENSIONS if dimension.name in ("agent", "tool")]

@@ -47,7 +47,10 @@ SECOND = 1_000_000
 def state_for(items: Sequence[Item], **tips: int) -> BatchState:
     wanted = collect_row_keys(items)
     return BatchState(
-        tips={one: ChainTip(generation=tips.get("generation", 0)) for one in wanted.organizations},
+        tips={
+            organization: ChainTip(generation=tips.get("generation", 0))
+            for organization in wanted.organizations
+        },
         cells={key: BudgetBalance() for key, _ in wanted.cells},
         rates=dict.fromkeys(wanted.rates, 0),
         open_calls={},
@@ -136,9 +139,9 @@ def test_another_organization_cant_close_a_call() -> None:
 def test_an_outdated_generation_is_refused_before_any_charge() -> None:
     items = [admission(charges=(RateCharge("rate:x", 60, 1),), generation=3)]
     plan = decide_batch(state_for(items, generation=4), items)
-    (answer,) = plan.answers
-    assert isinstance(answer, StaleSnapshot)
-    assert answer.extra == {"generation": 4}
+    (response,) = plan.answers
+    assert isinstance(response, StaleSnapshot)
+    assert response.extra == {"generation": 4}
     assert plan.state.rates == {"rate:x": 0}
     assert plan.opened == []
 
@@ -146,7 +149,9 @@ def test_an_outdated_generation_is_refused_before_any_charge() -> None:
 def test_a_call_with_the_current_generation_or_none_is_admitted() -> None:
     items = [admission(generation=4), admission()]
     plan = decide_batch(state_for(items, generation=4), items)
-    assert [one.generation for one in plan.answers if isinstance(one, AdmissionResult)] == [4, 4]
+    assert [
+        response.generation for response in plan.answers if isinstance(response, AdmissionResult)
+    ] == [4, 4]
 
 
 def test_either_all_charges_are_made_or_none() -> None:
@@ -204,7 +209,7 @@ PERMIT = ApprovalReference(UUID(int=9), "d" * 64)
 def test_labels_apply_from_the_admission_that_adds_them() -> None:
     items = [admission(flows=(SENDS,)), admission(flows=(READS,)), admission(flows=(SENDS,))]
     plan = decide_batch(state_for(items), items)
-    assert [type(answer) for answer in plan.answers] == [
+    assert [type(response) for response in plan.answers] == [
         AdmissionResult,
         AdmissionResult,
         FlowNeedsApproval,
@@ -242,9 +247,9 @@ def test_an_approval_isnt_used_by_a_call_that_is_denied_for_another_reason() -> 
 
 def test_a_missing_approval_admits_nothing() -> None:
     items = [admission(permit=PERMIT)]
-    (answer,) = decide_batch(state_for(items), items).answers
-    assert isinstance(answer, ApprovalRefused)
-    assert answer.code == "approval_unknown"
+    (response,) = decide_batch(state_for(items), items).answers
+    assert isinstance(response, ApprovalRefused)
+    assert response.code == "approval_unknown"
 
 
 def test_a_denial_and_an_event_need_no_admission() -> None:
@@ -274,16 +279,16 @@ def test_budget_counters_add_up_for_any_order_of_calls_and_settlements(
         call = admission(BudgetReservation(key, limit, amount))
         items += [call, settlement(call, (key, amount, actual))] if settles else [call]
     plan = decide_batch(state_for(items), items)
-    answers = dict(zip([id(item) for item in items], plan.answers, strict=True))
+    responses = dict(zip([id(item) for item in items], plan.answers, strict=True))
     running: dict[str, int] = {}
     spent: dict[str, int] = {}
     for item in items:
-        answer = answers[id(item)]
-        if isinstance(item, OpenItem) and isinstance(answer, AdmissionResult) and item.admission:
+        response = responses[id(item)]
+        if isinstance(item, OpenItem) and isinstance(response, AdmissionResult) and item.admission:
             (reserve,) = item.admission.reservations
             running[reserve.key] = running.get(reserve.key, 0) + reserve.amount
             assert spent.get(reserve.key, 0) + running[reserve.key] <= limit
-        elif isinstance(item, CloseItem) and answer is True:
+        elif isinstance(item, CloseItem) and response is True:
             ((key, reserved, actual),) = item.actuals
             running[key] -= reserved
             spent[key] = spent.get(key, 0) + actual

@@ -76,7 +76,9 @@ def _settlement(admission: Admission) -> Settlement:
         organization_id=admission.opening.organization_id,
         outcome="ok",
         duration_ms=1,
-        actuals=tuple((one.key, one.amount, 1) for one in admission.reservations),
+        actuals=tuple(
+            (reservation.key, reservation.amount, 1) for reservation in admission.reservations
+        ),
     )
 
 

@@ -102,7 +102,9 @@ def _settlement(admission: Admission, **facts: Any) -> Settlement:
     return Settlement(
         call_id=admission.opening.call_id,
         organization_id=admission.opening.organization_id,
-        actuals=tuple((one.key, one.amount, 1) for one in admission.reservations),
+        actuals=tuple(
+            (reservation.key, reservation.amount, 1) for reservation in admission.reservations
+        ),
         **(usual | facts),
     )
 

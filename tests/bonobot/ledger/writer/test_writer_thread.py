@@ -323,7 +323,7 @@ def test_calls_of_several_organizations_keep_their_own_chains(writer: LedgerWrit
     calls = [opening_of(organizations[number % 5]) for number in range(50)]
     for future in [writer.admit_call(Admission(call)) for call in calls]:
         future.result(WAIT_S)
-    assert {verify_whole_chain(one).seq for one in organizations} == {10}
+    assert {verify_whole_chain(organization).seq for organization in organizations} == {10}
     assert Head.objects.count() == 5
 
 

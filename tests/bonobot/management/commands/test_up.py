@@ -80,8 +80,8 @@ class Up:
         return process, programs()
 
     def get(self, path: str) -> bytes:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
-            return bytes(answer.read())
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as response:
+            return bytes(response.read())
 
 
 @pytest.fixture
@@ -249,10 +249,10 @@ def test_the_demo_is_created_only_without_an_organization() -> None:
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
 def test_an_address_of_another_host_is_refused(host: str) -> None:
-    with pytest.raises(ServiceUnavailable) as refused:
+    with pytest.raises(ServiceUnavailable) as raised:
         up.require_free_port(host, 8000)
-    assert (refused.value.code, refused.value.field) == ("bad_host", "--host")
-    assert "127.0.0.1" in refused.value.remedy
+    assert (raised.value.code, raised.value.field) == ("bad_host", "--host")
+    assert "127.0.0.1" in raised.value.remedy
 
 
 def test_a_privileged_port_is_refused() -> None:
