@@ -1,4 +1,4 @@
-"""Usage and cost, the same on the page, over REST and in the terminal."""
+"""Usage and cost: the same on the page, over REST and on the command line."""
 
 import csv
 import io
@@ -26,16 +26,16 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme() -> Organization:
-    made = factories.create_organization()
-    agent = factories.create_agent(made)
-    large_organization.call(made, agent, [admin_client.web_server(made, "web")], 40)
-    build_rollups.count_organization(made.pk)
-    turn = dict.fromkeys((*build_rollups.SUM_FIELDS, *TOOK), 0) | {"calls": 3, "input_tokens": 90}
+    organization = factories.create_organization()
+    agent = factories.create_agent(organization)
+    large_organization.call(organization, agent, [admin_client.web_server(organization, "web")], 40)
+    build_rollups.count_organization(organization.pk)
+    values = dict.fromkeys((*build_rollups.SUM_FIELDS, *TOOK), 0) | {"calls": 3, "input_tokens": 90}
     for grain in ("hour", "day"):
         begins = timezone.now().replace(minute=0, second=0, microsecond=0)
         Rollup.objects.create(
             key=f"turn-{grain}",
-            organization_id=made.pk,
+            organization_id=organization.pk,
             grain=grain,
             begins=begins if grain == "hour" else begins.replace(hour=0),
             event_type="model",
@@ -43,11 +43,11 @@ def acme() -> Organization:
             agent_id=agent.pk,
             agent_name=agent.name,
             model="=gpt",
-            **turn | {"cost_microusd": 2_000_000},
+            **values | {"cost_microusd": 2_000_000},
         )
     RollupCursor.objects.update(summed_since=None)
     build_rollups.sum_missing_days()
-    return made
+    return organization
 
 
 def test_every_grouping_adds_up_to_the_same_total(acme: Organization) -> None:
@@ -79,8 +79,8 @@ def test_a_report_is_filtered_and_covers_whole_days(acme: Organization) -> None:
     administrator, now = factories.build_administrator(acme), timezone.now()
     assert load_usage_report(administrator, UsageQuery(server="web")).total.turns == 0
     assert load_usage_report(administrator, UsageQuery(server="other")).total.calls == 0
-    some = load_usage_report(administrator, UsageQuery(by="tool", tool="search_issues_0"))
-    assert [entry.name for entry in some.entries] == ["search_issues_0"]
+    filtered = load_usage_report(administrator, UsageQuery(by="tool", tool="search_issues_0"))
+    assert [entry.name for entry in filtered.entries] == ["search_issues_0"]
     old = load_usage_report(
         administrator, UsageQuery(since=now - timedelta(days=9), until=now - timedelta(days=8))
     )
@@ -124,8 +124,8 @@ def test_the_page_rest_and_the_command_line_report_the_same(
     admin = admin_client.sit(acme, Role.AUDITOR)
     response = rest.as_role(acme, Role.AUDITOR).get("usage?by=model")
     call_command("usage", "show", "--by", "model", "--json")
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["results"] == response.json["results"]
+    output = json.loads(capsys.readouterr().out)
+    assert output["results"] == response.json["results"]
     assert response.json["total"]["cost_microusd"] == 2_000_000
     page = admin_client.words(admin.get("usage", by="model"))
     assert "=gpt" in page
