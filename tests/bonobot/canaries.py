@@ -26,7 +26,7 @@ from mcp_servers.presets.services import PresetSpec, create_preset
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import factories
-from tests.bonobot.oauth_server.oauth_client import REDIRECT, Program
+from tests.bonobot.oauth_server.oauth_client import REDIRECT, OAuthClient
 
 URL = "https://mcp.example.com/mcp"
 KINDS = (
@@ -131,7 +131,7 @@ CONSENT = {"answer": "allow", "role": "operator", "scopes": ["mcp:agents"]}
 def authorize_client(acme: Organization) -> dict[str, str]:
     """Authorize a client; return its secrets: the part of each value after its key."""
     user = User.objects.get(pk=factories.create_member(acme, Role.OPERATOR, f"olga-{acme.slug}").id)
-    client, resource = Program(user), {"resource": f"{settings.BONOBOT_URL}/mcp"}
+    client, resource = OAuthClient(user), {"resource": f"{settings.BONOBOT_URL}/mcp"}
     used_code = client.code(CONSENT, scope="mcp:agents", **resource)
     texts = client.exchange(used_code, **resource).json()
     unused_code = client.code(CONSENT, scope="mcp:agents", **resource)

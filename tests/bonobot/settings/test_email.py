@@ -1,4 +1,4 @@
-"""The mail server's variable."""
+"""The variable of the mail server."""
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -7,7 +7,7 @@ from bonobot.settings.email import MailServer, parse_mail_server, read_sender_ad
 
 
 @pytest.mark.parametrize(
-    ("url", "found"),
+    ("url", "expected"),
     [
         ("", MailServer()),
         ("smtp://mail", MailServer("mail", 25)),
@@ -18,8 +18,8 @@ from bonobot.settings.email import MailServer, parse_mail_server, read_sender_ad
         ),
     ],
 )
-def test_an_email_url_configures_everything(url: str, found: MailServer) -> None:
-    assert parse_mail_server("X", url) == found
+def test_an_email_url_configures_everything(url: str, expected: MailServer) -> None:
+    assert parse_mail_server("X", url) == expected
 
 
 @pytest.mark.parametrize("url", ["mail", "http://mail", "smtp://", "smtp://mail:x", "smtp://m/p"])
