@@ -1,4 +1,4 @@
-"""Ways through the admin: how pages are named, what empty lists say, what is told once."""
+"""Navigation in the admin: names of pages, empty lists, long lists, and delete pages."""
 
 import re
 
@@ -42,17 +42,20 @@ def test_breadcrumbs_use_the_names_of_the_navigation() -> None:
     token = create_token(factories.build_administrator(acme), name="ci", role=Role.MEMBER)[0]
     admin = admin_client.sit(acme, Role.OWNER)
 
-    def way(name: str, *args: object) -> list[str]:
+    def list_breadcrumbs(name: str, *args: object) -> list[str]:
         heading = admin.get(name, *args).split("<h1", 1)[1].split("</h1>", 1)[0]
         return [part.strip() for part in re.findall(r">([^<>]+)</(?:a|span)>", heading)]
 
-    assert way("ledger_auditrow_changelist") == ["Audit log"]
-    assert way("agents_budget_changelist") == ["Budgets"]
-    assert way("organization_halt") == ["Kill switch"]
-    assert way("agents_budget_add") == ["Budgets", "chevron_right", "Add budget"]
-    assert way("tenancy_token_change", token.pk)[::2] == ["Tokens", f"ci ({token.key}…)"]
+    assert list_breadcrumbs("ledger_auditrow_changelist") == ["Audit log"]
+    assert list_breadcrumbs("agents_budget_changelist") == ["Budgets"]
+    assert list_breadcrumbs("organization_halt") == ["Kill switch"]
+    assert list_breadcrumbs("agents_budget_add") == ["Budgets", "chevron_right", "Add budget"]
+    assert list_breadcrumbs("tenancy_token_change", token.pk)[::2] == [
+        "Tokens",
+        f"ci ({token.key}…)",
+    ]
     server = admin_client.web_server(acme, "lower-case")
-    assert way("mcp_servers_server_health", server.pk)[-1] == "lower-case"
+    assert list_breadcrumbs("mcp_servers_server_health", server.pk)[-1] == "lower-case"
 
 
 def test_an_empty_list_explains_itself_and_an_empty_search_says_no_results() -> None:
@@ -81,25 +84,25 @@ def test_a_long_list_is_counted_up_to_a_limit_and_shows_that_there_is_more(
     assert "55+ tokens" in page
     assert "search or filter" in page
     assert ">ci 6<" in admin.get("tenancy_token_changelist", p=2)
-    found = admin_client.words(admin.get("tenancy_token_changelist", q="odd one"))
-    assert "1 token" in found
-    assert "+ token" not in found
+    results = admin_client.words(admin.get("tenancy_token_changelist", q="odd one"))
+    assert "1 token" in results
+    assert "+ token" not in results
 
 
-REMOVED = (
+DELETABLE = (
     *("agents_modelendpoint", "agents_budget", "agents_skill", "agents_workflow"),
     *("mcp_servers_preset", "mcp_servers_launcher", "notices_notificationchannel"),
     *("tenancy_issuer", "tenancy_provider", "tenancy_membership"),
 )
 
 
-@pytest.mark.parametrize("name", REMOVED)
+@pytest.mark.parametrize("name", DELETABLE)
 def test_a_delete_page_explains_the_consequences(name: str) -> None:
     acme = factories.create_organization()
     ids = fill(acme)
     page = admin_client.sit(acme, None).get(f"{name}_delete", ids[name])
-    meant = re.search(r"This can't be undone[^<]*</p><p>([^<]+)</p>", page)
-    assert meant or "Choose another model for these first" in page
+    explanation = re.search(r"This can't be undone[^<]*</p><p>([^<]+)</p>", page)
+    assert explanation or "Choose another model for these first" in page
     assert admin_client.links(page, admin_client.url(f"{name}_change", ids[name]))
 
 
@@ -123,7 +126,7 @@ def test_a_model_in_use_lists_its_agents_and_cant_be_deleted() -> None:
 
 def test_an_old_address_redirects_when_its_model_was_renamed() -> None:
     admin = admin_client.sit(factories.create_organization(), Role.OWNER)
-    for rest in ("7/change/?q=a", ""):
-        response = admin.client.get(f"/admin/agents/question/{rest}")
+    for suffix in ("7/change/?q=a", ""):
+        response = admin.client.get(f"/admin/agents/question/{suffix}")
         assert response.status_code == 302
-        assert response["Location"] == f"/admin/agents/elicitationrequest/{rest}"
+        assert response["Location"] == f"/admin/agents/elicitationrequest/{suffix}"

@@ -1,4 +1,4 @@
-"""No form of the admin reverts what was changed elsewhere: every form, and people with two tabs."""
+"""No form of the admin reverts a concurrent change: every form, and people with two tabs."""
 
 import re
 from collections.abc import Iterator
@@ -26,89 +26,91 @@ TOKEN = re.compile(rf'<input type="hidden" name="{VERSION_FIELD}" value="([^"]*)
 HIDDEN = re.compile(r'<input type="hidden" name="([^"]+)"(?: value="([^"]*)")?')
 
 
-class Place:
-    """An organization with one of everything, and a platform administrator who owns it."""
+class FilledOrganization:
+    """An organization with one of everything, and a platform administrator."""
 
     def __init__(self) -> None:
         self.organization = factories.create_organization()
         self.ids: dict[str, UUID] = fill(self.organization)
-        self.seat = admin_client.sit(self.organization, None)
+        self.browser = admin_client.sit(self.organization, None)
 
 
 @pytest.fixture(scope="module")
-def shared_place(
+def shared_organization(
     django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker
-) -> Iterator[Place]:
+) -> Iterator[FilledOrganization]:
     with shared_rows(django_db_blocker):
-        yield Place()
+        yield FilledOrganization()
 
 
 @pytest.fixture
-def place(shared_place: Place) -> Iterator[Place]:
+def filled(shared_organization: FilledOrganization) -> Iterator[FilledOrganization]:
     with transaction.atomic():
-        yield shared_place
+        yield shared_organization
         transaction.set_rollback(True)
 
 
-def fields(page: str, form: Form) -> dict[str, Any]:
-    """Return what a browser sends of a form that nobody touched."""
+def read_fields(page: str, form: Form) -> dict[str, Any]:
+    """Return what a browser posts for an unchanged form."""
     end = page.index("</form>", form.insert_at)
     hidden = {name: unescape(value) for name, value in HIDDEN.findall(page[form.insert_at : end])}
     return hidden | {name: control.values for name, control in form.controls.items()}
 
 
-def outdated(token: str, form: Form) -> str:
-    """Return the token of somebody who read another value of the first control."""
+def build_outdated_version(token: str, form: Form) -> str:
+    """Build the version of a form whose first control had another value."""
     page, key, _version = signing.loads(token, salt=VERSION_SALT)
     first, *_others = form.controls
     parts = form.build_parts() | {first: ["what was there before"]}
     return signing.dumps([page, key, compute_version(parts)], salt=VERSION_SALT)
 
 
-def posting(where: Place, name: str, parameters: list[str]) -> tuple[str, str, list[Form]]:
-    path = address(name, parameters, where.ids)
-    response = where.seat.client.get(path)
+def load_forms(
+    filled: FilledOrganization, name: str, parameters: list[str]
+) -> tuple[str, str, list[Form]]:
+    path = address(name, parameters, filled.ids)
+    response = filled.browser.client.get(path)
     page = "" if response.streaming or response.status_code != 200 else response.content.decode()
-    found = parse_forms(page, path.partition("?")[0]) if "<html" in page else []
-    return path, page, found
+    forms = parse_forms(page, path.partition("?")[0]) if "<html" in page else []
+    return path, page, forms
 
 
 @pytest.mark.parametrize(("name", "parameters"), ADDRESSES, ids=[name for name, _ in ADDRESSES])
 def test_every_form_has_a_version_and_refuses_an_outdated_one(
-    place: Place, name: str, parameters: list[str]
+    filled: FilledOrganization, name: str, parameters: list[str]
 ) -> None:
     if name in ABSENT:
-        pytest.skip("there is none of it here")
+        pytest.skip("no such object")
     with only_answers():
-        path, page, forms = posting(place, name, parameters)
+        path, page, forms = load_forms(filled, name, parameters)
         if not forms:
-            pytest.skip("no form that edits anything")
+            pytest.skip("no editing form")
         for form in forms:
-            sent = fields(page, form)
-            assert VERSION_FIELD in sent, f"{path}: a form without a version"
+            values = read_fields(page, form)
+            assert VERSION_FIELD in values, f"{path}: a form without a version"
             before = AuditRow.objects.count()
 
-            refused = place.seat.client.post(
-                path, sent | {VERSION_FIELD: outdated(sent[VERSION_FIELD], form)}
+            conflict = filled.browser.client.post(
+                path, values | {VERSION_FIELD: build_outdated_version(values[VERSION_FIELD], form)}
             )
 
-            assert refused.status_code == 409, (path, refused.status_code)
-            assert b"version_conflict" in refused.content, path
+            assert conflict.status_code == 409, (path, conflict.status_code)
+            assert b"version_conflict" in conflict.content, path
             assert AuditRow.objects.count() == before, path
-            assert TOKEN.search(refused.content.decode()), path
-            again = place.seat.client.get(path).content.decode()
+            assert TOKEN.search(conflict.content.decode()), path
+            reloaded = filled.browser.client.get(path).content.decode()
             assert (
-                parse_forms(again, path.partition("?")[0])[0].build_parts()
+                parse_forms(reloaded, path.partition("?")[0])[0].build_parts()
                 == forms[0].build_parts()
             )
 
             with transaction.atomic():
-                response = place.seat.client.post(path, sent)
+                response = filled.browser.client.post(path, values)
                 assert response.status_code != 409, f"{path}: refused though nothing changed"
                 transaction.set_rollback(True)
 
 
-def test_the_important_forms_are_covered(place: Place) -> None:
+def test_the_important_forms_are_covered(filled: FilledOrganization) -> None:
     names = dict(ADDRESSES)
     edited = (
         "agents_agent_policy",
@@ -132,7 +134,7 @@ def test_the_important_forms_are_covered(place: Place) -> None:
         "tenancy_provider_change",
         "django_celery_beat_periodictask_change",
     )
-    assert [one for one in edited if not posting(place, one, names[one])[2]] == []
+    assert [name for name in edited if not load_forms(filled, name, names[name])[2]] == []
 
 
 # -- Two tabs -------------------------------------------------------------------------------------
@@ -141,21 +143,21 @@ pytest_db = pytest.mark.django_db
 
 
 class Tab:
-    """A page that is open in a browser: what its form holds is what was read."""
+    """A page in a browser, with the values of its form."""
 
-    def __init__(self, seat: admin_client.Desk, path: str, number: int = 0) -> None:
-        self.seat, self.path = seat, path
-        self.read(seat.client.get(path).content.decode(), number)
+    def __init__(self, browser: admin_client.Desk, path: str, number: int = 0) -> None:
+        self.browser, self.path = browser, path
+        self.read(browser.client.get(path).content.decode(), number)
 
     def read(self, page: str, number: int = 0) -> None:
-        """Fill the form as the page has it."""
+        """Read the form of a page."""
         self.page = page
         form = parse_forms(page, self.path.partition("?")[0])[number]
-        self.fields = fields(page, form)
+        self.fields = read_fields(page, form)
 
     def save(self, **changes: Any) -> int:
-        """Change some controls, save, and return the status; a page that comes back is read."""
-        response = self.seat.client.post(self.path, self.fields | changes)
+        """Change some controls, save, and return the status; a returned page is read again."""
+        response = self.browser.client.post(self.path, self.fields | changes)
         if response.status_code in (200, 409):
             self.read(response.content.decode())
         return int(response.status_code)
@@ -181,7 +183,7 @@ def helper(acme: Organization) -> Agent:
     return agent
 
 
-def rules(agent: Agent) -> dict[str, str]:
+def load_rules(agent: Agent) -> dict[str, str]:
     text = load_policy_spec(Agent.objects.get(pk=agent.pk))
     return {
         name: effect for effect in ("allow", "ask", "deny") for name in text.get_entries(effect)
@@ -191,7 +193,7 @@ def rules(agent: Agent) -> dict[str, str]:
 READ, WRITE, REMOVE = "mcp_web_read", "mcp_web_write", "mcp_web_remove"
 
 
-def ruled(name: str) -> str:
+def rule_field(name: str) -> str:
     return f"rule-{name}"
 
 
@@ -200,18 +202,18 @@ def test_a_denial_in_one_tab_survives_a_save_in_the_other(
 ) -> None:
     path = admin_client.url("agents_agent_policy", helper.pk)
     first, second = Tab(seat, path), Tab(seat, path)
-    assert first.save(**{ruled(REMOVE): "deny"}) == 302
+    assert first.save(**{rule_field(REMOVE): "deny"}) == 302
 
-    assert second.save(**{ruled(READ): "allow"}) == 409
+    assert second.save(**{rule_field(READ): "allow"}) == 409
 
-    assert rules(helper) == {REMOVE: "deny"}
+    assert load_rules(helper) == {REMOVE: "deny"}
     assert "version_conflict" in second.page
     assert "mcp_web_remove" in second.page
-    # The page has the denial, and what this tab changed; saved again, both hold.
-    assert second.fields[ruled(REMOVE)] == ["deny"]
-    assert second.fields[ruled(READ)] == ["allow"]
+    # The page has the denial and the change of this tab; saving again keeps both.
+    assert second.fields[rule_field(REMOVE)] == ["deny"]
+    assert second.fields[rule_field(READ)] == ["allow"]
     assert second.save() == 302
-    assert rules(helper) == {REMOVE: "deny", READ: "allow"}
+    assert load_rules(helper) == {REMOVE: "deny", READ: "allow"}
 
 
 def test_an_allowance_in_one_tab_survives_a_save_in_the_other(
@@ -222,10 +224,10 @@ def test_an_allowance_in_one_tab_survives_a_save_in_the_other(
     )
     path = admin_client.url("agents_agent_policy", helper.pk)
     first, second = Tab(seat, path), Tab(seat, path)
-    assert first.save(**{ruled(READ): "allow"}) == 302
-    assert second.save(**{ruled(WRITE): "ask"}) == 409
+    assert first.save(**{rule_field(READ): "allow"}) == 302
+    assert second.save(**{rule_field(WRITE): "ask"}) == 409
     assert second.save() == 302
-    assert rules(helper) == {READ: "allow", WRITE: "ask"}
+    assert load_rules(helper) == {READ: "allow", WRITE: "ask"}
 
 
 def test_a_conflicting_rule_is_chosen_again_next_to_the_saved_one(
@@ -233,13 +235,13 @@ def test_a_conflicting_rule_is_chosen_again_next_to_the_saved_one(
 ) -> None:
     path = admin_client.url("agents_agent_policy", helper.pk)
     first, second = Tab(seat, path), Tab(seat, path)
-    assert first.save(**{ruled(REMOVE): "deny"}) == 302
-    assert second.save(**{ruled(REMOVE): "allow"}) == 409
-    assert second.save() == 302  # without a look at it: the denial stays
-    assert rules(helper) == {REMOVE: "deny"}
+    assert first.save(**{rule_field(REMOVE): "deny"}) == 302
+    assert second.save(**{rule_field(REMOVE): "allow"}) == 409
+    assert second.save() == 302  # without choosing again: the denial is kept
+    assert load_rules(helper) == {REMOVE: "deny"}
     third = Tab(seat, path)
-    assert third.save(**{ruled(REMOVE): "allow"}) == 302
-    assert rules(helper) == {REMOVE: "allow"}
+    assert third.save(**{rule_field(REMOVE): "allow"}) == 302
+    assert load_rules(helper) == {REMOVE: "allow"}
 
 
 def test_a_denial_over_rest_survives_a_save_in_a_tab(
@@ -248,9 +250,9 @@ def test_a_denial_over_rest_survives_a_save_in_a_tab(
     tab = Tab(seat, admin_client.url("agents_agent_policy", helper.pk))
     administrator = factories.build_administrator(helper.organization)
     set_policy(administrator, helper, PolicySpec("all", deny=(REMOVE,)))
-    assert tab.save(**{ruled(READ): "allow"}) == 409
+    assert tab.save(**{rule_field(READ): "allow"}) == 409
     assert tab.save() == 302
-    assert rules(helper) == {REMOVE: "deny", READ: "allow"}
+    assert load_rules(helper) == {REMOVE: "deny", READ: "allow"}
 
 
 def test_members_added_in_another_tab_keep_the_agent(
@@ -293,7 +295,7 @@ def test_a_role_removed_in_another_tab_isnt_restored(
 def test_a_form_without_a_version_is_saved(seat: admin_client.Desk, helper: Agent) -> None:
     tab = Tab(seat, admin_client.url("agents_agent_policy", helper.pk))
     del tab.fields[VERSION_FIELD]
-    assert tab.save(**{ruled(REMOVE): "deny"}) == 302
+    assert tab.save(**{rule_field(REMOVE): "deny"}) == 302
     assert ToolRule.objects.get().effect == "deny"
 
 
@@ -302,10 +304,10 @@ def test_patterns_added_in_both_tabs_are_kept(seat: admin_client.Desk, helper: A
     set_policy(administrator, helper, PolicySpec("all", deny=("mcp_web_a*", "mcp_web_b*")))
     path = admin_client.url("agents_agent_policy", helper.pk)
     first, second = Tab(seat, path), Tab(seat, path)
-    assert first.save(deny="mcp_web_b*\r\nmcp_web_c*") == 302  # a goes, c comes
+    assert first.save(deny="mcp_web_b*\r\nmcp_web_c*") == 302  # removes a, adds c
     assert second.save(deny="mcp_web_a*\r\nmcp_web_b*\r\nmcp_web_d*") == 409
     assert second.save() == 302
-    assert sorted(rules(helper)) == ["mcp_web_b*", "mcp_web_c*", "mcp_web_d*"]
+    assert sorted(load_rules(helper)) == ["mcp_web_b*", "mcp_web_c*", "mcp_web_d*"]
 
 
 def test_members_selected_in_both_tabs_all_get_the_agent(
@@ -325,12 +327,12 @@ def test_conditional_rules_added_in_another_tab_are_kept(
 ) -> None:
     path = admin_client.url("agents_agent_policy", helper.pk)
     first, second = Tab(seat, path), Tab(seat, path)
-    when = '{"properties": {"amount": {"minimum": 1000}}}'
-    assert first.save(**{"when-effect": "deny", "when-tool": WRITE, "when-schema": when}) == 302
-    assert second.save(**{"when-effect": "allow", "when-tool": READ, "when-schema": when}) == 409
+    schema = '{"properties": {"amount": {"minimum": 1000}}}'
+    assert first.save(**{"when-effect": "deny", "when-tool": WRITE, "when-schema": schema}) == 302
+    assert second.save(**{"when-effect": "allow", "when-tool": READ, "when-schema": schema}) == 409
     assert second.save() == 302
     policy = load_policy_spec(Agent.objects.get(pk=helper.pk))
-    assert [one.tool for one in policy.deny] == [WRITE]  # type: ignore[union-attr]
+    assert [rule.tool for rule in policy.deny] == [WRITE]  # type: ignore[union-attr]
     assert policy.allow == ()
 
 
@@ -338,21 +340,21 @@ def test_labels_set_in_another_tab_are_kept(
     acme: Organization, seat: admin_client.Desk, helper: Agent
 ) -> None:
     server = helper.agent_servers.get().server
-    one, _other = server.definitions.filter(kind="tool").order_by("name")[:2]
+    definition, _other = server.definitions.filter(kind="tool").order_by("name")[:2]
     path = admin_client.url("mcp_servers_server_definitions", server.pk)
     first, second = Tab(seat, path), Tab(seat, path)
-    label = {"label": str(one.pk), f"legs-{one.pk}": ["private_data"]}
+    label = {"label": str(definition.pk), f"legs-{definition.pk}": ["private_data"]}
     assert first.save(**label) == 302
-    stale = {"label": str(one.pk), f"legs-{one.pk}": ["sends_out"]}
+    stale = {"label": str(definition.pk), f"legs-{definition.pk}": ["sends_out"]}
     assert second.save(**stale) == 409
-    one.refresh_from_db()
-    assert one.labels == ["private_data"]
+    definition.refresh_from_db()
+    assert definition.labels == ["private_data"]
 
 
 def test_a_preview_compares_no_versions(seat: admin_client.Desk, helper: Agent) -> None:
     path = admin_client.url("agents_agent_policy", helper.pk)
     first, second = Tab(seat, path), Tab(seat, path)
-    assert first.save(**{ruled(REMOVE): "deny"}) == 302
+    assert first.save(**{rule_field(REMOVE): "deny"}) == 302
     preview = admin_client.url("agents_agent_policy_preview", helper.pk)
     assert seat.client.post(preview, second.fields).status_code == 200
 
@@ -362,17 +364,18 @@ def test_rules_of_rows_added_later_are_compared_too(
 ) -> None:
     monkeypatch.setattr("agents.admin.policies.PAGE_SIZE", 2)
     tab = Tab(seat, admin_client.url("agents_agent_policy", helper.pk))
-    assert ruled(REMOVE) not in tab.fields
+    assert rule_field(REMOVE) not in tab.fields
     group = helper.agent_servers.get().server_id
     rows = admin_client.url("agents_agent_policy_rows", helper.pk) + f"?group={group}"
-    piece = seat.client.get(rows).content.decode()
-    [form] = parse_forms(piece, rows)
+    fragment = seat.client.get(rows).content.decode()
+    [form] = parse_forms(fragment, rows)
     administrator = factories.build_administrator(helper.organization)
     set_policy(administrator, helper, PolicySpec("all", deny=(REMOVE,)))
-    read = {name: control.values for name, control in form.controls.items()}
-    found = TOKEN.search(piece)
-    assert found is not None
+    values = {name: control.values for name, control in form.controls.items()}
+    match = TOKEN.search(fragment)
+    assert match is not None
     assert (
-        tab.save(**read, **{VERSION_FIELD: [tab.fields[VERSION_FIELD], unescape(found[1])]}) == 409
+        tab.save(**values, **{VERSION_FIELD: [tab.fields[VERSION_FIELD], unescape(match[1])]})
+        == 409
     )
-    assert rules(helper) == {REMOVE: "deny"}
+    assert load_rules(helper) == {REMOVE: "deny"}

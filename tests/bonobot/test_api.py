@@ -1,4 +1,4 @@
-"""REST as a whole: signing in, errors, bodies, pages, and the document about it."""
+"""The REST API: authentication, errors, bodies, pages, and the OpenAPI document."""
 
 import json
 
@@ -58,7 +58,8 @@ def test_each_renamed_path_leads_to_one_that_exists():
         assert resolve(f"/api/{filled}").func.cls is not UnknownPathView
 
 
-# -- signing in ----------------------------------------------------------------------------------
+# -- authentication
+# ----------------------------------------------------------------------------------
 
 
 def test_a_request_without_authentication_is_refused_with_a_remedy(acme):
@@ -87,20 +88,20 @@ def test_a_person_signs_in_by_session_and_writes_with_the_csrf_token(acme):
     client = Rest(user=user, csrf=True)
     assert client.get("agents").status == 200
     body = {"name": "Offline", "kind": "offline"}
-    refused = client.post("model-endpoints", body)
-    assert (refused.status, refused.code) == (403, "csrf_failed")
+    response = client.post("model-endpoints", body)
+    assert (response.status, response.code) == (403, "csrf_failed")
 
 
 def test_a_person_in_two_organizations_chooses_one_by_the_header(acme):
     other = factories.create_organization("other")
     user = User.objects.create_user("ann", password="pw-for-tests")
-    for where in (acme, other):
-        Membership.objects.create(organization=where, user=user, role=Role.OWNER)
-        factories.create_agent(where, f"agent-of-{where.slug}")
+    for organization in (acme, other):
+        Membership.objects.create(organization=organization, user=user, role=Role.OWNER)
+        factories.create_agent(organization, f"agent-of-{organization.slug}")
     client = Rest(user=user)
     for slug in ("acme", "other"):
-        found = client.get("agents", Bonobot_Organization=slug).json["results"]
-        assert [agent["slug"] for agent in found] == [f"agent-of-{slug}"]
+        agents = client.get("agents", Bonobot_Organization=slug).json["results"]
+        assert [agent["slug"] for agent in agents] == [f"agent-of-{slug}"]
 
 
 def test_an_organization_of_others_isnt_found(acme):
@@ -125,17 +126,17 @@ def test_a_person_without_an_organization_is_refused(acme):
 
 
 def test_a_token_for_one_agent_reads_and_runs_that_agent_only(acme):
-    mine, other = factories.create_agent(acme, "mine"), factories.create_agent(acme, "other")
-    client = rest.as_role(acme, Role.OWNER, agent=mine)
+    own_agent, other = factories.create_agent(acme, "mine"), factories.create_agent(acme, "other")
+    client = rest.as_role(acme, Role.OWNER, agent=own_agent)
     assert [agent["slug"] for agent in client.get("agents").json["results"]] == ["mine"]
-    assert client.get(f"agents/{mine.pk}/tools").status == 200
+    assert client.get(f"agents/{own_agent.pk}/tools").status == 200
     assert client.get(f"agents/{other.pk}").status == 404
     for path in ("mcp-servers", "audit", "tokens", "model-endpoints", "members"):
         assert client.get(path).json["rule"] == "token:agent"
-    assert client.patch(f"agents/{mine.pk}", {"name": "x"}).json["rule"] == "token:agent"
+    assert client.patch(f"agents/{own_agent.pk}", {"name": "x"}).json["rule"] == "token:agent"
 
 
-# -- addresses and methods -----------------------------------------------------------------------
+# -- paths and methods -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["nothing", "agents/", "mcp-servers/x/y/z", "", "agents/a/b"])
@@ -204,8 +205,8 @@ def test_a_body_that_is_too_large_is_refused(owner, settings):
 def test_all_errors_of_a_body_are_listed(owner):
     response = owner.post("agents", {"name": "", "slug": "no spaces", "max_turns": 0})
     assert (response.status, response.code, response.json["field"]) == (400, "invalid", "name")
-    found = {fault["field"]: fault["code"] for fault in response.json["errors"]}
-    assert found == {"name": "blank", "slug": "invalid", "max_turns": "min_value"}
+    codes = {fault["field"]: fault["code"] for fault in response.json["errors"]}
+    assert codes == {"name": "blank", "slug": "invalid", "max_turns": "min_value"}
 
 
 def test_an_unknown_field_is_reported(owner):
@@ -228,14 +229,14 @@ def test_lists_have_pages_that_link_to_each_other(acme, owner):
     names = [f"agent-{number:02}" for number in range(7)]
     for name in names:
         factories.create_agent(acme, name)
-    found, address = [], "agents?limit=3"
+    slugs, address = [], "agents?limit=3"
     while address:
         response = owner.get(address)
         assert set(response.json) == {"results", "next"}
         assert len(response.json["results"]) <= 3
-        found += [agent["slug"] for agent in response.json["results"]]
+        slugs += [agent["slug"] for agent in response.json["results"]]
         address = response.json["next"]
-    assert found == names
+    assert slugs == names
 
 
 @pytest.mark.parametrize("limit", ["0", "501", "x", "-1", "", "9" * 30])
@@ -299,8 +300,8 @@ def test_an_error_reveals_nothing_internal(error, status, code, caplog):
     response = handle_exception(error, {})
     assert (response.status_code, response.data["code"]) == (status, code)
     assert response.content_type == "application/problem+json"
-    told = str(error) in json.dumps(response.data)
-    assert not told or status in (400, 429)
+    is_revealed = str(error) in json.dumps(response.data)
+    assert not is_revealed or status in (400, 429)
 
 
 def test_an_internal_error_is_logged_with_its_traceback(caplog):
