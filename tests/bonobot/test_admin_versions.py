@@ -169,7 +169,7 @@ def acme(db: None) -> Organization:
 
 
 @pytest.fixture
-def seat(acme: Organization) -> admin_client.Desk:
+def owner(acme: Organization) -> admin_client.Desk:
     return admin_client.sit(acme, Role.OWNER)
 
 
@@ -198,10 +198,10 @@ def rule_field(name: str) -> str:
 
 
 def test_a_denial_in_one_tab_survives_a_save_in_the_other(
-    seat: admin_client.Desk, helper: Agent
+    owner: admin_client.Desk, helper: Agent
 ) -> None:
     path = admin_client.url("agents_agent_policy", helper.pk)
-    first, second = Tab(seat, path), Tab(seat, path)
+    first, second = Tab(owner, path), Tab(owner, path)
     assert first.save(**{rule_field(REMOVE): "deny"}) == 302
 
     assert second.save(**{rule_field(READ): "allow"}) == 409
@@ -217,13 +217,13 @@ def test_a_denial_in_one_tab_survives_a_save_in_the_other(
 
 
 def test_an_allowance_in_one_tab_survives_a_save_in_the_other(
-    seat: admin_client.Desk, helper: Agent
+    owner: admin_client.Desk, helper: Agent
 ) -> None:
     set_policy(
         factories.build_administrator(helper.organization), helper, PolicySpec("all", deny=(READ,))
     )
     path = admin_client.url("agents_agent_policy", helper.pk)
-    first, second = Tab(seat, path), Tab(seat, path)
+    first, second = Tab(owner, path), Tab(owner, path)
     assert first.save(**{rule_field(READ): "allow"}) == 302
     assert second.save(**{rule_field(WRITE): "ask"}) == 409
     assert second.save() == 302
@@ -231,23 +231,23 @@ def test_an_allowance_in_one_tab_survives_a_save_in_the_other(
 
 
 def test_a_conflicting_rule_is_chosen_again_next_to_the_saved_one(
-    seat: admin_client.Desk, helper: Agent
+    owner: admin_client.Desk, helper: Agent
 ) -> None:
     path = admin_client.url("agents_agent_policy", helper.pk)
-    first, second = Tab(seat, path), Tab(seat, path)
+    first, second = Tab(owner, path), Tab(owner, path)
     assert first.save(**{rule_field(REMOVE): "deny"}) == 302
     assert second.save(**{rule_field(REMOVE): "allow"}) == 409
     assert second.save() == 302  # without choosing again: the denial is kept
     assert load_rules(helper) == {REMOVE: "deny"}
-    third = Tab(seat, path)
+    third = Tab(owner, path)
     assert third.save(**{rule_field(REMOVE): "allow"}) == 302
     assert load_rules(helper) == {REMOVE: "allow"}
 
 
 def test_a_denial_over_rest_survives_a_save_in_a_tab(
-    seat: admin_client.Desk, helper: Agent
+    owner: admin_client.Desk, helper: Agent
 ) -> None:
-    tab = Tab(seat, admin_client.url("agents_agent_policy", helper.pk))
+    tab = Tab(owner, admin_client.url("agents_agent_policy", helper.pk))
     administrator = factories.build_administrator(helper.organization)
     set_policy(administrator, helper, PolicySpec("all", deny=(REMOVE,)))
     assert tab.save(**{rule_field(READ): "allow"}) == 409
@@ -256,11 +256,11 @@ def test_a_denial_over_rest_survives_a_save_in_a_tab(
 
 
 def test_members_added_in_another_tab_keep_the_agent(
-    acme: Organization, seat: admin_client.Desk, helper: Agent
+    acme: Organization, owner: admin_client.Desk, helper: Agent
 ) -> None:
     names = [factories.create_member(acme, Role.MEMBER, name).label for name in ("anna", "bert")]
     path = admin_client.url("agents_agent_configuration", helper.pk)
-    first, second = Tab(seat, path), Tab(seat, path)
+    first, second = Tab(owner, path), Tab(owner, path)
     assert first.save(members=names[:1]) == 302
     assert second.save(description="Ours") == 409
     assert second.save() == 302
@@ -269,9 +269,9 @@ def test_members_added_in_another_tab_keep_the_agent(
     assert [user.username for user in helper.members.all()] == ["anna"]
 
 
-def test_budgets_added_in_another_tab_are_kept(seat: admin_client.Desk, helper: Agent) -> None:
+def test_budgets_added_in_another_tab_are_kept(owner: admin_client.Desk, helper: Agent) -> None:
     path = admin_client.url("agents_agent_configuration", helper.pk)
-    first, second = Tab(seat, path), Tab(seat, path)
+    first, second = Tab(owner, path), Tab(owner, path)
     limits = first.fields["budget-limit"]
     assert first.save(**{"budget-limit": ["7", *limits[1:]]}) == 302
     assert second.save(**{"budget-limit": ["8", *limits[1:]]}) == 409
@@ -280,11 +280,11 @@ def test_budgets_added_in_another_tab_are_kept(seat: admin_client.Desk, helper: 
 
 
 def test_a_role_removed_in_another_tab_isnt_restored(
-    acme: Organization, seat: admin_client.Desk
+    acme: Organization, owner: admin_client.Desk
 ) -> None:
     factories.create_member(acme, Role.MEMBER, "anna")
     member = Membership.objects.get(user__username="anna")
-    tab = Tab(seat, admin_client.url("tenancy_membership_change", member.pk))
+    tab = Tab(owner, admin_client.url("tenancy_membership_change", member.pk))
     Membership.objects.filter(pk=member.pk).update(role=Role.AUDITOR)
     assert tab.save() == 409
     assert tab.save() in (200, 302)
@@ -292,18 +292,18 @@ def test_a_role_removed_in_another_tab_isnt_restored(
     assert member.role == Role.AUDITOR
 
 
-def test_a_form_without_a_version_is_saved(seat: admin_client.Desk, helper: Agent) -> None:
-    tab = Tab(seat, admin_client.url("agents_agent_policy", helper.pk))
+def test_a_form_without_a_version_is_saved(owner: admin_client.Desk, helper: Agent) -> None:
+    tab = Tab(owner, admin_client.url("agents_agent_policy", helper.pk))
     del tab.fields[VERSION_FIELD]
     assert tab.save(**{rule_field(REMOVE): "deny"}) == 302
     assert ToolRule.objects.get().effect == "deny"
 
 
-def test_patterns_added_in_both_tabs_are_kept(seat: admin_client.Desk, helper: Agent) -> None:
+def test_patterns_added_in_both_tabs_are_kept(owner: admin_client.Desk, helper: Agent) -> None:
     administrator = factories.build_administrator(helper.organization)
     set_policy(administrator, helper, PolicySpec("all", deny=("mcp_web_a*", "mcp_web_b*")))
     path = admin_client.url("agents_agent_policy", helper.pk)
-    first, second = Tab(seat, path), Tab(seat, path)
+    first, second = Tab(owner, path), Tab(owner, path)
     assert first.save(deny="mcp_web_b*\r\nmcp_web_c*") == 302  # removes a, adds c
     assert second.save(deny="mcp_web_a*\r\nmcp_web_b*\r\nmcp_web_d*") == 409
     assert second.save() == 302
@@ -311,11 +311,11 @@ def test_patterns_added_in_both_tabs_are_kept(seat: admin_client.Desk, helper: A
 
 
 def test_members_selected_in_both_tabs_all_get_the_agent(
-    acme: Organization, seat: admin_client.Desk, helper: Agent
+    acme: Organization, owner: admin_client.Desk, helper: Agent
 ) -> None:
     names = [factories.create_member(acme, Role.MEMBER, name).label for name in ("anna", "bert")]
     path = admin_client.url("agents_agent_configuration", helper.pk)
-    first, second = Tab(seat, path), Tab(seat, path)
+    first, second = Tab(owner, path), Tab(owner, path)
     assert first.save(members=names[:1]) == 302
     assert second.save(members=names[1:]) == 409
     assert second.save() == 302
@@ -323,10 +323,10 @@ def test_members_selected_in_both_tabs_all_get_the_agent(
 
 
 def test_conditional_rules_added_in_another_tab_are_kept(
-    seat: admin_client.Desk, helper: Agent
+    owner: admin_client.Desk, helper: Agent
 ) -> None:
     path = admin_client.url("agents_agent_policy", helper.pk)
-    first, second = Tab(seat, path), Tab(seat, path)
+    first, second = Tab(owner, path), Tab(owner, path)
     schema = '{"properties": {"amount": {"minimum": 1000}}}'
     assert first.save(**{"when-effect": "deny", "when-tool": WRITE, "when-schema": schema}) == 302
     assert second.save(**{"when-effect": "allow", "when-tool": READ, "when-schema": schema}) == 409
@@ -337,12 +337,12 @@ def test_conditional_rules_added_in_another_tab_are_kept(
 
 
 def test_labels_set_in_another_tab_are_kept(
-    acme: Organization, seat: admin_client.Desk, helper: Agent
+    acme: Organization, owner: admin_client.Desk, helper: Agent
 ) -> None:
     server = helper.agent_servers.get().server
     definition, _other = server.definitions.filter(kind="tool").order_by("name")[:2]
     path = admin_client.url("mcp_servers_server_definitions", server.pk)
-    first, second = Tab(seat, path), Tab(seat, path)
+    first, second = Tab(owner, path), Tab(owner, path)
     label = {"label": str(definition.pk), f"legs-{definition.pk}": ["private_data"]}
     assert first.save(**label) == 302
     stale = {"label": str(definition.pk), f"legs-{definition.pk}": ["sends_out"]}
@@ -351,23 +351,23 @@ def test_labels_set_in_another_tab_are_kept(
     assert definition.labels == ["private_data"]
 
 
-def test_a_preview_compares_no_versions(seat: admin_client.Desk, helper: Agent) -> None:
+def test_a_preview_compares_no_versions(owner: admin_client.Desk, helper: Agent) -> None:
     path = admin_client.url("agents_agent_policy", helper.pk)
-    first, second = Tab(seat, path), Tab(seat, path)
+    first, second = Tab(owner, path), Tab(owner, path)
     assert first.save(**{rule_field(REMOVE): "deny"}) == 302
     preview = admin_client.url("agents_agent_policy_preview", helper.pk)
-    assert seat.client.post(preview, second.fields).status_code == 200
+    assert owner.client.post(preview, second.fields).status_code == 200
 
 
 def test_rules_of_rows_added_later_are_compared_too(
-    seat: admin_client.Desk, helper: Agent, monkeypatch: pytest.MonkeyPatch
+    owner: admin_client.Desk, helper: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agents.admin.policies.PAGE_SIZE", 2)
-    tab = Tab(seat, admin_client.url("agents_agent_policy", helper.pk))
+    tab = Tab(owner, admin_client.url("agents_agent_policy", helper.pk))
     assert rule_field(REMOVE) not in tab.fields
     group = helper.agent_servers.get().server_id
     rows = admin_client.url("agents_agent_policy_rows", helper.pk) + f"?group={group}"
-    fragment = seat.client.get(rows).content.decode()
+    fragment = owner.client.get(rows).content.decode()
     [form] = parse_forms(fragment, rows)
     administrator = factories.build_administrator(helper.organization)
     set_policy(administrator, helper, PolicySpec("all", deny=(REMOVE,)))

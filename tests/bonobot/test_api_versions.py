@@ -303,11 +303,11 @@ def test_a_changed_secret_changes_the_version_and_isnt_shown(filled: FilledOrgan
     auth = {"auth_config": {"type": "bearer_token", "token": "the second one"}}
     assert client.patch(path, auth).status == 200
 
-    refused = client.patch(path, {"name": "x", "version": response["version"]})
+    conflict = client.patch(path, {"name": "x", "version": response["version"]})
 
-    assert refused.status == 409
-    assert list(refused.json["changed"]) == ["auth_config"]
-    assert "the second one" not in refused.text
+    assert conflict.status == 409
+    assert list(conflict.json["changed"]) == ["auth_config"]
+    assert "the second one" not in conflict.text
 
 
 def test_rows_of_a_list_have_the_version_of_the_object(filled: FilledOrganization) -> None:

@@ -122,8 +122,8 @@ def test_people_are_redirected_to_the_setup_if_a_second_factor_is_required(
     client = sign_in()
     response = client.get(reverse("admin:agents_agent_changelist"), follow=True)
     assert response.redirect_chain[-1][0] == reverse("mfa_index")
-    refused = client.get("/api/members")
-    assert (refused.status_code, refused.json()["code"]) == (403, "second_factor_required")
+    forbidden = client.get("/api/members")
+    assert (forbidden.status_code, forbidden.json()["code"]) == (403, "second_factor_required")
     set_up_codes(client)
     assert client.get(reverse("admin:agents_agent_changelist")).status_code == 200
     assert client.get("/api/members").status_code == 200

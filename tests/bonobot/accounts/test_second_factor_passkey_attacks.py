@@ -89,44 +89,44 @@ def test_a_passkey_signs_in_and_its_assertion_is_valid_once(anna: User) -> None:
     assert not post_assertion(second_client, assertion)
 
 
-def from_other_origin(key: SecurityKey, asked: dict[str, Any]) -> str:
+def from_other_origin(key: SecurityKey, request_options: dict[str, Any]) -> str:
     key.origin = "https://testserver.evil.example"
-    return key.answer(asked)
+    return key.answer(request_options)
 
 
-def from_http(key: SecurityKey, asked: dict[str, Any]) -> str:
+def from_http(key: SecurityKey, request_options: dict[str, Any]) -> str:
     key.origin = "http://testserver"
-    return key.answer(asked)
+    return key.answer(request_options)
 
 
-def for_other_rp(key: SecurityKey, asked: dict[str, Any]) -> str:
+def for_other_rp(key: SecurityKey, request_options: dict[str, Any]) -> str:
     key.rp = "evil.example"
-    return key.answer(asked)
+    return key.answer(request_options)
 
 
-def of_registration(key: SecurityKey, asked: dict[str, Any]) -> str:
-    return key.answer(asked, kind="webauthn.create")
+def of_registration(key: SecurityKey, request_options: dict[str, Any]) -> str:
+    return key.answer(request_options, kind="webauthn.create")
 
 
-def without_user(key: SecurityKey, asked: dict[str, Any]) -> str:
-    return key.answer(asked, flags=0)
+def without_user(key: SecurityKey, request_options: dict[str, Any]) -> str:
+    return key.answer(request_options, flags=0)
 
 
-def with_other_key(key: SecurityKey, asked: dict[str, Any]) -> str:
+def with_other_key(key: SecurityKey, request_options: dict[str, Any]) -> str:
     other = SecurityKey()
     other.id = key.id
-    return other.answer(asked)
+    return other.answer(request_options)
 
 
-def with_unknown_key(key: SecurityKey, asked: dict[str, Any]) -> str:
-    return SecurityKey().answer(asked)
+def with_unknown_key(key: SecurityKey, request_options: dict[str, Any]) -> str:
+    return SecurityKey().answer(request_options)
 
 
-def for_other_challenge(key: SecurityKey, asked: dict[str, Any]) -> str:
-    return key.answer({"publicKey": asked["publicKey"] | {"challenge": "A" * 43}})
+def for_other_challenge(key: SecurityKey, request_options: dict[str, Any]) -> str:
+    return key.answer({"publicKey": request_options["publicKey"] | {"challenge": "A" * 43}})
 
 
-def without_assertion(key: SecurityKey, asked: dict[str, Any]) -> str:
+def without_assertion(key: SecurityKey, request_options: dict[str, Any]) -> str:
     return "{}"
 
 

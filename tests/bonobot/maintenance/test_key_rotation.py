@@ -73,8 +73,8 @@ def test_all_values_are_encrypted_with_the_new_key_and_the_old_one_removed(
     create_endpoints(acme, 3)
     old = key_ring.get_sealing_key()
     assert rotate("--batch", "2")["resealed"] == 3
-    found = key_rotation.load_rotation_status()
-    assert (found.keys, found.current, found.older, found.unreadable) == (2, 3, 0, 0)
+    status = key_rotation.load_rotation_status()
+    assert (status.keys, status.current, status.older, status.unreadable) == (2, 3, 0, 0)
     assert key_rotation.drop_old_keys(now=True) == 1
     assert key_ring.count_keys() == 1
     assert key_ring.get_sealing_key() is not old

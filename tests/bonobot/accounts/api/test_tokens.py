@@ -52,9 +52,9 @@ def test_rest_needs_the_scope_api(owner, agents):
     body = {"name": "ide", "role": "operator", "scopes": ["mcp:manage", "mcp:tools"]}
     response = owner.post("tokens", body)
     assert response.json["scopes"] == ["mcp:tools", "mcp:manage"]
-    refused = Rest(response.json["token"]).get("agents")
-    assert (refused.status, refused.code) == (403, "insufficient_scope")
-    assert refused.json["scopes"] == ["api"]
+    forbidden = Rest(response.json["token"]).get("agents")
+    assert (forbidden.status, forbidden.code) == (403, "insufficient_scope")
+    assert forbidden.json["scopes"] == ["api"]
     address = f"tokens/{response.json['id']}"
     assert owner.patch(address, {"scopes": ["api"]}).json["scopes"] == ["api"]
     assert Rest(response.json["token"]).get("agents").status == 200

@@ -341,8 +341,8 @@ def test_passwords_are_refused_if_single_sign_on_is_required(acme: Organization,
         "account_sso_choose"
     )
     assert b"Login" in client.get(reverse("account_sso_choose")).content
-    refused = client.get("/api/me")
-    assert (refused.status_code, refused.json()["code"]) == (403, "single_sign_on_required")
+    forbidden = client.get("/api/me")
+    assert (forbidden.status_code, forbidden.json()["code"]) == (403, "single_sign_on_required")
     sign_in(client, login)
     assert is_signed_in(client)
     with pytest.raises(Conflict):

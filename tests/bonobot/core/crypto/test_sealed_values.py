@@ -37,9 +37,9 @@ def test_a_secret_is_encrypted_at_rest_and_decrypts_after_loading(row: Row) -> N
 def test_a_value_is_always_shown_as_the_mask(row: Row) -> None:
     value = reload(row).secret
     assert isinstance(value, SealedValue)
-    for shown in (str(value), repr(value), f"{value}", "%s" % value, repr([value])):  # noqa: UP031
-        assert SECRET not in shown
-        assert MASK in shown
+    for text in (str(value), repr(value), f"{value}", "%s" % value, repr([value])):  # noqa: UP031
+        assert SECRET not in text
+        assert MASK in text
 
 
 def test_a_value_is_true_if_a_secret_is_stored_and_false_if_empty(row: Row) -> None:
@@ -84,9 +84,9 @@ def test_json_is_stored_as_json_and_not_as_a_python_repr(row: Row) -> None:
 def test_any_json_except_the_empty_object_is_a_secret(row: Row, value: Any) -> None:
     row.document = value
     row.save()
-    found = reload(row).document
-    assert found.open() == value if value != "" else {}
-    assert found
+    reloaded = reload(row).document
+    assert reloaded.open() == value if value != "" else {}
+    assert reloaded
 
 
 def test_an_empty_object_isnt_a_secret(row: Row) -> None:

@@ -104,9 +104,9 @@ async def test_a_server_without_tls_is_reported() -> None:
 
 async def test_an_untrusted_certificate_is_reported(tmp_path: Path) -> None:
     async with serve(stay_silent, build_self_signed_context(tmp_path)) as port:
-        found = await fetch_failure(f"https://127.0.0.1:{port}/")
-    assert found.remedy == connection_errors.UNTRUSTED_REMEDY
-    assert "self-signed" in found.reason
+        failure = await fetch_failure(f"https://127.0.0.1:{port}/")
+    assert failure.remedy == connection_errors.UNTRUSTED_REMEDY
+    assert "self-signed" in failure.reason
 
 
 def test_other_errors_keep_their_own_text() -> None:

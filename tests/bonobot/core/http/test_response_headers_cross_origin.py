@@ -41,11 +41,11 @@ def test_cookies_of_other_origins_are_ignored(client: Client):
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "https://app.example.com.evil"])
 def test_other_origins_get_no_cors_headers(client: Client, origin):
     preflight = client.options("/api/agents", headers={"Origin": origin} | PREFLIGHT)
-    read = client.get("/api/agents", headers={"Origin": origin})
+    response = client.get("/api/agents", headers={"Origin": origin})
     assert preflight.status_code == 401
     assert "Access-Control-Allow-Origin" not in preflight
-    assert "Access-Control-Allow-Origin" not in read
-    assert "Origin" in read["Vary"]
+    assert "Access-Control-Allow-Origin" not in response
+    assert "Origin" in response["Vary"]
 
 
 def test_only_the_api_has_cors_headers(client: Client):

@@ -92,10 +92,10 @@ def test_secrets_never_reach_a_log(render: Any, monkeypatch: pytest.MonkeyPatch)
         build_failed_record(ValueError("refused opened-secret-1")),
     ]
     for log_record in records:
-        shown = render(log_record)
-        assert MASK in shown
-        assert "abc123" not in shown
-        assert "opened-secret" not in shown
+        line = render(log_record)
+        assert MASK in line
+        assert "abc123" not in line
+        assert "opened-secret" not in line
 
 
 def test_logged_text_cant_forge_a_line() -> None:

@@ -62,16 +62,16 @@ def test_every_grouping_adds_up_to_the_same_total(acme: Organization) -> None:
         assert sum(entry.line.calls for entry in report.entries) == 40
     assert (
         sum(
-            one.line.calls
-            for one in load_usage_report(administrator, UsageQuery(by="tool")).entries
+            row.line.calls
+            for row in load_usage_report(administrator, UsageQuery(by="tool")).entries
         )
         == 40
     )
     assert [
-        one.name for one in load_usage_report(administrator, UsageQuery(by="server")).entries
+        row.name for row in load_usage_report(administrator, UsageQuery(by="server")).entries
     ] == ["web"]
     assert [
-        one.line.tokens for one in load_usage_report(administrator, UsageQuery(by="model")).entries
+        row.line.tokens for row in load_usage_report(administrator, UsageQuery(by="model")).entries
     ] == [90]
 
 

@@ -170,12 +170,12 @@ def test_an_item_that_fails_doesnt_fail_its_batch(
 def test_a_call_that_another_writer_opened_isnt_opened_again(
     writer: LedgerWriter, opening: OpeningFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    theirs = opening()
-    writer.admit_call(Admission(theirs)).result(WAIT_S)
+    call = opening()
+    writer.admit_call(Admission(call)).result(WAIT_S)
     with pytest.raises(CallAlreadyStarted):
-        writer.admit_call(Admission(opening(call_id=theirs.call_id))).result(WAIT_S)
+        writer.admit_call(Admission(opening(call_id=call.call_id))).result(WAIT_S)
     assert "Traceback" not in caplog.text
-    assert writer.settle_call(build_settlement(theirs)).result(WAIT_S) is True
+    assert writer.settle_call(build_settlement(call)).result(WAIT_S) is True
 
 
 def test_a_commit_whose_answer_was_lost_isnt_repeated(
@@ -191,9 +191,9 @@ def test_a_commit_whose_answer_was_lost_isnt_repeated(
     )
     assert writer.admit_call(Admission(opening())).result(WAIT_S).seq == 2
     assert writer.settle_call(build_settlement(call, ("budget:x", 7, 5))).result(WAIT_S) is True
-    refused = opening(decision="deny", code="denied")
+    denied_call = opening(decision="deny", code="denied")
     assert writer.admit_call(Admission(opening())).result(WAIT_S).seq == 4
-    assert writer.record_refusal(refused).result(WAIT_S) == refused.call_id
+    assert writer.record_refusal(denied_call).result(WAIT_S) == denied_call.call_id
     assert ledger_queries.load_balance("budget:x") == (5, 0)
     report = verify_whole_chain(organization_id)
     assert (report.ok, report.rows, report.seq) == (True, 4, 5)
