@@ -87,7 +87,7 @@ def test_prefixes_are_colored_on_a_terminal() -> None:
         eventually(check_after_output(running, lambda: "\x1b[36mweb │\x1b[0m hi" in lines))
 
 
-def test_a_program_that_ends_is_named_with_its_last_words() -> None:
+def test_a_process_that_ends_is_described_and_its_last_output_is_shown() -> None:
     lines: list[str] = []
     programs = program("web", FOREVER), program("beat", "raise SystemExit('no schedule')")
     with build_supervisor(lines, *programs) as running:
@@ -108,7 +108,7 @@ def check_after_restart(
     return check
 
 
-def test_a_program_that_is_killed_is_started_again_and_the_others_continue() -> None:
+def test_a_killed_process_is_restarted_and_the_others_continue() -> None:
     lines: list[str] = []
     reports: list[list[ProcessStatus]] = []
     greeting = "import os; print('I am', os.getpid()); " + FOREVER
@@ -135,7 +135,7 @@ def test_a_program_that_is_killed_is_started_again_and_the_others_continue() -> 
     assert reports[-1][1] == ProcessStatus("worker", "running", 1, "killed by SIGKILL")
 
 
-def test_a_program_that_ends_too_often_is_given_up_with_an_error() -> None:
+def test_a_process_that_ends_too_often_isnt_restarted_and_is_reported() -> None:
     lines: list[str] = []
     reports: list[list[ProcessStatus]] = []
     supervisor = ProcessSupervisor(
@@ -161,7 +161,7 @@ def test_the_delay_grows_with_each_end_up_to_a_limit() -> None:
     assert [policy.compute_delay_s(ends) for ends in range(1, 8)] == [1, 2, 4, 8, 16, 30, 30]
 
 
-def test_a_program_that_ran_long_enough_starts_with_the_first_delay_again() -> None:
+def test_the_restart_delay_is_reset_after_a_long_run() -> None:
     lines: list[str] = []
     supervisor = ProcessSupervisor(
         (program("beat", "raise SystemExit(3)"),),

@@ -171,7 +171,7 @@ def test_up_starts_all_processes_and_ctrl_c_stops_them(prepared_runner: Up) -> N
     assert {path.stat().st_mode & 0o777 for path in keys.iterdir()} == {0o600}
 
 
-def test_a_worker_that_dies_is_started_again_and_reported(prepared_runner: Up) -> None:
+def test_a_process_that_dies_is_restarted_and_reported(prepared_runner: Up) -> None:
     process, pids = prepared_runner.start_until_loading()
     os.kill(pids["beat"], signal.SIGKILL)
     eventually(lambda: "`beat` ended (killed by SIGKILL). It is restarted" in process.log())
