@@ -1,4 +1,4 @@
-"""Canaries: a secret of each kind, where secrets are kept, and how they are looked for."""
+"""Canaries: a secret of each kind, stored everywhere, and functions that find leaks."""
 
 import secrets
 import sys
@@ -26,7 +26,7 @@ from mcp_servers.presets.services import PresetSpec, create_preset
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import factories
-from tests.bonobot.oauth_server.oauth_client import REDIRECT, Program
+from tests.bonobot.oauth_server.oauth_client import REDIRECT, OAuthClient
 
 URL = "https://mcp.example.com/mcp"
 KINDS = (
@@ -36,44 +36,44 @@ KINDS = (
 Needles = Mapping[str, set[str]]
 
 
-def needles(canaries: Mapping[str, str]) -> Needles:
-    """Return all that must not be seen: each canary's forms, and its first eight characters."""
+def build_needles(canaries: Mapping[str, str]) -> Needles:
+    """Return all forms of each canary, and its first eight characters."""
     return {
         kind: masking._build_encoded_forms(text) | {text[:8]} for kind, text in canaries.items()
     }
 
 
-def leaks(text: str, sought: Needles) -> list[str]:
-    """Return the kinds of canaries that a text holds."""
-    return [kind for kind, forms in sought.items() if any(form in text for form in forms)]
+def find_leaks(text: str, needles: Needles) -> list[str]:
+    """Return the kinds of canaries that a text contains."""
+    return [kind for kind, forms in needles.items() if any(form in text for form in forms)]
 
 
-def fresh() -> dict[str, str]:
-    """Return a secret of each kind; their first eight characters occur nowhere else."""
+def create_canaries() -> dict[str, str]:
+    """Generate a secret of each kind; their first eight characters are unique."""
     return {kind: f"{secrets.token_urlsafe(24)}+/=" for kind in KINDS}
 
 
-def stock(acme: Organization, canaries: dict[str, str]) -> list[Server]:
-    """Make servers, a model, a channel, a token and a person that hold the canaries."""
-    boss = factories.build_administrator(acme)
+def store_canaries(acme: Organization, canaries: dict[str, str]) -> list[Server]:
+    """Create servers, a model, a channel, a token and a person with the canaries."""
+    administrator = factories.build_administrator(acme)
 
     def server(name: str, auth: dict[str, str] | None = None, **config: Any) -> Server:
-        asked = {"url": URL, **config}
-        more = {"auth_config": auth} if auth else {}
-        spec = ServerSpec(name=name, transport_type="http", endpoint_config=asked, **more)
-        return create_server(boss, spec)
+        endpoint = {"url": URL, **config}
+        optional = {"auth_config": auth} if auth else {}
+        spec = ServerSpec(name=name, transport_type="http", endpoint_config=endpoint, **optional)
+        return create_server(administrator, spec)
 
     key = generate_private_key(SECP256R1())
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     oauth = {"type": "oauth2", "client_id": "me"}
-    made = [
+    servers = [
         server("bearer", {"type": "bearer_token", "token": canaries["bearer token"]}),
         server("keyed", {"type": "api_key", "header": "X-Key", "key": canaries["API key"]}),
         server("headed", headers={"X-Thing": canaries["header"]}),
         server("secretive", {**oauth, "client_secret": canaries["client secret"]}),
         server("signing", {**oauth, "private_key": pem}),
         create_server(
-            boss,
+            administrator,
             ServerSpec(
                 name="stored",
                 transport_type="stdio",
@@ -86,7 +86,7 @@ def stock(acme: Organization, canaries: dict[str, str]) -> list[Server]:
         ),
     ]
     preset = create_preset(
-        boss,
+        administrator,
         PresetSpec(
             name="Filled",
             transport_type="http",
@@ -95,10 +95,14 @@ def stock(acme: Organization, canaries: dict[str, str]) -> list[Server]:
         ),
     )
     values = {"THING": canaries["preset parameter"]}
-    made.append(create_server(boss, build_server_spec(boss, preset, values, name="filled")))
+    servers.append(
+        create_server(
+            administrator, build_server_spec(administrator, preset, values, name="filled")
+        )
+    )
     OAuthGrant.objects.create(
         organization=acme,
-        server=made[3],
+        server=servers[3],
         subject=acme.pk,
         refresh_token=canaries["refresh token"],
     )
@@ -113,32 +117,27 @@ def stock(acme: Organization, canaries: dict[str, str]) -> list[Server]:
         secret=canaries["webhook secret"],
     )
     User.objects.create_user("canary", password=canaries["password"])
-    canaries |= let_in(acme)
-    _row, token = create_token(boss, name="canary", role=Role.MEMBER)
+    canaries |= authorize_client(acme)
+    _row, token = create_token(administrator, name="canary", role=Role.MEMBER)
     canaries["private key"] = "".join(pem.splitlines()[1:-1])
     canaries["our token"] = token.rpartition("_")[2] if token.count("_") == 2 else token[17:]
     canaries["pepper"] = next(iter(settings.BONOBOT_TOKEN_PEPPERS.values()))
-    return made
+    return servers
 
 
-LET_IN = {"answer": "allow", "role": "operator", "scopes": ["mcp:agents"]}
+CONSENT = {"answer": "allow", "role": "operator", "scopes": ["mcp:agents"]}
 
 
-def let_in(acme: Organization) -> dict[str, str]:
-    """Have a program let in; return the secrets of what it holds: each text's part behind its key.
-
-    Beside them a code that waits to be fetched, and the secret of a program that has one.
-    """
-    person = User.objects.get(
-        pk=factories.create_member(acme, Role.OPERATOR, f"olga-{acme.slug}").id
-    )
-    program, here = Program(person), {"resource": f"{settings.BONOBOT_URL}/mcp"}
-    spent = program.code(LET_IN, scope="mcp:agents", **here)
-    texts = program.exchange(spent, **here).json()
-    waiting = program.code(LET_IN, scope="mcp:agents", **here)
-    found = {
-        "code": waiting,
-        "spent code": spent,
+def authorize_client(acme: Organization) -> dict[str, str]:
+    """Authorize a client; return its secrets: the part of each value after its key."""
+    user = User.objects.get(pk=factories.create_member(acme, Role.OPERATOR, f"olga-{acme.slug}").id)
+    client, resource = OAuthClient(user), {"resource": f"{settings.BONOBOT_URL}/mcp"}
+    used_code = client.code(CONSENT, scope="mcp:agents", **resource)
+    texts = client.exchange(used_code, **resource).json()
+    unused_code = client.code(CONSENT, scope="mcp:agents", **resource)
+    credentials = {
+        "code": unused_code,
+        "spent code": used_code,
         "access token": texts["access_token"],
         "refresh token of a program": texts["refresh_token"],
     }
@@ -151,22 +150,24 @@ def let_in(acme: Organization) -> dict[str, str]:
         redirect_uris=REDIRECT,
         client_secret=secret,
     )
-    behind = {kind: text.split("_", 2)[2] for kind, text in found.items()}
-    return behind | {"secret of a program": secret}
+    parts = {kind: text.split("_", 2)[2] for kind, text in credentials.items()}
+    return parts | {"secret of a program": secret}
 
 
 @contextmanager
-def listening(seen: list[str]) -> Iterator[None]:
-    """Collect the events of workers; some brokers keep none for those who come later."""
+def collect_events(events: list[str]) -> Iterator[None]:
+    """Collect the events of workers; some brokers don't keep past events."""
     with app.connection_for_read() as link:
-        receiver = app.events.Receiver(link, handlers={"*": lambda event: seen.append(repr(event))})
+        receiver = app.events.Receiver(
+            link, handlers={"*": lambda event: events.append(repr(event))}
+        )
 
-        def hear() -> None:
+        def capture() -> None:
             while not receiver.should_stop:
                 with suppress(TimeoutError):
                     receiver.capture(limit=None, timeout=1, wakeup=False)
 
-        thread = Thread(target=hear)
+        thread = Thread(target=capture)
         thread.start()
         try:
             yield
@@ -175,8 +176,8 @@ def listening(seen: list[str]) -> Iterator[None]:
             thread.join(20)
 
 
-def in_redis(store: Redis, key: bytes) -> str:
-    """Return a key with all that is stored under it, whatever its kind."""
+def read_redis(store: Redis, key: bytes) -> str:
+    """Return a key and its value of any type."""
     reads: dict[bytes, Callable[[], Any]] = {
         b"string": lambda: store.get(key),
         b"list": lambda: store.lrange(key, 0, -1),
@@ -188,4 +189,4 @@ def in_redis(store: Redis, key: bytes) -> str:
     return f"{key!r} {reads[store.type(key)]()!r}"
 
 
-# What is sent in members that hold secrets, and must not come back.
+# Values for secret fields of requests; no response may contain them.

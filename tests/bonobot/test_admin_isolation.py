@@ -1,4 +1,4 @@
-"""No address of the admin answers with an object of another organization, whoever asks."""
+"""No page of the admin shows an object of another organization, for any role."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -25,7 +25,7 @@ Organizations = tuple[Organization, Organization, dict[str, UUID]]
 def organizations(
     django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker
 ) -> Iterator[Organizations]:
-    """Fill two organizations; return them, and the ids of the second one's objects."""
+    """Fill two organizations; return them and the IDs of the objects of the second one."""
     with shared_rows(django_db_blocker):
         acme, other = factories.create_organization("acme"), factories.create_organization("other")
         fill(acme)
@@ -40,20 +40,23 @@ def test_an_object_of_another_organization_returns_404(
     unknown = dict.fromkeys(foreign, uuid4()) | {SCHEDULE: 10**9}
     client = admin_client.sit(acme, role).client
     before = count_rows()
-    sought = (foreign, unknown) if role == Role.OWNER else (foreign,)
-    # A problem is answered with a piece of a page: its navigation is tested elsewhere.
+    id_sets = (foreign, unknown) if role == Role.OWNER else (foreign,)
+    # Errors are returned as a fragment of a page: navigation is tested elsewhere.
     headers = {FRAGMENT_HEADER: "1"}
     with only_answers():
-        for (name, parameters), ids in product(NAMED, sought):
+        for (name, parameters), ids in product(NAMED, id_sets):
             kwargs = arguments(name, parameters, ids) | (
                 {"slug": "none"} if "slug" in parameters else {}
             )
             address = reverse(f"admin:{name}", kwargs=kwargs)
             for send in (client.get, client.post):
-                answer = send(address, headers=headers)
-                # History only leads to the audit, which shows this organization's rows.
-                led_on = answer.status_code == 302 and name.endswith("_history")
-                assert led_on or answer.status_code in (403, 404, 405), (name, answer.status_code)
+                response = send(address, headers=headers)
+                # History only redirects to the audit log, which shows entries of this organization.
+                is_redirect = response.status_code == 302 and name.endswith("_history")
+                assert is_redirect or response.status_code in (403, 404, 405), (
+                    name,
+                    response.status_code,
+                )
     assert count_rows() == before
     assert Server.objects.filter(organization=other).count() == 1
     assert Agent.objects.filter(organization=other, enabled=True).count() == 1
@@ -61,5 +64,5 @@ def test_an_object_of_another_organization_returns_404(
 
 
 def count_rows() -> dict[str, int]:
-    """Return how many rows there are of every model that is in the admin."""
+    """Return the number of rows of every model in the admin."""
     return {model.__name__: model._base_manager.count() for model in site._registry}

@@ -1,4 +1,4 @@
-"""Ways through the admin: how pages are named, what empty lists say, what is told once."""
+"""Navigation in the admin: names of pages, empty lists, long lists, and delete pages."""
 
 import re
 
@@ -40,29 +40,32 @@ def test_a_server_that_needs_a_sign_in_is_listed_once() -> None:
 def test_breadcrumbs_use_the_names_of_the_navigation() -> None:
     acme = factories.create_organization()
     token = create_token(factories.build_administrator(acme), name="ci", role=Role.MEMBER)[0]
-    seat = admin_client.sit(acme, Role.OWNER)
+    admin = admin_client.sit(acme, Role.OWNER)
 
-    def way(name: str, *args: object) -> list[str]:
-        heading = seat.get(name, *args).split("<h1", 1)[1].split("</h1>", 1)[0]
+    def list_breadcrumbs(name: str, *args: object) -> list[str]:
+        heading = admin.get(name, *args).split("<h1", 1)[1].split("</h1>", 1)[0]
         return [part.strip() for part in re.findall(r">([^<>]+)</(?:a|span)>", heading)]
 
-    assert way("ledger_auditrow_changelist") == ["Audit log"]
-    assert way("agents_budget_changelist") == ["Budgets"]
-    assert way("organization_halt") == ["Kill switch"]
-    assert way("agents_budget_add") == ["Budgets", "chevron_right", "Add budget"]
-    assert way("tenancy_token_change", token.pk)[::2] == ["Tokens", f"ci ({token.key}…)"]
+    assert list_breadcrumbs("ledger_auditrow_changelist") == ["Audit log"]
+    assert list_breadcrumbs("agents_budget_changelist") == ["Budgets"]
+    assert list_breadcrumbs("organization_halt") == ["Kill switch"]
+    assert list_breadcrumbs("agents_budget_add") == ["Budgets", "chevron_right", "Add budget"]
+    assert list_breadcrumbs("tenancy_token_change", token.pk)[::2] == [
+        "Tokens",
+        f"ci ({token.key}…)",
+    ]
     server = admin_client.web_server(acme, "lower-case")
-    assert way("mcp_servers_server_health", server.pk)[-1] == "lower-case"
+    assert list_breadcrumbs("mcp_servers_server_health", server.pk)[-1] == "lower-case"
 
 
 def test_an_empty_list_explains_itself_and_an_empty_search_says_no_results() -> None:
-    seat = admin_client.sit(factories.create_organization(), Role.OWNER)
+    admin = admin_client.sit(factories.create_organization(), Role.OWNER)
     for name, words in (
         ("agents_budget", "A budget limits"),
         ("tenancy_token", "It is shown once"),
     ):
-        assert words in seat.get(f"{name}_changelist")
-        page = seat.get(f"{name}_changelist", q="nothing like it")
+        assert words in admin.get(f"{name}_changelist")
+        page = admin.get(f"{name}_changelist", q="nothing like it")
         assert "No results" in page
         assert words not in page
 
@@ -71,35 +74,35 @@ def test_a_long_list_is_counted_up_to_a_limit_and_shows_that_there_is_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     acme = factories.create_organization()
-    seat = admin_client.sit(acme, Role.OWNER)
+    admin = admin_client.sit(acme, Role.OWNER)
     create_token(factories.build_administrator(acme), name="the odd one", role=Role.MEMBER)
     for number in range(59):
         create_token(factories.build_administrator(acme), name=f"ci {number}", role=Role.MEMBER)
-    assert "60 tokens" in admin_client.words(seat.get("tenancy_token_changelist"))
+    assert "60 tokens" in admin_client.words(admin.get("tenancy_token_changelist"))
     monkeypatch.setattr(scoped_admin, "MAX_LISTED", 55)
-    page = admin_client.words(seat.get("tenancy_token_changelist"))
+    page = admin_client.words(admin.get("tenancy_token_changelist"))
     assert "55+ tokens" in page
     assert "search or filter" in page
-    assert ">ci 6<" in seat.get("tenancy_token_changelist", p=2)
-    found = admin_client.words(seat.get("tenancy_token_changelist", q="odd one"))
-    assert "1 token" in found
-    assert "+ token" not in found
+    assert ">ci 6<" in admin.get("tenancy_token_changelist", p=2)
+    results = admin_client.words(admin.get("tenancy_token_changelist", q="odd one"))
+    assert "1 token" in results
+    assert "+ token" not in results
 
 
-REMOVED = (
+DELETABLE = (
     *("agents_modelendpoint", "agents_budget", "agents_skill", "agents_workflow"),
     *("mcp_servers_preset", "mcp_servers_launcher", "notices_notificationchannel"),
     *("tenancy_issuer", "tenancy_provider", "tenancy_membership"),
 )
 
 
-@pytest.mark.parametrize("name", REMOVED)
+@pytest.mark.parametrize("name", DELETABLE)
 def test_a_delete_page_explains_the_consequences(name: str) -> None:
     acme = factories.create_organization()
     ids = fill(acme)
     page = admin_client.sit(acme, None).get(f"{name}_delete", ids[name])
-    meant = re.search(r"This can't be undone[^<]*</p><p>([^<]+)</p>", page)
-    assert meant or "Choose another model for these first" in page
+    explanation = re.search(r"This can't be undone[^<]*</p><p>([^<]+)</p>", page)
+    assert explanation or "Choose another model for these first" in page
     assert admin_client.links(page, admin_client.url(f"{name}_change", ids[name]))
 
 
@@ -110,20 +113,20 @@ def test_a_model_in_use_lists_its_agents_and_cant_be_deleted() -> None:
     spare = ModelEndpoint.objects.create(
         organization=acme, name="spare", slug="spare", kind="offline", fallback=model
     )
-    seat = admin_client.sit(acme, Role.OWNER)
-    page = seat.get("agents_modelendpoint_delete", model.pk)
+    admin = admin_client.sit(acme, Role.OWNER)
+    page = admin.get("agents_modelendpoint_delete", model.pk)
     assert admin_client.links(page, admin_client.url("agents_agent_change", agent.pk))
     assert admin_client.links(page, admin_client.url("agents_modelendpoint_change", spare.pk))
     assert 'name="post"' not in page
-    seat.post("agents_modelendpoint_delete", model.pk, post="yes")
+    admin.post("agents_modelendpoint_delete", model.pk, post="yes")
     assert ModelEndpoint.objects.filter(pk=model.pk).exists()
-    seat.post("agents_modelendpoint_delete", spare.pk, post="yes")
+    admin.post("agents_modelendpoint_delete", spare.pk, post="yes")
     assert not ModelEndpoint.objects.filter(pk=spare.pk).exists()
 
 
 def test_an_old_address_redirects_when_its_model_was_renamed() -> None:
-    seat = admin_client.sit(factories.create_organization(), Role.OWNER)
-    for rest in ("7/change/?q=a", ""):
-        answer = seat.client.get(f"/admin/agents/question/{rest}")
-        assert answer.status_code == 302
-        assert answer["Location"] == f"/admin/agents/elicitationrequest/{rest}"
+    admin = admin_client.sit(factories.create_organization(), Role.OWNER)
+    for suffix in ("7/change/?q=a", ""):
+        response = admin.client.get(f"/admin/agents/question/{suffix}")
+        assert response.status_code == 302
+        assert response["Location"] == f"/admin/agents/elicitationrequest/{suffix}"

@@ -1,4 +1,4 @@
-"""No form of the admin reverts what was changed elsewhere: every form, and people with two tabs."""
+"""No form of the admin reverts a concurrent change: every form, and people with two tabs."""
 
 import re
 from collections.abc import Iterator
@@ -26,85 +26,87 @@ TOKEN = re.compile(rf'<input type="hidden" name="{VERSION_FIELD}" value="([^"]*)
 HIDDEN = re.compile(r'<input type="hidden" name="([^"]+)"(?: value="([^"]*)")?')
 
 
-class Place:
-    """An organization with one of everything, and a platform administrator who owns it."""
+class FilledOrganization:
+    """An organization with one of everything, and a platform administrator."""
 
     def __init__(self) -> None:
         self.organization = factories.create_organization()
         self.ids: dict[str, UUID] = fill(self.organization)
-        self.seat = admin_client.sit(self.organization, None)
+        self.browser = admin_client.sit(self.organization, None)
 
 
 @pytest.fixture(scope="module")
-def shared_place(
+def shared_organization(
     django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker
-) -> Iterator[Place]:
+) -> Iterator[FilledOrganization]:
     with shared_rows(django_db_blocker):
-        yield Place()
+        yield FilledOrganization()
 
 
 @pytest.fixture
-def place(shared_place: Place) -> Iterator[Place]:
+def filled(shared_organization: FilledOrganization) -> Iterator[FilledOrganization]:
     with transaction.atomic():
-        yield shared_place
+        yield shared_organization
         transaction.set_rollback(True)
 
 
-def fields(page: str, form: Form) -> dict[str, Any]:
-    """Return what a browser sends of a form that nobody touched."""
+def read_fields(page: str, form: Form) -> dict[str, Any]:
+    """Return what a browser posts for an unchanged form."""
     end = page.index("</form>", form.insert_at)
     hidden = {name: unescape(value) for name, value in HIDDEN.findall(page[form.insert_at : end])}
     return hidden | {name: control.values for name, control in form.controls.items()}
 
 
-def outdated(token: str, form: Form) -> str:
-    """Return the token of somebody who read another value of the first control."""
+def build_outdated_version(token: str, form: Form) -> str:
+    """Build the version of a form whose first control had another value."""
     page, key, _version = signing.loads(token, salt=VERSION_SALT)
     first, *_others = form.controls
     parts = form.build_parts() | {first: ["what was there before"]}
     return signing.dumps([page, key, compute_version(parts)], salt=VERSION_SALT)
 
 
-def posting(where: Place, name: str, parameters: list[str]) -> tuple[str, str, list[Form]]:
-    path = address(name, parameters, where.ids)
-    response = where.seat.client.get(path)
+def load_forms(
+    filled: FilledOrganization, name: str, parameters: list[str]
+) -> tuple[str, str, list[Form]]:
+    path = address(name, parameters, filled.ids)
+    response = filled.browser.client.get(path)
     page = "" if response.streaming or response.status_code != 200 else response.content.decode()
-    found = parse_forms(page, path.partition("?")[0]) if "<html" in page else []
-    return path, page, found
+    forms = parse_forms(page, path.partition("?")[0]) if "<html" in page else []
+    return path, page, forms
 
 
 @pytest.mark.parametrize(("name", "parameters"), ADDRESSES, ids=[name for name, _ in ADDRESSES])
 def test_every_form_has_a_version_and_refuses_an_outdated_one(
-    place: Place, name: str, parameters: list[str]
+    filled: FilledOrganization, name: str, parameters: list[str]
 ) -> None:
     if name in ABSENT:
-        pytest.skip("there is none of it here")
+        pytest.skip("no such object")
     with only_answers():
-        path, page, forms = posting(place, name, parameters)
+        path, page, forms = load_forms(filled, name, parameters)
         if not forms:
-            pytest.skip("no form that edits anything")
+            pytest.skip("no editing form")
         for form in forms:
-            sent = fields(page, form)
-            assert VERSION_FIELD in sent, f"{path}: a form without a version"
+            values = read_fields(page, form)
+            assert VERSION_FIELD in values, f"{path}: a form without a version"
             before = AuditRow.objects.count()
 
-            refused = place.seat.client.post(
-                path, sent | {VERSION_FIELD: outdated(sent[VERSION_FIELD], form)}
+            conflict = filled.browser.client.post(
+                path, values | {VERSION_FIELD: build_outdated_version(values[VERSION_FIELD], form)}
             )
 
-            assert refused.status_code == 409, (path, refused.status_code)
-            assert b"version_conflict" in refused.content, path
+            assert conflict.status_code == 409, (path, conflict.status_code)
+            assert b"version_conflict" in conflict.content, path
             assert AuditRow.objects.count() == before, path
-            assert TOKEN.search(refused.content.decode()), path
+            assert TOKEN.search(conflict.content.decode()), path
 
             # The version still matches, so the refused request changed nothing that the form shows.
             with transaction.atomic():
-                answer = place.seat.client.post(path, sent)
-                assert answer.status_code != 409, f"{path}: refused though nothing changed"
+                response = filled.browser.client.post(path, values)
+                assert response.status_code != 409, f"{path}: refused though nothing changed"
                 transaction.set_rollback(True)
 
 
-def test_the_important_forms_are_covered(place: Place) -> None:
+def test_the_important_forms_are_covered(filled: FilledOrganization) -> None:
     names = dict(ADDRESSES)
     edited = (
         "agents_agent_policy",
@@ -128,7 +130,7 @@ def test_the_important_forms_are_covered(place: Place) -> None:
         "tenancy_provider_change",
         "django_celery_beat_periodictask_change",
     )
-    assert [one for one in edited if not posting(place, one, names[one])[2]] == []
+    assert [name for name in edited if not load_forms(filled, name, names[name])[2]] == []
 
 
 # -- Two tabs -------------------------------------------------------------------------------------
@@ -137,21 +139,21 @@ pytest_db = pytest.mark.django_db
 
 
 class Tab:
-    """A page that is open in a browser: what its form holds is what was read."""
+    """A page in a browser, with the values of its form."""
 
-    def __init__(self, seat: admin_client.Desk, path: str, number: int = 0) -> None:
-        self.seat, self.path = seat, path
-        self.read(seat.client.get(path).content.decode(), number)
+    def __init__(self, browser: admin_client.Desk, path: str, number: int = 0) -> None:
+        self.browser, self.path = browser, path
+        self.read(browser.client.get(path).content.decode(), number)
 
     def read(self, page: str, number: int = 0) -> None:
-        """Fill the form as the page has it."""
+        """Read the form of a page."""
         self.page = page
         form = parse_forms(page, self.path.partition("?")[0])[number]
-        self.fields = fields(page, form)
+        self.fields = read_fields(page, form)
 
     def save(self, **changes: Any) -> int:
-        """Change some controls, save, and return the status; a page that comes back is read."""
-        response = self.seat.client.post(self.path, self.fields | changes)
+        """Change some controls, save, and return the status; a returned page is read again."""
+        response = self.browser.client.post(self.path, self.fields | changes)
         if response.status_code in (200, 409):
             self.read(response.content.decode())
         return int(response.status_code)
@@ -163,7 +165,7 @@ def acme(db: None) -> Organization:
 
 
 @pytest.fixture
-def seat(acme: Organization) -> admin_client.Desk:
+def owner(acme: Organization) -> admin_client.Desk:
     return admin_client.sit(acme, Role.OWNER)
 
 
@@ -177,7 +179,7 @@ def helper(acme: Organization) -> Agent:
     return agent
 
 
-def rules(agent: Agent) -> dict[str, str]:
+def load_rules(agent: Agent) -> dict[str, str]:
     text = load_policy_spec(Agent.objects.get(pk=agent.pk))
     return {
         name: effect for effect in ("allow", "ask", "deny") for name in text.get_entries(effect)
@@ -187,74 +189,74 @@ def rules(agent: Agent) -> dict[str, str]:
 READ, WRITE, REMOVE = "mcp_web_read", "mcp_web_write", "mcp_web_remove"
 
 
-def ruled(name: str) -> str:
+def rule_field(name: str) -> str:
     return f"rule-{name}"
 
 
 def test_a_denial_in_one_tab_survives_a_save_in_the_other(
-    seat: admin_client.Desk, helper: Agent
+    owner: admin_client.Desk, helper: Agent
 ) -> None:
     path = admin_client.url("agents_agent_policy", helper.pk)
-    first, second = Tab(seat, path), Tab(seat, path)
-    assert first.save(**{ruled(REMOVE): "deny"}) == 302
+    first, second = Tab(owner, path), Tab(owner, path)
+    assert first.save(**{rule_field(REMOVE): "deny"}) == 302
 
-    assert second.save(**{ruled(READ): "allow"}) == 409
+    assert second.save(**{rule_field(READ): "allow"}) == 409
 
-    assert rules(helper) == {REMOVE: "deny"}
+    assert load_rules(helper) == {REMOVE: "deny"}
     assert "version_conflict" in second.page
     assert "mcp_web_remove" in second.page
-    # The page has the denial, and what this tab changed; saved again, both hold.
-    assert second.fields[ruled(REMOVE)] == ["deny"]
-    assert second.fields[ruled(READ)] == ["allow"]
+    # The page has the denial and the change of this tab; saving again keeps both.
+    assert second.fields[rule_field(REMOVE)] == ["deny"]
+    assert second.fields[rule_field(READ)] == ["allow"]
     assert second.save() == 302
-    assert rules(helper) == {REMOVE: "deny", READ: "allow"}
+    assert load_rules(helper) == {REMOVE: "deny", READ: "allow"}
 
 
 def test_an_allowance_in_one_tab_survives_a_save_in_the_other(
-    seat: admin_client.Desk, helper: Agent
+    owner: admin_client.Desk, helper: Agent
 ) -> None:
     set_policy(
         factories.build_administrator(helper.organization), helper, PolicySpec("all", deny=(READ,))
     )
     path = admin_client.url("agents_agent_policy", helper.pk)
-    first, second = Tab(seat, path), Tab(seat, path)
-    assert first.save(**{ruled(READ): "allow"}) == 302
-    assert second.save(**{ruled(WRITE): "ask"}) == 409
+    first, second = Tab(owner, path), Tab(owner, path)
+    assert first.save(**{rule_field(READ): "allow"}) == 302
+    assert second.save(**{rule_field(WRITE): "ask"}) == 409
     assert second.save() == 302
-    assert rules(helper) == {READ: "allow", WRITE: "ask"}
+    assert load_rules(helper) == {READ: "allow", WRITE: "ask"}
 
 
 def test_a_conflicting_rule_is_chosen_again_next_to_the_saved_one(
-    seat: admin_client.Desk, helper: Agent
+    owner: admin_client.Desk, helper: Agent
 ) -> None:
     path = admin_client.url("agents_agent_policy", helper.pk)
-    first, second = Tab(seat, path), Tab(seat, path)
-    assert first.save(**{ruled(REMOVE): "deny"}) == 302
-    assert second.save(**{ruled(REMOVE): "allow"}) == 409
-    assert second.save() == 302  # without a look at it: the denial stays
-    assert rules(helper) == {REMOVE: "deny"}
-    third = Tab(seat, path)
-    assert third.save(**{ruled(REMOVE): "allow"}) == 302
-    assert rules(helper) == {REMOVE: "allow"}
+    first, second = Tab(owner, path), Tab(owner, path)
+    assert first.save(**{rule_field(REMOVE): "deny"}) == 302
+    assert second.save(**{rule_field(REMOVE): "allow"}) == 409
+    assert second.save() == 302  # without choosing again: the denial is kept
+    assert load_rules(helper) == {REMOVE: "deny"}
+    third = Tab(owner, path)
+    assert third.save(**{rule_field(REMOVE): "allow"}) == 302
+    assert load_rules(helper) == {REMOVE: "allow"}
 
 
 def test_a_denial_over_rest_survives_a_save_in_a_tab(
-    seat: admin_client.Desk, helper: Agent
+    owner: admin_client.Desk, helper: Agent
 ) -> None:
-    tab = Tab(seat, admin_client.url("agents_agent_policy", helper.pk))
-    boss = factories.build_administrator(helper.organization)
-    set_policy(boss, helper, PolicySpec("all", deny=(REMOVE,)))
-    assert tab.save(**{ruled(READ): "allow"}) == 409
+    tab = Tab(owner, admin_client.url("agents_agent_policy", helper.pk))
+    administrator = factories.build_administrator(helper.organization)
+    set_policy(administrator, helper, PolicySpec("all", deny=(REMOVE,)))
+    assert tab.save(**{rule_field(READ): "allow"}) == 409
     assert tab.save() == 302
-    assert rules(helper) == {REMOVE: "deny", READ: "allow"}
+    assert load_rules(helper) == {REMOVE: "deny", READ: "allow"}
 
 
 def test_members_added_in_another_tab_keep_the_agent(
-    acme: Organization, seat: admin_client.Desk, helper: Agent
+    acme: Organization, owner: admin_client.Desk, helper: Agent
 ) -> None:
     names = [factories.create_member(acme, Role.MEMBER, name).label for name in ("anna", "bert")]
     path = admin_client.url("agents_agent_configuration", helper.pk)
-    first, second = Tab(seat, path), Tab(seat, path)
+    first, second = Tab(owner, path), Tab(owner, path)
     assert first.save(members=names[:1]) == 302
     assert second.save(description="Ours") == 409
     assert second.save() == 302
@@ -263,9 +265,9 @@ def test_members_added_in_another_tab_keep_the_agent(
     assert [user.username for user in helper.members.all()] == ["anna"]
 
 
-def test_budgets_added_in_another_tab_are_kept(seat: admin_client.Desk, helper: Agent) -> None:
+def test_budgets_added_in_another_tab_are_kept(owner: admin_client.Desk, helper: Agent) -> None:
     path = admin_client.url("agents_agent_configuration", helper.pk)
-    first, second = Tab(seat, path), Tab(seat, path)
+    first, second = Tab(owner, path), Tab(owner, path)
     limits = first.fields["budget-limit"]
     assert first.save(**{"budget-limit": ["7", *limits[1:]]}) == 302
     assert second.save(**{"budget-limit": ["8", *limits[1:]]}) == 409
@@ -274,11 +276,11 @@ def test_budgets_added_in_another_tab_are_kept(seat: admin_client.Desk, helper: 
 
 
 def test_a_role_removed_in_another_tab_isnt_restored(
-    acme: Organization, seat: admin_client.Desk
+    acme: Organization, owner: admin_client.Desk
 ) -> None:
     factories.create_member(acme, Role.MEMBER, "anna")
     member = Membership.objects.get(user__username="anna")
-    tab = Tab(seat, admin_client.url("tenancy_membership_change", member.pk))
+    tab = Tab(owner, admin_client.url("tenancy_membership_change", member.pk))
     Membership.objects.filter(pk=member.pk).update(role=Role.AUDITOR)
     assert tab.save() == 409
     assert tab.save() in (200, 302)
@@ -286,30 +288,30 @@ def test_a_role_removed_in_another_tab_isnt_restored(
     assert member.role == Role.AUDITOR
 
 
-def test_a_form_without_a_version_is_saved(seat: admin_client.Desk, helper: Agent) -> None:
-    tab = Tab(seat, admin_client.url("agents_agent_policy", helper.pk))
+def test_a_form_without_a_version_is_saved(owner: admin_client.Desk, helper: Agent) -> None:
+    tab = Tab(owner, admin_client.url("agents_agent_policy", helper.pk))
     del tab.fields[VERSION_FIELD]
-    assert tab.save(**{ruled(REMOVE): "deny"}) == 302
+    assert tab.save(**{rule_field(REMOVE): "deny"}) == 302
     assert ToolRule.objects.get().effect == "deny"
 
 
-def test_patterns_added_in_both_tabs_are_kept(seat: admin_client.Desk, helper: Agent) -> None:
-    boss = factories.build_administrator(helper.organization)
-    set_policy(boss, helper, PolicySpec("all", deny=("mcp_web_a*", "mcp_web_b*")))
+def test_patterns_added_in_both_tabs_are_kept(owner: admin_client.Desk, helper: Agent) -> None:
+    administrator = factories.build_administrator(helper.organization)
+    set_policy(administrator, helper, PolicySpec("all", deny=("mcp_web_a*", "mcp_web_b*")))
     path = admin_client.url("agents_agent_policy", helper.pk)
-    first, second = Tab(seat, path), Tab(seat, path)
-    assert first.save(deny="mcp_web_b*\r\nmcp_web_c*") == 302  # a goes, c comes
+    first, second = Tab(owner, path), Tab(owner, path)
+    assert first.save(deny="mcp_web_b*\r\nmcp_web_c*") == 302  # removes a, adds c
     assert second.save(deny="mcp_web_a*\r\nmcp_web_b*\r\nmcp_web_d*") == 409
     assert second.save() == 302
-    assert sorted(rules(helper)) == ["mcp_web_b*", "mcp_web_c*", "mcp_web_d*"]
+    assert sorted(load_rules(helper)) == ["mcp_web_b*", "mcp_web_c*", "mcp_web_d*"]
 
 
 def test_members_selected_in_both_tabs_all_get_the_agent(
-    acme: Organization, seat: admin_client.Desk, helper: Agent
+    acme: Organization, owner: admin_client.Desk, helper: Agent
 ) -> None:
     names = [factories.create_member(acme, Role.MEMBER, name).label for name in ("anna", "bert")]
     path = admin_client.url("agents_agent_configuration", helper.pk)
-    first, second = Tab(seat, path), Tab(seat, path)
+    first, second = Tab(owner, path), Tab(owner, path)
     assert first.save(members=names[:1]) == 302
     assert second.save(members=names[1:]) == 409
     assert second.save() == 302
@@ -317,58 +319,59 @@ def test_members_selected_in_both_tabs_all_get_the_agent(
 
 
 def test_conditional_rules_added_in_another_tab_are_kept(
-    seat: admin_client.Desk, helper: Agent
+    owner: admin_client.Desk, helper: Agent
 ) -> None:
     path = admin_client.url("agents_agent_policy", helper.pk)
-    first, second = Tab(seat, path), Tab(seat, path)
-    when = '{"properties": {"amount": {"minimum": 1000}}}'
-    assert first.save(**{"when-effect": "deny", "when-tool": WRITE, "when-schema": when}) == 302
-    assert second.save(**{"when-effect": "allow", "when-tool": READ, "when-schema": when}) == 409
+    first, second = Tab(owner, path), Tab(owner, path)
+    schema = '{"properties": {"amount": {"minimum": 1000}}}'
+    assert first.save(**{"when-effect": "deny", "when-tool": WRITE, "when-schema": schema}) == 302
+    assert second.save(**{"when-effect": "allow", "when-tool": READ, "when-schema": schema}) == 409
     assert second.save() == 302
     policy = load_policy_spec(Agent.objects.get(pk=helper.pk))
-    assert [one.tool for one in policy.deny] == [WRITE]  # type: ignore[union-attr]
+    assert [rule.tool for rule in policy.deny] == [WRITE]  # type: ignore[union-attr]
     assert policy.allow == ()
 
 
 def test_labels_set_in_another_tab_are_kept(
-    acme: Organization, seat: admin_client.Desk, helper: Agent
+    acme: Organization, owner: admin_client.Desk, helper: Agent
 ) -> None:
     server = helper.agent_servers.get().server
-    one, _other = server.definitions.filter(kind="tool").order_by("name")[:2]
+    definition, _other = server.definitions.filter(kind="tool").order_by("name")[:2]
     path = admin_client.url("mcp_servers_server_definitions", server.pk)
-    first, second = Tab(seat, path), Tab(seat, path)
-    label = {"label": str(one.pk), f"legs-{one.pk}": ["private_data"]}
+    first, second = Tab(owner, path), Tab(owner, path)
+    label = {"label": str(definition.pk), f"legs-{definition.pk}": ["private_data"]}
     assert first.save(**label) == 302
-    stale = {"label": str(one.pk), f"legs-{one.pk}": ["sends_out"]}
+    stale = {"label": str(definition.pk), f"legs-{definition.pk}": ["sends_out"]}
     assert second.save(**stale) == 409
-    one.refresh_from_db()
-    assert one.labels == ["private_data"]
+    definition.refresh_from_db()
+    assert definition.labels == ["private_data"]
 
 
-def test_a_preview_compares_no_versions(seat: admin_client.Desk, helper: Agent) -> None:
+def test_a_preview_compares_no_versions(owner: admin_client.Desk, helper: Agent) -> None:
     path = admin_client.url("agents_agent_policy", helper.pk)
-    first, second = Tab(seat, path), Tab(seat, path)
-    assert first.save(**{ruled(REMOVE): "deny"}) == 302
+    first, second = Tab(owner, path), Tab(owner, path)
+    assert first.save(**{rule_field(REMOVE): "deny"}) == 302
     preview = admin_client.url("agents_agent_policy_preview", helper.pk)
-    assert seat.client.post(preview, second.fields).status_code == 200
+    assert owner.client.post(preview, second.fields).status_code == 200
 
 
 def test_rules_of_rows_added_later_are_compared_too(
-    seat: admin_client.Desk, helper: Agent, monkeypatch: pytest.MonkeyPatch
+    owner: admin_client.Desk, helper: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agents.admin.policies.PAGE_SIZE", 2)
-    tab = Tab(seat, admin_client.url("agents_agent_policy", helper.pk))
-    assert ruled(REMOVE) not in tab.fields
+    tab = Tab(owner, admin_client.url("agents_agent_policy", helper.pk))
+    assert rule_field(REMOVE) not in tab.fields
     group = helper.agent_servers.get().server_id
     rows = admin_client.url("agents_agent_policy_rows", helper.pk) + f"?group={group}"
-    piece = seat.client.get(rows).content.decode()
-    [form] = parse_forms(piece, rows)
-    boss = factories.build_administrator(helper.organization)
-    set_policy(boss, helper, PolicySpec("all", deny=(REMOVE,)))
-    read = {name: control.values for name, control in form.controls.items()}
-    found = TOKEN.search(piece)
-    assert found is not None
+    fragment = owner.client.get(rows).content.decode()
+    [form] = parse_forms(fragment, rows)
+    administrator = factories.build_administrator(helper.organization)
+    set_policy(administrator, helper, PolicySpec("all", deny=(REMOVE,)))
+    values = {name: control.values for name, control in form.controls.items()}
+    match = TOKEN.search(fragment)
+    assert match is not None
     assert (
-        tab.save(**read, **{VERSION_FIELD: [tab.fields[VERSION_FIELD], unescape(found[1])]}) == 409
+        tab.save(**values, **{VERSION_FIELD: [tab.fields[VERSION_FIELD], unescape(match[1])]})
+        == 409
     )
-    assert rules(helper) == {REMOVE: "deny"}
+    assert load_rules(helper) == {REMOVE: "deny"}

@@ -1,4 +1,4 @@
-"""REST as a whole: signing in, errors, bodies, pages, and the document about it."""
+"""The REST API: authentication, errors, bodies, pages, and the OpenAPI document."""
 
 import json
 
@@ -58,21 +58,22 @@ def test_each_renamed_path_leads_to_one_that_exists():
         assert resolve(f"/api/{filled}").func.cls is not UnknownPathView
 
 
-# -- signing in ----------------------------------------------------------------------------------
+# -- authentication
+# ----------------------------------------------------------------------------------
 
 
 def test_a_request_without_authentication_is_refused_with_a_remedy(acme):
-    answer = Rest().get("agents")
-    assert (answer.status, answer.code) == (401, "not_authenticated")
-    assert answer.headers["WWW-Authenticate"] == 'Bearer realm="bonobot"'
-    assert "Authorization" in answer.json["remedy"]
+    response = Rest().get("agents")
+    assert (response.status, response.code) == (401, "not_authenticated")
+    assert response.headers["WWW-Authenticate"] == 'Bearer realm="bonobot"'
+    assert "Authorization" in response.json["remedy"]
 
 
 @pytest.mark.parametrize("text", ["bnb_x_y", "nonsense", "", "bnb__", "bnb_\u00e4_\u00f6"])
 def test_all_invalid_tokens_get_the_same_response(acme, text):
-    answer = Rest().get("agents", Authorization=f"Bearer {text}")
-    assert (answer.status, answer.code) == (401, "bad_token")
-    assert 'error="invalid_token"' in answer.headers["WWW-Authenticate"]
+    response = Rest().get("agents", Authorization=f"Bearer {text}")
+    assert (response.status, response.code) == (401, "bad_token")
+    assert 'error="invalid_token"' in response.headers["WWW-Authenticate"]
 
 
 def test_a_revoked_token_is_refused_immediately(acme, owner):
@@ -87,20 +88,20 @@ def test_a_person_signs_in_by_session_and_writes_with_the_csrf_token(acme):
     client = Rest(user=user, csrf=True)
     assert client.get("agents").status == 200
     body = {"name": "Offline", "kind": "offline"}
-    refused = client.post("model-endpoints", body)
-    assert (refused.status, refused.code) == (403, "csrf_failed")
+    response = client.post("model-endpoints", body)
+    assert (response.status, response.code) == (403, "csrf_failed")
 
 
 def test_a_person_in_two_organizations_chooses_one_by_the_header(acme):
     other = factories.create_organization("other")
     user = User.objects.create_user("ann", password="pw-for-tests")
-    for where in (acme, other):
-        Membership.objects.create(organization=where, user=user, role=Role.OWNER)
-        factories.create_agent(where, f"agent-of-{where.slug}")
+    for organization in (acme, other):
+        Membership.objects.create(organization=organization, user=user, role=Role.OWNER)
+        factories.create_agent(organization, f"agent-of-{organization.slug}")
     client = Rest(user=user)
     for slug in ("acme", "other"):
-        found = client.get("agents", Bonobot_Organization=slug).json["results"]
-        assert [agent["slug"] for agent in found] == [f"agent-of-{slug}"]
+        agents = client.get("agents", Bonobot_Organization=slug).json["results"]
+        assert [agent["slug"] for agent in agents] == [f"agent-of-{slug}"]
 
 
 def test_an_organization_of_others_isnt_found(acme):
@@ -120,40 +121,40 @@ def test_a_token_of_another_organization_than_the_header_is_refused(acme, owner)
 
 
 def test_a_person_without_an_organization_is_refused(acme):
-    answer = Rest(user=User.objects.create_user("stranger")).get("agents")
-    assert (answer.status, answer.json["rule"]) == (403, "membership")
+    response = Rest(user=User.objects.create_user("stranger")).get("agents")
+    assert (response.status, response.json["rule"]) == (403, "membership")
 
 
 def test_a_token_for_one_agent_reads_and_runs_that_agent_only(acme):
-    mine, other = factories.create_agent(acme, "mine"), factories.create_agent(acme, "other")
-    client = rest.as_role(acme, Role.OWNER, agent=mine)
+    own_agent, other = factories.create_agent(acme, "mine"), factories.create_agent(acme, "other")
+    client = rest.as_role(acme, Role.OWNER, agent=own_agent)
     assert [agent["slug"] for agent in client.get("agents").json["results"]] == ["mine"]
-    assert client.get(f"agents/{mine.pk}/tools").status == 200
+    assert client.get(f"agents/{own_agent.pk}/tools").status == 200
     assert client.get(f"agents/{other.pk}").status == 404
     for path in ("mcp-servers", "audit", "tokens", "model-endpoints", "members"):
         assert client.get(path).json["rule"] == "token:agent"
-    assert client.patch(f"agents/{mine.pk}", {"name": "x"}).json["rule"] == "token:agent"
+    assert client.patch(f"agents/{own_agent.pk}", {"name": "x"}).json["rule"] == "token:agent"
 
 
-# -- addresses and methods -----------------------------------------------------------------------
+# -- paths and methods -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["nothing", "agents/", "mcp-servers/x/y/z", "", "agents/a/b"])
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 def test_an_unknown_path_returns_a_problem(path, method):
-    answer = Rest().send(method, f"/api/{path}")
-    assert (answer.status, answer.code) == (404, "unknown_path")
+    response = Rest().send(method, f"/api/{path}")
+    assert (response.status, response.code) == (404, "unknown_path")
 
 
 def test_an_unsupported_method_returns_405_with_the_supported_ones(owner):
-    answer = owner.delete("agents")
-    assert (answer.status, answer.code) == (405, "method_not_allowed")
-    assert answer.headers["Allow"] == "GET, HEAD, POST"
+    response = owner.delete("agents")
+    assert (response.status, response.code) == (405, "method_not_allowed")
+    assert response.headers["Allow"] == "GET, HEAD, POST"
 
 
 def test_html_is_never_returned(owner):
-    answer = owner.get("agents", Accept="text/html")
-    assert answer.headers["Content-Type"] == "application/json"
+    response = owner.get("agents", Accept="text/html")
+    assert response.headers["Content-Type"] == "application/json"
 
 
 @pytest.mark.parametrize("path", ["agents/%00", "agents/a%00b/tools", "mcp-servers/%00"])
@@ -181,8 +182,8 @@ def test_a_name_that_the_database_cant_store_isnt_found(owner, path):
     ],
 )
 def test_an_invalid_body_is_refused(owner, raw):
-    answer = owner.send("POST", "agents", raw)
-    assert (answer.status, answer.code) == (400, "invalid_json")
+    response = owner.send("POST", "agents", raw)
+    assert (response.status, response.code) == (400, "invalid_json")
 
 
 @pytest.mark.parametrize("raw", [b"[]", b'"text"', b"1", b"null"])
@@ -191,34 +192,34 @@ def test_a_body_must_be_an_object(owner, raw):
 
 
 def test_a_body_of_another_content_type_is_refused(owner):
-    answer = owner.send("POST", "agents", b"name=x", Content_Type="text/plain")
-    assert (answer.status, answer.code) == (415, "unsupported_media_type")
+    response = owner.send("POST", "agents", b"name=x", Content_Type="text/plain")
+    assert (response.status, response.code) == (415, "unsupported_media_type")
 
 
 def test_a_body_that_is_too_large_is_refused(owner, settings):
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 1000
-    answer = owner.send("POST", "agents", b'{"name": "' + b"x" * 1000 + b'"}')
-    assert (answer.status, answer.code) == (413, "body_too_large")
+    response = owner.send("POST", "agents", b'{"name": "' + b"x" * 1000 + b'"}')
+    assert (response.status, response.code) == (413, "body_too_large")
 
 
 def test_all_errors_of_a_body_are_listed(owner):
-    answer = owner.post("agents", {"name": "", "slug": "no spaces", "max_turns": 0})
-    assert (answer.status, answer.code, answer.json["field"]) == (400, "invalid", "name")
-    found = {fault["field"]: fault["code"] for fault in answer.json["errors"]}
-    assert found == {"name": "blank", "slug": "invalid", "max_turns": "min_value"}
+    response = owner.post("agents", {"name": "", "slug": "no spaces", "max_turns": 0})
+    assert (response.status, response.code, response.json["field"]) == (400, "invalid", "name")
+    codes = {fault["field"]: fault["code"] for fault in response.json["errors"]}
+    assert codes == {"name": "blank", "slug": "invalid", "max_turns": "min_value"}
 
 
 def test_an_unknown_field_is_reported(owner):
-    answer = owner.post("agents", {"name": "x", "instruction": "typo"})
-    assert (answer.code, answer.json["field"]) == ("unknown_field", "instruction")
-    assert "instructions" in answer.json["detail"]
+    response = owner.post("agents", {"name": "x", "instruction": "typo"})
+    assert (response.code, response.json["field"]) == ("unknown_field", "instruction")
+    assert "instructions" in response.json["detail"]
 
 
 def test_nested_fields_are_reported_by_their_path(acme, owner):
     agent = factories.create_agent(acme)
     body = {"budgets": [{"unit": "tokens", "period": "day", "limit": -1}]}
-    answer = owner.put(f"agents/{agent.pk}/budgets", body)
-    assert answer.json["field"] == "budgets[0].limit"
+    response = owner.put(f"agents/{agent.pk}/budgets", body)
+    assert response.json["field"] == "budgets[0].limit"
 
 
 # -- pages ---------------------------------------------------------------------------------------
@@ -228,51 +229,51 @@ def test_lists_have_pages_that_link_to_each_other(acme, owner):
     names = [f"agent-{number:02}" for number in range(7)]
     for name in names:
         factories.create_agent(acme, name)
-    found, address = [], "agents?limit=3"
+    slugs, address = [], "agents?limit=3"
     while address:
-        answer = owner.get(address)
-        assert set(answer.json) == {"results", "next"}
-        assert len(answer.json["results"]) <= 3
-        found += [agent["slug"] for agent in answer.json["results"]]
-        address = answer.json["next"]
-    assert found == names
+        response = owner.get(address)
+        assert set(response.json) == {"results", "next"}
+        assert len(response.json["results"]) <= 3
+        slugs += [agent["slug"] for agent in response.json["results"]]
+        address = response.json["next"]
+    assert slugs == names
 
 
 @pytest.mark.parametrize("limit", ["0", "501", "x", "-1", "", "9" * 30])
 def test_a_page_has_1_to_500_rows(owner, limit):
-    answer = owner.get(f"agents?limit={limit}")
-    assert (answer.status, answer.json["field"]) == (400, "limit")
+    response = owner.get(f"agents?limit={limit}")
+    assert (response.status, response.json["field"]) == (400, "limit")
 
 
 @pytest.mark.parametrize("cursor", ["x", "%FF", "cD1ub3RoaW5n", "bz0tMQ==", "cD0lMDA="])
 def test_a_foreign_cursor_is_refused_or_harmless(owner, cursor):
     assert owner.get(f"audit?cursor={cursor}").status in (200, 400)
-    answer = owner.get("sessions?cursor=cD1ub3RoaW5n")
-    assert (answer.status, answer.code) == (400, "bad_cursor")
+    response = owner.get("sessions?cursor=cD1ub3RoaW5n")
+    assert (response.status, response.code) == (400, "bad_cursor")
 
 
 def test_an_unknown_parameter_is_reported(owner):
-    answer = owner.get("audit?agnet=x")
-    assert (answer.code, answer.json["field"]) == ("unknown_parameter", "agnet")
-    assert "agent" in answer.json["remedy"]
+    response = owner.get("audit?agnet=x")
+    assert (response.code, response.json["field"]) == ("unknown_parameter", "agnet")
+    assert "agent" in response.json["remedy"]
 
 
 def test_an_invalid_filter_is_reported(owner):
-    answer = owner.get("audit?since=yesterday")
-    assert (answer.status, answer.json["field"]) == (400, "since")
+    response = owner.get("audit?since=yesterday")
+    assert (response.status, response.json["field"]) == (400, "since")
 
 
 @pytest.mark.parametrize("text", ["yes", "1", "null", ""])
 def test_an_invalid_boolean_is_refused(owner, text):
-    answer = owner.get(f"agents?enabled={text}")
-    assert (answer.status, answer.json["field"]) == (400, "enabled")
+    response = owner.get(f"agents?enabled={text}")
+    assert (response.status, response.json["field"]) == (400, "enabled")
 
 
 def test_an_empty_filter_is_ignored_only_for_text_fields(acme, owner):
     factories.create_agent(acme)
     assert len(owner.get("agents?q=").json["results"]) == 1
-    answer = owner.get("sessions?since=")
-    assert (answer.status, answer.json["field"]) == (400, "since")
+    response = owner.get("sessions?since=")
+    assert (response.status, response.json["field"]) == (400, "since")
 
 
 # -- errors --------------------------------------------------------------------------------------
@@ -299,8 +300,8 @@ def test_an_error_reveals_nothing_internal(error, status, code, caplog):
     response = handle_exception(error, {})
     assert (response.status_code, response.data["code"]) == (status, code)
     assert response.content_type == "application/problem+json"
-    told = str(error) in json.dumps(response.data)
-    assert not told or status in (400, 429)
+    is_revealed = str(error) in json.dumps(response.data)
+    assert not is_revealed or status in (400, 429)
 
 
 def test_an_internal_error_is_logged_with_its_traceback(caplog):

@@ -1,4 +1,4 @@
-"""Typed clients are generated from the OpenAPI document as it is, and work against a server."""
+"""Typed clients can be generated from the OpenAPI document and work with a server."""
 
 import json
 import os
@@ -17,11 +17,11 @@ from tests import factories
 from tests.parts import NODE
 from tests.processes import Web
 
-# Its generator knows no images; to a program they are bytes. docs/api.md says the same.
-# Formatting the client, which takes longer than generating it, shows nothing of the document.
+# The generator doesn't support image types: clients get bytes, as docs/api.md explains.
+# Formatting takes longer than generating and tests nothing of the document.
 SETTINGS = 'content_type_overrides: {"image/*": application/octet-stream}\npost_hooks: []\n'
 NAME = "bonobot_client"
-PROGRAMS = Path(sys.executable).parent
+BIN = Path(sys.executable).parent
 MODULES = NODE / "node_modules"
 NODE_22 = MODULES / "node" / "bin" / "node"
 STRICT = ("--strict", "--noUncheckedIndexedAccess", "--exactOptionalPropertyTypes")
@@ -29,7 +29,7 @@ STRICT = ("--strict", "--noUncheckedIndexedAccess", "--exactOptionalPropertyType
 
 @pytest.fixture
 def client(module_web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Generate a client in a folder of its own, from the document of a running server."""
+    """Generate a client in its own folder from the document of a running server."""
     (tmp_path / "clients.yaml").write_text(SETTINGS)
     options = (
         "--url",
@@ -41,7 +41,7 @@ def client(module_web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     )
     generated = subprocess.run(
         [
-            *(PROGRAMS / "openapi-python-client", "generate", *options),
+            *(BIN / "openapi-python-client", "generate", *options),
             *("--output-path", NAME, "--fail-on-warning"),
         ],
         cwd=tmp_path,
@@ -55,9 +55,9 @@ def client(module_web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return tmp_path
 
 
-def of(place: str, name: str = "") -> Any:
-    """Return a module of the generated client, or something in it."""
-    module = import_module(f"{NAME}.{place}")
+def load_name(module_name: str, name: str = "") -> Any:
+    """Return a module of the generated client, or a name in it."""
+    module = import_module(f"{NAME}.{module_name}")
     return getattr(module, name) if name else module
 
 
@@ -69,33 +69,33 @@ def test_a_python_client_is_generated_without_a_warning_and_works(
         acme, factories.create_stdio_server(acme), factories.create_agent(acme)
     )
     _, token = create_token(factories.build_administrator(acme), name="client", role=Role.OWNER)
-    with of("client", "AuthenticatedClient")(module_web.url, token) as http:
-        listed = of("api.mcp_servers.list_servers").sync(client=http, limit=10)
-        assert [(one.name, one.transport_type.value) for one in listed.results] == [
+    with load_name("client", "AuthenticatedClient")(module_web.url, token) as http:
+        servers = load_name("api.mcp_servers.list_servers").sync(client=http, limit=10)
+        assert [(result.name, result.transport_type.value) for result in servers.results] == [
             ("time", "stdio")
         ]
-        body = of("models", "AgentRequest")(name="Release helper", max_turns=20)
-        made = of("api.agents.create_agent").sync(client=http, body=body)
-        assert (made.slug, made.max_turns) == ("release-helper", 20)
+        body = load_name("models", "AgentRequest")(name="Release helper", max_turns=20)
+        agent = load_name("api.agents.create_agent").sync(client=http, body=body)
+        assert (agent.slug, agent.max_turns) == ("release-helper", 20)
 
         arguments = {"arguments": {"timezone": "UTC"}}
-        outcome = of("api.agents.call_agent_tool").sync(
+        outcome = load_name("api.agents.call_agent_tool").sync(
             "helper",
             "mcp_time_get_current_time",
             client=http,
-            body=of("models", "CallToolRequest").from_dict(arguments),
+            body=load_name("models", "CallToolRequest").from_dict(arguments),
         )
         assert (outcome.outcome.value, outcome.is_error) == ("ok", False)
         assert "UTC" in outcome.text
 
-        refused = of("api.agents.create_agent").sync(client=http, body=body)
-        assert isinstance(refused, of("models", "ProblemDetails"))
-        assert (refused.status, refused.code, refused.field) == (409, "name_taken", "name")
+        problem = load_name("api.agents.create_agent").sync(client=http, body=body)
+        assert isinstance(problem, load_name("models", "ProblemDetails"))
+        assert (problem.status, problem.code, problem.field) == (409, "name_taken", "name")
 
 
-def ran(folder: Path, *command: str | Path) -> str:
-    """Run a program in a folder, and return what it printed; it must end well."""
-    found = subprocess.run(
+def run_program(folder: Path, *command: str | Path) -> str:
+    """Run a program in a folder and return its output; it must succeed."""
+    result = subprocess.run(
         command,
         cwd=folder,
         env={**os.environ, "PATH": f"{NODE_22.parent}:{os.environ['PATH']}"},
@@ -103,8 +103,8 @@ def ran(folder: Path, *command: str | Path) -> str:
         text=True,
         check=False,
     )
-    assert found.returncode == 0, found.stdout + found.stderr
-    return found.stdout
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
 
 
 @pytest.mark.npm
@@ -120,10 +120,10 @@ def test_a_typescript_client_with_generated_types_compiles_strictly_and_works(
     (tmp_path / "package.json").write_text('{"type": "module"}')
     shutil.copy(NODE / "clients" / "typed_client.ts", tmp_path)
     document = f"{module_web.url}/api/schema"
-    ran(tmp_path, MODULES / ".bin" / "openapi-typescript", document, "-o", "bonobot.d.ts")
+    run_program(tmp_path, MODULES / ".bin" / "openapi-typescript", document, "-o", "bonobot.d.ts")
     options = ("--module", "nodenext", "--target", "es2022")
-    ran(tmp_path, MODULES / ".bin" / "tsc", *STRICT, *options, "typed_client.ts")
-    assert json.loads(ran(tmp_path, NODE_22, "typed_client.js", module_web.url, token)) == {
+    run_program(tmp_path, MODULES / ".bin" / "tsc", *STRICT, *options, "typed_client.ts")
+    assert json.loads(run_program(tmp_path, NODE_22, "typed_client.js", module_web.url, token)) == {
         "names": ["time by stdio"],
         "slug": "release-helper",
         "max_turns": 20,

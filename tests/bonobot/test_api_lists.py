@@ -1,7 +1,7 @@
-"""Every list is ordered and every answer is cut down as its document says; what isn't, is refused.
+"""Lists can be ordered and responses reduced to fields as documented; other values are refused.
 
-The addresses, the orderings and the members are read from the document, so that a new list is
-tried here without a word.
+The paths, orderings and fields are read from the OpenAPI document, so that new lists are tested
+automatically.
 """
 
 import re
@@ -22,28 +22,28 @@ from tests.rest import Rest
 pytestmark = pytest.mark.django_db
 
 NAMES = re.compile(r"\(([\w|]+)\)")
-# What the inventory has no row of at that address, or what is measured while it is read.
-NOT_THERE = ("draft", "snippets", "operations", "/import", "/definitions/{definition_id}")
+# Paths without a row in the inventory, and operations whose values change while they are read.
+EXCLUDED = ("draft", "snippets", "operations", "/import", "/definitions/{definition_id}")
 MEASURED = ("get_usage", "get_agent_flow_labels", "get_token_flow_labels", "get_server_uptime")
 
 
-def reads() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every address that answers an object or a list of ours, with its operation."""
+def list_reads() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield every path that returns an object or a list, with its operation."""
     for path, methods in rest.document()["paths"].items():
         operation = methods.get("get", {})
-        answers = operation.get("responses", {}).get("200", {}).get("content", {})
-        if SPARSE_JSON in answers and not any(part in path for part in NOT_THERE):
+        responses = operation.get("responses", {}).get("200", {}).get("content", {})
+        if SPARSE_JSON in responses and not any(part in path for part in EXCLUDED):
             yield path, operation
 
 
-def named(operation: dict[str, Any], parameter: str) -> list[str]:
-    """Return the names that a parameter takes."""
-    found = [one for one in operation["parameters"] if one["name"] == parameter]
-    return NAMES.search(found[0]["schema"]["pattern"])[1].split("|") if found else []
+def list_names(operation: dict[str, Any], parameter: str) -> list[str]:
+    """Return the names that a parameter accepts."""
+    matching = [item for item in operation["parameters"] if item["name"] == parameter]
+    return NAMES.search(matching[0]["schema"]["pattern"])[1].split("|") if matching else []
 
 
-LISTS = [path for path, operation in reads() if named(operation, "ordering")]
-OBJECTS = [path for path, operation in reads()]
+LISTS = [path for path, operation in list_reads() if list_names(operation, "ordering")]
+OBJECTS = [path for path, operation in list_reads()]
 
 
 @pytest.fixture
@@ -56,18 +56,18 @@ def owner(acme: Organization) -> Rest:
     return rest.as_administrator()
 
 
-def filled(path: str, ids: dict[str, str]) -> str:
-    return re.sub(r"\{(\w+)\}", lambda found: ids[found[1]], path)
+def fill_path(path: str, ids: dict[str, str]) -> str:
+    return re.sub(r"\{(\w+)\}", lambda match: ids[match[1]], path)
 
 
 def walk(client: Rest, address: str, size: int = 1) -> list[Any]:
-    """Return the rows of a list, read in pages of this size."""
-    rows, following = [], f"{address}&limit={size}"
-    while following:
-        answer = client.get(following)
-        assert answer.status == 200, answer
-        rows += answer.json["results"]
-        following = answer.json["next"]
+    """Return all rows of a list, read in pages of this size."""
+    rows, next_page = [], f"{address}&limit={size}"
+    while next_page:
+        response = client.get(next_page)
+        assert response.status == 200, response
+        rows += response.json["results"]
+        next_page = response.json["next"]
     return rows
 
 
@@ -75,17 +75,17 @@ def test_every_list_can_be_ordered_both_ways_by_its_documented_fields(acme, owne
     for mark in ("", "-b"):
         ids = everything(acme, mark)
     for path in LISTS:
-        names = named(rest.document()["paths"][path]["get"], "ordering")
-        address = f"{filled(path, ids)}?limit=500"
-        usual = owner.get(address).json["results"]
+        names = list_names(rest.document()["paths"][path]["get"], "ordering")
+        address = f"{fill_path(path, ids)}?limit=500"
+        default_rows = owner.get(address).json["results"]
         for name in names:
             rows = owner.get(f"{address}&ordering={name}").json["results"]
-            turned = owner.get(f"{address}&ordering=-{name}").json["results"]
+            reversed_rows = owner.get(f"{address}&ordering=-{name}").json["results"]
             values = [row[name] for row in rows if name in row]
-            assert len(rows) == len(usual), (path, name)
-            assert [row[name] for row in turned if name in row] == values[::-1], (path, name)
+            assert len(rows) == len(default_rows), (path, name)
+            assert [row[name] for row in reversed_rows if name in row] == values[::-1], (path, name)
             assert not values or min(values) in (values[0], values[-1]), (path, name)
-        paged = f"{filled(path, ids)}?ordering={names[-1]}"
+        paged = f"{fill_path(path, ids)}?ordering={names[-1]}"
         assert walk(owner, paged, max(1, len(rows) // 2)) == rows, path
 
 
@@ -95,17 +95,19 @@ def test_selected_fields_are_returned_unchanged(acme, owner):
         operation = rest.document()["paths"][path]["get"]
         if operation["operationId"] in MEASURED:
             continue
-        whole = owner.get(filled(path, ids))
-        chosen = named(operation, "fields")[:2]
-        part = owner.get(f"{filled(path, ids)}?fields={','.join(chosen)}")
-        assert (whole.status, part.status) == (200, 200), path
-        assert part.headers["Content-Type"] == SPARSE_JSON, path
-        rows, parts = (
-            (whole.json["results"], part.json["results"])
+        full = owner.get(fill_path(path, ids))
+        chosen = list_names(operation, "fields")[:2]
+        sparse = owner.get(f"{fill_path(path, ids)}?fields={','.join(chosen)}")
+        assert (full.status, sparse.status) == (200, 200), path
+        assert sparse.headers["Content-Type"] == SPARSE_JSON, path
+        rows, sparse_rows = (
+            (full.json["results"], sparse.json["results"])
             if path in LISTS
-            else ([whole.json], [part.json])
+            else ([full.json], [sparse.json])
         )
-        assert parts == [{name: row[name] for name in chosen if name in row} for row in rows], path
+        assert sparse_rows == [
+            {name: row[name] for name in chosen if name in row} for row in rows
+        ], path
 
 
 @pytest.mark.parametrize("query", ["", "ordering=-name,created_at", "fields=slug,name"])
@@ -118,10 +120,10 @@ def test_a_list_uses_the_same_number_of_queries_for_all_parameters(acme, owner, 
         return len(caught)
 
     factories.create_agent(acme, "one")
-    few = queries()
+    expected = queries()
     for number in range(8):
         factories.create_agent(acme, f"agent-{number}")
-    assert queries() == few == 5
+    assert queries() == expected == 5
 
 
 @pytest.mark.parametrize(
@@ -138,24 +140,24 @@ def test_a_list_uses_the_same_number_of_queries_for_all_parameters(acme, owner, 
 def test_an_unknown_field_name_is_refused_with_the_known_ones(
     acme, owner, query, code, field, value
 ):
-    answer = owner.get(f"agents?{query}")
-    assert (answer.status, answer.code, answer.json["field"]) == (400, code, field)
-    assert value in answer.json["detail"]
-    assert "created_at" in answer.json["remedy"]
+    response = owner.get(f"agents?{query}")
+    assert (response.status, response.code, response.json["field"]) == (400, code, field)
+    assert value in response.json["detail"]
+    assert "created_at" in response.json["remedy"]
 
 
 def test_fields_can_be_selected_for_a_single_object_too(acme, owner):
     agent = factories.create_agent(acme, "one")
-    answer = owner.get(f"agents/{agent.pk}?fields=slug")
-    assert answer.json == {"slug": "one"}
+    response = owner.get(f"agents/{agent.pk}?fields=slug")
+    assert response.json == {"slug": "one"}
     assert owner.get(f"agents/{agent.pk}?fields=secret").code == "unknown_field"
 
 
 def test_a_write_returns_the_complete_object(acme, owner):
-    answer = owner.patch(
+    response = owner.patch(
         f"agents/{factories.create_agent(acme).pk}?fields=slug", {"name": "Scribe"}
     )
-    assert (answer.status, answer.json["name"]) == (200, "Scribe")
+    assert (response.status, response.json["name"]) == (200, "Scribe")
 
 
 def test_equal_rows_keep_the_default_order_across_pages(acme, owner):
@@ -167,5 +169,5 @@ def test_equal_rows_keep_the_default_order_across_pages(acme, owner):
 
 def test_secrets_cant_be_selected_or_ordered_by(acme, owner):
     for path in LISTS:
-        names = named(rest.document()["paths"][path]["get"], "ordering")
+        names = list_names(rest.document()["paths"][path]["get"], "ordering")
         assert not {"auth_config", "endpoint_config", "api_key", "url", "digest"} & set(names), path

@@ -1,4 +1,4 @@
-"""The OpenAPI document: complete, valid, and true to its own examples."""
+"""The OpenAPI document: complete, valid, and consistent with its examples."""
 
 import io
 import json
@@ -19,26 +19,26 @@ from tests import rest
 SPECIFICATION = Path(validation.__file__).with_name("openapi_3_1_schema.json")
 WRITES = ("post", "put", "patch", "delete")
 
-# Answers that are about a request.
+# Schemas of responses whose names end with "Request".
 NAMED_REQUEST = frozenset({"ElicitationRequest", "ExampleRequest"})
 
 
-def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
+def list_operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
     for path, methods in rest.document()["paths"].items():
         for method, operation in methods.items():
             yield path, method, operation
 
 
-def examples(operation: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield where a schema stands below the operation, and a value that it must hold for."""
+def list_examples(operation: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the location of a schema in the operation, and an example that must match it."""
     contents = [(("requestBody",), operation.get("requestBody", {}))]
     contents += [
-        (("responses", status), answer) for status, answer in operation["responses"].items()
+        (("responses", status), response) for status, response in operation["responses"].items()
     ]
-    for place, holder in contents:
-        for kind, content in holder.get("content", {}).items():
+    for location, holder in contents:
+        for content_type, content in holder.get("content", {}).items():
             for example in content.get("examples", {}).values():
-                yield (*place, "content", kind, "schema"), example["value"]
+                yield (*location, "content", content_type, "schema"), example["value"]
 
 
 def test_the_document_is_generated_without_a_warning():
@@ -47,7 +47,7 @@ def test_the_document_is_generated_without_a_warning():
 
 
 def test_the_document_is_valid_openapi():
-    """Validate as `spectacular --validate` does, with a registry that finds anchors at once."""
+    """Validate like `spectacular --validate`, with a faster registry."""
     specification = json.loads(SPECIFICATION.read_text(encoding="utf-8"))
     name = specification["$id"]
     registry = Registry().with_resource(name, Resource.from_contents(specification)).crawl()
@@ -57,7 +57,7 @@ def test_the_document_is_valid_openapi():
 
 
 def test_every_operation_has_a_description_and_its_roles():
-    for path, method, operation in operations():
+    for path, method, operation in list_operations():
         assert operation["summary"], f"{method} {path}"
         assert not operation["summary"].endswith("."), f"{method} {path}"
         assert "Roles: " in operation["description"], f"{method} {path}"
@@ -65,13 +65,13 @@ def test_every_operation_has_a_description_and_its_roles():
 
 
 def test_operation_ids_are_unique():
-    names = [operation["operationId"] for _, _, operation in operations()]
+    names = [operation["operationId"] for _, _, operation in list_operations()]
     assert sorted(set(names)) == sorted(names)
     assert not [name for name in names if name.startswith("api_")]
 
 
 def test_every_operation_describes_its_errors():
-    for path, method, operation in operations():
+    for path, method, operation in list_operations():
         described = set(operation["responses"])
         assert {"401", "403", "404", "503"} <= described, f"{method} {path}"
         if method in WRITES:
@@ -81,20 +81,22 @@ def test_every_operation_describes_its_errors():
 
 
 def test_every_body_has_an_example():
-    for path, method, operation in operations():
+    for path, method, operation in list_operations():
         if "requestBody" in operation:
-            bodies = [place for place, _ in examples(operation) if place[0] == "requestBody"]
+            bodies = [
+                location for location, _ in list_examples(operation) if location[0] == "requestBody"
+            ]
             assert bodies, f"{method} {path}"
 
 
 def test_every_list_and_object_response_has_an_example():
-    lacking = {
+    missing = {
         content["schema"]["$ref"].rpartition("/")[2]
-        for _, method, operation in operations()
+        for _, method, operation in list_operations()
         for content in operation["responses"].get("200", {}).get("content", {}).values()
         if method == "get" and "$ref" in content["schema"] and "examples" not in content
     }
-    assert not lacking, "add them to bonobot/accounts/api/answers.json"
+    assert not missing, "add them to bonobot/accounts/api/answers.json"
 
 
 def test_the_response_examples_are_complete_and_current():
@@ -104,15 +106,15 @@ def test_the_response_examples_are_complete_and_current():
 
 
 def test_every_list_documents_its_ordering_and_every_response_its_fields():
-    for path, method, operation in operations():
-        answers = operation["responses"].get("200", {}).get("content", {})
-        ref = answers.get("application/json", {}).get("schema", {}).get("$ref", "")
+    for path, method, operation in list_operations():
+        responses = operation["responses"].get("200", {}).get("content", {})
+        ref = responses.get("application/json", {}).get("schema", {}).get("$ref", "")
         if method != "get" or not ref:
             continue
         names = {parameter["name"] for parameter in operation["parameters"]}
         assert ("ordering" in names) == ("/Paginated" in ref), path
         assert "fields" in names, path
-        assert SPARSE_JSON in answers, path
+        assert SPARSE_JSON in responses, path
 
 
 def test_request_schemas_are_closed_and_response_schemas_open():
@@ -124,17 +126,17 @@ def test_request_schemas_are_closed_and_response_schemas_open():
 
 
 def test_every_write_accepts_an_idempotency_key():
-    for path, method, operation in operations():
+    for path, method, operation in list_operations():
         names = {parameter["name"] for parameter in operation["parameters"]}
         assert ("Idempotency-Key" in names) == (method in WRITES), f"{method} {path}"
 
 
 def test_the_examples_match_their_schemas():
-    for path, method, operation in operations():
-        for place, value in examples(operation):
-            found = rest.validator("paths", path, method, *place).iter_errors(value)
-            errors = [error.message[:300] for error in found]
-            assert not errors, f"{method} {path} {place}: {errors}"
+    for path, method, operation in list_operations():
+        for location, value in list_examples(operation):
+            faults = rest.validator("paths", path, method, *location).iter_errors(value)
+            errors = [error.message[:300] for error in faults]
+            assert not errors, f"{method} {path} {location}: {errors}"
 
 
 @pytest.mark.parametrize("name", ["Server", "Agent", "Session", "AuditEntry", "ProblemDetails"])

@@ -1,11 +1,10 @@
-"""Schemathesis: requests made from the OpenAPI document, sent to a real server with real rows.
+"""Schemathesis: requests generated from the OpenAPI document, sent to a real server.
 
-What is sent fits the document or breaks it on purpose; every answer must be one that the document
-describes. `TEST_FUZZING=whole` (`make fuzz`) tries all that Schemathesis can think of.
+Requests match the document or violate it on purpose; every response must be documented.
+`TEST_FUZZING=whole` (`make fuzz`) runs all phases and checks.
 
-An owner's run asks every operation. A member's run asks what a member may do: that all else is
-refused as the document says is shown by the matrix of routes and roles. What is answered without
-credentials, or with wrong ones, is asked of each operation in this process.
+An owner calls every operation. A member calls the allowed ones: test_api_matrix.py covers the
+others. Requests without valid credentials are sent to each operation in this process.
 """
 
 import os
@@ -19,7 +18,7 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
 from tests import factories, rest
-from tests.bonobot.test_api_matrix import OPERATIONS, filled, is_allowed, parts
+from tests.bonobot.test_api_matrix import OPERATIONS, fill_path, is_allowed, list_path_parameters
 from tests.inventory import everything
 from tests.parts import ROOT
 from tests.processes import Web
@@ -27,18 +26,18 @@ from tests.processes import Web
 SETTINGS = ROOT / "tests" / "schemathesis.toml"
 WHOLE = os.environ.get("TEST_FUZZING") == "whole"
 EXAMPLES = "30" if WHOLE else "1"
-# That each operation wants credentials takes two more requests, which another test here makes.
+# Another test of this module checks that each operation requires credentials.
 CHECKS = () if WHOLE else ("--exclude-checks", "ignored_auth")
 PHASES = "examples,coverage,fuzzing" if WHOLE else "examples,fuzzing"
 
 
-def settings(folder: Path, where: Organization) -> Path:
-    """Write the settings with the ids of one of everything; what is removed is there twice."""
-    known, spare = everything(where), everything(where, "-spare")
+def write_settings(folder: Path, organization: Organization) -> Path:
+    """Write the settings with the IDs of one of everything; DELETE gets IDs of its own."""
+    ids, spare_ids = everything(organization), everything(organization, "-spare")
     path = folder / "schemathesis.toml"
     path.write_text(
-        f"{SETTINGS.read_text()}\n{_pairs(known)}\n"
-        f'[[operations]]\ninclude-method = "DELETE"\n[operations.parameters]\n{_pairs(spare)}'
+        f"{SETTINGS.read_text()}\n{_pairs(ids)}\n"
+        f'[[operations]]\ninclude-method = "DELETE"\n[operations.parameters]\n{_pairs(spare_ids)}'
     )
     return path
 
@@ -47,8 +46,8 @@ def _pairs(values: dict[str, str]) -> str:
     return "".join(f'"path.{name}" = "{value}"\n' for name, value in values.items())
 
 
-def run(web: Web, settings: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run Schemathesis and return how it ended."""
+def run_schemathesis(web: Web, settings: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run Schemathesis and return the completed process."""
     command = [Path(sys.executable).with_name("st"), "--config-file", settings]
     command += ["run", f"{web.url}/api/schema", "--phases", PHASES, *CHECKS, *options]
     return subprocess.run(
@@ -62,8 +61,8 @@ def run(web: Web, settings: Path, *options: str) -> subprocess.CompletedProcess[
     )
 
 
-def allowed_operations(role: Role) -> list[str]:
-    """Return the names that the document gives to what a role may do."""
+def list_allowed_operations(role: Role) -> list[str]:
+    """Return the IDs of the operations that a role is allowed to call."""
     paths = rest.document()["paths"]
     names = []
     for route, method in OPERATIONS:
@@ -74,22 +73,30 @@ def allowed_operations(role: Role) -> list[str]:
 
 
 def test_responses_to_an_owner_match_the_document(module_web: Web, tmp_path: Path) -> None:
-    where = factories.create_organization("owned")
-    written = settings(tmp_path, where)
-    _, token = create_token(factories.build_administrator(where), name="fuzz", role=Role.OWNER)
-    ran = run(module_web, written, "-n", EXAMPLES, "-H", f"Authorization: Bearer {token}")
-    assert ran.returncode == 0, ran.stdout
+    organization = factories.create_organization("owned")
+    config = write_settings(tmp_path, organization)
+    _, token = create_token(
+        factories.build_administrator(organization), name="fuzz", role=Role.OWNER
+    )
+    result = run_schemathesis(
+        module_web, config, "-n", EXAMPLES, "-H", f"Authorization: Bearer {token}"
+    )
+    assert result.returncode == 0, result.stdout
 
 
 def test_responses_to_a_member_match_the_document(module_web: Web, tmp_path: Path) -> None:
-    where = factories.create_organization("joined")
-    written = settings(tmp_path, where)
-    _, token = create_token(factories.build_administrator(where), name="fuzz", role=Role.MEMBER)
-    names = allowed_operations(Role.MEMBER)
-    assert 0 < len(names) < len(allowed_operations(Role.OWNER))
+    organization = factories.create_organization("joined")
+    config = write_settings(tmp_path, organization)
+    _, token = create_token(
+        factories.build_administrator(organization), name="fuzz", role=Role.MEMBER
+    )
+    names = list_allowed_operations(Role.MEMBER)
+    assert 0 < len(names) < len(list_allowed_operations(Role.OWNER))
     chosen = [word for name in names for word in ("--include-operation-id", name)]
-    ran = run(module_web, written, "-n", "1", "-H", f"Authorization: Bearer {token}", *chosen)
-    assert ran.returncode == 0, ran.stdout
+    result = run_schemathesis(
+        module_web, config, "-n", "1", "-H", f"Authorization: Bearer {token}", *chosen
+    )
+    assert result.returncode == 0, result.stdout
 
 
 @pytest.mark.usefixtures("module_rows")
@@ -97,10 +104,10 @@ def test_responses_to_a_member_match_the_document(module_web: Web, tmp_path: Pat
     ("token", "code"), [("", "not_authenticated"), ("bno_000000000000_wrong", "bad_token")]
 )
 def test_responses_without_authentication_match_the_document(token: str, code: str) -> None:
-    """Each answer is checked against the document, whatever the body is."""
+    """Each response is checked against the document, for any body."""
     client = rest.Rest(token)
     for route, method in OPERATIONS:
-        address = filled(route, dict.fromkeys(parts(route), "unknown"))
+        address = fill_path(route, dict.fromkeys(list_path_parameters(route), "unknown"))
         for body in (None,) if method in ("GET", "DELETE") else ({}, b"{", b'"text"'):
-            answer = client.send(method, address, body)
-            assert (answer.status, answer.code) == (401, code), f"{method} {route}"
+            response = client.send(method, address, body)
+            assert (response.status, response.code) == (401, code), f"{method} {route}"

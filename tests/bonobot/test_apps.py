@@ -1,4 +1,4 @@
-"""What a process loads at its start, and what waits until somebody asks for it."""
+"""What a process loads at startup, and what it loads on demand."""
 
 import subprocess
 import sys
@@ -19,10 +19,10 @@ print(sorted(heavy & set(sys.modules)))
 
 
 def test_admin_pages_and_urls_are_loaded_only_by_web_processes() -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.strip() == "[]"
+    assert result.stdout.strip() == "[]"
 
 
 def test_the_admin_checks_cover_all_pages() -> None:

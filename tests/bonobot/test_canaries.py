@@ -1,8 +1,8 @@
-"""Canaries: secrets of every kind are stored, and then looked for everywhere one could come out.
+"""Canaries: secrets of every kind are stored, and then searched for in everything that is output.
 
-Addresses come from the tables of REST and the admin, verbs from the command line's, rows from the
-database itself, so that what is added later is looked at too. What pages show to a GET request is
-looked through in `test_admin_pages.py`.
+Paths come from the tables of REST and the admin, verbs from those of the command line, rows from
+the database, so that additions are covered. GET requests to pages of the admin are covered by
+`test_admin_pages.py`.
 """
 
 import io
@@ -47,17 +47,17 @@ from tests.agents.cli.example_organization import CALLS
 from tests.agents.conftest import WORKSHOP
 from tests.bonobot import test_api_matrix
 from tests.bonobot.canaries import (
+    CONSENT,
     KINDS,
-    LET_IN,
-    fresh,
-    in_redis,
-    leaks,
-    let_in,
-    listening,
-    needles,
-    stock,
+    authorize_client,
+    build_needles,
+    collect_events,
+    create_canaries,
+    find_leaks,
+    read_redis,
+    store_canaries,
 )
-from tests.bonobot.oauth_server.oauth_client import Program
+from tests.bonobot.oauth_server.oauth_client import OAuthClient
 from tests.screens import ADDRESSES, arguments, fill, only_answers
 from tests.wait import eventually
 
@@ -71,101 +71,109 @@ def acme() -> Organization:
 
 @pytest.fixture
 def canaries() -> dict[str, str]:
-    return fresh()
+    return create_canaries()
 
 
 @pytest.fixture
-def pool(acme: Organization, canaries: dict[str, str]) -> list[Server]:
-    return stock(acme, canaries)
+def secret_servers(acme: Organization, canaries: dict[str, str]) -> list[Server]:
+    return store_canaries(acme, canaries)
 
 
-def test_no_rest_response_contains_a_secret(acme, pool, canaries):
-    sought = needles(canaries)
-    known = test_api_matrix.everything(acme)
-    found: list[tuple[str, list[str]]] = []
+def test_no_rest_response_contains_a_secret(acme, secret_servers, canaries):
+    needles = build_needles(canaries)
+    ids = test_api_matrix.everything(acme)
+    leaks: list[tuple[str, list[str]]] = []
     token = create_token(factories.build_administrator(acme), name="owner", role=Role.OWNER)[1]
     client = Client(raise_request_exception=False, headers={"Authorization": f"Bearer {token}"})
     for route, method in test_api_matrix.OPERATIONS:
-        servers = [str(one.pk) for one in pool] if "<str:server_id>" in route else [""]
+        servers = (
+            [str(entry.pk) for entry in secret_servers] if "<str:server_id>" in route else [""]
+        )
         for pk in servers if method == "GET" else ():
-            values = {**known, **({"server_id": pk} if pk else {})}
-            path = f"/api/{test_api_matrix.filled(route, values)}"
-            found.append((path, leaks(body(client.get(path)), sought)))
-    found.append(("schema", leaks(json.dumps(rest.document()), sought)))
-    assert len(found) > 100
-    assert not [one for one in found if one[1]]
+            values = {**ids, **({"server_id": pk} if pk else {})}
+            path = f"/api/{test_api_matrix.fill_path(route, values)}"
+            leaks.append((path, find_leaks(read_body(client.get(path)), needles)))
+    leaks.append(("schema", find_leaks(json.dumps(rest.document()), needles)))
+    assert len(leaks) > 100
+    assert not [entry for entry in leaks if entry[1]]
 
 
-def test_no_command_file_or_row_contains_a_secret(acme, pool, canaries, tmp_path):
-    sought = needles(canaries)
+def test_no_command_file_or_row_contains_a_secret(acme, secret_servers, canaries, tmp_path):
+    needles = build_needles(canaries)
     file = tmp_path / "audit"
-    asked = [verb.split() for verb, one in CALLS.items() if one.reads and not one.given]
-    asked += [["mcp", verb, one.name] for verb in ("show", "tools", "history") for one in pool]
-    asked += [["audit", "export", "--output", str(file)]]
-    found: dict[str, list[str]] = {}
-    for words in asked:
+    commands = [verb.split() for verb, call in CALLS.items() if call.reads and not call.given]
+    commands += [
+        ["mcp", verb, call.name] for verb in ("show", "tools", "history") for call in secret_servers
+    ]
+    commands += [["audit", "export", "--output", str(file)]]
+    leaks: dict[str, list[str]] = {}
+    for words in commands:
         out = io.StringIO()
         call_command(*words, "--json", stdout=out, stderr=out)
-        found[" ".join(words)] = leaks(out.getvalue(), sought)
-    found["export"] = leaks(file.read_text(), sought)
-    found |= {f"table {name}": leaks(text, sought) for name, text in dumped()}
+        leaks[" ".join(words)] = find_leaks(out.getvalue(), needles)
+    leaks["export"] = find_leaks(file.read_text(), needles)
+    leaks |= {f"table {name}": find_leaks(text, needles) for name, text in dump_tables()}
     for path in Path(settings.BONOBOT_VAR).rglob("*"):
-        kept = "keys" in path.parts or "sqlite" in path.name  # rows were looked at above
-        if path.is_file() and not kept:
-            found[str(path)] = leaks(path.read_bytes().decode("latin-1"), sought)
-    assert len(found) > 50
-    assert not {place: kinds for place, kinds in found.items() if kinds}
+        is_excluded = "keys" in path.parts or "sqlite" in path.name  # rows are covered above
+        if path.is_file() and not is_excluded:
+            leaks[str(path)] = find_leaks(path.read_bytes().decode("latin-1"), needles)
+    assert len(leaks) > 50
+    assert not {location: kinds for location, kinds in leaks.items() if kinds}
 
 
-def test_a_call_puts_no_secret_into_logs_rows_or_other_servers(acme, pool, canaries):
-    sought = needles(canaries)
+def test_a_call_puts_no_secret_into_logs_rows_or_other_servers(acme, secret_servers, canaries):
+    needles = build_needles(canaries)
     config = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
-    boss, helper = factories.build_administrator(acme), factories.create_agent(acme)
+    administrator, helper = factories.build_administrator(acme), factories.create_agent(acme)
     spec = ServerSpec(name="workshop", transport_type="stdio", endpoint_config=config)
-    server = factories.approve_server(acme, create_server(boss, spec), helper)
-    mine = {kind: text for kind, text in canaries.items() if kind in STORED}
+    server = factories.approve_server(acme, create_server(administrator, spec), helper)
+    own_secrets = {kind: text for kind, text in canaries.items() if kind in STORED}
     request = pipeline.CallRequest(
-        principal=boss,
+        principal=administrator,
         tool="mcp_workshop_echo",
-        arguments={"text": json.dumps(mine)},
+        arguments={"text": json.dumps(own_secrets)},
         via="rest",
         holder="server:canaries",
         agent_id=helper.pk,
     )
-    with logged() as written:
+    with LogCapture() as log:
         outcome = get_runtime().call(pipeline.make_call, request)
         try:
             raise RuntimeError(canaries["environment"])
         except RuntimeError:
-            logging.getLogger("bonobot").exception("It broke off with %s", mine)
-    environments = list(children())
+            logging.getLogger("bonobot").exception("It broke off with %s", own_secrets)
+    environments = list(list_child_environments())
     get_runtime().call(get_connection_pool().forget_server, server.pk)
     assert outcome.outcome == "ok"
     assert environments
-    found = {f"child {number}": leaks(text, sought) for number, text in enumerate(environments)}
-    found |= {"outcome": leaks(json.dumps(outcome.as_dict()), sought)}
-    found |= {"log": leaks(written.getvalue(), sought)}
-    found |= {f"table {name}": leaks(text, sought) for name, text in dumped()}
-    assert "It broke off" in written.getvalue()
-    assert not {place: kinds for place, kinds in found.items() if kinds}
+    leaks = {
+        f"child {number}": find_leaks(text, needles) for number, text in enumerate(environments)
+    }
+    leaks |= {"outcome": find_leaks(json.dumps(outcome.as_dict()), needles)}
+    leaks |= {"log": find_leaks(log.getvalue(), needles)}
+    leaks |= {f"table {name}": find_leaks(text, needles) for name, text in dump_tables()}
+    assert "It broke off" in log.getvalue()
+    assert not {location: kinds for location, kinds in leaks.items() if kinds}
 
 
 def test_authorizing_a_client_puts_no_secret_into_logs_rows_or_pages(acme):
-    with logged() as written:
-        found = needles(let_in(acme))
-        program = Program(User.objects.get(username="olga-acme"))
-        here = {"resource": f"{settings.BONOBOT_URL}/mcp"}
-        code = program.code(LET_IN, scope="mcp:agents", **here)
-        texts = program.exchange(code, **here).json()
-        again = program.refresh(texts["refresh_token"]).json()
-        assert program.exchange(code, **here).status_code == 400  # which ends what it was for
-        assert program.refresh(again["refresh_token"]).status_code == 400
-        program.revoke(again["access_token"])
+    with LogCapture() as log:
+        client_needles = build_needles(authorize_client(acme))
+        oauth_client = OAuthClient(User.objects.get(username="olga-acme"))
+        resource = {"resource": f"{settings.BONOBOT_URL}/mcp"}
+        code = oauth_client.code(CONSENT, scope="mcp:agents", **resource)
+        texts = oauth_client.exchange(code, **resource).json()
+        refreshed = oauth_client.refresh(texts["refresh_token"]).json()
+        assert oauth_client.exchange(code, **resource).status_code == 400  # revokes the grant
+        assert oauth_client.refresh(refreshed["refresh_token"]).status_code == 400
+        oauth_client.revoke(refreshed["access_token"])
         logging.getLogger("bonobot").info("It was let in.")
-    mine = [code, *(one[name] for one in (texts, again) for name in TEXTS)]
-    sought = found | needles({f"text {n}": one.split("_", 2)[2] for n, one in enumerate(mine)})
-    places = {f"table {name}": leaks(text, sought) for name, text in dumped()}
-    places |= {"log": leaks(written.getvalue(), sought)}
+    own_secrets = [code, *(value[name] for value in (texts, refreshed) for name in TEXTS)]
+    needles = client_needles | build_needles(
+        {f"text {n}": value.split("_", 2)[2] for n, value in enumerate(own_secrets)}
+    )
+    leaks = {f"table {name}": find_leaks(text, needles) for name, text in dump_tables()}
+    leaks |= {"log": find_leaks(log.getvalue(), needles)}
     owner, person = (
         admin_client.sit(acme, None),
         admin_client.Desk(User.objects.get(username="olga-acme")),
@@ -174,189 +182,199 @@ def test_authorizing_a_client_puts_no_secret_into_logs_rows_or_pages(acme):
     pages["let_in"] = person.get("let_in")
     pages["audit"] = owner.get("ledger_auditrow_changelist")
     pages["REST"] = person.client.get("/api/authorized-clients").content.decode()
-    places |= {name: leaks(page, sought) for name, page in pages.items()}
+    leaks |= {name: find_leaks(page, needles) for name, page in pages.items()}
     assert "IDE" in pages["programs"]
-    assert "It was let in." in written.getvalue()
-    assert not {place: kinds for place, kinds in places.items() if kinds}
+    assert "It was let in." in log.getvalue()
+    assert not {location: kinds for location, kinds in leaks.items() if kinds}
 
 
-def test_no_response_to_a_write_contains_a_secret(acme, pool, canaries):
-    """Neither what is stored, nor what was just sent in a member that holds secrets."""
-    sought = needles(canaries | SENT)
-    known = test_api_matrix.everything(acme)
+def test_no_response_to_a_write_contains_a_secret(acme, secret_servers, canaries):
+    """Neither a stored secret nor one that was sent in a secret field."""
+    needles = build_needles(canaries | SENT_SECRET)
+    path_ids = test_api_matrix.everything(acme)
     token = create_token(factories.build_administrator(acme), name="owner", role=Role.OWNER)[1]
     client = Client(raise_request_exception=False, headers={"Authorization": f"Bearer {token}"})
-    found: list[tuple[str, list[str]]] = []
-    for route, method in sorted(WRITES, key=lambda one: one[1] == "DELETE"):
-        servers = [str(one.pk) for one in pool[:2]] if "<str:server_id>" in route else [""]
-        for pk, sent in product(servers, bodies(route, method)):
-            values = {**known, **({"server_id": pk} if pk else {})}
-            path = f"/api/{test_api_matrix.filled(route, values)}"
-            answer = client.generic(method, path, json.dumps(sent), "application/json")
-            assert answer.status_code != 500, (method, path, body(answer))
-            found.append((f"{method} {path}", leaks(body(answer), sought)))
+    leaks: list[tuple[str, list[str]]] = []
+    for route, method in sorted(WRITES, key=lambda entry: entry[1] == "DELETE"):
+        servers = (
+            [str(entry.pk) for entry in secret_servers[:2]] if "<str:server_id>" in route else [""]
+        )
+        for pk, payload in product(servers, list_bodies(route, method)):
+            values = {**path_ids, **({"server_id": pk} if pk else {})}
+            path = f"/api/{test_api_matrix.fill_path(route, values)}"
+            response = client.generic(method, path, json.dumps(payload), "application/json")
+            assert response.status_code != 500, (method, path, read_body(response))
+            leaks.append((f"{method} {path}", find_leaks(read_body(response), needles)))
             Organization.objects.update(halted_at=None)
-    seat = admin_client.sit(acme, None)
+    admin = admin_client.sit(acme, None)
     ids = fill(acme)
     with only_answers():
-        for name, parameters in sorted(ADDRESSES, key=lambda one: "delete" in one[0]):
+        for name, parameters in sorted(ADDRESSES, key=lambda entry: "delete" in entry[0]):
             address = reverse(f"admin:{name}", kwargs=arguments(name, parameters, ids))
-            answer = seat.client.post(address, SENT_FIELDS)
-            found.append((f"POST {address}", leaks(body(answer), sought)))
+            response = admin.client.post(address, SENT_FIELDS)
+            leaks.append((f"POST {address}", find_leaks(read_body(response), needles)))
             Organization.objects.update(halted_at=None)
-    assert len(found) > 150
-    assert not [one for one in found if one[1]]
+    assert len(leaks) > 150
+    assert not [entry for entry in leaks if entry[1]]
 
 
 def test_every_write_with_a_body_has_an_example_to_try():
-    """Without an example a new route would be looked at with an empty body only."""
+    """Without an example a new route would be tested with an empty body only."""
     missing = [
         (route, method)
         for route, method in WRITES
-        if operation(route, method).get("requestBody") and len(bodies(route, method)) == 1
+        if get_operation(route, method).get("requestBody") and len(list_bodies(route, method)) == 1
     ]
     assert missing == []
 
 
-def test_an_error_page_contains_no_secret(acme, pool, canaries, monkeypatch, settings, caplog):
-    sought = needles({kind: canaries[kind] for kind in STORED})
+def test_an_error_page_contains_no_secret(
+    acme, secret_servers, canaries, monkeypatch, settings, caplog
+):
+    needles = build_needles({kind: canaries[kind] for kind in STORED})
     for secret in Secret.objects.all():
         secret.value.open()
     ModelEndpoint.objects.get(name="Keyed").api_key.open()
     canary = canaries["model key"]
 
-    def broken(*_: object, **__: object) -> None:
-        said = {"authorization": f"Bearer {canary}", "told": canary}
-        raise RuntimeError(f"It broke off with {said}")
+    def fail(*_: object, **__: object) -> None:
+        data = {"authorization": f"Bearer {canary}", "told": canary}
+        raise RuntimeError(f"It broke off with {data}")
 
-    def keep(**_: object) -> None:
-        faults.append(sys.exc_info())
+    def record_error(**_: object) -> None:
+        errors.append(sys.exc_info())
 
-    faults: list[Any] = []
-    got_request_exception.connect(keep)
-    monkeypatch.setattr(AgentAdmin, "get_queryset", broken)
-    seat = admin_client.sit(acme, None)
-    seat.client.raise_request_exception = False
+    errors: list[Any] = []
+    got_request_exception.connect(record_error)
+    monkeypatch.setattr(AgentAdmin, "get_queryset", fail)
+    admin = admin_client.sit(acme, None)
+    admin.client.raise_request_exception = False
     address = reverse("admin:agents_agent_changelist")
-    found = {}
-    with logged() as written:
+    leaks = {}
+    with LogCapture() as log:
         for debug in (False, True):
             settings.DEBUG = debug
-            answer = seat.client.get(address)
-            assert answer.status_code == 500
-            found[f"page, DEBUG {debug}"] = leaks(body(answer), sought)
-    assert "RuntimeError" in body(answer), "it is Django's page with the traceback"
-    reporter = get_exception_reporter_class(None)(None, *faults[-1])  # as for a mail
-    for shape in (reporter.get_traceback_html, reporter.get_traceback_text):
-        assert "It broke off" in shape()
-        found[shape.__name__] = leaks(shape(), sought)
-    assert "It broke off" in written.getvalue()
-    found["log"] = leaks(written.getvalue(), sought)
-    assert not {place: kinds for place, kinds in found.items() if kinds}
+            response = admin.client.get(address)
+            assert response.status_code == 500
+            leaks[f"page, DEBUG {debug}"] = find_leaks(read_body(response), needles)
+    assert "RuntimeError" in read_body(response), "not Django's page with the traceback"
+    reporter = get_exception_reporter_class(None)(None, *errors[-1])  # as in an email
+    for render in (reporter.get_traceback_html, reporter.get_traceback_text):
+        assert "It broke off" in render()
+        leaks[render.__name__] = find_leaks(render(), needles)
+    assert "It broke off" in log.getvalue()
+    leaks["log"] = find_leaks(log.getvalue(), needles)
+    assert not {location: kinds for location, kinds in leaks.items() if kinds}
 
 
 @pytest.mark.worker
-def test_no_message_or_event_of_a_worker_contains_a_secret(acme, pool, canaries, worker):
-    sought = needles(canaries)
-    seen: list[str] = []
-    sent: list[str] = []
+def test_no_message_or_event_of_a_worker_contains_a_secret(acme, secret_servers, canaries, worker):
+    needles = build_needles(canaries)
+    events: list[str] = []
+    messages: list[str] = []
 
-    def told(server: Server) -> bool:
-        return any("task-received" in one and str(server.pk) in one for one in seen)
+    def has_received(server: Server) -> bool:
+        return any("task-received" in event and str(server.pk) in event for event in events)
 
-    def asked_again() -> bool:
-        discover_server.delay(str(pool[0].pk))
-        return told(pool[0])
+    def enqueue_again() -> bool:
+        discover_server.delay(str(secret_servers[0].pk))
+        return has_received(secret_servers[0])
 
-    def sending(sender: str, body: Any, headers: Any, **_: Any) -> None:
-        sent.append(f"{sender} {body!r} {headers!r}")
+    def record_message(sender: str, body: Any, headers: Any, **_: Any) -> None:
+        messages.append(f"{sender} {body!r} {headers!r}")
 
-    before_task_publish.connect(sending, weak=False)
+    before_task_publish.connect(record_message, weak=False)
     app.control.enable_events()
     try:
-        with listening(seen):
-            # Events come from when the worker has heard that they are wanted.
-            eventually(asked_again, within=60, every=0.5, what="an event of the worker")
-            for server in pool:
+        with collect_events(events):
+            # Events are sent once the worker received the command that enables them.
+            eventually(enqueue_again, within=60, every=0.5, what="an event of the worker")
+            for server in secret_servers:
                 discover_server.delay(str(server.pk))
-            eventually(lambda: all(map(told, pool)), within=60, what="an event about each task")
+            eventually(
+                lambda: all(map(has_received, secret_servers)),
+                within=60,
+                what="an event about each task",
+            )
     finally:
-        before_task_publish.disconnect(sending)
-    assert len(sent) >= len(pool)
-    found = [one for one in (*sent, *seen) if leaks(one, sought)]
-    assert found == []
-    assert not leaks(worker.log(), sought)
+        before_task_publish.disconnect(record_message)
+    assert len(messages) >= len(secret_servers)
+    leaks = [text for text in (*messages, *events) if find_leaks(text, needles)]
+    assert leaks == []
+    assert not find_leaks(worker.log(), needles)
 
 
 @pytest.mark.redis
 @pytest.mark.worker
-def test_no_key_or_value_in_redis_contains_a_secret(acme, pool, canaries, worker):
-    sought = needles(canaries)
-    for server in pool:
+def test_no_key_or_value_in_redis_contains_a_secret(acme, secret_servers, canaries, worker):
+    needles = build_needles(canaries)
+    for server in secret_servers:
         discover_server.delay(str(server.pk))
-    seat = admin_client.sit(acme, None)
-    seat.get("mcp_servers_server_changelist")
+    admin = admin_client.sit(acme, None)
+    admin.get("mcp_servers_server_changelist")
     store = Redis.from_url(settings.REDIS_URL)
     keys = list(store.scan_iter())
     assert keys
-    found = [key for key in keys if leaks(in_redis(store, key), sought)]
-    assert found == []
+    leaks = [key for key in keys if find_leaks(read_redis(store, key), needles)]
+    assert leaks == []
 
 
 TEXTS = ("access_token", "refresh_token")
-SENT = {"sent": f"{secrets.token_urlsafe(24)}+/="}
+SENT_SECRET = {"sent": f"{secrets.token_urlsafe(24)}+/="}
 SECRET_MEMBERS = frozenset(
     {"token", "key", "api_key", "password", "secret", "client_secret", "Authorization", "value"}
 )
-SENT_FIELDS = dict.fromkeys(("key", "api_key", "password", "secret", "token"), SENT["sent"])
+SENT_FIELDS = dict.fromkeys(("key", "api_key", "password", "secret", "token"), SENT_SECRET["sent"])
 WRITES = [(route, method) for route, method in test_api_matrix.OPERATIONS if method != "GET"]
 
 
-def operation(route: str, method: str) -> dict[str, Any]:
-    """Return what the document says of an operation."""
-    found = rest.document()["paths"]["/api/" + route.replace("<str:", "{").replace(">", "}")]
-    return dict(found[method.lower()])
+def get_operation(route: str, method: str) -> dict[str, Any]:
+    """Return an operation of the OpenAPI document."""
+    operations = rest.document()["paths"]["/api/" + route.replace("<str:", "{").replace(">", "}")]
+    return dict(operations[method.lower()])
 
 
-def bodies(route: str, method: str) -> list[Any]:
-    """Return an empty body, and the document's examples with a canary wherever a secret goes."""
-    content = operation(route, method).get("requestBody", {}).get("content", {})
+def list_bodies(route: str, method: str) -> list[Any]:
+    """Return an empty body, and the documented examples with a canary in every secret field."""
+    content = get_operation(route, method).get("requestBody", {}).get("content", {})
     kinds = [kind for kind in content if kind == "application/json"]
-    shown = [one["value"] for kind in kinds for one in content[kind].get("examples", {}).values()]
-    return [{}, *(with_canaries(one) for one in shown)]
+    examples = [
+        example["value"] for kind in kinds for example in content[kind].get("examples", {}).values()
+    ]
+    return [{}, *(insert_canaries(example) for example in examples)]
 
 
-def with_canaries(value: Any) -> Any:
-    """Return an example in which every member that holds a secret holds what was sent."""
+def insert_canaries(value: Any) -> Any:
+    """Return an example with the sent canary in every secret field."""
     if isinstance(value, list):
-        return [with_canaries(one) for one in value]
+        return [insert_canaries(item) for item in value]
     if not isinstance(value, dict):
         return value
     return {
         name: (
-            dict.fromkeys(inner, SENT["sent"])
+            dict.fromkeys(inner, SENT_SECRET["sent"])
             if name in ("env", "headers", "values") and isinstance(inner, dict)
-            else SENT["sent"]
+            else SENT_SECRET["sent"]
             if name in SECRET_MEMBERS and isinstance(inner, str)
-            else with_canaries(inner)
+            else insert_canaries(inner)
         )
         for name, inner in value.items()
     }
 
 
-# What the organization keeps sealed; a person's password and the pepper are known to nobody.
+# Secrets that are stored encrypted for the organization.
 STORED = frozenset(KINDS) - {"password", "webhook address"}
 
 
-class logged:
-    """Everything that is logged meanwhile at DEBUG, in both of our formats."""
+class LogCapture:
+    """Captures everything that is logged at DEBUG, in both formats."""
 
     def __enter__(self) -> io.StringIO:
         self._text, self._root = io.StringIO(), logging.getLogger()
         self._before = self._root.level
         self._handlers = [logging.StreamHandler(self._text) for _ in range(2)]
-        for handler, shape in zip(self._handlers, (JSONFormatter, TextFormatter), strict=True):
-            handler.setFormatter(shape())
+        for handler, render in zip(self._handlers, (JSONFormatter, TextFormatter), strict=True):
+            handler.setFormatter(render())
             self._root.addHandler(handler)
             logging.getLogger("bonobot").addHandler(handler)
         self._root.setLevel(logging.DEBUG)
@@ -369,26 +387,28 @@ class logged:
             logging.getLogger("bonobot").removeHandler(handler)
 
 
-def body(response: Any) -> str:
-    """Return what was answered; of a stream that doesn't end by itself, nothing."""
+def read_body(response: Any) -> str:
+    """Return the headers and the body of a response; of a stream only the headers."""
     headers = str(dict(response.headers))
     return headers if response.streaming else headers + response.content.decode("utf-8", "replace")
 
 
-def dumped() -> Iterator[tuple[str, str]]:
-    """Yield every table of the database with the text of all its rows."""
+def dump_tables() -> Iterator[tuple[str, str]]:
+    """Yield every table of the database with all its rows as text."""
     with connection.cursor() as cursor:
         for model in apps.get_models(include_auto_created=True):
-            cursor.execute(str(model._base_manager.order_by().query))  # past what fields make of it
+            cursor.execute(
+                str(model._base_manager.order_by().query)
+            )  # raw values, not those of the fields
             yield model._meta.db_table, "\n".join(str(row) for row in cursor.fetchall())
 
 
-def children() -> Iterator[str]:
-    """Yield the environment of each process that this one started."""
+def list_child_environments() -> Iterator[str]:
+    """Yield the environment of each child process."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
             if int(parent) == os.getpid():
                 yield (folder / "environ").read_bytes().decode("latin-1")
         except OSError:
-            continue  # it ended while we looked
+            continue  # it ended meanwhile

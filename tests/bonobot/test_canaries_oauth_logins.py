@@ -1,4 +1,4 @@
-"""Canaries of logins: what opens a server is renewed by a real worker, and seen nowhere else."""
+"""Canaries of OAuth logins: a worker refreshes the tokens of a server, which appear nowhere."""
 
 import logging
 from typing import Any
@@ -12,8 +12,8 @@ from bonobot.accounts.roles import Role
 from mcp_servers.models import Server
 from mcp_servers.tasks import discover_server
 from tests import factories
-from tests.bonobot.canaries import in_redis, leaks, needles
-from tests.bonobot.test_canaries import dumped, logged
+from tests.bonobot.canaries import build_needles, find_leaks, read_redis
+from tests.bonobot.test_canaries import LogCapture, dump_tables
 from tests.mcp_servers.oauth_client.conftest import (
     LOGIN,
     boss,
@@ -35,58 +35,63 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def test_a_refreshed_sign_in_isnt_in_any_log_row_message_or_key(
     organization, register, protected, start_worker, caplog
 ):
-    """Codes, tokens, verifiers and the client's secret: where they are given, renewed, refused."""
-    # What the person's browser is answered; here it is `httpx`, and the product signs in by none.
+    """Codes, tokens, verifiers and the client secret: when issued, refreshed and refused."""
+    # The browser of the person is `httpx`, which logs responses; the product doesn't use it here.
     caplog.set_level(logging.INFO, logger="httpcore")
-    worker, sent = start_worker(BONOBOT_LOG_LEVEL="DEBUG"), []
+    worker, messages = start_worker(BONOBOT_LOG_LEVEL="DEBUG"), []
 
-    def sending(sender: str, body: Any, headers: Any, **_: Any) -> None:
-        sent.append(f"{sender} {body!r} {headers!r}")
+    def record_message(sender: str, body: Any, headers: Any, **_: Any) -> None:
+        messages.append(f"{sender} {body!r} {headers!r}")
 
-    def read_again(server: Server) -> None:
-        asked = len(protected.seen()["mcp_bearers"])
+    def discover_again(server: Server) -> None:
+        count = len(protected.seen()["mcp_bearers"])
         discover_server.delay(str(server.pk))
-        eventually(lambda: len(protected.seen()["mcp_bearers"]) > asked, what="the worker's turn")
+        eventually(
+            lambda: len(protected.seen()["mcp_bearers"]) > count, what="a request of the worker"
+        )
 
-    before_task_publish.connect(sending, weak=False)
+    before_task_publish.connect(record_message, weak=False)
     try:
-        with logged() as written:
+        with LogCapture() as log:
             entered = {"client_id": CLIENT_ID, "client_secret": CLIENT_SECRET}
             server = register({**LOGIN, **entered})
             signed_in(browser(factories.create_member(organization, Role.OWNER)), server)
-            read_again(server)
+            discover_again(server)
             protected.set(forget=True)
-            read_again(server)  # which is refused at first, so it renews
+            discover_again(server)  # refused at first, so the worker refreshes the token
             protected.set(echo=True)
-            read_again(server)
+            discover_again(server)
             protected.set(forget=True, refuse_grants="invalid_grant")
-            read_again(server)
+            discover_again(server)
             eventually(lambda: Server.objects.filter(status_code="needs_reauth").exists())
     finally:
-        before_task_publish.disconnect(sending)
-    sought = needles(given_at(protected.seen()))
-    # A code and its verifier, two renewals with one, and what was sent with each token.
-    assert {"code 0", "code_verifier 0", "refresh_token 1", "refresh_token 2"} <= sought.keys()
+        before_task_publish.disconnect(record_message)
+    needles = build_needles(list_issued_secrets(protected.seen()))
+    # A code and its verifier, and two refresh tokens.
+    assert {"code 0", "code_verifier 0", "refresh_token 1", "refresh_token 2"} <= needles.keys()
     store = Redis.from_url(settings.REDIS_URL)
-    places = {f"table {name}": leaks(text, sought) for name, text in dumped()}
-    places |= {str(key): leaks(in_redis(store, key), sought) for key in store.scan_iter()}
-    places |= {"worker": leaks(worker.log(), sought), "log": leaks(written.getvalue(), sought)}
-    places |= {"messages": leaks("".join(sent), sought)}
-    assert len(sent) == 4
-    assert not {place: kinds for place, kinds in places.items() if kinds}
+    leaks = {f"table {name}": find_leaks(text, needles) for name, text in dump_tables()}
+    leaks |= {str(key): find_leaks(read_redis(store, key), needles) for key in store.scan_iter()}
+    leaks |= {
+        "worker": find_leaks(worker.log(), needles),
+        "log": find_leaks(log.getvalue(), needles),
+    }
+    leaks |= {"messages": find_leaks("".join(messages), needles)}
+    assert len(messages) == 4
+    assert not {location: kinds for location, kinds in leaks.items() if kinds}
 
 
-def given_at(seen: dict[str, Any]) -> dict[str, str]:
-    """Return the secrets that went to an authorization server and the server behind it.
+def list_issued_secrets(requests: dict[str, Any]) -> dict[str, str]:
+    """Return the secrets that were sent to an authorization server and its protected server.
 
-    The server's tokens begin with what they are, which is no secret.
+    Tokens have a prefix that isn't secret.
     """
-    found = {"client secret": CLIENT_SECRET}
-    for number, one in enumerate(seen["token_requests"]):
+    issued = {"client secret": CLIENT_SECRET}
+    for number, request in enumerate(requests["token_requests"]):
         for name in ("code", "code_verifier", "refresh_token"):
-            if name in one:
-                found[f"{name} {number}"] = one[name].removeprefix("refresh-")
-    for number, one in enumerate(seen["mcp_bearers"]):
-        if one:
-            found[f"access token {number}"] = one.removeprefix("access-")
-    return found
+            if name in request:
+                issued[f"{name} {number}"] = request[name].removeprefix("refresh-")
+    for number, request in enumerate(requests["mcp_bearers"]):
+        if request:
+            issued[f"access token {number}"] = request.removeprefix("access-")
+    return issued

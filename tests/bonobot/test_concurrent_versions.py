@@ -1,4 +1,4 @@
-"""Two people save with the same version at the same moment: exactly one of them does."""
+"""Concurrent saves with the same version: exactly one succeeds."""
 
 import threading
 from collections.abc import Callable
@@ -11,22 +11,22 @@ from agents.models import Agent
 from agents.policies.services import load_policy_spec
 from bonobot.accounts.roles import Role
 from tests import admin_client, factories, rest
-from tests.bonobot.test_admin_versions import Tab, ruled
+from tests.bonobot.test_admin_versions import Tab, rule_field
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-AT_ONCE = 4
+CLIENTS = 4
 
 
-def all_at_once(*saves: Callable[[], int]) -> list[int]:
-    """Run each in a thread with a connection of its own; return what each was answered."""
-    begin = threading.Barrier(len(saves))
-    answers: list[int] = []
+def run_concurrently(*saves: Callable[[], int]) -> list[int]:
+    """Run each save in its own thread and connection; return the sorted statuses."""
+    start = threading.Barrier(len(saves))
+    responses: list[int] = []
 
     def run(save: Callable[[], int]) -> None:
-        begin.wait()
+        start.wait()
         try:
-            answers.append(save())
+            responses.append(save())
         finally:
             connections.close_all()
 
@@ -35,31 +35,31 @@ def all_at_once(*saves: Callable[[], int]) -> list[int]:
         thread.start()
     for thread in threads:
         thread.join()
-    return sorted(answers)
+    return sorted(responses)
 
 
-@pytest.mark.parametrize("how", ["header", "member"])
-def test_of_concurrent_rest_writes_one_succeeds(how: str) -> None:
+@pytest.mark.parametrize("sent_in", ["header", "member"])
+def test_of_concurrent_rest_writes_one_succeeds(sent_in: str) -> None:
     acme = factories.create_organization()
     factories.create_agent(acme)
-    clients = [rest.as_role(acme, Role.OWNER) for _ in range(AT_ONCE)]
+    clients = [rest.as_role(acme, Role.OWNER) for _ in range(CLIENTS)]
     version = clients[0].get("agents/helper").json["version"]
 
     def write(client: rest.Rest, text: str) -> Callable[[], int]:
         body: dict[str, Any] = {"description": text}
-        if how == "header":
+        if sent_in == "header":
             return lambda: client.patch("agents/helper", body, If_Match=f'"{version}"').status
         return lambda: client.patch("agents/helper", body | {"version": version}).status
 
-    answers = all_at_once(*(write(client, f"by {n}") for n, client in enumerate(clients)))
+    responses = run_concurrently(*(write(client, f"by {n}") for n, client in enumerate(clients)))
 
-    assert answers == [200] + [412 if how == "header" else 409] * (AT_ONCE - 1)
+    assert responses == [200] + [412 if sent_in == "header" else 409] * (CLIENTS - 1)
 
 
 def test_of_concurrent_policy_writes_one_succeeds() -> None:
     acme = factories.create_organization()
     agent = factories.create_agent(acme)
-    clients = [rest.as_role(acme, Role.OWNER) for _ in range(AT_ONCE)]
+    clients = [rest.as_role(acme, Role.OWNER) for _ in range(CLIENTS)]
     path = "agents/helper/tool-policy"
     version = clients[0].get(path).json["version"]
 
@@ -67,9 +67,9 @@ def test_of_concurrent_policy_writes_one_succeeds() -> None:
         body = {"mode": "all", "deny": [name], "version": version}
         return lambda: client.put(path, body).status
 
-    answers = all_at_once(*(write(client, f"tool{n}") for n, client in enumerate(clients)))
+    responses = run_concurrently(*(write(client, f"tool{n}") for n, client in enumerate(clients)))
 
-    assert answers == [200] + [409] * (AT_ONCE - 1)
+    assert responses == [200] + [409] * (CLIENTS - 1)
     assert len(load_policy_spec(Agent.objects.get(pk=agent.pk)).deny) == 1
 
 
@@ -80,14 +80,14 @@ def test_of_two_tabs_one_save_succeeds() -> None:
     for name in ("read", "write"):
         admin_client.offer(server, name)
     factories.attach_server(factories.build_administrator(acme), agent, server)
-    seats = [admin_client.sit(acme, Role.OWNER, name) for name in ("anna", "bert")]
+    browsers = [admin_client.sit(acme, Role.OWNER, name) for name in ("anna", "bert")]
     path = admin_client.url("agents_agent_policy", agent.pk)
-    first, second = (Tab(seat, path) for seat in seats)
+    first, second = (Tab(browser, path) for browser in browsers)
 
-    answers = all_at_once(
-        lambda: first.save(**{ruled("mcp_web_read"): "deny"}),
-        lambda: second.save(**{ruled("mcp_web_write"): "deny"}),
+    responses = run_concurrently(
+        lambda: first.save(**{rule_field("mcp_web_read"): "deny"}),
+        lambda: second.save(**{rule_field("mcp_web_write"): "deny"}),
     )
 
-    assert answers == [302, 409]
+    assert responses == [302, 409]
     assert len(load_policy_spec(Agent.objects.get(pk=agent.pk)).deny) == 1

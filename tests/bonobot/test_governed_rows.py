@@ -1,4 +1,4 @@
-"""Whatever decisions depend on: each change of it, made in any way by anybody, holds at once."""
+"""Everything that decisions depend on: each change, made in any way, applies to the next call."""
 
 import os
 import subprocess
@@ -41,14 +41,14 @@ from tests.servers import raw_http_server
 from tests.servers.raw_http_server import Asked, RawHttp
 
 GOVERNED = {model._meta.label: model for model in apps.get_models() if issubclass(model, Governed)}
-# What a snapshot reads beside governed rows: the generation itself.
-BESIDE = {"ledger_head"}
-# Parents that aren't governed although governed rows go with them, and why nothing is missed.
+# A snapshot also reads the generation itself.
+UNGOVERNED_TABLES = {"ledger_head"}
+# Parents that aren't governed although governed rows are deleted with them, and why not.
 READ_EACH_TIME = {
-    ("agents.SessionApproval", "session"): "grants are read for each question",
+    ("agents.SessionApproval", "session"): "session approvals are read for each call",
 }
-# An endpoint that can be removed; a preset that a server was made from.
-WHICH: dict[Any, dict[str, Any]] = {
+# An endpoint that can be deleted; a preset that a server was created from.
+FILTERS: dict[Any, dict[str, Any]] = {
     ModelEndpoint: {"agents": None},
     Preset: {"organization__isnull": False},
 }
@@ -57,28 +57,28 @@ TOOL = "mcp_web_echo"
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def _answer(asked: Asked) -> bytes:
-    if asked.method == "server/discover":
-        return raw_http_server.discovery(asked)
-    listed = {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]}
-    said = {"content": [{"type": "text", "text": "Hello"}]}
-    return raw_http_server.result(asked, listed if asked.method == "tools/list" else said)
+def _answer(request: Asked) -> bytes:
+    if request.method == "server/discover":
+        return raw_http_server.discovery(request)
+    tools = {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]}
+    data = {"content": [{"type": "text", "text": "Hello"}]}
+    return raw_http_server.result(request, tools if request.method == "tools/list" else data)
 
 
 @pytest.fixture
 def web() -> Iterator[str]:
-    """The address of a server that answers in this process."""
-    listening = RawHttp(_answer).listening()
-    yield get_runtime().call(listening.__aenter__).url
-    get_runtime().call(listening.__aexit__, None, None, None)
+    """The URL of a server in this process."""
+    server = RawHttp(_answer).listening()
+    yield get_runtime().call(server.__aenter__).url
+    get_runtime().call(server.__aexit__, None, None, None)
     get_writer().close()
 
 
 @pytest.fixture
 def helper(transactional_db: None, web: str) -> Agent:
-    """An agent of an organization that has at least one row of everything governed."""
+    """An agent of an organization that has at least one row of every governed model."""
     acme = factories.create_organization()
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     # A test may call more often than the default rate allows when it runs quickly.
     agent = factories.create_agent(acme, calls_per_minute=1_000_000)
     server = factories.approve_server(acme, factories.create_http_server(acme, web), agent)
@@ -87,16 +87,16 @@ def helper(transactional_db: None, web: str) -> Agent:
     Secret.objects.create(
         organization=acme, server=server, placement="header", name="X-Key", value="k-e-y-1234"
     )
-    approve_definitions(boss, server)
+    approve_definitions(administrator, server)
     ModelEndpoint.objects.create(organization=acme, name="Spare", kind="offline", model="offline")
-    attach_server(boss, agent, server)
-    set_policy(boss, agent, PolicySpec("all", deny=("mcp_web_other",)))
-    set_budgets(boss, agent, [BudgetLine("calls", "month", 1_000)])
-    set_budgets(boss, server, [BudgetLine("calls", "month", 1_000)])
-    save_skill(boss, SkillSpec(name="tell", text="Hello", agents=[agent.slug]))
-    set_callable_agents(boss, agent, [agent.slug])
+    attach_server(administrator, agent, server)
+    set_policy(administrator, agent, PolicySpec("all", deny=("mcp_web_other",)))
+    set_budgets(administrator, agent, [BudgetLine("calls", "month", 1_000)])
+    set_budgets(administrator, server, [BudgetLine("calls", "month", 1_000)])
+    save_skill(administrator, SkillSpec(name="tell", text="Hello", agents=[agent.slug]))
+    set_callable_agents(administrator, agent, [agent.slug])
     factories.create_workflow(agent)
-    create_token(boss, name="ci", role=Role.OPERATOR)
+    create_token(administrator, name="ci", role=Role.OPERATOR)
     factories.create_issuer(acme, "https://login.example.com")
     create_grant(
         User.objects.get(pk=factories.create_member(acme, Role.OPERATOR).id),
@@ -108,21 +108,24 @@ def helper(transactional_db: None, web: str) -> Agent:
         scopes=[TokenScope.AGENTS],
     )
     SessionApproval.objects.create(
-        organization=acme, agent=agent, session=start_session(boss, agent, "Hi"), own_name="echo"
+        organization=acme,
+        agent=agent,
+        session=start_session(administrator, agent, "Hi"),
+        own_name="echo",
     )
     get_snapshot_cache().load("agent", agent.pk)  # stores the names of the tools
     return agent
 
 
-def row_of(model: Any) -> Any:
-    """Return a row; whoever makes another model governed gives `helper` one of it."""
-    found = model.objects.filter(**WHICH.get(model, {})).order_by("pk").first()
-    assert found is not None, f"`helper` has no {model._meta.label}: add one to the fixture"
-    return found
+def get_row(model: Any) -> Any:
+    """Return a row; for a new governed model, add one to `helper`."""
+    row = model.objects.filter(**FILTERS.get(model, {})).order_by("pk").first()
+    assert row is not None, f"`helper` has no {model._meta.label}: add one to the fixture"
+    return row
 
 
-def _again(row: Any) -> None:
-    """Insert a row in bulk that was taken away unseen; what points to it stays."""
+def _insert_again(row: Any) -> None:
+    """Insert a row in bulk after deleting it without its references and without signals."""
     model: Any = type(row)
     with transaction.atomic():
         model._base_manager.filter(pk=row.pk)._raw_delete("default")
@@ -140,7 +143,7 @@ def _delete_many(row: Any) -> None:
 
 
 def _free(row: Any) -> None:
-    """An organization goes with all its rows, but for the models that its agents still have."""
+    """Delete the agents of an organization, which protect its models."""
     if isinstance(row, Organization):
         for agent in Agent.objects.all():
             agent.delete()
@@ -151,7 +154,7 @@ WRITES: dict[str, Callable[[Any], object]] = {
     "delete": _delete,
     "update": lambda row: type(row).objects.filter(pk=row.pk).update(id=F("id")),
     "delete many": _delete_many,
-    "bulk create": _again,
+    "bulk create": _insert_again,
     "bulk update": lambda row: type(row).objects.bulk_update([row], [_field(row)]),
     "update or create": lambda row: type(row).objects.update_or_create(
         pk=row.pk, defaults={_field(row): getattr(row, _field(row))}
@@ -160,7 +163,7 @@ WRITES: dict[str, Callable[[Any], object]] = {
 
 
 def _field(row: Any) -> str:
-    """Return the name of a field that isn't merely observed."""
+    """Return the name of a field that isn't an observed one."""
     return next(
         field.name
         for field in row._meta.concrete_fields
@@ -169,33 +172,33 @@ def _field(row: Any) -> str:
 
 
 @contextmanager
-def _bumped(agent: Agent, what: str) -> Iterator[None]:
-    """See the generation rise by what is done inside, and take it back."""
+def _check_generation_increment(agent: Agent, label: str) -> Iterator[None]:
+    """Check that the block increments the generation, and roll back."""
     with transaction.atomic():
         before = load_policy_generation(agent.organization_id)
         yield
-        assert load_policy_generation(agent.organization_id) > before, what
+        assert load_policy_generation(agent.organization_id) > before, label
         transaction.set_rollback(True)
 
 
 @pytest.mark.parametrize("write", WRITES)
 def test_every_kind_of_write_invalidates_snapshots(helper: Agent, write: str) -> None:
     for label, model in GOVERNED.items():
-        with _bumped(helper, label):
-            WRITES[write](row_of(model))
+        with _check_generation_increment(helper, label):
+            WRITES[write](get_row(model))
 
 
 def test_cascading_deletes_invalidate_snapshots(helper: Agent) -> None:
     for label, model in GOVERNED.items():
         for name in _parents_of(model):
-            rows = model._default_manager.filter(**WHICH.get(model, {}))
+            rows = model._default_manager.filter(**FILTERS.get(model, {}))
             row = rows.exclude(**{name: None}).first()
             assert row is not None, f"`helper` has no {label} with `{name}`: add one"
             parent = getattr(row, name)
             if (label, name) in READ_EACH_TIME:
                 assert not isinstance(parent, Governed)
                 continue
-            with _bumped(helper, f"{label}.{name}"):
+            with _check_generation_increment(helper, f"{label}.{name}"):
                 _delete_many(parent)
 
 
@@ -209,20 +212,20 @@ def _parents_of(model: Any) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["agent", "server"])
 def test_a_snapshot_reads_only_governed_rows(helper: Agent, kind: str) -> None:
-    key = helper.pk if kind == "agent" else row_of(Server).pk
+    key = helper.pk if kind == "agent" else get_row(Server).pk
     tables = {model._meta.db_table for model in apps.get_models()}
     with CaptureQueriesContext(connection) as queries:
         get_snapshot_cache().load(kind, key)
-    read = {
+    tables_read = {
         table
         for query in queries
         for table in tables
         if f'"{table}"' in query["sql"] and query["sql"].startswith("SELECT")
     }
-    assert read - {model._meta.db_table for model in GOVERNED.values()} == BESIDE
+    assert tables_read - {model._meta.db_table for model in GOVERNED.values()} == UNGOVERNED_TABLES
 
 
-OTHER = """
+WRITER_SCRIPT = """
 import sys, django
 django.setup()
 from django.apps import apps
@@ -236,10 +239,10 @@ for line in sys.stdin:
 
 
 @pytest.fixture
-def elsewhere(helper: Agent) -> Iterator[Callable[[Any], None]]:
-    """Another process that writes a row with the values that it has."""
+def write_elsewhere(helper: Agent) -> Iterator[Callable[[Any], None]]:
+    """Return a function that saves a row unchanged in another process."""
     process = subprocess.Popen(
-        [sys.executable, "-c", OTHER],
+        [sys.executable, "-c", WRITER_SCRIPT],
         cwd=ROOT,
         env=environment(
             {
@@ -265,44 +268,46 @@ def elsewhere(helper: Agent) -> Iterator[Callable[[Any], None]]:
     process.stdout.close()
 
 
-def _call(helper: Agent, **whom: Any) -> str:
-    boss = factories.build_administrator(helper.organization)
-    named = whom or {"agent_id": helper.pk, "tool": TOOL}
-    asked = CallRequest(principal=boss, arguments={}, via="rest", holder="test", **named)
-    return get_runtime().call(make_call, asked).outcome
+def _call(helper: Agent, **target: Any) -> str:
+    administrator = factories.build_administrator(helper.organization)
+    fields = target or {"agent_id": helper.pk, "tool": TOOL}
+    request = CallRequest(
+        principal=administrator, arguments={}, via="rest", holder="test", **fields
+    )
+    return get_runtime().call(make_call, request).outcome
 
 
 def test_a_change_of_another_process_applies_to_the_next_call(
-    helper: Agent, elsewhere: Callable[[Any], None]
+    helper: Agent, write_elsewhere: Callable[[Any], None]
 ) -> None:
     assert _call(helper) == "ok"
     for model in GOVERNED.values():
         before = get_snapshot_cache().find_cached("agent", helper.pk)
         assert before is not None
-        elsewhere(row_of(model))
+        write_elsewhere(get_row(model))
         assert _call(helper) == "ok"
-        decided = get_snapshot_cache().find_cached("agent", helper.pk)
-        assert decided is not None
+        current = get_snapshot_cache().find_cached("agent", helper.pk)
+        assert current is not None
         assert (
-            decided.generation == load_policy_generation(helper.organization_id) > before.generation
+            current.generation == load_policy_generation(helper.organization_id) > before.generation
         )
 
 
 @pytest.mark.parametrize("through", ["an agent", "the server by itself"])
 def test_a_repeated_call_queries_only_the_ledger(helper: Agent, through: str) -> None:
-    whom: dict[str, Any] = {"agent_id": helper.pk, "tool": TOOL}
+    target: dict[str, Any] = {"agent_id": helper.pk, "tool": TOOL}
     if through == "the server by itself":
-        whom = {"server_id": Server.objects.get(name="web").pk, "tool": "echo"}
-    # What the set-up writes beside the calls makes their chain a shared one for a while.
+        target = {"server_id": Server.objects.get(name="web").pk, "tool": "echo"}
+    # Writes of the fixture make the chain a shared one for a while.
     for _ in range(2 + UNTOUCHED_READS):
-        assert _call(helper, **whom) == "ok"
-    with counted() as watched:
-        assert _call(helper, **whom) == "ok"
-    counts = watched.counts
+        assert _call(helper, **target) == "ok"
+    with counted() as counter:
+        assert _call(helper, **target) == "ok"
+    counts = counter.counts
     assert counts["other queries"] == counts["hops to an ORM thread"] == 0
     assert counts["hops to another thread"] == 0
     assert counts["hand-overs to the writer"] == counts["ledger transactions"] == 2
-    # Two transactions, each: begin, look, commit; PostgreSQL looks at what is remembered with the
+    # Two transactions, each: begin, compare, commit; PostgreSQL compares the cached rows with the
     # statement that moves the head. Then the rates, of which the server has none of its own.
     assert counts["ledger statements"] == 6 + int(through == "an agent")
     # The row and budgets, each twice; on SQLite the head, too.

@@ -1,4 +1,4 @@
-"""What a process loads before it is needed: heavy libraries wait until something uses them."""
+"""Heavy libraries are loaded on demand."""
 
 import json
 import subprocess
@@ -54,7 +54,7 @@ RUN_COMMAND = "from bonobot.__main__ import main\ntry:\n    main({})\nexcept Sys
 
 def list_loaded_modules(code: str) -> set[str]:
     """Return the modules that a new process has loaded after running the code."""
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code + PRINT_MODULES],
         capture_output=True,
         text=True,
@@ -63,11 +63,11 @@ def list_loaded_modules(code: str) -> set[str]:
         # As in a shell: a command may choose its settings.
         env={name: value for name, value in environment().items() if name != SETTINGS_VARIABLE},
     )
-    return set(json.loads(done.stdout.splitlines()[-1]))
+    return set(json.loads(result.stdout.splitlines()[-1]))
 
 
 def test_the_packages_of_the_list_exist() -> None:
-    """A renamed module would make these tests pass without a reason."""
+    """With a renamed module these tests would test nothing."""
     paths = {name: ROOT / name.replace(".", "/") for name in HEAVY_PACKAGES}
     missing = [
         name

@@ -1,4 +1,4 @@
-"""Lists cost the same number of queries however many rows there are behind them."""
+"""Lists take the same number of queries for any number of rows."""
 
 from uuid import UUID
 
@@ -12,38 +12,38 @@ from tests import large_organization
 
 @pytest.mark.django_db
 def test_every_list_and_page_uses_the_same_queries_for_ten_times_the_rows() -> None:
-    town = large_organization.town(servers=52, each=3, calls=20)
-    queries(town)  # what this process keeps is read now
-    few = queries(town)
-    town.grow(servers=470, each=3, calls=200)
-    for _ in range(2):  # so is the agent's new snapshot, after its tools got their names
-        town.open(dict(town.pages())["REST agent's tools"])
-    assert queries(town) == few
+    organization = large_organization.town(servers=52, each=3, calls=20)
+    count_page_queries(organization)  # fills the caches of the process
+    expected = count_page_queries(organization)
+    organization.grow(servers=470, each=3, calls=200)
+    for _ in range(2):  # and loads the new snapshot of the agent, after its tools got names
+        organization.open(dict(organization.pages())["REST agent's tools"])
+    assert count_page_queries(organization) == expected
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("kind", ["agent", "server"])
 def test_a_snapshot_uses_the_same_queries_for_ten_times_the_definitions(kind: str) -> None:
-    town = large_organization.town(servers=2, each=3, calls=0)
-    key = town.agent.pk if kind == "agent" else town.server.pk
-    few = reading(kind, key)
-    large_organization.declare([town.server], 60)
-    assert reading(kind, key) == few
+    organization = large_organization.town(servers=2, each=3, calls=0)
+    key = organization.agent.pk if kind == "agent" else organization.server.pk
+    expected = count_snapshot_queries(kind, key)
+    large_organization.declare([organization.server], 60)
+    assert count_snapshot_queries(kind, key) == expected
 
 
-def reading(kind: str, key: UUID) -> int:
-    """Return how many queries a snapshot takes whose tools have their names."""
+def count_snapshot_queries(kind: str, key: UUID) -> int:
+    """Return the number of queries of a snapshot whose tools have names."""
     get_snapshot_cache().load(kind, key)
     with CaptureQueriesContext(connection) as captured:
         get_snapshot_cache().load(kind, key)
     return len(captured)
 
 
-def queries(town: large_organization.Town) -> dict[str, int]:
-    """Return how many queries each page makes."""
+def count_page_queries(organization: large_organization.Town) -> dict[str, int]:
+    """Return the number of queries of each page."""
     counts = {}
-    for title, address in town.pages():
+    for title, address in organization.pages():
         with CaptureQueriesContext(connection) as captured:
-            town.open(address)
+            organization.open(address)
         counts[title] = len(captured)
     return counts

@@ -20,13 +20,13 @@ def test_without_a_command_all_commands_are_listed(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     command.main(arguments)
-    shown = capsys.readouterr().out
-    own, others = shown.split("Django's commands:")
+    output = capsys.readouterr().out
+    own, others = output.split("Django's commands:")
     assert "COMMAND --help" in own
     assert "\n  up " in own
     assert "\n  doctor " in own
     assert "migrate" in others
-    assert max(len(line) for line in shown.splitlines()) < 120
+    assert max(len(line) for line in output.splitlines()) < 120
 
 
 def test_a_command_closes_the_runtime_when_it_ends(
@@ -56,7 +56,7 @@ def test_the_version_is_the_products(argument: str, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize("start", [["manage.py"], ["-m", "bonobot"]])
 def test_manage_py_and_the_module_run_the_same_commands(start: list[str]) -> None:
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, *start, "no_such_command"],
         cwd=ROOT,
         capture_output=True,
@@ -64,13 +64,13 @@ def test_manage_py_and_the_module_run_the_same_commands(start: list[str]) -> Non
         timeout=60,
         check=False,
     )
-    assert found.returncode == 1
-    assert "Unknown command: 'no_such_command'" in found.stderr
-    assert ("bonobot help" if "-m" in start else "manage.py help") in found.stderr
+    assert result.returncode == 1
+    assert "Unknown command: 'no_such_command'" in result.stderr
+    assert ("bonobot help" if "-m" in start else "manage.py help") in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("kept", "code", "said"),
+    ("content", "code", "expected"),
     [
         (b"", "database_unavailable", "bonobot migrate"),
         (b"no database " * 99, "database_unavailable", "doctor"),
@@ -79,12 +79,12 @@ def test_manage_py_and_the_module_run_the_same_commands(start: list[str]) -> Non
     ids=["not migrated", "spoilt", "in no folder"],
 )
 def test_an_unusable_database_is_reported_without_a_traceback(
-    tmp_path: Path, kept: bytes | None, code: str, said: str
+    tmp_path: Path, content: bytes | None, code: str, expected: str
 ) -> None:
-    file = tmp_path / ("x.sqlite3" if kept is not None else "nowhere/x.sqlite3")
-    if kept is not None:
-        file.write_bytes(kept)
-    found = subprocess.run(
+    file = tmp_path / ("x.sqlite3" if content is not None else "nowhere/x.sqlite3")
+    if content is not None:
+        file.write_bytes(content)
+    result = subprocess.run(
         [sys.executable, "-m", "bonobot", "mcp", "list"],
         cwd=ROOT,
         env=environment({"DATABASE_URL": f"sqlite:///{file}"}),
@@ -93,7 +93,7 @@ def test_an_unusable_database_is_reported_without_a_traceback(
         timeout=60,
         check=False,
     )
-    assert found.returncode == 1
-    assert found.stderr.startswith(f"{code}: ")
-    assert said in found.stderr
-    assert "Traceback" not in found.stderr
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"{code}: ")
+    assert expected in result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,4 +1,4 @@
-"""What a clone promises before anything is installed: make, the lock, the reasons, the links."""
+"""A clone before installation: make targets, the lock file, dependencies and links."""
 
 import re
 import shutil
@@ -22,14 +22,14 @@ def read(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def project() -> dict[str, Any]:
+def load_project() -> dict[str, Any]:
     return tomllib.loads(read("pyproject.toml"))
 
 
-def wanted() -> set[str]:
-    described = project()
-    extras = described["project"]["optional-dependencies"].values()
-    lines = [*described["project"]["dependencies"], *described["dependency-groups"]["dev"]]
+def list_required_packages() -> set[str]:
+    configuration = load_project()
+    extras = configuration["project"]["optional-dependencies"].values()
+    lines = [*configuration["project"]["dependencies"], *configuration["dependency-groups"]["dev"]]
     lines += [line for extra in extras for line in extra]
     return {canonicalize_name(Requirement(line).name) for line in lines}
 
@@ -47,7 +47,7 @@ def make(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_every_dependency_is_locked_with_hashes() -> None:
     lock = read("requirements.lock")
     pinned = {canonicalize_name(name) for name in PINNED.findall(lock)}
-    assert wanted() <= pinned, wanted() - pinned
+    assert list_required_packages() <= pinned, list_required_packages() - pinned
     entries = re.split(r"\n(?=[a-z0-9])", lock[lock.index("\namqp==") :].strip(), flags=re.I)
     assert all("--hash=sha256:" in entry for entry in entries)
 
@@ -66,26 +66,26 @@ def test_every_runtime_dependency_has_its_reason() -> None:
 def test_the_version_is_the_latest_release_of_the_changelog() -> None:
     releases = re.findall(r"^## \[(\d[^\]]*)\]", read("CHANGELOG.md"), re.MULTILINE)
     assert __version__ == releases[0]
-    assert "version" in project()["project"]["dynamic"]
-    assert project()["tool"]["hatch"]["version"]["path"] == "CHANGELOG.md"
-    assert re.search(project()["tool"]["hatch"]["version"]["pattern"], f"## [{__version__}]")
+    assert "version" in load_project()["project"]["dynamic"]
+    assert load_project()["tool"]["hatch"]["version"]["path"] == "CHANGELOG.md"
+    assert re.search(load_project()["tool"]["hatch"]["version"]["pattern"], f"## [{__version__}]")
 
 
 def test_help_explains_every_target() -> None:
-    said = make().stdout
+    output = make().stdout
     targets = re.search(r"^\.PHONY: (.+)$", read("Makefile"), re.MULTILINE)
     assert targets
-    assert [name for name in targets[1].split() if f"make {name} " not in said] == []
+    assert [name for name in targets[1].split() if f"make {name} " not in output] == []
 
 
 def test_a_python_that_is_too_old_is_refused(tmp_path: Path) -> None:
     old = tmp_path / "python3"
     old.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
     old.chmod(0o755)
-    ended = make("install", f"PYTHON={old}", f"VENV={tmp_path / 'venv'}")
-    assert ended.returncode == 2
-    assert "needs Python 3.11 or newer" in ended.stderr
-    assert str(old) in ended.stderr
+    result = make("install", f"PYTHON={old}", f"VENV={tmp_path / 'venv'}")
+    assert result.returncode == 2
+    assert "needs Python 3.11 or newer" in result.stderr
+    assert str(old) in result.stderr
     assert not (tmp_path / "venv").exists()
 
 

@@ -1,9 +1,9 @@
 """What a principal may see and do: principal × interface × object × verb, the same everywhere.
 
-`KINDS` declares which action each object asks for, `Case` which agents a principal has; what is
-expected is worked out from both, once, and compared with what REST, the gateway and the admin do.
-Everything about an agent out of reach holds the word `zebra`, and everything about other people's
-sessions the word `otter`: wherever one turns up that shouldn't, something leaks.
+`KINDS` declares the actions of each kind of object, `Case` the agents of a principal; the
+expectation is computed from both and compared with REST, the gateway and the admin. Everything
+about an agent without access contains the word `zebra`, and everything about sessions of others
+the word `otter`: where one turns up unexpectedly, something leaks.
 """
 
 import json
@@ -55,22 +55,22 @@ from bonobot.core.problems import Forbidden, NotFound, Problem
 from bonobot.core.runtime import Runtime
 from mcp_servers.models import Server
 from tests import factories, rest
-from tests.bonobot.test_api_matrix import OPERATIONS as OF_REST
-from tests.bonobot.test_api_matrix import ROUTES, filled, parts
+from tests.bonobot.test_api_matrix import OPERATIONS as REST_OPERATIONS
+from tests.bonobot.test_api_matrix import ROUTES, fill_path, list_path_parameters
 from tests.inventory import everything
 from tests.screens import ADDRESSES, arguments, only_answers, shared_rows
 
 NEAR, FAR, OTHERS = "alpaca", "zebra", "otter"
 READS = (Action.VIEW, Action.RUN_AGENTS)
 READERS = (Role.OWNER, Role.OPERATOR, Role.REVIEWER, Role.AUDITOR)
-OF_MCP = (TokenScope.TOOLS, TokenScope.AGENTS, TokenScope.MANAGE)
+GATEWAY_SCOPES = (TokenScope.TOOLS, TokenScope.AGENTS, TokenScope.MANAGE)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of object: how it is named, and which actions open it.
+    """A kind of object: its paths and names, and the actions that allow to read it.
 
-    `closed`: only who isn't bound to agents reads it. `personal`: without `VIEW` one's own alone.
+    `closed`: not for principals limited to agents. `personal`: without `VIEW` only one's own.
     """
 
     part: str
@@ -153,133 +153,135 @@ KINDS = {
 
 @dataclass
 class Case:
-    """A principal and how it comes in; `has` are the agents it reaches, `own` its own objects."""
+    """A principal and its credentials; `reachable` are the agents it has access to."""
 
     label: str
     principal: Principal
-    has: frozenset[str]
+    reachable: frozenset[str]
     text: str = ""
     user: User | None = None
 
     @property
-    def bound(self) -> bool:
-        """Whether it is bound to some agents of those that its role would have."""
+    def is_bound(self) -> bool:
+        """Whether the principal is limited to some agents."""
         return bool(self.principal.agent_ids)
 
     def opens(self, kind: Kind) -> bool:
-        """Tell whether the table opens objects of this kind at all."""
-        if self.bound and kind.closed:
+        """Return whether the table allows objects of this kind."""
+        if self.is_bound and kind.closed:
             return False
         return any(self.principal.may(action) for action in kind.opens)
 
-    def sees(self, kind: Kind, word: str, *, own: bool) -> bool:
-        """Tell what is expected: whether an object of the agent of `word` can be seen."""
+    def can_see(self, kind: Kind, word: str, *, own: bool) -> bool:
+        """Return whether an object of the agent of `word` is expected to be visible."""
         if not self.opens(kind):
             return False
         if kind.closed:
             return True
         if own and self.user is not None and not self.principal.may(Action.VIEW):
-            return True  # what people said themselves they can read for ever
+            return True  # people can always read their own sessions
         if kind.personal and not self.principal.may(Action.VIEW):
-            return own and word in self.has
-        return word in self.has
+            return own and word in self.reachable
+        return word in self.reachable
 
     @property
     def rest(self) -> rest.Rest | None:
-        """Return its way to REST, where it has one."""
+        """Return its REST client, if it has access."""
         return rest.Rest(self.text, self.user) if self.text or self.user else None
 
 
 @dataclass
-class World:
-    """An organization with two agents and one of everything of each, by the words."""
+class FilledOrganization:
+    """An organization with two agents and one of everything for each, by their words."""
 
-    where: Organization
+    organization: Organization
     agents: dict[str, Agent]
     ids: dict[str, dict[str, str]]
     pool: str
     cases: dict[str, list[Case]]
 
 
-def stock(where: Organization, word: str) -> dict[str, str]:
-    """Make one of everything of one agent, and write the word into it all."""
-    ids = everything(where, f"-{word}")
-    said = f"About {word} of {OTHERS}."
+def fill_agent(organization: Organization, word: str) -> dict[str, str]:
+    """Create one of everything for an agent, with the word in all of it."""
+    ids = everything(organization, f"-{word}")
+    text = f"About {word} of {OTHERS}."
     Agent.objects.filter(pk=ids["agent_id"]).update(name=word, description=f"The {word}.")
     Server.objects.filter(pk=ids["server_id"]).update(name=word)
     Note.objects.filter(pk=ids["note_id"]).update(title=word, text=f"On {word}.")
-    Session.objects.filter(agent_id=ids["agent_id"]).update(title=said)
-    Approval.objects.filter(pk=ids["approval_id"]).update(reason=said, arguments={"a": said})
-    ElicitationRequest.objects.filter(pk=ids["request_id"]).update(message=said)
-    Recording.objects.filter(pk=ids["recording_id"]).update(title=said)
+    Session.objects.filter(agent_id=ids["agent_id"]).update(title=text)
+    Approval.objects.filter(pk=ids["approval_id"]).update(reason=text, arguments={"a": text})
+    ElicitationRequest.objects.filter(pk=ids["request_id"]).update(message=text)
+    Recording.objects.filter(pk=ids["recording_id"]).update(title=text)
     Provider.objects.filter(pk=ids["provider_id"]).update(name=f"Login {ids['provider_id']}")
     return ids
 
 
-def own_things(case: Case, agent: Agent, word: str) -> dict[str, str]:
-    """Make a session of the principal's own, with what waits in it and a run that it follows."""
-    who = {"started_by_kind": case.principal.kind, "started_by_id": case.principal.id}
-    asks = {
+def create_own_objects(case: Case, agent: Agent, word: str) -> dict[str, str]:
+    """Create a session of the principal, with pending requests and a workflow run."""
+    starter = {"started_by_kind": case.principal.kind, "started_by_id": case.principal.id}
+    requester = {
         "requested_by_kind": case.principal.kind,
         "requested_by_id": case.principal.id,
         "requested_by": case.principal.label,
     }
     title = f"Own of {word}"
-    mine = Session.objects.create(organization=agent.organization, agent=agent, title=title, **who)
-    approval = factories.create_approval(agent, mine, reason=f"Own {word}", **asks)
+    session = Session.objects.create(
+        organization=agent.organization, agent=agent, title=title, **starter
+    )
+    approval = factories.create_approval(agent, session, reason=f"Own {word}", **requester)
     server = agent.agent_servers.get().server
-    question = factories.create_elicitation(mine, server)
-    ElicitationRequest.objects.filter(pk=question.pk).update(message=f"Own {word}", **asks)
+    elicitation = factories.create_elicitation(session, server)
+    ElicitationRequest.objects.filter(pk=elicitation.pk).update(message=f"Own {word}", **requester)
     workflow = agent.workflows.order_by("name")[0]
     run = WorkflowRun.objects.create(
         organization=agent.organization,
         workflow=workflow,
         name=workflow.name,
-        session=mine,
+        session=session,
         version=workflow.version,
         definition=workflow.definition,
     )
     return {
-        "session_id": str(mine.pk),
+        "session_id": str(session.pk),
         "approval_id": str(approval.pk),
-        "request_id": str(question.pk),
+        "request_id": str(elicitation.pk),
         "run_id": str(run.pk),
         "workflow_id": str(workflow.pk),
     }
 
 
-def people(where: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
-    """Yield a person of each role, to whom one agent was given."""
+def list_people_cases(organization: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
+    """Yield a person of each role with access to one agent."""
     for role in Role:
-        user = User.objects.get(pk=factories.create_member(where, role, f"person-{role}").id)
+        user = User.objects.get(pk=factories.create_member(organization, role, f"person-{role}").id)
         agents[NEAR].members.add(user)
-        has = frozenset(agents) if role in READERS else frozenset({NEAR})
-        yield Case(f"person {role}", build_user_principal(user, where), has, user=user)
+        reachable = frozenset(agents) if role in READERS else frozenset({NEAR})
+        yield Case(f"person {role}", build_user_principal(user, organization), reachable, user=user)
 
 
-def tokens(where: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
-    """Yield a token of each role that names an agent, and of two roles one that names none."""
-    boss = factories.build_administrator(where)
+def list_token_cases(organization: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
+    """Yield a token of each role for one agent, and of two roles one for all agents."""
+    administrator = factories.build_administrator(organization)
     for role, names in [*((role, (NEAR,)) for role in Role), (Role.MEMBER, ()), (Role.AUDITOR, ())]:
         ids = [agents[name].pk for name in names]
-        token, text = create_token(boss, name=f"{role} {names}", role=role, agent_ids=ids)
-        has = frozenset(names) or frozenset(agents if role in READERS else ())
-        yield Case(f"token {role} {names}", build_token_principal(token), has, text)
+        token, text = create_token(administrator, name=f"{role} {names}", role=role, agent_ids=ids)
+        reachable = frozenset(names) or frozenset(agents if role in READERS else ())
+        yield Case(f"token {role} {names}", build_token_principal(token), reachable, text)
 
 
-def programs(where: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
-    """Yield programs: those of members name an agent that isn't theirs (any more), too."""
+def list_client_cases(organization: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
+    """Yield OAuth clients; some of members name an agent that the member has no access to."""
     choices = [
-        *product((Role.MEMBER, Role.OPERATOR), [OF_MCP], ((), (NEAR,), (NEAR, FAR))),
-        *product([Role.MEMBER], [(scope,) for scope in OF_MCP], [(NEAR, FAR)]),
+        *product((Role.MEMBER, Role.OPERATOR), [GATEWAY_SCOPES], ((), (NEAR,), (NEAR, FAR))),
+        *product([Role.MEMBER], [(scope,) for scope in GATEWAY_SCOPES], [(NEAR, FAR)]),
     ]
     for number, (role, scopes, names) in enumerate(choices):
-        giver = User.objects.create_user(f"giver-{number}")
-        Membership.objects.create(organization=where, user=giver, role=role)
-        agents[NEAR].members.add(giver)
+        user = User.objects.create_user(f"giver-{number}")
+        Membership.objects.create(organization=organization, user=user, role=role)
+        agents[NEAR].members.add(user)
         grant = token_services.create_grant(
-            giver,
-            where,
+            user,
+            organization,
             role=role,
             resource="https://bonobot.example.com/mcp",
             client_id="ide",
@@ -287,234 +289,254 @@ def programs(where: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
             scopes=scopes,
             agent_ids=[agents[name].pk for name in names],
         )
-        has = frozenset(agents) if role == Role.OPERATOR else frozenset({NEAR})
-        has &= frozenset(names) if names or role == Role.MEMBER else has
-        yield Case(f"program {role} {scopes} {names}", build_token_principal(grant), has)
+        reachable = frozenset(agents) if role == Role.OPERATOR else frozenset({NEAR})
+        reachable &= frozenset(names) if names or role == Role.MEMBER else reachable
+        yield Case(f"program {role} {scopes} {names}", build_token_principal(grant), reachable)
 
 
-def strangers(where: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
-    """Yield tokens of issuers elsewhere."""
+def list_issuer_cases(organization: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
+    """Yield tokens of external issuers."""
     choices = [
         *product((Role.MEMBER, Role.AUDITOR), [TokenScope.AGENTS], ((), (NEAR,))),
         *product((Role.MEMBER, Role.AUDITOR), (TokenScope.TOOLS, TokenScope.MANAGE, ""), [(NEAR,)]),
     ]
     for number, (role, scope, names) in enumerate(choices):
         ids = [str(agents[name].pk) for name in names]
-        said = {"role": role, "agent_ids": ids, "audience": "bonobot"}
+        fields = {"role": role, "agent_ids": ids, "audience": "bonobot"}
         url = f"https://issuer{number}.example.com"
-        row = factories.create_issuer(where, url, f"Issuer {number}", **said)
+        row = factories.create_issuer(organization, url, f"Issuer {number}", **fields)
         principal = jwt_validation.build_issuer_principal(
             row, {"sub": str(uuid4()), "scope": scope}
         )
-        has = frozenset(names) or frozenset(agents if role in READERS else ())
-        yield Case(f"issuer {role} {scope} {names}", principal, has)
+        reachable = frozenset(names) or frozenset(agents if role in READERS else ())
+        yield Case(f"issuer {role} {scope} {names}", principal, reachable)
 
 
-MAKERS = {"people": people, "tokens": tokens, "programs": programs, "strangers": strangers}
+MAKERS = {
+    "people": list_people_cases,
+    "tokens": list_token_cases,
+    "programs": list_client_cases,
+    "strangers": list_issuer_cases,
+}
 
 
 @pytest.fixture(scope="module")
-def stocked_world(
+def shared_organization(
     django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker
-) -> Iterator[World]:
-    """Stock an organization for all tests of this module."""
+) -> Iterator[FilledOrganization]:
+    """Fill an organization for all tests of this module."""
     with shared_rows(django_db_blocker):
-        where = factories.create_organization()
-        ids = {word: stock(where, word) for word in (NEAR, FAR)}
+        organization = factories.create_organization()
+        ids = {word: fill_agent(organization, word) for word in (NEAR, FAR)}
         agents = {word: Agent.objects.get(pk=ids[word]["agent_id"]) for word in ids}
-        boss = factories.build_administrator(where)
+        administrator = factories.build_administrator(organization)
         both = [agent.slug for agent in agents.values()]
-        save_skill(boss, SkillSpec(name="shared", text="Hello", agents=both))
+        save_skill(administrator, SkillSpec(name="shared", text="Hello", agents=both))
         flow = Workflow.objects.get(pk=ids[NEAR]["workflow_id"])
-        save_workflow(boss, WorkflowSpec(name=flow.name, agents=both), flow)
-        cases = {name: list(make(where, agents)) for name, make in MAKERS.items()}
+        save_workflow(administrator, WorkflowSpec(name=flow.name, agents=both), flow)
+        cases = {name: list(make(organization, agents)) for name, make in MAKERS.items()}
         pool = Server.objects.create(
-            organization=where, scope_id=where.pk, name="pool", slug="pool", transport_type="http"
+            organization=organization,
+            scope_id=organization.pk,
+            name="pool",
+            slug="pool",
+            transport_type="http",
         )
-        yield World(where, agents, ids, pool.slug, cases)
+        yield FilledOrganization(organization, agents, ids, pool.slug, cases)
 
 
 @pytest.fixture
-def world(stocked_world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """Return the organization; what a test changes is rolled back. The gateway works in line."""
+def filled(
+    shared_organization: FilledOrganization, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[FilledOrganization]:
+    """Return the organization; changes are rolled back. The gateway runs ORM code synchronously."""
 
     async def orm(_self: Runtime, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
 
     monkeypatch.setattr(Runtime, "run_orm", orm)
     with transaction.atomic():
-        yield stocked_world
+        yield shared_organization
         transaction.set_rollback(True)
 
 
 @contextmanager
-def undone() -> Iterator[None]:
-    """Roll back what is done here."""
+def roll_back() -> Iterator[None]:
+    """Roll back all changes of the block."""
     with transaction.atomic():
         yield
         transaction.set_rollback(True)
 
 
-def answered(coroutine: Awaitable[Any]) -> Any:
-    """Return what a coroutine returns that waits for nothing."""
+def run_coroutine(coroutine: Awaitable[Any]) -> Any:
+    """Return the result of a coroutine that never suspends."""
     try:
         next(coroutine.__await__())
     except StopIteration as ended:
         return ended.value
-    raise AssertionError("it waits for something")
+    raise AssertionError("the coroutine suspended")
 
 
-def of_interest(case: Case, world: World) -> list[tuple[str, Agent]]:
-    """Return the agents by their words: one is enough for a principal that has all."""
-    everything_seen = case.has == world.agents.keys()
-    return [one for one in world.agents.items() if one[0] == FAR or not everything_seen]
+def select_agents(case: Case, filled: FilledOrganization) -> list[tuple[str, Agent]]:
+    """Return the agents by their words; one is enough for a principal that has all."""
+    everything_seen = case.reachable == filled.agents.keys()
+    return [item for item in filled.agents.items() if item[0] == FAR or not everything_seen]
 
 
-def objects(world: World, case: Case) -> Iterator[tuple[str, Kind, str, dict[str, str], bool]]:
-    """Yield every object: its kind, the agent's word, its ids, and whether it is one's own."""
-    for word, agent in of_interest(case, world):
-        own = own_things(case, agent, word)
+def iterate_objects(
+    filled: FilledOrganization, case: Case
+) -> Iterator[tuple[str, Kind, str, dict[str, str], bool]]:
+    """Yield every object: its kind, the agent's word, its IDs, and whether the principal owns
+    it."""
+    for word, agent in select_agents(case, filled):
+        own = create_own_objects(case, agent, word)
         for name, kind in KINDS.items():
-            yield name, kind, word, world.ids[word], False
+            yield name, kind, word, filled.ids[word], False
             if kind.personal:
-                yield name, kind, word, world.ids[word] | own, True
+                yield name, kind, word, filled.ids[word] | own, True
 
 
-def shown_by_rest(
+def check_rest(
     client: rest.Rest, kind: Kind, ids: dict[str, str], lists: dict[str, set[str]]
 ) -> tuple[bool, bool]:
-    """Tell whether REST shows an object, and whether it lists it; `lists` were read before."""
+    """Return whether REST shows and lists an object; `lists` caches the lists."""
     path = kind.path.replace("{}", ids.get(kind.part, "")).format_map(ids)
-    shown = client.get(path)
-    assert shown.status in (200, 403, 404), shown
+    response = client.get(path)
+    assert response.status in (200, 403, 404), response
     if not kind.listing:
-        return shown.status == 200, shown.status == 200
+        return response.status == 200, response.status == 200
     listing = kind.listing.format_map(ids)
     if listing not in lists:
-        listed = client.get(listing)
-        assert listed.status in (200, 403, 404), listed
-        rows = listed.json["results"] if listed.status == 200 else ()
-        lists[listing] = {one["id"] for one in rows}
-    return shown.status == 200, ids[kind.part] in lists[listing]
+        list_response = client.get(listing)
+        assert list_response.status in (200, 403, 404), list_response
+        rows = list_response.json["results"] if list_response.status == 200 else ()
+        lists[listing] = {row["id"] for row in rows}
+    return response.status == 200, ids[kind.part] in lists[listing]
 
 
-def resource_is_read(principal: Principal, uri: str) -> bool:
+def can_read_resource(principal: Principal, uri: str) -> bool:
     try:
         return organization_server_resources.read_resource_contents(principal, uri) is not None
     except (NotFound, Forbidden):
         return False
 
 
-def shown_by_gateway(case: Case, kind: Kind, ids: dict[str, str]) -> dict[str, bool]:
-    """Tell which ways of the organization's address show an object."""
+def check_gateway(case: Case, kind: Kind, ids: dict[str, str]) -> dict[str, bool]:
+    """Return which methods of the organization's endpoint show an object."""
     number, principal = ids.get(kind.part, ""), case.principal
     uri = organization_server_resources.build_uri(kind.resource, number)
     return {
-        "reads": resource_is_read(principal, uri),
+        "reads": can_read_resource(principal, uri),
         "follows": uri in organization_server_resources.load_resource_states(principal, [uri]),
     }
 
 
-@pytest.mark.parametrize("who", MAKERS)
-def test_every_object_is_visible_exactly_where_the_table_says(world: World, who: str) -> None:
-    wrong = []
-    for case in world.cases[who]:
+@pytest.mark.parametrize("maker", MAKERS)
+def test_every_object_is_visible_exactly_where_the_table_says(
+    filled: FilledOrganization, maker: str
+) -> None:
+    faults = []
+    for case in filled.cases[maker]:
         client, lists = case.rest, dict[str, set[str]]()
-        for name, kind, word, ids, own in list(objects(world, case)):
-            expected = case.sees(kind, word, own=own)
-            told: dict[str, bool] = {}
+        for name, kind, word, ids, own in list(iterate_objects(filled, case)):
+            expected = case.can_see(kind, word, own=own)
+            results: dict[str, bool] = {}
             if client:
-                told["shown by REST"], told["listed by REST"] = shown_by_rest(
+                results["shown by REST"], results["listed by REST"] = check_rest(
                     client, kind, ids, lists
                 )
             if kind.resource:
-                told |= shown_by_gateway(case, kind, ids)
-            whose = "own " if own else ""
-            if name == "run" and own and word not in case.has:
-                told.pop("listed by REST", None)  # below a workflow that isn't there any more
-            wrong += [
-                f"{case.label}: {whose}{name} of {word} {how}: {is_}"
-                for how, is_ in told.items()
-                if is_ != expected
+                results |= check_gateway(case, kind, ids)
+            prefix = "own " if own else ""
+            if name == "run" and own and word not in case.reachable:
+                results.pop("listed by REST", None)  # below a workflow that isn't visible any more
+            faults += [
+                f"{case.label}: {prefix}{name} of {word} {surface}: {actual}"
+                for surface, actual in results.items()
+                if actual != expected
             ]
-    assert not wrong, "\n".join(wrong)
+    assert not faults, "\n".join(faults)
 
 
-def gateway_texts(case: Case, world: World) -> Iterator[tuple[str, str]]:
-    """Yield all that the organization's address tells a principal, by the way of asking."""
+def iterate_gateway_texts(case: Case, filled: FilledOrganization) -> Iterator[tuple[str, str]]:
+    """Yield every response of the organization's endpoint for a principal, by its source."""
     principal = case.principal
     for kind, lists in organization_server_handlers.LIST_FUNCTIONS.items():
         yield f"list of {kind}", json.dumps(lists(principal))
     tools = organization_server_handlers.load_tools(principal)
-    for template, begun in product(
+    for template, prefix in product(
         organization_server_handlers.KINDS_BY_TEMPLATE, ("", FAR[0], "helper", "tell")
     ):
-        asked = {
+        params = {
             "ref": {"type": "ref/resource", "uri": template},
-            "argument": {"name": "id", "value": begun},
+            "argument": {"name": "id", "value": prefix},
         }
-        told = answered(organization_server_handlers.handle_completion(inbound(principal, asked)))
-        yield f"completion of {template} {begun}", json.dumps(told)
+        result = run_coroutine(
+            organization_server_handlers.handle_completion(inbound(principal, params))
+        )
+        yield f"completion of {template} {prefix}", json.dumps(result)
     for tool in tools.values():
-        for word, ids in world.ids.items():
+        for word, ids in filled.ids.items():
             takes = tool.input_schema.schema["properties"]
-            given = {name: value for name, value in ids.items() if name in takes}
+            arguments = {name: value for name, value in ids.items() if name in takes}
             if (
                 tool.hints.read_only
-                and set(tool.input_schema.schema.get("required", ())) <= given.keys()
+                and set(tool.input_schema.schema.get("required", ())) <= arguments.keys()
             ):
-                told = outcome(tool.run(inbound(principal), given))
+                result = run_tool(tool.run(inbound(principal), arguments))
                 yield (
                     f"{tool.name} of {word}",
-                    "" if isinstance(told, Problem) else json.dumps(told),
+                    "" if isinstance(result, Problem) else json.dumps(result),
                 )
 
 
 def inbound(principal: Principal, params: dict[str, Any] | None = None) -> Any:
-    """Return a request of a principal that is known already."""
-    said = params or {}
+    """Build a request of an authenticated principal."""
+    fields = params or {}
     return SimpleNamespace(
         caller=SimpleNamespace(principal=principal),
         client_name="ide",
-        get_object=lambda name: said.get(name, {}),
+        get_object=lambda name: fields.get(name, {}),
         wants_progress=False,
     )
 
 
-def outcome(coroutine: Awaitable[Any]) -> Any:
-    """Return what a tool answers, or the problem that it raises."""
+def run_tool(coroutine: Awaitable[Any]) -> Any:
+    """Return the result of a tool, or the problem that it raises."""
     try:
-        return answered(coroutine)
+        return run_coroutine(coroutine)
     except Problem as problem:
         return problem
 
 
-def rest_texts(case: Case, world: World) -> Iterator[tuple[str, str]]:
-    """Yield all that REST tells a principal: lists, and what is about the agent that it has."""
+def iterate_rest_texts(case: Case, filled: FilledOrganization) -> Iterator[tuple[str, str]]:
+    """Yield every REST response for a principal: lists, and objects of its agents."""
     client = case.rest
-    for route, method in OF_REST if client else ():
+    for route, method in REST_OPERATIONS if client else ():
         if method == "GET" and ROUTES[route].is_open_to(case.principal, "GET"):
-            ids = [world.ids[word] for word in case.has] if "<" in route else [{}]
-            for one in ids:
-                yield route, client.get(filled(route, one)).text  # type: ignore[union-attr]
+            ids = [filled.ids[word] for word in case.reachable] if "<" in route else [{}]
+            for id in ids:
+                yield route, client.get(fill_path(route, id)).text  # type: ignore[union-attr]
 
 
-def hidden(case: Case, world: World) -> set[str]:
-    """Return the words that a principal must never be told."""
-    far = set(world.agents) - case.has
+def list_hidden_words(case: Case, filled: FilledOrganization) -> set[str]:
+    """Return the words that a principal must never see."""
+    far = set(filled.agents) - case.reachable
     return far if case.principal.may(Action.VIEW) else far | {OTHERS}
 
 
-@pytest.mark.parametrize("who", MAKERS)
-def test_objects_out_of_reach_arent_revealed_by_other_objects(world: World, who: str) -> None:
+@pytest.mark.parametrize("maker", MAKERS)
+def test_objects_out_of_reach_arent_revealed_by_other_objects(
+    filled: FilledOrganization, maker: str
+) -> None:
     leaks = []
-    for case in world.cases[who]:
-        words = hidden(case, world)
-        if case.bound or not case.principal.may(Action.VIEW):
-            ways = [*gateway_texts(case, world), *rest_texts(case, world)]
+    for case in filled.cases[maker]:
+        words = list_hidden_words(case, filled)
+        if case.is_bound or not case.principal.may(Action.VIEW):
+            sources = [*iterate_gateway_texts(case, filled), *iterate_rest_texts(case, filled)]
             leaks += [
-                f"{case.label}: {word} by {way}"
-                for way, text in ways
+                f"{case.label}: {word} by {source}"
+                for source, text in sources
                 for word in words
                 if word in text
             ]
@@ -524,7 +546,7 @@ def test_objects_out_of_reach_arent_revealed_by_other_objects(world: World, who:
 Operation = tuple[str, bool, bool]
 
 
-def is_there(address: GatewayAddress, principal: Principal) -> bool:
+def is_found(address: GatewayAddress, principal: Principal) -> bool:
     try:
         return bool(find_target(address, principal).id)
     except (NotFound, InsufficientScope):
@@ -533,141 +555,152 @@ def is_there(address: GatewayAddress, principal: Principal) -> bool:
 
 def is_served(text: str, slug: str) -> bool:
     try:
-        return "tools" in answered(count_declarations(text, GatewayAddress("agent", slug)))
+        return "tools" in run_coroutine(count_declarations(text, GatewayAddress("agent", slug)))
     except (NotFound, InsufficientScope):
         return False
 
 
-def addresses_open(case: Case, world: World, word: str) -> Iterator[Operation]:
-    """Yield whether the gateway's addresses are there: an agent's, and a pool server's."""
+def check_endpoints(case: Case, filled: FilledOrganization, word: str) -> Iterator[Operation]:
+    """Yield whether the endpoints of an agent and of a pool server exist for the principal."""
     principal = case.principal
-    uses = principal.may(Action.USE_TOOLS) and word in case.has
-    yield "address", is_there(GatewayAddress("agent", world.agents[word].slug), principal), uses
-    if case.text:  # as `bonobot mcp serve --stdio` comes in
-        yield "address over stdio", is_served(case.text, world.agents[word].slug), uses
-    calls = principal.may(Action.CALL_TOOLS) and not case.bound
-    yield "address of the pool", is_there(GatewayAddress("server", world.pool), principal), calls
+    uses = principal.may(Action.USE_TOOLS) and word in case.reachable
+    yield "address", is_found(GatewayAddress("agent", filled.agents[word].slug), principal), uses
+    if case.text:  # like `bonobot mcp serve --stdio`
+        yield "address over stdio", is_served(case.text, filled.agents[word].slug), uses
+    calls = principal.may(Action.CALL_TOOLS) and not case.is_bound
+    yield "address of the pool", is_found(GatewayAddress("server", filled.pool), principal), calls
 
 
-def tools_work(case: Case, world: World, word: str) -> Iterator[Operation]:
-    """Yield which tools of the organization's address do something with an agent and its things."""
-    tools, ids = organization_server_handlers.load_tools(case.principal), world.ids[word]
-    runs, slug = case.principal.may(Action.RUN_AGENTS), world.agents[word].slug
-    reads, has = runs or case.principal.may(Action.VIEW), word in case.has
-    others = has and case.principal.may(Action.VIEW)
+def check_tools(case: Case, filled: FilledOrganization, word: str) -> Iterator[Operation]:
+    """Yield which tools of the organization's endpoint work for an agent and its objects."""
+    tools, ids = organization_server_handlers.load_tools(case.principal), filled.ids[word]
+    runs, slug = case.principal.may(Action.RUN_AGENTS), filled.agents[word].slug
+    reads, is_reachable = runs or case.principal.may(Action.VIEW), word in case.reachable
+    others = is_reachable and case.principal.may(Action.VIEW)
     session = {"session_id": ids["session_id"]}
-    for name, given, expected in (
-        (f"{slug}_chat", {"message": "Hi", "wait_s": 0}, runs and has),
+    for name, values, expected in (
+        (f"{slug}_chat", {"message": "Hi", "wait_s": 0}, runs and is_reachable),
         (f"{slug}_chat", {"message": "Hi", "wait_s": 0} | session, runs and others),
         ("session_status", session, others),
         ("session_messages", session, others),
         ("session_cancel", session, runs and others),
-        ("run_skill", {"skill_id": ids["skill_id"], "agent": slug}, runs and has),
-        ("render_skill", {"skill_id": ids["skill_id"]}, reads and has),
-        ("run_workflow", {"workflow_id": ids["workflow_id"]}, runs and has),
+        ("run_skill", {"skill_id": ids["skill_id"], "agent": slug}, runs and is_reachable),
+        ("render_skill", {"skill_id": ids["skill_id"]}, reads and is_reachable),
+        ("run_workflow", {"workflow_id": ids["workflow_id"]}, runs and is_reachable),
         ("cancel_workflow_run", {"run_id": ids["run_id"]}, runs and others),
         ("get_workflow_run", {"run_id": ids["run_id"]}, others),
     ):
-        with undone():
+        with roll_back():
             tool = tools.get(name)
-            told = outcome(tool.run(inbound(case.principal), given)) if tool else NotFound("")
-        yield f"{name} {sorted(given)}", not isinstance(told, NotFound | Forbidden), expected
+            result = run_tool(tool.run(inbound(case.principal), values)) if tool else NotFound("")
+        yield f"{name} {sorted(values)}", not isinstance(result, NotFound | Forbidden), expected
     skill = Skill.objects.get(pk=ids["skill_id"]).name
-    yield "prompt", find_skill(case.principal, skill) is not None, reads and has
+    yield "prompt", find_skill(case.principal, skill) is not None, reads and is_reachable
 
 
-def rest_works(case: Case, world: World, word: str) -> Iterator[Operation]:
-    """Yield which operations of REST do something with an agent and its things."""
-    ids, client = world.ids[word], case.rest
-    runs, has = case.principal.may(Action.RUN_AGENTS), word in case.has
-    reads, others = runs or case.principal.may(Action.VIEW), has and case.principal.may(Action.VIEW)
-    agent = world.agents[word].slug
+def check_rest_operations(case: Case, filled: FilledOrganization, word: str) -> Iterator[Operation]:
+    """Yield which REST operations work for an agent and its objects."""
+    ids, client = filled.ids[word], case.rest
+    runs, is_reachable = case.principal.may(Action.RUN_AGENTS), word in case.reachable
+    reads, others = (
+        runs or case.principal.may(Action.VIEW),
+        is_reachable and case.principal.may(Action.VIEW),
+    )
+    agent = filled.agents[word].slug
     for path, body, expected in (
-        ("agents/{agent_id}/sessions", {"message": "Hi"}, runs and has),
+        ("agents/{agent_id}/sessions", {"message": "Hi"}, runs and is_reachable),
         ("sessions/{session_id}/messages", {"text": "Hi"}, runs and others),
         ("sessions/{session_id}/cancel", {}, runs and others),
-        ("skills/{skill_id}/run", {"agent": agent}, runs and has),
-        ("skills/{skill_id}/render", {}, reads and has),
-        ("workflows/{workflow_id}/runs", {}, runs and has),
+        ("skills/{skill_id}/run", {"agent": agent}, runs and is_reachable),
+        ("skills/{skill_id}/render", {}, reads and is_reachable),
+        ("workflows/{workflow_id}/runs", {}, runs and is_reachable),
         ("workflow-runs/{run_id}/cancel", {}, runs and others),
     ):
         if client:
-            with undone():
-                told = client.post(path.format_map(ids), body)
-            yield path, told.status not in (403, 404), expected
+            with roll_back():
+                response = client.post(path.format_map(ids), body)
+            yield path, response.status not in (403, 404), expected
 
 
-@pytest.mark.parametrize("ways", [addresses_open, tools_work, rest_works])
-@pytest.mark.parametrize("who", MAKERS)
+@pytest.mark.parametrize("checks", [check_endpoints, check_tools, check_rest_operations])
+@pytest.mark.parametrize("maker", MAKERS)
 def test_every_action_is_allowed_exactly_where_the_table_says(
-    world: World, who: str, ways: Callable[[Case, World, str], Iterator[Operation]]
+    filled: FilledOrganization,
+    maker: str,
+    checks: Callable[[Case, FilledOrganization, str], Iterator[Operation]],
 ) -> None:
-    wrong = [
-        f"{case.label}: {way} of {word}: {is_}"
-        for case in world.cases[who]
-        for word, _agent in of_interest(case, world)
-        for way, is_, expected in ways(case, world, word)
-        if is_ != expected
+    faults = [
+        f"{case.label}: {operation} of {word}: {actual}"
+        for case in filled.cases[maker]
+        for word, _agent in select_agents(case, filled)
+        for operation, actual, expected in checks(case, filled, word)
+        if actual != expected
     ]
-    assert not wrong, "\n".join(wrong)
+    assert not faults, "\n".join(faults)
 
 
-def test_a_member_cant_change_objects_of_others(world: World) -> None:
-    """Every operation of REST, on things of the member's own agent that other people began."""
+def test_a_member_cant_change_objects_of_others(filled: FilledOrganization) -> None:
+    """Every REST operation on objects of others that belong to the member's agent."""
     personal = {kind.part for kind in KINDS.values() if kind.personal}
-    routes = [(route, method) for route, method in OF_REST if personal & set(parts(route))]
+    routes = [
+        (route, method)
+        for route, method in REST_OPERATIONS
+        if personal & set(list_path_parameters(route))
+    ]
     assert len(routes) > 15
-    members = [*world.cases["people"], *world.cases["tokens"]]
-    for case in [one for one in members if one.principal.role == Role.MEMBER]:
+    members = [*filled.cases["people"], *filled.cases["tokens"]]
+    for case in [member for member in members if member.principal.role == Role.MEMBER]:
         for route, method in routes:
-            told = case.rest.send(method, filled(route, world.ids[NEAR]), {})  # type: ignore[union-attr]
-            assert told.status in (403, 404), f"{case.label} {method} {route}: {told!r}"
+            response = case.rest.send(method, fill_path(route, filled.ids[NEAR]), {})  # type: ignore[union-attr]
+            assert response.status in (403, 404), f"{case.label} {method} {route}: {response!r}"
 
 
-# -- the admin, which people use --------------------------------------------------------------
+# -- the admin --------------------------------------------------------------
 
-OF_AGENTS = tuple(kind.admin for kind in KINDS.values() if kind.admin)
+AGENT_MODELS = tuple(kind.admin for kind in KINDS.values() if kind.admin)
 
 
 @pytest.mark.parametrize("role", Role)
-def test_the_admin_shows_the_same_objects_as_rest(world: World, role: Role) -> None:
-    case = next(one for one in world.cases["people"] if one.principal.role == role)
-    client, wrong = Client(), []
+def test_the_admin_shows_the_same_objects_as_rest(filled: FilledOrganization, role: Role) -> None:
+    case = next(entry for entry in filled.cases["people"] if entry.principal.role == role)
+    client, faults = Client(), []
     client.force_login(case.user)  # type: ignore[arg-type]
-    things = [one for one in objects(world, case) if one[1].admin]
-    paged = {"ledger_auditrow"}  # of which the first page has the latest alone
+    entries = [entry for entry in iterate_objects(filled, case) if entry[1].admin]
+    paged = {"ledger_auditrow"}  # the first page has only the latest entries
     with only_answers():
         lists = {
             kind.admin: client.get(reverse(f"admin:{kind.admin}_changelist")).content.decode()
-            for _name, kind, *_more in things
+            for _name, kind, *_more in entries
         }
-        for name, kind, word, ids, own in things:
+        for name, kind, word, ids, own in entries:
             page = reverse(f"admin:{kind.admin}_change", args=[ids[kind.part]])
-            expected = case.sees(kind, word, own=own)
-            for how, is_ in (
+            expected = case.can_see(kind, word, own=own)
+            for surface, actual in (
                 ("shown", client.get(page, follow=True).status_code == 200),
                 ("listed", ids[kind.part] in lists[kind.admin]),
             )[: 1 if kind.admin in paged else 2]:
-                whose = "own " if own else ""
-                wrong += [f"{whose}{name} of {word} {how}: {is_}"] * (is_ != expected)
-    assert not wrong, "\n".join(wrong)
+                prefix = "own " if own else ""
+                faults += [f"{prefix}{name} of {word} {surface}: {actual}"] * (actual != expected)
+    assert not faults, "\n".join(faults)
 
 
-def test_no_page_shows_a_member_agents_without_access(world: World) -> None:
-    case = next(one for one in world.cases["people"] if one.principal.role == Role.MEMBER)
-    client, words = Client(), hidden(case, world)
+def test_no_page_shows_a_member_agents_without_access(filled: FilledOrganization) -> None:
+    case = next(entry for entry in filled.cases["people"] if entry.principal.role == Role.MEMBER)
+    client, words = Client(), list_hidden_words(case, filled)
     client.force_login(case.user)  # type: ignore[arg-type]
-    ids = {kind.admin: UUID(world.ids[NEAR][kind.part]) for kind in KINDS.values() if kind.admin}
+    ids = {kind.admin: UUID(filled.ids[NEAR][kind.part]) for kind in KINDS.values() if kind.admin}
     ids |= dict.fromkeys(("tenancy_user", "mcp_servers_bulkjob", "tenancy_provider"), uuid4())
     leaks = []
     with only_answers():
         for name, parameters in ADDRESSES:
-            of_agents = any(name.startswith(f"{model}_") for model in OF_AGENTS)
+            of_agents = any(name.startswith(f"{model}_") for model in AGENT_MODELS)
             if parameters and not of_agents:
                 continue
-            answer = client.get(reverse(f"admin:{name}", kwargs=arguments(name, parameters, ids)))
-            text = "" if answer.streaming else answer.content.decode()
+            response = client.get(reverse(f"admin:{name}", kwargs=arguments(name, parameters, ids)))
+            text = "" if response.streaming else response.content.decode()
             leaks += [f"{word} by {name}" for word in words if word in text]
     assert not leaks, "\n".join(leaks)
     for word in words:
-        assert [one.title for one in command_palette.search_palette(case.principal, (), word)] == []
+        assert [
+            entry.title for entry in command_palette.search_palette(case.principal, (), word)
+        ] == []

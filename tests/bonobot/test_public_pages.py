@@ -1,4 +1,4 @@
-"""The pages that need no account, in a real browser: they work under our policy."""
+"""Public pages in a real browser, under the content security policy."""
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -24,12 +24,12 @@ def test_a_person_signs_in_with_the_right_password(module_page: Page) -> None:
 
 
 def test_the_api_pages_show_the_operations(module_page: Page) -> None:
-    refused: list[str] = []
+    errors: list[str] = []
     module_page.on(
-        "console", lambda line: refused.append(line.text) if line.type == "error" else None
+        "console", lambda line: errors.append(line.text) if line.type == "error" else None
     )
     module_page.goto("/api/docs")
     module_page.locator("[data-tag=agents] button").first.click(timeout=30_000)
     module_page.get_by_text("Attach a server to an agent").first.click()
     expect(module_page.get_by_text("Roles: owner, operator.").first).to_be_visible()
-    assert not refused
+    assert not errors

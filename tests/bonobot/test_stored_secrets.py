@@ -1,4 +1,4 @@
-"""No stored secret can be sent elsewhere: every object that has one × every address of it."""
+"""A stored secret is never sent to another address: every object with a secret × every URL."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,42 +22,42 @@ HERE, ELSEWHERE = "https://here.example.com", "https://elsewhere.example.net"
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of object over REST: how it is made, changed, and what its secret is."""
+    """A kind of object over REST: how to create and change it, and the field of its secret."""
 
     make: Callable[[Principal], Any]
     path: str
-    secret: str  # the field of the refusal
-    body: Callable[[str, str], dict[str, Any]]  # of a secret and the address that changes
+    secret: str  # the field of the error
+    body: Callable[[str, str], dict[str, Any]]  # for a secret and a changed URL
 
 
-def server(boss: Principal, **auth: Any) -> Any:
+def create_web_server(administrator: Principal, **auth: Any) -> Any:
     headers = {} if auth else {"X-Team": "stored"}
     config = {"url": f"{HERE}/mcp", "headers": headers}
     spec = ServerSpec(
         name="web", transport_type="http", endpoint_config=config, auth_config=auth or None
     )
-    return create_server(boss, spec)
+    return create_server(administrator, spec)
 
 
 def oauth(**more: str) -> Callable[[Principal], Any]:
-    said = {"type": "oauth2", "client_id": "us", "client_secret": "stored", **more}
-    return lambda boss: server(boss, **said)
+    fields = {"type": "oauth2", "client_id": "us", "client_secret": "stored", **more}
+    return lambda administrator: create_web_server(administrator, **fields)
 
 
-def with_auth(**auth: str) -> Callable[[str, str], dict[str, Any]]:
-    """Return a body that changes the address marked by `ADDRESS` in the sign-in."""
+def build_auth_body(**auth: str) -> Callable[[str, str], dict[str, Any]]:
+    """Return a function that builds a body with `ADDRESS` replaced in the authentication."""
 
     def body(secret: str, address: str) -> dict[str, Any]:
-        filled = {name: value.replace("ADDRESS", address) for name, value in auth.items()}
-        said = {"type": "oauth2", "client_id": "us", "client_secret": secret} | filled
-        return {"auth_config": said}
+        values = {name: value.replace("ADDRESS", address) for name, value in auth.items()}
+        data = {"type": "oauth2", "client_id": "us", "client_secret": secret} | values
+        return {"auth_config": data}
 
     return body
 
 
-def with_url(kind: str, member: str, **more: str) -> Callable[[str, str], dict[str, Any]]:
+def build_url_body(kind: str, field: str, **more: str) -> Callable[[str, str], dict[str, Any]]:
     def body(secret: str, address: str) -> dict[str, Any]:
-        auth = {"auth_config": {"type": kind, member: secret, **more}}
+        auth = {"auth_config": {"type": kind, field: secret, **more}}
         return {"endpoint_config": {"url": f"{address}/mcp"}} | auth
 
     return body
@@ -66,7 +66,7 @@ def with_url(kind: str, member: str, **more: str) -> Callable[[str, str], dict[s
 SERVERS = "mcp-servers/{}"
 KINDS = {
     "server, header": Kind(
-        server,
+        create_web_server,
         SERVERS,
         "endpoint_config.headers.X-Team",
         lambda secret, address: {
@@ -74,49 +74,51 @@ KINDS = {
         },
     ),
     "server, bearer token": Kind(
-        lambda boss: server(boss, type="bearer_token", token="stored"),
+        lambda administrator: create_web_server(administrator, type="bearer_token", token="stored"),
         SERVERS,
         "auth_config.token",
-        with_url("bearer_token", "token"),
+        build_url_body("bearer_token", "token"),
     ),
     "server, API key": Kind(
-        lambda boss: server(boss, type="api_key", key="stored", header="X-API-Key"),
+        lambda administrator: create_web_server(
+            administrator, type="api_key", key="stored", header="X-API-Key"
+        ),
         SERVERS,
         "auth_config.key",
-        with_url("api_key", "key", header="X-API-Key"),
+        build_url_body("api_key", "key", header="X-API-Key"),
     ),
     "server, token URL": Kind(
         oauth(token_url=f"{HERE}/token"),
         SERVERS,
         "auth_config.client_secret",
-        with_auth(token_url="ADDRESS/token"),
+        build_auth_body(token_url="ADDRESS/token"),
     ),
     "server, path of the token URL": Kind(
         oauth(token_url=f"{HERE}/token"),
         SERVERS,
         "auth_config.client_secret",
-        with_auth(token_url=f"{HERE}/token?to=ADDRESS"),
+        build_auth_body(token_url=f"{HERE}/token?to=ADDRESS"),
     ),
     "server, a token URL where there was none": Kind(
-        oauth(), SERVERS, "auth_config.client_secret", with_auth(token_url="ADDRESS/token")
+        oauth(), SERVERS, "auth_config.client_secret", build_auth_body(token_url="ADDRESS/token")
     ),
     "server, no token URL any more": Kind(
-        oauth(token_url=f"{HERE}/token"), SERVERS, "auth_config.client_secret", with_auth()
+        oauth(token_url=f"{HERE}/token"), SERVERS, "auth_config.client_secret", build_auth_body()
     ),
     "server, issuer": Kind(
-        oauth(issuer=HERE), SERVERS, "auth_config.client_secret", with_auth(issuer="ADDRESS")
+        oauth(issuer=HERE), SERVERS, "auth_config.client_secret", build_auth_body(issuer="ADDRESS")
     ),
     "server, address of a sign-in that it names": Kind(
         oauth(),
         SERVERS,
         "auth_config.client_secret",
         lambda secret, address: (
-            with_auth()(secret, "") | {"endpoint_config": {"url": f"{address}/mcp"}}
+            build_auth_body()(secret, "") | {"endpoint_config": {"url": f"{address}/mcp"}}
         ),
     ),
     "model endpoint": Kind(
-        lambda boss: save_endpoint(
-            boss,
+        lambda administrator: save_endpoint(
+            administrator,
             ModelEndpointSpec(
                 name="Model", kind="openai", model="m", base_url=f"{HERE}/v1", api_key="stored"
             ),
@@ -126,16 +128,16 @@ KINDS = {
         lambda secret, address: {"base_url": f"{address}/v1", "api_key": secret},
     ),
     "identity provider": Kind(
-        lambda boss: factories.create_provider(
-            Organization.objects.get(pk=boss.organization_id), HERE, client_secret="stored"
+        lambda administrator: factories.create_provider(
+            Organization.objects.get(pk=administrator.organization_id), HERE, client_secret="stored"
         ),
         "identity-providers/{}",
         "client_secret",
         lambda secret, address: {"url": address, "client_secret": secret},
     ),
     "notification channel": Kind(
-        lambda boss: save_channel(
-            boss,
+        lambda administrator: save_channel(
+            administrator,
             NotificationChannelSpec(
                 "Pager", "webhook", url=f"{HERE}/hook", secret="stored-and-long-enough"
             ),
@@ -150,24 +152,24 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_a_masked_secret_isnt_kept_for_another_address(kind: Kind) -> None:
     acme = factories.create_organization()
-    made = kind.make(factories.build_administrator(acme))
+    target = kind.make(factories.build_administrator(acme))
     client = rest.as_administrator()
-    path = kind.path.format(made.pk)
+    path = kind.path.format(target.pk)
     headers = {"Bonobot-Organization": acme.slug}
-    refused = client.patch(path, kind.body(MASK, ELSEWHERE), **headers)
-    assert refused.status == 400, refused
-    assert refused.code == "credential_needed"
-    assert refused.json["field"] == kind.secret
-    entered = client.patch(path, kind.body("entered-again-for-it", ELSEWHERE), **headers)
-    assert entered.status == 200, entered
-    assert "stored" not in entered.text
+    refusal = client.patch(path, kind.body(MASK, ELSEWHERE), **headers)
+    assert refusal.status == 400, refusal
+    assert refusal.code == "credential_needed"
+    assert refusal.json["field"] == kind.secret
+    response = client.patch(path, kind.body("entered-again-for-it", ELSEWHERE), **headers)
+    assert response.status == 200, response
+    assert "stored" not in response.text
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_a_masked_secret_is_kept_for_the_same_address(kind: Kind) -> None:
     acme = factories.create_organization()
-    made = kind.make(factories.build_administrator(acme))
+    target = kind.make(factories.build_administrator(acme))
     headers = {"Bonobot-Organization": acme.slug}
-    said = {"name": "Another name"}
-    kept = rest.as_administrator().patch(kind.path.format(made.pk), said, **headers)
-    assert kept.status == 200, kept
+    data = {"name": "Another name"}
+    response = rest.as_administrator().patch(kind.path.format(target.pk), data, **headers)
+    assert response.status == 200, response

@@ -1,6 +1,6 @@
-"""The admin in German: complete, current, and chosen by the browser or the person.
+"""The admin in German: complete, up to date, and selected by the browser or the person.
 
-That every page is there in German is tested in `test_admin_pages.py`.
+`test_admin_pages.py` opens every page in German.
 """
 
 import re
@@ -15,12 +15,12 @@ from bonobot.core.i18n.catalogs import read_catalog
 from tests import admin_client, factories
 from tests.translation_catalog import GERMAN, messages
 
-HOLE = re.compile(r"%\(\w+\)[a-z]|%[sd%]|\$?\{[^}]*\}|</?[a-z][^>]*>")
+PLACEHOLDER = re.compile(r"%\(\w+\)[a-z]|%[sd%]|\$?\{[^}]*\}|</?[a-z][^>]*>")
 
 
 def test_every_message_has_a_german_translation() -> None:
-    known = read_catalog(GERMAN)
-    missing = sorted(one.text for one in messages() if not all(known.get(one, ("",))))
+    catalog = read_catalog(GERMAN)
+    missing = sorted(message.text for message in messages() if not all(catalog.get(message, ("",))))
     assert not missing, f"run `make messages` and translate {missing[:20]}"
 
 
@@ -29,23 +29,25 @@ def test_no_german_translation_of_a_removed_message_is_left() -> None:
 
 
 def test_translations_have_the_same_placeholders() -> None:
-    for one, texts in read_catalog(GERMAN).items():
-        for said, text in zip(
-            (one.text, one.plural or one.text)[-len(texts) :], texts, strict=True
+    for message, texts in read_catalog(GERMAN).items():
+        for source, text in zip(
+            (message.text, message.plural or message.text)[-len(texts) :], texts, strict=True
         ):
-            assert sorted(HOLE.findall(text)) == sorted(HOLE.findall(said)), one.text
+            assert sorted(PLACEHOLDER.findall(text)) == sorted(PLACEHOLDER.findall(source)), (
+                message.text
+            )
 
 
 @pytest.mark.django_db
 def test_the_chosen_language_overrides_the_browsers() -> None:
-    seat = admin_client.sit(factories.create_organization(), Role.OWNER)
-    here = reverse("admin:index")
+    admin = admin_client.sit(factories.create_organization(), Role.OWNER)
+    url = reverse("admin:index")
     assert (
-        "Genehmigungen" in seat.client.get(here, headers={"accept-language": "de"}).content.decode()
+        "Genehmigungen" in admin.client.get(url, headers={"accept-language": "de"}).content.decode()
     )
-    seat.client.post(reverse("set_language"), {"language": "en", "next": here})
-    assert settings.LANGUAGE_COOKIE_NAME in seat.client.cookies
-    page = seat.client.get(here, headers={"accept-language": "de"}).content.decode()
+    admin.client.post(reverse("set_language"), {"language": "en", "next": url})
+    assert settings.LANGUAGE_COOKIE_NAME in admin.client.cookies
+    page = admin.client.get(url, headers={"accept-language": "de"}).content.decode()
     assert "Approvals" in page
 
 
@@ -59,21 +61,21 @@ def test_an_unsupported_language_gets_english() -> None:
 def test_a_refusal_is_shown_in_german_and_stored_in_english() -> None:
     acme = factories.create_organization()
     client = admin_client.sit(acme, Role.OWNER).client
-    said = {"accept-language": "de"}
-    page = client.post(reverse("admin:mcp_servers_server_paste"), {"text": '{"x": '}, headers=said)
+    data = {"accept-language": "de"}
+    page = client.post(reverse("admin:mcp_servers_server_paste"), {"text": '{"x": '}, headers=data)
     assert "Der Text endet zu früh" in page.content.decode()
-    refused = client.post("/api/presets", {}, content_type="application/json", headers=said).json()
-    assert refused["code"] == "invalid"
-    assert refused["remedy"].startswith("Korrigiere die Anfrage")
-    missing = client.get("/api/agents/nobody", headers=said).json()
+    problem = client.post("/api/presets", {}, content_type="application/json", headers=data).json()
+    assert problem["code"] == "invalid"
+    assert problem["remedy"].startswith("Korrigiere die Anfrage")
+    missing = client.get("/api/agents/nobody", headers=data).json()
     english = client.get("/api/agents/nobody", headers={"accept-language": "en"}).json()
     assert missing["code"] == english["code"]
     assert missing["detail"] != english["detail"]
     server = admin_client.web_server(acme, "web")
     why = "`web` can't be reached: the host didn't respond in time."
     type(server).objects.filter(pk=server.pk).update(status="error", status_detail=why)
-    here = reverse("admin:mcp_servers_server_change", args=[server.pk])
+    url = reverse("admin:mcp_servers_server_change", args=[server.pk])
     assert "ist nicht erreichbar: der Host hat nicht rechtzeitig geantwortet." in (
-        client.get(here, headers=said).content.decode()
+        client.get(url, headers=data).content.decode()
     )
-    assert "can&#x27;t be reached" in client.get(here).content.decode()
+    assert "can&#x27;t be reached" in client.get(url).content.decode()

@@ -1,4 +1,4 @@
-"""The wheel, as somebody installs it: in an environment of its own, started in an empty folder."""
+"""The wheel as a user installs it: in its own environment, started in an empty folder."""
 
 import json
 import os
@@ -22,13 +22,13 @@ from tests.wait import eventually
 pytestmark = pytest.mark.worker
 
 
-def run(*command: str | Path) -> None:
-    ended = subprocess.run(command, capture_output=True, check=False, text=True, cwd=ROOT)
-    assert ended.returncode == 0, ended.stderr
+def run_command(*command: str | Path) -> None:
+    result = subprocess.run(command, capture_output=True, check=False, text=True, cwd=ROOT)
+    assert result.returncode == 0, result.stderr
 
 
-def installer(python: Path) -> list[str | Path]:
-    """Return the start of a command that installs for a Python: by uv if there is one, else pip."""
+def build_install_command(python: Path) -> list[str | Path]:
+    """Return a command that installs packages for a Python: uv if available, else pip."""
     uv = Path(sys.executable).with_name("uv")
     if uv.exists():
         return [uv, "pip", "install", "--offline", "--python", python]
@@ -43,16 +43,20 @@ def installer(python: Path) -> list[str | Path]:
     ]
 
 
-def installed(folder: Path) -> Path:
-    """Build the wheel and install it where it finds its dependencies, not the sources; offline."""
-    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder)
+def install_wheel(folder: Path) -> Path:
+    """Build the wheel and install it offline, with our dependencies but without the sources."""
+    run_command(
+        sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder
+    )
     (wheel,) = folder.glob("*.whl")
     assert f"-{__version__}-" in wheel.name
     home = folder / "environment"
     venv.create(home, symlinks=True)
-    run(*installer(home / "bin" / "python"), "--quiet", "--no-deps", "--no-index", wheel)
+    run_command(
+        *build_install_command(home / "bin" / "python"), "--quiet", "--no-deps", "--no-index", wheel
+    )
     (library,) = home.glob("lib/python*/site-packages")
-    # Paths of a `.pth` file come last, and those that lie there (our editable install) aren't read.
+    # Paths of a `.pth` file come last; `.pth` files in them (our editable install) aren't read.
     (library / "dependencies.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
     assert {path.name for path in library.iterdir()} >= {"bonobot", "agents", "mcp_servers"}
     assert not (library / "templates").exists()
@@ -60,20 +64,20 @@ def installed(folder: Path) -> Path:
     return home / "bin" / "bonobot"
 
 
-def fetched(url: str) -> tuple[int, str]:
-    answer = httpx.get(url, timeout=20)
-    return answer.status_code, answer.text
+def fetch(url: str) -> tuple[int, str]:
+    response = httpx.get(url, timeout=20)
+    return response.status_code, response.text
 
 
 def platform_presets(database: Path) -> list[str]:
-    """Return the slugs of the presets that every organization sees."""
+    """Return the slugs of the presets that are visible to every organization."""
     with closing(sqlite3.connect(database)) as rows:
-        wanted = "SELECT slug FROM mcp_servers_preset WHERE organization_id IS NULL"
-        return [slug for (slug,) in rows.execute(wanted)]
+        query = "SELECT slug FROM mcp_servers_preset WHERE organization_id IS NULL"
+        return [slug for (slug,) in rows.execute(query)]
 
 
 def test_an_installed_wheel_runs_in_an_empty_folder(tmp_path: Path) -> None:
-    bonobot = installed(tmp_path)
+    bonobot = install_wheel(tmp_path)
     empty = tmp_path / "empty"
     empty.mkdir()
     env = {name: os.environ[name] for name in INHERITED if name in os.environ} | {"REDIS_URL": ""}
@@ -83,14 +87,13 @@ def test_an_installed_wheel_runs_in_an_empty_folder(tmp_path: Path) -> None:
     try:
         eventually(lambda: process.require() and "is ready" in process.log(), within=90)
         url = f"http://127.0.0.1:{port}"
-        assert fetched(f"{url}/healthz") == (200, '{"status": "ok"}')
-        assert "bb-line" in fetched(f"{url}/static/bonobot/admin.css")[1]
-        assert "Sign in | Bonobot" in " ".join(fetched(f"{url}/admin/login/")[1].split())
+        assert fetch(f"{url}/healthz") == (200, '{"status": "ok"}')
+        assert "bb-line" in fetch(f"{url}/static/bonobot/admin.css")[1]
+        assert "Sign in | Bonobot" in " ".join(fetch(f"{url}/admin/login/")[1].split())
         in_german = httpx.get(f"{url}/admin/login/", headers={"Accept-Language": "de"}, timeout=20)
         assert "Anmelden | Bonobot" in " ".join(in_german.text.split())
         assert (
-            json.loads(fetched(f"{url}/api/schema?format=json")[1])["info"]["version"]
-            == __version__
+            json.loads(fetch(f"{url}/api/schema?format=json")[1])["info"]["version"] == __version__
         )
         assert f"Bonobot {__version__} is ready" in process.log()
         assert process.stop() == 0

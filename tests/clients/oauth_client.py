@@ -1,7 +1,7 @@
 """A client on the second Python SDK without a token: `oauth_client.py URL`.
 
-It prints the address that a person has to open, waits on the loopback until the person is sent
-back, uses what is at the URL, renews its token, and uses it again.
+It prints the URL that a person has to open, waits on loopback until the person is redirected
+back, lists the tools of the URL, refreshes its token, and lists them again.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 
 
-class Memory:
-    """What the SDK keeps: here only for as long as this runs."""
+class TokenStore:
+    """The storage of the SDK, in memory."""
 
     tokens: OAuthToken | None = None
     client: OAuthClientInformationFull | None = None
@@ -39,11 +39,11 @@ class Memory:
 
 
 class Callback:
-    """Where the person is sent back to, on a port of the loopback."""
+    """The redirect URI of the client, on a loopback port."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.came: asyncio.Future[AuthorizationCodeResult] = self.loop.create_future()
+        self.result: asyncio.Future[AuthorizationCodeResult] = self.loop.create_future()
         self.server = HTTPServer(("127.0.0.1", 0), self._handler())
         Thread(target=self.server.serve_forever, daemon=True).start()
 
@@ -52,25 +52,25 @@ class Callback:
         return f"http://127.0.0.1:{self.server.server_port}/callback"
 
     async def wait(self) -> AuthorizationCodeResult:
-        return await self.came
+        return await self.result
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                said = dict(parse_qsl(urlsplit(self.path).query))
+                query = dict(parse_qsl(urlsplit(self.path).query))
                 self.send_response(200)
                 self.end_headers()
                 self.wfile.write(b"<title>Back</title>")
-                if "code" in said:
+                if "code" in query:
                     result = AuthorizationCodeResult(
-                        code=said["code"], state=said.get("state"), iss=said.get("iss")
+                        code=query["code"], state=query.get("state"), iss=query.get("iss")
                     )
-                    outer.loop.call_soon_threadsafe(outer.came.set_result, result)
-                elif "error" in said:
-                    fault = RuntimeError(said["error"])
-                    outer.loop.call_soon_threadsafe(outer.came.set_exception, fault)
+                    outer.loop.call_soon_threadsafe(outer.result.set_result, result)
+                elif "error" in query:
+                    error = RuntimeError(query["error"])
+                    outer.loop.call_soon_threadsafe(outer.result.set_exception, error)
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -78,44 +78,44 @@ class Callback:
         return Handler
 
 
-def say(line: str) -> None:
-    """Print a line at once."""
+def print_line(line: str) -> None:
+    """Print a line and flush."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 async def show(url: str) -> None:
-    """Tell the person what to open."""
-    say(url)
+    """Print the URL that the person has to open."""
+    print_line(url)
 
 
 async def main(url: str) -> None:
-    """Get in, and use what is at the URL with two tokens."""
-    memory, callback = Memory(), Callback()
-    about = OAuthClientMetadata(
+    """Sign in, and use the URL with two tokens."""
+    store, callback = TokenStore(), Callback()
+    metadata = OAuthClientMetadata(
         client_name="Test <b>client</b>",
         redirect_uris=[callback.url],  # type: ignore[list-item]
         grant_types=["authorization_code", "refresh_token"],
     )
-    auth = OAuthClientProvider(url, about, memory, show, callback.wait)
+    auth = OAuthClientProvider(url, metadata, store, show, callback.wait)
     async with (
         httpx2.AsyncClient(auth=auth, timeout=60) as http,
         Client(streamable_http_client(url, http_client=http)) as client,
     ):
         tools = len((await client.list_tools()).tools)
-        before = memory.tokens
+        before = store.tokens
         auth.context.token_expiry_time = 1.0
-        again = len((await client.list_tools(cache_mode="refresh")).tools)
+        tools_after = len((await client.list_tools(cache_mode="refresh")).tools)
     assert before is not None
-    assert memory.tokens is not None
-    said = {
-        "tools": [tools, again],
-        "scope": memory.tokens.scope,
-        "renewed": before.access_token != memory.tokens.access_token
-        and before.refresh_token != memory.tokens.refresh_token,
-        "tokens": [memory.tokens.access_token, memory.tokens.refresh_token],
+    assert store.tokens is not None
+    data = {
+        "tools": [tools, tools_after],
+        "scope": store.tokens.scope,
+        "renewed": before.access_token != store.tokens.access_token
+        and before.refresh_token != store.tokens.refresh_token,
+        "tokens": [store.tokens.access_token, store.tokens.refresh_token],
     }
-    say(json.dumps(said))
+    print_line(json.dumps(data))
 
 
 if __name__ == "__main__":

@@ -15,31 +15,33 @@ async def use(url: str) -> None:
         streamablehttp_client(url, headers=headers) as (read, write, _),
         ClientSession(read, write) as session,
     ):
-        begun = await session.initialize()
+        initialized = await session.initialize()
         tools = (await session.list_tools()).tools
         resources = (await session.list_resources()).resources
         prompts = (await session.list_prompts()).prompts
         progress = []
 
-        async def told(done, total, message):
+        async def record_progress(done, total, message):
             progress.append(done)
 
-        called = await session.call_tool(
-            named(tools, "test_tool_with_progress").name, {}, progress_callback=told
+        call_result = await session.call_tool(
+            find_by_name(tools, "test_tool_with_progress").name,
+            {},
+            progress_callback=record_progress,
         )
-        resource = await session.read_resource(named(resources, "static-text").uri)
+        resource = await session.read_resource(find_by_name(resources, "static-text").uri)
         prompt = await session.get_prompt(
-            named(prompts, "test_prompt_with_arguments").name, {"arg1": "one", "arg2": "two"}
+            find_by_name(prompts, "test_prompt_with_arguments").name, {"arg1": "one", "arg2": "two"}
         )
-        said = {
-            "era": begun.protocolVersion,
+        data = {
+            "era": initialized.protocolVersion,
             "tools": len(tools),
-            "called": called.content[0].text,
+            "called": call_result.content[0].text,
             "progress": progress,
             "resource": resource.contents[0].text,
             "prompt": prompt.messages[0].content.text,
         }
-        sys.stdout.write(f"{json.dumps(said)}\n")
+        sys.stdout.write(f"{json.dumps(data)}\n")
 
 
 async def main(*urls: str) -> None:
@@ -47,8 +49,8 @@ async def main(*urls: str) -> None:
         await use(url)
 
 
-def named(offered, name):
-    return next(one for one in offered if one.name.endswith(name))
+def find_by_name(items, name):
+    return next(item for item in items if item.name.endswith(name))
 
 
 if __name__ == "__main__":

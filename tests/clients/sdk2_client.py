@@ -16,7 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 
 async def use(url: str, mode: Any) -> None:
-    """Use what is at the URL."""
+    """Use the tools, a resource and a prompt of a URL."""
     headers = {"Authorization": f"Bearer {os.environ['TOKEN']}"}
     async with (
         httpx2.AsyncClient(headers=headers) as http,
@@ -27,25 +27,27 @@ async def use(url: str, mode: Any) -> None:
         prompts = (await client.list_prompts()).prompts
         progress: list[float] = []
 
-        async def told(done: float, total: float | None, message: str | None) -> None:
+        async def record_progress(done: float, total: float | None, message: str | None) -> None:
             progress.append(done)
 
-        called: Any = await client.call_tool(
-            named(tools, "test_tool_with_progress").name, {}, progress_callback=told
+        call_result: Any = await client.call_tool(
+            find_by_name(tools, "test_tool_with_progress").name,
+            {},
+            progress_callback=record_progress,
         )
-        resource: Any = await client.read_resource(named(resources, "static-text").uri)
+        resource: Any = await client.read_resource(find_by_name(resources, "static-text").uri)
         prompt: Any = await client.get_prompt(
-            named(prompts, "test_prompt_with_arguments").name, {"arg1": "one", "arg2": "two"}
+            find_by_name(prompts, "test_prompt_with_arguments").name, {"arg1": "one", "arg2": "two"}
         )
-        said = {
+        data = {
             "era": client.protocol_version,
             "tools": len(tools),
-            "called": called.content[0].text,
+            "called": call_result.content[0].text,
             "progress": progress,
             "resource": resource.contents[0].text,
             "prompt": prompt.messages[0].content.text,
         }
-        sys.stdout.write(f"{json.dumps(said)}\n")
+        sys.stdout.write(f"{json.dumps(data)}\n")
 
 
 async def main(modes: str, *urls: str) -> None:
@@ -55,9 +57,9 @@ async def main(modes: str, *urls: str) -> None:
             await use(url, mode)
 
 
-def named(offered: Sequence[Any], name: str) -> Any:
-    """Return the offered thing with a name, in a namespace or not."""
-    return next(one for one in offered if one.name.endswith(name))
+def find_by_name(items: Sequence[Any], name: str) -> Any:
+    """Return the item with a name, with or without a namespace."""
+    return next(item for item in items if item.name.endswith(name))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""`bonobot` without its start-up time: a process that has loaded everything forks for each command.
+"""`bonobot` without its startup time: a process that loaded everything forks for each command.
 
-`python -m tests.docs.command_server serve SOCKET` waits for commands; the program that `program`
-writes sends it its arguments, folder, environment and the three standard files, and ends with the
-command's status. Settings are read once, at the start: one such process serves one installation.
+`python -m tests.docs.command_server serve SOCKET` waits for commands. The program written by
+`write_program` sends its arguments, folder, environment and standard streams, and exits with the
+status of the command. Settings are read once, at startup: one process serves one installation.
 """
 
 import gc
@@ -16,26 +16,31 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
-# What many commands import only when they need it.
-LATER = ("bonobot.urls", "celery.app.task", "django.db.models.sql.compiler", "rich._emoji_codes")
+# Modules that many commands import on demand.
+PRELOADED = (
+    "bonobot.urls",
+    "celery.app.task",
+    "django.db.models.sql.compiler",
+    "rich._emoji_codes",
+)
 PROGRAM = """#!{python} -IS
 import json, os, socket, sys
 link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 link.connect({path!r})
-asked = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
-socket.send_fds(link, [asked], [0, 1, 2])
+request = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
+socket.send_fds(link, [request], [0, 1, 2])
 sys.exit(int(link.recv(16) or b"70"))
 """
 
 
-def program(path: Path, address: Path) -> None:
-    """Write the program that stands for `bonobot`."""
+def write_program(path: Path, address: Path) -> None:
+    """Write the program that replaces `bonobot`."""
     path.write_text(PROGRAM.format(python=sys.executable, path=str(address)), encoding="utf-8")
     path.chmod(0o755)
 
 
 def serve(address: str) -> None:
-    """Answer until the process is ended."""
+    """Serve commands until the process is killed."""
     import django
     from django.core.management import get_commands, load_command_class
 
@@ -43,47 +48,47 @@ def serve(address: str) -> None:
     for name, app in get_commands().items():
         if app == "bonobot":
             getattr(load_command_class(app, name), "verbs", ())  # imports them
-    for module in LATER:
+    for module in PRELOADED:
         import_module(module)
     gc.collect()
-    gc.freeze()  # a child that looked through all this would copy it
+    gc.freeze()  # else a collection in a child would copy all pages
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
-        selectors.DefaultSelector() as waiting,
+        selectors.DefaultSelector() as selector,
     ):
         listener.bind(address)
         listener.listen()
-        waiting.register(listener, selectors.EVENT_READ)
+        selector.register(listener, selectors.EVENT_READ)
         while True:
-            for key, _ in waiting.select():
+            for key, _ in selector.select():
                 if key.fileobj is listener:
-                    child, link = _begin(listener)
-                    waiting.register(os.pidfd_open(child), selectors.EVENT_READ, (child, link))
+                    child, link = _start_command(listener)
+                    selector.register(os.pidfd_open(child), selectors.EVENT_READ, (child, link))
                 else:
-                    waiting.unregister(key.fileobj)
+                    selector.unregister(key.fileobj)
                     os.close(key.fd)
-                    _end(*key.data)
+                    _report_status(*key.data)
 
 
-def _begin(listener: socket.socket) -> tuple[int, socket.socket]:
-    """Take a command, fork a child that runs it, and return the child with who waits for it."""
+def _start_command(listener: socket.socket) -> tuple[int, socket.socket]:
+    """Accept a command, fork a child that runs it, and return the child and its connection."""
     link, _ = listener.accept()
-    asked, files, _, _ = socket.recv_fds(link, 1 << 20, 3)
+    request, files, _, _ = socket.recv_fds(link, 1 << 20, 3)
     child = os.fork()
     if child == 0:
         listener.close()
         link.close()
-        arguments, folder, environment = json.loads(asked)
+        arguments, folder, environment = json.loads(request)
         os._exit(_run(arguments, folder, environment, files))
     for file in files:
         os.close(file)
     return child, link
 
 
-def _end(child: int, link: socket.socket) -> None:
-    """Say how a command ended."""
+def _report_status(child: int, link: socket.socket) -> None:
+    """Send the status of a command."""
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    with link, suppress(BrokenPipeError):  # who asked may be gone
+    with link, suppress(BrokenPipeError):  # the client may have exited
         link.send(str(status if status >= 0 else 128 - status).encode())
 
 
@@ -91,7 +96,9 @@ def _run(arguments: list[str], folder: str, environment: dict[str, str], files: 
     for number, file in enumerate(files):
         os.dup2(file, number)
     os.chdir(folder)
-    zone = {"TZ": os.environ["TZ"]}  # Django sets it when settings are read: servers are told it
+    zone = {
+        "TZ": os.environ["TZ"]
+    }  # Django sets it when it reads settings, and child processes inherit it
     os.environ.clear()
     os.environ.update(environment | zone)
     sys.argv = ["bonobot", *arguments]
@@ -102,7 +109,7 @@ def _run(arguments: list[str], folder: str, environment: dict[str, str], files: 
         status = 0
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else bool(ended.code)
-    except BaseException:  # noqa: BLE001 - a child ends here, whatever it was
+    except BaseException:  # noqa: BLE001 - a child must exit here
         traceback.print_exc()
         status = 70
     sys.stdout.flush()

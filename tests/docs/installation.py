@@ -1,4 +1,4 @@
-"""An installation as a reader has it: `bonobot up` with the demo, and a shell."""
+"""An installation like that of a reader: `bonobot up` with the demo, and a shell."""
 
 import os
 import selectors
@@ -19,14 +19,14 @@ from tests.docs import command_server
 from tests.parts import ROOT
 from tests.wait import eventually
 
-PATIENCE_S = 60.0
-NOT_IN_THE_CHECKOUT = {".git", ".pytest_cache", "var", "site"}
+TIMEOUT_S = 60.0
+EXCLUDED = {".git", ".pytest_cache", "var", "site"}
 DATABASE = "bonobot.sqlite3"
-USUAL = "http://127.0.0.1:8000"
+DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 class Shell:
-    """A shell that stays, so that variables and folders do."""
+    """A shell that keeps running, so that variables and the folder are kept."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self._step, self._output = folder / "step.sh", folder / "step.out"
@@ -43,18 +43,18 @@ class Shell:
         )
 
     def run(self, text: str) -> tuple[int, str]:
-        """Run a command and return its status with its output, stderr among it."""
+        """Run a command and return its status and its output, including stderr."""
         assert self._bash.stdin is not None
         assert self._bash.stdout is not None
         self._step.write_text(text + "\n", encoding="utf-8")
         self._bash.stdin.write(f". '{self._step}' >'{self._output}' 2>&1 </dev/null; echo $?\n")
-        with selectors.DefaultSelector() as waiting:
-            waiting.register(self._bash.stdout, selectors.EVENT_READ)
-            assert waiting.select(PATIENCE_S), f"`{text}` didn't end: {self.output()}"
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._bash.stdout, selectors.EVENT_READ)
+            assert selector.select(TIMEOUT_S), f"`{text}` didn't end: {self.output()}"
         return int(self._bash.stdout.readline() or 70), self.output()
 
     def output(self) -> str:
-        """Return what the latest command has written."""
+        """Return the output of the latest command."""
         return self._output.read_text(encoding="utf-8", errors="replace")
 
     def close(self) -> None:
@@ -65,10 +65,10 @@ class Shell:
 
 @dataclass
 class Installation:
-    """Where a page's commands run: a folder that looks like a checkout, and a server."""
+    """Where the commands of a page run: a folder that looks like a checkout, and a server."""
 
     folder: Path
-    url: str = USUAL
+    url: str = DEFAULT_URL
     environment: dict[str, str] = field(default_factory=dict)
     up: processes.Process | None = None
 
@@ -83,7 +83,7 @@ class Installation:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy what an installation keeps while it runs: the keys and, as it is now, the database."""
+    """Copy the keys and the database of a running installation."""
     target.mkdir(mode=0o700)
     shutil.copytree(source / "keys", target / "keys")
     with (
@@ -94,29 +94,31 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _is_ready(up: processes.Process) -> bool:
-    """Say whether it has said where everything is."""
+    """Return whether it has printed its URLs."""
     return up.require() and "Ctrl-C stops" in up.log()
 
 
 @contextmanager
-def installed(folder: Path, *, like: Installation | None = None) -> Iterator[Installation]:
-    """Make an installation: `bonobot up` with the demo, or a copy in which nothing runs.
+def create_installation(
+    folder: Path, *, like: Installation | None = None
+) -> Iterator[Installation]:
+    """Create an installation: `bonobot up` with the demo, or a copy without processes.
 
-    The first one finds its tables made, but nothing in them: making them is tried with the wheel.
+    The first one starts with empty tables: the test of the wheel covers their creation.
     """
     checkout, programs, home = (folder / name for name in ("checkout", "bin", "home"))
-    for made in (checkout, programs, home):
-        made.mkdir()
+    for new_folder in (checkout, programs, home):
+        new_folder.mkdir()
     for entry in ROOT.iterdir():
-        if entry.name not in NOT_IN_THE_CHECKOUT:
+        if entry.name not in EXCLUDED:
             (checkout / entry.name).symlink_to(entry)
     port = processes.unused_port()
     path = os.pathsep.join((str(programs), str(Path(sys.executable).parent), os.environ["PATH"]))
-    # Without PYTHONPATH the product's own processes are forked from one that has its libraries.
-    own = {
+    # Without PYTHONPATH, processes of the product are forked from one that loaded its libraries.
+    base_environment = {
         "BONOBOT_VAR": str(folder / "var"),
         "BONOBOT_URL": f"http://127.0.0.1:{port}",
-        "BONOBOT_START_S": "60",  # of servers, on a machine that has other work
+        "BONOBOT_START_S": "60",  # for MCP servers on a busy machine
         "DJANGO_SETTINGS_MODULE": "bonobot.settings",
         "HOME": str(home),
         "LANG": "C.UTF-8",
@@ -131,14 +133,14 @@ def installed(folder: Path, *, like: Installation | None = None) -> Iterator[Ins
             (folder / "var").mkdir(mode=0o700)
             copy_template(folder / "var" / DATABASE)
             command = [sys.executable, "-m", "bonobot", "up", "--port", str(port)]
-            up = processes.start("up", command, folder=folder, env=own)
+            up = processes.start("up", command, folder=folder, env=base_environment)
             stack.callback(up.kill)  # stopping takes four seconds and has tests of its own
             eventually(partial(_is_ready, up), within=90, what="up")
         address = folder / "commands"
-        command_server.program(programs / "bonobot", address)
+        command_server.write_program(programs / "bonobot", address)
         server = [sys.executable, "-m", command_server.__name__, "serve", str(address)]
-        forks = processes.start("forking", server, folder=folder, env=own)
-        stack.callback(forks.kill)
-        eventually(lambda: forks.require() and address.exists(), within=60, what="its socket")
-        environment = own | {"PYTHONPATH": str(ROOT)}
+        forker = processes.start("forking", server, folder=folder, env=base_environment)
+        stack.callback(forker.kill)
+        eventually(lambda: forker.require() and address.exists(), within=60, what="its socket")
+        environment = base_environment | {"PYTHONPATH": str(ROOT)}
         yield Installation(folder, f"http://127.0.0.1:{port}", environment, up)

@@ -1,4 +1,4 @@
-"""Pages of the documentation as what can be tried: their blocks of code, in order, with marks.
+"""Pages of the documentation as testable blocks of code, in order, with marks.
 
 A mark is a comment before a block, so readers of the page don't see it:
 
@@ -44,7 +44,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Statement:
-    """A command with what is shown of its output (None: nothing is shown)."""
+    """A command and its documented output (None: no output is documented)."""
 
     text: str
     line: int
@@ -52,9 +52,9 @@ class Statement:
 
 
 def blocks(page: Path) -> list[Block]:
-    """Return what a page has to be tried; raises AssertionError at what is unclear."""
+    """Return the blocks of a page to test; raise AssertionError if a mark or block is invalid."""
     lines = page.read_text(encoding="utf-8").split("\n")
-    found: list[Block] = []
+    page_blocks: list[Block] = []
     marks: dict[str, str] = {}
     stands_for: list[tuple[str, str]] = []
     at = 0
@@ -63,14 +63,16 @@ def blocks(page: Path) -> list[Block]:
         if fence := FENCE.match(lines[at]):
             at = _end(lines, at, page)
             text = "\n".join(line.removeprefix(fence["indent"]) for line in lines[start + 1 : at])
-            found.append(Block(page, start + 2, fence["language"], text, marks, tuple(stands_for)))
+            page_blocks.append(
+                Block(page, start + 2, fence["language"], text, marks, tuple(stands_for))
+            )
             marks, stands_for = {}, []
         elif lines[at].lstrip().startswith("<!--"):
             while "-->" not in lines[at]:
                 at += 1
             kind, text = _mark("\n".join(lines[start : at + 1]), f"{page}:{start + 1}")
             if kind == "hidden":
-                found.append(Block(page, start + 2, "sh", text, {kind: ""}))
+                page_blocks.append(Block(page, start + 2, "sh", text, {kind: ""}))
             elif kind == "where":
                 name, _, other = text.partition(" is ")
                 stands_for.append((name, other))
@@ -80,7 +82,7 @@ def blocks(page: Path) -> list[Block]:
             assert not marks, f"{page}:{at + 1}: a mark belongs directly before a block"
             assert not stands_for, f"{page}:{at + 1}: a mark belongs directly before a block"
         at += 1
-    return found
+    return page_blocks
 
 
 def _end(lines: list[str], start: int, page: Path) -> int:
@@ -90,31 +92,31 @@ def _end(lines: list[str], start: int, page: Path) -> int:
     raise AssertionError(f"{page}:{start + 1}: this block has no end")
 
 
-def _mark(comment: str, where: str) -> tuple[str, str]:
+def _mark(comment: str, position: str) -> tuple[str, str]:
     inside = COMMENT.match(comment)
-    found = inside and KINDS.match(inside["text"].strip())
-    assert found, f"{where}: this comment is no mark that tests know"
-    return found["kind"], found["text"].strip()
+    match = inside and KINDS.match(inside["text"].strip())
+    assert match, f"{position}: this comment is no mark that tests know"
+    return match["kind"], match["text"].strip()
 
 
 def instead(block: Block) -> str:
-    """Return the command that is run in a block's place, blank where the block itself is."""
-    given = block.marks.get("instead", "")
-    found = INSTEAD.match(given)
-    assert not given or found, f"{block}: say in brackets why `{given}` is run instead"
-    return found["command"] if found else ""
+    """Return the command that is run instead of a block, or ""."""
+    mark = block.marks.get("instead", "")
+    match = INSTEAD.match(mark)
+    assert not mark or match, f"{block}: say in brackets why `{mark}` is run instead"
+    return match["command"] if match else ""
 
 
 def statements(block: Block) -> Iterator[Statement]:
     """Yield the commands of a block, each as many lines as a shell needs."""
     if block.language == "console":
-        yield from _shown(block)
+        yield from _iterate_console_statements(block)
         return
     lines = block.text.split("\n")
     at = 0
     while at < len(lines):
         end = at + 1
-        while end < len(lines) and not _whole("\n".join(lines[at:end])):
+        while end < len(lines) and not _is_complete("\n".join(lines[at:end])):
             end += 1
         text = "\n".join(lines[at:end])
         if text.strip() and not text.lstrip().startswith("#"):
@@ -122,29 +124,32 @@ def statements(block: Block) -> Iterator[Statement]:
         at = end
 
 
-def _shown(block: Block) -> Iterator[Statement]:
-    """Yield the commands of a conversation: after `$ `, continued after `> `, then their output."""
+def _iterate_console_statements(block: Block) -> Iterator[Statement]:
+    """Yield the commands of a console session: after `$ `, continued after `> `, then their
+    output."""
     for part in re.split(r"^(?=\$ )", block.text, flags=re.MULTILINE):
         if not part.strip():
             continue
         assert part.startswith("$ "), f"{block}: a conversation begins with `$ `"
         lines = part.rstrip("\n").split("\n")
-        said = 1 + next((at for at, line in enumerate(lines[1:]) if line[:2] != "> "), len(lines))
-        text = "\n".join(line[2:] for line in lines[:said])
-        before = block.text[: block.text.index(part)].count("\n")
-        yield Statement(text, block.line + before, "\n".join(lines[said:]))
+        command_lines = 1 + next(
+            (at for at, line in enumerate(lines[1:]) if line[:2] != "> "), len(lines)
+        )
+        text = "\n".join(line[2:] for line in lines[:command_lines])
+        offset = block.text[: block.text.index(part)].count("\n")
+        yield Statement(text, block.line + offset, "\n".join(lines[command_lines:]))
 
 
-def _whole(text: str) -> bool:
-    """Say whether a shell would wait for more."""
+def _is_complete(text: str) -> bool:
+    """Return whether a text is complete for a shell."""
     if text.endswith("\\"):
         return False
-    read = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True)
-    return not read.stderr
+    result = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True)
+    return not result.stderr
 
 
 def matches(shown: str, output: str) -> bool:
-    """Say whether an output is what a page shows; `…` there stands for anything."""
+    """Return whether an output matches a documented one, where `…` stands for anything."""
     lines = [
         r"(?:[^\n]*\n)*?" if line.strip() == "…" else _pattern(line) + r"[ \t]*\n"
         for line in shown.strip("\n").split("\n")

@@ -1,4 +1,4 @@
-"""How a block of each kind is tried: as commands of a shell, data as what the product reads."""
+"""How to test each kind of block: shell commands are run, data is read by the product."""
 
 import ast
 import json
@@ -10,14 +10,14 @@ from xml.etree import ElementTree
 
 import yaml
 
-from tests.docs.installation import USUAL, Installation, Shell
+from tests.docs.installation import DEFAULT_URL, Installation, Shell
 from tests.docs.pages import Block, Statement, instead, matches, statements
 
 SHELL = frozenset({"sh", "console"})
 SECTIONS = frozenset(
     {"bonobot", "model_endpoints", "servers", "agents", "skills", "workflows", "budgets", "policy"}
 )
-# What may be run: an unmarked block can't change the machine that it is tried on.
+# Allowed programs: an unmarked block can't change the machine that runs the tests.
 PROGRAMS = frozenset(
     {
         "bonobot",
@@ -36,100 +36,107 @@ PROGRAMS = frozenset(
 COMMAND = re.compile(r"(?:^|&&|[|;])\s*(?:\w+=\S*\s+)*([\w./-]+)(?!\S*=)")
 CLIENTS = frozenset({"mcpServers", "context_servers", "mcp_servers", "tools"})
 VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*)\}")
-# What commands of pages make, so that it isn't there before.
-MADE = frozenset({"deploy/secrets.d"})
+# Created by commands of pages.
+CREATED_PATHS = frozenset({"deploy/secrets.d"})
 REQUEST = re.compile(
     r"(?P<method>GET|POST|PUT|PATCH|DELETE) (?P<path>/\S*)\n*(?P<body>.*)", re.DOTALL
 )
 
 
 def told(block: Block) -> Iterator[Statement]:
-    """Yield what is run to try a block; data is tried by the command that reads such data."""
+    """Yield the commands that test a block; data is tested with a command that reads it."""
     if command := instead(block):
         yield Statement(command, block.line)
     elif block.language in SHELL:
         yield from statements(block)
     elif block.language == "http":
-        yield Statement(_asked(block), block.line)
+        yield Statement(_build_curl_command(block), block.line)
     elif block.language == "python":
-        yield Statement(_kept(block, "sample.py") + "\npython sample.py", block.line)
+        yield Statement(_build_file_command(block, "sample.py") + "\npython sample.py", block.line)
     elif block.language == "json":
         yield from _json(block)
     elif block.language == "yaml":
         yield from _yaml(block)
     elif block.language == "xml":
-        ElementTree.fromstring(block.text)  # noqa: S314 - a page of ours
+        ElementTree.fromstring(block.text)  # noqa: S314 - our own page
     else:
         raise AssertionError(f"{block}: ```{block.language} is neither run nor marked")
 
 
 def forbidden(block: Block) -> set[str]:
-    """Return the programs of a block that no page may run unmarked."""
+    """Return the programs of a block that aren't allowed without a mark."""
     if block.language not in SHELL or block.marks.keys() & {"hidden", "instead", "not run"}:
         return set()
     texts = (
-        re.sub(r"'[^']*'|\"[^\"]*\"", "", one.text).replace("$(", "; ") for one in statements(block)
+        re.sub(r"'[^']*'|\"[^\"]*\"", "", statement.text).replace("$(", "; ")
+        for statement in statements(block)
     )
     return {name for text in texts for name in COMMAND.findall(text)} - PROGRAMS
 
 
-def _kept(block: Block, name: str) -> str:
+def _build_file_command(block: Block, name: str) -> str:
     return f"cat >{name} <<'END OF THE BLOCK'\n{block.text}\nEND OF THE BLOCK"
 
 
 def _json(block: Block) -> Iterator[Statement]:
-    read = json.loads(block.text)
-    if CLIENTS & set(read):
-        sets = _values(block.text)
-        yield Statement(
-            f"{_kept(block, 'sample.json')}\n{sets} bonobot mcp import sample.json --dry-run",
-            block.line,
-        )
-    elif "mode" in read:
-        tried = "bonobot audit simulate --agent demo --policy sample.json"
-        yield Statement(f"{_kept(block, 'sample.json')}\n{tried}", block.line)
+    data = json.loads(block.text)
+    if CLIENTS & set(data):
+        assignments = _values(block.text)
+        command = f"{assignments} bonobot mcp import sample.json --dry-run"
+        yield Statement(f"{_build_file_command(block, 'sample.json')}\n{command}", block.line)
+    elif "mode" in data:
+        command = "bonobot audit simulate --agent demo --policy sample.json"
+        yield Statement(f"{_build_file_command(block, 'sample.json')}\n{command}", block.line)
 
 
 def _yaml(block: Block) -> Iterator[Statement]:
-    read = yaml.safe_load(block.text)
-    if CLIENTS & set(read):
-        tried = f"{_values(block.text)} bonobot mcp import sample.yaml --dry-run"
-        yield Statement(f"{_kept(block, 'sample.yaml')}\n{tried}", block.line)
-    elif set(read) <= SECTIONS:
-        text = block.text if "bonobot" in read else f"bonobot: 1\n{block.text}"
-        whole = Block(block.page, block.line, "yaml", text)
-        tried = f"{_values(text)} bonobot mcp apply sample.yaml --dry-run --no-discover"
-        yield Statement(f"{_kept(whole, 'sample.yaml')}\n{tried}", block.line)
-    elif "steps" in read:
-        tried = "bonobot workflows add sample --file sample.yaml && bonobot workflows remove sample"
-        yield Statement(f"{_kept(block, 'sample.yaml')}\n{tried}", block.line)
+    data = yaml.safe_load(block.text)
+    if CLIENTS & set(data):
+        command = f"{_values(block.text)} bonobot mcp import sample.yaml --dry-run"
+        yield Statement(f"{_build_file_command(block, 'sample.yaml')}\n{command}", block.line)
+    elif set(data) <= SECTIONS:
+        text = block.text if "bonobot" in data else f"bonobot: 1\n{block.text}"
+        complete_block = Block(block.page, block.line, "yaml", text)
+        command = f"{_values(text)} bonobot mcp apply sample.yaml --dry-run --no-discover"
+        yield Statement(
+            f"{_build_file_command(complete_block, 'sample.yaml')}\n{command}", block.line
+        )
+    elif "steps" in data:
+        command = (
+            "bonobot workflows add sample --file sample.yaml && bonobot workflows remove sample"
+        )
+        yield Statement(f"{_build_file_command(block, 'sample.yaml')}\n{command}", block.line)
 
 
 def _values(text: str) -> str:
-    """Return settings of the variables that a text names, for the shell."""
+    """Return shell assignments for the variables in a text."""
     return " ".join(f"{name}=given" for name in sorted(set(VARIABLE.findall(text))))
 
 
-def _asked(block: Block) -> str:
-    """Return a request as a command; an answer of 400 and more fails it."""
-    found = REQUEST.fullmatch(block.text)
-    assert found, f"{block}: an http block is `METHOD /path`, a blank line, and the body"
-    body = f"--json {shlex.quote(found['body'])}" if found["body"].strip() else ""
+def _build_curl_command(block: Block) -> str:
+    """Return a request as a curl command, which fails for statuses from 400."""
+    match = REQUEST.fullmatch(block.text)
+    assert match, f"{block}: an http block is `METHOD /path`, a blank line, and the body"
+    body = f"--json {shlex.quote(match['body'])}" if match["body"].strip() else ""
     authorization = '--header "Authorization: Bearer $TOKEN"'
-    method = f"--request {found['method']}"
-    return f"curl -sS --fail-with-body {method} {authorization} {body} '{USUAL}{found['path']}'"
+    method = f"--request {match['method']}"
+    return (
+        f"curl -sS --fail-with-body {method} {authorization} {body} '{DEFAULT_URL}{match['path']}'"
+    )
 
 
-def try_out(block: Block, shell: Shell, place: Installation, known: Mapping[str, str]) -> list[str]:
-    """Run a block and return what isn't as the page says."""
+def check_block(
+    block: Block, shell: Shell, installation: Installation, replacements: Mapping[str, str]
+) -> list[str]:
+    """Run a block and return the differences from the page."""
     faults = []
-    every = list(told(block))
+    statements_to_run = list(told(block))
     assert not forbidden(block), f"{block}: {forbidden(block)} may not be run: mark it"
-    for statement in every:
-        last = statement is every[-1]
+    for statement in statements_to_run:
+        last = statement is statements_to_run[-1]
         expected = int(block.marks.get("exits", 0)) if last else 0
-        status, output = shell.run(_placed(statement.text, block, place, known))
-        output = output.replace(place.url, USUAL)
+        status, output = shell.run(_substitute(statement.text, block, installation, replacements))
+        output = output.replace(installation.url, DEFAULT_URL)
         at = f"{block.page.name}:{statement.line}: `{statement.text}`"
         if status != expected:
             faults.append(f"{at} ended with {status}:\n{output}")
@@ -138,19 +145,23 @@ def try_out(block: Block, shell: Shell, place: Installation, known: Mapping[str,
     return faults
 
 
-def _placed(text: str, block: Block, place: Installation, known: Mapping[str, str]) -> str:
-    for name, other in (*block.stands_for, *known.items(), (USUAL, place.url)):
+def _substitute(
+    text: str, block: Block, installation: Installation, replacements: Mapping[str, str]
+) -> str:
+    for name, other in (*block.stands_for, *replacements.items(), (DEFAULT_URL, installation.url)):
         text = text.replace(name, other)
     return text
 
 
 def names_in(block: Block, root: Path) -> Iterator[str]:
-    """Yield what a block that isn't run names and isn't there: files, modules, targets of make."""
+    """Yield missing files, modules and make targets that a block, which isn't run, refers to."""
     targets = re.findall(r"^([a-z]+):", (root / "Makefile").read_text(encoding="utf-8"), re.M)
     tops = {"benchmarks", "deploy", "docs", "tests"}
     for word in re.findall(r"[\w./-]+", block.text):
         if word.split("/")[0] in tops and "/" in word and not word.startswith("."):
-            yield from () if word in MADE or [*root.glob(word.rstrip("/") + "*")] else (word,)
+            yield from (
+                () if word in CREATED_PATHS or [*root.glob(word.rstrip("/") + "*")] else (word,)
+            )
     for module in re.findall(r"-m ((?:benchmarks|tests|docs)\.[\w.]+)", block.text):
         if not (root / f"{module.replace('.', '/')}.py").is_file():
             yield module

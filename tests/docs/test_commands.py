@@ -1,8 +1,8 @@
-"""Every command, request and file that the documentation shows is tried, in the order of its page.
+"""Every command, request and file of the documentation is tested, in the order of its page.
 
-A block is run as it stands, or is marked with the reason why it can't be (see `pages.py`); what is
-marked is checked otherwise. All pages share one installation with the demo and `world.yaml`, but
-for those that take one apart.
+A block is run as it is, or marked with the reason why it can't be (see `pages.py`); marked blocks
+are checked in other ways. All pages share one installation with the demo and `world.yaml`, except
+for destructive ones.
 """
 
 import re
@@ -16,9 +16,9 @@ from django.core.management import get_commands, load_command_class
 from django.db import connection
 
 from bonobot.core.cli.command_group import CommandGroup
-from tests.docs.installation import Installation, installed
+from tests.docs.installation import Installation, create_installation
 from tests.docs.pages import INLINE, PAGES, Block, blocks
-from tests.docs.run_blocks import try_out
+from tests.docs.run_blocks import check_block
 from tests.parts import ROOT
 
 WORLD = """
@@ -26,11 +26,11 @@ bonobot mcp apply tests/docs/world.yaml --yes --no-discover
 TOKEN=$(bonobot tokens create docs --role owner --json | jq --raw-output .token)
 export TOKEN
 """
-# These take an installation apart: keys, restoring, an organization that is deleted.
-APART = {"operate.md"}
-ONCE = "tried as a reader does it, with nothing set: once is enough"
-# What stands for what in every page.
-KNOWN = {
+# Destructive pages: key rotation, restoring, deleting an organization.
+SEPARATE_PAGES = {"operate.md"}
+SQLITE_ONLY = "the default installation of a reader: tested once, with SQLite"
+# Replacements in every page.
+REPLACEMENTS = {
     ".venv/bin/bonobot": "bonobot",
     "$PWD/.venv/bin/python": sys.executable,
     "https://bonobot.example.com": "http://127.0.0.1:8000",
@@ -38,7 +38,7 @@ KNOWN = {
 }
 
 
-def titled(page: Path) -> str:
+def get_title(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
@@ -46,27 +46,27 @@ def titled(page: Path) -> str:
 def install(
     tmp_path_factory: pytest.TempPathFactory, django_db_setup: None
 ) -> Iterator[Callable[[str], Installation]]:
-    """Return a function that makes an installation with the demo, or gives the one there is."""
-    made: dict[str, Installation] = {}
+    """Return a function that returns an installation with the demo, created on first use."""
+    installations: dict[str, Installation] = {}
     with ExitStack() as stack:
 
-        def make(name: str) -> Installation:
-            if name not in made:
+        def get_installation(name: str) -> Installation:
+            if name not in installations:
                 folder = tmp_path_factory.mktemp("docs")
-                model = make("") if name else None
-                made[name] = stack.enter_context(installed(folder, like=model))
+                model = get_installation("") if name else None
+                installations[name] = stack.enter_context(create_installation(folder, like=model))
                 (folder / "home" / "srv").mkdir()
                 if not name:
-                    with made[name].shell() as shell:
-                        status, said = shell.run(WORLD.strip() + '\necho "$TOKEN"')
-                    assert not status, said
-                    made[name].environment["TOKEN"] = said.strip().split("\n")[-1]
-            return made[name]
+                    with installations[name].shell() as shell:
+                        status, output = shell.run(WORLD.strip() + '\necho "$TOKEN"')
+                    assert not status, output
+                    installations[name].environment["TOKEN"] = output.strip().split("\n")[-1]
+            return installations[name]
 
-        yield make
+        yield get_installation
 
 
-def tried(page: Path) -> list[Block]:
+def list_tested_blocks(page: Path) -> list[Block]:
     return [block for block in blocks(page) if "not run" not in block.marks]
 
 
@@ -74,7 +74,7 @@ def test_the_first_start_creates_the_demo_and_shows_its_password_once(
     install: Callable[[str], Installation],
 ) -> None:
     if connection.vendor != "sqlite":
-        pytest.skip(ONCE)
+        pytest.skip(SQLITE_ONLY)
     up = install("").up
     assert up is not None
     for line in (
@@ -85,18 +85,24 @@ def test_the_first_start_creates_the_demo_and_shows_its_password_once(
         assert len(re.findall(f"^{line}$", up.log(), re.MULTILINE)) == 1, line
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if tried(page)], ids=titled)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if list_tested_blocks(page)], ids=get_title
+)
 def test_the_commands_of_a_page_work(page: Path, install: Callable[[str], Installation]) -> None:
     if connection.vendor != "sqlite":
-        pytest.skip(ONCE)
-    place = install(page.name if page.name in APART else "")
-    with place.shell() as shell:
-        faults = [fault for block in tried(page) for fault in try_out(block, shell, place, KNOWN)]
+        pytest.skip(SQLITE_ONLY)
+    installation = install(page.name if page.name in SEPARATE_PAGES else "")
+    with installation.shell() as shell:
+        faults = [
+            fault
+            for block in list_tested_blocks(page)
+            for fault in check_block(block, shell, installation, REPLACEMENTS)
+        ]
     assert not faults, "\n".join(faults)
 
 
 def test_no_page_has_code_in_an_indented_block() -> None:
-    hidden = [
+    indented = [
         f"{page.name}:{number}: {line.strip()}"
         for page in PAGES
         for number, line in enumerate(page.read_text(encoding="utf-8").split("\n"), 1)
@@ -105,21 +111,21 @@ def test_no_page_has_code_in_an_indented_block() -> None:
             block.line <= number <= block.line + block.text.count("\n") for block in blocks(page)
         )
     ]
-    assert not hidden, "fence it"
+    assert not indented, "fence it"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=titled)
+@pytest.mark.parametrize("page", PAGES, ids=get_title)
 def test_commands_in_text_exist(page: Path) -> None:
     faults = [
         f"`{span}`: {fault}"
         for span in INLINE.findall(page.read_text(encoding="utf-8"))
-        if (fault := unknown(span.split()[1:]))
+        if (fault := find_unknown_parts(span.split()[1:]))
     ]
     assert not faults
 
 
-def unknown(words: list[str]) -> str:
-    """Return what of a command there isn't; blank where it is all there."""
+def find_unknown_parts(words: list[str]) -> str:
+    """Return the unknown parts of a command, or ""."""
     name, *rest = words
     if not name.isalpha() or name.isupper():
         return ""
@@ -134,8 +140,8 @@ def unknown(words: list[str]) -> str:
                 return f"{name} has no verb {verb}"
         verbs[rest[0].split("|")[0]].add_arguments(parser)
         parser.add_argument("--org"), parser.add_argument("--json")
-    known = set(parser._option_string_actions)
-    given = [
+    options = set(parser._option_string_actions)
+    used_options = [
         word.strip("[]").partition("=")[0] for word in rest if word.lstrip("[").startswith("--")
     ]
-    return ", ".join(option for option in given if option not in known)
+    return ", ".join(option for option in used_options if option not in options)

@@ -1,4 +1,4 @@
-"""What the tests of pages notice."""
+"""Errors in pages that the tests of pages detect."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def test_a_replaced_command_has_a_reason() -> None:
 
 def test_multi_line_commands_are_joined() -> None:
     text = "a \\\n  b\n# a comment\nc '\nd'\ncat <<E\nx\nE\n"
-    assert [one.text for one in statements(block("sh", text))] == [
+    assert [statement.text for statement in statements(block("sh", text))] == [
         "a \\\n  b",
         "c '\nd'",
         "cat <<E\nx\nE",
@@ -59,8 +59,8 @@ def test_multi_line_commands_are_joined() -> None:
 
 def test_a_console_block_has_commands_and_their_output() -> None:
     text = "$ one \\\n>   two\nfirst\n…\nlast\n$ three"
-    said = list(statements(block("console", text)))
-    assert [(one.text, one.shown) for one in said] == [
+    commands = list(statements(block("console", text)))
+    assert [(statement.text, statement.shown) for statement in commands] == [
         ("one \\\n  two", "first\n…\nlast"),
         ("three", ""),
     ]

@@ -1,4 +1,4 @@
-"""The reference is made from the code, whole."""
+"""The reference is generated from the code and complete."""
 
 import ast
 
@@ -41,7 +41,7 @@ def test_codes_have_the_status_and_messages_of_the_sources() -> None:
 
 
 def test_a_code_is_found_where_it_is_raised_or_the_default() -> None:
-    found = meanings(
+    codes = meanings(
         [
             ast.parse(
                 "class Late(Problem):\n    code = 'late'\n    status = 503\n"
@@ -52,11 +52,11 @@ def test_a_code_is_found_where_it_is_raised_or_the_default() -> None:
             )
         ]
     )
-    assert set(found) == {"late", "too_late"}
-    assert found["too_late"].statuses == {503}
-    assert list(found["too_late"].texts) == ["… came late."]
-    assert list(found["too_late"].remedies) == ["Come earlier."]
-    assert list(found["late"].texts) == ["Too late.", "Nobody waited."]
+    assert set(codes) == {"late", "too_late"}
+    assert codes["too_late"].statuses == {503}
+    assert list(codes["too_late"].texts) == ["… came late."]
+    assert list(codes["too_late"].remedies) == ["Come earlier."]
+    assert list(codes["late"].texts) == ["Too late.", "Nobody waited."]
 
 
 def test_a_cell_doesnt_break_its_table() -> None:

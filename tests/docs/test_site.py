@@ -1,4 +1,4 @@
-"""The documentation's site: built strictly, complete, and with nothing from another host."""
+"""The documentation site: built in strict mode, complete, and without assets of other hosts."""
 
 import functools
 import os
@@ -17,7 +17,7 @@ from docs.making.diagrams import find_diagrams
 from tests.browser import open_page
 from tests.parts import ROOT
 
-# What a page loads by itself; links to read elsewhere are no assets.
+# Assets that a page loads; links to other pages aren't assets.
 ASSET = re.compile(
     r"<(?:script|img|source|iframe|link)\b[^>]*?\b(?:src|srcset|href)=[\"']?((?:https?:)?//[^\"'\s>]+)"
 )
@@ -38,21 +38,21 @@ def build(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProc
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the built site; a broken link, anchor or place in the navigation fails it."""
+    """Build the site; a broken link, anchor or navigation entry fails the build."""
     folder = tmp_path_factory.mktemp("docs")
-    built = build(folder / "site", folder / "var")
-    assert not built.returncode, built.stdout + built.stderr
+    result = build(folder / "site", folder / "var")
+    assert not result.returncode, result.stdout + result.stderr
     return folder / "site"
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[str]:
-    class Quiet(SimpleHTTPRequestHandler):
+def serve(folder: Path) -> Iterator[str]:
+    class QuietHandler(SimpleHTTPRequestHandler):
         def log_message(self, format: str, *args: object) -> None:
             pass
 
     with ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))
+        ("127.0.0.1", 0), functools.partial(QuietHandler, directory=str(folder))
     ) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
@@ -102,19 +102,19 @@ def test_only_pages_and_their_images_are_published(site: Path) -> None:
 def test_a_broken_anchor_fails_the_build(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("[there](#nowhere)\n", encoding="utf-8")
-    kept = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("nav:\n")[0]
-    kept = kept.replace("hooks: [docs/making/site.py]", "").replace("docs_dir: docs", "")
+    config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("nav:\n")[0]
+    config = config.replace("hooks: [docs/making/site.py]", "").replace("docs_dir: docs", "")
     (tmp_path / "mkdocs.yml").write_text(
-        kept + f"\ndocs_dir: {tmp_path / 'docs'}\n", encoding="utf-8"
+        config + f"\ndocs_dir: {tmp_path / 'docs'}\n", encoding="utf-8"
     )
-    broken = build(tmp_path / "site", tmp_path, "--config-file", str(tmp_path / "mkdocs.yml"))
-    assert broken.returncode
-    assert "nowhere" in broken.stderr
+    result = build(tmp_path / "site", tmp_path, "--config-file", str(tmp_path / "mkdocs.yml"))
+    assert result.returncode
+    assert "nowhere" in result.stderr
 
 
 @pytest.mark.browser
 def test_drawings_follow_the_color_scheme_and_the_search_works(site: Path) -> None:
-    with served(site) as url, open_page(url) as page:
+    with serve(site) as url, open_page(url) as page:
         for name in DRAWN:
             for scheme in ("light", "dark"):
                 page.emulate_media(color_scheme=scheme)
@@ -124,7 +124,7 @@ def test_drawings_follow_the_color_scheme_and_the_search_works(site: Path) -> No
                 assert (colour == "rgb(31, 41, 55)") == (scheme == "light")
                 assert drawing.get_attribute("aria-labelledby")
         page.locator("input[name=query]").click()
-        # What is typed before the index is there is never looked for.
+        # Text that is typed before the index is loaded isn't searched for.
         page.locator(".md-search-result__meta", has_text="Type to start").wait_for()
         page.locator("input[name=query]").press_sequentially("prune")
         page.locator(".md-search-result__link", has_text="audit").first.wait_for()

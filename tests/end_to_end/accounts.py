@@ -1,4 +1,4 @@
-"""Accounts that browsers of tests use without the sign-in form, which has tests of its own."""
+"""Accounts for browser tests, signed in without the form, which has its own tests."""
 
 from django.conf import settings
 from django.test import Client
@@ -11,7 +11,7 @@ from tests import factories
 
 
 def sign_in(page: Page, user: User, organization: Organization, base_url: str) -> None:
-    """Give the page's browser a session of the user, who works in the organization."""
+    """Give the browser of the page a session of the user in the organization."""
     client = Client()
     client.force_login(user)
     session = client.session
@@ -22,6 +22,6 @@ def sign_in(page: Page, user: User, organization: Organization, base_url: str) -
 
 
 def create_member(organization: Organization, role: Role, name: str = "") -> User:
-    """Create a user with a role; the name is of the role and the organization unless given."""
+    """Create a user with a role; the default name contains the role and the organization."""
     user: User = User.objects.get(pk=factories.create_member(organization, role, name).id)
     return user

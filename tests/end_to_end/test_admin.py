@@ -1,7 +1,7 @@
 """The admin in a real browser, with one real web process and one real worker for all tests.
 
-An administrator connects a server and watches an agent use it; a call waits for a person; a server
-asks in the middle of a session; the audit log is verified; HTTP operations are declared.
+An administrator connects a server and sees an agent use it; a call waits for approval; a server
+requests input in the middle of a session; the audit log is verified; HTTP operations are declared.
 """
 
 import json
@@ -57,7 +57,7 @@ PROGRAMS = {"asker": "client_request_server.py", "workshop": "tool_server.py"}
 
 @pytest.fixture
 def acme(module_rows: None) -> Organization:
-    """An organization of this test alone."""
+    """An organization for one test."""
     return factories.create_organization(f"acme-{uuid4().hex[:8]}")
 
 
@@ -71,8 +71,8 @@ def owner(acme: Organization, module_page: Page, module_web: Web) -> Page:
 @pytest.fixture
 def anna(acme: Organization, module_page: Page, module_web: Web) -> Iterator[Page]:
     """The platform administrator's browser; an error in its console fails the test."""
-    boss = User.objects.create_superuser(f"anna-{acme.slug}", password="pw-for-tests")
-    Membership.objects.create(organization=acme, user=boss, role=Role.OWNER)
+    administrator = User.objects.create_superuser(f"anna-{acme.slug}", password="pw-for-tests")
+    Membership.objects.create(organization=acme, user=administrator, role=Role.OWNER)
     save_endpoint(
         factories.build_administrator(acme),
         ModelEndpointSpec(name="Offline", kind="offline", model="offline"),
@@ -84,14 +84,14 @@ def anna(acme: Organization, module_page: Page, module_web: Web) -> Iterator[Pag
             faults.append(message.text)
 
     module_page.on("console", listen)
-    sign_in(module_page, boss, acme, module_web.url)
+    sign_in(module_page, administrator, acme, module_web.url)
     yield module_page
     assert not faults
 
 
 @pytest.fixture
 def add_program(acme: Organization, tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """A function that registers a program of `tests/servers` for an agent: `(agent, name)`."""
+    """A function that adds a server of `tests/servers` to an agent: `(agent, name, argument)`."""
     added: list[Server] = []
 
     def register(agent: Agent, name: str, argument: str) -> Server:
@@ -148,7 +148,7 @@ def add_by_pasting(page: Page, url: str) -> None:
     page.get_by_role("button", name="Add and connect selected").click()
 
 
-def give_two_tools(page: Page) -> Locator:
+def attach_two_tools(page: Page) -> Locator:
     page.get_by_role("link", name="Attach servers").click()
     page.get_by_label("everything").check()
     page.get_by_role("button", name="Choose tools").click()
@@ -165,14 +165,14 @@ def give_two_tools(page: Page) -> Locator:
     return page.locator("[data-server=everything]")
 
 
-def say(page: Page, text: str) -> None:
+def send_message(page: Page, text: str) -> None:
     page.get_by_label("Message", exact=True).fill(text)
     page.get_by_role("button", name="Send").click()
 
 
-def ask(page: Page, text: str) -> None:
+def send_and_wait(page: Page, text: str) -> None:
     page.get_by_role("link", name="Chat").click()
-    say(page, text)
+    send_message(page, text)
     expect(page.locator("[data-part=state]")).to_contain_text("completed", timeout=PATIENCE_MS)
 
 
@@ -189,21 +189,23 @@ def test_an_administrator_connects_a_server_and_sees_an_agent_use_it(
     anna.goto("/admin/agents/agent/add/")
     anna.get_by_label("Name").fill("Tester")
     anna.get_by_role("button", name="Create agent").click()
-    panel = give_two_tools(anna)
+    panel = attach_two_tools(anna)
     expect(panel).to_contain_text("2 selected")
     anna.get_by_role("link", name="Policy").click()
     anna.locator("input[name=mode][value=all]").check()
     anna.get_by_role("button", name="Save policy").click()
     expect(anna.locator("body")).to_contain_text(re.compile(r"3 of \d+ can be called now"))
 
-    ask(anna, '/mcp_everything_echo {"message": "hello <b>there</b>"}')
+    send_and_wait(anna, '/mcp_everything_echo {"message": "hello <b>there</b>"}')
     call = anna.locator("details.bb-call")
     call.locator("summary").click()
     expect(call).to_contain_text("Echo: hello <b>there</b>")
     expect(call).to_contain_text("decision: allow")
 
     session = Session.objects.get(organization=acme)
-    assert [one["name"] for one in build_report(session.pk)["calls"]] == ["mcp_everything_echo"]
+    assert [call_report["name"] for call_report in build_report(session.pk)["calls"]] == [
+        "mcp_everything_echo"
+    ]
     anna.goto(f"/admin/agents/session/{session.pk}/change/")
     expect(anna.locator("[data-steps]")).to_contain_text("mcp_everything_echo")
     anna.locator("details.bb-call summary").click()
@@ -219,7 +221,7 @@ def test_an_administrator_connects_a_server_and_sees_an_agent_use_it(
     anna.get_by_role("button", name="Test").click()
     expect(anna.locator("body")).to_contain_text("server_unreachable", timeout=PATIENCE_MS)
     anna.goto(f"/admin/agents/agent/{Agent.objects.get(organization=acme).pk}/change/")
-    ask(anna, '/mcp_everything_get_sum {"a": 2, "b": 3}')
+    send_and_wait(anna, '/mcp_everything_get_sum {"a": 2, "b": 3}')
     expect(anna.locator("[data-steps]")).to_contain_text("server_unreachable")
     expect(anna.locator("[data-steps]")).to_contain_text("is not reachable now")
 
@@ -261,7 +263,7 @@ def test_a_session_continues_without_a_reload_and_a_turn_is_retried(
 ) -> None:
     agent = factories.create_agent(acme)
     anna.goto(f"/admin/agents/agent/{agent.pk}/change/")
-    ask(anna, "What can you do?")
+    send_and_wait(anna, "What can you do?")
     address = anna.url
     anna.get_by_label("New message", exact=True).fill("And now?")
     anna.get_by_label("New message", exact=True).press("Enter")
@@ -289,13 +291,13 @@ def test_a_server_requests_input_and_a_session_is_exported_replayed_and_canceled
     owner.goto(f"/admin/agents/agent/{agent.pk}/change/")
     state = owner.locator("[data-part=state]")
     rounds = [{"inputRequests": {"0": FORM}}]
-    say(owner, f"/mcp_asker_script {json.dumps({'rounds': rounds})}")
-    asked = owner.locator("[data-kind=notice]")
-    expect(asked).to_contain_text("Which region?", timeout=PATIENCE_MS)
-    asked.get_by_label("Region").select_option("eu")
-    asked.get_by_role("button", name="Send to server").click()
+    send_message(owner, f"/mcp_asker_script {json.dumps({'rounds': rounds})}")
+    elicitation = owner.locator("[data-kind=notice]")
+    expect(elicitation).to_contain_text("Which region?", timeout=PATIENCE_MS)
+    elicitation.get_by_label("Region").select_option("eu")
+    elicitation.get_by_role("button", name="Send to server").click()
     expect(state).to_contain_text("completed", timeout=PATIENCE_MS)
-    expect(asked.get_by_label("Region")).to_have_count(0)
+    expect(elicitation.get_by_label("Region")).to_have_count(0)
     expect(owner.locator("details.bb-call").last).to_contain_text('"eu"')
 
     with owner.expect_download() as download:
@@ -313,7 +315,7 @@ def test_a_server_requests_input_and_a_session_is_exported_replayed_and_canceled
     eventually(lambda: replays.get().status == Replay.Status.DONE, within=60)
 
     owner.goto(f"/admin/agents/agent/{agent.pk}/change/")
-    say(owner, '/mcp_workshop_wait {"seconds": 300}')
+    send_message(owner, '/mcp_workshop_wait {"seconds": 300}')
     expect(owner.locator("details.bb-call")).to_contain_text("running", timeout=PATIENCE_MS)
     state.get_by_role("button", name="Cancel").click()
     expect(state).to_contain_text("canceled", timeout=PATIENCE_MS)
@@ -322,7 +324,7 @@ def test_a_server_requests_input_and_a_session_is_exported_replayed_and_canceled
 
 
 def test_a_turn_that_ended_without_text_leaves_no_trace(acme: Organization, owner: Page) -> None:
-    # Rows alone: no worker is told of this session.
+    # Only rows: no worker runs this session.
     session = Session.objects.create(
         organization=acme,
         agent=factories.create_agent(acme),
@@ -348,22 +350,22 @@ def test_a_turn_that_ended_without_text_leaves_no_trace(acme: Organization, owne
     expect(thinking).to_have_count(0)
 
 
-# A call that waits for a person: the session has no worker meanwhile, and continues in a worker.
+# A call that waits for approval: no worker runs the session until the call is approved.
 
 
 @pytest.fixture
 def effects(tmp_path: Path) -> Path:
-    """The file into which the workshop writes a line for each counted effect."""
+    """The file to which the workshop writes a line for each counted effect."""
     file = tmp_path / "workshop"
     file.touch()
     return file
 
 
 @pytest.fixture
-def parked(
+def waiting_session(
     acme: Organization, effects: Path, module_worker: Process, add_program: Callable[..., Server]
 ) -> Session:
-    """A session that an operator started, and that waits for somebody else's answer."""
+    """A session that an operator started, and that waits for somebody else's approval."""
     agent = factories.create_agent(acme)
     add_program(agent, "workshop", "stdio")
     set_policy(factories.build_administrator(acme), agent, PolicySpec("all", ask=(COUNT,)))
@@ -372,20 +374,20 @@ def parked(
         build_user_principal(operator, acme), agent, f'/{COUNT} {{"what": "one"}}'
     )
     eventually(lambda: get_status(session) == Session.Status.WAITING, within=60)
-    assert session.runner_id is None, "no worker holds it"
+    assert session.runner_id is None, "a worker holds it"
     return session
 
 
 @pytest.fixture
 def rita(acme: Organization, module_page: Page, module_web: Web) -> Page:
-    """The browser of a reviewer, who answers what others ask."""
+    """The browser of a reviewer, who approves calls of others."""
     user = create_member(acme, Role.REVIEWER, f"rita-{acme.slug}")
     sign_in(module_page, user, acme, module_web.url)
     return module_page
 
 
 def open_approval(page: Page) -> None:
-    """Go from the inbox in the sidebar to the one approval in it."""
+    """Open the only approval from the inbox in the sidebar."""
     page.goto("/")
     page.get_by_role("link", name="Approvals").first.click()
     row = page.locator("#result_list tbody tr")
@@ -397,44 +399,44 @@ def open_approval(page: Page) -> None:
 
 
 def test_a_call_is_approved_from_the_inbox_and_its_session_continues(
-    acme: Organization, parked: Session, rita: Page, effects: Path
+    acme: Organization, waiting_session: Session, rita: Page, effects: Path
 ) -> None:
     open_approval(rita)
     assert effects.read_text() == ""
     rita.locator("summary", has_text="Approve once").click()
     rita.get_by_role("button", name="Approve call").click()
     expect(rita.locator("body")).to_contain_text("pproved by rita")
-    eventually(lambda: get_status(parked) == Session.Status.DONE, within=60)
+    eventually(lambda: get_status(waiting_session) == Session.Status.DONE, within=60)
     assert effects.read_text() == "one\n"
-    rita.goto(f"/admin/agents/session/{parked.pk}/change/")
+    rita.goto(f"/admin/agents/session/{waiting_session.pk}/change/")
     rita.locator("details.bb-call summary").first.click()
     expect(rita.locator("details.bb-call").first).to_contain_text("counted one")
-    assert Approval.objects.get(session=parked).decided_by == f"rita-{acme.slug}"
+    assert Approval.objects.get(session=waiting_session).decided_by == f"rita-{acme.slug}"
     rows = AuditRow.objects.filter(organization_id=acme.pk, tool_name="count", outcome="ok")
     assert rows.count() == 1
     assert verify_whole_chain(acme.pk).ok
 
 
 def test_a_call_is_denied_with_a_reason_that_the_model_reads(
-    acme: Organization, parked: Session, rita: Page, effects: Path
+    acme: Organization, waiting_session: Session, rita: Page, effects: Path
 ) -> None:
     open_approval(rita)
     rita.locator("summary", has_text="Deny").click()
     rita.get_by_label("Message to model").fill(REASON)
     rita.get_by_role("button", name="Deny call").click()
     expect(rita.locator(".bb-server-text").first).to_have_text(REASON)
-    eventually(lambda: get_status(parked) == Session.Status.DONE, within=60)
+    eventually(lambda: get_status(waiting_session) == Session.Status.DONE, within=60)
     assert effects.read_text() == ""
-    (call,) = build_report(parked.pk)["calls"]
+    (call,) = build_report(waiting_session.pk)["calls"]
     assert REASON in str(call)
-    assert Approval.objects.get(session=parked).state == Approval.State.DENIED
+    assert Approval.objects.get(session=waiting_session).state == Approval.State.DENIED
     assert verify_whole_chain(acme.pk).ok
 
 
 def test_an_approval_for_the_session_continues_it_on_the_open_page(
-    parked: Session, rita: Page, effects: Path
+    waiting_session: Session, rita: Page, effects: Path
 ) -> None:
-    rita.goto(f"/admin/agents/session/{parked.pk}/change/")
+    rita.goto(f"/admin/agents/session/{waiting_session.pk}/change/")
     call = rita.locator("details.bb-call")
     expect(call).to_contain_text("pending approval")
     call.locator("summary", has_text="Approve for this session").click()
@@ -442,7 +444,7 @@ def test_an_approval_for_the_session_continues_it_on_the_open_page(
     expect(rita.locator("[data-part=state]")).to_contain_text("completed", timeout=PATIENCE_MS)
     expect(rita.locator("details.bb-call").first).to_contain_text("counted one")
     assert effects.read_text() == "one\n"
-    assert parked.grants.count() == 1
+    assert waiting_session.grants.count() == 1
 
 
 # The audit log.
@@ -459,7 +461,7 @@ def test_a_worker_verifies_the_chain_and_an_error_links_to_its_entry(
     expect(verification).to_contain_text("verified")
 
     altered = AuditRow.objects.filter(organization_id=acme.pk).latest("seq")
-    # Past the product, as an intruder would.
+    # Directly in the database, as an intruder could.
     assert QuerySet(AuditRow).filter(pk=altered.pk).update(actor_label="nobody") == 1
     verification.get_by_role("button", name="Verify from start").click()
     fault = verification.get_by_role("alert")
@@ -495,19 +497,19 @@ def shop() -> Iterator[Shop]:
         yield api
 
 
-def add_parameter(page: Page, **said: str) -> Locator:
+def add_parameter(page: Page, **values: str) -> Locator:
     page.get_by_role("button", name="Add parameter").click()
     row = page.get_by_role("group", name="Parameter").last
-    row.get_by_label("Name", exact=True).fill(said["name"])
-    row.get_by_label("Location").select_option(said["place"])
-    row.get_by_label("Type").select_option(said.get("type", "string"))
-    row.get_by_label("Required").select_option(said.get("required", ""))
-    row.get_by_label("Description").fill(said.get("description", ""))
-    row.get_by_label("Default").fill(said.get("default", ""))
+    row.get_by_label("Name", exact=True).fill(values["name"])
+    row.get_by_label("Location").select_option(values["place"])
+    row.get_by_label("Type").select_option(values.get("type", "string"))
+    row.get_by_label("Required").select_option(values.get("required", ""))
+    row.get_by_label("Description").fill(values.get("description", ""))
+    row.get_by_label("Default").fill(values.get("default", ""))
     return row
 
 
-def approve_what_waits(page: Page) -> None:
+def approve_pending(page: Page) -> None:
     page.get_by_role("link", name="Review tools").first.click(timeout=PATIENCE_MS)
     page.locator("button[name=do][value=shown]").click()
     expect(page.locator("body")).to_contain_text("1 definition approved.")
@@ -535,19 +537,19 @@ def test_an_operation_is_declared_previewed_approved_called_and_changed(
     anna.locator("#id_op-path").fill("/orders/{id}")
     add_parameter(anna, name="id", place="path", type="integer", description="The order")
     add_parameter(anna, name="limit", place="query", type="integer", default="20")
-    sent = anna.locator("[data-part=sent]")
-    expect(sent).to_contain_text(f"GET {shop.url}/v1/orders/1?limit=20")
+    preview = anna.locator("[data-part=sent]")
+    expect(preview).to_contain_text(f"GET {shop.url}/v1/orders/1?limit=20")
     anna.locator("#id_op-path").fill("https://{shop}.example.com/orders")
-    expect(sent).to_contain_text("The host can't be a parameter.")
+    expect(preview).to_contain_text("The host can't be a parameter.")
     anna.locator("#id_op-path").fill("/orders/{id}")
-    expect(sent).to_contain_text("/v1/orders/1?limit=20")
+    expect(preview).to_contain_text("/v1/orders/1?limit=20")
     assert shop.arrived == []
     anna.get_by_role("button", name="Add and connect").click()
-    approve_what_waits(anna)
+    approve_pending(anna)
     call_tool(anna, {"id": 7})
     expect(anna.locator("#result")).to_contain_text("open")
-    [asked] = shop.arrived
-    assert (asked.path, asked.headers["Authorization"]) == (
+    [request] = shop.arrived
+    assert (request.path, request.headers["Authorization"]) == (
         "/v1/orders/7?limit=20",
         "Bearer sesame-sesame",
     )
@@ -556,7 +558,7 @@ def test_an_operation_is_declared_previewed_approved_called_and_changed(
     row = anna.locator("tr", has_text="get_order")
     expect(row).to_contain_text("approved")
     row.get_by_role("link", name="Edit").click()
-    expect(sent).to_contain_text("/v1/orders/1?limit=20")
+    expect(preview).to_contain_text("/v1/orders/1?limit=20")
     anna.locator("#id_op-description").fill("Look up an order, with its items.")
     anna.get_by_role("button", name="Save").click()
     anna.get_by_role("link", name="Review tools").first.click(timeout=PATIENCE_MS)
@@ -570,9 +572,9 @@ def test_an_operation_is_declared_previewed_approved_called_and_changed(
     anna.locator("#id_op-method").select_option("POST")
     anna.locator("#id_op-path").fill("/orders")
     add_parameter(anna, name="customer.email", place="body", required="1")
-    expect(sent).to_contain_text('"email": "EMAIL"')
+    expect(preview).to_contain_text('"email": "EMAIL"')
     anna.get_by_role("button", name="Save").click()
-    # The page says it, and what goes on, too, while that is still there.
+    # The link is also in the progress message, while that is shown.
     expect(anna.get_by_role("link", name="Review tools").first).to_be_visible(timeout=PATIENCE_MS)
     anna.get_by_role("link", name="Configuration").click()
     anna.locator("tr", has_text="add_order").get_by_role("link", name="Delete").click()
@@ -587,14 +589,14 @@ def test_an_operation_is_declared_previewed_approved_called_and_changed(
 
 @pytest.fixture
 def silent() -> Iterator[socket.socket]:
-    """Listen somewhere, and never answer."""
+    """A listener that never responds."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener
 
 
 @pytest.fixture
 def set_consuming(module_worker: Process) -> Iterator[Callable[[bool], None]]:
-    """A function that lets the module's worker take jobs or not; afterwards it takes them."""
+    """A function that lets the module's worker consume jobs or not; afterwards it consumes them."""
     node = f"{module_worker.name}@test"
 
     def change(consuming: bool) -> None:
@@ -624,10 +626,10 @@ def test_a_bulk_job_continues_after_a_reload_and_after_its_worker_died(
     owner.locator("#action-toggle").check()
     owner.locator("select[name=action]").select_option("refresh_chosen")
     owner.get_by_role("button", name="Run").click()
-    done = owner.get_by_role("status").first
-    expect(done).to_have_text("4 of 5 servers done", timeout=PATIENCE_MS)
+    status = owner.get_by_role("status").first
+    expect(status).to_have_text("4 of 5 servers done", timeout=PATIENCE_MS)
     owner.reload()
-    expect(done).to_have_text("4 of 5 servers done")
+    expect(status).to_have_text("4 of 5 servers done")
     expect(owner.locator("tr", has_text="web2")).to_contain_text("server_unreachable")
     expect(owner.locator("tr", has_text="web2")).to_contain_text(
         "Start the server, or correct the host and port"
@@ -636,17 +638,17 @@ def test_a_bulk_job_continues_after_a_reload_and_after_its_worker_died(
     first.kill()
     jobs = BulkJob.objects.filter(organization=acme)
     job_id = jobs.get().pk
-    stop = BulkJobItem.objects.get(job_id=job_id, server_name="silent")
-    assert stop.state == BulkJobItem.State.RUNNING
-    jobs.update(lease_expires_at=timezone.now() - timedelta(seconds=1))  # its lease is over
+    item = BulkJobItem.objects.get(job_id=job_id, server_name="silent")
+    assert item.state == BulkJobItem.State.RUNNING
+    jobs.update(lease_expires_at=timezone.now() - timedelta(seconds=1))  # the lease expired
     expect(owner.locator("[data-part=round]")).to_contain_text("No worker is running this job.")
     silent.close()
     set_consuming(True)
     carry_out_round.delay(str(job_id))
-    expect(done).to_have_text("5 of 5 servers done", timeout=PATIENCE_MS)
+    expect(status).to_have_text("5 of 5 servers done", timeout=PATIENCE_MS)
     expect(owner.locator("[data-part=round]")).to_contain_text("Finished")
     expect(owner.locator("[data-part=round]")).not_to_contain_text("No worker")
 
     owner.get_by_role("button", name="Retry 5 failed servers").click()
     expect(owner).not_to_have_url(re.compile(str(job_id)))
-    expect(done).to_have_text("5 of 5 servers done", timeout=PATIENCE_MS)
+    expect(status).to_have_text("5 of 5 servers done", timeout=PATIENCE_MS)

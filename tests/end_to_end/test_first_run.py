@@ -1,4 +1,4 @@
-"""From an empty organization to an agent that used a tool, in a real browser, large and small."""
+"""From an empty organization to an agent that used a tool, in a large and a small browser."""
 
 import json
 import re
@@ -25,12 +25,14 @@ CONFIGURATION = {
 @pytest.fixture
 def anna(transactional_db: None, page: Page) -> Iterator[Page]:
     """The platform administrator's browser; an error in its console fails the test."""
-    boss = User.objects.create_superuser("anna", password="pw-for-tests")
+    administrator = User.objects.create_superuser("anna", password="pw-for-tests")
     Membership.objects.create(
-        organization=factories.create_organization(), user=boss, role=Role.OWNER
+        organization=factories.create_organization(), user=administrator, role=Role.OWNER
     )
     faults: list[str] = []
-    page.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
+    page.on(
+        "console", lambda message: faults.append(message.text) if message.type == "error" else None
+    )
     page.goto("/")
     page.get_by_label("Username").fill("anna")
     page.get_by_label("Password").fill("pw-for-tests")
@@ -40,8 +42,8 @@ def anna(transactional_db: None, page: Page) -> Iterator[Page]:
     assert not faults
 
 
-def look(page: Page, name: str) -> None:
-    """Look at the page large and small: nothing is wider than a phone."""
+def check_layout(page: Page, name: str) -> None:
+    """Check that the page fits a large and a small screen, and take pictures."""
     for size, view in (("desk", DESK), ("phone", PHONE)):
         page.set_viewport_size(view)
         width = page.evaluate("document.documentElement.scrollWidth")
@@ -53,7 +55,7 @@ def look(page: Page, name: str) -> None:
 def test_the_first_steps_lead_to_an_agent_that_uses_a_tool(anna: Page, worker: Process) -> None:
     anna.get_by_role("link", name="Continue: Connect a server").click()
     anna.locator("textarea[name=text]").fill(json.dumps(CONFIGURATION))
-    look(anna, "connect")
+    check_layout(anna, "connect")
     anna.get_by_role("button", name="Preview").click()
     anna.get_by_role("button", name="Add and connect selected").click()
     expect(anna.locator("body")).to_contain_text("2 pending review", timeout=PATIENCE_MS)
@@ -62,7 +64,7 @@ def test_the_first_steps_lead_to_an_agent_that_uses_a_tool(anna: Page, worker: P
     panel = anna.locator("[data-server=time]")
     panel.locator("summary", has_text="get_current_time").click()
     expect(panel).to_contain_text("IANA timezone")
-    look(anna, "approve")
+    check_layout(anna, "approve")
     panel.get_by_role("button", name="Approve 2").click()
     expect(anna.locator("body")).to_contain_text("Nothing to review.")
     anna.get_by_role("link", name="Next: Add a model").click()
@@ -73,24 +75,24 @@ def test_the_first_steps_lead_to_an_agent_that_uses_a_tool(anna: Page, worker: P
     anna.get_by_label("Allow private or loopback address").check()
     anna.get_by_role("button", name="Save and test").click()
     expect(anna.locator("body")).to_contain_text("model_unreachable", timeout=PATIENCE_MS)
-    look(anna, "model-failed")
+    check_layout(anna, "model-failed")
     anna.get_by_role("button", name="Use offline model").click()
     expect(anna.locator("body")).to_contain_text("Responded in", timeout=PATIENCE_MS)
     anna.get_by_role("link", name=re.compile("Next: Create an agent")).click()
 
     anna.get_by_role("textbox", name="Name").fill("Clock")
     anna.get_by_role("combobox", name="Model").select_option(label="Offline")
-    look(anna, "agent")
+    check_layout(anna, "agent")
     anna.get_by_role("button", name="Create agent").click()
     anna.get_by_label("Message").fill('/mcp_time_get_current_time {"timezone": "UTC"}')
-    look(anna, "ask")
+    check_layout(anna, "ask")
     anna.get_by_role("button", name="Send").click()
     expect(anna.locator("[data-part=state]")).to_contain_text("completed", timeout=PATIENCE_MS)
     assert AuditRow.objects.get(tool_name="get_current_time").outcome == "ok"
 
     anna.goto("/admin/")
     expect(anna.locator("body")).not_to_contain_text("First steps")
-    look(anna, "dashboard")
+    check_layout(anna, "dashboard")
     anna.set_viewport_size(PHONE)
     expect(anna.get_by_role("heading", name="Most used tools")).to_be_visible()
     anna.goto("/admin/first-run/")

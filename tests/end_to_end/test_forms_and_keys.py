@@ -1,4 +1,4 @@
-"""What holds on every screen: a changed form asks before it is left, and keys reach everything."""
+"""On every screen: leaving a changed form asks for confirmation, and everything has a key."""
 
 import re
 from collections.abc import Iterator
@@ -35,24 +35,24 @@ def olga(acme: Organization, live_server: LiveServer, module_browser: Browser) -
 
 
 class Guard:
-    """Answers what a page asks when it is left, and counts."""
+    """Answers and counts the dialogs of a page that is left."""
 
     def __init__(self, page: Page) -> None:
-        self.asked = 0
+        self.dialogs = 0
         self.stays = True
-        page.on("dialog", self.answer)
+        page.on("dialog", self.handle)
 
-    def answer(self, dialog: Dialog) -> None:
+    def handle(self, dialog: Dialog) -> None:
         assert dialog.type == "beforeunload"
-        self.asked += 1
+        self.dialogs += 1
         if self.stays:
             dialog.dismiss()
         else:
             dialog.accept()
 
 
-def leave(page: Page) -> None:
-    """Go by the navigation to the sessions, and give the page the time to ask."""
+def leave_page(page: Page) -> None:
+    """Click the link to the sessions without waiting, so that the page can show its dialog."""
     page.locator("#nav-sidebar").get_by_role("link", name="Sessions", exact=True).click(
         no_wait_after=True
     )
@@ -64,28 +64,28 @@ def test_leaving_a_changed_form_asks_and_submitting_it_doesnt(
 ) -> None:
     agent = factories.create_agent(acme)
     budget = "/admin/agents/budget/add/"
-    ours = f"/admin/agents/agent/{agent.pk}/configuration/"
+    own_form = f"/admin/agents/agent/{agent.pk}/configuration/"
     guard = Guard(olga)
-    olga.goto(ours if form == "ours" else budget)
+    olga.goto(own_form if form == "ours" else budget)
     field = olga.get_by_label("Description") if form == "ours" else olga.get_by_label("Limit")
     before = field.input_value()
 
     field.fill("7")
-    leave(olga)
+    leave_page(olga)
     olga.wait_for_function("() => true")
-    assert guard.asked == 1
+    assert guard.dialogs == 1
     expect(field).to_have_value("7")
 
     field.fill(before)
-    leave(olga)
+    leave_page(olga)
     expect(olga).to_have_url(re.compile("/agents/session/"))
-    assert guard.asked == 1  # what was typed is gone again: nothing is lost
+    assert guard.dialogs == 1  # the original value was restored
 
-    olga.goto(ours if form == "ours" else budget)
+    olga.goto(own_form if form == "ours" else budget)
     field.fill("7")
     olga.get_by_role("button", name="Save", exact=True).click()
     expect(olga.locator("body")).to_contain_text(re.compile("Saved|was added|saved"))
-    assert guard.asked == 1
+    assert guard.dialogs == 1
     if form == "ours":
         assert Agent.objects.get(pk=agent.pk).description == "7"
 
@@ -99,11 +99,11 @@ def test_a_form_can_be_submitted_after_staying_on_the_page(olga: Page, acme: Org
     with olga.expect_event("dialog"):
         olga.get_by_role("switch").first.click(no_wait_after=True)  # another form of the page
     expect(olga.get_by_label("Description")).to_have_value("Weather")
-    assert guard.asked == 1
+    assert guard.dialogs == 1
     guard.stays = False
     olga.get_by_role("switch").first.click()
     expect(olga.locator(".bb-head-actions")).to_contain_text("Disabled")
-    assert guard.asked == 2
+    assert guard.dialogs == 2
     assert not Server.objects.get(pk=server.pk).enabled
 
 
@@ -122,7 +122,7 @@ def test_the_keyboard_reaches_lists_and_the_command_palette(olga: Page, acme: Or
         olga.keyboard.press(key)
         expect(olga.locator("[data-reached]")).to_contain_text(reached)
     outline = "getComputedStyle(document.activeElement).outlineStyle"
-    assert olga.evaluate(outline) != "none"  # the focus is seen
+    assert olga.evaluate(outline) != "none"  # the focus is visible
     olga.keyboard.press("Enter")
     expect(olga.get_by_role("heading", name="web1", exact=True)).to_be_visible()
 
@@ -154,7 +154,7 @@ def test_the_keyboard_opens_and_closes_the_filters_of_a_list(
     panel = olga.locator("#changelist-filter")
     expect(panel).to_be_visible()
     expect(panel.locator(":focus")).to_have_count(1)
-    for _ in range(12):  # more than there is in it
+    for _ in range(12):  # more than its controls
         olga.keyboard.press("Tab")
         expect(panel.locator(":focus")).to_have_count(1)
     olga.keyboard.press("Escape")

@@ -1,4 +1,4 @@
-"""Other people's clients use the gateway with a token: both eras, three SDKs, the Inspector."""
+"""Third-party clients use the gateway with a token: both eras, three SDKs, the Inspector."""
 
 import json
 import os
@@ -16,10 +16,10 @@ from tests.parts import CLIENTS, FIRST_SDK, NODE, NODE_SERVERS
 from tests.processes import Web
 
 MODERN, HANDSHAKE = "2026-07-28", "2025-11-25"
-LONGEST_S = 60
+TIMEOUT_S = 60
 TOOLS = 39
 NODE_22 = NODE / "node_modules" / "node" / "bin" / "node"
-SEEN = {
+EXPECTED = {
     "tools": TOOLS,
     "called": "Tool with progress executed successfully",
     "progress": [0, 50, 100],
@@ -27,9 +27,9 @@ SEEN = {
     "prompt": "Prompt with arguments: arg1='one', arg2='two'",
 }
 ERAS = {"auto": MODERN, "legacy": HANDSHAKE, MODERN: MODERN}
-# What the Inspector asks in each era, with its options. It uses the second TypeScript SDK, whose
-# own test asks all of it in every mode; here each method and each era has a run.
-INSPECTED = {
+# Methods that the Inspector calls in each era, with its options. It uses the second TypeScript SDK,
+# whose own test calls all methods in every mode; here each method and each era is covered once.
+INSPECTOR_CALLS = {
     "auto": {"tools/list": ()},
     "legacy": {
         "tools/call": ("--tool-name", "test_tool_with_progress"),
@@ -43,14 +43,14 @@ INSPECTED = {
         ),
     },
 }
-ANSWERS = {"tools/call": "called", "resources/read": "resource", "prompts/get": "prompt"}
-# What the Inspector exits with.
-DONE, NOT_AUTHORIZED, FAILED = 0, 3, 5
+RESULT_KEYS = {"tools/call": "called", "resources/read": "resource", "prompts/get": "prompt"}
+# Exit statuses of the Inspector.
+SUCCEEDED, NOT_AUTHORIZED, FAILED = 0, 3, 5
 
 
 @dataclass(frozen=True)
 class Gateway:
-    """Where a running gateway serves, and the token for it."""
+    """A running gateway, its paths, and the token for it."""
 
     web: Web
     published: Published
@@ -62,59 +62,65 @@ class Gateway:
 
 @pytest.fixture(scope="module")
 def gateway(module_web: Web, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """Publish the server once: its clients change nothing."""
+    """Publish the server once: clients don't change anything."""
     with everything(tmp_path_factory.mktemp("everything")) as url:
         yield Gateway(module_web, publish(url))
 
 
-def run(command: list[str | Path], home: Path, **more: str) -> "subprocess.CompletedProcess[str]":
-    """Run a client to its end, with nothing of this process but the path."""
+def run(
+    command: list[str | Path], home: Path, **variables: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run a client, with only PATH of this process."""
     return subprocess.run(
         [str(word) for word in command],
         capture_output=True,
-        env={"PATH": os.environ["PATH"], "HOME": str(home), **more},
+        env={"PATH": os.environ["PATH"], "HOME": str(home), **variables},
         text=True,
-        timeout=LONGEST_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
 
 
-def use(gateway: Gateway, home: Path, *client: str | Path) -> list[dict[str, object]]:
-    """Have one run of a client use both addresses; return what it prints of each."""
-    done = run([*client, *gateway.addresses()], home, TOKEN=gateway.published.token)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+def run_client(gateway: Gateway, home: Path, *client: str | Path) -> list[dict[str, object]]:
+    """Run a client with both URLs and return what it prints for each."""
+    completed = run([*client, *gateway.addresses()], home, TOKEN=gateway.published.token)
+    assert completed.returncode == 0, completed.stderr
+    return [json.loads(line) for line in completed.stdout.splitlines()]
 
 
-def seen(*eras: str) -> list[dict[str, object]]:
-    """Return what a client prints that uses both addresses in each of these eras."""
-    return [{"era": era, **SEEN} for era in eras for _ in range(2)]
+def build_expected(*eras: str) -> list[dict[str, object]]:
+    """Return the expected output of a client that uses both URLs in each era."""
+    return [{"era": era, **EXPECTED} for era in eras for _ in range(2)]
 
 
 def test_the_second_python_sdk_works_in_every_mode(gateway: Gateway, tmp_path: Path) -> None:
     client = CLIENTS / "sdk2_client.py"
-    found = use(gateway, tmp_path, sys.executable, client, ",".join(ERAS))
-    assert found == seen(*ERAS.values())
+    output = run_client(gateway, tmp_path, sys.executable, client, ",".join(ERAS))
+    assert output == build_expected(*ERAS.values())
 
 
 @pytest.mark.sdk1
 def test_the_first_python_sdk_works(gateway: Gateway, tmp_path: Path) -> None:
-    assert use(gateway, tmp_path, FIRST_SDK, CLIENTS / "sdk1_client.py") == seen(HANDSHAKE)
+    assert run_client(gateway, tmp_path, FIRST_SDK, CLIENTS / "sdk1_client.py") == build_expected(
+        HANDSHAKE
+    )
 
 
 @pytest.mark.npm
 def test_the_typescript_sdks_work(gateway: Gateway, tmp_path: Path) -> None:
     clients = NODE / "clients"
-    assert use(gateway, tmp_path, NODE_22, clients / "sdk1_client.mjs") == seen(HANDSHAKE)
-    found = use(gateway, tmp_path, NODE_22, clients / "sdk2_client.mjs", ",".join(ERAS))
-    assert found == seen(*ERAS.values())
+    assert run_client(gateway, tmp_path, NODE_22, clients / "sdk1_client.mjs") == build_expected(
+        HANDSHAKE
+    )
+    output = run_client(gateway, tmp_path, NODE_22, clients / "sdk2_client.mjs", ",".join(ERAS))
+    assert output == build_expected(*ERAS.values())
 
 
 @pytest.mark.npm
-@pytest.mark.parametrize("era", INSPECTED)
+@pytest.mark.parametrize("era", INSPECTOR_CALLS)
 def test_the_inspector_works(era: str, gateway: Gateway, tmp_path: Path) -> None:
     def inspect(*words: str, token: str = gateway.published.token) -> tuple[int, dict[str, object]]:
-        done = run(
+        completed = run(
             [
                 *(NODE_22, NODE_SERVERS / "mcp-inspector", "--cli", gateway.addresses()[0]),
                 *("--transport", "http", "--protocol-era", era, "--stored-auth-only"),
@@ -123,14 +129,16 @@ def test_the_inspector_works(era: str, gateway: Gateway, tmp_path: Path) -> None
             ],
             tmp_path,
         )
-        return done.returncode, json.loads(done.stdout)["result"] if done.stdout else {}
+        return completed.returncode, json.loads(completed.stdout)[
+            "result"
+        ] if completed.stdout else {}
 
-    for method, words in INSPECTED[era].items():
+    for method, words in INSPECTOR_CALLS[era].items():
         status, result = inspect(method, *words)
-        assert status == DONE, method
+        assert status == SUCCEEDED, method
         if method == "tools/list":
             assert len(result["tools"]) == TOOLS  # type: ignore[arg-type]
         else:
-            assert str(SEEN[ANSWERS[method]]) in str(result)
+            assert str(EXPECTED[RESULT_KEYS[method]]) in str(result)
     assert inspect("tools/call", "--tool-name", "test_error_handling")[0] == FAILED
     assert inspect("tools/list", token="nobody's")[0] == NOT_AUTHORIZED

@@ -1,4 +1,4 @@
-"""Programs that were told an address and nothing else: a person lets them in, in a real browser."""
+"""OAuth clients that know only a URL: a person authorizes them in a real browser."""
 
 import json
 import subprocess
@@ -26,13 +26,13 @@ from tests.processes import Process, Web, start_web, unused_port
 
 pytestmark = pytest.mark.browser
 
-LONGEST_S = 60
+TIMEOUT_S = 60
 NODE_22 = NODE / "node_modules" / "node" / "bin" / "node"
 
 
 @dataclass(frozen=True)
 class Visit:
-    """An operator who may use an agent with a server's tools, and their browser."""
+    """An operator with access to an agent with the tools of a server, and their browser."""
 
     published: Published
     operator: str
@@ -41,15 +41,15 @@ class Visit:
 
     @property
     def address(self) -> str:
-        """Where the gateway serves the agent."""
+        """The endpoint of the agent."""
         return f"{self.origin}/mcp/agents/{self.published.agent.slug}"
 
     def grant(self) -> Token:
-        """Return the one grant of the organization."""
-        found: Token = Token.objects.get(
+        """Return the only grant of the organization."""
+        token: Token = Token.objects.get(
             user__isnull=False, organization_id=self.published.where.pk
         )
-        return found
+        return token
 
 
 @pytest.fixture(scope="module")
@@ -58,18 +58,18 @@ def open_web(
 ) -> Callable[[str], Web]:
     """Return a function that starts a web process, with BONOBOT_OAUTH `on` or `off`."""
 
-    def begin(oauth: str) -> Web:
+    def start(oauth: str) -> Web:
         folder, name = tmp_path_factory.mktemp("web"), f"web-oauth-{oauth}"
         web = start_web(folder, name, port=unused_port(), extra={"BONOBOT_OAUTH": oauth})
         module_running.append(web)
         return web
 
-    return begin
+    return start
 
 
 @pytest.fixture(scope="module")
 def oauth_web(open_web: Callable[[str], Web]) -> Web:
-    """Start the web process that lets clients in."""
+    """Start a web process that accepts OAuth clients."""
     return open_web("on")
 
 
@@ -83,7 +83,7 @@ def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def visit(
     upstream: str, oauth_web: Web, module_browser: Browser, request: pytest.FixtureRequest
 ) -> Iterator[Visit]:
-    """Open a browser's page where nobody is signed in, with an organization of the test's own."""
+    """Open a page that isn't signed in, with an organization for the test."""
     name = f"olga-{request.node.name.replace('_', '-')}"[:50]
     published = publish(upstream, factories.create_organization(name))
     olga = User.objects.create_user(name, password="pw-for-tests")
@@ -94,7 +94,7 @@ def visit(
 
 
 @contextmanager
-def running(*command: str | Path) -> "Iterator[subprocess.Popen[str]]":
+def start_client(*command: str | Path) -> "Iterator[subprocess.Popen[str]]":
     with subprocess.Popen(
         [str(word) for word in command],
         stdout=subprocess.PIPE,
@@ -107,8 +107,8 @@ def running(*command: str | Path) -> "Iterator[subprocess.Popen[str]]":
             program.kill()
 
 
-def open_shown(visit: Visit, program: "subprocess.Popen[str]") -> None:
-    """Open what the program shows, and sign in."""
+def open_printed_url(visit: Visit, program: "subprocess.Popen[str]") -> None:
+    """Open the URL that the client prints, and sign in."""
     assert program.stdout is not None
     assert program.stderr is not None
     url = program.stdout.readline().strip()
@@ -123,40 +123,40 @@ def sign_in(visit: Visit) -> None:
     visit.page.get_by_role("button", name="Sign in").click()
 
 
-def let_in(visit: Visit, *client: str | Path) -> None:
-    """Have a program that knows nothing but an address be let in by olga, and renew its token."""
-    with running(*client, visit.address) as program:
-        open_shown(visit, program)
+def authorize_client(visit: Visit, *client: str | Path) -> None:
+    """Authorize a client that knows only a URL, which then refreshes its token."""
+    with start_client(*client, visit.address) as program:
+        open_printed_url(visit, program)
         expect(visit.page.get_by_text("an application on this computer")).to_be_visible()
         visit.page.get_by_role("button", name="Authorize").click()
         visit.page.wait_for_url("http://127.0.0.1:*/callback*")
-        out, err = program.communicate(timeout=LONGEST_S)
+        out, err = program.communicate(timeout=TIMEOUT_S)
     assert program.returncode == 0, err
-    told = json.loads(out)
-    assert (told["tools"], told["renewed"], told["scope"]) == ([39, 39], True, "mcp:tools")
+    output = json.loads(out)
+    assert (output["tools"], output["renewed"], output["scope"]) == ([39, 39], True, "mcp:tools")
     grant = visit.grant()
     assert (grant.role, grant.agent_ids, grant.resource) == (
         Role.MEMBER,
         [str(visit.published.agent.pk)],
         visit.address,
     )
-    given = AuditRow.objects.filter(action="grant_given", actor_label=visit.operator)
-    assert given.count() == 1
+    entries = AuditRow.objects.filter(action="grant_given", actor_label=visit.operator)
+    assert entries.count() == 1
 
 
 def test_the_python_sdk_is_authorized_and_refreshes_its_token(visit: Visit) -> None:
-    let_in(visit, sys.executable, CLIENTS / "oauth_client.py")
+    authorize_client(visit, sys.executable, CLIENTS / "oauth_client.py")
 
 
 @pytest.mark.npm
 def test_the_typescript_sdk_is_authorized_and_refreshes_its_token(visit: Visit) -> None:
-    let_in(visit, NODE_22, NODE / "clients" / "oauth_client.mjs")
+    authorize_client(visit, NODE_22, NODE / "clients" / "oauth_client.mjs")
 
 
 def test_another_bonobot_signs_in_as_to_any_server(
     visit: Visit, open_web: Callable[[str], Web]
 ) -> None:
-    """Its person is the same one here: both are on one database, at two addresses."""
+    """Both run on one database with different origins, so the person is the same."""
     other, page = open_web("off"), visit.page
     spec = ServerSpec(
         name="bonobot",
@@ -174,8 +174,8 @@ def test_another_bonobot_signs_in_as_to_any_server(
     expect(page.get_by_role("heading")).to_have_text("Authorize “Bonobot”?")
     page.get_by_role("button", name="Authorize").click()
     page.wait_for_url(f"{other.url}/**")
-    found = OAuthGrant.objects.get(server=server)
-    assert found.can_authenticate()
+    oauth_grant = OAuthGrant.objects.get(server=server)
+    assert oauth_grant.can_authenticate()
     grant = visit.grant()
     assert grant.client == "Bonobot"
     assert grant.digest

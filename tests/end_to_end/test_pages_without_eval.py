@@ -1,4 +1,4 @@
-"""The admin's menus, panels and themes work in a page that may compile no expression."""
+"""Menus, panels and themes of the admin work without `unsafe-eval`."""
 
 from collections.abc import Iterator
 
@@ -22,13 +22,15 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def boss(acme: Organization, live_server: LiveServer, module_browser: Browser) -> Iterator[Page]:
-    """The browser of a platform administrator; whatever its console says fails the test."""
-    said: list[str] = []
+def admin_page(
+    acme: Organization, live_server: LiveServer, module_browser: Browser
+) -> Iterator[Page]:
+    """The browser of a platform administrator; errors and warnings in its console fail the test."""
+    messages: list[str] = []
 
     def listen(message: ConsoleMessage) -> None:
         if message.type in {"error", "warning"}:
-            said.append(f"{message.location.get('url')} {message.text}")
+            messages.append(f"{message.location.get('url')} {message.text}")
 
     with open_context(module_browser, live_server.url) as page:
         page.on("console", listen)
@@ -38,69 +40,69 @@ def boss(acme: Organization, live_server: LiveServer, module_browser: Browser) -
         sign_in(page, user, acme, live_server.url)
         yield page
     get_writer().close()
-    assert not said
+    assert not messages
 
 
-def test_no_page_needs_eval(boss: Page) -> None:
+def test_no_page_needs_eval(admin_page: Page) -> None:
     for path in ("/admin/", "/admin/mcp_servers/server/", "/admin/agents/budget/add/"):
-        answer = boss.goto(path)
-        assert answer
-        assert "script-src 'self';" in answer.headers["content-security-policy"]
-        assert boss.evaluate("Alpine.version") == "3.17.4"
+        response = admin_page.goto(path)
+        assert response
+        assert "script-src 'self';" in response.headers["content-security-policy"]
+        assert admin_page.evaluate("Alpine.version") == "3.17.4"
 
 
-def test_the_collapsed_navigation_stays_collapsed(boss: Page) -> None:
-    boss.goto("/admin/")
-    navigation = boss.locator("#nav-sidebar")
-    toggle = boss.get_by_role("button", name="Show or hide the navigation")
+def test_the_collapsed_navigation_stays_collapsed(admin_page: Page) -> None:
+    admin_page.goto("/admin/")
+    navigation = admin_page.locator("#nav-sidebar")
+    toggle = admin_page.get_by_role("button", name="Show or hide the navigation")
     expect(navigation).to_be_visible()
     toggle.click()
     expect(navigation).to_be_hidden()
-    boss.reload()
+    admin_page.reload()
     expect(navigation).to_be_hidden()
     toggle.click()
     expect(navigation).to_be_visible()
-    boss.set_viewport_size(PHONE)
+    admin_page.set_viewport_size(PHONE)
     expect(navigation).to_be_hidden()
-    boss.get_by_role("button", name="Show the navigation").click()
+    admin_page.get_by_role("button", name="Show the navigation").click()
     expect(navigation).to_be_visible()
 
 
-def test_the_selected_theme_is_kept(boss: Page) -> None:
-    boss.goto("/admin/")
-    page = boss.locator("html")
-    links = boss.locator("[x-data='{ openUserLinks: false }']").first
+def test_the_selected_theme_is_kept(admin_page: Page) -> None:
+    admin_page.goto("/admin/")
+    page = admin_page.locator("html")
+    links = admin_page.locator("[x-data='{ openUserLinks: false }']").first
     opener = links.locator("[x-on\\:click='openUserLinks = !openUserLinks']")
     opener.click()
     for name, dark in (("dark", True), ("light", False)):
-        boss.locator(f"""[x-on\\:click="switchTheme('{name}')"]""").first.click()
+        admin_page.locator(f"""[x-on\\:click="switchTheme('{name}')"]""").first.click()
         assert ("dark" in (page.get_attribute("class") or "").split()) == dark
-    boss.locator("""[x-on\\:click="switchTheme('dark')"]""").first.click()
-    boss.reload()
+    admin_page.locator("""[x-on\\:click="switchTheme('dark')"]""").first.click()
+    admin_page.reload()
     assert "dark" in (page.get_attribute("class") or "").split()
 
 
 def test_filters_open_and_close_and_actions_appear_for_a_selection(
-    boss: Page, acme: Organization
+    admin_page: Page, acme: Organization
 ) -> None:
     admin_client.web_server(acme)
-    boss.goto("/admin/ledger/auditrow/")
-    boss.locator("[x-on\\:click='filterOpen = true']").first.click()
-    panel = boss.locator("#changelist-filter")
+    admin_page.goto("/admin/ledger/auditrow/")
+    admin_page.locator("[x-on\\:click='filterOpen = true']").first.click()
+    panel = admin_page.locator("#changelist-filter")
     expect(panel).to_be_visible()
-    boss.keyboard.press("Escape")
+    admin_page.keyboard.press("Escape")
     expect(panel).to_be_hidden()
 
 
-def test_a_form_of_the_theme_posts_to_its_own_page(boss: Page) -> None:
-    boss.goto("/admin/agents/budget/add/")
-    form = boss.locator("form[x-bind\\:action]")
+def test_a_form_of_the_theme_posts_to_its_own_page(admin_page: Page) -> None:
+    admin_page.goto("/admin/agents/budget/add/")
+    form = admin_page.locator("form[x-bind\\:action]")
     expect(form).to_have_attribute("action", "/admin/agents/budget/add/")
 
 
-def test_the_command_palette_opens_and_finds(boss: Page, acme: Organization) -> None:
+def test_the_command_palette_opens_and_finds(admin_page: Page, acme: Organization) -> None:
     admin_client.web_server(acme, "weather-station")
-    boss.goto("/admin/")
-    boss.locator("[data-opens-palette]").click()
-    boss.locator("#palette-sought").fill("weather")
-    expect(boss.locator("[data-palette-found]")).to_contain_text("weather-station")
+    admin_page.goto("/admin/")
+    admin_page.locator("[data-opens-palette]").click()
+    admin_page.locator("#palette-sought").fill("weather")
+    expect(admin_page.locator("[data-palette-found]")).to_contain_text("weather-station")

@@ -1,6 +1,6 @@
-"""People in a real browser: invited, signed in with a passkey or by their provider.
+"""People in a real browser: invited, and signed in with a passkey or a provider.
 
-Each page is judged by axe-core.
+Each page is checked with axe-core.
 """
 
 import re
@@ -16,9 +16,9 @@ from bonobot.accounts.roles import Role
 from bonobot.ledger.writer.writer_thread import get_writer
 from tests import factories
 from tests.bonobot.accounts.sso.provider_process import PASSWORD as PASSWORD_OF_MEMBERS
-from tests.bonobot.accounts.sso.provider_process import running, trust
+from tests.bonobot.accounts.sso.provider_process import create_provider, run_provider
 from tests.browser import DESK, PHONE, open_context
-from tests.end_to_end.test_screens import AXE, SHAPES, WCAG, judged
+from tests.end_to_end.test_screens import AXE, SHAPES, WCAG, run_axe
 
 pytestmark = [pytest.mark.browser, pytest.mark.npm, pytest.mark.django_db(transaction=True)]
 
@@ -33,21 +33,21 @@ AUTHENTICATOR = {
 }
 
 
-def look(page: Page) -> list[str]:
-    """Judge the page as it is, on a desk and on a phone."""
-    where = page.url
-    faults = [f"{where} {one}" for one in judged(page, "tag", WCAG)]
+def check_page(page: Page) -> list[str]:
+    """Check the current page on a desktop and on a phone."""
+    url = page.url
+    faults = [f"{url} {fault}" for fault in run_axe(page, "tag", WCAG)]
     page.set_viewport_size(PHONE)
     page.evaluate("document.documentElement.classList.add('dark')")
-    faults += [f"{where} phone {one}" for one in judged(page, "rule", SHAPES)]
+    faults += [f"{url} phone {fault}" for fault in run_axe(page, "rule", SHAPES)]
     width = page.evaluate("document.documentElement.scrollWidth")
-    faults += [f"{where} is {width} pixels wide"] if width > PHONE["width"] else []
+    faults += [f"{url} is {width} pixels wide"] if width > PHONE["width"] else []
     page.evaluate("document.documentElement.classList.remove('dark')")
     page.set_viewport_size(DESK)
     return faults
 
 
-def path_of(link: str) -> str:
+def get_path(link: str) -> str:
     return "/admin/" + link.partition("/admin/")[2]
 
 
@@ -62,7 +62,9 @@ def test_a_person_is_invited_and_signs_in_with_a_passkey(
     live_server: LiveServer, module_browser: Browser
 ) -> None:
     acme = factories.create_organization()
-    posted = create_invitation(factories.build_administrator(acme), "anna@example.com", Role.OWNER)
+    invitation = create_invitation(
+        factories.build_administrator(acme), "anna@example.com", Role.OWNER
+    )
     faults: list[str] = []
     with open_context(module_browser, live_server.url) as page:
         page.add_init_script(path=AXE)
@@ -70,9 +72,9 @@ def test_a_person_is_invited_and_signs_in_with_a_passkey(
         devices.send("WebAuthn.enable")
         devices.send("WebAuthn.addVirtualAuthenticator", {"options": AUTHENTICATOR})
 
-        page.goto(path_of(posted.link))
+        page.goto(get_path(invitation.link))
         expect(page).to_have_url("/admin/account/join/")
-        faults += look(page)
+        faults += check_page(page)
         page.locator("[name=username]").fill("anna")
         page.locator("[name=password]").fill(PASSWORD)
         page.locator("[name=again]").fill(PASSWORD)
@@ -81,39 +83,39 @@ def test_a_person_is_invited_and_signs_in_with_a_passkey(
         user = Membership.objects.get(organization=acme).user
 
         page.goto("/admin/tenancy/membership/")
-        faults += look(page)
+        faults += check_page(page)
         page.goto("/admin/account/second-factor/")
-        faults += look(page)
+        faults += check_page(page)
         page.goto("/admin/account/second-factor/webauthn/add/")
-        faults += look(page)
+        faults += check_page(page)
         page.locator("[name=password]").fill(PASSWORD)
         page.locator("form button").first.click()
         expect(page).to_have_url(re.compile("webauthn/add"))
-        faults += look(page)
+        faults += check_page(page)
         page.locator("#mfa_webauthn_add").click()
         expect(page).to_have_url(re.compile("/recovery-codes/|/webauthn/$"))
-        faults += look(page)
+        faults += check_page(page)
         for path in ("totp/activate/", "webauthn/", "recovery-codes/", "recovery-codes/generate/"):
-            there = page.goto(f"/admin/account/second-factor/{path}")
-            assert there is not None
-            assert there.ok, path
-            faults += look(page)
+            response = page.goto(f"/admin/account/second-factor/{path}")
+            assert response is not None
+            assert response.ok, path
+            faults += check_page(page)
 
         page.context.clear_cookies()
         sign_in(page)
         expect(page).to_have_url(re.compile("second-factor/authenticate"))
-        faults += look(page)
+        faults += check_page(page)
         page.locator("#mfa_webauthn_authenticate").click()
         expect(page).to_have_url("/admin/")
 
         page.context.clear_cookies()
         for path in (
             "/admin/account/password/",
-            path_of(build_reset_link(user)),
-            path_of(posted.link),
+            get_path(build_reset_link(user)),
+            get_path(invitation.link),
         ):
             page.goto(path)
-            faults += look(page)
+            faults += check_page(page)
     get_writer().close()
     assert not faults, "\n".join(faults)
 
@@ -123,52 +125,52 @@ def test_a_person_signs_in_by_a_provider_and_another_links_it(
 ) -> None:
     acme = factories.create_organization()
     factories.create_member(acme, Role.OWNER, "bert")
-    settings.BONOBOT_URL = live_server.url  # type: ignore[attr-defined]  # where it sends back to
+    settings.BONOBOT_URL = live_server.url  # type: ignore[attr-defined]  # the host of the callback
     faults: list[str] = []
     with (
-        running() as url,
+        run_provider() as url,
         open_context(module_browser, live_server.url, loopback=True) as page,
     ):
-        login = trust(acme, url, name="Acme ID", creates=True)
+        login = create_provider(acme, url, name="Acme ID", creates=True)
         page.add_init_script(path=AXE)
         page.goto("/admin/login/")
-        faults += look(page)
+        faults += check_page(page)
         page.get_by_role("button", name="Sign in with Acme ID").click()
         expect(page).to_have_url(re.compile(f"^{url}/authorize"))
         page.get_by_label("Who").fill("anna@example.com")
         page.get_by_role("button", name="Let me in").click()
-        expect(page).to_have_url(re.compile("/admin/agents/agent/$"))  # a member's first page
+        expect(page).to_have_url(re.compile("/admin/agents/agent/$"))  # the start page of members
         assert Membership.objects.get(user__email="anna@example.com").role == Role.MEMBER
         page.goto("/admin/profile/")
         expect(page.get_by_text("anna@example.com").first).to_be_visible()
-        faults += look(page)
+        faults += check_page(page)
         page.goto("/admin/profile/sessions/")
-        faults += look(page)
+        faults += check_page(page)
 
         page.context.clear_cookies()
         page.goto(f"/admin/account/sso/{login.pk}/")
-        faults += look(page)
+        faults += check_page(page)
         page.goto(f"/admin/account/sso/{acme.pk}/done/?code=x&state=y")
-        faults += look(page)
+        faults += check_page(page)
         expect(page.get_by_text("sign_in_lost")).to_be_visible()
         page.goto("/admin/login/")
         page.locator("[name=username]").fill("bert")
         page.locator("[name=password]").fill(PASSWORD_OF_MEMBERS)
         page.locator("#login-form button[type=submit]").click()
         page.goto("/admin/tenancy/provider/")
-        faults += look(page)
+        faults += check_page(page)
         page.goto(f"/admin/tenancy/provider/{login.pk}/change/")
-        faults += look(page)
+        faults += check_page(page)
         page.goto("/admin/profile/")
         page.get_by_role("link", name="Link account").click()
         page.locator("[name=password]").fill(PASSWORD_OF_MEMBERS)
         page.locator("form button").first.click()
-        faults += look(page)
+        faults += check_page(page)
         page.get_by_role("button", name="Continue").click()
         expect(page).to_have_url(re.compile(f"^{url}/authorize"))
         page.get_by_label("Who").fill("bert@example.com")
         page.get_by_role("button", name="Let me in").click()
         expect(page.get_by_text("You can now sign in with Acme ID.")).to_be_visible()
-        faults += look(page)
+        faults += check_page(page)
     get_writer().close()
     assert not faults, "\n".join(faults)

@@ -1,4 +1,4 @@
-"""Every screen of the admin in a real browser, on a desk and on a phone, judged by axe-core."""
+"""Every screen of the admin in a real browser, on a desktop and a phone, checked with axe-core."""
 
 import re
 from collections.abc import Iterable, Iterator, Set
@@ -18,46 +18,46 @@ from tests.screens import ADDRESSES, Visit, fill, visit_pages
 
 pytestmark = [pytest.mark.browser, pytest.mark.npm]
 
-WEB_SETTINGS = {"BONOBOT_OAUTH": "on"}  # the test client that lists the pages has it on, too
+WEB_SETTINGS = {"BONOBOT_OAUTH": "on"}  # as for the test client that lists the pages
 AXE = NODE / "node_modules" / "axe-core" / "axe.min.js"
 WCAG = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")
-# What a narrower window and other colours can change; the rest is the same page.
+# Rules that depend on the width and the colors.
 SHAPES = ("color-contrast", "target-size", "scrollable-region-focusable", "link-in-text-block")
-# Style sheets aren't fetched again: the one rule that reads them is experimental, so it isn't run.
-JUDGE = """async ([context, only]) => (await axe.run(context ?? document,
+# Style sheets aren't preloaded: only an experimental rule, which isn't run, needs them.
+AXE_SCRIPT = """async ([context, only]) => (await axe.run(context ?? document,
     {resultTypes: ["violations"], preload: {assets: ["media"]}, runOnly: only}))
   .violations.filter((one) => ["serious", "critical"].includes(one.impact))
   .flatMap((one) => one.nodes.map((node) => `${one.id}: ${node.html.slice(0, 160)}`))"""
 
 
-# Forms of servers that lists, agents and the first run show alike.
+# Forms of servers that are also shown in the first run.
 FORMS = {
     f"admin/servers/{name}.html" for name in ("add", "declare", "document", "paste", "presets")
 }
-# Pages that differ in names and tabs alone: one of each template is judged.
+# Pages that differ only in names and tabs: one page per template is checked.
 TWINS = FORMS | {"admin/servers/preset.html", "admin/delete_confirmation.html"}
-# What differs between two pages of the admin: the navigation is judged once.
+# The content of a page: the navigation is checked once.
 CONTENT = {"include": [["main"]]}
 
 
-def judged(
+def run_axe(
     page: Page,
     kind: str,
     values: tuple[str, ...],
     context: dict[str, list[list[str]]] | None = None,
 ) -> list[str]:
-    """Return what axe-core finds serious on the page, or in a part of it."""
+    """Return the serious violations on the page, or in a part of it."""
     only = {"type": kind, "values": list(values)}
-    found: list[str] = page.evaluate(JUDGE, [context, only])
-    return found
+    violations: list[str] = page.evaluate(AXE_SCRIPT, [context, only])
+    return violations
 
 
-def get_distinct(visits: Iterable[Visit], judged_elsewhere: Set[str]) -> Iterator[Visit]:
-    """Yield the pages, without the twins of those before."""
-    seen = set(judged_elsewhere)
+def get_distinct(visits: Iterable[Visit], checked_elsewhere: Set[str]) -> Iterator[Visit]:
+    """Yield the pages, without those that differ little from previous ones."""
+    templates = set(checked_elsewhere)
     for visit in visits:
-        if visit.is_page and visit.template not in seen:
-            seen |= {visit.template} & TWINS
+        if visit.is_page and visit.template not in templates:
+            templates |= {visit.template} & TWINS
             yield visit
 
 
@@ -68,20 +68,20 @@ def open_screens(
     addresses: Iterable[tuple[str, list[str]]],
     faults: list[str],
     *,
-    judged_elsewhere: Set[str] = frozenset(),
+    checked_elsewhere: Set[str] = frozenset(),
 ) -> Iterator[Page]:
-    """Judge the pages among these addresses, add their faults to a list, and yield a page."""
+    """Check the pages of these addresses, add their faults to a list, and yield a page."""
     acme = factories.create_organization()
-    seat = admin_client.sit(acme, Role.OWNER)
-    seat.user.is_superuser = True
-    seat.user.save()
-    visits = visit_pages(seat.client, fill(acme), addresses)
-    pages = [(visit.name, visit.path) for visit in get_distinct(visits, judged_elsewhere)]
+    admin = admin_client.sit(acme, Role.OWNER)
+    admin.user.is_superuser = True
+    admin.user.save()
+    visits = visit_pages(admin.client, fill(acme), addresses)
+    pages = [(visit.name, visit.path) for visit in get_distinct(visits, checked_elsewhere)]
     assert len(pages) > 30
     with open_context(browser, base_url) as page:
         page.add_init_script(path=AXE)
-        held = seat.client.cookies[settings.SESSION_COOKIE_NAME]
-        page.context.add_cookies([{"name": held.key, "value": held.value, "url": base_url}])
+        cookie = admin.client.cookies[settings.SESSION_COOKIE_NAME]
+        page.context.add_cookies([{"name": cookie.key, "value": cookie.value, "url": base_url}])
 
         def listen(message: ConsoleMessage) -> None:
             if message.type == "error":
@@ -92,11 +92,11 @@ def open_screens(
             part = CONTENT if number else None
             page.set_viewport_size(DESK)
             page.goto(path)
-            faults += [f"{path} {one}" for one in judged(page, "tag", WCAG, part)]
+            faults += [f"{path} {fault}" for fault in run_axe(page, "tag", WCAG, part)]
             picture(page, f"{name}-desk")
             page.set_viewport_size(PHONE)
             page.evaluate("document.documentElement.classList.add('dark')")
-            faults += [f"{path} phone {one}" for one in judged(page, "rule", SHAPES, part)]
+            faults += [f"{path} phone {fault}" for fault in run_axe(page, "rule", SHAPES, part)]
             width = page.evaluate("document.documentElement.scrollWidth")
             faults += [f"{path} is {width} pixels wide"] if width > PHONE["width"] else []
             picture(page, f"{name}-phone")
@@ -107,7 +107,7 @@ def open_screens(
 def test_axe_finds_nothing_serious_on_lists_forms_and_the_palette(
     module_web: Web, module_browser: Browser
 ) -> None:
-    """The screens of objects are judged in `test_screens_of_objects.py`."""
+    """The screens of objects are checked in `test_screens_of_objects.py`."""
     faults: list[str] = []
     addresses = [(name, parameters) for name, parameters in ADDRESSES if not parameters]
     with open_screens(module_browser, module_web.url, addresses, faults) as page:
@@ -119,7 +119,7 @@ def test_axe_finds_nothing_serious_on_lists_forms_and_the_palette(
         page.keyboard.press("Control+k")
         page.keyboard.type("kill sw")
         expect(page.get_by_role("option")).to_have_count(1)
-        faults += [f"palette {one}" for one in judged(page, "tag", WCAG)]
+        faults += [f"palette {fault}" for fault in run_axe(page, "tag", WCAG)]
         page.keyboard.press("Enter")
         expect(page).to_have_url(re.compile("/organization/halt/"))
     assert not faults, "\n".join(faults)

@@ -1,6 +1,6 @@
 """The screens of objects in a real browser; all others are in `test_screens.py`.
 
-They are a file of their own so that two processes share the work.
+They are in their own file so that two processes can share the work.
 """
 
 import pytest
@@ -20,6 +20,6 @@ def test_axe_finds_nothing_serious_on_the_screens_of_objects(
     faults: list[str] = []
     addresses = [(name, parameters) for name, parameters in ADDRESSES if parameters]
     browser, url = module_browser, module_web.url
-    with open_screens(browser, url, addresses, faults, judged_elsewhere=FORMS):
+    with open_screens(browser, url, addresses, faults, checked_elsewhere=FORMS):
         pass
     assert not faults, "\n".join(faults)

@@ -1,4 +1,4 @@
-"""Workers in real processes: they share sessions, outlive each other, and keep lanes apart."""
+"""Workers in real processes: shared sessions, takeover of sessions, and independent queues."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ from tests.wait import eventually
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.worker]
 
-FLOOD = 100  # servers that don't answer: more than the lanes of two workers have places
+FLOOD = 100  # unresponsive servers: more than two workers can handle at once
 
 
 @pytest.fixture
@@ -44,18 +44,20 @@ def acme(transactional_db: None) -> Organization:
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
-    """An agent with the offline model that may call everything."""
+    """An agent with the offline model that can call all tools."""
     return factories.create_agent(acme)
 
 
 @pytest.fixture
 def workshop(acme: Organization, helper: Agent) -> Iterator[Server]:
-    """A real stdio server of the agent; calls of its tool `wait` may be repeated."""
-    boss = factories.build_administrator(acme)
+    """A real stdio server of the agent; its tool `wait` is idempotent."""
+    administrator = factories.build_administrator(acme)
     config = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
     spec = ServerSpec(name="workshop", transport_type="stdio", endpoint_config=config)
-    server = factories.approve_server(acme, create_server(boss, spec), helper)
-    set_labels(boss, server, list(server.definitions.filter(name="wait")), [FlowLabel.REPEATABLE])
+    server = factories.approve_server(acme, create_server(administrator, spec), helper)
+    set_labels(
+        administrator, server, list(server.definitions.filter(name="wait")), [FlowLabel.REPEATABLE]
+    )
     yield server
     get_runtime().call(get_connection_pool().forget_server, server.pk)
 
@@ -69,19 +71,21 @@ def test_two_workers_share_sessions_and_a_stopping_one_hands_them_over(
     acme: Organization, helper: Agent, workshop: Server, start_worker: Callable[..., Process]
 ) -> None:
     workers = [start_worker(), start_worker()]
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     sessions = [
-        session_services.start_session(boss, helper, f'/mcp_workshop_echo {{"text": "{number}"}}')
+        session_services.start_session(
+            administrator, helper, f'/mcp_workshop_echo {{"text": "{number}"}}'
+        )
         for number in range(4)
     ]
     for session in sessions:
-        eventually(lambda one=session: is_at_rest(one), within=60)
+        eventually(lambda checked=session: is_at_rest(checked), within=60)
         assert session.status == Session.Status.DONE
         assert session.steps.filter(kind=Step.Kind.END).count() == 1
     assert AuditRow.objects.filter(event_type="call").count() == len(sessions)
 
     session = session_services.start_session(
-        boss, helper, "\n".join(['/mcp_workshop_wait {"seconds": 1}'] * 3)
+        administrator, helper, "\n".join(['/mcp_workshop_wait {"seconds": 1}'] * 3)
     )
     eventually(lambda: session.steps.filter(kind=Step.Kind.CALL).count() == 3, within=30)
     session.refresh_from_db()
@@ -89,17 +93,17 @@ def test_two_workers_share_sessions_and_a_stopping_one_hands_them_over(
     (killed,) = (worker for worker in workers if worker.pid == holder.pid)
     (survivor,) = (worker for worker in workers if worker is not killed)
     killed.kill()
-    # The lease is fifteen seconds; the test doesn't wait for it, but makes the heartbeat old.
+    # Instead of waiting for the lease to expire, the test changes the heartbeat.
     Runner.objects.filter(pk=holder.pk).update(heartbeat_at="2020-01-01T00:00:00Z")
     sweep()
     eventually(lambda: is_at_rest(session), within=60)
     assert session.status == Session.Status.DONE
     calls = session.steps.filter(kind=Step.Kind.CALL)
     assert [step.state for step in calls] == [Step.State.DONE] * 3
-    # Those that were out when the worker died were made again, each with a row of its own.
-    again = sum(len(step.payload.get("earlier", ())) for step in calls)
+    # Calls in progress when the worker died were repeated, each with its own entry.
+    repeated = sum(len(step.payload.get("earlier", ())) for step in calls)
     rows = AuditRow.objects.filter(event_type="call", session_id=session.pk)
-    assert rows.count() == 3 + again
+    assert rows.count() == 3 + repeated
     assert not AuditRow.objects.running().exists()
     assert verify_whole_chain(acme.pk).ok
 
@@ -111,7 +115,7 @@ def test_two_workers_share_sessions_and_a_stopping_one_hands_them_over(
 
 
 class Silent:
-    """A server that takes connections and never answers."""
+    """A server that accepts connections and never responds."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=FLOOD)
@@ -131,8 +135,8 @@ class Silent:
         """Close all connections."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
-        for one in (*self._accepted, self._listener):
-            one.close()
+        for connection in (*self._accepted, self._listener):
+            connection.close()
 
     def _accept(self) -> None:
         try:
@@ -144,7 +148,7 @@ class Silent:
 
 @pytest.fixture
 def add_silent(acme: Organization) -> Iterator[Callable[[], tuple[Silent, list[Server]]]]:
-    """A function that adds a flood of servers at one address that never answers; none is due."""
+    """A function that adds many unresponsive servers with one URL, none of which is due."""
     listeners: list[Silent] = []
 
     def add_flood() -> tuple[Silent, list[Server]]:
@@ -171,7 +175,7 @@ def is_done(session: Session) -> bool:
 
 
 def is_queue_empty() -> bool:
-    return not any(one.messages for one in broker.list_queue_backlogs())
+    return not any(backlog.messages for backlog in broker.list_queue_backlogs())
 
 
 def test_slow_discoveries_and_checks_dont_block_sessions(
@@ -180,38 +184,38 @@ def test_slow_discoveries_and_checks_dont_block_sessions(
     add_silent: Callable[[], tuple[Silent, list[Server]]],
     start_worker: Callable[..., Process],
 ) -> None:
-    boss = factories.build_administrator(acme)
-    most = MAX_CONCURRENCY["discovery"]
+    administrator = factories.build_administrator(acme)
+    limit = MAX_CONCURRENCY["discovery"]
     silent, servers = add_silent()
     start_worker(BONOBOT_WORKER_THREADS="1")
     for server in servers:
         discover_server.delay(str(server.pk))
-    session = session_services.start_session(boss, helper, "Good morning")
+    session = session_services.start_session(administrator, helper, "Good morning")
     eventually(lambda: is_done(session), within=30)
     assert not HealthCheck.objects.exists()
     eventually(is_queue_empty, within=30)
-    eventually(lambda: silent.connections == most, within=30)
-    session = session_services.start_session(boss, helper, "And now?")
+    eventually(lambda: silent.connections == limit, within=30)
+    session = session_services.start_session(administrator, helper, "And now?")
     eventually(lambda: is_done(session), within=30)
-    assert (silent.connections, HealthCheck.objects.count()) == (most, 0)
+    assert (silent.connections, HealthCheck.objects.count()) == (limit, 0)
 
-    # A worker claims the checks that it has room for, and leaves the others to other workers.
-    most = MAX_CONCURRENCY["health"]
+    # A worker claims only as many checks as it can run, and leaves the others to other workers.
+    limit = MAX_CONCURRENCY["health"]
     silent, servers = add_silent()
     Server.objects.filter(pk__in=[server.pk for server in servers]).update(
         next_check_at=timezone.now()
     )
     check_due.delay()
-    eventually(lambda: silent.connections == most, within=30)
-    session = session_services.start_session(boss, helper, "Still there?")
+    eventually(lambda: silent.connections == limit, within=30)
+    session = session_services.start_session(administrator, helper, "Still there?")
     eventually(lambda: is_done(session), within=30)
-    assert Server.objects.due_for_check().count() == FLOOD - most
+    assert Server.objects.due_for_check().count() == FLOOD - limit
     start_worker()
 
     def is_flooded() -> bool:
-        """Ask for checks again: the first worker, which has no room, may take the message."""
+        """Request checks again: the first worker, which is busy, may receive the message."""
         check_due.delay()
-        return silent.connections >= 2 * most
+        return silent.connections >= 2 * limit
 
     eventually(is_flooded, within=30)
-    assert Server.objects.due_for_check().count() >= FLOOD - 2 * most
+    assert Server.objects.due_for_check().count() >= FLOOD - 2 * limit

@@ -1,4 +1,4 @@
-"""What tests of accounts share."""
+"""Fixtures of the accounts tests."""
 
 import pytest
 
@@ -6,6 +6,6 @@ from tests.own_cache import clear_cache
 
 
 @pytest.fixture(autouse=True)
-def _no_codes_of_other_tests() -> None:
-    """Forget which codes and guesses other tests used: their users can have the same ids."""
+def _clear_attempts() -> None:
+    """Clear used codes and attempts of other tests: their users can have the same IDs."""
     clear_cache()

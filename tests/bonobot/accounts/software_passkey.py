@@ -1,4 +1,4 @@
-"""A security key in software: it registers and answers as one that a browser speaks with."""
+"""A software security key: it registers and signs in like one that a browser uses."""
 
 import json
 import secrets
@@ -20,7 +20,7 @@ PRESENT = AuthenticatorData.FLAG.UP | AuthenticatorData.FLAG.UV
 
 
 class SecurityKey:
-    """One credential; `origin` is the page that the browser says it is at."""
+    """One credential; `origin` is the page origin that the browser reports."""
 
     def __init__(self, origin: str = "https://testserver", rp: str = "testserver") -> None:
         self.origin, self.rp = origin, rp
@@ -28,30 +28,31 @@ class SecurityKey:
         self.id, self.count = secrets.token_bytes(32), 0
 
     def register(self, options: dict[str, Any]) -> str:
-        """Return what a browser posts for the options of a registration."""
+        """Build what a browser posts for the options of a registration."""
         public = ES256.from_cryptography_key(self.key.public_key())
         credential = AttestedCredentialData.create(b"\0" * 16, self.id, public)
         flags = PRESENT | AuthenticatorData.FLAG.AT
-        data = AuthenticatorData.create(self._hash(), flags, self.count, credential)
-        client = self._client("webauthn.create", options)
+        data = AuthenticatorData.create(self._hash_rp(), flags, self.count, credential)
+        client = self._build_client_data("webauthn.create", options)
         attestation = AttestationObject.create("none", data, {})
-        return self._posted(
+        return self._to_json(
             {
                 "clientDataJSON": websafe_encode(client),
                 "attestationObject": websafe_encode(attestation),
             }
         )
 
-    def answer(self, options: dict[str, Any], **changed: Any) -> str:
-        """Return what a browser posts for a sign-in; `kind` and `flags` change what it says."""
+    def answer(self, options: dict[str, Any], **overrides: Any) -> str:
+        """Build what a browser posts for a sign-in; `kind` and `flags` override the valid
+        values."""
         self.count += 1
-        flags = changed.get("flags", PRESENT)
-        data = AuthenticatorData.create(self._hash(), flags, self.count)
-        client = self._client(changed.get("kind", "webauthn.get"), options)
+        flags = overrides.get("flags", PRESENT)
+        data = AuthenticatorData.create(self._hash_rp(), flags, self.count)
+        client = self._build_client_data(overrides.get("kind", "webauthn.get"), options)
         signature = self.key.sign(
             bytes(data) + sha256(bytes(client)).digest(), ec.ECDSA(hashes.SHA256())
         )
-        return self._posted(
+        return self._to_json(
             {
                 "clientDataJSON": websafe_encode(client),
                 "authenticatorData": websafe_encode(data),
@@ -59,14 +60,19 @@ class SecurityKey:
             }
         )
 
-    def _hash(self) -> bytes:
+    def _hash_rp(self) -> bytes:
         return sha256(self.rp.encode()).digest()
 
-    def _client(self, kind: str, options: dict[str, Any]) -> CollectedClientData:
+    def _build_client_data(self, kind: str, options: dict[str, Any]) -> CollectedClientData:
         challenge = options["publicKey"]["challenge"]
         return CollectedClientData.create(kind, websafe_decode(challenge), self.origin)
 
-    def _posted(self, response: dict[str, str]) -> str:
-        number = websafe_encode(self.id)
-        whole = {"id": number, "rawId": number, "type": "public-key", "response": response}
-        return json.dumps(whole | {"clientExtensionResults": {}})
+    def _to_json(self, response: dict[str, str]) -> str:
+        credential_id = websafe_encode(self.id)
+        credential_json = {
+            "id": credential_id,
+            "rawId": credential_id,
+            "type": "public-key",
+            "response": response,
+        }
+        return json.dumps(credential_json | {"clientExtensionResults": {}})

@@ -1,4 +1,4 @@
-"""The first organization: whoever makes the first account is led to it, nobody else is."""
+"""The first account is asked to create the first organization; later accounts aren't."""
 
 import pytest
 from django.test import Client
@@ -11,47 +11,47 @@ from bonobot.ledger.models import AuditRow
 from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
-BEGIN = "account_begin"
+CREATE_PAGE = "account_begin"
 
 
 @pytest.fixture
-def first() -> Client:
-    """The browser of who made the first account."""
+def first_client() -> Client:
+    """Sign in with the first account."""
     User.objects.create_superuser("first", password="pw-for-tests")
     client = Client()
-    said = {"username": "first", "password": "pw-for-tests"}
-    answer = client.post(reverse("admin:login"), said, follow=True)
-    assert answer.redirect_chain[-1] == (reverse(BEGIN), 302)
+    data = {"username": "first", "password": "pw-for-tests"}
+    response = client.post(reverse("admin:login"), data, follow=True)
+    assert response.redirect_chain[-1] == (reverse(CREATE_PAGE), 302)
     return client
 
 
-def test_the_first_account_creates_an_organization_and_owns_it(first: Client) -> None:
-    answer = first.post(reverse(BEGIN), {"name": "Größe & Co"}, follow=True)
-    assert answer.redirect_chain[-1][0] == reverse("admin:index")
-    assert "Continue: Connect a server" in admin_client.words(admin_client.page_of(answer))
-    made = Organization.objects.get()
-    assert (made.name, made.slug) == ("Größe & Co", "groe-co")
+def test_the_first_account_creates_an_organization_and_owns_it(first_client: Client) -> None:
+    response = first_client.post(reverse(CREATE_PAGE), {"name": "Größe & Co"}, follow=True)
+    assert response.redirect_chain[-1][0] == reverse("admin:index")
+    assert "Continue: Connect a server" in admin_client.words(admin_client.page_of(response))
+    organization = Organization.objects.get()
+    assert (organization.name, organization.slug) == ("Größe & Co", "groe-co")
     assert Membership.objects.get().role == Role.OWNER
-    rows = AuditRow.objects.for_organization(made.pk).order_by("seq")
+    rows = AuditRow.objects.for_organization(organization.pk).order_by("seq")
     assert [row.action for row in rows] == ["organization_created", "member_added"]
 
 
-def test_a_name_without_latin_letters_gets_a_slug(first: Client) -> None:
-    first.post(reverse(BEGIN), {"name": "株式会社"})
+def test_a_name_without_latin_letters_gets_a_slug(first_client: Client) -> None:
+    first_client.post(reverse(CREATE_PAGE), {"name": "株式会社"})
     assert Organization.objects.get().slug == DEFAULT_SLUG
 
 
-def test_a_blank_name_creates_nothing(first: Client) -> None:
-    page = admin_client.page_of(first.post(reverse(BEGIN), {"name": " "}))
+def test_a_blank_name_creates_nothing(first_client: Client) -> None:
+    page = admin_client.page_of(first_client.post(reverse(CREATE_PAGE), {"name": " "}))
     assert 'data-field="name"' in page
     assert not Organization.objects.exists()
 
 
 def test_the_form_isnt_shown_if_an_organization_exists() -> None:
     acme = factories.create_organization()
-    for seat in (admin_client.sit(acme, None), admin_client.sit(acme, Role.OWNER)):
-        answer = seat.client.post(reverse(BEGIN), {"name": "Another"})
-        assert answer.headers["Location"] == reverse("admin:index")
+    for admin in (admin_client.sit(acme, None), admin_client.sit(acme, Role.OWNER)):
+        response = admin.client.post(reverse(CREATE_PAGE), {"name": "Another"})
+        assert response.headers["Location"] == reverse("admin:index")
     assert Organization.objects.get() == acme
 
 

@@ -1,4 +1,4 @@
-"""Invitations: what is sent, who may join by them, how often, and what nobody learns."""
+"""Invitations: delivery, acceptance, expiry, limits, and no disclosure of accounts."""
 
 import re
 from datetime import timedelta
@@ -35,37 +35,39 @@ def _mail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "BONOBOT_EMAIL_URL", "smtp://mail.example.com")
 
 
-def invited(where: Organization, email: str = "anna@example.com", role: Role = Role.MEMBER) -> str:
-    """Invite somebody and return the link's text."""
-    return text_of(
-        invitations.create_invitation(factories.build_administrator(where), email, role).link
+def create_invitation(
+    organization: Organization, email: str = "anna@example.com", role: Role = Role.MEMBER
+) -> str:
+    """Create an invitation and return the secret part of its link."""
+    return read_secret(
+        invitations.create_invitation(factories.build_administrator(organization), email, role).link
     )
 
 
-def text_of(link: str) -> str:
+def read_secret(link: str) -> str:
     return link.rstrip("/").rpartition("/")[2]
 
 
-def opened(text: str) -> Client:
-    """Return a browser that has opened the link."""
+def open_link(text: str) -> Client:
+    """Return a browser that opened the link."""
     client = Client()
-    answer = client.get(reverse("account_invitation", args=[text]))
-    assert answer["Location"] == reverse("account_join")
-    assert answer["Referrer-Policy"] == "no-referrer"
+    response = client.get(reverse("account_invitation", args=[text]))
+    assert response["Location"] == reverse("account_join")
+    assert response["Referrer-Policy"] == "no-referrer"
     return client
 
 
 def test_without_a_mail_server_the_link_is_shown_once(acme: Organization) -> None:
-    seat = admin_client.sit(acme, Role.OWNER)
-    page = seat.post("tenancy_invitation_add", email="Anna@Example.com", role="operator")
+    admin = admin_client.sit(acme, Role.OWNER)
+    page = admin.post("tenancy_invitation_add", email="Anna@Example.com", role="operator")
     link = re.search(r'value="([^"]*/account/invitation/[^"]+)"', page)
     assert link
     row = Invitation.objects.get()
     assert (row.email, row.role, row.mailed_at) == ("anna@example.com", "operator", None)
-    secret = text_of(link[1]).partition("_")[2]
+    secret = read_secret(link[1]).partition("_")[2]
     assert secret not in row.digest
     for name in ("tenancy_membership_changelist", "tenancy_invitation_changelist"):
-        page = seat.get(name)
+        page = admin.get(name)
         assert "anna@example.com" in page
         assert "invited" in admin_client.words(page)
         assert secret not in page
@@ -73,11 +75,11 @@ def test_without_a_mail_server_the_link_is_shown_once(acme: Organization) -> Non
 
 @pytest.mark.usefixtures("_mail")
 def test_with_a_mail_server_the_link_is_mailed_and_not_shown(acme: Organization) -> None:
-    seat = admin_client.sit(acme, Role.OWNER)
-    page = seat.post("tenancy_invitation_add", email="anna@example.com", role="operator")
-    (letter,) = mail.outbox
-    assert letter.to == ["anna@example.com"]
-    link = re.search(r"/account/invitation/(\S+)/", str(letter.body))
+    admin = admin_client.sit(acme, Role.OWNER)
+    page = admin.post("tenancy_invitation_add", email="anna@example.com", role="operator")
+    (message,) = mail.outbox
+    assert message.to == ["anna@example.com"]
+    link = re.search(r"/account/invitation/(\S+)/", str(message.body))
     assert link
     assert link[1] not in page
     assert Invitation.objects.get().mailed_at is not None
@@ -88,9 +90,9 @@ def test_with_a_mail_server_the_link_is_mailed_and_not_shown(acme: Organization)
 def test_an_invitation_is_written_in_the_chosen_language(acme: Organization) -> None:
     User.objects.create_user("berta", email="Berta@example.com", language="de")
     with translation.override("en"):
-        invited(acme, "berta@example.com")
-        invited(acme, "carla@example.com")
-    assert [one.subject for one in mail.outbox] == [
+        create_invitation(acme, "berta@example.com")
+        create_invitation(acme, "carla@example.com")
+    assert [message.subject for message in mail.outbox] == [
         "Acme bei Bonobot beitreten",
         "Join Acme on Bonobot",
     ]
@@ -98,24 +100,24 @@ def test_an_invitation_is_written_in_the_chosen_language(acme: Organization) -> 
 
 def test_a_new_account_is_created_and_joins(acme: Organization) -> None:
     agent = factories.create_agent(acme)
-    posted = invitations.create_invitation(
+    invitation = invitations.create_invitation(
         factories.build_administrator(acme), "anna@example.com", Role.MEMBER, agent_ids=[agent.pk]
     )
-    client = opened(text_of(posted.link))
+    client = open_link(read_secret(invitation.link))
     page = admin_client.page_of(client.get(reverse("account_join")))
     assert "Acme" in page
-    answer = client.post(reverse("account_join"), ACCOUNT, follow=True)
+    response = client.post(reverse("account_join"), ACCOUNT, follow=True)
     user = User.objects.get()
     assert (user.email, user.check_password(PASSWORD)) == ("anna@example.com", True)
     assert Membership.objects.get(user=user).role == Role.MEMBER
     assert list(agent.members.all()) == [user]
-    assert answer.context["user"] == user
-    found = AuditRow.objects.filter(action="invitation_accepted", actor_label="anna")
-    assert found.count() == 1
+    assert response.context["user"] == user
+    entries = AuditRow.objects.filter(action="invitation_accepted", actor_label="anna")
+    assert entries.count() == 1
 
 
 @pytest.mark.parametrize(
-    ("changed", "field"),
+    ("changes", "field"),
     [
         ({"password": "123", "again": "123"}, "password"),
         ({"again": "another-password-than-that"}, "again"),
@@ -124,109 +126,111 @@ def test_a_new_account_is_created_and_joins(acme: Organization) -> None:
     ],
 )
 def test_an_invalid_account_is_reported_and_keeps_the_invitation(
-    acme: Organization, changed: dict[str, str], field: str
+    acme: Organization, changes: dict[str, str], field: str
 ) -> None:
     User.objects.create_user("taken")
-    text = invited(acme)
-    answer = opened(text).post(reverse("account_join"), ACCOUNT | changed)
-    assert field in answer.context["form"].errors
+    text = create_invitation(acme)
+    response = open_link(text).post(reverse("account_join"), ACCOUNT | changes)
+    assert field in response.context["form"].errors
     assert User.objects.count() == 1
     assert invitations.get_invitation_by_link(text)
 
 
 def test_a_person_with_an_account_signs_in_and_joins(acme: Organization) -> None:
     User.objects.create_user("bert", password=PASSWORD)
-    client = opened(invited(acme, role=Role.REVIEWER))
+    client = open_link(create_invitation(acme, role=Role.REVIEWER))
     login = f"{reverse('admin:login')}?next={reverse('account_join')}"
-    answer = client.post(login, {"username": "bert", "password": PASSWORD}, follow=True)
-    assert "bert" in admin_client.words(admin_client.page_of(answer))
+    response = client.post(login, {"username": "bert", "password": PASSWORD}, follow=True)
+    assert "bert" in admin_client.words(admin_client.page_of(response))
     client.post(reverse("account_join"))
     assert Membership.objects.get(user__username="bert").role == Role.REVIEWER
     assert client.get(reverse("admin:index")).status_code == 200
 
 
 def test_an_invitation_can_be_used_once(acme: Organization) -> None:
-    text = invited(acme)
+    text = create_invitation(acme)
     invitations.accept_invitation(text, User.objects.create_user("anna"))
-    answer = opened(text).get(reverse("account_join"))
-    assert answer.status_code == 404
-    with pytest.raises(NotFound) as refused:
+    response = open_link(text).get(reverse("account_join"))
+    assert response.status_code == 404
+    with pytest.raises(NotFound) as raised:
         invitations.accept_invitation(text, User.objects.create_user("bert"))
-    assert refused.value.code == "invitation_ended"
+    assert raised.value.code == "invitation_ended"
 
 
 def test_an_invitation_expires_and_can_be_resent(acme: Organization) -> None:
-    text = invited(acme)
+    text = create_invitation(acme)
     later = timezone.now() + timedelta(days=settings.BONOBOT_INVITATION_DAYS, seconds=1)
     with time_machine.travel(later, tick=False):
         with pytest.raises(NotFound):
             invitations.get_invitation_by_link(text)
         row = Invitation.objects.get()
-        posted = invitations.resend_invitation(factories.build_administrator(acme), row)
-        assert invitations.get_invitation_by_link(text_of(posted.link)).pk == row.pk
+        invitation = invitations.resend_invitation(factories.build_administrator(acme), row)
+        assert invitations.get_invitation_by_link(read_secret(invitation.link)).pk == row.pk
 
 
 def test_resending_invalidates_the_previous_link(acme: Organization) -> None:
-    text = invited(acme)
-    seat = admin_client.sit(acme, Role.OWNER)
-    seat.post("tenancy_invitation_send", Invitation.objects.get().pk)
+    text = create_invitation(acme)
+    admin = admin_client.sit(acme, Role.OWNER)
+    admin.post("tenancy_invitation_send", Invitation.objects.get().pk)
     with pytest.raises(NotFound):
         invitations.get_invitation_by_link(text)
 
 
 def test_a_revoked_invitation_is_refused(acme: Organization) -> None:
-    text = invited(acme)
-    seat = admin_client.sit(acme, Role.OWNER)
-    seat.post("tenancy_invitation_revoke", Invitation.objects.get().pk)
+    text = create_invitation(acme)
+    admin = admin_client.sit(acme, Role.OWNER)
+    admin.post("tenancy_invitation_revoke", Invitation.objects.get().pk)
     with pytest.raises(NotFound):
         invitations.get_invitation_by_link(text)
-    with pytest.raises(Conflict) as refused:
+    with pytest.raises(Conflict) as raised:
         invitations.resend_invitation(factories.build_administrator(acme), Invitation.objects.get())
-    assert refused.value.code == "invitation_ended"
+    assert raised.value.code == "invitation_ended"
 
 
 @pytest.mark.parametrize("text", ["", "_", "nothing", "a_b", "é_\x00"])
 def test_an_invalid_link_is_refused(acme: Organization, text: str) -> None:
-    invited(acme)
+    create_invitation(acme)
     with pytest.raises(NotFound):
         invitations.get_invitation_by_link(text.replace("a", Invitation.objects.get().key))
 
 
 def test_an_invitation_doesnt_reveal_whether_an_account_exists(acme: Organization) -> None:
-    """Who has an account, elsewhere or nowhere, is answered letter by letter like who has none."""
+    """The response is identical with and without an account."""
     other = factories.create_organization("other")
-    elsewhere = factories.create_member(other, Role.OWNER, "bert")
-    User.objects.filter(pk=elsewhere.id).update(email="known@example.com")
+    member = factories.create_member(other, Role.OWNER, "bert")
+    User.objects.filter(pk=member.id).update(email="known@example.com")
     client = rest.as_role(acme, Role.OWNER)
-    answers = [
+    responses = [
         client.post("invitations", {"email": f"{name}@example.com", "role": "member"})
         for name in ("known", "nobody")
     ]
-    assert [one.status for one in answers] == [201, 201]
-    own = {"id", "email", "link", "created_at", "expires_at"}
-    known, nobody = ({k: v for k, v in one.json.items() if k not in own} for one in answers)
+    assert [response.status for response in responses] == [201, 201]
+    own_fields = {"id", "email", "link", "created_at", "expires_at"}
+    known, nobody = (
+        {k: v for k, v in response.json.items() if k not in own_fields} for response in responses
+    )
     assert known == nobody
 
 
 def test_an_address_has_one_open_invitation(acme: Organization) -> None:
-    invited(acme)
+    create_invitation(acme)
     client = rest.as_role(acme, Role.OWNER)
     body = {"email": "ANNA@example.com", "role": "member"}
     assert client.post("invitations", body).json["code"] == "invited_already"
     User.objects.filter(pk=factories.create_member(acme, Role.MEMBER).id).update(
         email="bert@example.com"
     )
-    again = client.post("invitations", body | {"email": "bert@example.com"})
-    assert again.json["code"] == "member_already"
-    assert invited(factories.create_organization("other"))
+    response = client.post("invitations", body | {"email": "bert@example.com"})
+    assert response.json["code"] == "member_already"
+    assert create_invitation(factories.create_organization("other"))
 
 
 def test_a_member_cant_join_twice(acme: Organization) -> None:
-    text = invited(acme)
+    text = create_invitation(acme)
     user = User.objects.get(pk=factories.create_member(acme, Role.MEMBER).id)
-    with pytest.raises(Conflict) as refused:
+    with pytest.raises(Conflict) as raised:
         invitations.accept_invitation(text, user)
-    assert refused.value.code == "member_already"
+    assert raised.value.code == "member_already"
     assert Invitation.objects.usable().exists()
 
 
@@ -240,9 +244,9 @@ def test_only_owners_can_invite(acme: Organization, role: Role) -> None:
 
 @pytest.mark.parametrize("email", ["", "anna", "anna@", "a@b\nBcc: c@d.example", "x" * 300])
 def test_an_invalid_email_address_is_refused(acme: Organization, email: str) -> None:
-    with pytest.raises(InvalidInput) as refused:
+    with pytest.raises(InvalidInput) as raised:
         invitations.create_invitation(factories.build_administrator(acme), email, Role.MEMBER)
-    assert refused.value.field == "email"
+    assert raised.value.field == "email"
 
 
 def test_agents_can_be_set_only_for_members_of_the_organization(acme: Organization) -> None:
@@ -260,14 +264,14 @@ def test_agents_can_be_set_only_for_members_of_the_organization(acme: Organizati
 
 
 def test_emails_to_one_address_are_limited(acme: Organization) -> None:
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     with time_machine.travel(timezone.now(), tick=False):
-        invited(acme)
+        create_invitation(acme)
         for _ in range(INVITE_EMAIL.burst - 1):
-            invitations.resend_invitation(boss, Invitation.objects.get())
-        with pytest.raises(TooManyAttempts) as refused:
-            invitations.resend_invitation(boss, Invitation.objects.get())
-    assert refused.value.retry_after
+            invitations.resend_invitation(administrator, Invitation.objects.get())
+        with pytest.raises(TooManyAttempts) as raised:
+            invitations.resend_invitation(administrator, Invitation.objects.get())
+    assert raised.value.retry_after
 
 
 def test_attempts_are_counted_by_subject_and_expire() -> None:

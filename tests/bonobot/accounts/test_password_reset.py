@@ -1,4 +1,4 @@
-"""Forgotten passwords: who gets a link, what it does, and what nobody learns."""
+"""Password resets: who gets a link, what it does, and no disclosure of accounts."""
 
 import re
 
@@ -38,40 +38,40 @@ def anna(acme: Organization) -> User:
 
 
 @pytest.fixture(autouse=True)
-def queued(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Set a mail server up, and keep what the worker is asked for."""
-    found: list[list[str]] = []
+def jobs_of_worker(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Configure a mail server and return the accounts of each enqueued job."""
+    jobs: list[list[str]] = []
     monkeypatch.setattr(settings, "BONOBOT_EMAIL_URL", "smtp://mail.example.com")
     monkeypatch.setattr(
-        account_tasks.send_password_resets, "delay", lambda accounts: found.append(accounts)
+        account_tasks.send_password_resets, "delay", lambda accounts: jobs.append(accounts)
     )
-    return found
+    return jobs
 
 
-def asked(email: str) -> tuple[str, str]:
-    """Ask for a link; return where it leads and what it says."""
+def request_link(email: str) -> tuple[str, str]:
+    """Request a link; return the path and the text of the resulting page."""
     with TestCase.captureOnCommitCallbacks(execute=True):
-        answer = Client().post(reverse("admin_password_reset"), {"email": email}, follow=True)
-    return answer.redirect_chain[-1][0], admin_client.words(admin_client.page_of(answer))
+        response = Client().post(reverse("admin_password_reset"), {"email": email}, follow=True)
+    return response.redirect_chain[-1][0], admin_client.words(admin_client.page_of(response))
 
 
 def test_the_response_is_the_same_with_and_without_an_account(
-    anna: User, queued: list[list[str]]
+    anna: User, jobs_of_worker: list[list[str]]
 ) -> None:
-    known, unknown = asked(EMAIL), asked("nobody@example.com")
+    known, unknown = request_link(EMAIL), request_link("nobody@example.com")
     assert known == unknown
-    assert queued == [[str(anna.pk)], []]
+    assert jobs_of_worker == [[str(anna.pk)], []]
 
 
 def test_the_link_sets_a_new_password_once_and_ends_the_sessions(anna: User) -> None:
-    seat = admin_client.Desk(anna)
+    admin = admin_client.Desk(anna)
     assert account_tasks.send_password_resets([str(anna.pk)]) == 1
-    (letter,) = mail.outbox
-    assert letter.to == [EMAIL]
-    found = re.search(r"https?://[^/]+(/admin/account/password/\S+)", str(letter.body))
-    assert found
+    (message,) = mail.outbox
+    assert message.to == [EMAIL]
+    match = re.search(r"https?://[^/]+(/admin/account/password/\S+)", str(message.body))
+    assert match
     client = Client()
-    form = client.get(found[1])
+    form = client.get(match[1])
     assert "password" not in form["Location"].rpartition("password/")[2]
     admin_client.page_of(client.get(form["Location"]))
     weak = client.post(form["Location"], {"new_password1": "123", "new_password2": "123"})
@@ -79,8 +79,8 @@ def test_the_link_sets_a_new_password_once_and_ends_the_sessions(anna: User) -> 
     client.post(form["Location"], {"new_password1": NEW, "new_password2": NEW})
     anna.refresh_from_db()
     assert anna.check_password(NEW)
-    assert seat.client.get(reverse("admin:index")).status_code == 302
-    assert "used or has expired" in Client().get(found[1]).content.decode()
+    assert admin.client.get(reverse("admin:index")).status_code == 302
+    assert "used or has expired" in Client().get(match[1]).content.decode()
     assert AuditRow.objects.filter(action="password_reset", actor_label="anna").exists()
 
 
@@ -91,18 +91,18 @@ def test_the_link_expires(anna: User) -> None:
         assert "used or has expired" in Client().get(f"/admin{path}").content.decode()
 
 
-def test_reset_requests_are_limited(anna: User, queued: list[list[str]]) -> None:
+def test_reset_requests_are_limited(anna: User, jobs_of_worker: list[list[str]]) -> None:
     for _ in range(8):
         Client().post(reverse("admin_password_reset"), {"email": EMAIL})
-    answer = Client().post(reverse("admin_password_reset"), {"email": EMAIL})
-    (error,) = answer.context["form"].errors.as_data()["__all__"]
+    response = Client().post(reverse("admin_password_reset"), {"email": EMAIL})
+    (error,) = response.context["form"].errors.as_data()["__all__"]
     assert error.code == "too_many_attempts"
 
 
 def test_an_owner_can_send_a_link_but_not_see_it(acme: Organization, anna: User) -> None:
     member = Membership.objects.get(user=anna)
-    answer = rest.as_role(acme, Role.OWNER).post(f"members/{member.pk}/password-reset")
-    assert answer.json == {"link": ""}
+    response = rest.as_role(acme, Role.OWNER).post(f"members/{member.pk}/password-reset")
+    assert response.json == {"link": ""}
     assert len(mail.outbox) == 1
     assert AuditRow.objects.filter(action="password_reset_offered").count() == 1
 
@@ -111,9 +111,9 @@ def test_a_link_that_cant_be_mailed_is_shown_to_platform_administrators_only(
     acme: Organization, anna: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings, "BONOBOT_EMAIL_URL", "")
-    with pytest.raises(Conflict) as refused:
+    with pytest.raises(Conflict) as raised:
         send_reset_link(factories.create_member(acme, Role.OWNER), anna)
-    assert refused.value.code == "mail_unset"
+    assert raised.value.code == "mail_unset"
     path = send_reset_link(factories.build_administrator(acme), anna).partition("/admin")[2]
     assert Client().get(f"/admin{path}").status_code == 302
 
@@ -137,19 +137,19 @@ def test_the_sign_in_page_links_to_the_password_reset(anna: User) -> None:
     ["anna@ex\u0430mple.com", "anna@example.com\nbcc:evil@example.com", "ann\u0131@example.com"],
 )
 def test_an_address_that_only_looks_similar_gets_no_link(
-    anna: User, queued: list[list[str]], email: str
+    anna: User, jobs_of_worker: list[list[str]], email: str
 ) -> None:
     with TestCase.captureOnCommitCallbacks(execute=True):
         Client().post(reverse("admin_password_reset"), {"email": email})
-    assert [one for accounts in queued for one in accounts] == []
+    assert [account for accounts in jobs_of_worker for account in accounts] == []
 
 
 def test_the_link_uses_the_configured_host(anna: User) -> None:
     assert "evil.example" not in build_reset_link(anna)
-    answer = Client().post(
+    response = Client().post(
         reverse("admin_password_reset"), {"email": EMAIL}, headers={"host": "evil.example"}
     )
-    assert answer.status_code == 400
+    assert response.status_code == 400
 
 
 def test_a_link_is_valid_only_for_its_account(acme: Organization, anna: User) -> None:

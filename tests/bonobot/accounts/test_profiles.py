@@ -1,4 +1,4 @@
-"""A person's own profile: name, language, a proved address, the sessions; over each surface."""
+"""A person's own profile: name, language, time zone, email address and sessions."""
 
 import re
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ EMAIL = "anna@new.example.com"
 
 @pytest.fixture(autouse=True)
 def _mail(settings: object) -> Iterator[None]:
-    """Have a mail server, and forget tries."""
+    """Configure a mail server and clear the attempts."""
     settings.BONOBOT_EMAIL_URL = "smtp://localhost"  # type: ignore[attr-defined]
     clear_cache()
     yield
@@ -49,36 +49,36 @@ def anna(acme: Organization) -> User:
     return User.objects.get(pk=user.pk)
 
 
-def signed_in() -> Client:
+def sign_in() -> Client:
     client = Client()
     client.post(reverse("admin:login"), {"username": "anna", "password": PASSWORD})
     return client
 
 
-def link_in(text: str) -> str:
-    found = re.search(r"/admin/profile/email/\S+", text)
-    assert found, text
-    return found[0]
+def find_link(text: str) -> str:
+    match = re.search(r"/admin/profile/email/\S+", text)
+    assert match, text
+    return match[0]
 
 
-def prove(client: Client) -> None:
-    """Give the password again, which changes of the sign-in ask for."""
+def reauthenticate(client: Client) -> None:
+    """Enter the password again, as changes of the sign-in require."""
     client.post(reverse("account_reauthenticate"), {"password": PASSWORD})
 
 
-def asked(client: Client, email: str = EMAIL) -> str:
-    """Ask for another address as a person does; return the link that was mailed to it."""
-    prove(client)
+def request_email_change(client: Client, email: str = EMAIL) -> str:
+    """Request another email address; return the confirmation link that was mailed to it."""
+    reauthenticate(client)
     client.post(reverse("admin:profile_email"), {"email": email})
     assert mail.outbox[-1].to == [email]
-    return link_in(str(mail.outbox[-1].body))
+    return find_link(str(mail.outbox[-1].body))
 
 
 def test_people_update_their_own_profile(anna: User) -> None:
-    client = signed_in()
+    client = sign_in()
     assert client.get(reverse("admin:profile")).status_code == 200
-    said = {"first_name": "Anna", "last_name": "Ahrens", "language": ""}
-    client.post(reverse("admin:profile"), said)
+    data = {"first_name": "Anna", "last_name": "Ahrens", "language": ""}
+    client.post(reverse("admin:profile"), data)
     anna.refresh_from_db()
     assert anna.get_full_name() == "Anna Ahrens"
     row = AuditRow.objects.get(action="profile_changed")
@@ -86,7 +86,7 @@ def test_people_update_their_own_profile(anna: User) -> None:
 
 
 def test_the_chosen_language_overrides_the_browsers(anna: User) -> None:
-    client = signed_in()
+    client = sign_in()
     english = {"Accept-Language": "en"}
     client.post(reverse("admin:profile"), {"language": "de"})
     page = client.get(reverse("admin:profile"), headers=english)
@@ -97,7 +97,7 @@ def test_the_chosen_language_overrides_the_browsers(anna: User) -> None:
 
 
 def test_the_language_menu_updates_the_profile(anna: User) -> None:
-    client = signed_in()
+    client = sign_in()
     client.post(reverse("set_language"), {"language": "de", "next": "/admin/"})
     anna.refresh_from_db()
     assert anna.language == "de"
@@ -111,30 +111,30 @@ def test_emails_are_written_in_the_persons_language(anna: User) -> None:
         send_reset_emails([anna.pk])
         User.objects.filter(pk=anna.pk).update(language="de")
         send_reset_emails([anna.pk])
-    assert [one.subject for one in mail.outbox] == [
+    assert [message.subject for message in mail.outbox] == [
         "New password for Bonobot",
         "Neues Passwort für Bonobot",
     ]
 
 
 def test_a_new_email_address_applies_after_its_confirmation(anna: User) -> None:
-    client = signed_in()
-    link = asked(client)
+    client = sign_in()
+    link = request_email_change(client)
     anna.refresh_from_db()
     assert anna.email == "anna@example.com"
-    client.get(link)  # as programs that look into mail do
+    client.get(link)  # as mail scanners do
     anna.refresh_from_db()
     assert anna.email == "anna@example.com"
     client.post(link)
     anna.refresh_from_db()
     assert anna.email == EMAIL
-    assert mail.outbox[-1].to == ["anna@example.com"]  # who had it is told
+    assert mail.outbox[-1].to == ["anna@example.com"]  # the old address is notified
     assert AuditRow.objects.filter(action="email_changed").exists()
 
 
 def test_a_confirmation_link_is_valid_once_for_one_account(anna: User, acme: Organization) -> None:
-    client = signed_in()
-    link = asked(client)
+    client = sign_in()
+    link = request_email_change(client)
     factories.create_member(acme, Role.OWNER, "bert")
     other = Client()
     other.post(reverse("admin:login"), {"username": "bert", "password": PASSWORD})
@@ -145,45 +145,45 @@ def test_a_confirmation_link_is_valid_once_for_one_account(anna: User, acme: Org
 
 
 def test_a_confirmation_link_expires_after_hours(anna: User) -> None:
-    client = signed_in()
-    link = asked(client)
+    client = sign_in()
+    link = request_email_change(client)
     with travel(datetime.now(UTC) + timedelta(hours=4, seconds=1), tick=False):
         assert client.get(link).status_code == 404
 
 
 def test_changing_the_email_address_requires_the_password(anna: User) -> None:
-    client = signed_in()
-    answer = client.get(reverse("admin:profile_email"))
-    assert reverse("account_reauthenticate") in answer["Location"]
+    client = sign_in()
+    response = client.get(reverse("admin:profile_email"))
+    assert reverse("account_reauthenticate") in response["Location"]
     assert not mail.outbox
 
 
 def test_without_a_mail_server_the_address_cant_be_changed(anna: User, settings: object) -> None:
     settings.BONOBOT_EMAIL_URL = ""  # type: ignore[attr-defined]
-    client = signed_in()
-    prove(client)
-    answer = client.post(reverse("admin:profile_email"), {"email": EMAIL})
-    assert answer.status_code == 200
+    client = sign_in()
+    reauthenticate(client)
+    response = client.post(reverse("admin:profile_email"), {"email": EMAIL})
+    assert response.status_code == 200
     assert not mail.outbox
 
 
 def test_signing_out_elsewhere_keeps_the_current_session(anna: User) -> None:
-    here, there = signed_in(), signed_in()
+    here, other_client = sign_in(), sign_in()
     assert here.get(reverse("admin:profile_sessions")).status_code == 200
     here.post(reverse("admin:profile_sessions"))
     assert here.get(reverse("admin:profile")).status_code == 200
-    assert there.get(reverse("admin:profile")).status_code == 302
+    assert other_client.get(reverse("admin:profile")).status_code == 302
     assert AuditRow.objects.filter(action="signed_out_elsewhere").exists()
 
 
 def test_rest_returns_and_updates_the_profile(anna: User) -> None:
-    client = signed_in()
+    client = sign_in()
     assert client.get("/api/me").json()["person"]["language"] == ""
-    answer = client.patch("/api/me", {"language": "de"}, content_type="application/json")
-    assert answer.json()["person"]["language"] == "de"
+    response = client.patch("/api/me", {"language": "de"}, content_type="application/json")
+    assert response.json()["person"]["language"] == "de"
     strange = client.patch("/api/me", {"email": EMAIL}, content_type="application/json")
     assert strange.status_code == 400
-    other = signed_in()
+    other = sign_in()
     assert client.delete("/api/me/sessions").json() == {"ended": 1}
     assert other.get("/api/me").status_code in (401, 403)
     assert client.get("/api/me").status_code == 200
@@ -191,18 +191,22 @@ def test_rest_returns_and_updates_the_profile(anna: User) -> None:
 
 def test_rest_returns_the_token_that_calls_it(acme: Organization) -> None:
     token = rest.as_role(acme, Role.MEMBER)
-    told = token.get("me")
-    assert (told.json["kind"], told.json["role"], told.json["person"]) == ("token", "member", None)
+    response = token.get("me")
+    assert (response.json["kind"], response.json["role"], response.json["person"]) == (
+        "token",
+        "member",
+        None,
+    )
     assert token.patch("me", {"language": "de"}).json["code"] == "not_a_person"
     assert token.delete("me/sessions").json["code"] == "not_a_person"
 
 
 def test_the_command_line_updates_a_member(anna: User, acme: Organization) -> None:
-    said = ("--language", "de", "--email", "Anna@B.example.com")
-    call_command("members", "set", "anna", *said, "--org", acme.slug)
+    arguments = ("--language", "de", "--email", "Anna@B.example.com")
+    call_command("members", "set", "anna", *arguments, "--org", acme.slug)
     anna.refresh_from_db()
     assert (anna.language, anna.email) == ("de", "anna@b.example.com")
-    client = signed_in()
+    client = sign_in()
     call_command("members", "sign-out", "anna", "--org", acme.slug)
     assert client.get(reverse("admin:profile")).status_code == 302
 
@@ -211,49 +215,49 @@ def test_times_follow_the_persons_time_zone_and_reports_use_utc(
     anna: User, acme: Organization
 ) -> None:
     Membership.objects.filter(user=anna).update(role=Role.OWNER)
-    client = signed_in()
+    client = sign_in()
     at = datetime(2026, 1, 1, 23, 30, tzinfo=UTC)
     token, _text = create_token(factories.build_administrator(acme), name="t", role=Role.MEMBER)
     Token.objects.filter(pk=token.pk).update(created_at=at)
     page = reverse("admin:tenancy_token_changelist")
     usage = reverse("admin:usage")
     assert b'title="2026-01-01 23:30:00 UTC"' in client.get(page).content
-    before = marks(client.get(usage))
+    before = read_first_day(client.get(usage))
     form = {"first_name": "", "last_name": "", "language": "", "time_zone": "Europe/Berlin"}
     assert client.post(reverse("admin:profile"), form).status_code == 302
     anna.refresh_from_db()
     assert anna.time_zone == "Europe/Berlin"
-    told = client.get(page).content.decode()
-    assert 'title="2026-01-02 00:30:00 CET"' in told
-    assert at.isoformat() in told  # what programs read of the page
-    assert marks(client.get(usage)) == before
+    content = client.get(page).content.decode()
+    assert 'title="2026-01-02 00:30:00 CET"' in content
+    assert at.isoformat() in content  # machine-readable
+    assert read_first_day(client.get(usage)) == before
     other = Client()
     assert (
         localization.format_datetime(at) == "2026-01-01 23:30 UTC"
-    )  # whoever this thread answers next
+    )  # the time zone doesn't leak into the next request of this thread
     assert other.get(reverse("admin:login")).status_code == 200
 
 
-def marks(answer: Any) -> str:
-    """Return the day that a report begins on."""
-    found = re.search(r"\d{4}-\d\d-\d\d 00:00", answer.content.decode())
-    assert found is not None
-    return found[0]
+def read_first_day(answer: Any) -> str:
+    """Return the first day of a report."""
+    match = re.search(r"\d{4}-\d\d-\d\d 00:00", answer.content.decode())
+    assert match is not None
+    return match[0]
 
 
-@pytest.mark.parametrize("zone", ["Mars/Olympus", "EST5EDT", "../Berlin", "europe/berlin"])
-def test_an_unknown_time_zone_is_refused(anna: User, zone: str) -> None:
-    client = signed_in()
-    said = client.patch("/api/me", {"time_zone": zone}, content_type="application/json")
-    assert (said.status_code, said.json()["field"]) == (400, "time_zone")
+@pytest.mark.parametrize("time_zone", ["Mars/Olympus", "EST5EDT", "../Berlin", "europe/berlin"])
+def test_an_unknown_time_zone_is_refused(anna: User, time_zone: str) -> None:
+    client = sign_in()
+    response = client.patch("/api/me", {"time_zone": time_zone}, content_type="application/json")
+    assert (response.status_code, response.json()["field"]) == (400, "time_zone")
     anna.refresh_from_db()
     assert anna.time_zone == ""
 
 
 def test_rest_and_the_command_line_set_a_time_zone(anna: User, acme: Organization) -> None:
-    client = signed_in()
-    said = client.patch("/api/me", {"time_zone": "Asia/Tokyo"}, content_type="application/json")
-    assert said.json()["person"]["time_zone"] == "Asia/Tokyo"
+    client = sign_in()
+    response = client.patch("/api/me", {"time_zone": "Asia/Tokyo"}, content_type="application/json")
+    assert response.json()["person"]["time_zone"] == "Asia/Tokyo"
     call_command("members", "set", "anna", "--time-zone", "Europe/Paris", "--org", acme.slug)
     assert client.get("/api/me").json()["person"]["time_zone"] == "Europe/Paris"
     client.patch("/api/me", {"time_zone": "UTC"}, content_type="application/json")
@@ -261,6 +265,6 @@ def test_rest_and_the_command_line_set_a_time_zone(anna: User, acme: Organizatio
 
 
 def test_the_default_language_is_explained(anna: User) -> None:
-    page = signed_in().get(reverse("admin:profile")).content.decode()
+    page = sign_in().get(reverse("admin:profile")).content.decode()
     assert "browser default" in page
     assert "---------" not in page

@@ -1,4 +1,4 @@
-"""The page on roles is current: `python -m tests.bonobot.accounts.test_role_labels` writes it."""
+"""The roles page is up to date. `python -m tests.bonobot.accounts.test_role_labels` writes it."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def test_every_action_is_described() -> None:
 
 def test_a_row_marks_the_roles_with_the_permission() -> None:
     line = next(
-        one for one in render_roles_page().splitlines() if one.startswith("| `manage_agents` |")
+        text for text in render_roles_page().splitlines() if text.startswith("| `manage_agents` |")
     )
     marks = [cell.strip() == "✓" for cell in line.split("|")[2:7]]
     assert marks == [may(role, Action.MANAGE_AGENTS) for role in Role]

@@ -1,4 +1,4 @@
-"""The one table of who may do what."""
+"""The table of roles and permissions."""
 
 from bonobot.accounts.roles import PLATFORM_ONLY, ROLE_ACTIONS, Action, Role, may
 

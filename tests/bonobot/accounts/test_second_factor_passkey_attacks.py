@@ -1,4 +1,4 @@
-"""A table of attacks on passkeys: replay, another page, another key, somebody else's."""
+"""Attacks on passkeys: replay, another origin, another key, another account."""
 
 import html
 import json
@@ -25,7 +25,7 @@ ADD, ASK = "mfa_add_webauthn", "mfa_authenticate"
 
 @pytest.fixture(autouse=True)
 def _over_tls(settings: Any) -> Iterator[None]:
-    """Be asked over TLS, where the page's origin is looked at; forget tries."""
+    """Use TLS, where the origin is checked, and clear the attempts."""
     settings.MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = False
     clear_cache()
     yield
@@ -38,140 +38,140 @@ def anna() -> User:
     return User.objects.get(pk=factories.create_member(acme, Role.OWNER, "anna").id)
 
 
-def browser(name: str = "anna") -> Client:
-    """Return a browser that gave its password."""
+def sign_in(name: str = "anna") -> Client:
+    """Return a browser that entered the password."""
     client = Client()
     client.post(reverse("admin:login"), {"username": name, "password": PASSWORD}, secure=True)
     return client
 
 
-def options(client: Client, name: str) -> dict[str, Any]:
-    """Return what a page asks the browser's keys for."""
+def read_options(client: Client, name: str) -> dict[str, Any]:
+    """Return the WebAuthn options of a page."""
     page = html.unescape(client.get(reverse(name), secure=True).content.decode())
-    for found in re.findall(r">\s*(\{.*?\"publicKey\".*\})\s*</script>", page):
-        data = json.loads(found)
+    for script in re.findall(r">\s*(\{.*?\"publicKey\".*\})\s*</script>", page):
+        data = json.loads(script)
         for value in (data, *data.values()):
             if isinstance(value, dict) and "publicKey" in value:
-                asked: dict[str, Any] = value
-                return asked
+                options: dict[str, Any] = value
+                return options
     raise AssertionError(page)
 
 
-def added(key: SecurityKey, name: str = "anna") -> None:
-    """Add a key to an account."""
-    client = browser(name)
+def add_key(key: SecurityKey, name: str = "anna") -> None:
+    """Register a key for an account."""
+    client = sign_in(name)
     client.post(reverse("account_reauthenticate"), {"password": PASSWORD}, secure=True)
-    said = {"name": "Key", "credential": key.register(options(client, ADD))}
-    answer = client.post(reverse(ADD), said, secure=True)
-    assert answer.status_code == 302, answer.content.decode()
+    data = {"name": "Key", "credential": key.register(read_options(client, ADD))}
+    response = client.post(reverse(ADD), data, secure=True)
+    assert response.status_code == 302, response.content.decode()
 
 
-def is_in(client: Client) -> bool:
+def is_signed_in(client: Client) -> bool:
     return client.get(reverse("admin:index"), secure=True).status_code == 200
 
 
-def send(client: Client, credential: str) -> bool:
-    """Post a key's answer and tell whether the browser is in."""
+def post_assertion(client: Client, credential: str) -> bool:
+    """Post an assertion and return whether the browser is signed in."""
     client.post(reverse(ASK), {"credential": credential}, secure=True)
-    return is_in(client)
+    return is_signed_in(client)
 
 
 def test_a_passkey_signs_in_and_its_assertion_is_valid_once(anna: User) -> None:
     key = SecurityKey()
-    added(key)
+    add_key(key)
     assert has_second_factor(anna)
-    client = browser()
-    assert not is_in(client)
-    said = key.answer(options(client, ASK))
-    assert send(client, said)
-    again = browser()
-    options(again, ASK)
-    assert not send(again, said)
+    client = sign_in()
+    assert not is_signed_in(client)
+    assertion = key.answer(read_options(client, ASK))
+    assert post_assertion(client, assertion)
+    second_client = sign_in()
+    read_options(second_client, ASK)
+    assert not post_assertion(second_client, assertion)
 
 
-def elsewhere(key: SecurityKey, asked: dict[str, Any]) -> str:
+def from_other_origin(key: SecurityKey, request_options: dict[str, Any]) -> str:
     key.origin = "https://testserver.evil.example"
-    return key.answer(asked)
+    return key.answer(request_options)
 
 
-def unencrypted(key: SecurityKey, asked: dict[str, Any]) -> str:
+def from_http(key: SecurityKey, request_options: dict[str, Any]) -> str:
     key.origin = "http://testserver"
-    return key.answer(asked)
+    return key.answer(request_options)
 
 
-def for_another(key: SecurityKey, asked: dict[str, Any]) -> str:
+def for_other_rp(key: SecurityKey, request_options: dict[str, Any]) -> str:
     key.rp = "evil.example"
-    return key.answer(asked)
+    return key.answer(request_options)
 
 
-def of_another_kind(key: SecurityKey, asked: dict[str, Any]) -> str:
-    return key.answer(asked, kind="webauthn.create")
+def of_registration(key: SecurityKey, request_options: dict[str, Any]) -> str:
+    return key.answer(request_options, kind="webauthn.create")
 
 
-def nobody_there(key: SecurityKey, asked: dict[str, Any]) -> str:
-    return key.answer(asked, flags=0)
+def without_user(key: SecurityKey, request_options: dict[str, Any]) -> str:
+    return key.answer(request_options, flags=0)
 
 
-def another_key(key: SecurityKey, asked: dict[str, Any]) -> str:
+def with_other_key(key: SecurityKey, request_options: dict[str, Any]) -> str:
     other = SecurityKey()
     other.id = key.id
-    return other.answer(asked)
+    return other.answer(request_options)
 
 
-def unknown_key(key: SecurityKey, asked: dict[str, Any]) -> str:
-    return SecurityKey().answer(asked)
+def with_unknown_key(key: SecurityKey, request_options: dict[str, Any]) -> str:
+    return SecurityKey().answer(request_options)
 
 
-def another_challenge(key: SecurityKey, asked: dict[str, Any]) -> str:
-    return key.answer({"publicKey": asked["publicKey"] | {"challenge": "A" * 43}})
+def for_other_challenge(key: SecurityKey, request_options: dict[str, Any]) -> str:
+    return key.answer({"publicKey": request_options["publicKey"] | {"challenge": "A" * 43}})
 
 
-def no_answer(key: SecurityKey, asked: dict[str, Any]) -> str:
+def without_assertion(key: SecurityKey, request_options: dict[str, Any]) -> str:
     return "{}"
 
 
 FORGED = (
-    *(elsewhere, unencrypted, for_another, of_another_kind, nobody_there),
-    *(another_key, unknown_key, another_challenge, no_answer),
+    *(from_other_origin, from_http, for_other_rp, of_registration, without_user),
+    *(with_other_key, with_unknown_key, for_other_challenge, without_assertion),
 )
 
 
-@pytest.mark.parametrize("forged", FORGED)
+@pytest.mark.parametrize("build_assertion", FORGED)
 def test_assertions_for_another_origin_or_challenge_are_refused(
-    anna: User, forged: Callable[[SecurityKey, dict[str, Any]], str]
+    anna: User, build_assertion: Callable[[SecurityKey, dict[str, Any]], str]
 ) -> None:
     key = SecurityKey()
-    added(key)
-    client = browser()
-    assert not send(client, forged(key, options(client, ASK)))
+    add_key(key)
+    client = sign_in()
+    assert not post_assertion(client, build_assertion(key, read_options(client, ASK)))
 
 
 def test_a_challenge_is_bound_to_one_browser(anna: User) -> None:
     key = SecurityKey()
-    added(key)
-    theirs, mine = browser(), browser()
-    options(mine, ASK)
-    assert not send(mine, key.answer(options(theirs, ASK)))
+    add_key(key)
+    other, client = sign_in(), sign_in()
+    read_options(client, ASK)
+    assert not post_assertion(client, key.answer(read_options(other, ASK)))
 
 
 def test_a_passkey_of_another_account_is_refused(anna: User) -> None:
     acme = Organization.objects.get()
     factories.create_member(acme, Role.MEMBER, "eve")
-    hers = SecurityKey()
-    added(SecurityKey())
-    added(hers, "eve")
-    client = browser()
-    assert not send(client, hers.answer(options(client, ASK)))
+    foreign_key = SecurityKey()
+    add_key(SecurityKey())
+    add_key(foreign_key, "eve")
+    client = sign_in()
+    assert not post_assertion(client, foreign_key.answer(read_options(client, ASK)))
 
 
 def test_adding_a_passkey_requires_a_recent_password(anna: User) -> None:
-    client = browser()
-    answer = client.get(reverse(ADD), secure=True)
-    assert reverse("account_reauthenticate") in answer["Location"]
+    client = sign_in()
+    response = client.get(reverse(ADD), secure=True)
+    assert reverse("account_reauthenticate") in response["Location"]
     key = SecurityKey()
-    made_up = {"publicKey": {"challenge": "A" * 43}}
-    said = {"name": "Key", "credential": key.register(made_up)}
-    client.post(reverse(ADD), said, secure=True)
+    options = {"publicKey": {"challenge": "A" * 43}}
+    data = {"name": "Key", "credential": key.register(options)}
+    client.post(reverse(ADD), data, secure=True)
     client.post(reverse("account_reauthenticate"), {"password": PASSWORD}, secure=True)
-    client.post(reverse(ADD), said, secure=True)  # a challenge that was never given
+    client.post(reverse(ADD), data, secure=True)  # a challenge that was never issued
     assert not Authenticator.objects.exists()

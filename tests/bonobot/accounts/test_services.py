@@ -1,4 +1,4 @@
-"""Organizations: folders are named after their slugs, so none comes by another's."""
+"""Organizations: a slug can't give access to the folder of another organization."""
 
 import uuid
 
@@ -21,12 +21,12 @@ def acme() -> Organization:
 
 
 def test_an_owner_cant_reach_other_files_by_changing_the_slug(acme: Organization) -> None:
-    other, before = factories.create_organization("other"), get_organization_folder(acme.pk)
+    other, folder = factories.create_organization("other"), get_organization_folder(acme.pk)
     acme.slug = str(other.pk)
-    with pytest.raises(InvalidInput) as refused:
+    with pytest.raises(InvalidInput) as raised:
         save_organization(factories.build_administrator(acme), acme, adding=False)
-    assert (refused.value.code, refused.value.field) == ("slug_fixed", "slug")
-    assert get_organization_folder(acme.pk) == before
+    assert (raised.value.code, raised.value.field) == ("slug_fixed", "slug")
+    assert get_organization_folder(acme.pk) == folder
 
 
 def test_the_organization_form_cant_change_the_slug(acme: Organization) -> None:

@@ -1,4 +1,4 @@
-"""Tables of attacks on passwords, second factors and resets: nothing is learned, nothing opens."""
+"""Attacks on passwords, second factors and resets."""
 
 import re
 import time
@@ -23,7 +23,7 @@ from bonobot.accounts.roles import Role
 from bonobot.accounts.second_factor import has_second_factor, reset_second_factor
 from bonobot.core.problems import Forbidden
 from tests import factories
-from tests.bonobot.accounts.test_second_factor import PASSWORD, code, set_up, signed_in
+from tests.bonobot.accounts.test_second_factor import PASSWORD, build_code, set_up_codes, sign_in
 from tests.own_cache import clear_cache
 
 pytestmark = pytest.mark.django_db
@@ -32,7 +32,7 @@ EMAIL, NEW = "anna@example.com", "another-long-one-for-tests"
 
 
 @pytest.fixture(autouse=True)
-def _nothing_used() -> Iterator[None]:
+def _clear_attempts() -> Iterator[None]:
     clear_cache()
     yield
     clear_cache()
@@ -53,33 +53,34 @@ def anna(acme: Organization) -> User:
 
 @pytest.fixture
 def mails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set a mail server up; the worker does what it is asked at once."""
+    """Configure a mail server and run its jobs immediately."""
     monkeypatch.setattr(settings, "BONOBOT_EMAIL_URL", "smtp://mail.example.com")
     for task in (account_tasks.send_password_resets, account_tasks.mail_factor_reset):
         monkeypatch.setattr(task, "delay", task)
 
 
 @pytest.fixture
-def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that grows by an entry whenever a password is hashed."""
-    found: list[str] = []
+def hashed_passwords(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list of all passwords that are hashed."""
+    passwords: list[str] = []
     encode = PBKDF2PasswordHasher.encode
 
-    def counted(self: Any, password: str, *args: Any, **kwargs: Any) -> str:
-        found.append(password)
+    def record_and_encode(self: Any, password: str, *args: Any, **kwargs: Any) -> str:
+        passwords.append(password)
         return encode(self, password, *args, **kwargs)
 
-    monkeypatch.setattr(PBKDF2PasswordHasher, "encode", counted)
-    return found
+    monkeypatch.setattr(PBKDF2PasswordHasher, "encode", record_and_encode)
+    return passwords
 
 
-def is_in(client: Client) -> bool:
+def is_signed_in(client: Client) -> bool:
     return client.get(reverse("admin:index")).status_code == 200
 
 
-# -- enumeration, by answers and by work -----------------------------------------------------------
+# -- enumeration, by response and by timing
+# -----------------------------------------------------------
 
-NOT_IN = {
+FAILURES = {
     "wrong password": {"password": "wrong"},
     "unknown account": {"username": "nobody"},
     "disabled": {"username": "off"},
@@ -88,8 +89,8 @@ NOT_IN = {
 }
 
 
-def cast(acme: Organization) -> None:
-    """Have an account of each sort."""
+def create_accounts(acme: Organization) -> None:
+    """Create an account of each kind."""
     for name in ("off", "federated", "strong"):
         factories.create_member(acme, Role.MEMBER, name)
     User.objects.filter(username="off").update(is_active=False)
@@ -101,18 +102,22 @@ def cast(acme: Organization) -> None:
 
 
 def test_a_failed_sign_in_doesnt_reveal_whether_the_account_exists(
-    acme: Organization, anna: User, hashed: list[str]
+    acme: Organization, anna: User, hashed_passwords: list[str]
 ) -> None:
-    cast(acme)
-    told = {}
-    for name, said in NOT_IN.items():
-        hashed.clear()
-        answer = Client().post(
-            reverse("admin:login"), {"username": "anna", "password": PASSWORD} | said
+    create_accounts(acme)
+    results = {}
+    for name, overrides in FAILURES.items():
+        hashed_passwords.clear()
+        response = Client().post(
+            reverse("admin:login"), {"username": "anna", "password": PASSWORD} | overrides
         )
-        errors = answer.context["form"].errors.as_data()["__all__"]
-        told[name] = (answer.status_code, [one.code for one in errors], len(hashed))
-    assert told == dict.fromkeys(NOT_IN, (200, ["invalid_login"], 1))
+        errors = response.context["form"].errors.as_data()["__all__"]
+        results[name] = (
+            response.status_code,
+            [error.code for error in errors],
+            len(hashed_passwords),
+        )
+    assert results == dict.fromkeys(FAILURES, (200, ["invalid_login"], 1))
 
 
 FORGOTTEN = {
@@ -126,7 +131,7 @@ FORGOTTEN = {
 def test_a_reset_request_does_the_same_work_for_every_address(
     acme: Organization, anna: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cast(acme)
+    create_accounts(acme)
     for user in User.objects.filter(username__in=("off", "federated")):
         User.objects.filter(pk=user.pk).update(email=f"{user.username}@example.com")
     monkeypatch.setattr(settings, "BONOBOT_EMAIL_URL", "smtp://mail.example.com")
@@ -134,7 +139,7 @@ def test_a_reset_request_does_the_same_work_for_every_address(
     monkeypatch.setattr(
         account_tasks.send_password_resets, "delay", lambda accounts: queued.append(len(accounts))
     )
-    told = {}
+    results = {}
     for name, email in FORGOTTEN.items():
         Attempts.objects.all().delete()
         with (
@@ -143,23 +148,23 @@ def test_a_reset_request_does_the_same_work_for_every_address(
             ) as queries,
             TestCase.captureOnCommitCallbacks(execute=True),
         ):
-            answer = Client().post(reverse("admin_password_reset"), {"email": email})
-        told[name] = (answer.status_code, answer["Location"], len(queries), len(mail.outbox))
-    assert set(told.values()) == {told["known"]}
+            response = Client().post(reverse("admin_password_reset"), {"email": email})
+        results[name] = (response.status_code, response["Location"], len(queries), len(mail.outbox))
+    assert set(results.values()) == {results["known"]}
     assert queued == [1, 0, 0, 0]
 
 
-# -- links for a new password ----------------------------------------------------------------------
+# -- password reset links ----------------------------------------------------------------------
 
 
-def opened(link: str) -> bool:
-    """Tell whether a link leads to the form for a new password."""
+def is_link_valid(link: str) -> bool:
+    """Return whether a link leads to the form for a new password."""
     page = Client().get("/" + link.split("/", 3)[3], follow=True)
     return 'name="new_password1"' in page.content.decode()
 
 
-def use(link: str) -> Client:
-    """Choose a new password by a link and return the browser."""
+def reset_password(link: str) -> Client:
+    """Set a new password with a link and return the browser."""
     client = Client()
     form = client.get("/" + link.split("/", 3)[3])["Location"]
     client.post(form, {"new_password1": NEW, "new_password2": NEW})
@@ -181,10 +186,10 @@ def lose_password(user: User) -> None:
 
 
 ENDINGS: dict[str, Callable[[User, str], object]] = {
-    "used": lambda user, link: use(link),
+    "used": lambda user, link: reset_password(link),
     "another password meanwhile": lambda user, link: change_password(user),
     "another address meanwhile": lambda user, link: change_address(user),
-    "signed in meanwhile": lambda user, link: signed_in(),
+    "signed in meanwhile": lambda user, link: sign_in(),
     "no password any more": lambda user, link: lose_password(user),
     "disabled": lambda user, link: User.objects.filter(pk=user.pk).update(is_active=False),
 }
@@ -193,9 +198,9 @@ ENDINGS: dict[str, Callable[[User, str], object]] = {
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_reset_link_expires(anna: User, ending: str) -> None:
     link = build_reset_link(anna)
-    assert opened(link)
+    assert is_link_valid(link)
     ENDINGS[ending](anna, link)
-    assert not opened(link)
+    assert not is_link_valid(link)
 
 
 MANGLED: dict[str, Callable[[str], str]] = {
@@ -206,9 +211,9 @@ MANGLED: dict[str, Callable[[str], str]] = {
 }
 
 
-@pytest.mark.parametrize("mangled", MANGLED)
-def test_a_forged_reset_link_is_refused(anna: User, mangled: str) -> None:
-    assert not opened(MANGLED[mangled](build_reset_link(anna)))
+@pytest.mark.parametrize("change", MANGLED)
+def test_a_forged_reset_link_is_refused(anna: User, change: str) -> None:
+    assert not is_link_valid(MANGLED[change](build_reset_link(anna)))
 
 
 HOSTS = {
@@ -224,50 +229,50 @@ def test_a_reset_link_has_our_own_host(anna: User, mails: None, header: str) -> 
         Client().post(
             reverse("admin_password_reset"), {"email": EMAIL}, headers={header: HOSTS[header]}
         )
-    assert all("evil.example" not in str(letter.body) for letter in mail.outbox)
+    assert all("evil.example" not in str(message.body) for message in mail.outbox)
     assert len(mail.outbox) == (0 if header == "host" else 1)
 
 
 def test_after_a_reset_the_second_factor_is_still_required(anna: User) -> None:
-    set_up(signed_in())
-    browser = use(build_reset_link(User.objects.get(pk=anna.pk)))
-    assert not is_in(browser)
+    set_up_codes(sign_in())
+    browser = reset_password(build_reset_link(User.objects.get(pk=anna.pk)))
+    assert not is_signed_in(browser)
     client = Client()
-    answer = client.post(reverse("admin:login"), {"username": "anna", "password": NEW})
-    assert answer["Location"] == reverse("mfa_authenticate")
-    assert not is_in(client)
+    response = client.post(reverse("admin:login"), {"username": "anna", "password": NEW})
+    assert response["Location"] == reverse("mfa_authenticate")
+    assert not is_signed_in(client)
     assert has_second_factor(anna)
 
 
 def test_a_pending_sign_in_ends_with_a_new_password(anna: User) -> None:
-    secret = set_up(signed_in())
-    attacker = signed_in()
-    use(build_reset_link(User.objects.get(pk=anna.pk)))
-    attacker.post(reverse("mfa_authenticate"), {"code": code(secret, 1)})
-    assert not is_in(attacker)
+    secret = set_up_codes(sign_in())
+    attacker = sign_in()
+    reset_password(build_reset_link(User.objects.get(pk=anna.pk)))
+    attacker.post(reverse("mfa_authenticate"), {"code": build_code(secret, 1)})
+    assert not is_signed_in(attacker)
 
 
 # -- the second factor ------------------------------------------------------------------------
 
 STEPS = {
-    "of the step before": (-1, True),
-    "of this step": (0, True),
-    "of the next step": (1, True),
-    "of two steps ago": (-2, False),
-    "of the step after the next": (2, False),
+    "previous step": (-1, True),
+    "current step": (0, True),
+    "next step": (1, True),
+    "two steps ago": (-2, False),
+    "two steps ahead": (2, False),
 }
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_an_authenticator_code_is_valid_once_and_only_briefly(anna: User, step: str) -> None:
     with travel(time.time(), tick=False):
-        secret = set_up(signed_in())
+        secret = set_up_codes(sign_in())
         clear_cache()  # the code that set it up was used
-        steps, good = STEPS[step]
-        for expected in (good, False):
-            client = signed_in()
-            client.post(reverse("mfa_authenticate"), {"code": code(secret, steps)})
-            assert is_in(client) is expected
+        steps, is_valid = STEPS[step]
+        for expected in (is_valid, False):
+            client = sign_in()
+            client.post(reverse("mfa_authenticate"), {"code": build_code(secret, steps)})
+            assert is_signed_in(client) is expected
 
 
 GUESSES: dict[str, Callable[[int], str]] = {
@@ -280,35 +285,35 @@ GUESSES: dict[str, Callable[[int], str]] = {
 def test_password_attempts_per_account_are_limited_for_all_addresses(
     anna: User, guess: str
 ) -> None:
-    secret = set_up(signed_in())
+    secret = set_up_codes(sign_in())
     for number in range(12):
         client = Client(REMOTE_ADDR=f"203.0.113.{number}")
         client.post(reverse("admin:login"), {"username": "anna", "password": PASSWORD})
         client.post(reverse("mfa_authenticate"), {"code": GUESSES[guess](number)})
-    last = signed_in()
-    last.post(reverse("mfa_authenticate"), {"code": code(secret, 1)})
-    assert not is_in(last)
+    last = sign_in()
+    last.post(reverse("mfa_authenticate"), {"code": build_code(secret, 1)})
+    assert not is_signed_in(last)
 
 
 def test_the_session_key_changes_at_each_sign_in_step(anna: User) -> None:
-    secret = set_up(signed_in())
-    client = signed_in()
-    half = client.session.session_key
-    client.post(reverse("mfa_authenticate"), {"code": code(secret, 1)})
-    assert is_in(client)
-    assert client.session.session_key != half
+    secret = set_up_codes(sign_in())
+    client = sign_in()
+    old_key = client.session.session_key
+    client.post(reverse("mfa_authenticate"), {"code": build_code(secret, 1)})
+    assert is_signed_in(client)
+    assert client.session.session_key != old_key
     stolen = Client()
-    stolen.cookies[settings.SESSION_COOKIE_NAME] = str(half)
-    assert not is_in(stolen)
+    stolen.cookies[settings.SESSION_COOKIE_NAME] = str(old_key)
+    assert not is_signed_in(stolen)
 
 
 def test_a_pending_sign_in_of_another_account_isnt_continued(
     acme: Organization, anna: User
 ) -> None:
-    """A browser that is half-way in as one person, and gives another's password, is that one."""
-    set_up(signed_in())
+    """Entering the password of another account replaces the pending sign-in."""
+    set_up_codes(sign_in())
     factories.create_member(acme, Role.MEMBER, "eve")
-    client = signed_in()
+    client = sign_in()
     client.post(reverse("admin:login"), {"username": "eve", "password": PASSWORD})
     assert client.get("/api/me").json()["name"] == "eve"
     client.post(reverse("mfa_authenticate"), {"code": "000000"})
@@ -322,7 +327,7 @@ RESETTERS = [Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER]
 def test_only_roles_that_manage_members_can_reset_a_factor(
     acme: Organization, anna: User, role: Role
 ) -> None:
-    set_up(signed_in())
+    set_up_codes(sign_in())
     with pytest.raises(Forbidden):
         reset_second_factor(factories.create_member(acme, role, "eve"), anna)
     assert has_second_factor(anna)
@@ -331,10 +336,10 @@ def test_only_roles_that_manage_members_can_reset_a_factor(
 def test_a_person_whose_factor_is_reset_is_notified(
     acme: Organization, anna: User, mails: None
 ) -> None:
-    set_up(signed_in())
+    set_up_codes(sign_in())
     with TestCase.captureOnCommitCallbacks(execute=True):
         reset_second_factor(factories.create_member(acme, Role.OWNER, "bert"), anna)
-    (letter,) = mail.outbox
-    assert letter.to == [EMAIL]
-    assert "anna" in str(letter.body)
-    assert "administrator" in str(letter.body)
+    (message,) = mail.outbox
+    assert message.to == [EMAIL]
+    assert "anna" in str(message.body)
+    assert "administrator" in str(message.body)

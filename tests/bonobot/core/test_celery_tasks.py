@@ -8,24 +8,24 @@ WAIT_S = 10
 
 
 def test_of_two_concurrent_runs_the_second_is_skipped() -> None:
-    begun, end = threading.Event(), threading.Event()
-    ran: list[int] = []
+    started, release = threading.Event(), threading.Event()
+    runs: list[int] = []
 
     @app.task(base=ExclusiveTask, name="tests.alone", shared=False)
     def task(number: int) -> int:
-        ran.append(number)
-        begun.set()
-        assert end.wait(WAIT_S)
+        runs.append(number)
+        started.set()
+        assert release.wait(WAIT_S)
         return number
 
     first = threading.Thread(target=lambda: task.apply((1,)))
     first.start()
-    assert begun.wait(WAIT_S)
+    assert started.wait(WAIT_S)
     assert task.apply((2,)).result is None
-    end.set()
+    release.set()
     first.join(WAIT_S)
     assert task.apply((3,)).result == 3
-    assert ran == [1, 3]
+    assert runs == [1, 3]
 
 
 def test_a_failed_run_releases_the_lock() -> None:

@@ -1,4 +1,4 @@
-"""Files beneath a folder: nothing that is written as a path, or put in its way, leads out of it."""
+"""Files within a folder: no path, symlink or race reaches the outside."""
 
 import itertools
 import os
@@ -37,7 +37,7 @@ while True:
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A folder with a secret beside the workspace."""
+    """A folder with a secret outside the workspace."""
     folder = tmp_path / "outside"
     folder.mkdir()
     (folder / "secret").write_bytes(SECRET)
@@ -46,7 +46,7 @@ def outside(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """The workspace's folder."""
+    """The folder of the workspace."""
     folder = tmp_path.resolve() / "inside"
     folder.mkdir()
     return folder
@@ -54,9 +54,9 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(root: Path) -> Iterator[ConfinedFolder]:
-    """The workspace, open."""
-    with ConfinedFolder(root) as opened:
-        yield opened
+    """The opened workspace."""
+    with ConfinedFolder(root) as workspace:
+        yield workspace
 
 
 def test_files_are_written_read_moved_and_deleted(folder: ConfinedFolder, root: Path):
@@ -64,7 +64,7 @@ def test_files_are_written_read_moved_and_deleted(folder: ConfinedFolder, root: 
     assert folder.write("a/b/c.txt", b"two") is False
     assert folder.read("a//./b/c.txt", 10) == b"two"
     folder.move("a/b/c.txt", "a/d.txt")
-    assert [one.path for one in folder.iterate_entries()] == ["a", "a/b", "a/d.txt"]
+    assert [entry.path for entry in folder.iterate_entries()] == ["a", "a/b", "a/d.txt"]
     assert folder.find_entry("a/b/c.txt") is None
     assert folder.delete("a/d.txt").kind == "file"
     with pytest.raises(Conflict, match="isn't empty"):
@@ -82,12 +82,12 @@ def test_a_written_file_keeps_its_permissions_and_leaves_no_temporary_file(
     (root / "run").chmod(0o755)
     folder.write("run", b"new")
     assert (root / "run").stat().st_mode & 0o777 == 0o755
-    assert [one.name for one in root.iterdir()] == ["run"]
+    assert [path.name for path in root.iterdir()] == ["run"]
     (root / "sub").mkdir()
-    with pytest.raises(PathRefused) as refusal:
+    with pytest.raises(PathRefused) as raised:
         folder.write("sub", b"x")
-    assert refusal.value.code == "not_a_file"
-    assert sorted(one.name for one in root.iterdir()) == ["run", "sub"]
+    assert raised.value.code == "not_a_file"
+    assert sorted(path.name for path in root.iterdir()) == ["run", "sub"]
 
 
 @pytest.mark.parametrize(
@@ -117,10 +117,10 @@ def test_paths_to_the_outside_are_refused_for_reading_and_writing(
     (root / "here").mkdir()
     os.mkfifo(root / "pipe")
     for attempt in (lambda: folder.read(path, 100), lambda: folder.write(path, b"mine")):
-        with pytest.raises(PathRefused) as refusal:
+        with pytest.raises(PathRefused) as raised:
             attempt()
-        assert refusal.value.code == code
-        assert refusal.value.field == "path"
+        assert raised.value.code == code
+        assert raised.value.field == "path"
     assert (outside / "secret").read_bytes() == SECRET
 
 
@@ -130,7 +130,7 @@ def test_symlinks_are_neither_followed_nor_deleted_through(
     (root / "way").symlink_to(outside)
     (root / "deep").mkdir()
     (root / "deep" / "way").symlink_to(outside)
-    assert [one.path for one in folder.iterate_entries()] == ["deep", "way", "deep/way"]
+    assert [entry.path for entry in folder.iterate_entries()] == ["deep", "way", "deep/way"]
     folder.delete("deep", with_contents=True)
     assert folder.delete("way").kind == "link"
     assert (outside / "secret").read_bytes() == SECRET
@@ -145,22 +145,22 @@ def test_a_root_that_became_a_symlink_isnt_opened(root: Path, outside: Path):
 
 def test_another_file_system_isnt_entered():
     if not os.path.ismount("/dev/shm"):
-        pytest.skip("no second file system here")
+        pytest.skip("no second file system")
     with ConfinedFolder(Path("/dev")) as devices:
-        with pytest.raises(PathRefused) as refusal:
+        with pytest.raises(PathRefused) as raised:
             devices.list_entries("shm", 1)
-        assert refusal.value.code == "other_filesystem"
-        with pytest.raises(PathRefused) as refusal:
+        assert raised.value.code == "other_filesystem"
+        with pytest.raises(PathRefused) as raised:
             devices.read("null", 1)
-        assert refusal.value.code == "not_a_file"
+        assert raised.value.code == "not_a_file"
 
 
 def test_a_file_that_is_too_large_is_refused_before_it_is_read(folder: ConfinedFolder, root: Path):
     with (root / "sparse").open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(PathRefused) as refusal:
+    with pytest.raises(PathRefused) as raised:
         folder.read("sparse", 1000)
-    assert refusal.value.code == "too_large"
+    assert raised.value.code == "too_large"
     assert folder.measure_usage(10).size == 1 << 40
 
 
@@ -191,14 +191,14 @@ def test_swapping_symlinks_never_reaches_the_outside(
     (root / "turn").mkdir()
     (root / "turn" / "file").write_bytes(b"ours")
     command = [sys.executable, "-c", RACER, str(root), str(outside)]
-    told: set[str] = set()
+    codes: set[str] = set()
     with subprocess.Popen(command, stdout=subprocess.PIPE) as racer:
         assert racer.stdout is not None
         racer.stdout.readline()
         try:
-            for tried in itertools.count():
-                # Until we met a link, too: how soon is the machine's affair.
-                if tried >= 1_500 and ("symbolic_link" in told or tried >= 50_000):
+            for attempts in itertools.count():
+                # Continue until a link was met, which takes longer on some machines.
+                if attempts >= 1_500 and ("symbolic_link" in codes or attempts >= 50_000):
                     break
                 for attempt in (
                     lambda: folder.read("turn/file", 100),
@@ -208,12 +208,12 @@ def test_swapping_symlinks_never_reaches_the_outside(
                     lambda: folder.delete("turn/secret"),
                 ):
                     try:
-                        found = attempt()
+                        content = attempt()
                     except Problem as problem:
-                        told.add(problem.code)
+                        codes.add(problem.code)
                     else:
-                        assert found != SECRET
+                        assert content != SECRET
         finally:
             racer.kill()
-    assert {one.name: one.read_bytes() for one in outside.iterdir()} == {"secret": SECRET}
-    assert "symbolic_link" in told
+    assert {path.name: path.read_bytes() for path in outside.iterdir()} == {"secret": SECRET}
+    assert "symbolic_link" in codes

@@ -1,4 +1,4 @@
-"""Settings from the environment: typed, loud, from files too."""
+"""Settings from environment variables or files: typed, with clear errors."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,18 +26,18 @@ def reader(request: pytest.FixtureRequest) -> tuple[Callable[[], Any], str, Any,
 
 
 def test_a_variable_is_read(monkeypatch: pytest.MonkeyPatch, reader: Any) -> None:
-    read, given, found, _ = reader
-    monkeypatch.setenv(NAME, given)
-    assert read() == found
+    read, value, expected, _ = reader
+    monkeypatch.setenv(NAME, value)
+    assert read() == expected
 
 
 def test_a_variable_is_read_from_the_file_in_its_file_variable(
     monkeypatch: pytest.MonkeyPatch, reader: Any, tmp_path: Path
 ) -> None:
-    read, given, found, _ = reader
-    (tmp_path / "value").write_text(f"{given}\n", encoding="utf-8")
+    read, value, expected, _ = reader
+    (tmp_path / "value").write_text(f"{value}\n", encoding="utf-8")
     monkeypatch.setenv(f"{NAME}_FILE", str(tmp_path / "value"))
-    assert read() == found
+    assert read() == expected
 
 
 @pytest.mark.parametrize("blank", [None, "", "  "])
@@ -73,7 +73,7 @@ def test_an_unreadable_file_is_reported_with_its_name(
 
 
 @pytest.mark.parametrize(
-    ("read", "given", "expected"),
+    ("read", "value", "expected"),
     [
         (lambda: environment.read_flag(NAME, True), "maybe", "`true` or `false`, not 'maybe'"),
         (lambda: environment.read_number(NAME, 1), "ten", "an integer, not 'ten'"),
@@ -101,28 +101,28 @@ def test_an_unreadable_file_is_reported_with_its_name(
     ],
 )
 def test_an_invalid_value_is_reported_with_the_expected_format(
-    monkeypatch: pytest.MonkeyPatch, read: Callable[[], Any], given: str, expected: str
+    monkeypatch: pytest.MonkeyPatch, read: Callable[[], Any], value: str, expected: str
 ) -> None:
-    monkeypatch.setenv(NAME, given)
-    with pytest.raises(ImproperlyConfigured) as refusal:
+    monkeypatch.setenv(NAME, value)
+    with pytest.raises(ImproperlyConfigured) as raised:
         read()
-    assert str(refusal.value) == f"`{NAME}` must be {expected}."
+    assert str(raised.value) == f"`{NAME}` must be {expected}."
 
 
 def test_the_default_of_a_secret_is_created_only_when_needed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made: list[int] = []
+    calls: list[int] = []
 
-    def make() -> str:
-        made.append(1)
+    def create_secret() -> str:
+        calls.append(1)
         return "made"
 
     monkeypatch.setenv(NAME, "given")
-    assert environment.read_secret(NAME, make) == "given"
-    assert not made
+    assert environment.read_secret(NAME, create_secret) == "given"
+    assert not calls
     monkeypatch.delenv(NAME)
-    assert environment.read_secret(NAME, make) == "made"
+    assert environment.read_secret(NAME, create_secret) == "made"
 
 
 def test_unknown_variables_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:

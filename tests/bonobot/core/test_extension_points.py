@@ -1,4 +1,4 @@
-"""What a lower package needs of an upper one is registered, and its absence is said clearly."""
+"""Extension points: upper packages register what lower ones use; a missing one is reported."""
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured

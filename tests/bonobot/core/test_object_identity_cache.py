@@ -1,4 +1,4 @@
-"""Results are kept by the object that they came from, never by another one in its place."""
+"""Results are cached by object identity and never returned for another object."""
 
 from typing import Any
 
@@ -6,16 +6,16 @@ from bonobot.core.object_identity_cache import ObjectIdentityCache
 
 
 def test_each_object_is_computed_once() -> None:
-    seen: list[Any] = []
+    computed: list[Any] = []
 
     def length(value: list[int]) -> int:
-        seen.append(value)
+        computed.append(value)
         return len(value)
 
     lengths = ObjectIdentityCache(length)
     first, equal = [1, 2], [1, 2]
     assert [lengths.get(first), lengths.get(first), lengths.get(equal)] == [2, 2, 2]
-    assert [id(one) for one in seen] == [id(first), id(equal)]
+    assert [id(item) for item in computed] == [id(first), id(equal)]
 
 
 def test_short_lived_objects_are_never_confused() -> None:

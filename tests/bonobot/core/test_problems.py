@@ -1,4 +1,4 @@
-"""Problems: what every surface makes its answers from."""
+"""Problems: the errors that every surface renders."""
 
 import pickle
 

@@ -18,7 +18,7 @@ def test_concurrent_first_calls_compute_one_value() -> None:
     @compute_once
     def compute() -> object:
         computed.append(1)
-        with suppress(threading.BrokenBarrierError):  # only one computes: nobody else comes
+        with suppress(threading.BrokenBarrierError):  # only one thread computes
             two_compute.wait(0.2)
         return object()
 

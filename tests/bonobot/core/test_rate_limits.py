@@ -1,4 +1,4 @@
-"""GCRA: never more than the limit and the burst, never less than promised."""
+"""GCRA: never more than the limit plus the burst, never less than the limit."""
 
 import pytest
 from hypothesis import given
@@ -16,18 +16,18 @@ def test_no_window_admits_more_than_its_length_allows_plus_the_burst(
     limit: tuple[int, int], requests: list[tuple[int, int]], now: int
 ) -> None:
     every, burst = limit
-    tat, passed = 0, []
+    tat, admitted = 0, []
     for pause, share in requests:
         now += pause
         cost = burst * share // 100
         verdict = admit_request(tat, now, every, burst, cost)
         if verdict.allowed:
             tat = verdict.tat
-            passed.append((now, cost))
-    for start, (began, _) in enumerate(passed):
-        for end in range(start, len(passed)):
-            total = sum(cost for _, cost in passed[start : end + 1])
-            assert total <= (passed[end][0] - began) / every + burst
+            admitted.append((now, cost))
+    for start, (started, _) in enumerate(admitted):
+        for end in range(start, len(admitted)):
+            total = sum(cost for _, cost in admitted[start : end + 1])
+            assert total <= (admitted[end][0] - started) / every + burst
 
 
 @given(LIMITS, REQUESTS, st.integers(0, 10**16))

@@ -1,4 +1,4 @@
-"""The bus over a real Redis: rings that come, texts that are kept, and a Redis that is away."""
+"""The bus over a real Redis: wakeups, stored texts, and an unavailable Redis."""
 
 import asyncio
 from weakref import WeakKeyDictionary
@@ -11,84 +11,84 @@ from bonobot.core.runtime import get_runtime
 
 
 @pytest.fixture(autouse=True)
-def _bus_of_its_own(monkeypatch):
+def _new_bus(monkeypatch):
     monkeypatch.setattr(module, "_buses", WeakKeyDictionary())
     yield
     get_runtime().call(get_bus().close)
 
 
-async def heard(event):
+async def wait_for(event):
     async with asyncio.timeout(10):
         await event.wait()
 
 
-async def hearing(one):
-    """Return when the bus hears: it says so to who listens."""
+async def wait_until_subscribed(bus):
+    """Wait until the bus is subscribed."""
     changed = asyncio.Event()
-    await one.add_listener("changes", changed.set)
-    while not one.is_subscribed:
-        await heard(changed)
+    await bus.add_listener("changes", changed.set)
+    while not bus.is_subscribed:
+        await wait_for(changed)
         changed.clear()
 
 
 @pytest.mark.redis
 def test_a_signal_of_another_process_is_received_only_on_its_channel():
-    async def rung():
-        here, there = get_bus(), RedisBus()
-        await hearing(here)
-        one, other, left = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        for place, event in (("one", one), ("other", other), ("left", left)):
-            await here.add_listener(place, event.set)
-        here.remove_listener("left", left.set)
-        there.queue_wakeup("left")
-        there.queue_wakeup("one")
-        await heard(one)
-        await there.close()
-        return other.is_set(), left.is_set()
+    async def run():
+        bus, other_bus = get_bus(), RedisBus()
+        await wait_until_subscribed(bus)
+        one_event, other_event, removed_event = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        for channel, event in (("one", one_event), ("other", other_event), ("left", removed_event)):
+            await bus.add_listener(channel, event.set)
+        bus.remove_listener("left", removed_event.set)
+        other_bus.queue_wakeup("left")
+        other_bus.queue_wakeup("one")
+        await wait_for(one_event)
+        await other_bus.close()
+        return other_event.is_set(), removed_event.is_set()
 
-    assert get_runtime().call(rung) == (False, False)
+    assert get_runtime().call(run) == (False, False)
 
 
 @pytest.mark.redis
 def test_texts_are_kept_briefly_and_wake_listeners():
-    async def shown():
-        here, there = get_bus(), RedisBus()
-        await hearing(here)
+    async def run_texts():
+        bus, other_bus = get_bus(), RedisBus()
+        await wait_until_subscribed(bus)
         woken = asyncio.Event()
-        await here.add_listener("place", woken.set)
-        assert await there.publish_texts([BusTexts("place", {"1": "grün", "2": "x"})])
-        await heard(woken)
-        assert await there.publish_texts([BusTexts("place", {"2": "y"})])
-        assert 0 < await here._get_client().ttl(module._build_key("place")) <= module.TEXT_TTL_S
-        await there.close()
-        return await here.fetch_texts("place")
+        await bus.add_listener("place", woken.set)
+        assert await other_bus.publish_texts([BusTexts("place", {"1": "grün", "2": "x"})])
+        await wait_for(woken)
+        assert await other_bus.publish_texts([BusTexts("place", {"2": "y"})])
+        assert 0 < await bus._get_client().ttl(module._build_key("place")) <= module.TEXT_TTL_S
+        await other_bus.close()
+        return await bus.fetch_texts("place")
 
-    assert get_runtime().call(shown) == {"1": "grün", "2": "y"}
+    assert get_runtime().call(run_texts) == {"1": "grün", "2": "y"}
 
 
 def test_an_unavailable_redis_isnt_contacted_for_a_while(settings, free_port, caplog):
     settings.REDIS_URL = f"redis://:s3cret@127.0.0.1:{free_port}/0"
 
-    async def tried():
-        one = get_bus()
-        await one.add_listener("place", lambda: None)
-        assert not await one.publish_texts([BusTexts("place", {"1": "x"})])
-        assert not await one.publish_texts([BusTexts("place", {"1": "x"})])
-        return await one.fetch_texts("place"), one.is_subscribed
+    async def run_without_redis():
+        bus = get_bus()
+        await bus.add_listener("place", lambda: None)
+        assert not await bus.publish_texts([BusTexts("place", {"1": "x"})])
+        assert not await bus.publish_texts([BusTexts("place", {"1": "x"})])
+        return await bus.fetch_texts("place"), bus.is_subscribed
 
-    assert get_runtime().call(tried) == ({}, False)
-    refused = [one for one in caplog.messages if one.startswith("Redis is away: ")]
-    assert len(refused) == 1
+    assert get_runtime().call(run_without_redis) == ({}, False)
+    warnings = [message for message in caplog.messages if message.startswith("Redis is away: ")]
+    assert len(warnings) == 1
     assert "s3cret" not in caplog.text
 
 
 def test_without_redis_nothing_is_sent_or_received(settings):
     settings.REDIS_URL = ""
 
-    async def tried():
-        one = get_bus()
-        await one.add_listener("place", lambda: None)
-        one.queue_wakeup("place")
-        return await one.publish_texts([BusTexts("place", {"1": "x"})]), one._client
+    async def run_without_redis():
+        bus = get_bus()
+        await bus.add_listener("place", lambda: None)
+        bus.queue_wakeup("place")
+        return await bus.publish_texts([BusTexts("place", {"1": "x"})]), bus._client
 
-    assert get_runtime().call(tried) == (False, None)
+    assert get_runtime().call(run_without_redis) == (False, None)

@@ -1,4 +1,4 @@
-"""Old names of fields are accepted where the new ones are."""
+"""Old names of fields are accepted in place of the new ones."""
 
 import pytest
 from rest_framework import serializers
@@ -12,14 +12,14 @@ class ModelBody(StrictSerializer):
     name = serializers.CharField(required=False)
 
 
-def read(**data):
+def validate(**data):
     body = ModelBody(data=data)
     body.is_valid(raise_exception=True)
     return body.validated_data
 
 
 def test_an_old_name_is_accepted_when_the_body_has_the_new_field():
-    assert read(sees_images=True, name="a") == {"image_input": True, "name": "a"}
+    assert validate(sees_images=True, name="a") == {"image_input": True, "name": "a"}
 
 
 @pytest.mark.parametrize("data", [{"word": "x"}, {"sees_images": True, "image_input": False}])

@@ -1,4 +1,4 @@
-"""The one loop of a process: who may wait for it, what it carries, how it ends."""
+"""The event loop of a process: calls, tasks, and shutdown."""
 
 import asyncio
 import logging
@@ -19,27 +19,27 @@ WAIT_S = 5
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
+def _close_runtime() -> Iterator[None]:
     close_runtime()
     yield
     close_runtime()
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Give threads their turn until something holds."""
+    """Wait until a condition is true."""
     end = time.monotonic() + WAIT_S
     while not condition():
-        assert time.monotonic() < end, "it never came true"
+        assert time.monotonic() < end, "the condition never became true"
         threading.Event().wait(0.005)
 
 
-async def answer(value: object) -> object:
+async def echo(value: object) -> object:
     await asyncio.sleep(0)
     return value
 
 
-async def for_ever(began: threading.Event, ended: threading.Event) -> None:
-    began.set()
+async def run_forever(started: threading.Event, ended: threading.Event) -> None:
+    started.set()
     try:
         await asyncio.Event().wait()
     finally:
@@ -47,7 +47,7 @@ async def for_ever(began: threading.Event, ended: threading.Event) -> None:
 
 
 def test_call_returns_what_the_coroutine_returns() -> None:
-    assert get_runtime().call(answer, 42) == 42
+    assert get_runtime().call(echo, 42) == 42
 
 
 def test_call_raises_what_the_coroutine_raises() -> None:
@@ -59,24 +59,24 @@ def test_call_raises_what_the_coroutine_raises() -> None:
 
 
 def test_call_cancels_the_coroutine_after_its_timeout() -> None:
-    began, ended = threading.Event(), threading.Event()
+    started, ended = threading.Event(), threading.Event()
     with pytest.raises(TimeoutError):
-        get_runtime().call(for_ever, began, ended, timeout_s=0.01)
+        get_runtime().call(run_forever, started, ended, timeout_s=0.01)
     assert ended.wait(WAIT_S)
 
 
 def test_an_interrupted_caller_cancels_its_coroutine() -> None:
-    """Also where the system gives the signal to a thread that isn't the waiting, main one."""
-    began, left_alone = threading.Event(), threading.Event()
+    """Also if the system delivers the signal to a thread other than the waiting main thread."""
+    started, completed = threading.Event(), threading.Event()
 
     async def wait() -> None:
-        began.set()
+        started.set()
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.Event().wait(), WAIT_S)
-        left_alone.set()
+        completed.set()
 
     def interrupt() -> None:
-        began.wait(WAIT_S)
+        started.wait(WAIT_S)
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
@@ -84,39 +84,39 @@ def test_an_interrupted_caller_cancels_its_coroutine() -> None:
     with pytest.raises(KeyboardInterrupt):
         get_runtime().call(wait)
     thread.join()
-    assert not left_alone.is_set()
+    assert not completed.is_set()
 
 
 def test_call_on_the_event_loop_itself_is_refused() -> None:
     async def wait_for_myself() -> None:
-        get_runtime().call(answer, 1)
+        get_runtime().call(echo, 1)
 
     with pytest.raises(RuntimeError, match="await the coroutine"):
         get_runtime().call(wait_for_myself)
 
 
 def test_all_threads_of_a_process_share_one_runtime() -> None:
-    found: list[Runtime] = []
-    threads = [threading.Thread(target=lambda: found.append(get_runtime())) for _ in range(20)]
+    runtimes: list[Runtime] = []
+    threads = [threading.Thread(target=lambda: runtimes.append(get_runtime())) for _ in range(20)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 20
-    assert len(set(found)) == 1
+    assert len(runtimes) == 20
+    assert len(set(runtimes)) == 1
 
 
 def test_a_spawned_task_runs_without_a_reference() -> None:
-    began, ended = threading.Event(), threading.Event()
-    get_runtime().spawn(for_ever(began, ended), name="never")
-    assert began.wait(WAIT_S)
+    started, ended = threading.Event(), threading.Event()
+    get_runtime().spawn(run_forever(started, ended), name="never")
+    assert started.wait(WAIT_S)
     assert not ended.is_set()
 
 
 def test_a_spawned_task_can_be_cancelled_through_its_future() -> None:
-    began, ended = threading.Event(), threading.Event()
-    future = get_runtime().spawn(for_ever(began, ended), name="never")
-    assert began.wait(WAIT_S)
+    started, ended = threading.Event(), threading.Event()
+    future = get_runtime().spawn(run_forever(started, ended), name="never")
+    assert started.wait(WAIT_S)
     future.cancel()
     assert ended.wait(WAIT_S)
 
@@ -148,7 +148,7 @@ def test_the_starter_of_a_task_sees_its_end_immediately(caplog: pytest.LogCaptur
         return ended.is_set() and task.done()
 
     assert get_runtime().call(both)
-    assert [one.getMessage() for one in caplog.records] == ["The task `breaks` failed"]
+    assert [record.getMessage() for record in caplog.records] == ["The task `breaks` failed"]
 
 
 def test_tasks_inherit_the_context_of_their_starter() -> None:
@@ -164,9 +164,9 @@ def test_tasks_inherit_the_context_of_their_starter() -> None:
 
 def test_the_heartbeat_runs_only_while_the_loop_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TICK_INTERVAL_S", 0.01)
-    found = get_runtime()
-    before = found.ticked_at
-    wait_for(lambda: found.ticked_at > before)
+    runtime = get_runtime()
+    before = runtime.ticked_at
+    wait_for(lambda: runtime.ticked_at > before)
 
     release = threading.Event()
     blocked = threading.Event()
@@ -175,13 +175,13 @@ def test_the_heartbeat_runs_only_while_the_loop_runs(monkeypatch: pytest.MonkeyP
         blocked.set()
         release.wait(WAIT_S)
 
-    found.spawn(block(), name="block")
+    runtime.spawn(block(), name="block")
     assert blocked.wait(WAIT_S)
-    stuck = found.ticked_at
+    last_tick = runtime.ticked_at
     threading.Event().wait(0.05)
-    assert found.ticked_at == stuck
+    assert runtime.ticked_at == last_tick
     release.set()
-    wait_for(lambda: found.ticked_at > stuck)
+    wait_for(lambda: runtime.ticked_at > last_tick)
 
 
 def test_closing_awaits_the_closers_in_reverse_order_and_then_cancels_tasks() -> None:
@@ -193,22 +193,22 @@ def test_closing_awaits_the_closers_in_reverse_order_and_then_cancels_tasks() ->
     async def drain_sessions() -> None:
         order.append("sessions")
 
-    async def work(began: threading.Event) -> None:
-        began.set()
+    async def work(started: threading.Event) -> None:
+        started.set()
         try:
             await asyncio.Event().wait()
         finally:
             order.append("task")
 
-    found, began = get_runtime(), threading.Event()
-    found.on_close(close_pool)
-    found.on_close(drain_sessions)
-    future = found.spawn(work(began), name="work")
-    assert began.wait(WAIT_S)
-    found.close()
+    runtime, started = get_runtime(), threading.Event()
+    runtime.on_close(close_pool)
+    runtime.on_close(drain_sessions)
+    future = runtime.spawn(work(started), name="work")
+    assert started.wait(WAIT_S)
+    runtime.close()
     assert order == ["sessions", "pool", "task"]
     assert future.cancelled()
-    assert not found.loop.is_running()
+    assert not runtime.loop.is_running()
 
 
 def test_tasks_of_libraries_end_with_the_loop() -> None:
@@ -224,20 +224,20 @@ def test_tasks_of_libraries_end_with_the_loop() -> None:
 def test_a_closer_that_fails_or_hangs_doesnt_block_the_others(
     behaviour: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def awkward() -> None:
+    async def fail_or_hang() -> None:
         if behaviour == "fails":
             raise LookupError("can't")
         await asyncio.Event().wait()
 
     closed = threading.Event()
 
-    async def good() -> None:
+    async def close_cleanly() -> None:
         closed.set()
 
-    found = get_runtime()
-    found.on_close(good)
-    found.on_close(awkward)
-    found.close(timeout_s=0.05)
+    runtime = get_runtime()
+    runtime.on_close(close_cleanly)
+    runtime.on_close(fail_or_hang)
+    runtime.close(timeout_s=0.05)
     assert closed.is_set()
     assert "Clos" in caplog.text
 
@@ -246,27 +246,27 @@ def test_a_closed_runtime_refuses_work_and_the_next_caller_gets_a_new_one() -> N
     first = get_runtime()
     first.close()
     with pytest.raises(RuntimeError, match="closed"):
-        first.spawn(answer(1), name="late")
+        first.spawn(echo(1), name="late")
     second = get_runtime()
     assert second is not first
-    assert second.call(answer, 2) == 2
+    assert second.call(echo, 2) == 2
 
 
 def test_closing_twice_is_harmless() -> None:
-    found = get_runtime()
-    found.close()
+    runtime = get_runtime()
+    runtime.close()
     close_runtime()
 
 
 def test_a_task_that_ignores_cancellation_is_logged_and_abandoned(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    began = threading.Event()
+    started = threading.Event()
     release: list[asyncio.Event] = []
 
     async def stubborn() -> None:
         release.append(asyncio.Event())
-        began.set()
+        started.set()
         for _ in range(2):
             try:
                 await release[0].wait()
@@ -274,7 +274,7 @@ def test_a_task_that_ignores_cancellation_is_logged_and_abandoned(
                 asyncio.get_running_loop().call_later(0.3, release[0].set)
 
     get_runtime().spawn(stubborn(), name="stubborn")
-    assert began.wait(WAIT_S)
+    assert started.wait(WAIT_S)
     with caplog.at_level(logging.ERROR):
         asyncio.run_coroutine_threadsafe(get_runtime().aclose(0.01), get_runtime().loop).result(
             WAIT_S
@@ -287,7 +287,7 @@ def test_the_web_process_adopts_its_existing_loop() -> None:
         adopted = Runtime.adopt()
         assert adopted.loop is asyncio.get_running_loop()
         assert Runtime.adopt() is get_runtime() is adopted
-        assert await asyncio.to_thread(adopted.call, answer, "over here") == "over here"
+        assert await asyncio.to_thread(adopted.call, echo, "over here") == "over here"
         await adopted.aclose()
         assert module._state.runtime is None
 
@@ -304,20 +304,20 @@ def test_a_second_loop_cannot_be_adopted_beside_a_running_one() -> None:
         asyncio.run(serve())
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # that it works is the point
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # forking is what is tested
 def test_a_forked_child_gets_its_own_runtime() -> None:
     before = get_runtime()
-    reading, writing = os.pipe()
+    read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:  # no assertion here: a child must not unwind into pytest
         try:
-            own = get_runtime()
-            fine = own is not before and own.call(answer, 7, timeout_s=WAIT_S) == 7
-            os.write(writing, b"own" if fine else b"shared")
+            own_runtime = get_runtime()
+            is_own = own_runtime is not before and own_runtime.call(echo, 7, timeout_s=WAIT_S) == 7
+            os.write(write_end, b"own" if is_own else b"shared")
         finally:
             os._exit(0)
-    os.close(writing)
+    os.close(write_end)
     os.waitpid(child, 0)
-    assert os.read(reading, 10) == b"own"
-    os.close(reading)
-    assert before.call(answer, 8) == 8
+    assert os.read(read_end, 10) == b"own"
+    os.close(read_end)
+    assert before.call(echo, 8) == 8

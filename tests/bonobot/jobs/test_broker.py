@@ -1,4 +1,4 @@
-"""What waits in the queues, on whichever broker the run has."""
+"""Lengths of the queues, with whichever broker is configured."""
 
 from pathlib import Path
 
@@ -13,22 +13,22 @@ from mcp_servers.tasks import discover_server
 
 
 @pytest.fixture(autouse=True)
-def emptied() -> None:
+def _purge_queues() -> None:
     app.control.purge()
 
 
 def test_each_queue_reports_its_length_and_oldest_message() -> None:
-    assert [one.messages for one in broker.list_queue_backlogs()] == [0] * len(QUEUE_NAMES)
+    assert [backlog.messages for backlog in broker.list_queue_backlogs()] == [0] * len(QUEUE_NAMES)
     for number in range(3):
         discover_server.delay(str(number))
     sweep.delay()
-    found = {one.queue: one for one in broker.list_queue_backlogs()}
-    assert {name: one.messages for name, one in found.items() if one.messages} == {
+    backlogs = {backlog.queue: backlog for backlog in broker.list_queue_backlogs()}
+    assert {name: backlog.messages for name, backlog in backlogs.items() if backlog.messages} == {
         "discovery": 3,
         "sweeps": 1,
     }
-    assert 0 <= found["discovery"].oldest_s < 60
-    assert found["sessions"].oldest_s == 0
+    assert 0 <= backlogs["discovery"].oldest_s < 60
+    assert backlogs["sessions"].oldest_s == 0
 
 
 def test_an_unavailable_broker_is_reported(settings: Settings, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The filesystem broker never shows half a message."""
+"""The filesystem broker never delivers an incomplete message."""
 
 import os
 from collections.abc import Iterator
@@ -43,24 +43,24 @@ def test_two_consumers_receive_each_message_once(channel: broker.FilesystemBroke
     other = channel.connection.create_channel(channel.connection)
     for number in range(6):
         channel._put("sessions", MESSAGE | {"n": number})
-    got = [one._get("sessions")["n"] for _ in range(3) for one in (channel, other)]
-    assert sorted(got) == list(range(6))
-    for one in (channel, other):
+    received = [consumer._get("sessions")["n"] for _ in range(3) for consumer in (channel, other)]
+    assert sorted(received) == list(range(6))
+    for consumer in (channel, other):
         with pytest.raises(Empty):
-            one._get("sessions")
+            consumer._get("sessions")
 
 
 def test_one_listing_finds_the_messages_of_all_queues(
     channel: broker.FilesystemBrokerChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = []
+    listed_folders = []
 
-    def look(folder: str) -> list[str]:
-        looks.append(folder)
-        return names(folder)
+    def record_and_list(folder: str) -> list[str]:
+        listed_folders.append(folder)
+        return list_directory(folder)
 
-    names = os.listdir
-    monkeypatch.setattr(os, "listdir", look)
+    list_directory = os.listdir
+    monkeypatch.setattr(os, "listdir", record_and_list)
     monkeypatch.setattr(broker, "monotonic", lambda: 1_000.0)
     for number in range(3):
         channel._put("sessions", MESSAGE | {"n": number})
@@ -70,7 +70,7 @@ def test_one_listing_finds_the_messages_of_all_queues(
             channel._get("default")
         assert channel._get("sessions")["body"] == MESSAGE["body"]
     assert channel._get("discovery") == MESSAGE
-    assert len(looks) == 1
+    assert len(listed_folders) == 1
 
 
 def test_a_long_queue_doesnt_hide_messages_of_another(
@@ -80,12 +80,12 @@ def test_a_long_queue_doesnt_hide_messages_of_another(
     monkeypatch.setattr(broker, "monotonic", lambda: now)
     for number in range(3):
         channel._put("sessions", MESSAGE | {"n": number})
-    got = [channel._get("sessions")["n"]]
+    received = [channel._get("sessions")["n"]]
     channel._put("default", MESSAGE)
     now += 2 * broker.RESCAN_INTERVAL_S
     assert channel._get("default") == MESSAGE
-    got += [channel._get("sessions")["n"] for _ in range(2)]
-    assert sorted(got) == [0, 1, 2]
+    received += [channel._get("sessions")["n"] for _ in range(2)]
+    assert sorted(received) == [0, 1, 2]
 
 
 def test_messages_that_are_purged_meanwhile_cause_no_error(
@@ -104,25 +104,25 @@ def test_messages_that_are_purged_meanwhile_cause_no_error(
 def test_a_message_is_visible_only_when_complete(
     channel: broker.FilesystemBrokerChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = []
+    contents = []
 
-    def look(growing: Path, whole: Path) -> None:
+    def check_and_rename(temporary: Path, target: Path) -> None:
         with pytest.raises(Empty):
             channel._get("sessions")
-        seen.append(growing.read_text())
-        rename(growing, whole)
+        contents.append(temporary.read_text())
+        rename(temporary, target)
 
     rename = os.replace
-    monkeypatch.setattr(Path, "replace", look)
+    monkeypatch.setattr(Path, "replace", check_and_rename)
     channel._put("sessions", MESSAGE)
-    assert len(seen[0]) > 100
+    assert len(contents[0]) > 100
     assert channel._get("sessions") == MESSAGE
 
 
 def test_a_full_disk_is_reported_and_leaves_no_files(
     channel: broker.FilesystemBrokerChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(growing: Path, whole: Path) -> None:
+    def fail(temporary: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", fail)

@@ -1,4 +1,4 @@
-"""One leads, another takes over: the lease, and the two beats that share it."""
+"""Of two schedulers one leads, and the other takes over its lease."""
 
 from datetime import timedelta
 from typing import Any
@@ -23,11 +23,11 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def _renew_always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(celery_beat, "RENEW_INTERVAL_S", 0.0)
 
 
-def later() -> Any:
+def travel_past_lease() -> Any:
     return time_machine.travel(timezone.now() + timedelta(seconds=LEASE_DURATION_S + 1), tick=True)
 
 
@@ -45,7 +45,7 @@ def test_leases_with_different_names_are_independent() -> None:
 def test_the_second_scheduler_takes_over_an_expired_lease_and_the_first_notices() -> None:
     first, second = LeaderLease("x"), LeaderLease("x")
     assert first.renew()
-    with later():
+    with travel_past_lease():
         assert second.renew()
         assert not first.renew()
 
@@ -66,64 +66,70 @@ def test_without_a_database_the_lease_is_kept_until_it_expires(
     leader = LeaderLease("x")
     assert leader.renew()
 
-    def away() -> bool:
+    def fail() -> bool:
         raise OperationalError
 
-    monkeypatch.setattr(leader, "_claim_row", away)
+    monkeypatch.setattr(leader, "_claim_row", fail)
     assert leader.renew()
     leader._held_until = 0.0
     assert not leader.renew()
 
 
 @pytest.fixture
-def beats(monkeypatch: pytest.MonkeyPatch) -> Any:
+def schedulers(monkeypatch: pytest.MonkeyPatch) -> Any:
     for module in ("bonobot.jobs.celery_beat", "django_celery_beat.schedulers"):
         monkeypatch.setattr(f"{module}.close_old_connections", lambda: None)
-    made = [BonobotScheduler(app), BonobotScheduler(app)]
-    for one in made:
-        one.leader = LeaderLease("beat")
-        one.sent = []
-        monkeypatch.setattr(one, "apply_async", lambda entry, one=one, **_: one.sent.append(entry))
-    yield made
-    for one in made:
-        one._finalize.cancel()
+    pair = [BonobotScheduler(app), BonobotScheduler(app)]
+    for scheduler in pair:
+        scheduler.leader = LeaderLease("beat")
+        scheduler.sent = []
+        monkeypatch.setattr(
+            scheduler,
+            "apply_async",
+            lambda entry, scheduler=scheduler, **_: scheduler.sent.append(entry),
+        )
+    yield pair
+    for scheduler in pair:
+        scheduler._finalize.cancel()
 
 
-def due() -> None:
+def make_due() -> None:
     PeriodicTask.objects.update(last_run_at=timezone.now() - timedelta(days=2))
 
 
-def names(beat: Any) -> set[str]:
-    return {entry.name for entry in beat.sent}
+def list_names(scheduler: Any) -> set[str]:
+    return {entry.name for entry in scheduler.sent}
 
 
-def test_of_two_schedulers_one_sends_and_the_other_continues_where_it_stopped(beats: Any) -> None:
-    first, second = beats
+def test_of_two_schedulers_one_sends_and_the_other_continues_where_it_stopped(
+    schedulers: Any,
+) -> None:
+    first, second = schedulers
     first.tick()
-    due()
-    first._is_leading = False  # what it read is out of date
+    make_due()
+    first._is_leading = False  # its schedules are outdated
     for _ in range(PeriodicTask.objects.count() + 2):
         first.tick()
-    assert names(first) == set(PeriodicTask.objects.values_list("name", flat=True))
+    assert list_names(first) == set(PeriodicTask.objects.values_list("name", flat=True))
     assert second.tick() == STANDBY_INTERVAL_S
     first.sync()
-    with later():
+    with travel_past_lease():
         for _ in range(PeriodicTask.objects.count() + 2):
             second.tick()
-        # What is due each minute or day isn't sent once more.
-        assert "prune audit log" not in names(second)
-        assert "sweep" in names(second)
+        # Entries that the first one sent aren't sent again.
+        assert "prune audit log" not in list_names(second)
+        assert "sweep" in list_names(second)
         assert first.tick() == STANDBY_INTERVAL_S
 
 
 def test_the_first_run_of_a_schedule_is_saved_immediately_and_later_ones_in_batches(
-    beats: Any,
+    schedulers: Any,
 ) -> None:
-    first, _ = beats
+    first, _ = schedulers
     first.tick()
     first._do_sync()
-    due()
-    first._is_leading = False  # what it read is out of date
+    make_due()
+    first._is_leading = False  # its schedules are outdated
     first.tick()
     assert first.should_sync()
     first._do_sync()
@@ -135,8 +141,8 @@ def test_the_first_run_of_a_schedule_is_saved_immediately_and_later_ones_in_batc
     assert not first.should_sync()
 
 
-def test_stopping_a_scheduler_lets_the_other_lead_immediately(beats: Any) -> None:
-    first, second = beats
+def test_stopping_a_scheduler_lets_the_other_lead_immediately(schedulers: Any) -> None:
+    first, second = schedulers
     first.tick()
     first.close()
     assert second.tick() < STANDBY_INTERVAL_S or second.leader.leads

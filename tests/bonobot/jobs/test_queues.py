@@ -13,12 +13,12 @@ from bonobot.jobs.queues import (
 )
 from bonobot.jobs.schedules import get_scheduled_entries
 
-OURS = ("agents.", "bonobot.", "mcp_servers.")
+OWN_PREFIXES = ("agents.", "bonobot.", "mcp_servers.")
 
 
 def test_every_task_has_one_queue() -> None:
     app.loader.import_default_modules()
-    assert set(build_task_routes()) == {name for name in app.tasks if name.startswith(OURS)}
+    assert set(build_task_routes()) == {name for name in app.tasks if name.startswith(OWN_PREFIXES)}
     assert sum(len(queue.tasks) for queue in QUEUES) == len(build_task_routes())
 
 
@@ -28,7 +28,7 @@ def test_scheduled_tasks_run_one_at_a_time_in_a_process() -> None:
     assert {
         name for name in build_task_routes() if isinstance(app.tasks[name], ExclusiveTask)
     } == scheduled
-    # So whatever hangs of them leaves threads to sessions.
+    # Even if all of them hang, there are threads for sessions.
     assert app.conf.worker_concurrency > len(scheduled)
 
 

@@ -1,4 +1,4 @@
-"""A writer of its own for each test, and an organization to write for."""
+"""Fixtures of the ledger tests: a writer, and an organization to write for."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,22 +18,22 @@ def organization_id() -> UUID:
 
 @pytest.fixture
 def opening(organization_id: UUID) -> Callable[..., Opening]:
-    """Return a function that makes openings of one organization."""
+    """Return a function that builds openings of one organization."""
     return partial(opening_of, organization_id)
 
 
 @pytest.fixture
 def start_writer(transactional_db: None) -> Iterator[Callable[..., LedgerWriter]]:
     """Return a function that starts a writer; it is closed before the rows are cleared."""
-    started: list[LedgerWriter] = []
+    writers: list[LedgerWriter] = []
 
     def start(**options: float) -> LedgerWriter:
-        started.append(LedgerWriter(**options))
-        return started[-1]
+        writers.append(LedgerWriter(**options))
+        return writers[-1]
 
     yield start
-    for one in started:
-        one.close()
+    for writer in writers:
+        writer.close()
 
 
 @pytest.fixture

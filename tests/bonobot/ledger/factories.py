@@ -1,4 +1,4 @@
-"""Entries that the ledger's tests make up."""
+"""Entries for the tests of the ledger."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,9 +14,9 @@ T = TypeVar("T")
 ALICE = Actor("user", "1", "Alice")
 
 
-def opening_of(organization_id: UUID, **facts: Any) -> Opening:
-    """Return the opening of a call with made-up facts, some replaced."""
-    usual: dict[str, Any] = {
+def opening_of(organization_id: UUID, **overrides: Any) -> Opening:
+    """Build the opening of a call from defaults and overrides."""
+    defaults: dict[str, Any] = {
         "call_id": uuid4(),
         "organization_id": organization_id,
         "action": "agent_tool_call",
@@ -28,16 +28,16 @@ def opening_of(organization_id: UUID, **facts: Any) -> Opening:
         "tool_name": "now",
         "details": {"arguments": {"zone": "Asia/Tokyo"}},
     }
-    return Opening(**(usual | facts))
+    return Opening(**(defaults | overrides))
 
 
 async def in_thread(function: Callable[..., T], *arguments: object) -> T:
-    """Return what a function finds in the database, looked up beside the loop."""
+    """Call a function that uses the database in a thread."""
 
-    def look() -> T:
+    def call() -> T:
         try:
             return function(*arguments)
         finally:
             connection.close()
 
-    return await asyncio.to_thread(look)
+    return await asyncio.to_thread(call)

@@ -8,22 +8,22 @@ from bonobot.ledger.types import ApprovalReference
 
 ORGANIZATION, OTHER = UUID(int=1), UUID(int=2)
 NOW = 1_000_000
-PERMIT = ApprovalReference(UUID(int=3), "d" * 64)
-GRANTED = StoredApproval(ORGANIZATION, PERMIT.digest, NOW)
+REFERENCE = ApprovalReference(UUID(int=3), "d" * 64)
+APPROVAL = StoredApproval(ORGANIZATION, REFERENCE.digest, NOW)
 
 
 @pytest.mark.parametrize(
-    ("granted", "code"),
+    ("approval", "code"),
     [
-        (GRANTED, ""),
+        (APPROVAL, ""),
         (None, "approval_unknown"),
-        (replace(GRANTED, organization_id=OTHER), "approval_unknown"),
-        (replace(GRANTED, digest="e" * 64), "approval_mismatch"),
-        (replace(GRANTED, expires_us=NOW - 1), "approval_expired"),
-        (replace(GRANTED, spent_by=UUID(int=4)), "approval_spent"),
+        (replace(APPROVAL, organization_id=OTHER), "approval_unknown"),
+        (replace(APPROVAL, digest="e" * 64), "approval_mismatch"),
+        (replace(APPROVAL, expires_us=NOW - 1), "approval_expired"),
+        (replace(APPROVAL, spent_by=UUID(int=4)), "approval_spent"),
     ],
 )
 def test_an_approval_is_valid_once_for_its_own_call(
-    granted: StoredApproval | None, code: str
+    approval: StoredApproval | None, code: str
 ) -> None:
-    assert validate_approval(granted, PERMIT, ORGANIZATION, NOW) == code
+    assert validate_approval(approval, REFERENCE, ORGANIZATION, NOW) == code

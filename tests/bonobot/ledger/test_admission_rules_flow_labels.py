@@ -32,9 +32,9 @@ def test_a_flow_rule_without_labels_denies_nothing() -> None:
 
 def test_labels_expire_after_the_idle_time_and_not_before() -> None:
     flow = FlowLabelEffect("flow:x", blocking_labels=BOTH, idle_s=DAY_S)
-    held = CallerFlowLabels(BOTH, NOW)
-    assert compute_held_labels(held, flow, NOW + DAY_S * MICROSECONDS_PER_SECOND) == BOTH
-    assert compute_held_labels(held, flow, NOW + DAY_S * MICROSECONDS_PER_SECOND + 1) == 0
+    labels = CallerFlowLabels(BOTH, NOW)
+    assert compute_held_labels(labels, flow, NOW + DAY_S * MICROSECONDS_PER_SECOND) == BOTH
+    assert compute_held_labels(labels, flow, NOW + DAY_S * MICROSECONDS_PER_SECOND + 1) == 0
 
 
 def test_labels_dont_expire_without_an_idle_time() -> None:
@@ -42,12 +42,12 @@ def test_labels_dont_expire_without_an_idle_time() -> None:
 
 
 def test_unchanged_labels_are_rewritten_only_after_a_while() -> None:
-    flow, held = (
+    flow, labels = (
         FlowLabelEffect("flow:x", added_labels=PRIVATE, idle_s=DAY_S),
         CallerFlowLabels(PRIVATE, NOW),
     )
-    assert add_labels(held, flow, NOW + TOUCH_INTERVAL_US - 1) is held
-    assert add_labels(held, flow, NOW + TOUCH_INTERVAL_US) == CallerFlowLabels(
+    assert add_labels(labels, flow, NOW + TOUCH_INTERVAL_US - 1) is labels
+    assert add_labels(labels, flow, NOW + TOUCH_INTERVAL_US) == CallerFlowLabels(
         PRIVATE, NOW + TOUCH_INTERVAL_US
     )
     assert (
@@ -60,49 +60,49 @@ def test_unchanged_labels_are_rewritten_only_after_a_while() -> None:
 def test_labels_dont_expire_while_their_caller_is_active(
     calls: list[tuple[int, int]],
 ) -> None:
-    held, now, expected = CallerFlowLabels(), NOW, 0
+    labels, now, expected = CallerFlowLabels(), NOW, 0
     for adds, pause_s in calls:
         flow = FlowLabelEffect("flow:x", added_labels=adds, idle_s=DAY_S)
         now += pause_s * MICROSECONDS_PER_SECOND
-        kept = compute_held_labels(held, flow, now)
-        # What is written at most every ten minutes may keep labels too long, never too short.
+        remaining = compute_held_labels(labels, flow, now)
+        # Labels are written at most every ten minutes: they may be kept too long, never too short.
         if pause_s <= DAY_S - TOUCH_INTERVAL_US // MICROSECONDS_PER_SECOND:
-            assert kept & expected == expected
-        expected = kept | adds
-        held = add_labels(held, flow, now)
-        assert compute_held_labels(held, flow, now) == expected
+            assert remaining & expected == expected
+        expected = remaining | adds
+        labels = add_labels(labels, flow, now)
+        assert compute_held_labels(labels, flow, now) == expected
 
 
-CALLER, PLACE = "flow:caller", "flow:place"
+CALLER, STORE = "flow:caller", "flow:place"
 LABELS = st.sampled_from([0, PRIVATE, UNTRUSTED, BOTH])
 
 
 @given(LABELS, LABELS, LABELS, st.booleans(), st.booleans())
 def test_labels_are_copied_to_a_store_on_write_and_from_it_on_read(
-    held: int, stored: int, adds: int, reads: bool, writes: bool
+    labels: int, stored: int, adds: int, reads: bool, writes: bool
 ) -> None:
-    cells = {CALLER: CallerFlowLabels(held, NOW), PLACE: CallerFlowLabels(stored, 0)}
-    store = Store(PLACE, reads=reads, writes=writes)
+    cells = {CALLER: CallerFlowLabels(labels, NOW), STORE: CallerFlowLabels(stored, 0)}
+    store = Store(STORE, reads=reads, writes=writes)
     after = cells | propagate_labels(
         cells, (FlowLabelEffect(CALLER, added_labels=adds),), (store,), NOW
     )
-    assert after[CALLER].labels == held | adds | (stored if reads else 0)
-    # What this very call brings wasn't known yet when its arguments were made.
-    assert after[PLACE].labels == stored | (held if writes else 0)
+    assert after[CALLER].labels == labels | adds | (stored if reads else 0)
+    # The labels that this call adds weren't known when its arguments were written.
+    assert after[STORE].labels == stored | (labels if writes else 0)
 
 
 @given(LABELS, st.booleans(), st.booleans())
-def test_a_store_without_new_labels_isnt_written(held: int, reads: bool, writes: bool) -> None:
-    cells = {CALLER: CallerFlowLabels(held, NOW), PLACE: CallerFlowLabels(held, NOW)}
+def test_a_store_without_new_labels_isnt_written(labels: int, reads: bool, writes: bool) -> None:
+    cells = {CALLER: CallerFlowLabels(labels, NOW), STORE: CallerFlowLabels(labels, NOW)}
     assert (
-        propagate_labels(cells, (FlowLabelEffect(CALLER),), (Store(PLACE, reads, writes),), NOW)
+        propagate_labels(cells, (FlowLabelEffect(CALLER),), (Store(STORE, reads, writes),), NOW)
         == {}
     )
 
 
 def test_expired_labels_arent_copied_to_a_store() -> None:
-    cells = {CALLER: CallerFlowLabels(BOTH, NOW), PLACE: CallerFlowLabels()}
+    cells = {CALLER: CallerFlowLabels(BOTH, NOW), STORE: CallerFlowLabels()}
     flow, late = FlowLabelEffect(CALLER, idle_s=DAY_S), NOW + DAY_S * MICROSECONDS_PER_SECOND + 1
-    assert propagate_labels(cells, (flow,), (Store(PLACE),), late) == {
+    assert propagate_labels(cells, (flow,), (Store(STORE),), late) == {
         CALLER: CallerFlowLabels(0, late)
     }

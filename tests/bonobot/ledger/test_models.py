@@ -40,9 +40,9 @@ def row(organization_id: UUID) -> AuditRow:
     ],
 )
 def test_audit_entries_are_read_only(row: AuditRow, write: Callable[[AuditRow], Any]) -> None:
-    with pytest.raises(AppendOnly) as refusal:
+    with pytest.raises(AppendOnly) as raised:
         write(row)
-    assert refusal.value.code == "append_only"
+    assert raised.value.code == "append_only"
     assert AuditRow.objects.filter(outcome="ok").count() == 1
 
 
@@ -56,8 +56,8 @@ def test_entries_of_an_organization_are_ordered_latest_first(
         resource_type="mcp_server",
         resource_id="1",
     )
-    found = [one.action for one in AuditRow.objects.for_organization(organization_id)]
-    assert found == ["server_removed", "server_added"]
+    actions = [entry.action for entry in AuditRow.objects.for_organization(organization_id)]
+    assert actions == ["server_removed", "server_added"]
     assert str(row) == "server_added mcp_server 1: ok"
 
 

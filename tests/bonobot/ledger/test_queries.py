@@ -15,7 +15,7 @@ ORGANIZATION, OTHER = UUID(int=1), UUID(int=2)
 
 
 @pytest.fixture(autouse=True)
-def _cells() -> None:
+def _create_counters() -> None:
     BudgetCell.objects.create(key="budget:a", organization_id=ORGANIZATION, spent=5, reserved=2)
     BudgetCell.objects.create(key="budget:b", organization_id=ORGANIZATION, spent=1)
     BudgetCell.objects.create(key="budget:c", organization_id=OTHER, spent=9)
@@ -30,8 +30,8 @@ def test_many_budget_counters_are_read_in_one_query(
     django_assert_num_queries: DjangoAssertNumQueries,
 ) -> None:
     with django_assert_num_queries(1):
-        found = ledger_queries.load_balances(["budget:a", "budget:none"])
-    assert found == {"budget:a": BudgetBalance(5, 2), "budget:none": BudgetBalance()}
+        balances = ledger_queries.load_balances(["budget:a", "budget:none"])
+    assert balances == {"budget:a": BudgetBalance(5, 2), "budget:none": BudgetBalance()}
 
 
 def test_an_organization_sees_only_its_own_counters() -> None:
@@ -43,8 +43,8 @@ def test_an_organization_sees_only_its_own_counters() -> None:
 
 def test_counters_of_past_periods_are_deleted_and_totals_kept() -> None:
     BudgetCell.objects.all().delete()
-    kept, gone = [], []
-    for period, at, over in [
+    kept, deleted = [], []
+    for period, at, is_expired in [
         ("day", datetime(2026, 8, 21, tzinfo=UTC), True),
         ("day", datetime(2026, 8, 22, tzinfo=UTC), False),
         ("month", datetime(2026, 7, 31, tzinfo=UTC), True),
@@ -56,8 +56,8 @@ def test_counters_of_past_periods_are_deleted_and_totals_kept() -> None:
                 ORGANIZATION, scope="agent", scope_id=UUID(int=7), unit=unit, period=period, at=at
             )
             BudgetCell.objects.create(key=key, organization_id=ORGANIZATION, spent=1)
-            (gone if over else kept).append(key)
-    assert ledger_queries.delete_old_cells(datetime(2026, 8, 22, 3, tzinfo=UTC)) == len(gone)
+            (deleted if is_expired else kept).append(key)
+    assert ledger_queries.delete_old_cells(datetime(2026, 8, 22, 3, tzinfo=UTC)) == len(deleted)
     assert sorted(ledger_queries.load_organization_balances(ORGANIZATION)) == sorted(kept)
     assert ledger_queries.delete_old_cells(datetime(2026, 8, 22, 3, tzinfo=UTC)) == 0
 
@@ -73,5 +73,5 @@ def test_the_schedule_deletes_counters_after_ninety_days() -> None:
     for key in keys:
         BudgetCell.objects.create(key=key, organization_id=ORGANIZATION)
     forget_cells()
-    left = ledger_queries.load_organization_balances(ORGANIZATION)
-    assert (keys[0] in left, keys[1] in left) == (True, False)
+    remaining = ledger_queries.load_organization_balances(ORGANIZATION)
+    assert (keys[0] in remaining, keys[1] in remaining) == (True, False)

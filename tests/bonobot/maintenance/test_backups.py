@@ -1,4 +1,4 @@
-"""A backup, put back elsewhere, is what it was; the keys stay apart."""
+"""A restored backup is unchanged; keys aren't part of it."""
 
 import json
 import sqlite3
@@ -25,7 +25,7 @@ SECRET = "sk-very-secret-123"
 
 @pytest.fixture
 def var(tmp_path: Path, settings: Settings) -> Path:
-    """A folder of data with a workspace, heads and keys."""
+    """A data folder with a workspace, audit checkpoints and keys."""
     folder = tmp_path / "var"
     for name in ("workspaces/acme/a.txt", "audit-heads/2026-11.jsonl", "keys/field_keys"):
         path = folder / name
@@ -38,49 +38,51 @@ def var(tmp_path: Path, settings: Settings) -> Path:
 
 @pytest.fixture
 def acme() -> Organization:
-    found = Organization.objects.create(name="Acme", slug="acme")
-    ModelEndpoint.objects.create(organization=found, name="m", slug="m", model="m", api_key=SECRET)
-    return found
+    organization = Organization.objects.create(name="Acme", slug="acme")
+    ModelEndpoint.objects.create(
+        organization=organization, name="m", slug="m", model="m", api_key=SECRET
+    )
+    return organization
 
 
-def database() -> dict[str, Any]:
+def build_database_settings() -> dict[str, Any]:
     return {**used.DATABASES["default"], **connection.settings_dict}
 
 
-def save(folder: Path, var: Path) -> backups.BackupManifest:
-    return backups.create_backup(folder, database=database(), var=var)
+def create_backup(folder: Path, var: Path) -> backups.BackupManifest:
+    return backups.create_backup(folder, database=build_database_settings(), var=var)
 
 
-def sqlite_only() -> None:
+def require_sqlite() -> None:
     if connection.vendor != "sqlite":
-        pytest.skip("of SQLite")
+        pytest.skip("SQLite only")
 
 
 def test_a_backup_contains_the_database_and_folders_and_no_keys(
     tmp_path: Path, var: Path, acme: Organization
 ) -> None:
-    made = save(tmp_path / "saved", var)
-    assert made.migrations > 50
+    manifest = create_backup(tmp_path / "saved", var)
+    assert manifest.migrations > 50
     names = sorted(path.name for path in (tmp_path / "saved").iterdir())
-    kind = "database.sqlite3" if made.vendor == "sqlite" else "database.pgdump"
+    kind = "database.sqlite3" if manifest.vendor == "sqlite" else "database.pgdump"
     assert names == ["audit-heads.tar.gz", kind, "manifest.json", "workspaces.tar.gz"]
     for path in (tmp_path / "saved").iterdir():
         assert path.stat().st_mode & 0o077 == 0
         assert SECRET.encode() not in path.read_bytes()
-    assert backups.read_backup(tmp_path / "saved") == made
+    assert backups.read_backup(tmp_path / "saved") == manifest
 
 
 def test_a_restored_backup_is_unchanged_and_decrypts_with_the_keys(
     tmp_path: Path, var: Path, acme: Organization
 ) -> None:
-    sqlite_only()
-    save(tmp_path / "saved", var)
+    require_sqlite()
+    create_backup(tmp_path / "saved", var)
     target = tmp_path / "elsewhere.sqlite3"
     target.write_bytes(b"what was there")
     (var / "workspaces" / "acme" / "a.txt").write_text("changed", encoding="utf-8")
     url = f"sqlite:///{target}"
     env = environment({"DATABASE_URL": url, "BONOBOT_AUDIT_HEADS": str(var / "audit-heads")})
-    ended = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "bonobot", "restore", tmp_path / "saved", "--yes", "--json"],
         capture_output=True,
         check=False,
@@ -88,8 +90,8 @@ def test_a_restored_backup_is_unchanged_and_decrypts_with_the_keys(
         text=True,
         timeout=120,
     )
-    assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout)["unopened"] == []
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["unopened"] == []
     with closing(sqlite3.connect(target)) as link:
         assert link.execute("SELECT slug FROM tenancy_organization").fetchall() == [("acme",)]
     assert (tmp_path / "elsewhere.sqlite3.before-restore").read_bytes() == b"what was there"
@@ -98,24 +100,24 @@ def test_a_restored_backup_is_unchanged_and_decrypts_with_the_keys(
 def test_workspaces_are_restored_without_links_to_the_outside(
     tmp_path: Path, var: Path, acme: Organization
 ) -> None:
-    sqlite_only()
-    save(tmp_path / "saved", var)
+    require_sqlite()
+    create_backup(tmp_path / "saved", var)
     file = var / "workspaces" / "acme" / "a.txt"
     file.write_text("changed", encoding="utf-8")
-    target = {**database(), "NAME": tmp_path / "elsewhere.sqlite3"}
+    target = {**build_database_settings(), "NAME": tmp_path / "elsewhere.sqlite3"}
     backups.restore_backup(tmp_path / "saved", database=target, var=var)
     assert file.read_text(encoding="utf-8") == "workspaces/acme/a.txt\n"
     assert sorted(path.name for path in file.parent.iterdir()) == ["a.txt"]
-    kept = var / "workspaces.before-restore" / "acme" / "a.txt"
-    assert kept.read_text(encoding="utf-8") == "changed"
+    previous = var / "workspaces.before-restore" / "acme" / "a.txt"
+    assert previous.read_text(encoding="utf-8") == "changed"
 
 
 def test_a_modified_archive_isnt_restored(tmp_path: Path, var: Path, acme: Organization) -> None:
-    save(tmp_path / "saved", var)
+    create_backup(tmp_path / "saved", var)
     with (tmp_path / "saved" / "workspaces.tar.gz").open("ab") as file:
         file.write(b"x")
     with pytest.raises(InvalidInput, match=r"workspaces\.tar\.gz"):
-        backups.restore_backup(tmp_path / "saved", database=database(), var=var)
+        backups.restore_backup(tmp_path / "saved", database=build_database_settings(), var=var)
     with pytest.raises(InvalidInput):
         backups.read_backup(tmp_path)
 
@@ -123,7 +125,7 @@ def test_a_modified_archive_isnt_restored(tmp_path: Path, var: Path, acme: Organ
 def test_an_existing_backup_isnt_overwritten(tmp_path: Path, var: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Conflict) as caught:
-        save(tmp_path, var)
+        create_backup(tmp_path, var)
     assert caught.value.code == "folder_not_empty"
 
 
@@ -140,14 +142,14 @@ def test_a_missing_program_is_reported(
 def test_postgresql_can_be_restored_into_another_database(
     tmp_path: Path, var: Path, acme: Organization
 ) -> None:
-    made = save(tmp_path / "saved", var)
+    manifest = create_backup(tmp_path / "saved", var)
     other = f"{connection.settings_dict['NAME']}_restored"
     with connection.cursor() as cursor:
         cursor.execute(f'DROP DATABASE IF EXISTS "{other}"')
         cursor.execute(f'CREATE DATABASE "{other}"')
     try:
-        target = {**database(), "NAME": other}
-        assert backups.restore_backup(tmp_path / "saved", database=target, var=var) == made
+        target = {**build_database_settings(), "NAME": other}
+        assert backups.restore_backup(tmp_path / "saved", database=target, var=var) == manifest
         backups.restore_backup(tmp_path / "saved", database=target, var=var)
         backups._run_postgres_program(
             "psql", target, "--command=SELECT 1 / count(*) FROM tenancy_organization"

@@ -1,4 +1,4 @@
-"""Another key for what is sealed, while everything runs; also when it is killed on the way."""
+"""Rotation of the encryption key while everything runs, also after it was killed."""
 
 import io
 import json
@@ -32,7 +32,7 @@ ANA = cast(AuthenticatedClient, SimpleNamespace(key="agent:1:token:1"))
 
 @pytest.fixture
 def file(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A file with one key, which this process follows from now on."""
+    """A file with one key, which this process uses."""
     path, key = tmp_path / "field_keys", key_files.generate_field_key()
     key_files.replace_file(path, key)
     settings.BONOBOT_FIELD_KEYS_PATH = path
@@ -47,7 +47,7 @@ def acme() -> Organization:
     return Organization.objects.create(name="Acme", slug="acme")
 
 
-def endpoints(acme: Organization, number: int) -> list[ModelEndpoint]:
+def create_endpoints(acme: Organization, number: int) -> list[ModelEndpoint]:
     return [
         ModelEndpoint.objects.create(
             organization=acme, name=f"e{n}", slug=f"e{n}", model="m", api_key=f"sk-{n}"
@@ -56,29 +56,29 @@ def endpoints(acme: Organization, number: int) -> list[ModelEndpoint]:
     ]
 
 
-def readable() -> list[str]:
+def decrypt_all() -> list[str]:
     return [row.api_key.open() for row in ModelEndpoint.objects.order_by("name")]
 
 
 def rotate(*options: str) -> dict[str, Any]:
     out = io.StringIO()
     call_command("keys", "rotate", "--yes", "--wait", "0", "--json", *options, stdout=out)
-    found: dict[str, Any] = json.loads(out.getvalue())
-    return found
+    result: dict[str, Any] = json.loads(out.getvalue())
+    return result
 
 
 def test_all_values_are_encrypted_with_the_new_key_and_the_old_one_removed(
     file: Path, acme: Organization
 ) -> None:
-    endpoints(acme, 3)
+    create_endpoints(acme, 3)
     old = key_ring.get_sealing_key()
     assert rotate("--batch", "2")["resealed"] == 3
-    found = key_rotation.load_rotation_status()
-    assert (found.keys, found.current, found.older, found.unreadable) == (2, 3, 0, 0)
+    status = key_rotation.load_rotation_status()
+    assert (status.keys, status.current, status.older, status.unreadable) == (2, 3, 0, 0)
     assert key_rotation.drop_old_keys(now=True) == 1
     assert key_ring.count_keys() == 1
     assert key_ring.get_sealing_key() is not old
-    assert readable() == ["sk-0", "sk-1", "sk-2"]
+    assert decrypt_all() == ["sk-0", "sk-1", "sk-2"]
     assert len(file.read_text(encoding="utf-8").split(",")) == 1
     assert file.stat().st_mode & 0o077 == 0
     actions = AuditRow.objects.order_by("seq").values_list("action", flat=True)
@@ -88,37 +88,37 @@ def test_all_values_are_encrypted_with_the_new_key_and_the_old_one_removed(
 def test_a_killed_rotation_continues_where_it_stopped(
     file: Path, acme: Organization, tmp_path: Path
 ) -> None:
-    rows = endpoints(acme, 400)
+    rows = create_endpoints(acme, 400)
     command = [sys.executable, "-m", "bonobot", "keys", "rotate", "--yes", "--wait", "0"]
     env = environment({"BONOBOT_FIELD_KEYS_FILE": str(file)})
-    begun = start("rotate", [*command, "--batch", "1"], folder=tmp_path, env=env)
+    rotation = start("rotate", [*command, "--batch", "1"], folder=tmp_path, env=env)
 
-    def some_are_new() -> bool:
-        begun.require()
-        found = key_rotation.load_rotation_status()
-        return found.keys == 2 and found.current > 0
+    def has_new_values() -> bool:
+        rotation.require()
+        status = key_rotation.load_rotation_status()
+        return status.keys == 2 and status.current > 0
 
-    eventually(some_are_new, within=60)
-    begun.kill()
-    left = key_rotation.load_rotation_status()
-    assert left.keys == 2
-    assert 0 < left.older < len(rows)
-    assert left.current + left.older == len(rows)
-    assert sorted(readable()) == sorted(f"sk-{n}" for n in range(len(rows)))
+    eventually(has_new_values, within=60)
+    rotation.kill()
+    progress = key_rotation.load_rotation_status()
+    assert progress.keys == 2
+    assert 0 < progress.older < len(rows)
+    assert progress.current + progress.older == len(rows)
+    assert sorted(decrypt_all()) == sorted(f"sk-{n}" for n in range(len(rows)))
     with pytest.raises(Conflict, match="encrypted with older keys"):
         key_rotation.drop_old_keys(now=True)
-    assert rotate()["resealed"] == left.older
-    assert key_rotation.load_rotation_status().keys == 2, "the same new key, not another one"
+    assert rotate()["resealed"] == progress.older
+    assert key_rotation.load_rotation_status().keys == 2, "another key was added"
     assert key_rotation.load_rotation_status().older == 0
-    assert len(readable()) == len(rows)
+    assert len(decrypt_all()) == len(rows)
 
 
 def test_a_running_process_reloads_the_key_file(file: Path, acme: Organization) -> None:
-    (row,) = endpoints(acme, 1)
+    (row,) = create_endpoints(acme, 1)
     newer = key_files.generate_field_key()
     key_files.replace_file(file, f"{newer},{file.read_text(encoding='utf-8').strip()}")
-    elsewhere = Fernet(newer).encrypt(b"x").decode()
-    assert key_ring.unseal(elsewhere) == "x"
+    encrypted = Fernet(newer).encrypt(b"x").decode()
+    assert key_ring.unseal(encrypted) == "x"
     row.refresh_from_db()
     assert row.api_key.open() == "sk-0"
     assert Fernet(newer).decrypt(key_ring.seal("y").encode()) == b"y"
@@ -138,10 +138,10 @@ def test_a_process_checks_the_key_file_regularly_before_it_encrypts(
 
 
 def test_an_unreadable_key_file_changes_nothing(file: Path, acme: Organization) -> None:
-    endpoints(acme, 1)
+    create_endpoints(acme, 1)
     file.write_text("no key\n", encoding="utf-8")
     assert key_ring.refresh_keys(force=True) is False
-    assert readable() == ["sk-0"]
+    assert decrypt_all() == ["sk-0"]
 
 
 def test_a_client_state_is_valid_until_the_old_key_is_removed(file: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_client_state_is_valid_until_the_old_key_is_removed(file: Path) -> Non
 
 
 def test_values_that_changed_meanwhile_arent_overwritten(file: Path, acme: Organization) -> None:
-    (row,) = endpoints(acme, 1)
+    (row,) = create_endpoints(acme, 1)
     field = ModelEndpoint._meta.get_field("api_key")
     assert key_rotation._replace_value(field, row.pk, "another text", "new") == 0
     row.refresh_from_db()
@@ -164,7 +164,7 @@ def test_values_that_changed_meanwhile_arent_overwritten(file: Path, acme: Organ
 def test_a_value_that_cant_be_decrypted_is_reported_and_never_written(
     file: Path, acme: Organization
 ) -> None:
-    (row,) = endpoints(acme, 1)
+    (row,) = create_endpoints(acme, 1)
     field = ModelEndpoint._meta.get_field("api_key")
     row.refresh_from_db()
     foreign = Fernet(Fernet.generate_key()).encrypt(b"x").decode()
@@ -183,6 +183,6 @@ def test_keys_from_an_environment_variable_cant_be_rotated(
     with pytest.raises(Conflict) as caught:
         key_rotation.add_key()
     assert caught.value.code == "keys_given"
-    endpoints(acme, 2)
+    create_endpoints(acme, 2)
     library.CRYPTER = MultiFernet([Fernet(Fernet.generate_key()), *library.CRYPTER._fernets])
     assert rotate("--existing")["resealed"] == 2

@@ -1,4 +1,4 @@
-"""The groups of commands: known to Django, and imported when they are used."""
+"""Command groups: registered with Django, and imported when they are used."""
 
 import os
 import subprocess
@@ -72,7 +72,7 @@ def test_a_verb_is_parsed_without_the_other_verbs():
 
 
 def test_verbs_are_imported_when_they_are_used_and_never_with_the_libraries_of_rest():
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", OVERVIEW],
         capture_output=True,
         text=True,
@@ -80,4 +80,4 @@ def test_verbs_are_imported_when_they_are_used_and_never_with_the_libraries_of_r
         check=False,
         env=os.environ | {"DATABASE_URL": ""},
     )
-    assert done.stdout.split("\n") == ["[]", "[]", ""], done.stderr
+    assert result.stdout.split("\n") == ["[]", "[]", ""], result.stderr

@@ -41,12 +41,12 @@ def test_each_new_name_has_a_command_with_the_new_options(
     new: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert new[0] in COMMAND_GROUPS
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as raised:
         command.main([*new, "--help"])
-    assert ended.value.code == 0
-    shown = capsys.readouterr().out
+    assert raised.value.code == 0
+    output = capsys.readouterr().out
     for option in RENAMED_OPTIONS.get(new, {}).values():
-        assert option in shown
+        assert option in output
 
 
 def test_the_command_line_runs_an_old_name_and_prints_the_new_one(
@@ -54,8 +54,8 @@ def test_the_command_line_runs_an_old_name_and_prints_the_new_one(
 ) -> None:
     with pytest.raises(SystemExit):
         command.main(["questions", "list", "--help"])
-    printed = capsys.readouterr()
-    assert "List the latest" in printed.out
-    assert printed.err == (
+    captured = capsys.readouterr()
+    assert "List the latest" in captured.out
+    assert captured.err == (
         "`questions` is now `elicitations`. The next release removes the old name.\n"
     )

@@ -13,43 +13,43 @@ from tests.processes import Web
 
 
 @pytest.fixture(autouse=True)
-def _starting(monkeypatch: pytest.MonkeyPatch) -> None:
+def _clear_readiness(monkeypatch: pytest.MonkeyPatch) -> None:
     health._ready.clear()
 
 
-def answer() -> tuple[int, dict[str, str]]:
+def get_health() -> tuple[int, dict[str, str]]:
     response = health.answer_healthz(RequestFactory().get(health.LIVENESS_PATH))
     return response.status_code, json.loads(response.content)
 
 
 def test_a_process_with_all_migrations_is_ready(db: None) -> None:
-    assert answer() == (200, {"status": "ok"})
+    assert get_health() == (200, {"status": "ok"})
 
 
 def test_missing_migrations_are_reported_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "count_unapplied_migrations", lambda: 3)
-    status, body = answer()
+    status, body = get_health()
     assert status == 503
     assert body["status"] == "starting"
     assert "bonobot migrate" in body["detail"]
 
 
 def test_an_unavailable_database_means_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    def away() -> int:
+    def fail() -> int:
         raise OperationalError("connection refused at 10.0.0.5 for user bonobot")
 
-    monkeypatch.setattr(health, "count_unapplied_migrations", away)
-    assert answer() == (503, {"status": "starting", "detail": "the database doesn't respond"})
+    monkeypatch.setattr(health, "count_unapplied_migrations", fail)
+    assert get_health() == (503, {"status": "starting", "detail": "the database doesn't respond"})
 
 
 def test_liveness_needs_no_database_once_ready(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert answer()[0] == 200
+    assert get_health()[0] == 200
 
-    def asked_again() -> int:
-        raise AssertionError("the database was next check")
+    def fail_if_called() -> int:
+        raise AssertionError("the database was queried again")
 
-    monkeypatch.setattr(health, "count_unapplied_migrations", asked_again)
-    assert answer()[0] == 200
+    monkeypatch.setattr(health, "count_unapplied_migrations", fail_if_called)
+    assert get_health()[0] == 200
 
 
 def test_an_application_that_was_not_ready_becomes_ready(
@@ -57,21 +57,21 @@ def test_an_application_that_was_not_ready_becomes_ready(
 ) -> None:
     with monkeypatch.context() as starting:
         starting.setattr(health, "count_unapplied_migrations", lambda: 1)
-        assert answer()[0] == 503
-    assert answer()[0] == 200
+        assert get_health()[0] == 503
+    assert get_health()[0] == 200
 
 
 async def test_a_websocket_is_closed() -> None:
-    sent: list[Any] = []
+    messages: list[Any] = []
 
     async def receive() -> dict[str, Any]:
         return {"type": "websocket.connect"}
 
     async def send(message: Any) -> None:
-        sent.append(message)
+        messages.append(message)
 
     await asgi.application({"type": "websocket", "path": "/"}, receive, send)
-    assert [message["type"] for message in sent] == ["websocket.close"]
+    assert [message["type"] for message in messages] == ["websocket.close"]
 
 
 @pytest.mark.worker

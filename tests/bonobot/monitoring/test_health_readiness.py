@@ -25,12 +25,12 @@ from bonobot.jobs.celery_beat import BonobotScheduler
 from bonobot.monitoring import health
 from bonobot.monitoring.probe_server import ProbeServer
 
-# The runtime's threads tidy their connections, whatever they do.
+# The runtime's threads close their connections.
 committed = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
-def _anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _reset_caches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(health._KeyProbeResult, "at", 0.0)
     monkeypatch.setattr(health, "readiness_cache", health.ReadinessCache())
     yield
@@ -38,78 +38,86 @@ def _anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def whole(db: None) -> None:
-    """Everything alive: beat wrote, a worker beats."""
+def complete_installation(db: None) -> None:
+    """A scheduler and a worker that run."""
     schedules.sync_schedules(schedules.get_scheduled_entries())
     PeriodicTask.objects.filter(name=schedules.HEARTBEAT).update(last_run_at=timezone.now())
     RunnerRow.objects.create(host="one", pid=1, heartbeat_at=timezone.now())
 
 
-def answer(query: str = "") -> tuple[int, str, dict[str, str]]:
+def get_readiness(query: str = "") -> tuple[int, str, dict[str, str]]:
     response = health.answer_readyz(RequestFactory().get(f"/readyz{query}"))
     body = json.loads(response.content)
     return (
         response.status_code,
         body["status"],
-        {one["name"]: one["state"] for one in body["checks"]},
+        {check["name"]: check["state"] for check in body["checks"]},
     )
 
 
-def test_a_complete_installation_is_ready(whole: None) -> None:
+def test_a_complete_installation_is_ready(complete_installation: None) -> None:
     names = ("database", "migrations", "keys", "broker", "beat", "worker", "loop")
-    assert answer() == (200, "ready", dict.fromkeys(names, "ok"))
+    assert get_readiness() == (200, "ready", dict.fromkeys(names, "ok"))
 
 
 def test_a_missing_worker_or_scheduler_degrades_but_keeps_web_ready(db: None) -> None:
-    status, word, states = answer()
-    assert (status, word) == (200, "degraded")
+    status, summary, states = get_readiness()
+    assert (status, summary) == (200, "degraded")
     assert {name for name, state in states.items() if state == "failed"} == {"beat", "worker"}
-    assert answer("?all")[:2] == (503, "degraded")
+    assert get_readiness("?all")[:2] == (503, "degraded")
 
 
-def test_a_worker_without_heartbeats_counts_as_missing(whole: None) -> None:
+def test_a_worker_without_heartbeats_counts_as_missing(complete_installation: None) -> None:
     RunnerRow.objects.update(heartbeat_at=timezone.now() - timedelta(minutes=1))
-    assert answer()[2]["worker"] == "failed"
+    assert get_readiness()[2]["worker"] == "failed"
 
 
-def test_a_silent_scheduler_is_reported(whole: None) -> None:
+def test_a_silent_scheduler_is_reported(complete_installation: None) -> None:
     long_ago = timezone.now() - timedelta(hours=1)
     PeriodicTask.objects.filter(name=schedules.HEARTBEAT).update(last_run_at=long_ago)
-    assert answer()[2]["beat"] == "failed"
+    assert get_readiness()[2]["beat"] == "failed"
 
 
 def test_an_unavailable_database_is_unready_and_its_address_hidden(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def away() -> None:
+    def fail() -> None:
         raise OperationalError("connection to 10.0.0.5 as bonobot refused")
 
-    monkeypatch.setattr(health.connection, "cursor", away)
+    monkeypatch.setattr(health.connection, "cursor", fail)
     response = health.answer_readyz(RequestFactory().get("/readyz"))
     assert response.status_code == 503
     assert b"10.0.0.5" not in response.content
 
 
-def test_missing_migrations_are_unready(whole: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_migrations_are_unready(
+    complete_installation: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(health, "find_readiness_problem", lambda: "3 migrations aren't applied")
     names = ("database", "migrations", "broker", "loop")
-    assert answer() == (503, "unready", dict.fromkeys(names, "ok") | {"migrations": "failed"})
+    assert get_readiness() == (
+        503,
+        "unready",
+        dict.fromkeys(names, "ok") | {"migrations": "failed"},
+    )
 
 
 def test_keys_that_cant_decrypt_stored_values_are_unready(
-    whole: None, monkeypatch: pytest.MonkeyPatch
+    complete_installation: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     organization = Organization.objects.create(name="Acme", slug="acme")
     ModelEndpoint.objects.create(organization=organization, name="x", api_key="sk-123", model="m")
-    assert answer()[2]["keys"] == "ok"
+    assert get_readiness()[2]["keys"] == "ok"
     monkeypatch.setattr(fields, "CRYPTER", MultiFernet([Fernet(Fernet.generate_key())]))
-    assert answer()[2]["keys"] == "ok", "tried once a minute"
+    assert get_readiness()[2]["keys"] == "ok", "tried once a minute"
     health._KeyProbeResult.at = 0.0
-    status, word, states = answer()
-    assert (status, word, states["keys"]) == (503, "unready", "failed")
+    status, summary, states = get_readiness()
+    assert (status, summary, states["keys"]) == (503, "unready", "failed")
 
 
-def test_a_token_whose_pepper_is_missing_is_reported(whole: None, settings: Settings) -> None:
+def test_a_token_whose_pepper_is_missing_is_reported(
+    complete_installation: None, settings: Settings
+) -> None:
     from bonobot.accounts.models import Token
 
     organization = Organization.objects.create(name="Acme", slug="acme")
@@ -125,10 +133,10 @@ def test_readiness_is_answered_before_django(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(
         health, "measure_readiness", lambda: health.ReadinessReport(parts, time.monotonic())
     )
-    sent: list[Any] = []
+    messages: list[Any] = []
 
     async def send(message: Any) -> None:
-        sent.append(message)
+        messages.append(message)
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request"}
@@ -136,54 +144,54 @@ def test_readiness_is_answered_before_django(monkeypatch: pytest.MonkeyPatch) ->
     for query in (b"", b"all"):
         scope = {"type": "http", "path": "/readyz", "query_string": query, "headers": []}
         get_runtime().call(asgi.application, scope, receive, send)
-    assert [one["status"] for one in sent[::2]] == [200, 503]
-    assert json.loads(sent[1]["body"])["status"] == "degraded"
+    assert [event["status"] for event in messages[::2]] == [200, 503]
+    assert json.loads(messages[1]["body"])["status"] == "degraded"
 
 
 @committed
 def test_readiness_is_cached_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = []
+    calls = []
 
     def measure() -> health.ReadinessReport:
-        measured.append(1)
+        calls.append(1)
         return health.ReadinessReport((), time.monotonic())
 
     monkeypatch.setattr(health, "measure_readiness", measure)
-    asked = health.ReadinessCache()
+    cache = health.ReadinessCache()
     for _ in range(5):
-        get_runtime().call(asked.get_report)
-    assert measured == [1]
+        get_runtime().call(cache.get_report)
+    assert calls == [1]
 
 
 @committed
 def test_a_hanging_database_is_reported_and_queried_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    let_go, measured = threading.Event(), []
+    release, calls = threading.Event(), []
 
-    def hangs() -> health.ReadinessReport:
-        measured.append(1)
-        let_go.wait(20)
+    def hang() -> health.ReadinessReport:
+        calls.append(1)
+        release.wait(20)
         return health.ReadinessReport((), time.monotonic())
 
-    monkeypatch.setattr(health, "measure_readiness", hangs)
+    monkeypatch.setattr(health, "measure_readiness", hang)
     monkeypatch.setattr(health, "REPORT_TIMEOUT_S", 0.01)
-    asked = health.ReadinessCache()
+    cache = health.ReadinessCache()
     try:
-        assert [get_runtime().call(asked.get_report).status for _ in range(3)] == ["unready"] * 3
-        assert measured == [1]
+        assert [get_runtime().call(cache.get_report).status for _ in range(3)] == ["unready"] * 3
+        assert calls == [1]
     finally:
-        let_go.set()
+        release.set()
 
 
 def test_readiness_uses_a_fixed_number_of_queries(
-    whole: None, django_assert_max_num_queries: Any
+    complete_installation: None, django_assert_max_num_queries: Any
 ) -> None:
     health.find_readiness_problem()
-    answer()
+    get_readiness()
     with django_assert_max_num_queries(3):  # the database, beat, workers; keys once a minute
-        answer()
+        get_readiness()
 
 
-def asked(port: int, path: str) -> tuple[int, dict[str, Any]]:
+def send_request(port: int, path: str) -> tuple[int, dict[str, Any]]:
     link = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         link.request("GET", path)
@@ -199,16 +207,16 @@ def test_worker_and_scheduler_answer_probes_on_the_next_free_port() -> None:
     port = first.start("127.0.0.1", 28_430)
     try:
         assert second.start("127.0.0.1", port) > port
-        assert asked(port, "/healthz") == (200, {"status": "ok"})
-        assert asked(port, "/elsewhere")[0] == 404
+        assert send_request(port, "/healthz") == (200, {"status": "ok"})
+        assert send_request(port, "/elsewhere")[0] == 404
         ages[0] = 60.0
-        assert asked(port, "/healthz")[0] == 503
+        assert send_request(port, "/healthz")[0] == 503
     finally:
         first.stop()
         second.stop()
 
 
-def test_a_probe_returns_the_readiness_of_its_process(whole: None) -> None:
+def test_a_probe_returns_the_readiness_of_its_process(complete_installation: None) -> None:
     status, _, body = ProbeServer(lambda: 0.0).handle_request("/readyz?all", {})
     assert (status, json.loads(body)["status"]) == (200, "ready")
     assert connection.vendor

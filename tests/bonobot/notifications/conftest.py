@@ -1,4 +1,4 @@
-"""An organization with channels whose receivers are there."""
+"""An organization with notification channels and running receivers."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,12 @@ from bonobot.accounts.principals import Principal
 from bonobot.notifications.models import NotificationChannel
 from bonobot.notifications.services import NotificationChannelSpec, save_channel
 from tests import factories
-from tests.bonobot.notifications.receivers import Hook, Mailbox, hook_listening, mail_listening
+from tests.bonobot.notifications.receivers import (
+    Hook,
+    Mailbox,
+    run_mail_server,
+    run_webhook_receiver,
+)
 
 
 @pytest.fixture
@@ -19,36 +24,36 @@ def acme(db: None) -> Organization:
 
 
 @pytest.fixture
-def boss(acme: Organization) -> Principal:
+def administrator(acme: Organization) -> Principal:
     return factories.build_administrator(acme)
 
 
 @pytest.fixture
 def hook() -> Iterator[Hook]:
-    with hook_listening() as listening:
-        yield listening
+    with run_webhook_receiver() as receiver:
+        yield receiver
 
 
 @pytest.fixture
 def mailbox(settings: Settings) -> Iterator[Mailbox]:
-    with mail_listening() as listening:
-        settings.BONOBOT_EMAIL_URL = f"smtp://127.0.0.1:{listening.port}"
+    with run_mail_server() as receiver:
+        settings.BONOBOT_EMAIL_URL = f"smtp://127.0.0.1:{receiver.port}"
         settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
-        settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", listening.port
-        yield listening
+        settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", receiver.port
+        yield receiver
 
 
 @pytest.fixture
-def webhook(boss: Principal, hook: Hook) -> NotificationChannel:
+def webhook(administrator: Principal, hook: Hook) -> NotificationChannel:
     spec = NotificationChannelSpec(
         "Pager", "webhook", url=hook.url, secret="0123456789abcdef", allow_private=True
     )
-    return save_channel(boss, spec)[0]
+    return save_channel(administrator, spec)[0]
 
 
 @pytest.fixture
-def by_mail(boss: Principal, mailbox: Mailbox) -> NotificationChannel:
+def email_channel(administrator: Principal, mailbox: Mailbox) -> NotificationChannel:
     spec = NotificationChannelSpec(
         "Operations", "email", addresses=["ops@example.com", "cto@example.com"]
     )
-    return save_channel(boss, spec)[0]
+    return save_channel(administrator, spec)[0]

@@ -16,13 +16,13 @@ def owner(acme):
 
 
 def test_a_generated_secret_is_returned_once(owner):
-    made = owner.post("notification-channels", HOOK)
-    assert made.status == 201
-    assert NotificationChannel.objects.get().secret.open() == made.json["secret"]
-    one = owner.get(f"notification-channels/{made.json['id']}")
-    assert "secret" not in one.json
-    assert (one.json["url"], one.json["goes_to"]) == (MASK, "https://hooks.example.com/…")
-    assert "geheim" not in one.text + owner.get("notification-channels").text
+    response = owner.post("notification-channels", HOOK)
+    assert response.status == 201
+    assert NotificationChannel.objects.get().secret.open() == response.json["secret"]
+    detail = owner.get(f"notification-channels/{response.json['id']}")
+    assert "secret" not in detail.json
+    assert (detail.json["url"], detail.json["goes_to"]) == (MASK, "https://hooks.example.com/…")
+    assert "geheim" not in detail.text + owner.get("notification-channels").text
 
 
 def test_omitted_fields_are_unchanged(owner):
@@ -39,13 +39,17 @@ def test_omitted_fields_are_unchanged(owner):
 
 
 def test_an_invalid_value_is_reported_with_its_field(owner):
-    answer = owner.post("notification-channels", HOOK | {"url": "http://10.0.0.1/"})
-    assert (answer.status, answer.code, answer.json["field"]) == (400, "private_address", "url")
+    response = owner.post("notification-channels", HOOK | {"url": "http://10.0.0.1/"})
+    assert (response.status, response.code, response.json["field"]) == (
+        400,
+        "private_address",
+        "url",
+    )
 
 
 def test_a_test_notification_returns_its_outcome(acme, owner, webhook, hook):
-    sent = owner.post(f"notification-channels/{webhook.pk}/test")
-    assert (sent.status, sent.json["state"]) == (200, "sent")
+    response = owner.post(f"notification-channels/{webhook.pk}/test")
+    assert (response.status, response.json["state"]) == (200, "sent")
     hook.status = 503
     failed = owner.post(f"notification-channels/{webhook.pk}/test")
     assert (failed.status, failed.json["state"]) == (200, "failed")
@@ -53,21 +57,21 @@ def test_a_test_notification_returns_its_outcome(acme, owner, webhook, hook):
 
 
 def test_an_auditor_can_only_view_notifications(acme):
-    notice = factories.create_notification(acme)
+    notification = factories.create_notification(acme)
     auditor = rest.as_role(acme, Role.AUDITOR)
-    [listed] = auditor.get("notifications?state=waiting&event=server_down").json["results"]
-    assert listed["id"] == str(notice.pk)
+    [row] = auditor.get("notifications?state=waiting&event=server_down").json["results"]
+    assert row["id"] == str(notification.pk)
     assert auditor.get("notifications?state=sent").json["results"] == []
-    assert auditor.post(f"notifications/{notice.pk}/retry").status == 403
-    assert auditor.delete(f"notification-channels/{notice.channel_id}").status == 403
+    assert auditor.post(f"notifications/{notification.pk}/retry").status == 403
+    assert auditor.delete(f"notification-channels/{notification.channel_id}").status == 403
 
 
 def test_an_owner_retries_and_deletes(acme, owner):
-    notice = factories.create_notification(acme)
+    notification = factories.create_notification(acme)
     Notification.objects.update(state="failed", attempts=8)
-    again = owner.post(f"notifications/{notice.pk}/retry")
-    assert (again.json["state"], again.json["attempts"]) == ("waiting", 0)
+    response = owner.post(f"notifications/{notification.pk}/retry")
+    assert (response.json["state"], response.json["attempts"]) == ("waiting", 0)
     Notification.objects.update(state="sent")
-    assert owner.post(f"notifications/{notice.pk}/retry").code == "nothing_to_retry"
-    assert owner.delete(f"notification-channels/{notice.channel_id}").status == 204
+    assert owner.post(f"notifications/{notification.pk}/retry").code == "nothing_to_retry"
+    assert owner.delete(f"notification-channels/{notification.channel_id}").status == 204
     assert not Notification.objects.exists()

@@ -19,62 +19,62 @@ from bonobot.notifications.tasks import send_due_notifications as task
 WEB = NotificationSubject("mcp_server", "1", "web", "/admin/mcp_servers/")
 
 
-def tell(acme, text="It is away.", subject=WEB):
+def notify_outage(acme, text="It is away.", subject=WEB):
     notify(acme.pk, "server_down", subject, text, topic="outage:1")
     return Notification.objects.get()
 
 
 def test_a_webhook_receives_signed_json_once(acme, webhook, hook):
-    notice = tell(acme)
+    notification = notify_outage(acme)
     assert task() == 1
     assert task() == 0
-    [(headers, body)] = hook.got
+    [(headers, body)] = hook.received
     assert hook.last["subject"] == {"type": "mcp_server", "id": "1", "name": "web"}
     assert hook.last["url"].endswith("/admin/mcp_servers/")
-    assert headers["Idempotency-Key"] == hook.last["id"] == str(notice.pk)
+    assert headers["Idempotency-Key"] == hook.last["id"] == str(notification.pk)
     signed = headers["Bonobot-Timestamp"].encode() + b"." + body
-    mine = hmac.new(b"0123456789abcdef", signed, "sha256").hexdigest()
-    assert headers["Bonobot-Signature"] == f"v1={mine}"
-    notice.refresh_from_db()
-    assert (notice.state, notice.attempts) == (Notification.State.SENT, 1)
+    expected = hmac.new(b"0123456789abcdef", signed, "sha256").hexdigest()
+    assert headers["Bonobot-Signature"] == f"v1={expected}"
+    notification.refresh_from_db()
+    assert (notification.state, notification.attempts) == (Notification.State.SENT, 1)
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("status", "error"),
     [(500, "answered 500: down"), (404, "answered 404"), (302, "redirect_refused")],
 )
-def test_a_refused_notification_is_kept_and_retried(acme, webhook, hook, status, said):
-    hook.status, hook.answer = status, b"down \x1b[31m" + b"x" * 5_000
+def test_a_refused_notification_is_kept_and_retried(acme, webhook, hook, status, error):
+    hook.status, hook.body = status, b"down \x1b[31m" + b"x" * 5_000
     hook.headers = {"Location": "http://169.254.169.254/"} if status == 302 else {}
-    notice = tell(acme)
+    notification = notify_outage(acme)
     send_due_notifications()
-    notice.refresh_from_db()
-    assert said in notice.error
-    assert "geheimer-pfad" not in notice.error
-    assert "\x1b" not in notice.error
-    assert (notice.state, notice.attempts) == (Notification.State.WAITING, 1)
+    notification.refresh_from_db()
+    assert error in notification.error
+    assert "geheimer-pfad" not in notification.error
+    assert "\x1b" not in notification.error
+    assert (notification.state, notification.attempts) == (Notification.State.WAITING, 1)
     hook.status = 200
-    Notification.objects.update(next_attempt_at=notice.created_at)
+    Notification.objects.update(next_attempt_at=notification.created_at)
     send_due_notifications()
-    notice.refresh_from_db()
-    assert (notice.state, notice.error) == (Notification.State.SENT, "")
+    notification.refresh_from_db()
+    assert (notification.state, notification.error) == (Notification.State.SENT, "")
 
 
 def test_an_endless_response_isnt_read(acme, webhook, hook):
-    hook.answer = b"x" * (webhooks.MAX_RESPONSE_BYTES * 4)
-    notice = tell(acme)
+    hook.body = b"x" * (webhooks.MAX_RESPONSE_BYTES * 4)
+    notification = notify_outage(acme)
     send_due_notifications()
-    notice.refresh_from_db()
-    assert "response_too_large" in notice.error
+    notification.refresh_from_db()
+    assert "response_too_large" in notification.error
 
 
 def test_a_private_address_needs_its_permission_at_each_delivery(acme, webhook, hook):
     NotificationChannel.objects.update(allow_private=False)
-    notice = tell(acme)
+    notification = notify_outage(acme)
     send_due_notifications()
-    notice.refresh_from_db()
-    assert "private_address" in notice.error
-    assert hook.got == []
+    notification.refresh_from_db()
+    assert "private_address" in notification.error
+    assert hook.received == []
 
 
 def test_an_unreachable_receiver_is_reported_without_its_path(acme, webhook, hook, monkeypatch):
@@ -82,20 +82,20 @@ def test_an_unreachable_receiver_is_reported_without_its_path(acme, webhook, hoo
         raise OSError
 
     monkeypatch.setattr(egress, "resolve_host", refuse)
-    notice = tell(acme)
+    notification = notify_outage(acme)
     send_due_notifications()
-    notice.refresh_from_db()
-    assert "can't be reached" in notice.error
-    assert "geheimer-pfad" not in notice.error
+    notification.refresh_from_db()
+    assert "can't be reached" in notification.error
+    assert "geheimer-pfad" not in notification.error
 
 
 def test_a_secret_that_cant_be_decrypted_fails_only_its_notification(
-    acme, webhook, by_mail, mailbox
+    acme, webhook, email_channel, mailbox
 ):
     NotificationChannel.objects.filter(pk=webhook.pk).update(origin="https://x")
     row = NotificationChannel.objects.get(pk=webhook.pk)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(webhooks, "sign_body", broken)
+        patch.setattr(webhooks, "sign_body", fail_to_sign)
         notify(acme.pk, "server_down", WEB, "Away.", topic="outage:1")
         send_due_notifications()
     states = dict(Notification.objects.values_list("channel__name", "state"))
@@ -103,14 +103,14 @@ def test_a_secret_that_cant_be_decrypted_fails_only_its_notification(
     assert row.notices.get().error
 
 
-def broken(*_args):
+def fail_to_sign(*_args):
     raise UnreadableSecret("No key opens it.")
 
 
-def test_email_is_sent_to_every_address_as_plain_text(acme, by_mail, mailbox):
-    tell(acme)
+def test_email_is_sent_to_every_address_as_plain_text(acme, email_channel, mailbox):
+    notify_outage(acme)
     send_due_notifications()
-    [(to, message)] = mailbox.got
+    [(to, message)] = mailbox.received
     assert to == ["ops@example.com", "cto@example.com"]
     assert message["Subject"] == "[Bonobot] Server not responding: web"
     assert message.get_content_type() == "text/plain"
@@ -119,86 +119,88 @@ def test_email_is_sent_to_every_address_as_plain_text(acme, by_mail, mailbox):
     assert Notification.objects.get().state == Notification.State.SENT
 
 
-def test_a_servers_name_adds_no_header(acme, by_mail, mailbox):
+def test_a_servers_name_adds_no_header(acme, email_channel, mailbox):
     evil = "web\r\nBcc: everybody@example.com\r\n\r\nhello\u202e"
-    tell(acme, subject=NotificationSubject("mcp_server", "1", evil))
+    notify_outage(acme, subject=NotificationSubject("mcp_server", "1", evil))
     send_due_notifications()
-    [(to, message)] = mailbox.got
+    [(to, message)] = mailbox.received
     assert to == ["ops@example.com", "cto@example.com"]
     assert message["Bcc"] is None
     assert "\u202e" not in str(message["Subject"])
 
 
-def test_a_mail_server_that_refuses_or_is_unreachable_is_reported(acme, by_mail, mailbox, settings):
+def test_a_mail_server_that_refuses_or_is_unreachable_is_reported(
+    acme, email_channel, mailbox, settings
+):
     mailbox.refuses = True
-    notice = tell(acme)
+    notification = notify_outage(acme)
     send_due_notifications()
-    notice.refresh_from_db()
-    assert "refused" in notice.error
+    notification.refresh_from_db()
+    assert "refused" in notification.error
     settings.EMAIL_PORT = 1
-    Notification.objects.update(next_attempt_at=notice.created_at)
+    Notification.objects.update(next_attempt_at=notification.created_at)
     send_due_notifications()
-    notice.refresh_from_db()
-    assert "doesn't answer" in notice.error
+    notification.refresh_from_db()
+    assert "doesn't answer" in notification.error
 
 
-def test_without_a_mail_server_a_notification_fails_with_that_reason(acme, by_mail, settings):
+def test_without_a_mail_server_a_notification_fails_with_that_reason(acme, email_channel, settings):
     settings.BONOBOT_EMAIL_URL = ""
-    notice = tell(acme)
+    notification = notify_outage(acme)
     send_due_notifications()
-    notice.refresh_from_db()
-    assert "BONOBOT_EMAIL_URL" in notice.error
+    notification.refresh_from_db()
+    assert "BONOBOT_EMAIL_URL" in notification.error
 
 
-def test_a_test_notification_is_sent_immediately_and_not_retried(boss, webhook, hook):
-    assert send_test_notification(boss, webhook).state == Notification.State.SENT
+def test_a_test_notification_is_sent_immediately_and_not_retried(administrator, webhook, hook):
+    assert send_test_notification(administrator, webhook).state == Notification.State.SENT
     assert hook.last["event"] == "test"
     hook.status = 500
-    assert send_test_notification(boss, webhook).state == Notification.State.FAILED
+    assert send_test_notification(administrator, webhook).state == Notification.State.FAILED
     assert delivery.claim_due_notifications() == []
 
 
-def test_receivers_dont_delay_each_other(acme, boss, webhook, hook):
+def test_receivers_dont_delay_each_other(acme, administrator, webhook, hook):
     gate = threading.Barrier(2, timeout=10)
-    hook_again = NotificationChannel.objects.get(pk=webhook.pk)
+    stored = NotificationChannel.objects.get(pk=webhook.pk)
     second = NotificationChannel(
         organization=acme, name="Second", kind="webhook", origin="x", allow_private=True
     )
-    second.url, second.secret = hook_again.url.open(), "0123456789abcdef"
+    second.url, second.secret = stored.url.open(), "0123456789abcdef"
     second.save()
 
-    class Waiting(list):
+    class WaitingList(list):
         def append(self, item):
             gate.wait()
             super().append(item)
 
-    hook.got = Waiting()
+    hook.received = WaitingList()
     notify(acme.pk, "server_down", WEB, "Away.", topic="outage:1")
     send_due_notifications()
-    assert len(hook.got) == 2
+    assert len(hook.received) == 2
 
 
-def test_each_recipient_gets_email_in_their_own_language(acme, by_mail, mailbox):
+def test_each_recipient_gets_email_in_their_own_language(acme, email_channel, mailbox):
     User.objects.create_user("cto", email="cto@example.com", language="de")
     User.objects.create_user("gone", email="ops@example.com", language="de", is_active=False)
     text = "web hasn't responded since 2026-11-22 02:41 UTC (3 failed attempts). It is away."
-    tell(acme, text)
+    notify_outage(acme, text)
     send_due_notifications()
-    told = {to[0]: message for to, message in mailbox.got}
-    assert told["ops@example.com"]["Subject"] == "[Bonobot] Server not responding: web"
-    assert text in told["ops@example.com"].get_content()
-    german = told["cto@example.com"]
+    messages = {to[0]: message for to, message in mailbox.received}
+    assert messages["ops@example.com"]["Subject"] == "[Bonobot] Server not responding: web"
+    assert text in messages["ops@example.com"].get_content()
+    german = messages["cto@example.com"]
     assert german["Subject"] == "[Bonobot] Server antwortet nicht: web"
     assert (
         "web antwortet seit 2026-11-22 02:41 UTC nicht (3 fehlgeschlagene Versuche)."
         in german.get_content()
     )
     assert "kritisch (server_down)" in german.get_content()
-    assert german["Message-ID"] == told["ops@example.com"]["Message-ID"]
+    assert german["Message-ID"] == messages["ops@example.com"]["Message-ID"]
     assert Notification.objects.get().text == text
 
 
-TOLD = {
+TRANSLATIONS = {
     "Anna sent a test to this channel. Your organization's notifications arrive here.": (
         "Anna hat einen Test an diesen Kanal gesendet. Benachrichtigungen deiner "
         "Organisation kommen hier an."
@@ -223,7 +225,7 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize("text", TOLD)
+@pytest.mark.parametrize("text", TRANSLATIONS)
 def test_stored_notifications_are_translated_to_german(text):
     with translation.override("de"):
-        assert localize_text(text) == TOLD[text]
+        assert localize_text(text) == TRANSLATIONS[text]

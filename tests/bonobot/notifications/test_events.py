@@ -1,4 +1,4 @@
-"""What a channel is told of."""
+"""Which events a channel receives."""
 
 import pytest
 from hypothesis import given
@@ -12,8 +12,8 @@ WORDS = st.sampled_from([severity.word for severity in Severity])
 @given(st.sampled_from(SELECTABLE_EVENTS), WORDS)
 def test_a_channel_without_events_receives_all_of_its_severity(code, minimum_severity):
     event = EVENTS[code]
-    told = is_event_wanted(event, events=(), minimum_severity=minimum_severity)
-    assert told == (event.severity >= Severity[minimum_severity.upper()])
+    is_wanted = is_event_wanted(event, events=(), minimum_severity=minimum_severity)
+    assert is_wanted == (event.severity >= Severity[minimum_severity.upper()])
 
 
 @given(st.sampled_from(SELECTABLE_EVENTS), st.lists(st.sampled_from(SELECTABLE_EVENTS), min_size=1))

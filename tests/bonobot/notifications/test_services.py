@@ -1,4 +1,4 @@
-"""Channels: who may make them, what is refused, and what is never shown."""
+"""Channels: permissions, validation, and secrets that are never shown."""
 
 import pytest
 
@@ -17,20 +17,22 @@ def owner(acme):
     return factories.create_member(acme, Role.OWNER)
 
 
-def refused(principal, **said):
-    spec = {"name": "Pager", "kind": "webhook", "url": HOOK} | said
-    with pytest.raises(Problem) as problem:
+def get_error(principal, **fields):
+    spec = {"name": "Pager", "kind": "webhook", "url": HOOK} | fields
+    with pytest.raises(Problem) as raised:
         save_channel(principal, NotificationChannelSpec(**spec))
     assert not NotificationChannel.objects.exists()
-    return problem.value.code, problem.value.field
+    return raised.value.code, raised.value.field
 
 
 def test_an_owner_creates_a_channel_whose_secret_is_shown_once(owner):
     channel, secret = save_channel(owner, NotificationChannelSpec("Pager", "webhook", url=HOOK))
     assert len(secret) > 30
     assert channel.secret.open() == secret
-    again, made = save_channel(owner, NotificationChannelSpec("Pager 2", "webhook"), channel)
-    assert (again.name, again.url.open(), made) == ("Pager 2", HOOK, "")
+    updated, new_secret = save_channel(
+        owner, NotificationChannelSpec("Pager 2", "webhook"), channel
+    )
+    assert (updated.name, updated.url.open(), new_secret) == ("Pager 2", HOOK, "")
 
 
 def test_secrets_of_a_webhook_arent_in_the_audit_log(owner):
@@ -43,11 +45,11 @@ def test_secrets_of_a_webhook_arent_in_the_audit_log(owner):
 
 @pytest.mark.parametrize("role", [Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER])
 def test_other_roles_cant_create_channels(acme, role):
-    assert refused(factories.create_member(acme, role))[0] == "forbidden"
+    assert get_error(factories.create_member(acme, role))[0] == "forbidden"
 
 
 @pytest.mark.parametrize(
-    ("said", "code", "field"),
+    ("fields", "code", "field"),
     [
         ({"name": " "}, "invalid", "name"),
         ({"kind": "pigeon"}, "invalid", "kind"),
@@ -61,8 +63,8 @@ def test_other_roles_cant_create_channels(acme, role):
         ({"kind": "email", "addresses": ["ops@example.com"]}, "email_not_configured", "kind"),
     ],
 )
-def test_invalid_values_are_refused_at_their_field(owner, said, code, field):
-    assert refused(owner, **said) == (code, field)
+def test_invalid_values_are_refused_at_their_field(owner, fields, code, field):
+    assert get_error(owner, **fields) == (code, field)
 
 
 @pytest.mark.parametrize(
@@ -70,14 +72,14 @@ def test_invalid_values_are_refused_at_their_field(owner, said, code, field):
 )
 def test_invalid_email_addresses_are_refused(owner, settings, addresses):
     settings.BONOBOT_EMAIL_URL = "smtp://mail.example.com"
-    assert refused(owner, kind="email", addresses=addresses) == ("invalid", "addresses")
+    assert get_error(owner, kind="email", addresses=addresses) == ("invalid", "addresses")
 
 
 def test_a_duplicate_name_is_refused(owner):
     save_channel(owner, NotificationChannelSpec("Pager", "webhook", url=HOOK))
-    with pytest.raises(Problem) as problem:
+    with pytest.raises(Problem) as raised:
         save_channel(owner, NotificationChannelSpec("Pager", "webhook", url=HOOK))
-    assert problem.value.code == "name_taken"
+    assert raised.value.code == "name_taken"
 
 
 def test_a_channel_that_is_changed_to_email_loses_its_webhook(owner, settings):

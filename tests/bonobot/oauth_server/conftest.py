@@ -8,13 +8,13 @@ from bonobot.accounts.roles import Role
 from bonobot.oauth_server import client_registration
 from tests import factories
 from tests.agents.gateway.conftest import acme, effects, helper, wire, workshop
-from tests.bonobot.oauth_server.oauth_client import Program
+from tests.bonobot.oauth_server.oauth_client import OAuthClient
 
 __all__ = ["acme", "effects", "helper", "wire", "workshop"]
 
 
 @pytest.fixture(autouse=True)
-def _nobody_registered() -> None:
+def _clear_registrations() -> None:
     client_registration._arrival_times.clear()
 
 
@@ -25,5 +25,5 @@ def olga(acme: Organization) -> User:
 
 
 @pytest.fixture
-def ide(olga: User, helper: Agent) -> Program:
-    return Program(olga)
+def ide(olga: User, helper: Agent) -> OAuthClient:
+    return OAuthClient(olga)

@@ -1,4 +1,4 @@
-"""What was let in is seen and ended: by the person who did, and by who manages tokens."""
+"""Authorized clients are listed and revoked by their person and by those who manage tokens."""
 
 from typing import Any
 
@@ -16,15 +16,15 @@ from bonobot.ledger.models import AuditRow
 from tests import admin_client, factories
 from tests.admin_client import Desk, words
 from tests.agents.gateway.conftest import Wire
-from tests.bonobot.oauth_server.oauth_client import HERE, Program
-from tests.bonobot.oauth_server.test_refusals import opens
+from tests.bonobot.oauth_server.oauth_client import RESOURCE, OAuthClient
+from tests.bonobot.oauth_server.test_refusals import is_valid
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def ide(olga: User, helper: Agent) -> Program:
-    return Program(olga, client_name="Notebook")
+def ide(olga: User, helper: Agent) -> OAuthClient:
+    return OAuthClient(olga, client_name="Notebook")
 
 
 @pytest.fixture
@@ -33,30 +33,30 @@ def other(acme: Organization) -> User:
 
 
 def test_a_person_lists_and_revokes_their_authorized_clients(
-    acme: Organization, olga: User, ide: Program, wire: Wire
+    acme: Organization, olga: User, ide: OAuthClient, wire: Wire
 ) -> None:
-    tokens, seat = ide.let_in(), Desk(olga)
-    page = words(seat.get("let_in"))
-    for said in ("Notebook", acme.name, HERE, "helper", "last used"):
-        assert said in page, said
+    tokens, browser = ide.authorize(), Desk(olga)
+    page = words(browser.get("let_in"))
+    for text in ("Notebook", acme.name, RESOURCE, "helper", "last used"):
+        assert text in page, text
     grant = Token.objects.get(user=olga)
-    seat.post("let_in", grant=grant.pk)
-    assert "Notebook" in seat.messages[0]
-    assert not opens(wire, tokens["access_token"])
+    browser.post("let_in", grant=grant.pk)
+    assert "Notebook" in browser.messages[0]
+    assert not is_valid(wire, tokens["access_token"])
     assert ide.refresh(tokens["refresh_token"]).status_code == 400
     row = AuditRow.objects.get(action="token_revoked")
     assert (row.actor_label, row.resource_id) == ("olga", str(grant.pk))
-    assert "You haven't authorized any OAuth clients." in words(seat.get("let_in"))
+    assert "You haven't authorized any OAuth clients." in words(browser.get("let_in"))
 
 
 def test_a_person_cant_revoke_the_clients_of_another_person(
-    ide: Program, other: User, wire: Wire
+    ide: OAuthClient, other: User, wire: Wire
 ) -> None:
-    tokens, seat = ide.let_in(), Desk(other)
-    assert "Notebook" not in words(seat.get("let_in"))
+    tokens, browser = ide.authorize(), Desk(other)
+    assert "Notebook" not in words(browser.get("let_in"))
     for grant in (Token.objects.get(user__isnull=False).pk, "x", ""):
-        seat.post("let_in", grant=grant, status=404)
-    assert opens(wire, tokens["access_token"])
+        browser.post("let_in", grant=grant, status=404)
+    assert is_valid(wire, tokens["access_token"])
 
 
 def test_the_user_menu_links_to_the_authorized_clients(olga: User) -> None:
@@ -64,82 +64,84 @@ def test_the_user_menu_links_to_the_authorized_clients(olga: User) -> None:
 
 
 def test_the_page_uses_the_same_number_of_queries_for_many_clients(
-    ide: Program, olga: User, django_assert_max_num_queries: Any
+    ide: OAuthClient, olga: User, django_assert_max_num_queries: Any
 ) -> None:
-    seat = Desk(olga)
-    ide.let_in()
-    seat.get("let_in")
-    with CaptureQueriesContext(connection) as few:
-        seat.get("let_in")
-    once = len(few)
+    browser = Desk(olga)
+    ide.authorize()
+    browser.get("let_in")
+    with CaptureQueriesContext(connection) as queries:
+        browser.get("let_in")
+    query_count = len(queries)
     for _ in range(3):
-        Program(olga).let_in()
-    with django_assert_max_num_queries(once):
-        seat.get("let_in")
+        OAuthClient(olga).authorize()
+    with django_assert_max_num_queries(query_count):
+        browser.get("let_in")
 
 
 def test_rest_lists_and_revokes_only_a_persons_own_clients(
-    ide: Program, olga: User, other: User, wire: Wire
+    ide: OAuthClient, olga: User, other: User, wire: Wire
 ) -> None:
-    tokens = ide.let_in()
-    theirs, mine = Client(), Client()
-    theirs.force_login(other)
-    mine.force_login(olga)
-    [listed] = mine.get("/api/authorized-clients").json()["results"]
-    assert (listed["client"], listed["given_by"], listed["kind"]) == ("Notebook", "olga", "grant")
-    assert theirs.get("/api/authorized-clients").json()["results"] == []
-    assert theirs.delete(f"/api/authorized-clients/{listed['id']}").status_code == 404
-    assert opens(wire, tokens["access_token"])
-    assert mine.delete(f"/api/authorized-clients/{listed['id']}").status_code == 204
-    assert not opens(wire, tokens["access_token"])
-    assert mine.delete(f"/api/authorized-clients/{listed['id']}").status_code == 404
+    tokens = ide.authorize()
+    other_client, client = Client(), Client()
+    other_client.force_login(other)
+    client.force_login(olga)
+    [row] = client.get("/api/authorized-clients").json()["results"]
+    assert (row["client"], row["given_by"], row["kind"]) == ("Notebook", "olga", "grant")
+    assert other_client.get("/api/authorized-clients").json()["results"] == []
+    assert other_client.delete(f"/api/authorized-clients/{row['id']}").status_code == 404
+    assert is_valid(wire, tokens["access_token"])
+    assert client.delete(f"/api/authorized-clients/{row['id']}").status_code == 204
+    assert not is_valid(wire, tokens["access_token"])
+    assert client.delete(f"/api/authorized-clients/{row['id']}").status_code == 404
 
 
-# --- those of the organization
+# --- clients of the organization
 
 
 def test_an_owner_lists_the_clients_and_deletes_one(
-    acme: Organization, ide: Program, helper: Agent, other: User, wire: Wire
+    acme: Organization, ide: OAuthClient, helper: Agent, other: User, wire: Wire
 ) -> None:
     helper.members.add(other)
-    seat = Desk(User.objects.get(username="owner"))
+    browser = Desk(User.objects.get(username="owner"))
     ide.browser.force_login(other)
-    second = ide.let_in()
-    first = Program(User.objects.get(username="olga"), client_name="Desktop").let_in()
-    page = words(seat.get("programs"))
-    for said in ("Notebook", "oscar", "Desktop", "olga", "registered"):
-        assert said in page, said
-    seat.post("programs", program=ide.id)
-    assert not opens(wire, second["access_token"])
-    assert opens(wire, first["access_token"])
+    second = ide.authorize()
+    first = OAuthClient(User.objects.get(username="olga"), client_name="Desktop").authorize()
+    page = words(browser.get("programs"))
+    for text in ("Notebook", "oscar", "Desktop", "olga", "registered"):
+        assert text in page, text
+    browser.post("programs", program=ide.id)
+    assert not is_valid(wire, second["access_token"])
+    assert is_valid(wire, first["access_token"])
     assert not Application.objects.filter(client_id=ide.id).exists()
     assert not RefreshToken.objects.filter(application__client_id=ide.id).exists()
-    assert "Notebook" not in words(seat.get("programs"))
-    removed = AuditRow.objects.get(action="program_removed")
-    assert (removed.resource_id, removed.resource_name) == (ide.id, "Notebook")
+    assert "Notebook" not in words(browser.get("programs"))
+    row = AuditRow.objects.get(action="program_removed")
+    assert (row.resource_id, row.resource_name) == (ide.id, "Notebook")
 
 
 def test_a_client_that_another_organization_authorized_stays_registered(
-    acme: Organization, ide: Program, wire: Wire
+    acme: Organization, ide: OAuthClient, wire: Wire
 ) -> None:
-    seat, elsewhere = (
+    browser, other_organization = (
         Desk(User.objects.get(username="owner")),
         factories.create_organization("other"),
     )
-    ide.let_in()
-    factories.create_agent(elsewhere, "helper")
-    stranger = User.objects.get(pk=factories.create_member(elsewhere, Role.OPERATOR, "olaf").id)
-    ide.browser.force_login(stranger)
-    tokens = ide.let_in()
-    assert "olaf" not in words(seat.get("programs"))
-    seat.post("programs", program=ide.id)
+    ide.authorize()
+    factories.create_agent(other_organization, "helper")
+    other_user = User.objects.get(
+        pk=factories.create_member(other_organization, Role.OPERATOR, "olaf").id
+    )
+    ide.browser.force_login(other_user)
+    tokens = ide.authorize()
+    assert "olaf" not in words(browser.get("programs"))
+    browser.post("programs", program=ide.id)
     assert Application.objects.filter(client_id=ide.id).exists()
     assert ide.refresh(tokens["refresh_token"]).status_code == 200
-    seat.post("programs", program=ide.id, status=404)
+    browser.post("programs", program=ide.id, status=404)
 
 
-def test_only_roles_that_manage_tokens_see_the_clients(ide: Program, olga: User) -> None:
-    ide.let_in()
+def test_only_roles_that_manage_tokens_see_the_clients(ide: OAuthClient, olga: User) -> None:
+    ide.authorize()
     Desk(olga).get("programs", status=403)
     Desk(olga).post("programs", program=ide.id, status=403)
     assert Token.objects.active().filter(user=olga).exists()
@@ -152,8 +154,8 @@ def test_an_empty_page_explains_how_clients_are_added(acme: Organization, olga: 
 
 
 def test_texts_of_clients_are_shown_as_unverified(olga: User, helper: Agent) -> None:
-    program = Program(olga, client_name="<b>IDE</b>\u202e")
-    program.let_in()
+    oauth_client = OAuthClient(olga, client_name="<b>IDE</b>\u202e")
+    oauth_client.authorize()
     page = Desk(olga).open(reverse("admin:let_in"))
     assert "<b>IDE</b>" not in page
     assert "\u202e" not in page

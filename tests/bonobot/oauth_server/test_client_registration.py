@@ -1,4 +1,4 @@
-"""Programs that nobody knows say who they are: within bounds, and it gives them nothing."""
+"""Dynamic client registration: validated, limited, and without any access."""
 
 from datetime import timedelta
 from typing import Any
@@ -10,13 +10,13 @@ from oauth2_provider.models import Application
 
 from bonobot.accounts.models import User
 from bonobot.oauth_server import client_registration
-from tests.bonobot.oauth_server.oauth_client import Program, error
+from tests.bonobot.oauth_server.oauth_client import OAuthClient, error
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.mark.parametrize(
-    ("said", "code"),
+    ("metadata", "code"),
     [
         ({"redirect_uris": []}, "invalid_redirect_uri"),
         ({"redirect_uris": "http://127.0.0.1/"}, "invalid_redirect_uri"),
@@ -33,30 +33,30 @@ pytestmark = pytest.mark.django_db(transaction=True)
         ({"grant_types": ["implicit"]}, "invalid_client_metadata"),
     ],
 )
-def test_invalid_client_metadata_is_refused(db: None, said: dict[str, Any], code: str) -> None:
-    assert error(Program().register(**said)) == code
+def test_invalid_client_metadata_is_refused(db: None, metadata: dict[str, Any], code: str) -> None:
+    assert error(OAuthClient().register(**metadata)) == code
 
 
 def test_a_client_that_requests_a_secret_is_registered_as_public(db: None) -> None:
-    told = Program().register(token_endpoint_auth_method="client_secret_post").json()
-    assert told["token_endpoint_auth_method"] == "none"
-    assert "client_secret" not in told
+    metadata = OAuthClient().register(token_endpoint_auth_method="client_secret_post").json()
+    assert metadata["token_endpoint_auth_method"] == "none"
+    assert "client_secret" not in metadata
 
 
 def test_registrations_per_address_are_limited(db: None) -> None:
-    program = Program()
-    last = [program.register().status_code for _ in range(client_registration.BURST)]
+    oauth_client = OAuthClient()
+    last = [oauth_client.register().status_code for _ in range(client_registration.BURST)]
     assert last[-2:] == [201, 429]
 
 
 def test_clients_that_nobody_authorized_are_deleted(
-    ide: Program, monkeypatch: pytest.MonkeyPatch
+    ide: OAuthClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ide.let_in()
+    ide.authorize()
     monkeypatch.setattr(client_registration, "MAX_UNUSED_CLIENTS", 2)
-    names = [Program(client_name=str(number)).id for number in range(4)]
-    there = set(Application.objects.values_list("client_id", flat=True))
-    assert there == {ide.id, *names[2:]}
+    names = [OAuthClient(client_name=str(number)).id for number in range(4)]
+    ids = set(Application.objects.values_list("client_id", flat=True))
+    assert ids == {ide.id, *names[2:]}
     with time_machine.travel(timezone.now() + timedelta(days=2)):
         assert client_registration.prune_unused_clients() == 2
     assert set(Application.objects.values_list("client_id", flat=True)) == {ide.id}
@@ -67,4 +67,4 @@ def test_registration_can_be_disabled(olga: User, settings: Any, client: Any) ->
     assert (
         "registration_endpoint" not in client.get("/.well-known/oauth-authorization-server").json()
     )
-    assert Program().registered.status_code == 404
+    assert OAuthClient().registered.status_code == 404

@@ -1,4 +1,4 @@
-"""Programs whose name is an address: who they are is read there, through egress, or not at all."""
+"""Clients whose ID is the URL of a metadata document, which is fetched through the egress guard."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from oauth2_provider.models import Application
 from agents.models import Agent
 from bonobot.accounts.models import Token, User
 from bonobot.oauth_server import client_registration
-from tests.bonobot.oauth_server.oauth_client import REDIRECT, Program, error
+from tests.bonobot.oauth_server.oauth_client import REDIRECT, OAuthClient, error
 from tests.own_cache import clear_cache
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -29,18 +29,20 @@ DOCUMENT: dict[str, Any] = {
 
 
 class Site:
-    """What is at the program's address, and how often it was read."""
+    """The document at a client's URL, and how often it was read."""
 
     def __init__(self) -> None:
         self.document: Any = DOCUMENT
         self.status = 200
-        self.kind = "application/json"
-        self.read = 0
+        self.content_type = "application/json"
+        self.reads = 0
 
     def __call__(self, request: httpx2.Request) -> httpx2.Response:
-        self.read += 1
+        self.reads += 1
         content = json.dumps(self.document).encode()
-        return httpx2.Response(self.status, content=content, headers={"Content-Type": self.kind})
+        return httpx2.Response(
+            self.status, content=content, headers={"Content-Type": self.content_type}
+        )
 
 
 @pytest.fixture
@@ -49,10 +51,10 @@ def site(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[Site]:
     clear_cache()
     site = Site()
 
-    def client(**_: Any) -> httpx2.AsyncClient:
+    def build_client(**_: Any) -> httpx2.AsyncClient:
         return httpx2.AsyncClient(transport=httpx2.MockTransport(site))
 
-    monkeypatch.setattr(client_registration, "build_guarded_client", client)
+    monkeypatch.setattr(client_registration, "build_guarded_client", build_client)
     yield site
     clear_cache()
 
@@ -60,16 +62,16 @@ def site(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[Site]:
 def test_a_client_with_a_metadata_document_is_authorized_under_its_host(
     site: Site, olga: User, helper: Agent
 ) -> None:
-    program = Program(olga)
-    program.id = ID
-    page = program.asked().content.decode()
+    oauth_client = OAuthClient(olga)
+    oauth_client.id = ID
+    page = oauth_client.open_consent().content.decode()
     assert "Desk" in page
     assert "client.example.com" in page
     assert "logo.png" not in page
-    tokens = program.let_in()
-    assert program.refresh(tokens["refresh_token"]).status_code == 200
+    tokens = oauth_client.authorize()
+    assert oauth_client.refresh(tokens["refresh_token"]).status_code == 200
     assert Token.objects.get().client_id == ID
-    assert site.read == 1  # what was read is believed for a while
+    assert site.reads == 1  # documents are cached
 
 
 @pytest.mark.parametrize(
@@ -89,32 +91,34 @@ def test_an_invalid_metadata_document_is_refused(
     site: Site, olga: User, helper: Agent, changed: dict[str, Any]
 ) -> None:
     site.document = DOCUMENT | changed
-    program = Program(olga)
-    program.id = ID
-    assert program.asked().status_code == 400
+    oauth_client = OAuthClient(olga)
+    oauth_client.id = ID
+    assert oauth_client.open_consent().status_code == 400
     assert not Application.objects.filter(client_id=ID).exists()
 
 
-@pytest.mark.parametrize(("status", "kind"), [(404, "application/json"), (200, "text/html")])
+@pytest.mark.parametrize(
+    ("status", "content_type"), [(404, "application/json"), (200, "text/html")]
+)
 def test_a_response_that_isnt_a_metadata_document_is_refused(
-    site: Site, olga: User, helper: Agent, status: int, kind: str
+    site: Site, olga: User, helper: Agent, status: int, content_type: str
 ) -> None:
-    site.status, site.kind = status, kind
-    program = Program(olga)
-    program.id = ID
-    assert program.asked().status_code == 400
-    program.asked()
-    assert site.read == 1  # a fault is remembered for a minute
+    site.status, site.content_type = status, content_type
+    oauth_client = OAuthClient(olga)
+    oauth_client.id = ID
+    assert oauth_client.open_consent().status_code == 400
+    oauth_client.open_consent()
+    assert site.reads == 1  # errors are cached for a minute
 
 
 def test_a_metadata_document_is_fetched_only_for_a_signed_in_person(site: Site, db: None) -> None:
-    program = Program()
-    program.id = ID
-    assert program.asked().status_code == 302
-    assert error(program.exchange("bnc_x_y")) == "invalid_client"
-    assert error(program.refresh("bnr_x_y")) == "invalid_client"
-    program.revoke("bno_x_y")
-    assert site.read == 0
+    oauth_client = OAuthClient()
+    oauth_client.id = ID
+    assert oauth_client.open_consent().status_code == 302
+    assert error(oauth_client.exchange("bnc_x_y")) == "invalid_client"
+    assert error(oauth_client.refresh("bnr_x_y")) == "invalid_client"
+    oauth_client.revoke("bno_x_y")
+    assert site.reads == 0
 
 
 @pytest.mark.parametrize(
@@ -134,7 +138,7 @@ def test_a_metadata_document_is_fetched_only_for_a_signed_in_person(site: Site, 
 def test_an_invalid_document_url_isnt_requested(site: Site, address: str) -> None:
     with pytest.raises(CIMDError):
         client_registration.ClientMetadataFetcher().fetch(address)
-    assert site.read == 0
+    assert site.reads == 0
 
 
 @pytest.mark.parametrize(
@@ -155,14 +159,14 @@ def test_private_addresses_arent_requested(address: str) -> None:
 
 def test_an_unreachable_metadata_document_is_explained(site: Site, olga: User) -> None:
     site.status = 404
-    program = Program(olga)
-    program.id = ID
-    page = program.asked()
+    oauth_client = OAuthClient(olga)
+    oauth_client.id = ID
+    page = oauth_client.open_consent()
     assert page.status_code == 400
-    told = page.content.decode()
-    assert "<code>document_unreadable</code>" in told
-    assert ID in told
-    assert "BONOBOT_OAUTH_DOCUMENTS" in told
+    text = page.content.decode()
+    assert "<code>document_unreadable</code>" in text
+    assert ID in text
+    assert "BONOBOT_OAUTH_DOCUMENTS" in text
 
 
 def test_disabled_metadata_documents_arent_fetched_or_advertised(
@@ -170,9 +174,9 @@ def test_disabled_metadata_documents_arent_fetched_or_advertised(
 ) -> None:
     settings.BONOBOT_OAUTH_DOCUMENTS = False
     settings.OAUTH2_PROVIDER = settings.OAUTH2_PROVIDER | {"CIMD_ENABLED": False}
-    said = client.get("/.well-known/oauth-authorization-server").json()
-    assert said["client_id_metadata_document_supported"] is False
-    program = Program(olga)
-    program.id = ID
-    assert b"<code>document_unreadable</code>" in program.asked().content
-    assert site.read == 0
+    metadata = client.get("/.well-known/oauth-authorization-server").json()
+    assert metadata["client_id_metadata_document_supported"] is False
+    oauth_client = OAuthClient(olga)
+    oauth_client.id = ID
+    assert b"<code>document_unreadable</code>" in oauth_client.open_consent().content
+    assert site.reads == 0

@@ -17,7 +17,7 @@ from tests.processes import Web, healthy
 pytestmark = pytest.mark.worker
 HEAD_S, BODY_S = 1, 2
 WEB_SETTINGS = {"BONOBOT_REQUEST_HEAD_S": str(HEAD_S), "BONOBOT_REQUEST_BODY_S": str(BODY_S)}
-BOUND_S = 8.0  # a busy machine is slow itself; without a deadline nothing is ever closed
+TIMEOUT_S = 8.0  # long enough for a busy machine; without a timeout nothing is ever closed
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 POST = b"POST /api/agents HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 LONG = POST + b"Content-Length: 100000\r\n\r\n"
@@ -28,33 +28,33 @@ GATEWAY = POST.replace(b"/api/agents", b"/mcp") + b"Content-Length: 100000\r\n\r
 @pytest.fixture
 def connect(module_web: Web) -> Iterator[Callable[[], socket.socket]]:
     """A function that opens a connection to the web process."""
-    made: list[socket.socket] = []
+    sockets: list[socket.socket] = []
 
-    def opened() -> socket.socket:
-        made.append(socket.create_connection(("127.0.0.1", module_web.port), timeout=0.1))
-        return made[-1]
+    def open_socket() -> socket.socket:
+        sockets.append(socket.create_connection(("127.0.0.1", module_web.port), timeout=0.1))
+        return sockets[-1]
 
-    yield opened
-    for client in made:
+    yield open_socket
+    for client in sockets:
         client.close()
 
 
-def closed_after(client: socket.socket, begin: bytes, drip: bytes) -> tuple[float, bytes]:
-    """Send `begin`, then `drip` ten times a second; return when the other side closed, and what
-    it said."""
-    began, said = time.monotonic(), b""
+def wait_for_close(client: socket.socket, begin: bytes, drip: bytes) -> tuple[float, bytes]:
+    """Send `begin`, then `drip` ten times a second; return the seconds until the server closed the
+    connection, and what it sent."""
+    started, received = time.monotonic(), b""
     client.sendall(begin)
-    while time.monotonic() - began < BOUND_S:
+    while time.monotonic() - started < TIMEOUT_S:
         try:
-            if not (came := client.recv(65536)):
+            if not (part := client.recv(65536)):
                 break
-            said += came
+            received += part
         except TimeoutError:
             with suppress(OSError):
                 client.sendall(drip)
         except OSError:
             break
-    return time.monotonic() - began, said
+    return time.monotonic() - started, received
 
 
 @pytest.mark.parametrize(
@@ -63,17 +63,17 @@ def closed_after(client: socket.socket, begin: bytes, drip: bytes) -> tuple[floa
         (HEAD, b"X: 1\r\n"),
         (b"G", b""),
         (b"", b""),
-        (HEAD + b"\r\n" + HEAD, b"X"),  # after an answer, on the same connection
+        (HEAD + b"\r\n" + HEAD, b"X"),  # after a response, on the same connection
     ],
     ids=["head", "one byte", "nothing", "second head"],
 )
 def test_an_incomplete_request_head_times_out(
     connect: Callable[[], socket.socket], begin: bytes, drip: bytes
 ) -> None:
-    seconds, said = closed_after(connect(), begin, drip)
-    assert HEAD_S * 0.9 <= seconds < BOUND_S
-    assert (b" 408 " in said) == bool(begin)
-    assert b"x-content-type-options" in said or not begin
+    seconds, received = wait_for_close(connect(), begin, drip)
+    assert HEAD_S * 0.9 <= seconds < TIMEOUT_S
+    assert (b" 408 " in received) == bool(begin)
+    assert b"x-content-type-options" in received or not begin
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_an_incomplete_request_head_times_out(
 def test_a_body_that_arrives_too_slowly_times_out(
     connect: Callable[[], socket.socket], begin: bytes, drip: bytes
 ) -> None:
-    seconds, _ = closed_after(connect(), begin, drip)
-    assert seconds < BOUND_S
+    seconds, _ = wait_for_close(connect(), begin, drip)
+    assert seconds < TIMEOUT_S
 
 
 def test_hundreds_of_slow_clients_dont_block_others(
@@ -95,7 +95,7 @@ def test_hundreds_of_slow_clients_dont_block_others(
     for client in slow:
         client.sendall(HEAD)
     assert healthy(module_web.port)
-    until = time.monotonic() + BOUND_S
+    until = time.monotonic() + TIMEOUT_S
     for client in slow:
         client.settimeout(max(0.1, until - time.monotonic()))
         assert b" 408 " in client.recv(65536)
@@ -106,22 +106,22 @@ def test_a_steady_body_is_accepted_however_long_it_takes(
 ) -> None:
     client = connect()
     client.sendall(POST + b"Content-Length: 40960\r\nConnection: close\r\n\r\n")
-    began = time.monotonic()
-    sent = 0
-    while sent < 40960:  # 10 KiB a second, beyond the first seconds
+    started = time.monotonic()
+    sent_bytes = 0
+    while sent_bytes < 40960:  # 10 KiB a second, beyond the first seconds
         client.sendall(b" " * 1024)
-        sent += 1024
+        sent_bytes += 1024
         with suppress(TimeoutError):
             assert not client.recv(65536).startswith(b"HTTP/1.1 408")
-            break  # it was answered without its body: nobody is signed in
-    assert time.monotonic() - began < 60
+            break  # refused before the end of its body: not signed in
+    assert time.monotonic() - started < 60
 
 
 def test_a_slow_reader_of_events_isnt_disconnected(
     connect: Callable[[], socket.socket], module_web: Web
 ) -> None:
     organization = factories.create_organization()
-    # No worker runs: the session waits for one, and its stream goes on.
+    # No worker runs, so the session stays queued and its stream open.
     session = start_session(
         factories.build_administrator(organization), factories.create_agent(organization), "Hello"
     )
@@ -132,10 +132,10 @@ def test_a_slow_reader_of_events_isnt_disconnected(
         f"GET /api/sessions/{session.pk}/events HTTP/1.1\r\nHost: 127.0.0.1\r\n"
         f"Authorization: Bearer {token}\r\nAccept: text/event-stream\r\n\r\n".encode()
     )
-    said, until = b"", time.monotonic() + HEAD_S + BODY_S + 2
+    received, until = b"", time.monotonic() + HEAD_S + BODY_S + 2
     while time.monotonic() < until:
         with suppress(TimeoutError):
-            came = client.recv(16)
-            assert came, said
-            said += came
-    assert said.startswith(b"HTTP/1.1 200")
+            part = client.recv(16)
+            assert part, received
+            received += part
+    assert received.startswith(b"HTTP/1.1 200")

@@ -1,4 +1,4 @@
-"""Requests that no client should send: read strictly, within bounds, and never taken for others."""
+"""Malformed requests are parsed strictly, within limits, and never as two requests."""
 
 import socket
 from collections.abc import Callable
@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 POST = HEAD.replace(b"GET", b"POST")
 ENDS = b"Connection: close\r\n\r\n"
-UNFIT = {
+MALFORMED = {
     "a header of a mebibyte": HEAD + b"X: " + b"a" * MIB + b"\r\n" + ENDS,
     "fifty thousand headers": HEAD + b"X: 1\r\n" * 50_000 + ENDS,
     "no host": b"GET /healthz HTTP/1.1\r\n" + ENDS,
@@ -28,39 +28,42 @@ UNFIT = {
 
 
 @pytest.fixture
-def answered(module_web: Web) -> Callable[[bytes], bytes]:
-    """A function that sends bytes and returns what came until the end."""
+def send_request(module_web: Web) -> Callable[[bytes], bytes]:
+    """A function that sends bytes and returns everything that is received."""
     port = module_web.port
 
-    def ask(sent: bytes) -> bytes:
-        came = b""
+    def send(request: bytes) -> bytes:
+        response = b""
         with (
             socket.create_connection(("127.0.0.1", port), timeout=10) as link,
-            suppress(ConnectionError),  # it may be closed before all is sent
+            suppress(ConnectionError),  # the server can close it before everything is sent
         ):
-            link.sendall(sent)
+            link.sendall(request)
             while part := link.recv(65536):
-                came += part
-        return came
+                response += part
+        return response
 
-    return ask
+    return send
 
 
-def test_malformed_requests_are_refused(answered: Callable[[bytes], bytes]) -> None:
-    assert answered(HEAD + ENDS).startswith(b"HTTP/1.1 200")
-    for what, sent in UNFIT.items():
-        came = answered(sent)
-        assert not came or came.startswith((b"HTTP/1.1 400", b"HTTP/1.1 431")), (what, came[:100])
-    assert answered(HEAD + ENDS).startswith(b"HTTP/1.1 200")
+def test_malformed_requests_are_refused(send_request: Callable[[bytes], bytes]) -> None:
+    assert send_request(HEAD + ENDS).startswith(b"HTTP/1.1 200")
+    for name, request in MALFORMED.items():
+        response = send_request(request)
+        assert not response or response.startswith((b"HTTP/1.1 400", b"HTTP/1.1 431")), (
+            name,
+            response[:100],
+        )
+    assert send_request(HEAD + ENDS).startswith(b"HTTP/1.1 200")
 
 
 def test_a_request_with_two_lengths_closes_the_connection(
-    answered: Callable[[bytes], bytes],
+    send_request: Callable[[bytes], bytes],
 ) -> None:
-    both = POST + b"Content-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
-    came = answered(both + HEAD + b"\r\n")
-    assert came.startswith(b"HTTP/1.1 400")
-    assert came.count(b"HTTP/1.1") == 1
+    request = POST + b"Content-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    response = send_request(request + HEAD + b"\r\n")
+    assert response.startswith(b"HTTP/1.1 400")
+    assert response.count(b"HTTP/1.1") == 1
 
 
 def test_the_parser_is_h11_whatever_else_is_installed() -> None:

@@ -25,21 +25,25 @@ def program(name: str, code: str, *, grace_s: float = 10.0) -> ProcessSpec:
     return ProcessSpec(name, (sys.executable, "-u", "-c", code), grace_s)
 
 
-def crew(lines: list[str], *programs: ProcessSpec, colourful: bool = False) -> ProcessSupervisor:
+def build_supervisor(
+    lines: list[str], *programs: ProcessSpec, use_color: bool = False
+) -> ProcessSupervisor:
     return ProcessSupervisor(
-        programs, environment=dict(os.environ), write_line=lines.append, use_color=colourful
+        programs, environment=dict(os.environ), write_line=lines.append, use_color=use_color
     )
 
 
-def pumped(running: ProcessSupervisor, condition: Callable[[], object]) -> Callable[[], object]:
-    def look() -> object:
+def check_after_output(
+    running: ProcessSupervisor, condition: Callable[[], object]
+) -> Callable[[], object]:
+    def check() -> object:
         running.copy_output(0.05)
         return condition()
 
-    return look
+    return check
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -51,8 +55,8 @@ def test_lines_are_complete_and_prefixed_with_their_process() -> None:
     lines: list[str] = []
     halves = "import sys; sys.stdout.write('one'); sys.stdout.flush(); " + FOREVER
     other = "print('two'); print('three'); " + FOREVER
-    with crew(lines, program("web", halves), program("worker", other)) as running:
-        eventually(pumped(running, lambda: "worker │ three" in lines))
+    with build_supervisor(lines, program("web", halves), program("worker", other)) as running:
+        eventually(check_after_output(running, lambda: "worker │ three" in lines))
         assert "worker │ two" in lines
         assert not [line for line in lines if "one" in line]
     assert "web    │ one" in lines, "what was written last is shown at the end"
@@ -61,44 +65,50 @@ def test_lines_are_complete_and_prefixed_with_their_process() -> None:
 def test_bytes_that_arent_text_dont_stop_the_logs() -> None:
     lines: list[str] = []
     code = "import os; os.write(1, b'\\xff\\xfe!\\n'); " + FOREVER
-    with crew(lines, program("web", code)) as running:
-        eventually(pumped(running, lambda: "web │ ��!" in lines))
+    with build_supervisor(lines, program("web", code)) as running:
+        eventually(check_after_output(running, lambda: "web │ ��!" in lines))
 
 
 def test_an_endless_line_is_truncated() -> None:
     lines: list[str] = []
     code = "import sys; sys.stdout.write('x' * 200_000 + '\\n'); " + FOREVER
-    with crew(lines, program("web", code)) as running:
-        eventually(pumped(running, lambda: sum(line.count("x") for line in lines) == 200_000))
+    with build_supervisor(lines, program("web", code)) as running:
+        eventually(
+            check_after_output(running, lambda: sum(line.count("x") for line in lines) == 200_000)
+        )
     assert len(lines) == 4
 
 
 def test_prefixes_are_colored_on_a_terminal() -> None:
     lines: list[str] = []
-    with crew(lines, program("web", "print('hi'); " + FOREVER), colourful=True) as running:
-        eventually(pumped(running, lambda: "\x1b[36mweb │\x1b[0m hi" in lines))
+    with build_supervisor(
+        lines, program("web", "print('hi'); " + FOREVER), use_color=True
+    ) as running:
+        eventually(check_after_output(running, lambda: "\x1b[36mweb │\x1b[0m hi" in lines))
 
 
-def test_a_program_that_ends_is_named_with_its_last_words() -> None:
+def test_a_process_that_ends_is_described_and_its_last_output_is_shown() -> None:
     lines: list[str] = []
     programs = program("web", FOREVER), program("beat", "raise SystemExit('no schedule')")
-    with crew(lines, *programs) as running:
-        eventually(pumped(running, lambda: running.describe_ended_process("beat")))
+    with build_supervisor(lines, *programs) as running:
+        eventually(check_after_output(running, lambda: running.describe_ended_process("beat")))
         assert running.describe_ended_process("beat") == "`beat` ended (exit status 1)"
         assert running.describe_ended_process("web") == ""
     assert "beat │ no schedule" in lines
 
 
-def restarted(running: ProcessSupervisor, condition: Callable[[], object]) -> Callable[[], object]:
-    def look() -> object:
+def check_after_restart(
+    running: ProcessSupervisor, condition: Callable[[], object]
+) -> Callable[[], object]:
+    def check() -> object:
         running.restart_ended_processes()
         running.copy_output(0.01)
         return condition()
 
-    return look
+    return check
 
 
-def test_a_program_that_is_killed_is_started_again_and_the_others_go_on() -> None:
+def test_a_killed_process_is_restarted_and_the_others_continue() -> None:
     lines: list[str] = []
     reports: list[list[ProcessStatus]] = []
     greeting = "import os; print('I am', os.getpid()); " + FOREVER
@@ -111,21 +121,21 @@ def test_a_program_that_is_killed_is_started_again_and_the_others_go_on() -> Non
         report=lambda statuses: reports.append(list(statuses)),
     )
     with supervisor as running:
-        eventually(restarted(running, lambda: len(lines) == 2))
+        eventually(check_after_restart(running, lambda: len(lines) == 2))
         web, worker = (child.popen.pid for child in running._children)
         os.kill(worker, signal.SIGKILL)
-        eventually(restarted(running, lambda: len(lines) == 4))
+        eventually(check_after_restart(running, lambda: len(lines) == 4))
         assert running._children[0].popen.pid == web
         pid = running._children[1].popen.pid
         assert f"worker │ I am {pid}" in lines
         assert pid != worker
         assert "bonobot │ `worker` ended (killed by SIGKILL). It is restarted in 0.01 s." in lines
-    assert not alive(pid)
+    assert not is_alive(pid)
     assert [statuses[1].state for statuses in reports] == ["running", "restarting", "running"]
     assert reports[-1][1] == ProcessStatus("worker", "running", 1, "killed by SIGKILL")
 
 
-def test_a_program_that_ends_too_often_is_given_up_with_an_error() -> None:
+def test_a_process_that_ends_too_often_isnt_restarted_and_is_reported() -> None:
     lines: list[str] = []
     reports: list[list[ProcessStatus]] = []
     supervisor = ProcessSupervisor(
@@ -136,7 +146,7 @@ def test_a_program_that_ends_too_often_is_given_up_with_an_error() -> None:
         report=lambda statuses: reports.append(list(statuses)),
     )
     with supervisor as running:
-        eventually(restarted(running, lambda: reports[-1][1].state == "stopped"))
+        eventually(check_after_restart(running, lambda: reports[-1][1].state == "stopped"))
         assert not running.has_given_up, "web still runs"
         assert running.describe_ended_process("web") == ""
         assert running.describe_ended_process("beat") == "`beat` ended (exit status 1)"
@@ -151,7 +161,7 @@ def test_the_delay_grows_with_each_end_up_to_a_limit() -> None:
     assert [policy.compute_delay_s(ends) for ends in range(1, 8)] == [1, 2, 4, 8, 16, 30, 30]
 
 
-def test_a_program_that_ran_long_enough_starts_with_the_first_delay_again() -> None:
+def test_the_restart_delay_is_reset_after_a_long_run() -> None:
     lines: list[str] = []
     supervisor = ProcessSupervisor(
         (program("beat", "raise SystemExit(3)"),),
@@ -160,7 +170,7 @@ def test_a_program_that_ran_long_enough_starts_with_the_first_delay_again() -> N
         restarts=RestartPolicy(first_delay_s=0.01, max_restarts=1, stable_s=0),
     )
     with supervisor as running:
-        eventually(restarted(running, lambda: running.statuses[0].restarts > 2))
+        eventually(check_after_restart(running, lambda: running.statuses[0].restarts > 2))
     assert not [line for line in lines if "isn't started again" in line]
 
 
@@ -177,24 +187,24 @@ def test_processes_are_stopped_in_reverse_order(tmp_path: Path) -> None:
     )
     lines: list[str] = []
     programs = [program(name, note.format(path=str(order), name=name)) for name in "abc"]
-    with crew(lines, *programs) as running:
-        eventually(pumped(running, lambda: len(lines) == 3))
+    with build_supervisor(lines, *programs) as running:
+        eventually(check_after_output(running, lambda: len(lines) == 3))
     assert order.read_text(encoding="utf-8") == "cba"
 
 
 def test_a_process_that_ignores_the_signal_is_killed_after_the_grace_period() -> None:
     lines: list[str] = []
-    with crew(lines, program("web", STUBBORN + FOREVER, grace_s=0.2)) as running:
-        eventually(pumped(running, lambda: "web │ up" in lines))
+    with build_supervisor(lines, program("web", STUBBORN + FOREVER, grace_s=0.2)) as running:
+        eventually(check_after_output(running, lambda: "web │ up" in lines))
         pid = running._children[0].popen.pid
-    assert not alive(pid)
+    assert not is_alive(pid)
     assert "bonobot │ web doesn't end: killing it" in lines
 
 
 def test_a_second_ctrl_c_kills_the_processes() -> None:
     lines: list[str] = []
-    with crew(lines, program("web", STUBBORN + FOREVER, grace_s=60)) as running:
-        eventually(pumped(running, lambda: "web │ up" in lines))
+    with build_supervisor(lines, program("web", STUBBORN + FOREVER, grace_s=60)) as running:
+        eventually(check_after_output(running, lambda: "web │ up" in lines))
         os.kill(os.getpid(), signal.SIGINT)
         assert running.stop_requested
         timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
@@ -205,7 +215,7 @@ def test_a_second_ctrl_c_kills_the_processes() -> None:
 
 def test_signal_handlers_are_restored() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with crew([], program("web", FOREVER)):
+    with build_supervisor([], program("web", FOREVER)):
         assert signal.getsignal(signal.SIGINT) != before
     assert signal.getsignal(signal.SIGINT) == before
 
@@ -217,19 +227,21 @@ def test_leftovers_in_a_process_group_end_with_it() -> None:
         f"child = subprocess.Popen([sys.executable, '-c', {FOREVER!r}])\n"
         "print(child.pid)\n" + FOREVER
     )
-    with crew(lines, program("web", code)) as running:
-        eventually(pumped(running, lambda: lines))
+    with build_supervisor(lines, program("web", code)) as running:
+        eventually(check_after_output(running, lambda: lines))
     grandchild = int(lines[0].split()[-1])
-    eventually(lambda: not alive(grandchild))
+    eventually(lambda: not is_alive(grandchild))
 
 
 def test_a_closed_output_stops_all_processes() -> None:
-    def closed(text: str) -> None:
+    def raise_broken_pipe(text: str) -> None:
         raise BrokenPipeError
 
     programs = (program("web", "print('hi'); " + FOREVER),)
-    with ProcessSupervisor(programs, environment=dict(os.environ), write_line=closed) as running:
-        eventually(pumped(running, lambda: running.stop_requested))
+    with ProcessSupervisor(
+        programs, environment=dict(os.environ), write_line=raise_broken_pipe
+    ) as running:
+        eventually(check_after_output(running, lambda: running.stop_requested))
 
 
 def test_processes_die_when_the_supervisor_is_killed(tmp_path: Path) -> None:
@@ -246,10 +258,10 @@ with ProcessSupervisor((program,), environment=dict(os.environ), write_line=prin
     owner = start("owner", (sys.executable, "-c", code), folder=tmp_path, env=dict(os.environ))
     eventually(lambda: "child" in owner.log())
     child = int(owner.log().split()[1])
-    assert alive(child)
+    assert is_alive(child)
     os.kill(owner.pid, signal.SIGKILL)
     owner.popen.wait(5)
-    eventually(lambda: not alive(child))
+    eventually(lambda: not is_alive(child))
 
 
 def test_commands_run_with_the_same_interpreter() -> None:

@@ -1,4 +1,4 @@
-"""The mail server's variable."""
+"""The variable of the mail server."""
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -7,7 +7,7 @@ from bonobot.settings.email import MailServer, parse_mail_server, read_sender_ad
 
 
 @pytest.mark.parametrize(
-    ("url", "found"),
+    ("url", "expected"),
     [
         ("", MailServer()),
         ("smtp://mail", MailServer("mail", 25)),
@@ -18,15 +18,15 @@ from bonobot.settings.email import MailServer, parse_mail_server, read_sender_ad
         ),
     ],
 )
-def test_an_email_url_configures_everything(url: str, found: MailServer) -> None:
-    assert parse_mail_server("X", url) == found
+def test_an_email_url_configures_everything(url: str, expected: MailServer) -> None:
+    assert parse_mail_server("X", url) == expected
 
 
 @pytest.mark.parametrize("url", ["mail", "http://mail", "smtp://", "smtp://mail:x", "smtp://m/p"])
 def test_an_invalid_url_is_refused_without_being_shown(url: str) -> None:
-    with pytest.raises(ImproperlyConfigured, match="`X` must be like `smtp") as refused:
+    with pytest.raises(ImproperlyConfigured, match="`X` must be like `smtp") as raised:
         parse_mail_server("X", url)
-    assert url not in str(refused.value).replace("smtp://…", "")
+    assert url not in str(raised.value).replace("smtp://…", "")
 
 
 def test_the_sender_must_be_an_address(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,20 +21,20 @@ kept = {name: value for name, value in vars(settings).items() if name.startswith
 declared = list(environment.list_variables())
 json.dump({"declared": declared, "settings": kept}, sys.stdout, default=str)
 """
-# These contain what differs between machines and runs.
+# These differ between machines and runs.
 MACHINE = {"BONOBOT_VAR", "BONOBOT_TOKEN_PEPPERS", "BONOBOT_LAUNCHERS"}
 
 
-def listed() -> dict[str, str]:
+def read_listed_values() -> dict[str, str]:
     return dict(LISTED.findall((ROOT / ".env.example").read_text(encoding="utf-8")))
 
 
 @pytest.fixture
-def loaded(tmp_path: Path) -> Any:
-    """Return a function that loads the settings in a process of its own."""
+def load_settings(tmp_path: Path) -> Any:
+    """Return a function that loads the settings in its own process."""
 
     def load(**variables: str) -> dict[str, Any]:
-        found = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", SHOW],
             env={"BONOBOT_VAR": str(tmp_path), **variables},
             cwd=ROOT,
@@ -42,24 +42,27 @@ def loaded(tmp_path: Path) -> Any:
             check=False,
             text=True,
         )
-        assert not found.returncode, found.stderr
-        return dict(json.loads(found.stdout))
+        assert not result.returncode, result.stderr
+        return dict(json.loads(result.stdout))
 
     return load
 
 
-def test_exactly_the_existing_settings_are_listed(loaded: Any) -> None:
-    assert sorted(listed()) == sorted(loaded()["declared"])
+def test_exactly_the_existing_settings_are_listed(load_settings: Any) -> None:
+    assert sorted(read_listed_values()) == sorted(load_settings()["declared"])
 
 
-def test_the_listed_values_are_the_defaults(loaded: Any) -> None:
-    given = {name: value for name, value in listed().items() if name not in MACHINE}
-    default, example = loaded()["settings"], loaded(**given)["settings"]
+def test_the_listed_values_are_the_defaults(load_settings: Any) -> None:
+    values = {name: value for name, value in read_listed_values().items() if name not in MACHINE}
+    default, example = load_settings()["settings"], load_settings(**values)["settings"]
     for name in MACHINE:
         default.pop(name), example.pop(name)
     assert example == default
 
 
-def test_the_listed_launchers_are_the_defaults(loaded: Any) -> None:
-    found = loaded()["settings"]["BONOBOT_LAUNCHERS"]
-    assert [*listed()["BONOBOT_LAUNCHERS"].split(","), *settings.list_interpreter_paths()] == found
+def test_the_listed_launchers_are_the_defaults(load_settings: Any) -> None:
+    launchers = load_settings()["settings"]["BONOBOT_LAUNCHERS"]
+    assert [
+        *read_listed_values()["BONOBOT_LAUNCHERS"].split(","),
+        *settings.list_interpreter_paths(),
+    ] == launchers

@@ -1,4 +1,4 @@
-"""The settings: what holds when nothing is set, what each service changes, what is refused."""
+"""The settings: defaults, the effects of each service, and invalid values."""
 
 import importlib
 import os
@@ -22,7 +22,7 @@ FILE = Path(__file__).parents[3] / "bonobot" / "settings" / "__init__.py"
 
 @pytest.fixture
 def var(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Forget what this run has set, and give the settings a new folder."""
+    """Remove the variables of this run and set a new data folder."""
     for name in list(os.environ):
         if name.startswith(("BONOBOT_", "DATABASE_URL", "REDIS_URL")):
             monkeypatch.delenv(name)
@@ -30,30 +30,30 @@ def var(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "var"
 
 
-def loaded() -> dict[str, Any]:
-    """Return the settings as the environment makes them now."""
+def load_settings() -> dict[str, Any]:
+    """Load the settings from the current environment."""
     for section in (limits, accounts):
         importlib.reload(section)
     return runpy.run_path(str(FILE))
 
 
-def mode(path: Path) -> int:
+def read_mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
 def test_the_defaults_are_local_and_private(var: Path) -> None:
-    found = loaded()
-    assert found["DEBUG"] is False
-    assert found["ALLOWED_HOSTS"] == ["localhost", "127.0.0.1", "[::1]"]
-    assert found["DATABASES"]["default"]["NAME"] == var / "bonobot.sqlite3"
-    assert found["CACHES"]["default"]["BACKEND"].endswith("LocMemCache")
-    assert found["CELERY_BROKER_URL"].startswith("filesystem://")
-    assert found["BONOBOT_URL"] == "http://127.0.0.1:8000"
-    assert found["SESSION_COOKIE_SECURE"] is False
+    values = load_settings()
+    assert values["DEBUG"] is False
+    assert values["ALLOWED_HOSTS"] == ["localhost", "127.0.0.1", "[::1]"]
+    assert values["DATABASES"]["default"]["NAME"] == var / "bonobot.sqlite3"
+    assert values["CACHES"]["default"]["BACKEND"].endswith("LocMemCache")
+    assert values["CELERY_BROKER_URL"].startswith("filesystem://")
+    assert values["BONOBOT_URL"] == "http://127.0.0.1:8000"
+    assert values["SESSION_COOKIE_SECURE"] is False
 
 
 def test_keys_are_created_once_and_readable_only_by_the_owner(var: Path) -> None:
-    first, second = loaded(), loaded()
+    first, second = load_settings(), load_settings()
     for name in (
         "SECRET_KEY",
         "FIELD_ENCRYPTION_KEY",
@@ -69,8 +69,8 @@ def test_keys_are_created_once_and_readable_only_by_the_owner(var: Path) -> None
         "secret_key",
         "token_peppers",
     ]
-    assert {mode(file) for file in files} == {0o600}
-    assert mode(var) == mode(var / "keys") == 0o700
+    assert {read_mode(file) for file in files} == {0o600}
+    assert read_mode(var) == read_mode(var / "keys") == 0o700
 
 
 def test_configured_keys_are_used_and_none_is_created(
@@ -81,23 +81,23 @@ def test_configured_keys_are_used_and_none_is_created(
     monkeypatch.setenv("BONOBOT_SECRET_KEY_FALLBACKS", f"{'a' * 60},{'b' * 60}")
     monkeypatch.setenv("BONOBOT_FIELD_KEYS", f"{new},{old}")
     monkeypatch.setenv("BONOBOT_TOKEN_PEPPERS", f"1:{'p' * 40},2:{'q' * 40}")
-    signs = generate_signing_key()
-    monkeypatch.setenv("BONOBOT_AUDIT_KEYS", signs)
-    found = loaded()
-    assert found["BONOBOT_AUDIT_KEYS"] == [signs]
-    assert found["SECRET_KEY"] == "s" * 60
-    assert found["SECRET_KEY_FALLBACKS"] == ["a" * 60, "b" * 60]
-    assert found["FIELD_ENCRYPTION_KEY"] == [new, old]
-    assert found["BONOBOT_TOKEN_PEPPERS"] == {1: "p" * 40, 2: "q" * 40}
+    signing_key = generate_signing_key()
+    monkeypatch.setenv("BONOBOT_AUDIT_KEYS", signing_key)
+    values = load_settings()
+    assert values["BONOBOT_AUDIT_KEYS"] == [signing_key]
+    assert values["SECRET_KEY"] == "s" * 60
+    assert values["SECRET_KEY_FALLBACKS"] == ["a" * 60, "b" * 60]
+    assert values["FIELD_ENCRYPTION_KEY"] == [new, old]
+    assert values["BONOBOT_TOKEN_PEPPERS"] == {1: "p" * 40, 2: "q" * 40}
     assert not (var / "keys").exists()
 
 
 def test_the_filesystem_broker_is_fast_and_private(var: Path) -> None:
-    found = loaded()["CELERY_BROKER_TRANSPORT_OPTIONS"]
-    assert found["data_folder_in"] == found["data_folder_out"]
-    assert found["polling_interval"] == 0.1
-    for folder in (found["data_folder_in"], found["control_folder"], str(var / "broker")):
-        assert mode(Path(folder)) == 0o700
+    values = load_settings()["CELERY_BROKER_TRANSPORT_OPTIONS"]
+    assert values["data_folder_in"] == values["data_folder_out"]
+    assert values["polling_interval"] == 0.1
+    for folder in (values["data_folder_in"], values["control_folder"], str(var / "broker")):
+        assert read_mode(Path(folder)) == 0o700
 
 
 @pytest.mark.usefixtures("var")
@@ -105,13 +105,13 @@ def test_postgresql_and_redis_replace_the_files(var: Path, monkeypatch: pytest.M
     monkeypatch.setenv("DATABASE_URL", "postgresql://app:pw@db/bonobot")
     monkeypatch.setenv("REDIS_URL", "rediss://:pw@cache:6380/1")
     monkeypatch.setenv("BONOBOT_DATABASE_POOL", "9")
-    found = loaded()
-    assert found["DATABASES"]["default"]["ENGINE"].endswith("postgresql")
-    assert found["DATABASES"]["default"]["OPTIONS"]["pool"]["max_size"] == 9
-    assert found["CACHES"]["default"]["LOCATION"] == "rediss://:pw@cache:6380/1"
-    assert found["CELERY_BROKER_URL"] == "rediss://:pw@cache:6380/1"
-    assert found["CACHES"]["default"]["KEY_PREFIX"] == "bonobot"
-    assert found["CELERY_BROKER_TRANSPORT_OPTIONS"] == {"global_keyprefix": "bonobot:"}
+    values = load_settings()
+    assert values["DATABASES"]["default"]["ENGINE"].endswith("postgresql")
+    assert values["DATABASES"]["default"]["OPTIONS"]["pool"]["max_size"] == 9
+    assert values["CACHES"]["default"]["LOCATION"] == "rediss://:pw@cache:6380/1"
+    assert values["CELERY_BROKER_URL"] == "rediss://:pw@cache:6380/1"
+    assert values["CACHES"]["default"]["KEY_PREFIX"] == "bonobot"
+    assert values["CELERY_BROKER_TRANSPORT_OPTIONS"] == {"global_keyprefix": "bonobot:"}
     assert not (var / "broker").exists()
 
 
@@ -121,43 +121,43 @@ def test_installations_share_a_redis_with_their_own_prefixes(
 ) -> None:
     monkeypatch.setenv("REDIS_URL", "redis://cache/1")
     monkeypatch.setenv("BONOBOT_REDIS_PREFIX", "second")
-    found = loaded()
-    assert found["CACHES"]["default"]["KEY_PREFIX"] == "second"
-    assert found["CELERY_BROKER_TRANSPORT_OPTIONS"] == {"global_keyprefix": "second:"}
+    values = load_settings()
+    assert values["CACHES"]["default"]["KEY_PREFIX"] == "second"
+    assert values["CELERY_BROKER_TRANSPORT_OPTIONS"] == {"global_keyprefix": "second:"}
 
 
 @pytest.mark.usefixtures("var")
 def test_cookies_and_hsts_follow_the_url(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BONOBOT_URL", "https://bots.example.com/")
-    found = loaded()
-    assert found["BONOBOT_URL"] == "https://bots.example.com"
-    assert "bots.example.com" in found["ALLOWED_HOSTS"]
-    assert found["CSRF_TRUSTED_ORIGINS"] == ["https://bots.example.com"]
-    assert found["SESSION_COOKIE_SECURE"] is found["CSRF_COOKIE_SECURE"] is True
-    assert found["SESSION_COOKIE_NAME"].startswith("__Host-")
-    assert found["CSRF_COOKIE_NAME"].startswith("__Host-")
-    assert found["SECURE_HSTS_SECONDS"] > 0
+    values = load_settings()
+    assert values["BONOBOT_URL"] == "https://bots.example.com"
+    assert "bots.example.com" in values["ALLOWED_HOSTS"]
+    assert values["CSRF_TRUSTED_ORIGINS"] == ["https://bots.example.com"]
+    assert values["SESSION_COOKIE_SECURE"] is values["CSRF_COOKIE_SECURE"] is True
+    assert values["SESSION_COOKIE_NAME"].startswith("__Host-")
+    assert values["CSRF_COOKIE_NAME"].startswith("__Host-")
+    assert values["SECURE_HSTS_SECONDS"] > 0
 
 
 @pytest.mark.usefixtures("var")
 def test_configured_hosts_replace_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BONOBOT_URL", "http://[fd00::1]:9000")
     monkeypatch.setenv("BONOBOT_ALLOWED_HOSTS", "bots.internal, bots")
-    assert loaded()["ALLOWED_HOSTS"] == ["bots.internal", "bots", "[fd00::1]"]
+    assert load_settings()["ALLOWED_HOSTS"] == ["bots.internal", "bots", "[fd00::1]"]
 
 
 def test_every_setting_can_be_read_from_a_file(var: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = var.parent / "url"
     file.write_text("postgresql://app:from-a-file@db/bonobot\n", encoding="utf-8")
     monkeypatch.setenv("DATABASE_URL_FILE", str(file))
-    assert loaded()["DATABASES"]["default"]["PASSWORD"] == "from-a-file"
+    assert load_settings()["DATABASES"]["default"]["PASSWORD"] == "from-a-file"
 
 
 @pytest.mark.usefixtures("var")
 def test_the_products_interpreter_is_always_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert {"npx", "uvx", "docker", sys.executable} <= set(loaded()["BONOBOT_LAUNCHERS"])
+    assert {"npx", "uvx", "docker", sys.executable} <= set(load_settings()["BONOBOT_LAUNCHERS"])
     monkeypatch.setenv("BONOBOT_LAUNCHERS", "podman")
-    assert loaded()["BONOBOT_LAUNCHERS"] == ("podman", *settings.list_interpreter_paths())
+    assert load_settings()["BONOBOT_LAUNCHERS"] == ("podman", *settings.list_interpreter_paths())
 
 
 @pytest.mark.parametrize(
@@ -192,27 +192,27 @@ def test_an_invalid_value_stops_the_start_and_names_its_variable(
 ) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(ImproperlyConfigured, match=f"`{name}` must"):
-        loaded()
+        load_settings()
 
 
 @pytest.mark.usefixtures("var")
 def test_the_scheduler_sends_existing_tasks_and_never_piles_them_up() -> None:
     app.loader.import_default_modules()
-    for entry in loaded()["CELERY_BEAT_SCHEDULE"].values():
+    for entry in load_settings()["CELERY_BEAT_SCHEDULE"].values():
         assert entry["task"] in app.tasks
         assert entry["options"]["expires"] < entry["schedule"]
 
 
 @pytest.mark.usefixtures("var")
 def test_messages_have_no_results() -> None:
-    found = loaded()
-    assert found["CELERY_TASK_IGNORE_RESULT"] is True
-    assert found["CELERY_TASK_ACKS_LATE"] is False
-    assert found["CELERY_WORKER_PREFETCH_MULTIPLIER"] == 1
-    assert found["CELERY_WORKER_POOL"] == "threads"
-    assert found["CELERY_ACCEPT_CONTENT"] == ["json"]
-    assert {queue.name for queue in found["CELERY_TASK_QUEUES"]} == {
-        route["queue"] for route in found["CELERY_TASK_ROUTES"].values()
+    values = load_settings()
+    assert values["CELERY_TASK_IGNORE_RESULT"] is True
+    assert values["CELERY_TASK_ACKS_LATE"] is False
+    assert values["CELERY_WORKER_PREFETCH_MULTIPLIER"] == 1
+    assert values["CELERY_WORKER_POOL"] == "threads"
+    assert values["CELERY_ACCEPT_CONTENT"] == ["json"]
+    assert {queue.name for queue in values["CELERY_TASK_QUEUES"]} == {
+        route["queue"] for route in values["CELERY_TASK_ROUTES"].values()
     }
 
 

@@ -1,4 +1,4 @@
-"""The running Python is known by each of its names, and by no other's."""
+"""The running Python is known by all of its names, and by no others."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ from bonobot import settings
 
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An environment whose `python3` runs this, and whose `python` is another."""
+    """An environment whose `python3` is the running interpreter and whose `python` is another."""
     for name in ("real", "another"):
         (tmp_path / name).touch()
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"

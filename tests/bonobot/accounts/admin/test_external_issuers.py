@@ -1,4 +1,4 @@
-"""Issuers in the admin: added and changed by platform administrators, seen by nobody else."""
+"""External issuers in the admin: only platform administrators can see and manage them."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
 
-SAID = {
+FIELDS = {
     "name": "Login",
     "url": "https://login.example.com",
     "subject_claim": "sub",
@@ -21,41 +21,41 @@ SAID = {
 def test_an_external_issuer_is_created_updated_and_deleted() -> None:
     acme = factories.create_organization()
     agent = factories.create_agent(acme)
-    seat = admin_client.sit(acme, None)
-    assert "Helper" in seat.get("tenancy_issuer_add")
-    bounds = {"agents": str(agent.pk), "scopes": ["mcp:tools"], "roles": '{"ops": "operator"}'}
-    seat.post("tenancy_issuer_add", **SAID, **bounds)
+    admin = admin_client.sit(acme, None)
+    assert "Helper" in admin.get("tenancy_issuer_add")
+    limits = {"agents": str(agent.pk), "scopes": ["mcp:tools"], "roles": '{"ops": "operator"}'}
+    admin.post("tenancy_issuer_add", **FIELDS, **limits)
     row = Issuer.objects.get()
     assert (row.agent_ids, row.scopes) == ([str(agent.pk)], ["mcp:tools"])
     assert (row.roles, row.announced) == ({"ops": "operator"}, False)
-    page = seat.post("tenancy_issuer_change", row.pk, **SAID | {"url": "http://x.example.com"})
+    page = admin.post("tenancy_issuer_change", row.pk, **FIELDS | {"url": "http://x.example.com"})
     assert "must start with https" in admin_client.words(page)
-    assert "disabled" not in admin_client.words(seat.get("tenancy_issuer_changelist"))
-    seat.post("tenancy_issuer_change", row.pk, **SAID | {"enabled": ""})
+    assert "disabled" not in admin_client.words(admin.get("tenancy_issuer_changelist"))
+    admin.post("tenancy_issuer_change", row.pk, **FIELDS | {"enabled": ""})
     row.refresh_from_db()
     assert (row.enabled, row.agent_ids, row.scopes) == (False, [], [])
-    assert "disabled" in admin_client.words(seat.get("tenancy_issuer_changelist"))
-    seat.post("tenancy_issuer_delete", row.pk, post="yes")
+    assert "disabled" in admin_client.words(admin.get("tenancy_issuer_changelist"))
+    admin.post("tenancy_issuer_delete", row.pk, post="yes")
     assert not Issuer.objects.exists()
 
 
 def test_a_duplicate_issuer_is_reported_at_its_field() -> None:
     acme = factories.create_organization()
-    factories.create_issuer(factories.create_organization("other"), SAID["url"])
-    page = admin_client.sit(acme, None).post("tenancy_issuer_add", **SAID)
+    factories.create_issuer(factories.create_organization("other"), FIELDS["url"])
+    page = admin_client.sit(acme, None).post("tenancy_issuer_add", **FIELDS)
     assert "It can belong to only one organization" in admin_client.words(page)
 
 
 def test_an_owner_cant_see_external_issuers() -> None:
     acme = factories.create_organization()
-    seat = admin_client.sit(acme, Role.OWNER)
-    seat.get("tenancy_issuer_changelist", status=403)
-    assert "External issuers" not in admin_client.words(seat.get("index"))
+    admin = admin_client.sit(acme, Role.OWNER)
+    admin.get("tenancy_issuer_changelist", status=403)
+    assert "External issuers" not in admin_client.words(admin.get("index"))
 
 
 def test_keys_are_fetched_on_request_and_errors_are_shown() -> None:
     acme = factories.create_organization()
     row = factories.create_issuer(acme, "http://127.0.0.1:9", allow_private=True)
-    seat = admin_client.sit(acme, None)
-    seat.post("tenancy_issuer_changelist", action="check_chosen", _selected_action=str(row.pk))
-    assert "Login: The issuer of the token" in seat.messages[0]
+    admin = admin_client.sit(acme, None)
+    admin.post("tenancy_issuer_changelist", action="check_chosen", _selected_action=str(row.pk))
+    assert "Login: The issuer of the token" in admin.messages[0]

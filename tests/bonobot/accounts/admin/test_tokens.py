@@ -1,4 +1,4 @@
-"""Tokens in the admin: shown once, narrowed, changed, revoked."""
+"""Tokens in the admin: shown once, limited, updated, revoked."""
 
 import pytest
 
@@ -13,32 +13,37 @@ pytestmark = pytest.mark.django_db
 
 def test_a_new_token_is_shown_once() -> None:
     acme = factories.create_organization()
-    seat = admin_client.sit(acme, Role.OWNER)
-    page = seat.post("tenancy_token_add", name="ci", role="operator", lasting="90")
+    admin = admin_client.sit(acme, Role.OWNER)
+    page = admin.post("tenancy_token_add", name="ci", role="operator", lasting="90")
     token = Token.objects.get()
     assert f"bnb_{token.key}_" in page
     assert token.expires_at is not None
-    assert f"bnb_{token.key}_" not in seat.get("tenancy_token_changelist")
-    assert token.digest not in seat.get("tenancy_token_change", token.pk)
+    assert f"bnb_{token.key}_" not in admin.get("tenancy_token_changelist")
+    assert token.digest not in admin.get("tenancy_token_change", token.pk)
 
 
 def test_a_token_can_be_limited_to_an_agent() -> None:
     acme = factories.create_organization()
     agent = factories.create_agent(acme)
-    seat = admin_client.sit(acme, Role.OWNER)
-    assert "Helper" in seat.get("tenancy_token_add")
-    seat.post("tenancy_token_add", name="ci", role="member", agents=str(agent.pk), lasting="")
+    admin = admin_client.sit(acme, Role.OWNER)
+    assert "Helper" in admin.get("tenancy_token_add")
+    admin.post("tenancy_token_add", name="ci", role="member", agents=str(agent.pk), lasting="")
     assert Token.objects.get().agent_ids == [str(agent.pk)]
 
 
 def test_a_token_is_updated_except_for_its_role() -> None:
     acme = factories.create_organization()
-    agent, boss = factories.create_agent(acme), factories.build_administrator(acme)
-    token, _text = create_token(boss, name="ci", role=Role.MEMBER, agent_ids=[agent.pk])
-    seat = admin_client.sit(acme, Role.OWNER)
-    said = {"name": "IDE", "client": "zed", "role": "owner", "scopes": ["mcp:tools", "mcp:agents"]}
-    bounds = {"agents": [str(agent.pk)], "networks": "10.0.0.0/8\n::1", "calls_per_minute": "7"}
-    seat.post("tenancy_token_change", token.pk, **said, **bounds, lasting="kept")
+    agent, administrator = factories.create_agent(acme), factories.build_administrator(acme)
+    token, _text = create_token(administrator, name="ci", role=Role.MEMBER, agent_ids=[agent.pk])
+    admin = admin_client.sit(acme, Role.OWNER)
+    fields = {
+        "name": "IDE",
+        "client": "zed",
+        "role": "owner",
+        "scopes": ["mcp:tools", "mcp:agents"],
+    }
+    limits = {"agents": [str(agent.pk)], "networks": "10.0.0.0/8\n::1", "calls_per_minute": "7"}
+    admin.post("tenancy_token_change", token.pk, **fields, **limits, lasting="kept")
     token.refresh_from_db()
     assert (token.name, token.client, token.role) == ("IDE", "zed", "member")
     assert (token.scopes, token.networks) == (
@@ -46,7 +51,7 @@ def test_a_token_is_updated_except_for_its_role() -> None:
         ["10.0.0.0/8", "::1/128"],
     )
     assert (token.agent_ids, token.calls_per_minute) == ([str(agent.pk)], 7)
-    page = seat.post("tenancy_token_change", token.pk, **said, networks="everywhere", lasting="")
+    page = admin.post("tenancy_token_change", token.pk, **fields, networks="everywhere", lasting="")
     assert "'everywhere' isn't a network" in admin_client.words(page)
     token.refresh_from_db()
     assert len(token.networks) == 2
@@ -54,26 +59,26 @@ def test_a_token_is_updated_except_for_its_role() -> None:
 
 def test_a_token_keeps_a_deleted_agent() -> None:
     acme = factories.create_organization()
-    agent, boss = factories.create_agent(acme), factories.build_administrator(acme)
-    token, _text = create_token(boss, name="ci", role=Role.MEMBER, agent_ids=[agent.pk])
-    gone = str(agent.pk)
+    agent, administrator = factories.create_agent(acme), factories.build_administrator(acme)
+    token, _text = create_token(administrator, name="ci", role=Role.MEMBER, agent_ids=[agent.pk])
+    agent_id = str(agent.pk)
     agent.delete()
-    seat = admin_client.sit(acme, Role.OWNER)
-    assert f"deleted: {gone}" in seat.get("tenancy_token_change", token.pk)
-    seat.post("tenancy_token_change", token.pk, name="ci", agents=[gone], lasting="kept")
+    admin = admin_client.sit(acme, Role.OWNER)
+    assert f"deleted: {agent_id}" in admin.get("tenancy_token_change", token.pk)
+    admin.post("tenancy_token_change", token.pk, name="ci", agents=[agent_id], lasting="kept")
     token.refresh_from_db()
-    assert token.agent_ids == [gone]
+    assert token.agent_ids == [agent_id]
 
 
 def test_tokens_are_revoked_and_never_deleted() -> None:
     acme = factories.create_organization()
     token, _text = create_token(factories.build_administrator(acme), name="ci", role=Role.MEMBER)
-    seat = admin_client.sit(acme, Role.OWNER)
+    admin = admin_client.sit(acme, Role.OWNER)
     fields = {"action": "revoke_chosen", "_selected_action": str(token.pk)}
-    seat.post("tenancy_token_changelist", **fields)
+    admin.post("tenancy_token_changelist", **fields)
     token.refresh_from_db()
     assert token.revoked_at is not None
-    assert AuditRow.objects.filter(action="token_revoked", actor_id=seat.user.pk).exists()
+    assert AuditRow.objects.filter(action="token_revoked", actor_id=admin.user.pk).exists()
 
 
 def test_the_scope_of_platform_administrators_is_offered_to_them_only() -> None:
@@ -82,7 +87,7 @@ def test_the_scope_of_platform_administrators_is_offered_to_them_only() -> None:
     assert 'value="api"' in owner.get("tenancy_token_add")
     assert 'value="platform"' not in owner.get("tenancy_token_add")
     assert 'value="platform"' in administrator.get("tenancy_token_add")
-    boss = factories.build_administrator(acme)
-    token, _text = create_token(boss, name="ci", role=Role.OWNER, scopes=["platform"])
+    principal = factories.build_administrator(acme)
+    token, _text = create_token(principal, name="ci", role=Role.OWNER, scopes=["platform"])
     # It isn't removed from a token that has it by a form that doesn't show it.
     assert 'value="platform"' in owner.get("tenancy_token_change", token.pk)

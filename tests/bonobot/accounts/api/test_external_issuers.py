@@ -1,4 +1,4 @@
-"""Issuers over REST: who may say whose tokens are taken, and what can't be said."""
+"""External issuers over REST: permissions and validation."""
 
 import pytest
 
@@ -26,14 +26,14 @@ def root(acme: Organization) -> Rest:
 
 def test_a_platform_administrator_creates_updates_and_deletes_an_issuer(acme, root):
     factories.create_agent(acme)
-    said = {"agents": ["helper"], "roles": {"ops": "operator"}, "role_claim": "groups"}
-    made = root.post("external-issuers", LOGIN | said)
-    assert made.status == 201, made
-    assert (made.json["role"], made.json["scope_claim"]) == ("member", "scope")
-    address, before = f"external-issuers/{made.json['id']}", load_policy_generation(acme.pk)
+    data = {"agents": ["helper"], "roles": {"ops": "operator"}, "role_claim": "groups"}
+    response = root.post("external-issuers", LOGIN | data)
+    assert response.status == 201, response
+    assert (response.json["role"], response.json["scope_claim"]) == ("member", "scope")
+    address, before = f"external-issuers/{response.json['id']}", load_policy_generation(acme.pk)
     changed = root.patch(address, {"scopes": ["mcp:tools"], "enabled": False})
     assert (changed.json["scopes"], changed.json["enabled"]) == (["mcp:tools"], False)
-    assert changed.json["agents"] == made.json["agents"] != []
+    assert changed.json["agents"] == response.json["agents"] != []
     assert load_policy_generation(acme.pk) > before
     assert root.get("external-issuers").json["results"] == [changed.json]
     assert root.delete(address).status == 204
@@ -42,12 +42,12 @@ def test_a_platform_administrator_creates_updates_and_deletes_an_issuer(acme, ro
 
 
 def test_an_owner_cant_manage_external_issuers(acme, root):
-    refused = rest.as_role(acme, Role.OWNER).post("external-issuers", LOGIN)
-    assert (refused.status, refused.json["rule"]) == (403, "role:manage_issuers")
+    response = rest.as_role(acme, Role.OWNER).post("external-issuers", LOGIN)
+    assert (response.status, response.json["rule"]) == (403, "role:manage_issuers")
 
 
 @pytest.mark.parametrize(
-    ("said", "code", "field"),
+    ("data", "code", "field"),
     [
         ({"url": "http://login.example.com"}, "bad_url", "url"),
         ({"url": "https://127.0.0.1"}, "private_address", "url"),
@@ -59,20 +59,20 @@ def test_an_owner_cant_manage_external_issuers(acme, root):
         ({"subject_claim": ""}, "invalid", "subject_claim"),
     ],
 )
-def test_invalid_values_are_refused_at_their_field(acme, root, said, code, field):
-    answer = root.post("external-issuers", LOGIN | said)
-    assert (answer.status // 100, answer.code) == (4, code), answer
-    assert answer.json["field"].partition("[")[0].partition(".")[0] == field.partition("[")[0]
+def test_invalid_values_are_refused_at_their_field(acme, root, data, code, field):
+    response = root.post("external-issuers", LOGIN | data)
+    assert (response.status // 100, response.code) == (4, code), response
+    assert response.json["field"].partition("[")[0].partition(".")[0] == field.partition("[")[0]
     assert not Issuer.objects.exists()
 
 
 def test_an_issuer_belongs_to_one_organization(acme, root):
     factories.create_issuer(factories.create_organization("other"), LOGIN["url"])
-    taken = root.post("external-issuers", LOGIN)
-    assert (taken.status, taken.code) == (409, "issuer_taken")
+    conflict = root.post("external-issuers", LOGIN)
+    assert (conflict.status, conflict.code) == (409, "issuer_taken")
 
 
 def test_an_issuer_that_doesnt_respond_is_reported(acme, root):
     issuer = factories.create_issuer(acme, "http://127.0.0.1:9", allow_private=True)
-    checked = root.post(f"external-issuers/{issuer.pk}/check")
-    assert (checked.status, checked.code) == (503, "issuer_unreachable")
+    check = root.post(f"external-issuers/{issuer.pk}/check")
+    assert (check.status, check.code) == (503, "issuer_unreachable")

@@ -1,4 +1,4 @@
-"""`Idempotency-Key`: one effect and one answer for a day."""
+"""`Idempotency-Key`: one effect and one response for a day."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -34,31 +34,31 @@ def owner(acme: Organization) -> Rest:
 
 def test_a_repeated_write_has_one_effect_and_the_same_response(owner):
     first = owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
-    again = owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
-    assert (first.status, again.status) == (201, 201)
-    assert first.json == again.json
+    second = owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
+    assert (first.status, second.status) == (201, 201)
+    assert first.json == second.json
     assert "Idempotent-Replayed" not in first.headers
-    assert again.headers["Idempotent-Replayed"] == "true"
+    assert second.headers["Idempotent-Replayed"] == "true"
     assert Agent.objects.filter(name="One").count() == 1
 
 
 def test_an_error_is_replayed_as_the_same_problem(owner):
     first = owner.post("agents", {"name": ""}, Idempotency_Key=KEY)
-    again = owner.post("agents", {"name": ""}, Idempotency_Key=KEY)
-    assert (again.status, again.json) == (400, first.json)
-    assert again.headers["Content-Type"] == rest.PROBLEM
+    second = owner.post("agents", {"name": ""}, Idempotency_Key=KEY)
+    assert (second.status, second.json) == (400, first.json)
+    assert second.headers["Content-Type"] == rest.PROBLEM
 
 
 def test_an_empty_response_is_replayed(owner):
-    made = owner.post("agents", {"name": "One"}).json
+    response = owner.post("agents", {"name": "One"}).json
     for _ in range(2):
-        assert owner.delete(f"agents/{made['id']}", Idempotency_Key=KEY).status == 204
+        assert owner.delete(f"agents/{response['id']}", Idempotency_Key=KEY).status == 204
 
 
 def test_another_body_with_the_same_key_is_refused(owner):
     owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
-    answer = owner.post("agents", {"name": "Two"}, Idempotency_Key=KEY)
-    assert (answer.status, answer.code) == (422, "idempotency_mismatch")
+    response = owner.post("agents", {"name": "Two"}, Idempotency_Key=KEY)
+    assert (response.status, response.code) == (422, "idempotency_mismatch")
     assert not Agent.objects.filter(name="Two").exists()
 
 
@@ -68,9 +68,9 @@ def test_another_path_with_the_same_key_is_refused(owner):
 
 
 def test_the_order_of_fields_doesnt_change_the_body(owner):
-    raw = b'{"name": "One", "enabled": true}', b'{"enabled":true,"name":"One"}'
-    answers = [owner.send("POST", "agents", body, Idempotency_Key=KEY) for body in raw]
-    assert [answer.status for answer in answers] == [201, 201]
+    bodies = b'{"name": "One", "enabled": true}', b'{"enabled":true,"name":"One"}'
+    responses = [owner.send("POST", "agents", body, Idempotency_Key=KEY) for body in bodies]
+    assert [response.status for response in responses] == [201, 201]
 
 
 def test_keys_of_different_people_are_independent(acme, owner):
@@ -81,23 +81,23 @@ def test_keys_of_different_people_are_independent(acme, owner):
 
 @pytest.mark.parametrize("key", ["", " ", "x" * 256, "a b"])
 def test_an_invalid_key_is_refused(owner, key):
-    answer = owner.post("agents", {"name": "One"}, Idempotency_Key=key)
-    assert (answer.status, answer.code) == (400, "bad_idempotency_key")
+    response = owner.post("agents", {"name": "One"}, Idempotency_Key=key)
+    assert (response.status, response.code) == (400, "bad_idempotency_key")
 
 
 def test_an_unfinished_first_request_is_never_repeated(acme, owner):
     owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
     StoredResponse.objects.update(status=None)
-    answer = owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
-    assert (answer.status, answer.code) == (409, "idempotency_in_progress")
-    assert int(answer.headers["Retry-After"]) > 0
+    response = owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
+    assert (response.status, response.code) == (409, "idempotency_in_progress")
+    assert int(response.headers["Retry-After"]) > 0
 
 
 def test_a_key_can_be_used_again_after_a_day(owner):
     owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
     with time_machine.travel(timezone.now() + timedelta(hours=25)):
-        answer = owner.post("agents", {"name": "Two"}, Idempotency_Key=KEY)
-    assert answer.status == 201
+        response = owner.post("agents", {"name": "Two"}, Idempotency_Key=KEY)
+    assert response.status == 201
 
 
 def test_a_caller_that_lost_its_permission_gets_no_replay(acme, owner):
@@ -109,37 +109,37 @@ def test_a_caller_that_lost_its_permission_gets_no_replay(acme, owner):
 def test_the_secret_of_a_new_token_is_replayed_and_encrypted_at_rest(owner):
     body = {"name": "pipeline", "role": "member"}
     first = owner.post("tokens", body, Idempotency_Key=KEY)
-    again = owner.post("tokens", body, Idempotency_Key=KEY)
-    assert again.json["token"] == first.json["token"]
+    second = owner.post("tokens", body, Idempotency_Key=KEY)
+    assert second.json["token"] == first.json["token"]
     with connection.cursor() as cursor:
         cursor.execute("SELECT body FROM tenancy_keptanswer")
         assert first.json["token"] not in str(cursor.fetchall())
 
 
 def test_responses_that_can_be_retried_arent_stored(acme):
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     for status in (429, 503):
-        store_answer(claim_key(boss, KEY, {"body": 1}), status, "{}")
+        store_answer(claim_key(administrator, KEY, {"body": 1}), status, "{}")
         assert not StoredResponse.objects.exists()
 
 
 def test_after_an_internal_error_the_outcome_is_unknown(acme):
-    boss = factories.build_administrator(acme)
-    store_answer(claim_key(boss, KEY, {"body": 1}), 500, "{}")
-    with pytest.raises(Conflict) as refused:
-        claim_key(boss, KEY, {"body": 1})
-    assert refused.value.code == "idempotency_in_progress"
+    administrator = factories.build_administrator(acme)
+    store_answer(claim_key(administrator, KEY, {"body": 1}), 500, "{}")
+    with pytest.raises(Conflict) as raised:
+        claim_key(administrator, KEY, {"body": 1})
+    assert raised.value.code == "idempotency_in_progress"
 
 
 def test_a_response_is_replayed_unchanged(acme):
-    boss = factories.build_administrator(acme)
-    store_answer(claim_key(boss, KEY, {"body": 1}), 201, '{"id": 1}')
+    administrator = factories.build_administrator(acme)
+    store_answer(claim_key(administrator, KEY, {"body": 1}), 201, '{"id": 1}')
     with pytest.raises(IdempotentReplay) as replay:
-        claim_key(boss, KEY, {"body": 1})
+        claim_key(administrator, KEY, {"body": 1})
     assert (replay.value.status, replay.value.body) == (201, '{"id": 1}')
     assert isinstance(StoredResponse.objects.get().body, SealedValue)
     with pytest.raises(InvalidInput):
-        claim_key(boss, KEY, {"body": 2})
+        claim_key(administrator, KEY, {"body": 2})
 
 
 @pytest.mark.django_db(transaction=True)
@@ -148,14 +148,14 @@ def test_concurrent_requests_with_one_key_have_one_effect():
     factories.create_agent(acme)
     owner = rest.as_role(acme, Role.OWNER)
 
-    def ask(_: int) -> rest.Answer:
+    def create_agent(_: int) -> rest.Answer:
         try:
             return owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
         finally:
             connections.close_all()
 
     with ThreadPoolExecutor(8) as threads:
-        answers = list(threads.map(ask, range(24)))
-    assert {answer.status for answer in answers} <= {201, 409}
-    assert len({answer.json["id"] for answer in answers if answer.status == 201}) == 1
+        responses = list(threads.map(create_agent, range(24)))
+    assert {response.status for response in responses} <= {201, 409}
+    assert len({response.json["id"] for response in responses if response.status == 201}) == 1
     assert Agent.objects.filter(name="One").count() == 1

@@ -1,4 +1,4 @@
-"""Tokens over REST: their scopes, agents and networks, and how these are changed."""
+"""Tokens over REST: scopes, agents, networks and updates."""
 
 import pytest
 
@@ -29,42 +29,42 @@ def agents(acme: Organization) -> list[Agent]:
 
 def test_a_token_for_several_agents_reaches_only_these(owner, agents):
     body = {"name": "ide", "role": "member", "agents": ["one", str(agents[1].pk)]}
-    made = owner.post("tokens", body)
-    assert set(made.json["agents"]) == {str(one.pk) for one in agents[:2]}
-    assert made.json["agent_id"] is None
-    client = Rest(made.json["token"])
-    found = {client.get(f"agents/{one.slug}").status for one in agents[:2]}
-    assert (found, client.get("agents/three").status) == ({200}, 404)
-    assert {one["slug"] for one in client.get("agents").json["results"]} == {"one", "two"}
+    response = owner.post("tokens", body)
+    assert set(response.json["agents"]) == {str(agent.pk) for agent in agents[:2]}
+    assert response.json["agent_id"] is None
+    client = Rest(response.json["token"])
+    statuses = {client.get(f"agents/{agent.slug}").status for agent in agents[:2]}
+    assert (statuses, client.get("agents/three").status) == ({200}, 404)
+    assert {agent["slug"] for agent in client.get("agents").json["results"]} == {"one", "two"}
 
 
 def test_the_token_of_a_deleted_agent_gains_no_access(owner, agents):
-    made = owner.post("tokens", {"name": "ide", "role": "operator", "agents": ["one"]})
-    gone = str(agents[0].pk)
+    response = owner.post("tokens", {"name": "ide", "role": "operator", "agents": ["one"]})
+    agent_id = str(agents[0].pk)
     agents[0].delete()
-    client = Rest(made.json["token"])
+    client = Rest(response.json["token"])
     assert client.get("agents").json["results"] == []
     assert client.get("agents/two").status == 404
-    assert owner.get(f"tokens/{made.json['id']}").json["agents"] == [gone]
+    assert owner.get(f"tokens/{response.json['id']}").json["agents"] == [agent_id]
 
 
 def test_rest_needs_the_scope_api(owner, agents):
     body = {"name": "ide", "role": "operator", "scopes": ["mcp:manage", "mcp:tools"]}
-    made = owner.post("tokens", body)
-    assert made.json["scopes"] == ["mcp:tools", "mcp:manage"]
-    refused = Rest(made.json["token"]).get("agents")
-    assert (refused.status, refused.code) == (403, "insufficient_scope")
-    assert refused.json["scopes"] == ["api"]
-    address = f"tokens/{made.json['id']}"
+    response = owner.post("tokens", body)
+    assert response.json["scopes"] == ["mcp:tools", "mcp:manage"]
+    forbidden = Rest(response.json["token"]).get("agents")
+    assert (forbidden.status, forbidden.code) == (403, "insufficient_scope")
+    assert forbidden.json["scopes"] == ["api"]
+    address = f"tokens/{response.json['id']}"
     assert owner.patch(address, {"scopes": ["api"]}).json["scopes"] == ["api"]
-    assert Rest(made.json["token"]).get("agents").status == 200
+    assert Rest(response.json["token"]).get("agents").status == 200
 
 
 def test_a_patch_changes_only_its_fields_and_keeps_the_secret(owner, agents):
-    made = owner.post("tokens", {"name": "ide", "role": "operator", "client": "claude-code"})
-    address = f"tokens/{made.json['id']}"
-    asked = {"networks": ["127.0.0.1"], "calls_per_minute": 5, "agents": ["one"]}
-    changed = owner.patch(address, asked)
+    response = owner.post("tokens", {"name": "ide", "role": "operator", "client": "claude-code"})
+    address = f"tokens/{response.json['id']}"
+    data = {"networks": ["127.0.0.1"], "calls_per_minute": 5, "agents": ["one"]}
+    changed = owner.patch(address, data)
     expected = {
         "networks": ["127.0.0.1/32"],
         "calls_per_minute": 5,
@@ -75,7 +75,7 @@ def test_a_patch_changes_only_its_fields_and_keeps_the_secret(owner, agents):
     }
     assert changed.json.items() >= expected.items()
     assert "token" not in changed.json
-    assert Rest(made.json["token"]).get("agents/one").status == 200
+    assert Rest(response.json["token"]).get("agents/one").status == 200
     widened = owner.patch(address, {"agents": [], "calls_per_minute": None})
     assert (widened.json["agents"], widened.json["calls_per_minute"]) == ([], None)
 
@@ -94,11 +94,11 @@ def test_a_patch_changes_only_its_fields_and_keeps_the_secret(owner, agents):
 )
 def test_an_invalid_update_is_refused(acme, owner, body, status, field):
     token, _ = create_token(factories.build_administrator(acme), name="ci", role=Role.MEMBER)
-    answer = owner.patch(f"tokens/{token.pk}", body)
-    assert answer.status == status, answer
-    assert answer.json["field"].partition("[")[0].partition(".")[0] == field
-    kept = Token.objects.get(pk=token.pk)
-    assert (kept.name, kept.scopes, kept.networks) == ("ci", [], [])
+    response = owner.patch(f"tokens/{token.pk}", body)
+    assert response.status == status, response
+    assert response.json["field"].partition("[")[0].partition(".")[0] == field
+    stored = Token.objects.get(pk=token.pk)
+    assert (stored.name, stored.scopes, stored.networks) == ("ci", [], [])
 
 
 def test_an_agent_is_specified_by_one_field_only(owner, agents):

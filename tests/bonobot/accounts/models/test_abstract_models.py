@@ -1,4 +1,4 @@
-"""Governed rows: every way of writing one bumps the generation, observing does not."""
+"""Governed rows: every write increments the policy generation, observed fields don't."""
 
 import uuid
 
@@ -72,9 +72,9 @@ def test_a_write_doesnt_affect_other_organizations(server):
 
 @pytest.mark.parametrize("key", [uuid.UUID(int=1), "not-a-uuid", "", None])
 def test_a_missing_row_raises_not_found(organization, key):
-    with pytest.raises(NotFound) as refused:
+    with pytest.raises(NotFound) as raised:
         Server.objects.get_or_404(organization.pk, pk=key)
-    assert refused.value.code == "not_found"
+    assert raised.value.code == "not_found"
 
 
 def test_a_row_of_another_organization_raises_not_found(server):

@@ -1,4 +1,4 @@
-"""What tests of single sign-on share: a provider that runs, and browsers that go there."""
+"""Helpers for single sign-on tests: a provider process, and browsers that sign in with it."""
 
 import html
 import json
@@ -27,8 +27,8 @@ ANNA = "anna@example.com"
 
 
 @contextmanager
-def running() -> Iterator[str]:
-    """Run a provider in a process of its own and yield its URL."""
+def run_provider() -> Iterator[str]:
+    """Run a provider in its own process and yield its URL."""
     command = [sys.executable, "-m", "tests.servers.openid_provider"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -38,59 +38,63 @@ def running() -> Iterator[str]:
             process.terminate()
 
 
-def trust(where: Organization, url: str, **more: Any) -> Provider:
-    """Let an organization's people sign in there."""
-    said = {"name": "Login", "client_id": CLIENT, "client_secret": SECRET, "allow_private": True}
-    said |= {"domains": ["example.com"]}
-    return sso.create_provider(factories.build_administrator(where), url=url, **said | more)
+def create_provider(organization: Organization, url: str, **overrides: Any) -> Provider:
+    """Create a provider for the people of an organization."""
+    fields = {"name": "Login", "client_id": CLIENT, "client_secret": SECRET, "allow_private": True}
+    fields |= {"domains": ["example.com"]}
+    return sso.create_provider(
+        factories.build_administrator(organization), url=url, **fields | overrides
+    )
 
 
-def led(client: Client, page: Any) -> dict[str, str]:
-    """Return what a page that leads to the provider asks it for."""
-    found = re.search(r'href="(http[^"]+/authorize[^"]+)"', page.content.decode())
-    assert found, page.content.decode()
-    return dict(parse_qsl(urlsplit(html.unescape(found[1])).query))
+def read_authorization_request(client: Client, page: Any) -> dict[str, str]:
+    """Return the parameters of the authorization request that a page links to."""
+    match = re.search(r'href="(http[^"]+/authorize[^"]+)"', page.content.decode())
+    assert match, page.content.decode()
+    return dict(parse_qsl(urlsplit(html.unescape(match[1])).query))
 
 
-def let_in(url: str, asked: dict[str, str], subject: str, **said: Any) -> str:
-    """Sign in at the provider, which then says what it is told; return where it leads back to."""
-    httpx.post(f"{url}/say", content=json.dumps(said))
-    answer = httpx.post(f"{url}/let-in", data={**asked, "subject": subject})
-    return answer.headers["location"].removeprefix(settings.BONOBOT_URL)
+def authorize(url: str, request: dict[str, str], subject: str, **overrides: Any) -> str:
+    """Sign in at the provider with overridden responses; return the callback path."""
+    httpx.post(f"{url}/say", content=json.dumps(overrides))
+    response = httpx.post(f"{url}/let-in", data={**request, "subject": subject})
+    return response.headers["location"].removeprefix(settings.BONOBOT_URL)
 
 
-def sign_in(client: Client, provider: Provider, subject: str = ANNA, **said: Any) -> Any:
-    """Sign in by a provider as a browser does; return the last answer of the way."""
+def sign_in(client: Client, provider: Provider, subject: str = ANNA, **overrides: Any) -> Any:
+    """Sign in with a provider as a browser does; return the response of the callback."""
     page = client.post(reverse("account_sso", args=[provider.pk]))
-    return client.get(let_in(provider.url, led(client, page), subject, **said))
+    return client.get(
+        authorize(provider.url, read_authorization_request(client, page), subject, **overrides)
+    )
 
 
-def by_password(name: str) -> Client:
-    """Return a browser that gave its password."""
+def sign_in_with_password(name: str) -> Client:
+    """Return a browser that entered the password."""
     client = Client()
     client.post(reverse("admin:login"), {"username": name, "password": PASSWORD})
     return client
 
 
-def is_in(client: Client) -> bool:
-    """Tell whether the browser is signed in to the admin."""
+def is_signed_in(client: Client) -> bool:
+    """Return whether the browser is signed in to the admin."""
     return client.get(reverse("admin:profile")).status_code == 200
 
 
-def person(where: Organization, role: Role = Role.MEMBER, name: str = "anna") -> User:
-    """Return a member with a password and an address."""
-    user = User.objects.get(pk=factories.create_member(where, role, name).id)
+def create_person(organization: Organization, role: Role = Role.MEMBER, name: str = "anna") -> User:
+    """Create a member with a password and an email address."""
+    user = User.objects.get(pk=factories.create_member(organization, role, name).id)
     User.objects.filter(pk=user.pk).update(email=f"{name}@example.com")
     return User.objects.get(pk=user.pk)
 
 
-def to_link(client: Client, provider: Provider) -> Any:
-    """Return the page that leads to a provider, to link it; the password is asked for first."""
+def open_link_page(client: Client, provider: Provider) -> Any:
+    """Return the page that links a provider account, after entering the password."""
     client.post(reverse("account_reauthenticate"), {"password": PASSWORD})
     return client.post(reverse("admin:profile_link", args=[provider.pk]))
 
 
-def code_of(answer: Any) -> str:
-    """Return the code that a page of the sign-in tells."""
-    found = re.search(r'data-code="(\w+)"', answer.content.decode())
-    return found[1] if found else ""
+def read_code(answer: Any) -> str:
+    """Return the error code of a sign-in page."""
+    match = re.search(r'data-code="(\w+)"', answer.content.decode())
+    return match[1] if match else ""

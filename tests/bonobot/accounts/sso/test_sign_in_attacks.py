@@ -1,4 +1,4 @@
-"""Tables of attacks on signing in by a provider: mix-up, replay, fixation, false accounts."""
+"""Attacks on sign-in with a provider: mix-up, replay, fixation, forged accounts."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,16 +15,16 @@ from bonobot.accounts.roles import Role
 from tests import factories
 from tests.bonobot.accounts.sso.provider_process import (
     ANNA,
-    by_password,
-    code_of,
-    is_in,
-    led,
-    let_in,
-    person,
-    running,
+    authorize,
+    create_person,
+    create_provider,
+    is_signed_in,
+    open_link_page,
+    read_authorization_request,
+    read_code,
+    run_provider,
     sign_in,
-    to_link,
-    trust,
+    sign_in_with_password,
 )
 from tests.own_cache import clear_cache
 
@@ -33,12 +33,12 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with running() as found:
-        yield found
+    with run_provider() as address:
+        yield address
 
 
 @pytest.fixture(autouse=True)
-def _nothing_tried(url: str) -> Iterator[None]:
+def _reset_provider(url: str) -> Iterator[None]:
     clear_cache()
     httpx.post(f"{url}/say", json={})
     yield
@@ -52,100 +52,102 @@ def acme() -> Organization:
 
 @pytest.fixture
 def login(acme: Organization, url: str) -> Provider:
-    return trust(acme, url, creates=True)
+    return create_provider(acme, url, creates=True)
 
 
-def begun(client: Client, login: Provider) -> str:
-    """Begin a sign-in and return where the provider sends the browser back to."""
-    return let_in(
-        login.url, led(client, client.post(reverse("account_sso", args=[login.pk]))), ANNA
+def start_sign_in(client: Client, login: Provider) -> str:
+    """Start a sign-in and return the callback path that the provider redirects to."""
+    return authorize(
+        login.url,
+        read_authorization_request(client, client.post(reverse("account_sso", args=[login.pk]))),
+        ANNA,
     )
 
 
-def changed(back: str, **said: str | None) -> str:
-    """Return an answer of the provider with parameters changed, or left out (None)."""
+def change_callback(back: str, **changes: str | None) -> str:
+    """Return a callback path with parameters changed, or removed (None)."""
     parts = urlsplit(back)
-    query: dict[str, str | None] = {**dict(parse_qsl(parts.query)), **said}
-    kept = {name: value for name, value in query.items() if value is not None}
-    return f"{parts.path}?{urlencode(kept)}"
+    query: dict[str, str | None] = {**dict(parse_qsl(parts.query)), **changes}
+    parameters = {name: value for name, value in query.items() if value is not None}
+    return f"{parts.path}?{urlencode(parameters)}"
 
 
-ANSWERS: dict[str, dict[str, str | None]] = {
+CHANGES: dict[str, dict[str, str | None]] = {
     "no state": {"state": None},
     "an empty state": {"state": ""},
     "another state": {"state": "x" * 64},
-    "a state in other letters": {"state": "\u00e4" * 64},
+    "a non-ASCII state": {"state": "\u00e4" * 64},
     "no code": {"code": None},
-    "a code that was never given": {"code": "made-up"},
-    "a code too long": {"code": "x" * 5_000},
+    "a code that was never issued": {"code": "made-up"},
+    "a code that is too long": {"code": "x" * 5_000},
     "another issuer": {"iss": "https://login.example.com"},
-    "an issuer with a slash more": {"iss": "/"},
-    "an error beside the code": {"error": "access_denied"},
+    "an issuer with a trailing slash": {"iss": "/"},
+    "an error in addition to the code": {"error": "access_denied"},
 }
 
 
-@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("name", CHANGES)
 def test_a_modified_response_is_refused(login: Provider, name: str) -> None:
     client = Client()
-    said = dict(ANSWERS[name])
-    if said.get("iss") == "/":
-        said["iss"] = f"{login.url}/"
-    back = begun(client, login)
-    answer = client.get(changed(back, **said))
-    assert answer.status_code in (400, 403, 502)
-    assert code_of(answer) in ("identity_refused", "provider_refused")
-    assert not is_in(client)
-    # What was begun is used up: the right answer comes too late.
-    assert code_of(client.get(back)) == "sign_in_lost"
+    changes = dict(CHANGES[name])
+    if changes.get("iss") == "/":
+        changes["iss"] = f"{login.url}/"
+    back = start_sign_in(client, login)
+    response = client.get(change_callback(back, **changes))
+    assert response.status_code in (400, 403, 502)
+    assert read_code(response) in ("identity_refused", "provider_refused")
+    assert not is_signed_in(client)
+    # The pending sign-in was consumed: even the valid response is refused.
+    assert read_code(client.get(back)) == "sign_in_lost"
 
 
 def test_a_provider_that_advertises_iss_must_send_it(login: Provider) -> None:
-    says = {"authorization_response_iss_parameter_supported": True}
+    metadata = {"authorization_response_iss_parameter_supported": True}
     for issuer, expected in ((None, False), (login.url, True)):
-        httpx.post(f"{login.url}/say", json={"metadata": says})
+        httpx.post(f"{login.url}/say", json={"metadata": metadata})
         client = Client()
         page = client.post(reverse("account_sso", args=[login.pk]))
-        back = let_in(login.url, led(client, page), ANNA)
-        client.get(changed(back, iss=issuer))
-        assert is_in(client) is expected
+        back = authorize(login.url, read_authorization_request(client, page), ANNA)
+        client.get(change_callback(back, iss=issuer))
+        assert is_signed_in(client) is expected
 
 
 def test_a_code_of_one_provider_is_refused_for_another(acme: Organization, login: Provider) -> None:
-    """A browser that began at one, and is sent back with what another gave (mix-up)."""
-    with running() as evil_url:
-        evil = trust(acme, evil_url, creates=True, name="Evil")
+    """Mix-up: the browser started at one provider and returns with the code of another."""
+    with run_provider() as evil_url:
+        evil = create_provider(acme, evil_url, creates=True, name="Evil")
         client, attacker = Client(), Client()
-        mine = begun(client, login)
-        theirs = begun(attacker, evil)
-        code = dict(parse_qsl(urlsplit(theirs).query))["code"]
-        answer = client.get(changed(mine, code=code))
-        assert code_of(answer) == "provider_refused"
-        assert not is_in(client)
+        callback = start_sign_in(client, login)
+        attacker_callback = start_sign_in(attacker, evil)
+        code = dict(parse_qsl(urlsplit(attacker_callback).query))["code"]
+        response = client.get(change_callback(callback, code=code))
+        assert read_code(response) == "provider_refused"
+        assert not is_signed_in(client)
 
 
 def test_a_code_of_another_browser_is_refused(login: Provider) -> None:
-    """Who is sent to an attacker's answer isn't signed in as the attacker (login CSRF)."""
+    """Login CSRF: a victim isn't signed in as the attacker."""
     victim, attacker = Client(), Client()
-    mine, theirs = begun(victim, login), begun(attacker, login)
-    stolen = dict(parse_qsl(urlsplit(theirs).query))["code"]
-    assert code_of(victim.get(changed(mine, code=stolen))) != ""
-    assert not is_in(victim)
-    assert code_of(victim.get(theirs)) == "sign_in_lost"
+    callback, attacker_callback = start_sign_in(victim, login), start_sign_in(attacker, login)
+    stolen_code = dict(parse_qsl(urlsplit(attacker_callback).query))["code"]
+    assert read_code(victim.get(change_callback(callback, code=stolen_code))) != ""
+    assert not is_signed_in(victim)
+    assert read_code(victim.get(attacker_callback)) == "sign_in_lost"
 
 
 def test_the_session_key_changes_at_sign_in(login: Provider) -> None:
     client = Client()
     page = client.post(reverse("account_sso", args=[login.pk]))
-    planted = client.session.session_key
-    client.get(let_in(login.url, led(client, page), ANNA))
-    assert is_in(client)
-    assert client.session.session_key != planted
+    old_key = client.session.session_key
+    client.get(authorize(login.url, read_authorization_request(client, page), ANNA))
+    assert is_signed_in(client)
+    assert client.session.session_key != old_key
     attacker = Client()
-    attacker.cookies[settings.SESSION_COOKIE_NAME] = str(planted)
-    assert not is_in(attacker)
+    attacker.cookies[settings.SESSION_COOKIE_NAME] = str(old_key)
+    assert not is_signed_in(attacker)
 
 
-ONWARD = (
+EXTERNAL_URLS = (
     "//evil.example/",
     "https://evil.example/",
     "https:evil.example",
@@ -160,69 +162,71 @@ ONWARD = (
 )
 
 
-@pytest.mark.parametrize("onward", ONWARD)
-def test_nobody_is_redirected_to_another_site(login: Provider, onward: str) -> None:
+@pytest.mark.parametrize("next_url", EXTERNAL_URLS)
+def test_nobody_is_redirected_to_another_site(login: Provider, next_url: str) -> None:
     client = Client()
-    page = client.post(reverse("account_sso", args=[login.pk]), {"next": onward})
-    answer = client.get(let_in(login.url, led(client, page), ANNA))
-    assert is_in(client)
-    assert answer["Location"] == reverse("admin:index")
+    page = client.post(reverse("account_sso", args=[login.pk]), {"next": next_url})
+    response = client.get(authorize(login.url, read_authorization_request(client, page), ANNA))
+    assert is_signed_in(client)
+    assert response["Location"] == reverse("admin:index")
 
 
 def unverified(user: User) -> dict[str, Any]:
     return {"email_verified": False}
 
 
-def unsaid(user: User) -> dict[str, Any]:
+def unstated(user: User) -> dict[str, Any]:
     return {"email_verified": None}
 
 
-def in_words(user: User) -> dict[str, Any]:
+def verified_as_text(user: User) -> dict[str, Any]:
     return {"email_verified": "true"}
 
 
-def elsewhere(user: User) -> dict[str, Any]:
+def other_domain(user: User) -> dict[str, Any]:
     return {"email": "bert@elsewhere.example"}
 
 
-def look_alike(user: User) -> dict[str, Any]:
+def lookalike(user: User) -> dict[str, Any]:
     return {"email": "b\u0435rt@example.com"}  # Cyrillic
 
 
-def two_lines(user: User) -> dict[str, Any]:
+def multiline(user: User) -> dict[str, Any]:
     return {"email": "bert@example.com\nx@example.com"}
 
 
-FALSE_ADDRESSES = (unverified, unsaid, in_words, elsewhere, look_alike, two_lines)
+FALSE_ADDRESSES = (unverified, unstated, verified_as_text, other_domain, lookalike, multiline)
 
 
 @pytest.mark.parametrize("claims", FALSE_ADDRESSES)
 def test_an_unverified_address_cant_take_over_an_account(
     acme: Organization, url: str, claims: Callable[[User], dict[str, Any]]
 ) -> None:
-    bert = person(acme, Role.OWNER, "bert")
-    login, client = trust(acme, url, creates=True), Client()
+    bert = create_person(acme, Role.OWNER, "bert")
+    login, client = create_provider(acme, url, creates=True), Client()
     sign_in(client, login, "eve", claims={"email": "bert@example.com"} | claims(bert))
     assert not Identity.objects.filter(user=bert).exists()
-    if is_in(client):
+    if is_signed_in(client):
         assert client.get("/api/me").json()["name"] != "bert"
 
 
 def test_accounts_are_matched_by_subject_and_not_by_address(login: Provider) -> None:
-    """An address that another person at the provider has later opens nothing of the first."""
+    """A reused email address gives no access to the account of its former owner."""
     sign_in(Client(), login)
     first = User.objects.get(email=ANNA)
     client = Client()
-    answer = sign_in(client, login, "somebody-else", claims={"email": ANNA})
-    assert code_of(answer) != "" or client.get("/api/me").json()["id"] != str(first.pk)
+    response = sign_in(client, login, "somebody-else", claims={"email": ANNA})
+    assert read_code(response) != "" or client.get("/api/me").json()["id"] != str(first.pk)
     assert Identity.objects.filter(user=first).count() == 1
 
 
 def test_an_account_is_linked_only_on_request(acme: Organization, url: str) -> None:
-    """What was begun to link doesn't link to whoever is signed in when it comes back."""
-    anna, bert = person(acme), person(acme, name="bert")
-    login, client = trust(acme, url), by_password("anna")
-    back = let_in(login.url, led(client, to_link(client, login)), ANNA)
+    """A pending link doesn't apply to another person who signed in meanwhile."""
+    anna, bert = create_person(acme), create_person(acme, name="bert")
+    login, client = create_provider(acme, url), sign_in_with_password("anna")
+    back = authorize(
+        login.url, read_authorization_request(client, open_link_page(client, login)), ANNA
+    )
     client.post(reverse("admin:login"), {"username": "bert", "password": "pw-for-tests"})
     client.get(back)
     assert not Identity.objects.filter(user=bert).exists()
@@ -230,7 +234,7 @@ def test_an_account_is_linked_only_on_request(acme: Organization, url: str) -> N
 
 
 def test_another_site_cant_start_a_sign_in_or_link_an_account(login: Provider) -> None:
-    """Only a form of ours does (login CSRF)."""
+    """Login CSRF: only our own form does."""
     browser = Client(enforce_csrf_checks=True)
     assert browser.post(reverse("account_sso", args=[login.pk])).status_code == 403
     page = browser.get(reverse("account_sso", args=[login.pk]))

@@ -1,4 +1,4 @@
-"""Passes: a warm one asks nobody, a stale one is read again, failures are never kept."""
+"""Verified tokens: cached, reloaded after changes; failures are limited and never cached."""
 
 from contextlib import suppress
 from datetime import timedelta
@@ -27,7 +27,7 @@ HERE = "192.0.2.7"
 
 
 @pytest.fixture
-def boss() -> Principal:
+def administrator() -> Principal:
     return build_cli_principal(Organization.objects.create(name="Acme", slug="acme"))
 
 
@@ -36,42 +36,42 @@ def cache() -> VerifiedTokenCache:
     return VerifiedTokenCache()
 
 
-def issued(boss: Principal, **terms: object) -> tuple[Token, str]:
-    return tokens.create_token(boss, role=Role.OPERATOR, **({"name": "ci"} | terms))
+def create_token(administrator: Principal, **terms: object) -> tuple[Token, str]:
+    return tokens.create_token(administrator, role=Role.OPERATOR, **({"name": "ci"} | terms))
 
 
-def known(cache: VerifiedTokenCache, text: str, address: str = HERE) -> VerifiedToken:
+def verify(cache: VerifiedTokenCache, text: str, address: str = HERE) -> VerifiedToken:
     return get_runtime().call(cache.verify_token, text, address)
 
 
-def test_a_cached_token_needs_no_query_and_no_hmac(boss, cache, monkeypatch):
-    _, text = issued(boss)
+def test_a_cached_token_needs_no_query_and_no_hmac(administrator, cache, monkeypatch):
+    _, text = create_token(administrator)
     first = cache.load_issued_token(text, HERE)
     monkeypatch.setattr(tokens.hmac, "new", None)
     with CaptureQueriesContext(connection) as queries:
         assert cache.find_cached(text, HERE) is first
     assert not queries.captured_queries
-    assert known(cache, text) is first
+    assert verify(cache, text) is first
 
 
-def test_an_uncached_token_takes_one_query_and_has_its_generation(boss, cache):
-    token, text = issued(boss)
+def test_an_uncached_token_takes_one_query_and_has_its_generation(administrator, cache):
+    token, text = create_token(administrator)
     with CaptureQueriesContext(connection) as queries:
-        found = cache.load_issued_token(text, HERE)
+        verified = cache.load_issued_token(text, HERE)
     assert len(queries) == 1
-    assert found.generation == load_policy_generation(boss.organization_id) > 0
-    assert (found.principal.token_id, found.principal.role) == (token.pk, Role.OPERATOR)
+    assert verified.generation == load_policy_generation(administrator.organization_id) > 0
+    assert (verified.principal.token_id, verified.principal.role) == (token.pk, Role.OPERATOR)
 
 
-def test_the_cache_doesnt_contain_token_secrets(boss, cache):
-    _, text = issued(boss)
+def test_the_cache_doesnt_contain_token_secrets(administrator, cache):
+    _, text = create_token(administrator)
     cache.load_issued_token(text, HERE)
     assert text.split("_", 2)[2] not in repr(vars(cache))
 
 
-def test_the_least_recently_used_token_is_evicted(boss):
+def test_the_least_recently_used_token_is_evicted(administrator):
     cache = VerifiedTokenCache(max_tokens=2)
-    texts = [issued(boss, name=str(n))[1] for n in range(3)]
+    texts = [create_token(administrator, name=str(n))[1] for n in range(3)]
     cache.load_issued_token(texts[0], HERE)
     cache.load_issued_token(texts[1], HERE)
     cache.find_cached(texts[0], HERE)
@@ -79,37 +79,37 @@ def test_the_least_recently_used_token_is_evicted(boss):
     assert [cache.find_cached(text, HERE) is not None for text in texts] == [True, False, True]
 
 
-def failing(cache: VerifiedTokenCache, address: str) -> None:
-    """Come with texts that open nothing until nobody looks them up any more."""
+def exhaust_failures(cache: VerifiedTokenCache, address: str) -> None:
+    """Use invalid tokens until lookups are refused."""
     for n in range(1_000):
         with suppress(InvalidToken):
             cache.load_issued_token(f"bnb_{n}_nothing", address)
 
 
-def test_invalid_tokens_arent_cached_and_lookups_are_limited(boss, cache):
-    _, text = issued(boss)
-    with CaptureQueriesContext(connection) as queries, pytest.raises(TooManyFailures) as stopped:
-        failing(cache, HERE)
+def test_invalid_tokens_arent_cached_and_lookups_are_limited(administrator, cache):
+    _, text = create_token(administrator)
+    with CaptureQueriesContext(connection) as queries, pytest.raises(TooManyFailures) as raised:
+        exhaust_failures(cache, HERE)
     assert len(queries) >= token_cache.FAILURE_BURST
     assert len(queries) < 2 * token_cache.FAILURE_BURST
-    assert (stopped.value.status, stopped.value.retry_after) == (429, 1)
+    assert (raised.value.status, raised.value.retry_after) == (429, 1)
     assert not cache._tokens
-    # Who comes from elsewhere, and who is known already, notices nothing.
+    # Other addresses and cached tokens aren't affected.
     assert cache.load_issued_token(text, "192.0.2.8").principal.label == "ci"
     assert cache.find_cached(text, HERE) is not None
 
 
-def test_an_ipv6_network_counts_as_one_address(boss, cache):
+def test_an_ipv6_network_counts_as_one_address(administrator, cache):
     for address in ("2001:db8::1", "2001:db8::2"):
         with pytest.raises(TooManyFailures):
-            failing(cache, address)
+            exhaust_failures(cache, address)
     with pytest.raises(InvalidToken):
         cache.load_issued_token("bnb_0_nothing", "2001:db8:0:1::1")
 
 
-def test_a_cached_token_ends_with_its_expiry(boss, cache):
-    _, text = issued(boss, expires_at=timezone.now() + timedelta(minutes=5))
-    assert known(cache, text).expires_at is not None
+def test_a_cached_token_ends_with_its_expiry(administrator, cache):
+    _, text = create_token(administrator, expires_at=timezone.now() + timedelta(minutes=5))
+    assert verify(cache, text).expires_at is not None
     with time_machine.travel(timezone.now() + timedelta(minutes=6), tick=False):
         assert cache.find_cached(text, HERE) is None
         with pytest.raises(InvalidToken):
@@ -117,46 +117,46 @@ def test_a_cached_token_ends_with_its_expiry(boss, cache):
     assert not cache._tokens
 
 
-def test_a_cached_token_is_refused_from_other_networks(boss, cache):
-    _, text = issued(boss, networks=["192.0.2.0/24"])
-    assert known(cache, text).networks
+def test_a_cached_token_is_refused_from_other_networks(administrator, cache):
+    _, text = create_token(administrator, networks=["192.0.2.0/24"])
+    assert verify(cache, text).networks
     with pytest.raises(InvalidToken):
-        known(cache, text, "198.51.100.1")
+        verify(cache, text, "198.51.100.1")
     assert AuditRow.objects.filter(action="token_refused").count() == 1
 
 
-def test_the_last_use_is_written_in_the_background_once_a_minute(boss, cache):
-    token, text = issued(boss)
-    before = load_policy_generation(boss.organization_id)
-    known(cache, text)
-    used = lambda: Token.objects.get(pk=token.pk).last_used_at  # noqa: E731
-    eventually(lambda: used() is not None, what="the last use")
-    first = used()
-    known(cache, text)
-    assert used() == first
-    assert load_policy_generation(boss.organization_id) == before
+def test_the_last_use_is_written_in_the_background_once_a_minute(administrator, cache):
+    token, text = create_token(administrator)
+    before = load_policy_generation(administrator.organization_id)
+    verify(cache, text)
+    load_last_use = lambda: Token.objects.get(pk=token.pk).last_used_at  # noqa: E731
+    eventually(lambda: load_last_use() is not None, what="the last use")
+    first = load_last_use()
+    verify(cache, text)
+    assert load_last_use() == first
+    assert load_policy_generation(administrator.organization_id) == before
 
 
-@pytest.mark.parametrize("way", ["save", "update", "bulk update", "delete", "revoke"])
-def test_a_cached_principal_is_read_again_after_any_change(boss, cache, way):
-    token, text = issued(boss)
+@pytest.mark.parametrize("change", ["save", "update", "bulk update", "delete", "revoke"])
+def test_a_cached_principal_is_read_again_after_any_change(administrator, cache, change):
+    token, text = create_token(administrator)
     assert (
         get_runtime().call(cache.verify_current_token, text, HERE).principal.role == Role.OPERATOR
     )
     rows = Token.objects.filter(pk=token.pk)
     token.role = Role.MEMBER
-    if way == "save":
+    if change == "save":
         token.save()
-    elif way == "update":
+    elif change == "update":
         rows.update(role=Role.MEMBER)
-    elif way == "bulk update":
+    elif change == "bulk update":
         Token.objects.bulk_update([token], ["role"])
-    elif way == "delete":
+    elif change == "delete":
         rows.delete()
     else:
-        tokens.revoke_token(boss, token)
-    assert known(cache, text).principal.role == Role.OPERATOR
-    if way in ("delete", "revoke"):
+        tokens.revoke_token(administrator, token)
+    assert verify(cache, text).principal.role == Role.OPERATOR
+    if change in ("delete", "revoke"):
         with pytest.raises(InvalidToken):
             get_runtime().call(cache.verify_current_token, text, HERE)
         assert not cache._tokens
@@ -166,8 +166,8 @@ def test_a_cached_principal_is_read_again_after_any_change(boss, cache, way):
         )
 
 
-def test_an_older_read_doesnt_replace_a_newer_one(boss, cache, monkeypatch):
-    token, text = issued(boss)
+def test_an_older_read_doesnt_replace_a_newer_one(administrator, cache, monkeypatch):
+    token, text = create_token(administrator)
     older = token_cache.load_verified_token(text, HERE)
     Token.objects.filter(pk=token.pk).update(role=Role.MEMBER)
     newer = cache.load_issued_token(text, HERE)

@@ -1,4 +1,4 @@
-"""What is said of a token: checked, and never wider than it was meant."""
+"""Constraints of tokens are validated and never widened."""
 
 import pytest
 from hypothesis import given
@@ -33,17 +33,17 @@ from bonobot.core.problems import InvalidInput
     ],
 )
 def test_invalid_constraints_are_refused_with_their_field(terms, field):
-    with pytest.raises(InvalidInput) as refused:
+    with pytest.raises(InvalidInput) as raised:
         clean_constraints(terms)
-    assert refused.value.field == field
-    assert refused.value.remedy
+    assert raised.value.field == field
+    assert raised.value.remedy
 
 
 def test_constraints_are_stored_in_a_fixed_order():
-    found = clean_constraints(
+    constraints = clean_constraints(
         {"scopes": ["api", "mcp:tools", "api"], "networks": [" 10.0.0.0/8 ", "::1"]}
     )
-    assert found == {"scopes": ["mcp:tools", "api"], "networks": ["10.0.0.0/8", "::1/128"]}
+    assert constraints == {"scopes": ["mcp:tools", "api"], "networks": ["10.0.0.0/8", "::1/128"]}
 
 
 @pytest.mark.parametrize(
@@ -67,13 +67,13 @@ def test_without_networks_every_address_is_allowed(address):
 
 
 def test_no_gateway_scope_can_approve_calls():
-    over_mcp = {
+    gateway_actions = {
         action
         for scope in TokenScope
         if scope not in (TokenScope.API, TokenScope.PLATFORM)
         for action in SCOPE_ACTIONS[scope]
     }
-    assert not over_mcp & {
+    assert not gateway_actions & {
         Action.APPROVE_CALLS,
         Action.APPROVE_DEFINITIONS,
         Action.MANAGE_TOKENS,

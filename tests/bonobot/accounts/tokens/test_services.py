@@ -1,4 +1,4 @@
-"""Tokens: shown once, kept as a digest, refused alike when unknown, revoked or expired."""
+"""Tokens: shown once, stored as a digest; unknown, revoked and expired ones get one error."""
 
 import json
 from datetime import timedelta
@@ -44,10 +44,10 @@ def test_the_row_doesnt_contain_the_secret(issued):
     assert secret not in stored
 
 
-@pytest.mark.parametrize("spoil", [lambda t: t[:-1], lambda t: "x" + t, lambda _: "", str.upper])
-def test_another_secret_is_refused(issued, spoil):
+@pytest.mark.parametrize("change", [lambda t: t[:-1], lambda t: "x" + t, lambda _: "", str.upper])
+def test_another_secret_is_refused(issued, change):
     with pytest.raises(tokens.InvalidToken):
-        tokens.authenticate_token(spoil(issued[1]))
+        tokens.authenticate_token(change(issued[1]))
 
 
 def test_a_revoked_token_is_refused_immediately(organization, issued):
@@ -84,14 +84,16 @@ def test_the_principal_of_a_token_has_its_role_and_organization(organization, is
 
 
 def test_a_token_has_the_permissions_of_both_its_role_and_scopes(organization):
-    boss = build_cli_principal(organization)
-    token, _ = tokens.create_token(boss, name="ide", role=Role.OPERATOR, scopes=[TokenScope.TOOLS])
+    administrator = build_cli_principal(organization)
+    token, _ = tokens.create_token(
+        administrator, name="ide", role=Role.OPERATOR, scopes=[TokenScope.TOOLS]
+    )
     principal = build_token_principal(token)
     assert principal.may(Action.CALL_TOOLS)
-    with pytest.raises(InsufficientScope) as refused:
+    with pytest.raises(InsufficientScope) as raised:
         principal.require(Action.RUN_AGENTS)
-    assert refused.value.code == "insufficient_scope"
-    assert refused.value.as_dict()["scopes"] == ["mcp:agents", "api"]
+    assert raised.value.code == "insufficient_scope"
+    assert raised.value.as_dict()["scopes"] == ["mcp:agents", "api"]
     with pytest.raises(Forbidden) as forbidden:
         principal.require(Action.MANAGE_MEMBERS)
     assert forbidden.value.rule == "role:manage_members"
@@ -110,8 +112,8 @@ def test_an_updated_token_keeps_its_secret(organization, issued):
     )
     changed = tokens.authenticate_token(text, "::1")
     assert (changed.name, changed.scopes, changed.networks) == ("pipeline", ["api"], ["::1/128"])
-    told = json.loads(AuditRow.objects.get(action="token_changed").opened)["details"]
-    assert told == {"scopes": ["api"], "networks": ["::1/128"]}
+    details = json.loads(AuditRow.objects.get(action="token_changed").opened)["details"]
+    assert details == {"scopes": ["api"], "networks": ["::1/128"]}
 
 
 def test_an_update_without_changes_isnt_written(organization, issued):
@@ -125,9 +127,9 @@ def test_a_revoked_token_cant_be_updated(organization, issued):
     token, _ = issued
     tokens.revoke_token(build_cli_principal(organization), token)
     token.refresh_from_db()
-    with pytest.raises(Conflict) as refused:
+    with pytest.raises(Conflict) as raised:
         tokens.update_token(build_cli_principal(organization), token, expires_at=None, name="again")
-    assert refused.value.code == "token_revoked"
+    assert raised.value.code == "token_revoked"
 
 
 def test_a_role_without_permission_cant_update_tokens(organization, issued):
@@ -138,8 +140,10 @@ def test_a_role_without_permission_cant_update_tokens(organization, issued):
 
 @pytest.mark.django_db(transaction=True)
 def test_a_token_from_another_network_is_refused_as_invalid_and_recorded(organization):
-    boss = build_cli_principal(organization)
-    token, text = tokens.create_token(boss, name="ci", role=Role.MEMBER, networks=["192.0.2.0/24"])
+    administrator = build_cli_principal(organization)
+    token, text = tokens.create_token(
+        administrator, name="ci", role=Role.MEMBER, networks=["192.0.2.0/24"]
+    )
     assert tokens.authenticate_token(text, "192.0.2.7").pk == token.pk
     for address in ("198.51.100.1", ""):
         with pytest.raises(tokens.InvalidToken) as elsewhere:

@@ -1,4 +1,4 @@
-"""Signing out, of the admin and of the identity provider that one came by."""
+"""Signing out of the admin and of the identity provider."""
 
 import html
 import re
@@ -14,12 +14,12 @@ from bonobot.accounts.models import Organization, Provider
 from tests import factories
 from tests.bonobot.accounts.sso.provider_process import (
     ANNA,
-    by_password,
-    is_in,
-    person,
-    running,
+    create_person,
+    create_provider,
+    is_signed_in,
+    run_provider,
     sign_in,
-    trust,
+    sign_in_with_password,
 )
 from tests.own_cache import clear_cache
 
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with running() as found:
-        yield found
+    with run_provider() as address:
+        yield address
 
 
 @pytest.fixture
@@ -41,19 +41,19 @@ def acme() -> Organization:
 def login(acme: Organization, url: str) -> Iterator[Provider]:
     clear_cache()
     httpx.post(f"{url}/say", json={})
-    yield trust(acme, url, creates=True)
+    yield create_provider(acme, url, creates=True)
     clear_cache()
 
 
-def signed_out(client: Client) -> str:
-    """Sign out; return where the page leads to end the session at the provider, if it does."""
+def sign_out(client: Client) -> str:
+    """Sign out; return the link to the sign-out page of the provider, if there is one."""
     page = client.post(reverse("admin:logout"))
-    assert not is_in(client)
-    found = re.search(r'href="(http[^"]+/leave[^"]*)"', page.content.decode())
-    return html.unescape(found[1]) if found else ""
+    assert not is_signed_in(client)
+    match = re.search(r'href="(http[^"]+/leave[^"]*)"', page.content.decode())
+    return html.unescape(match[1]) if match else ""
 
 
-def telling(url: str, **metadata: Any) -> None:
+def set_metadata(url: str, **metadata: Any) -> None:
     httpx.post(f"{url}/say", json={"metadata": metadata})
 
 
@@ -62,32 +62,32 @@ def test_a_person_who_signed_in_by_a_provider_is_redirected_to_its_sign_out(
 ) -> None:
     client = Client()
     sign_in(client, login)
-    assert httpx.get(signed_out(client)).json() == {"signed out": ANNA}
+    assert httpx.get(sign_out(client)).json() == {"signed out": ANNA}
 
 
 def test_a_provider_without_a_sign_out_page_isnt_contacted(login: Provider) -> None:
-    telling(login.url, end_session_endpoint=None)
+    set_metadata(login.url, end_session_endpoint=None)
     client = Client()
     sign_in(client, login)
-    assert signed_out(client) == ""
+    assert sign_out(client) == ""
 
 
 def test_signing_out_of_a_password_session_contacts_no_provider(
     acme: Organization, login: Provider
 ) -> None:
-    person(acme)
-    client = by_password("anna")
-    assert is_in(client)
-    assert signed_out(client) == ""
+    create_person(acme)
+    client = sign_in_with_password("anna")
+    assert is_signed_in(client)
+    assert sign_out(client) == ""
 
 
 def test_an_id_token_that_is_too_long_for_a_url_isnt_sent(login: Provider) -> None:
     client = Client()
     sign_in(client, login, claims={"groups": ["x" * 100] * 60})
-    assert signed_out(client) == f"{login.url}/leave?client_id={login.client_id}"
+    assert sign_out(client) == f"{login.url}/leave?client_id={login.client_id}"
 
 
 def test_a_forbidden_provider_url_stops_the_sign_in(login: Provider) -> None:
-    telling(login.url, end_session_endpoint="javascript:alert(1)")
+    set_metadata(login.url, end_session_endpoint="javascript:alert(1)")
     page = Client().post(reverse("account_sso", args=[login.pk]))
     assert page.status_code == 503

@@ -1,4 +1,4 @@
-"""Widgets of the admin: what a page shows of a secret."""
+"""Secret inputs of the admin."""
 
 from bonobot.core.admin.theme import SecretInput
 from bonobot.core.text.masked_values import MASK

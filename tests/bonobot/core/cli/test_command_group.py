@@ -39,9 +39,9 @@ def test_a_table_in_a_pipe_is_tab_separated_without_padding() -> None:
 
 def test_a_table_on_a_terminal_is_aligned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    printed = print_table(Terminal())
-    assert "\t" not in printed
-    assert "longer" in printed
+    output = print_table(Terminal())
+    assert "\t" not in output
+    assert "longer" in output
 
 
 def test_sentences_are_below_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,12 +65,14 @@ def test_sentences_are_below_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPat
 def test_an_unknown_verb_suggests_the_one_that_is_most_like_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as raised:
         command.main(["agents", "lits"])
-    assert ended.value.code == 2
-    printed = capsys.readouterr()
-    assert "`bonobot agents lits` doesn't exist. Did you mean `bonobot agents list`?" in printed.err
-    assert "→ Run `bonobot agents --help`" in printed.err
+    assert raised.value.code == 2
+    captured = capsys.readouterr()
+    assert (
+        "`bonobot agents lits` doesn't exist. Did you mean `bonobot agents list`?" in captured.err
+    )
+    assert "→ Run `bonobot agents --help`" in captured.err
     with pytest.raises(SystemExit):
         command.main(["agents", "zzz"])
     assert "Did you mean" not in capsys.readouterr().err
@@ -79,19 +81,19 @@ def test_an_unknown_verb_suggests_the_one_that_is_most_like_it(
 def test_the_help_of_a_group_has_no_options_of_django(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command.main(["tokens", "--help"])
-    shown = capsys.readouterr().out
-    assert "revoke" in shown
-    assert "--pythonpath" not in shown
+    output = capsys.readouterr().out
+    assert "revoke" in output
+    assert "--pythonpath" not in output
 
 
 @pytest.mark.parametrize("answer", [True, False])
 def test_a_deletion_on_a_terminal_runs_only_if_it_is_confirmed(
     monkeypatch: pytest.MonkeyPatch, answer: bool
 ) -> None:
-    asked: list[str] = []
+    questions: list[str] = []
 
     def confirm(cli: CommandContext, question: str) -> bool:
-        asked.append(question)
+        questions.append(question)
         return answer
 
     monkeypatch.setattr(CommandContext, "can_ask", property(lambda cli: True))
@@ -101,13 +103,13 @@ def test_a_deletion_on_a_terminal_runs_only_if_it_is_confirmed(
     if answer:
         command_group._confirm(cli, options)
     else:
-        with pytest.raises(command_group.Conflict) as refused:
+        with pytest.raises(command_group.Conflict) as raised:
             command_group._confirm(cli, options)
-        assert refused.value.code == "not_confirmed"
-    assert len(asked) == 1
-    assert "\x1b" not in asked[0]
+        assert raised.value.code == "not_confirmed"
+    assert len(questions) == 1
+    assert "\x1b" not in questions[0]
     command_group._confirm(cli, options | {"yes": True})
-    assert len(asked) == 1
+    assert len(questions) == 1
 
 
 @pytest.mark.parametrize("arguments", [["--no-color"], []])
@@ -125,17 +127,17 @@ def test_no_color_prints_no_escape_sequences(arguments: list[str]) -> None:
 
 
 def test_a_closed_pipe_ends_the_command_without_a_traceback() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    ended = subprocess.run(
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    result = subprocess.run(
         [sys.executable, "-m", "bonobot"],
         cwd=ROOT,
         env=environment(),
-        stdout=writing,
+        stdout=write_end,
         stderr=subprocess.PIPE,
         text=True,
         timeout=60,
         check=False,
     )
-    os.close(writing)
-    assert (ended.returncode, ended.stderr) == (command.CLOSED_PIPE_STATUS, "")
+    os.close(write_end)
+    assert (result.returncode, result.stderr) == (command.CLOSED_PIPE_STATUS, "")

@@ -1,4 +1,4 @@
-"""`bonobot completion`: the scripts hold every command, verb and option; bash is really asked."""
+"""`bonobot completion`: the scripts contain every command, verb and option; bash runs for real."""
 
 import argparse
 import shlex
@@ -14,28 +14,28 @@ from bonobot.core.cli.completion import SHELLS, CompletionWord, build_levels, re
 BASH = shutil.which("bash")
 
 
-def printed(shell: str) -> str:
+def print_script(shell: str) -> str:
     out = StringIO()
     call_command("completion", shell, stdout=out)
     return out.getvalue()
 
 
-def completed(*words: str) -> list[str]:
-    """Return what bash offers in the place of the last word."""
+def complete(*words: str) -> list[str]:
+    """Return the completions that bash offers for the last word."""
     typed = " ".join(shlex.quote(word) for word in ("bonobot", *words))
-    asked = f"COMP_WORDS=({typed}); COMP_CWORD={len(words)}; _bonobot; echo ${{COMPREPLY[@]}}"
+    command = f"COMP_WORDS=({typed}); COMP_CWORD={len(words)}; _bonobot; echo ${{COMPREPLY[@]}}"
     assert BASH is not None
-    ran = subprocess.run(
-        [BASH, "--norc", "-c", f"{printed('bash')}\n{asked}"],
+    result = subprocess.run(
+        [BASH, "--norc", "-c", f"{print_script('bash')}\n{command}"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert ran.stderr == ""
-    return ran.stdout.split()
+    assert result.stderr == ""
+    return result.stdout.split()
 
 
-@pytest.mark.skipif(BASH is None, reason="bash isn't here")
+@pytest.mark.skipif(BASH is None, reason="bash isn't installed")
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -51,12 +51,12 @@ def completed(*words: str) -> list[str]:
     ],
 )
 def test_bash_completes_commands_verbs_and_options(words, expected):
-    assert set(completed(*words)) == expected
+    assert set(complete(*words)) == expected
 
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_shell_completes_the_verbs_and_no_django_options(shell):
-    text = printed(shell)
+    text = print_script(shell)
     assert "test-tool" in text
     assert "dry-run" in text
     assert "--pythonpath" not in text
@@ -66,10 +66,10 @@ def test_every_shell_completes_the_verbs_and_no_django_options(shell):
 def test_help_texts_cant_break_the_script():
     parser = argparse.ArgumentParser()
     parser.add_argument("--odd", help='it\'s `$(rm -rf /)` "here"', choices=("a b", "$x"))
-    found = build_levels([("one", "don't $HOME", parser)])
-    assert found[0].words == (CompletionWord("one", "don't $HOME"),)
-    for line in render_script("fish", "prog", found).splitlines():
+    levels = build_levels([("one", "don't $HOME", parser)])
+    assert levels[0].words == (CompletionWord("one", "don't $HOME"),)
+    for line in render_script("fish", "prog", levels).splitlines():
         shlex.split(line, comments=True)
     if BASH is not None:
-        text = render_script("bash", "prog", found)
+        text = render_script("bash", "prog", levels)
         subprocess.run([BASH, "-n", "-c", text], check=True)

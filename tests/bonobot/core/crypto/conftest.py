@@ -1,4 +1,4 @@
-"""Fixtures of the sealed fields: a table of their own, a row, another key."""
+"""Fixtures for encrypted fields: a table, a row, another key."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -29,13 +29,13 @@ def row(table: None, db: None) -> Row:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Django find the model, which belongs to no installed app, by its name."""
+    """Make Django find the model by name although its app isn't installed."""
     monkeypatch.setattr(apps, "get_model", lambda *_: Row)
 
 
 @pytest.fixture
 def other_key(monkeypatch: pytest.MonkeyPatch) -> Fernet:
-    """Replace the key ring by a new key, as if the old one were lost."""
+    """Replace the keys by a new one, as if the old ones were lost."""
     key = Fernet(Fernet.generate_key())
     monkeypatch.setattr(kept_library, "CRYPTER", MultiFernet([key]))
     return key

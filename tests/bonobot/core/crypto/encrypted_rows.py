@@ -1,4 +1,4 @@
-"""A model with sealed fields that belongs to no installed app, and ways to look behind it."""
+"""A model with encrypted fields that belongs to no installed app, and access to its columns."""
 
 import uuid
 from typing import Any
@@ -26,8 +26,8 @@ class Row(models.Model):
         return self.name
 
 
-def column(row: Row, name: str = "secret") -> Any:
-    """Return what the database really holds."""
+def read_column(row: Row, name: str = "secret") -> Any:
+    """Return the stored value."""
     with connection.cursor() as cursor:
         cursor.execute(
             f"SELECT {name} FROM sealed_tests_row WHERE id = %s",  # noqa: S608
@@ -37,7 +37,7 @@ def column(row: Row, name: str = "secret") -> Any:
 
 
 def write_column(row: Row, value: str, name: str = "secret") -> None:
-    """Write past the field, as an attacker or an accident does."""
+    """Write the stored value directly, as an attacker or an accident could."""
     with connection.cursor() as cursor:
         cursor.execute(
             f"UPDATE sealed_tests_row SET {name} = %s WHERE id = %s",  # noqa: S608
@@ -45,5 +45,5 @@ def write_column(row: Row, value: str, name: str = "secret") -> None:
         )
 
 
-def loaded(row: Row) -> Row:
+def reload(row: Row) -> Row:
     return Row.objects.get(pk=row.pk)

@@ -1,4 +1,4 @@
-"""Keys that are made on first use: once, for everybody, for the owner's eyes only."""
+"""Keys that are created on first use: once for all processes, readable only by the owner."""
 
 import stat
 import subprocess
@@ -54,9 +54,9 @@ def test_processes_that_start_together_agree_on_one_key(tmp_path: Path) -> None:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    found = {process.communicate(timeout=30)[0].strip() for process in processes}
-    assert len(found) == 1
-    assert found.pop() == (tmp_path / "new" / "key").read_text(encoding="utf-8").strip()
+    keys = {process.communicate(timeout=30)[0].strip() for process in processes}
+    assert len(keys) == 1
+    assert keys.pop() == (tmp_path / "new" / "key").read_text(encoding="utf-8").strip()
 
 
 def test_an_unusable_folder_is_reported_with_its_name(tmp_path: Path) -> None:
@@ -76,10 +76,10 @@ def test_the_first_field_key_encrypts() -> None:
 
 @pytest.mark.parametrize("value", ["", " , ", "not-a-key", "c2hvcnQ="])
 def test_invalid_field_keys_are_refused_without_being_shown(value: str) -> None:
-    with pytest.raises(ImproperlyConfigured, match="`KEYS` must") as refusal:
+    with pytest.raises(ImproperlyConfigured, match="`KEYS` must") as raised:
         key_files.parse_field_keys(value, name="KEYS")
     if value.strip(" ,"):
-        assert value not in str(refusal.value)
+        assert value not in str(raised.value)
 
 
 def test_the_first_signing_key_signs() -> None:
@@ -89,18 +89,18 @@ def test_the_first_signing_key_signs() -> None:
 
 @pytest.mark.parametrize("value", ["", " , ", "not-a-key", "c2hvcnQ="])
 def test_invalid_signing_keys_are_refused_without_being_shown(value: str) -> None:
-    with pytest.raises(ImproperlyConfigured, match="`KEYS` must") as refusal:
+    with pytest.raises(ImproperlyConfigured, match="`KEYS` must") as raised:
         key_files.parse_signing_keys(value, name="KEYS")
     if value.strip(" ,"):
-        assert value not in str(refusal.value)
+        assert value not in str(raised.value)
 
 
 def test_peppers_are_numbered() -> None:
-    found = key_files.parse_peppers(
+    peppers = key_files.parse_peppers(
         f"{key_files.generate_peppers()},32767:{'p' * 32}", name="PEPPERS"
     )
-    assert len(found) == 2
-    assert found[max(found)] == "p" * 32
+    assert len(peppers) == 2
+    assert peppers[max(peppers)] == "p" * 32
 
 
 def test_a_pepper_that_replaces_a_lost_one_has_another_number() -> None:

@@ -1,4 +1,4 @@
-"""Known secrets: what one organization has sealed is masked for it, and for nobody else."""
+"""Stored secrets of an organization are masked for it, and only for it."""
 
 import base64
 import json
@@ -33,22 +33,22 @@ def acme(db: None) -> Organization:
     return factories.create_organization()
 
 
-def store(where: Organization, value: str, placement: str = "env") -> Secret:
+def store_secret(organization: Organization, value: str, placement: str = "env") -> Secret:
     server = Server.objects.create(
-        organization=where,
-        scope_id=where.pk,
+        organization=organization,
+        scope_id=organization.pk,
         name=str(uuid4()),
         slug=str(uuid4())[:20],
         transport_type="stdio",
     )
-    made: Secret = Secret.objects.create(
-        organization=where, server=server, placement=placement, name="TOKEN", value=value
+    secret: Secret = Secret.objects.create(
+        organization=organization, server=server, placement=placement, name="TOKEN", value=value
     )
-    return made
+    return secret
 
 
 def test_all_encrypted_secrets_of_an_organization_are_masked(acme):
-    store(acme, CANARY)
+    store_secret(acme, CANARY)
     NotificationChannel.objects.create(
         organization=acme, name="c", kind="webhook", secret="hook-5tR8!w"
     )
@@ -57,7 +57,7 @@ def test_all_encrypted_secrets_of_an_organization_are_masked(acme):
 
 
 def test_secrets_of_another_organization_arent_masked(acme):
-    store(acme, CANARY)
+    store_secret(acme, CANARY)
     load_masker(acme.pk)
     other = factories.create_organization("other")
     assert CANARY in load_masker(other.pk).mask_known(f"a {CANARY} b")
@@ -65,25 +65,25 @@ def test_secrets_of_another_organization_arent_masked(acme):
 
 def test_a_secret_is_masked_as_soon_as_it_is_written(acme):
     load_masker(acme.pk, 7)
-    store(acme, CANARY)
+    store_secret(acme, CANARY)
     masker = find_cached_masker(acme.pk, 7)
     assert masker is not None
     assert masker.mask_known(CANARY) == MASK
 
 
 def test_secrets_are_reloaded_only_for_a_new_generation(acme, django_assert_num_queries):
-    row = store(acme, CANARY)
+    row = store_secret(acme, CANARY)
     get_organization_secrets(str(acme.pk)).reading = None
     load_masker(acme.pk, 1)
     assert find_cached_masker(acme.pk, 1) is not None
     assert find_cached_masker(acme.pk, 2) is None
     row.delete()
-    # What was a secret once may be one elsewhere still.
+    # A deleted secret may still be in use elsewhere.
     assert load_masker(acme.pk, 2).mask_known(CANARY) == MASK
 
 
 def test_a_credential_is_masked_without_its_scheme(acme):
-    store(acme, f"Bearer {CANARY}", "header")
+    store_secret(acme, f"Bearer {CANARY}", "header")
     assert mask_organization_secrets(f"it is {CANARY}", acme.pk) == f"it is {MASK}"
 
 
@@ -93,7 +93,7 @@ def test_a_credential_is_masked_without_its_scheme(acme):
 )
 def test_values_that_arent_secret_stay_readable(acme, value):
     assert is_ordinary_value(value)
-    store(acme, value)
+    store_secret(acme, value)
     assert mask_organization_secrets(f"see {value}", acme.pk) == f"see {value}"
 
 
@@ -116,19 +116,19 @@ def test_values_that_may_be_secrets_are_masked(value):
     st.sampled_from(("plain", "base64", "url", "json")),
     st.binary(max_size=5),
 )
-def test_every_encoding_of_a_known_secret_is_masked(secret, form, before):
+def test_every_encoding_of_a_known_secret_is_masked(secret, encoding, prefix):
     try:
         plain = secret.encode()
     except UnicodeEncodeError:
         return
     organization = uuid4()
     register_organization_secret(str(organization), secret)
-    written = {
+    encoded = {
         "plain": secret,
-        "base64": base64.b64encode(before + plain).decode(),
+        "base64": base64.b64encode(prefix + plain).decode(),
         "url": quote(secret, safe=""),
         "json": json.dumps(secret)[1:-1],
-    }[form]
+    }[encoding]
     masker = get_organization_secrets(str(organization)).get_masker()
-    arguments = {"deep": [{"text": f"<{written}>"}]}
+    arguments = {"deep": [{"text": f"<{encoded}>"}]}
     assert MASK in masker.mask_known(arguments)["deep"][0]["text"]

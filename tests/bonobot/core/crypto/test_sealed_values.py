@@ -1,4 +1,4 @@
-"""Sealed values: shown to nobody, opened only where they belong and with the right key."""
+"""Encrypted values: always masked, decrypted only for their row and with the right key."""
 
 import copy
 import json
@@ -20,35 +20,35 @@ from tests.bonobot.core.crypto.encrypted_rows import (
     SECOND,
     SECRET,
     Row,
-    column,
-    loaded,
+    read_column,
+    reload,
     write_column,
 )
 
-# What a value is
+# Values
 
 
 def test_a_secret_is_encrypted_at_rest_and_decrypts_after_loading(row: Row) -> None:
-    assert SECRET not in column(row)
-    assert column(row).startswith("gAAAA")
-    assert loaded(row).secret.open() == SECRET
+    assert SECRET not in read_column(row)
+    assert read_column(row).startswith("gAAAA")
+    assert reload(row).secret.open() == SECRET
 
 
 def test_a_value_is_always_shown_as_the_mask(row: Row) -> None:
-    value = loaded(row).secret
+    value = reload(row).secret
     assert isinstance(value, SealedValue)
-    for shown in (str(value), repr(value), f"{value}", "%s" % value, repr([value])):  # noqa: UP031
-        assert SECRET not in shown
-        assert MASK in shown
+    for text in (str(value), repr(value), f"{value}", "%s" % value, repr([value])):  # noqa: UP031
+        assert SECRET not in text
+        assert MASK in text
 
 
 def test_a_value_is_true_if_a_secret_is_stored_and_false_if_empty(row: Row) -> None:
-    assert loaded(row).secret
+    assert reload(row).secret
     empty = Row.objects.create(organization_id=FIRST)
-    assert not loaded(empty).secret
-    assert loaded(empty).secret.open() == ""
-    assert str(loaded(empty).secret) == ""
-    assert loaded(empty).other is None
+    assert not reload(empty).secret
+    assert reload(empty).secret.open() == ""
+    assert str(reload(empty).secret) == ""
+    assert reload(empty).other is None
 
 
 def test_an_assigned_secret_can_be_read_before_it_is_saved() -> None:
@@ -58,13 +58,13 @@ def test_an_assigned_secret_can_be_read_before_it_is_saved() -> None:
 @pytest.mark.parametrize("leak", [pickle.dumps, json.dumps])
 def test_a_value_cannot_be_serialized_by_accident(row: Row, leak: Any) -> None:
     with pytest.raises(TypeError):
-        leak(loaded(row).secret)
+        leak(reload(row).secret)
 
 
 @pytest.mark.usefixtures("installed")
 def test_a_copied_instance_keeps_its_secret(row: Row) -> None:
-    assert copy.deepcopy(loaded(row)).secret.open() == SECRET
-    assert copy.copy(loaded(row)).secret.open() == SECRET
+    assert copy.deepcopy(reload(row)).secret.open() == SECRET
+    assert copy.copy(reload(row)).secret.open() == SECRET
 
 
 def test_values_that_arent_strings_are_refused_on_assignment() -> None:
@@ -76,22 +76,22 @@ def test_json_is_stored_as_json_and_not_as_a_python_repr(row: Row) -> None:
     document = {"client": "é", "deep": [1, None, True, {"x": 2.5}]}
     row.document = document
     row.save()
-    assert "client" not in column(row, "document")
-    assert loaded(row).document.open() == document
+    assert "client" not in read_column(row, "document")
+    assert reload(row).document.open() == document
 
 
 @pytest.mark.parametrize("value", [[], [1], 0, False, "text"])
 def test_any_json_except_the_empty_object_is_a_secret(row: Row, value: Any) -> None:
     row.document = value
     row.save()
-    found = loaded(row).document
-    assert found.open() == value if value != "" else {}
-    assert found
+    reloaded = reload(row).document
+    assert reloaded.open() == value if value != "" else {}
+    assert reloaded
 
 
 def test_an_empty_object_isnt_a_secret(row: Row) -> None:
-    assert column(row, "document") == ""
-    assert loaded(row).document.open() == {}
+    assert read_column(row, "document") == ""
+    assert reload(row).document.open() == {}
 
 
 def test_values_that_arent_json_are_refused_on_assignment() -> None:
@@ -108,29 +108,29 @@ def test_the_decrypted_json_is_a_copy() -> None:
 def test_decrypted_secrets_are_masked_in_logs_unless_they_are_whole_documents(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    known: list[str] = []
-    monkeypatch.setattr(sealed_values, "register_secret", known.append)
+    registered: list[str] = []
+    monkeypatch.setattr(sealed_values, "register_secret", registered.append)
     Row(secret="assigned-1", document={"a": ["in-json-1"], "b": 1}).secret.open()
-    assert known == ["assigned-1", "in-json-1", "assigned-1"]
+    assert registered == ["assigned-1", "in-json-1", "assigned-1"]
     field = SealedTextField(remembered=False)
     field.seal_value("a whole document").open()
-    assert "a whole document" not in known
+    assert "a whole document" not in registered
 
 
-# Where a secret belongs
+# Binding to a row
 
 
 def assert_unreadable(row: Row, name: str = "secret") -> None:
-    with pytest.raises(UnreadableSecret) as refusal:
-        getattr(loaded(row), name).open()
-    assert refusal.value.code == "secret_unreadable"
-    assert refusal.value.remedy
-    assert SECRET not in str(refusal.value.as_dict())
+    with pytest.raises(UnreadableSecret) as raised:
+        getattr(reload(row), name).open()
+    assert raised.value.code == "secret_unreadable"
+    assert raised.value.remedy
+    assert SECRET not in str(raised.value.as_dict())
 
 
 def test_an_encrypted_value_moved_to_another_row_doesnt_decrypt(row: Row) -> None:
     other = Row.objects.create(organization_id=FIRST, secret="other")
-    write_column(other, column(row))
+    write_column(other, read_column(row))
     assert_unreadable(other)
 
 
@@ -140,13 +140,13 @@ def test_the_secret_of_a_row_moved_to_another_organization_doesnt_decrypt(row: R
 
 
 def test_an_encrypted_value_moved_to_another_field_doesnt_decrypt(row: Row) -> None:
-    write_column(row, column(row), name="other")
+    write_column(row, read_column(row), name="other")
     assert_unreadable(row, "other")
 
 
 def test_plain_text_in_the_column_is_never_used_as_a_credential(row: Row) -> None:
     write_column(row, "plain-token")
-    assert loaded(row).secret
+    assert reload(row).secret
     assert_unreadable(row)
 
 
@@ -159,23 +159,23 @@ def test_a_foreign_value_encrypted_with_the_same_key_doesnt_decrypt(row: Row) ->
 def test_a_row_with_a_changed_organization_or_key_isnt_saved_if_its_secret_would_be_lost(
     row: Row,
 ) -> None:
-    moved = loaded(row)
+    moved = reload(row)
     moved.organization_id = SECOND
     with pytest.raises(UnreadableSecret), atomic():
         moved.save()
-    cloned = loaded(row)
+    cloned = reload(row)
     cloned.pk = None
     cloned._state.adding = True
     with pytest.raises(UnreadableSecret), atomic():
         cloned.save()
-    assert loaded(row).secret.open() == SECRET
+    assert reload(row).secret.open() == SECRET
     assert Row.objects.count() == 1
 
 
 def test_a_secret_assigned_from_another_row_is_encrypted_for_its_new_row(row: Row) -> None:
-    other = Row.objects.create(organization_id=SECOND, secret=loaded(row).secret)
-    assert column(other) != column(row)
-    assert loaded(other).secret.open() == SECRET
+    other = Row.objects.create(organization_id=SECOND, secret=reload(row).secret)
+    assert read_column(other) != read_column(row)
+    assert reload(other).secret.open() == SECRET
 
 
 def test_values_cant_be_decrypted_without_their_row(row: Row) -> None:
@@ -208,24 +208,24 @@ def test_a_label_keeps_old_secrets_readable_after_a_rename(row: Row) -> None:
 
 
 def test_a_lost_key_raises_on_use_and_nothing_is_overwritten(row: Row, other_key: Fernet) -> None:
-    before = column(row)
+    before = read_column(row)
     assert_unreadable(row)
-    again = loaded(row)
-    again.name = "renamed"
+    reloaded = reload(row)
+    reloaded.name = "renamed"
     with pytest.raises(UnreadableSecret), atomic():
-        again.save()
+        reloaded.save()
     with pytest.raises(UnreadableSecret), atomic():
-        Row.objects.bulk_update([again], ["secret"])
-    again.save(update_fields=["name"])
-    assert loaded(row).name == "renamed"
-    assert column(row) == before
+        Row.objects.bulk_update([reloaded], ["secret"])
+    reloaded.save(update_fields=["name"])
+    assert reload(row).name == "renamed"
+    assert read_column(row) == before
 
 
 def test_a_secret_can_be_entered_again_after_a_lost_key(row: Row, other_key: Fernet) -> None:
-    again = loaded(row)
-    again.secret = "entered again"
-    again.save()
-    assert loaded(row).secret.open() == "entered again"
+    reloaded = reload(row)
+    reloaded.secret = "entered again"
+    reloaded.save()
+    assert reload(row).secret.open() == "entered again"
 
 
 def test_all_keys_decrypt_and_the_first_one_encrypts(
@@ -233,16 +233,16 @@ def test_all_keys_decrypt_and_the_first_one_encrypts(
 ) -> None:
     old, new = kept_library.CRYPTER, Fernet(Fernet.generate_key())
     monkeypatch.setattr(kept_library, "CRYPTER", MultiFernet([new, *old._fernets]))
-    assert loaded(row).secret.open() == SECRET
+    assert reload(row).secret.open() == SECRET
     row.secret = "sealed with the new key"
     row.save()
     monkeypatch.setattr(kept_library, "CRYPTER", MultiFernet([new]))
-    assert loaded(row).secret.open() == "sealed with the new key"
+    assert reload(row).secret.open() == "sealed with the new key"
 
 
 def test_rotated_values_stay_bound_to_their_row(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = kept_library.CRYPTER, Fernet(Fernet.generate_key())
     ring = MultiFernet([new, *old._fernets])
-    write_column(row, ring.rotate(column(row).encode()).decode())
+    write_column(row, ring.rotate(read_column(row).encode()).decode())
     monkeypatch.setattr(kept_library, "CRYPTER", MultiFernet([new]))
-    assert loaded(row).secret.open() == SECRET
+    assert reload(row).secret.open() == SECRET

@@ -1,4 +1,4 @@
-"""Fingerprints: equal texts are recognized, and nobody can find them by trying."""
+"""Fingerprints: equal texts have equal fingerprints, which can't be computed without the key."""
 
 import hashlib
 import hmac
@@ -34,5 +34,7 @@ def test_another_organization_or_key_has_another_fingerprint(settings) -> None:
 def test_a_fingerprint_is_the_documented_hmac(organization_id: UUID, text: str) -> None:
     secret = settings.BONOBOT_AUDIT_KEYS[0].encode()
     key = hmac.digest(secret, FINGERPRINT_PURPOSE + organization_id.bytes, "sha256")
-    said = text.encode("utf-8", "surrogatepass")
-    assert compute_fingerprint(organization_id, text) == hmac.new(key, said, "sha256").hexdigest()
+    encoded = text.encode("utf-8", "surrogatepass")
+    assert (
+        compute_fingerprint(organization_id, text) == hmac.new(key, encoded, "sha256").hexdigest()
+    )

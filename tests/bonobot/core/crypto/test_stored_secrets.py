@@ -1,4 +1,4 @@
-"""Stored secrets stay with the addresses that they were entered for."""
+"""Stored secrets are kept only for the addresses they were entered for."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from bonobot.core.problems import InvalidInput
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("url", "other_url", "same"),
     [
         ("https://a.example.com/mcp", "https://a.example.com/other?x", True),
         ("https://a.example.com", "https://A.example.com:443/", True),
@@ -21,8 +21,8 @@ from bonobot.core.problems import InvalidInput
         ("https://a.example.com", "", False),
     ],
 )
-def test_origins_are_compared_by_scheme_host_and_port(one: str, other: str, same: bool) -> None:
-    assert (normalize_origin(one) == normalize_origin(other)) == same
+def test_origins_are_compared_by_scheme_host_and_port(url: str, other_url: str, same: bool) -> None:
+    assert (normalize_origin(url) == normalize_origin(other_url)) == same
 
 
 def test_a_reentered_secret_can_be_used_for_any_address() -> None:
@@ -34,7 +34,7 @@ def test_an_omitted_and_a_blank_address_are_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "now"),
+    ("before", "after"),
     [
         ({"url": "https://a"}, {"url": "https://b"}),
         ({"url": "https://a"}, {"url": "https://a", "issuer": "https://b"}),
@@ -42,10 +42,10 @@ def test_an_omitted_and_a_blank_address_are_the_same() -> None:
     ],
 )
 def test_a_kept_secret_is_refused_if_an_address_changes(
-    before: dict[str, str], now: dict[str, str]
+    before: dict[str, str], after: dict[str, str]
 ) -> None:
     with pytest.raises(InvalidInput) as caught:
-        check_kept_secrets(["auth_config.client_secret"], before, now)
+        check_kept_secrets(["auth_config.client_secret"], before, after)
     assert (caught.value.code, caught.value.field) == (
         "credential_needed",
         "auth_config.client_secret",

@@ -1,4 +1,4 @@
-"""A row that was read before somebody else changed it reverts nothing when it is saved."""
+"""Saving an outdated row doesn't revert the changes of others."""
 
 import pytest
 
@@ -36,12 +36,12 @@ def test_a_second_save_writes_only_later_changes(agent: Agent) -> None:
 
 
 def test_a_new_row_is_tracked_after_its_first_save(agent: Agent) -> None:
-    made = factories.create_agent(agent.organization, "made")
-    Agent.objects.filter(pk=made.pk).update(description="Theirs")
-    made.enabled = False
-    made.save()
-    made.refresh_from_db()
-    assert (made.description, made.enabled) == ("Theirs", False)
+    row = factories.create_agent(agent.organization, "made")
+    Agent.objects.filter(pk=row.pk).update(description="Theirs")
+    row.enabled = False
+    row.save()
+    row.refresh_from_db()
+    assert (row.description, row.enabled) == ("Theirs", False)
 
 
 def test_a_json_value_that_is_changed_in_place_is_saved(agent: Agent) -> None:
@@ -54,14 +54,14 @@ def test_a_json_value_that_is_changed_in_place_is_saved(agent: Agent) -> None:
 def test_a_secret_that_others_set_is_kept(agent: Agent) -> None:
     endpoint = agent.model_endpoint
     row = ModelEndpoint.objects.get(pk=endpoint.pk)
-    assert not row.api_key  # reading it makes no change of it
+    assert not row.api_key  # reading isn't a change
     other = ModelEndpoint.objects.get(pk=endpoint.pk)
-    other.api_key = "theirs"  # type: ignore[assignment]  # the field seals what it is given
+    other.api_key = "theirs"  # type: ignore[assignment]  # the field encrypts it
     other.save()
     row.name = "Ours"
     row.save()
-    kept = ModelEndpoint.objects.get(pk=endpoint.pk)
-    assert (kept.name, kept.api_key.open()) == ("Ours", "theirs")
+    stored = ModelEndpoint.objects.get(pk=endpoint.pk)
+    assert (stored.name, stored.api_key.open()) == ("Ours", "theirs")
 
 
 def test_saving_a_deleted_row_doesnt_recreate_it(agent: Agent) -> None:
@@ -75,9 +75,9 @@ def test_saving_a_deleted_row_doesnt_recreate_it(agent: Agent) -> None:
 
 def test_discovery_keeps_states_and_labels_that_were_set_meanwhile(agent: Agent) -> None:
     server: Server = admin_client.web_server(agent.organization, "web")
-    read = admin_client.offer(server, "read")
-    row = Definition.objects.get(pk=read.pk)  # as a discovery has read it
-    Definition.objects.filter(pk=read.pk).update(enabled=False)
+    definition = admin_client.offer(server, "read")
+    row = Definition.objects.get(pk=definition.pk)  # as discovery loaded it
+    Definition.objects.filter(pk=definition.pk).update(enabled=False)
     row.payload, row.digest = {"name": "read", "description": "New"}, "d" * 64
     row.save()
     row.refresh_from_db()

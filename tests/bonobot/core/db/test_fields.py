@@ -1,4 +1,4 @@
-"""Ids in the order of their time: of version 7, and none twice."""
+"""UUIDs of version 7: ordered by time and unique."""
 
 from datetime import UTC, datetime
 from uuid import RFC_4122
@@ -14,14 +14,14 @@ def test_a_later_id_is_larger() -> None:
         with time_machine.travel(datetime(year, 1, 1, tzinfo=UTC), tick=False):
             ids.append(generate_uuid7())
     assert ids == sorted(ids)
-    assert [str(one) for one in ids] == sorted(map(str, ids))
+    assert [str(id) for id in ids] == sorted(map(str, ids))
 
 
 def test_an_id_has_its_millisecond_version_and_variant() -> None:
     with time_machine.travel(datetime(2026, 11, 22, tzinfo=UTC), tick=False):
-        one = generate_uuid7()
-    assert one.int >> 80 == int(datetime(2026, 11, 22, tzinfo=UTC).timestamp() * 1000)
-    assert (one.version, one.variant) == (7, RFC_4122)
+        identifier = generate_uuid7()
+    assert identifier.int >> 80 == int(datetime(2026, 11, 22, tzinfo=UTC).timestamp() * 1000)
+    assert (identifier.version, identifier.variant) == (7, RFC_4122)
 
 
 def test_ids_of_one_millisecond_differ_in_all_random_bits() -> None:
@@ -29,6 +29,6 @@ def test_ids_of_one_millisecond_differ_in_all_random_bits() -> None:
         ids = [generate_uuid7().int for _ in range(2000)]
     assert len(set(ids)) == 2000
     ever_set, always_set = 0, -1
-    for one in ids:
-        ever_set, always_set = ever_set | one, always_set & one
+    for id in ids:
+        ever_set, always_set = ever_set | id, always_set & id
     assert (ever_set & ~always_set).bit_count() == 74

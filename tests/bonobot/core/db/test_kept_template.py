@@ -1,4 +1,4 @@
-"""The migrated database that runs of the tests keep: it is used until the code changes."""
+"""The migrated template database of the tests is reused until the code changes."""
 
 import os
 from pathlib import Path

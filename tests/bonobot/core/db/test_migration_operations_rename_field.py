@@ -1,4 +1,4 @@
-"""A field that is renamed in the code only keeps its column, its indexes, and its constraints."""
+"""A field that is renamed only in code keeps its column, indexes and constraints."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Versions name what changed, from nothing but what was read."""
+"""A version reports which parts of an object changed."""
 
 from hypothesis import given
 from hypothesis import strategies as st

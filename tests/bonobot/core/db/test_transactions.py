@@ -15,49 +15,49 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
-def closed() -> Iterator[None]:
+def _close_runtime() -> Iterator[None]:
     yield
     get_runtime().close()
 
 
-def named(host: str) -> bool:
-    """Write a row; tell whether others share the transaction."""
+def write_row(host: str) -> bool:
+    """Write a row; return whether the transaction is shared."""
     shared = connection.in_atomic_block
     with transaction.atomic():
         Runner.objects.create(host=host, pid=1, heartbeat_at="2026-01-01T00:00:00Z")
     return shared
 
 
-def refused() -> None:
-    named("undone")
+def fail_in_database() -> None:
+    write_row("undone")
     raise DatabaseError("no")
 
 
-def wrong() -> None:
+def fail_with_lookup_error() -> None:
     with transaction.atomic():
-        named("undone")
+        write_row("undone")
         raise LookupError("not this one")
 
 
-def answers(*works: Callable[[], Any]) -> list[Any]:
-    """Return what works answer that come while another one is under way, the other's first."""
-    busy, go = threading.Event(), threading.Event()
+def run_together(*callers: Callable[[], Any]) -> list[Any]:
+    """Run callers during another transaction; return all results, that of the other one first."""
+    started, release = threading.Event(), threading.Event()
 
     def first() -> str:
-        busy.set()
-        go.wait(10)
+        started.set()
+        release.wait(10)
         return "first"
 
-    async def asked() -> list[Any]:
-        together = TransactionBatcher()
-        tasks = [asyncio.create_task(together.run(first))]
-        await asyncio.to_thread(busy.wait, 10)
-        tasks += [asyncio.create_task(together.run(work)) for work in works]
+    async def run() -> list[Any]:
+        batcher = TransactionBatcher()
+        tasks = [asyncio.create_task(batcher.run(first))]
+        await asyncio.to_thread(started.wait, 10)
+        tasks += [asyncio.create_task(batcher.run(caller)) for caller in callers]
         await asyncio.sleep(0)
-        go.set()
+        release.set()
         return await asyncio.gather(*tasks, return_exceptions=True)
 
-    return get_runtime().call(asked, timeout_s=20)
+    return get_runtime().call(run, timeout_s=20)
 
 
 def hosts() -> set[str]:
@@ -66,60 +66,64 @@ def hosts() -> set[str]:
 
 def test_a_single_caller_has_its_own_transaction() -> None:
     async def alone() -> bool:
-        return await TransactionBatcher().run(named, "alone")
+        return await TransactionBatcher().run(write_row, "alone")
 
     assert get_runtime().call(alone) is False
     assert hosts() == {"alone"}
 
 
 def test_concurrent_callers_share_a_transaction() -> None:
-    assert answers(lambda: named("a"), lambda: named("b")) == ["first", True, True]
+    assert run_together(lambda: write_row("a"), lambda: write_row("b")) == ["first", True, True]
     assert hosts() == {"a", "b"}
 
 
 def test_a_failing_caller_doesnt_affect_others() -> None:
-    _, a, fault, b = answers(lambda: named("a"), wrong, lambda: named("b"))
+    _, a, error, b = run_together(
+        lambda: write_row("a"), fail_with_lookup_error, lambda: write_row("b")
+    )
     assert (a, b) == (True, True)
-    assert isinstance(fault, LookupError)
+    assert isinstance(error, LookupError)
     assert hosts() == {"a", "b"}
 
 
 def test_a_group_that_the_database_refuses_is_retried_one_by_one() -> None:
-    _, a, fault, b = answers(lambda: named("a"), refused, lambda: named("b"))
+    _, a, error, b = run_together(lambda: write_row("a"), fail_in_database, lambda: write_row("b"))
     assert (a, b) == (False, False)
-    assert isinstance(fault, DatabaseError)
+    assert isinstance(error, DatabaseError)
     assert sorted(Runner.objects.values_list("host", flat=True)) == ["a", "b", "undone"]
 
 
 def test_a_foreign_key_error_doesnt_affect_others() -> None:
-    """A reference is looked at when the transaction is committed."""
+    """Foreign keys are checked at commit."""
 
-    def astray() -> None:
+    def write_dangling_reference() -> None:
         with transaction.atomic():
             Inbox.objects.create(session_id=uuid4(), kind=Inbox.Kind.MESSAGE)
 
-    _, a, fault, b = answers(lambda: named("a"), astray, lambda: named("b"))
+    _, a, error, b = run_together(
+        lambda: write_row("a"), write_dangling_reference, lambda: write_row("b")
+    )
     assert (a, b) == (False, False)
-    assert isinstance(fault, IntegrityError)
+    assert isinstance(error, IntegrityError)
     assert hosts() == {"a", "b"}
 
 
-def test_the_work_of_a_caller_that_left_is_done() -> None:
-    async def asked() -> None:
-        together, busy, go = TransactionBatcher(), threading.Event(), threading.Event()
+def test_the_work_of_a_canceled_caller_is_completed() -> None:
+    async def run() -> None:
+        batcher, started, release = TransactionBatcher(), threading.Event(), threading.Event()
 
         def first() -> None:
-            busy.set()
-            go.wait(10)
+            started.set()
+            release.wait(10)
 
-        waits = asyncio.create_task(together.run(first))
-        await asyncio.to_thread(busy.wait, 10)
-        gone = asyncio.create_task(together.run(named, "gone"))
+        first_task = asyncio.create_task(batcher.run(first))
+        await asyncio.to_thread(started.wait, 10)
+        canceled = asyncio.create_task(batcher.run(write_row, "gone"))
         await asyncio.sleep(0)
-        gone.cancel()
-        go.set()
-        await waits
-        await together.run(named, "next")
+        canceled.cancel()
+        release.set()
+        await first_task
+        await batcher.run(write_row, "next")
 
-    get_runtime().call(asked, timeout_s=20)
+    get_runtime().call(run, timeout_s=20)
     assert hosts() == {"gone", "next"}

@@ -1,4 +1,4 @@
-"""Row locks: rows are written in an order, each as often as it is there."""
+"""Row locks: rows are locked and written in a fixed order."""
 
 import pytest
 from django.db import transaction

@@ -1,4 +1,4 @@
-"""A network of fakes: names that resolve as a test says, sockets that only take note."""
+"""A fake network: resolvers with fixed answers, and sockets that record connections."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -8,8 +8,8 @@ import httpcore2
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
-class Dial(httpcore2.AsyncNetworkBackend):
-    """Records what would be connected to and answers with canned bytes."""
+class FakeNetwork(httpcore2.AsyncNetworkBackend):
+    """Record the addresses of connections and answer with fixed bytes."""
 
     def __init__(self, answer: bytes = OK, dead: Iterable[str] = ()) -> None:
         self.connected: list[str] = []
@@ -30,11 +30,11 @@ class Dial(httpcore2.AsyncNetworkBackend):
         return httpcore2.AsyncMockStream([self._answer])
 
 
-def answers(*rounds: list[str]) -> Callable[[str, int], Awaitable[list[str]]]:
-    """Return a resolver whose answer differs from one look-up to the next."""
-    left = list(rounds)
+def build_resolver(*answers: list[str]) -> Callable[[str, int], Awaitable[list[str]]]:
+    """Build a resolver with one answer per lookup; the last one is repeated."""
+    remaining = list(answers)
 
     async def resolve(host: str, port: int) -> list[str]:
-        return left.pop(0) if len(left) > 1 else left[0]
+        return remaining.pop(0) if len(remaining) > 1 else remaining[0]
 
     return resolve

@@ -1,4 +1,4 @@
-"""Why connections fail, told from real sockets: each in words, and with what to do."""
+"""Errors of real connections: each has a reason and a remedy."""
 
 import asyncio
 import socket
@@ -20,23 +20,23 @@ from bonobot.core.http.connection_errors import ConnectionFailure, find_failure
 from bonobot.core.http.egress import build_guarded_client
 from tests import processes
 
-Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def stay_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.read()
     writer.close()
 
 
-async def resetting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def reset_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.readuntil(b"\r\n\r\n")
-    # Closed with a linger of nothing, the peer is told that the connection is gone.
+    # Closing with a linger time of zero sends a reset.
     linger = b"\x01\x00\x00\x00\x00\x00\x00\x00"
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     writer.close()
 
 
-async def speaking_otherwise(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def speak_smtp(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(b"220 mail.example.com ESMTP\r\n\r\n")
     await writer.drain()
     await reader.read()
@@ -44,67 +44,69 @@ async def speaking_otherwise(reader: asyncio.StreamReader, writer: asyncio.Strea
 
 
 @asynccontextmanager
-async def served(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    async with await asyncio.start_server(talk, "127.0.0.1", 0, ssl=tls) as server:
+async def serve(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    async with await asyncio.start_server(handler, "127.0.0.1", 0, ssl=tls) as server:
         yield server.sockets[0].getsockname()[1]
 
 
-async def failed(url: str, **options: float) -> ConnectionFailure:
-    """Ask for a page; return why it wasn't to be had."""
+async def fetch_failure(url: str, **options: float) -> ConnectionFailure:
+    """Request a page; return the connection failure."""
     async with build_guarded_client(allow_private=True, **options) as client:  # type: ignore[arg-type]
         with pytest.raises(httpx2.HTTPError) as caught:
             await client.get(url)
     assert "Errno" not in str(caught.value)
     assert "bytearray" not in str(caught.value)
-    known = find_failure(caught.value)
-    assert known is not None
-    assert str(caught.value) == known.reason
-    return known
+    failure = find_failure(caught.value)
+    assert failure is not None
+    assert str(caught.value) == failure.reason
+    return failure
 
 
 async def test_a_closed_port_is_reported_as_refused() -> None:
     assert (
-        await failed(f"http://127.0.0.1:{processes.unused_port()}/")
+        await fetch_failure(f"http://127.0.0.1:{processes.unused_port()}/")
     ).remedy == connection_errors.REFUSED.remedy
 
 
 async def test_an_unknown_host_is_reported() -> None:
-    assert (await failed("http://nowhere.invalid/")).remedy == connection_errors.UNKNOWN_HOST.remedy
+    assert (
+        await fetch_failure("http://nowhere.invalid/")
+    ).remedy == connection_errors.UNKNOWN_HOST.remedy
 
 
 async def test_a_server_that_accepts_and_sends_nothing_is_reported() -> None:
-    async with served(silent) as port:
+    async with serve(stay_silent) as port:
         assert (
-            await failed(f"http://127.0.0.1:{port}/", read_s=0.05)
+            await fetch_failure(f"http://127.0.0.1:{port}/", read_s=0.05)
         ).remedy == connection_errors.SILENT.remedy
 
 
 async def test_a_closed_connection_is_reported() -> None:
-    async with served(resetting) as port:
+    async with serve(reset_connection) as port:
         assert (
-            await failed(f"http://127.0.0.1:{port}/")
+            await fetch_failure(f"http://127.0.0.1:{port}/")
         ).remedy == connection_errors.DISCONNECTED.remedy
 
 
 async def test_a_response_that_isnt_http_is_reported() -> None:
-    async with served(speaking_otherwise) as port:
+    async with serve(speak_smtp) as port:
         assert (
-            await failed(f"http://127.0.0.1:{port}/")
+            await fetch_failure(f"http://127.0.0.1:{port}/")
         ).remedy == connection_errors.NO_HTTP.remedy
 
 
 async def test_a_server_without_tls_is_reported() -> None:
-    async with served(speaking_otherwise) as port:
+    async with serve(speak_smtp) as port:
         assert (
-            await failed(f"https://127.0.0.1:{port}/")
+            await fetch_failure(f"https://127.0.0.1:{port}/")
         ).remedy == connection_errors.NO_TLS.remedy
 
 
 async def test_an_untrusted_certificate_is_reported(tmp_path: Path) -> None:
-    async with served(silent, self_signed(tmp_path)) as port:
-        found = await failed(f"https://127.0.0.1:{port}/")
-    assert found.remedy == connection_errors.UNTRUSTED_REMEDY
-    assert "self-signed" in found.reason
+    async with serve(stay_silent, build_self_signed_context(tmp_path)) as port:
+        failure = await fetch_failure(f"https://127.0.0.1:{port}/")
+    assert failure.remedy == connection_errors.UNTRUSTED_REMEDY
+    assert "self-signed" in failure.reason
 
 
 def test_other_errors_keep_their_own_text() -> None:
@@ -115,24 +117,24 @@ def test_other_errors_keep_their_own_text() -> None:
     )
 
 
-def self_signed(folder: Path) -> ssl.SSLContext:
-    """Return what a server with a certificate that nobody vouches for has."""
+def build_self_signed_context(folder: Path) -> ssl.SSLContext:
+    """Build a TLS context with a self-signed certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.now(UTC)
-    made = (
+    certificate = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=1))
         .sign(key, hashes.SHA256())
     )
     pem = folder / "both.pem"
-    kept = key.private_bytes(
+    key_pem = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    pem.write_bytes(kept + made.public_bytes(serialization.Encoding.PEM))
+    pem.write_bytes(key_pem + certificate.public_bytes(serialization.Encoding.PEM))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pem)
     return context

@@ -1,4 +1,4 @@
-"""The egress guard, judged at the socket: what is connected to, not what a validator said."""
+"""The egress guard, tested by the connections that are made."""
 
 import asyncio
 import gzip
@@ -16,12 +16,12 @@ from bonobot.core.http.egress import (
     resolve_for_preview,
 )
 from bonobot.core.http.ip_addresses import AddressScope
-from tests.bonobot.core.http.fake_network import OK, Dial, answers
+from tests.bonobot.core.http.fake_network import OK, FakeNetwork, build_resolver
 
 
 @asynccontextmanager
-async def server(respond: Callable[[bytes], bytes]) -> AsyncIterator[tuple[str, list[bytes]]]:
-    """Serve raw answers on a loopback port; yields the URL and the request heads received."""
+async def serve_raw(respond: Callable[[bytes], bytes]) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """Serve raw responses on a loopback port; yield the URL and the received request heads."""
     heads: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -35,17 +35,17 @@ async def server(respond: Callable[[bytes], bytes]) -> AsyncIterator[tuple[str, 
         finally:
             writer.close()
 
-    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with listening:
-        port = listening.sockets[0].getsockname()[1]
+    tcp_server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with tcp_server:
+        port = tcp_server.sockets[0].getsockname()[1]
         yield f"http://127.0.0.1:{port}/", heads
 
 
-def refused(error: pytest.ExceptionInfo[EgressDenied], code: str) -> bool:
+def is_denied(error: pytest.ExceptionInfo[EgressDenied], code: str) -> bool:
     return error.value.code == code and bool(str(error.value))
 
 
-# --- what can be judged from the text
+# --- checks of the URL
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def refused(error: pytest.ExceptionInfo[EgressDenied], code: str) -> bool:
 def test_an_ambiguous_url_is_refused(url: str):
     with pytest.raises(EgressDenied) as error:
         check_url(url, allow_private=True)
-    assert refused(error, "bad_url")
+    assert is_denied(error, "bad_url")
     assert error.value.remedy
     assert "``" not in str(error.value)
     assert "secret" not in str(error.value)
@@ -111,7 +111,7 @@ def test_an_ambiguous_url_is_refused(url: str):
 def test_a_private_url_needs_permission_and_the_error_says_whose(url: str):
     with pytest.raises(EgressDenied) as error:
         check_url(url, allow_private=False)
-    assert refused(error, "private_address")
+    assert is_denied(error, "private_address")
     assert "administrator" in error.value.remedy
     check_url(url, allow_private=True)
 
@@ -120,7 +120,7 @@ def test_a_private_url_needs_permission_and_the_error_says_whose(url: str):
 def test_a_metadata_service_is_refused_even_with_permission(url: str):
     with pytest.raises(EgressDenied) as error:
         check_url(url, allow_private=True)
-    assert refused(error, "egress_denied")
+    assert is_denied(error, "egress_denied")
 
 
 @pytest.mark.parametrize(
@@ -139,60 +139,60 @@ def test_a_public_url_passes_without_a_dns_lookup(url: str):
     check_url(url, allow_private=False)
 
 
-# --- what is connected to
+# --- connections
 
 
 async def test_the_checked_address_is_the_one_connected_to():
-    dial = Dial()
-    resolve = answers(["93.184.216.34"], ["127.0.0.1"])
+    network = FakeNetwork()
+    resolve = build_resolver(["93.184.216.34"], ["127.0.0.1"])
     async with build_guarded_client(
-        allow_private=False, resolve=resolve, socket_backend=dial
+        allow_private=False, resolve=resolve, socket_backend=network
     ) as client:
-        answer = await client.get("http://rebind.example/")
-    assert answer.text == "ok"
-    assert dial.connected == ["93.184.216.34"]
+        response = await client.get("http://rebind.example/")
+    assert response.text == "ok"
+    assert network.connected == ["93.184.216.34"]
 
 
 async def test_a_name_with_one_private_address_is_refused():
-    dial = Dial()
-    resolve = answers(["93.184.216.34", "10.0.0.5"])
+    network = FakeNetwork()
+    resolve = build_resolver(["93.184.216.34", "10.0.0.5"])
     async with build_guarded_client(
-        allow_private=False, resolve=resolve, socket_backend=dial
+        allow_private=False, resolve=resolve, socket_backend=network
     ) as client:
         with pytest.raises(EgressDenied) as error:
             await client.get("http://mixed.example/")
-    assert refused(error, "private_address")
+    assert is_denied(error, "private_address")
     assert "10.0.0.5" in str(error.value)
-    assert dial.connected == []
+    assert network.connected == []
 
 
 async def test_permission_for_private_addresses_doesnt_include_the_metadata_service():
-    dial = Dial()
-    resolve = answers(["169.254.169.254"])
+    network = FakeNetwork()
+    resolve = build_resolver(["169.254.169.254"])
     async with build_guarded_client(
-        allow_private=True, resolve=resolve, socket_backend=dial
+        allow_private=True, resolve=resolve, socket_backend=network
     ) as client:
         with pytest.raises(EgressDenied) as error:
             await client.get("http://metadata.example/")
-    assert refused(error, "egress_denied")
-    assert dial.connected == []
+    assert is_denied(error, "egress_denied")
+    assert network.connected == []
 
 
 async def test_the_next_address_is_tried_if_one_refuses():
-    dial = Dial(dead=["2606:4700::1", "93.184.216.34"])
-    resolve = answers(["2606:4700::1", "93.184.216.34", "93.184.216.35"])
+    network = FakeNetwork(dead=["2606:4700::1", "93.184.216.34"])
+    resolve = build_resolver(["2606:4700::1", "93.184.216.34", "93.184.216.35"])
     async with build_guarded_client(
-        allow_private=False, resolve=resolve, socket_backend=dial
+        allow_private=False, resolve=resolve, socket_backend=network
     ) as client:
         assert (await client.get("http://example.com/")).status_code == 200
-    assert dial.connected == ["2606:4700::1", "93.184.216.34", "93.184.216.35"]
+    assert network.connected == ["2606:4700::1", "93.184.216.34", "93.184.216.35"]
 
 
 async def test_the_last_error_is_reported_if_no_address_accepts():
-    dial = Dial(dead=["93.184.216.34"])
-    resolve = answers(["93.184.216.34"])
+    network = FakeNetwork(dead=["93.184.216.34"])
+    resolve = build_resolver(["93.184.216.34"])
     async with build_guarded_client(
-        allow_private=False, resolve=resolve, socket_backend=dial, connect_s=5
+        allow_private=False, resolve=resolve, socket_backend=network, connect_s=5
     ) as client:
         with pytest.raises(httpx2.ConnectError, match="refused"):
             await client.get("http://example.com/")
@@ -200,7 +200,7 @@ async def test_the_last_error_is_reported_if_no_address_accepts():
 
 async def test_a_name_without_addresses_is_a_connect_error():
     async with build_guarded_client(
-        allow_private=False, resolve=answers([]), socket_backend=Dial()
+        allow_private=False, resolve=build_resolver([]), socket_backend=FakeNetwork()
     ) as client:
         with pytest.raises(httpx2.ConnectError, match="no address"):
             await client.get("http://example.com/")
@@ -211,7 +211,7 @@ async def test_a_name_that_doesnt_resolve_is_a_connect_error():
         raise socket.gaierror(-2, "Name or service not known")
 
     async with build_guarded_client(
-        allow_private=False, resolve=resolve, socket_backend=Dial()
+        allow_private=False, resolve=resolve, socket_backend=FakeNetwork()
     ) as client:
         with pytest.raises(httpx2.ConnectError, match="is not known"):
             await client.get("http://nowhere.example/")
@@ -224,7 +224,7 @@ async def test_a_hanging_resolver_ends_at_the_connect_timeout():
 
     async with asyncio.timeout(5):
         async with build_guarded_client(
-            allow_private=False, resolve=resolve, socket_backend=Dial(), connect_s=0.05
+            allow_private=False, resolve=resolve, socket_backend=FakeNetwork(), connect_s=0.05
         ) as client:
             with pytest.raises(httpx2.ConnectTimeout):
                 await client.get("http://slow.example/")
@@ -240,17 +240,17 @@ async def test_local_sockets_are_refused():
 
 async def test_a_client_checks_every_url():
     async with build_guarded_client(
-        allow_private=False, resolve=answers([]), socket_backend=Dial()
+        allow_private=False, resolve=build_resolver([]), socket_backend=FakeNetwork()
     ) as client:
         with pytest.raises(EgressDenied):
             await client.get("http://user@example.com/")
 
 
-# --- what comes back
+# --- responses
 
 
 async def test_a_server_on_loopback_needs_permission():
-    async with server(lambda head: OK) as (url, heads):
+    async with serve_raw(lambda head: OK) as (url, heads):
         async with build_guarded_client(allow_private=False) as client:
             with pytest.raises(EgressDenied):
                 await client.get(url)
@@ -264,12 +264,12 @@ async def test_a_server_on_loopback_needs_permission():
 async def test_redirects_are_refused_even_if_requested():
     redirect = b"HTTP/1.1 307 T\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n"
     async with (
-        server(lambda head: redirect) as (url, heads),
+        serve_raw(lambda head: redirect) as (url, heads),
         build_guarded_client(allow_private=True) as client,
     ):
         with pytest.raises(EgressDenied) as error:
             await client.get(url, follow_redirects=True)
-    assert refused(error, "redirect_refused")
+    assert is_denied(error, "redirect_refused")
     assert error.value.extra["location"] == "http://169.254.169.254/"
     assert len(heads) == 1
 
@@ -278,48 +278,48 @@ async def test_an_encoded_body_is_refused_before_it_is_read():
     bomb = gzip.compress(bytes(10_000_000))
     head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(bomb)
     async with (
-        server(lambda _: head + bomb) as (url, _),
+        serve_raw(lambda _: head + bomb) as (url, _),
         build_guarded_client(allow_private=True) as client,
     ):
         with pytest.raises(EgressDenied) as error:
             await client.get(url)
-    assert refused(error, "encoding_refused")
+    assert is_denied(error, "encoding_refused")
 
 
 async def test_a_body_over_the_limit_raises_an_error():
     chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"5\r\nhello\r\n" * 5
     async with (
-        server(lambda _: chunked) as (url, _),
+        serve_raw(lambda _: chunked) as (url, _),
         build_guarded_client(allow_private=True, max_body=20) as client,
     ):
         with pytest.raises(EgressDenied) as error:
             await client.get(url)
-    assert refused(error, "response_too_large")
+    assert is_denied(error, "response_too_large")
 
 
 async def test_an_announced_length_over_the_limit_is_refused_immediately():
     announced = b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n"
     async with (
-        server(lambda _: announced) as (url, _),
+        serve_raw(lambda _: announced) as (url, _),
         build_guarded_client(allow_private=True, max_body=20) as client,
     ):
         with pytest.raises(EgressDenied) as error:
             await client.get(url)
-    assert refused(error, "response_too_large")
+    assert is_denied(error, "response_too_large")
 
 
 async def test_a_request_can_have_its_own_limit():
     async with (
-        server(lambda _: OK) as (url, _),
+        serve_raw(lambda _: OK) as (url, _),
         build_guarded_client(allow_private=True, max_body=1) as client,
     ):
-        answer = await client.get(url, extensions={"max_body": 2})
-    assert answer.text == "ok"
+        response = await client.get(url, extensions={"max_body": 2})
+    assert response.text == "ok"
 
 
 async def test_a_server_that_disconnects_is_an_httpx_error():
     async with (
-        server(lambda _: b"") as (url, _),
+        serve_raw(lambda _: b"") as (url, _),
         build_guarded_client(allow_private=True, read_s=0.1) as client,
     ):
         with pytest.raises(httpx2.ReadTimeout):
@@ -329,7 +329,7 @@ async def test_a_server_that_disconnects_is_an_httpx_error():
 async def test_cookies_arent_kept_between_requests():
     cookie = b"HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nContent-Length: 0\r\n\r\n"
     async with (
-        server(lambda _: cookie) as (url, heads),
+        serve_raw(lambda _: cookie) as (url, heads),
         build_guarded_client(allow_private=True) as client,
     ):
         await client.get(url)
@@ -342,7 +342,7 @@ async def test_proxy_variables_of_the_process_are_ignored(monkeypatch: pytest.Mo
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1/")
     async with (
-        server(lambda _: OK) as (url, _),
+        serve_raw(lambda _: OK) as (url, _),
         build_guarded_client(allow_private=True) as client,
     ):
         assert (await client.get(url)).text == "ok"

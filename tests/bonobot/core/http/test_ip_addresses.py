@@ -1,4 +1,4 @@
-"""What counts as the internet, held against the standard library and the registries' borders."""
+"""Public and private addresses, compared with the standard library and the registered ranges."""
 
 from ipaddress import IPv4Address, IPv6Address, ip_address
 

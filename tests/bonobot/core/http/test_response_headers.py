@@ -1,4 +1,4 @@
-"""The headers that bound what a browser may do with our pages."""
+"""Headers that limit what a browser can do with our pages."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,27 +19,27 @@ from bonobot.core.http.response_headers import (
 )
 
 
-def through(path: str, response: Any) -> Any:
+def apply_policy(path: str, response: Any) -> Any:
     handler: Callable[[HttpRequest], Any] = add_browser_policy(lambda _: response)
     return handler(RequestFactory().get(path))
 
 
-def directives(response: Any) -> dict[str, str]:
+def parse_policy(response: Any) -> dict[str, str]:
     parts = (part.strip().split(" ", 1) for part in response[CSP_HEADER].split(";"))
     return {name: sources for name, sources in parts}  # noqa: C416 - a list of pairs by now
 
 
 def test_every_page_has_the_strict_content_security_policy() -> None:
-    found = directives(through("/somewhere", HttpResponse()))
-    assert found == STRICT_POLICY
-    assert found["script-src"] == "'self'"
-    assert found["frame-ancestors"] == "'none'"
-    assert found["object-src"] == "'none'"
+    policy = parse_policy(apply_policy("/somewhere", HttpResponse()))
+    assert policy == STRICT_POLICY
+    assert policy["script-src"] == "'self'"
+    assert policy["frame-ancestors"] == "'none'"
+    assert policy["object-src"] == "'none'"
 
 
 def test_the_admin_needs_no_unsafe_eval() -> None:
-    found = directives(through(reverse("admin:index"), HttpResponse()))
-    assert found == STRICT_POLICY
+    policy = parse_policy(apply_policy(reverse("admin:index"), HttpResponse()))
+    assert policy == STRICT_POLICY
     assert "unsafe-eval" not in build_content_security_policy(STRICT_POLICY)
 
 
@@ -57,30 +57,30 @@ def test_hsts_is_sent_if_the_installation_uses_https(settings: Any) -> None:
 
 
 def test_a_response_from_outside_django_gets_the_headers_once() -> None:
-    sent: list[Any] = []
+    messages: list[Any] = []
 
     async def send(message: Any) -> None:
-        sent.append(message)
+        messages.append(message)
 
-    async def answer() -> None:
-        own = [(b"Cache-Control", b"public"), (b"x", b"1")]
-        sending = wrap_send_with_default_headers(send)
-        await sending({"type": "http.response.start", "status": 200, "headers": own})
-        await sending({"type": "http.response.body", "body": b""})
+    async def respond() -> None:
+        headers = [(b"Cache-Control", b"public"), (b"x", b"1")]
+        wrapped_send = wrap_send_with_default_headers(send)
+        await wrapped_send({"type": "http.response.start", "status": 200, "headers": headers})
+        await wrapped_send({"type": "http.response.body", "body": b""})
 
-    asyncio.run(answer())
-    names = [name.lower() for name, _ in sent[0]["headers"]]
+    asyncio.run(respond())
+    names = [name.lower() for name, _ in messages[0]["headers"]]
     assert len(names) == len(set(names))
     assert {name.lower().encode() for name in build_default_headers()} <= set(names)
-    assert dict(sent[0]["headers"])[b"Cache-Control"] == b"public"
-    assert sent[1] == {"type": "http.response.body", "body": b""}
+    assert dict(messages[0]["headers"])[b"Cache-Control"] == b"public"
+    assert messages[1] == {"type": "http.response.body", "body": b""}
 
 
 def test_a_view_can_set_its_own_policy() -> None:
     response = HttpResponse(headers={CSP_HEADER: "default-src 'none'", "Permissions-Policy": "x"})
-    found = through("/x", response)
-    assert found[CSP_HEADER] == "default-src 'none'"
-    assert found["Permissions-Policy"] == "x"
+    result = apply_policy("/x", response)
+    assert result[CSP_HEADER] == "default-src 'none'"
+    assert result["Permissions-Policy"] == "x"
 
 
 @pytest.mark.parametrize("response", [HttpResponse(), StreamingHttpResponse(iter(()))])
@@ -88,9 +88,9 @@ def test_the_headers_are_the_same_under_asgi(response: Any) -> None:
     async def view(request: HttpRequest) -> Any:
         return response
 
-    async def ask() -> Any:
+    async def request_page() -> Any:
         return await add_browser_policy(view)(AsyncRequestFactory().get("/x"))
 
-    found = asyncio.run(ask())
-    assert directives(found) == STRICT_POLICY
-    assert "camera=()" in found["Permissions-Policy"]
+    result = asyncio.run(request_page())
+    assert parse_policy(result) == STRICT_POLICY
+    assert "camera=()" in result["Permissions-Policy"]

@@ -1,4 +1,4 @@
-"""Other origins: those that are listed may use /api, with a token and without cookies."""
+"""Cross-origin requests: listed origins can use /api, with a token and without cookies."""
 
 import pytest
 from django.test import Client
@@ -10,70 +10,70 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
-def _listed(settings) -> None:
+def _allow_frontend(settings) -> None:
     settings.BONOBOT_CORS_ORIGINS = (FRONTEND,)
 
 
 def test_an_allowed_origin_gets_the_allowed_methods_and_headers(client: Client):
-    answer = client.options("/api/agents", headers={"Origin": FRONTEND} | PREFLIGHT)
-    assert answer.status_code == 204
-    assert answer["Access-Control-Allow-Origin"] == FRONTEND
-    assert "Authorization" in answer["Access-Control-Allow-Headers"]
-    assert "PATCH" in answer["Access-Control-Allow-Methods"]
+    response = client.options("/api/agents", headers={"Origin": FRONTEND} | PREFLIGHT)
+    assert response.status_code == 204
+    assert response["Access-Control-Allow-Origin"] == FRONTEND
+    assert "Authorization" in response["Access-Control-Allow-Headers"]
+    assert "PATCH" in response["Access-Control-Allow-Methods"]
 
 
 def test_an_allowed_origin_can_read_responses_and_problems(client: Client):
-    answer = client.get("/api/agents", headers={"Origin": FRONTEND})
-    assert answer.status_code == 401
-    assert answer["Access-Control-Allow-Origin"] == FRONTEND
-    assert "WWW-Authenticate" in answer["Access-Control-Expose-Headers"]
-    assert "Origin" in answer["Vary"]
+    response = client.get("/api/agents", headers={"Origin": FRONTEND})
+    assert response.status_code == 401
+    assert response["Access-Control-Allow-Origin"] == FRONTEND
+    assert "WWW-Authenticate" in response["Access-Control-Expose-Headers"]
+    assert "Origin" in response["Vary"]
 
 
 def test_cookies_of_other_origins_are_ignored(client: Client):
-    for answer in (
+    for response in (
         client.options("/api/agents", headers={"Origin": FRONTEND} | PREFLIGHT),
         client.get("/api/agents", headers={"Origin": FRONTEND}),
     ):
-        assert "Access-Control-Allow-Credentials" not in answer
+        assert "Access-Control-Allow-Credentials" not in response
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "https://app.example.com.evil"])
 def test_other_origins_get_no_cors_headers(client: Client, origin):
-    asked = client.options("/api/agents", headers={"Origin": origin} | PREFLIGHT)
-    read = client.get("/api/agents", headers={"Origin": origin})
-    assert asked.status_code == 401
-    assert "Access-Control-Allow-Origin" not in asked
-    assert "Access-Control-Allow-Origin" not in read
-    assert "Origin" in read["Vary"]
+    preflight = client.options("/api/agents", headers={"Origin": origin} | PREFLIGHT)
+    response = client.get("/api/agents", headers={"Origin": origin})
+    assert preflight.status_code == 401
+    assert "Access-Control-Allow-Origin" not in preflight
+    assert "Access-Control-Allow-Origin" not in response
+    assert "Origin" in response["Vary"]
 
 
 def test_only_the_api_has_cors_headers(client: Client):
-    answer = client.get("/admin/login/", headers={"Origin": FRONTEND})
-    assert "Access-Control-Allow-Origin" not in answer
+    response = client.get("/admin/login/", headers={"Origin": FRONTEND})
+    assert "Access-Control-Allow-Origin" not in response
 
 
 def test_without_the_setting_there_are_no_cors_headers(client: Client, settings):
     settings.BONOBOT_CORS_ORIGINS = ()
-    answer = client.get("/api/agents", headers={"Origin": FRONTEND})
-    assert "Access-Control-Allow-Origin" not in answer
+    response = client.get("/api/agents", headers={"Origin": FRONTEND})
+    assert "Access-Control-Allow-Origin" not in response
 
 
-LETTING_IN = ["/.well-known/oauth-authorization-server", "/oauth/register", "/oauth/token"]
+OAUTH_PATHS = ["/.well-known/oauth-authorization-server", "/oauth/register", "/oauth/token"]
 
 
-@pytest.mark.parametrize("path", [*LETTING_IN, "/oauth/revoke"])
+@pytest.mark.parametrize("path", [*OAUTH_PATHS, "/oauth/revoke"])
 def test_a_client_in_a_browser_can_be_authorized(client: Client, path: str):
     headers = {"Access-Control-Request-Headers": "mcp-protocol-version"}
-    asked = client.options(path, headers={"Origin": FRONTEND} | PREFLIGHT | headers)
-    assert asked.status_code == 204
-    assert "MCP-Protocol-Version" in asked["Access-Control-Allow-Headers"]
+    preflight = client.options(path, headers={"Origin": FRONTEND} | PREFLIGHT | headers)
+    assert preflight.status_code == 204
+    assert "MCP-Protocol-Version" in preflight["Access-Control-Allow-Headers"]
     send = client.get if path.startswith("/.well-known") else client.post
-    answer = send(path, headers={"Origin": FRONTEND})
-    assert answer["Access-Control-Allow-Origin"] == FRONTEND
-    assert "Origin" in answer["Vary"]
-    for told in (asked, answer):
-        assert "Access-Control-Allow-Credentials" not in told
+    response = send(path, headers={"Origin": FRONTEND})
+    assert response["Access-Control-Allow-Origin"] == FRONTEND
+    assert "Origin" in response["Vary"]
+    for reply in (preflight, response):
+        assert "Access-Control-Allow-Credentials" not in reply
     assert "Access-Control-Allow-Origin" not in send(
         path, headers={"Origin": "https://evil.example"}
     )
@@ -81,8 +81,8 @@ def test_a_client_in_a_browser_can_be_authorized(client: Client, path: str):
 
 @pytest.mark.parametrize("path", ["/oauth/authorize", "/oauth/callback", "/oauth/token/more"])
 def test_no_other_origin_can_read_the_consent_pages(client: Client, path: str):
-    for answer in (
+    for response in (
         client.options(path, headers={"Origin": FRONTEND} | PREFLIGHT),
         client.get(path, headers={"Origin": FRONTEND}),
     ):
-        assert "Access-Control-Allow-Origin" not in answer
+        assert "Access-Control-Allow-Origin" not in response

@@ -1,4 +1,4 @@
-"""Message catalogs: what is in the `.po` files is what gettext finds, also after a change."""
+"""Message catalogs: gettext finds the translations of the `.po` files, also after a change."""
 
 import os
 import subprocess
@@ -26,21 +26,21 @@ def test_gettext_finds_every_translation_of_a_shipped_catalog(path: Path) -> Non
     compiled = load(path.with_suffix(".mo"))
     for message, texts in catalog.items():
         if message.plural:
-            found = tuple(
+            translated = tuple(
                 compiled.ngettext(message.text, message.plural, number) for number in (1, 2)
             )
         else:
-            found = (compiled.gettext(message.text),)
-        assert found == texts
+            translated = (compiled.gettext(message.text),)
+        assert translated == texts
 
 
 def test_git_contains_no_compiled_catalog() -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("not a clone")
-    listed = subprocess.run(
+    result = subprocess.run(
         ["git", "ls-files", "*.mo"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert listed.stdout == ""
+    assert result.stdout == ""
 
 
 def test_a_catalog_is_compiled_again_only_when_its_source_changed(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_catalog_is_compiled_again_only_when_its_source_changed(tmp_path: Path
     assert compile_catalogs(tmp_path) == []
 
     source.write_text(PO.format("Sichern"), encoding="utf-8")
-    # An older time too: Git and archives restore files with times of the past.
+    # An older modification time too: Git and archives restore past times.
     os.utime(source, ns=(1, 1))
     assert compile_catalogs(tmp_path) == [target]
     assert load(target).gettext("Save") == "Sichern"

@@ -1,4 +1,4 @@
-"""Our English sentences in the language of whoever reads them, also those that were stored."""
+"""Our English messages in the language of the reader, including stored ones."""
 
 import time
 
@@ -8,8 +8,8 @@ from bonobot.core.i18n.localization import localize_problem, localize_text
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 
-TWO = "`web` can't be reached: the host didn't respond in time. Check the server's URL."
-ZWEI = (
+ENGLISH_TEXT = "`web` can't be reached: the host didn't respond in time. Check the server's URL."
+GERMAN_TEXT = (
     "`web` ist nicht erreichbar: der Host hat nicht rechtzeitig geantwortet. Prüfe die URL "
     "des Servers."
 )
@@ -33,33 +33,33 @@ def test_a_problem_is_shown_in_the_language_of_its_reader() -> None:
 
 def test_a_stored_english_text_is_translated_by_its_template() -> None:
     with translation.override("de"):
-        assert localize_text(TWO) == ZWEI
+        assert localize_text(ENGLISH_TEXT) == GERMAN_TEXT
     with translation.override("en"):
-        assert localize_text(TWO) == TWO
+        assert localize_text(ENGLISH_TEXT) == ENGLISH_TEXT
 
 
 def test_nested_phrases_are_translated_and_names_arent() -> None:
     why = format_message("the host didn't respond in time")
-    said = format_message("`{endpoint}` can't be reached: {why}.", endpoint="Not found", why=why)
+    message = format_message("`{endpoint}` can't be reached: {why}.", endpoint="Not found", why=why)
     with translation.override("de"):
         assert (
-            localize_text(said)
+            localize_text(message)
             == "`Not found` ist nicht erreichbar: der Host hat nicht rechtzeitig geantwortet."
         )
-        assert localize_text(str.__str__(said)) == localize_text(said)
+        assert localize_text(str.__str__(message)) == localize_text(message)
 
 
 def test_texts_of_servers_arent_translated() -> None:
-    strange = "Überraschung! Nothing of ours. (Really, `nothing`: {0} {x} %s.)"
+    text = "Überraschung! Nothing of ours. (Really, `nothing`: {0} {x} %s.)"
     with translation.override("de"):
-        assert localize_text(strange) == strange
+        assert localize_text(text) == text
         assert localize_text("") == localize_text(None) == ""
 
 
 def test_a_text_that_resembles_templates_is_matched_quickly() -> None:
     hostile = "`" + "can't be reached: " * 150 + ". ; ? " * 100
     with translation.override("de"):
-        begun = time.process_time()
+        started = time.process_time()
         localize_text(hostile)
         localize_text("x" * 1_000_000)
-        assert time.process_time() - begun < 2
+        assert time.process_time() - started < 2

@@ -1,4 +1,4 @@
-"""The clock that a reader sees moments by."""
+"""Times in the time zone of the reader."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ WINTER, SUMMER = (datetime(2026, month, 1, 23, 30, 5, tzinfo=UTC) for month in (
 
 
 @pytest.fixture(autouse=True)
-def _afterwards() -> Iterator[None]:
+def _reset_time_zone() -> Iterator[None]:
     yield
     localization.set_reader_time_zone("")
 

@@ -1,4 +1,4 @@
-"""Sayings: English text that knows what it was made of."""
+"""Messages: English text with its template and values."""
 
 import copy
 import json
@@ -10,14 +10,14 @@ from bonobot.core.i18n.messages import format_message, split_template
 
 
 def test_a_message_is_its_english_sentence() -> None:
-    said = format_message(
+    message = format_message(
         "`{name}` has {size:,} bytes of {kind!r}.", name="a.txt", size=12_345, kind="text"
     )
-    assert said == "`a.txt` has 12,345 bytes of 'text'."
-    assert json.loads(json.dumps({"detail": said})) == {
+    assert message == "`a.txt` has 12,345 bytes of 'text'."
+    assert json.loads(json.dumps({"detail": message})) == {
         "detail": "`a.txt` has 12,345 bytes of 'text'."
     }
-    assert said.placeholder_values == {
+    assert message.placeholder_values == {
         "{name}": "a.txt",
         "{size:,}": "12,345",
         "{kind!r}": "'text'",
@@ -29,13 +29,13 @@ def test_braces_in_a_value_arent_interpreted() -> None:
 
 
 @pytest.mark.parametrize(
-    "carry",
+    "copy_message",
     [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))],  # noqa: S301
 )
-def test_copies_and_pickles_of_a_message_are_plain_text(carry: object) -> None:
-    kept = carry(format_message("Unknown `{name}`.", name="x"))  # type: ignore[operator]
-    assert type(kept) is str
-    assert kept == "Unknown `x`."
+def test_copies_and_pickles_of_a_message_are_plain_text(copy_message: object) -> None:
+    copied = copy_message(format_message("Unknown `{name}`.", name="x"))  # type: ignore[operator]
+    assert type(copied) is str
+    assert copied == "Unknown `x`."
 
 
 def test_a_message_within_a_message_stays_a_message() -> None:

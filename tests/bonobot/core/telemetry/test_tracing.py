@@ -12,8 +12,8 @@ from tests.traces import PARENT, TRACE, collected
 
 @pytest.fixture
 def spans() -> Iterator[InMemorySpanExporter]:
-    with collected() as kept:
-        yield kept
+    with collected() as exporter:
+        yield exporter
 
 
 def test_without_a_collector_no_spans_are_created() -> None:
@@ -29,18 +29,18 @@ def test_without_a_collector_no_spans_are_created() -> None:
 def test_the_clients_trace_context_is_the_parent_and_is_forwarded(
     spans: InMemorySpanExporter,
 ) -> None:
-    theirs = {"traceparent": PARENT, "x": 1}
+    carrier = {"traceparent": PARENT, "x": 1}
     with (
-        tracing.start_span("tools/call", kind="server", carrier=theirs),
+        tracing.start_span("tools/call", kind="server", carrier=carrier),
         tracing.start_span("upstream", kind="client", a__b="c", left_out=""),
     ):
-        sent = tracing.inject_trace_context(
+        params = tracing.inject_trace_context(
             {"name": "x", "_meta": {"traceparent": "theirs", "kept": 1}}
         )
     inner, outer = spans.get_finished_spans()
     assert f"{outer.context.trace_id:032x}" == f"{inner.context.trace_id:032x}" == TRACE
-    assert sent["_meta"]["kept"] == 1
-    assert sent["_meta"]["traceparent"] == f"00-{TRACE}-{inner.context.span_id:016x}-01"
+    assert params["_meta"]["kept"] == 1
+    assert params["_meta"]["traceparent"] == f"00-{TRACE}-{inner.context.span_id:016x}-01"
     assert dict(inner.attributes or {}) == {"a.b": "c"}
 
 

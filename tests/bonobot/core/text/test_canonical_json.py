@@ -29,8 +29,8 @@ def test_the_text_parses_to_the_same_value(value: Any) -> None:
 
 
 @given(st.dictionaries(st.text(), SCALARS.filter(lambda v: v not in (math.inf, -math.inf))))
-def test_the_order_of_keys_makes_no_difference(members: dict[str, Any]) -> None:
-    assert to_canonical_json(dict(reversed(members.items()))) == to_canonical_json(members)
+def test_the_order_of_keys_makes_no_difference(fields: dict[str, Any]) -> None:
+    assert to_canonical_json(dict(reversed(fields.items()))) == to_canonical_json(fields)
 
 
 def test_there_are_no_spaces_and_only_ascii() -> None:

@@ -36,24 +36,24 @@ json_values = st.recursive(
 )
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def list_paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Return the path of every value inside."""
     inner = value.items() if isinstance(value, dict) else enumerate(value)
-    found = [path] if path else []
+    paths = [path] if path else []
     for key, item in inner if isinstance(value, dict | list) else ():
-        found += places(item, (*path, key)) if isinstance(item, dict | list) else [(*path, key)]
-    return found
+        paths += list_paths(item, (*path, key)) if isinstance(item, dict | list) else [(*path, key)]
+    return paths
 
 
-@pytest.mark.parametrize("path", places(TOOL), ids=str)
+@pytest.mark.parametrize("path", list_paths(TOOL), ids=str)
 def test_a_change_of_any_field_changes_the_digest(path: tuple[Any, ...]) -> None:
     changed = copy.deepcopy(TOOL)
-    place: Any = changed
+    parent: Any = changed
     for step in path[:-1]:
-        place = place[step]
-    place[path[-1]] = "another value"
+        parent = parent[step]
+    parent[path[-1]] = "another value"
     assert compute_json_digest(changed) != compute_json_digest(TOOL)
-    del place[path[-1]]
+    del parent[path[-1]]
     assert compute_json_digest(changed) != compute_json_digest(TOOL)
 
 
@@ -105,9 +105,9 @@ def test_a_digest_is_the_same_in_every_process() -> None:
 
 @pytest.mark.parametrize("payload", [{"x": float("nan")}, {"x": float("inf")}, {"x": object()}])
 def test_values_that_arent_json_are_refused(payload: Any) -> None:
-    with pytest.raises(InvalidInput) as refusal:
+    with pytest.raises(InvalidInput) as raised:
         compute_json_digest(payload)
-    assert refusal.value.code == "definition_unreadable"
+    assert raised.value.code == "definition_unreadable"
 
 
 def test_lone_surrogates_have_a_digest() -> None:

@@ -1,4 +1,4 @@
-"""JSON is read with its lines, and broken JSON is shown without what may be secret."""
+"""JSON is read with line numbers, and invalid JSON is shown without possible secrets."""
 
 import json
 from typing import Any
@@ -23,11 +23,11 @@ json_values = st.recursive(
 )
 
 
-def broken(text: str) -> InvalidInput:
-    with pytest.raises(InvalidInput) as refused:
+def read_broken(text: str) -> InvalidInput:
+    with pytest.raises(InvalidInput) as raised:
         read_json(text)
-    assert refused.value.code == "broken_json"
-    return refused.value
+    assert raised.value.code == "broken_json"
+    return raised.value
 
 
 @given(json_values, st.sampled_from([None, 0, 2]), st.booleans())
@@ -57,7 +57,7 @@ def test_comments_and_trailing_commas_are_accepted_and_reported() -> None:
 
 @pytest.mark.parametrize("text", ["[,]", "{,}", "[1,,2]", '{"a":1,,}', "[1 2]", '{"a" 1}'])
 def test_other_extra_commas_are_refused(text: str) -> None:
-    broken(text)
+    read_broken(text)
 
 
 def test_fields_have_their_lines_and_duplicates_are_kept() -> None:
@@ -93,16 +93,16 @@ def test_the_repr_of_a_node_shows_no_value() -> None:
 def test_invalid_json_is_reported_with_line_and_column(
     text: str, line: int, column: int, expected: str
 ) -> None:
-    problem = broken(text)
+    problem = read_broken(text)
     assert (problem.extra["line"], problem.extra["column"]) == (line, column)
     assert expected in problem.detail
     assert problem.remedy
 
 
 def test_common_mistakes_have_their_own_remedy() -> None:
-    assert "straight" in broken("{\u201ca\u201d: 1}").remedy
-    assert "double quotes" in broken("{'a': 1}").remedy
-    assert "too early" in broken('{"a": [1').remedy
+    assert "straight" in read_broken("{\u201ca\u201d: 1}").remedy
+    assert "double quotes" in read_broken("{'a': 1}").remedy
+    assert "too early" in read_broken('{"a": [1').remedy
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,9 @@ def test_a_line_is_shown_without_its_values(line: str, shown: str) -> None:
     ids=["empty", "deep", "large"],
 )
 def test_limits_have_their_own_codes(text: str, code: str) -> None:
-    with pytest.raises(InvalidInput) as refused:
+    with pytest.raises(InvalidInput) as raised:
         read_json(text)
-    assert refused.value.code == code
+    assert raised.value.code == code
 
 
 def test_a_large_text_is_parsed_in_linear_time() -> None:

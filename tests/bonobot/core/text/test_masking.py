@@ -1,4 +1,4 @@
-"""Masking: secrets go in whatever form they travel, ordinary text stays as it is."""
+"""Masking: secrets are masked in every encoding, ordinary text is unchanged."""
 
 import base64
 import json
@@ -19,7 +19,7 @@ LETTERS = "aB3dEf9hIjKlMnOpQrStUvWxYz0123456789AbCdEfGh"
 
 
 @pytest.fixture(autouse=True)
-def _nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def _forget_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(masking, "_memory", type(masking._memory)())
 
 
@@ -27,7 +27,7 @@ def _nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "form",
+    "encoded",
     [
         KNOWN,
         quote(KNOWN),
@@ -37,8 +37,8 @@ def _nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
         json.dumps(KNOWN, ensure_ascii=False)[1:-1],
     ],
 )
-def test_a_known_secret_is_masked_in_every_encoding(form: str) -> None:
-    assert mask_text(f"before {form} after", [KNOWN]) == f"before {MASK} after"
+def test_a_known_secret_is_masked_in_every_encoding(encoded: str) -> None:
+    assert mask_text(f"before {encoded} after", [KNOWN]) == f"before {MASK} after"
 
 
 @pytest.mark.parametrize("before", [b"", b"x", b"xy", b"user:"])
@@ -47,7 +47,7 @@ def test_a_known_secret_is_masked_in_base64_at_any_offset(before: bytes, encode:
     text = encode(before + KNOWN.encode() + b" and the rest").decode()
     masked = mask_text(text, [KNOWN])
     assert masked.count(MASK) == 1
-    # All letters go but those at the ends that say something about their neighbours too.
+    # Only characters at the ends, which also encode neighboring bytes, may stay.
     assert len(text) - len(masked.replace(MASK, "")) >= len(KNOWN.encode()) * 4 // 3 - 2
 
 
@@ -244,7 +244,7 @@ def test_endless_nesting_is_truncated() -> None:
     assert "…" in json.dumps(mask_value(value), ensure_ascii=False)
 
 
-# What this process has opened
+# Secrets that this process decrypted
 
 
 def test_a_decrypted_secret_is_masked_in_logs() -> None:
@@ -272,7 +272,7 @@ def test_the_number_of_known_secrets_is_bounded_and_keeps_the_latest(
 
 @pytest.mark.parametrize("length", [12, masking.MAX_PATTERN_LENGTH, 2_000])
 def test_a_full_list_of_secrets_still_masks(length: int) -> None:
-    digits = random.Random(0)  # noqa: S311 - any will do, the same each time
+    digits = random.Random(0)  # noqa: S311 - reproducible, not for security
     secrets = [
         base64.b85encode(digits.randbytes(length)).decode()[:length]
         for _ in range(masking.MAX_PROCESS_SECRETS)
@@ -307,7 +307,7 @@ PIECES = st.sampled_from(
         *("\\", '"', "\ud800", "x" * 300, "https", "@host"),
     ]
 )
-SAID = st.recursive(
+VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.lists(PIECES, max_size=5).map("".join),
     lambda inner: (
         st.lists(inner, max_size=4)
@@ -319,7 +319,7 @@ SAID = st.recursive(
 MASKER = Masker(["hunter2-hunter2", "x" * 290], base=Masker(['a"quoted\nsecret']))
 
 
-@given(SAID)
+@given(VALUES)
 def test_the_quick_check_finds_everything_that_would_be_masked(value: Any) -> None:
     words = build_searchable_text(value)
     if words is None:

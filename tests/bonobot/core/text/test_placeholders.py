@@ -1,4 +1,4 @@
-"""References are found and filled once, from what was handed over and from nowhere else."""
+"""Placeholders are filled once, only with the given values."""
 
 import pytest
 from hypothesis import given
@@ -26,9 +26,9 @@ from bonobot.core.text.placeholders import (
 def test_each_form_of_a_reference_is_found(
     text: str, names: list[str], default: str | None
 ) -> None:
-    found = list(list_placeholders(text))
-    assert [reference.name for reference in found] == names
-    assert all(reference.default == default for reference in found)
+    placeholders = list(list_placeholders(text))
+    assert [reference.name for reference in placeholders] == names
+    assert all(reference.default == default for reference in placeholders)
 
 
 def test_values_are_filled_in_and_missing_ones_reported() -> None:

@@ -1,4 +1,4 @@
-"""Text from servers: what hides is shown, what is honest stays."""
+"""Text from servers: hidden characters are shown, ordinary text is unchanged."""
 
 import pytest
 from hypothesis import given
@@ -64,7 +64,9 @@ def test_windows_line_endings_are_kept() -> None:
 def test_text_hidden_behind_an_emoji_is_shown() -> None:
     hidden = "".join(chr(0xE0100 + ord(letter)) for letter in "hi")
     assert make_visible(f"😀{hidden}") == "😀⟨U+E0168⟩⟨U+E0169⟩"
-    assert make_visible("\U0001f0d0\ufe0f") == "⟨U+1F0D0⟩⟨U+FE0F⟩"  # a gap among the pictures
+    assert (
+        make_visible("\U0001f0d0\ufe0f") == "⟨U+1F0D0⟩⟨U+FE0F⟩"
+    )  # an unassigned code point among emoji
     assert make_visible("\u200d😀\u200d") == "⟨U+200D⟩😀⟨U+200D⟩"
 
 
@@ -76,10 +78,10 @@ def test_a_long_text_is_truncated_with_a_note() -> None:
 
 @given(st.text(st.characters()))
 def test_no_shown_text_contains_hidden_characters_outside_an_emoji(text: str) -> None:
-    shown = make_visible(text)
+    visible = make_visible(text)
     joiners = {"\u200d", "\ufe0f"}
-    assert [c for c in shown if is_hidden(c) and c not in joiners] == []
-    shown.encode("utf-8")
+    assert [c for c in visible if is_hidden(c) and c not in joiners] == []
+    visible.encode("utf-8")
 
 
 def test_characters_that_cant_be_stored_are_replaced_everywhere() -> None:

@@ -1,4 +1,4 @@
-"""YAML is read like JSON: servers with lines, bounded, and nothing is ever constructed."""
+"""YAML is read like JSON: with line numbers, within limits, without custom types."""
 
 import pytest
 

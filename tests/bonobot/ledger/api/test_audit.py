@@ -1,4 +1,4 @@
-"""The audit over REST."""
+"""The audit log over REST."""
 
 from datetime import timedelta
 from urllib.parse import quote
@@ -39,9 +39,9 @@ def auditor(acme: Organization, helper: Agent) -> Rest:
     return rest.as_role(acme, Role.AUDITOR)
 
 
-def happened(where: Organization, name: str, **details: str) -> AuditRow:
+def record_change(organization: Organization, name: str, **details: str) -> AuditRow:
     pk = record_finished_change(
-        organization_id=where.pk,
+        organization_id=organization.pk,
         actor=Actor("user", "1", "anna"),
         action="server_added",
         resource_type="mcp_server",
@@ -53,15 +53,15 @@ def happened(where: Organization, name: str, **details: str) -> AuditRow:
     return row
 
 
-def actions(answer: rest.Answer) -> list[str]:
-    return [row["action"] for row in answer.json["results"]]
+def list_actions(response: rest.Answer) -> list[str]:
+    return [row["action"] for row in response.json["results"]]
 
 
 def test_entries_are_listed_latest_first_with_actor_and_action(auditor):
-    answer = auditor.get("audit")
-    assert actions(answer)[0] == "token_created"
-    assert "agent_added" in actions(answer)
-    row = answer.json["results"][0]
+    response = auditor.get("audit")
+    assert list_actions(response)[0] == "token_created"
+    assert "agent_added" in list_actions(response)
+    row = response.json["results"][0]
     assert row["actor"]["kind"] == "cli"
     assert row["outcome"] == "ok"
 
@@ -69,7 +69,7 @@ def test_entries_are_listed_latest_first_with_actor_and_action(auditor):
 def test_entries_are_filtered_by_action_actor_time_and_outcome(auditor):
     later = (timezone.now() + timedelta(hours=1)).isoformat().replace("+00:00", "Z")
     actor = auditor.get("audit").json["results"][0]["actor"]["label"]
-    assert actions(auditor.get("audit?action=agent_added")) == ["agent_added"]
+    assert list_actions(auditor.get("audit?action=agent_added")) == ["agent_added"]
     assert auditor.get(f"audit?actor={actor}").json["results"]
     assert auditor.get("audit?actor=nobody").json["results"] == []
     assert auditor.get(f"audit?since={later}").json["results"] == []
@@ -84,27 +84,27 @@ def test_entries_are_filtered_by_the_object_they_are_about(auditor, helper, name
 
 def test_entries_are_searched_by_words_in_names_and_arguments(acme, auditor):
     for name in ("weather", "clock"):
-        happened(acme, name, why='the "Jürgen" key')
-    found = auditor.get("audit?q=weather").json
-    assert [row["resource_name"] for row in found["results"]] == ["weather"]
-    assert found["looked_to"] is None
+        record_change(acme, name, why='the "Jürgen" key')
+    result = auditor.get("audit?q=weather").json
+    assert [row["resource_name"] for row in result["results"]] == ["weather"]
+    assert result["looked_to"] is None
     for words in ("weather j%C3%BCrgen", "%22Jürgen%5C%22 key%22", "WEATHER server_added"):
         assert auditor.get(f"audit?q={quote(words, safe='%')}").json["results"], words
     assert auditor.get("audit?q=weather+clock").json["results"] == []
-    refused = auditor.get(f"audit?q={'word+' * 17}")
-    assert (refused.status, refused.json["field"]) == (400, "q")
+    response = auditor.get(f"audit?q={'word+' * 17}")
+    assert (response.status, response.json["field"]) == (400, "q")
 
 
 def test_an_unknown_outcome_is_refused_with_its_value(auditor):
-    answer = auditor.get("audit?outcome=great")
-    assert (answer.status, answer.json["field"]) == (400, "outcome")
+    response = auditor.get("audit?outcome=great")
+    assert (response.status, response.json["field"]) == (400, "outcome")
 
 
 def test_an_entry_shows_all_its_hashed_details(acme, auditor):
     row = AuditRow.objects.get(action="token_created")
-    answer = auditor.get(f"audit/{row.pk}")
-    assert answer.json["details"]["role"] == "auditor"
-    assert answer.json["digest"] == row.digest
+    response = auditor.get(f"audit/{row.pk}")
+    assert response.json["details"]["role"] == "auditor"
+    assert response.json["digest"] == row.digest
 
 
 @pytest.mark.parametrize("path", ["audit/nothing", "audit/0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11"])
@@ -115,7 +115,7 @@ def test_an_unknown_entry_returns_not_found(auditor, path):
 def test_the_list_uses_the_same_number_of_queries_for_any_number_of_entries(
     acme, auditor, django_assert_num_queries
 ):
-    auditor.get("audit")  # the token's first use is written down
+    auditor.get("audit")  # records the first use of the token
     for _ in range(20):
         rest.as_role(acme, Role.MEMBER)
     with django_assert_num_queries(2):  # the token, the rows
@@ -124,41 +124,50 @@ def test_the_list_uses_the_same_number_of_queries_for_any_number_of_entries(
 
 def test_members_are_listed_with_their_roles(acme, auditor):
     factories.create_member(acme, Role.REVIEWER, "rita")
-    (found,) = auditor.get("members").json["results"]
-    assert (found["username"], found["role"]) == ("rita", "reviewer")
+    (member,) = auditor.get("members").json["results"]
+    assert (member["username"], member["role"]) == ("rita", "reviewer")
 
 
 def test_the_export_is_a_file_and_accepts_the_filters_of_the_list(auditor):
-    answer = auditor.get("audit/export?action=agent_added&form=csv")
-    assert answer.headers["Content-Type"].startswith("text/csv")
-    assert "audit-" in answer.headers["Content-Disposition"]
+    response = auditor.get("audit/export?action=agent_added&form=csv")
+    assert response.headers["Content-Type"].startswith("text/csv")
+    assert "audit-" in response.headers["Content-Disposition"]
     assert auditor.get("audit/export?form=xml").code == "invalid"
     assert auditor.get("audit/export?format=csv").code == "unknown_parameter"
 
 
 def test_an_export_is_written_page_by_page(acme, helper):
-    async def read() -> str:
+    async def read_download() -> str:
         rows = AuditRow.objects.for_organization(acme.pk)
-        found = build_download(rows, "jsonl")
-        return "".join([part.decode() async for part in found])
+        download = build_download(rows, "jsonl")
+        return "".join([part.decode() async for part in download])
 
-    lines = async_to_sync(read)().splitlines()
+    lines = async_to_sync(read_download)().splitlines()
     assert len(lines) == AuditRow.objects.for_organization(acme.pk).count()
     assert verify_exported(audit_export.parse_lines(lines)).ok
 
 
-SLOW = ["q=needle", "agent=nobody", "event_type=model", "decision=deny", "rule=x", "resource=x"]
-SLOW += ["action=x", "tool=x", "actor=x"]
+SCANNING_QUERIES = [
+    "q=needle",
+    "agent=nobody",
+    "event_type=model",
+    "decision=deny",
+    "rule=x",
+    "resource=x",
+]
+SCANNING_QUERIES += ["action=x", "tool=x", "actor=x"]
 
 
 @pytest.fixture
-def past(acme: Organization, auditor: Rest, monkeypatch: pytest.MonkeyPatch) -> list[AuditRow]:
-    """Rows, the oldest first, of which one page looks through two."""
+def entries(acme: Organization, auditor: Rest, monkeypatch: pytest.MonkeyPatch) -> list[AuditRow]:
+    """Record entries, oldest first; a page scans two of them."""
     monkeypatch.setattr(audit_search, "MAX_ROWS_SCANNED", 2)
-    return [happened(acme, name) for name in ("needle", "hay", "needle", "hay", "straw", "hay")]
+    return [
+        record_change(acme, name) for name in ("needle", "hay", "needle", "hay", "straw", "hay")
+    ]
 
 
-def followed(auditor: Rest, address: str | None) -> list[rest.Answer]:
+def fetch_pages(auditor: Rest, address: str | None) -> list[rest.Answer]:
     pages = []
     while address:
         pages.append(auditor.get(address))
@@ -170,69 +179,69 @@ def followed(auditor: Rest, address: str | None) -> list[rest.Answer]:
 @pytest.mark.parametrize("order", ["-opened_at", "opened_at"])
 @pytest.mark.parametrize("limit", [1, 50])
 def test_a_search_reports_how_far_each_page_scanned_and_finds_all_entries(
-    auditor, past, order, limit
+    auditor, entries, order, limit
 ):
-    pages = followed(auditor, f"audit?q=needle&ordering={order}&limit={limit}")
-    found = [row["id"] for page in pages for row in page.json["results"]]
-    wanted = [str(past[place].pk) for place in (0, 2)]
-    assert found == (wanted if order == "opened_at" else wanted[::-1])
+    pages = fetch_pages(auditor, f"audit?q=needle&ordering={order}&limit={limit}")
+    ids = [row["id"] for page in pages for row in page.json["results"]]
+    expected = [str(entries[index].pk) for index in (0, 2)]
+    assert ids == (expected if order == "opened_at" else expected[::-1])
     assert all(len(page.json["results"]) <= limit for page in pages)
     assert [page.json["looked_to"] is None for page in pages] == [False] * (len(pages) - 1) + [True]
 
 
-def test_new_entries_dont_shift_the_pages(acme, auditor, past):
+def test_new_entries_dont_shift_the_pages(acme, auditor, entries):
     first = auditor.get("audit?q=needle").json
-    later = [str(happened(acme, "needle").pk) for _ in range(5)]
-    rest_of_it = followed(auditor, first["next"])
-    found = [row["id"] for page in rest_of_it for row in page.json["results"]]
-    assert found == [str(past[place].pk) for place in (2, 0)]
-    assert not set(found) & set(later)
+    later = [str(record_change(acme, "needle").pk) for _ in range(5)]
+    later_pages = fetch_pages(auditor, first["next"])
+    ids = [row["id"] for page in later_pages for row in page.json["results"]]
+    assert ids == [str(entries[index].pk) for index in (2, 0)]
+    assert not set(ids) & set(later)
 
 
 def test_entries_with_the_same_time_stay_on_one_page(acme, auditor, monkeypatch):
     monkeypatch.setattr(audit_search, "MAX_ROWS_SCANNED", 2)
     with time_machine.travel(timezone.now() + timedelta(hours=1), tick=False):
-        same = {str(happened(acme, "needle").pk) for _ in range(5)}
-    pages = followed(auditor, "audit?q=needle&limit=2")
-    found = [row["id"] for page in pages for row in page.json["results"]]
-    assert len(found) == 5
-    assert set(found) == same
+        expected_ids = {str(record_change(acme, "needle").pk) for _ in range(5)}
+    pages = fetch_pages(auditor, "audit?q=needle&limit=2")
+    ids = [row["id"] for page in pages for row in page.json["results"]]
+    assert len(ids) == 5
+    assert set(ids) == expected_ids
 
 
-@pytest.mark.parametrize("query", SLOW)
-def test_a_search_without_an_index_scans_up_to_the_limit(auditor, past, query):
+@pytest.mark.parametrize("query", SCANNING_QUERIES)
+def test_a_search_without_an_index_scans_up_to_the_limit(auditor, entries, query):
     assert auditor.get(f"audit?{query}").json["looked_to"]
 
 
 @pytest.mark.parametrize(
     "query", ["", "outcome=ok", "code=x", "session=0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11"]
 )
-def test_a_search_with_an_index_reads_to_the_end(auditor, past, query):
+def test_a_search_with_an_index_reads_to_the_end(auditor, entries, query):
     assert auditor.get(f"audit?{query}").json["looked_to"] is None
 
 
-def test_a_search_ends_at_the_start_of_its_period(auditor, past):
-    since, until = (past[place].opened_at.isoformat().replace("+00:00", "Z") for place in (1, 3))
-    found = auditor.get(f"audit?q=needle&since={since}&until={until}").json
-    assert [row["id"] for row in found["results"]] == [str(past[2].pk)]
-    assert (found["next"], found["looked_to"]) == (None, None)
+def test_a_search_ends_at_the_start_of_its_period(auditor, entries):
+    since, until = (entries[index].opened_at.isoformat().replace("+00:00", "Z") for index in (1, 3))
+    result = auditor.get(f"audit?q=needle&since={since}&until={until}").json
+    assert [row["id"] for row in result["results"]] == [str(entries[2].pk)]
+    assert (result["next"], result["looked_to"]) == (None, None)
 
 
 @pytest.mark.parametrize(
     ("query", "code"),
     [("q=x&ordering=seq", "unknown_ordering"), ("q=x&cursor=cj0xJnA9eA%3D%3D", "bad_cursor")],
 )
-def test_a_search_refuses_other_orderings_and_foreign_cursors(auditor, past, query, code):
+def test_a_search_refuses_other_orderings_and_foreign_cursors(auditor, entries, query, code):
     assert auditor.get(f"audit?{query}").code == code
 
 
-def test_selected_fields_of_a_search_keep_the_page_fields(auditor, past):
-    answer = auditor.get("audit?q=hay&fields=id").json
-    assert answer["looked_to"]
-    assert [set(row) for row in answer["results"]] == [{"id"}]
+def test_selected_fields_of_a_search_keep_the_page_fields(auditor, entries):
+    response = auditor.get("audit?q=hay&fields=id").json
+    assert response["looked_to"]
+    assert [set(row) for row in response["results"]] == [{"id"}]
 
 
-def test_the_export_of_a_search_has_all_matching_entries(auditor, past):
+def test_the_export_of_a_search_has_all_matching_entries(auditor, entries):
     assert auditor.get("audit/export?q=needle").status == 200
 
 

@@ -19,12 +19,12 @@ def test_an_abandoned_call_is_closed_with_its_reserved_amounts(
     writer: LedgerWriter, opening: Callable[..., Opening], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writers, "_current_writer", writer)
-    left, event = opening(), opening()
-    writer.admit_call(Admission(left, (BudgetReservation("budget:x", 10, 7),))).result(WAIT_S)
+    abandoned, event = opening(), opening()
+    writer.admit_call(Admission(abandoned, (BudgetReservation("budget:x", 10, 7),))).result(WAIT_S)
     writer.record_event(event).result(WAIT_S)
     assert settle_abandoned_calls(opened_before=timezone.now() - timedelta(minutes=10)) == 0
     assert settle_abandoned_calls(opened_before=timezone.now()) == 1
-    row = AuditRow.objects.get(pk=left.call_id)
+    row = AuditRow.objects.get(pk=abandoned.call_id)
     assert (row.outcome, row.code) == ("unknown", "abandoned")
     assert ledger_queries.load_balance("budget:x") == (7, 0)
     assert settle_abandoned_calls(opened_before=timezone.now()) == 0

@@ -35,13 +35,13 @@ def test_columns_are_the_same_from_the_entry_and_from_its_hashed_text(
     assert json.loads(item.text).get("details", {}) == details
 
 
-def spoilt(data: st.DataObject, text: str) -> str:
-    """Return a text with some of it replaced."""
-    at, long = data.draw(st.integers(0, len(text) - 1)), data.draw(st.integers(0, 8))
+def corrupt(data: st.DataObject, text: str) -> str:
+    """Return a text with a part replaced."""
+    start, length = data.draw(st.integers(0, len(text) - 1)), data.draw(st.integers(0, 8))
     pieces = st.sampled_from(
         ['"', "\\u0000", "\\ud800", "é", "01", "NaN", "1.0", "{", "\ufeff", "\n"]
     )
-    return text[:at] + data.draw(st.text(max_size=3) | pieces) + text[at + long :]
+    return text[:start] + data.draw(st.text(max_size=3) | pieces) + text[start + length :]
 
 
 @given(
@@ -51,11 +51,11 @@ def spoilt(data: st.DataObject, text: str) -> str:
     st.data(),
 )
 def test_the_quick_check_agrees_with_the_hashed_texts(
-    name: str, details: dict[str, Any], closes: bool, data: st.DataObject
+    name: str, details: dict[str, Any], is_closed: bool, data: st.DataObject
 ) -> None:
     opening = opening_of(ORGANIZATION, details=details, tool_name=name)
     texts = [build_open_item(opening, AT).text, ""]
-    if closes:
+    if is_closed:
         settlement = Settlement(
             call_id=opening.call_id,
             organization_id=ORGANIZATION,
@@ -64,13 +64,13 @@ def test_the_quick_check_agrees_with_the_hashed_texts(
             details=details,
         )
         texts[1] = build_close_item(settlement, AT).text
-    found = entry_encoding.parse_columns(*texts)
-    plain = name.isprintable() and name.isascii() and len(name) <= 255
-    assert entry_encoding.has_matching_columns(*texts, found) or not plain
-    # Spoilt texts, and columns that aren't theirs: it never says yes where a closer look says no.
-    place = data.draw(st.sampled_from([0, 1] if closes else [0]))
-    texts[place] = spoilt(data, texts[place])
-    columns = list(found)
+    parsed = entry_encoding.parse_columns(*texts)
+    is_plain = name.isprintable() and name.isascii() and len(name) <= 255
+    assert entry_encoding.has_matching_columns(*texts, parsed) or not is_plain
+    # Corrupted texts or columns: the quick check never accepts what the full check rejects.
+    index = data.draw(st.sampled_from([0, 1] if is_closed else [0]))
+    texts[index] = corrupt(data, texts[index])
+    columns = list(parsed)
     if data.draw(st.booleans()):
         columns[data.draw(st.integers(0, len(columns) - 1))] = data.draw(json_values)
     if entry_encoding.has_matching_columns(*texts, tuple(columns)):
@@ -103,18 +103,18 @@ def test_the_encoded_columns_are_those_of_the_model() -> None:
         column.name: column.length for column in entry_encoding.COLUMNS if column.kind == "text"
     }
     assert lengths == {name: fields[name].max_length for name in lengths}  # type: ignore[union-attr]
-    sealed = {"seq", "digest", "opened", "closed_seq", "closed_digest", "closed"}
-    assert set(entry_encoding.COLUMN_NAMES) | sealed == set(fields)
+    chain_columns = {"seq", "digest", "opened", "closed_seq", "closed_digest", "closed"}
+    assert set(entry_encoding.COLUMN_NAMES) | chain_columns == set(fields)
 
 
 def test_the_decision_is_in_the_hashed_text() -> None:
     reserve = BudgetReservation("budget:x", 10, 7)
     admission = Admission(opening_of(ORGANIZATION), (reserve,))
     item = build_open_item(admission.opening, AT, admission=admission, generation=4)
-    facts = json.loads(item.text)
-    assert facts["generation"] == 4
-    assert facts["opened_at"] == "2026-11-21T12:00:00.000000Z"
-    assert facts["outcome"] == "open"
+    fields = json.loads(item.text)
+    assert fields["generation"] == 4
+    assert fields["opened_at"] == "2026-11-21T12:00:00.000000Z"
+    assert fields["outcome"] == "open"
     assert entry_encoding.parse_reservations(item.text) == (("budget:x", 7),)
 
 

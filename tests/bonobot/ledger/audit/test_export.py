@@ -30,7 +30,7 @@ def chain(organization_id: UUID, monkeypatch: pytest.MonkeyPatch) -> UUID:
     return organization_id
 
 
-def lines(organization_id: UUID) -> list[str]:
+def export_lines(organization_id: UUID) -> list[str]:
     text = "".join(
         audit_export.export_pages(AuditRow.objects.for_organization(organization_id), "jsonl")
     )
@@ -38,20 +38,20 @@ def lines(organization_id: UUID) -> list[str]:
 
 
 def test_an_exported_chain_can_be_verified_without_the_database(chain: UUID) -> None:
-    report = verify_exported(audit_export.parse_lines(lines(chain)))
+    report = verify_exported(audit_export.parse_lines(export_lines(chain)))
     assert (report.ok, report.rows, report.seq) == (True, 5, 5)
 
 
 def test_a_partial_export_is_verified_from_its_first_entry(chain: UUID) -> None:
-    report = verify_exported(audit_export.parse_lines(lines(chain)[2:]))
+    report = verify_exported(audit_export.parse_lines(export_lines(chain)[2:]))
     assert (report.ok, report.rows) == (True, 3)
 
 
 def test_a_changed_or_missing_exported_entry_is_detected(chain: UUID) -> None:
-    found = lines(chain)
-    changed = [*found[:2], found[2].replace("server_added", "server_moved"), *found[3:]]
+    exported = export_lines(chain)
+    changed = [*exported[:2], exported[2].replace("server_added", "server_moved"), *exported[3:]]
     assert not verify_exported(audit_export.parse_lines(changed)).ok
-    assert not verify_exported(audit_export.parse_lines(found[:2] + found[3:])).ok
+    assert not verify_exported(audit_export.parse_lines(exported[:2] + exported[3:])).ok
 
 
 def test_an_empty_export_verifies_no_entries() -> None:

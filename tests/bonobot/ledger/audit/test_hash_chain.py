@@ -21,8 +21,9 @@ AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 ORGANIZATION = UUID(int=1)
 
 
-def stored(count: int, closings: Sequence[int]) -> tuple[list[StoredEntry], ChainTip]:
-    """Return a sound chain: `count` rows, those in `closings` closed in that order at the end."""
+def build_chain(count: int, closings: Sequence[int]) -> tuple[list[StoredEntry], ChainTip]:
+    """Build a valid chain of `count` rows; those in `closings` are closed in this order at the
+    end."""
     tip, rows = ChainTip(), []
     for number in range(count):
         item = build_open_item(
@@ -59,7 +60,7 @@ def stored(count: int, closings: Sequence[int]) -> tuple[list[StoredEntry], Chai
     return rows, tip
 
 
-def kinds(rows: Sequence[StoredEntry], tip: ChainTip) -> set[str]:
+def list_fault_kinds(rows: Sequence[StoredEntry], tip: ChainTip) -> set[str]:
     inspector = ChainVerifier(tip)
     for row in rows:
         inspector.verify_row(row)
@@ -83,80 +84,82 @@ def test_a_link_depends_on_the_text_and_the_previous_digest() -> None:
 
 
 def test_an_empty_chain_is_valid() -> None:
-    assert kinds([], ChainTip()) == set()
+    assert list_fault_kinds([], ChainTip()) == set()
 
 
 @given(chains)
 def test_a_chain_is_valid_whatever_the_order_of_closing(
     chain: tuple[int, list[int]],
 ) -> None:
-    assert kinds(*stored(*chain)) == set()
+    assert list_fault_kinds(*build_chain(*chain)) == set()
 
 
 @given(chains, st.data())
 def test_any_changed_character_of_a_text_or_digest_is_detected(
     chain: tuple[int, list[int]], data: st.DataObject
 ) -> None:
-    rows, tip = stored(*chain)
-    place = data.draw(st.integers(0, len(rows) - 1))
+    rows, tip = build_chain(*chain)
+    index = data.draw(st.integers(0, len(rows) - 1))
     name = data.draw(st.sampled_from(["opened", "digest", "closed", "closed_digest"]))
-    text = getattr(rows[place], name)
+    text = getattr(rows[index], name)
     if not text:
         return
-    at = data.draw(st.integers(0, len(text) - 1))
-    other = data.draw(st.characters().filter(lambda one: one != text[at]))
-    rows[place] = rows[place]._replace(**{name: text[:at] + other + text[at + 1 :]})
-    assert kinds(rows, tip)
+    position = data.draw(st.integers(0, len(text) - 1))
+    replacement = data.draw(st.characters().filter(lambda character: character != text[position]))
+    rows[index] = rows[index]._replace(
+        **{name: text[:position] + replacement + text[position + 1 :]}
+    )
+    assert list_fault_kinds(rows, tip)
 
 
 @given(chains, st.data())
 def test_a_changed_column_is_detected(chain: tuple[int, list[int]], data: st.DataObject) -> None:
-    rows, tip = stored(*chain)
-    place = data.draw(st.integers(0, len(rows) - 1))
-    columns = list(rows[place].columns)
-    at = data.draw(st.integers(0, len(columns) - 1))
-    columns[at] = "other"
-    rows[place] = rows[place]._replace(columns=tuple(columns))
-    assert kinds(rows, tip) == {"columns"}
+    rows, tip = build_chain(*chain)
+    index = data.draw(st.integers(0, len(rows) - 1))
+    columns = list(rows[index].columns)
+    position = data.draw(st.integers(0, len(columns) - 1))
+    columns[position] = "other"
+    rows[index] = rows[index]._replace(columns=tuple(columns))
+    assert list_fault_kinds(rows, tip) == {"columns"}
 
 
 @given(chains, st.data())
 def test_a_missing_entry_is_detected(chain: tuple[int, list[int]], data: st.DataObject) -> None:
-    rows, tip = stored(*chain)
+    rows, tip = build_chain(*chain)
     del rows[data.draw(st.integers(0, len(rows) - 1))]
-    assert kinds(rows, tip) & {"missing", "truncated"}
+    assert list_fault_kinds(rows, tip) & {"missing", "truncated"}
 
 
 @given(chains, st.data())
 def test_a_duplicate_entry_is_detected(chain: tuple[int, list[int]], data: st.DataObject) -> None:
-    rows, tip = stored(*chain)
-    place = data.draw(st.integers(0, len(rows) - 1))
-    rows.insert(place, rows[place])
-    assert "misplaced" in kinds(rows, tip)
+    rows, tip = build_chain(*chain)
+    index = data.draw(st.integers(0, len(rows) - 1))
+    rows.insert(index, rows[index])
+    assert "misplaced" in list_fault_kinds(rows, tip)
 
 
 @given(chains, st.data())
 def test_swapped_entries_are_detected(chain: tuple[int, list[int]], data: st.DataObject) -> None:
-    rows, tip = stored(*chain)
-    one, other = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=2, max_size=2))
-    if one == other:
+    rows, tip = build_chain(*chain)
+    first, second = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=2, max_size=2))
+    if first == second:
         return
-    rows[one], rows[other] = (
-        rows[other]._replace(seq=rows[one].seq, digest=rows[one].digest),
-        rows[one]._replace(seq=rows[other].seq, digest=rows[other].digest),
+    rows[first], rows[second] = (
+        rows[second]._replace(seq=rows[first].seq, digest=rows[first].digest),
+        rows[first]._replace(seq=rows[second].seq, digest=rows[second].digest),
     )
-    assert "altered" in kinds(rows, tip)
+    assert "altered" in list_fault_kinds(rows, tip)
 
 
 @given(chains, st.data())
 def test_a_truncated_chain_is_detected(chain: tuple[int, list[int]], data: st.DataObject) -> None:
-    rows, tip = stored(*chain)
-    kept = data.draw(st.integers(0, len(rows) - 1))
-    assert "truncated" in kinds(rows[:kept], tip) or chain[1]
+    rows, tip = build_chain(*chain)
+    length = data.draw(st.integers(0, len(rows) - 1))
+    assert "truncated" in list_fault_kinds(rows[:length], tip) or chain[1]
 
 
 def test_a_removed_closing_text_is_detected() -> None:
-    rows, tip = stored(3, [1])
+    rows, tip = build_chain(3, [1])
     row = rows[1]
     rows[1] = row._replace(
         closed_seq=None,
@@ -164,22 +167,22 @@ def test_a_removed_closing_text_is_detected() -> None:
         closed="",
         columns=parse_columns(row.opened, ""),
     )
-    assert kinds(rows, tip) == {"truncated"}
+    assert list_fault_kinds(rows, tip) == {"truncated"}
 
 
 def test_a_closing_text_of_another_entry_is_detected() -> None:
-    rows, tip = stored(3, [0, 1])
+    rows, tip = build_chain(3, [0, 1])
     rows[0] = rows[0]._replace(closed=rows[1].closed)
-    assert {"altered", "unreadable"} <= kinds(rows, tip)
+    assert {"altered", "unreadable"} <= list_fault_kinds(rows, tip)
 
 
 def test_a_checkpoint_with_another_digest_is_detected() -> None:
-    rows, tip = stored(3, [])
-    assert kinds(rows, replace(tip, digest=GENESIS)) == {"head"}
+    rows, tip = build_chain(3, [])
+    assert list_fault_kinds(rows, replace(tip, digest=GENESIS)) == {"head"}
 
 
 def test_a_fault_is_reported_once_and_not_for_all_later_entries() -> None:
-    rows, tip = stored(50, [])
+    rows, tip = build_chain(50, [])
     rows[10] = rows[10]._replace(opened=rows[10].opened.replace("Alice", "Mallo"))
     inspector = ChainVerifier(tip)
     for row in rows:
@@ -192,7 +195,7 @@ def test_a_fault_is_reported_once_and_not_for_all_later_entries() -> None:
 
 
 def test_the_number_of_reported_faults_is_limited() -> None:
-    rows, tip = stored(300, [])
+    rows, tip = build_chain(300, [])
     inspector = ChainVerifier(tip)
     for row in rows:
         inspector.verify_row(row._replace(opened="?"))

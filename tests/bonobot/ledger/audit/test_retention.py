@@ -25,10 +25,10 @@ from tests.bonobot.ledger.factories import ALICE
 WAIT_S = 30.0
 OLD = datetime(2026, 1, 1, tzinfo=UTC)
 CUT = OLD + timedelta(days=1)
-Make = Callable[..., Opening]
+OpeningFactory = Callable[..., Opening]
 
 
-def happen(organization_id: UUID, at: datetime, times: int) -> None:
+def record_entries(organization_id: UUID, at: datetime, times: int) -> None:
     with time_machine.travel(at, tick=False):
         for number in range(times):
             record_finished_change(
@@ -40,7 +40,7 @@ def happen(organization_id: UUID, at: datetime, times: int) -> None:
             )
 
 
-def left(organization_id: UUID) -> list[int]:
+def list_remaining(organization_id: UUID) -> list[int]:
     return sorted(AuditRow.objects.for_organization(organization_id).values_list("seq", flat=True))
 
 
@@ -48,11 +48,11 @@ def left(organization_id: UUID) -> list[int]:
 def test_old_entries_are_pruned_and_the_rest_is_verified_from_the_checkpoint(
     organization_id: UUID,
 ) -> None:
-    happen(organization_id, OLD, 5)
-    happen(organization_id, CUT, 2)
-    done = retention.prune_entries(organization_id, before=CUT, actor=ALICE)
-    assert (done.rows, done.seq) == (5, 5)
-    assert left(organization_id) == [6, 7, 8]
+    record_entries(organization_id, OLD, 5)
+    record_entries(organization_id, CUT, 2)
+    result = retention.prune_entries(organization_id, before=CUT, actor=ALICE)
+    assert (result.rows, result.seq) == (5, 5)
+    assert list_remaining(organization_id) == [6, 7, 8]
     assert AuditRow.objects.get(seq=8).action == "audit_pruned"
     report = verify_whole_chain(organization_id)
     assert (report.ok, report.rows, report.start) == (True, 3, 5)
@@ -60,9 +60,9 @@ def test_old_entries_are_pruned_and_the_rest_is_verified_from_the_checkpoint(
 
 @pytest.mark.django_db
 def test_pruning_without_old_entries_changes_nothing(organization_id: UUID) -> None:
-    happen(organization_id, CUT, 2)
+    record_entries(organization_id, CUT, 2)
     assert retention.prune_entries(organization_id, before=CUT, actor=ALICE).rows == 0
-    assert left(organization_id) == [1, 2]
+    assert list_remaining(organization_id) == [1, 2]
     assert not Checkpoint.objects.exists()
 
 
@@ -71,33 +71,33 @@ def test_long_histories_are_pruned_in_batches(
     organization_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "BATCH_SIZE", 3)
-    happen(organization_id, OLD, 8)
+    record_entries(organization_id, OLD, 8)
     assert retention.prune_entries(organization_id, before=CUT, actor=ALICE).rows == 8
     assert Checkpoint.objects.count() == 3
     assert verify_whole_chain(organization_id).ok
 
 
 def test_a_call_that_was_closed_after_the_cutoff_is_kept(
-    writer: LedgerWriter, opening: Make, organization_id: UUID
+    writer: LedgerWriter, opening: OpeningFactory, organization_id: UUID
 ) -> None:
     with time_machine.travel(OLD, tick=False):
-        happen(organization_id, OLD, 2)
+        record_entries(organization_id, OLD, 2)
         call = opening()
         writer.admit_call(Admission(call)).result(WAIT_S)
-        happen(organization_id, OLD, 2)
-    happen(organization_id, CUT, 1)
+        record_entries(organization_id, OLD, 2)
+    record_entries(organization_id, CUT, 1)
     closing = Settlement(
         call_id=call.call_id, organization_id=organization_id, outcome="ok", duration_ms=1
     )
     assert retention.prune_entries(organization_id, before=CUT, actor=ALICE).seq == 2
     assert writer.settle_call(closing).result(WAIT_S) is True
     assert retention.prune_entries(organization_id, before=CUT, actor=ALICE).rows == 0
-    assert left(organization_id)[0] == 3
+    assert list_remaining(organization_id)[0] == 3
     assert verify_whole_chain(organization_id).ok
 
 
 def test_calls_are_pruned_with_both_their_hashed_texts(
-    writer: LedgerWriter, opening: Make, organization_id: UUID
+    writer: LedgerWriter, opening: OpeningFactory, organization_id: UUID
 ) -> None:
     call = opening()
     writer.admit_call(Admission(call)).result(WAIT_S)
@@ -123,8 +123,8 @@ def test_calls_are_pruned_with_both_their_hashed_texts(
     ],
 )
 def test_a_forged_first_entry_is_detected(organization_id: UUID, sql: str) -> None:
-    happen(organization_id, OLD, 5)
-    happen(organization_id, CUT, 2)
+    record_entries(organization_id, OLD, 5)
+    record_entries(organization_id, CUT, 2)
     retention.prune_entries(organization_id, before=CUT, actor=ALICE)
     with connection.cursor() as cursor:
         cursor.execute(sql)
@@ -136,11 +136,11 @@ def test_a_plan_reports_what_would_be_pruned_and_deletes_nothing(
     organization_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "BATCH_SIZE", 3)
-    happen(organization_id, OLD, 8)
-    happen(organization_id, CUT, 2)
+    record_entries(organization_id, OLD, 8)
+    record_entries(organization_id, CUT, 2)
     planned = retention.plan_pruning(organization_id, before=CUT)
     assert (planned.rows, planned.seq) == (8, 8)
-    assert len(left(organization_id)) == 10
+    assert len(list_remaining(organization_id)) == 10
     assert retention.prune_entries(organization_id, before=CUT, actor=ALICE) == planned
     assert retention.plan_pruning(organization_id, before=CUT).rows == 0
 
@@ -149,15 +149,15 @@ def test_a_plan_reports_what_would_be_pruned_and_deletes_nothing(
 def test_pruned_entries_are_archived_first_and_can_be_verified_from_the_file(
     organization_id: UUID, tmp_path: Path
 ) -> None:
-    happen(organization_id, OLD, 5)
-    happen(organization_id, CUT, 2)
+    record_entries(organization_id, OLD, 5)
+    record_entries(organization_id, CUT, 2)
     file = tmp_path / "old.jsonl"
-    done = retention.archive_and_prune(organization_id, before=CUT, actor=ALICE, file=file)
-    assert (done.rows, left(organization_id)) == (5, [6, 7, 8])
+    result = retention.archive_and_prune(organization_id, before=CUT, actor=ALICE, file=file)
+    assert (result.rows, list_remaining(organization_id)) == (5, [6, 7, 8])
     with file.open(encoding="utf-8") as lines:
         report = verify_exported(audit_export.parse_lines(lines))
     assert (report.ok, report.rows, report.seq) == (True, 5, 5)
-    # The rows that are left go on where the file ends.
+    # The remaining rows continue where the file ends.
     checkpoint = retention.find_latest_checkpoint(organization_id)
     assert checkpoint is not None
     assert checkpoint.digest == report.digest
@@ -170,49 +170,49 @@ def test_pruned_entries_are_archived_first_and_can_be_verified_from_the_file(
 def test_nothing_is_pruned_if_the_archive_cant_be_written(
     organization_id: UUID, tmp_path: Path
 ) -> None:
-    happen(organization_id, OLD, 3)
+    record_entries(organization_id, OLD, 3)
     (tmp_path / "there").write_text("kept", encoding="utf-8")
     for file in (tmp_path / "there", tmp_path / "nowhere" / "x"):
         with pytest.raises(OSError, match=r"there|nowhere"):
             retention.archive_and_prune(organization_id, before=CUT, actor=ALICE, file=file)
-    assert left(organization_id) == [1, 2, 3]
+    assert list_remaining(organization_id) == [1, 2, 3]
 
 
-def places(*seals: tuple[int, int | None]) -> list[RetentionRow]:
-    return [RetentionRow(seq, closed, OLD, "ok") for seq, closed in seals]
+def build_rows(*sequences: tuple[int, int | None]) -> list[RetentionRow]:
+    return [RetentionRow(seq, closed, OLD, "ok") for seq, closed in sequences]
 
 
 @pytest.mark.parametrize(
-    ("found", "end"),
+    ("rows", "end"),
     [
-        (places((1, 2), (3, 4)), 4),
-        (places((1, 4), (2, 3)), 4),
-        (places((1, None), (2, None)), 2),
-        ([*places((1, 2)), RetentionRow(3, None, OLD, "open"), *places((4, 5))], 2),
-        ([*places((1, 4)), RetentionRow(2, None, CUT, "ok"), *places((3, None))], 0),
-        ([*places((1, 2), (3, 6), (4, 5)), RetentionRow(7, 8, CUT, "ok")], 6),
-        ([*places((1, None), (2, 6), (3, 4)), RetentionRow(5, None, OLD, "open")], 1),
+        (build_rows((1, 2), (3, 4)), 4),
+        (build_rows((1, 4), (2, 3)), 4),
+        (build_rows((1, None), (2, None)), 2),
+        ([*build_rows((1, 2)), RetentionRow(3, None, OLD, "open"), *build_rows((4, 5))], 2),
+        ([*build_rows((1, 4)), RetentionRow(2, None, CUT, "ok"), *build_rows((3, None))], 0),
+        ([*build_rows((1, 2), (3, 6), (4, 5)), RetentionRow(7, 8, CUT, "ok")], 6),
+        ([*build_rows((1, None), (2, 6), (3, 4)), RetentionRow(5, None, OLD, "open")], 1),
     ],
 )
-def test_pruning_leaves_no_partial_entry(found: list[RetentionRow], end: int) -> None:
-    assert find_cut_position(found, CUT, None) == end
+def test_pruning_leaves_no_partial_entry(rows: list[RetentionRow], end: int) -> None:
+    assert find_cut_position(rows, CUT, None) == end
 
 
 def test_entries_that_arent_counted_in_usage_are_kept() -> None:
-    assert find_cut_position(places((1, None), (2, None), (3, None)), CUT, 3) == 2
+    assert find_cut_position(build_rows((1, None), (2, None), (3, None)), CUT, 3) == 2
 
 
 @pytest.mark.django_db
 def test_a_batch_reads_only_the_oldest_entries(organization_id: UUID) -> None:
-    happen(organization_id, OLD, 3)
-    happen(organization_id, CUT, 3)
+    record_entries(organization_id, OLD, 3)
+    record_entries(organization_id, CUT, 3)
     build_rollups.count_organization(organization_id)
     with CaptureQueriesContext(connection) as captured:
         retention._prune_batch(organization_id, CUT, None)
     reads = [
-        one["sql"]
-        for one in captured
-        if one["sql"].startswith("SELECT") and "auditrow" in one["sql"]
+        query["sql"]
+        for query in captured
+        if query["sql"].startswith("SELECT") and "auditrow" in query["sql"]
     ]
     assert all("seq" in sql.partition("WHERE")[2] for sql in reads)
     assert not any('opened_at" >=' in sql for sql in reads)
@@ -220,10 +220,10 @@ def test_a_batch_reads_only_the_oldest_entries(organization_id: UUID) -> None:
 
 @pytest.fixture
 def tenant(transactional_db: None) -> Organization:
-    """An organization whose three old rows, and what made it, are in the audit."""
-    made: Organization = Organization.objects.create(name="Acme", slug="acme")
-    happen(made.pk, OLD, 3)
-    return made
+    """An organization with three old entries and its creation in the audit log."""
+    organization: Organization = Organization.objects.create(name="Acme", slug="acme")
+    record_entries(organization.pk, OLD, 3)
+    return organization
 
 
 def test_the_schedule_prunes_nothing_without_a_retention_setting(
@@ -244,7 +244,7 @@ def test_the_organizations_retention_overrides_the_setting(
     settings.BONOBOT_AUDIT_DAYS = 0
     settings.BONOBOT_AUDIT_ARCHIVE = str(tmp_path / "nowhere")
     Organization.objects.update(audit_days=7)
-    assert prune_audit() == 0  # and says why
+    assert prune_audit() == 0  # and logs the reason
     settings.BONOBOT_AUDIT_ARCHIVE = str(tmp_path)
     assert prune_audit() == 3
     [file] = tmp_path.iterdir()

@@ -1,4 +1,4 @@
-"""What an index of the audit finds alone, and what must be found by reading."""
+"""Which searches of the audit log use an index, and which scan entries."""
 
 import pytest
 
@@ -12,9 +12,9 @@ def test_a_filter_with_one_index_needs_no_estimate() -> None:
 
 
 def test_a_search_with_two_indexes_uses_the_narrower_one() -> None:
-    asked = SearchCriteria({"outcome": "refused", "server_id": "1"})
-    assert asked.needs_scan
-    assert asked.leading_filter == {"server_id": "1"}
+    criteria = SearchCriteria({"outcome": "refused", "server_id": "1"})
+    assert criteria.needs_scan
+    assert criteria.leading_filter == {"server_id": "1"}
 
 
 def test_other_searches_scan_entries_by_time() -> None:
@@ -24,6 +24,6 @@ def test_other_searches_scan_entries_by_time() -> None:
 
 @pytest.mark.parametrize("text", ["word " * (MAX_WORDS + 1), "w" * 1_001])
 def test_a_search_stops_at_its_limit(text: str) -> None:
-    with pytest.raises(InvalidInput) as refused:
+    with pytest.raises(InvalidInput) as raised:
         build_text_filter(text)
-    assert refused.value.field == "q"
+    assert raised.value.field == "q"

@@ -17,12 +17,12 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
-def heads(tmp_path: Path, settings: Any) -> Path:
+def checkpoint_file(tmp_path: Path, settings: Any) -> Path:
     settings.BONOBOT_AUDIT_HEADS = tmp_path / "heads"
     return tmp_path / "heads"
 
 
-def happen(organization_id: UUID, times: int = 1) -> None:
+def record_entries(organization_id: UUID, times: int = 1) -> None:
     for number in range(times):
         record_finished_change(
             organization_id=organization_id,
@@ -33,7 +33,7 @@ def happen(organization_id: UUID, times: int = 1) -> None:
         )
 
 
-def kept(organization_id: UUID) -> list[signed_checkpoints.SignedCheckpoint]:
+def read_checkpoints(organization_id: UUID) -> list[signed_checkpoints.SignedCheckpoint]:
     return list(
         signed_checkpoints.parse_checkpoints(
             organization_id, signed_checkpoints.read_checkpoint_lines()
@@ -43,24 +43,24 @@ def kept(organization_id: UUID) -> list[signed_checkpoints.SignedCheckpoint]:
 
 def test_a_checkpoint_is_written_once_after_each_change_of_the_chain(organization_id: UUID) -> None:
     assert export_heads() == 0
-    happen(organization_id, 2)
+    record_entries(organization_id, 2)
     assert export_heads() == 1
     assert export_heads() == 0
-    happen(organization_id)
+    record_entries(organization_id)
     assert export_heads() == 1
-    assert [anchor.seq for anchor in kept(organization_id)] == [2, 3]
+    assert [checkpoint.seq for checkpoint in read_checkpoints(organization_id)] == [2, 3]
 
 
 def test_only_checkpoints_of_the_organization_are_compared(organization_id: UUID) -> None:
-    happen(organization_id)
-    happen(uuid4(), 3)
+    record_entries(organization_id)
+    record_entries(uuid4(), 3)
     assert export_heads() == 2
-    assert [anchor.seq for anchor in kept(organization_id)] == [1]
-    assert verify_whole_chain(organization_id, kept(organization_id)).ok
+    assert [checkpoint.seq for checkpoint in read_checkpoints(organization_id)] == [1]
+    assert verify_whole_chain(organization_id, read_checkpoints(organization_id)).ok
 
 
 def test_a_truncated_chain_is_detected_by_a_checkpoint(organization_id: UUID) -> None:
-    happen(organization_id, 5)
+    record_entries(organization_id, 5)
     export_heads()
     with connection.cursor() as cursor:
         cursor.execute("SELECT digest FROM ledger_auditrow WHERE seq = 3")
@@ -69,25 +69,28 @@ def test_a_truncated_chain_is_detected_by_a_checkpoint(organization_id: UUID) ->
         cursor.execute("UPDATE ledger_head SET seq = 3, digest = %s", [digest])
     assert verify_whole_chain(organization_id).ok
     assert [
-        fault.kind for fault in verify_whole_chain(organization_id, kept(organization_id)).faults
+        fault.kind
+        for fault in verify_whole_chain(organization_id, read_checkpoints(organization_id)).faults
     ] == ["truncated"]
 
 
 def test_a_rewritten_chain_is_detected_by_a_checkpoint(organization_id: UUID) -> None:
-    happen(organization_id, 3)
+    record_entries(organization_id, 3)
     export_heads()
-    known = kept(organization_id)
+    checkpoints = read_checkpoints(organization_id)
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM ledger_auditrow")
         cursor.execute("DELETE FROM ledger_head")
-    happen(organization_id, 4)
+    record_entries(organization_id, 4)
     assert verify_whole_chain(organization_id).ok
-    assert [fault.kind for fault in verify_whole_chain(organization_id, known).faults] == ["anchor"]
+    assert [fault.kind for fault in verify_whole_chain(organization_id, checkpoints).faults] == [
+        "anchor"
+    ]
 
 
 @pytest.mark.parametrize("change", [{"seq": 1}, {"kind": "checkpoint"}, {"signature": "AAAA"}])
 def test_a_forged_checkpoint_is_refused(organization_id: UUID, change: dict[str, object]) -> None:
-    happen(organization_id, 2)
+    record_entries(organization_id, 2)
     (statement,) = signed_checkpoints.sign_chain_ends(organization_id)
     forged = json.dumps({**statement, **change})
     with pytest.raises(ValueError, match="not signed"):
@@ -105,8 +108,10 @@ def test_a_line_that_isnt_a_checkpoint_is_reported_with_its_number(
 def test_a_checkpoint_of_another_installation_is_refused(
     organization_id: UUID, settings: Any
 ) -> None:
-    happen(organization_id)
-    lines = [json.dumps(one) for one in signed_checkpoints.sign_chain_ends(organization_id)]
+    record_entries(organization_id)
+    lines = [
+        json.dumps(statement) for statement in signed_checkpoints.sign_chain_ends(organization_id)
+    ]
     settings.BONOBOT_AUDIT_KEYS = [generate_signing_key()]
     with pytest.raises(ValueError, match="not signed"):
         list(signed_checkpoints.parse_checkpoints(organization_id, lines))

@@ -13,14 +13,23 @@ from bonobot.ledger.writer.writer_thread import LedgerWriter
 from tests.bonobot.ledger.factories import ALICE, opening_of
 
 WAIT_S = 30.0
-TEXTS = ["opened", "digest", "action", "actor_label", "resource_id", "code", "decision", "outcome"]
+TEXT_COLUMNS = [
+    "opened",
+    "digest",
+    "action",
+    "actor_label",
+    "resource_id",
+    "code",
+    "decision",
+    "outcome",
+]
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
 def chain(organization_id: UUID) -> UUID:
-    """Record ten changes; return whose they are."""
+    """Record ten changes; return the ID of their organization."""
     for number in range(10):
         record_finished_change(
             organization_id=organization_id,
@@ -33,12 +42,12 @@ def chain(organization_id: UUID) -> UUID:
 
 
 def tamper(sql: str, *values: Any) -> None:
-    """Change rows behind the ledger's back."""
+    """Change rows directly in the database."""
     with connection.cursor() as cursor:
         cursor.execute(sql, values)
 
 
-def kinds(organization_id: UUID) -> list[str]:
+def list_fault_kinds(organization_id: UUID) -> list[str]:
     report = verify_whole_chain(organization_id)
     assert report.ok is not bool(report.faults)
     return [fault.kind for fault in report.faults]
@@ -59,12 +68,12 @@ def test_a_valid_chain_is_read_to_its_end_page_by_page(
     assert report.digest == Head.objects.get().digest
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name", TEXT_COLUMNS)
 def test_a_flipped_byte_is_detected(chain: UUID, name: str) -> None:
     (text,) = AuditRow.objects.filter(seq=5).values_list(name, flat=True)
     flipped = "~" + text[1:]
     tamper(f"UPDATE ledger_auditrow SET {name} = %s WHERE seq = 5", flipped)  # noqa: S608
-    assert kinds(chain)
+    assert list_fault_kinds(chain)
     assert all(fault.seq in {5, 6} for fault in verify_whole_chain(chain).faults)
 
 
@@ -81,8 +90,8 @@ def test_a_flipped_byte_is_detected(chain: UUID, name: str) -> None:
 )
 def test_a_changed_column_is_detected(chain: UUID, name: str, value: object) -> None:
     tamper(f"UPDATE ledger_auditrow SET {name} = %s WHERE seq = 5", value)  # noqa: S608
-    assert set(kinds(chain)) <= {"columns", "unreadable"}
-    assert kinds(chain)
+    assert set(list_fault_kinds(chain)) <= {"columns", "unreadable"}
+    assert list_fault_kinds(chain)
 
 
 @pytest.mark.postgres
@@ -97,12 +106,12 @@ def test_a_changed_column_is_detected(chain: UUID, name: str, value: object) -> 
 )
 def test_impossible_times_are_detected(chain: UUID, name: str, value: str) -> None:
     tamper(f"UPDATE ledger_auditrow SET {name} = ({value})::timestamptz WHERE seq = 5")  # noqa: S608
-    assert kinds(chain) == ["columns"]
+    assert list_fault_kinds(chain) == ["columns"]
 
 
 def test_a_deleted_entry_is_detected(chain: UUID) -> None:
     tamper("DELETE FROM ledger_auditrow WHERE seq = 5")
-    assert kinds(chain) == ["missing"]
+    assert list_fault_kinds(chain) == ["missing"]
 
 
 def test_a_deleted_entry_is_detected_after_renumbering(chain: UUID) -> None:
@@ -110,51 +119,53 @@ def test_a_deleted_entry_is_detected_after_renumbering(chain: UUID) -> None:
     for seq in range(6, 11):
         tamper("UPDATE ledger_auditrow SET seq = %s WHERE seq = %s", seq - 1, seq)
     tamper("UPDATE ledger_head SET seq = 9")
-    assert kinds(chain) == ["altered"]
+    assert list_fault_kinds(chain) == ["altered"]
 
 
 def test_an_inserted_entry_is_detected(chain: UUID) -> None:
     columns = [field.column for field in AuditRow._meta.fields]
     for place in (0, 11):
-        copied = ", ".join({"id": "%s", "seq": str(place)}.get(one, one) for one in columns)
+        copied = ", ".join(
+            {"id": "%s", "seq": str(place)}.get(column, column) for column in columns
+        )
         identifier = uuid4()
         tamper(
             f"INSERT INTO ledger_auditrow ({', '.join(columns)}) "  # noqa: S608
             f"SELECT {copied} FROM ledger_auditrow WHERE seq = 5",
             identifier.hex if connection.vendor == "sqlite" else str(identifier),
         )
-    assert {"misplaced", "beyond"} <= set(kinds(chain))
+    assert {"misplaced", "beyond"} <= set(list_fault_kinds(chain))
 
 
 def test_swapped_entries_are_detected(chain: UUID) -> None:
     for old, new in ((4, 99), (5, 4), (99, 5)):
         tamper("UPDATE ledger_auditrow SET seq = %s WHERE seq = %s", new, old)
-    assert "altered" in kinds(chain)
+    assert "altered" in list_fault_kinds(chain)
 
 
 def test_a_truncated_chain_is_detected(chain: UUID) -> None:
     tamper("DELETE FROM ledger_auditrow WHERE seq > 8")
-    assert kinds(chain) == ["truncated"]
+    assert list_fault_kinds(chain) == ["truncated"]
 
 
 def test_a_truncated_chain_with_a_matching_end_is_detected_by_the_digest(chain: UUID) -> None:
     tamper("DELETE FROM ledger_auditrow WHERE seq > 8")
     tamper("UPDATE ledger_head SET seq = 8")
-    assert kinds(chain) == ["head"]
+    assert list_fault_kinds(chain) == ["head"]
 
 
 def test_a_chain_end_that_was_set_back_is_detected(chain: UUID) -> None:
     digest = AuditRow.objects.get(seq=8).digest
     tamper("UPDATE ledger_head SET seq = 8, digest = %s", digest)
-    assert kinds(chain) == ["beyond"]
+    assert list_fault_kinds(chain) == ["beyond"]
 
 
 def test_an_entry_moved_to_another_organization_is_detected_in_both(chain: UUID) -> None:
     other = uuid4()
     value = other.hex if connection.vendor == "sqlite" else str(other)
     tamper("UPDATE ledger_auditrow SET organization_id = %s WHERE seq = 5", value)
-    assert kinds(chain) == ["missing"]
-    assert kinds(other) == ["beyond"]
+    assert list_fault_kinds(chain) == ["missing"]
+    assert list_fault_kinds(other) == ["beyond"]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -164,13 +175,13 @@ def test_a_changed_outcome_is_detected(
 ) -> None:
     call = opening_of(organization_id)
     writer.record_event(call).result(WAIT_S)
-    refused = opening_of(organization_id, decision="deny", code="denied")
+    denied_call = opening_of(organization_id, decision="deny", code="denied")
     for _ in range(3):
-        writer.record_refusal(refused).result(WAIT_S)
+        writer.record_refusal(denied_call).result(WAIT_S)
     writer.close()
     assert verify_whole_chain(organization_id).ok
     tamper(f"UPDATE ledger_auditrow SET {name} = 'x' WHERE closed_seq IS NOT NULL")  # noqa: S608
-    assert kinds(organization_id)
+    assert list_fault_kinds(organization_id)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -178,12 +189,12 @@ def test_a_reverted_closing_is_detected(writer: LedgerWriter, organization_id: U
     calls = [opening_of(organization_id) for _ in range(2)]
     for call in calls:
         writer.record_event(call).result(WAIT_S)
-    refused = opening_of(organization_id, decision="deny", code="denied")
+    denied_call = opening_of(organization_id, decision="deny", code="denied")
     for _ in range(3):
-        writer.record_refusal(refused).result(WAIT_S)
+        writer.record_refusal(denied_call).result(WAIT_S)
     writer.close()
     tamper(
         "UPDATE ledger_auditrow SET closed_seq = NULL, closed = '', closed_digest = '', "
         "closed_at = NULL, repeats = 0 WHERE closed_seq IS NOT NULL"
     )
-    assert kinds(organization_id) == ["truncated"]
+    assert list_fault_kinds(organization_id) == ["truncated"]

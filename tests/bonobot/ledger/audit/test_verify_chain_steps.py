@@ -1,4 +1,4 @@
-"""A verification in steps: stopped, gone on with, and not to be deceived about where it stood."""
+"""Verification in steps: interrupted, continued, and protected against forged progress."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -27,7 +27,7 @@ WAIT_S = 30.0
 pytestmark = pytest.mark.django_db
 
 
-def add(organization_id: UUID, count: int) -> None:
+def record_changes(organization_id: UUID, count: int) -> None:
     for number in range(count):
         record_finished_change(
             organization_id=organization_id,
@@ -40,7 +40,7 @@ def add(organization_id: UUID, count: int) -> None:
 
 @pytest.fixture
 def chain(organization_id: UUID) -> UUID:
-    add(organization_id, 10)
+    record_changes(organization_id, 10)
     return organization_id
 
 
@@ -49,41 +49,41 @@ def tamper(sql: str, *values: Any) -> None:
         cursor.execute(sql, values)
 
 
-def steps(organization_id: UUID, rows: int = 3) -> Iterator[VerificationProgress]:
+def verify_in_steps(organization_id: UUID, rows: int = 3) -> Iterator[VerificationProgress]:
     while True:
-        standing = verify_step(organization_id, rows=rows)
-        yield standing
-        if standing.done:
+        progress = verify_step(organization_id, rows=rows)
+        yield progress
+        if progress.done:
             return
 
 
-def kinds(standing: VerificationProgress) -> list[str]:
-    return [fault.kind for fault in standing.faults]
+def list_fault_kinds(progress: VerificationProgress) -> list[str]:
+    return [fault.kind for fault in progress.faults]
 
 
 def test_stepwise_verification_reports_progress_and_the_same_result(chain: UUID) -> None:
-    found = list(steps(chain))
-    assert [one.rows for one in found] == [3, 6, 9, 10]
-    assert [round(one.share, 1) for one in found] == [0.3, 0.6, 0.9, 1.0]
-    assert found[-1].build_report() == verify_whole_chain(chain)
-    assert load_progress(chain) == found[-1]
+    results = list(verify_in_steps(chain))
+    assert [result.rows for result in results] == [3, 6, 9, 10]
+    assert [round(result.share, 1) for result in results] == [0.3, 0.6, 0.9, 1.0]
+    assert results[-1].build_report() == verify_whole_chain(chain)
+    assert load_progress(chain) == results[-1]
 
 
 def test_a_continued_verification_reads_only_new_entries(chain: UUID) -> None:
-    *_, first = steps(chain)
-    add(chain, 4)
+    *_, first = verify_in_steps(chain)
+    record_changes(chain, 4)
     second = verify_step(chain)
     assert (second.rows - first.rows, second.seq, second.done, second.ok) == (4, 14, True, True)
-    # Altered after it was verified: found by a verification of all.
+    # A change of a verified entry is detected by a full verification.
     tamper("UPDATE ledger_auditrow SET action = 'x' WHERE seq = 5")
     assert verify_step(chain).ok
-    assert kinds(verify_step(chain, restart=True)) == ["columns"]
+    assert list_fault_kinds(verify_step(chain, restart=True)) == ["columns"]
 
 
 @pytest.mark.parametrize("seq", range(1, 11))
 def test_a_fault_in_any_step_is_kept_until_the_end(chain: UUID, seq: int) -> None:
     tamper("UPDATE ledger_auditrow SET digest = %s WHERE seq = %s", "0" * 64, seq)
-    *_, last = steps(chain)
+    *_, last = verify_in_steps(chain)
     assert last.faults == verify_whole_chain(chain).faults
     assert not verify_step(chain).ok
 
@@ -91,38 +91,38 @@ def test_a_fault_in_any_step_is_kept_until_the_end(chain: UUID, seq: int) -> Non
 def test_entries_deleted_between_steps_are_detected(chain: UUID) -> None:
     verify_step(chain, rows=3)
     tamper("DELETE FROM ledger_auditrow WHERE seq IN (4, 5)")
-    *_, last = steps(chain)
-    assert kinds(last) == ["missing"]
+    *_, last = verify_in_steps(chain)
+    assert list_fault_kinds(last) == ["missing"]
 
 
 def test_a_chain_truncated_below_the_verified_end_is_detected(chain: UUID) -> None:
     assert verify_step(chain).done
     tamper("DELETE FROM ledger_auditrow WHERE seq > 8")
     tamper("UPDATE ledger_head SET seq = 8, digest = %s", AuditRow.objects.get(seq=8).digest)
-    assert "truncated" in kinds(verify_step(chain))
+    assert "truncated" in list_fault_kinds(verify_step(chain))
 
 
 @pytest.mark.parametrize("name", ["seq", "behind", "digest", "faults", "waiting", "signature"])
 def test_a_forged_verification_state_is_refused(chain: UUID, name: str) -> None:
     tamper("UPDATE ledger_auditrow SET action = 'x' WHERE seq = 5")
-    assert kinds(verify_step(chain)) == ["columns"]
+    assert list_fault_kinds(verify_step(chain)) == ["columns"]
     row = Verification.objects.get()
     changed = {"seq": 9, "behind": 9, "digest": "0" * 64, "faults": [], "waiting": [1]}
     row.statement[name] = changed.get(name, "AAAA")
     row.save()
-    found = verify_step(chain)
-    assert (found.rows, set(kinds(found))) == (10, {"standing", "columns"})
+    progress = verify_step(chain)
+    assert (progress.rows, set(list_fault_kinds(progress))) == (10, {"standing", "columns"})
 
 
 def test_a_verification_state_of_another_organization_or_kind_is_refused(chain: UUID) -> None:
     other = uuid4()
-    add(other, 3)
+    record_changes(other, 3)
     verify_step(other)
     statement = Verification.objects.get().statement
     head = get_signer().sign({"kind": "head", "organization_id": str(chain), "seq": 10})
-    for one in (statement, head, {}, []):
-        Verification.objects.update_or_create(pk=chain, defaults={"statement": one})
-        assert kinds(verify_step(chain)) == ["standing"]
+    for stored in (statement, head, {}, []):
+        Verification.objects.update_or_create(pk=chain, defaults={"statement": stored})
+        assert list_fault_kinds(verify_step(chain)) == ["standing"]
 
 
 def test_signed_checkpoints_are_compared_in_each_step(chain: UUID) -> None:
@@ -130,7 +130,7 @@ def test_signed_checkpoints_are_compared_in_each_step(chain: UUID) -> None:
     forged = [SignedCheckpoint(chain, 3, "0" * 64, ""), SignedCheckpoint(chain, 7, "0" * 64, "")]
     assert [fault.seq for fault in verify_step(chain, checkpoints=forged).faults] == [7]
     later = [SignedCheckpoint(chain, 99, "0" * 64, "")]
-    assert "truncated" in kinds(verify_step(chain, restart=True, checkpoints=later))
+    assert "truncated" in list_fault_kinds(verify_step(chain, restart=True, checkpoints=later))
 
 
 def test_verification_continues_from_a_checkpoint_that_passed_its_position(chain: UUID) -> None:
@@ -139,56 +139,56 @@ def test_verification_continues_from_a_checkpoint_that_passed_its_position(chain
     soon = datetime.now(UTC) + timedelta(hours=1)
     with time_machine.travel(soon + timedelta(hours=1)):
         retention.prune_entries(chain, before=soon, actor=ALICE)
-    *_, last = steps(chain)
+    *_, last = verify_in_steps(chain)
     assert (last.ok, last.since) == (True, 10)
-    add(chain, 2)
+    record_changes(chain, 2)
     assert verify_step(chain).ok
 
 
-Make = Callable[..., Opening]
+OpeningFactory = Callable[..., Opening]
 
 
 @pytest.mark.django_db(transaction=True)
 def test_calls_that_end_after_they_were_read_are_checked_later(
-    writer: LedgerWriter, opening: Make, organization_id: UUID
+    writer: LedgerWriter, opening: OpeningFactory, organization_id: UUID
 ) -> None:
     def end(call: Opening) -> None:
-        done = {"call_id": call.call_id, "organization_id": call.organization_id}
-        writer.settle_call(Settlement(**done, outcome="ok", duration_ms=1)).result(WAIT_S)
+        ids = {"call_id": call.call_id, "organization_id": call.organization_id}
+        writer.settle_call(Settlement(**ids, outcome="ok", duration_ms=1)).result(WAIT_S)
 
     calls = [opening() for _ in range(6)]
     for call in calls:
         writer.admit_call(Admission(call)).result(WAIT_S)
     end(calls[0])
-    refused = opening(decision="deny", code="denied")
+    denied_call = opening(decision="deny", code="denied")
     for _ in range(3):
-        writer.record_refusal(refused).result(WAIT_S)
-    found = list(steps(organization_id, rows=2))
-    assert found[-1].ok
-    assert len(found[-1].waiting) == 6
+        writer.record_refusal(denied_call).result(WAIT_S)
+    results = list(verify_in_steps(organization_id, rows=2))
+    assert results[-1].ok
+    assert len(results[-1].waiting) == 6
     for call in calls[1:4]:
         end(call)
-    writer.close()  # which closes the refusal, with its repeats
-    *_, last = steps(organization_id, rows=2)
+    writer.close()  # closes the denial with its repeats
+    *_, last = verify_in_steps(organization_id, rows=2)
     assert last.build_report() == verify_whole_chain(organization_id)
     assert len(last.waiting) == 2
     assert last.ok
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("what", ["closing", "row"])
+@pytest.mark.parametrize("target", ["closing", "row"])
 def test_a_change_of_a_call_that_was_still_open_is_detected(
-    writer: LedgerWriter, opening: Make, organization_id: UUID, what: str
+    writer: LedgerWriter, opening: OpeningFactory, organization_id: UUID, target: str
 ) -> None:
     call = opening()
     writer.admit_call(Admission(call)).result(WAIT_S)
     assert verify_step(organization_id).ok
-    done = {"call_id": call.call_id, "organization_id": call.organization_id}
-    writer.settle_call(Settlement(**done, outcome="ok", duration_ms=1)).result(WAIT_S)
+    ids = {"call_id": call.call_id, "organization_id": call.organization_id}
+    writer.settle_call(Settlement(**ids, outcome="ok", duration_ms=1)).result(WAIT_S)
     writer.close()
     tamper(
         "UPDATE ledger_auditrow SET closed = REPLACE(closed, 'ok', 'no'), outcome = 'no'"
-        if what == "closing"
+        if target == "closing"
         else "DELETE FROM ledger_auditrow"
     )
     assert not verify_step(organization_id).ok

@@ -1,4 +1,4 @@
-"""The audit from the command line: read, checked, exported, pruned."""
+"""The audit log on the command line: list, verify, export, prune."""
 
 import json
 import logging
@@ -23,13 +23,13 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
-def heads(tmp_path: Path, settings: Any) -> Path:
+def checkpoint_folder(tmp_path: Path, settings: Any) -> Path:
     settings.BONOBOT_AUDIT_HEADS = tmp_path / "heads"
     return tmp_path / "heads"
 
 
 @pytest.fixture(autouse=True)
-def _history(acme: Organization) -> None:
+def _create_entries(acme: Organization) -> None:
     factories.create_agent(acme)
 
 
@@ -45,8 +45,8 @@ def test_entries_are_searched_with_the_filters_of_rest(bonobot: Bonobot) -> None
     ).json
     assert row["resource"] == "Helper"
     assert bonobot("audit", "list", "--search", "helper", "--until", "1d", "--json").json == []
-    ran = bonobot("audit", "list", "--outcome", "great", "--json")
-    assert (ran.status, ran.error["field"]) == (1, "--outcome")
+    result = bonobot("audit", "list", "--outcome", "great", "--json")
+    assert (result.status, result.error["field"]) == (1, "--outcome")
 
 
 def test_a_search_prints_how_to_continue(
@@ -54,26 +54,26 @@ def test_a_search_prints_how_to_continue(
 ) -> None:
     factories.create_agent(acme, "another")
     monkeypatch.setattr(audit_search, "MAX_ROWS_SCANNED", 1)
-    found: list[str] = []
-    onward: list[str] = []
-    while len(onward) < 20:
-        ran = bonobot("audit", "list", "--search", "helper", *onward[-2:], "--json")
-        assert len(ran.json) <= 1
-        found += [row["resource"] for row in ran.json]
-        if not ran.err:
+    resources: list[str] = []
+    arguments: list[str] = []
+    while len(arguments) < 20:
+        result = bonobot("audit", "list", "--search", "helper", *arguments[-2:], "--json")
+        assert len(result.json) <= 1
+        resources += [row["resource"] for row in result.json]
+        if not result.err:
             break
-        onward += ["--until", json.loads(ran.err)["looked_to"]]
-    assert "Helper" in found
-    assert len(onward) > 2
+        arguments += ["--until", json.loads(result.err)["looked_to"]]
+    assert "Helper" in resources
+    assert len(arguments) > 2
 
 
 def test_a_valid_audit_log_is_compared_with_stored_checkpoints(
-    bonobot: Bonobot, heads: Path
+    bonobot: Bonobot, checkpoint_folder: Path
 ) -> None:
     export_heads()
-    ran = bonobot("audit", "verify", "--json")
-    assert (ran.status, ran.json["ok"]) == (0, True)
-    (file,) = heads.iterdir()
+    result = bonobot("audit", "verify", "--json")
+    assert (result.status, result.json["ok"]) == (0, True)
+    (file,) = checkpoint_folder.iterdir()
     assert bonobot("audit", "verify", "--checkpoints", str(file)).status == 0
 
 
@@ -97,8 +97,8 @@ def test_checkpoints_in_a_log_file_are_compared(
     assert str(acme.pk) in text
     assert "********" not in text
     file.write_text(text.replace('"seq": ', '"seq": 1'), encoding="utf-8")
-    ran = bonobot("audit", "verify", "--checkpoints", str(file), "--json")
-    assert (ran.status, ran.error["code"]) == (1, "unusable_file")
+    result = bonobot("audit", "verify", "--checkpoints", str(file), "--json")
+    assert (result.status, result.error["code"]) == (1, "unusable_file")
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM ledger_auditrow")
         cursor.execute("DELETE FROM ledger_head")
@@ -113,29 +113,29 @@ def test_a_file_without_checkpoints_of_the_organization_is_refused(
     file.write_text(
         '{"logger": "bonobot.jobs.celery_beat", "message": "beat leads"}\n', encoding="utf-8"
     )
-    ran = bonobot("audit", "verify", "--checkpoints", str(file), "--json")
-    assert (ran.status, ran.error["code"]) == (1, "unusable_file")
-    assert "no signed checkpoints" in ran.error["detail"]
+    result = bonobot("audit", "verify", "--checkpoints", str(file), "--json")
+    assert (result.status, result.error["code"]) == (1, "unusable_file")
+    assert "no signed checkpoints" in result.error["detail"]
 
 
 def test_an_invalid_audit_log_exits_with_1_and_prints_the_entry(bonobot: Bonobot) -> None:
     with connection.cursor() as cursor:
         cursor.execute("UPDATE ledger_auditrow SET action = 'x' WHERE seq = 1")
-    ran = bonobot("audit", "verify", "--json")
-    assert (ran.status, ran.json["ok"]) == (1, False)
-    assert "columns at 1" in ran.json["faults"][0]
+    result = bonobot("audit", "verify", "--json")
+    assert (result.status, result.json["ok"]) == (1, False)
+    assert "columns at 1" in result.json["faults"][0]
 
 
 def test_a_verification_continues_where_the_last_one_ended(bonobot: Bonobot) -> None:
     assert bonobot("audit", "verify").status == 0
     with connection.cursor() as cursor:
         cursor.execute("UPDATE ledger_auditrow SET action = 'x' WHERE seq = 1")
-    assert bonobot("audit", "verify", "--continue").status == 0  # it was verified before that
+    assert bonobot("audit", "verify", "--continue").status == 0  # verified before the change
     assert bonobot("audit", "verify").status == 1
-    assert bonobot("audit", "verify", "--continue").status == 1  # what was wrong stays so
+    assert bonobot("audit", "verify", "--continue").status == 1  # the fault is kept
     Verification.objects.update(statement={"seq": 10_000})
-    ran = bonobot("audit", "verify", "--continue", "--json")
-    assert "standing at 0" in ran.json["faults"][0]
+    result = bonobot("audit", "verify", "--continue", "--json")
+    assert "standing at 0" in result.json["faults"][0]
 
 
 def test_a_truncated_audit_log_is_detected_by_its_checkpoints(bonobot: Bonobot) -> None:
@@ -147,11 +147,15 @@ def test_a_truncated_audit_log_is_detected_by_its_checkpoints(bonobot: Bonobot) 
 
 
 def test_an_unusable_file_is_reported_with_its_name(bonobot: Bonobot, tmp_path: Path) -> None:
-    strange = tmp_path / "strange.jsonl"
-    strange.write_text("{}\nhello\n", encoding="utf-8")
+    invalid_file = tmp_path / "strange.jsonl"
+    invalid_file.write_text("{}\nhello\n", encoding="utf-8")
     for option in ("--file", "--checkpoints"):
-        ran = bonobot("audit", "verify", option, str(strange), "--json")
-        assert (ran.status, ran.error["code"], ran.error["field"]) == (1, "unusable_file", option)
+        result = bonobot("audit", "verify", option, str(invalid_file), "--json")
+        assert (result.status, result.error["code"], result.error["field"]) == (
+            1,
+            "unusable_file",
+            option,
+        )
 
 
 def test_checkpoints_are_signed_and_the_public_key_is_printed(
@@ -164,8 +168,8 @@ def test_checkpoints_are_signed_and_the_public_key_is_printed(
 
 def test_an_export_can_be_verified_by_itself(bonobot: Bonobot, tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
-    written = bonobot("audit", "export", "--output", str(file), "--json").json
-    assert written["rows"] == AuditRow.objects.count()
+    result = bonobot("audit", "export", "--output", str(file), "--json").json
+    assert result["rows"] == AuditRow.objects.count()
     assert bonobot("audit", "verify", "--file", str(file)).status == 0
     file.write_text(file.read_text(encoding="utf-8").replace("agent_added", "agent_moved"))
     assert bonobot("audit", "verify", "--file", str(file)).status == 1
@@ -181,18 +185,18 @@ def test_an_export_is_written_to_stdout_and_can_be_csv(bonobot: Bonobot) -> None
 def test_a_file_that_cant_be_written_is_reported_with_its_name(
     bonobot: Bonobot, tmp_path: Path
 ) -> None:
-    ran = bonobot("audit", "export", "--output", str(tmp_path / "no" / "file"), "--json")
-    assert (ran.status, ran.error["field"]) == (1, "--output")
+    result = bonobot("audit", "export", "--output", str(tmp_path / "no" / "file"), "--json")
+    assert (result.status, result.error["field"]) == (1, "--output")
 
 
 def test_pruning_asks_for_confirmation_and_keeps_the_chain_valid(bonobot: Bonobot) -> None:
-    before = f"{datetime.now(UTC).isoformat()}"
-    asked = bonobot("audit", "prune", "--before", before, "--json")
-    assert (asked.status, asked.error["code"]) == (1, "not_confirmed")
-    done = bonobot("audit", "prune", "--before", before, "--yes", "--json").json
-    assert done["rows"] > 0
-    found = bonobot("audit", "verify", "--json").json
-    assert (found["ok"], found["start"], found["rows"]) == (True, done["seq"], 1)
+    cutoff = f"{datetime.now(UTC).isoformat()}"
+    result = bonobot("audit", "prune", "--before", cutoff, "--json")
+    assert (result.status, result.error["code"]) == (1, "not_confirmed")
+    pruned = bonobot("audit", "prune", "--before", cutoff, "--yes", "--json").json
+    assert pruned["rows"] > 0
+    report = bonobot("audit", "verify", "--json").json
+    assert (report["ok"], report["start"], report["rows"]) == (True, pruned["seq"], 1)
 
 
 def test_an_invalid_time_is_a_usage_error(bonobot: Bonobot) -> None:

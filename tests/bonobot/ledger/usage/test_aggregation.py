@@ -19,8 +19,8 @@ from bonobot.ledger.usage.aggregation import (
 AT = datetime(2026, 11, 22, 13, 59, 59, tzinfo=UTC)
 
 
-def ended(**facts: Any) -> UsageEntry:
-    usual: dict[str, Any] = {
+def build_entry(**overrides: Any) -> UsageEntry:
+    defaults: dict[str, Any] = {
         "organization_id": UUID(int=1),
         "opened_at": AT,
         "event_type": "call",
@@ -39,56 +39,60 @@ def ended(**facts: Any) -> UsageEntry:
         "cost_microusd": 0,
         "times": 1,
     }
-    return UsageEntry(**(usual | facts))
+    return UsageEntry(**(defaults | overrides))
 
 
 def test_equal_entries_are_counted_in_one_hour_and_one_day() -> None:
-    sums = fold_entries([ended(rule="a"), ended(rule="b", duration_ms=90, cost_microusd=5)])
-    assert {place.begins.hour: one.calls for place, one in sums.items()} == {13: 2, 0: 2}
-    hour = next(one for place, one in sums.items() if place.grain == "hour")
+    sums = fold_entries(
+        [build_entry(rule="a"), build_entry(rule="b", duration_ms=90, cost_microusd=5)]
+    )
+    assert {bucket.begins.hour: line.calls for bucket, line in sums.items()} == {13: 2, 0: 2}
+    hour = next(line for bucket, line in sums.items() if bucket.grain == "hour")
     assert (hour.duration_ms, hour.cost_microusd, sum(hour.duration_counts)) == (97, 5, 2)
 
 
 def test_denials_are_counted_by_rule_and_with_their_repeats() -> None:
-    refused = {"outcome": "refused", "code": "denied", "duration_ms": None}
-    sums = fold_entries([ended(**refused, rule="a", times=4), ended(**refused, rule="b")], ["day"])
-    assert {place.kind.rule: one.calls for place, one in sums.items()} == {"a": 4, "b": 1}
+    denial = {"outcome": "refused", "code": "denied", "duration_ms": None}
+    sums = fold_entries(
+        [build_entry(**denial, rule="a", times=4), build_entry(**denial, rule="b")], ["day"]
+    )
+    assert {bucket.kind.rule: line.calls for bucket, line in sums.items()} == {"a": 4, "b": 1}
 
 
 def test_the_key_distinguishes_all_dimensions() -> None:
-    kinds = [{}, {"tool_name": "then"}, {"code": "x"}, {"agent_id": UUID(int=2)}]
-    kinds += [
+    variants = [{}, {"tool_name": "then"}, {"code": "x"}, {"agent_id": UUID(int=2)}]
+    variants += [
         {"organization_id": UUID(int=3)},
         {"event_type": "model"},
         {"opened_at": AT.replace(hour=1)},
     ]
     keys = {
-        hash_rollup_key(place)
-        for facts in kinds
-        for place in fold_entries([ended(**facts)], ["hour"])
+        hash_rollup_key(bucket)
+        for facts in variants
+        for bucket in fold_entries([build_entry(**facts)], ["hour"])
     }
-    assert len(keys) == len(kinds)
+    assert len(keys) == len(variants)
 
 
-@pytest.mark.parametrize("took", [[0] * BUCKET_COUNT])
-def test_there_is_no_percentile_without_a_duration(took: list[int]) -> None:
-    assert estimate_quantile(took, 0.5) is None
+@pytest.mark.parametrize("counts", [[0] * BUCKET_COUNT])
+def test_there_is_no_percentile_without_a_duration(counts: list[int]) -> None:
+    assert estimate_quantile(counts, 0.5) is None
 
 
 @given(some.lists(some.integers(0, 50_000), min_size=1), some.sampled_from([0.5, 0.95]))
 def test_a_percentile_is_in_the_bucket_of_the_exact_one(times: list[int], share: float) -> None:
-    took = [0] * BUCKET_COUNT
+    counts = [0] * BUCKET_COUNT
     for time in times:
-        took[find_duration_bucket(time)] += 1
+        counts[find_duration_bucket(time)] += 1
     exact = sorted(times)[max(-(-int(share * 100) * len(times) // 100) - 1, 0)]
-    found = estimate_quantile(took, share)
-    assert found is not None
+    estimate = estimate_quantile(counts, share)
+    assert estimate is not None
     number = find_duration_bucket(exact)
     low = BOUNDS_MS[number - 1] if number else 0
-    assert low <= found <= BOUNDS_MS[number]
+    assert low <= estimate <= BOUNDS_MS[number]
 
 
 def test_durations_above_the_last_bucket_are_reported_as_its_bound() -> None:
-    took = [0] * BUCKET_COUNT
-    took[find_duration_bucket(10**9)] += 3
-    assert estimate_quantile(took, 0.5) == BOUNDS_MS[-1]
+    counts = [0] * BUCKET_COUNT
+    counts[find_duration_bucket(10**9)] += 3
+    assert estimate_quantile(counts, 0.5) == BOUNDS_MS[-1]

@@ -1,4 +1,4 @@
-"""Leaders: who has the most calls, told from the busiest of each step or not at all."""
+"""The subjects with the most calls, selected from the busiest of each step if that is exact."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -24,50 +24,55 @@ START = datetime(2026, 11, 1, tzinfo=UTC)
 days = some.lists(some.dictionaries(some.integers(1, 12), some.integers(0, 50)), max_size=4)
 
 
-def seen_of(days: list[dict[int, int]], looked_at: int) -> list[BusiestSubject]:
+def list_busiest(days: list[dict[int, int]], per_step: int) -> list[BusiestSubject]:
     return [
-        BusiestSubject(START + timedelta(days=number), UUID(int=who), calls)
+        BusiestSubject(START + timedelta(days=number), UUID(int=subject), calls)
         for number, day in enumerate(days)
-        for who, calls in sorted(day.items(), key=lambda one: -one[1])[:looked_at]
+        for subject, calls in sorted(day.items(), key=lambda item: -item[1])[:per_step]
     ]
 
 
 @given(days, some.integers(1, 5), some.integers(1, 6))
 def test_the_top_rows_contain_the_largest_one_or_none_are_returned(
-    days: list[dict[int, int]], most: int, looked_at: int
+    days: list[dict[int, int]], limit: int, per_step: int
 ) -> None:
-    found = select_busiest(seen_of(days, looked_at), limit=most, per_step=looked_at)
-    if found is None:
+    busiest = select_busiest(list_busiest(days, per_step), limit=limit, per_step=per_step)
+    if busiest is None:
         return
     calls: Counter[UUID] = Counter()
     for day in days:
-        calls.update({UUID(int=who): number for who, number in day.items()})
+        calls.update({UUID(int=subject): number for subject, number in day.items()})
     ranked = calls.most_common()
-    least = ranked[most - 1][1] if len(ranked) >= most else 0
-    assert {who for who, number in ranked if number > least} <= set(found)
-    assert sum(calls[who] >= least for who in found) >= min(most, len(ranked))
+    least = ranked[limit - 1][1] if len(ranked) >= limit else 0
+    assert {subject for subject, number in ranked if number > least} <= set(busiest)
+    assert sum(calls[subject] >= least for subject in busiest) >= min(limit, len(ranked))
 
 
 def test_a_row_that_is_large_every_day_is_found_among_many_small_ones() -> None:
     day = {1: 90, 2: 80} | dict.fromkeys(range(3, 100), 1)
-    found = select_busiest(seen_of([day] * 3, 10), limit=2, per_step=10)
-    assert found == [UUID(int=1), UUID(int=2)]
+    busiest = select_busiest(list_busiest([day] * 3, 10), limit=2, per_step=10)
+    assert busiest == [UUID(int=1), UUID(int=2)]
 
 
 def test_no_top_rows_are_returned_if_all_are_equal() -> None:
     day = dict.fromkeys(range(1, 100), 1)
-    assert select_busiest(seen_of([day] * 3, 10), limit=2, per_step=10) is None
+    assert select_busiest(list_busiest([day] * 3, 10), limit=2, per_step=10) is None
 
 
 @pytest.fixture
 def acme() -> Organization:
-    made = factories.create_organization()
-    servers = [admin_client.web_server(made, name) for name in ("web", "other")]
+    organization = factories.create_organization()
+    servers = [admin_client.web_server(organization, name) for name in ("web", "other")]
     for number, name in enumerate(("helper", "clerk", "porter")):
-        of = servers if number else servers[:1]
-        large_organization.call(made, factories.create_agent(made, name), of, 20 * (number + 1))
-    build_rollups.count_organization(made.pk)
-    return made
+        agent_servers = servers if number else servers[:1]
+        large_organization.call(
+            organization,
+            factories.create_agent(organization, name),
+            agent_servers,
+            20 * (number + 1),
+        )
+    build_rollups.count_organization(organization.pk)
+    return organization
 
 
 @pytest.mark.django_db
@@ -78,8 +83,8 @@ def test_lists_are_the_same_for_each_method(
     since = Summary.objects.filter(grain=grain).earliest("begins").begins
     span = ReportSpan(since, None, grain)  # type: ignore[arg-type]  # the parameter's
     reader = UsageReader(acme.pk, span, summed_since=RollupCursor.objects.get().summed_since)
-    asked = [reader._find_busiest(one, span, 1) for one in dimensions()]
-    assert all(asked)
+    results = [reader._find_busiest(dimension, span, 1) for dimension in dimensions()]
+    assert all(results)
     short = [
         reader.load_lines("agent_id", limit=1),
         reader.load_lines("server_id", event_type="call", limit=1),
@@ -93,4 +98,4 @@ def test_lists_are_the_same_for_each_method(
 
 
 def dimensions() -> list[UsageDimension]:
-    return [one for one in DIMENSIONS if one.name in ("agent", "tool")]
+    return [dimension for dimension in DIMENSIONS if dimension.name in ("agent", "tool")]

@@ -1,4 +1,4 @@
-"""Usage and cost, the same on the page, over REST and in the terminal."""
+"""Usage and cost: the same on the page, over REST and on the command line."""
 
 import csv
 import io
@@ -26,16 +26,16 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def acme() -> Organization:
-    made = factories.create_organization()
-    agent = factories.create_agent(made)
-    large_organization.call(made, agent, [admin_client.web_server(made, "web")], 40)
-    build_rollups.count_organization(made.pk)
-    turn = dict.fromkeys((*build_rollups.SUM_FIELDS, *TOOK), 0) | {"calls": 3, "input_tokens": 90}
+    organization = factories.create_organization()
+    agent = factories.create_agent(organization)
+    large_organization.call(organization, agent, [admin_client.web_server(organization, "web")], 40)
+    build_rollups.count_organization(organization.pk)
+    values = dict.fromkeys((*build_rollups.SUM_FIELDS, *TOOK), 0) | {"calls": 3, "input_tokens": 90}
     for grain in ("hour", "day"):
         begins = timezone.now().replace(minute=0, second=0, microsecond=0)
         Rollup.objects.create(
             key=f"turn-{grain}",
-            organization_id=made.pk,
+            organization_id=organization.pk,
             grain=grain,
             begins=begins if grain == "hour" else begins.replace(hour=0),
             event_type="model",
@@ -43,17 +43,17 @@ def acme() -> Organization:
             agent_id=agent.pk,
             agent_name=agent.name,
             model="=gpt",
-            **turn | {"cost_microusd": 2_000_000},
+            **values | {"cost_microusd": 2_000_000},
         )
     RollupCursor.objects.update(summed_since=None)
     build_rollups.sum_missing_days()
-    return made
+    return organization
 
 
 def test_every_grouping_adds_up_to_the_same_total(acme: Organization) -> None:
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     for by in ("organization", "agent", "day"):
-        report = load_usage_report(boss, UsageQuery(by=by))
+        report = load_usage_report(administrator, UsageQuery(by=by))
         assert (report.total.calls, report.total.turns, report.total.cost_microusd) == (
             40,
             3,
@@ -61,37 +61,43 @@ def test_every_grouping_adds_up_to_the_same_total(acme: Organization) -> None:
         )
         assert sum(entry.line.calls for entry in report.entries) == 40
     assert (
-        sum(one.line.calls for one in load_usage_report(boss, UsageQuery(by="tool")).entries) == 40
+        sum(
+            row.line.calls
+            for row in load_usage_report(administrator, UsageQuery(by="tool")).entries
+        )
+        == 40
     )
-    assert [one.name for one in load_usage_report(boss, UsageQuery(by="server")).entries] == ["web"]
-    assert [one.line.tokens for one in load_usage_report(boss, UsageQuery(by="model")).entries] == [
-        90
-    ]
+    assert [
+        row.name for row in load_usage_report(administrator, UsageQuery(by="server")).entries
+    ] == ["web"]
+    assert [
+        row.line.tokens for row in load_usage_report(administrator, UsageQuery(by="model")).entries
+    ] == [90]
 
 
 def test_a_report_is_filtered_and_covers_whole_days(acme: Organization) -> None:
-    boss, now = factories.build_administrator(acme), timezone.now()
-    assert load_usage_report(boss, UsageQuery(server="web")).total.turns == 0
-    assert load_usage_report(boss, UsageQuery(server="other")).total.calls == 0
-    some = load_usage_report(boss, UsageQuery(by="tool", tool="search_issues_0"))
-    assert [one.name for one in some.entries] == ["search_issues_0"]
+    administrator, now = factories.build_administrator(acme), timezone.now()
+    assert load_usage_report(administrator, UsageQuery(server="web")).total.turns == 0
+    assert load_usage_report(administrator, UsageQuery(server="other")).total.calls == 0
+    filtered = load_usage_report(administrator, UsageQuery(by="tool", tool="search_issues_0"))
+    assert [entry.name for entry in filtered.entries] == ["search_issues_0"]
     old = load_usage_report(
-        boss, UsageQuery(since=now - timedelta(days=9), until=now - timedelta(days=8))
+        administrator, UsageQuery(since=now - timedelta(days=9), until=now - timedelta(days=8))
     )
     assert (old.total.calls, old.since.hour, old.until.hour) == (0, 0, 0)
-    hour = load_usage_report(boss, UsageQuery(since=now - timedelta(hours=2)))
+    hour = load_usage_report(administrator, UsageQuery(since=now - timedelta(hours=2)))
     assert 0 < hour.total.calls < 40
     with pytest.raises(InvalidInput):
-        load_usage_report(boss, UsageQuery(since=now, until=now - timedelta(days=1)))
+        load_usage_report(administrator, UsageQuery(since=now, until=now - timedelta(days=1)))
 
 
 def test_a_report_uses_a_fixed_number_of_queries(
     acme: Organization, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     for by in GROUPS:
         with django_assert_max_num_queries(6):
-            load_usage_report(boss, UsageQuery(by=by))
+            load_usage_report(administrator, UsageQuery(by=by))
 
 
 def test_only_a_platform_administrator_sees_other_organizations(acme: Organization) -> None:
@@ -100,10 +106,13 @@ def test_only_a_platform_administrator_sees_other_organizations(acme: Organizati
         other, factories.create_agent(other), [admin_client.web_server(other)], 10
     )
     build_rollups.count_organization(other.pk)
-    boss, owner = factories.build_administrator(acme), factories.create_member(acme, Role.OWNER)
-    assert len(load_usage_report(boss, UsageQuery(by="organization")).entries) == 2
+    administrator, owner = (
+        factories.build_administrator(acme),
+        factories.create_member(acme, Role.OWNER),
+    )
+    assert len(load_usage_report(administrator, UsageQuery(by="organization")).entries) == 2
     assert [
-        one.name for one in load_usage_report(owner, UsageQuery(by="organization")).entries
+        entry.name for entry in load_usage_report(owner, UsageQuery(by="organization")).entries
     ] == [acme.name]
     with pytest.raises(Problem, match="doesn't have the permission `view_audit`"):
         load_usage_report(factories.create_member(acme, Role.MEMBER), UsageQuery())
@@ -112,13 +121,13 @@ def test_only_a_platform_administrator_sees_other_organizations(acme: Organizati
 def test_the_page_rest_and_the_command_line_report_the_same(
     acme: Organization, capsys: Any
 ) -> None:
-    seat = admin_client.sit(acme, Role.AUDITOR)
-    answer = rest.as_role(acme, Role.AUDITOR).get("usage?by=model")
+    admin = admin_client.sit(acme, Role.AUDITOR)
+    response = rest.as_role(acme, Role.AUDITOR).get("usage?by=model")
     call_command("usage", "show", "--by", "model", "--json")
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["results"] == answer.json["results"]
-    assert answer.json["total"]["cost_microusd"] == 2_000_000
-    page = admin_client.words(seat.get("usage", by="model"))
+    output = json.loads(capsys.readouterr().out)
+    assert output["results"] == response.json["results"]
+    assert response.json["total"]["cost_microusd"] == 2_000_000
+    page = admin_client.words(admin.get("usage", by="model"))
     assert "=gpt" in page
     assert "$2.00" in page
     assert rest.as_role(acme, Role.MEMBER).get("usage").status == 403
@@ -126,9 +135,9 @@ def test_the_page_rest_and_the_command_line_report_the_same(
 
 
 def test_no_cell_of_the_csv_is_a_formula(acme: Organization, capsys: Any) -> None:
-    seat = admin_client.sit(acme, Role.AUDITOR)
+    admin = admin_client.sit(acme, Role.AUDITOR)
     address = admin_client.url("usage") + "?by=model&csv=1"
-    response = seat.client.get(address)
+    response = admin.client.get(address)
     [row] = csv.DictReader(io.StringIO(response.content.decode()))
     assert (row["name"], row["turns"]) == ("'=gpt", "3")
     assert "usage-by-model" in response["Content-Disposition"]
@@ -140,23 +149,23 @@ def test_the_page_shows_the_largest_rows_and_the_export_has_all(
     acme: Organization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin_usage, "MAX_LINES_SHOWN", 5)
-    seat = admin_client.sit(acme, Role.AUDITOR)
-    page = seat.get("usage", by="tool")
+    admin = admin_client.sit(acme, Role.AUDITOR)
+    page = admin.get("usage", by="tool")
     lines = "/admin/ledger/auditrow/?"
     assert len(admin_client.links(page, lines)) == 5
     assert "Only the 5 rows with the most calls are shown" in admin_client.words(page)
-    assert "are shown" not in admin_client.words(seat.get("usage", by="day"))
-    exported = seat.client.get(admin_client.url("usage") + "?by=tool&csv=1").content.decode()
+    assert "are shown" not in admin_client.words(admin.get("usage", by="day"))
+    exported = admin.client.get(admin_client.url("usage") + "?by=tool&csv=1").content.decode()
     assert len(list(csv.DictReader(io.StringIO(exported)))) == 20
 
 
 def test_each_row_links_to_its_audit_entries(acme: Organization) -> None:
-    seat = admin_client.sit(acme, Role.OWNER)
+    admin = admin_client.sit(acme, Role.OWNER)
     for by in ("agent", "server", "tool", "day", "model"):
-        page = seat.get("usage", by=by)
+        page = admin.get("usage", by=by)
         links = admin_client.links(page, "/admin/ledger/auditrow/?")
         assert links, by
-        seat.open(links[0])
+        admin.open(links[0])
 
 
 def test_an_invalid_filter_is_reported_at_its_field(acme: Organization) -> None:

@@ -20,8 +20,8 @@ def test_the_key_is_the_caller_the_call_and_the_reason() -> None:
         build_refusal_key(opening_of(ORGANIZATION, code="denied_by_policy", resource_id="other"))
         != KEY
     )
-    of_an_agent = opening_of(ORGANIZATION, code="denied_by_policy", agent_id=UUID(int=5))
-    assert build_refusal_key(of_an_agent) != KEY
+    agent_call = opening_of(ORGANIZATION, code="denied_by_policy", agent_id=UUID(int=5))
+    assert build_refusal_key(agent_call) != KEY
     assert build_refusal_key(opening_of(UUID(int=2), code="denied_by_policy")) != KEY
 
 
@@ -31,9 +31,9 @@ def test_repeats_within_the_window_are_counted_at_the_first_denial() -> None:
     for second in range(1, 4):
         assert windows.find_window(KEY, second) is not None
         windows.count_refusal(KEY, AT + timedelta(seconds=second))
-    (over,) = windows.take_ended_windows(WINDOW_S)
-    assert (over.row_id, over.organization_id) == (UUID(int=7), ORGANIZATION)
-    assert (over.repeats, over.last_at) == (3, AT + timedelta(seconds=3))
+    (ended,) = windows.take_ended_windows(WINDOW_S)
+    assert (ended.row_id, ended.organization_id) == (UUID(int=7), ORGANIZATION)
+    assert (ended.repeats, ended.last_at) == (3, AT + timedelta(seconds=3))
     assert windows.find_next_end() is None
 
 
@@ -50,7 +50,7 @@ def test_the_next_denial_after_the_window_gets_its_own_entry() -> None:
     windows.count_refusal(KEY, AT)
     assert windows.find_window(KEY, WINDOW_S) is None
     assert [
-        over.repeats for over in windows.open_window(KEY, UUID(int=8), at=AT, now=WINDOW_S)
+        ended.repeats for ended in windows.open_window(KEY, UUID(int=8), at=AT, now=WINDOW_S)
     ] == [1]
     first = windows.find_window(KEY, WINDOW_S + 1)
     assert first is not None
@@ -61,8 +61,8 @@ def test_the_oldest_window_ends_when_the_limit_is_reached() -> None:
     windows = RepeatedRefusals()
     windows.open_window(KEY, UUID(int=0), at=AT, now=0)
     windows.count_refusal(KEY, AT)
-    over = []
+    ended = []
     for number in range(1, batch_plan.MAX_WINDOWS + 1):
         key = build_refusal_key(opening_of(ORGANIZATION, code=str(number)))
-        over += windows.open_window(key, UUID(int=number), at=AT, now=0)
-    assert [window.row_id for window in over] == [UUID(int=0)]
+        ended += windows.open_window(key, UUID(int=number), at=AT, now=0)
+    assert [window.row_id for window in ended] == [UUID(int=0)]

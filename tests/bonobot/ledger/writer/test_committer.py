@@ -1,4 +1,4 @@
-"""What the writer remembers is what is stored, whoever wrote last; else it reads again."""
+"""The writer's cache equals the stored rows, whoever wrote last; otherwise it reads them again."""
 
 import random
 from collections.abc import Callable
@@ -31,32 +31,32 @@ WAIT_S = 30.0
 NEVER = 10**9
 
 pytestmark = pytest.mark.skipif(
-    connection.vendor != "sqlite", reason="PostgreSQL doesn't tell: see test_at_once"
+    connection.vendor != "sqlite", reason="SQLite only; test_sql.py has the tests for PostgreSQL"
 )
 
 
 @pytest.fixture
-def recalled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Compare all that is recalled with what is stored; list for each group whether it was."""
-    seen: list[bool] = []
-    recall = BatchStateCache.find_state
+def cache_hits(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Compare cached with stored rows; list for each batch whether it was cached."""
+    hits: list[bool] = []
+    find_state = BatchStateCache.find_state
 
-    def compared(
-        memory: BatchStateCache, database: Any, needs: BatchRowKeys, *, now: int
+    def find_and_compare(
+        cache: BatchStateCache, database: Any, keys: BatchRowKeys, *, now: int
     ) -> BatchState | None:
-        known = recall(memory, database, needs, now=now)
-        seen.append(known is not None)
-        if known is not None:
-            stored = sql.lock_rows(database, needs)()
-            stored.now = known.now
-            assert known == stored
-        return known
+        cached = find_state(cache, database, keys, now=now)
+        hits.append(cached is not None)
+        if cached is not None:
+            stored = sql.lock_rows(database, keys)()
+            stored.now = cached.now
+            assert cached == stored
+        return cached
 
-    monkeypatch.setattr(committer.BatchStateCache, "find_state", compared)
-    return seen
+    monkeypatch.setattr(committer.BatchStateCache, "find_state", find_and_compare)
+    return hits
 
 
-def _admission(call: Opening, generation: int | None = None) -> Admission:
+def _build_admission(call: Opening, generation: int | None = None) -> Admission:
     organization_id = call.organization_id
     return Admission(
         call,
@@ -70,54 +70,58 @@ def _admission(call: Opening, generation: int | None = None) -> Admission:
     )
 
 
-def _settlement(admission: Admission) -> Settlement:
+def _build_settlement(admission: Admission) -> Settlement:
     return Settlement(
         call_id=admission.opening.call_id,
         organization_id=admission.opening.organization_id,
         outcome="ok",
         duration_ms=1,
-        actuals=tuple((one.key, one.amount, 1) for one in admission.reservations),
+        actuals=tuple(
+            (reservation.key, reservation.amount, 1) for reservation in admission.reservations
+        ),
     )
 
 
 def test_a_repeated_call_is_decided_from_the_cache(
-    writer: LedgerWriter, opening: Callable[..., Opening], recalled: list[bool]
+    writer: LedgerWriter, opening: Callable[..., Opening], cache_hits: list[bool]
 ) -> None:
     for _ in range(3):
-        admission = _admission(opening())
+        admission = _build_admission(opening())
         writer.admit_call(admission).result(WAIT_S)
-        assert writer.settle_call(_settlement(admission)).result(WAIT_S) is True
-    assert recalled == [False, True, True, True, True, True]
+        assert writer.settle_call(_build_settlement(admission)).result(WAIT_S) is True
+    assert cache_hits == [False, True, True, True, True, True]
     assert verify_whole_chain(admission.opening.organization_id).ok
 
 
 def test_a_settlement_isnt_applied_twice_from_the_cache(
-    writer: LedgerWriter, opening: Callable[..., Opening], recalled: list[bool]
+    writer: LedgerWriter, opening: Callable[..., Opening], cache_hits: list[bool]
 ) -> None:
-    admission = _admission(opening())
+    admission = _build_admission(opening())
     writer.admit_call(admission).result(WAIT_S)
-    assert writer.settle_call(_settlement(admission)).result(WAIT_S) is True
-    assert writer.settle_call(_settlement(admission)).result(WAIT_S) is False
-    assert recalled == [False, True, False]
+    assert writer.settle_call(_build_settlement(admission)).result(WAIT_S) is True
+    assert writer.settle_call(_build_settlement(admission)).result(WAIT_S) is False
+    assert cache_hits == [False, True, False]
 
 
 def test_a_write_of_another_connection_is_visible_to_the_next_call(
     writer: LedgerWriter, opening: Callable[..., Opening], organization_id: UUID
 ) -> None:
-    writer.admit_call(_admission(opening(), generation=0)).result(WAIT_S)
+    writer.admit_call(_build_admission(opening(), generation=0)).result(WAIT_S)
     admin_changes.increment_generation(organization_id)
     with pytest.raises(StaleSnapshot):
-        writer.admit_call(_admission(opening(), generation=0)).result(WAIT_S)
-    assert writer.admit_call(_admission(opening(), generation=1)).result(WAIT_S).generation == 1
+        writer.admit_call(_build_admission(opening(), generation=0)).result(WAIT_S)
+    assert (
+        writer.admit_call(_build_admission(opening(), generation=1)).result(WAIT_S).generation == 1
+    )
 
 
 def test_the_cache_agrees_with_the_rows_during_concurrent_changes(
-    writer: LedgerWriter, organization_id: UUID, recalled: list[bool]
+    writer: LedgerWriter, organization_id: UUID, cache_hits: list[bool]
 ) -> None:
-    chance = random.Random(7)  # noqa: S311  # the same order of events each time
+    rng = random.Random(7)  # noqa: S311  # reproducible
     running: list[Admission] = []
     other = uuid4()
-    strangers: list[Callable[[], object]] = [
+    other_writes: list[Callable[[], object]] = [
         lambda: admin_changes.increment_generation(organization_id),
         lambda: admin_changes.increment_generation(other),
         lambda: BudgetCell.objects.all().delete(),
@@ -127,29 +131,29 @@ def test_the_cache_agrees_with_the_rows_during_concurrent_changes(
         lambda: FlowCell.objects.update(labels=2),
     ]
     for _ in range(120):
-        match chance.randrange(8):
+        match rng.randrange(8):
             case 0:
-                chance.choice(strangers)()
+                rng.choice(other_writes)()
             case 1 | 2 | 3 if running:
-                settled = _settlement(running.pop(chance.randrange(len(running))))
+                settled = _build_settlement(running.pop(rng.randrange(len(running))))
                 assert writer.settle_call(settled).result(WAIT_S) is True
             case _:
-                whose = chance.choice([organization_id, other])
-                admission = _admission(opening_of(whose))
+                owner_id = rng.choice([organization_id, other])
+                admission = _build_admission(opening_of(owner_id))
                 writer.admit_call(admission).result(WAIT_S)
                 running.append(admission)
-    assert recalled.count(True) > 40
+    assert cache_hits.count(True) > 40
     assert verify_whole_chain(organization_id).ok
 
 
 def test_the_cache_is_cleared_when_it_is_full(
     writer: LedgerWriter,
     opening: Callable[..., Opening],
-    recalled: list[bool],
+    cache_hits: list[bool],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("bonobot.ledger.writer.committer.MAX_CACHED_ROWS", 4)
     for _ in range(12):
-        writer.admit_call(_admission(opening())).result(WAIT_S)
-    assert True in recalled
+        writer.admit_call(_build_admission(opening())).result(WAIT_S)
+    assert True in cache_hits
     assert len(writer._committer._cache._state.open_calls) <= 4

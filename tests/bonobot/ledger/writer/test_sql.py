@@ -1,4 +1,4 @@
-"""What is written at once was decided on what is stored, whoever wrote last; else it is not."""
+"""A batch is written with one statement only if the rows it was decided on are unchanged."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -37,53 +37,55 @@ pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """List for each group that was tried at once whether it was written, which it must be exactly
-    where what it was decided on is stored."""
-    seen: list[bool] = []
+def writes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """List for each conditional write whether it succeeded, which it must exactly if its rows are
+    unchanged."""
+    results: list[bool] = []
     write = committer.sql.write_if_unchanged
 
-    def watched(
+    def write_and_check(
         database: DedicatedLedgerDatabase, before: BatchState, plan: BatchPlan
     ) -> int | None:
-        same = _stored(before)
+        unchanged = _equals_stored_rows(before)
         now = write(database, before, plan)
-        assert same is (now is not None)
-        seen.append(same)
+        assert unchanged is (now is not None)
+        results.append(unchanged)
         return now
 
-    monkeypatch.setattr(committer.sql, "write_if_unchanged", watched)
-    return seen
+    monkeypatch.setattr(committer.sql, "write_if_unchanged", write_and_check)
+    return results
 
 
-def _stored(before: BatchState) -> bool:
-    """Tell whether these rows are there as they are here; does its own reading."""
+def _equals_stored_rows(before: BatchState) -> bool:
+    """Return whether the stored rows, read independently, equal these."""
     heads = Head.objects.in_bulk(before.tips)
     cells, rates = BudgetCell.objects.in_bulk(before.cells), RateCell.objects.in_bulk(before.rates)
-    held = FlowCell.objects.in_bulk(before.flows)
-    found: list[Any] = [
-        {key: (one.seq, one.digest, one.generation) for key, one in heads.items()},
-        {key: (one.spent, one.reserved) for key, one in cells.items()},
-        {key: one.tat for key, one in rates.items()},
-        {key: (one.labels, one.touched) for key, one in held.items()},
+    flows = FlowCell.objects.in_bulk(before.flows)
+    stored: list[Any] = [
+        {key: (row.seq, row.digest, row.generation) for key, row in heads.items()},
+        {key: (row.spent, row.reserved) for key, row in cells.items()},
+        {key: row.tat for key, row in rates.items()},
+        {key: (row.labels, row.touched) for key, row in flows.items()},
     ]
-    return found == [
-        {key: (one.seq, one.digest, one.generation) for key, one in before.tips.items()},
-        {key: (one.spent, one.reserved) for key, one in before.cells.items()},
+    return stored == [
+        {key: (row.seq, row.digest, row.generation) for key, row in before.tips.items()},
+        {key: (row.spent, row.reserved) for key, row in before.cells.items()},
         before.rates,
-        {key: (one.labels, one.last_used_us) for key, one in before.flows.items()},
+        {key: (row.labels, row.last_used_us) for key, row in before.flows.items()},
     ]
 
 
 @pytest.fixture
 def other(transactional_db: None) -> Iterator[LedgerWriter]:
-    """Another process's writer, as far as the database can tell."""
+    """A second writer, like that of another process."""
     writer = LedgerWriter()
     with closing(writer):
         yield writer
 
 
-def _admission(call: Opening, *, generation: int | None = None, limit: int = NEVER) -> Admission:
+def _build_admission(
+    call: Opening, *, generation: int | None = None, limit: int = NEVER
+) -> Admission:
     organization_id = call.organization_id
     return Admission(
         call,
@@ -97,29 +99,31 @@ def _admission(call: Opening, *, generation: int | None = None, limit: int = NEV
     )
 
 
-def _settlement(admission: Admission, **facts: Any) -> Settlement:
-    usual: dict[str, Any] = {"outcome": "ok", "duration_ms": 1}
+def _build_settlement(admission: Admission, **overrides: Any) -> Settlement:
+    defaults: dict[str, Any] = {"outcome": "ok", "duration_ms": 1}
     return Settlement(
         call_id=admission.opening.call_id,
         organization_id=admission.opening.organization_id,
-        actuals=tuple((one.key, one.amount, 1) for one in admission.reservations),
-        **(usual | facts),
+        actuals=tuple(
+            (reservation.key, reservation.amount, 1) for reservation in admission.reservations
+        ),
+        **(defaults | overrides),
     )
 
 
-def _call(writer: LedgerWriter, organization_id: UUID, **facts: Any) -> Admission:
-    admission = _admission(opening_of(organization_id))
+def _make_call(writer: LedgerWriter, organization_id: UUID, **overrides: Any) -> Admission:
+    admission = _build_admission(opening_of(organization_id))
     writer.admit_call(admission).result(WAIT_S)
-    assert writer.settle_call(_settlement(admission, **facts)).result(WAIT_S) is True
+    assert writer.settle_call(_build_settlement(admission, **overrides)).result(WAIT_S) is True
     return admission
 
 
 def test_a_repeated_call_is_written_with_one_statement(
-    writer: LedgerWriter, organization_id: UUID, written: list[bool]
+    writer: LedgerWriter, organization_id: UUID, writes: list[bool]
 ) -> None:
     for _ in range(3):
-        call = _call(writer, organization_id)
-    assert written == [True] * 5  # all but the first admission
+        call = _make_call(writer, organization_id)
+    assert writes == [True] * 5  # all but the first admission
     assert verify_whole_chain(organization_id).ok
     row = AuditRow.objects.get(pk=call.opening.call_id)
     assert (row.outcome, row.code, row.tool_name) == ("ok", "", "now")
@@ -127,10 +131,10 @@ def test_a_repeated_call_is_written_with_one_statement(
 
 
 def test_a_failed_call_is_written_with_one_statement(
-    writer: LedgerWriter, organization_id: UUID, written: list[bool]
+    writer: LedgerWriter, organization_id: UUID, writes: list[bool]
 ) -> None:
-    call = _call(writer, organization_id, outcome="error", code="tool_error")
-    assert written == [True]
+    call = _make_call(writer, organization_id, outcome="error", code="tool_error")
+    assert writes == [True]
     row = AuditRow.objects.get(pk=call.opening.call_id)
     assert (row.outcome, row.code) == ("error", "tool_error")
     assert verify_whole_chain(organization_id).ok
@@ -140,87 +144,89 @@ def test_a_policy_change_applies_to_the_next_call(
     writer: LedgerWriter,
     opening: Callable[..., Opening],
     organization_id: UUID,
-    written: list[bool],
+    writes: list[bool],
 ) -> None:
     for _ in range(2):
-        writer.admit_call(_admission(opening(), generation=0)).result(WAIT_S)
+        writer.admit_call(_build_admission(opening(), generation=0)).result(WAIT_S)
     admin_changes.increment_generation(organization_id)
     with pytest.raises(StaleSnapshot):
-        writer.admit_call(_admission(opening(), generation=0)).result(WAIT_S)
-    assert writer.admit_call(_admission(opening(), generation=1)).result(WAIT_S).generation == 1
-    assert written == [True, False]
+        writer.admit_call(_build_admission(opening(), generation=0)).result(WAIT_S)
+    assert (
+        writer.admit_call(_build_admission(opening(), generation=1)).result(WAIT_S).generation == 1
+    )
+    assert writes == [True, False]
 
 
 def test_a_budget_is_never_denied_from_the_cache(
     writer: LedgerWriter, other: LedgerWriter, opening: Callable[..., Opening]
 ) -> None:
-    first = _admission(opening(), limit=1)
+    first = _build_admission(opening(), limit=1)
     writer.admit_call(first).result(WAIT_S)
     with pytest.raises(BudgetExhausted):
-        writer.admit_call(_admission(opening(), limit=1)).result(WAIT_S)
-    assert other.settle_call(_settlement(first)).result(WAIT_S) is True
+        writer.admit_call(_build_admission(opening(), limit=1)).result(WAIT_S)
+    assert other.settle_call(_build_settlement(first)).result(WAIT_S) is True
     BudgetCell.objects.update(spent=0)
-    writer.admit_call(_admission(opening(), limit=1)).result(WAIT_S)
+    writer.admit_call(_build_admission(opening(), limit=1)).result(WAIT_S)
 
 
 def test_a_writer_reads_until_no_other_writer_was_active_for_a_while(
     writer: LedgerWriter,
     other: LedgerWriter,
     organization_id: UUID,
-    written: list[bool],
+    writes: list[bool],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(committer, "UNTOUCHED_READS", 3)
-    _call(writer, organization_id)
-    _call(other, organization_id)
-    assert written == [True, True]  # the settlements
-    written.clear()
+    _make_call(writer, organization_id)
+    _make_call(other, organization_id)
+    assert writes == [True, True]  # the settlements
+    writes.clear()
     for _ in range(3):
-        _call(writer, organization_id)
-    # The first of these was tried; then it was read once, and three times found as it was left.
-    assert written == [False, True, True]
-    written.clear()
+        _make_call(writer, organization_id)
+    # The first write failed; after three unchanged reads, writing is tried again.
+    assert writes == [False, True, True]
+    writes.clear()
     for _ in range(4):
-        _call(other, organization_id)
-        _call(writer, organization_id)
-    assert written == [False, False]  # one for each, who take turns from then on
+        _make_call(other, organization_id)
+        _make_call(writer, organization_id)
+    assert writes == [False, False]  # one for each writer; then both read
     assert verify_whole_chain(organization_id).ok
 
 
 def test_two_writers_form_one_chain(
-    writer: LedgerWriter, other: LedgerWriter, organization_id: UUID, written: list[bool]
+    writer: LedgerWriter, other: LedgerWriter, organization_id: UUID, writes: list[bool]
 ) -> None:
-    chance = random.Random(5)  # noqa: S311  # the same order each time
+    rng = random.Random(5)  # noqa: S311  # reproducible
     for _ in range(40):
-        _call(chance.choice([writer, other]), organization_id)
-    assert True in written
+        _make_call(rng.choice([writer, other]), organization_id)
+    assert True in writes
     report = verify_whole_chain(organization_id)
     assert (report.ok, report.rows, report.seq) == (True, 40, 80)
     assert BudgetCell.objects.get().spent == 40
 
 
 def test_rows_shared_by_organizations_are_locked_and_read(
-    writer: LedgerWriter, opening: Callable[..., Opening], written: list[bool]
+    writer: LedgerWriter, opening: Callable[..., Opening], writes: list[bool]
 ) -> None:
     for _ in range(3):
         writer.admit_call(Admission(opening(), charges=(RateCharge("rate:all", 100, 50),))).result(
             WAIT_S
         )
-    assert written == []
+    assert writes == []
 
 
 def test_an_old_clock_reading_isnt_used(
     writer: LedgerWriter,
     organization_id: UUID,
-    written: list[bool],
+    writes: list[bool],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _call(writer, organization_id)
+    _make_call(writer, organization_id)
     monkeypatch.setattr(committer, "CLOCK_VALID_S", -1.0)
-    _call(writer, organization_id)
-    written.clear()
-    _call(writer, organization_id)
-    assert written == []
+    _make_call(writer, organization_id)
+    writes.clear()
+    _make_call(writer, organization_id)
+    assert writes == []
 
 
 def test_a_lost_answer_isnt_written_twice(
@@ -229,52 +235,52 @@ def test_a_lost_answer_isnt_written_twice(
     organization_id: UUID,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    writer.admit_call(_admission(opening())).result(WAIT_S)
+    writer.admit_call(_build_admission(opening())).result(WAIT_S)
     write, lost = committer.sql.write_if_unchanged, [True]
 
-    def losing(*args: Any) -> int | None:
+    def write_and_fail(*args: Any) -> int | None:
         now = write(*args)
         if lost and lost.pop():
             raise OperationalError("the connection is gone")
         return now
 
-    monkeypatch.setattr(committer.sql, "write_if_unchanged", losing)
-    admission = _admission(opening())
+    monkeypatch.setattr(committer.sql, "write_if_unchanged", write_and_fail)
+    admission = _build_admission(opening())
     assert writer.admit_call(admission).result(WAIT_S).seq == 2
-    assert writer.settle_call(_settlement(admission)).result(WAIT_S) is True
+    assert writer.settle_call(_build_settlement(admission)).result(WAIT_S) is True
     report = verify_whole_chain(organization_id)
     assert (report.ok, report.rows, report.seq) == (True, 2, 3)
     assert ledger_queries.load_balance(admission.reservations[0].key) == (1, 1)
 
 
 def test_a_store_is_labeled_with_one_statement(
-    writer: LedgerWriter, organization_id: UUID, written: list[bool]
+    writer: LedgerWriter, organization_id: UUID, writes: list[bool]
 ) -> None:
-    place = f"flow:{organization_id}:server:1"
-    calls = [_call(writer, organization_id) for _ in range(3)]
-    assert FlowCell.objects.get(pk=place).labels == 1
-    # The first call holds nothing before it; the second, written at once, leaves what it holds.
-    assert True in written
-    (row,) = StoreLabel.objects.filter(key=place)
+    key = f"flow:{organization_id}:server:1"
+    calls = [_make_call(writer, organization_id) for _ in range(3)]
+    assert FlowCell.objects.get(pk=key).labels == 1
+    # The first call has no labels before it; the second one adds its labels to the store.
+    assert True in writes
+    (row,) = StoreLabel.objects.filter(key=key)
     assert (row.call_id, row.labels) == (calls[1].opening.call_id, 1)
 
 
 def test_labels_are_kept_after_their_row_was_deleted(
     writer: LedgerWriter, organization_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is compared can be removed before it is written, if nobody has used it for long."""
+    """Compared rows that weren't used for long can be deleted before the write."""
     call = Admission(
         opening_of(organization_id), flows=(FlowLabelEffect("flow:x", added_labels=0),)
     )
     writer.admit_call(call).result(WAIT_S)
-    move = committer.sql._move_head
+    move_head = committer.sql._move_head
 
-    def removing(database: DedicatedLedgerDatabase, *args: Any) -> Any:
-        found = move(database, *args)
+    def move_and_delete(database: DedicatedLedgerDatabase, *args: Any) -> Any:
+        result = move_head(database, *args)
         database.execute("DELETE FROM ledger_flowcell")
-        return found
+        return result
 
-    monkeypatch.setattr(committer.sql, "_move_head", removing)
+    monkeypatch.setattr(committer.sql, "_move_head", move_and_delete)
     call = Admission(
         opening_of(organization_id), flows=(FlowLabelEffect("flow:x", added_labels=4),)
     )
@@ -286,15 +292,15 @@ def test_decisions_use_only_stored_rows_during_concurrent_changes(
     writer: LedgerWriter,
     other: LedgerWriter,
     organization_id: UUID,
-    written: list[bool],
+    writes: list[bool],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(committer, "UNTOUCHED_READS", 1)
-    chance = random.Random(7)  # noqa: S311  # the same order of events each time
+    rng = random.Random(7)  # noqa: S311  # reproducible
     running: list[Admission] = []
-    strangers: list[Callable[[], object]] = [
+    other_writes: list[Callable[[], object]] = [
         lambda: admin_changes.increment_generation(organization_id),
-        lambda: _call(other, organization_id),
+        lambda: _make_call(other, organization_id),
         lambda: BudgetCell.objects.all().delete(),
         lambda: BudgetCell.objects.update(spent=5),
         lambda: RateCell.objects.update(tat=0),
@@ -303,30 +309,33 @@ def test_decisions_use_only_stored_rows_during_concurrent_changes(
         lambda: FlowCell.objects.all().delete(),
     ]
     for _ in range(160):
-        match chance.randrange(8):
+        match rng.randrange(8):
             case 0:
-                chance.choice(strangers)()
+                rng.choice(other_writes)()
             case 1 | 2 | 3 if running:
-                settled = _settlement(running.pop(chance.randrange(len(running))))
+                settled = _build_settlement(running.pop(rng.randrange(len(running))))
                 assert writer.settle_call(settled).result(WAIT_S) is True
             case _:
-                admission = _admission(opening_of(organization_id))
+                admission = _build_admission(opening_of(organization_id))
                 writer.admit_call(admission).result(WAIT_S)
                 running.append(admission)
-    assert written.count(True) > 60
-    assert written.count(False) > 5
+    assert writes.count(True) > 60
+    assert writes.count(False) > 5
     assert verify_whole_chain(organization_id).ok
 
 
 def test_a_batch_of_two_organizations_is_locked_and_read(
-    writer: LedgerWriter, organization_id: UUID, written: list[bool]
+    writer: LedgerWriter, organization_id: UUID, writes: list[bool]
 ) -> None:
-    both = [organization_id, uuid4()]
-    for whose in both:
-        _call(writer, whose)
-    memory = writer._committer._cache
+    organizations = [organization_id, uuid4()]
+    for owner_id in organizations:
+        _make_call(writer, owner_id)
+    cache = writer._committer._cache
     database = committer.open_database()
     with closing(database.connection):
-        one = BatchRowKeys((organization_id,), (), (), ())
-        assert memory.guess_state(database, one) is not None
-        assert memory.guess_state(database, BatchRowKeys(tuple(sorted(both)), (), (), ())) is None
+        keys = BatchRowKeys((organization_id,), (), (), ())
+        assert cache.guess_state(database, keys) is not None
+        assert (
+            cache.guess_state(database, BatchRowKeys(tuple(sorted(organizations)), (), (), ()))
+            is None
+        )

@@ -1,4 +1,4 @@
-"""What the writer does when the database, an item, a caller or the process fails."""
+"""The writer when the database, an item, a caller or the process fails."""
 
 import asyncio
 import logging
@@ -26,11 +26,11 @@ from tests.bonobot.ledger.factories import in_thread
 from tests.wait import eventually
 
 WAIT_S = 30.0
-Make = Callable[..., Opening]
-Start = Callable[..., LedgerWriter]
+OpeningFactory = Callable[..., Opening]
+WriterFactory = Callable[..., LedgerWriter]
 
 
-def settlement(call: Opening, *actuals: tuple[str, int, int]) -> Settlement:
+def build_settlement(call: Opening, *actuals: tuple[str, int, int]) -> Settlement:
     return Settlement(
         call_id=call.call_id,
         organization_id=call.organization_id,
@@ -41,13 +41,13 @@ def settlement(call: Opening, *actuals: tuple[str, int, int]) -> Settlement:
 
 
 @pytest.fixture
-def locked(transactional_db: None) -> Callable[[], AbstractContextManager[None]]:
-    """Return a context in which another connection holds the lock that every group needs."""
+def lock_database(transactional_db: None) -> Callable[[], AbstractContextManager[None]]:
+    """Return a context in which another connection holds the lock of every batch."""
 
     @contextmanager
     def hold() -> Iterator[None]:
         other = committer.open_database()
-        other.connection.inc_thread_sharing()  # tests with a loop let go in another thread
+        other.connection.inc_thread_sharing()  # released in another thread by async tests
         other.begin()
         if not other.is_sqlite:
             other.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
@@ -62,29 +62,29 @@ def locked(transactional_db: None) -> Callable[[], AbstractContextManager[None]]
 
 
 @pytest.fixture
-def trouble() -> Iterator[threading.Event]:
-    """Return an event that is set once the writer has met the lock."""
-    met = threading.Event()
+def lock_met() -> Iterator[threading.Event]:
+    """Return an event that is set when the writer waits for the lock."""
+    event = threading.Event()
 
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if "can't be written" in record.getMessage():
-                met.set()
+                event.set()
 
     listener = Listener()
     writers.logger.addHandler(listener)
-    yield met
+    yield event
     writers.logger.removeHandler(listener)
 
 
 class Commits:
-    """Stands before every commit: counts it, and may hold it or lose its answer."""
+    """Replaces commits: counts them, and can delay them, fail them, or lose their response."""
 
     def __init__(self) -> None:
         self.count = 0
         self.held: threading.Event | None = None
         self.reached = threading.Event()
-        self.lost: set[int] = set()  # committed, but the answer doesn't come
+        self.lost: set[int] = set()  # committed, but the response is lost
         self.failed: set[int] = set()  # not committed
         self.commit = DedicatedLedgerDatabase.commit
 
@@ -108,32 +108,32 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> Commits:
 
 
 def test_a_call_waits_while_the_database_is_locked_briefly(
-    writer: LedgerWriter, opening: Make, locked: Any, trouble: threading.Event
+    writer: LedgerWriter, opening: OpeningFactory, lock_database: Any, lock_met: threading.Event
 ) -> None:
-    with locked():
+    with lock_database():
         future = writer.admit_call(Admission(opening()))
-        assert trouble.wait(WAIT_S)
+        assert lock_met.wait(WAIT_S)
     assert future.result(WAIT_S).seq == 1
 
 
 def test_calls_are_refused_while_the_database_stays_locked_and_admitted_afterwards(
-    start_writer: Start, opening: Make, locked: Any, organization_id: UUID
+    start_writer: WriterFactory, opening: OpeningFactory, lock_database: Any, organization_id: UUID
 ) -> None:
     writer = start_writer(deadline_s=1)
     running = opening()
     writer.admit_call(Admission(running, (BudgetReservation("budget:x", 10, 7),))).result(WAIT_S)
-    with locked():
+    with lock_database():
         for _ in range(2):  # it is locked for longer than any deadline
             admission = writer.admit_call(
                 Admission(opening(), (BudgetReservation("budget:x", 10, 1),))
             )
-            with pytest.raises(AuditUnavailable) as refusal:
+            with pytest.raises(AuditUnavailable) as raised:
                 admission.result(WAIT_S)
-            assert refusal.value.retry_after == 1
-        settled = writer.settle_call(settlement(running, ("budget:x", 7, 5)))
+            assert raised.value.retry_after == 1
+        settled = writer.settle_call(build_settlement(running, ("budget:x", 7, 5)))
         assert isinstance(settled.exception(WAIT_S), AuditUnavailable)
     writer.admit_call(Admission(opening())).result(WAIT_S)
-    # The call had run: its settlement was kept although its caller was told to give up.
+    # The call ran, so its settlement was kept although its caller got an error.
     assert AuditRow.objects.get(pk=running.call_id).outcome == "ok"
     assert ledger_queries.load_balance("budget:x") == (5, 0)
     report = verify_whole_chain(organization_id)
@@ -142,25 +142,25 @@ def test_calls_are_refused_while_the_database_stays_locked_and_admitted_afterwar
 
 def test_an_item_that_fails_doesnt_fail_its_batch(
     writer: LedgerWriter,
-    opening: Make,
-    locked: Any,
-    trouble: threading.Event,
+    opening: OpeningFactory,
+    lock_database: Any,
+    lock_met: threading.Event,
     organization_id: UUID,
 ) -> None:
-    taken = opening()
-    writer.admit_call(Admission(taken)).result(WAIT_S)
-    with locked():
+    open_call = opening()
+    writer.admit_call(Admission(open_call)).result(WAIT_S)
+    with lock_database():
         futures: list[Future[Any]] = [writer.admit_call(Admission(opening()))]
-        assert trouble.wait(WAIT_S)  # all that follow join this group
+        assert lock_met.wait(WAIT_S)  # the following items join this batch
         futures += [writer.admit_call(Admission(opening())) for _ in range(4)]
-        beyond = RateCharge("rate:x", 1, 10**13, cost=10**13)  # its time doesn't fit into 64 bits
-        poisoned = writer.admit_call(Admission(opening(), charges=(beyond,)))
+        charge = RateCharge("rate:x", 1, 10**13, cost=10**13)  # its time doesn't fit into 64 bits
+        failing = writer.admit_call(Admission(opening(), charges=(charge,)))
         futures += [
             writer.record_refusal(opening(code="denied")),
-            writer.settle_call(settlement(taken)),
+            writer.settle_call(build_settlement(open_call)),
         ]
     with pytest.raises(AuditUnavailable, match="entry"):
-        poisoned.result(WAIT_S)
+        failing.result(WAIT_S)
     for future in futures:
         assert future.exception(WAIT_S) is None
     report = verify_whole_chain(organization_id)
@@ -168,18 +168,18 @@ def test_an_item_that_fails_doesnt_fail_its_batch(
 
 
 def test_a_call_that_another_writer_opened_isnt_opened_again(
-    writer: LedgerWriter, opening: Make, caplog: pytest.LogCaptureFixture
+    writer: LedgerWriter, opening: OpeningFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    theirs = opening()
-    writer.admit_call(Admission(theirs)).result(WAIT_S)
+    call = opening()
+    writer.admit_call(Admission(call)).result(WAIT_S)
     with pytest.raises(CallAlreadyStarted):
-        writer.admit_call(Admission(opening(call_id=theirs.call_id))).result(WAIT_S)
+        writer.admit_call(Admission(opening(call_id=call.call_id))).result(WAIT_S)
     assert "Traceback" not in caplog.text
-    assert writer.settle_call(settlement(theirs)).result(WAIT_S) is True
+    assert writer.settle_call(build_settlement(call)).result(WAIT_S) is True
 
 
 def test_a_commit_whose_answer_was_lost_isnt_repeated(
-    writer: LedgerWriter, opening: Make, commits: Commits, organization_id: UUID
+    writer: LedgerWriter, opening: OpeningFactory, commits: Commits, organization_id: UUID
 ) -> None:
     commits.lost = {1, 3, 5}
     call = opening()
@@ -190,17 +190,17 @@ def test_a_commit_whose_answer_was_lost_isnt_repeated(
         == 1
     )
     assert writer.admit_call(Admission(opening())).result(WAIT_S).seq == 2
-    assert writer.settle_call(settlement(call, ("budget:x", 7, 5))).result(WAIT_S) is True
-    refused = opening(decision="deny", code="denied")
+    assert writer.settle_call(build_settlement(call, ("budget:x", 7, 5))).result(WAIT_S) is True
+    denied_call = opening(decision="deny", code="denied")
     assert writer.admit_call(Admission(opening())).result(WAIT_S).seq == 4
-    assert writer.record_refusal(refused).result(WAIT_S) == refused.call_id
+    assert writer.record_refusal(denied_call).result(WAIT_S) == denied_call.call_id
     assert ledger_queries.load_balance("budget:x") == (5, 0)
     report = verify_whole_chain(organization_id)
     assert (report.ok, report.rows, report.seq) == (True, 4, 5)
 
 
 def test_a_failed_commit_is_retried(
-    writer: LedgerWriter, opening: Make, commits: Commits, organization_id: UUID
+    writer: LedgerWriter, opening: OpeningFactory, commits: Commits, organization_id: UUID
 ) -> None:
     commits.failed = {1, 2}
     assert writer.admit_call(Admission(opening())).result(WAIT_S).seq == 1
@@ -209,7 +209,7 @@ def test_a_failed_commit_is_retried(
 
 
 def test_a_call_that_may_have_been_opened_after_its_deadline_is_closed(
-    start_writer: Start, opening: Make, commits: Commits
+    start_writer: WriterFactory, opening: OpeningFactory, commits: Commits
 ) -> None:
     writer = start_writer(deadline_s=1)
     commits.lost, commits.held = {1}, threading.Event()
@@ -219,11 +219,11 @@ def test_a_call_that_may_have_been_opened_after_its_deadline_is_closed(
     eventually(lambda: time.monotonic() > deadline)
     commits.held.set()
     assert isinstance(future.exception(WAIT_S), AuditUnavailable)
-    _cancelled(call)
+    _check_canceled(call)
 
 
 @pytest.mark.postgres
-def test_a_cut_connection_is_replaced(writer: LedgerWriter, opening: Make) -> None:
+def test_a_cut_connection_is_replaced(writer: LedgerWriter, opening: OpeningFactory) -> None:
     writer.admit_call(Admission(opening())).result(WAIT_S)
     with connection.cursor() as cursor:
         cursor.execute(
@@ -236,15 +236,15 @@ def test_a_cut_connection_is_replaced(writer: LedgerWriter, opening: Make) -> No
 
 
 async def test_a_caller_that_leaves_before_the_commit_leaves_no_entry(
-    writer: LedgerWriter, opening: Make, locked: Any, trouble: threading.Event
+    writer: LedgerWriter, opening: OpeningFactory, lock_database: Any, lock_met: threading.Event
 ) -> None:
-    hold = locked()
+    hold = lock_database()
     await asyncio.to_thread(hold.__enter__)
-    gone = asyncio.create_task(writer.admit_call_async(Admission(opening())))
-    assert await asyncio.to_thread(trouble.wait, WAIT_S)
-    gone.cancel()
+    task = asyncio.create_task(writer.admit_call_async(Admission(opening())))
+    assert await asyncio.to_thread(lock_met.wait, WAIT_S)
+    task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await gone
+        await task
     await asyncio.to_thread(hold.__exit__, None, None, None)
     call = opening()
     await writer.admit_call_async(Admission(call))
@@ -253,47 +253,50 @@ async def test_a_caller_that_leaves_before_the_commit_leaves_no_entry(
 
 
 async def test_the_call_of_a_caller_that_leaves_during_the_commit_is_closed(
-    writer: LedgerWriter, opening: Make, commits: Commits
+    writer: LedgerWriter, opening: OpeningFactory, commits: Commits
 ) -> None:
     commits.held = threading.Event()
     call = opening()
-    gone = asyncio.create_task(
+    task = asyncio.create_task(
         writer.admit_call_async(Admission(call, (BudgetReservation("budget:x", 10, 7),)))
     )
     assert await asyncio.to_thread(commits.reached.wait, WAIT_S)
-    gone.cancel()
+    task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await gone
+        await task
     commits.held.set()
-    await in_thread(_cancelled, call)
+    await in_thread(_check_canceled, call)
 
 
 def test_the_call_of_a_closed_event_loop_is_closed(
-    writer: LedgerWriter, opening: Make, commits: Commits
+    writer: LedgerWriter, opening: OpeningFactory, commits: Commits
 ) -> None:
     commits.held = threading.Event()
     call = opening()
 
-    async def leave() -> None:
+    async def start_and_cancel() -> None:
         waiting = asyncio.create_task(
             writer.admit_call_async(Admission(call, (BudgetReservation("budget:x", 10, 7),)))
         )
         await asyncio.to_thread(commits.reached.wait, WAIT_S)
         waiting.cancel()
 
-    asyncio.run(leave())
+    asyncio.run(start_and_cancel())
     commits.held.set()
-    _cancelled(call)
+    _check_canceled(call)
 
 
-def _cancelled(call: Opening) -> None:
+def _check_canceled(call: Opening) -> None:
     eventually(AuditRow.objects.filter(pk=call.call_id, outcome="cancelled").exists)
     assert ledger_queries.load_balance("budget:x") == (0, 0)
     assert verify_whole_chain(call.organization_id).ok
 
 
 async def test_an_event_loop_waits_for_a_hanging_writer_until_its_deadline(
-    start_writer: Start, opening: Make, commits: Commits, monkeypatch: pytest.MonkeyPatch
+    start_writer: WriterFactory,
+    opening: OpeningFactory,
+    commits: Commits,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(writers, "GRACE_S", 0.1)
     writer = start_writer(deadline_s=0.5)
@@ -302,19 +305,19 @@ async def test_an_event_loop_waits_for_a_hanging_writer_until_its_deadline(
     with pytest.raises(AuditUnavailable):
         await writer.admit_call_async(Admission(call, (BudgetReservation("budget:x", 10, 7),)))
     commits.held.set()
-    await in_thread(_cancelled, call)
+    await in_thread(_check_canceled, call)
 
 
 def test_a_crash_of_the_writer_fails_its_callers_and_another_writer_takes_over(
-    transactional_db: None, opening: Make, monkeypatch: pytest.MonkeyPatch
+    transactional_db: None, opening: OpeningFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[threading.ExceptHookArgs] = []
-    monkeypatch.setattr(threading, "excepthook", seen.append)
+    crashes: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", crashes.append)
     with monkeypatch.context() as broken:
         broken.setattr(committer.batch_plan, "decide_batch", None)
         broken.setattr(writers, "ITEM_ERRORS", ())
         future = writers.get_writer().admit_call(Admission(opening()))
         assert isinstance(future.exception(WAIT_S), AuditUnavailable)
-    eventually(lambda: seen)
+    eventually(lambda: crashes)
     assert writers.get_writer().admit_call(Admission(opening())).result(WAIT_S).seq == 1
     writers.close_writer()

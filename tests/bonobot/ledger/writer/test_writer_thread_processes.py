@@ -37,13 +37,13 @@ organization = uuid.UUID(sys.argv[1])
 """
 
 
-# A minute's worth of calls is asked for in this time; `TEST_RATE_S=600` measures ten minutes.
+# The duration of the rate test; `TEST_RATE_S=600` measures ten minutes.
 RATE_S = int(os.environ.get("TEST_RATE_S", "3"))
 PER_MINUTE = 1_200
-CLIENTS = 10  # of each process
+CLIENTS = 10  # per process
 
 
-def run(script: str, organization_id: UUID) -> subprocess.Popen[str]:
+def run_script(script: str, organization_id: UUID) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", SCRIPT + script, str(organization_id)],
         cwd=ROOT,
@@ -67,7 +67,7 @@ get_writer().admit_call(Admission(call)).result()
 print(call.call_id, flush=True)
 sys.stdin.read()
 """
-    with run(script, organization_id) as process:
+    with run_script(script, organization_id) as process:
         assert process.stdout is not None
         call_id = process.stdout.readline().strip()
         process.kill()
@@ -83,7 +83,7 @@ def test_a_process_writes_its_counts_before_it_ends(organization_id: UUID) -> No
 for _ in range(10):
     get_writer().record_refusal(opening_of(organization, decision="deny", code="denied"))
 """
-    with run(script, organization_id) as process:
+    with run_script(script, organization_id) as process:
         process.communicate(timeout=WAIT_S)
     assert process.returncode == 0
     assert AuditRow.objects.get().repeats == 9
@@ -103,7 +103,7 @@ assert os.wait()[1] == 0
 assert get_writer() is parent
 parent.admit_call(Admission(opening_of(organization))).result(20)
 """
-    with run(script, organization_id) as process:
+    with run_script(script, organization_id) as process:
         process.communicate(timeout=WAIT_S)
     assert process.returncode == 0
     report = verify_whole_chain(organization_id)
@@ -114,10 +114,10 @@ parent.admit_call(Admission(opening_of(organization))).result(20)
 def test_two_processes_with_twenty_clients_admit_no_more_than_the_rate_allows(
     organization_id: UUID,
 ) -> None:
-    """Bounds that hold however slow the machine is: each call was decided between two moments.
+    """Check limits that hold on any machine: each call was decided between two measured times.
 
-    A GCRA loses nothing while its burst isn't full again, so as many calls pass as are due up to
-    the last refusal; and in any window no more than the burst and what came due in it.
+    GCRA loses nothing while the burst isn't available again, so at least the calls due up to the
+    last denial are admitted; and in any window at most the burst plus the calls due in it.
     """
     script = f"""
 import asyncio, json, time
@@ -126,47 +126,50 @@ from bonobot.ledger.refusals import RateLimited
 
 rate = build_charge(organization, "organization", organization, {PER_MINUTE})
 
-async def ask(told):
+async def ask(calls):
     began = time.time_ns() // 1000
     try:
         await get_writer().admit_call_async(Admission(opening_of(organization), charges=(rate,)))
     except RateLimited as refused:
-        told.append((began, time.time_ns() // 1000, False))
+        calls.append((began, time.time_ns() // 1000, False))
         await asyncio.sleep(refused.retry_after)
         return False
-    told.append((began, time.time_ns() // 1000, True))
+    calls.append((began, time.time_ns() // 1000, True))
     return True
 
 async def client(until):
-    told = []
-    while await ask(told) or time.monotonic() < until:
+    calls = []
+    while await ask(calls) or time.monotonic() < until:
         pass
-    return told
+    return calls
 
 async def main():
     until = time.monotonic() + {RATE_S}
-    found = await asyncio.gather(*[client(until) for _ in range({CLIENTS})])
-    print(json.dumps(dict(burst=rate.burst, told=sum(found, []))), flush=True)
+    results = await asyncio.gather(*[client(until) for _ in range({CLIENTS})])
+    print(json.dumps(dict(burst=rate.burst, calls=sum(results, []))), flush=True)
 
 asyncio.run(main())
 """
-    pair = [run(script, organization_id) for _ in range(2)]
-    heard = [json.loads(one.communicate(timeout=WAIT_S + 2 * RATE_S)[0]) for one in pair]
-    burst, interval = heard[0]["burst"], rate_limits.compute_interval(PER_MINUTE)
-    told = [tuple(one) for each in heard for one in each["told"]]
-    passed = sorted((began, ended) for began, ended, admitted in told if admitted)
-    refused = [began for began, _, admitted in told if not admitted]
-    assert len(refused) >= 2 * CLIENTS
+    processes = [run_script(script, organization_id) for _ in range(2)]
+    outputs = [
+        json.loads(process.communicate(timeout=WAIT_S + 2 * RATE_S)[0]) for process in processes
+    ]
+    burst, interval = outputs[0]["burst"], rate_limits.compute_interval(PER_MINUTE)
+    calls = [tuple(call) for output in outputs for call in output["calls"]]
+    passed = sorted((started, ended) for started, ended, admitted in calls if admitted)
+    denied_at = [started for started, _, admitted in calls if not admitted]
+    assert len(denied_at) >= 2 * CLIENTS
 
     first, last = passed[0][0], max(ended for _, ended in passed)
     assert len(passed) <= (last - first) / interval + burst
     first_decided_by = min(ended for _, ended in passed)
-    due = (max(refused) - first_decided_by) / interval + burst - 1
+    due = (max(denied_at) - first_decided_by) / interval + burst - 1
     assert len(passed) >= due
-    ideal = (max(refused) - first) / interval + burst
-    print(f"{len(passed)} passed of {ideal:.1f}: {100 * (len(passed) / ideal - 1):+.2f} %")  # noqa: T201
-    for start in {began for began, _ in passed}:
-        within = sorted(ended for began, ended in passed if began >= start)
+    expected = (max(denied_at) - first) / interval + burst
+    change = 100 * (len(passed) / expected - 1)
+    print(f"{len(passed)} passed of {expected:.1f}: {change:+.2f} %")  # noqa: T201
+    for start in {started for started, _ in passed}:
+        within = sorted(ended for started, ended in passed if started >= start)
         for count, end in enumerate(within, start=1):
             assert count <= (end - start) / interval + burst
     assert AuditRow.objects.count() == len(passed)
@@ -177,17 +180,17 @@ asyncio.run(main())
 def test_no_call_is_admitted_while_the_rate_store_is_unavailable(
     organization_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away() -> Never:
+    def fail() -> Never:
         raise OperationalError("the store is away")
 
-    monkeypatch.setattr(committer, "open_database", away)
+    monkeypatch.setattr(committer, "open_database", fail)
     writer = LedgerWriter(deadline_s=0.2)
     rate = build_charge(organization_id, "organization", organization_id, PER_MINUTE)
     try:
-        asked = writer.admit_call(Admission(opening_of(organization_id), charges=(rate,)))
-        with pytest.raises(AuditUnavailable) as refusal:
-            asked.result(WAIT_S)
-        assert refusal.value.retry_after
+        future = writer.admit_call(Admission(opening_of(organization_id), charges=(rate,)))
+        with pytest.raises(AuditUnavailable) as raised:
+            future.result(WAIT_S)
+        assert raised.value.retry_after
     finally:
         writer.close()
     assert not AuditRow.objects.exists()

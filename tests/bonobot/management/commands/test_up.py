@@ -1,4 +1,4 @@
-"""`bonobot up` as a person uses it: real processes in a folder of their own."""
+"""`bonobot up` as a person runs it: real processes in their own folder."""
 
 import errno
 import os
@@ -32,13 +32,13 @@ from tests.processes import Process, environment, healthy, start, unused_port
 from tests.wait import eventually
 
 pytestmark = pytest.mark.worker
-FIRST_ANSWER_S = 90
-# A word of each program's command line.
+START_TIMEOUT_S = 90
+# A word in the command line of each process.
 PROGRAMS = {"web": " uvicorn ", "worker": " worker ", "beat": " beat "}
 
 
 class Up:
-    """A running `bonobot up` in one folder for data."""
+    """A `bonobot up` with its own data folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -50,25 +50,26 @@ class Up:
             {"BONOBOT_VAR": str(self.folder / "var"), "DATABASE_URL": "", "REDIS_URL": ""}
         )
 
-    def begin(self, *options: str) -> Process:
+    def start_process(self, *options: str) -> Process:
         command = (sys.executable, "-m", "bonobot", "up", "--port", str(self.port), *options)
         self.process = start("up", command, folder=self.folder, env=self.environment())
         return self.process
 
-    def ready(self, *options: str) -> Process:
-        process = self.begin(*options)
+    def start_and_wait(self, *options: str) -> Process:
+        process = self.start_process(*options)
         eventually(
-            lambda: process.require() and "Ctrl-C stops" in process.log(), within=FIRST_ANSWER_S
+            lambda: process.require() and "Ctrl-C stops" in process.log(), within=START_TIMEOUT_S
         )
         return process
 
-    def loading(self) -> tuple[Process, dict[str, int]]:
-        """Return the process and the ids of its three programs, which are about to load."""
-        process = self.begin()
+    def start_until_loading(self) -> tuple[Process, dict[str, int]]:
+        """Start it; return the process and the IDs of its three children, which are about to
+        load."""
+        process = self.start_process()
 
         def programs() -> dict[str, int]:
             process.require()
-            commands = {pid: command(pid) for pid in children(process.pid)}
+            commands = {pid: command(pid) for pid in list_children(process.pid)}
             return {
                 name: pid
                 for pid, text in commands.items()
@@ -76,40 +77,40 @@ class Up:
                 if word in text
             }
 
-        eventually(lambda: programs().keys() == PROGRAMS.keys(), within=FIRST_ANSWER_S)
+        eventually(lambda: programs().keys() == PROGRAMS.keys(), within=START_TIMEOUT_S)
         return process, programs()
 
     def get(self, path: str) -> bytes:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
-            return bytes(answer.read())
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as response:
+            return bytes(response.read())
 
 
 @pytest.fixture
-def one(tmp_path: Path) -> Iterator[Up]:
-    """Give a `bonobot up` that ends with the test."""
-    made = Up(tmp_path)
-    yield made
-    if made.process is not None:
-        pids = children(made.process.pid)
-        made.process.kill()
-        eventually(lambda: not any(map(exists, pids)), what="the end of all children")
+def runner(tmp_path: Path) -> Iterator[Up]:
+    """A `bonobot up` that is stopped after the test."""
+    instance = Up(tmp_path)
+    yield instance
+    if instance.process is not None:
+        pids = list_children(instance.process.pid)
+        instance.process.kill()
+        eventually(lambda: not any(map(is_running, pids)), what="the end of all children")
 
 
 @pytest.fixture(scope="module")
-def begun(
+def prepared_folder(
     tmp_path_factory: pytest.TempPathFactory,
     django_db_setup: None,
     django_db_blocker: pytest_django.DjangoDbBlocker,
 ) -> Path:
-    """Return a folder for data whose database has its tables and an organization, to be copied."""
-    made = Up(tmp_path_factory.mktemp("begun"))
-    database = made.folder / "var" / "bonobot.sqlite3"
+    """A data folder, to be copied, whose database has tables and an organization."""
+    instance = Up(tmp_path_factory.mktemp("begun"))
+    database = instance.folder / "var" / "bonobot.sqlite3"
     if connection.vendor == "sqlite":
         database.parent.mkdir(mode=0o700)
         copy_template(database)
     else:
         migrate = (sys.executable, "-m", "bonobot", "migrate", "--verbosity", "0", "--skip-checks")
-        subprocess.run(migrate, check=True, env=made.environment(), timeout=FIRST_ANSWER_S)
+        subprocess.run(migrate, check=True, env=instance.environment(), timeout=START_TIMEOUT_S)
     with closing(sqlite3.connect(database)) as link, link:
         link.execute(
             "INSERT INTO tenancy_organization (id, name, slug, created_at, four_eyes)"
@@ -120,82 +121,82 @@ def begun(
 
 
 @pytest.fixture
-def another(one: Up, begun: Path) -> Up:
-    """Give a `bonobot up` that finds a database."""
-    shutil.copytree(begun, one.folder / "var")
-    return one
+def prepared_runner(runner: Up, prepared_folder: Path) -> Up:
+    """A `bonobot up` with an existing database."""
+    shutil.copytree(prepared_folder, runner.folder / "var")
+    return runner
 
 
-def children(pid: int) -> list[int]:
-    found = subprocess.run(
+def list_children(pid: int) -> list[int]:
+    result = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, check=False, text=True
     )
-    return [int(line) for line in found.stdout.split()]
+    return [int(line) for line in result.stdout.split()]
 
 
 def command(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
 
 
-def exists(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     try:
         return " Z " not in Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except FileNotFoundError:
         return False
 
 
-def test_up_starts_all_processes_and_ctrl_c_stops_them(another: Up) -> None:
-    process = another.ready()
-    pids = children(process.pid)
+def test_up_starts_all_processes_and_ctrl_c_stops_them(prepared_runner: Up) -> None:
+    process = prepared_runner.start_and_wait()
+    pids = list_children(process.pid)
     assert len(pids) == 3
-    assert healthy(another.port)
-    assert b"csrfmiddlewaretoken" in another.get("/admin/login/")
-    assert another.get("/static/unfold/css/styles.css")
+    assert healthy(prepared_runner.port)
+    assert b"csrfmiddlewaretoken" in prepared_runner.get("/admin/login/")
+    assert prepared_runner.get("/static/unfold/css/styles.css")
     eventually(lambda: re.search(r"^worker │ .*ready", process.log(), re.MULTILINE))
-    # There is an organization already: no demo is made, and no password shown.
+    # There is an organization already: no demo is created and no password is shown.
     assert "password" not in process.log()
     assert "Creating a demo" not in process.log()
 
     os.kill(process.pid, signal.SIGINT)
     assert process.popen.wait(40) == 0
-    assert not any(map(exists, pids))
+    assert not any(map(is_running, pids))
     assert "Stopped." in process.log()
     assert all(
         re.match(r"(web|worker|beat|bonobot) *│ |  |$|Applying|Stopped", line)
         for line in process.log().splitlines()
     ), process.log()
     assert "Traceback" not in process.log()
-    assert {path.name for path in another.folder.iterdir()} == {"up.log", "var"}
-    keys = another.folder / "var" / "keys"
+    assert {path.name for path in prepared_runner.folder.iterdir()} == {"up.log", "var"}
+    keys = prepared_runner.folder / "var" / "keys"
     assert {path.stat().st_mode & 0o777 for path in keys.iterdir()} == {0o600}
 
 
-def test_a_worker_that_dies_is_started_again_and_reported(another: Up) -> None:
-    process, pids = another.loading()
+def test_a_process_that_dies_is_restarted_and_reported(prepared_runner: Up) -> None:
+    process, pids = prepared_runner.start_until_loading()
     os.kill(pids["beat"], signal.SIGKILL)
     eventually(lambda: "`beat` ended (killed by SIGKILL). It is restarted" in process.log())
-    statuses = read_statuses(another.folder / "var")
+    statuses = read_statuses(prepared_runner.folder / "var")
     assert [status.name for status in statuses] == ["web", "worker", "beat"]
     assert statuses[2].last_end == "killed by SIGKILL"
-    eventually(lambda: len(children(process.pid)) == 3, what="a new scheduler")
-    everyone = children(process.pid)
-    assert {pids["web"], pids["worker"]} < set(everyone)
+    eventually(lambda: len(list_children(process.pid)) == 3, what="a new scheduler")
+    current_pids = list_children(process.pid)
+    assert {pids["web"], pids["worker"]} < set(current_pids)
     os.kill(process.pid, signal.SIGINT)
     process.popen.wait(40)
-    assert not any(map(exists, everyone))
-    assert read_statuses(another.folder / "var") == []
+    assert not any(map(is_running, current_pids))
+    assert read_statuses(prepared_runner.folder / "var") == []
 
 
-def test_a_web_process_that_ends_before_it_is_ready_ends_the_others(another: Up) -> None:
-    process, pids = another.loading()
+def test_a_web_process_that_ends_before_it_is_ready_ends_the_others(prepared_runner: Up) -> None:
+    process, pids = prepared_runner.start_until_loading()
     os.kill(pids["web"], signal.SIGKILL)
     assert process.popen.wait(40) == 1
     assert "`web` ended (killed by SIGKILL). The other processes were stopped." in process.log()
-    assert not any(map(exists, pids.values()))
+    assert not any(map(is_running, pids.values()))
 
 
-def test_it_ends_when_all_processes_were_given_up() -> None:
-    crew = ProcessSupervisor(
+def test_up_ends_when_all_processes_were_given_up() -> None:
+    supervisor = ProcessSupervisor(
         (
             ProcessSpec("web", (sys.executable, "-c", "raise SystemExit(3)")),
             ProcessSpec("beat", (sys.executable, "-c", "raise SystemExit(3)")),
@@ -204,30 +205,32 @@ def test_it_ends_when_all_processes_were_given_up() -> None:
         write_line=lambda line: None,
         restarts=RestartPolicy(first_delay_s=0.01, max_restarts=1),
     )
-    with crew:
-        assert up.watch_processes(crew) == "All processes ended too often"
+    with supervisor:
+        assert up.watch_processes(supervisor) == "All processes ended too often"
 
 
-def test_the_processes_die_when_up_is_killed(another: Up) -> None:
-    process, pids = another.loading()
+def test_the_processes_die_when_up_is_killed(prepared_runner: Up) -> None:
+    process, pids = prepared_runner.start_until_loading()
     os.kill(process.pid, signal.SIGKILL)
-    eventually(lambda: not any(map(exists, pids.values())))
+    eventually(lambda: not any(map(is_running, pids.values())))
 
 
-def test_a_busy_port_is_refused_before_anything_starts(one: Up) -> None:
-    with socket.create_server(("127.0.0.1", one.port)):
-        process = one.begin()
+def test_a_busy_port_is_refused_before_anything_starts(runner: Up) -> None:
+    with socket.create_server(("127.0.0.1", runner.port)):
+        process = runner.start_process()
         assert process.popen.wait(30) == 1
-    assert f"Port {one.port} on 127.0.0.1 is in use" in process.log()
+    assert f"Port {runner.port} on 127.0.0.1 is in use" in process.log()
     assert "port_in_use (--port)" in process.log()
     assert "--port N" in process.log()
-    assert not (one.folder / "var" / "bonobot.sqlite3").exists()
+    assert not (runner.folder / "var" / "bonobot.sqlite3").exists()
 
 
-def test_an_unavailable_database_is_reported_before_anything_starts(one: Up) -> None:
-    given = one.environment() | {"DATABASE_URL": f"postgresql://nobody@127.0.0.1:{one.port}/none"}
-    command = (sys.executable, "-m", "bonobot", "up", "--port", str(one.port))
-    process = start("up", command, folder=one.folder, env=given)
+def test_an_unavailable_database_is_reported_before_anything_starts(runner: Up) -> None:
+    variables = runner.environment() | {
+        "DATABASE_URL": f"postgresql://nobody@127.0.0.1:{runner.port}/none"
+    }
+    command = (sys.executable, "-m", "bonobot", "up", "--port", str(runner.port))
+    process = start("up", command, folder=runner.folder, env=variables)
     assert process.popen.wait(60) == 1
     assert "database_unavailable: " in process.log()
     assert "Traceback" not in process.log()
@@ -249,15 +252,15 @@ def test_the_demo_is_created_only_without_an_organization() -> None:
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
 def test_an_address_of_another_host_is_refused(host: str) -> None:
-    with pytest.raises(ServiceUnavailable) as refused:
+    with pytest.raises(ServiceUnavailable) as raised:
         up.require_free_port(host, 8000)
-    assert (refused.value.code, refused.value.field) == ("bad_host", "--host")
-    assert "127.0.0.1" in refused.value.remedy
+    assert (raised.value.code, raised.value.field) == ("bad_host", "--host")
+    assert "127.0.0.1" in raised.value.remedy
 
 
 def test_a_privileged_port_is_refused() -> None:
-    refused = up.build_listen_error("127.0.0.1", 80, PermissionError(errno.EACCES, "denied"))
-    assert refused.code == "port_forbidden"
+    error = up.build_listen_error("127.0.0.1", 80, PermissionError(errno.EACCES, "denied"))
+    assert error.code == "port_forbidden"
 
 
 @pytest.mark.parametrize("port", ["0", "-1", "70000", "http", "\uff18\uff10"])

@@ -1,4 +1,4 @@
-"""Threads of a process write to SQLite one after the other, the ledger's writer first."""
+"""Threads of a process write to SQLite one at a time, the ledger writer first."""
 
 import threading
 from collections.abc import Iterator
@@ -21,19 +21,21 @@ def queue() -> WriteQueue:
     return WriteQueue()
 
 
-def waiting(queue: WriteQueue, order: list[str], name: str, *, urgent: bool) -> threading.Thread:
-    def come() -> None:
+def start_waiting(
+    queue: WriteQueue, order: list[str], name: str, *, urgent: bool
+) -> threading.Thread:
+    def wait() -> None:
         assert queue.acquire(timeout_s=WAIT_S, urgent=urgent)
         order.append(name)
         queue.release()
 
-    thread = threading.Thread(target=come)
+    thread = threading.Thread(target=wait)
     thread.start()
     return thread
 
 
-def waiters(queue: WriteQueue) -> list[object]:
-    return list(queue._condition._waiters)  # type: ignore[attr-defined]  # to know that they wait
+def list_waiters(queue: WriteQueue) -> list[object]:
+    return list(queue._condition._waiters)  # type: ignore[attr-defined]
 
 
 def test_an_urgent_writer_goes_before_earlier_ones(queue: WriteQueue) -> None:
@@ -41,8 +43,8 @@ def test_an_urgent_writer_goes_before_earlier_ones(queue: WriteQueue) -> None:
     assert queue.acquire(timeout_s=0)
     threads = []
     for name in ("first", "second", "writer"):
-        threads.append(waiting(queue, order, name, urgent=name == "writer"))
-        eventually(lambda: len(waiters(queue)) == len(threads))
+        threads.append(start_waiting(queue, order, name, urgent=name == "writer"))
+        eventually(lambda: len(list_waiters(queue)) == len(threads))
     queue.release()
     for thread in threads:
         thread.join(WAIT_S)
@@ -64,7 +66,7 @@ def test_an_urgent_writer_continues_after_its_timeout_without_taking_a_turn(
     assert queue.acquire(timeout_s=0)
     with queue.hold_urgently(timeout_s=0.01):
         pass
-    assert not queue.acquire(timeout_s=0), "it gave a turn that was not its own"
+    assert not queue.acquire(timeout_s=0), "released a turn that it didn't hold"
 
 
 def test_a_forked_process_has_its_own_queue() -> None:
@@ -79,13 +81,13 @@ def test_a_forked_process_has_its_own_queue() -> None:
 
 @pytest.fixture
 def database(tmp_path: Path, transactional_db: None) -> Iterator[DatabaseWrapper]:
-    """A SQLite database beside the run's, which may be another one."""
-    said = sqlite(f"sqlite:///{tmp_path}/turns.sqlite3", var=tmp_path, pool_size=1)
-    made = DatabaseWrapper({**connection.settings_dict, **said}, "beside")
-    with made.cursor() as cursor:
+    """A SQLite database of its own, whichever database the tests use."""
+    overrides = sqlite(f"sqlite:///{tmp_path}/turns.sqlite3", var=tmp_path, pool_size=1)
+    wrapper = DatabaseWrapper({**connection.settings_dict, **overrides}, "beside")
+    with wrapper.cursor() as cursor:
         cursor.execute("CREATE TABLE told (word TEXT PRIMARY KEY)")
-    yield made
-    made.close()
+    yield wrapper
+    wrapper.close()
 
 
 def begin(database: DatabaseWrapper) -> None:
