@@ -11,6 +11,7 @@ from agents.evaluation.services import create_recording
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent
 from agents.notes import NoteSpec, save_note
+from agents.sessions.quarantine import quarantine_session
 from agents.sessions.services import request_cancel, start_session
 from agents.skills.services import SkillSpec, save_skill
 from agents.workflows.services import run_workflow
@@ -96,6 +97,7 @@ CALLS: Mapping[str, Call] = {
     "agents revoke-session-approval": Call(("@grant#",), ("nothing",)),
     "agents remove": Call(("gone-#",), ("nobody",)),
     "agents cancel": Call(("@talk#",), ("nothing",)),
+    "agents release": Call(("@quarantined#",), ("nothing",)),
     "agents sessions": Call((), ("nobody",), reads=True),
     "agents tools": Call(("helper",), ("nobody",), reads=True),
     "agents workspace": Call(("helper",), ("nobody",), reads=True),
@@ -390,6 +392,10 @@ def fill(where: Organization, url: str, folder: Path) -> dict[str, str]:
         for n in range(4)
     }
     talks = {f"@talk{n}": factories.create_answered_session(agent).pk for n in range(4)}
+    for number in range(4):
+        quarantined = factories.create_answered_session(agent)
+        quarantine_session(quarantined)
+        talks[f"@quarantined{number}"] = quarantined.pk
     recorded = {
         f"@recorded{n}": create_recording(boss, factories.create_answered_session(agent)).pk
         for n in range(4)
