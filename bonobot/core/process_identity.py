@@ -10,8 +10,9 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
+
+from bonobot.core.process_cache import compute_once
 
 PROC = Path("/proc")
 SYSCTL = "/usr/sbin/sysctl"
@@ -71,7 +72,7 @@ def _read_stat(pid: int) -> _ProcessStat | None:
     return _ProcessStat(started=fields[19], is_zombie=is_zombie)
 
 
-@cache
+@compute_once
 def _identify_machine() -> str:
     """Return a name of this machine's boot and, on Linux, of its process ids' namespace."""
     try:
