@@ -12,7 +12,7 @@ from agents.calls import deferred_calls
 from agents.elicitations import services as elicitations
 from agents.evaluation import replay_runner
 from agents.evaluation import services as evaluation
-from agents.session_wakeups import RUN_SESSION
+from agents.session_wakeups import RUN_SESSION, notify_worker
 from agents.sessions.leases import list_unattended_sessions
 from agents.sessions.services import requeue_answered_sessions
 from agents.sessions.worker import get_session_runner
@@ -26,7 +26,13 @@ ABANDONED_AFTER = timedelta(minutes=9)
 
 @shared_task(name=RUN_SESSION)
 def run_session(session_id: str) -> None:
-    """Take a session onto the loop; the task ends at once and holds no thread."""
+    """Take a session onto the loop; the task ends at once and holds no thread.
+
+    A worker that is stopping may still receive messages: it leaves them to others.
+    """
+    if get_session_runner().is_draining:
+        notify_worker(UUID(session_id))
+        return
     get_runtime().spawn(
         get_session_runner().claim_and_run(UUID(session_id)), name=f"take session {session_id}"
     )
@@ -49,6 +55,7 @@ def sweep() -> int:
     expire_overdue()
     elicitations.expire_overdue()
     deferred_calls.delete_expired()
+    get_runtime().call(get_session_runner().release_dead_runners)
     session_ids = [*requeue_answered_sessions(), *list_unattended_sessions()]
     for session_id in session_ids:
         run_session.delay(str(session_id))

@@ -14,6 +14,7 @@ from celery.signals import (
     setup_logging,
     worker_ready,
     worker_shutdown,
+    worker_shutting_down,
 )
 
 from bonobot.jobs.broker import register_transport
@@ -61,6 +62,8 @@ def register_runner(**_: Any) -> None:
 
     probe_server.start_probe_server(probe_server.measure_loop_age_s)
     get_runtime().call(get_session_runner().start)
+    # The sessions of a worker that died before, without waiting for the first heartbeat.
+    get_runtime().spawn(get_session_runner().take_over_sessions(), name="take over sessions")
     get_runtime().call(get_listener().start)
     # Loaded objects are permanent: scanning them again would pause all sessions.
     gc.freeze()
@@ -76,6 +79,15 @@ def start_probes(**_: Any) -> None:
 
     metrics_endpoint.register_row_metrics(lambda: BonobotScheduler.leader.is_leader)
     probe_server.start_probe_server(BonobotScheduler.measure_tick_age_s)
+
+
+@worker_shutting_down.connect
+def start_draining(**_: Any) -> None:
+    """Release sessions as soon as the worker is told to stop; Celery itself takes seconds."""
+    from agents.sessions.worker import get_session_runner  # models, which need settings
+    from bonobot.core.runtime import get_runtime
+
+    get_runtime().spawn(get_session_runner().drain(), name="release sessions")
 
 
 @worker_shutdown.connect

@@ -35,6 +35,7 @@ from agents.models import (
 )
 from agents.sessions import services as sessions
 from agents.sessions.export import build_file_response
+from agents.sessions.quarantine import release_quarantined_session
 from agents.sessions.timeline_bars import (
     TimelineBar,
     TimelineEvent,
@@ -192,6 +193,13 @@ def cancel_session(visit: ObjectRequest) -> None:
         messages.success(visit.request, _t("Cancellation requested."))
     else:
         messages.info(visit.request, _t("Nothing is running, so there is nothing to cancel."))
+
+
+@SessionAdmin.add_object_action("release", needs=Action.MANAGE_AGENTS)
+def release_session(visit: ObjectRequest) -> None:
+    """Release the session from quarantine."""
+    release_quarantined_session(visit.principal, visit.object)
+    messages.success(visit.request, _t("Released. The session continues."))
 
 
 @SessionAdmin.add_object_action("revoke", needs=Action.APPROVE_CALLS)

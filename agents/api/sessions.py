@@ -37,6 +37,7 @@ from agents.models import Session
 from agents.models.agents import build_agent_lookup
 from agents.sessions.events import SessionEvent, build_step_data, watch_session
 from agents.sessions.export import MEDIA_TYPES, build_file_response
+from agents.sessions.quarantine import release_quarantined_session
 from agents.sessions.services import cancel_session, resend_message, send_message, start_session
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ_OR_RUN, ResourceView, set_not_found_field
@@ -102,6 +103,10 @@ class SessionSerializer(StrictSerializer):
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
     finished_at = serializers.DateTimeField(allow_null=True)
+    quarantined_at = serializers.DateTimeField(
+        allow_null=True,
+        help_text="When it was quarantined because its worker died repeatedly; null if it wasn't.",
+    )
 
 
 class HeldLabelSerializer(StrictSerializer):
@@ -253,6 +258,19 @@ class CancelSessionView(SessionView):
     def post(self, request: object, session_id: str) -> Response:
         """Cancel a session; a later message continues it."""
         return Response({"cancelled": cancel_session(self.principal, self.get_session(session_id))})
+
+
+class ReleaseSessionView(SessionView):
+    """Release of a quarantined session."""
+
+    rules = {"POST": Action.MANAGE_AGENTS}
+
+    @describe_operation("release_session", answer=SessionSerializer)
+    def post(self, request: object, session_id: str) -> Response:
+        """Release a session that was quarantined because its worker died repeatedly."""
+        session = self.get_session(session_id)
+        release_quarantined_session(self.principal, session)
+        return self.show_session(session)
 
 
 class SessionImageView(SessionView):

@@ -171,6 +171,7 @@ urlpatterns = [
     ),
     path(f"{SESSION}/events", sessions.SessionEventsView.as_view(), name="session-events"),
     path(f"{SESSION}/cancel", sessions.CancelSessionView.as_view(), name="session-cancel"),
+    path(f"{SESSION}/release", sessions.ReleaseSessionView.as_view(), name="session-release"),
     path(SESSION_APPROVALS, approvals.SessionApprovalListView.as_view(), name="session-approvals"),
     path(
         f"{SESSION_APPROVALS}/<str:session_approval_id>",

@@ -29,7 +29,8 @@ from agents.cli import approvals
 from agents.models import Agent, ElicitationRequest, Session, SessionApproval, Step
 from agents.sessions.events import PROGRESS, TEXT, SessionEvent, watch_session
 from agents.sessions.export import MEDIA_TYPES, build_report, export_session
-from agents.sessions.leases import LEASE_DURATION, has_live_runner
+from agents.sessions.leases import HEARTBEAT_INTERVAL_S, has_live_runner
+from agents.sessions.quarantine import release_quarantined_session
 from agents.sessions.services import cancel_session, resend_message, start_session
 from agents.sessions.worker import get_session_runner
 from bonobot.core.cli.command_group import CommandContext, CommandFailed, CommandVerb, build_table
@@ -381,8 +382,19 @@ def show_session_steps(
         raise ServiceUnavailable(
             f"The session {session.pk} is still running after {timeout_s:.0f} s.",
             code="still_running",
-            remedy="It continues to run. View it in the admin, or use a longer --timeout.",
+            remedy=_describe_continuation(session),
         ) from None
+
+
+def _describe_continuation(session: Session) -> str:
+    """Say whether a session that takes too long continues without this command."""
+    if get_session_runner().is_running(session.pk):
+        return (
+            "This command ran it, because no worker is running, so it stops now. A worker "
+            f"continues it: start `bonobot up`, or run `bonobot agents chat {session.agent.slug} "
+            f"--session {session.pk}`. Or use a longer --timeout."
+        )
+    return "It continues to run. View it in the admin, or use a longer --timeout."
 
 
 async def _show_events(
@@ -391,8 +403,8 @@ async def _show_events(
     last_claim_at, has_request = monotonic(), False
     async with aclosing(watch_session(session_id, renderer.last_seq)) as batches:
         async for events in batches:
-            if monotonic() - last_claim_at > LEASE_DURATION.total_seconds():
-                # The worker may have died: claim the session if its lease has expired.
+            if monotonic() - last_claim_at > HEARTBEAT_INTERVAL_S:
+                # The worker may have died: claim the session if so.
                 last_claim_at = monotonic()
                 await get_session_runner().claim_and_run(session_id)
             renderer.handle_events(events)
@@ -464,6 +476,13 @@ def _cancel_session(cli: CommandContext, options: argparse.Namespace) -> None:
     )
 
 
+def _release_session(cli: CommandContext, options: argparse.Namespace) -> None:
+    session = get_session(cli, options.session)
+    release_quarantined_session(cli.principal, session)
+    cli.emit({"id": str(session.pk), "released": True})
+    cli.print_message("Released. A worker continues the session.")
+
+
 def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("slug", metavar="SLUG", nargs="?", help="Only sessions of this agent")
     parser.add_argument(
@@ -489,6 +508,13 @@ VERBS = (
         _cancel_session,
         _add_session_argument,
         ("agents cancel 0198c0de-…",),
+    ),
+    CommandVerb(
+        "release",
+        "Release a session that was quarantined because its worker died repeatedly",
+        _release_session,
+        _add_session_argument,
+        ("agents release 0198c0de-…",),
     ),
 )
 

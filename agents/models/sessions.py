@@ -21,6 +21,9 @@ class Runner(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     host = models.CharField(_("host"), max_length=255)
     pid = models.PositiveIntegerField()
+    # Its `ProcessIdentity`: a process of the same machine can prove that it has ended.
+    machine = models.CharField(max_length=128, blank=True, default="", db_default="")
+    process_start = models.CharField(max_length=32, blank=True, default="", db_default="")
     started_at = models.DateTimeField(_("started"), auto_now_add=True)
     heartbeat_at = models.DateTimeField(_("last heartbeat"), db_index=True, db_column="beat_at")
     stopped_at = models.DateTimeField(_("stopped"), null=True)
@@ -81,6 +84,11 @@ class Session(OrganizationModel):
         Runner, on_delete=models.SET_NULL, null=True, related_name="sessions"
     )
     fence = models.PositiveBigIntegerField(default=0)
+    # How often in a row a worker died while it ran the session, without a finished turn or call in
+    # between; `crash_progress` is the number of turns and calls at the last of these crashes.
+    crashes = models.PositiveSmallIntegerField(default=0, db_default=0)
+    crash_progress = models.PositiveBigIntegerField(default=0, db_default=0)
+    quarantined_at = models.DateTimeField(_("quarantined"), null=True)
     turns = models.PositiveIntegerField(_("turns"), default=0)
     calls = models.PositiveIntegerField(_("calls"), default=0)
     input_tokens = models.PositiveBigIntegerField(_("input tokens"), default=0)

@@ -2,10 +2,11 @@
 
 A runner sends a heartbeat every five seconds while its event loop responds. A session names its
 runner and a fence that each new holder increments; a holder with an older fence can't write.
+Heartbeats are written and compared with the database's clock, so the hosts' clocks don't matter.
+`dead_runners` releases the sessions of runners without heartbeats, and of ended processes.
 """
 
 import logging
-import os
 import socket
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -14,11 +15,15 @@ from datetime import datetime, timedelta
 from time import monotonic
 from uuid import UUID
 
-from django.db.models import F, Q, QuerySet
+from django.db import connection
+from django.db.models import DurationField, F, Q, QuerySet, Value
+from django.db.models.expressions import Combinable
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from agents.models import Runner, Session
 from agents.session_wakeups import notify_worker
+from bonobot.core.process_identity import identify_this_process
 
 logger = logging.getLogger(__name__)
 
@@ -86,8 +91,13 @@ class LeaseLost(Exception):
 
 def register_runner() -> UUID:
     """Create this process's runner row and return its id."""
+    process = identify_this_process()
     runner = Runner.objects.create(
-        host=socket.gethostname(), pid=os.getpid(), heartbeat_at=timezone.now()
+        host=socket.gethostname(),
+        pid=process.pid,
+        machine=process.machine,
+        process_start=process.started,
+        heartbeat_at=_get_heartbeat_time(),
     )
     return runner.pk
 
@@ -95,7 +105,7 @@ def register_runner() -> UUID:
 def renew_runner_leases(runner_id: UUID) -> bool:
     """Renew all leases of this runner; False if its row was deleted."""
     active_runner = Runner.objects.filter(pk=runner_id, stopped_at=None)
-    return bool(active_runner.update(heartbeat_at=timezone.now()))
+    return bool(active_runner.update(heartbeat_at=_get_heartbeat_time()))
 
 
 def renew_session_lease(lease: SessionLease) -> bool:
@@ -121,9 +131,17 @@ def stop_runner(runner_id: UUID) -> None:
     Runner.objects.filter(pk=runner_id).update(stopped_at=timezone.now())
 
 
-def get_heartbeat_deadline() -> datetime:
+def get_heartbeat_deadline() -> "Combinable | datetime":
     """Return the time before which a heartbeat is too old."""
-    return timezone.now() - LEASE_DURATION
+    now = _get_heartbeat_time()
+    if isinstance(now, datetime):
+        return now - LEASE_DURATION
+    return now - Value(LEASE_DURATION, output_field=DurationField())
+
+
+def _get_heartbeat_time() -> "Now | datetime":
+    """Return the current time by PostgreSQL's clock; SQLite is used by one host, with one clock."""
+    return Now() if connection.vendor == "postgresql" else timezone.now()
 
 
 def has_live_runner(*, exclude_runner_id: UUID | None = None) -> bool:
@@ -137,19 +155,36 @@ def has_live_runner(*, exclude_runner_id: UUID | None = None) -> bool:
 
 def _build_abandoned_filter() -> Q:
     without_runner = Q(runner=None) | Q(runner__stopped_at__isnull=False)
-    return Q(status=Session.Status.RUNNING) & (
-        without_runner | Q(runner__heartbeat_at__lt=get_heartbeat_deadline())
+    return Q(status=Session.Status.RUNNING) & without_runner
+
+
+def build_suspect_filter(min_crashes: int = 1) -> Q:
+    """Return a filter for sessions whose worker died, and that did nothing since.
+
+    One that ran while its worker died `min_crashes` times in a row may be the cause.
+    """
+    return Q(crashes__gte=min_crashes, crash_progress=F("turns") + F("calls"))
+
+
+def _must_wait_for_suspect(session_id: UUID) -> bool:
+    """Tell whether another session that may crash its worker has to run alone first."""
+    suspects = Session.objects.filter(build_suspect_filter(min_crashes=2))
+    return (
+        suspects.filter(pk=session_id).exists()
+        and suspects.filter(status=Session.Status.RUNNING).exclude(pk=session_id).exists()
     )
 
 
 def claim_session(session_id: UUID, runner_id: UUID) -> SessionLease | None:
-    """Claim a queued or abandoned session; None if it is neither."""
+    """Claim a queued or abandoned session; None if it is neither, or a suspect has to wait.
+
+    Of several sessions that may have crashed their worker twice, one runs at a time.
+    """
     is_claimable = Q(status=Session.Status.QUEUED) | _build_abandoned_filter()
-    fence = (
-        Session.objects.filter(is_claimable, pk=session_id).values_list("fence", flat=True).first()
-    )
-    if fence is None:
+    session = Session.objects.filter(is_claimable, pk=session_id).only("fence", "crashes").first()
+    if session is None or (session.crashes > 1 and _must_wait_for_suspect(session_id)):
         return None
+    fence = session.fence
     # The fence in the condition lets only one of two concurrent claims succeed.
     claimed = Session.objects.filter(pk=session_id, fence=fence).update(
         runner_id=runner_id,
@@ -175,13 +210,16 @@ def release_orphaned_sessions(runner_id: UUID, running_ids: Collection[UUID]) ->
     A claim is committed before its task starts, so recently claimed sessions are skipped.
     """
     orphaned_sessions = Session.objects.filter(
-        runner_id=runner_id, status=Session.Status.RUNNING, updated_at__lt=get_heartbeat_deadline()
+        runner_id=runner_id,
+        status=Session.Status.RUNNING,
+        updated_at__lt=timezone.now() - LEASE_DURATION,
     ).exclude(pk__in=running_ids)
     session_ids = list(orphaned_sessions.values_list("pk", flat=True))
     for session_id in session_ids:
-        orphaned_sessions.filter(pk=session_id).update(
+        if orphaned_sessions.filter(pk=session_id).update(
             runner=None, status=Session.Status.QUEUED, updated_at=timezone.now()
-        )
+        ):
+            notify_worker(session_id)
     return session_ids
 
 
@@ -193,3 +231,9 @@ def list_unattended_sessions(min_queued_time: timedelta = timedelta(seconds=10))
             :500
         ]
     )
+
+
+def announce_unattended_sessions(min_queued_time: timedelta) -> None:
+    """Notify workers of queued or abandoned sessions that no runner has claimed."""
+    for session_id in list_unattended_sessions(min_queued_time):
+        notify_worker(session_id)

@@ -19,6 +19,7 @@ from agents.models.agent_access import can_see_all_agents
 from agents.policies.queries import require_enabled
 from agents.session_wakeups import notify_runners_of_cancel, notify_watchers, notify_worker
 from agents.sessions.history import list_current_steps
+from agents.sessions.quarantine import require_not_quarantined
 from agents.skills.templates import build_template, render_skill
 from bonobot.accounts.models import Token
 from bonobot.accounts.principals import Principal
@@ -261,7 +262,8 @@ def require_run_permission(principal: Principal, agent: Agent) -> None:
 
 
 def _check_accepts_messages(session: Session) -> None:
-    """Raise `Conflict` for a workflow's session, which takes no messages."""
+    """Raise `Conflict` for a quarantined session, and a workflow's: they take no messages."""
+    require_not_quarantined(session)
     if WorkflowRun.objects.filter(session=session).exists():
         raise Conflict(
             "This session runs a workflow.",

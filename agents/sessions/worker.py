@@ -5,6 +5,7 @@ import logging
 import threading
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from time import monotonic
 from uuid import UUID
@@ -16,7 +17,7 @@ from django.db import IntegrityError
 
 from agents.llm import interface as llm_interface
 from agents.session_wakeups import CANCEL_TOPIC, register_local_runner
-from agents.sessions import leases, loop, step_store
+from agents.sessions import dead_runners, leases, loop, step_store
 from agents.sessions.leases import LeaseState, SessionLease
 from bonobot.core.db.transactions import (
     UNAVAILABLE_ERRORS,
@@ -32,8 +33,12 @@ from bonobot.ledger.refusals import AuditUnavailable
 
 logger = logging.getLogger(__name__)
 
-# Interval of polling for cancellation requests: one query for all sessions of the process.
+# Interval of polling for cancellation requests (one query for all sessions of the process), and of
+# checking whether other workers' processes have ended (no query).
 CANCEL_POLL_INTERVAL_S = 1.0
+# A queued session that no worker took within this time is announced again when a worker starts or
+# dies: the message may have been lost with the worker that received it.
+MIN_QUEUED_TIME = timedelta(seconds=1)
 # An event loop that didn't tick for this long is stuck, and must not keep its leases.
 LOOP_STUCK_S = 5.0
 
@@ -49,12 +54,22 @@ class SessionRunner:
         self._is_draining = False
         self._renewed_at = 0.0
         self._heartbeat: asyncio.Task[None] | None = None
+        self._drain_task: asyncio.Task[None] | None = None
+        self._start_lock = asyncio.Lock()
+        self._other_runners: list[dead_runners.OtherRunner] = []
+        # Until then, missing heartbeats of other workers prove nothing: see `release_dead_runners`.
+        self._distrusts_heartbeats_until = 0.0
 
     async def start(self) -> None:
         """Register this process and start its heartbeat; may be called repeatedly.
 
         If the runner's row is gone (a restored database), create a new one; old leases are lost.
         """
+        # Two starts at once would register two runners, and only the last one gets heartbeats.
+        async with self._start_lock:
+            await self._register_or_renew()
+
+    async def _register_or_renew(self) -> None:
         now = self._renewed_at = monotonic()
         if self.runner_id is not None and await get_runtime().run_orm(
             leases.renew_runner_leases, self.runner_id
@@ -82,8 +97,11 @@ class SessionRunner:
         if self._is_draining or self.runner_id is None:
             return None
         lease = await self._claim_session(session_id)
-        if lease is None or session_id in self._tasks:
+        if lease is None:
             return None
+        # An earlier run that queued the session again may still be closing its connections.
+        while (ending_task := self._tasks.get(session_id)) is not None:
+            await asyncio.wait({ending_task})
         if self._is_draining:  # stopped during the claim
             await get_runtime().run_orm(leases.release_session, lease)
             return None
@@ -98,12 +116,20 @@ class SessionRunner:
             if self.runner_id is None:
                 break
             try:
-                return await get_transaction_batcher().run(
+                lease = await get_transaction_batcher().run(
                     leases.claim_session, session_id, self.runner_id
                 )
             except IntegrityError:
                 # This runner's row was deleted since the last heartbeat (a restored database).
                 await self.start()
+                continue
+            if lease is not None:
+                return lease
+            holders = await get_runtime().run_orm(
+                dead_runners.list_other_runners, self.runner_id, session_id
+            )
+            if not await self._release_if_dead(holders):
+                break
         return None
 
     async def _supervise_session(self, lease: SessionLease) -> None:
@@ -149,19 +175,69 @@ class SessionRunner:
         # Continue while draining, so that no other runner claims sessions with running calls.
         while True:
             try:
-                if (
-                    monotonic() - last_renewed_at >= leases.HEARTBEAT_INTERVAL_S
-                    and self._is_loop_responsive()
-                ):
+                is_due = monotonic() - last_renewed_at >= leases.HEARTBEAT_INTERVAL_S
+                if is_due and self._is_loop_responsive():
+                    self._check_heartbeat_delay(last_renewed_at)
                     await self.start()
                     await self._release_orphans()
+                    await self.release_dead_runners()
                     last_renewed_at = monotonic()
+                elif any(runner.has_ended for runner in self._other_runners):
+                    await self.release_dead_runners()
                 if self._tasks:
                     await self._cancel_requested_sessions()
             except DatabaseFault as error:
                 # The database is unavailable; until it returns, the lease expires, as it should.
                 logger.warning("the runner's heartbeat could not be written: %s", error)
+                self._distrust_heartbeats()
+            except Exception:
+                # Without heartbeats this process would lose its sessions.
+                logger.exception("the runner's heartbeat failed")
             await asyncio.sleep(CANCEL_POLL_INTERVAL_S)
+
+    def _check_heartbeat_delay(self, last_renewed_at: float) -> None:
+        """Distrust other workers' heartbeats if this one is late: the machine may have slept."""
+        late_after_s = leases.LEASE_DURATION.total_seconds() / 2
+        if last_renewed_at and monotonic() - last_renewed_at > late_after_s:
+            self._distrust_heartbeats()
+
+    def _distrust_heartbeats(self) -> None:
+        lease_s = leases.LEASE_DURATION.total_seconds()
+        self._distrusts_heartbeats_until = monotonic() + lease_s
+
+    async def release_dead_runners(self) -> list[UUID]:
+        """Release the sessions of workers that died, and announce them; return their ids.
+
+        After a database outage or a pause of this process, workers without heartbeats get the
+        duration of a lease to send one.
+        """
+        if self._is_draining:
+            return []
+        self._other_runners = await get_runtime().run_orm(
+            dead_runners.list_other_runners, self.runner_id
+        )
+        session_ids = await self._release_if_dead(self._other_runners)
+        if session_ids:
+            await self.announce_sessions()
+        return session_ids
+
+    async def _release_if_dead(self, runners: list[dead_runners.OtherRunner]) -> list[UUID]:
+        if not runners:
+            return []
+        return await get_runtime().run_orm(
+            dead_runners.release_dead_runners,
+            runners,
+            trust_heartbeats=monotonic() >= self._distrusts_heartbeats_until,
+        )
+
+    async def take_over_sessions(self) -> None:
+        """Release and announce what earlier workers left; called once when a worker starts."""
+        await self.release_dead_runners()
+        await self.announce_sessions()
+
+    async def announce_sessions(self) -> None:
+        """Notify workers of queued sessions, whose earlier messages may have been lost."""
+        await get_runtime().run_orm(leases.announce_unattended_sessions, MIN_QUEUED_TIME)
 
     def _is_loop_responsive(self) -> bool:
         return monotonic() - get_runtime().ticked_at < LOOP_STUCK_S
@@ -195,6 +271,10 @@ class SessionRunner:
         if self._tasks:
             get_runtime().spawn(self._cancel_requested_sessions(), name="fulfil cancels")
 
+    def is_running(self, session_id: UUID) -> bool:
+        """Tell whether this process runs the session."""
+        return session_id in self._tasks
+
     async def suspend_session(self, session_id: UUID) -> None:
         """Stop waiting in this process for a person who has to answer a session's server."""
         task = self._tasks.get(session_id)
@@ -213,12 +293,22 @@ class SessionRunner:
         lease_state.cancels_live_requests = True
         return True
 
+    @property
+    def is_draining(self) -> bool:
+        """Whether it stops and claims no more sessions."""
+        return self._is_draining
+
     async def drain(self, timeout_s: float | None = None) -> None:
-        """Stop claiming sessions, release the running ones, and unregister.
+        """Stop claiming sessions, release the running ones, and unregister; later calls wait, too.
 
         Model requests are canceled, since repeating them only costs tokens. Running calls get
         `timeout_s` (default: `BONOBOT_DRAIN_S`) to finish, because their results would be lost.
         """
+        if self._drain_task is None:
+            self._drain_task = asyncio.create_task(self._release_and_stop(timeout_s), name="drain")
+        await asyncio.shield(self._drain_task)
+
+    async def _release_and_stop(self, timeout_s: float | None) -> None:
         timeout_s = settings.BONOBOT_DRAIN_S if timeout_s is None else timeout_s
         self._is_draining = True
         for session_id, task in self._tasks.items():

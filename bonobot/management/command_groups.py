@@ -66,7 +66,7 @@ COMMAND_GROUPS = {
             ),
             "agents.cli.agents:CALLABLE_AGENT_VERBS": "callable-agents",
             "agents.cli.tools:WORKSPACE_VERBS": "tools workspace",
-            "agents.cli.sessions:VERBS": "sessions cancel",
+            "agents.cli.sessions:VERBS": "sessions cancel release",
             "agents.cli.sessions:SESSION_APPROVAL_VERBS": (
                 "session-approvals revoke-session-approval"
             ),

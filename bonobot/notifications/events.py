@@ -72,6 +72,9 @@ EVENTS: dict[str, NotificationEvent] = {
         NotificationEvent(
             "budget_exhausted", format_message("Budget exhausted"), Severity.CRITICAL
         ),
+        NotificationEvent(
+            "session_quarantined", format_message("Session quarantined"), Severity.CRITICAL
+        ),
         NotificationEvent("test", format_message("Test notification"), Severity.INFO),
     )
 }

@@ -40,18 +40,21 @@ class ProcessSpec:
 class RestartPolicy:
     """When a program that ended is started again (seconds).
 
-    The delay doubles with each end, up to `max_delay_s`. A program that ran for `stable_s` starts
-    with the first delay again; one that ends more than `max_restarts` times in a row is given up.
+    The first restart is immediate; then the delay doubles with each end, up to `max_delay_s`. A
+    program that ran for `stable_s` is restarted immediately again; one that ends more than
+    `max_restarts` times in a row is given up.
     """
 
     first_delay_s: float = 1.0
     max_delay_s: float = 30.0
     max_restarts: int = 5
-    stable_s: float = 60.0
+    stable_s: float = 5.0
 
     def compute_delay_s(self, ends: int) -> float:
         """Return the delay after this many ends in a row."""
-        return float(min(self.first_delay_s * 2 ** (ends - 1), self.max_delay_s))
+        if ends == 1:
+            return 0.0
+        return float(min(self.first_delay_s * 2 ** (ends - 2), self.max_delay_s))
 
 
 @dataclass
@@ -199,7 +202,8 @@ class ProcessSupervisor:
             return
         delay_s = policy.compute_delay_s(child.ends)
         child.restart_at = now + delay_s
-        self.print_error(f"`{name}` ended ({child.last_end}). It is restarted in {delay_s:g} s.")
+        when = f"in {delay_s:g} s" if delay_s else "now"
+        self.print_error(f"`{name}` ended ({child.last_end}). It is restarted {when}.")
 
     def copy_output(self, timeout_s: float) -> None:
         """Copy the programs' output to the terminal; return after the timeout or a signal."""

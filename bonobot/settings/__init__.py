@@ -63,6 +63,7 @@ from bonobot.settings.limits import (  # noqa: F401 - read through `django.conf.
     BONOBOT_MAX_DEFINITIONS,
     BONOBOT_ORG_CALLS_PER_MINUTE,
     BONOBOT_PASSWORD_RESET_H,
+    BONOBOT_QUARANTINE_CRASHES,
     BONOBOT_READ_S,
     BONOBOT_REQUEST_BODY_S,
     BONOBOT_REQUEST_HEAD_S,

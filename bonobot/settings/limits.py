@@ -45,6 +45,11 @@ BONOBOT_TURNS_PER_MESSAGE = environment.read_number("BONOBOT_TURNS_PER_MESSAGE",
 BONOBOT_CALLS_PER_MESSAGE = environment.read_number("BONOBOT_CALLS_PER_MESSAGE", 200, minimum=1)
 # Seconds that a session works on one message, waits excluded: `agents.services`.
 BONOBOT_RUN_S = environment.read_number("BONOBOT_RUN_S", 3_600, minimum=1)
+# Crashes of its worker in a row after which a session is quarantined:
+# `agents.sessions.dead_runners`.
+BONOBOT_QUARANTINE_CRASHES = environment.read_number(
+    "BONOBOT_QUARANTINE_CRASHES", 2, minimum=1, maximum=100
+)
 # Tokens a day that a server may use by sampling: `mcp_servers.client_capabilities`.
 BONOBOT_SAMPLING_TOKENS = environment.read_number("BONOBOT_SAMPLING_TOKENS", 10_000, minimum=0)
 

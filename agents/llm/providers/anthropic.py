@@ -10,6 +10,7 @@ from pydantic_ai.profiles.anthropic import AnthropicModelProfile
 from pydantic_ai.providers.anthropic import AnthropicProvider
 
 from agents.llm.interface import ModelEndpointConfig
+from agents.llm.providers.text_deltas import merge_response_deltas
 from agents.llm.providers.transport import build_client, build_timeout, mark_stream_complete
 
 T = TypeVar("T")
@@ -34,12 +35,14 @@ class AnthropicConnection:
     """A client of one address and key."""
 
     def __init__(self, endpoint: ModelEndpointConfig) -> None:
+        http_client = build_client(endpoint)
+        http_client.event_hooks["response"].append(merge_response_deltas)
         self._client = AnthropicClient(
             base_url=endpoint.url,
             api_key=endpoint.api_key or "none",  # without one the library searches the environment
             max_retries=0,
             open_telemetry=False,
-            http_client=build_client(endpoint),
+            http_client=http_client,
         )
         # Drop ANTHROPIC_CUSTOM_HEADERS, which would be sent to a tenant's URL.
         self._client._custom_headers = {}

@@ -255,6 +255,12 @@ SESSIONS_AREA = Area(
             cli="agents cancel",
         ),
         Feature(
+            "Release a quarantined session",
+            admin="session.release",
+            rest="release_session",
+            cli="agents release",
+        ),
+        Feature(
             "Export a session",
             admin="session.export",
             rest="export_session",

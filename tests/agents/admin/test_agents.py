@@ -76,7 +76,9 @@ def test_a_model_of_another_organization_cant_be_selected(
     )
 
 
-def test_a_configuration_is_updated_and_recorded(helper: Agent, operator: admin_client.Desk) -> None:
+def test_a_configuration_is_updated_and_recorded(
+    helper: Agent, operator: admin_client.Desk
+) -> None:
     fields = build_fields(helper, instructions="Be brief.", max_turns=7, tools_in_prompt="on")
     operator.post("agents_agent_configuration", helper.pk, **fields)
     helper.refresh_from_db()

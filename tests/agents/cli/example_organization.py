@@ -11,6 +11,7 @@ from agents.evaluation.services import create_recording
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent
 from agents.notes import NoteSpec, save_note
+from agents.sessions.quarantine import quarantine_session
 from agents.sessions.services import request_cancel, start_session
 from agents.skills.services import SkillSpec, save_skill
 from agents.workflows.services import run_workflow
@@ -98,6 +99,7 @@ CALLS: Mapping[str, Call] = {
     "agents revoke-session-approval": Call(("@session-approval#",), ("nothing",)),
     "agents remove": Call(("gone-#",), ("nobody",)),
     "agents cancel": Call(("@session#",), ("nothing",)),
+    "agents release": Call(("@quarantined#",), ("nothing",)),
     "agents sessions": Call((), ("nobody",), reads=True),
     "agents tools": Call(("helper",), ("nobody",), reads=True),
     "agents workspace": Call(("helper",), ("nobody",), reads=True),
@@ -394,6 +396,10 @@ def create_example_objects(organization: Organization, url: str, folder: Path) -
         for n in range(4)
     }
     sessions = {f"@session{n}": factories.create_answered_session(agent).pk for n in range(4)}
+    for number in range(4):
+        quarantined = factories.create_answered_session(agent)
+        quarantine_session(quarantined)
+        sessions[f"@quarantined{number}"] = quarantined.pk
     recordings = {
         f"@recording{n}": create_recording(
             administrator, factories.create_answered_session(agent)

@@ -1,14 +1,19 @@
 """`bonobot agents`, `bonobot tokens`, and `bonobot audit`."""
 
+import asyncio
+
 import pytest
 from django.utils import timezone
 
+from agents.llm.offline.model import OfflineModel
 from agents.models import Session
+from agents.sessions import leases
 from agents.sessions.services import start_session
 from bonobot.accounts.models import Token
 from bonobot.accounts.tokens.services import authenticate_token
 from bonobot.ledger.models import AuditRow
 from tests import factories
+from tests.wait import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -50,6 +55,22 @@ def test_a_run_for_people_shows_calls_and_answer(bonobot, time_server):
     result = bonobot("agents", "run", "helper", "What time is it in Asia/Tokyo?")
     assert "✓ mcp_time_get_current_time" in result.out
     assert "Asia/Tokyo" in result.out
+
+
+def test_a_run_that_takes_too_long_says_whether_it_continues(bonobot, agent, monkeypatch):
+    async def think(*messages, **options):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(OfflineModel, "request", think)
+    ran = bonobot("agents", "run", "helper", "hello", "--timeout", "0.5", "--json")
+    assert ran.error["code"] == "still_running"
+    assert "This command ran it" in ran.error["remedy"]
+    session = Session.objects.get()
+    bonobot("agents", "cancel", str(session.pk))
+    eventually(lambda: Session.objects.get().status == Session.Status.CANCELLED)
+    leases.register_runner()  # a worker
+    ran = bonobot("agents", "run", "helper", "hello", "--timeout", "0.1", "--json")
+    assert "It continues to run." in ran.error["remedy"]
 
 
 @pytest.mark.parametrize(

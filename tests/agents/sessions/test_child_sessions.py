@@ -5,16 +5,18 @@ from itertools import pairwise
 from uuid import uuid4
 
 import pytest
+from django.db import transaction
+from django.utils import timezone
 
 from agents.approvals.services import resolve_approval
 from agents.budgets.services import BudgetLine, list_budget_use, set_budgets
 from agents.callable_agents import set_callable_agents
 from agents.flow_labels.services import list_session_labels
 from agents.llm import interface as llm_interface
-from agents.models import Approval, Session, Step
+from agents.models import Approval, Runner, Session, Step
 from agents.policies.services import PolicySpec, set_policy
 from agents.services import AgentSpec, update_agent
-from agents.sessions import child_sessions
+from agents.sessions import child_sessions, leases, step_store, worker
 from agents.sessions import services as sessions
 from agents.sessions.export import build_report
 from agents.sessions.worker import SessionRunner
@@ -240,3 +242,37 @@ def test_rest_sets_which_agents_an_agent_can_call(acme, line):
 
 def test_outside_a_session_no_agent_can_be_called(line, call):
     assert call("ask_second", {"message": "hello"}).code == "no_session"
+
+
+def test_a_parent_that_is_suspended_while_its_child_ends_is_woken(boss, line):
+    parent = sessions.start_session(boss, line[0], "hello")
+    child = Session.objects.create(
+        organization=parent.organization, agent=line[1], parent=parent, started_by="ann"
+    )
+    Session.objects.filter(pk=parent.pk).update(status=Session.Status.RUNNING)
+    with transaction.atomic():
+        step_store.wake_parent(child.pk)
+        # The parent saw the child wait, and its transaction is committed only now.
+        Session.objects.filter(pk=parent.pk).update(status=Session.Status.WAITING)
+    parent.refresh_from_db()
+    assert parent.status == Session.Status.QUEUED
+
+
+def test_a_parent_continues_when_the_worker_of_its_child_died(runner, boss, line, monkeypatch):
+    monkeypatch.setattr(worker, "CANCEL_POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr(leases, "HEARTBEAT_INTERVAL_S", 0.02)
+    dead_id = leases.register_runner()
+    taken = []
+
+    async def let_another_worker_die(session_id):
+        if taken:
+            await runner.claim_and_run(session_id)
+            return
+        await get_runtime().run_orm(leases.claim_session, session_id, dead_id)
+        taken.append(session_id)
+        stale = timezone.now() - leases.LEASE_DURATION
+        await get_runtime().run_orm(Runner.objects.filter(pk=dead_id).update, heartbeat_at=stale)
+
+    monkeypatch.setattr(child_sessions, "run_locally", let_another_worker_die)
+    assert run(runner, boss, line[0], "ask_second: hello").status == Session.Status.DONE
+    assert taken

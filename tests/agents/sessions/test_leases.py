@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from agents.models import Runner, Session, Step
-from agents.sessions import leases, step_store
+from agents.sessions import dead_runners, leases, step_store
 from agents.sessions.leases import LeaseLost
 from tests import factories
 
@@ -28,6 +28,10 @@ def grow_old(runner_id):
     Runner.objects.filter(pk=runner_id).update(heartbeat_at=timezone.now() - timedelta(minutes=1))
 
 
+def release_dead_runners(own_id):
+    return dead_runners.release_dead_runners(dead_runners.list_other_runners(own_id))
+
+
 def test_a_queued_session_is_claimed_once(session):
     one, other = leases.register_runner(), leases.register_runner()
     assert leases.claim_session(session.pk, one) is not None
@@ -46,7 +50,7 @@ def test_a_session_of_a_silent_worker_is_taken_over(session):
     one, other = leases.register_runner(), leases.register_runner()
     first = leases.claim_session(session.pk, one)
     grow_old(one)
-    assert leases.list_unattended_sessions() == [session.pk]
+    assert release_dead_runners(other) == [session.pk]
     second = leases.claim_session(session.pk, other)
     assert second is not None
     assert second.fence == first.fence + 1
@@ -59,6 +63,7 @@ def test_a_worker_with_an_expired_lease_writes_nothing(session):
         first, Step.Kind.CALL, {"name": "x"}, state=Step.State.INTENT, turn=1
     )
     grow_old(one)
+    release_dead_runners(other)
     leases.claim_session(session.pk, other)
     with pytest.raises(LeaseLost):
         step_store.append_step(first, Step.Kind.NOTICE, {"text": "late"})

@@ -1,9 +1,13 @@
 """This process as a runner: a database that is away, a row that is gone, leaving."""
 
+import asyncio
+from time import monotonic
+
 import pytest
 from django.db import OperationalError
 from django.utils import timezone
 
+from agents import tasks
 from agents.models import Runner, Session
 from agents.sessions import leases, loop
 from agents.sessions import services as sessions
@@ -79,3 +83,68 @@ def test_a_blocked_event_loop_lets_its_leases_expire(runner, monkeypatch):
     then = Runner.objects.get(pk=runner.runner_id).heartbeat_at
     eventually(lambda: len(looked) > 5)
     assert Runner.objects.get(pk=runner.runner_id).heartbeat_at == then
+
+
+def test_the_heartbeat_continues_after_an_unexpected_error(runner, monkeypatch):
+    monkeypatch.setattr(running, "CANCEL_POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr(leases, "HEARTBEAT_INTERVAL_S", 0.02)
+    left = failing(monkeypatch, leases, "release_orphaned_sessions", RuntimeError("bug"), times=1)
+    get_runtime().call(runner.start)
+    eventually(lambda: not left)
+    now = timezone.now()
+    eventually(lambda: Runner.objects.get(pk=runner.runner_id).heartbeat_at > now)
+
+
+def test_two_starts_at_once_register_one_worker(runner):
+    async def start_twice():
+        await asyncio.gather(runner.start(), runner.start())
+
+    get_runtime().call(start_twice)
+    assert Runner.objects.count() == 1
+
+
+def test_a_session_queued_while_its_run_still_ends_is_run_again(session, runner, monkeypatch):
+    async def claim_during_the_end():
+        ended, claim_session = asyncio.Event(), runner._claim_session
+        earlier_run = asyncio.create_task(ended.wait())
+
+        async def claim(session_id):
+            lease = await claim_session(session_id)
+            runner._tasks[session_id] = earlier_run
+            earlier_run.add_done_callback(lambda _: runner._tasks.pop(session_id))
+            ended.set()
+            return lease
+
+        monkeypatch.setattr(runner, "_claim_session", claim)
+        await (await runner.claim_and_run(session.pk))
+
+    get_runtime().call(claim_during_the_end, timeout_s=30)
+    session.refresh_from_db()
+    assert session.status == Session.Status.DONE
+
+
+def test_a_worker_that_stops_leaves_messages_to_others(session, runner, monkeypatch):
+    monkeypatch.setattr(tasks, "get_session_runner", lambda: runner)
+    announced = []
+    monkeypatch.setattr(tasks, "notify_worker", announced.append)
+    get_runtime().call(runner.start)
+    get_runtime().call(runner.drain)
+    tasks.run_session(str(session.pk))
+    assert announced == [session.pk]
+
+
+def test_sessions_of_a_dead_worker_continue_when_another_one_starts(session, take, runner):
+    dead_id = leases.register_runner()
+    leases.claim_session(session.pk, dead_id)
+    Runner.objects.filter(pk=dead_id).update(heartbeat_at=timezone.now() - leases.LEASE_DURATION)
+    # The heartbeat may release it first, and then announces it to other workers.
+    eventually(lambda: take(session) == Session.Status.DONE)
+    assert Runner.objects.get(pk=dead_id).stopped_at
+
+
+def test_a_late_heartbeat_makes_no_other_worker_dead(session, runner):
+    silent_id = leases.register_runner()
+    leases.claim_session(session.pk, silent_id)
+    Runner.objects.filter(pk=silent_id).update(heartbeat_at=timezone.now() - leases.LEASE_DURATION)
+    runner._check_heartbeat_delay(monotonic() - leases.LEASE_DURATION.total_seconds())
+    assert get_runtime().call(runner.release_dead_runners) == []
