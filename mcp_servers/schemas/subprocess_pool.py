@@ -23,6 +23,7 @@ from typing import Any
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, ServiceUnavailable
 from mcp_servers.schemas.classify_schema import SchemaVerdict
+from mcp_servers.schemas.defaults import fill_defaults
 from mcp_servers.schemas.validate_arguments import (
     ConfinementNeeded,
     InvalidArguments,
@@ -53,8 +54,10 @@ async def check_tool_arguments(schema: Any, arguments: Any, verdict: SchemaVerdi
     """Check `arguments`; blocks the loop for about 70 ms (the inline limit) at most.
 
     Raises `InvalidArguments`, `InvalidInput` (`schema_refused`), `ArgumentCheckTimeout`
-    (`validation_timeout`) or `ServiceUnavailable` (`validation_busy`).
+    (`validation_timeout`) or `ServiceUnavailable` (`validation_busy`). An omitted required property
+    counts as provided if its schema has a default.
     """
+    arguments = fill_defaults(schema, arguments, only_required=True)
     try:
         check_arguments(schema, arguments, verdict)
     except ConfinementNeeded:
