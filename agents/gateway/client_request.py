@@ -11,7 +11,13 @@ from mcp.types import INVALID_PARAMS
 from pydantic import BaseModel, ConfigDict, RootModel
 
 from agents.gateway.authentication import AuthenticatedClient
-from mcp_servers.client.jsonrpc import CAPABILITIES_KEY, CLIENT_KEY, LOG_MESSAGE, RESERVED_META_KEYS
+from mcp_servers.client.jsonrpc import (
+    CAPABILITIES_KEY,
+    CLIENT_KEY,
+    HANDSHAKE_VERSIONS,
+    LOG_MESSAGE,
+    RESERVED_META_KEYS,
+)
 
 LOG_LEVEL_KEY = "io.modelcontextprotocol/logLevel"
 LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
@@ -133,6 +139,11 @@ def build_notification(method: str, params: Mapping[str, Any]) -> Any:
 def build_invalid_params_error(reason: str, data: Any = None) -> MCPError:
     """Return the error for invalid parameters."""
     return MCPError(code=INVALID_PARAMS, message=f"Invalid params: {reason}", data=data)
+
+
+def negotiate_version(requested: Any) -> str:
+    """Return the version of a handshake: the requested one if it is supported, else the latest."""
+    return str(requested) if requested in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1]
 
 
 def read_capabilities(meta: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from agents.gateway.client_request import (
     GatewayRequest,
     build_invalid_params_error,
     format_client_name,
+    negotiate_version,
     read_capabilities,
     read_client_name,
     read_log_level,
@@ -44,6 +45,7 @@ class GatewaySession:
     owner_key: str = ""
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     client_name: str = ""
+    protocol_version: str = ""
     log_level: str = DEFAULT_LOG_LEVEL
     watched: dict[str, WatchedResource] = field(default_factory=dict)
     # Digests of the lists that the client knows, by kind.
@@ -113,6 +115,14 @@ class GatewaySessionStore:
     def find_stdio_session(self, caller: AuthenticatedClient) -> GatewaySession | None:
         """Find the session of the only client on stdio."""
         return self.find_session(self._stdio_session_id, caller)
+
+    def open_session(
+        self, session_id: str, caller: AuthenticatedClient, params: Mapping[str, Any]
+    ) -> None:
+        """Add a session over HTTP when its `initialize` request is answered."""
+        session = self._add_session(session_id)
+        session.owner_key = caller.key
+        session.protocol_version = negotiate_version(params.get("protocolVersion"))
 
     def register_session(self, context: Context, caller: AuthenticatedClient) -> None:
         """Register a session when it is initialized, so that it can be notified."""
@@ -195,14 +205,17 @@ class GatewaySessionStore:
         else:
             self.delete_session(session_id)
 
+    def _add_session(self, session_id: str) -> GatewaySession:
+        session = self._sessions[session_id] = GatewaySession()
+        session.used_at = get_runtime().loop.time()
+        if len(self._sessions) > MAX_SESSIONS:
+            self.delete_session(next(iter(self._sessions)))
+        return session
+
     def _get_or_create_session(self, session_id: str, context: Context) -> GatewaySession:
         session = self._sessions.get(session_id)
-        if session is None:
-            session = GatewaySession()
-            if session_id:  # the initialize request has no id yet
-                self._sessions[session_id] = session
-            if len(self._sessions) > MAX_SESSIONS:
-                self.delete_session(next(iter(self._sessions)))
+        if session is None:  # the initialize request has no id yet
+            session = self._add_session(session_id) if session_id else GatewaySession()
         if not session.client_name and (client_params := context.session.client_params) is not None:
             session.capabilities = client_params.capabilities.model_dump(
                 by_alias=True, exclude_none=True

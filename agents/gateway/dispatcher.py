@@ -14,7 +14,12 @@ from mcp.shared.exceptions import MCPError
 from agents.gateway.authentication import AuthenticatedClient, get_current_client
 from agents.gateway.catalog import Declaration, build_page
 from agents.gateway.change_notifications import ChangeStreams, compute_list_digest
-from agents.gateway.client_request import Context, GatewayRequest, build_invalid_params_error
+from agents.gateway.client_request import (
+    Context,
+    GatewayRequest,
+    build_invalid_params_error,
+    negotiate_version,
+)
 from agents.gateway.client_sessions import GatewaySessionStore
 from agents.gateway.era_translation import translate_declaration, translate_result
 from agents.gateway.errors import build_mcp_error, build_unknown_name_error
@@ -25,7 +30,7 @@ from agents.gateway.resource_subscriptions import is_readable, watch_resources
 from bonobot import __version__
 from bonobot.core.api.exception_handler import to_problem
 from bonobot.core.telemetry import tracing
-from mcp_servers.client.jsonrpc import HANDSHAKE_VERSIONS, MODERN_VERSION
+from mcp_servers.client.jsonrpc import MODERN_VERSION
 from mcp_servers.client.protocol_versions import SERVER_INFO
 
 SERVER_NAME = "bonobot"
@@ -166,9 +171,7 @@ class GatewayDispatcher:
         info = await self._select_handlers(inbound.caller).get_info(inbound)
         extra = {"instructions": info.instructions} if info.instructions else {}
         return {
-            "protocolVersion": requested_version
-            if requested_version in HANDSHAKE_VERSIONS
-            else HANDSHAKE_VERSIONS[-1],
+            "protocolVersion": negotiate_version(requested_version),
             # Extensions exist only in the modern era.
             "capabilities": {k: v for k, v in info.capabilities.items() if k != "extensions"},
             "serverInfo": self.server.server_info_stamp,

@@ -27,10 +27,24 @@ from agents.gateway.authentication import (
     build_resource_metadata,
     set_current_client,
 )
+from agents.gateway.batches import (
+    BATCH_VERSION,
+    BatchResponse,
+    build_batch_error,
+    is_batch,
+    parse_batch,
+)
 from agents.gateway.client_sessions import SESSION_ID_HEADER
 from agents.gateway.dispatcher import GatewayDispatcher
 from agents.gateway.handlers import Kind
 from agents.gateway.organization_server.management_tools import prepare_management_tools
+from agents.gateway.request_bodies import (
+    Receive,
+    Send,
+    find_version_conflict,
+    parse_object,
+    read_body,
+)
 from agents.gateway.routes import ROOT_PATH, GatewayAddress, parse_path
 from bonobot.accounts.external_issuers.services import list_announced_issuers
 from bonobot.accounts.roles import TokenScope as Wanted
@@ -83,8 +97,11 @@ class GatewayApplication:
             await _send_problem(send, problem, address)
             return
         set_current_client(caller)
-        manager = await self._get_manager()
         scope = {**scope, "user": _build_user(caller)}
+        if scope["method"] == "POST":
+            await self._answer_post(caller, scope, receive, send)
+            return
+        manager = await self._get_manager()
         session_id = headers.get(SESSION_ID_HEADER, "")
         async with self._notify_session(caller, session_id if scope["method"] == "GET" else ""):
             await manager.handle_request(scope, receive, send)
@@ -100,6 +117,53 @@ class GatewayApplication:
         if self._manager_task is not None:
             self._stop.set()
             await self._manager_task
+
+    async def _answer_post(
+        self, caller: AuthenticatedClient, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        body, receive = await read_body(receive)
+        if body is not None and (conflict := find_version_conflict(scope["headers"], body)):
+            await _send_json(send, HTTPStatus.BAD_REQUEST, conflict)
+            return
+        if body is not None and is_batch(body):
+            await self._answer_batch(caller, body, scope, receive, send)
+            return
+        if body is not None and b'"initialize"' in body:
+            send = self._register_on_answer(caller, body, send)
+        manager = await self._get_manager()
+        await manager.handle_request(scope, receive, send)
+
+    async def _answer_batch(
+        self, caller: AuthenticatedClient, body: bytes, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        session_id = _decode_headers(scope).get(SESSION_ID_HEADER, "")
+        session = self.dispatcher.sessions.find_session(session_id, caller)
+        messages: list[dict[str, Any]] | str = (
+            f"Batches are only supported in sessions of MCP {BATCH_VERSION}."
+        )
+        if session is not None and session.protocol_version == BATCH_VERSION:
+            messages = parse_batch(body)
+        if isinstance(messages, str):
+            await _send_json(send, HTTPStatus.BAD_REQUEST, build_batch_error(messages))
+            return
+        manager = await self._get_manager()
+        await BatchResponse(scope, receive, send).answer(messages, manager.handle_request)
+
+    def _register_on_answer(self, caller: AuthenticatedClient, body: bytes, send: Send) -> Send:
+        """Return a `send` that adds the session before its `initialize` request is answered."""
+        message, session_id = parse_object(body) or {}, ""
+
+        async def send_and_register(part: dict[str, Any]) -> None:
+            nonlocal session_id
+            if part["type"] == "http.response.start":
+                session_id = _decode_headers(part).get(SESSION_ID_HEADER, "")
+            elif session_id and b'"result"' in part.get("body", b""):
+                params = message.get("params")
+                self.dispatcher.sessions.open_session(session_id, caller, params or {})
+                session_id = ""
+            await send(part)
+
+        return send_and_register if message.get("method") == "initialize" else send
 
     @asynccontextmanager
     async def _notify_session(
@@ -200,7 +264,9 @@ def _build_user(caller: AuthenticatedClient) -> AuthenticatedUser:
 
 
 def _decode_headers(scope: Scope) -> dict[str, str]:
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    return {
+        name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
+    }
 
 
 async def _send_problem(send: Any, problem: Problem, address: GatewayAddress | None) -> None:
