@@ -21,7 +21,11 @@ from agents.gateway.client_request import (
     negotiate_version,
 )
 from agents.gateway.client_sessions import GatewaySessionStore
-from agents.gateway.era_translation import translate_declaration, translate_result
+from agents.gateway.era_translation import (
+    translate_declaration,
+    translate_execution,
+    translate_result,
+)
 from agents.gateway.errors import build_mcp_error, build_unknown_name_error
 from agents.gateway.handlers import EndpointHandlers, Kind, UpstreamHandlers
 from agents.gateway.mcp_tasks import TaskHandlers
@@ -184,6 +188,8 @@ class GatewayDispatcher:
         if not inbound.is_modern:
             self.sessions.record_list(inbound, kind, compute_list_digest(declarations))
             declarations = tuple(map(translate_declaration, declarations))
+        elif kind == "tools":
+            declarations = tuple(map(translate_execution, declarations))
         return build_page(declarations, field_name, inbound.params.get("cursor")) | CACHE_HINTS
 
     async def _read_resource(self, inbound: GatewayRequest) -> dict[str, Any]:

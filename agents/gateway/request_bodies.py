@@ -61,7 +61,9 @@ def find_version_conflict(
     headers: Sequence[tuple[bytes, bytes]], body: bytes
 ) -> dict[str, Any] | None:
     """Return the JSON-RPC error for a version header that contradicts another, or the body."""
-    versions = [value.decode("latin-1").strip() for name, value in headers if name == VERSION_HEADER]
+    versions = [
+        value.decode("latin-1").strip() for name, value in headers if name == VERSION_HEADER
+    ]
     if len(set(versions)) > 1:
         return build_version_error(None, f"the header is repeated: {', '.join(versions)}")
     version = versions[0] if versions else ""
