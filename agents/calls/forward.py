@@ -88,6 +88,7 @@ async def _send_call(
             timeout_s=timeout_s,
             on_progress=request.on_progress,
             on_log=request.relay.on_log if request.relay else None,
+            log_subscriber=request.relay.log_subscriber if request.relay else "",
             input_schema=target.input_schema if isinstance(target, SnapshotTool) else None,
             declaration=declaration,
             host=request.host,

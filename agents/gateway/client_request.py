@@ -44,14 +44,15 @@ Context = ServerRequestContext[Any, Any]
 class GatewayRequest:
     """A request with its authenticated caller and its client's capabilities.
 
-    `holder` is the key that owns the request's server connections; `log_level` is the minimum level
-    of servers' log messages to forward, blank for none.
+    `holder` is the key that owns the request's server connections, `subscriber` the key of the
+    client that gets servers' log messages; `log_level` is their minimum level, blank for none.
     """
 
     caller: AuthenticatedClient
     context: Context
     is_modern: bool
     holder: str
+    subscriber: str = ""
     log_level: str = ""
     params: Mapping[str, Any] = field(default_factory=dict)
     capabilities: Mapping[str, Any] = field(default_factory=dict)
@@ -110,12 +111,7 @@ class GatewayRequest:
 
     async def forward_log(self, params: Mapping[str, Any]) -> None:
         """Forward a server's log message if its level is high enough."""
-        level = params.get("level")
-        if (
-            self.log_level
-            and level in LOG_LEVELS
-            and LOG_LEVELS.index(level) >= LOG_LEVELS.index(self.log_level)
-        ):
+        if is_loud_enough(params.get("level"), self.log_level):
             await self.send_notification(LOG_MESSAGE, params)
 
     async def send_notification(self, method: str, params: Mapping[str, Any]) -> None:
@@ -129,6 +125,12 @@ class GatewayRequest:
         metadata = ServerMessageMetadata(related_request_id=self.context.request_id)
         result = await self.context.session.send_request(message, _RawResult, metadata=metadata)  # type: ignore[arg-type]
         return result.root
+
+
+def is_loud_enough(level: Any, minimum: str) -> bool:
+    """Tell whether a message's level is at least the minimum; blank for no messages."""
+    is_known = bool(minimum) and level in LOG_LEVELS
+    return is_known and LOG_LEVELS.index(level) >= LOG_LEVELS.index(minimum)
 
 
 def build_notification(method: str, params: Mapping[str, Any]) -> Any:

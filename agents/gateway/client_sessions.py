@@ -26,6 +26,7 @@ from agents.gateway.client_request import (
     read_log_level,
 )
 from agents.gateway.handlers import Kind
+from agents.gateway.log_forwarding import LogForwarder
 from agents.gateway.resource_subscriptions import WatchedResource, unwatch_resources
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
@@ -43,6 +44,7 @@ class GatewaySession:
     """The state of a handshake era client's session; `owner_key` is its caller's key."""
 
     owner_key: str = ""
+    caller: AuthenticatedClient | None = None
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     client_name: str = ""
     protocol_version: str = ""
@@ -59,6 +61,7 @@ class GatewaySessionStore:
 
     def __init__(self) -> None:
         self._sessions: OrderedDict[str, GatewaySession] = OrderedDict()
+        self.logs = LogForwarder()
         # Number of open notification streams, by session id.
         self._open_streams: Counter[str] = Counter()
         # The session id of the only client on stdio.
@@ -78,6 +81,7 @@ class GatewaySessionStore:
                 context=context,
                 is_modern=True,
                 holder=_build_holder(caller, capabilities),
+                subscriber=_build_holder(caller, capabilities),
                 log_level=read_log_level(meta),
                 params=params,
                 capabilities=capabilities,
@@ -85,12 +89,16 @@ class GatewaySessionStore:
             )
         session_id = self.get_session_id(context)
         session = self._get_or_create_session(session_id, context)
-        session.owner_key = caller.key
+        session.owner_key, session.caller = caller.key, caller
+        holder = f"gateway:{session_id}"
+        if session_id:
+            self.logs.add_subscriber(session_id, session, holder)
         return GatewayRequest(
             caller=caller,
             context=context,
             is_modern=False,
-            holder=f"gateway:{session_id}",
+            holder=holder,
+            subscriber=session_id,
             log_level=session.log_level,
             params=params,
             capabilities=session.capabilities,
@@ -145,6 +153,7 @@ class GatewaySessionStore:
         """Delete a session and its resource watches."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
+            self.logs.remove_subscriber(session_id)
             unwatch_resources(session.watched.values())
             session.watched.clear()
 

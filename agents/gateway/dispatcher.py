@@ -209,7 +209,7 @@ class GatewayDispatcher:
             return {}
         if not await is_readable(inbound.caller, uri):
             raise build_unknown_name_error("resource", uri)
-        watched = await watch_resources(inbound.caller, [uri])
+        watched = await watch_resources(inbound.caller, [uri], inbound.holder)
         if not watched:
             raise build_invalid_params_error(
                 "the server doesn't tell of changes of this resource", {"uri": uri}

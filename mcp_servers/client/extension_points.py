@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 if TYPE_CHECKING:
-    from mcp_servers.client.change_notifications import ChangeNotification
+    from mcp_servers.client.change_notifications import ChangeNotification, LogNotification
     from mcp_servers.client.child_process import StderrSnapshot
 
 StderrSink = Callable[["StderrSnapshot"], Awaitable[None]]
 StoppedServersCheck = Callable[[Collection[UUID]], Awaitable[set[UUID]]]
 # Called on the loop and must return at once.
 OnServerNotification = Callable[[UUID, "ChangeNotification"], None]
+OnServerLog = Callable[[UUID, "LogNotification"], None]
 
 _stderr_sinks: list[StderrSink] = []
 _stopped_servers_checks: list[StoppedServersCheck] = []
 change_notification_listeners: list[OnServerNotification] = []
+# Called with the log messages of shared streams, by server.
+log_listeners: list[OnServerLog] = []
 # Called when a package is installed that a start couldn't wait for.
 late_installation_listeners: list[Callable[[UUID], None]] = []
 

@@ -28,11 +28,11 @@ from mcp_servers.client import change_notifications
 from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.change_notifications import (
     LISTEN,
-    ChangeNotification,
     DesiredSubscriptions,
     OnNotification,
     OnOpen,
     OnSubscriptionResult,
+    ServerNotification,
     Topic,
     build_not_offered_error,
     list_notifying_topics,
@@ -40,7 +40,6 @@ from mcp_servers.client.change_notifications import (
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError, build_timeout_error, build_unreachable_error
 from mcp_servers.client.extension_points import (
-    OnServerNotification,
     StderrSink,
     StoppedServersCheck,
     find_stderr_sink,
@@ -51,8 +50,12 @@ from mcp_servers.client.jsonrpc import McpRequest, OnLog, OnProgress, RequestDea
 from mcp_servers.client.list_definitions import ServerDeclarations, list_all_definitions
 from mcp_servers.client.openapi import OpenApiUpstream
 from mcp_servers.client.protocol_versions import HandshakeResult
+from mcp_servers.client.sse import SseSession
 from mcp_servers.client.stdio import MAX_CHILDREN, MAX_LIFETIME_S, StdioConnection, StdioPool
-from mcp_servers.client.streamable_http import HttpUpstream
+from mcp_servers.client.streamable_http import HttpUpstream, StreamableHttpSession
+
+# A connection that belongs to one holder.
+HeldConnection = StdioConnection | StreamableHttpSession | SseSession
 
 
 def start_upstream_span(
@@ -91,7 +94,7 @@ class ConnectionPool:
         lifetime_s: float = MAX_LIFETIME_S,
         stderr_sink: StderrSink | None = None,
         clock: Callable[[], float] = time.monotonic,
-        on_notification: OnServerNotification | None = None,
+        on_notification: Callable[[UUID, ServerNotification], None] | None = None,
         find_stopped: StoppedServersCheck | None = None,
     ) -> None:
         self._host = host or NullHost()
@@ -122,6 +125,7 @@ class ConnectionPool:
         timeout_s: float | None = None,
         on_progress: OnProgress | None = None,
         on_log: OnLog | None = None,
+        log_subscriber: str = "",
         input_schema: Mapping[str, Any] | None = None,
         declaration: Mapping[str, Any] | None = None,
         host: Host | None = None,
@@ -134,12 +138,14 @@ class ConnectionPool:
         `input_required` must be continued by the caller. `input_schema` is the called tool's, for
         arguments mirrored as headers; `declaration` is the approved tool, from which API requests
         are built; `host` answers the server's requests during the call (at other times the host
-        that the connection was opened with answers).
+        that the connection was opened with answers). A log message that names no request is passed
+        to one pending request of each `log_subscriber`.
         """
         with start_upstream_span(endpoint, method, params or {}):
             traced_params = tracing.inject_trace_context(params or {})
             request = McpRequest(
-                method, traced_params, on_progress, input_schema, declaration, on_log, host
+                *(method, traced_params, on_progress, input_schema, declaration),
+                *(on_log, log_subscriber, host),
             )
             host = host or (self._discovery_host if request.idempotent else self._host)
             self._ensure_sweeper()
@@ -385,6 +391,13 @@ class ConnectionPool:
             endpoint, holder, host, self._build_notification_handler(endpoint, holder)
         )
 
+    def find_connection(self, endpoint: ServerEndpoint, holder: str) -> HeldConnection | None:
+        """Return the holder's open connection, to a server of the handshake era or a child."""
+        if endpoint.transport == "stdio":
+            return self._stdio_pool.find_connection(endpoint, holder)
+        upstream = self._upstreams.get((endpoint.server_id, endpoint.fingerprint))
+        return upstream.find_session(holder) if isinstance(upstream, HttpUpstream) else None
+
     def _has_connection(self, endpoint: ServerEndpoint, holder: str) -> bool:
         if endpoint.transport == "stdio":
             return self._stdio_pool.has_connection(endpoint, holder)
@@ -399,7 +412,7 @@ class ConnectionPool:
         if on_notification is None or holder in self._discoveries:
             return None
 
-        def forward_notification(notification: ChangeNotification) -> None:
+        def forward_notification(notification: ServerNotification) -> None:
             on_notification(endpoint.server_id, replace(notification, holder=holder))
 
         return forward_notification
@@ -459,7 +472,7 @@ def get_connection_pool() -> ConnectionPool:
                 idle_s=settings.BONOBOT_STDIO_IDLE_S,
                 lifetime_s=settings.BONOBOT_STDIO_LIFETIME_S,
                 stderr_sink=find_stderr_sink(),
-                on_notification=change_notifications.dispatch_change_notification,
+                on_notification=change_notifications.dispatch_notification,
                 find_stopped=find_stopped_servers_check(),
             )
             runtime.on_close(pool.close)

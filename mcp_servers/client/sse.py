@@ -104,6 +104,14 @@ class SseSession:
         assert self._failure is not None  # noqa: S101 - the owner ended
         raise self._failure
 
+    def keep_open(self) -> None:
+        """Do not end the session as idle until `allow_closing`."""
+        self._watcher_count += 1
+
+    def allow_closing(self) -> None:
+        """End the effect of one `keep_open`."""
+        self._watcher_count -= 1
+
     def is_idle_since(self, time: float) -> bool:
         """Return whether nothing is pending and nothing was requested since `time`."""
         return not (self._peer.busy or self._watcher_count) and self._last_used_at < time

@@ -152,6 +152,14 @@ class StdioConnection:
         """Return whether its resources are being watched."""
         return self._watcher_count > 0
 
+    def keep_open(self) -> None:
+        """Do not close the child as idle until `allow_closing`."""
+        self._watcher_count += 1
+
+    def allow_closing(self) -> None:
+        """End the effect of one `keep_open`."""
+        self._watcher_count -= 1
+
     async def close(self) -> None:
         """End the child and wait until it is gone."""
         self._ended.set()
@@ -455,6 +463,11 @@ class StdioPool:
             and (handshake is None or endpoint.era in (None, handshake.era))
             and entry.connection.endpoint.fingerprint == endpoint.fingerprint
         )
+
+    def find_connection(self, endpoint: ServerEndpoint, holder: str) -> StdioConnection | None:
+        """Return the holder's live connection."""
+        entry = self._entries.get((endpoint.server_id, holder))
+        return entry.connection if entry is not None and entry.connection.alive else None
 
     async def close(self, matches: Callable[[UUID, str], bool]) -> None:
         """Close the children for whose server and holder `matches` returns True."""
