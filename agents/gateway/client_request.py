@@ -11,6 +11,7 @@ from mcp.types import INVALID_PARAMS
 from pydantic import BaseModel, ConfigDict, RootModel
 
 from agents.gateway.authentication import AuthenticatedClient
+from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.jsonrpc import (
     CAPABILITIES_KEY,
     CLIENT_KEY,
@@ -44,7 +45,8 @@ Context = ServerRequestContext[Any, Any]
 class GatewayRequest:
     """A request with its authenticated caller and its client's capabilities.
 
-    `holder` is the key that owns the request's server connections, `subscriber` the key of the
+    `holder` is the key that owns the request's server connections, `shared_holder` that of children
+    that the principal's handshake sessions share, `subscriber` the key of the
     client that gets servers' log messages; `log_level` is their minimum level, blank for none.
     """
 
@@ -52,11 +54,17 @@ class GatewayRequest:
     context: Context
     is_modern: bool
     holder: str
+    shared_holder: str = ""
     subscriber: str = ""
     log_level: str = ""
     params: Mapping[str, Any] = field(default_factory=dict)
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     client_name: str = ""
+
+    def choose_holder(self, endpoint: ServerEndpoint) -> str:
+        """Return the key that owns the connection of a call to a server."""
+        is_shared = endpoint.transport == "stdio" and not endpoint.keeps_session_state
+        return self.shared_holder if is_shared and self.shared_holder else self.holder
 
     @property
     def method(self) -> str:

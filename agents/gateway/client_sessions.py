@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from mcp.server.session import ServerSession
 
+from agents.calls.pipeline import release_connections
 from agents.gateway.authentication import AuthenticatedClient
 from agents.gateway.client_request import (
     LOG_LEVELS,
@@ -27,6 +28,7 @@ from agents.gateway.client_request import (
 )
 from agents.gateway.handlers import Kind
 from agents.gateway.log_forwarding import LogForwarder
+from agents.gateway.mcp_host import MAX_CONNECTIONS
 from agents.gateway.resource_subscriptions import WatchedResource, unwatch_resources
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
@@ -37,6 +39,8 @@ MAX_WATCHED_RESOURCES = 1_000
 DEFAULT_LOG_LEVEL = "debug"
 # A session that is unused for this long has been ended by the SDK.
 IDLE_S = 1_800.0
+# After this long without a stream or a request, a session with a closed stream is disconnected.
+DISCONNECT_GRACE_S = 30.0
 
 
 @dataclass
@@ -45,6 +49,9 @@ class GatewaySession:
 
     owner_key: str = ""
     caller: AuthenticatedClient | None = None
+    # The keys that own its connections; other sessions may share the second.
+    holders: tuple[str, ...] = ()
+    pending_count: int = 0
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     client_name: str = ""
     protocol_version: str = ""
@@ -91,13 +98,17 @@ class GatewaySessionStore:
         session = self._get_or_create_session(session_id, context)
         session.owner_key, session.caller = caller.key, caller
         holder = f"gateway:{session_id}"
+        shared_holder = f"{_build_holder(caller, session.capabilities)}:handshake"
         if session_id:
-            self.logs.add_subscriber(session_id, session, holder)
+            session.holders = (holder, shared_holder)
+            for one in session.holders:
+                self.logs.add_subscriber(session_id, session, one)
         return GatewayRequest(
             caller=caller,
             context=context,
             is_modern=False,
             holder=holder,
+            shared_holder=shared_holder,
             subscriber=session_id,
             log_level=session.log_level,
             params=params,
@@ -148,14 +159,32 @@ class GatewaySessionStore:
                 del self._open_streams[session_id]
             if (session := self._sessions.get(session_id)) is not None:
                 session.used_at = get_runtime().loop.time()
+                get_runtime().loop.call_later(
+                    DISCONNECT_GRACE_S, self._release_if_disconnected, session_id
+                )
 
     def delete_session(self, session_id: str) -> None:
         """Delete a session and its resource watches."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self.logs.remove_subscriber(session_id)
+            self._release_connections(session)
             unwatch_resources(session.watched.values())
             session.watched.clear()
+
+    @contextmanager
+    def track_request(self, inbound: GatewayRequest) -> Iterator[None]:
+        """Count a session's request as pending during the block."""
+        session = None if inbound.is_modern else self._sessions.get(inbound.subscriber)
+        if session is None:
+            yield
+            return
+        session.pending_count += 1
+        try:
+            yield
+        finally:
+            session.pending_count -= 1
+            session.used_at = get_runtime().loop.time()
 
     def delete_all_sessions(self) -> None:
         """Delete all sessions."""
@@ -204,6 +233,30 @@ class GatewaySessionStore:
         if (watched := session.watched.pop(uri, None)) is not None:
             unwatch_resources([watched])
 
+    def _release_if_disconnected(self, session_id: str) -> None:
+        """Close the connections of a session whose stream was closed, if it is gone."""
+        session, now = self._sessions.get(session_id), get_runtime().loop.time()
+        if session is not None and not self._is_connected(session_id, now):
+            self._release_connections(session)
+
+    def _is_connected(self, session_id: str, now: float) -> bool:
+        """Tell whether a session has a stream or a request, or had one a moment ago."""
+        session = self._sessions[session_id]
+        is_busy = session_id in self._open_streams or session.pending_count > 0
+        return is_busy or now - session.used_at < DISCONNECT_GRACE_S
+
+    def _release_connections(self, session: GatewaySession) -> None:
+        """Close a session's connections, and those that no other session still uses."""
+        now = get_runtime().loop.time()
+        used_holders = {
+            holder
+            for session_id, other in self._sessions.items()
+            if other is not session and self._is_connected(session_id, now)
+            for holder in other.holders
+        }
+        for holder in set(session.holders) - used_holders:
+            get_runtime().create_task(_release_holder(holder), name="release connections")
+
     def _expire_session(self, session_id: str) -> None:
         """Delete an idle session; check again later if it is in use."""
         session, now = self._sessions.get(session_id), get_runtime().loop.time()
@@ -237,6 +290,13 @@ class GatewaySessionStore:
         if session_id:
             self._sessions.move_to_end(session_id)
         return session
+
+
+async def _release_holder(holder: str) -> None:
+    """Close a holder's connections, including those of concurrent calls."""
+    await release_connections(holder)
+    for index in range(1, MAX_CONNECTIONS):
+        await release_connections(f"{holder}:{index}")
 
 
 def _build_holder(caller: AuthenticatedClient, capabilities: Mapping[str, Any]) -> str:

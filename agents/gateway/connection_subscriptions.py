@@ -124,15 +124,17 @@ class ConnectionSubscriptions:
         pool, group = get_connection_pool(), self._watched.get((endpoint.server_id, holder), {})
         current = pool.find_connection(endpoint, holder)
         missing = [one for one in group if one.connection is None or one.connection is not current]
+        known = {group[one] for one in group if current is not None and one.connection is current}
         for own_uri in dict.fromkeys(group[one] for one in missing):
             with suppress(UpstreamError):  # then the feed's updates count
-                await pool.send_request(
-                    endpoint,
-                    SUBSCRIBE,
-                    {"uri": own_uri},
-                    holder=holder,
-                    timeout_s=SUBSCRIBE_TIMEOUT_S,
-                )
+                if own_uri not in known:
+                    await pool.send_request(
+                        endpoint,
+                        SUBSCRIBE,
+                        {"uri": own_uri},
+                        holder=holder,
+                        timeout_s=SUBSCRIBE_TIMEOUT_S,
+                    )
                 connection = pool.find_connection(endpoint, holder)
                 now = get_runtime().loop.time()
                 for watched in missing:

@@ -122,7 +122,7 @@ class GatewayDispatcher:
                 kind="server",
                 carrier=inbound.forwarded_meta,
                 mcp__method__name=ctx.method,
-            ):
+            ), self.sessions.track_request(inbound):
                 return self._complete_result(inbound, await handler(inbound))
         except MCPError:
             raise
@@ -209,7 +209,7 @@ class GatewayDispatcher:
             return {}
         if not await is_readable(inbound.caller, uri):
             raise build_unknown_name_error("resource", uri)
-        watched = await watch_resources(inbound.caller, [uri], inbound.holder)
+        watched = await watch_resources(inbound.caller, [uri], inbound.choose_holder)
         if not watched:
             raise build_invalid_params_error(
                 "the server doesn't tell of changes of this resource", {"uri": uri}

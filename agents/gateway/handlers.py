@@ -7,7 +7,7 @@ The organization's own tools are in `organization_server`.
 """
 
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Protocol
@@ -215,8 +215,8 @@ class UpstreamCallHandlers:
                 inbound, upstream_request, state, outcome, call_id
             )
         host = build_host(inbound)
-        request = _build_call_request(inbound, upstream_request, host, state)
-        await _subscribe_connection(inbound, upstream_request)
+        holder = await _prepare_connection(inbound, upstream_request)
+        request = _build_call_request(inbound, upstream_request, host, state, holder)
         if not await can_server_ask(inbound, upstream_request, host):
             return await self._build_call_response(
                 inbound, upstream_request, state, await pipeline.make_call(request)
@@ -231,7 +231,13 @@ class UpstreamCallHandlers:
             return await self._build_call_response(
                 inbound, upstream_request, state, outcome, call.id
             )
-        with host.answer_with(inbound.send_request):
+        async with AsyncExitStack() as stack:
+            if holder != inbound.holder:  # other sessions use it, too
+                holder = await stack.enter_async_context(
+                    self._connections.acquire_connection(holder, upstream_request.server_id)
+                )
+            stack.enter_context(host.answer_with(inbound.send_request))
+            request = replace(request, holder=holder)
             return await self._call_in_rounds(inbound, upstream_request, request)
 
     async def _call_exclusively(
@@ -352,19 +358,18 @@ async def get_snapshot(inbound: GatewayRequest) -> CallSnapshot:
     return cached if cached is not None else await get_runtime().run_orm(target.load_snapshot)
 
 
-async def _subscribe_connection(inbound: GatewayRequest, upstream_request: UpstreamRequest) -> None:
-    """Subscribe the call's connection to the resources that its client watches."""
+async def _prepare_connection(inbound: GatewayRequest, upstream_request: UpstreamRequest) -> str:
+    """Return the holder of the call's connection, subscribed to what its clients watch there."""
     server_id = upstream_request.server_id
-    if server_id is None or not get_connection_subscriptions().has_resources(
-        server_id, inbound.holder
-    ):
-        return
-    server = (await get_snapshot(inbound)).servers.get(server_id)
+    server = (await get_snapshot(inbound)).servers.get(server_id) if server_id else None
     if server is None or not server.enabled:
-        return
-    with suppress(UpstreamError):  # the call fails for the same reason
-        endpoint = await resolve_user_endpoint(server.endpoint, inbound.caller.principal, None)
-        await get_connection_subscriptions().subscribe_connection(endpoint, inbound.holder)
+        return inbound.holder
+    holder = inbound.choose_holder(server.endpoint)
+    if get_connection_subscriptions().has_resources(server.id, holder):
+        with suppress(UpstreamError):  # the call fails for the same reason
+            endpoint = await resolve_user_endpoint(server.endpoint, inbound.caller.principal, None)
+            await get_connection_subscriptions().subscribe_connection(endpoint, holder)
+    return holder
 
 
 async def can_server_ask(
@@ -398,6 +403,7 @@ def _build_call_request(
     upstream_request: UpstreamRequest,
     host: GatewayHost,
     state: Mapping[str, Any],
+    holder: str,
 ) -> CallRequest:
     target = inbound.caller.target
     extra_params: dict[str, Any] = {}
@@ -424,7 +430,7 @@ def _build_call_request(
         tool=upstream_request.name,
         arguments=upstream_request.arguments,
         via=VIA,
-        holder=inbound.holder,
+        holder=holder,
         agent_id=target.agent_id,
         server_id=None if by_name else upstream_request.server_id,
         client=inbound.client_name,

@@ -84,8 +84,14 @@ class LogForwarder:
             log_listeners.remove(self.handle_notification)
 
     def handle_notification(self, server_id: UUID, notification: LogNotification) -> None:
-        """Queue a message for each session that hasn't received it; drop what comes too fast."""
-        for session_id in self._by_holder.get(notification.holder, set()) - notification.delivered:
+        """Queue a message for each session that hasn't received it; drop what comes too fast.
+
+        On a connection of several sessions, a message during calls belongs to their sessions.
+        """
+        session_ids = self._by_holder.get(notification.holder, set())
+        if notification.delivered and len(session_ids) > 1:
+            return
+        for session_id in session_ids - notification.delivered:
             subscriber = self._subscribers[session_id]
             if not is_loud_enough(notification.params.get("level"), subscriber.session.log_level):
                 continue

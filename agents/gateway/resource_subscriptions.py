@@ -6,7 +6,7 @@ person. Permission to read is required, and is checked at subscription and befor
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from uuid import UUID
 
@@ -32,11 +32,13 @@ from mcp_servers.subscriptions.resource_updated import (
 
 
 async def watch_resources(
-    caller: AuthenticatedClient, uris: Collection[str], holder: str = ""
+    caller: AuthenticatedClient,
+    uris: Collection[str],
+    choose_holder: Callable[[ServerEndpoint], str],
 ) -> dict[str, WatchedResource]:
     """Watch the resources that support it and return them; end with `unwatch_resources`.
 
-    `holder` owns the connections of the client's calls.
+    `choose_holder` returns the owner of the connections of the client's calls.
     """
     if caller.target.kind == "organization":
         states = await get_runtime().run_orm(load_resource_states, caller.principal, uris)
@@ -55,7 +57,7 @@ async def watch_resources(
             watched[client_uris[own_uri]] = resource = WatchedResource(
                 str(change_count),
                 (build_source(endpoint), own_uri),
-                holder if endpoint.era == "handshake" else "",
+                choose_holder(endpoint) if endpoint.era == "handshake" else "",
             )
             get_connection_subscriptions().add_resource(resource)
 

@@ -12,7 +12,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
@@ -92,6 +92,7 @@ class ConnectionPool:
         max_children: int = MAX_CHILDREN,
         idle_s: float = IDLE_S,
         lifetime_s: float = MAX_LIFETIME_S,
+        wait_s: float = 0.0,
         stderr_sink: StderrSink | None = None,
         clock: Callable[[], float] = time.monotonic,
         on_notification: Callable[[UUID, ServerNotification], None] | None = None,
@@ -103,6 +104,7 @@ class ConnectionPool:
         self._discoveries: dict[str, UUID] = {}
         self._find_stopped = find_stopped
         self._idle_s = idle_s
+        self._wait_s = wait_s
         self._clock = clock
         self._tasks = TaskSet()
         self._stdio_pool = StdioPool(
@@ -149,16 +151,12 @@ class ConnectionPool:
             )
             host = host or (self._discovery_host if request.idempotent else self._host)
             self._ensure_sweeper()
-            if endpoint.transport == "stdio" and timeout_s is None:
-                await self._get_child_connection(endpoint, holder, host).wait_until_open()
-            limit_s = endpoint.read_s if timeout_s is None else timeout_s
             try:
-                async with _enforce_deadline(
-                    endpoint, request, limit_s, extensible=timeout_s is None
-                ):
-                    if endpoint.transport == "stdio":
-                        return await self._send_to_child(endpoint, request, holder, host)
-                    return await self._send_over_http(endpoint, request, holder, host)
+                async with AsyncExitStack() as stack:
+                    if endpoint.transport == "stdio" and timeout_s is None:
+                        child = self._use_child(endpoint, holder, host)
+                        await (await stack.enter_async_context(child)).wait_until_open()
+                    return await self._send_within(endpoint, request, holder, host, timeout_s)
             except UpstreamError as error:
                 if error.sent and not request.sent:  # a handshake failed
                     raise error.with_sent(False) from error
@@ -178,7 +176,7 @@ class ConnectionPool:
         limit_s = timeout_s or endpoint.connect_s + endpoint.start_s
         async with _enforce_deadline(endpoint, McpRequest("server/discover"), limit_s):
             if endpoint.transport == "stdio":
-                return await self._get_child_connection(endpoint, holder, host).wait_until_open()
+                return await (await self._open_child(endpoint, holder, host)).wait_until_open()
             with self._get_upstream(endpoint).track_use() as upstream:
                 if endpoint.era is None:
                     upstream.forget_era()
@@ -267,9 +265,8 @@ class ConnectionPool:
         self._ensure_sweeper()
         if endpoint.transport == "stdio":
             try:
-                await self._get_child_connection(endpoint, holder, self._host).watch_resources(
-                    desired, on_result
-                )
+                connection = await self._open_child(endpoint, holder, self._host)
+                await connection.watch_resources(desired, on_result)
             finally:
                 await self.release(holder, endpoint.server_id)
             return
@@ -345,18 +342,33 @@ class ConnectionPool:
             *(self._upstreams.pop(key).close() for key in keys),
         )
 
+    async def _send_within(
+        self,
+        endpoint: ServerEndpoint,
+        request: McpRequest,
+        holder: str,
+        host: Host,
+        timeout_s: float | None,
+    ) -> dict[str, Any]:
+        limit_s = endpoint.read_s if timeout_s is None else timeout_s
+        async with _enforce_deadline(endpoint, request, limit_s, extensible=timeout_s is None):
+            if endpoint.transport == "stdio":
+                return await self._send_to_child(endpoint, request, holder, host)
+            return await self._send_over_http(endpoint, request, holder, host)
+
     async def _send_to_child(
         self, endpoint: ServerEndpoint, request: McpRequest, holder: str, host: Host
     ) -> dict[str, Any]:
-        connection = self._get_child_connection(endpoint, holder, host)
-        await connection.wait_until_open()
-        try:
-            return await connection.send_request(request)
-        except UpstreamError as error:
-            if error.code != "server_crashed" or (error.sent and not request.idempotent):
-                raise
+        async with self._use_child(endpoint, holder, host) as connection:
+            await connection.wait_until_open()
+            try:
+                return await connection.send_request(request)
+            except UpstreamError as error:
+                if error.code != "server_crashed" or (error.sent and not request.idempotent):
+                    raise
         # It died before it saw the request, or the request is idempotent: reconnect once.
-        return await self._get_child_connection(endpoint, holder, host).send_request(request)
+        async with self._use_child(endpoint, holder, host) as connection:
+            return await connection.send_request(request)
 
     async def _send_over_http(
         self, endpoint: ServerEndpoint, request: McpRequest, holder: str, host: Host
@@ -384,9 +396,23 @@ class ConnectionPool:
             )
         return self._upstreams[key]
 
-    def _get_child_connection(
+    @asynccontextmanager
+    async def _use_child(
+        self, endpoint: ServerEndpoint, holder: str, host: Host
+    ) -> AsyncIterator[StdioConnection]:
+        """Yield the holder's child, which isn't closed to make room during the block."""
+        connection = await self._open_child(endpoint, holder, host)
+        try:
+            with connection.track_use():
+                yield connection
+        finally:
+            self._stdio_pool.wake_waiting()
+
+    async def _open_child(
         self, endpoint: ServerEndpoint, holder: str, host: Host
     ) -> StdioConnection:
+        """Return the holder's child, opening; waits for room at the limit."""
+        await self._stdio_pool.wait_for_room(endpoint, holder, self._wait_s)
         return self._stdio_pool.get_connection(
             endpoint, holder, host, self._build_notification_handler(endpoint, holder)
         )
@@ -471,6 +497,7 @@ def get_connection_pool() -> ConnectionPool:
                 max_children=settings.BONOBOT_STDIO_CHILDREN,
                 idle_s=settings.BONOBOT_STDIO_IDLE_S,
                 lifetime_s=settings.BONOBOT_STDIO_LIFETIME_S,
+                wait_s=settings.BONOBOT_STDIO_WAIT_S,
                 stderr_sink=find_stderr_sink(),
                 on_notification=change_notifications.dispatch_notification,
                 find_stopped=find_stopped_servers_check(),

@@ -32,7 +32,9 @@ UPDATED, LOGGED = "notifications/resources/updated", "notifications/message"
 def talk(acme: Organization, helper: Agent) -> Iterator[Server]:
     """A stdio server whose updates and log messages belong to a connection."""
     config = {"command": sys.executable, "args": ["-I", "-S", str(SCRIPT)]}
-    spec = ServerSpec(name="talk", transport_type="stdio", endpoint_config=config)
+    spec = ServerSpec(
+        name="talk", transport_type="stdio", endpoint_config=config, session_state="kept"
+    )
     boss = factories.build_administrator(acme)
     server = factories.approve_server(acme, create_server(boss, spec))
     attach_server(boss, helper, server, allowed_resources=["*"])
