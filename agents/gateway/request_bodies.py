@@ -48,6 +48,11 @@ def replay_messages(messages: Sequence[dict[str, Any]], receive: Receive) -> Rec
     return receive_next
 
 
+def build_body_message(body: bytes) -> dict[str, Any]:
+    """Return the ASGI message of a whole body."""
+    return {"type": "http.request", "body": body, "more_body": False}
+
+
 def parse_object(body: bytes) -> dict[str, Any] | None:
     """Return a body's JSON object; None for anything else."""
     try:
