@@ -14,7 +14,7 @@ from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.folder_rules import SYSTEM_ONLY
 from mcp_servers.client.resource_limits import ProcessLimits
 from mcp_servers.client.sandbox_modes import UNCONFINED, ServerSandbox
-from mcp_servers.client_capabilities import get_allowed_requests
+from mcp_servers.client_capabilities import get_allowed_requests, keeps_session_state
 from mcp_servers.models import Secret, Server
 from mcp_servers.oauth_client.access_tokens import OAuthEndpoint
 from mcp_servers.oauth_client.types import GRANT_TYPES, PER_CHOICES, OAuthAccount, parse_scopes
@@ -54,6 +54,7 @@ def build_endpoint(server: Server) -> ServerEndpoint:
         "allow_private": server.allow_private,
         "allowed_requests": get_allowed_requests(server),
         "era": _parse_era(server.era),
+        "keeps_session_state": keeps_session_state(server),
         "discovery": server.discovery,
         "connect_s": settings.BONOBOT_CONNECT_S,
         "read_s": settings.BONOBOT_READ_S,

@@ -1,6 +1,7 @@
 """Which client capabilities (sampling, elicitation, roots) a server may use.
 
-Allowed capabilities are declared to the server; requests for others are rejected.
+Allowed capabilities are declared to the server; requests for others are rejected. Also whether the
+server keeps state of its clients' sessions.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from mcp_servers.client.server_requests import ServerRequestKind
 from mcp_servers.models import Server
 
 BOOLEAN_FIELDS = ("elicitation", "roots")
-CAPABILITY_FIELDS = ("sampling", "sampling_tokens", *BOOLEAN_FIELDS)
+CAPABILITY_FIELDS = ("sampling", "sampling_tokens", *BOOLEAN_FIELDS, "session_state")
 MAX_TOKENS = 10**9
 
 
@@ -29,6 +30,7 @@ class ClientCapabilitySettings:
     sampling_tokens: int | None = None
     elicitation: bool | None = None
     roots: bool | None = None
+    session_state: str | None = None
 
 
 def build_capability_columns(spec: ClientCapabilitySettings) -> dict[str, Any]:
@@ -45,6 +47,14 @@ def clean_capabilities(values: dict[str, Any]) -> dict[str, Any]:
             field="sampling",
             remedy=format_message(
                 "Use one of: {values}.", values=", ".join(Server.Sampling.values)
+            ),
+        )
+    if columns.get("session_state", Server.SessionState.AUTO) not in Server.SessionState.values:
+        raise InvalidInput(
+            format_message("Invalid `session_state`: {value!r}.", value=columns["session_state"]),
+            field="session_state",
+            remedy=format_message(
+                "Use one of: {values}.", values=", ".join(Server.SessionState.values)
             ),
         )
     for name in BOOLEAN_FIELDS:
@@ -97,6 +107,21 @@ def get_allowed_requests(server: Server) -> frozenset[ServerRequestKind]:
     if server.roots:
         kinds.add("roots")
     return frozenset(kinds) if server.speaks_mcp else frozenset()
+
+
+# Packages that keep, for example, a browser or a train of thought for each client.
+STATEFUL_PACKAGES = (
+    *("@playwright/mcp", "chrome-devtools-mcp", "server-puppeteer", "browser-use"),
+    *("server-sequential-thinking", "desktop-commander"),
+)
+
+
+def keeps_session_state(server: Server) -> bool:
+    """Tell whether the clients of a server's process must not share it."""
+    if server.session_state != Server.SessionState.AUTO:
+        return bool(server.session_state == Server.SessionState.KEPT)
+    words = (server.endpoint_config.get("command", ""), *server.endpoint_config.get("args", ()))
+    return any(package in str(word) for word in words for package in STATEFUL_PACKAGES)
 
 
 def get_sampling_tokens(server: Server) -> int:

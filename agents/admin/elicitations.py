@@ -84,15 +84,14 @@ class ElicitationForm(forms.Form):
             self.fields[f"value_{index}"] = _build_field(field)
 
     def parse_content(self) -> dict[str, Any]:
-        """Return the entered values by the server's field names."""
+        """Return the entered values by the server's field names; None for a blank field."""
         if not self.is_valid():
             first_errors = next(iter(self.errors.values()))
             raise InvalidInput(str(first_errors[0]), field="content", code="bad_answer")
-        values = {
+        return {
             field.name: _clean_value(field, self.cleaned_data[f"value_{index}"])
             for index, field in enumerate(self.elicitation_fields)
         }
-        return {name: value for name, value in values.items() if value is not None}
 
 
 def build_form(elicitation_request: ElicitationRequest) -> ElicitationForm:

@@ -26,6 +26,7 @@ from bonobot.ledger.models import FlowCell, RateCell
 from bonobot.ledger.queries import load_balances
 from mcp_servers.flow_labels import FlowLabel, decode_labels
 from mcp_servers.models import Server
+from mcp_servers.schemas.defaults import fill_defaults
 from mcp_servers.schemas.subprocess_pool import check_tool_arguments
 from mcp_servers.tool_names import parse_rule_target
 
@@ -127,7 +128,8 @@ def _explain_stages(
 ) -> Iterator[StageExplanation]:
     yield _explain_resolution(tool)
     yield _explain_arguments(tool, arguments)
-    verdicts = list(evaluate_tool_stages(tool.facts, snapshot.effective_policy, arguments))
+    decided_arguments = fill_defaults(tool.input_schema, arguments)
+    verdicts = list(evaluate_tool_stages(tool.facts, snapshot.effective_policy, decided_arguments))
     for name, verdict in zip(DECISION_STAGES, verdicts, strict=True):
         yield _build_stage_explanation(name, verdict)
     yield _explain_approval(verdicts)

@@ -12,6 +12,7 @@ from agents.builtin_tools.types import BuiltinToolContext
 from agents.calls.admit import calculate_deadline_ms
 from agents.calls.check_and_admit import AdmittedCall, redecide_call
 from agents.calls.pending_calls import send_leg
+from agents.calls.required_tasks import call_as_task, requires_task
 from agents.calls.resolve import build_params, get_argument_schema
 from agents.calls.snapshots import SnapshotTool, get_snapshot_cache
 from agents.calls.types import CallIncomplete, CallOutcome, CallRequest, CallSuperseded, Method
@@ -74,19 +75,29 @@ async def _send_call(
     shared_endpoint = snapshot.servers[server_id].endpoint
     endpoint = await resolve_user_endpoint(shared_endpoint, request.principal, request.session_id)
 
-    async def send_request(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    declaration = target.declaration if isinstance(target, SnapshotTool) else None
+
+    async def send_within(
+        method: str, params: Mapping[str, Any], timeout_s: float | None
+    ) -> dict[str, Any]:
         return await get_connection_pool().send_request(
             endpoint,
             method,
             params,
             holder=request.holder,
-            timeout_s=request.timeout_s,
+            timeout_s=timeout_s,
             on_progress=request.on_progress,
             on_log=request.relay.on_log if request.relay else None,
+            log_subscriber=request.relay.log_subscriber if request.relay else "",
             input_schema=target.input_schema if isinstance(target, SnapshotTool) else None,
-            declaration=target.declaration if isinstance(target, SnapshotTool) else None,
+            declaration=declaration,
             host=request.host,
         )
+
+    async def send_request(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        if method == "tools/call" and declaration and requires_task(endpoint, declaration):
+            return await call_as_task(endpoint, params, send_within, request.timeout_s)
+        return await send_within(method, params, request.timeout_s)
 
     return await send_leg(request, endpoint, send_request, build_params(request, target))
 

@@ -1,6 +1,7 @@
 """Inspect a raw result: mask secrets, scan and truncate its text, store what was cut."""
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -10,14 +11,20 @@ from django.conf import settings
 from agents.calls.check_and_admit import AdmittedCall
 from agents.calls.redaction import redact_result
 from agents.calls.results import ResultText, estimate_size, render_result
+from agents.calls.snapshots import SnapshotTool
 from agents.calls.types import CallRequest
 from agents.models import StoredResult
 from bonobot.core.crypto.signatures import compute_fingerprint
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import to_sorted_json
+from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.schemas.subprocess_pool import find_output_violation
 
 MAX_INLINE_SIZE = 16_384
 NOTE_SIZE = 512
+MAX_VIOLATION_LENGTH = 300
+# The `_meta` key that says how a result violates its tool's output schema.
+VIOLATION_META_KEY = "bonobot/outputSchemaViolation"
 
 
 async def inspect_result(
@@ -29,11 +36,15 @@ async def inspect_result(
     if admitted.target.facts.source == "builtin":
         limit += NOTE_SIZE  # room for the truncation note of the call that it made
     # Scan long texts in a thread, to keep the event loop free.
+    violation = await _find_violation(admitted, result)
     render = partial(
         _render_result, result, organization_id, limit=limit, result_id=request.call_id
     )
     is_short = estimate_size(result, MAX_INLINE_SIZE) <= MAX_INLINE_SIZE
     result_text, result, audit_details = render() if is_short else await asyncio.to_thread(render)
+    if violation:
+        result_text, result = _mark_violation(result_text, result, violation)
+        audit_details["output_schema"] = violation
     if result_text.full_text:
         await get_runtime().run_orm(
             StoredResult.objects.create,
@@ -44,6 +55,34 @@ async def inspect_result(
             text=result_text.full_text,
         )
     return result_text, result, audit_details
+
+
+async def _find_violation(admitted: AdmittedCall, result: dict[str, Any]) -> str:
+    """Return how a result violates the tool's output schema; blank if it doesn't."""
+    target = admitted.target
+    declaration = target.declaration if isinstance(target, SnapshotTool) else {}
+    schema = declaration.get("outputSchema")
+    if not isinstance(schema, dict) or result.get("isError"):
+        return ""
+    if "structuredContent" not in result:
+        return "$: The structured result is missing."
+    violation = await find_output_violation(schema, result["structuredContent"])
+    # It quotes the server's values.
+    return make_visible(
+        str(redact_result({"text": violation}, admitted.snapshot.organization_id)["text"]),
+        MAX_VIOLATION_LENGTH,
+    )
+
+
+def _mark_violation(
+    result_text: ResultText, result: dict[str, Any], violation: str
+) -> tuple[ResultText, dict[str, Any]]:
+    """Return the text with a note, and the result with the violation in its `_meta`."""
+    note = f"[This result doesn't match the tool's output schema. {violation}]"
+    meta = result.get("_meta")
+    own_meta = {**(meta if isinstance(meta, dict) else {}), VIOLATION_META_KEY: violation}
+    marked_text = replace(result_text, text=f"{result_text.text}\n{note}".lstrip())
+    return marked_text, {**result, "_meta": own_meta}
 
 
 def _render_result(

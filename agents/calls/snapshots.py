@@ -58,6 +58,7 @@ from mcp_servers.flow_labels.services import get_effective_labels, get_store_use
 from mcp_servers.flow_labels.store_use import NO_STORE, READS_ONLY, StoreUse
 from mcp_servers.models import Definition, Server
 from mcp_servers.schemas import SchemaVerdict
+from mcp_servers.schemas.defaults import fill_defaults
 from mcp_servers.tool_names import (
     Style,
     build_tool_aliases,
@@ -414,9 +415,13 @@ class CallSnapshot:
         ]
 
     def decide_call(self, tool: SnapshotTool, arguments: Arguments) -> PolicyDecision:
-        """Return the decision for a call of a tool with these arguments."""
+        """Return the decision for a call of a tool with these arguments.
+
+        Defaults of the tool's schema count as provided values.
+        """
         if not tool.conditional:
             return tool.decision
+        arguments = fill_defaults(tool.input_schema, arguments)
         # Arguments affect a decision only through the conditions they meet.
         met_conditions = (
             tool.name,
@@ -441,6 +446,7 @@ class CallSnapshot:
         if decision.verdict == "deny" and decision.code not in POLICY_DENIAL_CODES:
             return {}
         drafts = {SHADOW: self.draft, ORGANIZATION_SHADOW: self.organization_draft}
+        arguments = fill_defaults(tool.input_schema, arguments)
         current_verdict = self.decide_call(tool, arguments).verdict
         draft_decisions = {
             name: decide_tool_call(tool.facts, draft, arguments)

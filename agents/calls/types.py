@@ -82,7 +82,8 @@ class RelayOptions:
 
     `meta` are the client's own fields of `_meta`, without hop-by-hop ones. `extra_params` are added
     to the parameters (responses and their request state), `legs` are the ids of the earlier calls,
-    and `allowed_requests` names the requests that the client can handle.
+    and `allowed_requests` names the requests that the client can handle. `on_log` gets the server's
+    log messages for the client `log_subscriber`.
     """
 
     meta: Mapping[str, Any] = field(default_factory=dict)
@@ -90,6 +91,7 @@ class RelayOptions:
     legs: frozenset[UUID] = frozenset()
     allowed_requests: frozenset[str] = frozenset()
     on_log: OnLog | None = None
+    log_subscriber: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

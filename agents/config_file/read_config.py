@@ -287,6 +287,7 @@ class _ConfigReader:
             **{name: reader.read_integer(name) for name in (*PRICE_FIELDS, "sampling_tokens")},
             **{name: reader.read_boolean(name) for name in BOOLEAN_FIELDS},
             "sampling": reader.read_text("sampling"),
+            "session_state": reader.read_text("session_state"),
         }
         entry = read_server(
             ServerNode(name, place.line, node), self._values, {}, _EXTRA_SERVER_FIELDS

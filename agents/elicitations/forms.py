@@ -109,19 +109,30 @@ def iterate_fields(schema: Any) -> Iterator[ElicitationField]:
 def clean_content(
     fields: tuple[ElicitationField, ...], content: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the entered content for the server; raises `InvalidInput` naming the field."""
+    """Return the entered content for the server; raises `InvalidInput` naming the field.
+
+    The default of an omitted field counts as entered if it is valid; a blank value is none.
+    """
     fields_by_name = {field.name: field for field in fields}
     if unknown_names := sorted(set(content) - set(fields_by_name)):
         raise _build_field_error(unknown_names[0], "wasn't requested", "Omit it.")
     cleaned = {}
     for name, field in fields_by_name.items():
-        value = content.get(name)
+        value = content[name] if name in content else _find_valid_default(field)
         if value in (None, "") or (value == [] and not field.required):
             if field.required:
                 raise _build_field_error(name, "is missing", "Enter a value, or decline.")
             continue
         cleaned[name] = _clean_value(field, value)
     return cleaned
+
+
+def _find_valid_default(field: ElicitationField) -> Any:
+    """Return the field's default; None if there is none or it is invalid."""
+    try:
+        return None if field.default in (None, "", []) else _clean_value(field, field.default)
+    except InvalidInput:
+        return None
 
 
 def _parse_url_request(message: str, params: Mapping[str, Any]) -> ElicitationParams:

@@ -93,7 +93,7 @@ class ChangeStreams:
             topic for topic, field_name in LIST_CHANGED_FIELDS.items() if granted.get(field_name)
         }
         uris = granted.pop(RESOURCE_SUBSCRIPTIONS_FIELD, ())
-        watched = await watch_resources(inbound.caller, uris)
+        watched = await watch_resources(inbound.caller, uris, inbound.choose_holder)
         if watched:
             granted[RESOURCE_SUBSCRIPTIONS_FIELD] = [uri for uri in uris if uri in watched]
         try:

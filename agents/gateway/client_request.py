@@ -11,7 +11,14 @@ from mcp.types import INVALID_PARAMS
 from pydantic import BaseModel, ConfigDict, RootModel
 
 from agents.gateway.authentication import AuthenticatedClient
-from mcp_servers.client.jsonrpc import CAPABILITIES_KEY, CLIENT_KEY, LOG_MESSAGE, RESERVED_META_KEYS
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.jsonrpc import (
+    CAPABILITIES_KEY,
+    CLIENT_KEY,
+    HANDSHAKE_VERSIONS,
+    LOG_MESSAGE,
+    RESERVED_META_KEYS,
+)
 
 LOG_LEVEL_KEY = "io.modelcontextprotocol/logLevel"
 LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
@@ -38,18 +45,25 @@ Context = ServerRequestContext[Any, Any]
 class GatewayRequest:
     """A request with its authenticated caller and its client's capabilities.
 
-    `holder` is the key that owns the request's server connections; `log_level` is the minimum level
-    of servers' log messages to forward, blank for none.
+    `holder` is the key that owns the request's server connections, `shared_holder` that of children
+    that the principal's handshake sessions share, `subscriber` the key of the
+    client that gets servers' log messages; `log_level` is their minimum level, blank for none.
     """
 
     caller: AuthenticatedClient
     context: Context
     is_modern: bool
     holder: str
+    shared_holder: str = ""
+    subscriber: str = ""
     log_level: str = ""
     params: Mapping[str, Any] = field(default_factory=dict)
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     client_name: str = ""
+
+    def choose_holder(self, endpoint: ServerEndpoint) -> str:
+        """Return the key that owns the connection of a call to a server."""
+        return choose_holder(endpoint, self.holder, self.shared_holder)
 
     @property
     def method(self) -> str:
@@ -104,12 +118,7 @@ class GatewayRequest:
 
     async def forward_log(self, params: Mapping[str, Any]) -> None:
         """Forward a server's log message if its level is high enough."""
-        level = params.get("level")
-        if (
-            self.log_level
-            and level in LOG_LEVELS
-            and LOG_LEVELS.index(level) >= LOG_LEVELS.index(self.log_level)
-        ):
+        if is_loud_enough(params.get("level"), self.log_level):
             await self.send_notification(LOG_MESSAGE, params)
 
     async def send_notification(self, method: str, params: Mapping[str, Any]) -> None:
@@ -125,6 +134,18 @@ class GatewayRequest:
         return result.root
 
 
+def choose_holder(endpoint: ServerEndpoint, holder: str, shared_holder: str) -> str:
+    """Return `shared_holder`, unless it is blank or the server's children can't be shared."""
+    is_shared = endpoint.transport == "stdio" and not endpoint.keeps_session_state
+    return shared_holder if is_shared and shared_holder else holder
+
+
+def is_loud_enough(level: Any, minimum: str) -> bool:
+    """Tell whether a message's level is at least the minimum; blank for no messages."""
+    is_known = bool(minimum) and level in LOG_LEVELS
+    return is_known and LOG_LEVELS.index(level) >= LOG_LEVELS.index(minimum)
+
+
 def build_notification(method: str, params: Mapping[str, Any]) -> Any:
     """Return a notification for the SDK, with arbitrary parameters."""
     return _RawMessage(method=method, params=dict(params))
@@ -133,6 +154,11 @@ def build_notification(method: str, params: Mapping[str, Any]) -> Any:
 def build_invalid_params_error(reason: str, data: Any = None) -> MCPError:
     """Return the error for invalid parameters."""
     return MCPError(code=INVALID_PARAMS, message=f"Invalid params: {reason}", data=data)
+
+
+def negotiate_version(requested: Any) -> str:
+    """Return the version of a handshake: the requested one if it is supported, else the latest."""
+    return str(requested) if requested in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1]
 
 
 def read_capabilities(meta: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,26 +6,39 @@ holds its capabilities, log level and watched resources.
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from mcp.server.session import ServerSession
 
+from agents.calls.pipeline import release_connections
 from agents.gateway.authentication import AuthenticatedClient
 from agents.gateway.client_request import (
     LOG_LEVELS,
     Context,
     GatewayRequest,
     build_invalid_params_error,
+    choose_holder,
     format_client_name,
+    negotiate_version,
     read_capabilities,
     read_client_name,
     read_log_level,
 )
 from agents.gateway.handlers import Kind
-from agents.gateway.resource_subscriptions import WatchedResource, unwatch_resources
+from agents.gateway.log_forwarding import LogForwarder
+from agents.gateway.mcp_host import MAX_CONNECTIONS
+from agents.gateway.resource_subscriptions import (
+    WatchedResource,
+    unwatch_resources,
+    watch_resources,
+)
+from agents.gateway.session_states import update_state
+from agents.models import GatewaySessionState
+from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 
@@ -35,6 +48,8 @@ MAX_WATCHED_RESOURCES = 1_000
 DEFAULT_LOG_LEVEL = "debug"
 # A session that is unused for this long has been ended by the SDK.
 IDLE_S = 1_800.0
+# After this long without a stream or a request, a session with a closed stream is disconnected.
+DISCONNECT_GRACE_S = 30.0
 
 
 @dataclass
@@ -42,8 +57,16 @@ class GatewaySession:
     """The state of a handshake era client's session; `owner_key` is its caller's key."""
 
     owner_key: str = ""
+    caller: AuthenticatedClient | None = None
+    # The keys that own its connections; other sessions may share the second.
+    holders: tuple[str, ...] = ()
+    pending_count: int = 0
+    # Its row, and the watched resources in it when it was read last.
+    state_id: UUID | None = None
+    stored_uris: frozenset[str] = frozenset()
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     client_name: str = ""
+    protocol_version: str = ""
     log_level: str = DEFAULT_LOG_LEVEL
     watched: dict[str, WatchedResource] = field(default_factory=dict)
     # Digests of the lists that the client knows, by kind.
@@ -57,6 +80,7 @@ class GatewaySessionStore:
 
     def __init__(self) -> None:
         self._sessions: OrderedDict[str, GatewaySession] = OrderedDict()
+        self.logs = LogForwarder()
         # Number of open notification streams, by session id.
         self._open_streams: Counter[str] = Counter()
         # The session id of the only client on stdio.
@@ -76,6 +100,7 @@ class GatewaySessionStore:
                 context=context,
                 is_modern=True,
                 holder=_build_holder(caller, capabilities),
+                subscriber=_build_holder(caller, capabilities),
                 log_level=read_log_level(meta),
                 params=params,
                 capabilities=capabilities,
@@ -83,12 +108,19 @@ class GatewaySessionStore:
             )
         session_id = self.get_session_id(context)
         session = self._get_or_create_session(session_id, context)
-        session.owner_key = caller.key
+        session.owner_key, session.caller = caller.key, caller
+        holder, shared_holder = _build_holders(session_id, caller, session.capabilities)
+        if session_id:
+            session.holders = (holder, shared_holder)
+            for one in session.holders:
+                self.logs.add_subscriber(session_id, session, one)
         return GatewayRequest(
             caller=caller,
             context=context,
             is_modern=False,
-            holder=f"gateway:{session_id}",
+            holder=holder,
+            shared_holder=shared_holder,
+            subscriber=session_id,
             log_level=session.log_level,
             params=params,
             capabilities=session.capabilities,
@@ -114,6 +146,14 @@ class GatewaySessionStore:
         """Find the session of the only client on stdio."""
         return self.find_session(self._stdio_session_id, caller)
 
+    def open_session(
+        self, session_id: str, caller: AuthenticatedClient, params: Mapping[str, Any]
+    ) -> None:
+        """Add a session over HTTP when its `initialize` request is answered."""
+        session = self._sessions.get(session_id) or self._add_session(session_id)
+        session.owner_key, session.caller = caller.key, caller
+        session.protocol_version = negotiate_version(params.get("protocolVersion"))
+
     def register_session(self, context: Context, caller: AuthenticatedClient) -> None:
         """Register a session when it is initialized, so that it can be notified."""
         self._get_or_create_session(self.get_session_id(context), context).owner_key = caller.key
@@ -130,13 +170,90 @@ class GatewaySessionStore:
                 del self._open_streams[session_id]
             if (session := self._sessions.get(session_id)) is not None:
                 session.used_at = get_runtime().loop.time()
+                get_runtime().loop.call_later(
+                    DISCONNECT_GRACE_S, self._release_if_disconnected, session_id
+                )
 
     def delete_session(self, session_id: str) -> None:
         """Delete a session and its resource watches."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
+            self.logs.remove_subscriber(session_id)
+            self._release_connections(session)
             unwatch_resources(session.watched.values())
             session.watched.clear()
+
+    @contextmanager
+    def track_request(self, inbound: GatewayRequest) -> Iterator[None]:
+        """Count a session's request as pending during the block."""
+        session = None if inbound.is_modern else self._sessions.get(inbound.subscriber)
+        if session is None:
+            yield
+            return
+        session.pending_count += 1
+        try:
+            yield
+        finally:
+            session.pending_count -= 1
+            session.used_at = get_runtime().loop.time()
+
+    def is_in_use(self, session_id: str) -> bool:
+        """Tell whether a session has an open stream or a pending request here."""
+        session = self._sessions.get(session_id)
+        is_pending = session is not None and session.pending_count > 0
+        return is_pending or session_id in self._open_streams
+
+    async def restore_session(
+        self, session_id: str, caller: AuthenticatedClient, state: GatewaySessionState
+    ) -> None:
+        """Continue a stored session here; updates that were missed are reported."""
+        if (session := self.find_session(session_id, caller)) is None:
+            return
+        session.state_id, session.log_level = state.pk, state.log_level
+        session.list_digests = dict(state.list_digests)
+        session.capabilities = state.params.get("capabilities") or {}
+        await self.sync_session(session_id, state)
+        for uri, known_state in state.watched.items():
+            if uri in session.watched:
+                session.watched[uri].state = known_state
+
+    async def sync_session(self, session_id: str, state: GatewaySessionState) -> None:
+        """Apply what a session's client changed in other processes."""
+        session = self._sessions.get(session_id)
+        if session is None or session.caller is None:
+            return
+        session.log_level = state.log_level
+        stored_uris = frozenset(state.watched)
+        added_uris = stored_uris - session.stored_uris - session.watched.keys()
+        removed_uris = session.stored_uris - stored_uris
+        session.stored_uris = stored_uris
+        if added_uris:
+            holder, shared_holder = _build_holders(session_id, session.caller, session.capabilities)
+            session.watched |= await watch_resources(
+                session.caller,
+                sorted(added_uris),
+                lambda endpoint: choose_holder(endpoint, holder, shared_holder),
+            )
+        unwatch_resources(
+            watched
+            for uri in removed_uris
+            if (watched := session.watched.pop(uri, None)) is not None
+        )
+
+    async def save_session(self, inbound: GatewayRequest) -> None:
+        """Store a session's log level, watched resources and known lists for other processes."""
+        session = self._sessions.get(inbound.subscriber)
+        if session is None or session.state_id is None:
+            return
+        session.stored_uris = frozenset(session.watched)
+        watched = {uri: watched.state for uri, watched in session.watched.items()}
+        with suppress(*UNAVAILABLE_ERRORS):  # this process keeps it
+            await get_runtime().run_orm(
+                partial(update_state, session.state_id),
+                log_level=session.log_level,
+                watched=watched,
+                list_digests=dict(session.list_digests),
+            )
 
     def delete_all_sessions(self) -> None:
         """Delete all sessions."""
@@ -162,11 +279,16 @@ class GatewaySessionStore:
             )
         return uri not in watched
 
-    def record_list(self, inbound: GatewayRequest, kind: Kind, digest: str) -> None:
-        """Record a list's digest, so that the session is notified of changes."""
-        self._get_or_create_session(
+    def record_list(self, inbound: GatewayRequest, kind: Kind, digest: str) -> bool:
+        """Record a list's digest, so that the session is notified of changes.
+
+        Returns whether the client knew another one.
+        """
+        digests = self._get_or_create_session(
             self.get_session_id(inbound.context), inbound.context
-        ).list_digests[kind] = digest
+        ).list_digests
+        is_new, digests[kind] = digests.get(kind) != digest, digest
+        return is_new
 
     def add_watches(
         self, inbound: GatewayRequest, resources: Mapping[str, WatchedResource]
@@ -185,6 +307,30 @@ class GatewaySessionStore:
         if (watched := session.watched.pop(uri, None)) is not None:
             unwatch_resources([watched])
 
+    def _release_if_disconnected(self, session_id: str) -> None:
+        """Close the connections of a session whose stream was closed, if it is gone."""
+        session, now = self._sessions.get(session_id), get_runtime().loop.time()
+        if session is not None and not self._is_connected(session_id, now):
+            self._release_connections(session)
+
+    def _is_connected(self, session_id: str, now: float) -> bool:
+        """Tell whether a session has a stream or a request, or had one a moment ago."""
+        session = self._sessions[session_id]
+        is_busy = session_id in self._open_streams or session.pending_count > 0
+        return is_busy or now - session.used_at < DISCONNECT_GRACE_S
+
+    def _release_connections(self, session: GatewaySession) -> None:
+        """Close a session's connections, and those that no other session still uses."""
+        now = get_runtime().loop.time()
+        used_holders = {
+            holder
+            for session_id, other in self._sessions.items()
+            if other is not session and self._is_connected(session_id, now)
+            for holder in other.holders
+        }
+        for holder in set(session.holders) - used_holders:
+            get_runtime().create_task(_release_holder(holder), name="release connections")
+
     def _expire_session(self, session_id: str) -> None:
         """Delete an idle session; check again later if it is in use."""
         session, now = self._sessions.get(session_id), get_runtime().loop.time()
@@ -195,14 +341,17 @@ class GatewaySessionStore:
         else:
             self.delete_session(session_id)
 
+    def _add_session(self, session_id: str) -> GatewaySession:
+        session = self._sessions[session_id] = GatewaySession()
+        session.used_at = get_runtime().loop.time()
+        if len(self._sessions) > MAX_SESSIONS:
+            self.delete_session(next(iter(self._sessions)))
+        return session
+
     def _get_or_create_session(self, session_id: str, context: Context) -> GatewaySession:
         session = self._sessions.get(session_id)
-        if session is None:
-            session = GatewaySession()
-            if session_id:  # the initialize request has no id yet
-                self._sessions[session_id] = session
-            if len(self._sessions) > MAX_SESSIONS:
-                self.delete_session(next(iter(self._sessions)))
+        if session is None:  # the initialize request has no id yet
+            session = self._add_session(session_id) if session_id else GatewaySession()
         if not session.client_name and (client_params := context.session.client_params) is not None:
             session.capabilities = client_params.capabilities.model_dump(
                 by_alias=True, exclude_none=True
@@ -215,6 +364,20 @@ class GatewaySessionStore:
         if session_id:
             self._sessions.move_to_end(session_id)
         return session
+
+
+def _build_holders(
+    session_id: str, caller: AuthenticatedClient, capabilities: Mapping[str, Any]
+) -> tuple[str, str]:
+    """Return the keys that own a session's connections: its own, and the one it shares."""
+    return f"gateway:{session_id}", f"{_build_holder(caller, capabilities)}:handshake"
+
+
+async def _release_holder(holder: str) -> None:
+    """Close a holder's connections, including those of concurrent calls."""
+    await release_connections(holder)
+    for index in range(1, MAX_CONNECTIONS):
+        await release_connections(f"{holder}:{index}")
 
 
 def _build_holder(caller: AuthenticatedClient, capabilities: Mapping[str, Any]) -> str:

@@ -14,9 +14,18 @@ from mcp.shared.exceptions import MCPError
 from agents.gateway.authentication import AuthenticatedClient, get_current_client
 from agents.gateway.catalog import Declaration, build_page
 from agents.gateway.change_notifications import ChangeStreams, compute_list_digest
-from agents.gateway.client_request import Context, GatewayRequest, build_invalid_params_error
+from agents.gateway.client_request import (
+    Context,
+    GatewayRequest,
+    build_invalid_params_error,
+    negotiate_version,
+)
 from agents.gateway.client_sessions import GatewaySessionStore
-from agents.gateway.era_translation import translate_declaration, translate_result
+from agents.gateway.era_translation import (
+    translate_declaration,
+    translate_execution,
+    translate_result,
+)
 from agents.gateway.errors import build_mcp_error, build_unknown_name_error
 from agents.gateway.handlers import EndpointHandlers, Kind, UpstreamHandlers
 from agents.gateway.mcp_tasks import TaskHandlers
@@ -25,7 +34,7 @@ from agents.gateway.resource_subscriptions import is_readable, watch_resources
 from bonobot import __version__
 from bonobot.core.api.exception_handler import to_problem
 from bonobot.core.telemetry import tracing
-from mcp_servers.client.jsonrpc import HANDSHAKE_VERSIONS, MODERN_VERSION
+from mcp_servers.client.jsonrpc import MODERN_VERSION
 from mcp_servers.client.protocol_versions import SERVER_INFO
 
 SERVER_NAME = "bonobot"
@@ -108,11 +117,14 @@ class GatewayDispatcher:
             if ctx.method not in ADMITTED_METHODS or caller.target.kind == "organization":
                 caller = await caller.refresh_if_changed()
             inbound = self.sessions.build_request(ctx, caller, is_modern=is_modern)
-            with tracing.start_span(
-                ctx.method,
-                kind="server",
-                carrier=inbound.forwarded_meta,
-                mcp__method__name=ctx.method,
+            with (
+                tracing.start_span(
+                    ctx.method,
+                    kind="server",
+                    carrier=inbound.forwarded_meta,
+                    mcp__method__name=ctx.method,
+                ),
+                self.sessions.track_request(inbound),
             ):
                 return self._complete_result(inbound, await handler(inbound))
         except MCPError:
@@ -166,9 +178,7 @@ class GatewayDispatcher:
         info = await self._select_handlers(inbound.caller).get_info(inbound)
         extra = {"instructions": info.instructions} if info.instructions else {}
         return {
-            "protocolVersion": requested_version
-            if requested_version in HANDSHAKE_VERSIONS
-            else HANDSHAKE_VERSIONS[-1],
+            "protocolVersion": negotiate_version(requested_version),
             # Extensions exist only in the modern era.
             "capabilities": {k: v for k, v in info.capabilities.items() if k != "extensions"},
             "serverInfo": self.server.server_info_stamp,
@@ -179,8 +189,11 @@ class GatewayDispatcher:
         kind, field_name = LISTS[inbound.method]
         declarations = await self.list_declarations(inbound.caller, kind)
         if not inbound.is_modern:
-            self.sessions.record_list(inbound, kind, compute_list_digest(declarations))
+            if self.sessions.record_list(inbound, kind, compute_list_digest(declarations)):
+                await self.sessions.save_session(inbound)
             declarations = tuple(map(translate_declaration, declarations))
+        elif kind == "tools":
+            declarations = tuple(map(translate_execution, declarations))
         return build_page(declarations, field_name, inbound.params.get("cursor")) | CACHE_HINTS
 
     async def _read_resource(self, inbound: GatewayRequest) -> dict[str, Any]:
@@ -192,6 +205,7 @@ class GatewayDispatcher:
 
     async def _set_log_level(self, inbound: GatewayRequest) -> dict[str, Any]:
         self.sessions.set_log_level(inbound, inbound.get_text("level"))
+        await self.sessions.save_session(inbound)
         return {}
 
     async def _subscribe(self, inbound: GatewayRequest) -> dict[str, Any]:
@@ -200,16 +214,18 @@ class GatewayDispatcher:
             return {}
         if not await is_readable(inbound.caller, uri):
             raise build_unknown_name_error("resource", uri)
-        watched = await watch_resources(inbound.caller, [uri])
+        watched = await watch_resources(inbound.caller, [uri], inbound.choose_holder)
         if not watched:
             raise build_invalid_params_error(
                 "the server doesn't tell of changes of this resource", {"uri": uri}
             )
         self.sessions.add_watches(inbound, watched)
+        await self.sessions.save_session(inbound)
         return {}
 
     async def _unsubscribe(self, inbound: GatewayRequest) -> dict[str, Any]:
         self.sessions.remove_watch(inbound, inbound.get_text("uri"))
+        await self.sessions.save_session(inbound)
         return {}
 
 

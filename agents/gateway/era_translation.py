@@ -1,4 +1,4 @@
-"""Translate what modern servers say for clients of the handshake era.
+"""Translate what servers say for clients of the other era, mostly for the handshake era.
 
 Those clients refuse a whole list for one schema, or a whole result for one field, that their era
 doesn't know.
@@ -15,7 +15,7 @@ MODERN_FIELDS = ("resultType", "ttlMs", "cacheScope")
 
 def translate_declaration(declaration: dict[str, Any]) -> dict[str, Any]:
     """Return a declaration whose schemas describe objects, as the handshake era requires."""
-    translated = dict(declaration)
+    translated = translate_execution(declaration)
     output_schema, input_schema = declaration.get("outputSchema"), declaration.get("inputSchema")
     if "outputSchema" in declaration and not (
         isinstance(output_schema, Mapping) and output_schema.get("type") == "object"
@@ -24,6 +24,19 @@ def translate_declaration(declaration: dict[str, Any]) -> dict[str, Any]:
     if isinstance(input_schema, Mapping) and "type" not in input_schema:
         translated["inputSchema"] = {"type": "object", **input_schema}
     return translated
+
+
+def translate_execution(declaration: dict[str, Any]) -> dict[str, Any]:
+    """Return a declaration without `execution.taskSupport`: the gateway creates tasks itself.
+
+    Clients refuse to make an ordinary call of a tool that requires a task.
+    """
+    execution = declaration.get("execution")
+    if not isinstance(execution, Mapping) or "taskSupport" not in execution:
+        return dict(declaration)
+    rest = {name: value for name, value in execution.items() if name != "taskSupport"}
+    fields = {name: value for name, value in declaration.items() if name != "execution"}
+    return fields | ({"execution": rest} if rest else {})
 
 
 def translate_result(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ The organization's own tools are in `organization_server`.
 """
 
 from collections.abc import Mapping
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Protocol
@@ -19,11 +20,12 @@ from agents.calls.pipeline import ApprovalRequired, CallOutcome, CallRefused
 from agents.calls.results import MAX_ROUNDS, estimate_size
 from agents.calls.snapshots import CallSnapshot
 from agents.calls.types import CallRequest, Method, RelayOptions
-from agents.calls.user_endpoints import find_user_id
+from agents.calls.user_endpoints import find_user_id, resolve_user_endpoint
 from agents.gateway import approvals, request_state
 from agents.gateway.authentication import AuthenticatedClient
 from agents.gateway.catalog import Declaration, get_catalog, rename_resources
 from agents.gateway.client_request import GatewayRequest, build_invalid_params_error
+from agents.gateway.connection_subscriptions import get_connection_subscriptions
 from agents.gateway.era_translation import translate_input_request
 from agents.gateway.errors import (
     build_failure_result,
@@ -43,6 +45,7 @@ from agents.gateway.request_state import decrypt_state, encrypt_state
 from agents.gateway.suspended_calls import SuspendedCall, SuspendedCallRegistry
 from bonobot.core.problems import NotFound, Problem
 from bonobot.core.runtime import get_runtime
+from mcp_servers.client.errors import UpstreamError
 from mcp_servers.scanning.services import strip_result
 
 VIA = "gateway"
@@ -212,7 +215,8 @@ class UpstreamCallHandlers:
                 inbound, upstream_request, state, outcome, call_id
             )
         host = build_host(inbound)
-        request = _build_call_request(inbound, upstream_request, host, state)
+        holder = await _prepare_connection(inbound, upstream_request)
+        request = _build_call_request(inbound, upstream_request, host, state, holder)
         if not await can_server_ask(inbound, upstream_request, host):
             return await self._build_call_response(
                 inbound, upstream_request, state, await pipeline.make_call(request)
@@ -227,7 +231,13 @@ class UpstreamCallHandlers:
             return await self._build_call_response(
                 inbound, upstream_request, state, outcome, call.id
             )
-        with host.answer_with(inbound.send_request):
+        async with AsyncExitStack() as stack:
+            if holder != inbound.holder:  # other sessions use it, too
+                holder = await stack.enter_async_context(
+                    self._connections.acquire_connection(holder, upstream_request.server_id)
+                )
+            stack.enter_context(host.answer_with(inbound.send_request))
+            request = replace(request, holder=holder)
             return await self._call_in_rounds(inbound, upstream_request, request)
 
     async def _call_exclusively(
@@ -348,6 +358,20 @@ async def get_snapshot(inbound: GatewayRequest) -> CallSnapshot:
     return cached if cached is not None else await get_runtime().run_orm(target.load_snapshot)
 
 
+async def _prepare_connection(inbound: GatewayRequest, upstream_request: UpstreamRequest) -> str:
+    """Return the holder of the call's connection, subscribed to what its clients watch there."""
+    server_id = upstream_request.server_id
+    server = (await get_snapshot(inbound)).servers.get(server_id) if server_id else None
+    if server is None or not server.enabled:
+        return inbound.holder
+    holder = inbound.choose_holder(server.endpoint)
+    if get_connection_subscriptions().has_resources(server.id, holder):
+        with suppress(UpstreamError):  # the call fails for the same reason
+            endpoint = await resolve_user_endpoint(server.endpoint, inbound.caller.principal, None)
+            await get_connection_subscriptions().subscribe_connection(endpoint, holder)
+    return holder
+
+
 async def can_server_ask(
     inbound: GatewayRequest, upstream_request: UpstreamRequest, host: GatewayHost
 ) -> bool:
@@ -379,6 +403,7 @@ def _build_call_request(
     upstream_request: UpstreamRequest,
     host: GatewayHost,
     state: Mapping[str, Any],
+    holder: str,
 ) -> CallRequest:
     target = inbound.caller.target
     extra_params: dict[str, Any] = {}
@@ -392,6 +417,7 @@ def _build_call_request(
         legs=frozenset(UUID(leg) for leg in state.get("legs", [])),
         allowed_requests=list_supported_requests(inbound.capabilities),
         on_log=inbound.forward_log if inbound.log_level else None,
+        log_subscriber=inbound.subscriber,
     )
     # An agent's tools are found by the agent's names for them.
     by_name = upstream_request.method == "tools/call" and target.kind == "agent"
@@ -404,7 +430,7 @@ def _build_call_request(
         tool=upstream_request.name,
         arguments=upstream_request.arguments,
         via=VIA,
-        holder=inbound.holder,
+        holder=holder,
         agent_id=target.agent_id,
         server_id=None if by_name else upstream_request.server_id,
         client=inbound.client_name,

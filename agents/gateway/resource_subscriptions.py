@@ -6,15 +6,18 @@ person. Permission to read is required, and is checked at subscription and befor
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from uuid import UUID
 
 from agents.calls.resolve import find_resource
 from agents.calls.user_endpoints import resolve_user_endpoint
 from agents.gateway.authentication import AuthenticatedClient
 from agents.gateway.catalog import get_catalog
+from agents.gateway.connection_subscriptions import (
+    WatchedResource,
+    get_connection_subscriptions,
+)
 from agents.gateway.organization_server.resources import load_resource_states
 from agents.gateway.routes import GatewayTarget
 from bonobot.core.runtime import get_runtime
@@ -22,25 +25,21 @@ from mcp_servers.client.change_notifications import MAX_URI_LENGTH
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError
 from mcp_servers.subscriptions.resource_updated import (
-    Key,
     build_source,
     can_watch_resources,
     get_resource_watcher,
 )
 
 
-@dataclass(slots=True)
-class WatchedResource:
-    """A watched resource with the state that the client knows; `key` is set for servers'."""
-
-    state: str | None
-    key: Key | None = None
-
-
 async def watch_resources(
-    caller: AuthenticatedClient, uris: Collection[str]
+    caller: AuthenticatedClient,
+    uris: Collection[str],
+    choose_holder: Callable[[ServerEndpoint], str],
 ) -> dict[str, WatchedResource]:
-    """Watch the resources that support it and return them; end with `unwatch_resources`."""
+    """Watch the resources that support it and return them; end with `unwatch_resources`.
+
+    `choose_holder` returns the owner of the connections of the client's calls.
+    """
     if caller.target.kind == "organization":
         states = await get_runtime().run_orm(load_resource_states, caller.principal, uris)
         return {uri: WatchedResource(states.get(uri)) for uri in uris}
@@ -55,9 +54,12 @@ async def watch_resources(
         for own_uri, change_count in (
             await get_resource_watcher().watch_resources(endpoint, client_uris)
         ).items():
-            watched[client_uris[own_uri]] = WatchedResource(
-                str(change_count), (build_source(endpoint), own_uri)
+            watched[client_uris[own_uri]] = resource = WatchedResource(
+                str(change_count),
+                (build_source(endpoint), own_uri),
+                choose_holder(endpoint) if endpoint.era == "handshake" else "",
             )
+            get_connection_subscriptions().add_resource(resource)
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -73,23 +75,34 @@ async def watch_resources(
 
 def unwatch_resources(watched: Iterable[WatchedResource]) -> None:
     """Stop watching resources for a client."""
+    resources = list(watched)
+    get_connection_subscriptions().remove_resources(resources)
     get_resource_watcher().unwatch_resources(
-        resource.key for resource in watched if resource.key is not None
+        resource.key for resource in resources if resource.key is not None
     )
 
 
 async def collect_changed_uris(
     caller: AuthenticatedClient, watched: Mapping[str, WatchedResource]
 ) -> list[str]:
-    """Return the URIs whose state changed, and update the known states."""
+    """Return the URIs whose state changed, and update the known states.
+
+    A URI is repeated for updates that its server sent on the connection of the client's calls.
+    """
     if not watched:
         return []
     changed_uris = []
+    now = get_runtime().loop.time()
     for uri, state in (await _load_states(caller, watched)).items():
-        resource = watched.get(uri)
-        if resource is not None and resource.state != state:
+        if (resource := watched.get(uri)) is None:
+            continue
+        if resource.leave_lost_connection():
+            changed_uris.append(uri)  # updates may have been missed
+        elif resource.connection is not None:
+            changed_uris += [uri] * resource.take_update_count(int(state), now)
+        elif resource.state != state:
             changed_uris += [uri] if resource.state is not None else []
-            resource.state = state
+        resource.state = state
     return changed_uris
 
 

@@ -27,16 +27,35 @@ from agents.gateway.authentication import (
     build_resource_metadata,
     set_current_client,
 )
+from agents.gateway.batches import (
+    BATCH_VERSION,
+    BatchResponse,
+    build_batch_error,
+    is_batch,
+    parse_batch,
+)
 from agents.gateway.client_sessions import SESSION_ID_HEADER
 from agents.gateway.dispatcher import GatewayDispatcher
 from agents.gateway.handlers import Kind
 from agents.gateway.organization_server.management_tools import prepare_management_tools
+from agents.gateway.request_bodies import (
+    VERSION_HEADER,
+    Receive,
+    Send,
+    build_body_message,
+    find_version_conflict,
+    parse_object,
+    read_body,
+    replay_messages,
+)
 from agents.gateway.routes import ROOT_PATH, GatewayAddress, parse_path
+from agents.gateway.session_routing import SessionRouter
 from bonobot.accounts.external_issuers.services import list_announced_issuers
 from bonobot.accounts.roles import TokenScope as Wanted
 from bonobot.core.http import response_headers
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
+from mcp_servers.client.jsonrpc import HANDSHAKE_VERSIONS
 
 METADATA_PATH = "/.well-known/oauth-protected-resource"
 MAX_TOKEN_LENGTH = 8_192
@@ -58,6 +77,7 @@ class GatewayApplication:
 
     def __init__(self) -> None:
         self.dispatcher = GatewayDispatcher()
+        self.router = SessionRouter(self.dispatcher.sessions)
         self._manager: StreamableHTTPSessionManager | None = None
         self._starting = asyncio.Lock()
         self._stop = asyncio.Event()
@@ -83,23 +103,94 @@ class GatewayApplication:
             await _send_problem(send, problem, address)
             return
         set_current_client(caller)
-        manager = await self._get_manager()
         scope = {**scope, "user": _build_user(caller)}
-        session_id = headers.get(SESSION_ID_HEADER, "")
+        manager = await self._get_manager()
+        client_scope, is_handshake = scope, _is_handshake(headers)
+        if is_handshake:
+            scope, send = await self.router.route(caller, scope, send, manager.handle_request)
+        if scope["method"] == "POST":
+            await self._answer_post(caller, scope, receive, send)
+            return
+        session_id = _decode_headers(scope).get(SESSION_ID_HEADER, "")
         async with self._notify_session(caller, session_id if scope["method"] == "GET" else ""):
             await manager.handle_request(scope, receive, send)
-        if scope["method"] == "DELETE" and self.dispatcher.sessions.find_session(
-            session_id, caller
+        if (
+            scope["method"] == "DELETE"
+            and is_handshake
+            and self.dispatcher.sessions.find_session(session_id, caller)
         ):
             self.dispatcher.sessions.delete_session(session_id)
+            await self.router.delete_session(client_scope, caller)
 
     async def stop(self) -> None:
         """End all sessions and streams."""
         self.dispatcher.change_streams.stop()
+        self.router.stop()
         self.dispatcher.sessions.delete_all_sessions()
         if self._manager_task is not None:
             self._stop.set()
             await self._manager_task
+
+    async def _answer_post(
+        self, caller: AuthenticatedClient, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        body, receive = await read_body(receive)
+        if body is not None and (conflict := find_version_conflict(scope["headers"], body)):
+            await _send_json(send, HTTPStatus.BAD_REQUEST, conflict)
+            return
+        if body is not None and is_batch(body):
+            await self._answer_batch(caller, body, scope, receive, send)
+            return
+        if body is not None and b'"initialize"' in body:
+            send = self._register_on_answer(caller, body, scope, send)
+        elif body is not None:
+            accepted = await self.router.accept_message(scope, body)
+            if accepted is None:  # another process waits for it
+                await _send_accepted(send)
+                return
+            if accepted is not body:
+                receive = replay_messages([build_body_message(accepted)], receive)
+        manager = await self._get_manager()
+        await manager.handle_request(scope, receive, send)
+
+    async def _answer_batch(
+        self, caller: AuthenticatedClient, body: bytes, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        session_id = _decode_headers(scope).get(SESSION_ID_HEADER, "")
+        session = self.dispatcher.sessions.find_session(session_id, caller)
+        messages: list[dict[str, Any]] | str = (
+            f"Batches are only supported in sessions of MCP {BATCH_VERSION}."
+        )
+        if session is not None and session.protocol_version == BATCH_VERSION:
+            messages = parse_batch(body)
+        if isinstance(messages, str):
+            await _send_json(send, HTTPStatus.BAD_REQUEST, build_batch_error(messages))
+            return
+        accepted = [
+            await self.router.accept_message(scope, json.dumps(message).encode())
+            for message in messages
+        ]
+        own_messages = [json.loads(message) for message in accepted if message is not None]
+        manager = await self._get_manager()
+        await BatchResponse(scope, receive, send).answer(own_messages, manager.handle_request)
+
+    def _register_on_answer(
+        self, caller: AuthenticatedClient, body: bytes, scope: Scope, send: Send
+    ) -> Send:
+        """Return a `send` that adds the session before its `initialize` request is answered."""
+        message, session_id = parse_object(body) or {}, ""
+
+        async def send_and_register(part: dict[str, Any]) -> None:
+            nonlocal session_id
+            if part["type"] == "http.response.start":
+                session_id = _decode_headers(part).get(SESSION_ID_HEADER, "")
+            elif session_id and b'"result"' in part.get("body", b""):
+                params = message.get("params") or {}
+                await self.router.add_session(session_id, caller, params, scope)
+                session_id = ""
+            await send(part)
+
+        return send_and_register if message.get("method") == "initialize" else send
 
     @asynccontextmanager
     async def _notify_session(
@@ -143,6 +234,11 @@ class GatewayApplication:
         async with manager.run():
             ready.set_result(manager)
             await self._stop.wait()
+
+
+def _is_handshake(headers: Mapping[str, str]) -> bool:
+    """Tell whether a request's version header, or its absence, is of the handshake era."""
+    return headers.get(VERSION_HEADER.decode(), "") in ("", *HANDSHAKE_VERSIONS)
 
 
 def is_gateway_path(path: str) -> bool:
@@ -200,7 +296,9 @@ def _build_user(caller: AuthenticatedClient) -> AuthenticatedUser:
 
 
 def _decode_headers(scope: Scope) -> dict[str, str]:
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    return {
+        name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
+    }
 
 
 async def _send_problem(send: Any, problem: Problem, address: GatewayAddress | None) -> None:
@@ -220,6 +318,14 @@ def _get_default_scope(address: GatewayAddress | None) -> str:
     if not settings.BONOBOT_OAUTH or address is None:
         return ""
     return Wanted.AGENTS if address.kind == "organization" else Wanted.TOOLS
+
+
+async def _send_accepted(send: Any) -> None:
+    """Send status 202."""
+    headers = [(b"content-length", b"0")]
+    start = {"type": "http.response.start", "status": HTTPStatus.ACCEPTED}
+    await send(start | {"headers": headers})
+    await send({"type": "http.response.body", "body": b""})
 
 
 async def _send_json(

@@ -99,6 +99,8 @@ BONOBOT_INSTALL_S = environment.read_number("BONOBOT_INSTALL_S", 600, minimum=10
 BONOBOT_STDIO_CHILDREN = environment.read_number(
     "BONOBOT_STDIO_CHILDREN", 32, minimum=1, maximum=10_000
 )
+# Seconds that a request waits for a child at this limit: `mcp_servers.client.pool`.
+BONOBOT_STDIO_WAIT_S = environment.read_number("BONOBOT_STDIO_WAIT_S", 30, minimum=0, maximum=600)
 # Seconds without a call until a child is stopped: `mcp_servers.client.pool`.
 BONOBOT_STDIO_IDLE_S = environment.read_number("BONOBOT_STDIO_IDLE_S", 300, minimum=1)
 # Seconds until a child is replaced: `mcp_servers.client.pool`.

@@ -354,6 +354,14 @@ class ServerForm(forms.Form):
         widget=Checkbox,
         help_text=_("The path of the session's workspace on this host."),
     )
+    session_state = forms.ChoiceField(
+        label=_("Keeps session state"),
+        choices=Server.SessionState.choices,
+        initial=Server.SessionState.AUTO,
+        required=False,
+        widget=Select,
+        help_text=_("If it doesn't, a client's gateway sessions share its processes."),
+    )
 
     CONNECTION = {"http": ("url",), "stdio": ("command", "args", "env")}
     # Rarely changed fields: title, the choice that shows them, field names.
@@ -362,7 +370,7 @@ class ServerForm(forms.Form):
         (
             _("Folder, sandbox, and network"),
             "transport_type=stdio",
-            ("cwd", "confinement", "network", "env_exceptions"),
+            ("cwd", "confinement", "network", "env_exceptions", "session_state"),
         ),
         (
             _("Permissions"),
@@ -459,6 +467,7 @@ class ServerForm(forms.Form):
             sampling_tokens=cleaned["sampling_tokens"] or 0,
             elicitation=cleaned["elicitation"],
             roots=cleaned["roots"],
+            session_state=cleaned["session_state"] or None,
             **{name: cleaned[name] or None for name in ("confinement", "network") if stdio},
             env_exceptions=_parse_env_exceptions(cleaned)
             if stdio and self.principal.platform_admin

@@ -142,6 +142,10 @@ SAMPLING = (
 )
 ELICITATION = "Whether the server can send elicitation requests to the person who runs the session."
 ROOTS = "Whether the server receives the session's working folder."
+SESSION_STATE = (
+    "Whether the program keeps state for each session: `none` (a client's gateway sessions share "
+    "its processes), `kept`, or `auto` (`kept` for programs known for it, such as browsers)."
+)
 
 
 class ClientCapabilitiesBody(StrictSerializer):
@@ -157,6 +161,9 @@ class ClientCapabilitiesBody(StrictSerializer):
     )
     elicitation = serializers.BooleanField(required=False, help_text=ELICITATION)
     roots = serializers.BooleanField(required=False, help_text=ROOTS)
+    session_state = serializers.ChoiceField(
+        Server.SessionState.choices, required=False, help_text=SESSION_STATE
+    )
 
     def validate_sampling_tokens(self, value: int | None) -> int:
         """Return 0 for null; in a ServerSpec, None keeps the stored value."""
@@ -172,6 +179,7 @@ class ClientCapabilitiesSerializer(StrictSerializer):
     )
     elicitation = serializers.BooleanField(help_text=ELICITATION)
     roots = serializers.BooleanField(help_text=ROOTS)
+    session_state = serializers.ChoiceField(Server.SessionState.choices, help_text=SESSION_STATE)
 
 
 def _build_price_field(subject: str) -> Any:

@@ -144,6 +144,8 @@ def _iterate_lines(server_data: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "allowed env", f"{name}: {reason}"
     if package := server_data["installation"]:
         yield "package", " ".join((package["state"], package["detail"])).strip()
+    if server_data["session_state"] != Server.SessionState.AUTO:
+        yield "session state", server_data["session_state"]
     yield "capabilities", ", ".join(_iterate_capabilities(server_data))
     yield "changes", server_data["change_notices"]["text"]
     for window in server_data["history"]["windows"]:

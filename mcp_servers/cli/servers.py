@@ -172,6 +172,11 @@ def add_client_capability_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="Maximum sampling tokens per day. 0: the default limit",
     )
+    parser.add_argument(
+        "--session-state",
+        choices=Server.SessionState.values,
+        help="Whether the program keeps state for each session. none: gateway sessions share it",
+    )
     for name, about in (
         ("elicitation", "Whether the server can send elicitation requests"),
         ("roots", "Whether the server receives the workspace path of the session"),

@@ -25,7 +25,7 @@ from uuid import UUID
 from bonobot.core.i18n.messages import format_message
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError, build_protocol_error, build_timeout_error
-from mcp_servers.client.extension_points import change_notification_listeners
+from mcp_servers.client.extension_points import change_notification_listeners, log_listeners
 from mcp_servers.client.http_channel import HttpChannel, OnMessage, build_routing_headers
 from mcp_servers.client.jsonrpc import (
     McpRequest,
@@ -67,13 +67,30 @@ class ChangeNotification:
     holder: str = ""
 
 
-OnNotification = Callable[[ChangeNotification], None]
+@dataclass(frozen=True)
+class LogNotification:
+    """A log message on a stream that several requests share; `params` are the message's.
+
+    `delivered` names the subscribers that got it with a pending request.
+    """
+
+    params: Mapping[str, Any]
+    delivered: frozenset[str] = frozenset()
+    holder: str = ""
+
+
+ServerNotification = ChangeNotification | LogNotification
+OnNotification = Callable[[ServerNotification], None]
 OnOpen = Callable[[frozenset[Topic]], Awaitable[None]]
 
 
-def dispatch_change_notification(server_id: UUID, notification: ChangeNotification) -> None:
-    """Pass a change notification to this process's listeners."""
-    for listener in change_notification_listeners:
+def dispatch_notification(server_id: UUID, notification: ServerNotification) -> None:
+    """Pass a notification to this process's listeners."""
+    if isinstance(notification, LogNotification):
+        for log_listener in tuple(log_listeners):
+            log_listener(server_id, notification)
+        return
+    for listener in tuple(change_notification_listeners):
         listener(server_id, notification)
 
 

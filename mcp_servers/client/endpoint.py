@@ -32,7 +32,8 @@ class ServerEndpoint:
 
     `query`, `cookies` and `operations` (keys of the selected ones) are for APIs. `allowed_requests`
     is what the server may request from us. `env_exceptions` names the allowed dangerous variables.
-    `era` and `discovery` are stored results; None means: detect. `packages` is the folder for
+    `era` and `discovery` are stored results; None means: detect. A child that keeps no session
+    state may be shared by the sessions of a principal. `packages` is the folder for
     packages of launchers ("": not installed), and `patience_s` is how long to wait for an
     installation (None: as for a start). `repr` shows no arguments, environment, URL or headers:
     they may be secret.
@@ -57,6 +58,7 @@ class ServerEndpoint:
     allowed_requests: frozenset[ServerRequestKind] = frozenset()
     era: Era | None = None
     discovery: Mapping[str, Any] | None = None
+    keeps_session_state: bool = True
     connect_s: float = 30
     read_s: float = 60
     start_s: float = 10

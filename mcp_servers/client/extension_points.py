@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 if TYPE_CHECKING:
-    from mcp_servers.client.change_notifications import ChangeNotification
+    from mcp_servers.client.change_notifications import ChangeNotification, LogNotification
     from mcp_servers.client.child_process import StderrSnapshot
 
 StderrSink = Callable[["StderrSnapshot"], Awaitable[None]]
@@ -18,10 +18,13 @@ StderrSink = Callable[["StderrSnapshot"], Awaitable[None]]
 ServerVersionsLoader = Callable[[Collection[UUID]], Awaitable[Mapping[UUID, str] | None]]
 # Called on the loop and must return at once.
 OnServerNotification = Callable[[UUID, "ChangeNotification"], None]
+OnServerLog = Callable[[UUID, "LogNotification"], None]
 
 _stderr_sinks: list[StderrSink] = []
 _server_versions_loaders: list[ServerVersionsLoader] = []
 change_notification_listeners: list[OnServerNotification] = []
+# Called with the log messages of shared streams, by server.
+log_listeners: list[OnServerLog] = []
 # Called when a package is installed that a start couldn't wait for.
 late_installation_listeners: list[Callable[[UUID], None]] = []
 

@@ -182,6 +182,10 @@ class ServerRequestHandler:
         finally:
             self._waiting_requests.remove(request)
 
+    def list_waiting_requests(self) -> tuple[McpRequest, ...]:
+        """Return the pending requests, the longest waiting first."""
+        return tuple(self._waiting_requests)
+
     def handle_request(self, message: Mapping[str, Any], origin: McpRequest | None = None) -> None:
         """Answer a server request in the background; ignore it if too many are running.
 

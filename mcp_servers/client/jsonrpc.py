@@ -131,8 +131,8 @@ class NestedTooDeeply(UnreadableJson):
 @dataclass
 class McpRequest:
     """One request; `input_schema` names the arguments mirrored as headers, and `declaration` is the
-    whole tool, from which API requests are built. `on_log` gets the server's log messages, `host`
-    answers the server's requests.
+    whole tool, from which API requests are built. `on_log` gets the server's log messages for
+    `log_subscriber`, `host` answers the server's requests.
 
     `sent` becomes true when it is sent: until then the server can't have done anything. `deadline`
     is paused while the server waits for a response from us.
@@ -144,6 +144,7 @@ class McpRequest:
     input_schema: Mapping[str, Any] | None = None
     declaration: Mapping[str, Any] | None = None
     on_log: OnLog | None = None
+    log_subscriber: str = ""
     host: "Host | None" = None
     sent: bool = False
     deadline: RequestDeadline | None = None

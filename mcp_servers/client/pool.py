@@ -13,7 +13,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
@@ -29,11 +29,11 @@ from mcp_servers.client import change_notifications
 from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.change_notifications import (
     LISTEN,
-    ChangeNotification,
     DesiredSubscriptions,
     OnNotification,
     OnOpen,
     OnSubscriptionResult,
+    ServerNotification,
     Topic,
     build_not_offered_error,
     list_notifying_topics,
@@ -41,7 +41,6 @@ from mcp_servers.client.change_notifications import (
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError, build_timeout_error, build_unreachable_error
 from mcp_servers.client.extension_points import (
-    OnServerNotification,
     ServerVersionsLoader,
     StderrSink,
     find_server_versions_loader,
@@ -55,6 +54,9 @@ from mcp_servers.client.openapi import OpenApiUpstream
 from mcp_servers.client.protocol_versions import HandshakeResult
 from mcp_servers.client.stdio import MAX_CHILDREN, MAX_LIFETIME_S, StdioConnection, StdioPool
 from mcp_servers.client.streamable_http import HttpSession, HttpUpstream
+
+# A connection that belongs to one holder.
+HeldConnection = StdioConnection | HttpSession
 
 
 def start_upstream_span(
@@ -92,11 +94,12 @@ class ConnectionPool:
         max_children: int = MAX_CHILDREN,
         idle_s: float = IDLE_S,
         lifetime_s: float = MAX_LIFETIME_S,
+        wait_s: float = 0.0,
         idle_session_s: float = IDLE_S,
         max_idle_sessions: int = MAX_IDLE_SESSIONS,
         stderr_sink: StderrSink | None = None,
         clock: Callable[[], float] = time.monotonic,
-        on_notification: OnServerNotification | None = None,
+        on_notification: Callable[[UUID, ServerNotification], None] | None = None,
         load_versions: ServerVersionsLoader | None = None,
     ) -> None:
         self._host = host or NullHost()
@@ -106,6 +109,7 @@ class ConnectionPool:
         self._load_versions = load_versions
         self._versions: dict[UUID, str] = {}
         self._idle_s = idle_s
+        self._wait_s = wait_s
         self._clock = clock
         self._tasks = TaskSet()
         self._stdio_pool = StdioPool(
@@ -131,6 +135,7 @@ class ConnectionPool:
         timeout_s: float | None = None,
         on_progress: OnProgress | None = None,
         on_log: OnLog | None = None,
+        log_subscriber: str = "",
         input_schema: Mapping[str, Any] | None = None,
         declaration: Mapping[str, Any] | None = None,
         host: Host | None = None,
@@ -143,25 +148,23 @@ class ConnectionPool:
         `input_required` must be continued by the caller. `input_schema` is the called tool's, for
         arguments mirrored as headers; `declaration` is the approved tool, from which API requests
         are built; `host` answers the server's requests during the call (at other times the host
-        that the connection was opened with answers).
+        that the connection was opened with answers). A log message that names no request is passed
+        to one pending request of each `log_subscriber`.
         """
         with start_upstream_span(endpoint, method, params or {}):
             traced_params = tracing.inject_trace_context(params or {})
             request = McpRequest(
-                method, traced_params, on_progress, input_schema, declaration, on_log, host
+                *(method, traced_params, on_progress, input_schema, declaration),
+                *(on_log, log_subscriber, host),
             )
             host = host or (self._discovery_host if request.idempotent else self._host)
             self._ensure_sweeper()
-            if endpoint.transport == "stdio" and timeout_s is None:
-                await self._get_child_connection(endpoint, holder, host).wait_until_open()
-            limit_s = endpoint.read_s if timeout_s is None else timeout_s
             try:
-                async with _enforce_deadline(
-                    endpoint, request, limit_s, extensible=timeout_s is None
-                ):
-                    if endpoint.transport == "stdio":
-                        return await self._send_to_child(endpoint, request, holder, host)
-                    return await self._send_over_http(endpoint, request, holder, host)
+                async with AsyncExitStack() as stack:
+                    if endpoint.transport == "stdio" and timeout_s is None:
+                        child = self._use_child(endpoint, holder, host)
+                        await (await stack.enter_async_context(child)).wait_until_open()
+                    return await self._send_within(endpoint, request, holder, host, timeout_s)
             except UpstreamError as error:
                 if error.sent and not request.sent:  # a handshake failed
                     raise error.with_sent(False) from error
@@ -181,7 +184,7 @@ class ConnectionPool:
         limit_s = timeout_s or endpoint.connect_s + endpoint.start_s
         async with _enforce_deadline(endpoint, McpRequest("server/discover"), limit_s):
             if endpoint.transport == "stdio":
-                return await self._get_child_connection(endpoint, holder, host).wait_until_open()
+                return await (await self._open_child(endpoint, holder, host)).wait_until_open()
             with self._get_upstream(endpoint).track_use() as upstream:
                 if endpoint.era is None:
                     upstream.forget_era()
@@ -270,9 +273,8 @@ class ConnectionPool:
         self._ensure_sweeper()
         if endpoint.transport == "stdio":
             try:
-                await self._get_child_connection(endpoint, holder, self._host).watch_resources(
-                    desired, on_result
-                )
+                connection = await self._open_child(endpoint, holder, self._host)
+                await connection.watch_resources(desired, on_result)
             finally:
                 await self.release(holder, endpoint.server_id)
             return
@@ -406,18 +408,33 @@ class ConnectionPool:
         entry = self._idle_sessions.take(key, owner, holder) if owner else None
         return entry.session if entry else None
 
+    async def _send_within(
+        self,
+        endpoint: ServerEndpoint,
+        request: McpRequest,
+        holder: str,
+        host: Host,
+        timeout_s: float | None,
+    ) -> dict[str, Any]:
+        limit_s = endpoint.read_s if timeout_s is None else timeout_s
+        async with _enforce_deadline(endpoint, request, limit_s, extensible=timeout_s is None):
+            if endpoint.transport == "stdio":
+                return await self._send_to_child(endpoint, request, holder, host)
+            return await self._send_over_http(endpoint, request, holder, host)
+
     async def _send_to_child(
         self, endpoint: ServerEndpoint, request: McpRequest, holder: str, host: Host
     ) -> dict[str, Any]:
-        connection = self._get_child_connection(endpoint, holder, host)
-        await connection.wait_until_open()
-        try:
-            return await connection.send_request(request)
-        except UpstreamError as error:
-            if error.code != "server_crashed" or (error.sent and not request.idempotent):
-                raise
+        async with self._use_child(endpoint, holder, host) as connection:
+            await connection.wait_until_open()
+            try:
+                return await connection.send_request(request)
+            except UpstreamError as error:
+                if error.code != "server_crashed" or (error.sent and not request.idempotent):
+                    raise
         # It died before it saw the request, or the request is idempotent: reconnect once.
-        return await self._get_child_connection(endpoint, holder, host).send_request(request)
+        async with self._use_child(endpoint, holder, host) as connection:
+            return await connection.send_request(request)
 
     async def _send_over_http(
         self, endpoint: ServerEndpoint, request: McpRequest, holder: str, host: Host
@@ -446,12 +463,33 @@ class ConnectionPool:
             )
         return self._upstreams[key]
 
-    def _get_child_connection(
+    @asynccontextmanager
+    async def _use_child(
+        self, endpoint: ServerEndpoint, holder: str, host: Host
+    ) -> AsyncIterator[StdioConnection]:
+        """Yield the holder's child, which isn't closed to make room during the block."""
+        connection = await self._open_child(endpoint, holder, host)
+        try:
+            with connection.track_use():
+                yield connection
+        finally:
+            self._stdio_pool.wake_waiting()
+
+    async def _open_child(
         self, endpoint: ServerEndpoint, holder: str, host: Host
     ) -> StdioConnection:
+        """Return the holder's child, opening; waits for room at the limit."""
+        await self._stdio_pool.wait_for_room(endpoint, holder, self._wait_s)
         return self._stdio_pool.get_connection(
             endpoint, holder, host, self._build_notification_handler(endpoint, holder)
         )
+
+    def find_connection(self, endpoint: ServerEndpoint, holder: str) -> HeldConnection | None:
+        """Return the holder's open connection, to a server of the handshake era or a child."""
+        if endpoint.transport == "stdio":
+            return self._stdio_pool.find_connection(endpoint, holder)
+        upstream = self._upstreams.get((endpoint.server_id, endpoint.fingerprint))
+        return upstream.find_session(holder) if isinstance(upstream, HttpUpstream) else None
 
     def _has_connection(self, endpoint: ServerEndpoint, holder: str) -> bool:
         if endpoint.transport == "stdio":
@@ -467,7 +505,7 @@ class ConnectionPool:
         if on_notification is None or holder in self._discoveries:
             return None
 
-        def forward_notification(notification: ChangeNotification) -> None:
+        def forward_notification(notification: ServerNotification) -> None:
             on_notification(endpoint.server_id, replace(notification, holder=holder))
 
         return forward_notification
@@ -530,10 +568,11 @@ def get_connection_pool() -> ConnectionPool:
                 max_children=settings.BONOBOT_STDIO_CHILDREN,
                 idle_s=settings.BONOBOT_STDIO_IDLE_S,
                 lifetime_s=settings.BONOBOT_STDIO_LIFETIME_S,
+                wait_s=settings.BONOBOT_STDIO_WAIT_S,
                 idle_session_s=settings.BONOBOT_HTTP_SESSION_IDLE_S,
                 max_idle_sessions=settings.BONOBOT_HTTP_SESSIONS,
                 stderr_sink=find_stderr_sink(),
-                on_notification=change_notifications.dispatch_change_notification,
+                on_notification=change_notifications.dispatch_notification,
                 load_versions=find_server_versions_loader(),
             )
             runtime.on_close(pool.close)

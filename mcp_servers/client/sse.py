@@ -108,6 +108,14 @@ class SseSession:
         """Set who answers the server's requests and gets its notifications from now on."""
         self._peer.set_host(host, on_notification)
 
+    def keep_open(self) -> None:
+        """Do not end the session as idle until `allow_closing`."""
+        self._watcher_count += 1
+
+    def allow_closing(self) -> None:
+        """End the effect of one `keep_open`."""
+        self._watcher_count -= 1
+
     def is_idle_since(self, time: float) -> bool:
         """Return whether nothing is pending and nothing was requested since `time`."""
         return not (self._peer.busy or self._watcher_count) and self._last_used_at < time

@@ -1,7 +1,9 @@
 """Stdio connections and the pool of their child processes."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -86,6 +88,7 @@ class StdioConnection:
         self._on_notification = on_notification
         self._ended = asyncio.Event()
         self._watcher_count = 0
+        self._user_count = 0
         self._tasks = TaskSet()
         self._stderr_reporter = StderrReporter(endpoint, tail, self._tasks, stderr_sink)
         tail.on_add = self._stderr_reporter.mark_written
@@ -101,9 +104,18 @@ class StdioConnection:
 
     @property
     def busy(self) -> bool:
-        """Return whether it is starting or has pending requests."""
+        """Return whether it is starting, in use or has pending requests."""
         is_opening = self.alive and not self._opened.is_set()
-        return is_opening or (self._peer is not None and self._peer.busy)
+        return is_opening or self._user_count > 0 or (self._peer is not None and self._peer.busy)
+
+    @contextmanager
+    def track_use(self) -> Iterator[None]:
+        """Count as busy during the block, for a caller that is about to send a request."""
+        self._user_count += 1
+        try:
+            yield
+        finally:
+            self._user_count -= 1
 
     async def wait_until_open(self) -> HandshakeResult:
         """Wait until the handshake is complete; raises `UpstreamError` if it fails."""
@@ -151,6 +163,14 @@ class StdioConnection:
     def watched(self) -> bool:
         """Return whether its resources are being watched."""
         return self._watcher_count > 0
+
+    def keep_open(self) -> None:
+        """Do not close the child as idle until `allow_closing`."""
+        self._watcher_count += 1
+
+    def allow_closing(self) -> None:
+        """End the effect of one `keep_open`."""
+        self._watcher_count -= 1
 
     async def close(self) -> None:
         """End the child and wait until it is gone."""
@@ -369,6 +389,9 @@ MAX_LIFETIME_S = 86_400.0
 SESSIONLESS_PREFIX = "server:"  # prefix of the holders of calls without a session
 RETIRED_HOLDER = "retired"
 MAX_STDERR_TAILS = 256
+# Requests that may wait for a child at the limit, and how often each checks by itself, in seconds.
+MAX_WAITING = 256
+ROOM_CHECK_S = 1.0
 # A crashed child is replaced once; again only if the replacement lived this long.
 STABLE_LIFETIME_S = 60.0
 
@@ -402,6 +425,7 @@ class StdioPool:
         self._retired: list[StdioConnection] = []
         self._clock = clock
         self._entries: dict[tuple[UUID, str], StdioPoolEntry] = {}
+        self._waiting: deque[asyncio.Future[None]] = deque()
         self._stderr_tails: dict[UUID, StderrTail] = {}
 
     def get_connection(
@@ -442,6 +466,32 @@ class StdioPool:
         self._entries[key] = StdioPoolEntry(connection, now, now, replaced_at)
         return connection
 
+    async def wait_for_room(self, endpoint: ServerEndpoint, holder: str, limit_s: float) -> None:
+        """Wait until `get_connection` has room for the holder, first come, first served.
+
+        Raises `UpstreamError` after `limit_s` seconds, or at once if too many are waiting.
+        """
+        if self._has_live_entry(endpoint, holder) or (self._has_room() and not self._waiting):
+            return
+        if len(self._waiting) >= MAX_WAITING or limit_s <= 0:
+            raise self._build_limit_error(endpoint)
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            async with asyncio.timeout(limit_s):
+                while not (self._has_room() and self._waiting[0] is turn):
+                    await asyncio.wait({turn}, timeout=ROOM_CHECK_S)
+        except TimeoutError:
+            raise self._build_limit_error(endpoint) from None
+        finally:
+            self._waiting.remove(turn)
+            self.wake_waiting()
+
+    def wake_waiting(self) -> None:
+        """Let the first waiting caller check whether there is room."""
+        if self._waiting and not self._waiting[0].done():
+            self._waiting[0].set_result(None)
+
     def has_connection(self, endpoint: ServerEndpoint, holder: str) -> bool:
         """Return whether the holder has a live child with this configuration, in the server's era.
 
@@ -455,6 +505,11 @@ class StdioPool:
             and (handshake is None or endpoint.era in (None, handshake.era))
             and entry.connection.endpoint.fingerprint == endpoint.fingerprint
         )
+
+    def find_connection(self, endpoint: ServerEndpoint, holder: str) -> StdioConnection | None:
+        """Return the holder's live connection."""
+        entry = self._entries.get((endpoint.server_id, holder))
+        return entry.connection if entry is not None and entry.connection.alive else None
 
     async def close(self, matches: Callable[[UUID, str], bool]) -> None:
         """Close the children for whose server and holder `matches` returns True."""
@@ -504,20 +559,40 @@ class StdioPool:
 
     def _make_room(self, endpoint: ServerEndpoint) -> None:
         """Close the child that has been idle longest if there are too many."""
-        alive_keys = [key for key, entry in self._entries.items() if entry.connection.alive]
-        if len(alive_keys) + len(self._retired) < self._max_children:
+        if self._is_below_limit():
             return
-        idle_keys = [key for key in alive_keys if not self._entries[key].connection.busy]
+        idle_keys = self._list_idle_keys()
         if not idle_keys:
-            raise build_unreachable_error(
-                endpoint,
-                format_message(
-                    "the limit of {children} running server processes is reached",
-                    children=self._max_children,
-                ),
-                remedy="Try again when a session has ended.",
-            )
+            raise self._build_limit_error(endpoint)
         self._remove_child(min(idle_keys, key=lambda key: self._entries[key].used_at))
+
+    def _is_below_limit(self) -> bool:
+        alive_count = sum(entry.connection.alive for entry in self._entries.values())
+        return alive_count + len(self._retired) < self._max_children
+
+    def _list_idle_keys(self) -> list[tuple[UUID, str]]:
+        return [
+            key
+            for key, entry in self._entries.items()
+            if entry.connection.alive and not entry.connection.busy
+        ]
+
+    def _has_room(self) -> bool:
+        return self._is_below_limit() or bool(self._list_idle_keys())
+
+    def _has_live_entry(self, endpoint: ServerEndpoint, holder: str) -> bool:
+        entry = self._entries.get((endpoint.server_id, holder))
+        return entry is not None and entry.connection.alive
+
+    def _build_limit_error(self, endpoint: ServerEndpoint) -> UpstreamError:
+        return build_unreachable_error(
+            endpoint,
+            format_message(
+                "the limit of {children} running server processes is reached",
+                children=self._max_children,
+            ),
+            remedy="Try again when a session has ended.",
+        )
 
     def _is_old(self, key: tuple[UUID, str], entry: StdioPoolEntry) -> bool:
         """Return whether a child is past its lifetime.

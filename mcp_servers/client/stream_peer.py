@@ -14,6 +14,7 @@ from typing import Any
 
 from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.change_notifications import (
+    LogNotification,
     OnFrame,
     OnNotification,
     parse_change_notification,
@@ -67,6 +68,7 @@ class StreamPeer:
         self._on_notification = on_notification
         self._request_ids = itertools.count(1)
         self._inboxes: dict[int, Inbox] = {}
+        self._pending: dict[int, McpRequest] = {}
         self._streams: dict[int, OnFrame] = {}
         self._standing_count = 0
         self._failure: UpstreamError | None = None
@@ -89,7 +91,10 @@ class StreamPeer:
         self, request_id: int, request: McpRequest, meta: Mapping[str, Any]
     ) -> dict[str, Any]:
         message = build_request_message(request_id, request, meta)
-        with self._open_inbox(request_id) as inbox, self._request_handler.track_request(request):
+        with (
+            self._open_inbox(request_id, request) as inbox,
+            self._request_handler.track_request(request),
+        ):
             self._send(message)
             request.sent = True
             try:
@@ -167,6 +172,7 @@ class StreamPeer:
         method, message_id = message.get("method"), message.get("id")
         if not isinstance(method, str):
             if type(message_id) is int and is_response(message, message_id):
+                self._pending.pop(message_id, None)  # what follows comes too late for it
                 self._deliver(message_id, message)
         elif message_id is not None:
             self._request_handler.handle_request(message)
@@ -177,14 +183,22 @@ class StreamPeer:
         elif (token := parse_progress_token(message)) is not None:
             self._deliver(token, _shorten_progress(message))
         elif is_log_message(message):
-            # It does not name its request, so every pending request gets it.
-            for request_id in tuple(self._inboxes):
-                self._deliver(request_id, message)
+            self._deliver_log(message)
         elif (
             self._on_notification is not None
             and (notification := parse_change_notification(message)) is not None
         ):
             self._on_notification(notification)
+
+    def _deliver_log(self, message: dict[str, Any]) -> None:
+        """Deliver a log message, which does not name its request, once to each subscriber."""
+        delivered: set[str] = set()
+        for request_id, request in tuple(self._pending.items()):
+            if request.on_log is not None and request.log_subscriber not in delivered:
+                delivered.add(request.log_subscriber)
+                self._deliver(request_id, message)
+        if self._on_notification is not None:
+            self._on_notification(LogNotification(message["params"], frozenset(delivered)))
 
     async def _reply(self, message: dict[str, Any]) -> None:
         self._send(message)
@@ -211,15 +225,16 @@ class StreamPeer:
             inbox.put_nowait(received)
 
     @contextmanager
-    def _open_inbox(self, request_id: int) -> Iterator[Inbox]:
+    def _open_inbox(self, request_id: int, request: McpRequest) -> Iterator[Inbox]:
         if self._failure is not None:
             raise self._failure.with_sent(False)
         inbox: Inbox = asyncio.Queue()
-        self._inboxes[request_id] = inbox
+        self._inboxes[request_id], self._pending[request_id] = inbox, request
         try:
             yield inbox
         finally:
             del self._inboxes[request_id]
+            self._pending.pop(request_id, None)
 
 
 def _shorten_progress(message: dict[str, Any]) -> dict[str, Any]:

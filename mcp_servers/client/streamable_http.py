@@ -17,6 +17,7 @@ from mcp_servers.client import change_notifications
 from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.change_notifications import (
     DesiredSubscriptions,
+    LogNotification,
     OnFrame,
     OnNotification,
     OnOpen,
@@ -50,6 +51,7 @@ from mcp_servers.client.jsonrpc import (
     build_request_message,
     deliver_notification,
     is_for_request,
+    is_log_message,
     parse_result,
 )
 from mcp_servers.client.protocol_versions import (
@@ -121,7 +123,8 @@ class StreamableHttpSession:
         )
         if not self._watched:
             await self._start_listening(
-                handshake, throttle_messages(self._build_message_handler(request, message["id"]))
+                handshake,
+                throttle_messages(self._build_shared_handler(request, message["id"])),
             )
         self.handshake = handshake
         return handshake
@@ -154,7 +157,7 @@ class StreamableHttpSession:
     async def receive_messages(self, opened: asyncio.Event) -> None:
         """Pass on server messages until their stream ends; raises what ended it."""
         handle_message = throttle_messages(
-            self._build_message_handler(McpRequest("listen"), NO_REQUEST_ID)
+            self._build_shared_handler(McpRequest("listen"), NO_REQUEST_ID)
         )
         self._pending_count += 1
         try:
@@ -166,6 +169,14 @@ class StreamableHttpSession:
         """Set who answers the server's requests and gets its notifications from now on."""
         self._host, self._on_notification = host, on_notification
         self._request_handler.set_host(host)
+
+    def keep_open(self) -> None:
+        """Do not end the session as idle until `allow_closing`."""
+        self._pending_count += 1
+
+    def allow_closing(self) -> None:
+        """End the effect of one `keep_open`."""
+        self._pending_count -= 1
 
     @property
     def has_id(self) -> bool:
@@ -186,7 +197,8 @@ class StreamableHttpSession:
         return error.http_status == 400 and "session" in str(error).lower()
 
     def stop_listening(self) -> None:
-        """Stop listening."""
+        """Stop listening: the session ends."""
+        self.alive = False
         if self._listener is not None:
             self._listener.cancel()
 
@@ -201,8 +213,10 @@ class StreamableHttpSession:
 
         Waits briefly for the stream: servers drop messages without a listener.
         """
-        notifies = self._on_notification is not None and change_notifications.list_notifying_topics(
-            handshake.capabilities
+        notifies = self._on_notification is not None and (
+            change_notifications.list_notifying_topics(handshake.capabilities)
+            or change_notifications.can_subscribe(handshake.capabilities)
+            or "logging" in handshake.capabilities
         )
         # A request on a stream that nobody reads would keep the server waiting.
         may_request = self._host.listens and self._endpoint.allowed_requests
@@ -234,6 +248,24 @@ class StreamableHttpSession:
                 is not None
             ):
                 self._on_notification(notification)
+
+        return handle_message
+
+    def _build_shared_handler(self, request: McpRequest, request_id: int) -> OnMessage:
+        """Return the handler of a stream whose messages belong to no request."""
+        handle_own_message = self._build_message_handler(request, request_id)
+
+        async def handle_message(message: dict[str, Any]) -> None:
+            if not is_log_message(message):
+                await handle_own_message(message)
+                return
+            delivered: set[str] = set()
+            for pending in self._request_handler.list_waiting_requests():
+                if pending.on_log is not None and pending.log_subscriber not in delivered:
+                    delivered.add(pending.log_subscriber)
+                    await deliver_notification(pending, message)
+            if self._on_notification is not None:
+                self._on_notification(LogNotification(message["params"], frozenset(delivered)))
 
         return handle_message
 
@@ -419,6 +451,11 @@ class HttpUpstream(IdleTracker):
         """Return whether the holder has a live session."""
         session = self._sessions.get(holder)
         return session is not None and session.alive
+
+    def find_session(self, holder: str) -> HttpSession | None:
+        """Return the holder's live session."""
+        session = self._sessions.get(holder)
+        return session if session is not None and session.alive else None
 
     async def release(self, holder: str) -> None:
         """End the holder's session, if it has one."""

@@ -95,6 +95,13 @@ class Server(GovernedModel):
         ASK = "ask", _("ask a person each time")
         ALLOW = "allow", _("yes, within its token limit")
 
+    class SessionState(models.TextChoices):
+        """Whether a program keeps state that its clients' sessions must not share."""
+
+        AUTO = "auto", _("automatic")
+        NONE = "none", _("no")
+        KEPT = "kept", _("yes")
+
     class Status(models.TextChoices):
         """The result of the last contact."""
 
@@ -204,6 +211,14 @@ class Server(GovernedModel):
         help_text=_("Elicitation requests go to the person who runs the session."),
     )
     roots = models.BooleanField(_("share workspace path"), default=False, db_default=False)
+    session_state = models.CharField(
+        _("keeps session state"),
+        max_length=4,
+        choices=SessionState,
+        default=SessionState.AUTO,
+        db_default=SessionState.AUTO,
+        help_text=_("If it doesn't, a client's gateway sessions share its processes."),
+    )
 
     preset = models.ForeignKey(
         "mcp_servers.Preset",

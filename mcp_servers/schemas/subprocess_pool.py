@@ -21,12 +21,14 @@ from contextlib import suppress
 from typing import Any
 
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import InvalidInput, ServiceUnavailable
+from bonobot.core.problems import InvalidInput, Problem, ServiceUnavailable
 from mcp_servers.schemas.classify_schema import SchemaVerdict
+from mcp_servers.schemas.defaults import fill_defaults
 from mcp_servers.schemas.validate_arguments import (
     ConfinementNeeded,
     InvalidArguments,
     check_arguments,
+    check_value,
 )
 
 logger = logging.getLogger(__name__)
@@ -53,8 +55,10 @@ async def check_tool_arguments(schema: Any, arguments: Any, verdict: SchemaVerdi
     """Check `arguments`; blocks the loop for about 70 ms (the inline limit) at most.
 
     Raises `InvalidArguments`, `InvalidInput` (`schema_refused`), `ArgumentCheckTimeout`
-    (`validation_timeout`) or `ServiceUnavailable` (`validation_busy`).
+    (`validation_timeout`) or `ServiceUnavailable` (`validation_busy`). An omitted required property
+    counts as provided if its schema has a default.
     """
+    arguments = fill_defaults(schema, arguments, only_required=True)
     try:
         check_arguments(schema, arguments, verdict)
     except ConfinementNeeded:
@@ -80,6 +84,39 @@ async def check_tool_arguments(schema: Any, arguments: Any, verdict: SchemaVerdi
             remedy=violation.pop("remedy", ""),
             extra={"errors": violation["errors"]} if "errors" in violation else None,
         )
+
+
+async def find_output_violation(schema: Any, value: Any) -> str:
+    """Return how a tool's structured result violates its output schema.
+
+    Blank if it matches, or can't be checked within the limits.
+    """
+    verdict = _output_verdicts.get(id(schema), (None, None))[1]
+    try:
+        if verdict is None:
+            (verdict,) = await classify_schemas([schema])
+            if len(_output_verdicts) >= MAX_OUTPUT_VERDICTS:
+                _output_verdicts.clear()
+            _output_verdicts[id(schema)] = schema, verdict
+        try:
+            check_value(schema, value, verdict)
+        except ConfinementNeeded:
+            request = {"schema": schema, "arguments": value}
+            answer = await _run_confined(
+                "check", request, cpu_s=CHECK_CPU_S, limit_s=CHECK_TIMEOUT_S
+            )
+            violation = answer["violation"] if answer else None
+            return f"{violation.get('field', '')}: {violation['detail']}" if violation else ""
+    except InvalidArguments as violation:
+        return f"{violation.field}: {violation}"
+    except Problem:
+        return ""
+    return ""
+
+
+# Verdicts of output schemas by identity; each keeps its schema alive.
+MAX_OUTPUT_VERDICTS = 1_024
+_output_verdicts: dict[int, tuple[Any, SchemaVerdict]] = {}
 
 
 async def classify_schemas(schemas: Sequence[Any]) -> list[SchemaVerdict]:

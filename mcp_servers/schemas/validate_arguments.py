@@ -306,7 +306,15 @@ def check_arguments(schema: Any, arguments: Any, verdict: SchemaVerdict) -> None
     Raises `InvalidArguments`, `InvalidInput` (`schema_refused`), or `ConfinementNeeded` if the
     schema, the arguments or both together exceed the inline limits.
     """
-    size = measure_arguments(arguments)
+    check_value(schema, arguments, verdict, size=measure_arguments(arguments))
+
+
+def check_value(
+    schema: Any, value: Any, verdict: SchemaVerdict, *, size: ValueSize | None = None
+) -> None:
+    """Check any JSON value inline, as `check_arguments` does; `size` is the value's if known."""
+    if size is None:
+        size = measure_value(value, max_values=MAX_ARGUMENT_VALUES, max_depth=MAX_DEPTH)
     if verdict.verdict == "refused":
         raise InvalidInput(
             f"The tool's input schema can't be used. {verdict.reason}".strip(),
@@ -317,9 +325,9 @@ def check_arguments(schema: Any, arguments: Any, verdict: SchemaVerdict) -> None
     if verdict.verdict != "inline":
         raise ConfinementNeeded(verdict.reason)
     compiled = _compile_inline(schema, size)
-    if compiled.is_valid is not None and compiled.is_valid(arguments):
+    if compiled.is_valid is not None and compiled.is_valid(value):
         return
-    if (violation := _find_first_violation(compiled.validator, arguments)) is not None:
+    if (violation := _find_first_violation(compiled.validator, value)) is not None:
         raise violation
 
 

@@ -1,5 +1,6 @@
 """Cached decisions of a call snapshot equal new ones."""
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -75,3 +76,22 @@ def test_a_cached_decision_equals_a_new_one(
         for tool in tools.values():
             expected: PolicyDecision = decide_tool_call(tool.facts, effective_policy, arguments)
             assert snapshot.decide_call(tool, arguments) == expected
+
+
+def test_a_condition_sees_the_default_of_an_omitted_argument() -> None:
+    is_public = {"properties": {"public": {"const": True}}, "required": ["public"]}
+    rules = (Rule("deny", "mcp", "send_mail", SERVER, is_public),)
+    ruling = EffectivePolicy(
+        Policy("all", rules), Policy("all", ()), scopes={SERVER: AgentServerScope()}
+    )
+    schema = {"type": "object", "properties": {"public": {"type": "boolean", "default": True}}}
+    tool = replace(_build_tool("send_mail", ruling), declaration={"inputSchema": schema})
+    snapshot = CallSnapshot(
+        organization_id=UUID(int=2),
+        generation=1,
+        tools={tool.name: tool},
+        servers={},
+        effective_policy=ruling,
+    )
+    assert snapshot.decide_call(tool, {}).verdict == "deny"
+    assert snapshot.decide_call(tool, {"public": False}).verdict == "allow"

@@ -71,6 +71,20 @@ def test_required_fields_are_required_and_unknown_ones_refused() -> None:
     assert clean_content(fields, {"count": 1, "name": ""}) == {"count": 1}
 
 
+def test_a_valid_default_counts_as_entered_when_its_field_is_omitted() -> None:
+    asked = form(
+        color={"type": "string", "enum": ["red", "blue"], "default": "red"},
+        size={"type": "integer", "default": "large"},
+        sure={"type": "boolean", "default": False},
+    )
+    asked["requestedSchema"]["required"] = ["color"]
+    fields = parse_elicitation(asked).fields
+    assert clean_content(fields, {}) == {"color": "red", "sure": False}
+    assert clean_content(fields, {"color": "blue", "sure": True}) == {"color": "blue", "sure": True}
+    with pytest.raises(InvalidInput):
+        clean_content(fields, {"color": ""})
+
+
 @pytest.mark.parametrize(
     "params",
     [

@@ -35,6 +35,8 @@ class Reply:
     headers: dict[str, str]
     message: dict[str, Any]
     told: list[dict[str, Any]] = field(default_factory=list)
+    # Everything that came in a stream, in order.
+    messages: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def result(self) -> dict[str, Any]:
@@ -283,7 +285,7 @@ def _reply(response: httpx2.Response) -> Reply:
         messages = [json.loads(line) for line in lines if line]
         answers = [one for one in messages if "method" not in one]
         told = [one for one in messages if "method" in one]
-        return Reply(response.status_code, headers, answers[-1] if answers else {}, told)
+        return Reply(response.status_code, headers, answers[-1] if answers else {}, told, messages)
     message = response.json() if response.content else {}
     return Reply(response.status_code, headers, message)
 

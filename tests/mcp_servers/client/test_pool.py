@@ -269,6 +269,41 @@ async def test_no_child_is_started_if_all_are_busy_at_the_limit():
     await connections.close()
 
 
+async def test_requests_wait_for_a_child_at_the_limit_in_turn():
+    connections = ConnectionPool(max_children=1, wait_s=20)
+    endpoint = faulty_stdio()
+    await call(connections, endpoint, "echo")
+    working = asyncio.ensure_future(call(connections, endpoint, "hang"))
+    await until(lambda: connections._stdio_pool._list_idle_keys() == [])
+    holders = [f"session:{number}" for number in range(5)]
+    waiting = [
+        asyncio.ensure_future(call(connections, endpoint, "echo", holder=holder))
+        for holder in holders
+    ]
+    await until(lambda: len(connections._stdio_pool._waiting) == len(holders))
+    assert children(connections) == 1
+    working.cancel()
+    assert len(await asyncio.gather(*waiting)) == len(holders)
+    assert not connections._stdio_pool._waiting
+    await connections.close()
+
+
+async def test_waiting_for_a_child_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    connections = ConnectionPool(max_children=1, wait_s=0.05)
+    endpoint = faulty_stdio()
+    await call(connections, endpoint, "echo")
+    working = asyncio.ensure_future(call(connections, endpoint, "hang"))
+    await until(lambda: connections._stdio_pool._list_idle_keys() == [])
+    with pytest.raises(UpstreamError, match="running server processes is reached"):
+        await call(connections, endpoint, "echo", holder="session:late")
+    monkeypatch.setattr("mcp_servers.client.stdio.MAX_WAITING", 0)
+    connections._wait_s = 1_000
+    with pytest.raises(UpstreamError, match="running server processes is reached"):
+        await call(connections, endpoint, "echo", holder="session:too many")
+    working.cancel()
+    await connections.close()
+
+
 async def test_the_last_stderr_is_kept_for_a_limited_number_of_servers(
     connections: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ):

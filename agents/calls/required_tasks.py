@@ -1,0 +1,66 @@
+"""Call tools of the handshake era that can only be called as tasks (`taskSupport: required`).
+
+The task is created, followed and collected here, so callers see an ordinary call. A task may run
+as long as progress may extend a call. Its server's requests reach the call's host meanwhile.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from agents.calls.results import MAX_KEY_LENGTH
+from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.errors import UpstreamError, build_protocol_error
+from mcp_servers.client.jsonrpc import PROGRESS_FACTOR
+
+RELATED_TASK_KEY = "io.modelcontextprotocol/related-task"
+CANCEL_TIMEOUT_S = 5.0
+
+# Sends a method with parameters within a number of seconds, by default the server's own limit.
+SendRequest = Callable[[str, Mapping[str, Any], float | None], Awaitable[dict[str, Any]]]
+
+
+def requires_task(endpoint: ServerEndpoint, declaration: Mapping[str, Any]) -> bool:
+    """Tell whether a tool can only be called as a task; modern servers create tasks themselves."""
+    execution = declaration.get("execution")
+    required = isinstance(execution, Mapping) and execution.get("taskSupport") == "required"
+    return required and endpoint.era != "modern"
+
+
+async def call_as_task(
+    endpoint: ServerEndpoint,
+    params: Mapping[str, Any],
+    send_request: SendRequest,
+    timeout_s: float | None,
+) -> dict[str, Any]:
+    """Create a task, wait for its end and return its result; raises `UpstreamError`."""
+    limit_s = timeout_s or endpoint.read_s * PROGRESS_FACTOR
+    created = await send_request(
+        "tools/call", {**params, "task": {"ttl": round(limit_s * 1000)}}, timeout_s
+    )
+    task = created.get("task")
+    if not isinstance(task, Mapping):
+        return created  # the server answered at once
+    task_id = task.get("taskId")
+    if not isinstance(task_id, str) or not 0 < len(task_id) <= MAX_KEY_LENGTH:
+        raise build_protocol_error(endpoint, "its task has no valid ID", answered=True)
+    task_params = {"taskId": task_id}
+    is_finished = False
+    try:
+        # It answers when the task ends.
+        result = await send_request("tasks/result", task_params, limit_s)
+        is_finished = True
+    except UpstreamError as error:
+        is_finished = error.rpc_code is not None
+        raise error.with_sent(True) from error
+    finally:
+        if not is_finished:
+            with suppress(UpstreamError):
+                await send_request("tasks/cancel", task_params, CANCEL_TIMEOUT_S)
+    meta = result.get("_meta")
+    if not isinstance(meta, Mapping) or RELATED_TASK_KEY not in meta:
+        return result
+    own_meta = {key: value for key, value in meta.items() if key != RELATED_TASK_KEY}
+    return {key: value for key, value in result.items() if key != "_meta"} | (
+        {"_meta": own_meta} if own_meta else {}
+    )

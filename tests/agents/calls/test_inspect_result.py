@@ -1,0 +1,67 @@
+"""Results that violate the output schema of their tool are marked, for models and clients."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from agents.calls.inspect_result import VIOLATION_META_KEY
+from agents.calls.pipeline import CallOutcome
+from agents.models import Agent
+from bonobot.accounts.models import Organization
+from bonobot.ledger.models import AuditRow
+from tests.agents.gateway.upstream_server import OBJECT, Upstream, give
+
+pytestmark = pytest.mark.django_db(transaction=True)
+TEXT = {"content": [{"type": "text", "text": "21 degrees"}]}
+WEATHER = {
+    "type": "object",
+    "properties": {"degrees": {"type": "integer"}, "list": {"type": "array"}},
+    "required": ["degrees"],
+}
+
+
+@pytest.fixture
+def upstream(acme: Organization, helper: Agent) -> Iterator[Upstream]:
+    found = Upstream("sky")
+    tool = {"name": "weather", "inputSchema": OBJECT, "outputSchema": WEATHER}
+    found.instead["tools/list"] = {"tools": [tool]}
+    with found.listening():
+        give(found, acme, helper)
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("structured", "words"),
+    [
+        ({"structuredContent": {"degrees": "21"}}, "$.degrees"),
+        ({"structuredContent": {"degrees": "21", "list": list(range(5_000))}}, "$.degrees"),
+        ({"structuredContent": []}, "$"),
+        ({}, "missing"),
+    ],
+)
+def test_a_result_that_violates_its_schema_is_marked(
+    upstream: Upstream, call: Callable[..., CallOutcome], structured: dict[str, Any], words: str
+) -> None:
+    upstream.instead["tools/call"] = {**TEXT, **structured}
+    outcome = call("mcp_sky_weather")
+    assert outcome.outcome == "ok"
+    assert "21 degrees" in outcome.text
+    assert "doesn't match the tool's output schema" in outcome.text
+    assert words in outcome.result["_meta"][VIOLATION_META_KEY]
+    row = AuditRow.objects.filter(event_type="call").latest("seq")
+    assert words in json.loads(row.closed)["details"]["output_schema"]
+
+
+@pytest.mark.parametrize(
+    "result",
+    [{**TEXT, "structuredContent": {"degrees": 21}}, {**TEXT, "isError": True}],
+)
+def test_results_that_match_and_errors_are_not_marked(
+    upstream: Upstream, call: Callable[..., CallOutcome], result: dict[str, Any]
+) -> None:
+    upstream.instead["tools/call"] = result
+    outcome = call("mcp_sky_weather")
+    assert outcome.text == "21 degrees"
+    assert "_meta" not in outcome.result
