@@ -9,7 +9,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('agents', '0004_rename_fields'),
+        ('agents', '0006_session_crashes'),
         ('tenancy', '0002_rename_fields'),
     ]
 
