@@ -28,11 +28,11 @@ from agents.gateway.client_request import (
     read_client_name,
     read_log_level,
 )
+from agents.gateway.connection_subscriptions import WatchedResource
 from agents.gateway.handlers import Kind
 from agents.gateway.log_forwarding import LogForwarder
 from agents.gateway.mcp_host import MAX_CONNECTIONS
 from agents.gateway.resource_subscriptions import (
-    WatchedResource,
     unwatch_resources,
     watch_resources,
 )

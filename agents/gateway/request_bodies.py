@@ -15,8 +15,8 @@ VERSION_HEADER = b"mcp-protocol-version"
 # The SDK's limit, with which it rejects larger bodies.
 MAX_BODY_SIZE = 4 * 1024 * 1024
 
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
 
 
 async def read_body(receive: Receive) -> tuple[bytes | None, Receive]:

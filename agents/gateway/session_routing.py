@@ -44,7 +44,7 @@ _DROPPED_HEADERS = frozenset(
 )
 
 Scope = dict[str, Any]
-Handle = Callable[[Scope, Receive, Send], Awaitable[None]]
+Handle = Callable[[Any, Receive, Send], Awaitable[None]]
 
 
 @dataclass

@@ -44,7 +44,7 @@ class GatewaySessionMessage(OrganizationModel):
         GatewaySessionState, on_delete=models.CASCADE, related_name="messages"
     )
     sender = models.UUIDField()
-    body: Any = SealedJSONField(default=dict, remembered=False, label="agents.gateway.message")
+    body: Any = SealedJSONField(default=dict, remembered=False, label="agents.mcp_session.message")
 
     class Meta:
         db_table = "agents_gateway_session_message"
