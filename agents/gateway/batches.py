@@ -21,7 +21,7 @@ STREAM_HEADERS = [
     (b"cache-control", b"no-cache, no-transform"),
 ]
 
-Handle = Callable[[Mapping[str, Any], Receive, Send], Awaitable[None]]
+Handle = Callable[[Any, Receive, Send], Awaitable[None]]
 
 
 def is_batch(body: bytes) -> bool:

@@ -63,8 +63,7 @@ class GatewayRequest:
 
     def choose_holder(self, endpoint: ServerEndpoint) -> str:
         """Return the key that owns the connection of a call to a server."""
-        is_shared = endpoint.transport == "stdio" and not endpoint.keeps_session_state
-        return self.shared_holder if is_shared and self.shared_holder else self.holder
+        return choose_holder(endpoint, self.holder, self.shared_holder)
 
     @property
     def method(self) -> str:
@@ -133,6 +132,12 @@ class GatewayRequest:
         metadata = ServerMessageMetadata(related_request_id=self.context.request_id)
         result = await self.context.session.send_request(message, _RawResult, metadata=metadata)  # type: ignore[arg-type]
         return result.root
+
+
+def choose_holder(endpoint: ServerEndpoint, holder: str, shared_holder: str) -> str:
+    """Return `shared_holder`, unless it is blank or the server's children can't be shared."""
+    is_shared = endpoint.transport == "stdio" and not endpoint.keeps_session_state
+    return shared_holder if is_shared and shared_holder else holder
 
 
 def is_loud_enough(level: Any, minimum: str) -> bool:

@@ -6,10 +6,11 @@ holds its capabilities, log level and watched resources.
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from mcp.server.session import ServerSession
 
@@ -20,16 +21,24 @@ from agents.gateway.client_request import (
     Context,
     GatewayRequest,
     build_invalid_params_error,
+    choose_holder,
     format_client_name,
     negotiate_version,
     read_capabilities,
     read_client_name,
     read_log_level,
 )
+from agents.gateway.connection_subscriptions import WatchedResource
 from agents.gateway.handlers import Kind
 from agents.gateway.log_forwarding import LogForwarder
 from agents.gateway.mcp_host import MAX_CONNECTIONS
-from agents.gateway.resource_subscriptions import WatchedResource, unwatch_resources
+from agents.gateway.resource_subscriptions import (
+    unwatch_resources,
+    watch_resources,
+)
+from agents.gateway.session_states import update_state
+from agents.models import GatewaySessionState
+from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 
@@ -52,6 +61,9 @@ class GatewaySession:
     # The keys that own its connections; other sessions may share the second.
     holders: tuple[str, ...] = ()
     pending_count: int = 0
+    # Its row, and the watched resources in it when it was read last.
+    state_id: UUID | None = None
+    stored_uris: frozenset[str] = frozenset()
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     client_name: str = ""
     protocol_version: str = ""
@@ -97,8 +109,7 @@ class GatewaySessionStore:
         session_id = self.get_session_id(context)
         session = self._get_or_create_session(session_id, context)
         session.owner_key, session.caller = caller.key, caller
-        holder = f"gateway:{session_id}"
-        shared_holder = f"{_build_holder(caller, session.capabilities)}:handshake"
+        holder, shared_holder = _build_holders(session_id, caller, session.capabilities)
         if session_id:
             session.holders = (holder, shared_holder)
             for one in session.holders:
@@ -139,8 +150,8 @@ class GatewaySessionStore:
         self, session_id: str, caller: AuthenticatedClient, params: Mapping[str, Any]
     ) -> None:
         """Add a session over HTTP when its `initialize` request is answered."""
-        session = self._add_session(session_id)
-        session.owner_key = caller.key
+        session = self._sessions.get(session_id) or self._add_session(session_id)
+        session.owner_key, session.caller = caller.key, caller
         session.protocol_version = negotiate_version(params.get("protocolVersion"))
 
     def register_session(self, context: Context, caller: AuthenticatedClient) -> None:
@@ -186,6 +197,64 @@ class GatewaySessionStore:
             session.pending_count -= 1
             session.used_at = get_runtime().loop.time()
 
+    def is_in_use(self, session_id: str) -> bool:
+        """Tell whether a session has an open stream or a pending request here."""
+        session = self._sessions.get(session_id)
+        is_pending = session is not None and session.pending_count > 0
+        return is_pending or session_id in self._open_streams
+
+    async def restore_session(
+        self, session_id: str, caller: AuthenticatedClient, state: GatewaySessionState
+    ) -> None:
+        """Continue a stored session here; updates that were missed are reported."""
+        if (session := self.find_session(session_id, caller)) is None:
+            return
+        session.state_id, session.log_level = state.pk, state.log_level
+        session.list_digests = dict(state.list_digests)
+        session.capabilities = state.params.get("capabilities") or {}
+        await self.sync_session(session_id, state)
+        for uri, known_state in state.watched.items():
+            if uri in session.watched:
+                session.watched[uri].state = known_state
+
+    async def sync_session(self, session_id: str, state: GatewaySessionState) -> None:
+        """Apply what a session's client changed in other processes."""
+        session = self._sessions.get(session_id)
+        if session is None or session.caller is None:
+            return
+        session.log_level = state.log_level
+        stored_uris = frozenset(state.watched)
+        added_uris = stored_uris - session.stored_uris - session.watched.keys()
+        removed_uris = session.stored_uris - stored_uris
+        session.stored_uris = stored_uris
+        if added_uris:
+            holder, shared_holder = _build_holders(session_id, session.caller, session.capabilities)
+            session.watched |= await watch_resources(
+                session.caller,
+                sorted(added_uris),
+                lambda endpoint: choose_holder(endpoint, holder, shared_holder),
+            )
+        unwatch_resources(
+            watched
+            for uri in removed_uris
+            if (watched := session.watched.pop(uri, None)) is not None
+        )
+
+    async def save_session(self, inbound: GatewayRequest) -> None:
+        """Store a session's log level, watched resources and known lists for other processes."""
+        session = self._sessions.get(inbound.subscriber)
+        if session is None or session.state_id is None:
+            return
+        session.stored_uris = frozenset(session.watched)
+        watched = {uri: watched.state for uri, watched in session.watched.items()}
+        with suppress(*UNAVAILABLE_ERRORS):  # this process keeps it
+            await get_runtime().run_orm(
+                partial(update_state, session.state_id),
+                log_level=session.log_level,
+                watched=watched,
+                list_digests=dict(session.list_digests),
+            )
+
     def delete_all_sessions(self) -> None:
         """Delete all sessions."""
         for session_id in list(self._sessions):
@@ -210,11 +279,16 @@ class GatewaySessionStore:
             )
         return uri not in watched
 
-    def record_list(self, inbound: GatewayRequest, kind: Kind, digest: str) -> None:
-        """Record a list's digest, so that the session is notified of changes."""
-        self._get_or_create_session(
+    def record_list(self, inbound: GatewayRequest, kind: Kind, digest: str) -> bool:
+        """Record a list's digest, so that the session is notified of changes.
+
+        Returns whether the client knew another one.
+        """
+        digests = self._get_or_create_session(
             self.get_session_id(inbound.context), inbound.context
-        ).list_digests[kind] = digest
+        ).list_digests
+        is_new, digests[kind] = digests.get(kind) != digest, digest
+        return is_new
 
     def add_watches(
         self, inbound: GatewayRequest, resources: Mapping[str, WatchedResource]
@@ -290,6 +364,13 @@ class GatewaySessionStore:
         if session_id:
             self._sessions.move_to_end(session_id)
         return session
+
+
+def _build_holders(
+    session_id: str, caller: AuthenticatedClient, capabilities: Mapping[str, Any]
+) -> tuple[str, str]:
+    """Return the keys that own a session's connections: its own, and the one it shares."""
+    return f"gateway:{session_id}", f"{_build_holder(caller, capabilities)}:handshake"
 
 
 async def _release_holder(holder: str) -> None:

@@ -14,16 +14,19 @@ from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from bonobot.core.runtime import Runtime, get_runtime
-from mcp_servers.client.change_notifications import SUBSCRIBE, ChangeNotification
+from mcp_servers.client.change_notifications import ChangeNotification
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError
 from mcp_servers.client.extension_points import change_notification_listeners
-from mcp_servers.client.pool import HeldConnection, get_connection_pool
+from mcp_servers.subscriptions.held_connections import (
+    HeldConnection,
+    find_connection,
+    subscribe_to_resource,
+)
 from mcp_servers.subscriptions.resource_updated import Key, get_resource_watcher
 
 # For this long after the switch to a connection, updates may arrive by the shared feed, too.
 OVERLAP_S = 3.0
-SUBSCRIBE_TIMEOUT_S = 10.0
 # Updates of a resource that are reported one by one; more are reported together.
 MAX_PENDING = 100
 
@@ -121,21 +124,17 @@ class ConnectionSubscriptions:
             listener()
 
     async def _subscribe_missing(self, endpoint: ServerEndpoint, holder: str) -> None:
-        pool, group = get_connection_pool(), self._watched.get((endpoint.server_id, holder), {})
-        current = pool.find_connection(endpoint, holder)
+        group = self._watched.get((endpoint.server_id, holder), {})
+        current = find_connection(endpoint, holder)
         missing = [one for one in group if one.connection is None or one.connection is not current]
         known = {group[one] for one in group if current is not None and one.connection is current}
         for own_uri in dict.fromkeys(group[one] for one in missing):
             with suppress(UpstreamError):  # then the feed's updates count
-                if own_uri not in known:
-                    await pool.send_request(
-                        endpoint,
-                        SUBSCRIBE,
-                        {"uri": own_uri},
-                        holder=holder,
-                        timeout_s=SUBSCRIBE_TIMEOUT_S,
-                    )
-                connection = pool.find_connection(endpoint, holder)
+                connection = (
+                    current
+                    if own_uri in known
+                    else await subscribe_to_resource(endpoint, holder, own_uri)
+                )
                 now = get_runtime().loop.time()
                 for watched in missing:
                     if connection is not None and group.get(watched) == own_uri:

@@ -117,12 +117,15 @@ class GatewayDispatcher:
             if ctx.method not in ADMITTED_METHODS or caller.target.kind == "organization":
                 caller = await caller.refresh_if_changed()
             inbound = self.sessions.build_request(ctx, caller, is_modern=is_modern)
-            with tracing.start_span(
-                ctx.method,
-                kind="server",
-                carrier=inbound.forwarded_meta,
-                mcp__method__name=ctx.method,
-            ), self.sessions.track_request(inbound):
+            with (
+                tracing.start_span(
+                    ctx.method,
+                    kind="server",
+                    carrier=inbound.forwarded_meta,
+                    mcp__method__name=ctx.method,
+                ),
+                self.sessions.track_request(inbound),
+            ):
                 return self._complete_result(inbound, await handler(inbound))
         except MCPError:
             raise
@@ -186,7 +189,8 @@ class GatewayDispatcher:
         kind, field_name = LISTS[inbound.method]
         declarations = await self.list_declarations(inbound.caller, kind)
         if not inbound.is_modern:
-            self.sessions.record_list(inbound, kind, compute_list_digest(declarations))
+            if self.sessions.record_list(inbound, kind, compute_list_digest(declarations)):
+                await self.sessions.save_session(inbound)
             declarations = tuple(map(translate_declaration, declarations))
         elif kind == "tools":
             declarations = tuple(map(translate_execution, declarations))
@@ -201,6 +205,7 @@ class GatewayDispatcher:
 
     async def _set_log_level(self, inbound: GatewayRequest) -> dict[str, Any]:
         self.sessions.set_log_level(inbound, inbound.get_text("level"))
+        await self.sessions.save_session(inbound)
         return {}
 
     async def _subscribe(self, inbound: GatewayRequest) -> dict[str, Any]:
@@ -215,10 +220,12 @@ class GatewayDispatcher:
                 "the server doesn't tell of changes of this resource", {"uri": uri}
             )
         self.sessions.add_watches(inbound, watched)
+        await self.sessions.save_session(inbound)
         return {}
 
     async def _unsubscribe(self, inbound: GatewayRequest) -> dict[str, Any]:
         self.sessions.remove_watch(inbound, inbound.get_text("uri"))
+        await self.sessions.save_session(inbound)
         return {}
 
 

@@ -15,8 +15,8 @@ VERSION_HEADER = b"mcp-protocol-version"
 # The SDK's limit, with which it rejects larger bodies.
 MAX_BODY_SIZE = 4 * 1024 * 1024
 
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
 
 
 async def read_body(receive: Receive) -> tuple[bytes | None, Receive]:
@@ -46,6 +46,11 @@ def replay_messages(messages: Sequence[dict[str, Any]], receive: Receive) -> Rec
         return message if message is not None else await receive()
 
     return receive_next
+
+
+def build_body_message(body: bytes) -> dict[str, Any]:
+    """Return the ASGI message of a whole body."""
+    return {"type": "http.request", "body": body, "more_body": False}
 
 
 def parse_object(body: bytes) -> dict[str, Any] | None:

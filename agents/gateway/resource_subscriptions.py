@@ -34,11 +34,11 @@ from mcp_servers.subscriptions.resource_updated import (
 async def watch_resources(
     caller: AuthenticatedClient,
     uris: Collection[str],
-    choose_holder: Callable[[ServerEndpoint], str],
+    choose_holder: Callable[[ServerEndpoint], str] = lambda _endpoint: "",
 ) -> dict[str, WatchedResource]:
     """Watch the resources that support it and return them; end with `unwatch_resources`.
 
-    `choose_holder` returns the owner of the connections of the client's calls.
+    `choose_holder` returns the owner of the connections of the client's calls, blank for none.
     """
     if caller.target.kind == "organization":
         states = await get_runtime().run_orm(load_resource_states, caller.principal, uris)

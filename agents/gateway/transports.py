@@ -39,18 +39,23 @@ from agents.gateway.dispatcher import GatewayDispatcher
 from agents.gateway.handlers import Kind
 from agents.gateway.organization_server.management_tools import prepare_management_tools
 from agents.gateway.request_bodies import (
+    VERSION_HEADER,
     Receive,
     Send,
+    build_body_message,
     find_version_conflict,
     parse_object,
     read_body,
+    replay_messages,
 )
 from agents.gateway.routes import ROOT_PATH, GatewayAddress, parse_path
+from agents.gateway.session_routing import SessionRouter
 from bonobot.accounts.external_issuers.services import list_announced_issuers
 from bonobot.accounts.roles import TokenScope as Wanted
 from bonobot.core.http import response_headers
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
+from mcp_servers.client.jsonrpc import HANDSHAKE_VERSIONS
 
 METADATA_PATH = "/.well-known/oauth-protected-resource"
 MAX_TOKEN_LENGTH = 8_192
@@ -72,6 +77,7 @@ class GatewayApplication:
 
     def __init__(self) -> None:
         self.dispatcher = GatewayDispatcher()
+        self.router = SessionRouter(self.dispatcher.sessions)
         self._manager: StreamableHTTPSessionManager | None = None
         self._starting = asyncio.Lock()
         self._stop = asyncio.Event()
@@ -98,21 +104,28 @@ class GatewayApplication:
             return
         set_current_client(caller)
         scope = {**scope, "user": _build_user(caller)}
+        manager = await self._get_manager()
+        client_scope, is_handshake = scope, _is_handshake(headers)
+        if is_handshake:
+            scope, send = await self.router.route(caller, scope, send, manager.handle_request)
         if scope["method"] == "POST":
             await self._answer_post(caller, scope, receive, send)
             return
-        manager = await self._get_manager()
-        session_id = headers.get(SESSION_ID_HEADER, "")
+        session_id = _decode_headers(scope).get(SESSION_ID_HEADER, "")
         async with self._notify_session(caller, session_id if scope["method"] == "GET" else ""):
             await manager.handle_request(scope, receive, send)
-        if scope["method"] == "DELETE" and self.dispatcher.sessions.find_session(
-            session_id, caller
+        if (
+            scope["method"] == "DELETE"
+            and is_handshake
+            and self.dispatcher.sessions.find_session(session_id, caller)
         ):
             self.dispatcher.sessions.delete_session(session_id)
+            await self.router.delete_session(client_scope, caller)
 
     async def stop(self) -> None:
         """End all sessions and streams."""
         self.dispatcher.change_streams.stop()
+        self.router.stop()
         self.dispatcher.sessions.delete_all_sessions()
         if self._manager_task is not None:
             self._stop.set()
@@ -129,7 +142,14 @@ class GatewayApplication:
             await self._answer_batch(caller, body, scope, receive, send)
             return
         if body is not None and b'"initialize"' in body:
-            send = self._register_on_answer(caller, body, send)
+            send = self._register_on_answer(caller, body, scope, send)
+        elif body is not None:
+            accepted = await self.router.accept_message(scope, body)
+            if accepted is None:  # another process waits for it
+                await _send_accepted(send)
+                return
+            if accepted is not body:
+                receive = replay_messages([build_body_message(accepted)], receive)
         manager = await self._get_manager()
         await manager.handle_request(scope, receive, send)
 
@@ -146,10 +166,17 @@ class GatewayApplication:
         if isinstance(messages, str):
             await _send_json(send, HTTPStatus.BAD_REQUEST, build_batch_error(messages))
             return
+        accepted = [
+            await self.router.accept_message(scope, json.dumps(message).encode())
+            for message in messages
+        ]
+        own_messages = [json.loads(message) for message in accepted if message is not None]
         manager = await self._get_manager()
-        await BatchResponse(scope, receive, send).answer(messages, manager.handle_request)
+        await BatchResponse(scope, receive, send).answer(own_messages, manager.handle_request)
 
-    def _register_on_answer(self, caller: AuthenticatedClient, body: bytes, send: Send) -> Send:
+    def _register_on_answer(
+        self, caller: AuthenticatedClient, body: bytes, scope: Scope, send: Send
+    ) -> Send:
         """Return a `send` that adds the session before its `initialize` request is answered."""
         message, session_id = parse_object(body) or {}, ""
 
@@ -158,8 +185,8 @@ class GatewayApplication:
             if part["type"] == "http.response.start":
                 session_id = _decode_headers(part).get(SESSION_ID_HEADER, "")
             elif session_id and b'"result"' in part.get("body", b""):
-                params = message.get("params")
-                self.dispatcher.sessions.open_session(session_id, caller, params or {})
+                params = message.get("params") or {}
+                await self.router.add_session(session_id, caller, params, scope)
                 session_id = ""
             await send(part)
 
@@ -207,6 +234,11 @@ class GatewayApplication:
         async with manager.run():
             ready.set_result(manager)
             await self._stop.wait()
+
+
+def _is_handshake(headers: Mapping[str, str]) -> bool:
+    """Tell whether a request's version header, or its absence, is of the handshake era."""
+    return headers.get(VERSION_HEADER.decode(), "") in ("", *HANDSHAKE_VERSIONS)
 
 
 def is_gateway_path(path: str) -> bool:
@@ -286,6 +318,14 @@ def _get_default_scope(address: GatewayAddress | None) -> str:
     if not settings.BONOBOT_OAUTH or address is None:
         return ""
     return Wanted.AGENTS if address.kind == "organization" else Wanted.TOOLS
+
+
+async def _send_accepted(send: Any) -> None:
+    """Send status 202."""
+    headers = [(b"content-length", b"0")]
+    start = {"type": "http.response.start", "status": HTTPStatus.ACCEPTED}
+    await send(start | {"headers": headers})
+    await send({"type": "http.response.body", "body": b""})
 
 
 async def _send_json(

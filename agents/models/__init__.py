@@ -4,6 +4,7 @@ from agents.models.agents import Agent, AgentAssignment, AgentServer, Note, Tool
 from agents.models.approvals import Approval, SessionApproval
 from agents.models.budgets import Budget
 from agents.models.elicitations import ElicitationRequest
+from agents.models.gateway_sessions import GatewaySessionMessage, GatewaySessionState
 from agents.models.model_endpoints import ModelEndpoint
 from agents.models.pending_calls import CallHandoff, DeferredCall, PendingCall
 from agents.models.policies import ToolPolicy, ToolRule
@@ -23,6 +24,8 @@ __all__ = [
     "CallHandoff",
     "DeferredCall",
     "ElicitationRequest",
+    "GatewaySessionMessage",
+    "GatewaySessionState",
     "Inbox",
     "ModelEndpoint",
     "Note",

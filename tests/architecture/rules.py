@@ -49,6 +49,7 @@ TOP = len(LAYERS) - 1
 EVERYWHERE = frozenset({"bonobot.__version__", "bonobot.models.Lease"}) | {
     # Labels that encrypted values are bound to, which look like modules.
     *("agents.exchange.responses", "agents.promise.answer", "agents.promise.request"),
+    "agents.mcp_session.message",
     "agents.question.content",
 }
 

@@ -65,9 +65,7 @@ def test_sessions_of_a_principal_share_a_child_that_ends_with_the_last(
     eventually(lambda: count_children(talk) == 0, what="the end of the child")
 
 
-def test_sessions_whose_server_may_ask_use_a_child_each_at_a_time(
-    talk: Server, wire: Wire
-) -> None:
+def test_sessions_whose_server_may_ask_use_a_child_each_at_a_time(talk: Server, wire: Wire) -> None:
     sessions = [wire.handshake(PATH, capabilities={"elicitation": {}}) for _ in range(2)]
     for session in sessions:
         call(session)

@@ -1,0 +1,191 @@
+"""Handshake sessions continue in every web process, and after a restart; for their owner alone."""
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from agents.gateway import session_routing
+from agents.gateway.transports import GatewayApplication
+from agents.models import Agent, GatewaySessionMessage, GatewaySessionState
+from bonobot.accounts.models import Organization, Token
+from bonobot.accounts.tokens.services import revoke_token
+from bonobot.core.runtime import get_runtime
+from mcp_servers.models import Server
+from tests import factories
+from tests.agents.gateway.conftest import Session, Stream, Wire, token_of
+from tests.agents.gateway.upstream_server import ANSWERS, KEY, Upstream, give
+from tests.resource_updates import PAPER, print_edition, subscribed
+from tests.wait import eventually
+
+__all__ = ["print_edition"]
+pytestmark = pytest.mark.django_db(transaction=True)
+
+AGENT = "/mcp/agents/helper"
+ECHO = {"name": "mcp_old_echo", "arguments": {"text": "hello"}}
+ASK = {"name": "mcp_old_ask", "arguments": {}}
+
+
+@pytest.fixture
+def old(acme: Organization, helper: Agent) -> Iterator[Upstream]:
+    """A server of the handshake era that asks in the middle of a call."""
+    found = Upstream("old", old=True)
+    with found.listening():
+        give(found, acme, helper)
+        yield found
+
+
+@pytest.fixture
+def start_process(wire: Wire) -> Iterator[Callable[[], Wire]]:
+    """Return a function that starts another web process, as far as the gateway knows."""
+    started: list[GatewayApplication] = []
+
+    def start() -> Wire:
+        started.append(GatewayApplication())
+        return Wire(started[-1], wire.token)
+
+    yield start
+    for mount in started:
+        get_runtime().call(mount.stop)
+
+
+def move(session: Session, wire: Wire, token: str | None = None) -> Session:
+    """Return the same session as a client of another process."""
+    moved = object.__new__(Session)
+    moved.__dict__ = {**session.__dict__, "_wire": wire, "_token": token or wire.token}
+    return moved
+
+
+def test_a_session_is_served_by_every_process(
+    old: Upstream, wire: Wire, start_process: Callable[[], Wire]
+) -> None:
+    session = wire.handshake(AGENT, version="2025-03-26")
+    other = move(session, start_process())
+    for one in (other, session, other):
+        reply = one.ask("tools/call", ECHO)
+        assert "hello" in json.dumps(reply.result)
+        assert reply.headers["mcp-session-id"] == session.headers["Mcp_Session_Id"]
+    other.ask("logging/setLevel", {"level": "error"})
+    session.ask("ping")
+    levels = {
+        found.log_level
+        for mount in (wire._mount, other._wire._mount)
+        for found in mount.dispatcher.sessions._sessions.values()
+    }
+    assert levels == {"error"}
+
+
+def test_a_session_survives_a_restart(
+    old: Upstream, wire: Wire, start_process: Callable[[], Wire]
+) -> None:
+    first = start_process()
+    session = first.handshake(AGENT, capabilities={"elicitation": {}})
+    session.ask("tools/list")
+    get_runtime().call(first._mount.stop)
+    after = move(session, start_process())
+    assert after.ask("tools/list").result["tools"]
+    stream = after.begin("tools/call", ASK)  # its capabilities are known
+    asked = stream.next()
+    assert asked is not None
+    after.answer(asked, result=ANSWERS[KEY])
+    assert "Ann" in json.dumps(stream.next())
+    stream.close()
+
+
+def test_a_session_belongs_to_its_principal_and_address(
+    old: Upstream, wire: Wire, acme: Organization, start_process: Callable[[], Wire]
+) -> None:
+    session, process = wire.handshake(AGENT), start_process()
+    boss = factories.build_administrator(acme)
+    stranger = move(session, process, token_of(boss))
+    assert stranger.ask("tools/list").status == 404
+    own = move(session, process)
+    assert own.ask("tools/list", path="/mcp").status == 404
+    assert stranger.end().status == 404
+    assert own.ask("tools/list").status == 200
+    revoke_token(boss, Token.objects.get(key=wire.token.split("_")[1]))
+    assert "bad_token" in json.dumps(own.ask("tools/list").message)
+
+
+def test_a_deleted_session_ends_in_every_process(
+    old: Upstream, wire: Wire, start_process: Callable[[], Wire]
+) -> None:
+    session = wire.handshake(AGENT)
+    stream = session.follow()
+    other = move(session, start_process())
+    assert other.ask("tools/list").status == 200
+    assert other.end().status == 200
+    assert other.ask("tools/list").status == 404
+    assert list(iter(stream.next, None)) == []  # it ends, too
+    assert session.ask("tools/list").status == 404
+    stream.close()
+
+
+def test_an_expired_session_is_unknown(
+    old: Upstream, wire: Wire, start_process: Callable[[], Wire]
+) -> None:
+    session = wire.handshake(AGENT)
+    GatewaySessionState.objects.update(used_at=timezone.now() - timedelta(hours=1))
+    assert move(session, start_process()).ask("tools/list").status == 404
+    assert session.ask("tools/list").status == 404
+    wire.handshake(AGENT)
+    assert GatewaySessionState.objects.count() == 1
+
+
+def test_an_answer_reaches_the_process_that_asked(
+    old: Upstream, wire: Wire, start_process: Callable[[], Wire]
+) -> None:
+    session = wire.handshake(AGENT, capabilities={"elicitation": {}})
+    other = move(session, start_process())
+    streams = [one.begin("tools/call", ASK) for one in (session, other)]
+    asked = [stream.next() or {} for stream in streams]
+    assert asked[0]["id"] != asked[1]["id"]
+    for request, answering, name in ((asked[0], other, "Ann"), (asked[1], session, "Ben")):
+        answer = {"action": "accept", "content": {"name": name}}
+        answering.answer(request, result=answer)
+    assert ["Ann" in json.dumps(streams[0].next()), "Ben" in json.dumps(streams[1].next())] == [
+        True,
+        True,
+    ]
+    assert GatewaySessionMessage.objects.count() == 2
+    for stream in streams:
+        stream.close()
+
+
+def test_a_cancellation_reaches_the_process_that_calls(
+    old: Upstream, wire: Wire, start_process: Callable[[], Wire]
+) -> None:
+    session = wire.handshake(AGENT, capabilities={"elicitation": {}})
+    other = move(session, start_process())
+    stream = session.begin("tools/call", ASK)
+    assert stream.next() is not None
+    other.tell("notifications/cancelled", {"requestId": stream.number})
+    told: list[Any] = list(iter(stream.next, None))
+    assert "cancelled" in json.dumps(told).lower()
+    stream.close()
+
+
+def test_a_subscription_in_one_process_reaches_the_stream_in_another(
+    acme: Organization,
+    helper: Agent,
+    wire: Wire,
+    start_process: Callable[[], Wire],
+    print_edition: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_routing, "SYNC_INTERVAL_S", 0.05)
+    server: Server = subscribed(acme, helper, print_edition())
+    path = f"/mcp/servers/{server.slug}"
+    session = wire.handshake(path)
+    stream: Stream = session.follow()
+    other = move(session, start_process())
+    assert "result" in other.ask("resources/subscribe", {"uri": PAPER}).message
+    (here,) = wire._mount.dispatcher.sessions._sessions.values()
+    eventually(lambda: PAPER in here.watched, what="the subscription")
+    params = {"name": "print", "arguments": {"uri": PAPER}}
+    wire.modern(path, "tools/call", params)
+    assert (stream.next() or {})["params"] == {"uri": PAPER}
+    stream.close()
