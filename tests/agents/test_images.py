@@ -153,7 +153,9 @@ def run(looking, run):
 @pytest.mark.django_db(transaction=True)
 def test_an_image_of_a_tool_reaches_the_model_and_no_row(looking, run, acme) -> None:
     session = run()
-    assert [one.text for one in looking.read(1).of("image")] == [base64.b64encode(PNG).decode()]
+    assert [one.text for one in looking.read(1).with_role("image")] == [
+        base64.b64encode(PNG).decode()
+    ]
     step = session.steps.get(kind=Step.Kind.CALL)
     (named,) = build_step_data(step)["images"]
     assert base64.b64encode(PNG).decode() not in str(step.payload)
@@ -167,5 +169,5 @@ def test_an_image_of_a_tool_reaches_the_model_and_no_row(looking, run, acme) -> 
 def test_a_model_without_image_input_gets_a_description(looking, run, helper) -> None:
     ModelEndpoint.objects.filter(pk=helper.model_endpoint_id).update(image_input=False)
     run()
-    assert looking.read(1).of("image") == []
-    assert "[image image/png, 14 bytes]" in looking.read(1).of("result")[0].text
+    assert looking.read(1).with_role("image") == []
+    assert "[image image/png, 14 bytes]" in looking.read(1).with_role("result")[0].text

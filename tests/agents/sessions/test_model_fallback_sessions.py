@@ -156,10 +156,10 @@ def test_the_answering_model_continues_without_reasoning_of_the_other(workshop, 
     session = run()
     assert build_report(session.pk)["answer"] == "done"
     assert (len(first.requests), len(second.requests)) == (3, 2)
-    assert [one.id for one in first.read(1).of("thought")] == [SIGNATURE]
+    assert [one.id for one in first.read(1).with_role("thought")] == [SIGNATURE]
     assert "secret thought" not in str(second.raw)
     assert SIGNATURE not in str(second.raw)
-    assert [one.id for one in second.read(1).of("result")] == ["t0001c000", "t0002c000"]
+    assert [one.id for one in second.read(1).with_role("result")] == ["t0001c000", "t0002c000"]
 
 
 def test_refused_credentials_end_the_session_unless_all_failures_use_the_fallback(
@@ -245,7 +245,7 @@ def test_another_worker_continues_after_the_previous_failures(
     boss = factories.build_administrator(acme)
     session = sessions.start_session(boss, helper, "hello")
     get_runtime().call(runner.claim_and_run, session.pk)
-    eventually(second.arrived.is_set)
+    eventually(second.request_received.is_set)
     get_runtime().call(runner.drain)
     again = SessionRunner()
 

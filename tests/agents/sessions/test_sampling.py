@@ -84,7 +84,7 @@ def test_the_model_answers_within_the_servers_token_budget(asker, model, go, bos
     assert asked.tools == {}
     assert "secret plan" not in asked.system
     assert "asks you for a text" in asked.system
-    (only,) = asked.of("user")
+    (only,) = asked.with_role("user")
     first, *_, last = only.text.splitlines()
     mark = last.removeprefix("[end of data ").removesuffix("]")
     assert first.startswith(f"[data {mark} from asker sampling; warning")

@@ -213,7 +213,7 @@ def test_canceling_ends_a_model_request_immediately(
     boss = factories.build_administrator(acme)
     session = sessions.start_session(boss, helper, "hello")
     task = get_runtime().call(runner.claim_and_run, session.pk)
-    eventually(fake.arrived.is_set)
+    eventually(fake.request_received.is_set)
     if over == "redis":
         eventually(lambda: get_bus().is_subscribed)
     assert sessions.cancel_session(boss, session)
@@ -222,7 +222,7 @@ def test_canceling_ends_a_model_request_immediately(
     get_runtime().call(asyncio.wait, [task], timeout=10)
     session.refresh_from_db()
     assert session.status == Session.Status.CANCELLED
-    eventually(fake.left.is_set)
+    eventually(fake.client_left.is_set)
     get_runtime().call(get_bus().close)
 
 
@@ -257,7 +257,7 @@ def start_waiting_turn(acme, helper, fake, runner, *then):
     boss = factories.build_administrator(acme)
     session = sessions.start_session(boss, helper, "hello")
     task = get_runtime().call(runner.claim_and_run, session.pk)
-    eventually(fake.arrived.is_set)
+    eventually(fake.request_received.is_set)
 
     async def go_on():
         waiting.release.set()
