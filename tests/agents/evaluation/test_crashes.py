@@ -12,7 +12,12 @@ from agents.sessions import services as sessions
 from bonobot.ledger.audit.abandoned_calls import settle_abandoned_calls
 from bonobot.ledger.models import AuditRow
 from tests import factories
-from tests.agents.crash_scenarios import all_settled, bring_to_rest, kills, outlive_the_lease
+from tests.agents.crash_scenarios import (
+    assert_settled,
+    choose_kill_points,
+    expire_leases,
+    run_until_rest,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -25,7 +30,7 @@ def recording(acme, helper, counting, mortals):
     Agent.objects.update(calls_per_minute=100_000)
     administrator = factories.build_administrator(acme)
     session = sessions.start_session(administrator, helper, PLAN)
-    bring_to_rest(session, mortals(), yes=False)
+    run_until_rest(session, mortals(), approve=False)
     assert session.status == Session.Status.DONE
     Budget.objects.create(
         organization=acme, agent=helper, unit="tokens", period="total", limit=100_000_000
@@ -39,15 +44,15 @@ def test_a_killed_replay_is_restarted_and_ends_once(acme, recording, written, mo
         administrator, recording, ReplayOverrides(instructions="Be brief.")
     )
     assert processes.run(replay=uninterrupted) == "0"
-    kill_points, killed = kills(len(processes.passed), 2), 0
+    kill_points, killed = choose_kill_points(len(processes.passed_moments), 2), 0
     uninterrupted.refresh_from_db()
     before, turns = written.read_text(), recording.turns
     for at, _ in kill_points:
         replay = create_replay(administrator, recording, ReplayOverrides(instructions="Be brief."))
         killed += processes.run(replay=replay, at=at) == "SIGKILL"
-        context = f"killed at {at}, {(processes.passed or ['?'])[-1]}"
-        outlive_the_lease()
-        finished = processes.passed[-1] == "after complete_replay"
+        context = f"killed at {at}, {(processes.passed_moments or ['?'])[-1]}"
+        expire_leases()
+        finished = processes.passed_moments[-1] == "after complete_replay"
         assert evaluation.list_stalled_replays(timedelta()) == ([] if finished else [replay.pk]), (
             context
         )
@@ -65,7 +70,7 @@ def test_a_killed_replay_is_restarted_and_ends_once(acme, recording, written, mo
         assert turns <= rows.count() <= 2 * turns, context
         assert settle_abandoned_calls(opened_before=timezone.now()) <= 1, context
         assert rows.filter(outcome="ok").count() in range(turns, 2 * turns + 1), context
-        all_settled(acme.pk, context)
+        assert_settled(acme.pk, context)
     assert killed >= len(kill_points) * 3 // 4
     assert written.read_text() == before, "no server was called"
 

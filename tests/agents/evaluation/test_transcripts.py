@@ -56,8 +56,11 @@ def test_each_call_is_matched_at_most_once(recorded, replayed):
 
 
 @given(TRANSCRIPTS, TRANSCRIPTS)
-def test_added_and_missing_are_symmetric(one, other):
-    forward, backward = compare_transcripts(one, other), compare_transcripts(other, one)
+def test_added_and_missing_are_symmetric(transcript, other):
+    forward, backward = (
+        compare_transcripts(transcript, other),
+        compare_transcripts(other, transcript),
+    )
 
     def count(differences, kind):
         return sum(difference.kind == kind for difference in differences)
