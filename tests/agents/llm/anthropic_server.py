@@ -4,12 +4,13 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+from starlette.responses import Response
+
 from tests.agents.llm.provider_server import (
     FakeProvider,
     ParsedMessage,
     ParsedRequest,
     Refuses,
-    Response,
     Says,
     Streams,
     Waits,

@@ -84,12 +84,12 @@ def test_turns_continue_from_the_highest_number_after_compaction() -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), max_size=6))
 def test_every_call_has_one_result_directly_after_it(rounds: list[tuple[int, bool, bool]]) -> None:
     history: list[Message] = [build_user_message("begin")]
-    for turn, (calls, answered, talked) in enumerate(rounds, start=1):
+    for turn, (calls, has_results, has_message) in enumerate(rounds, start=1):
         call_message = build_call_message(turn, *("t" * calls))
         history.append(call_message)
-        if talked:
+        if has_message:
             history.append(build_user_message(f"talk {turn}"))
-        if answered:
+        if has_results:
             results = [build_tool_result(call["id"], "t", "ok") for call in call_message["calls"]]
             history.extend(reversed(results))
     ordered = order_messages(history)

@@ -27,10 +27,10 @@ def test_each_result_has_its_own_unguessable_marker():
 @given(st.text())
 def test_text_of_a_server_cant_leave_its_frame(text):
     frame = build_test_frame()
-    shown = apply_frame(text, frame)
-    assert shown.count(f"[end of data {frame['mark']}]") == 1
-    assert shown.endswith(f"\n[end of data {frame['mark']}]")
-    assert f"\n{text}\n" in shown
+    framed = apply_frame(text, frame)
+    assert framed.count(f"[end of data {frame['mark']}]") == 1
+    assert framed.endswith(f"\n[end of data {frame['mark']}]")
+    assert f"\n{text}\n" in framed
 
 
 @given(st.text(), st.text())

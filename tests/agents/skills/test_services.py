@@ -106,7 +106,7 @@ def test_members_can_use_the_skills_of_their_agents(acme, helper, notes):
     helper.members.add(member.id)
     assert [skill.name for skill in usable.all()] == ["notes"]
     client = rest.as_role(acme, Role.MEMBER, helper)
-    assert [one["name"] for one in client.get("skills").json["results"]] == ["notes"]
+    assert [item["name"] for item in client.get("skills").json["results"]] == ["notes"]
     assert client.get("skills/hidden").status == 404
 
 
