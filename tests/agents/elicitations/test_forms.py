@@ -82,7 +82,7 @@ def test_missing_required_and_unknown_fields_are_refused() -> None:
         build_form(nested={"type": "object", "properties": {}}),
         build_form(list={"type": "array", "items": {"type": "object"}}),
         build_form(**{f"f{number}": {"type": "string"} for number in range(51)}),
-        build_form(many={"type": "string", "enum": [str(one) for one in range(201)]}),
+        build_form(many={"type": "string", "enum": [str(option) for option in range(201)]}),
         {"message": "?", "mode": "url"},
         {"message": "?", "mode": "url", "url": "javascript:alert(1)"},
         {"message": "?", "mode": "url", "url": "file:///etc/passwd"},
