@@ -42,7 +42,7 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(auto_now_add=True, verbose_name='created')),
                 ('updated_at', models.DateTimeField(auto_now=True, verbose_name='updated')),
                 ('sender', models.UUIDField()),
-                ('body', bonobot.core.crypto.encrypted_fields.SealedJSONField(default=dict, label='agents.gateway.message')),
+                ('body', bonobot.core.crypto.encrypted_fields.SealedJSONField(default=dict, label='agents.mcp_session.message')),
                 ('organization', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenancy.organization')),
                 ('state', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='messages', to='agents.gatewaysessionstate')),
             ],

@@ -1,4 +1,4 @@
-"""A history: calls in the audit, with the columns that the door writes, without making them."""
+"""Audit entries of calls that were never made."""
 
 from typing import Any
 from uuid import uuid4
@@ -16,8 +16,8 @@ def history(
     tool: str = "read_result",
     **arguments: Any,
 ) -> None:
-    """Write so many allowed calls of an agent: of a server's tool, else of a built-in one."""
-    written = [
+    """Record allowed calls of an agent, of a server's tool or a built-in one."""
+    futures = [
         get_writer().record_event(
             Opening(
                 call_id=uuid4(),
@@ -39,4 +39,4 @@ def history(
         )
         for number in range(calls)
     ]
-    assert all(future.result() for future in written)
+    assert all(future.result() for future in futures)

@@ -1,6 +1,6 @@
-"""What tests of crashes share: processes that die, and others that bring to rest what they left.
+"""Shared code of crash tests: killing processes, and continuing their sessions until they rest.
 
-`TEST_CRASHES=whole` takes every moment; otherwise a test takes some of them.
+`TEST_CRASHES=whole` kills at every moment; otherwise at some of them.
 """
 
 import json
@@ -31,17 +31,17 @@ from tests.processes import environment
 
 WHOLE = os.environ.get("TEST_CRASHES") == "whole"
 OPEN = (Session.Status.QUEUED, Session.Status.RUNNING)
-TIMES = 20  # that a tree of sessions is taken further before it is given up
+MAX_ROUNDS = 20  # rounds until a tree of sessions must rest
 
 
-def kills(moments: int, few: int) -> list[tuple[int, bool]]:
-    """Return moments with a person's answer: all with both, or a few of them spread evenly."""
-    every = list(product(range(1, moments + 1), (True, False)))
-    return every if WHOLE else every[:: len(every) // few | 1]
+def choose_kill_points(moments: int, sample_size: int) -> list[tuple[int, bool]]:
+    """Return pairs of a moment and a person's answer: all, or an evenly spread sample."""
+    points = list(product(range(1, moments + 1), (True, False)))
+    return points if WHOLE else points[:: len(points) // sample_size | 1]
 
 
 class Mortals:
-    """A process that forks those which die; `log_into` names the folder of a test's moments."""
+    """A process that forks the children to kill; `log_into` sets the folder of their log."""
 
     def __init__(self) -> None:
         self._log = Path(os.devnull)
@@ -57,20 +57,20 @@ class Mortals:
         )
 
     def log_into(self, folder: Path) -> None:
-        """Write the moments of what comes now into a folder."""
+        """Log the moments of the next child into a folder."""
         self._log = folder / f"moments-{self._process.pid}"
 
     @property
     def idle(self) -> bool:
-        """Whether all that it has forked have ended."""
+        """Whether all its children have ended."""
         return self._awaited == 0 and self._process.poll() is None
 
     @property
-    def passed(self) -> list[str]:
-        """The moments that the last one came by."""
+    def passed_moments(self) -> list[str]:
+        """The moments that the last child passed."""
         return self._log.read_text().splitlines()
 
-    def begin(
+    def start(
         self,
         *sessions: Session,
         at: int = 0,
@@ -78,13 +78,13 @@ class Mortals:
         replay: Replay | None = None,
         alone: bool = False,
     ) -> int:
-        """Let sessions run up to a moment (0: till they rest); return the process's id.
+        """Run sessions up to a moment (0: until they rest); return the child's process id.
 
-        One that runs `alone` leaves the sessions that its own begin to others.
+        With `alone`, the child doesn't run the child sessions.
         """
         self._log.write_text("")
-        order: dict[str, Any] = {
-            "sessions": [str(one.pk) for one in sessions],
+        command: dict[str, Any] = {
+            "sessions": [str(session.pk) for session in sessions],
             "replay": str(replay.pk) if replay else "",
             "alone": alone,
             "at": at,
@@ -92,144 +92,148 @@ class Mortals:
             "log": str(self._log),
         }
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
         self._awaited += 1
-        return int(self._told()["pid"])
+        return int(self._read_reply()["pid"])
 
-    def ended(self) -> str:
-        """Wait for the end of the process and return how it came."""
-        ended = str(self._told()["ended"])
-        self._awaited -= ended != "stopped"
-        return ended
+    def wait(self) -> str:
+        """Wait for the end of the child and return its exit status or signal."""
+        outcome = str(self._read_reply()["ended"])
+        self._awaited -= outcome != "stopped"
+        return outcome
 
     def run(self, *sessions: Session, **more: Any) -> str:
-        """Let sessions run; return how their process ended."""
-        self.begin(*sessions, **more)
-        return self.ended()
+        """Run sessions; return how their process ended."""
+        self.start(*sessions, **more)
+        return self.wait()
 
-    def wake(self, pid: int) -> str:
-        """Let a stopped process go on; return how it ended."""
+    def resume(self, pid: int) -> str:
+        """Continue a stopped process; return how it ended."""
         os.kill(pid, signal.SIGCONT)
-        return self.ended()
+        return self.wait()
 
     def end(self) -> None:
-        """End the process and what it has forked, which may be stopped."""
+        """Kill the process and its children, which may be stopped."""
         with self._process:
             os.killpg(self._process.pid, signal.SIGKILL)
 
-    def _told(self) -> dict[str, Any]:
+    def _read_reply(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        told: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return told
+        reply: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return reply
 
 
-def outlive_the_lease(pid: int | None = None) -> None:
-    """Let every heartbeat, or that of one process, be as old as after a lease."""
-    dead = Runner.objects.all() if pid is None else Runner.objects.filter(pid=pid)
-    dead.update(heartbeat_at="2020-01-01T00:00:00Z")
+def expire_leases(pid: int | None = None) -> None:
+    """Make the heartbeats of all processes, or of one, older than a lease."""
+    runners = Runner.objects.all() if pid is None else Runner.objects.filter(pid=pid)
+    runners.update(heartbeat_at="2020-01-01T00:00:00Z")
 
 
-def tree(root: Session) -> list[Session]:
-    """Return a session and all that came of it."""
+def get_session_tree(root: Session) -> list[Session]:
+    """Return a session and all its descendants."""
     return list(Session.objects.filter(Q(pk=root.pk) | Q(root_id=root.pk)).order_by("depth"))
 
 
 @dataclass
-class Way:
-    """What a tree of sessions came by on its way to its end, up to the death on it if there was."""
+class RunLog:
+    """The moments that a tree of sessions passed until its end or the kill."""
 
-    passed: list[str] = field(default_factory=list)
+    passed_moments: list[str] = field(default_factory=list)
     killed: bool = False
 
     def __str__(self) -> str:
-        return f"killed at {len(self.passed)}, {(self.passed or ['?'])[-1]}"
+        return f"killed at {len(self.passed_moments)}, {(self.passed_moments or ['?'])[-1]}"
 
 
-def bring_to_rest(root: Session, others: Mortals, *, yes: bool, at: int = 0) -> Way:
-    """Let processes take a session to its end, answering what is asked of people.
+def run_until_rest(root: Session, processes: Mortals, *, approve: bool, at: int = 0) -> RunLog:
+    """Run a session until it rests, and answer the requests to people.
 
-    The one that comes by the moment `at` of the whole way is killed there.
+    The process that reaches the moment `at` is killed there.
     """
-    way = Way()
-    for _ in range(TIMES):
-        outlive_the_lease()
+    run_log = RunLog()
+    for _ in range(MAX_ROUNDS):
+        expire_leases()
         _let_time_pass()
-        running = [one for one in tree(root) if one.status in OPEN]
+        running = [session for session in get_session_tree(root) if session.status in OPEN]
         if running:
-            left = 0 if way.killed else max(at - len(way.passed), 0)
-            ended = others.run(*running, at=left)
-            if not way.killed:
-                way.passed += others.passed
-            way.killed = way.killed or ended == "SIGKILL"
-            assert ended == "0" or left, ended
-        elif not answer_all(root, yes=yes):
+            remaining = 0 if run_log.killed else max(at - len(run_log.passed_moments), 0)
+            outcome = processes.run(*running, at=remaining)
+            if not run_log.killed:
+                run_log.passed_moments += processes.passed_moments
+            run_log.killed = run_log.killed or outcome == "SIGKILL"
+            assert outcome == "0" or remaining, outcome
+        elif not answer_all(root, approve=approve):
             root.refresh_from_db()
             if root.status != Session.Status.WAITING:
-                return way
-    raise AssertionError(f"the session doesn't come to rest: {root.status}, {way}")
+                return run_log
+    raise AssertionError(f"the session doesn't come to rest: {root.status}, {run_log}")
 
 
-def table(
-    begin: Callable[[], Session],
-    others: Mortals,
-    few: int,
+def kill_at_each_moment(
+    start: Callable[[], Session],
+    processes: Mortals,
+    sample_size: int,
     check: Callable[..., None],
 ) -> None:
-    """Kill at each moment of what `begin` begins, or at a few, and check what came of each."""
-    session = begin()
-    way = bring_to_rest(session, others, yes=True)
-    check(session, "unharmed", yes=True)
-    every, killed = kills(len(way.passed), few), 0
-    for at, yes in every:
-        session = begin()
-        way = bring_to_rest(session, others, yes=yes, at=at)
-        killed += way.killed
-        check(session, str(way), yes=yes)
-    # Two runs aren't the same to the moment: the last ones may come after the end.
-    assert killed >= len(every) * 3 // 4
+    """Kill the session of `start` at each moment, or at a sample, and check each result."""
+    session = start()
+    run_log = run_until_rest(session, processes, approve=True)
+    check(session, "unharmed", approve=True)
+    points, killed = choose_kill_points(len(run_log.passed_moments), sample_size), 0
+    for at, approve in points:
+        session = start()
+        run_log = run_until_rest(session, processes, approve=approve, at=at)
+        killed += run_log.killed
+        check(session, str(run_log), approve=approve)
+    # Runs differ slightly: the last moments may come after the end.
+    assert killed >= len(points) * 3 // 4
 
 
-def answer_all(root: Session, *, yes: bool) -> int:
-    """Answer what a tree of sessions asks; return how many questions those were."""
-    boss = factories.build_administrator(root.organization)
-    approvals = list(Approval.objects.waiting().filter(session__in=tree(root)))
-    for question in approvals:
-        assert question.code == "call_interrupted", (question.code, question.reason)
-        resolve_approval(boss, question, "approve" if yes else "deny", "Remove this field.")
-    questions = list(ElicitationRequest.objects.waiting().filter(session__in=tree(root)))
-    for one in questions:
-        elicitations.answer_request(boss, one, "accept", {"name": "Ada"})
-    return len(approvals) + len(questions)
+def answer_all(root: Session, *, approve: bool) -> int:
+    """Answer the approvals and requests of a tree of sessions; return their number."""
+    administrator = factories.build_administrator(root.organization)
+    approvals = list(Approval.objects.waiting().filter(session__in=get_session_tree(root)))
+    for approval in approvals:
+        assert approval.code == "call_interrupted", (approval.code, approval.reason)
+        resolve_approval(
+            administrator, approval, "approve" if approve else "deny", "Remove this field."
+        )
+    requests = list(ElicitationRequest.objects.waiting().filter(session__in=get_session_tree(root)))
+    for request in requests:
+        elicitations.answer_request(administrator, request, "accept", {"name": "Ada"})
+    return len(approvals) + len(requests)
 
 
 def _let_time_pass() -> None:
-    """Let the time come at which tasks are looked at again, and the sweep look for them."""
+    """Make pending calls due and requeue their sessions."""
     PendingCall.objects.filter(next_at__gt=timezone.now()).update(next_at=timezone.now())
     requeue_answered_sessions()
 
 
-def in_order(root: Session, where: str) -> None:
-    """Check that of a tree of sessions nothing is lost, doubled, left open or set aside."""
-    for session in tree(root):
+def assert_in_order(root: Session, context: str) -> None:
+    """Check that no step of a tree of sessions is lost, doubled or left open."""
+    for session in get_session_tree(root):
         steps = list(session.steps.order_by("seq"))
-        assert [one.seq for one in steps] == list(range(1, len(steps) + 1)), where
-        assert sum(one.kind == Step.Kind.MESSAGE for one in steps) == 1, where
-        assert sum(one.kind == Step.Kind.END for one in steps) == 1, where
-        assert not [one for one in steps if one.state == Step.State.INTENT], where
-    all_settled(root.organization_id, where)
-    assert not PendingCall.objects.filter(closed_at=None).exists(), where
+        assert [step.seq for step in steps] == list(range(1, len(steps) + 1)), context
+        assert sum(step.kind == Step.Kind.MESSAGE for step in steps) == 1, context
+        assert sum(step.kind == Step.Kind.END for step in steps) == 1, context
+        assert not [step for step in steps if step.state == Step.State.INTENT], context
+    assert_settled(root.organization_id, context)
+    assert not PendingCall.objects.filter(closed_at=None).exists(), context
 
 
-def all_settled(organization_id: UUID, where: str) -> None:
-    """Check that everything is accounted for: no open row, nothing reserved, the chain whole."""
-    assert not AuditRow.objects.running().exists(), where
-    assert verify_whole_chain(organization_id).ok, where
+def assert_settled(organization_id: UUID, context: str) -> None:
+    """Check that there are no open entries or reservations, and that the chain is valid."""
+    assert not AuditRow.objects.running().exists(), context
+    assert verify_whole_chain(organization_id).ok, context
     assert all(
         cell.reserved == 0 for cell in load_organization_balances(organization_id).values()
-    ), where
+    ), context
 
 
-def calls_of(root: Session) -> list[Step]:
+def list_calls(root: Session) -> list[Step]:
     """Return the calls of a tree of sessions."""
-    return list(Step.objects.filter(session__in=tree(root), kind=Step.Kind.CALL).order_by("pk"))
+    return list(
+        Step.objects.filter(session__in=get_session_tree(root), kind=Step.Kind.CALL).order_by("pk")
+    )

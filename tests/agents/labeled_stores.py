@@ -1,7 +1,7 @@
-"""A small office of servers that nobody reaches, and callers whose calls are only admitted.
+"""An organization with unreachable servers, and callers whose calls are only admitted.
 
-What a call passes on is decided where it is admitted, so no server has to answer. Labels of the
-office's own tools are set; those of the stores are the suggested ones.
+The labels of a call are decided at its admission, so no server has to answer. The labels of the
+server `office` are set; those of the stores are suggested.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,16 +29,16 @@ from mcp_servers.models import Definition, Server
 from tests import admin_client, factories
 
 BOTH = (FlowLabel.PRIVATE_DATA, FlowLabel.UNTRUSTED_CONTENT)
-ASKED = "approval_required"
+APPROVAL_REQUIRED = "approval_required"
 TEXT = {"type": "string"}
-# Of each tool of the office: what it says, its arguments, the labels that a reviewer has set.
+# The tools of `office`: description, arguments, and the labels set by a reviewer.
 OFFICE: dict[str, tuple[str, dict[str, Any], tuple[FlowLabel, ...]]] = {
     "read_mail": ("Read a mail.", {}, BOTH),
     "read_payroll": ("Read the payroll.", {}, (FlowLabel.PRIVATE_DATA,)),
     "search_web": ("Search the web.", {"query": TEXT}, (FlowLabel.UNTRUSTED_CONTENT,)),
     "post_message": ("Post a message.", {"text": TEXT}, (FlowLabel.SENDS_OUT,)),
 }
-# A store that says nothing about itself but its tools' names; labels are the suggested ones.
+# The tools of a store, with suggested labels.
 RECORDS: dict[str, dict[str, Any]] = {
     "create_record": {"description": "Create a record.", "text": TEXT},
     "edit_record": {"description": "Edit a record.", "text": TEXT},
@@ -57,7 +57,7 @@ RECORDS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Caller:
-    """Somebody who makes calls: in a session, or with a token and without one."""
+    """A caller in a session, or with a token or without one."""
 
     principal: Principal
     agent: Agent | None = None
@@ -66,38 +66,43 @@ class Caller:
     root: RootSession | None = None
 
     def use(
-        self, tool: str, arguments: Mapping[str, Any] | None = None, *, more: Any = None, **how: Any
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        extra_params: Any = None,
+        **options: Any,
     ) -> str:
-        """Have a call admitted; return the code of its refusal, blank where it may run."""
-        asked: dict[str, Any] = {
+        """Request the admission of a call; return the code of its denial, or an empty string."""
+        fields: dict[str, Any] = {
             "principal": self.principal,
             "agent_id": self.agent.pk if self.agent else None,
             "session_id": self.session.pk if self.session else None,
             "root": self.root,
             "via": "rest",
             "holder": "server:tests",
-            "relay": RelayOptions(extra_params=more) if more else None,
+            "relay": RelayOptions(extra_params=extra_params) if extra_params else None,
         }
-        request = CallRequest(tool=tool, arguments=dict(arguments or {}), **(asked | how))
+        request = CallRequest(tool=tool, arguments=dict(arguments or {}), **(fields | options))
         try:
             get_runtime().call(admit_call, request)
         except Problem as problem:
             return problem.code
         return ""
 
-    def under_labels(self) -> "Caller":
-        """Have read private data and what anybody wrote."""
+    def read_labeled_data(self) -> "Caller":
+        """Read private data and untrusted content."""
         assert self.use("mcp_office_read_mail") == ""
         return self
 
-    def sends(self) -> str:
-        """Try to send something out."""
+    def try_to_send(self) -> str:
+        """Call a tool with an external effect; return the code of its denial."""
         return self.use("mcp_office_post_message", {"text": "x"})
 
 
 @dataclass
 class World:
-    """An organization with an agent, an office, and a store of records in its pool."""
+    """An organization with an agent and the servers `office` and `records`."""
 
     acme: Organization
     helper: Agent
@@ -106,102 +111,115 @@ class World:
     numbers: Iterator[int] = field(default_factory=lambda: iter(range(1, 1_000)))
 
     def __post_init__(self) -> None:
-        self.boss = factories.build_administrator(self.acme)
+        self.administrator = factories.build_administrator(self.acme)
         self.office = admin_client.web_server(self.acme, "office")
         for name, (description, arguments, _labels) in OFFICE.items():
-            offer(self.office, name, {"description": description, **arguments})
-        self.records = self.store("records")
-        approve_definitions(self.boss, self.office)
+            declare_tool(self.office, name, {"description": description, **arguments})
+        self.records = self.create_store("records")
+        approve_definitions(self.administrator, self.office)
         for name, (_description, _arguments, labels) in OFFICE.items():
-            set_labels(self.boss, self.office, [*self.office.definitions.filter(name=name)], labels)
-        attach_server(self.boss, self.helper, self.office)
+            set_labels(
+                self.administrator,
+                self.office,
+                [*self.office.definitions.filter(name=name)],
+                labels,
+            )
+        attach_server(self.administrator, self.helper, self.office)
 
-    def store(self, name: str, *agents: Agent) -> Server:
-        """Add a store of records and give it to agents: the helper, if nobody is named."""
+    def create_store(self, name: str, *agents: Agent) -> Server:
+        """Create a store of records and attach it to agents (default: the helper)."""
         server = admin_client.web_server(self.acme, name)
-        for tool, said in RECORDS.items():
-            offer(server, tool, said)
+        for tool, declaration in RECORDS.items():
+            declare_tool(server, tool, declaration)
         admin_client.offer(server, "note://all", kind=Definition.Kind.RESOURCE, uri="note://all")
         admin_client.offer(server, "recall", kind=Definition.Kind.PROMPT)
         template = {"kind": Definition.Kind.RESOURCE_TEMPLATE, "uriTemplate": "note://one/{name}"}
         admin_client.offer(server, "note://one/{name}", **template)
-        approve_definitions(self.boss, server)
-        known = load_label_context(server)
+        approve_definitions(self.administrator, server)
+        context = load_label_context(server)
         for row in server.definitions.filter(kind=Definition.Kind.TOOL):
-            # It is reached over HTTP, where what changes something is taken to send it out.
-            if FlowLabel.SENDS_OUT in (found := suggest_labels(row, known)):
-                rest = [label for label in found if label != FlowLabel.SENDS_OUT]
-                set_labels(self.boss, server, [row], rest)
+            # For HTTP servers, tools that write are suggested to have an external effect.
+            if FlowLabel.SENDS_OUT in (labels := suggest_labels(row, context)):
+                remaining = [label for label in labels if label != FlowLabel.SENDS_OUT]
+                set_labels(self.administrator, server, [row], remaining)
         for agent in agents or (self.helper,):
-            self.give(server, agent)
+            self.attach_store(server, agent)
         return server
 
-    def give(self, server: Server, agent: Agent) -> None:
-        """Give an agent all of a server."""
-        ticked = ["note://all", "note://one/{name}"]
+    def attach_store(self, server: Server, agent: Agent) -> None:
+        """Attach a store with all its definitions to an agent."""
+        resources = ["note://all", "note://one/{name}"]
         attach_server(
-            self.boss, agent, server, allowed_resources=ticked, allowed_prompts=["recall"]
+            self.administrator,
+            agent,
+            server,
+            allowed_resources=resources,
+            allowed_prompts=["recall"],
         )
 
-    def colleague(self) -> Agent:
-        """Make another agent with the same servers."""
+    def create_agent(self) -> Agent:
+        """Create another agent with the same servers."""
         agent = factories.create_agent(self.acme, f"agent{next(self.numbers)}")
-        attach_server(self.boss, agent, self.office)
-        self.give(self.records, agent)
+        attach_server(self.administrator, agent, self.office)
+        self.attach_store(self.records, agent)
         return agent
 
-    def session(self, agent: Agent | None = None) -> Caller:
-        """Begin a session of an agent's that has seen nothing."""
+    def start_session(self, agent: Agent | None = None) -> Caller:
+        """Start a session of an agent, without labels."""
         agent = agent or self.helper
         session = Session.objects.create(organization=self.acme, agent=agent, title="x")
-        return Caller(self.boss, agent, session)
+        return Caller(self.administrator, agent, session)
 
-    def child(self, of: Caller) -> Caller:
-        """Begin a session that another one asked for."""
-        assert of.session is not None
+    def start_child(self, parent: Caller) -> Caller:
+        """Start a child session."""
+        assert parent.session is not None
         session = Session.objects.create(
             organization=self.acme,
             agent=self.helper,
             title="x",
-            parent=of.session,
-            root_id=of.session.pk,
+            parent=parent.session,
+            root_id=parent.session.pk,
             depth=1,
         )
-        root = RootSession(of.session.pk, of.session.agent_id)
-        return replace(self.session(), session=session, root=root)
+        root = RootSession(parent.session.pk, parent.session.agent_id)
+        return replace(self.start_session(), session=session, root=root)
 
-    def token(self, agent: Agent | None = None, role: Role = Role.MEMBER) -> Caller:
+    def issue_token(self, agent: Agent | None = None, role: Role = Role.MEMBER) -> Caller:
         """Issue a token for an agent; its calls have no session."""
         agent = agent or self.helper
         token, _text = create_token(
-            self.boss, name=f"token{next(self.numbers)}", role=role, agent_ids=[agent.pk]
+            self.administrator, name=f"token{next(self.numbers)}", role=role, agent_ids=[agent.pk]
         )
         return Caller(build_token_principal(token), agent, token=token)
 
-    def bearer(self, role: Role = Role.OWNER) -> tuple[Caller, str]:
-        """Issue a token that is narrowed to no agent; return it with its text."""
-        token, text = create_token(self.boss, name=f"token{next(self.numbers)}", role=role)
+    def issue_organization_token(self, role: Role = Role.OWNER) -> tuple[Caller, str]:
+        """Issue a token that isn't limited to agents; return it with its text."""
+        token, text = create_token(self.administrator, name=f"token{next(self.numbers)}", role=role)
         return Caller(build_token_principal(token), self.helper, token=token), text
 
-    def forget_callers(self, *callers: Caller) -> None:
-        """Let go of what agents and tokens hold, so that only stores can bring it back."""
+    def clear_caller_labels(self, *callers: Caller) -> None:
+        """Clear the labels of agents and tokens, so that only stores have labels."""
         for agent in Agent.objects.filter(organization=self.acme):
-            clear_agent_labels(self.boss, agent)
+            clear_agent_labels(self.administrator, agent)
         for caller in callers:
             if caller.token is not None:
-                clear_token_labels(self.boss, caller.token)
+                clear_token_labels(self.administrator, caller.token)
 
 
-def offer(server: Server, name: str, said: Mapping[str, Any]) -> None:
-    """Let a server offer a tool by what it says and its arguments."""
-    arguments = {key: one for key, one in said.items() if isinstance(one, dict) and key != "hints"}
+def declare_tool(server: Server, name: str, declaration: Mapping[str, Any]) -> None:
+    """Declare a tool of a server with its description and arguments."""
+    arguments = {
+        key: value
+        for key, value in declaration.items()
+        if isinstance(value, dict) and key != "hints"
+    }
     schema = {"type": "object", "properties": arguments}
-    declared: dict[str, Any] = {"inputSchema": schema, "annotations": said.get("hints", {})}
-    admin_client.offer(server, name, description=said.get("description", ""), **declared)
+    fields: dict[str, Any] = {"inputSchema": schema, "annotations": declaration.get("hints", {})}
+    admin_client.offer(server, name, description=declaration.get("description", ""), **fields)
 
 
 @contextmanager
-def world_of(acme: Organization, helper: Agent) -> Iterator[World]:
-    """Set the office up, and end the writer behind it."""
+def create_world(acme: Organization, helper: Agent) -> Iterator[World]:
+    """Create the organization, and close the ledger's writer at the end."""
     yield World(acme, helper)
     get_writer().close()

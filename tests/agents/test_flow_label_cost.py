@@ -1,7 +1,7 @@
-"""What labels cost: how many approvals ordinary work needs, with stores that keep labels and not.
+"""How many approvals ordinary work needs, with and without labels of stores.
 
-All tasks share one organization's servers and run one after another, each in a session of its own,
-so a task finds what the ones before it have written. `-s` prints the table of docs/flow-labels.md.
+All tasks use the same servers and run one after another in separate sessions, so a task reads what
+earlier ones wrote. `-s` prints the table of docs/flow-labels.md.
 """
 
 import sys
@@ -16,7 +16,7 @@ from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.services import set_labels
 from mcp_servers.models import Server
 from tests import admin_client
-from tests.agents.labeled_stores import ASKED, BOTH, World, offer, world_of
+from tests.agents.labeled_stores import APPROVAL_REQUIRED, BOTH, World, create_world, declare_tool
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -35,9 +35,9 @@ SERVERS: dict[str, dict[str, tuple[FlowLabel, ...]]] = {
     "calendar": {"list_events": (PRIVATE,), "create_event": ()},
     "clock": {"get_current_time": ()},
 }
-# What names alone don't tell, as the servers say it.
+# Descriptions of tools whose names say too little.
 DESCRIPTIONS = {"git_log": "Shows the commit logs", "git_diff": "Shows differences"}
-# Ordinary tasks, in the order of a week: what is done, and the calls of each.
+# Ordinary tasks of a week, in order, and their calls.
 TASKS: tuple[tuple[str, str], ...] = (
     ("read a file and answer", "files.read_file"),
     ("look a directory through, write a report", "files.list_directory files.write_file"),
@@ -73,54 +73,57 @@ TASKS: tuple[tuple[str, str], ...] = (
 @pytest.fixture
 def world(acme: Organization, helper: Agent) -> Iterator[World]:
     Agent.objects.filter(pk=helper.pk).update(calls_per_minute=100_000)
-    with world_of(acme, helper) as one:
-        yield one
+    with create_world(acme, helper) as new_world:
+        yield new_world
 
 
-def servers(world: World) -> dict[str, Server]:
-    """Add the servers and label their tools."""
-    found = {}
+def create_servers(world: World) -> dict[str, Server]:
+    """Create the servers and label their tools."""
+    servers = {}
     for name, tools in SERVERS.items():
-        server = found[name] = admin_client.web_server(world.acme, name)
+        server = servers[name] = admin_client.web_server(world.acme, name)
         for tool in tools:
-            offer(server, tool, {"text": TEXT, "description": DESCRIPTIONS.get(tool, "")})
-        approve_definitions(world.boss, server)
+            declare_tool(server, tool, {"text": TEXT, "description": DESCRIPTIONS.get(tool, "")})
+        approve_definitions(world.administrator, server)
         for tool, labels in tools.items():
-            set_labels(world.boss, server, [*server.definitions.filter(name=tool)], labels)
-        world.give(server, world.helper)
-    return found
+            set_labels(world.administrator, server, [*server.definitions.filter(name=tool)], labels)
+        world.attach_store(server, world.helper)
+    return servers
 
 
-def approvals(world: World) -> list[int]:
-    """Do the tasks; return how many approvals each needs."""
-    found = []
-    for _what, calls in TASKS:
-        session = world.session()
-        answers = [session.use(f"mcp_{call.replace('.', '_', 1)}", {}) for call in calls.split()]
-        assert {*answers} <= {"", ASKED}, (calls, answers)
-        found.append(answers.count(ASKED))
-    return found
+def count_approvals(world: World) -> list[int]:
+    """Run the tasks; return how many approvals each needs."""
+    counts = []
+    for _task, calls in TASKS:
+        session = world.start_session()
+        codes = [session.use(f"mcp_{call.replace('.', '_', 1)}", {}) for call in calls.split()]
+        assert {*codes} <= {"", APPROVAL_REQUIRED}, (calls, codes)
+        counts.append(codes.count(APPROVAL_REQUIRED))
+    return counts
 
 
 def test_ordinary_work_needs_few_additional_approvals(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    servers(world)
+    create_servers(world)
     with monkeypatch.context() as patch:
         patch.setattr("agents.calls.admit.list_used_stores", lambda *_: ())
-        before = approvals(world)
-    after, later = approvals(world), approvals(world)
+        before = count_approvals(world)
+    after, later = count_approvals(world), count_approvals(world)
     lines = ["| task | before | after | a week later |", "|---|---|---|---|"]
-    for (what, _calls), *counts in zip(TASKS, before, after, later, strict=True):
-        lines.append(f"| {what} | {' | '.join(map(str, counts))} |")
-    sums = " | ".join(f"**{sum(one)}**" for one in (before, after, later))
+    for (task, _calls), *counts in zip(TASKS, before, after, later, strict=True):
+        lines.append(f"| {task} | {' | '.join(map(str, counts))} |")
+    sums = " | ".join(f"**{sum(column)}**" for column in (before, after, later))
     sys.stdout.write("\n".join(("", *lines, f"| **{len(TASKS)} tasks** | {sums} |", "")))
     assert sum(before) == 1
-    # What was learned from a mail, and is posted from the memory: that is what labels are for.
-    assert more(before, after) == ["look a fact up and post it, later"]
-    assert more(before, later) == ["look a fact up and post it", *more(before, after)]
+    # Posting facts that came from a mail and were stored in the memory must need approval.
+    assert list_tasks_with_more(before, after) == ["look a fact up and post it, later"]
+    assert list_tasks_with_more(before, later) == [
+        "look a fact up and post it",
+        *list_tasks_with_more(before, after),
+    ]
 
 
-def more(before: list[int], after: list[int]) -> list[str]:
+def list_tasks_with_more(before: list[int], after: list[int]) -> list[str]:
     """Return the tasks that need more approvals than before."""
-    return [what for (what, _), a, b in zip(TASKS, before, after, strict=True) if b > a]
+    return [task for (task, _), a, b in zip(TASKS, before, after, strict=True) if b > a]

@@ -1,7 +1,7 @@
-"""Laundering through servers that nobody here wrote: memory, files, git and a database.
+"""Label laundering through third-party servers: memory, files, git and a database.
 
-Each is a real process. A session under both labels writes; what a session that has seen nothing
-reads there is what was written, and it is asked about before it sends.
+Each is a real process. A session with both labels writes; a session without labels reads it and
+then needs approval to send.
 """
 
 import subprocess
@@ -24,19 +24,19 @@ from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import factories
-from tests.agents.labeled_stores import ASKED, BOTH, Caller, World, world_of
+from tests.agents.labeled_stores import APPROVAL_REQUIRED, BOTH, Caller, World, create_world
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 Call = Callable[..., CallOutcome]
 NodeServer = Callable[[str], str]
-WRITTEN = "the salary of Ann"
+SECRET_TEXT = "the salary of Ann"
 SQLITE = Path(__file__).parents[2] / ".venv-sdk1" / "bin" / "mcp-server-sqlite"
 
 
 @dataclass(frozen=True)
-class Place:
-    """A server's command, the calls that write there, and the one that reads it back."""
+class StoreServer:
+    """A server's command, the calls that write, and the call that reads the text back."""
 
     command: tuple[str, ...]
     writes: tuple[tuple[str, dict[str, Any]], ...]
@@ -44,9 +44,9 @@ class Place:
     env: tuple[tuple[str, str], ...] = ()
 
 
-def memory(folder: Path, node: NodeServer) -> Place:
-    entity = {"name": "Ann", "entityType": "person", "observations": [WRITTEN]}
-    return Place(
+def memory(folder: Path, node: NodeServer) -> StoreServer:
+    entity = {"name": "Ann", "entityType": "person", "observations": [SECRET_TEXT]}
+    return StoreServer(
         (node("mcp-server-memory"),),
         (("create_entities", {"entities": [entity]}),),
         ("read_graph", {}),
@@ -54,41 +54,41 @@ def memory(folder: Path, node: NodeServer) -> Place:
     )
 
 
-def files(folder: Path, node: NodeServer) -> Place:
+def files(folder: Path, node: NodeServer) -> StoreServer:
     path = str(folder / "ann.txt")
-    return Place(
+    return StoreServer(
         (node("mcp-server-filesystem"), str(folder)),
-        (("write_file", {"path": path, "content": WRITTEN}),),
+        (("write_file", {"path": path, "content": SECRET_TEXT}),),
         ("read_text_file", {"path": path}),
     )
 
 
-def git(folder: Path, node: NodeServer) -> Place:
+def git(folder: Path, node: NodeServer) -> StoreServer:
     del node
     subprocess.run(["git", "init", "-q", str(folder)], check=True)
     for name, value in (("user.name", "Ann"), ("user.email", "ann@example.org")):
         subprocess.run(["git", "-C", str(folder), "config", name, value], check=True)
     (folder / "a").write_text("a")
-    where = {"repo_path": str(folder)}
-    return Place(
+    repository = {"repo_path": str(folder)}
+    return StoreServer(
         (sys.executable, "-m", "mcp_server_git", "--repository", str(folder)),
         (
-            ("git_add", {**where, "files": ["a"]}),
-            ("git_commit", {**where, "message": WRITTEN}),
+            ("git_add", {**repository, "files": ["a"]}),
+            ("git_commit", {**repository, "message": SECRET_TEXT}),
         ),
-        ("git_log", where),
+        ("git_log", repository),
     )
 
 
-def database(folder: Path, node: NodeServer) -> Place:
+def database(folder: Path, node: NodeServer) -> StoreServer:
     del node
     if not SQLITE.exists():
         pytest.skip("mcp-server-sqlite isn't installed: run tests/clients/install")
-    return Place(
+    return StoreServer(
         (str(SQLITE), "--db-path", str(folder / "db.sqlite3")),
         (
             ("create_table", {"query": "CREATE TABLE notes (text TEXT)"}),
-            ("write_query", {"query": f"INSERT INTO notes VALUES ('{WRITTEN}')"}),  # noqa: S608
+            ("write_query", {"query": f"INSERT INTO notes VALUES ('{SECRET_TEXT}')"}),  # noqa: S608
         ),
         ("read_query", {"query": "SELECT text FROM notes"}),
     )
@@ -96,32 +96,32 @@ def database(folder: Path, node: NodeServer) -> Place:
 
 @pytest.fixture
 def world(acme: Organization, helper: Agent) -> Iterator[World]:
-    with world_of(acme, helper) as one:
-        yield one
+    with create_world(acme, helper) as new_world:
+        yield new_world
 
 
 @pytest.fixture
-def place(
+def store(
     request: pytest.FixtureRequest,
     world: World,
     tmp_path: Path,
     node_server: NodeServer,
     settings: Settings,
-) -> Iterator[tuple[Place, Server]]:
-    """A server that runs, approved and given to the agent as it was discovered."""
+) -> Iterator[tuple[StoreServer, Server]]:
+    """A running server, approved and attached to the agent."""
     folder = tmp_path / "place"
     folder.mkdir()
-    found: Place = request.param(folder, node_server)
-    command, *arguments = found.command
+    store_server: StoreServer = request.param(folder, node_server)
+    command, *arguments = store_server.command
     settings.BONOBOT_LAUNCHERS = (*settings.BONOBOT_LAUNCHERS, command)
-    config = {"command": command, "args": arguments, "env": dict(found.env)}
+    config = {"command": command, "args": arguments, "env": dict(store_server.env)}
     spec = ServerSpec(name="place", transport_type="stdio", endpoint_config=config)
-    server = create_server(world.boss, spec)
-    yield found, factories.approve_server(world.acme, server, world.helper)
+    server = create_server(world.administrator, spec)
+    yield store_server, factories.approve_server(world.acme, server, world.helper)
     get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
-PLACES = [
+STORES = [
     pytest.param(memory, marks=pytest.mark.npm, id="memory"),
     pytest.param(files, marks=pytest.mark.npm, id="filesystem"),
     pytest.param(git, id="git"),
@@ -129,25 +129,29 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("place", PLACES, indirect=True)
+@pytest.mark.parametrize("store", STORES, indirect=True)
 def test_data_stored_by_a_real_server_keeps_its_labels(
-    world: World, call: Call, place: tuple[Place, Server]
+    world: World, call: Call, store: tuple[StoreServer, Server]
 ) -> None:
-    how, server = place
+    store_server, server = store
 
-    def use(name: str, arguments: dict[str, Any], who: Caller) -> str:
-        outcome = call(f"mcp_place_{name}", arguments, session_id=who.session and who.session.pk)
+    def use(name: str, arguments: dict[str, Any], caller: Caller) -> str:
+        outcome = call(
+            f"mcp_place_{name}", arguments, session_id=caller.session and caller.session.pk
+        )
         assert outcome.outcome == "ok", outcome.text
         return outcome.text
 
-    clean, dirty, reader = (world.session() for _ in range(3))
-    # Work that has seen nothing leaves no labels, and needs no approval.
-    use(*how.writes[0], clean)
-    assert (get_store_labels(server), clean.sends()) == ((), "")
-    dirty.under_labels()
-    for name, arguments in how.writes if len(how.writes) == 1 else how.writes[1:]:
-        use(name, arguments, dirty)
+    without_labels, with_labels, reader = (world.start_session() for _ in range(3))
+    # A session without labels leaves none and needs no approval.
+    use(*store_server.writes[0], without_labels)
+    assert (get_store_labels(server), without_labels.try_to_send()) == ((), "")
+    with_labels.read_labeled_data()
+    for name, arguments in (
+        store_server.writes if len(store_server.writes) == 1 else store_server.writes[1:]
+    ):
+        use(name, arguments, with_labels)
     assert get_store_labels(server) == BOTH
-    assert reader.sends() == ""
-    assert WRITTEN in use(*how.reads, reader)
-    assert reader.sends() == ASKED
+    assert reader.try_to_send() == ""
+    assert SECRET_TEXT in use(*store_server.reads, reader)
+    assert reader.try_to_send() == APPROVAL_REQUIRED

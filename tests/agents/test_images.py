@@ -1,4 +1,4 @@
-"""Images: recognized by their bytes, kept once, shown to models that see and to people."""
+"""Images: type detection, storage, and what models and people get."""
 
 import base64
 from contextlib import AsyncExitStack
@@ -50,8 +50,8 @@ def part(data: bytes, declared: str = "image/png") -> dict[str, str]:
 )
 def test_an_image_is_detected_by_its_content_only(data: bytes, kind: str) -> None:
     assert detect_media_type(data) == kind
-    found = extract_images({"content": [part(data, "image/png")]})
-    assert [one.media_type for one in found] == ([kind] if kind else [])
+    images = extract_images({"content": [part(data, "image/png")]})
+    assert [image.media_type for image in images] == ([kind] if kind else [])
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def test_the_number_of_images_of_a_result_is_limited() -> None:
 @pytest.mark.django_db
 def test_equal_images_are_stored_once_per_organization() -> None:
     acme, other = factories.create_organization(), factories.create_organization("other")
-    named = store_images(acme.pk, [ImageData("image/gif", PNG)] * 2)
+    stored = store_images(acme.pk, [ImageData("image/gif", PNG)] * 2)
     store_images(other.pk, [ImageData("image/png", PNG)])
-    assert [one["media_type"] for one in named] == ["image/png"] * 2
+    assert [image["media_type"] for image in stored] == ["image/png"] * 2
     assert sorted(Blob.objects.values_list("organization_id", flat=True)) == sorted(
         [acme.pk, other.pk]
     )
@@ -87,26 +87,28 @@ def test_equal_images_are_stored_once_per_organization() -> None:
 @pytest.mark.django_db
 def test_the_latest_images_are_sent_to_a_model_with_image_input() -> None:
     acme = factories.create_organization()
-    many = [ImageData("image/png", PNG + bytes([n])) for n in range(MAX_SHOWN_IMAGES + 3)]
-    messages = [build_user_message("x") | {"images": [one]} for one in store_images(acme.pk, many)]
-    found = load_message_images(acme.pk, messages, image_input=True)
-    assert ["images" in one for one in found] == [False] * 3 + [True] * MAX_SHOWN_IMAGES
-    assert found[-1]["images"] == [{"media_type": "image/png", "data": many[-1].data}]
+    images = [ImageData("image/png", PNG + bytes([n])) for n in range(MAX_SHOWN_IMAGES + 3)]
+    messages = [
+        build_user_message("x") | {"images": [item]} for item in store_images(acme.pk, images)
+    ]
+    loaded = load_message_images(acme.pk, messages, image_input=True)
+    assert ["images" in item for item in loaded] == [False] * 3 + [True] * MAX_SHOWN_IMAGES
+    assert loaded[-1]["images"] == [{"media_type": "image/png", "data": images[-1].data}]
     assert not any(
-        "images" in one for one in load_message_images(acme.pk, messages, image_input=False)
+        "images" in item for item in load_message_images(acme.pk, messages, image_input=False)
     )
     other = factories.create_organization("other")
     assert not any(
-        "images" in one for one in load_message_images(other.pk, messages, image_input=True)
+        "images" in item for item in load_message_images(other.pk, messages, image_input=True)
     )
 
 
 @pytest.fixture
-def looking(acme, helper):
-    """A server whose tool gives an image, bound to the helper, and the helper's model."""
+def image_model(acme, helper):
+    """The helper's model; a server whose tool returns an image is attached to the helper."""
 
-    def answer(asked):
-        answers = {
+    def answer(request):
+        results = {
             "server/discover": {
                 "supportedVersions": [raw_http_server.MODERN],
                 "capabilities": {"tools": {}},
@@ -114,7 +116,7 @@ def looking(acme, helper):
             "tools/list": TOOLS,
             "tools/call": {"content": [{"type": "text", "text": "here"}, part(PNG)]},
         }
-        return raw_http_server.result(asked, answers[asked.method])
+        return raw_http_server.result(request, results[request.method])
 
     http, stack = RawHttp(answer), AsyncExitStack()
     get_runtime().call(stack.enter_async_context, http.listening())
@@ -140,9 +142,9 @@ def looking(acme, helper):
 
 
 @pytest.fixture
-def run(looking, run):
+def run(image_model, run):
     def go():
-        looking.script += [Says(calls=(("c", "mcp_eyes_look", "{}"),)), Says("a cat")]
+        image_model.script += [Says(calls=(("c", "mcp_eyes_look", "{}"),)), Says("a cat")]
         session = run("look")
         assert session.status == Session.Status.DONE, session.error_detail
         return session
@@ -151,21 +153,23 @@ def run(looking, run):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_image_of_a_tool_reaches_the_model_and_no_row(looking, run, acme) -> None:
+def test_an_image_of_a_tool_reaches_the_model_and_no_row(image_model, run, acme) -> None:
     session = run()
-    assert [one.text for one in looking.read(1).of("image")] == [base64.b64encode(PNG).decode()]
+    assert [message.text for message in image_model.read(1).with_role("image")] == [
+        base64.b64encode(PNG).decode()
+    ]
     step = session.steps.get(kind=Step.Kind.CALL)
-    (named,) = build_step_data(step)["images"]
+    (image,) = build_step_data(step)["images"]
     assert base64.b64encode(PNG).decode() not in str(step.payload)
-    assert bytes(get_session_blob(session, named["sha256"]).data) == PNG
+    assert bytes(get_session_blob(session, image["sha256"]).data) == PNG
     (other,) = store_images(acme.pk, [ImageData("image/png", PNG + b"another")])
     with pytest.raises(NotFound):
         get_session_blob(session, other["sha256"])
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_model_without_image_input_gets_a_description(looking, run, helper) -> None:
+def test_a_model_without_image_input_gets_a_description(image_model, run, helper) -> None:
     ModelEndpoint.objects.filter(pk=helper.model_endpoint_id).update(image_input=False)
     run()
-    assert looking.read(1).of("image") == []
-    assert "[image image/png, 14 bytes]" in looking.read(1).of("result")[0].text
+    assert image_model.read(1).with_role("image") == []
+    assert "[image image/png, 14 bytes]" in image_model.read(1).with_role("result")[0].text

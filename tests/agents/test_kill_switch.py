@@ -1,4 +1,4 @@
-"""Kill switches, with a session that runs, one that waits, and a real child."""
+"""Kill switches with running and waiting sessions, and real child processes."""
 
 import pytest
 
@@ -26,13 +26,13 @@ ECHO = "mcp_workshop_echo"
 
 
 @pytest.fixture
-def boss(acme):
+def owner(acme):
     return factories.create_member(acme, Role.OWNER)
 
 
 @pytest.fixture
 def fake(fake, acme, helper):
-    """The model that the agent thinks with."""
+    """The server of the agent's model endpoint."""
     helper.model_endpoint = save_endpoint(
         factories.build_administrator(acme),
         ModelEndpointSpec(name="Fake", base_url=fake.url, model="house", allow_private=True),
@@ -41,77 +41,83 @@ def fake(fake, acme, helper):
     return fake
 
 
-def refused(made, *args, **more) -> Problem:
+def expect_problem(function, *args, **more) -> Problem:
     with pytest.raises(Problem) as caught:
-        made(*args, **more)
+        function(*args, **more)
     return caught.value
 
 
-def children(server) -> bool:
+def has_processes(server) -> bool:
     return server.pk in get_connection_pool()._stdio_pool.list_server_ids()
 
 
-def test_the_kill_switch_denies_the_next_call_until_it_is_disabled(workshop, call, boss):
+def test_the_kill_switch_denies_the_next_call_until_it_is_disabled(workshop, call, owner):
     assert call(ECHO, {"text": "x"}).text == "x"
-    assert halt_organization(boss, "drill").halted_at is not None
-    problem = refused(call, ECHO, {"text": "x"})
+    assert halt_organization(owner, "drill").halted_at is not None
+    problem = expect_problem(call, ECHO, {"text": "x"})
     assert (problem.code, problem.rule) == ("organization_halted", "organization:halted")
-    without = {"agent_id": None, "server_id": workshop.pk, "principal": boss}
-    assert refused(call, "echo", {"text": "x"}, **without).code == "organization_halted"
-    resume_organization(boss)
+    without_agent = {"agent_id": None, "server_id": workshop.pk, "principal": owner}
+    assert (
+        expect_problem(call, "echo", {"text": "x"}, **without_agent).code == "organization_halted"
+    )
+    resume_organization(owner)
     assert call(ECHO, {"text": "x"}).text == "x"
 
 
-def test_the_kill_switch_closes_open_connections(workshop, call, boss):
+def test_the_kill_switch_closes_open_connections(workshop, call, owner):
     call(ECHO, {"text": "x"})
-    assert children(workshop)
-    halt_organization(boss)
-    eventually(lambda: not children(workshop), what="the child's end")
+    assert has_processes(workshop)
+    halt_organization(owner)
+    eventually(lambda: not has_processes(workshop), what="the end of the child")
 
 
-def test_a_running_session_is_canceled_with_the_reason(acme, helper, fake, runner, boss):
-    session = sessions.start_session(boss, helper, "hello")
+def test_a_running_session_is_canceled_with_the_reason(acme, helper, fake, runner, owner):
+    session = sessions.start_session(owner, helper, "hello")
     fake.script.append(Waits())
     get_runtime().call(runner.claim_and_run, session.pk)
     eventually(lambda: fake.requests, within=30, what="the model's turn")
     assert load_impact(acme).running == 1
-    halt_organization(boss, "Leaked key.")
+    halt_organization(owner, "Leaked key.")
     eventually(lambda: Session.objects.get().status == "cancelled", what="the end")
-    found = Session.objects.get()
-    assert (found.error_code, "Leaked key." in found.error_detail) == ("cancelled", True)
-    end = found.steps.get(kind=Step.Kind.END)
+    canceled = Session.objects.get()
+    assert (canceled.error_code, "Leaked key." in canceled.error_detail) == ("cancelled", True)
+    end = canceled.steps.get(kind=Step.Kind.END)
     assert "Leaked key." in end.payload["detail"]
 
 
-def test_a_waiting_session_is_canceled(acme, helper, workshop, take, boss):
-    set_policy(boss, helper, PolicySpec("all", ask=(ECHO,)))
-    session = sessions.start_session(boss, helper, f'/{ECHO} {{"text": "x"}}')
+def test_a_waiting_session_is_canceled(acme, helper, workshop, take, owner):
+    set_policy(owner, helper, PolicySpec("all", ask=(ECHO,)))
+    session = sessions.start_session(owner, helper, f'/{ECHO} {{"text": "x"}}')
     assert take(session) == Session.Status.WAITING
     assert load_impact(acme) == KillSwitchImpact(running=0, waiting=1, agents=1, servers=1)
-    halt_organization(boss)
+    halt_organization(owner)
     assert take(session) == Session.Status.CANCELLED
     assert Approval.objects.get().state == Approval.State.WITHDRAWN
 
 
-def test_a_queued_session_ends_immediately(acme, helper, boss):
-    session = sessions.start_session(boss, helper, "hello")
-    halt_organization(boss, "drill")
+def test_a_queued_session_ends_immediately(acme, helper, owner):
+    session = sessions.start_session(owner, helper, "hello")
+    halt_organization(owner, "drill")
     session.refresh_from_db()
     assert (session.status, "drill" in session.error_detail) == ("cancelled", True)
 
 
-def test_no_session_starts_while_the_kill_switch_is_enabled(helper, take, boss):
-    session = sessions.start_session(boss, helper, "hello")
+def test_no_session_starts_while_the_kill_switch_is_enabled(helper, take, owner):
+    session = sessions.start_session(owner, helper, "hello")
     take(session)
-    halt_organization(boss)
+    halt_organization(owner)
     helper.organization.refresh_from_db()
-    assert refused(sessions.start_session, boss, helper, "hello").code == "organization_halted"
+    assert (
+        expect_problem(sessions.start_session, owner, helper, "hello").code == "organization_halted"
+    )
     session = Session.objects.get()
-    assert refused(sessions.send_message, boss, session, "more").code == "organization_halted"
+    assert (
+        expect_problem(sessions.send_message, owner, session, "more").code == "organization_halted"
+    )
 
 
-def test_no_model_is_requested_while_the_kill_switch_is_enabled(helper, fake, take, boss):
-    session = sessions.start_session(boss, helper, "hello")
+def test_no_model_is_requested_while_the_kill_switch_is_enabled(helper, fake, take, owner):
+    session = sessions.start_session(owner, helper, "hello")
     helper.organization.halted_at = "2026-01-01T00:00:00Z"
     helper.organization.save()
     assert take(session) == Session.Status.FAILED
@@ -122,13 +128,13 @@ def test_no_model_is_requested_while_the_kill_switch_is_enabled(helper, fake, ta
 
 
 def test_a_kill_switch_enabled_at_the_start_of_a_turn_applies(
-    helper, fake, take, boss, monkeypatch
+    helper, fake, take, owner, monkeypatch
 ):
-    session = sessions.start_session(boss, helper, "hello")
+    session = sessions.start_session(owner, helper, "hello")
     fake.script += [Says("never")]
 
     def reserve_late(*args, reserves=request_budget.build_reservations):
-        halt_organization(boss)
+        halt_organization(owner)
         return reserves(*args)
 
     monkeypatch.setattr(request_budget, "build_reservations", reserve_late)
@@ -136,74 +142,74 @@ def test_a_kill_switch_enabled_at_the_start_of_a_turn_applies(
     assert not fake.requests
 
 
-def test_disabling_an_agent_ends_only_its_sessions(acme, helper, boss):
+def test_disabling_an_agent_ends_only_its_sessions(acme, helper, owner):
     other = factories.create_agent(acme, "other")
-    sessions.start_session(boss, helper, "hello")
-    sessions.start_session(boss, other, "hello")
-    update_agent(boss, helper, AgentSpec(name=helper.name, enabled=False))
-    stand = dict(Session.objects.values_list("agent__slug", "status"))
-    assert stand == {"helper": "cancelled", "other": "queued"}
-    assert refused(sessions.start_session, boss, helper, "hello").code == "agent_disabled"
+    sessions.start_session(owner, helper, "hello")
+    sessions.start_session(owner, other, "hello")
+    update_agent(owner, helper, AgentSpec(name=helper.name, enabled=False))
+    statuses = dict(Session.objects.values_list("agent__slug", "status"))
+    assert statuses == {"helper": "cancelled", "other": "queued"}
+    assert expect_problem(sessions.start_session, owner, helper, "hello").code == "agent_disabled"
 
 
-def test_disabling_a_server_closes_its_processes(workshop, call, boss):
+def test_disabling_a_server_closes_its_processes(workshop, call, owner):
     call(ECHO, {"text": "x"})
-    set_server_enabled(boss, workshop, enabled=False)
-    eventually(lambda: not children(workshop), what="the child's end")
-    assert refused(call, ECHO, {"text": "x"}).code == "server_disabled"
+    set_server_enabled(owner, workshop, enabled=False)
+    eventually(lambda: not has_processes(workshop), what="the end of the child")
+    assert expect_problem(call, ECHO, {"text": "x"}).code == "server_disabled"
 
 
 def test_a_server_disabled_by_another_process_is_closed_here_too(workshop, call):
     call(ECHO, {"text": "x"})
     get_runtime().call(get_connection_pool().close_outdated_connections)
-    assert children(workshop)
+    assert has_processes(workshop)
     Server.objects.filter(pk=workshop.pk).update(enabled=False)
     get_runtime().call(get_connection_pool().close_outdated_connections)
-    assert not children(workshop)
+    assert not has_processes(workshop)
 
 
-def test_disabling_a_server_affects_sessions_of_its_agents(acme, helper, workshop, boss):
+def test_disabling_a_server_affects_sessions_of_its_agents(acme, helper, workshop, owner):
     other = factories.create_agent(acme, "other")
-    sessions.start_session(boss, helper, "hello")
-    sessions.start_session(boss, other, "hello")
+    sessions.start_session(owner, helper, "hello")
+    sessions.start_session(owner, other, "hello")
     assert load_impact(workshop) == KillSwitchImpact(running=1, waiting=0, agents=1, servers=1)
     assert load_impact(helper) == KillSwitchImpact(running=1, waiting=0, agents=1, servers=1)
     assert load_impact(acme) == KillSwitchImpact(running=2, waiting=0, agents=2, servers=1)
 
 
-def test_enabling_the_kill_switch_twice_is_one_change(acme, helper, boss):
-    halt_organization(boss)
+def test_enabling_the_kill_switch_twice_is_one_change(acme, helper, owner):
+    halt_organization(owner)
     Session.objects.create(
         organization=acme, agent=helper, started_by_kind="user", started_by_id="1", started_by="x"
     )
-    halt_organization(boss)
+    halt_organization(owner)
     assert Session.objects.get().status == Session.Status.CANCELLED
-    resume_organization(boss)
-    resume_organization(boss)
+    resume_organization(owner)
+    resume_organization(owner)
     actions = AuditRow.objects.filter(resource_type="organization").values_list("action", flat=True)
     assert sorted(actions) == ["organization_halted", "organization_resumed"]
 
 
 @pytest.mark.parametrize("role", [Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER])
 def test_only_owners_can_use_the_kill_switch(acme, role):
-    somebody = factories.create_member(acme, role)
-    assert refused(halt_organization, somebody).code == "forbidden"
-    assert refused(resume_organization, somebody).code == "forbidden"
+    member = factories.create_member(acme, role)
+    assert expect_problem(halt_organization, member).code == "forbidden"
+    assert expect_problem(resume_organization, member).code == "forbidden"
 
 
-def test_other_organizations_arent_affected(acme, helper, boss):
-    theirs = factories.create_agent(factories.create_organization("other"))
+def test_other_organizations_arent_affected(acme, helper, owner):
+    foreign_agent = factories.create_agent(factories.create_organization("other"))
     session = sessions.start_session(
-        factories.build_administrator(theirs.organization), theirs, "hello"
+        factories.build_administrator(foreign_agent.organization), foreign_agent, "hello"
     )
-    halt_organization(boss)
+    halt_organization(owner)
     session.refresh_from_db()
     assert session.status == Session.Status.QUEUED
 
 
-def test_idle_sessions_arent_affected(helper, take, boss):
-    session = sessions.start_session(boss, helper, "hello")
+def test_idle_sessions_arent_affected(helper, take, owner):
+    session = sessions.start_session(owner, helper, "hello")
     take(session)
-    assert sessions.cancel_sessions(boss, Session.objects.all(), "why") == 0
+    assert sessions.cancel_sessions(owner, Session.objects.all(), "why") == 0
     session.refresh_from_db()
     assert session.status == Session.Status.DONE

@@ -1,4 +1,4 @@
-"""An organization that leaves takes everything along, and nothing of another one."""
+"""Exporting and deleting an organization, without data of others."""
 
 import json
 from dataclasses import replace
@@ -26,24 +26,26 @@ pytestmark = pytest.mark.django_db(transaction=True)
 SECRET = "sk-very-secret-123"
 
 
-def filled(slug: str) -> Organization:
-    found = Organization.objects.create(name=slug.title(), slug=slug)
+def create_organization(slug: str) -> Organization:
+    organization = Organization.objects.create(name=slug.title(), slug=slug)
     user = User.objects.create_user(f"ana-{slug}", password="x")
-    Membership.objects.create(organization=found, user=user, role=Role.OWNER)
+    Membership.objects.create(organization=organization, user=user, role=Role.OWNER)
     second = ModelEndpoint.objects.create(
-        organization=found, name="b", slug="b", model="m", api_key=SECRET
+        organization=organization, name="b", slug="b", model="m", api_key=SECRET
     )
     first = ModelEndpoint.objects.create(
-        organization=found, name="a", slug="a", model="m", fallback=second
+        organization=organization, name="a", slug="a", model="m", fallback=second
     )
     spec = AgentSpec(name="A", slug="a", model_endpoint=first)
-    agent = create_agent(build_cli_principal(found), spec)
-    who = {"started_by_kind": "user", "started_by_id": "1", "started_by": "x"}
-    session = Session.objects.create(organization=found, agent=agent, status="done", **who)
-    said = {"actor_kind": "user", "actor_id": "1", "actor": "x"}
-    Inbox.objects.create(session=session, kind="message", payload={"text": slug}, **said)
-    save_organization(build_cli_principal(found), found, adding=False)
-    return found
+    agent = create_agent(build_cli_principal(organization), spec)
+    started_by = {"started_by_kind": "user", "started_by_id": "1", "started_by": "x"}
+    session = Session.objects.create(
+        organization=organization, agent=agent, status="done", **started_by
+    )
+    actor = {"actor_kind": "user", "actor_id": "1", "actor": "x"}
+    Inbox.objects.create(session=session, kind="message", payload={"text": slug}, **actor)
+    save_organization(build_cli_principal(organization), organization, adding=False)
+    return organization
 
 
 @pytest.fixture
@@ -59,16 +61,16 @@ def var(tmp_path: Path, settings: Settings) -> Path:
 def test_an_export_has_everything_except_secrets_and_other_organizations(
     tmp_path: Path, var: Path
 ) -> None:
-    acme, _ = filled("acme"), filled("other")
+    acme, _ = create_organization("acme"), create_organization("other")
     folder = tmp_path / "left"
-    found = organization_offboarding.export_organization(build_cli_principal(acme), acme, folder)
+    export = organization_offboarding.export_organization(build_cli_principal(acme), acme, folder)
     assert sorted(path.name for path in folder.iterdir()) == [
         *("audit.jsonl", "configuration.yaml", "manifest.json", "people.jsonl", "rows.jsonl"),
         "workspaces.tar.gz",
     ]
     lines = (folder / "rows.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
-    assert len(rows) == found.rows
+    assert len(rows) == export.rows
     assert {"agents.agent", "agents.session", "agents.inbox"} <= {row["model"] for row in rows}
     for path in folder.glob("*.*l"):
         assert SECRET not in path.read_text(encoding="utf-8")
@@ -82,15 +84,15 @@ def test_an_export_has_everything_except_secrets_and_other_organizations(
 def test_a_deletion_leaves_only_the_export_and_other_organizations(
     tmp_path: Path, var: Path
 ) -> None:
-    acme, other = filled("acme"), filled("other")
-    number, before = acme.pk, organization_offboarding.count_organization_rows(other)
+    acme, other = create_organization("acme"), create_organization("other")
+    organization_id, before = acme.pk, organization_offboarding.count_organization_rows(other)
     folder = tmp_path / "left"
     organization_offboarding.delete_organization(build_cli_principal(acme), acme, folder)
-    assert not Organization.objects.filter(pk=number).exists()
+    assert not Organization.objects.filter(pk=organization_id).exists()
     for model in apps.get_models():
         if any(field.attname == "organization_id" for field in model._meta.local_fields):
-            assert not model._base_manager.filter(organization_id=number).exists(), model
-    assert not any(rows.exists() for rows in list_organization_rows(number))
+            assert not model._base_manager.filter(organization_id=organization_id).exists(), model
+    assert not any(rows.exists() for rows in list_organization_rows(organization_id))
     assert Inbox.objects.count() == 1
     assert sorted(path.name for path in (var / "workspaces").iterdir()) == ["other"]
     assert organization_offboarding.count_organization_rows(other) == before
@@ -103,7 +105,7 @@ def test_a_deletion_leaves_only_the_export_and_other_organizations(
 def test_only_a_platform_administrator_can_export_or_delete_an_organization(
     tmp_path: Path, var: Path
 ) -> None:
-    acme = filled("acme")
+    acme = create_organization("acme")
     principal: Principal = replace(build_cli_principal(acme), platform_admin=False)
     with pytest.raises(Forbidden):
         organization_offboarding.delete_organization(principal, acme, None)

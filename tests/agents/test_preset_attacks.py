@@ -1,7 +1,7 @@
-"""Shipped presets, attacked by what an organization may fill in and call: none leaves its sandbox.
+"""Attacks on shipped presets with values and calls of an organization: none leaves its sandbox.
 
-Each attempt runs the real program of the preset with the preset's own arguments; only the launcher
-(`npx`, `uvx`) is replaced by the program that it would have installed.
+Each attack runs the preset's real program with the preset's arguments; only the launcher (`npx`,
+`uvx`) is replaced by the program it would have installed.
 """
 
 import shutil
@@ -40,13 +40,13 @@ pytestmark = [
 CANARY = "canary-of-this-machine"
 # The package `kubernetes-mcp-server` only starts the program of one of its platforms' packages.
 KUBERNETES = NODE_SERVERS.parent / "kubernetes-mcp-server-linux-amd64" / "bin"
-OF_A_PLATFORM = {"kubernetes-mcp-server": KUBERNETES / "kubernetes-mcp-server-linux-amd64"}
+PLATFORM_PROGRAMS = {"kubernetes-mcp-server": KUBERNETES / "kubernetes-mcp-server-linux-amd64"}
 Start = Callable[..., Server]
 
 
 @pytest.fixture
-def own(acme: Organization) -> Iterator[Path]:
-    """The organization's workspace, beside secrets that are none of its business."""
+def workspace(acme: Organization) -> Iterator[Path]:
+    """The organization's workspace."""
     folder = get_organization_folder(acme.pk)
     folder.mkdir(parents=True)
     yield folder
@@ -54,10 +54,14 @@ def own(acme: Organization) -> Iterator[Path]:
 
 
 @pytest.fixture
-def secrets(own: Path) -> Iterator[list[Path]]:
+def secrets(workspace: Path) -> Iterator[list[Path]]:
     """Bonobot's key, another organization's file and a file elsewhere; each holds the canary."""
     var = Path(django_settings.BONOBOT_VAR)
-    files = [var / "keys" / "canary", own.parent / "others" / "canary", own.parent / "canary"]
+    files = [
+        var / "keys" / "canary",
+        workspace.parent / "others" / "canary",
+        workspace.parent / "canary",
+    ]
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(CANARY)
@@ -68,81 +72,81 @@ def secrets(own: Path) -> Iterator[list[Path]]:
 
 @pytest.fixture
 def start(acme: Organization, helper: Agent, settings: Settings) -> Iterator[Start]:
-    """A function that makes a server of a preset, as the organization gets it."""
+    """Return a function that creates a server from a preset for the organization."""
     settings.BONOBOT_STDIO_CONFINEMENT = "sandbox"
-    factories.create_organization(
-        "others"
-    )  # where somebody else is, too, nothing runs without a sandbox
+    factories.create_organization("others")  # with several organizations every server is sandboxed
     load_presets()
-    boss = factories.build_administrator(acme)
-    started: list[Server] = []
+    administrator = factories.build_administrator(acme)
+    servers: list[Server] = []
 
-    def make(slug: str, **values: str) -> Server:
-        preset = get_preset(boss, slug)
-        enable_preset(boss, preset)
-        spec = build_server_spec(boss, preset, values, name=slug)
-        words = [str(spec.endpoint_config["command"]), *spec.endpoint_config["args"]]
-        command, *args = installed(words, preset.program)
+    def start_preset(slug: str, **values: str) -> Server:
+        preset = get_preset(administrator, slug)
+        enable_preset(administrator, preset)
+        spec = build_server_spec(administrator, preset, values, name=slug)
+        command_line = [str(spec.endpoint_config["command"]), *spec.endpoint_config["args"]]
+        command, *args = replace_launcher(command_line, preset.program)
         settings.BONOBOT_LAUNCHERS = (*settings.BONOBOT_LAUNCHERS, command)
         config = {**spec.endpoint_config, "command": command, "args": args}
-        server = create_server(boss, replace(spec, endpoint_config=config))
+        server = create_server(administrator, replace(spec, endpoint_config=config))
         assert (server.confinement, server.network) == ("sandbox", "egress")
-        started.append(factories.approve_server(acme, server, helper))
+        servers.append(factories.approve_server(acme, server, helper))
         return server
 
-    yield make
-    for server in started:
+    yield start_preset
+    for server in servers:
         get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
-def installed(words: Sequence[str], program: str) -> list[str]:
-    """Return a launcher's words with the program that the tests installed in its place."""
-    folder = NODE_SERVERS if words[0] == "npx" else FIRST_SDK.parent
-    path = OF_A_PLATFORM.get(program, folder / program)
-    package = next(n for n, word in enumerate(words) if n and "@" in word)
-    return [str(path), *words[package + 1 :]]
+def replace_launcher(command_line: Sequence[str], program: str) -> list[str]:
+    """Replace the launcher of a command line with the installed program."""
+    folder = NODE_SERVERS if command_line[0] == "npx" else FIRST_SDK.parent
+    path = PLATFORM_PROGRAMS.get(program, folder / program)
+    package = next(n for n, word in enumerate(command_line) if n and "@" in word)
+    return [str(path), *command_line[package + 1 :]]
 
 
 def test_a_program_of_a_written_kubeconfig_runs_in_the_sandbox(
-    start: Start, call: Callable[..., CallOutcome], own: Path, secrets: list[Path]
+    start: Start, call: Callable[..., CallOutcome], workspace: Path, secrets: list[Path]
 ) -> None:
-    """The pair that once ran a command on the host: one server writes what another one runs."""
-    start("filesystem", FOLDER=str(own))
-    script = (
-        f"#!/bin/sh\ncat {' '.join(map(str, secrets))} >{own}/stolen; echo ran >>{own}/stolen\n"
-    )
-    for name, text in (("exec.sh", script), ("config", KUBECONFIG.format(script=own / "exec.sh"))):
-        call("mcp_filesystem_write_file", {"path": str(own / name), "content": text})
-    start("kubernetes", KUBECONFIG=str(own / "config"))
+    """One server writes the program that another server runs."""
+    start("filesystem", FOLDER=str(workspace))
+    stolen = workspace / "stolen"
+    script = f"#!/bin/sh\ncat {' '.join(map(str, secrets))} >{stolen}; echo ran >>{stolen}\n"
+    for name, text in (
+        ("exec.sh", script),
+        ("config", KUBECONFIG.format(script=workspace / "exec.sh")),
+    ):
+        call("mcp_filesystem_write_file", {"path": str(workspace / name), "content": text})
+    start("kubernetes", KUBECONFIG=str(workspace / "config"))
     call("mcp_kubernetes_namespaces_list", {})
-    assert (own / "stolen").read_text() == "ran\n"
+    assert stolen.read_text() == "ran\n"
 
 
 @pytest.mark.parametrize("link", [False, True])
 def test_files_outside_the_workspace_cant_be_read(
-    start: Start, call: Callable[..., CallOutcome], own: Path, secrets: list[Path], link: bool
+    start: Start, call: Callable[..., CallOutcome], workspace: Path, secrets: list[Path], link: bool
 ) -> None:
-    start("filesystem", FOLDER=str(own))
+    start("filesystem", FOLDER=str(workspace))
     for number, secret in enumerate(secrets):
         path = secret
         if link:
-            path = own / f"link{number}"
+            path = workspace / f"link{number}"
             path.symlink_to(secret)
         assert CANARY not in call("mcp_filesystem_read_text_file", {"path": str(path)}).text
-    (own / "note").write_text("own")
-    own_note = call("mcp_filesystem_read_text_file", {"path": str(own / "note")})
-    assert own_note.text == "own"
+    (workspace / "note").write_text("own")
+    own_file = call("mcp_filesystem_read_text_file", {"path": str(workspace / "note")})
+    assert own_file.text == "own"
 
 
 def test_a_database_cant_attach_or_write_files_outside_its_folder(
-    start: Start, call: Callable[..., CallOutcome], own: Path, secrets: list[Path]
+    start: Start, call: Callable[..., CallOutcome], workspace: Path, secrets: list[Path]
 ) -> None:
-    (own / "data").mkdir()
-    start("sqlite", DATABASE=str(own / "data" / "x.db"))
+    (workspace / "data").mkdir()
+    start("sqlite", DATABASE=str(workspace / "data" / "x.db"))
     call("mcp_sqlite_create_table", {"query": "CREATE TABLE notes (text TEXT)"})
-    elsewhere = secrets[0].parent / "written.db"
+    outside = secrets[0].parent / "written.db"
     queries = [
-        *(f"VACUUM INTO '{elsewhere}'", f"ATTACH '{elsewhere}' AS other"),
+        *(f"VACUUM INTO '{outside}'", f"ATTACH '{outside}' AS other"),
         *(f"ATTACH '{secret}' AS other{n}" for n, secret in enumerate(secrets)),
         *("ATTACH '/etc/passwd' AS users", "SELECT load_extension('/tmp/x')"),
         f"SELECT readfile('{secrets[0]}')",
@@ -150,13 +154,13 @@ def test_a_database_cant_attach_or_write_files_outside_its_folder(
     for query in queries:
         assert CANARY not in call("mcp_sqlite_write_query", {"query": query}).text, query
         assert CANARY not in call("mcp_sqlite_read_query", {"query": query}).text, query
-    assert not elsewhere.exists()
-    assert (own / "data" / "x.db").exists()
+    assert not outside.exists()
+    assert (workspace / "data" / "x.db").exists()
 
 
 @pytest.fixture
 def listener() -> Iterator[tuple[int, list[bytes]]]:
-    """Run a server on this machine's loopback; yield its port and what was sent to it."""
+    """Run a server on the loopback; yield its port and the received data."""
     received: list[bytes] = []
 
     class Recorder(socketserver.BaseRequestHandler):
@@ -191,8 +195,8 @@ def test_a_browser_cant_open_files_or_pages_of_the_host(
     port, received = listener
     start("playwright")
     navigate = partial(call, "mcp_playwright_browser_navigate")
-    works = navigate({"url": "data:text/html,<title>It works</title>"})
-    assert "Page Title: It works" in works.text
+    start_page = navigate({"url": "data:text/html,<title>It works</title>"})
+    assert "Page Title: It works" in start_page.text
     navigate({"url": "http://10.1.2.3/"})
     assert "a sandboxed server was refused an address" in caplog.messages  # by the egress proxy
     for url in (

@@ -1,4 +1,4 @@
-"""Servers of an organization, attacked from within: what they are made to run reaches nothing."""
+"""Programs started by a server of an organization can't leave its sandbox."""
 
 import shutil
 import subprocess
@@ -51,11 +51,9 @@ def git(
     repository: Path,
     settings: Settings,
 ) -> Iterator[Server]:
-    """The git server of PyPI, as an organization gets it: nothing is said of its confinement."""
+    """The git server from PyPI, created by an organization without sandbox settings."""
     settings.BONOBOT_STDIO_CONFINEMENT = "sandbox"
-    factories.create_organization(
-        "others"
-    )  # where somebody else is, too, nothing runs without a sandbox
+    factories.create_organization("others")  # with several organizations every server is sandboxed
     config = {"command": sys.executable, "args": ["-m", "mcp_server_git", "--repository"]}
     config["args"].append(str(repository))  # type: ignore[attr-defined]
     spec = ServerSpec(name="git", transport_type="stdio", endpoint_config=config)
@@ -65,7 +63,7 @@ def git(
 
 
 def configure(repository: Path, name: str, value: str) -> None:
-    """Configure a repository, as a tool that writes files could."""
+    """Change the configuration of a repository, as a tool that writes files could."""
     subprocess.run(["git", "-C", str(repository), "config", name, value], check=True)
 
 
@@ -91,9 +89,9 @@ def test_programs_run_by_a_git_repository_cant_read_files_of_bonobot(
     configure(repository, setting, str(repository / ".git" / "hook.sh"))
     (repository / ".gitattributes").write_text("notes.txt filter=x\n")
     call(f"mcp_git_{tool}", {"repo_path": str(repository), **arguments})
-    ran = (repository / "ran").read_text()
-    assert ran.startswith("ran\n")
-    assert "canary" not in ran
+    output = (repository / "ran").read_text()
+    assert output.startswith("ran\n")
+    assert "canary" not in output
 
 
 def test_a_server_of_an_organization_is_sandboxed_by_default(git: Server) -> None:

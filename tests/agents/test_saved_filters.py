@@ -1,4 +1,4 @@
-"""Saved filters of the audit: kept under a name, shared by choice, removed by who may."""
+"""Saved filters of the audit log: saving, sharing and deleting."""
 
 import pytest
 
@@ -32,19 +32,21 @@ def bert(acme):
 
 def test_a_filter_is_saved_without_the_page_number_and_can_be_opened(acme, anna):
     anna.post(SAVE, name="Refusals <b>", query="outcome__in=refused&q=mail&p=3&form=csv")
-    kept = SavedFilter.objects.get()
-    assert (kept.query, kept.shared) == ("outcome__in=refused&q=mail", False)
+    saved = SavedFilter.objects.get()
+    assert (saved.query, saved.shared) == ("outcome__in=refused&q=mail", False)
     page = anna.get(LIST)
     assert 'href="?outcome__in=refused&amp;q=mail"' in page
     assert "Refusals &lt;b&gt;" in page
     assert 'aria-current="true"' in anna.get(LIST, outcome__in="refused", q="mail")
-    assert not AuditRow.objects.filter(action="audit_filter_saved").exists()  # nobody's business
+    assert not AuditRow.objects.filter(
+        action="audit_filter_saved"
+    ).exists()  # private filters aren't recorded
 
 
 def test_saving_the_same_name_replaces_the_filter(acme, anna):
     anna.post(SAVE, name="Mine", query="q=a")
     anna.post(SAVE, name="Mine", query="q=b", shared="on")
-    assert [(one.query, one.shared) for one in SavedFilter.objects.all()] == [("q=b", True)]
+    assert [(saved.query, saved.shared) for saved in SavedFilter.objects.all()] == [("q=b", True)]
 
 
 def test_only_shared_filters_are_visible_to_others(acme, anna, bert):
@@ -55,17 +57,17 @@ def test_only_shared_filters_are_visible_to_others(acme, anna, bert):
     assert "by anna" in page
     assert "Hers alone" not in page
     assert AuditRow.objects.get(action="audit_filter_saved").resource_name == "For all"
-    elsewhere = admin_client.sit(factories.create_organization("other"), Role.OWNER, "eve")
-    assert "For all" not in elsewhere.get(LIST)
+    other_owner = admin_client.sit(factories.create_organization("other"), Role.OWNER, "eve")
+    assert "For all" not in other_owner.get(LIST)
 
 
 def test_people_delete_their_own_filters_and_owners_shared_ones(acme, anna, bert):
     anna.post(SAVE, name="Hers", query="q=a")
     anna.post(SAVE, name="For all", query="q=b", shared="on")
-    hers, shared = SavedFilter.objects.order_by("-name")
+    private, shared = SavedFilter.objects.order_by("-name")
     bert.post(REMOVE, status=403, filter=shared.pk)
-    bert.post(REMOVE, status=404, filter=hers.pk)
-    anna.post(REMOVE, filter=hers.pk, query="q=a")
+    bert.post(REMOVE, status=404, filter=private.pk)
+    anna.post(REMOVE, filter=private.pk, query="q=a")
     admin_client.sit(acme, Role.OWNER, "olga").post(REMOVE, filter=shared.pk)
     assert not SavedFilter.objects.exists()
 
@@ -89,15 +91,15 @@ def test_an_invalid_filter_is_reported_on_the_list(acme, anna, name, query):
         ).content.decode()
     )
     assert not SavedFilter.objects.exists()
-    told = ("has 0 characters", "has 81 characters", "has no filter", "filter is too long")
-    assert any(text in page for text in told)
+    errors = ("has 0 characters", "has 81 characters", "has no filter", "filter is too long")
+    assert any(text in page for text in errors)
 
 
 def test_the_number_of_filters_per_person_is_limited(acme, anna):
-    mine = admin_client.principal_at(anna, acme)
+    principal = admin_client.principal_at(anna, acme)
     for number in range(MAX_FILTERS):
-        save_filter(mine, f"Filter {number}", "q=a", shared=False)
-    with pytest.raises(Problem) as refused:
-        save_filter(mine, "One more", "q=a", shared=False)
-    assert refused.value.code == "too_many_filters"
-    save_filter(mine, "Filter 1", "q=b", shared=False)
+        save_filter(principal, f"Filter {number}", "q=a", shared=False)
+    with pytest.raises(Problem) as caught:
+        save_filter(principal, "One more", "q=a", shared=False)
+    assert caught.value.code == "too_many_filters"
+    save_filter(principal, "Filter 1", "q=b", shared=False)

@@ -1,6 +1,6 @@
-"""Import of anything: whatever the text, the answer is a plan or a problem, and nothing is half in.
+"""Importing servers from any text gives a plan or a problem, and writes all or nothing.
 
-Hypothesis writes the texts: broken and sound JSON and YAML, bytes, nested junk, doubled names.
+Hypothesis draws the texts: valid and broken JSON and YAML, bytes, nested junk, duplicate names.
 """
 
 import json
@@ -67,27 +67,27 @@ JUNK: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
     max_leaves=14,
 )
-MEMBERS = st.dictionaries(NAMES, JUNK, max_size=6)
+OBJECTS = st.dictionaries(NAMES, JUNK, max_size=6)
 DOCUMENTS = st.one_of(
     JUNK,
-    MEMBERS,
+    OBJECTS,
     st.fixed_dictionaries(
-        {"mcpServers": st.dictionaries(st.text(max_size=8) | NAMES, MEMBERS, max_size=3)},
+        {"mcpServers": st.dictionaries(st.text(max_size=8) | NAMES, OBJECTS, max_size=3)},
         optional={"bot_overrides": JUNK},
     ),
 )
 
 
-def _doubled(document: Any) -> str:
-    """Write a document twice into one object: every name is there two times."""
+def _duplicate(document: Any) -> str:
+    """Serialize an object that has the document twice under one name."""
     text = json.dumps(document)
     return f'{{"a": {text}, "a": {text}}}'
 
 
-def _block(document: Any) -> str:
-    """Write a document as YAML, one member a line."""
-    members = document if isinstance(document, dict) else {"a": document}
-    return "".join(f"{name or 'b'}: {json.dumps(value)}\n" for name, value in members.items())
+def _to_yaml_block(document: Any) -> str:
+    """Serialize a document as YAML, one field per line."""
+    fields = document if isinstance(document, dict) else {"a": document}
+    return "".join(f"{name or 'b'}: {json.dumps(value)}\n" for name, value in fields.items())
 
 
 HOSTILE = st.sampled_from(
@@ -122,9 +122,9 @@ HOSTILE = st.sampled_from(
 )
 TEXTS = st.one_of(
     DOCUMENTS.map(json.dumps),
-    DOCUMENTS.map(_doubled),
+    DOCUMENTS.map(_duplicate),
     DOCUMENTS.map(lambda document: json.dumps(document)[:-1]),
-    DOCUMENTS.map(_block),
+    DOCUMENTS.map(_to_yaml_block),
     st.text(),
     st.text(alphabet="{}[]\":,'\n #&*!|>-?%@`ab1~\\/", max_size=60),
     st.binary(max_size=60).map(lambda raw: raw.decode("utf-8", "replace")),
@@ -140,15 +140,15 @@ FUZZ = settings(
 
 @pytest.fixture
 def acme(monkeypatch: pytest.MonkeyPatch) -> Organization:
-    """An organization with an agent; no name is looked up."""
+    """An organization with an agent; host names aren't resolved."""
     monkeypatch.setattr(import_plan, "resolve_for_preview", lambda host: ())
-    made = factories.create_organization()
-    factories.create_agent(made)
-    return made
+    organization = factories.create_organization()
+    factories.create_agent(organization)
+    return organization
 
 
 @pytest.fixture
-def boss(acme: Organization) -> Principal:
+def administrator(acme: Organization) -> Principal:
     return factories.build_administrator(acme)
 
 
@@ -157,13 +157,13 @@ def root(acme: Organization) -> Rest:
     return rest.as_administrator()
 
 
-def counted() -> tuple[int, int, int]:
-    """Count what an import may write."""
+def count_rows() -> tuple[int, int, int]:
+    """Count the rows that an import may write."""
     return Server.objects.count(), Secret.objects.count(), AgentServer.objects.count()
 
 
-def planned(principal: Principal, text: str) -> dict[str, Any]:
-    """Return the plan of a text, or the problem."""
+def plan(principal: Principal, text: str) -> dict[str, Any]:
+    """Return the plan for a text, or the problem."""
     try:
         return plan_import(principal, text, ImportChoices()).as_dict()
     except Problem as problem:
@@ -172,15 +172,15 @@ def planned(principal: Principal, text: str) -> dict[str, Any]:
 
 @settings(FUZZ, max_examples=860)
 @given(text=TEXTS)
-def test_any_text_has_a_plan_or_a_problem(boss: Principal, text: str) -> None:
-    told = planned(boss, text)
-    json.dumps(told, allow_nan=False, ensure_ascii=False).encode()
-    if "code" in told:
-        assert told["remedy"]
+def test_any_text_has_a_plan_or_a_problem(administrator: Principal, text: str) -> None:
+    result = plan(administrator, text)
+    json.dumps(result, allow_nan=False, ensure_ascii=False).encode()
+    if "code" in result:
+        assert result["remedy"]
         return
-    for entry in told["entries"]:
+    for entry in result["entries"]:
         assert (entry["action"] == "refuse") == bool(entry["problems"])
-        assert all(one["code"] and one["detail"] for one in entry["problems"])
+        assert all(problem["code"] and problem["detail"] for problem in entry["problems"])
 
 
 @settings(FUZZ, max_examples=150)
@@ -188,17 +188,17 @@ def test_any_text_has_a_plan_or_a_problem(boss: Principal, text: str) -> None:
 def test_any_text_gets_a_rest_response_and_nothing_is_partially_written(
     root: Rest, text: str
 ) -> None:
-    before = counted()
-    answer = root.post("mcp-servers/import", {"text": text, "apply": True})
-    assert answer.status in (200, 400), answer
-    servers, secrets, agent_servers = counted()
-    if answer.status == 400:
-        assert answer.code
+    before = count_rows()
+    response = root.post("mcp-servers/import", {"text": text, "apply": True})
+    assert response.status in (200, 400), response
+    servers, secrets, agent_servers = count_rows()
+    if response.status == 400:
+        assert response.code
         assert (servers, secrets, agent_servers) == before
         return
-    added = [one for one in answer.json["entries"] if one["action"] == "added"]
+    added = [entry for entry in response.json["entries"] if entry["action"] == "added"]
     assert servers - before[0] == len(added)
     if not added:
         assert secrets == before[1]
-    if not any(one["action"] in ("give", "take") for one in answer.json["overrides"]):
+    if not any(entry["action"] in ("give", "take") for entry in response.json["overrides"]):
         assert agent_servers == before[2]

@@ -1,4 +1,4 @@
-"""Labels of stored data on every surface: seen by those who read, cleared by those who label."""
+"""Viewing and clearing labels of stored data in REST and the admin."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from mcp_servers.flow_labels.store_labels import get_store_labels
 from tests import admin_client, rest
-from tests.agents.labeled_stores import BOTH, World, world_of
+from tests.agents.labeled_stores import BOTH, World, create_world
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -19,28 +19,28 @@ LABELS = [str(label) for label in BOTH]
 
 @pytest.fixture
 def world(acme: Organization, helper: Agent) -> Iterator[World]:
-    with world_of(acme, helper) as one:
-        writer = one.session().under_labels()
+    with create_world(acme, helper) as new_world:
+        writer = new_world.start_session().read_labeled_data()
         assert writer.use("mcp_records_create_record", {"text": "x"}) == ""
         Agent.objects.filter(pk=helper.pk).update(workspace_labels=3)
-        yield one
+        yield new_world
 
 
 def test_rest_shows_and_clears_store_labels(world: World) -> None:
     server = f"mcp-servers/{world.records.pk}/store-labels"
     agent = f"agents/{world.helper.slug}/store-labels"
     reader, reviewer = (rest.as_role(world.acme, role) for role in (Role.AUDITOR, Role.REVIEWER))
-    found = reader.get(server).json
-    assert found["labels"] == LABELS
-    assert [one["tool"] for one in found["written"]] == ["create_record"]
-    stores = {one["name"]: one["labels"] for one in reader.get(agent).json["stores"]}
+    labels = reader.get(server).json
+    assert labels["labels"] == LABELS
+    assert [entry["tool"] for entry in labels["written"]] == ["create_record"]
+    stores = {entry["name"]: entry["labels"] for entry in reader.get(agent).json["stores"]}
     assert stores == {"workspace": LABELS, "notes": []}
-    for address in (server, agent):
-        assert rest.as_role(world.acme, Role.OPERATOR).delete(address).status == 403
-        assert reviewer.delete(address).status == 204
+    for path in (server, agent):
+        assert rest.as_role(world.acme, Role.OPERATOR).delete(path).status == 403
+        assert reviewer.delete(path).status == 204
     assert reader.get(server).json["labels"] == []
     assert reader.get(server).json["written"][0]["cleared_by"]
-    assert [one["labels"] for one in reader.get(agent).json["stores"]] == [[], []]
+    assert [entry["labels"] for entry in reader.get(agent).json["stores"]] == [[], []]
     assert AuditRow.objects.filter(action="store_labels_cleared").count() == 2
 
 

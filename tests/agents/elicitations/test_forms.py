@@ -1,11 +1,11 @@
-"""What servers may ask people, and what answers must be like."""
+"""Forms of elicitation requests: which are accepted, and how answers are validated."""
 
 from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import strategies as st
 
 from agents.elicitations.forms import clean_content, iterate_fields, parse_elicitation
 from bonobot.core.problems import InvalidInput
@@ -26,7 +26,7 @@ ALL: dict[str, dict[str, Any]] = {
 }
 
 
-def form(**properties: Any) -> dict[str, Any]:
+def build_form(**properties: Any) -> dict[str, Any]:
     schema = {"type": "object", "properties": properties}
     return {"message": "Please", "requestedSchema": schema}
 
@@ -53,17 +53,17 @@ def form(**properties: Any) -> dict[str, Any]:
     ],
 )
 def test_values_are_validated_by_their_fields(name: str, good: Any, bad: Any) -> None:
-    fields = parse_elicitation(form(**{name: ALL[name]})).fields
+    fields = parse_elicitation(build_form(**{name: ALL[name]})).fields
     assert clean_content(fields, {name: good}) == {name: good}
     with pytest.raises(InvalidInput) as caught:
         clean_content(fields, {name: bad})
     assert (caught.value.code, caught.value.field) == ("bad_answer", f"content.{name}")
 
 
-def test_required_fields_are_required_and_unknown_ones_refused() -> None:
-    asked = form(**ALL)
-    asked["requestedSchema"]["required"] = ["count"]
-    fields = parse_elicitation(asked).fields
+def test_missing_required_and_unknown_fields_are_refused() -> None:
+    request = build_form(**ALL)
+    request["requestedSchema"]["required"] = ["count"]
+    fields = parse_elicitation(request).fields
     assert [field.name for field in fields if field.required] == ["count"]
     for content in ({}, {"count": None}, {"count": 1, "more": 1}):
         with pytest.raises(InvalidInput):
@@ -72,13 +72,13 @@ def test_required_fields_are_required_and_unknown_ones_refused() -> None:
 
 
 def test_a_valid_default_counts_as_entered_when_its_field_is_omitted() -> None:
-    asked = form(
+    request = build_form(
         color={"type": "string", "enum": ["red", "blue"], "default": "red"},
         size={"type": "integer", "default": "large"},
         sure={"type": "boolean", "default": False},
     )
-    asked["requestedSchema"]["required"] = ["color"]
-    fields = parse_elicitation(asked).fields
+    request["requestedSchema"]["required"] = ["color"]
+    fields = parse_elicitation(request).fields
     assert clean_content(fields, {}) == {"color": "red", "sure": False}
     assert clean_content(fields, {"color": "blue", "sure": True}) == {"color": "blue", "sure": True}
     with pytest.raises(InvalidInput):
@@ -93,10 +93,10 @@ def test_a_valid_default_counts_as_entered_when_its_field_is_omitted() -> None:
         {"message": "x" * 5_000, "requestedSchema": {"type": "object", "properties": {}}},
         {"message": "?", "mode": "video"},
         {"message": "?", "requestedSchema": {"type": "array"}},
-        form(nested={"type": "object", "properties": {}}),
-        form(list={"type": "array", "items": {"type": "object"}}),
-        form(**{f"f{number}": {"type": "string"} for number in range(51)}),
-        form(many={"type": "string", "enum": [str(one) for one in range(201)]}),
+        build_form(nested={"type": "object", "properties": {}}),
+        build_form(list={"type": "array", "items": {"type": "object"}}),
+        build_form(**{f"f{number}": {"type": "string"} for number in range(51)}),
+        build_form(many={"type": "string", "enum": [str(option) for option in range(201)]}),
         {"message": "?", "mode": "url"},
         {"message": "?", "mode": "url", "url": "javascript:alert(1)"},
         {"message": "?", "mode": "url", "url": "file:///etc/passwd"},
@@ -114,11 +114,14 @@ def test_fields_that_cant_be_shown_are_refused(params: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("params", "flags"),
     [
-        (form(name={"type": "string"}), ()),
-        (form(api_key={"type": "string"}), ("secret:api_key",)),
-        (form(x={"type": "string", "title": "Your password"}), ("secret:x",)),
-        (form(secret={"type": "boolean"}), ()),
-        ({**form(x={"type": "string"}), "message": "Type your password"}, ("secret:message",)),
+        (build_form(name={"type": "string"}), ()),
+        (build_form(api_key={"type": "string"}), ("secret:api_key",)),
+        (build_form(x={"type": "string", "title": "Your password"}), ("secret:x",)),
+        (build_form(secret={"type": "boolean"}), ()),
+        (
+            {**build_form(x={"type": "string"}), "message": "Type your password"},
+            ("secret:message",),
+        ),
         ({"message": "?", "mode": "url", "url": "https://a.example/"}, ()),
         (
             {"message": "?", "mode": "url", "url": "http://bank.example@bücher.example/"},
@@ -130,16 +133,16 @@ def test_suspicious_requests_get_a_warning(params: dict[str, Any], flags: tuple[
     assert parse_elicitation(params).flags == flags
 
 
-JSON = some.recursive(
-    some.none() | some.booleans() | some.integers() | some.floats() | some.text(),
-    lambda inner: some.lists(inner) | some.dictionaries(some.text(), inner),
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=12,
 )
 
 
 @given(JSON, JSON)
 def test_any_request_is_a_form_or_refused(schema: Any, content: Any) -> None:
-    # Any other exception than a refusal would be the server's way to break the session.
+    # With any other exception a server could break the session.
     with suppress(InvalidInput):
         fields = tuple(iterate_fields(schema))
         clean_content(fields, content if isinstance(content, dict) else {})

@@ -1,4 +1,4 @@
-"""Recordings and replays for programs and people: REST and the command line."""
+"""Recordings and replays over REST, on the command line and in the admin."""
 
 import json
 
@@ -19,37 +19,41 @@ ECHO = '/mcp_workshop_echo {"text": "hello"}'
 def test_rest_records_and_replays_a_session(acme, helper, workshop, run):
     operator = rest.as_role(acme, Role.OPERATOR)
     session = run(ECHO)
-    made = operator.post("recordings", {"session_id": str(session.pk)})
-    assert (made.status, made.json["agent"], made.json["calls"]) == (201, "helper", 1)
-    again = operator.post("recordings", {"session_id": str(session.pk)})
-    assert (again.status, again.code) == (409, "already_recorded")
-    path = f"recordings/{made.json['id']}"
+    recording = operator.post("recordings", {"session_id": str(session.pk)})
+    assert (recording.status, recording.json["agent"], recording.json["calls"]) == (
+        201,
+        "helper",
+        1,
+    )
+    duplicate = operator.post("recordings", {"session_id": str(session.pk)})
+    assert (duplicate.status, duplicate.code) == (409, "already_recorded")
+    path = f"recordings/{recording.json['id']}"
     first = operator.get(path).json["conversation"]["exchanges"][0]
     assert first["turns"][0]["calls"][0]["arguments"] == {"text": "hello"}
     policy = {"mode": "denylist", "deny": ["mcp_workshop_echo"]}
-    wrong = operator.post(f"{path}/replays", {"policy": {**policy, "deny": ["mcp_nothing_x"]}})
-    assert wrong.status == 400
-    wrong = operator.post(f"{path}/replays", {"endpoint": "nothing"})
-    assert (wrong.status, wrong.json["field"]) == (404, "endpoint")
-    asked = operator.post(f"{path}/replays", {"policy": policy})
-    assert (asked.status, asked.json["status"], asked.json["sides"]) == (201, "queued", None)
+    invalid = operator.post(f"{path}/replays", {"policy": {**policy, "deny": ["mcp_nothing_x"]}})
+    assert invalid.status == 400
+    invalid = operator.post(f"{path}/replays", {"endpoint": "nothing"})
+    assert (invalid.status, invalid.json["field"]) == (404, "endpoint")
+    replay = operator.post(f"{path}/replays", {"policy": policy})
+    assert (replay.status, replay.json["status"], replay.json["sides"]) == (201, "queued", None)
     get_runtime().call(replay_runner.run_replay, Replay.objects.get().pk)
-    one = operator.get(f"{path}/replays/{asked.json['id']}").json
-    assert (one["status"], one["differs"], one["changed"]["policy"]["mode"]) == (
+    result = operator.get(f"{path}/replays/{replay.json['id']}").json
+    assert (result["status"], result["differs"], result["changed"]["policy"]["mode"]) == (
         "done",
         True,
         "denylist",
     )
-    assert one["differences"][0]["kind"] == "decision_changed"
-    assert one["sides"]["before"]["calls"] == one["sides"]["after"]["calls"] == 1
+    assert result["differences"][0]["kind"] == "decision_changed"
+    assert result["sides"]["before"]["calls"] == result["sides"]["after"]["calls"] == 1
     listed = operator.get(f"{path}/replays?differs=true").json["results"]
-    assert [found["id"] for found in listed] == [asked.json["id"]]
+    assert [row["id"] for row in listed] == [replay.json["id"]]
     assert len(operator.get("recordings?agent=helper").json["results"]) == 1
     auditor = rest.as_role(acme, Role.AUDITOR)
     assert auditor.get(path).status == 200
     assert auditor.post(f"{path}/replays", {}).status == 403
-    narrowed = rest.as_role(acme, Role.AUDITOR, factories.create_agent(acme, "other"))
-    assert narrowed.get(path).status == 404
+    limited_auditor = rest.as_role(acme, Role.AUDITOR, factories.create_agent(acme, "other"))
+    assert limited_auditor.get(path).status == 404
     assert operator.delete(path).status == 204
     assert not Recording.objects.exists()
 
@@ -58,13 +62,13 @@ def test_the_command_line_records_and_replays_a_session(
     bonobot, acme, helper, workshop, run, runner, tmp_path
 ):
     session = run(ECHO)
-    get_runtime().call(runner.drain)  # no worker is there: the command makes the replay itself
-    made = bonobot("agents", "record", str(session.pk), "--json")
-    assert made.status == 0, made.err
-    pk = made.json["id"]
-    assert [one["id"] for one in bonobot("agents", "recordings", "helper", "--json").json] == [pk]
-    same = bonobot("agents", "replay", pk, "--json")
-    assert (same.status, same.json["differs"]) == (0, False), same.err
+    get_runtime().call(runner.drain)  # without a worker the command runs the replay itself
+    recorded = bonobot("agents", "record", str(session.pk), "--json")
+    assert recorded.status == 0, recorded.err
+    pk = recorded.json["id"]
+    assert [row["id"] for row in bonobot("agents", "recordings", "helper", "--json").json] == [pk]
+    unchanged = bonobot("agents", "replay", pk, "--json")
+    assert (unchanged.status, unchanged.json["differs"]) == (0, False), unchanged.err
     (tmp_path / "policy.yaml").write_text("mode: none\n")
     (tmp_path / "prompt.txt").write_text("Be brief.")
     options = ("--policy", str(tmp_path / "policy.yaml"))
@@ -72,36 +76,36 @@ def test_the_command_line_records_and_replays_a_session(
     denied = bonobot("agents", "replay", pk, *options, *prompt, "--json")
     assert (denied.status, denied.json["differs"]) == (1, True)
     assert json.loads(denied.out)["changed"]["instructions"] == "Be brief."
-    shown = bonobot("agents", "replay", pk, *options)
-    assert shown.status == 1
-    assert "decision changed" in shown.out + shown.err
-    unread = bonobot("agents", "replay", pk, "--instructions-file", "nothing", "--json")
-    assert (unread.status, unread.error["code"]) == (1, "unusable_file")
+    output = bonobot("agents", "replay", pk, *options)
+    assert output.status == 1
+    assert "decision changed" in output.out + output.err
+    missing = bonobot("agents", "replay", pk, "--instructions-file", "nothing", "--json")
+    assert (missing.status, missing.error["code"]) == (1, "unusable_file")
     assert bonobot("agents", "remove-recording", pk).status == 0
     assert Agent.objects.get().instructions == helper.instructions
 
 
 def test_the_admin_records_and_replays_a_session(acme, helper, workshop, run):
     session = run(ECHO)
-    seat = admin_client.sit(acme, Role.OPERATOR)
+    operator = admin_client.sit(acme, Role.OPERATOR)
     assert "No recordings yet." in admin_client.words(
-        seat.get("agents_agent_recordings", helper.pk)
+        operator.get("agents_agent_recordings", helper.pk)
     )
-    page = admin_client.words(seat.post("agents_session_record", session.pk))
+    page = admin_client.words(operator.post("agents_session_record", session.pk))
     assert "No replays yet." in page
-    assert "View recording" in admin_client.words(seat.get("agents_session_change", session.pk))
+    assert "View recording" in admin_client.words(operator.get("agents_session_change", session.pk))
     recording = Recording.objects.get()
-    assert session.title in admin_client.words(seat.get("agents_agent_recordings", helper.pk))
+    assert session.title in admin_client.words(operator.get("agents_agent_recordings", helper.pk))
     address = f"{admin_client.url('agents_agent_recording', helper.pk)}?recording={recording.pk}"
     fields = {"instructions": helper.instructions, "endpoint": "offline", "mode": "all"}
-    wrong = seat.send(address, {**fields, "deny": "mcp_nothing_x"}, status=400)
-    assert "mcp_nothing_x" in admin_client.words(wrong)
-    page = admin_client.words(seat.send(address, {**fields, "mode": "none"}))
+    rejected = operator.send(address, {**fields, "deny": "mcp_nothing_x"}, status=400)
+    assert "mcp_nothing_x" in admin_client.words(rejected)
+    page = admin_client.words(operator.send(address, {**fields, "mode": "none"}))
     assert "Replay in progress." in page
-    made = Replay.objects.get()
-    assert set(made.changed) == {"policy"}
-    get_runtime().call(replay_runner.run_replay, made.pk)
-    page = admin_client.words(seat.get("agents_agent_replayed", helper.pk, replay=made.pk))
+    replay = Replay.objects.get()
+    assert set(replay.changed) == {"policy"}
+    get_runtime().call(replay_runner.run_replay, replay.pk)
+    page = admin_client.words(operator.get("agents_agent_replayed", helper.pk, replay=replay.pk))
     assert "Decision changed" in page
     assert "denied_by_policy" in page
     auditor = admin_client.sit(acme, Role.AUDITOR)
@@ -110,5 +114,5 @@ def test_the_admin_records_and_replays_a_session(acme, helper, workshop, run):
     )
     assert "differs" in page
     assert "What if Change something" not in page
-    seat.post("agents_agent_remove_recording", helper.pk, recording=str(recording.pk))
+    operator.post("agents_agent_remove_recording", helper.pk, recording=str(recording.pk))
     assert not Recording.objects.exists()

@@ -1,4 +1,4 @@
-"""Crashes of replays: begun anew where their process died, ended once, and nothing is sent."""
+"""Crashes during replays: they are restarted, complete once and call no server."""
 
 from datetime import timedelta
 
@@ -12,7 +12,12 @@ from agents.sessions import services as sessions
 from bonobot.ledger.audit.abandoned_calls import settle_abandoned_calls
 from bonobot.ledger.models import AuditRow
 from tests import factories
-from tests.agents.crash_scenarios import all_settled, bring_to_rest, kills, outlive_the_lease
+from tests.agents.crash_scenarios import (
+    assert_settled,
+    choose_kill_points,
+    expire_leases,
+    run_until_rest,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -21,45 +26,54 @@ PLAN = '/mcp_counting_charge {"key": "one"}\n/mcp_counting_get_balance {"key": "
 
 @pytest.fixture
 def recording(acme, helper, counting, mortals):
-    """A session with two calls as it was recorded; its organization counts what models take."""
+    """Record a session of two calls in an organization with a token budget."""
     Agent.objects.update(calls_per_minute=100_000)
-    boss = factories.build_administrator(acme)
-    session = sessions.start_session(boss, helper, PLAN)
-    bring_to_rest(session, mortals(), yes=False)
+    administrator = factories.build_administrator(acme)
+    session = sessions.start_session(administrator, helper, PLAN)
+    run_until_rest(session, mortals(), approve=False)
     assert session.status == Session.Status.DONE
     Budget.objects.create(
         organization=acme, agent=helper, unit="tokens", period="total", limit=100_000_000
     )
-    return create_recording(boss, session)
+    return create_recording(administrator, session)
 
 
 def test_a_killed_replay_is_restarted_and_ends_once(acme, recording, written, mortals):
-    victims, boss = mortals(), factories.build_administrator(acme)
-    whole = create_replay(boss, recording, ReplayOverrides(instructions="Be brief."))
-    assert victims.run(replay=whole) == "0"
-    every, killed = kills(len(victims.passed), 2), 0
-    whole.refresh_from_db()
+    processes, administrator = mortals(), factories.build_administrator(acme)
+    uninterrupted = create_replay(
+        administrator, recording, ReplayOverrides(instructions="Be brief.")
+    )
+    assert processes.run(replay=uninterrupted) == "0"
+    kill_points, killed = choose_kill_points(len(processes.passed_moments), 2), 0
+    uninterrupted.refresh_from_db()
     before, turns = written.read_text(), recording.turns
-    for at, _ in every:
-        made = create_replay(boss, recording, ReplayOverrides(instructions="Be brief."))
-        killed += victims.run(replay=made, at=at) == "SIGKILL"
-        where = f"killed at {at}, {(victims.passed or ['?'])[-1]}"
-        outlive_the_lease()
-        over = victims.passed[-1] == "after complete_replay"
-        assert evaluation.list_stalled_replays(timedelta()) == ([] if over else [made.pk]), where
-        assert victims.run(replay=made) == "0", where
-        made.refresh_from_db()
-        assert (made.status, made.differs) == (Replay.Status.DONE, whole.differs), where
-        assert _told(made) == _told(whole), where
-        assert (made.tokens, made.cost_microusd) == (whole.tokens, whole.cost_microusd), where
-        rows = AuditRow.objects.filter(action="agent_evaluation", opened__contains=str(made.pk))
-        assert turns <= rows.count() <= 2 * turns, where
-        assert settle_abandoned_calls(opened_before=timezone.now()) <= 1, where
-        assert rows.filter(outcome="ok").count() in range(turns, 2 * turns + 1), where
-        all_settled(acme.pk, where)
-    assert killed >= len(every) * 3 // 4
-    assert written.read_text() == before, "nothing was sent"
+    for at, _ in kill_points:
+        replay = create_replay(administrator, recording, ReplayOverrides(instructions="Be brief."))
+        killed += processes.run(replay=replay, at=at) == "SIGKILL"
+        context = f"killed at {at}, {(processes.passed_moments or ['?'])[-1]}"
+        expire_leases()
+        finished = processes.passed_moments[-1] == "after complete_replay"
+        assert evaluation.list_stalled_replays(timedelta()) == ([] if finished else [replay.pk]), (
+            context
+        )
+        assert processes.run(replay=replay) == "0", context
+        replay.refresh_from_db()
+        assert (replay.status, replay.differs) == (Replay.Status.DONE, uninterrupted.differs), (
+            context
+        )
+        assert _get_turns(replay) == _get_turns(uninterrupted), context
+        assert (replay.tokens, replay.cost_microusd) == (
+            uninterrupted.tokens,
+            uninterrupted.cost_microusd,
+        ), context
+        rows = AuditRow.objects.filter(action="agent_evaluation", opened__contains=str(replay.pk))
+        assert turns <= rows.count() <= 2 * turns, context
+        assert settle_abandoned_calls(opened_before=timezone.now()) <= 1, context
+        assert rows.filter(outcome="ok").count() in range(turns, 2 * turns + 1), context
+        assert_settled(acme.pk, context)
+    assert killed >= len(kill_points) * 3 // 4
+    assert written.read_text() == before, "no server was called"
 
 
-def _told(made):
-    return [one["turns"] for one in made.conversation["exchanges"]]
+def _get_turns(replay):
+    return [exchange["turns"] for exchange in replay.conversation["exchanges"]]

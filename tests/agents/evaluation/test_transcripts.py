@@ -1,4 +1,4 @@
-"""Differences between two conversations: pure, so properties hold for all of them."""
+"""Differences between two transcripts, mostly as properties of generated ones."""
 
 from dataclasses import replace
 
@@ -28,85 +28,93 @@ CALLS = st.builds(
 TURNS = st.builds(
     RecordedTurn, text=st.text("ab\n", max_size=6), calls=st.lists(CALLS, max_size=3).map(tuple)
 )
-EXCHANGES = st.builds(
+ENTRIES = st.builds(
     TranscriptEntry,
     message=st.just({"text": "Hello"}),
     turns=st.lists(TURNS, max_size=3).map(tuple),
     code=st.sampled_from(["", "turns_exhausted"]),
 )
-CONVERSATIONS = st.lists(EXCHANGES, max_size=3).map(lambda found: Transcript(tuple(found)))
+TRANSCRIPTS = st.lists(ENTRIES, max_size=3).map(lambda found: Transcript(tuple(found)))
 
 
-@given(CONVERSATIONS)
-def test_a_transcript_equals_itself_also_after_json(one):
-    assert compare_transcripts(one, one) == []
-    assert Transcript.from_dict(one.to_dict()) == one
+@given(TRANSCRIPTS)
+def test_a_transcript_equals_itself_after_json(transcript):
+    assert compare_transcripts(transcript, transcript) == []
+    assert Transcript.from_dict(transcript.to_dict()) == transcript
 
 
-@given(EXCHANGES, EXCHANGES)
-def test_each_call_is_paired_at_most_once(was, would):
-    found = match_calls(was.calls, would.calls)
-    before = [old for old, _ in (*found.same, *found.altered)] + list(found.missing)
-    after = [new for _, new in (*found.same, *found.altered)] + list(found.added)
-    assert len(before) == len(was.calls)
-    assert len(after) == len(would.calls)
-    assert {id(call) for _, call in before} == {id(call) for _, call in was.calls}
-    alone = {call.tool for _, call in found.missing} & {call.tool for _, call in found.added}
-    assert not alone, "what is missing and added under one name has changed arguments"
+@given(ENTRIES, ENTRIES)
+def test_each_call_is_matched_at_most_once(recorded, replayed):
+    matches = match_calls(recorded.calls, replayed.calls)
+    before = [old for old, _ in (*matches.same, *matches.altered)] + list(matches.missing)
+    after = [new for _, new in (*matches.same, *matches.altered)] + list(matches.added)
+    assert len(before) == len(recorded.calls)
+    assert len(after) == len(replayed.calls)
+    assert {id(call) for _, call in before} == {id(call) for _, call in recorded.calls}
+    unpaired = {call.tool for _, call in matches.missing} & {call.tool for _, call in matches.added}
+    assert not unpaired, "a missing and an added call of one tool are one changed call"
 
 
-@given(CONVERSATIONS, CONVERSATIONS)
-def test_added_and_missing_are_symmetric(one, other):
-    there, back = compare_transcripts(one, other), compare_transcripts(other, one)
+@given(TRANSCRIPTS, TRANSCRIPTS)
+def test_added_and_missing_are_symmetric(transcript, other):
+    forward, backward = (
+        compare_transcripts(transcript, other),
+        compare_transcripts(other, transcript),
+    )
 
-    def count(found, kind):
-        return sum(difference.kind == kind for difference in found)
+    def count(differences, kind):
+        return sum(difference.kind == kind for difference in differences)
 
-    assert count(there, "call_added") == count(back, "call_missing")
+    assert count(forward, "call_added") == count(backward, "call_missing")
     for kind in ("arguments_changed", "answer_changed", "ending_changed"):
-        assert count(there, kind) == count(back, kind)
+        assert count(forward, kind) == count(backward, kind)
 
 
-def told(*turns):
+def build_transcript(*turns):
     return Transcript((TranscriptEntry({"text": "Hello"}, turns),))
 
 
 def test_differences_have_the_old_and_new_value():
     look = RecordedCall("look", {"n": 1}, "one")
-    before = told(
+    before = build_transcript(
         RecordedTurn("", (look, RecordedCall("write", {}))), RecordedTurn("It is one.\nDone.")
     )
-    other = replace(look, arguments={"n": 2}, code=NOT_RECORDED, ok=False)
+    altered = replace(look, arguments={"n": 2}, code=NOT_RECORDED, ok=False)
     denied = RecordedCall("write", {}, verdict="deny", rule="agent:deny", code="denied_by_policy")
     added = RecordedCall("send", {"to": "x"}, code=NOT_RECORDED)
-    after = told(
-        RecordedTurn("", (other,)),
+    after = build_transcript(
+        RecordedTurn("", (altered,)),
         RecordedTurn("", (denied, added)),
         RecordedTurn("It is two.\nDone."),
     )
-    changed, decided, new, answer = compare_transcripts(before, after)
+    changed, decision, new, answer = compare_transcripts(before, after)
     assert (changed.kind, changed.before, changed.after) == (
         "arguments_changed",
         '{"n":1}',
         '{"n":2}',
     )
     assert changed.code == NOT_RECORDED
-    assert (decided.kind, decided.turn) == ("decision_changed", 2)
-    assert (decided.before, decided.after, decided.rule) == ("allow", "deny", "agent:deny")
+    assert (decision.kind, decision.turn) == ("decision_changed", 2)
+    assert (decision.before, decision.after, decision.rule) == ("allow", "deny", "agent:deny")
     assert (new.kind, new.tool, new.code) == ("call_added", "send", NOT_RECORDED)
     assert answer.diff == ("@@ -1,2 +1,2 @@", "-It is one.", "+It is two.", " Done.")
 
 
-def test_a_missing_result_is_a_difference_and_a_moved_call_isnt():
+def test_a_missing_result_is_a_difference_but_a_moved_call_isnt():
     look = RecordedCall("look", {"n": 1}, "one")
-    gone = replace(look, code=NOT_RECORDED)
+    missing = replace(look, code=NOT_RECORDED)
     once, twice = (
-        told(RecordedTurn("", (look, look))),
-        told(RecordedTurn("", (look,)), RecordedTurn("", (gone,))),
+        build_transcript(RecordedTurn("", (look, look))),
+        build_transcript(RecordedTurn("", (look,)), RecordedTurn("", (missing,))),
     )
-    assert [one.kind for one in compare_transcripts(once, twice)] == ["result_missing"]
+    assert [difference.kind for difference in compare_transcripts(once, twice)] == [
+        "result_missing"
+    ]
     assert (
-        compare_transcripts(once, told(RecordedTurn("", (look,)), RecordedTurn("", (look,)))) == []
+        compare_transcripts(
+            once, build_transcript(RecordedTurn("", (look,)), RecordedTurn("", (look,)))
+        )
+        == []
     )
 
 

@@ -1,4 +1,4 @@
-"""Fixtures of the gateway's tests: its ASGI application on this process's loop, asked raw."""
+"""Fixtures of gateway tests: raw HTTP requests to its ASGI application in this process."""
 
 import asyncio
 import itertools
@@ -29,37 +29,37 @@ LONG_S = 30
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back: the status, the headers, the answer, and what was told before it."""
+    """A response: status, headers, JSON-RPC message, and the notifications before it."""
 
     status: int
     headers: dict[str, str]
     message: dict[str, Any]
-    told: list[dict[str, Any]] = field(default_factory=list)
+    notifications: list[dict[str, Any]] = field(default_factory=list)
     # Everything that came in a stream, in order.
     messages: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def result(self) -> dict[str, Any]:
         assert "result" in self.message, self.message
-        found: dict[str, Any] = self.message["result"]
-        return found
+        value: dict[str, Any] = self.message["result"]
+        return value
 
     @property
     def error(self) -> dict[str, Any]:
         assert "error" in self.message, self.message
-        found: dict[str, Any] = self.message["error"]
-        return found
+        value: dict[str, Any] = self.message["error"]
+        return value
 
     @property
     def code(self) -> str:
-        """Our own code of a refusal, wherever it stands."""
+        """The code of Bonobot's error, from the result or the JSON-RPC error."""
         if "result" in self.message:
             return str(self.result["_meta"]["bonobot/problem"]["code"])
         return str(self.error["data"]["code"])
 
 
 class Wire:
-    """Asks the gateway as a client would, request by request."""
+    """An MCP client that sends single requests to the gateway."""
 
     def __init__(self, mount: GatewayApplication, token: str) -> None:
         self.token = token
@@ -67,7 +67,7 @@ class Wire:
         self._numbers = itertools.count(1)
 
     def send(self, verb: str, path: str, content: bytes = b"", **headers: str) -> Reply:
-        """Send bytes; underscores in the names of headers stand for hyphens."""
+        """Send bytes; underscores in names of headers become hyphens."""
         return get_runtime().call(self._send, verb, path, content, headers)
 
     def modern(
@@ -82,8 +82,14 @@ class Wire:
         **headers: str,
     ) -> Reply:
         """Send a request of the modern era."""
-        said = {**(params or {}), "_meta": {**_stamp(capabilities), **(meta or {})}}
-        return self._request(path, method, said, {**_named(method, said), **headers}, token)
+        request_params = {**(params or {}), "_meta": {**_build_meta(capabilities), **(meta or {})}}
+        return self._request(
+            path,
+            method,
+            request_params,
+            {**_build_headers(method, request_params), **headers},
+            token,
+        )
 
     def listen(
         self,
@@ -94,12 +100,19 @@ class Wire:
         method: str = "subscriptions/listen",
         capabilities: dict[str, Any] | None = None,
     ) -> "Stream":
-        """Send a request of the modern era, and read its answer as it comes."""
-        said = {**params, "_meta": _stamp(capabilities)}
-        message = {"jsonrpc": "2.0", "id": next(self._numbers), "method": method, "params": said}
+        """Send a request of the modern era and return the stream of its response."""
+        request_params = {**params, "_meta": _build_meta(capabilities)}
+        message = {
+            "jsonrpc": "2.0",
+            "id": next(self._numbers),
+            "method": method,
+            "params": request_params,
+        }
         content = json.dumps(message).encode()
         bearer = {"Authorization": f"Bearer {token or self.token}"}
-        return Stream(self._mount, "POST", path, {**_named(method, said), **bearer}, content)
+        return Stream(
+            self._mount, "POST", path, {**_build_headers(method, request_params), **bearer}, content
+        )
 
     def handshake(
         self,
@@ -115,8 +128,8 @@ class Wire:
             "capabilities": capabilities or {},
             "clientInfo": {"name": "tests", "version": "1"},
         }
-        opened = self._request(path, "initialize", params, {}, token)
-        session = Session(self, path, opened, token)
+        initialization = self._request(path, "initialize", params, {}, token)
+        session = Session(self, path, initialization, token)
         session.tell("notifications/initialized")
         return session
 
@@ -136,20 +149,20 @@ class Wire:
 
     async def _send(self, verb: str, path: str, content: bytes, headers: dict[str, str]) -> Reply:
         transport = httpx2.ASGITransport(self._mount, raise_app_exceptions=True)
-        named = _spelled(headers)
+        sent_headers = _complete_headers(headers)
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            response = await client.request(verb, path, content=content, headers=named)
-        return _reply(response)
+            response = await client.request(verb, path, content=content, headers=sent_headers)
+        return _parse_reply(response)
 
 
 class Session:
     """A session of the handshake era."""
 
-    def __init__(self, wire: Wire, path: str, opened: Reply, token: str | None) -> None:
-        self.opened = opened
+    def __init__(self, wire: Wire, path: str, initialization: Reply, token: str | None) -> None:
+        self.initialization = initialization
         self._wire, self._path, self._token = wire, path, token
         self.headers = {
-            "Mcp_Session_Id": opened.headers.get("mcp-session-id", ""),
+            "Mcp_Session_Id": initialization.headers.get("mcp-session-id", ""),
             "MCP_Protocol_Version": "2025-11-25",
         }
 
@@ -170,7 +183,7 @@ class Session:
         return self._wire.send("DELETE", self._path, **self._with_bearer())
 
     def begin(self, method: str, params: dict[str, Any]) -> "Stream":
-        """Send a request, and read its answer as it comes."""
+        """Send a request and return the stream of its response."""
         number = next(self._wire._numbers)
         message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
         content = json.dumps(message).encode()
@@ -178,13 +191,13 @@ class Session:
         stream.number = number
         return stream
 
-    def answer(self, asked: dict[str, Any], **more: Any) -> None:
-        """Answer what the session was asked, with a `result` or an `error`."""
-        body = json.dumps({"jsonrpc": "2.0", "id": asked["id"], **more}).encode()
+    def answer(self, request: dict[str, Any], **more: Any) -> None:
+        """Answer a request of the server with a `result` or an `error`."""
+        body = json.dumps({"jsonrpc": "2.0", "id": request["id"], **more}).encode()
         self._wire.send("POST", self._path, body, **self._with_bearer())
 
     def follow(self) -> "Stream":
-        """Open the stream on which the session is told what comes unasked."""
+        """Open the session's stream of server messages."""
         return Stream(self._wire._mount, "GET", self._path, self._with_bearer())
 
     def _with_bearer(self) -> dict[str, str]:
@@ -193,7 +206,7 @@ class Session:
 
 
 class Stream:
-    """An answer that goes on: what is told on it, message by message; to be closed."""
+    """A streamed response, read message by message; must be closed."""
 
     def __init__(
         self,
@@ -204,58 +217,56 @@ class Stream:
         content: bytes = b"",
     ) -> None:
         self.status = 0
-        self.number: int | None = None  # of the request that it answers
-        self._whole = False  # told in one piece, in place of events
-        self._told: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-        self._gone = asyncio.Event()
-        self._rest = b""
+        self.number: int | None = None  # id of the request that it answers
+        self._is_json = False  # a JSON body instead of events
+        self._messages: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self._closed = asyncio.Event()
+        self._buffer = b""
         self._body = [{"type": "http.request", "body": content, "more_body": False}]
         scope = {
             **{"type": "http", "method": verb, "path": path, "query_string": b""},
             "headers": [
                 (name.lower().encode(), value.encode())
-                for name, value in {"Host": "localhost", **_spelled(headers)}.items()
+                for name, value in {"Host": "localhost", **_complete_headers(headers)}.items()
             ],
         }
-        self._answering = get_runtime().spawn(
-            mount(scope, self._receive, self._send), name="stream"
-        )
+        self._response = get_runtime().spawn(mount(scope, self._receive, self._send), name="stream")
 
     def next(self, within: float = LONG_S) -> dict[str, Any] | None:
-        """Return what is told next, None at the end; raises `TimeoutError`."""
-        return get_runtime().call(self._told.get, timeout_s=within)
+        """Return the next message, None at the end; raises `TimeoutError`."""
+        return get_runtime().call(self._messages.get, timeout_s=within)
 
     def close(self) -> None:
-        """Hang up."""
+        """Disconnect."""
         get_runtime().call(self._hang_up)
 
     async def _hang_up(self) -> None:
-        self._gone.set()
-        await asyncio.wrap_future(self._answering)
+        self._closed.set()
+        await asyncio.wrap_future(self._response)
 
     async def _receive(self) -> dict[str, Any]:
         if self._body:
             return self._body.pop()
-        await self._gone.wait()
+        await self._closed.wait()
         return {"type": "http.disconnect"}
 
     async def _send(self, message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            self._whole = (b"content-type", b"application/json") in message["headers"]
+            self._is_json = (b"content-type", b"application/json") in message["headers"]
             return
-        *events, self._rest = (self._rest + message["body"].replace(b"\r", b"")).split(b"\n\n")
-        for one in events:
-            lines = [line[6:] for line in one.splitlines() if line.startswith(b"data: ")]
+        *events, self._buffer = (self._buffer + message["body"].replace(b"\r", b"")).split(b"\n\n")
+        for event in events:
+            lines = [line[6:] for line in event.splitlines() if line.startswith(b"data: ")]
             if lines and lines[0]:
-                self._told.put_nowait(json.loads(lines[0]))
+                self._messages.put_nowait(json.loads(lines[0]))
         if not message.get("more_body"):
-            if self._whole and self._rest:
-                self._told.put_nowait(json.loads(self._rest))
-            self._told.put_nowait(None)
+            if self._is_json and self._buffer:
+                self._messages.put_nowait(json.loads(self._buffer))
+            self._messages.put_nowait(None)
 
 
-def _stamp(capabilities: dict[str, Any] | None) -> dict[str, Any]:
+def _build_meta(capabilities: dict[str, Any] | None) -> dict[str, Any]:
     return {
         f"{META}protocolVersion": MODERN,
         f"{META}clientInfo": {"name": "tests", "version": "1"},
@@ -263,14 +274,14 @@ def _stamp(capabilities: dict[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _named(method: str, said: dict[str, Any]) -> dict[str, str]:
-    named = {"MCP_Protocol_Version": MODERN, "Mcp_Method": method}
-    if (name := said.get("name") or said.get("uri")) and "/list" not in method:
-        named["Mcp_Name"] = name
-    return named
+def _build_headers(method: str, params: dict[str, Any]) -> dict[str, str]:
+    headers = {"MCP_Protocol_Version": MODERN, "Mcp_Method": method}
+    if (name := params.get("name") or params.get("uri")) and "/list" not in method:
+        headers["Mcp_Name"] = name
+    return headers
 
 
-def _spelled(headers: dict[str, str]) -> dict[str, str]:
+def _complete_headers(headers: dict[str, str]) -> dict[str, str]:
     return {
         "Accept": "application/json, text/event-stream",
         "Content-Type": "application/json",
@@ -278,26 +289,32 @@ def _spelled(headers: dict[str, str]) -> dict[str, str]:
     }
 
 
-def _reply(response: httpx2.Response) -> Reply:
+def _parse_reply(response: httpx2.Response) -> Reply:
     headers = dict(response.headers)
     if headers.get("content-type", "").startswith("text/event-stream"):
         lines = [line[6:] for line in response.text.splitlines() if line.startswith("data: ")]
         messages = [json.loads(line) for line in lines if line]
-        answers = [one for one in messages if "method" not in one]
-        told = [one for one in messages if "method" in one]
-        return Reply(response.status_code, headers, answers[-1] if answers else {}, told, messages)
+        responses = [m for m in messages if "method" not in m]
+        notifications = [m for m in messages if "method" in m]
+        return Reply(
+            response.status_code,
+            headers,
+            responses[-1] if responses else {},
+            notifications,
+            messages,
+        )
     message = response.json() if response.content else {}
     return Reply(response.status_code, headers, message)
 
 
-def token_of(who: Principal, role: Role = Role.OWNER, **more: Any) -> str:
-    """Make a token and return its text."""
-    return create_token(who, name="tests", role=role, **more)[1]
+def token_of(principal: Principal, role: Role = Role.OWNER, **more: Any) -> str:
+    """Create a token and return its text."""
+    return create_token(principal, name="tests", role=role, **more)[1]
 
 
 @pytest.fixture
 def wire(acme: Organization) -> Iterator[Wire]:
-    """The gateway, asked with an owner's token of the organization."""
+    """A client of the gateway with an owner's token of the organization."""
     mount = GatewayApplication()
     yield Wire(mount, token_of(factories.build_administrator(acme)))
     get_runtime().call(mount.stop)

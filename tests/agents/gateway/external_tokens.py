@@ -1,4 +1,4 @@
-"""Signed in elsewhere: an issuer that is trusted, and its tokens at an agent's address."""
+"""An external issuer and its tokens at an agent's endpoint."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +16,7 @@ from tests.agents.gateway.conftest import Wire
 from tests.servers.token_issuer import TokenIssuer, listening
 
 AGENT = "/mcp/agents/helper"
-HERE = f"{settings.BONOBOT_URL}{AGENT}"
+RESOURCE = f"{settings.BONOBOT_URL}{AGENT}"
 
 
 class Clock:
@@ -31,7 +31,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Nothing is known of keys and tokens yet, and this clock says how old the keys are."""
+    """Empty caches of keys and tokens, with this clock for the age of keys."""
     clock = Clock()
     monkeypatch.setattr(jwks, "_JWKS_CACHE", jwks.JwksCache(clock))
     monkeypatch.setattr(token_cache, "_TOKEN_CACHE", VerifiedTokenCache())
@@ -50,17 +50,17 @@ def trusted(acme: Organization, login: TokenIssuer) -> Issuer:
     return factories.create_issuer(acme, login.url, role="operator", allow_private=True)
 
 
-def tools(wire: Wire, token: str, path: str = AGENT) -> Any:
+def list_tools(wire: Wire, token: str, path: str = AGENT) -> Any:
     return wire.modern(path, "tools/list", token=token)
 
 
-def refused(wire: Wire, token: str, path: str = AGENT) -> None:
-    """Look that a token lets nobody in, and that nothing says why."""
-    reply = tools(wire, token, path)
+def assert_refused(wire: Wire, token: str, path: str = AGENT) -> None:
+    """Check that a token is refused without a reason."""
+    reply = list_tools(wire, token, path)
     assert (reply.status, reply.message["code"]) == (401, "bad_token"), reply.message
     assert reply.headers["www-authenticate"].endswith(', error="invalid_token"')
 
 
-def answered(wire: Wire, token: str) -> bool:
-    """Tell whether the tools are listed; within a request, a refusal is an error of MCP's."""
-    return "result" in tools(wire, token).message
+def can_list_tools(wire: Wire, token: str) -> bool:
+    """Return whether the tools are listed; a refusal may be a JSON-RPC error."""
+    return "result" in list_tools(wire, token).message

@@ -1,7 +1,7 @@
-"""Parties: principals that must not see each other, what each has, and how each method names it.
+"""Principals that must not see each other's objects, and requests that name those of others.
 
-`ROWS` says for every method that the gateway serves what of somebody else's a stranger could name
-in it, beside a name that nothing has.
+`ROWS` has for every method of the gateway the requests in which a stranger could name an object of
+another principal, each paired with a request that names a missing object.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ NOWHERE = "nowhere"
 
 @dataclass(frozen=True)
 class Party:
-    """A principal, and what is its own; all of it has `mark` in its name."""
+    """A principal and its objects; all of them have `mark` in their names."""
 
     mark: str
     wire: Wire
@@ -36,32 +36,34 @@ class Party:
     token: str
     ids: dict[str, str] = field(default_factory=dict)
     task: str = ""
-    # By method, what brings back a request that was asked something.
+    # By method, the request state of a call that waits for input.
     states: dict[str, str] = field(default_factory=dict)
 
     @property
     def home(self) -> str:
-        """Where its agent is."""
+        """The endpoint of its agent."""
         return f"{ROOT}/agents/{self.agent.slug}"
 
     def tool(self, name: str) -> str:
-        """Return a tool of its server as its agent has it."""
+        """Return the name of a tool of its server at its agent."""
         return f"mcp_{self.mark}_{name}"
 
     def ask(self, path: str, method: str, params: Json, **headers: str) -> Reply:
-        """Ask in the modern era, as somebody who is able."""
-        more: Any = headers
-        return self.wire.modern(path, method, params, capabilities=ABLE, token=self.token, **more)
+        """Send a request of the modern era with all capabilities."""
+        sent: Any = headers
+        return self.wire.modern(path, method, params, capabilities=ABLE, token=self.token, **sent)
 
 
-def party(where: Organization, wire: Wire, upstream: Upstream, role: Role) -> Party:
-    """Make an agent with a server, a skill, a workflow and a session, and a token for it all."""
-    boss, mark = factories.build_administrator(where), upstream.mark
-    agent = factories.create_agent(where, mark)
-    server = give(upstream, where, agent)
-    token, text = create_token(boss, name=mark, role=role, agent_ids=[str(agent.pk)])
+def create_party(organization: Organization, wire: Wire, upstream: Upstream, role: Role) -> Party:
+    """Create an agent with a server, a skill, a workflow and a session, and a token for it."""
+    administrator, mark = factories.build_administrator(organization), upstream.mark
+    agent = factories.create_agent(organization, mark)
+    server = give(upstream, organization, agent)
+    token, text = create_token(administrator, name=mark, role=role, agent_ids=[str(agent.pk)])
     principal = build_token_principal(token)
-    skill = save_skill(boss, SkillSpec(name=f"{mark}-skill", text="Hello", agents=[agent.slug]))
+    skill = save_skill(
+        administrator, SkillSpec(name=f"{mark}-skill", text="Hello", agents=[agent.slug])
+    )
     workflow = factories.create_workflow(agent, f"{mark}-flow")
     session = start_session(principal, agent, "Hello")
     run = run_workflow(principal, workflow, {})
@@ -73,31 +75,33 @@ def party(where: Organization, wire: Wire, upstream: Upstream, role: Role) -> Pa
         "run_id": str(run.pk),
         "session_id": str(session.pk),
     }
-    return begun(Party(mark, wire, agent, text, ids))
+    return start_requests(Party(mark, wire, agent, text, ids))
 
 
-def twin(of: Party) -> Party:
-    """Return another principal with the very same rights."""
-    boss = factories.build_administrator(of.agent.organization)
-    _, text = create_token(boss, name="twin", role=Role.MEMBER, agent_ids=[str(of.agent.pk)])
-    return begun(replace(of, token=text))
+def create_twin(party: Party) -> Party:
+    """Create another principal with the same permissions."""
+    administrator = factories.build_administrator(party.agent.organization)
+    _, text = create_token(
+        administrator, name="twin", role=Role.MEMBER, agent_ids=[str(party.agent.pk)]
+    )
+    return start_requests(replace(party, token=text))
 
 
-def begun(one: Party) -> Party:
-    """Return a party that has a task and a request that goes on."""
-    work = {"name": one.tool("work"), "arguments": {}}
-    task = one.ask(one.home, "tools/call", work).result
-    ask = {"name": one.tool("ask"), "arguments": {}}
-    asked = one.ask(one.home, "tools/call", ask).result
-    return replace(one, task=task["taskId"], states={"tools/call": asked["requestState"]})
+def start_requests(party: Party) -> Party:
+    """Return the party with a task and a call that waits for input."""
+    work_call = {"name": party.tool("work"), "arguments": {}}
+    task = party.ask(party.home, "tools/call", work_call).result
+    ask_call = {"name": party.tool("ask"), "arguments": {}}
+    waiting = party.ask(party.home, "tools/call", ask_call).result
+    return replace(party, task=task["taskId"], states={"tools/call": waiting["requestState"]})
 
 
 @dataclass(frozen=True)
 class Probe:
-    """One request that names what is somebody else's, and the same that names nothing.
+    """A request that names an object of another principal, and one that names a missing object.
 
-    `theirs` is what the owner gets an answer to at `home`: it shows that the request is a sound
-    one; blank where it would change something.
+    The owner sends the first at `home` to show that it is valid; empty if it would change
+    something.
     """
 
     path: str
@@ -109,128 +113,135 @@ class Probe:
 
 
 Row = Callable[[Party, Party], Iterator[Probe]]
-"""From a stranger and an owner to what the stranger tries."""
+"""Yields the requests of a stranger for the objects of an owner."""
 
 
-def _named(member: str, foreign: str, unknown: str, path: str, home: str, **more: Any) -> Probe:
-    return Probe(
-        path, {member: foreign, **more}, {member: unknown, **more}, (foreign, unknown), home
-    )
+def _build_probe(
+    field: str, foreign: str, unknown: str, path: str, home: str, **more: Any
+) -> Probe:
+    return Probe(path, {field: foreign, **more}, {field: unknown, **more}, (foreign, unknown), home)
 
 
-def lists(me: Party, other: Party) -> Iterator[Probe]:
-    """Nothing is named: what is seen must be one's own."""
-    for path in (me.home, ROOT):
-        yield Probe(path, {}, {}, home=other.home)
+def lists(stranger: Party, owner: Party) -> Iterator[Probe]:
+    """Lists, which name no object."""
+    for path in (stranger.home, ROOT):
+        yield Probe(path, {}, {}, home=owner.home)
 
 
-def tools(me: Party, other: Party) -> Iterator[Probe]:
-    """The other's tool, agent, and whatever else a tool of the organization takes the id of."""
+def tools(stranger: Party, owner: Party) -> Iterator[Probe]:
+    """Tools of the owner, and tools of the organization with ids of the owner's objects."""
     call = {"arguments": {}}
-    yield _named("name", other.tool("echo"), other.tool("none"), me.home, other.home, **call)
-    says = {"arguments": {"message": "Hi", "wait_s": 0}}
-    chat = build_chat_tool_name(other.agent)
-    yield replace(_named("name", chat, f"{NOWHERE}_chat", ROOT, ROOT, **says), home="")
-    for tool in me.ask(ROOT, "tools/list", {}).result["tools"]:
-        yield from _taking_ids(tool, other)
-    yield from states("tools/call", me, other)
+    yield _build_probe(
+        "name", owner.tool("echo"), owner.tool("none"), stranger.home, owner.home, **call
+    )
+    chat_call = {"arguments": {"message": "Hi", "wait_s": 0}}
+    chat = build_chat_tool_name(owner.agent)
+    yield replace(_build_probe("name", chat, f"{NOWHERE}_chat", ROOT, ROOT, **chat_call), home="")
+    for tool in stranger.ask(ROOT, "tools/list", {}).result["tools"]:
+        yield from _iterate_tools_with_ids(tool, owner)
+    yield from states("tools/call", stranger, owner)
 
 
-def _taking_ids(tool: Json, other: Party) -> Iterator[Probe]:
-    form = tool["inputSchema"]
-    for name in form["properties"]:
+def _iterate_tools_with_ids(tool: Json, owner: Party) -> Iterator[Probe]:
+    schema = tool["inputSchema"]
+    for name in schema["properties"]:
         if not name.endswith("_id"):
             continue
-        foreign = other.ids.get(name) or str(uuid4())
-        said = {
-            each: other.ids.get(each, str(uuid4())) if each.endswith("_id") else "x"
-            for each in form.get("required", ())
+        foreign = owner.ids.get(name) or str(uuid4())
+        required = {
+            field: owner.ids.get(field, str(uuid4())) if field.endswith("_id") else "x"
+            for field in schema.get("required", ())
         }
-        probe = {**said, name: foreign}, {**said, name: str(uuid4())}
-        called = [{"name": tool["name"], "arguments": one} for one in probe]
-        yield Probe(ROOT, called[0], called[1], (probe[0][name], probe[1][name]))
+        arguments = {**required, name: foreign}, {**required, name: str(uuid4())}
+        calls = [{"name": tool["name"], "arguments": values} for values in arguments]
+        yield Probe(ROOT, calls[0], calls[1], (arguments[0][name], arguments[1][name]))
 
 
-def states(method: str, me: Party, other: Party) -> Iterator[Probe]:
-    """The other's state, for the very request that it belongs to where that can be sent."""
-    same = me.agent == other.agent
-    owner = other if same else me
-    request = {"name": owner.tool("ask"), "arguments": {}, "inputResponses": {}}
-    state = other.states[method]
+def states(method: str, stranger: Party, owner: Party) -> Iterator[Probe]:
+    """The owner's request state, with the request it belongs to if possible."""
+    same_agent = stranger.agent == owner.agent
+    tool_owner = owner if same_agent else stranger
+    request = {"name": tool_owner.tool("ask"), "arguments": {}, "inputResponses": {}}
+    state = owner.states[method]
     yield replace(
-        _named("requestState", state, f"{state[:-8]}AAAAAAA=", me.home, "", **request), names=()
+        _build_probe("requestState", state, f"{state[:-8]}AAAAAAA=", stranger.home, "", **request),
+        names=(),
     )
 
 
-def reading(me: Party, other: Party) -> Iterator[Probe]:
-    """The other's resource, through its agent and of the organization."""
-    uri = f"{other.mark}+mem://{other.mark}"
-    yield _named("uri", uri, f"{NOWHERE}+mem://x", me.home, other.home)
+def resources(stranger: Party, owner: Party) -> Iterator[Probe]:
+    """Resources of the owner at the agent's and the organization's endpoint."""
+    uri = f"{owner.mark}+mem://{owner.mark}"
+    yield _build_probe("uri", uri, f"{NOWHERE}+mem://x", stranger.home, owner.home)
     for kind in ("agent", "session", "workflow"):
-        own, none = (f"bonobot://{kind}s/{one}" for one in (other.ids[f"{kind}_id"], uuid4()))
-        yield _named("uri", own, none, ROOT, ROOT)
-    yield _named("uri", f"bonobot://agents/{other.agent.slug}", "bonobot://agents/no", ROOT, ROOT)
+        known, unknown = (f"bonobot://{kind}s/{pk}" for pk in (owner.ids[f"{kind}_id"], uuid4()))
+        yield _build_probe("uri", known, unknown, ROOT, ROOT)
+    yield _build_probe(
+        "uri", f"bonobot://agents/{owner.agent.slug}", "bonobot://agents/no", ROOT, ROOT
+    )
 
 
-def prompting(me: Party, other: Party) -> Iterator[Probe]:
-    """The other's prompt and skill."""
-    prompt = f"{other.mark}.{other.mark}-greet"
-    yield _named("name", prompt, f"{NOWHERE}.greet", me.home, other.home)
-    yield _named("name", f"{other.mark}-skill", f"{NOWHERE}-skill", ROOT, ROOT)
+def prompts(stranger: Party, owner: Party) -> Iterator[Probe]:
+    """The owner's prompt and skill."""
+    prompt = f"{owner.mark}.{owner.mark}-greet"
+    yield _build_probe("name", prompt, f"{NOWHERE}.greet", stranger.home, owner.home)
+    yield _build_probe("name", f"{owner.mark}-skill", f"{NOWHERE}-skill", ROOT, ROOT)
 
 
-def completing(me: Party, other: Party) -> Iterator[Probe]:
-    """What the other's prompts, templates and names begin with."""
-    for path, home, kind, member, foreign in (
-        (me.home, other.home, "ref/prompt", "name", f"{other.mark}.{other.mark}-greet"),
-        (me.home, other.home, "ref/resource", "uri", f"{other.mark}+{other.mark}://{{id}}"),
-        (ROOT, ROOT, "ref/prompt", "name", f"{other.mark}-skill"),
+def completions(stranger: Party, owner: Party) -> Iterator[Probe]:
+    """Completions of the owner's prompts, templates and names."""
+    for path, home, kind, key, foreign in (
+        (stranger.home, owner.home, "ref/prompt", "name", f"{owner.mark}.{owner.mark}-greet"),
+        (stranger.home, owner.home, "ref/resource", "uri", f"{owner.mark}+{owner.mark}://{{id}}"),
+        (ROOT, ROOT, "ref/prompt", "name", f"{owner.mark}-skill"),
     ):
-        refs = [{"ref": {"type": kind, member: one}} for one in (foreign, NOWHERE)]
-        argument = {"name": "id" if member == "uri" else "name", "value": ""}
-        said = [{**ref, "argument": argument} for ref in refs]
-        yield Probe(path, said[0], said[1], (foreign, NOWHERE), home)
-    for kind, begun in (("agents", other.mark), ("sessions", other.ids["session_id"][:18])):
+        refs = [{"ref": {"type": kind, key: name}} for name in (foreign, NOWHERE)]
+        argument = {"name": "id" if key == "uri" else "name", "value": ""}
+        params = [{**ref, "argument": argument} for ref in refs]
+        yield Probe(path, params[0], params[1], (foreign, NOWHERE), home)
+    for kind, prefix in (("agents", owner.mark), ("sessions", owner.ids["session_id"][:18])):
         ref = {"type": "ref/resource", "uri": f"bonobot://{kind}/{{id}}"}
-        said = [{"ref": ref, "argument": {"name": "id", "value": it}} for it in (begun, NOWHERE)]
-        yield Probe(ROOT, said[0], said[1], (begun, NOWHERE), ROOT)
+        params = [
+            {"ref": ref, "argument": {"name": "id", "value": value}} for value in (prefix, NOWHERE)
+        ]
+        yield Probe(ROOT, params[0], params[1], (prefix, NOWHERE), ROOT)
 
 
-def about_tasks(me: Party, other: Party) -> Iterator[Probe]:
-    """The other's task, at one's own address and at the organization's."""
-    none = f"{other.task[:-8]}AAAAAAA="
-    for path in (me.home, ROOT):
-        home = other.home if path == me.home else ""
-        probe = _named("taskId", other.task, none, path, home, inputResponses={})
-        yield replace(probe, headers=({"Mcp_Name": other.task}, {"Mcp_Name": none}))
+def tasks(stranger: Party, owner: Party) -> Iterator[Probe]:
+    """The owner's task, at the stranger's and the organization's endpoint."""
+    unknown = f"{owner.task[:-8]}AAAAAAA="
+    for path in (stranger.home, ROOT):
+        home = owner.home if path == stranger.home else ""
+        probe = _build_probe("taskId", owner.task, unknown, path, home, inputResponses={})
+        yield replace(probe, headers=({"Mcp_Name": owner.task}, {"Mcp_Name": unknown}))
 
 
-def sessions(me: Party, other: Party) -> Iterator[Probe]:
-    """Nothing but the session itself says whose it is, which is tried for every method."""
+def sessions(stranger: Party, owner: Party) -> Iterator[Probe]:
+    """No requests: sessions are tested for every method separately."""
     yield from ()
 
 
-def watching(me: Party, other: Party) -> Iterator[Probe]:
-    """The other's resource: that it is watched tells nothing, and nothing is told of it."""
-    own, none = (f"bonobot://sessions/{one}" for one in (other.ids["session_id"], uuid4()))
-    yield _named("uri", own, none, ROOT, ROOT)
+def subscriptions(stranger: Party, owner: Party) -> Iterator[Probe]:
+    """Subscriptions to the owner's resource."""
+    known, unknown = (f"bonobot://sessions/{pk}" for pk in (owner.ids["session_id"], uuid4()))
+    yield _build_probe("uri", known, unknown, ROOT, ROOT)
 
 
 ROWS: dict[str, Row] = {
     **dict.fromkeys(("tools/list", "resources/list", "prompts/list"), lists),
     **dict.fromkeys(("resources/templates/list", "server/discover"), lists),
-    **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), about_tasks),
+    **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), tasks),
     **dict.fromkeys(("initialize", "logging/setLevel"), sessions),
-    **dict.fromkeys(("resources/subscribe", "resources/unsubscribe"), watching),
+    **dict.fromkeys(("resources/subscribe", "resources/unsubscribe"), subscriptions),
     "tools/call": tools,
-    "resources/read": reading,
-    "prompts/get": prompting,
-    "completion/complete": completing,
-    # What is told on a stream is looked at by itself.
+    "resources/read": resources,
+    "prompts/get": prompts,
+    "completion/complete": completions,
+    # Notifications on streams are tested separately.
     "subscriptions/listen": sessions,
 }
-# What only belongs to somebody by who asked for it, whatever they may do.
+# Objects that belong to the principal who started them, whatever others may do.
 PERSONAL: dict[str, Row] = {
-    **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), about_tasks),
-    "tools/call": lambda me, other: states("tools/call", me, other),
+    **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), tasks),
+    "tools/call": lambda stranger, owner: states("tools/call", stranger, owner),
 }

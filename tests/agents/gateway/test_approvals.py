@@ -1,4 +1,4 @@
-"""Approving: a client that can show where is sent there, and gets its result after the yes."""
+"""Approvals with URL elicitation: the client gets the URL, and its result after the approval."""
 
 from typing import Any
 
@@ -24,143 +24,157 @@ KEY = "bonobot-approval"
 
 
 @pytest.fixture
-def asked(acme: Organization, helper: Agent, workshop: Server, wire: Wire) -> dict[str, Any]:
-    """What a call is answered with that a person has to allow."""
-    boss = factories.build_administrator(acme)
-    set_policy(boss, helper, PolicySpec("all", ask=("mcp_workshop_count",)))
+def input_required(
+    acme: Organization, helper: Agent, workshop: Server, wire: Wire
+) -> dict[str, Any]:
+    """The result of a call that needs approval."""
+    administrator = factories.build_administrator(acme)
+    set_policy(administrator, helper, PolicySpec("all", ask=("mcp_workshop_count",)))
     return wire.modern(AGENT, "tools/call", COUNT, capabilities=SHOWS).result
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have answers looked for often."""
+def fast_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Poll for answers frequently."""
     monkeypatch.setattr(approvals, "POLL_INTERVAL_S", 0.05)
 
 
-def back(asked: dict[str, Any], action: str = "accept") -> dict[str, Any]:
-    return {"requestState": asked["requestState"], "inputResponses": {KEY: {"action": action}}}
+def build_retry(input_required: dict[str, Any], action: str = "accept") -> dict[str, Any]:
+    return {
+        "requestState": input_required["requestState"],
+        "inputResponses": {KEY: {"action": action}},
+    }
 
 
 def test_the_call_runs_once_after_its_approval(
-    acme: Organization, wire: Wire, asked: dict[str, Any], effects: Any
+    acme: Organization, wire: Wire, input_required: dict[str, Any], effects: Any
 ) -> None:
-    visit = asked["inputRequests"][KEY]
-    waiting = Approval.objects.get()
-    assert (asked["resultType"], visit["method"]) == ("input_required", "elicitation/create")
-    assert visit["params"]["url"].endswith(f"/{waiting.pk}/change/")
-    resolve_approval(factories.build_administrator(acme), waiting, "approve")
-    result = wire.modern(AGENT, "tools/call", COUNT | back(asked), capabilities=SHOWS).result
+    elicitation = input_required["inputRequests"][KEY]
+    approval = Approval.objects.get()
+    assert (input_required["resultType"], elicitation["method"]) == (
+        "input_required",
+        "elicitation/create",
+    )
+    assert elicitation["params"]["url"].endswith(f"/{approval.pk}/change/")
+    resolve_approval(factories.build_administrator(acme), approval, "approve")
+    result = wire.modern(
+        AGENT, "tools/call", COUNT | build_retry(input_required), capabilities=SHOWS
+    ).result
     assert (result["resultType"], effects.read_text()) == ("complete", "once\n")
-    again = wire.modern(AGENT, "tools/call", COUNT | back(asked), capabilities=SHOWS).result
-    assert (again["resultType"], effects.read_text()) == ("input_required", "once\n")
+    repeated = wire.modern(
+        AGENT, "tools/call", COUNT | build_retry(input_required), capabilities=SHOWS
+    ).result
+    assert (repeated["resultType"], effects.read_text()) == ("input_required", "once\n")
 
 
 def test_a_client_that_repeats_before_the_answer_waits_for_it(
-    acme: Organization, wire: Wire, asked: dict[str, Any], effects: Any, quick: None
+    acme: Organization, wire: Wire, input_required: dict[str, Any], effects: Any, fast_polling: None
 ) -> None:
-    params = COUNT | back(asked)
-    waiting = wire.listen(AGENT, params, method="tools/call", capabilities=SHOWS)
+    params = COUNT | build_retry(input_required)
+    stream = wire.listen(AGENT, params, method="tools/call", capabilities=SHOWS)
     with pytest.raises(TimeoutError):
-        waiting.next(within=0.2)
+        stream.next(within=0.2)
     assert not effects.read_text()
     resolve_approval(factories.build_administrator(acme), Approval.objects.get(), "approve")
-    told = waiting.next()
-    waiting.close()
-    assert told is not None
-    assert (told["result"]["resultType"], effects.read_text()) == ("complete", "once\n")
+    message = stream.next()
+    stream.close()
+    assert message is not None
+    assert (message["result"]["resultType"], effects.read_text()) == ("complete", "once\n")
 
 
 def test_a_client_that_waited_long_gets_the_url_again(
-    wire: Wire, asked: dict[str, Any], quick: None, monkeypatch: pytest.MonkeyPatch
+    wire: Wire, input_required: dict[str, Any], fast_polling: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(approvals, "MAX_WAIT_S", 0.0)
-    again = wire.modern(AGENT, "tools/call", COUNT | back(asked), capabilities=SHOWS).result
-    assert again["resultType"] == "input_required"
-    assert again["inputRequests"] == asked["inputRequests"]
+    repeated = wire.modern(
+        AGENT, "tools/call", COUNT | build_retry(input_required), capabilities=SHOWS
+    ).result
+    assert repeated["resultType"] == "input_required"
+    assert repeated["inputRequests"] == input_required["inputRequests"]
     assert Approval.objects.count() == 1
 
 
 @pytest.fixture
 def session(acme: Organization, helper: Agent, workshop: Server, wire: Wire) -> Session:
-    """A session of the handshake era at an agent that asks before it counts."""
-    boss = factories.build_administrator(acme)
-    set_policy(boss, helper, PolicySpec("all", ask=("mcp_workshop_count",)))
+    """A session of the handshake era at an agent whose policy asks for approval."""
+    administrator = factories.build_administrator(acme)
+    set_policy(administrator, helper, PolicySpec("all", ask=("mcp_workshop_count",)))
     return wire.handshake(AGENT, capabilities=SHOWS)
 
 
 def test_a_handshake_client_gets_the_url_and_continues_after_the_approval(
-    acme: Organization, session: Session, effects: Any, quick: None
+    acme: Organization, session: Session, effects: Any, fast_polling: None
 ) -> None:
-    calling = session.begin("tools/call", COUNT)
-    visit = calling.next()
-    assert visit is not None
-    waiting = Approval.objects.get()
-    assert visit["params"]["elicitationId"] == str(waiting.pk)
-    assert visit["params"]["url"].endswith(f"/{waiting.pk}/change/")
-    session.answer(visit, result={"action": "accept"})
-    resolve_approval(factories.build_administrator(acme), waiting, "approve")
-    done = calling.next()
-    calling.close()
-    assert done is not None
-    assert (done["result"]["isError"], effects.read_text()) == (False, "once\n")
+    stream = session.begin("tools/call", COUNT)
+    elicitation = stream.next()
+    assert elicitation is not None
+    approval = Approval.objects.get()
+    assert elicitation["params"]["elicitationId"] == str(approval.pk)
+    assert elicitation["params"]["url"].endswith(f"/{approval.pk}/change/")
+    session.answer(elicitation, result={"action": "accept"})
+    resolve_approval(factories.build_administrator(acme), approval, "approve")
+    response = stream.next()
+    stream.close()
+    assert response is not None
+    assert (response["result"]["isError"], effects.read_text()) == (False, "once\n")
 
 
 def test_a_session_whose_user_declines_ends_the_approval_with_the_call(
     session: Session, effects: Any
 ) -> None:
-    calling = session.begin("tools/call", COUNT)
-    visit = calling.next()
-    assert visit is not None
-    session.answer(visit, result={"action": "decline"})
-    done = calling.next()
-    calling.close()
-    assert done is not None
-    problem = done["result"]["_meta"]["bonobot/problem"]
-    assert (done["result"]["isError"], problem["code"]) == (True, "approval_cancelled")
+    stream = session.begin("tools/call", COUNT)
+    elicitation = stream.next()
+    assert elicitation is not None
+    session.answer(elicitation, result={"action": "decline"})
+    response = stream.next()
+    stream.close()
+    assert response is not None
+    problem = response["result"]["_meta"]["bonobot/problem"]
+    assert (response["result"]["isError"], problem["code"]) == (True, "approval_cancelled")
     assert Approval.objects.get().state == Approval.State.WITHDRAWN
     assert not effects.read_text()
 
 
 @pytest.mark.parametrize("accepted", [True, False])
 def test_the_approval_ends_when_the_client_cancels_the_call(
-    session: Session, quick: None, accepted: bool
+    session: Session, fast_polling: None, accepted: bool
 ) -> None:
-    calling = session.begin("tools/call", COUNT)
-    visit = calling.next()
-    assert visit is not None
+    stream = session.begin("tools/call", COUNT)
+    elicitation = stream.next()
+    assert elicitation is not None
     if accepted:
-        session.answer(visit, result={"action": "accept"})
-    session.tell("notifications/cancelled", {"requestId": calling.number})
+        session.answer(elicitation, result={"action": "accept"})
+    session.tell("notifications/cancelled", {"requestId": stream.number})
     eventually(lambda: Approval.objects.get().state == Approval.State.WITHDRAWN)
-    calling.close()
+    stream.close()
     assert AuditRow.objects.filter(action="call_taken_back").count() == 1
 
 
 def test_the_approval_ends_when_the_client_ends_its_session(
-    session: Session, wire: Wire, quick: None
+    session: Session, wire: Wire, fast_polling: None
 ) -> None:
-    calling = session.begin("tools/call", COUNT)
-    visit = calling.next()
-    assert visit is not None
-    session.answer(visit, result={"action": "accept"})
+    stream = session.begin("tools/call", COUNT)
+    elicitation = stream.next()
+    assert elicitation is not None
+    session.answer(elicitation, result={"action": "accept"})
     assert session.end().status == 200
     eventually(lambda: Approval.objects.get().state == Approval.State.WITHDRAWN)
-    calling.close()
+    stream.close()
 
 
-def test_an_approval_that_was_given_is_used_although_the_user_declined(
-    acme: Organization, wire: Wire, asked: dict[str, Any], effects: Any
+def test_an_approved_call_runs_although_the_user_declined_the_url(
+    acme: Organization, wire: Wire, input_required: dict[str, Any], effects: Any
 ) -> None:
     resolve_approval(factories.build_administrator(acme), Approval.objects.get(), "approve")
-    declined = COUNT | back(asked, "decline")
+    declined = COUNT | build_retry(input_required, "decline")
     result = wire.modern(AGENT, "tools/call", declined, capabilities=SHOWS).result
     assert (result["resultType"], effects.read_text()) == ("complete", "once\n")
 
 
 def test_the_approval_ends_when_the_user_of_a_modern_client_declines(
-    wire: Wire, asked: dict[str, Any]
+    wire: Wire, input_required: dict[str, Any]
 ) -> None:
-    declined = COUNT | back(asked, "decline")
+    declined = COUNT | build_retry(input_required, "decline")
     reply = wire.modern(AGENT, "tools/call", declined, capabilities=SHOWS)
     assert (reply.result["isError"], reply.code) == (True, "approval_cancelled")
     assert Approval.objects.get().state == Approval.State.WITHDRAWN
@@ -176,16 +190,18 @@ def test_the_approval_ends_when_the_user_of_a_modern_client_declines(
     ],
 )
 def test_a_state_is_valid_only_for_its_call(
-    wire: Wire, asked: dict[str, Any], other: dict[str, Any]
+    wire: Wire, input_required: dict[str, Any], other: dict[str, Any]
 ) -> None:
-    reply = wire.modern(AGENT, "tools/call", COUNT | back(asked) | other, capabilities=SHOWS)
+    reply = wire.modern(
+        AGENT, "tools/call", COUNT | build_retry(input_required) | other, capabilities=SHOWS
+    )
     assert reply.error["code"] == -32602
 
 
 def test_a_state_is_valid_only_for_its_caller(
-    acme: Organization, wire: Wire, asked: dict[str, Any]
+    acme: Organization, wire: Wire, input_required: dict[str, Any]
 ) -> None:
-    other = token_of(factories.build_administrator(acme))
-    taken = COUNT | back(asked)
-    reply = wire.modern(AGENT, "tools/call", taken, capabilities=SHOWS, token=other)
+    other_token = token_of(factories.build_administrator(acme))
+    params = COUNT | build_retry(input_required)
+    reply = wire.modern(AGENT, "tools/call", params, capabilities=SHOWS, token=other_token)
     assert reply.error["code"] == -32602

@@ -1,4 +1,4 @@
-"""Who is let in by which token, and what a program is told whose token doesn't do."""
+"""Which tokens are accepted, and the responses to other tokens."""
 
 import pytest
 from django.db import OperationalError, transaction
@@ -25,7 +25,7 @@ def agents(acme: Organization) -> list[Agent]:
 
 
 @pytest.mark.parametrize(
-    ("fault", "code"),
+    ("exception", "code"),
     [
         (OperationalError("host=secret"), "database_unavailable"),
         (KeyError("secret"), "internal_error"),
@@ -36,77 +36,77 @@ def test_an_internal_error_is_returned_as_a_code_without_details(
     agents: list[Agent],
     wire: Wire,
     monkeypatch: pytest.MonkeyPatch,
-    fault: Exception,
+    exception: Exception,
     code: str,
 ):
-    async def broken(*_: object) -> None:
-        raise fault
+    async def fail(*_: object) -> None:
+        raise exception
 
-    monkeypatch.setattr(UpstreamHandlers, "list_declarations", broken)
+    monkeypatch.setattr(UpstreamHandlers, "list_declarations", fail)
     text = token_of(factories.build_administrator(acme), Role.OPERATOR)
-    answer = wire.modern("/mcp/agents/one", "tools/list", token=text)
-    error = answer.error
+    reply = wire.modern("/mcp/agents/one", "tools/list", token=text)
+    error = reply.error
     assert (error["code"], error["data"]["code"]) == (-32603, code)
     assert "secret" not in str(error)
 
 
-def status(wire: Wire, path: str, token: str) -> int:
+def get_status(wire: Wire, path: str, token: str) -> int:
     return wire.modern(path, "tools/list", token=token).status
 
 
 def test_a_missing_scope_is_named(acme: Organization, agents: list[Agent], wire: Wire):
-    boss = factories.build_administrator(acme)
-    text = token_of(boss, Role.OPERATOR, scopes=[TokenScope.AGENTS])
-    refused = wire.modern("/mcp/agents/one", "tools/list", token=text)
-    assert refused.status == 403
-    told = refused.headers["www-authenticate"]
-    assert told.endswith('/mcp/agents/one", error="insufficient_scope", scope="mcp:tools"')
-    enough = token_of(boss, Role.OPERATOR, scopes=[TokenScope.TOOLS])
-    assert status(wire, "/mcp/agents/one", enough) == 200
+    administrator = factories.build_administrator(acme)
+    text = token_of(administrator, Role.OPERATOR, scopes=[TokenScope.AGENTS])
+    reply = wire.modern("/mcp/agents/one", "tools/list", token=text)
+    assert reply.status == 403
+    challenge = reply.headers["www-authenticate"]
+    assert challenge.endswith('/mcp/agents/one", error="insufficient_scope", scope="mcp:tools"')
+    sufficient = token_of(administrator, Role.OPERATOR, scopes=[TokenScope.TOOLS])
+    assert get_status(wire, "/mcp/agents/one", sufficient) == 200
 
 
 def test_a_token_for_several_agents_is_valid_at_their_endpoints(
     acme: Organization, agents: list[Agent], wire: Wire
 ):
-    boss = factories.build_administrator(acme)
-    text = token_of(boss, Role.MEMBER, agent_ids=[one.pk for one in agents[:2]])
-    found = [status(wire, f"/mcp/agents/{one.slug}", text) for one in agents]
-    assert found == [200, 200, 404]
+    administrator = factories.build_administrator(acme)
+    text = token_of(administrator, Role.MEMBER, agent_ids=[agent.pk for agent in agents[:2]])
+    statuses = [get_status(wire, f"/mcp/agents/{agent.slug}", text) for agent in agents]
+    assert statuses == [200, 200, 404]
 
 
 def test_a_token_from_another_network_is_refused_like_an_unknown_one(
     acme: Organization, agents: list[Agent], wire: Wire
 ):
-    boss = factories.build_administrator(acme)
-    elsewhere = token_of(boss, networks=["192.0.2.0/24"])
-    answers = [
+    administrator = factories.build_administrator(acme)
+    other_network = token_of(administrator, networks=["192.0.2.0/24"])
+    replies = [
         wire.modern("/mcp/agents/one", "tools/list", token=text)
-        for text in (elsewhere, "bnb_0_nothing")
+        for text in (other_network, "bnb_0_nothing")
     ]
-    assert [one.status for one in answers] == [401, 401]
-    assert len({one.headers["www-authenticate"] for one in answers}) == 1
-    assert answers[0].headers["www-authenticate"].endswith('error="invalid_token"')
+    assert [reply.status for reply in replies] == [401, 401]
+    assert len({reply.headers["www-authenticate"] for reply in replies}) == 1
+    assert replies[0].headers["www-authenticate"].endswith('error="invalid_token"')
     assert AuditRow.objects.filter(action="token_refused").count() == 1
-    here = token_of(boss, networks=["127.0.0.0/8"])
-    assert status(wire, "/mcp/agents/one", here) == 200
+    local = token_of(administrator, networks=["127.0.0.0/8"])
+    assert get_status(wire, "/mcp/agents/one", local) == 200
 
 
 def test_a_reassigned_endpoint_ends_existing_sessions(acme: Organization, helper: Agent) -> None:
     text = token_of(factories.build_administrator(acme))
-    guest = get_runtime().call(authenticate_client, text, GatewayAddress("agent", "helper"), "")
-    assert get_runtime().call(guest.has_same_access)
+    client = get_runtime().call(authenticate_client, text, GatewayAddress("agent", "helper"), "")
+    assert get_runtime().call(client.has_same_access)
     Agent.objects.filter(pk=helper.pk).delete()
     factories.create_agent(acme, "helper")
     with transaction.atomic():
         increment_generation(acme.pk)
-    assert not get_runtime().call(guest.has_same_access)
+    assert not get_runtime().call(client.has_same_access)
     with pytest.raises(Problem) as caught:
-        get_runtime().call(guest.refresh_principal)
+        get_runtime().call(client.refresh_principal)
     assert caught.value.code == "unknown_endpoint"
 
 
 def test_the_repr_of_a_client_contains_no_token(acme: Organization, helper: Agent) -> None:
     text = token_of(factories.build_administrator(acme))
-    guest = get_runtime().call(authenticate_client, text, GatewayAddress("agent", "helper"), "")
-    assert text not in repr(guest)
-    assert text.split("_", 2)[2] not in repr(guest)
+    client = get_runtime().call(authenticate_client, text, GatewayAddress("agent", "helper"), "")
+    assert text not in repr(client)
+    assert text.split("_", 2)[2] not in repr(client)

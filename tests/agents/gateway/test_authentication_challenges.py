@@ -1,4 +1,4 @@
-"""What a program is told when its token doesn't do."""
+"""The challenge and the metadata for clients without a valid token."""
 
 import pytest
 
@@ -9,14 +9,14 @@ from bonobot.accounts.tokens.services import build_invalid_token_error
 from bonobot.core.problems import NotFound, Problem
 
 RESOURCE = "https://bonobot.example.com/mcp/agents/helper"
-WHERE = "https://bonobot.example.com/.well-known/oauth-protected-resource/mcp/agents/helper"
+METADATA_URL = "https://bonobot.example.com/.well-known/oauth-protected-resource/mcp/agents/helper"
 
 
 def test_the_metadata_has_the_resource_its_scopes_and_authorization_servers():
-    found = build_resource_metadata(RESOURCE, issuers=["https://login.example.com"])
-    assert found["resource"] == RESOURCE
-    assert found["authorization_servers"] == ["https://login.example.com"]
-    assert found["scopes_supported"] == ["mcp:tools", "mcp:agents", "mcp:manage"]
+    metadata = build_resource_metadata(RESOURCE, issuers=["https://login.example.com"])
+    assert metadata["resource"] == RESOURCE
+    assert metadata["authorization_servers"] == ["https://login.example.com"]
+    assert metadata["scopes_supported"] == ["mcp:tools", "mcp:agents", "mcp:manage"]
 
 
 def test_a_resource_without_an_issuer_lists_none():
@@ -36,9 +36,13 @@ def test_a_resource_without_an_issuer_lists_none():
     ],
 )
 def test_a_challenge_has_the_required_scope(problem, more):
-    assert build_challenge(WHERE, problem) == f'Bearer resource_metadata="{WHERE}"{more}'
+    assert (
+        build_challenge(METADATA_URL, problem) == f'Bearer resource_metadata="{METADATA_URL}"{more}'
+    )
 
 
 def test_a_url_cant_break_out_of_the_challenge_parameter():
-    told = build_challenge('https://b.example.com/" realm="x\\', build_invalid_token_error())
-    assert told.startswith('Bearer resource_metadata="https://b.example.com/\\" realm=\\"x\\\\", ')
+    challenge = build_challenge('https://b.example.com/" realm="x\\', build_invalid_token_error())
+    assert challenge.startswith(
+        'Bearer resource_metadata="https://b.example.com/\\" realm=\\"x\\\\", '
+    )

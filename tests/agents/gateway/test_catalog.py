@@ -1,4 +1,4 @@
-"""Lists in pages: together they are the whole, and no cursor but ours is one."""
+"""Pagination of lists, and invalid cursors."""
 
 import pytest
 from hypothesis import given
@@ -13,16 +13,16 @@ BAD = -32602
 @given(st.integers(0, 3 * PAGE_SIZE + 1))
 def test_all_pages_together_are_the_complete_list(count: int) -> None:
     declarations = tuple({"name": str(number)} for number in range(count))
-    found: list[dict[str, str]] = []
+    listed: list[dict[str, str]] = []
     cursor, pages = None, 0
     while True:
-        one = build_page(declarations, "tools", cursor)
-        assert len(one["tools"]) <= PAGE_SIZE
-        found += one["tools"]
+        page = build_page(declarations, "tools", cursor)
+        assert len(page["tools"]) <= PAGE_SIZE
+        listed += page["tools"]
         pages += 1
-        if (cursor := one.get("nextCursor")) is None:
+        if (cursor := page.get("nextCursor")) is None:
             break
-    assert (tuple(found), pages) == (declarations, max(1, -(-count // PAGE_SIZE)))
+    assert (tuple(listed), pages) == (declarations, max(1, -(-count // PAGE_SIZE)))
 
 
 @given(
@@ -31,12 +31,12 @@ def test_all_pages_together_are_the_complete_list(count: int) -> None:
 def test_no_cursor_reveals_more_than_the_list(cursor: object) -> None:
     declarations = ({"name": "one"},)
     try:
-        found = build_page(declarations, "tools", cursor)
-    except MCPError as refused:
-        code = refused.error.code
+        page = build_page(declarations, "tools", cursor)
+    except MCPError as error:
+        code = error.error.code
     else:
         code = BAD
-        assert found["tools"] in ([], list(declarations))
+        assert page["tools"] in ([], list(declarations))
     assert code == BAD
 
 

@@ -1,4 +1,4 @@
-"""What one caller can answer never changes the catalog that all callers get."""
+"""The capabilities of one client never change the catalog of all clients."""
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -25,7 +25,7 @@ from tests.wait import eventually
 pytestmark = [pytest.mark.npm, pytest.mark.django_db(transaction=True)]
 
 AGENT = "/mcp/agents/helper"
-# A call that changes the list of resources, which has the server's lists read again.
+# A call that changes the list of resources, so that the server's catalog is refreshed.
 CHANGE = {
     "name": "mcp_everything_gzip_file_as_resource",
     "arguments": {"name": "x.gz", "data": "data:text/plain;base64,aGVsbG8="},
@@ -52,7 +52,7 @@ def everything_url(node_server: Callable[[str], str], free_port: int) -> Iterato
 @pytest.fixture
 def register(acme: Organization, helper: Agent) -> Iterator[Callable[..., Server]]:
     """A function that registers server-everything, which may request everything."""
-    boss, servers = factories.build_administrator(acme), []
+    administrator, servers = factories.build_administrator(acme), []
 
     def create(**fields) -> Server:
         spec = ServerSpec(
@@ -63,8 +63,8 @@ def register(acme: Organization, helper: Agent) -> Iterator[Callable[..., Server
             sampling=Server.Sampling.ALLOW,
             **fields,
         )
-        server = factories.approve_server(acme, create_server(boss, spec))
-        attach_server(boss, helper, server, allowed_resources=["*"], allowed_prompts=["*"])
+        server = factories.approve_server(acme, create_server(administrator, spec))
+        attach_server(administrator, helper, server, allowed_resources=["*"], allowed_prompts=["*"])
         servers.append(server)
         return server
 

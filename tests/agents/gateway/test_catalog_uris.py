@@ -1,4 +1,4 @@
-"""URIs under one address: each keeps its server's slug in front, wherever it stands in a result."""
+"""URIs of several servers at one endpoint: each has the server's slug as a prefix."""
 
 from uuid import uuid4
 
@@ -11,11 +11,11 @@ from agents.gateway.catalog import (
     resolve_uri,
 )
 
-DOCS, NINE = uuid4(), uuid4()
-SERVERS = {build_uri_prefix("docs"): DOCS, build_uri_prefix("9_lives"): NINE}
+DOCS, LIVES = uuid4(), uuid4()
+SERVERS = {build_uri_prefix("docs"): DOCS, build_uri_prefix("9_lives"): LIVES}
 
 
-def shown(uri: str) -> str:
+def add_prefix(uri: str) -> str:
     return f"docs+{uri}"
 
 
@@ -25,22 +25,22 @@ def test_a_prefix_is_a_valid_start_of_a_scheme() -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "meant"),
+    ("uri", "expected"),
     [
         ("docs+file:///a+b.txt", (DOCS, "file:///a+b.txt")),
-        ("s9.lives+cat://1", (NINE, "cat://1")),
+        ("s9.lives+cat://1", (LIVES, "cat://1")),
         ("other+file:///a.txt", None),
         ("file:///a.txt", None),
         ("docs+", None),
     ],
 )
-def test_only_an_existing_slug_resolves_to_a_server(uri: str, meant: object) -> None:
-    assert resolve_uri(uri, SERVERS) == meant
+def test_only_an_existing_slug_resolves_to_a_server(uri: str, expected: object) -> None:
+    assert resolve_uri(uri, SERVERS) == expected
 
 
 def test_a_read_resource_has_the_requested_uri() -> None:
-    read = {"contents": [{"uri": "a://1", "text": "a://1"}, {"text": "no uri"}, "odd"], "x": 1}
-    assert rename_resources(read, shown) == {
+    result = {"contents": [{"uri": "a://1", "text": "a://1"}, {"text": "no uri"}, "odd"], "x": 1}
+    assert rename_resources(result, add_prefix) == {
         "contents": [{"uri": "docs+a://1", "text": "a://1"}, {"text": "no uri"}, "odd"],
         "x": 1,
     }
@@ -53,35 +53,35 @@ def test_only_links_and_embedded_resources_of_a_result_are_renamed() -> None:
         {"type": "text", "text": "a://3"},
         "odd",
     ]
-    found = rename_resources({"content": blocks}, shown)["content"]
-    assert [found[0]["uri"], found[1]["resource"]["uri"]] == ["docs+a://1", "docs+a://2"]
-    assert found[2:] == blocks[2:]
+    renamed = rename_resources({"content": blocks}, add_prefix)["content"]
+    assert [renamed[0]["uri"], renamed[1]["resource"]["uri"]] == ["docs+a://1", "docs+a://2"]
+    assert renamed[2:] == blocks[2:]
 
 
 def test_prompts_are_renamed_with_one_or_many_content_blocks() -> None:
     link = {"type": "resource_link", "uri": "a://1"}
     messages = [{"role": "user", "content": link}, {"role": "user", "content": [link]}, "odd"]
-    found = rename_resources({"messages": messages}, shown)["messages"]
-    assert found[0]["content"]["uri"] == "docs+a://1"
-    assert found[1]["content"] == [found[0]["content"]]
-    assert found[2] == "odd"
+    renamed = rename_resources({"messages": messages}, add_prefix)["messages"]
+    assert renamed[0]["content"]["uri"] == "docs+a://1"
+    assert renamed[1]["content"] == [renamed[0]["content"]]
+    assert renamed[2] == "odd"
 
 
 def test_an_invalid_result_is_unchanged() -> None:
-    assert rename_resources("odd", shown) == "odd"
-    plain = {"structuredContent": {"uri": "a://1"}}
-    assert rename_resources(plain, shown) is plain
+    assert rename_resources("odd", add_prefix) == "odd"
+    result = {"structuredContent": {"uri": "a://1"}}
+    assert rename_resources(result, add_prefix) is result
 
 
 @pytest.mark.parametrize("meta", [None, {}, {"ui": "odd"}, {"ui": {"resourceUri": 7}}])
 def test_a_tool_without_an_app_page_is_unchanged(meta: object) -> None:
     tool = {"name": "show", "_meta": meta}
-    assert rename_ui_resource(tool, shown) == tool
+    assert rename_ui_resource(tool, add_prefix) == tool
 
 
 def test_an_app_page_has_the_uri_that_the_client_uses() -> None:
     tool = {"name": "show", "_meta": {"ui": {"resourceUri": "ui://page", "x": 1}, "y": 2}}
-    assert rename_ui_resource(tool, shown)["_meta"] == {
+    assert rename_ui_resource(tool, add_prefix)["_meta"] == {
         "ui": {"resourceUri": "docs+ui://page", "x": 1},
         "y": 2,
     }

@@ -1,4 +1,4 @@
-"""Listening: who listens is told what changes for them, at once, and nothing of others."""
+"""Change notifications: clients get those of their own catalog."""
 
 import asyncio
 from collections.abc import Callable
@@ -35,36 +35,36 @@ BAD = -32602
 LONG_S = 30
 
 
-def visiting(where: Organization) -> tuple[AuthenticatedClient, Token]:
+def authenticate(organization: Organization) -> tuple[AuthenticatedClient, Token]:
     token, text = create_token(
-        factories.build_administrator(where), name="listens", role=Role.OPERATOR
+        factories.build_administrator(organization), name="listens", role=Role.OPERATOR
     )
     return get_runtime().call(
         authenticate_client, text, GatewayAddress("agent", "helper"), ""
     ), token
 
 
-def heard(visitor: AuthenticatedClient, change: Callable[[], object]) -> list[str]:
-    """Return what is told after a change, up to the notice of tools or the end of the stream.
+def list_notifications(client: AuthenticatedClient, change: Callable[[], object]) -> list[str]:
+    """Return the notifications after a change, until that of tools or the end of the stream.
 
-    A change that a look falls into is told of in parts, so others may come before.
+    Other notifications may come first if the stream polls during the change.
     """
 
     async def listen() -> list[str]:
-        there = GatewayDispatcher().change_streams
-        async with aclosing(there.iterate_notifications(visitor, TOPICS, dict)) as stream:
+        streams = GatewayDispatcher().change_streams
+        async with aclosing(streams.iterate_notifications(client, TOPICS, dict)) as stream:
             assert await anext(stream) == ("", {})
             await get_runtime().run_orm(change)
-            told: list[str] = []
+            methods: list[str] = []
             try:
                 async with asyncio.timeout(LONG_S):
-                    async for method, _ in stream:
-                        told.append(method)
-                        if method == TOOLS:
+                    async for get_method, _ in stream:
+                        methods.append(get_method)
+                        if get_method == TOOLS:
                             break
             finally:
-                there.stop()
-            return told
+                streams.stop()
+            return methods
 
     return get_runtime().call(listen)
 
@@ -72,108 +72,108 @@ def heard(visitor: AuthenticatedClient, change: Callable[[], object]) -> list[st
 def test_a_policy_that_removes_a_tool_is_notified(
     acme: Organization, helper: Agent, workshop: Server
 ) -> None:
-    boss, (visitor, _) = factories.build_administrator(acme), visiting(acme)
+    administrator, (client, _) = factories.build_administrator(acme), authenticate(acme)
     policy = PolicySpec("denylist", deny=("mcp_workshop_add",))
-    assert heard(visitor, lambda: set_policy(boss, helper, policy)) == [TOOLS]
+    assert list_notifications(client, lambda: set_policy(administrator, helper, policy)) == [TOOLS]
 
 
 def test_a_revoked_definition_is_notified(
     acme: Organization, helper: Agent, workshop: Server
 ) -> None:
-    boss, (visitor, _) = factories.build_administrator(acme), visiting(acme)
+    administrator, (client, _) = factories.build_administrator(acme), authenticate(acme)
     echo = workshop.definitions.get(name="echo")
-    assert heard(visitor, lambda: reset_review(boss, echo)) == [TOOLS]
+    assert list_notifications(client, lambda: reset_review(administrator, echo)) == [TOOLS]
 
 
 def test_a_revoked_token_ends_its_stream(
     acme: Organization, helper: Agent, workshop: Server
 ) -> None:
-    boss, (visitor, token) = factories.build_administrator(acme), visiting(acme)
-    assert heard(visitor, lambda: revoke_token(boss, token)) == []
+    administrator, (client, token) = factories.build_administrator(acme), authenticate(acme)
+    assert list_notifications(client, lambda: revoke_token(administrator, token)) == []
 
 
 def test_a_change_without_visible_effect_isnt_notified(
     acme: Organization, helper: Agent, workshop: Server
 ) -> None:
-    boss, (visitor, _) = factories.build_administrator(acme), visiting(acme)
+    administrator, (client, _) = factories.build_administrator(acme), authenticate(acme)
 
-    def unseen() -> None:
-        create_token(boss, name="another", role=Role.MEMBER)
+    def change() -> None:
+        create_token(administrator, name="another", role=Role.MEMBER)
 
     async def listen() -> None:
-        there = GatewayDispatcher().change_streams
-        async with aclosing(there.iterate_notifications(visitor, TOPICS, dict)) as stream:
+        streams = GatewayDispatcher().change_streams
+        async with aclosing(streams.iterate_notifications(client, TOPICS, dict)) as stream:
             await anext(stream)
-            await get_runtime().run_orm(unseen)
+            await get_runtime().run_orm(change)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(3 * POLL_INTERVAL_S):
                     await anext(stream)
-        there.stop()
+        streams.stop()
 
     get_runtime().call(listen)
 
 
 def test_a_changed_session_is_notified_to_its_watchers(acme: Organization, helper: Agent) -> None:
-    boss = factories.build_administrator(acme)
-    _, text = create_token(boss, name="watches", role=Role.OWNER)
-    visitor = get_runtime().call(authenticate_client, text, GatewayAddress("organization"), "")
+    administrator = factories.build_administrator(acme)
+    _, text = create_token(administrator, name="watches", role=Role.OWNER)
+    client = get_runtime().call(authenticate_client, text, GatewayAddress("organization"), "")
     session = factories.create_answered_session(helper)
     uri = f"bonobot://sessions/{session.pk}"
 
     async def listen() -> tuple[str, dict[str, str]]:
-        there = GatewayDispatcher().change_streams
-        watched = await watch_resources(visitor, [uri])
-        async with aclosing(there.iterate_notifications(visitor, (), lambda: watched)) as stream:
+        streams = GatewayDispatcher().change_streams
+        watched = await watch_resources(client, [uri])
+        async with aclosing(streams.iterate_notifications(client, (), lambda: watched)) as stream:
             await anext(stream)
-            await get_runtime().run_orm(send_message, boss, session, "And then?")
+            await get_runtime().run_orm(send_message, administrator, session, "And then?")
             async with asyncio.timeout(LONG_S):
-                found = await anext(stream)
-        there.stop()
-        return found
+                notification = await anext(stream)
+        streams.stop()
+        return notification
 
     assert get_runtime().call(listen) == ("notifications/resources/updated", {"uri": uri})
 
 
 def test_a_new_agent_is_notified_as_a_tool_change(acme: Organization) -> None:
-    boss = factories.build_administrator(acme)
-    _, text = create_token(boss, name="watches", role=Role.OWNER)
-    visitor = get_runtime().call(authenticate_client, text, GatewayAddress("organization"), "")
-    assert TOOLS in heard(visitor, lambda: factories.create_agent(acme, "second"))
+    administrator = factories.build_administrator(acme)
+    _, text = create_token(administrator, name="watches", role=Role.OWNER)
+    client = get_runtime().call(authenticate_client, text, GatewayAddress("organization"), "")
+    assert TOOLS in list_notifications(client, lambda: factories.create_agent(acme, "second"))
 
 
 def test_changes_are_detected_after_a_database_outage(
     acme: Organization, helper: Agent, workshop: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boss, (visitor, _) = factories.build_administrator(acme), visiting(acme)
-    looks, look = (
+    administrator, (client, _) = factories.build_administrator(acme), authenticate(acme)
+    faults, load_generations = (
         iter((OperationalError, InterfaceError)),
         change_notifications.load_policy_generations,
     )
 
-    def away(organizations: list[UUID]) -> dict[UUID, int]:
-        if (fault := next(looks, None)) is not None:
+    def fail_first(organizations: list[UUID]) -> dict[UUID, int]:
+        if (fault := next(faults, None)) is not None:
             raise fault("the database is away")
-        return look(organizations)
+        return load_generations(organizations)
 
-    monkeypatch.setattr(change_notifications, "load_policy_generations", away)
+    monkeypatch.setattr(change_notifications, "load_policy_generations", fail_first)
     policy = PolicySpec("denylist", deny=("mcp_workshop_add",))
-    assert heard(visitor, lambda: set_policy(boss, helper, policy)) == [TOOLS]
-    assert next(looks, None) is None
+    assert list_notifications(client, lambda: set_policy(administrator, helper, policy)) == [TOOLS]
+    assert next(faults, None) is None
 
 
 def test_the_number_of_streams_per_process_is_limited(
     acme: Organization, helper: Agent, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(change_notifications, "MAX_STREAMS", 1)
-    wanted = {"notifications": {"toolsListChanged": True}}
-    first = wire.listen("/mcp/agents/helper", wanted)
+    params = {"notifications": {"toolsListChanged": True}}
+    first = wire.listen("/mcp/agents/helper", params)
     assert (first.next() or {})["params"]["notifications"] == {"toolsListChanged": True}
-    refused = wire.modern("/mcp/agents/helper", "subscriptions/listen", wanted)
-    assert refused.error["code"] == BAD
+    reply = wire.modern("/mcp/agents/helper", "subscriptions/listen", params)
+    assert reply.error["code"] == BAD
     first.close()
-    again = wire.listen("/mcp/agents/helper", wanted)
-    assert "method" in (again.next() or {})
-    again.close()
+    second = wire.listen("/mcp/agents/helper", params)
+    assert "method" in (second.next() or {})
+    second.close()
 
 
 @pytest.mark.parametrize("uris", [[7], ["a", None], ["a", "b"]])
@@ -181,41 +181,47 @@ def test_invalid_or_too_many_uris_are_refused(
     acme: Organization, helper: Agent, wire: Wire, monkeypatch: pytest.MonkeyPatch, uris: Any
 ) -> None:
     monkeypatch.setattr(change_notifications, "MAX_WATCHED_RESOURCES", 1)
-    wanted = {"notifications": {"resourceSubscriptions": uris}}
-    refused = wire.modern("/mcp/agents/helper", "subscriptions/listen", wanted)
-    assert refused.error["code"] == BAD
+    params = {"notifications": {"resourceSubscriptions": uris}}
+    reply = wire.modern("/mcp/agents/helper", "subscriptions/listen", params)
+    assert reply.error["code"] == BAD
 
 
 def test_a_change_before_the_stream_opens_is_notified_when_it_opens(
     acme: Organization, helper: Agent, workshop: Server, wire: Wire
 ) -> None:
-    boss, session = factories.build_administrator(acme), wire.handshake("/mcp/agents/helper")
+    administrator, session = (
+        factories.build_administrator(acme),
+        wire.handshake("/mcp/agents/helper"),
+    )
     assert session.ask("tools/list").result["tools"]
-    set_policy(boss, helper, PolicySpec("denylist", deny=("mcp_workshop_add",)))
+    set_policy(administrator, helper, PolicySpec("denylist", deny=("mcp_workshop_add",)))
     stream = session.follow()
-    assert method(stream.next()) == TOOLS
+    assert get_method(stream.next()) == TOOLS
     stream.close()
-    set_policy(boss, helper, PolicySpec("all"))  # between two streams it is the same
+    set_policy(administrator, helper, PolicySpec("all"))  # also between two streams
     stream = session.follow()
-    assert method(stream.next()) == TOOLS
-    reset_review(boss, workshop.definitions.get(name="echo"))  # and while one is open
-    assert method(stream.next()) == TOOLS
+    assert get_method(stream.next()) == TOOLS
+    reset_review(administrator, workshop.definitions.get(name="echo"))  # and while a stream is open
+    assert get_method(stream.next()) == TOOLS
     stream.close()
 
 
 def test_a_known_list_isnt_notified_when_the_stream_opens(
     acme: Organization, helper: Agent, workshop: Server, wire: Wire
 ) -> None:
-    boss, session = factories.build_administrator(acme), wire.handshake("/mcp/agents/helper")
+    administrator, session = (
+        factories.build_administrator(acme),
+        wire.handshake("/mcp/agents/helper"),
+    )
     for mode in ("denylist", "all"):
-        set_policy(boss, helper, PolicySpec(mode))
+        set_policy(administrator, helper, PolicySpec(mode))
         session.ask("tools/list")
     stream = session.follow()
-    reset_review(boss, workshop.definitions.get(name="echo"))
-    assert method(stream.next()) == TOOLS
+    reset_review(administrator, workshop.definitions.get(name="echo"))
+    assert get_method(stream.next()) == TOOLS
     stream.close()
 
 
-def method(message: dict[str, Any] | None) -> str:
+def get_method(message: dict[str, Any] | None) -> str:
     assert message is not None
     return str(message["method"])

@@ -1,4 +1,4 @@
-"""Snippets are what each program reads: parsed as it parses them, and safe to paste."""
+"""Configuration snippets: valid for each client and safe to paste."""
 
 import json
 import shlex
@@ -16,10 +16,10 @@ from agents.gateway.client_config_snippets import (
     build_target,
 )
 
-HERE = "https://bonobot.example.com"
+BASE_URL = "https://bonobot.example.com"
 TOKEN = "bnb_1a2b3c4d5e6f_s-e_c"
-AGENT = build_target(HERE, build_agent_path("release-helper"), TOKEN)
-URL = f"{HERE}/mcp/agents/release-helper"
+AGENT = build_target(BASE_URL, build_agent_path("release-helper"), TOKEN)
+URL = f"{BASE_URL}/mcp/agents/release-helper"
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -33,18 +33,18 @@ def test_every_snippet_has_the_url_and_the_token_once(client):
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_every_snippet_is_valid_in_its_language(client):
-    for about in (AGENT, build_target("http://127.0.0.1:8000", "/mcp")):
-        found = build_snippet(client, about)
-        if found.language == "json":
-            assert isinstance(json.loads(found.text), dict)
-        elif found.language == "toml":
-            assert tomllib.loads(found.text)
+    for target in (AGENT, build_target("http://127.0.0.1:8000", "/mcp")):
+        snippet = build_snippet(client, target)
+        if snippet.language == "json":
+            assert isinstance(json.loads(snippet.text), dict)
+        elif snippet.language == "toml":
+            assert tomllib.loads(snippet.text)
         else:
-            assert shlex.split(found.text.replace("\\\n", " "))[0] in ("claude", "curl")
+            assert shlex.split(snippet.text.replace("\\\n", " "))[0] in ("claude", "curl")
 
 
 @pytest.mark.parametrize(
-    ("client", "member", "expected"),
+    ("client", "key", "expected"),
     [
         ("claude-code-project", "mcpServers", {"type": "http", "url": URL}),
         ("cursor", "mcpServers", {"url": URL}),
@@ -56,26 +56,26 @@ def test_every_snippet_is_valid_in_its_language(client):
         ("json", "mcpServers", {"type": "http", "url": URL}),
     ],
 )
-def test_each_client_gets_its_own_fields(client, member, expected):
-    entry = json.loads(build_snippet(client, AGENT).text)[member]["bonobot-release-helper"]
+def test_each_client_gets_its_own_fields(client, key, expected):
+    entry = json.loads(build_snippet(client, AGENT).text)[key]["bonobot-release-helper"]
     assert entry == {**expected, "headers": {"Authorization": f"Bearer {TOKEN}"}}
 
 
 def test_codex_gets_a_header_or_a_variable_name():
-    written = tomllib.loads(build_snippet("codex", AGENT).text)
-    assert written["mcp_servers"]["bonobot-release-helper"] == {
+    config = tomllib.loads(build_snippet("codex", AGENT).text)
+    assert config["mcp_servers"]["bonobot-release-helper"] == {
         "url": URL,
         "http_headers": {"Authorization": f"Bearer {TOKEN}"},
     }
-    read = tomllib.loads(build_snippet("codex", build_target(HERE)).text)
-    assert read["mcp_servers"]["bonobot"]["bearer_token_env_var"] == "BONOBOT_TOKEN"
+    config_without_token = tomllib.loads(build_snippet("codex", build_target(BASE_URL)).text)
+    assert config_without_token["mcp_servers"]["bonobot"]["bearer_token_env_var"] == "BONOBOT_TOKEN"
 
 
 def test_vs_code_prompts_for_a_missing_token():
-    written = json.loads(build_snippet("vscode", build_target(HERE)).text)
-    assert written["inputs"][0]["password"] is True
-    named = written["servers"]["bonobot"]["headers"]["Authorization"]
-    assert named == f"Bearer ${{input:{written['inputs'][0]['id']}}}"
+    config = json.loads(build_snippet("vscode", build_target(BASE_URL)).text)
+    assert config["inputs"][0]["password"] is True
+    header = config["servers"]["bonobot"]["headers"]["Authorization"]
+    assert header == f"Bearer ${{input:{config['inputs'][0]['id']}}}"
 
 
 def test_mcp_remote_gets_the_token_from_the_environment_without_spaces():
@@ -83,38 +83,38 @@ def test_mcp_remote_gets_the_token_from_the_environment_without_spaces():
     entry = json.loads(build_snippet("claude-desktop", local).text)["mcpServers"]["bonobot-time"]
     assert entry["env"] == {"AUTH_HEADER": f"Bearer {TOKEN}"}
     assert "--allow-http" in entry["args"]
-    assert not any(" " in one for one in entry["args"])
+    assert not any(" " in argument for argument in entry["args"])
     assert "--allow-http" not in build_snippet("claude-desktop", AGENT).text
 
 
 def test_a_command_is_safely_quoted_for_any_name():
-    nasty = build_target("https://b.example.com/$(id)", "/mcp", "x'; rm -rf ~; '")
-    words = shlex.split(build_snippet("claude-code", nasty).text.replace("\\\n", " "))
+    unsafe_target = build_target("https://b.example.com/$(id)", "/mcp", "x'; rm -rf ~; '")
+    words = shlex.split(build_snippet("claude-code", unsafe_target).text.replace("\\\n", " "))
     assert words[-1] == "Authorization: Bearer x'; rm -rf ~; '"
     assert words[-3] == "https://b.example.com/$(id)/mcp"
 
 
 def test_all_snippets_are_listed_with_their_destination():
-    found = build_snippets(build_target(HERE))
-    assert [one.client for one in found] == list(CLIENTS)
-    assert all(one.file or one.language == "sh" for one in found)
+    snippets = build_snippets(build_target(BASE_URL))
+    assert [snippet.client for snippet in snippets] == list(CLIENTS)
+    assert all(snippet.file or snippet.language == "sh" for snippet in snippets)
 
 
-@pytest.mark.parametrize("client", [one for one in CLIENTS if one != "curl"])
+@pytest.mark.parametrize("client", [item for item in CLIENTS if item != "curl"])
 def test_with_oauth_the_url_is_enough(client):
-    found = build_snippet(
-        client, build_target(HERE, build_agent_path("release-helper"), uses_oauth=True)
+    snippet = build_snippet(
+        client, build_target(BASE_URL, build_agent_path("release-helper"), uses_oauth=True)
     )
-    assert found.text.count(URL) == 1
+    assert snippet.text.count(URL) == 1
     for word in (BEARER_PLACEHOLDER, "uthorization", "BONOBOT_TOKEN", "input"):
-        assert word not in found.text
-    assert "for you to authorize it" in found.note
+        assert word not in snippet.text
+    assert "for you to authorize it" in snippet.note
 
 
 def test_a_given_token_is_written_into_every_snippet():
-    about = build_target(HERE, build_agent_path("release-helper"), TOKEN, uses_oauth=True)
-    assert build_snippets(about) == build_snippets(AGENT)
+    target = build_target(BASE_URL, build_agent_path("release-helper"), TOKEN, uses_oauth=True)
+    assert build_snippets(target) == build_snippets(AGENT)
 
 
 def test_clients_without_a_browser_get_a_token():
-    assert BEARER_PLACEHOLDER in build_snippet("curl", build_target(HERE, uses_oauth=True)).text
+    assert BEARER_PLACEHOLDER in build_snippet("curl", build_target(BASE_URL, uses_oauth=True)).text

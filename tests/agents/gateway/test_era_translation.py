@@ -1,4 +1,4 @@
-"""What servers say in the modern era is translated for clients of the handshake era."""
+"""Results of modern servers are translated for clients of the handshake era."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,11 +26,11 @@ CALL = {"name": "mcp_anew_names", "arguments": {}}
 @pytest.fixture
 def upstream(acme: Organization, helper: Agent) -> Iterator[Upstream]:
     """A modern server with a tool that returns a list."""
-    found = Upstream("anew")
-    found.instead["tools/list"] = {"tools": TOOLS}
-    with found.listening():
-        give(found, acme, helper)
-        yield found
+    server = Upstream("anew")
+    server.overrides["tools/list"] = {"tools": TOOLS}
+    with server.listening():
+        give(server, acme, helper)
+        yield server
 
 
 def list_schemas(result: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -52,7 +52,7 @@ def test_schemas_that_describe_no_object_are_only_listed_in_the_modern_era(
 def test_a_list_becomes_text_in_a_result_of_the_handshake_era(
     upstream: Upstream, wire: Wire
 ) -> None:
-    upstream.instead["tools/call"] = {"content": [], "structuredContent": ["Ada", "Björn"]}
+    upstream.overrides["tools/call"] = {"content": [], "structuredContent": ["Ada", "Björn"]}
     assert wire.modern(AGENT, "tools/call", CALL).result["structuredContent"] == ["Ada", "Björn"]
     result = wire.handshake(AGENT).ask("tools/call", CALL).result
     assert "structuredContent" not in result
@@ -62,22 +62,22 @@ def test_a_list_becomes_text_in_a_result_of_the_handshake_era(
 def test_a_url_elicitation_has_an_id_in_the_handshake_era(upstream: Upstream, wire: Wire) -> None:
     params = {"mode": "url", "message": "Sign in", "url": "https://example.com/start"}
     requests = {"login": {"method": "elicitation/create", "params": params}}
-    upstream.instead["tools/call"] = {
+    upstream.overrides["tools/call"] = {
         **{"resultType": "input_required", "inputRequests": requests},
         "requestState": "s",
     }
     session = wire.handshake(AGENT, capabilities={"elicitation": {"url": {}}})
     stream = session.begin("tools/call", CALL)
-    asked = stream.next()
-    assert asked is not None
-    assert asked["params"].pop("elicitationId")
-    assert asked["params"] == params
-    session.answer(asked, error={"code": -1, "message": "No."})
+    request = stream.next()
+    assert request is not None
+    assert request["params"].pop("elicitationId")
+    assert request["params"] == params
+    session.answer(request, error={"code": -1, "message": "No."})
     assert (stream.next() or {})["error"]["code"] == -1
     stream.close()
 
 
-def test_what_the_handshake_era_knows_stays_as_it_is() -> None:
+def test_what_the_handshake_era_supports_is_unchanged() -> None:
     tool = {"name": "x", "inputSchema": OBJECT, "outputSchema": OBJECT, "title": "X"}
     assert translate_declaration(tool) == tool
     result = {"content": [], "structuredContent": {"a": 1}, "isError": False}

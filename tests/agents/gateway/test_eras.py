@@ -27,7 +27,7 @@ ABLE = {"elicitation": {}, "sampling": {}}
 @pytest.fixture
 def register(acme: Organization, helper: Agent) -> Iterator[Callable[..., Server]]:
     """A function that registers a server, which may request everything."""
-    boss, servers = factories.build_administrator(acme), []
+    administrator, servers = factories.build_administrator(acme), []
 
     def create(**fields) -> Server:
         spec = ServerSpec(
@@ -37,8 +37,8 @@ def register(acme: Organization, helper: Agent) -> Iterator[Callable[..., Server
             sampling=Server.Sampling.ALLOW,
             **fields,
         )
-        server = factories.approve_server(acme, create_server(boss, spec))
-        attach_server(boss, helper, server)
+        server = factories.approve_server(acme, create_server(administrator, spec))
+        attach_server(administrator, helper, server)
         servers.append(server)
         return server
 
@@ -49,7 +49,7 @@ def register(acme: Organization, helper: Agent) -> Iterator[Callable[..., Server
 
 @pytest.fixture(params=["http", "stdio"])
 def server(request: pytest.FixtureRequest, register: Callable[..., Server]) -> Iterator[Server]:
-    """A server that supports both eras, known as modern."""
+    """A server that supports both eras and was discovered as modern."""
     if request.param == "stdio":
         args = ["-m", f"tests.servers.{SCRIPT.removesuffix('.py')}", "stdio"]
         config = {"command": sys.executable, "args": args}

@@ -1,4 +1,4 @@
-"""Tokens that are none of an issuer of ours: every one of them lets nobody in."""
+"""Forged and invalid tokens, which are all refused."""
 
 import base64
 import hmac
@@ -16,7 +16,15 @@ from bonobot.accounts.external_issuers import jwks
 from bonobot.accounts.models import Issuer, Organization
 from tests import factories
 from tests.agents.gateway.conftest import Wire
-from tests.agents.gateway.external_tokens import HERE, Clock, clock, login, refused, tools, trusted
+from tests.agents.gateway.external_tokens import (
+    RESOURCE,
+    Clock,
+    assert_refused,
+    clock,
+    list_tools,
+    login,
+    trusted,
+)
 from tests.servers.token_issuer import TokenIssuer, listening, unsigned
 
 __all__ = ["clock", "login", "trusted"]
@@ -24,95 +32,101 @@ __all__ = ["clock", "login", "trusted"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def pem(private: Any) -> bytes:
+def encode_public_key(private: Any) -> bytes:
     return private.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
 
 
-def by_public_key(login: TokenIssuer) -> str:
-    """Return a token signed with the public key as if it were a secret."""
-    text = unsigned({"alg": "HS256", "typ": "at+jwt", "kid": "one"}, login.claims(HERE))
+def sign_with_public_key(login: TokenIssuer) -> str:
+    """Build a token signed with the public key as a symmetric secret."""
+    text = unsigned({"alg": "HS256", "typ": "at+jwt", "kid": "one"}, login.claims(RESOURCE))
     signed = text.rpartition(".")[0]
-    mark = hmac.new(pem(login.private["one"]), signed.encode(), "sha256").digest()
+    mark = hmac.new(encode_public_key(login.private["one"]), signed.encode(), "sha256").digest()
     return f"{signed}.{base64.urlsafe_b64encode(mark).rstrip(b'=').decode()}"
 
 
-def strange() -> Any:
+def generate_key() -> Any:
     return rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
 HEADER = {"alg": "RS256", "typ": "at+jwt", "kid": "one"}
-# Every token that is refused, made by the issuer that is trusted or by somebody else.
+# Tokens that are refused, built by the trusted issuer or by somebody else.
 ATTACKS: dict[str, Any] = {
-    "unsigned": lambda it: unsigned(HEADER | {"alg": "none"}, it.claims(HERE)),
-    "unsigned, written otherwise": lambda it: unsigned(HEADER | {"alg": "nOnE"}, it.claims(HERE)),
-    "a signature of nothing": lambda it: unsigned(HEADER, it.claims(HERE)),
-    "the public key as a secret": by_public_key,
-    "a stranger's key": lambda it: it.token(HERE, key=strange()),
-    "a stranger's key in the header": lambda it: it.token(
-        HERE, key=strange(), headers={"jwk": it.keys[0]}
+    "unsigned": lambda issuer: unsigned(HEADER | {"alg": "none"}, issuer.claims(RESOURCE)),
+    "unsigned, written otherwise": lambda issuer: unsigned(
+        HEADER | {"alg": "nOnE"}, issuer.claims(RESOURCE)
     ),
-    "for another audience": lambda it: it.token("https://other.example.com/mcp"),
-    "for another address of ours": lambda it: it.token(f"{settings.BONOBOT_URL}/mcp"),
-    "for a longer address": lambda it: it.token(f"{HERE}/"),
-    "for nobody": lambda it: it.token([]),
-    "without an audience": lambda it: it.token(None),
-    "an audience that is none": lambda it: it.token({"a": HERE}),
-    "of another issuer": lambda it: it.token(HERE, iss="https://login.example.com"),
-    "of an issuer written otherwise": lambda it: it.token(HERE, iss=f"{it.url}/"),
-    "without an issuer": lambda it: it.token(HERE, iss=None),
-    "expired": lambda it: it.token(HERE, exp=int(time.time()) - 60),
-    "without an end": lambda it: it.token(HERE, exp=None),
-    "an end that is a text": lambda it: it.token(HERE, exp="9999999999"),
-    "an end that is a list": lambda it: unsigned(HEADER, it.claims(HERE, exp=[1]), b"x"),
-    "not yet good": lambda it: it.token(HERE, nbf=int(time.time()) + 120),
-    "issued in the future": lambda it: it.token(HERE, iat=int(time.time()) + 120),
-    "without the time of issue": lambda it: it.token(HERE, iat=None),
-    "without a subject": lambda it: it.token(HERE, sub=None),
-    "a subject that can't be stored": lambda it: it.token(HERE, sub="a\x00\ud800"),
-    "a subject of nothing": lambda it: it.token(HERE, sub=""),
-    "an issuer that can't be stored": lambda it: it.token(HERE, iss="https://a\x00"),
-    "an issuer of half a character": lambda it: unsigned(HEADER, {"iss": "\ud800"}, b"x"),
-    "an identity token": lambda it: it.token(HERE, headers={"typ": "JWT"}),
-    "of no type": lambda it: it.token(HERE, headers={"typ": None}),
-    "a path as the key's id": lambda it: it.token(
-        HERE, key=strange(), headers={"kid": "../../../../dev/null"}
+    "a signature of nothing": lambda issuer: unsigned(HEADER, issuer.claims(RESOURCE)),
+    "the public key as a secret": sign_with_public_key,
+    "a stranger's key": lambda issuer: issuer.token(RESOURCE, key=generate_key()),
+    "a stranger's key in the header": lambda issuer: issuer.token(
+        RESOURCE, key=generate_key(), headers={"jwk": issuer.keys[0]}
     ),
-    "a number as the key's id": lambda it: unsigned(HEADER | {"kid": 7}, it.claims(HERE), b"x"),
-    "a long id of a key": lambda it: it.token(HERE, headers={"kid": "k" * 5_000}),
-    "something to be understood": lambda it: it.token(
-        HERE, headers={"crit": ["exp"], "exp": 9_999_999_999}
+    "for another audience": lambda issuer: issuer.token("https://other.example.com/mcp"),
+    "for another address of ours": lambda issuer: issuer.token(f"{settings.BONOBOT_URL}/mcp"),
+    "for a longer address": lambda issuer: issuer.token(f"{RESOURCE}/"),
+    "for nobody": lambda issuer: issuer.token([]),
+    "without an audience": lambda issuer: issuer.token(None),
+    "an audience that is none": lambda issuer: issuer.token({"a": RESOURCE}),
+    "of another issuer": lambda issuer: issuer.token(RESOURCE, iss="https://login.example.com"),
+    "of an issuer written otherwise": lambda issuer: issuer.token(RESOURCE, iss=f"{issuer.url}/"),
+    "without an issuer": lambda issuer: issuer.token(RESOURCE, iss=None),
+    "expired": lambda issuer: issuer.token(RESOURCE, exp=int(time.time()) - 60),
+    "without an end": lambda issuer: issuer.token(RESOURCE, exp=None),
+    "an end that is a text": lambda issuer: issuer.token(RESOURCE, exp="9999999999"),
+    "an end that is a list": lambda issuer: unsigned(
+        HEADER, issuer.claims(RESOURCE, exp=[1]), b"x"
     ),
-    "too deep": lambda it: f"{unsigned(HEADER, {}).partition('.')[0]}.{'W1tb' * 1_500}.e30",
-    "no text at all": lambda it: "eyJ..",
+    "not yet good": lambda issuer: issuer.token(RESOURCE, nbf=int(time.time()) + 120),
+    "issued in the future": lambda issuer: issuer.token(RESOURCE, iat=int(time.time()) + 120),
+    "without the time of issue": lambda issuer: issuer.token(RESOURCE, iat=None),
+    "without a subject": lambda issuer: issuer.token(RESOURCE, sub=None),
+    "a subject that can't be stored": lambda issuer: issuer.token(RESOURCE, sub="a\x00\ud800"),
+    "a subject of nothing": lambda issuer: issuer.token(RESOURCE, sub=""),
+    "an issuer that can't be stored": lambda issuer: issuer.token(RESOURCE, iss="https://a\x00"),
+    "an issuer of half a character": lambda issuer: unsigned(HEADER, {"iss": "\ud800"}, b"x"),
+    "an identity token": lambda issuer: issuer.token(RESOURCE, headers={"typ": "JWT"}),
+    "of no type": lambda issuer: issuer.token(RESOURCE, headers={"typ": None}),
+    "a path as the key's id": lambda issuer: issuer.token(
+        RESOURCE, key=generate_key(), headers={"kid": "../../../../dev/null"}
+    ),
+    "a number as the key's id": lambda issuer: unsigned(
+        HEADER | {"kid": 7}, issuer.claims(RESOURCE), b"x"
+    ),
+    "a long id of a key": lambda issuer: issuer.token(RESOURCE, headers={"kid": "k" * 5_000}),
+    "something to be understood": lambda issuer: issuer.token(
+        RESOURCE, headers={"crit": ["exp"], "exp": 9_999_999_999}
+    ),
+    "too deep": lambda issuer: f"{unsigned(HEADER, {}).partition('.')[0]}.{'W1tb' * 1_500}.e30",
+    "no text at all": lambda issuer: "eyJ..",
 }
 
 
-def test_tokens_for_other_audiences_are_refused(
+def test_forged_and_invalid_tokens_are_refused(
     helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer
 ) -> None:
-    in_by = {name: tools(wire, made(login)) for name, made in ATTACKS.items()}
-    assert {name: reply.status for name, reply in in_by.items()} == dict.fromkeys(ATTACKS, 401)
-    assert {reply.message["code"] for reply in in_by.values()} == {"bad_token"}
-    assert tools(wire, login.token(HERE, more="x" * 8_000)).status == 401
-    assert tools(wire, login.token(HERE)).status == 200
+    replies = {name: list_tools(wire, build(login)) for name, build in ATTACKS.items()}
+    assert {name: reply.status for name, reply in replies.items()} == dict.fromkeys(ATTACKS, 401)
+    assert {reply.message["code"] for reply in replies.values()} == {"bad_token"}
+    assert list_tools(wire, login.token(RESOURCE, more="x" * 8_000)).status == 401
+    assert list_tools(wire, login.token(RESOURCE)).status == 200
 
 
 def test_urls_in_a_token_header_arent_requested(
     helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer
 ) -> None:
     with listening() as evil:
-        evil.private["one"] = strange()
+        evil.private["one"] = generate_key()
         evil.rotate("evil")
-        there = dict.fromkeys(("jku", "x5u"), f"{evil.url}/keys")
-        text = login.token(HERE, key=evil.private["evil"], headers={**there, "kid": "evil"})
-        refused(wire, text)
+        urls = dict.fromkeys(("jku", "x5u"), f"{evil.url}/keys")
+        text = login.token(RESOURCE, key=evil.private["evil"], headers={**urls, "kid": "evil"})
+        assert_refused(wire, text)
         assert not evil.http.asked
 
 
 def test_an_untrusted_issuer_isnt_requested(helper: Agent, wire: Wire, login: TokenIssuer) -> None:
-    refused(wire, login.token(HERE))
+    assert_refused(wire, login.token(RESOURCE))
     assert not login.http.asked
 
 
@@ -121,7 +135,7 @@ def test_a_token_is_valid_only_for_its_organization(
 ) -> None:
     other = factories.create_organization("other")
     factories.create_issuer(other, login.url, role="owner", allow_private=True)
-    assert tools(wire, login.token(HERE)).status == 404
+    assert list_tools(wire, login.token(RESOURCE)).status == 404
 
 
 def test_published_symmetric_and_weak_keys_arent_used(
@@ -132,12 +146,12 @@ def test_published_symmetric_and_weak_keys_arent_used(
     weak = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505
     login.publish("weak", weak.public_key())
     login.publish("enc", login.private["one"].public_key(), use="enc")
-    refused(wire, login.token(HERE, kid="oct", key=b"s" * 32, algorithm="HS256"))
+    assert_refused(wire, login.token(RESOURCE, kid="oct", key=b"s" * 32, algorithm="HS256"))
     with pytest.warns(InsecureKeyLengthWarning):
-        refused(wire, login.token(HERE, kid="weak", key=weak))
-    refused(wire, login.token(HERE, kid="enc", key=login.private["one"]))
-    # Without an id, the one key that fits is meant; of two, none.
-    refused(wire, login.token(HERE, kid=None))
+        assert_refused(wire, login.token(RESOURCE, kid="weak", key=weak))
+    assert_refused(wire, login.token(RESOURCE, kid="enc", key=login.private["one"]))
+    # Without a key id the only matching key is used; none if there are several.
+    assert_refused(wire, login.token(RESOURCE, kid=None))
 
 
 def test_keys_are_fetched_only_from_the_issuers_metadata(
@@ -150,7 +164,7 @@ def test_keys_are_fetched_only_from_the_issuers_metadata(
         {"jwks_uri": "http://169.254.169.254/keys"},
     ):
         login.metadata = metadata
-        reply = tools(wire, login.token(HERE))
+        reply = list_tools(wire, login.token(RESOURCE))
         assert (reply.status, reply.message["code"]) == (503, "issuer_unreachable"), metadata
         clock.now += jwks.RETRY_S
     assert login.reads == 0

@@ -1,4 +1,4 @@
-"""Tokens of other issuers at the gateway: whom they let in, and what they may do."""
+"""Tokens of external issuers at the gateway: their access and permissions."""
 
 import pytest
 from django.conf import settings
@@ -14,15 +14,15 @@ from tests import factories
 from tests.agents.gateway.conftest import Wire
 from tests.agents.gateway.external_tokens import (
     AGENT,
-    HERE,
-    answered,
+    RESOURCE,
+    assert_refused,
+    can_list_tools,
     clock,
+    list_tools,
     login,
-    refused,
-    tools,
     trusted,
 )
-from tests.agents.gateway.test_mcp_tasks import DECLARED, about
+from tests.agents.gateway.test_mcp_tasks import DECLARED, send_task_request
 from tests.agents.gateway.upstream_server import Upstream, give
 from tests.servers.token_issuer import TokenIssuer
 
@@ -44,13 +44,13 @@ def test_a_token_of_an_issuer_calls_a_governed_tool(
         allow_private=True,
         agent_ids=[helper.pk],
     )
-    text = login.token([HERE, "else"], email="alice@example.com")
+    text = login.token([RESOURCE, "else"], email="alice@example.com")
     assert wire.modern(AGENT, "tools/call", ECHO, token=text).result["isError"] is False
     rows = AuditRow.objects.filter(actor_label__endswith="(Login)").order_by("seq")
     assert [row.actor_label for row in rows] == ["alice@example.com (Login)"]
-    # The same person with another token is the same one; another person isn't.
-    wire.modern(AGENT, "tools/call", ECHO, token=login.token(HERE, jti="2"))
-    wire.modern(AGENT, "tools/call", ECHO, token=login.token(HERE, sub="bob"))
+    # Another token of the same subject is the same actor.
+    wire.modern(AGENT, "tools/call", ECHO, token=login.token(RESOURCE, jti="2"))
+    wire.modern(AGENT, "tools/call", ECHO, token=login.token(RESOURCE, sub="bob"))
     ids = list(rows.values_list("actor_id", flat=True))
     assert (len(ids), len(set(ids))) == (3, 2)
     assert login.reads == 1
@@ -62,28 +62,28 @@ def test_tokens_of_each_key_type_are_accepted(
     kinds = ("PS256", "ES256", "EdDSA")
     for kind in kinds:
         login.add_key(kind, kind)
-    texts = [login.token(HERE, kid=kind, algorithm=kind) for kind in kinds]
-    assert [tools(wire, text).status for text in texts] == [200, 200, 200]
+    texts = [login.token(RESOURCE, kid=kind, algorithm=kind) for kind in kinds]
+    assert [list_tools(wire, text).status for text in texts] == [200, 200, 200]
 
 
 def test_scopes_are_limited_by_the_token_and_the_issuer(
     helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer
 ) -> None:
-    lacking = tools(wire, login.token(HERE, scope="mcp:agents openid api"))
-    assert lacking.status == 403
-    assert 'error="insufficient_scope", scope="mcp:tools"' in lacking.headers["www-authenticate"]
-    enough = login.token(HERE)
-    assert tools(wire, enough).status == 200
+    reply = list_tools(wire, login.token(RESOURCE, scope="mcp:agents openid api"))
+    assert reply.status == 403
+    assert 'error="insufficient_scope", scope="mcp:tools"' in reply.headers["www-authenticate"]
+    token = login.token(RESOURCE)
+    assert list_tools(wire, token).status == 200
     external_issuers.update_issuer(
         factories.build_administrator(helper.organization), trusted, scopes=["mcp:agents"]
     )
-    assert not answered(wire, enough)
-    assert tools(wire, enough).status == 403
-    everybody = {"scope_claim": "", "scopes": ["mcp:tools"]}
+    assert not can_list_tools(wire, token)
+    assert list_tools(wire, token).status == 403
+    fields = {"scope_claim": "", "scopes": ["mcp:tools"]}
     external_issuers.update_issuer(
-        factories.build_administrator(helper.organization), trusted, **everybody
+        factories.build_administrator(helper.organization), trusted, **fields
     )
-    assert tools(wire, login.token(HERE, scope=None)).status == 200
+    assert list_tools(wire, login.token(RESOURCE, scope=None)).status == 200
 
 
 def test_a_claim_sets_the_role(
@@ -97,11 +97,14 @@ def test_a_claim_sets_the_role(
         roles={"ops": "operator", "readers": "auditor"},
         allow_private=True,
     )
-    assert tools(wire, login.token(HERE, realm={"roles": ["x", "readers", "ops"]})).status == 200
-    # An auditor has no business with tools, so there is nothing at that address.
-    assert tools(wire, login.token(HERE, realm={"roles": ["readers"]})).status == 404
-    refused(wire, login.token(HERE, realm={"roles": ["x"]}))
-    refused(wire, login.token(HERE, realm="ops"))
+    assert (
+        list_tools(wire, login.token(RESOURCE, realm={"roles": ["x", "readers", "ops"]})).status
+        == 200
+    )
+    # Auditors can't call tools, so the endpoint doesn't exist for them.
+    assert list_tools(wire, login.token(RESOURCE, realm={"roles": ["readers"]})).status == 404
+    assert_refused(wire, login.token(RESOURCE, realm={"roles": ["x"]}))
+    assert_refused(wire, login.token(RESOURCE, realm="ops"))
 
 
 def test_an_issuer_limited_to_agents_reaches_no_others(
@@ -109,9 +112,12 @@ def test_an_issuer_limited_to_agents_reaches_no_others(
 ) -> None:
     factories.create_agent(acme, "other")
     factories.create_issuer(acme, login.url, agent_ids=[helper.pk], allow_private=True)
-    there = "/mcp/agents/other"
-    assert tools(wire, login.token(HERE)).status == 200
-    assert tools(wire, login.token(f"{settings.BONOBOT_URL}{there}"), there).status == 404
+    other_path = "/mcp/agents/other"
+    assert list_tools(wire, login.token(RESOURCE)).status == 200
+    assert (
+        list_tools(wire, login.token(f"{settings.BONOBOT_URL}{other_path}"), other_path).status
+        == 404
+    )
 
 
 def test_a_change_of_the_issuer_applies_to_the_next_call(
@@ -122,17 +128,17 @@ def test_a_change_of_the_issuer_applies_to_the_next_call(
     login: TokenIssuer,
     trusted: Issuer,
 ) -> None:
-    boss, text = factories.build_administrator(acme), login.token(HERE)
+    administrator, text = factories.build_administrator(acme), login.token(RESOURCE)
     call = lambda: wire.modern(AGENT, "tools/call", ECHO, token=text)  # noqa: E731
     assert call().result["isError"] is False
-    external_issuers.update_issuer(boss, trusted, enabled=False)
+    external_issuers.update_issuer(administrator, trusted, enabled=False)
     assert call().code == "bad_token"
-    refused(wire, text)
-    external_issuers.update_issuer(boss, trusted, enabled=True)
+    assert_refused(wire, text)
+    external_issuers.update_issuer(administrator, trusted, enabled=True)
     assert call().result["isError"] is False
-    external_issuers.delete_issuer(boss, trusted)
+    external_issuers.delete_issuer(administrator, trusted)
     assert call().code == "bad_token"
-    refused(wire, text)
+    assert_refused(wire, text)
 
 
 def test_limits_apply_per_subject(
@@ -141,8 +147,8 @@ def test_limits_apply_per_subject(
     factories.create_issuer(
         acme, login.url, role="operator", calls_per_minute=1, allow_private=True
     )
-    call = lambda who, jti: wire.modern(  # noqa: E731
-        AGENT, "tools/call", ECHO, token=login.token(HERE, sub=who, jti=jti)
+    call = lambda subject, jti: wire.modern(  # noqa: E731
+        AGENT, "tools/call", ECHO, token=login.token(RESOURCE, sub=subject, jti=jti)
     )
     assert call("alice", "1").result["isError"] is False
     codes = {call("alice", str(n)).code for n in range(2, 5)}
@@ -158,31 +164,32 @@ def test_two_subjects_of_an_issuer_are_isolated(
     login: TokenIssuer,
     trusted: Issuer,
 ) -> None:
-    alice, bob = login.token(HERE), login.token(HERE, sub="bob")
+    alice, bob = login.token(RESOURCE), login.token(RESOURCE, sub="bob")
     session = wire.handshake(AGENT, token=alice)
     assert "result" in session.ask("tools/list").message
     assert session.ask("tools/list", token=bob).status == 404
-    # The same person with a newer token goes on.
-    assert "result" in session.ask("tools/list", token=login.token(HERE, jti="2")).message
+    # A newer token of the same subject can continue the session.
+    assert "result" in session.ask("tools/list", token=login.token(RESOURCE, jti="2")).message
     set_policy(
         factories.build_administrator(acme), helper, PolicySpec("all", ask=("mcp_workshop_echo",))
     )
     task = wire.modern(AGENT, "tools/call", ECHO, token=alice, capabilities=DECLARED).result
-    seen = [
-        about(wire, AGENT, "tasks/get", task["taskId"], token=one).message for one in (alice, bob)
+    messages = [
+        send_task_request(wire, AGENT, "tasks/get", task["taskId"], token=token).message
+        for token in (alice, bob)
     ]
-    assert ["result" in one for one in seen] == [True, False]
+    assert ["result" in token for token in messages] == [True, False]
 
 
 def test_a_token_is_never_forwarded(
     acme: Organization, helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer
 ) -> None:
-    text = login.token(HERE)
+    text = login.token(RESOURCE)
     with Upstream("shop").listening() as upstream:
         give(upstream, acme, helper)
         call = {"name": "mcp_shop_echo", "arguments": {}}
         assert "result" in wire.modern(AGENT, "tools/call", call, token=text).message
-        sent = repr([(one.headers, one.message) for one in upstream.http.asked])
+        sent = repr([(request.headers, request.message) for request in upstream.http.asked])
     assert "tools/call" in sent
     assert not any(part in sent for part in text.split("."))
 
@@ -194,9 +201,9 @@ def test_a_token_cant_approve_its_own_calls(
     set_policy(
         factories.build_administrator(acme), helper, PolicySpec("all", ask=("mcp_workshop_echo",))
     )
-    reply = wire.modern(AGENT, "tools/call", ECHO, token=login.token(HERE))
+    reply = wire.modern(AGENT, "tools/call", ECHO, token=login.token(RESOURCE))
     assert reply.code == "approval_required"
-    names = {tool["name"] for tool in tools(wire, login.token(HERE)).result["tools"]}
+    names = {tool["name"] for tool in list_tools(wire, login.token(RESOURCE)).result["tools"]}
     assert not any("approv" in name for name in names)
 
 
@@ -205,9 +212,12 @@ def test_the_metadata_lists_only_announced_issuers(
 ) -> None:
     factories.create_issuer(acme, "https://hidden.example.com", "Hidden", announced=False)
     factories.create_issuer(acme, "https://off.example.com", "Off", enabled=False)
-    told = wire.send("GET", f"/.well-known/oauth-protected-resource{AGENT}").message
-    assert told["authorization_servers"] == [settings.BONOBOT_URL, login.url]  # ours comes first
-    assert told["resource"] == HERE
+    metadata = wire.send("GET", f"/.well-known/oauth-protected-resource{AGENT}").message
+    assert metadata["authorization_servers"] == [
+        settings.BONOBOT_URL,
+        login.url,
+    ]  # Bonobot's own comes first
+    assert metadata["resource"] == RESOURCE
 
 
 def test_a_custom_audience_is_valid_at_each_endpoint(
@@ -217,15 +227,15 @@ def test_a_custom_audience_is_valid_at_each_endpoint(
         acme, login.url, role="operator", audience="api://bonobot", allow_private=True
     )
     text = login.token("api://bonobot")
-    assert (tools(wire, text).status, tools(wire, text, "/mcp").status) == (200, 200)
-    refused(wire, login.token(HERE))
+    assert (list_tools(wire, text).status, list_tools(wire, text, "/mcp").status) == (200, 200)
+    assert_refused(wire, login.token(RESOURCE))
 
 
 def test_the_token_is_stored_nowhere(
     acme: Organization, helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer
 ) -> None:
-    text = login.token(HERE)
-    assert tools(wire, text).status == 200
+    text = login.token(RESOURCE)
+    assert list_tools(wire, text).status == 200
     assert text not in repr(vars(token_cache.get_token_cache()))
     rows = AuditRow.objects.values_list("opened", "closed", "resource_name")
     assert text.rpartition(".")[2] not in repr(list(rows))

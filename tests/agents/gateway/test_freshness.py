@@ -1,9 +1,9 @@
-"""Freshness: a change of whatever governs a call holds on the very next one, through the gateway.
+"""A change of any row that governs calls applies to the next call through the gateway.
 
-The call is warm: the token, the place and the snapshot are at hand, and nothing is read for it but
-what its admission returns. Then one row is written, by a way that Django has, and the same call is
-sent again, to the same process. Every governed model has a row here: what of it turns the call
-around, or why nothing of it can be seen in this call; then it must have been decided anew.
+The call is warm: token, endpoint and snapshot are cached. Then one row is written in one of
+Django's ways, and the same call is sent again to the same process. Every governed model has a row
+here: the edit that changes the outcome of the call, or the reason why none does; then the call must
+have used a new snapshot.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -50,26 +50,26 @@ pytestmark = pytest.mark.django_db(transaction=True)
 AGENT = "/mcp/agents/helper"
 CALL = {"name": test_governed_rows.TOOL, "arguments": {}}
 MANY = 1_000_000
-OURS = ("tenancy", "mcp_servers", "agents")
-# What is told of a call, and the key that its server was shown.
-Seen = tuple[int, Any, Any, str]
+APPS = ("tenancy", "mcp_servers", "agents")
+# Status, error code, problem code, and the key that the server received.
+Observation = tuple[int, Any, Any, str]
 
 
 @dataclass(frozen=True)
 class Row:
-    """Which row of a model is written, what turns the call around, and whether its removal does.
+    """The row of a model to write, the edit that changes the outcome, and whether deleting does.
 
-    `unseen` says why nothing of it changes this call: then its next one is only decided anew.
+    `no_effect` is the reason why no edit changes this call; it must still use a new snapshot.
     """
 
     edit: Mapping[str, Any] = field(default_factory=dict)
     which: Mapping[str, Any] = field(default_factory=dict)
     removal: bool = True
-    unseen: str = ""
+    no_effect: str = ""
 
 
-def _unseen(why: str, **which: Any) -> Row:
-    return Row(which=which, removal=False, unseen=why)
+def _without_effect(reason: str, **which: Any) -> Row:
+    return Row(which=which, removal=False, no_effect=reason)
 
 
 ROWS: dict[Any, Row] = {
@@ -84,22 +84,22 @@ ROWS: dict[Any, Row] = {
     Budget: Row({"limit": 0}, removal=False),
     ToolPolicy: Row({"mode": "none"}, removal=False),
     ToolRule: Row({"pattern": "echo"}, removal=False),
-    Membership: _unseen("a token's rights are its own"),
-    User: _unseen("nobody gave the token: it is a program's"),
-    Issuer: _unseen("the token is one of ours"),
-    ModelEndpoint: _unseen("no model is asked", agents=None),
-    Preset: _unseen("its labels allow what is allowed", organization__isnull=False),
-    SessionApproval: _unseen("there is no session"),
-    Skill: _unseen("it is no tool of a server"),
-    AgentAssignment: _unseen("it gives no tool of a server"),
-    Workflow: _unseen("it is no tool of a server"),
+    Membership: _without_effect("a token's rights are its own"),
+    User: _without_effect("nobody gave the token: it is a program's"),
+    Issuer: _without_effect("the token is one of ours"),
+    ModelEndpoint: _without_effect("no model is asked", agents=None),
+    Preset: _without_effect("its labels allow what is allowed", organization__isnull=False),
+    SessionApproval: _without_effect("there is no session"),
+    Skill: _without_effect("it is no tool of a server"),
+    AgentAssignment: _without_effect("it gives no tool of a server"),
+    Workflow: _without_effect("it is no tool of a server"),
 }
 
 
-def row_of(model: Any) -> Any:
-    found = model.objects.filter(**ROWS[model].which).order_by("pk").first()
-    assert found is not None, f"`helper` has no {model._meta.label}"
-    return found
+def get_row(model: Any) -> Any:
+    row = model.objects.filter(**ROWS[model].which).order_by("pk").first()
+    assert row is not None, f"`helper` has no {model._meta.label}"
+    return row
 
 
 def _save(row: Any, edit: Mapping[str, Any]) -> None:
@@ -109,7 +109,7 @@ def _save(row: Any, edit: Mapping[str, Any]) -> None:
 
 
 def _create(row: Any, edit: Mapping[str, Any]) -> None:
-    """Insert the row anew in bulk, as it is to be, after it was taken away unseen."""
+    """Delete the row without signals and insert the edited one in bulk."""
     model: Any = type(row)
     for name, value in edit.items():
         setattr(row, name, value)
@@ -146,138 +146,140 @@ def upstream() -> RawHttp:
 
 @pytest.fixture
 def web(upstream: RawHttp) -> Iterator[str]:
-    """The address of a server that answers in this process and keeps what it was asked."""
+    """The URL of a server in this process that records its requests."""
     listening = upstream.listening()
     yield get_runtime().call(listening.__aenter__).url
     get_runtime().call(listening.__aexit__, None, None, None)
 
 
 class Caller:
-    """Calls one tool through one gateway that goes on all the time."""
+    """Calls a tool through the same gateway."""
 
     def __init__(self, agent: Agent, wire: Wire, upstream: RawHttp) -> None:
         self.agent, self.organization_id = agent, agent.organization_id
         self._wire, self._upstream = wire, upstream
-        self.rows = stored()
+        self.rows = load_all_rows()
 
-    def __call__(self) -> Seen:
+    def __call__(self) -> Observation:
         before = len(self._upstream.asked)
         reply = self._wire.modern(AGENT, "tools/call", CALL)
-        asked = self._upstream.asked[before:]
+        requests = self._upstream.asked[before:]
         error = reply.message.get("error", {}).get("code", reply.message.get("code"))
         problem = reply.message.get("result", {}).get("_meta", {}).get("bonobot/problem", {})
-        key = asked[-1].headers.get("x-key", "") if asked else "nobody was asked"
+        key = requests[-1].headers.get("x-key", "") if requests else "nobody was asked"
         return reply.status, error, problem.get("code"), key
 
-    def warm(self) -> Seen:
-        """Return what is seen of a call that is allowed; the next one would read nothing."""
-        seen = self()
-        assert seen[:3] == (200, None, None), seen
-        return seen
+    def call_allowed(self) -> Observation:
+        """Make an allowed call, so that everything is cached for the next one."""
+        observation = self()
+        assert observation[:3] == (200, None, None), observation
+        return observation
 
-    def decided_anew(self) -> bool:
-        """Tell whether the latest call was decided by what holds now."""
-        found = get_snapshot_cache().find_cached("agent", self.agent.pk)
-        return found is not None and found.generation == load_policy_generation(
+    def is_current(self) -> bool:
+        """Return whether the cached snapshot is current."""
+        snapshot = get_snapshot_cache().find_cached("agent", self.agent.pk)
+        return snapshot is not None and snapshot.generation == load_policy_generation(
             self.organization_id
         )
 
-    def put_back(self, *models: Any) -> None:
-        """Have the rows of these models as they were, or of all."""
+    def restore(self, *models: Any) -> None:
+        """Restore the original rows of these models, or of all."""
         with transaction.atomic():
             for model in models or self.rows:
                 rows = self.rows[model]
-                now = {row.pk: values(row) for row in model._base_manager.all()}
-                # What was made meanwhile would stand in the way of what was there before.
-                if added := now.keys() - {row.pk for row in rows}:
-                    model._base_manager.filter(pk__in=added)._raw_delete("default")
+                current = {row.pk: values(row) for row in model._base_manager.all()}
+                # New rows could conflict with the restored ones.
+                if created := current.keys() - {row.pk for row in rows}:
+                    model._base_manager.filter(pk__in=created)._raw_delete("default")
                 for row in rows:
-                    if now.get(row.pk) != values(row):
-                        row.save_base(raw=True, force_insert=row.pk not in now)
+                    if current.get(row.pk) != values(row):
+                        row.save_base(raw=True, force_insert=row.pk not in current)
             increment_generation(self.organization_id)
 
 
 def values(row: Any) -> list[Any]:
-    return [getattr(row, one.attname) for one in row._meta.concrete_fields]
+    return [getattr(row, field.attname) for field in row._meta.concrete_fields]
 
 
-def stored() -> dict[Any, list[Any]]:
+def load_all_rows() -> dict[Any, list[Any]]:
     return {
         model: list(model._base_manager.all())
         for model in apps.get_models(include_auto_created=True)
-        if model._meta.app_label in OURS and model._meta.managed
+        if model._meta.app_label in APPS and model._meta.managed
     }
 
 
 @pytest.fixture
 def caller(helper: Agent, upstream: RawHttp) -> Iterator[Caller]:
     mount = GatewayApplication()
-    boss = factories.build_administrator(helper.organization)
-    text = token_of(boss, Role.OWNER, calls_per_minute=MANY)
+    administrator = factories.build_administrator(helper.organization)
+    text = token_of(administrator, Role.OWNER, calls_per_minute=MANY)
     Agent.objects.filter(pk=helper.pk).update(calls_per_minute=MANY)
-    ToolPolicy.objects.filter(agent=helper).update(mode="denylist")  # so that rules hold
+    ToolPolicy.objects.filter(agent=helper).update(mode="denylist")  # so that rules apply
     wire = Wire(mount, text)
     wire.modern(AGENT, "tools/call", CALL)
     yield Caller(helper, wire, upstream)
     get_runtime().call(mount.stop)
 
 
-def holds(
+def assert_applied(
     caller: Caller,
     row: Row,
-    what: str,
+    label: str,
     change: Callable[[], object],
     *,
-    seen: bool,
-    alone: tuple[Any, ...] = (),
+    changes_outcome: bool,
+    models: tuple[Any, ...] = (),
 ) -> None:
-    """See a warm call, make a change, and see the next one be another, or decided anew.
+    """Make a warm call and a change, and check that the next call has another outcome or snapshot.
 
-    `alone` are the models whose rows it changes, where not all that hangs on them goes along.
+    `models` are those whose rows the change affects; all if empty.
     """
-    before = caller.warm()
+    before = caller.call_allowed()
     change()
     after = caller()
-    if seen:
-        assert after != before, what
+    if changes_outcome:
+        assert after != before, label
     else:
-        assert after[:3] == before[:3] or row.unseen == "", what
-        assert after != before or caller.decided_anew(), what
-    caller.put_back(*alone)
+        assert after[:3] == before[:3] or row.no_effect == "", label
+        assert after != before or caller.is_current(), label
+    caller.restore(*models)
 
 
 def test_every_governed_model_is_covered() -> None:
     assert set(GOVERNED.values()) == ROWS.keys()
 
 
-def edits() -> Iterator[tuple[Any, str]]:
-    """Yield every model with the first way of writing, and every other way with some models.
+def iterate_edits() -> Iterator[tuple[Any, str]]:
+    """Yield every model with the first way of writing, and the other ways with some models.
 
-    That each way makes decisions stale whatever the model is, `test_governed` shows.
+    `test_governed_rows` tests each way with every model.
     """
-    first, *others = EDITS
+    first, *other_ways = EDITS
     yield from ((model, first) for model in ROWS)
-    yield from zip((model for model, row in ROWS.items() if row.edit), cycle(others))
+    yield from zip((model for model, row in ROWS.items() if row.edit), cycle(other_ways))
 
 
 def test_a_changed_row_applies_to_the_next_call(caller: Caller) -> None:
-    for model, way in edits():
-        one, row = row_of(model), ROWS[model]
-        name = test_governed_rows._field(one)
-        edit = row.edit or {name: getattr(one, name)}
-        what = f"{model._meta.label} by {way}"
-        change = partial(EDITS[way], one, edit)
-        holds(caller, row, what, change, seen=bool(row.edit), alone=(model,))
+    for model, way in iterate_edits():
+        instance, row = get_row(model), ROWS[model]
+        name = test_governed_rows._field(instance)
+        edit = row.edit or {name: getattr(instance, name)}
+        label = f"{model._meta.label} by {way}"
+        change = partial(EDITS[way], instance, edit)
+        assert_applied(caller, row, label, change, changes_outcome=bool(row.edit), models=(model,))
 
 
 def test_a_deleted_row_applies_to_the_next_call(caller: Caller) -> None:
     for (model, row), way in zip(ROWS.items(), cycle(REMOVALS)):
-        one, what = row_of(model), f"{model._meta.label} by {way}"
-        holds(caller, row, what, partial(REMOVALS[way], one), seen=row.removal)
+        instance, label = get_row(model), f"{model._meta.label} by {way}"
+        assert_applied(
+            caller, row, label, partial(REMOVALS[way], instance), changes_outcome=row.removal
+        )
 
 
 def test_a_cascading_delete_applies_to_the_next_call(caller: Caller) -> None:
-    gone: set[Any] = set()
+    deleted: set[Any] = set()
     for model, row in ROWS.items():
         for name in test_governed_rows._parents_of(model):
             label = f"{model._meta.label} with {name}"
@@ -285,10 +287,16 @@ def test_a_cascading_delete_applies_to_the_next_call(caller: Caller) -> None:
                 continue
             rows = model._default_manager.filter(**row.which).exclude(**{name: None})
             parent = getattr(rows.first(), name, None)
-            if parent is None:  # the row that this call needs has none
+            if parent is None:  # the row of this call has no parent
                 parent = getattr(model._default_manager.exclude(**{name: None}).first(), name)
-            if parent in gone:  # with it, this went along already
+            if parent in deleted:  # already deleted with this parent
                 continue
-            gone.add(parent)
-            seen = isinstance(parent, Organization | Agent | Server)
-            holds(caller, row, label, partial(test_governed_rows._delete_many, parent), seen=seen)
+            deleted.add(parent)
+            changes_outcome = isinstance(parent, Organization | Agent | Server)
+            assert_applied(
+                caller,
+                row,
+                label,
+                partial(test_governed_rows._delete_many, parent),
+                changes_outcome=changes_outcome,
+            )

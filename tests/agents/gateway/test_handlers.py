@@ -1,4 +1,4 @@
-"""Relaying: what servers offer reaches clients of both eras through the door, and as it is."""
+"""Definitions and calls of servers, relayed to clients of both eras."""
 
 import json
 from typing import Any
@@ -24,21 +24,21 @@ AGENT, SERVER = "/mcp/agents/helper", "/mcp/servers/workshop"
 ECHO = "mcp_workshop_echo"
 
 
-def last_call() -> AuditRow:
+def get_last_call() -> AuditRow:
     return AuditRow.objects.filter(event_type="call").order_by("seq").last()
 
 
 def test_agent_endpoints_prefix_tool_names_and_server_endpoints_dont(
     workshop: Server, wire: Wire
 ) -> None:
-    of_agent = wire.modern(AGENT, "tools/list").result
-    of_server = wire.modern(SERVER, "tools/list").result
-    assert ECHO in [tool["name"] for tool in of_agent["tools"]]
-    assert "echo" in [tool["name"] for tool in of_server["tools"]]
-    assert (of_agent["cacheScope"], of_agent["resultType"]) == ("private", "complete")
-    own = next(tool for tool in of_server["tools"] if tool["name"] == "echo")
+    agent_tools = wire.modern(AGENT, "tools/list").result
+    server_tools = wire.modern(SERVER, "tools/list").result
+    assert ECHO in [tool["name"] for tool in agent_tools["tools"]]
+    assert "echo" in [tool["name"] for tool in server_tools["tools"]]
+    assert (agent_tools["cacheScope"], agent_tools["resultType"]) == ("private", "complete")
+    echo = next(tool for tool in server_tools["tools"] if tool["name"] == "echo")
     declared = workshop.definitions.get(name="echo").payload
-    assert own == declared
+    assert echo == declared
 
 
 def test_a_call_is_governed_in_both_eras(workshop: Server, wire: Wire) -> None:
@@ -46,11 +46,11 @@ def test_a_call_is_governed_in_both_eras(workshop: Server, wire: Wire) -> None:
     modern = wire.modern(AGENT, "tools/call", params).result
     assert modern["content"] == [{"type": "text", "text": "hello"}]
     assert modern["resultType"] == "complete"
-    row = last_call()
+    row = get_last_call()
     assert (row.outcome, json.loads(row.opened)["details"]["via"]) == ("ok", "gateway")
     assert json.loads(row.opened)["details"]["client"] == "tests 1"
     session = wire.handshake(AGENT)
-    assert session.opened.result["protocolVersion"] == "2025-11-25"
+    assert session.initialization.result["protocolVersion"] == "2025-11-25"
     handshake = session.ask("tools/call", params).result
     assert handshake["content"] == modern["content"]
     assert "resultType" not in handshake
@@ -61,15 +61,17 @@ def test_a_call_is_one_trace_from_the_client_to_the_server(workshop: Server, wir
     params = {"name": ECHO, "arguments": {"text": "a secret"}}
     with collected() as spans:
         assert wire.modern(AGENT, "tools/call", params, meta={"traceparent": PARENT}).status == 200
-    found = {span.name: span for span in spans.get_finished_spans()}
-    asked, door, sent = (
-        found[name] for name in ("tools/call", f"execute_tool {ECHO}", "tools/call echo")
+    by_name = {span.name: span for span in spans.get_finished_spans()}
+    request, execution, server_call = (
+        by_name[name] for name in ("tools/call", f"execute_tool {ECHO}", "tools/call echo")
     )
-    assert {f"{span.context.trace_id:032x}" for span in (asked, door, sent)} == {TRACE}
-    assert (door.parent, sent.parent) == (asked.context, door.context)
-    assert door.attributes["gen_ai.tool.call.id"] == str(last_call().pk)
-    assert door.attributes["bonobot.outcome"] == "ok"
-    assert not any("a secret" in span.to_json() for span in found.values())
+    assert {f"{span.context.trace_id:032x}" for span in (request, execution, server_call)} == {
+        TRACE
+    }
+    assert (execution.parent, server_call.parent) == (request.context, execution.context)
+    assert execution.attributes["gen_ai.tool.call.id"] == str(get_last_call().pk)
+    assert execution.attributes["bonobot.outcome"] == "ok"
+    assert not any("a secret" in span.to_json() for span in by_name.values())
 
 
 def test_structured_content_and_tool_errors_are_unchanged(workshop: Server, wire: Wire) -> None:
@@ -85,7 +87,7 @@ def test_nan_and_infinity_are_refused_and_recorded(
 ) -> None:
     params = {"name": "add", "arguments": {"a": number, "b": 1}}
     assert wire.modern(SERVER, "tools/call", params).code == "invalid_arguments"
-    row = last_call()
+    row = get_last_call()
     assert (row.outcome, row.code) == ("refused", "invalid_arguments")
     assert json.loads(row.opened)["details"]["arguments"] == {"a": str(number), "b": 1}
 
@@ -112,13 +114,13 @@ def test_a_forbidden_tool_is_like_an_unknown_one(
 def test_a_denied_listed_tool_has_a_reason(
     acme: Organization, helper: Agent, workshop: Server, wire: Wire
 ) -> None:
-    wrong = wire.modern(AGENT, "tools/call", {"name": ECHO, "arguments": {"text": 1}})
-    assert (wrong.result["isError"], wrong.code) == (True, "invalid_arguments")
+    invalid = wire.modern(AGENT, "tools/call", {"name": ECHO, "arguments": {"text": 1}})
+    assert (invalid.result["isError"], invalid.code) == (True, "invalid_arguments")
     set_policy(factories.build_administrator(acme), helper, PolicySpec("all", ask=(ECHO,)))
-    asked = wire.modern(AGENT, "tools/call", {"name": ECHO, "arguments": {"text": "hello"}})
-    assert (asked.result["isError"], asked.code) == (True, "approval_required")
-    waiting = Approval.objects.get()
-    assert str(waiting.pk) == asked.result["_meta"]["bonobot/problem"]["approval_id"]
+    pending = wire.modern(AGENT, "tools/call", {"name": ECHO, "arguments": {"text": "hello"}})
+    assert (pending.result["isError"], pending.code) == (True, "approval_required")
+    approval = Approval.objects.get()
+    assert str(approval.pk) == pending.result["_meta"]["bonobot/problem"]["approval_id"]
 
 
 def test_a_change_applies_to_the_next_call(
@@ -134,20 +136,20 @@ def test_resources_are_read_by_their_listed_uris(library: Server, wire: Wire) ->
     listed = wire.modern("/mcp/servers/library", "resources/list").result["resources"]
     assert listed
     uri = listed[0]["uri"]
-    read = wire.modern("/mcp/servers/library", "resources/read", {"uri": uri}).result
-    assert read["contents"][0]["uri"] == uri
-    assert (read["cacheScope"], read["resultType"]) == ("private", "complete")
+    result = wire.modern("/mcp/servers/library", "resources/read", {"uri": uri}).result
+    assert result["contents"][0]["uri"] == uri
+    assert (result["cacheScope"], result["resultType"]) == ("private", "complete")
     unknown = wire.modern("/mcp/servers/library", "resources/read", {"uri": "nothing://x"})
     assert (unknown.error["code"], unknown.error["data"]["uri"]) == (-32602, "nothing://x")
 
 
 def test_prompts_are_returned_and_completed(library: Server, wire: Wire) -> None:
-    there = "/mcp/servers/library"
-    prompts = wire.modern(there, "prompts/list").result["prompts"]
+    path = "/mcp/servers/library"
+    prompts = wire.modern(path, "prompts/list").result["prompts"]
     assert prompts
-    plain = next(one for one in prompts if not one.get("arguments"))
-    assert wire.modern(there, "prompts/get", {"name": plain["name"]}).result["messages"]
-    assert wire.modern(there, "prompts/get", {"name": "nothing"}).error["code"] == -32602
+    simple = next(prompt for prompt in prompts if not prompt.get("arguments"))
+    assert wire.modern(path, "prompts/get", {"name": simple["name"]}).result["messages"]
+    assert wire.modern(path, "prompts/get", {"name": "nothing"}).error["code"] == -32602
 
 
 def test_a_session_is_bound_to_its_principal_and_endpoint(
@@ -165,16 +167,16 @@ def test_a_repeated_call_queries_only_its_admission(
 ) -> None:
     params = {"name": ECHO, "arguments": {"text": "hello"}}
     wire.modern(AGENT, "tools/call", params)
-    asked: list[str] = []
-    own = Runtime.run_orm
+    queries: list[str] = []
+    original = Runtime.run_orm
 
-    async def counted(self: Runtime, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-        asked.append(getattr(fn, "__qualname__", repr(fn)))
-        return await own(self, fn, *args, **kwargs)
+    async def count(self: Runtime, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        queries.append(getattr(fn, "__qualname__", repr(fn)))
+        return await original(self, fn, *args, **kwargs)
 
-    monkeypatch.setattr(Runtime, "run_orm", counted)
+    monkeypatch.setattr(Runtime, "run_orm", count)
     assert wire.modern(AGENT, "tools/call", params).result["content"][0]["text"] == "hello"
-    assert asked == []
+    assert queries == []
 
 
 @pytest.mark.parametrize("change", ["revoke", "expire", "delete"])
@@ -192,7 +194,7 @@ def test_an_expired_token_is_refused_at_the_next_call(
     else:
         Token.objects.filter(pk=token.pk).update(expires_at=timezone.now())
     calls = AuditRow.objects.filter(event_type="call", outcome="ok").count()
-    ended = wire.modern(AGENT, "tools/call", params)
-    assert (ended.result["isError"], ended.code) == (True, "bad_token")
+    reply = wire.modern(AGENT, "tools/call", params)
+    assert (reply.result["isError"], reply.code) == (True, "bad_token")
     assert AuditRow.objects.filter(event_type="call", outcome="ok").count() == calls
     assert wire.modern(AGENT, "tools/call", params).status == 401

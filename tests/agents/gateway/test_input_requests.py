@@ -1,4 +1,4 @@
-"""Rounds: what a modern server asks for first, a client of the handshake era is asked for it."""
+"""Input requests of modern servers to clients of the handshake era."""
 
 from collections.abc import Iterator
 
@@ -19,23 +19,23 @@ ASK = {"name": "mcp_anew_ask", "arguments": {}}
 
 @pytest.fixture
 def upstream(acme: Organization, helper: Agent) -> Iterator[Upstream]:
-    """A modern server that asks before it answers."""
-    with Upstream("anew").listening() as found:
-        give(found, acme, helper)
-        yield found
+    """A modern server that requests input before it answers."""
+    with Upstream("anew").listening() as server:
+        give(server, acme, helper)
+        yield server
 
 
 def test_the_call_continues_with_the_clients_response(upstream: Upstream, wire: Wire) -> None:
     session = wire.handshake(AGENT, capabilities={"elicitation": {}})
     stream = session.begin("tools/call", ASK)
-    asked = stream.next()
-    assert asked is not None
-    assert (asked["method"], asked["params"]["message"]) == ("elicitation/create", "anew asks")
-    session.answer(asked, result={"action": "accept", "content": {"name": "Ann"}})
-    done = stream.next()
-    assert done is not None
-    assert "Ann" in done["result"]["content"][0]["text"]
-    assert "resultType" not in done["result"]
+    request = stream.next()
+    assert request is not None
+    assert (request["method"], request["params"]["message"]) == ("elicitation/create", "anew asks")
+    session.answer(request, result={"action": "accept", "content": {"name": "Ann"}})
+    response = stream.next()
+    assert response is not None
+    assert "Ann" in response["result"]["content"][0]["text"]
+    assert "resultType" not in response["result"]
     stream.close()
 
 
@@ -43,9 +43,9 @@ def test_a_client_that_answers_with_an_error_ends_the_call(upstream: Upstream, w
     session = wire.handshake(AGENT, capabilities={"elicitation": {}})
     stream = session.begin("tools/call", ASK)
     session.answer(stream.next() or {}, error={"code": -1, "message": "No."})
-    done = stream.next()
-    assert done is not None
-    assert done["error"]["code"] == -1
+    response = stream.next()
+    assert response is not None
+    assert response["error"]["code"] == -1
     stream.close()
 
 
@@ -56,9 +56,9 @@ def test_a_server_with_endless_requests_is_stopped(
     session = wire.handshake(AGENT, capabilities={"elicitation": {}})
     stream = session.begin("tools/call", ASK)
     session.answer(stream.next() or {}, result={"action": "decline"})
-    done = stream.next()
-    assert done is not None
-    assert done["error"]["code"] == -32602
+    response = stream.next()
+    assert response is not None
+    assert response["error"]["code"] == -32602
     stream.close()
 
 

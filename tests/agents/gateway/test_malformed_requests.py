@@ -1,4 +1,4 @@
-"""Whatever comes over the wire, the gateway answers it: never by falling over."""
+"""The gateway answers any malformed request without an internal error."""
 
 import asyncio
 import json
@@ -19,12 +19,12 @@ from tests.conformance_server import everything
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-# Each run draws other requests, so that many runs together try many.
+# Each run draws different requests.
 EXAMPLES = 1_000 if os.environ.get("TEST_FUZZING") == "whole" else 250
 LONGEST_S = 20
 SESSION, LIVE = "Mcp-Session-Id", "a session that is open"
 SERVED = ("/mcp/servers/everything", "/mcp/agents/helper", "/mcp")
-# What is served comes more often than what isn't.
+# Existing endpoints are drawn more often than others.
 PATHS = (
     *(SERVED * 8),
     *("/mcp/", "/mcp/servers/nothing", "/mcp/servers/", "/mcp/servers/../agents/helper", "/mcp/x"),
@@ -47,7 +47,7 @@ SPECIAL = (
     *("=?base64?!!?=", "‮", {"a": {"b": [[[[]]]]}}, [{}], {"": None}, {"_meta": 1}),
 )
 
-anything = st.recursive(
+json_values = st.recursive(
     st.sampled_from(SPECIAL) | st.text(max_size=20) | st.integers() | st.floats(),
     lambda inner: (
         st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3)
@@ -62,7 +62,7 @@ PARAMS = st.dictionaries(
             *("requestId", "progressToken", "_meta", "context", "task"),
         )
     ),
-    anything,
+    json_values,
     max_size=5,
 )
 STAMPS = st.dictionaries(
@@ -72,7 +72,7 @@ STAMPS = st.dictionaries(
             *(f"{META}logLevel", "progressToken", "traceparent", f"{META}subscriptionId", "x"),
         )
     ),
-    anything,
+    json_values,
     max_size=4,
 )
 GOOD_STAMP = {
@@ -97,7 +97,7 @@ VALUES = st.sampled_from(
 
 @st.composite
 def messages(draw: st.DrawFn) -> dict[str, Any]:
-    """Draw a request that has most of what one has, and something that it hasn't."""
+    """Draw a mostly valid request with a missing or changed field."""
     params = draw(PARAMS)
     stamp = draw(st.sampled_from(("good", "altered", "none")))
     if stamp == "good":
@@ -106,11 +106,11 @@ def messages(draw: st.DrawFn) -> dict[str, Any]:
         params["_meta"] = {**GOOD_STAMP, **draw(STAMPS)}
     message: dict[str, Any] = {
         "jsonrpc": "2.0",
-        "id": draw(st.integers(min_value=1) | anything),
+        "id": draw(st.integers(min_value=1) | json_values),
         "method": draw(st.sampled_from(METHODS)),
         "params": params,
     }
-    changed = draw(st.dictionaries(st.sampled_from(tuple(message)), anything, max_size=1))
+    changed = draw(st.dictionaries(st.sampled_from(tuple(message)), json_values, max_size=1))
     for name in draw(st.sets(st.sampled_from(("jsonrpc", "id", "params")), max_size=1)):
         del message[name]
     return {**message, **changed}
@@ -123,7 +123,7 @@ def _text(value: Any) -> bytes:
 DEEP = b"[" * 20_000 + b"]" * 20_000
 BODIES = st.one_of(
     st.lists(messages(), max_size=2).map(_text),
-    anything.map(_text),
+    json_values.map(_text),
     st.binary(max_size=200),
     st.sampled_from(
         (
@@ -136,26 +136,26 @@ BODIES = st.one_of(
 
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[bytes, dict[str, str]]:
-    """Draw a body and headers that mostly say the same of it, and are mostly there."""
+    """Draw a body with mostly matching headers."""
     if draw(st.integers(0, 4)) == 0:
         return draw(BODIES), draw(HEADERS)
     message = draw(messages())
     params = message.get("params")
-    said = params if isinstance(params, dict) else {}
-    named = next((said[name] for name in ("name", "uri", "taskId") if name in said), None)
-    found = {
+    fields = params if isinstance(params, dict) else {}
+    name_value = next((fields[name] for name in ("name", "uri", "taskId") if name in fields), None)
+    headers = {
         "MCP-Protocol-Version": draw(st.sampled_from(REVISIONS)),
-        "Mcp-Method": _sent(message.get("method")),
-        "Mcp-Name": _sent(named),
+        "Mcp-Method": _to_header(message.get("method")),
+        "Mcp-Name": _to_header(name_value),
     }
     if draw(st.booleans()):
-        found[SESSION] = LIVE
+        headers[SESSION] = LIVE
     if draw(st.integers(0, 2)) == 0:
-        found |= draw(HEADERS)
-    return _text(message), found
+        headers |= draw(HEADERS)
+    return _text(message), headers
 
 
-def _sent(value: Any) -> str:
+def _to_header(value: Any) -> str:
     return value.encode("latin-1", "replace").decode("latin-1") if isinstance(value, str) else ""
 
 
@@ -182,33 +182,37 @@ def test_malformed_requests_get_an_error_response(
     )
     @given(st.sampled_from(VERBS), st.sampled_from(PATHS), requests())
     def ask(verb: str, path: str, request: tuple[bytes, dict[str, str]]) -> None:
-        body, sent = request
+        body, headers = request
         caplog.clear()
-        if sent.get(SESSION) == LIVE:
-            # Other verbs end it, or wait for notices to the end of their days.
+        if headers.get(SESSION) == LIVE:
+            # Other verbs end the session or wait forever for notifications.
             number = sessions.get(path, "x") if verb == "POST" else "x"
-            sent = {**sent, SESSION: number, "MCP-Protocol-Version": "2025-11-25"}
+            headers = {**headers, SESSION: number, "MCP-Protocol-Version": "2025-11-25"}
         bearer = {"Authorization": f"Bearer {wire.token}"}
-        status = get_runtime().call(_status, wire, verb, path, body, bearer | sent)
-        wrong = [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
-        assert (status < 500, wrong) == (True, [])
+        status = get_runtime().call(_send_request, wire, verb, path, body, bearer | headers)
+        errors = [
+            record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR
+        ]
+        assert (status < 500, errors) == (True, [])
 
     ask()
 
 
-async def _status(wire: Wire, verb: str, path: str, body: bytes, sent: dict[str, str]) -> int:
-    """Send a request as a web server hands it over; returns the answer's status."""
-    said: list[dict[str, Any]] = []
-    waiting = [{"type": "http.request", "body": body, "more_body": False}]
+async def _send_request(
+    wire: Wire, verb: str, path: str, body: bytes, headers: dict[str, str]
+) -> int:
+    """Send a request to the ASGI application and return the status."""
+    sent_messages: list[dict[str, Any]] = []
+    received = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> dict[str, Any]:
-        if waiting:
-            return waiting.pop()
+        if received:
+            return received.pop()
         await asyncio.Event().wait()
         raise AssertionError
 
     async def send(message: dict[str, Any]) -> None:
-        said.append(message)
+        sent_messages.append(message)
 
     scope = {
         "type": "http",
@@ -224,12 +228,12 @@ async def _status(wire: Wire, verb: str, path: str, body: bytes, sent: dict[str,
             (b"host", b"localhost"),
             (b"accept", b"application/json, text/event-stream"),
             (b"content-type", b"application/json"),
-            *((name.lower().encode(), text.encode("latin-1")) for name, text in sent.items()),
+            *((name.lower().encode(), text.encode("latin-1")) for name, text in headers.items()),
         ],
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 80),
     }
     async with asyncio.timeout(LONGEST_S):
         await wire._mount(scope, receive, send)
-    found: int = said[0]["status"]
-    return found
+    status: int = sent_messages[0]["status"]
+    return status

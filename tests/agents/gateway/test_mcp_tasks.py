@@ -1,4 +1,4 @@
-"""Tasks: a client asks for what a call has come to, of any process, and for nobody else's."""
+"""Tasks: clients read, update and cancel their own tasks at any process."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -35,107 +35,114 @@ def published(everything_url: str, acme: Organization) -> Published:
 
 
 @pytest.fixture
-def there(published: Published) -> str:
+def server_path(published: Published) -> str:
     return published.paths[0]
 
 
-def begin(wire: Wire, path: str, tool: str, **arguments: Any) -> str:
-    """Call a tool whose server makes a task of it; returns the task's id."""
+def start_task(wire: Wire, path: str, tool: str, **arguments: Any) -> str:
+    """Call a tool whose server creates a task, and return the task's id."""
     params = {"name": tool, "arguments": arguments}
-    begun = wire.modern(path, "tools/call", params, capabilities=DECLARED).result
-    assert (begun["resultType"], begun["status"]) == ("task", "working")
-    number: str = begun["taskId"]
-    return number
+    task = wire.modern(path, "tools/call", params, capabilities=DECLARED).result
+    assert (task["resultType"], task["status"]) == ("task", "working")
+    task_id: str = task["taskId"]
+    return task_id
 
 
-def about(wire: Wire, path: str, method: str, number: str, **more: Any) -> Reply:
-    """Ask about a task."""
-    said = {"taskId": number, **more.pop("params", {})}
-    sent = {"capabilities": DECLARED, "Mcp_Name": number, **more}
-    return wire.modern(path, method, said, **sent)
+def send_task_request(wire: Wire, path: str, method: str, task_id: str, **more: Any) -> Reply:
+    """Send a request about a task."""
+    task_params = {"taskId": task_id, **more.pop("params", {})}
+    options = {"capabilities": DECLARED, "Mcp_Name": task_id, **more}
+    return wire.modern(path, method, task_params, **options)
 
 
-def finished(wire: Wire, path: str, number: str) -> dict[str, Any]:
-    """Look at a task until it is over."""
+def wait_for_task(wire: Wire, path: str, task_id: str) -> dict[str, Any]:
+    """Poll a task until it ends and return it."""
 
-    def over() -> dict[str, Any] | None:
-        found = about(wire, path, "tasks/get", number).result
-        return found if found["status"] in ("completed", "failed", "cancelled") else None
+    def find_ended_task() -> dict[str, Any] | None:
+        task = send_task_request(wire, path, "tasks/get", task_id).result
+        return task if task["status"] in ("completed", "failed", "cancelled") else None
 
-    return eventually(over, what="the end of the task") or {}
-
-
-def test_tasks_are_declared_if_a_server_supports_them(there: str, wire: Wire) -> None:
-    found = wire.modern(there, "server/discover").result["capabilities"]
-    assert found["extensions"] == {TASKS: {}}
-    assert "extensions" not in wire.handshake(there).opened.result["capabilities"]
+    return eventually(find_ended_task, what="the end of the task") or {}
 
 
-def test_any_process_returns_a_task_and_its_end_is_recorded(there: str, wire: Wire) -> None:
-    number = begin(wire, there, "slow_compute", seconds=0.1, label="it")
+def test_tasks_are_declared_if_a_server_supports_them(server_path: str, wire: Wire) -> None:
+    capabilities = wire.modern(server_path, "server/discover").result["capabilities"]
+    assert capabilities["extensions"] == {TASKS: {}}
+    assert "extensions" not in wire.handshake(server_path).initialization.result["capabilities"]
+
+
+def test_any_process_returns_a_task_and_its_end_is_recorded(server_path: str, wire: Wire) -> None:
+    task_id = start_task(wire, server_path, "slow_compute", seconds=0.1, label="it")
     call = AuditRow.objects.filter(event_type="call").order_by("seq").last()
     assert call is not None
     assert (call.outcome, call.code) == ("ok", "task")
-    another = GatewayApplication()
-    found = finished(Wire(another, wire.token), there, number)
-    get_runtime().call(another.stop)
-    assert (found["status"], found["taskId"]) == ("completed", number)
-    assert found["result"]["content"] == [{"type": "text", "text": "Computed it"}]
+    other_gateway = GatewayApplication()
+    task = wait_for_task(Wire(other_gateway, wire.token), server_path, task_id)
+    get_runtime().call(other_gateway.stop)
+    assert (task["status"], task["taskId"]) == ("completed", task_id)
+    assert task["result"]["content"] == [{"type": "text", "text": "Computed it"}]
     ended = AuditRow.objects.get(action="call_task_ended")
     assert (ended.resource_id, ended.outcome) == (str(call.pk), "ok")
 
 
 def test_a_tool_at_an_agent_endpoint_can_become_a_task(published: Published, wire: Wire) -> None:
     path = published.paths[1]
-    number = begin(wire, path, "mcp_everything_failing_job")
-    found = finished(wire, path, number)
-    assert (found["status"], found["result"]["isError"]) == ("completed", True)
+    task_id = start_task(wire, path, "mcp_everything_failing_job")
+    task = wait_for_task(wire, path, task_id)
+    assert (task["status"], task["result"]["isError"]) == ("completed", True)
     assert AuditRow.objects.get(action="call_task_ended").outcome == "error"
 
 
-def test_a_task_waits_for_input_and_can_be_canceled(there: str, wire: Wire) -> None:
-    number = begin(wire, there, "confirm_delete", filename="a.txt")
-    waits = eventually(
-        lambda: about(wire, there, "tasks/get", number).result.get("inputRequests"),
+def test_a_task_waits_for_input_and_can_be_canceled(server_path: str, wire: Wire) -> None:
+    task_id = start_task(wire, server_path, "confirm_delete", filename="a.txt")
+    requests = eventually(
+        lambda: send_task_request(wire, server_path, "tasks/get", task_id).result.get(
+            "inputRequests"
+        ),
         what="request",
     )
-    answers = {key: {"action": "accept", "content": {"confirm": True}} for key in waits}
-    said = {"inputResponses": answers}
-    told = about(wire, there, "tasks/update", number, params=said).result
-    assert told["resultType"] == "complete"
-    assert finished(wire, there, number)["result"]["content"][0]["text"] == "Deleted"
-    long = begin(wire, there, "slow_compute", seconds=60)
-    assert about(wire, there, "tasks/cancel", long).result["resultType"] == "complete"
-    assert finished(wire, there, long)["status"] == "cancelled"
+    answers = {key: {"action": "accept", "content": {"confirm": True}} for key in requests}
+    params = {"inputResponses": answers}
+    result = send_task_request(wire, server_path, "tasks/update", task_id, params=params).result
+    assert result["resultType"] == "complete"
+    assert wait_for_task(wire, server_path, task_id)["result"]["content"][0]["text"] == "Deleted"
+    long_task = start_task(wire, server_path, "slow_compute", seconds=60)
+    assert (
+        send_task_request(wire, server_path, "tasks/cancel", long_task).result["resultType"]
+        == "complete"
+    )
+    assert wait_for_task(wire, server_path, long_task)["status"] == "cancelled"
 
 
 def test_tasks_of_others_are_unknown(
-    acme: Organization, published: Published, there: str, wire: Wire
+    acme: Organization, published: Published, server_path: str, wire: Wire
 ) -> None:
-    number = begin(wire, there, "slow_compute", seconds=60)
+    task_id = start_task(wire, server_path, "slow_compute", seconds=60)
     other = Wire(wire._mount, token_of(factories.build_administrator(acme)))
-    assert about(other, there, "tasks/get", number).error["code"] == UNKNOWN
-    assert about(wire, published.paths[1], "tasks/get", number).error["code"] == UNKNOWN
-    forged = number[:-8] + "AAAAAAA="
+    assert send_task_request(other, server_path, "tasks/get", task_id).error["code"] == UNKNOWN
+    assert (
+        send_task_request(wire, published.paths[1], "tasks/get", task_id).error["code"] == UNKNOWN
+    )
+    forged = task_id[:-8] + "AAAAAAA="
     for guess in (forged, "1", ""):
-        assert about(wire, there, "tasks/cancel", guess).error["code"] == UNKNOWN
+        assert send_task_request(wire, server_path, "tasks/cancel", guess).error["code"] == UNKNOWN
 
 
 def test_tasks_of_a_revoked_tool_end(
-    acme: Organization, published: Published, there: str, wire: Wire
+    acme: Organization, published: Published, server_path: str, wire: Wire
 ) -> None:
-    number = begin(wire, there, "slow_compute", seconds=60)
+    task_id = start_task(wire, server_path, "slow_compute", seconds=60)
     row = published.server.definitions.get(name="slow_compute")
     reset_review(factories.build_administrator(acme), row)
-    assert about(wire, there, "tasks/get", number).error["code"] == UNKNOWN
+    assert send_task_request(wire, server_path, "tasks/get", task_id).error["code"] == UNKNOWN
 
 
-def test_a_request_that_violates_the_extension_is_refused(there: str, wire: Wire) -> None:
-    number = begin(wire, there, "slow_compute", seconds=60)
-    silent = about(wire, there, "tasks/get", number, capabilities={})
-    assert (silent.status, silent.error["code"]) == (400, -32021)
-    assert silent.error["data"] == {"requiredCapabilities": {"extensions": {TASKS: {}}}}
-    elsewhere = about(wire, there, "tasks/get", number, Mcp_Name="another")
-    assert (elsewhere.status, elsewhere.error["code"]) == (400, -32020)
-    removed = about(wire, there, "tasks/result", number)
+def test_a_request_that_violates_the_extension_is_refused(server_path: str, wire: Wire) -> None:
+    task_id = start_task(wire, server_path, "slow_compute", seconds=60)
+    undeclared = send_task_request(wire, server_path, "tasks/get", task_id, capabilities={})
+    assert (undeclared.status, undeclared.error["code"]) == (400, -32021)
+    assert undeclared.error["data"] == {"requiredCapabilities": {"extensions": {TASKS: {}}}}
+    mismatched = send_task_request(wire, server_path, "tasks/get", task_id, Mcp_Name="another")
+    assert (mismatched.status, mismatched.error["code"]) == (400, -32020)
+    removed = send_task_request(wire, server_path, "tasks/result", task_id)
     assert (removed.status, removed.error["code"]) == (404, -32601)

@@ -1,4 +1,4 @@
-"""Which agents a principal reaches: the same on every interface (principal × interface × agent)."""
+"""The agents that a principal can use are the same on every interface."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ AGENTS = ("given", "named", "other")
 
 @dataclass
 class Case:
-    """A principal, and the agents that it reaches: `text` is its token's, where it has one."""
+    """A principal and the agents that it can use; `text` is that of its token, if it has one."""
 
     principal: Principal
     reaches: frozenset[str]
@@ -40,13 +40,13 @@ class Case:
 @pytest.fixture
 def agents(acme: Organization) -> dict[str, Agent]:
     """Three agents, and one of another organization."""
-    others = factories.create_organization("others")
-    found = {slug: factories.create_agent(acme, slug) for slug in AGENTS}
-    return found | {"foreign": factories.create_agent(others, "foreign")}
+    other_organization = factories.create_organization("others")
+    own_agents = {slug: factories.create_agent(acme, slug) for slug in AGENTS}
+    return own_agents | {"foreign": factories.create_agent(other_organization, "foreign")}
 
 
 def people(acme: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
-    """Yield a person of each role, to whom one agent was given."""
+    """Yield a person of each role who is a member of one agent."""
     for role in Role:
         user = User.objects.get(pk=factories.create_member(acme, role, f"person-{role}").id)
         agents["given"].members.add(user)
@@ -55,18 +55,18 @@ def people(acme: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
 
 
 def tokens(acme: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
-    """Yield a token of each role that names no agent, and one that names an agent."""
-    boss = factories.build_administrator(acme)
+    """Yield two tokens of each role: without agents and limited to one."""
+    administrator = factories.build_administrator(acme)
     for role, names in product(Role, ((), ("named",))):
         ids = [agents[name].pk for name in names]
-        token, text = create_token(boss, name=f"{role}{names}", role=role, agent_ids=ids)
+        token, text = create_token(administrator, name=f"{role}{names}", role=role, agent_ids=ids)
         everything = frozenset(AGENTS) if role in READERS else frozenset()
         reaches = frozenset(names) or everything
         yield Case(build_token_principal(token), reaches, text, label=f"token {role} {names}")
 
 
-def programs(acme: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
-    """Yield programs that a member, and an owner, let in."""
+def oauth_clients(acme: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
+    """Yield OAuth clients that a member and an owner authorized."""
     for role, names in product((Role.MEMBER, Role.OWNER), ((), ("given",), ("other",))):
         user = User.objects.create_user(f"giver-{role}-{len(names)}-{''.join(names)}")
         Membership.objects.create(organization=acme, user=user, role=role)
@@ -81,65 +81,71 @@ def programs(acme: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
             scopes=[TokenScope.TOOLS, TokenScope.AGENTS],
             agent_ids=[agents[name].pk for name in names],
         )
-        own = frozenset(AGENTS) if role == Role.OWNER else frozenset({"given"})
-        reaches = own & frozenset(names) if names else own if role == Role.OWNER else frozenset()
+        user_reaches = frozenset(AGENTS) if role == Role.OWNER else frozenset({"given"})
+        reaches = (
+            user_reaches & frozenset(names)
+            if names
+            else user_reaches
+            if role == Role.OWNER
+            else frozenset()
+        )
         yield Case(build_token_principal(grant), reaches, label=f"program {role} {names}")
 
 
-def strangers(acme: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
-    """Yield tokens of an issuer elsewhere, with a role and with or without agents."""
+def issuer_tokens(acme: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
+    """Yield tokens of external issuers, with and without a limit to agents."""
     for number, (role, names) in enumerate(product((Role.MEMBER, Role.OPERATOR), ((), ("named",)))):
         ids = [str(agents[name].pk) for name in names]
-        said = {"role": role, "agent_ids": ids, "audience": "bonobot"}
+        fields = {"role": role, "agent_ids": ids, "audience": "bonobot"}
         url = f"https://issuer{number}.example.com"
-        row = factories.create_issuer(acme, url, f"Issuer {number}", **said)
+        issuer = factories.create_issuer(acme, url, f"Issuer {number}", **fields)
         principal = jwt_validation.build_issuer_principal(
-            row, {"sub": str(uuid4()), "scope": "mcp:tools mcp:agents"}
+            issuer, {"sub": str(uuid4()), "scope": "mcp:tools mcp:agents"}
         )
         everything = frozenset(AGENTS) if role in READERS else frozenset()
         yield Case(principal, frozenset(names) or everything, label=f"issuer {role} {names}")
 
 
-def shows_by_rest(case: Case, agent: Agent) -> bool:
+def can_view_over_rest(case: Case, agent: Agent) -> bool:
     client = rest.Rest(case.text) if case.text else rest.Rest(user=case.user)
-    answer = client.get(f"agents/{agent.slug}")
-    assert answer.status in (200, 404), answer
-    return bool(answer.status == 200)
+    response = client.get(f"agents/{agent.slug}")
+    assert response.status in (200, 404), response
+    return bool(response.status == 200)
 
 
-def serves_by_mcp(case: Case, agent: Agent) -> bool:
+def can_use_over_mcp(case: Case, agent: Agent) -> bool:
     try:
         return find_target(GatewayAddress("agent", agent.slug), case.principal).id == agent.pk
     except NotFound:
         return False
 
 
-def runs(case: Case, agent: Agent) -> bool:
+def can_run(case: Case, agent: Agent) -> bool:
     return can_run_agent(case.principal, agent)
 
 
-@pytest.mark.parametrize("make", [people, tokens, programs, strangers])
+@pytest.mark.parametrize("make", [people, tokens, oauth_clients, issuer_tokens])
 def test_every_interface_lists_the_same_agents(
     acme: Organization,
     agents: dict[str, Agent],
     make: Callable[[Organization, dict[str, Agent]], Iterator[Case]],
 ) -> None:
-    wrong = []
+    differences = []
     for case in make(acme, agents):
         for name, agent in agents.items():
             reached = name in case.reaches
-            told = {"mcp": (serves_by_mcp(case, agent), reached and uses_tools(case))}
-            told["run"] = (runs(case, agent), reached and case.principal.role in RUNNERS)
+            results = {"mcp": (can_use_over_mcp(case, agent), reached and role_uses_tools(case))}
+            results["run"] = (can_run(case, agent), reached and case.principal.role in RUNNERS)
             if case.text or case.user:
-                told["rest"] = (shows_by_rest(case, agent), reached)
-            wrong += [
-                f"{case.label}: {name} by {how}"
-                for how, (is_, should) in told.items()
-                if is_ != should
+                results["rest"] = (can_view_over_rest(case, agent), reached)
+            differences += [
+                f"{case.label}: {name} by {interface}"
+                for interface, (actual, expected) in results.items()
+                if actual != expected
             ]
-    assert wrong == []
+    assert differences == []
 
 
-def uses_tools(case: Case) -> bool:
-    """Tell whether the role may use agents' tools over MCP at all."""
+def role_uses_tools(case: Case) -> bool:
+    """Return whether the role can use agents' tools over MCP."""
     return case.principal.role in RUNNERS

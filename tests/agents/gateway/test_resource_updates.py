@@ -1,4 +1,4 @@
-"""Updates: clients of both eras are told when a resource of a server of either era changes."""
+"""Resource updates of servers of both eras for clients of both eras."""
 
 import json
 from collections.abc import Callable
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 AGENT, SERVER = "/mcp/agents/helper", "/mcp/servers/news"
 UPDATED = "notifications/resources/updated"
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
-HERE = {AGENT: "news+", SERVER: ""}
+URI_PREFIXES = {AGENT: "news+", SERVER: ""}
 PRINT = {AGENT: "mcp_news_print", SERVER: "print"}
 READERS = {AGENT: "mcp_news_readers", SERVER: "readers"}
 
@@ -38,8 +38,8 @@ def news(
     request: Any, acme: Organization, helper: Agent, print_edition: Callable[..., str]
 ) -> Server:
     """A real server of each era."""
-    how = ["handshake"] if request.param == "handshake" else []
-    return subscribed(acme, helper, print_edition(*how))
+    args = ["handshake"] if request.param == "handshake" else []
+    return subscribed(acme, helper, print_edition(*args))
 
 
 @pytest.fixture
@@ -48,17 +48,17 @@ def modern_news(acme: Organization, helper: Agent, print_edition: Callable[..., 
 
 
 @pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have what nobody wants any more let go of soon."""
+def fast_cleanup(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delete unused subscriptions soon."""
     monkeypatch.setattr(leases, "UNWANTED_AFTER", timedelta(seconds=2))
     monkeypatch.setattr(resource_updated, "BEAT_S", 0.0)
 
 
-def told(stream: Stream) -> str:
-    found = stream.next()
-    assert found is not None
-    assert found["method"] == UPDATED
-    return str(found["params"]["uri"])
+def read_update(stream: Stream) -> str:
+    notification = stream.next()
+    assert notification is not None
+    assert notification["method"] == UPDATED
+    return str(notification["params"]["uri"])
 
 
 def call(wire: Wire, path: str, tool: dict[str, str], uri: str) -> str:
@@ -66,14 +66,14 @@ def call(wire: Wire, path: str, tool: dict[str, str], uri: str) -> str:
     return str(wire.modern(path, "tools/call", params).result["content"][0]["text"])
 
 
-def listening(wire: Wire, path: str, *uris: str, **more: Any) -> tuple[Stream, list[str]]:
-    """Listen to resources, and return the stream and those that are granted."""
-    wanted = {"resourceSubscriptions": [HERE[path] + uri for uri in uris]}
-    stream = wire.listen(path, {"notifications": wanted}, **more)
-    first = stream.next()
-    assert first is not None
-    assert first["method"] == ACKNOWLEDGED
-    return stream, first["params"]["notifications"].get("resourceSubscriptions", [])
+def open_stream(wire: Wire, path: str, *uris: str, **more: Any) -> tuple[Stream, list[str]]:
+    """Subscribe to resources; return the stream and the granted URIs."""
+    subscriptions = {"resourceSubscriptions": [URI_PREFIXES[path] + uri for uri in uris]}
+    stream = wire.listen(path, {"notifications": subscriptions}, **more)
+    acknowledgment = stream.next()
+    assert acknowledgment is not None
+    assert acknowledgment["method"] == ACKNOWLEDGED
+    return stream, acknowledgment["params"]["notifications"].get("resourceSubscriptions", [])
 
 
 def subscribe(session: Session, uri: str) -> dict[str, Any]:
@@ -84,11 +84,11 @@ def subscribe(session: Session, uri: str) -> dict[str, Any]:
 def test_a_modern_client_subscribes_to_resources_of_both_eras(
     path: str, news: Server, wire: Wire
 ) -> None:
-    stream, granted = listening(wire, path, PAPER, SECRET, "news://nothing")
-    assert granted == [HERE[path] + PAPER, HERE[path] + SECRET]
+    stream, granted = open_stream(wire, path, PAPER, SECRET, "news://nothing")
+    assert granted == [URI_PREFIXES[path] + PAPER, URI_PREFIXES[path] + SECRET]
     for uri in (SECRET, PAPER):
         call(wire, path, PRINT, uri)
-        assert told(stream) == HERE[path] + uri
+        assert read_update(stream) == URI_PREFIXES[path] + uri
     stream.close()
 
 
@@ -97,35 +97,35 @@ def test_a_handshake_client_subscribes_to_resources_of_both_eras(
     path: str, news: Server, wire: Wire
 ) -> None:
     session = wire.handshake(path)
-    assert session.opened.result["capabilities"]["resources"]["subscribe"] is True
+    assert session.initialization.result["capabilities"]["resources"]["subscribe"] is True
     stream = session.follow()
-    for uri in (PAPER, SECRET, PAPER):  # the second time is the first
-        assert "result" in subscribe(session, HERE[path] + uri)
+    for uri in (PAPER, SECRET, PAPER):  # subscribing twice is allowed
+        assert "result" in subscribe(session, URI_PREFIXES[path] + uri)
     call(wire, path, PRINT, PAPER)
-    assert told(stream) == HERE[path] + PAPER
-    session.ask("resources/unsubscribe", {"uri": HERE[path] + PAPER})
+    assert read_update(stream) == URI_PREFIXES[path] + PAPER
+    session.ask("resources/unsubscribe", {"uri": URI_PREFIXES[path] + PAPER})
     call(wire, path, PRINT, PAPER)
     call(wire, path, PRINT, SECRET)
-    assert told(stream) == HERE[path] + SECRET
+    assert read_update(stream) == URI_PREFIXES[path] + SECRET
     stream.close()
 
 
 def test_an_update_before_the_stream_opens_is_sent_when_it_opens(news: Server, wire: Wire) -> None:
     session = wire.handshake(AGENT)
-    subscribe(session, HERE[AGENT] + PAPER)
+    subscribe(session, URI_PREFIXES[AGENT] + PAPER)
     row = ResourceSubscription.objects.get()
     for _ in range(2):
         call(wire, AGENT, PRINT, PAPER)
     eventually(lambda: ResourceSubscription.objects.get(pk=row.pk).changes, what="the change")
     stream = session.follow()
-    assert told(stream) == HERE[AGENT] + PAPER
+    assert read_update(stream) == URI_PREFIXES[AGENT] + PAPER
     stream.close()
     before = ResourceSubscription.objects.get().changes
-    call(wire, AGENT, PRINT, PAPER)  # between two streams it is the same
+    call(wire, AGENT, PRINT, PAPER)  # also between two streams
     eventually(lambda: ResourceSubscription.objects.get().changes > before, what="the next change")
-    again = session.follow()
-    assert told(again) == HERE[AGENT] + PAPER
-    again.close()
+    second = session.follow()
+    assert read_update(second) == URI_PREFIXES[AGENT] + PAPER
+    second.close()
 
 
 def test_an_update_of_a_sub_resource_is_sent_for_the_resource(
@@ -134,12 +134,12 @@ def test_an_update_of_a_sub_resource_is_sent_for_the_resource(
     session = wire.handshake(SERVER)
     stream = session.follow()
     subscribe(session, PAPER)
-    get_runtime().call(part_changed, modern_news)
-    assert told(stream) == PAPER
+    get_runtime().call(report_sub_resource_change, modern_news)
+    assert read_update(stream) == PAPER
     stream.close()
 
 
-async def part_changed(server: Server) -> None:
+async def report_sub_resource_change(server: Server) -> None:
     feed = resource_updated.get_resource_watcher()._feeds[leases.UpdateSource(server.pk)]
     for holder in ("somebody else", feed.holder):
         notice = ChangeNotification("resources", f"{PAPER}/sport", holder)
@@ -150,7 +150,7 @@ def test_subscriptions_refused_by_the_server_arent_granted(
     acme: Organization, helper: Agent, wire: Wire, print_edition: Callable[..., str]
 ) -> None:
     subscribed(acme, helper, print_edition("handshake"))
-    stream, granted = listening(wire, SERVER, WEATHER, PAPER)
+    stream, granted = open_stream(wire, SERVER, WEATHER, PAPER)
     assert granted == [PAPER]
     stream.close()
     session = wire.handshake(SERVER)
@@ -163,7 +163,7 @@ def test_subscriptions_refused_by_the_server_arent_granted(
 def test_unsupported_subscriptions_arent_declared(library: Server, wire: Wire) -> None:
     path = "/mcp/servers/library"
     for capabilities in (
-        wire.handshake(path).opened.result["capabilities"],
+        wire.handshake(path).initialization.result["capabilities"],
         wire.modern(path, "server/discover").result["capabilities"],
     ):
         assert capabilities["resources"] == {"listChanged": True}
@@ -171,18 +171,22 @@ def test_unsupported_subscriptions_arent_declared(library: Server, wire: Wire) -
     assert refused["code"] == -32602
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("fast_cleanup")
 def test_many_clients_share_one_subscription_that_ends_with_the_last(
     modern_news: Server, wire: Wire
 ) -> None:
-    streams = [listening(wire, path, PAPER)[0] for path in (AGENT, SERVER, SERVER)]
+    streams = [open_stream(wire, path, PAPER)[0] for path in (AGENT, SERVER, SERVER)]
     session = wire.handshake(AGENT)
-    subscribe(session, HERE[AGENT] + PAPER)
+    subscribe(session, URI_PREFIXES[AGENT] + PAPER)
     assert call(wire, SERVER, READERS, PAPER) == "0 sessions, 1 streams"
     call(wire, SERVER, PRINT, PAPER)
-    assert [told(one) for one in streams] == [HERE[AGENT] + PAPER, PAPER, PAPER]
-    for one in streams:
-        one.close()
+    assert [read_update(stream) for stream in streams] == [
+        URI_PREFIXES[AGENT] + PAPER,
+        PAPER,
+        PAPER,
+    ]
+    for stream in streams:
+        stream.close()
     assert call(wire, SERVER, READERS, PAPER) == "0 sessions, 1 streams"
     wire.send("DELETE", AGENT, **session._with_bearer())
     eventually(lambda: not ResourceSubscription.objects.exists(), what="the end of the row")
@@ -192,7 +196,7 @@ def test_many_clients_share_one_subscription_that_ends_with_the_last(
     )
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("fast_cleanup")
 def test_an_idle_session_loses_its_subscriptions(
     modern_news: Server, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,7 +205,7 @@ def test_an_idle_session_loses_its_subscriptions(
     stream = session.follow()
     subscribe(session, PAPER)
     call(wire, SERVER, PRINT, PAPER)
-    assert told(stream) == PAPER
+    assert read_update(stream) == PAPER
     stream.close()
     eventually(lambda: not ResourceSubscription.objects.exists(), what="the end of the row")
 
@@ -209,27 +213,27 @@ def test_an_idle_session_loses_its_subscriptions(
 def test_a_lost_permission_ends_the_updates(
     acme: Organization, helper: Agent, modern_news: Server, wire: Wire
 ) -> None:
-    boss = factories.build_administrator(acme)
-    token = token_of(boss)
-    other, _ = listening(wire, SERVER, PAPER, token=token)
+    administrator = factories.build_administrator(acme)
+    token = token_of(administrator)
+    other, _ = open_stream(wire, SERVER, PAPER, token=token)
     session = wire.handshake(AGENT)
     stream = session.follow()
     for uri in (PAPER, SECRET):
-        subscribe(session, HERE[AGENT] + uri)
-    attach_server(boss, helper, modern_news, allowed_resources=[SECRET])
-    revoke_token(boss, Token.objects.get(key=token.split("_")[1]))
+        subscribe(session, URI_PREFIXES[AGENT] + uri)
+    attach_server(administrator, helper, modern_news, allowed_resources=[SECRET])
+    revoke_token(administrator, Token.objects.get(key=token.split("_")[1]))
     call(wire, SERVER, PRINT, PAPER)
     call(wire, SERVER, PRINT, SECRET)
-    found = [stream.next() for _ in range(2)]
-    methods = {one["method"]: one for one in found if one}
-    assert methods[UPDATED]["params"]["uri"] == HERE[AGENT] + SECRET
-    assert PAPER not in json.dumps(found)
-    last = list(iter(other.next, None))
-    assert UPDATED not in json.dumps(last)
-    refused = subscribe(session, HERE[AGENT] + PAPER)
-    assert "result" in refused  # it is subscribed to already, and told of no more
-    again = subscribe(wire.handshake(AGENT), HERE[AGENT] + PAPER)
-    assert again["error"]["code"] == -32602
+    notifications = [stream.next() for _ in range(2)]
+    methods = {n["method"]: n for n in notifications if n}
+    assert methods[UPDATED]["params"]["uri"] == URI_PREFIXES[AGENT] + SECRET
+    assert PAPER not in json.dumps(notifications)
+    remaining = list(iter(other.next, None))
+    assert UPDATED not in json.dumps(remaining)
+    repeated = subscribe(session, URI_PREFIXES[AGENT] + PAPER)
+    assert "result" in repeated  # it was already subscribed, and gets no more updates
+    new = subscribe(wire.handshake(AGENT), URI_PREFIXES[AGENT] + PAPER)
+    assert new["error"]["code"] == -32602
     stream.close()
 
 
@@ -239,8 +243,8 @@ def test_sessions_of_others_arent_ended(modern_news: Server, wire: Wire) -> None
     path = "/mcp/agents/helper"
     wire.send("DELETE", path, **session._with_bearer())
     mount: GatewayApplication = wire._mount
-    (kept,) = mount.dispatcher.sessions._sessions.values()
-    assert list(kept.watched) == [PAPER]
+    (remaining,) = mount.dispatcher.sessions._sessions.values()
+    assert list(remaining.watched) == [PAPER]
 
 
 def test_the_number_of_subscriptions_per_session_is_limited(
@@ -252,6 +256,6 @@ def test_the_number_of_subscriptions_per_session_is_limited(
     assert "result" in subscribe(session, PAPER)
     assert subscribe(session, SECRET)["error"]["code"] == -32602
     monkeypatch.setattr(resource_updated, "MAX_WATCHED", 1)
-    stream, granted = listening(wire, SERVER, SECRET)
+    stream, granted = open_stream(wire, SERVER, SECRET)
     assert granted == []
     stream.close()

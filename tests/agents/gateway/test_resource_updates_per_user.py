@@ -1,9 +1,7 @@
-"""Personal updates: where each person signs in, each is told of their own, by their own login.
+"""Resource updates of servers where each person signs in: each gets their own, with their login.
 
-Two people and a program that is nobody's at one real server: in both eras of clients and servers,
-at an agent and at the server itself. What one follows is nothing to the others, in no answer,
-notice or connection. That two web processes tell each person what is theirs, `test_two_processes`
-shows.
+Two people and a client without a person use one real server: in both eras of clients and servers,
+at an agent and at the server itself. `test_two_processes` tests the same with two web processes.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,76 +26,82 @@ from tests.agents.gateway.conftest import Session, Stream, Wire
 from tests.agents.gateway.test_resource_updates import (
     ACKNOWLEDGED,
     AGENT,
-    HERE,
     PRINT,
     READERS,
     SERVER,
-    at_once,
-    told,
+    URI_PREFIXES,
+    fast_cleanup,
+    read_update,
 )
 from tests.resource_updates import PAPER, SECRET, print_edition, sign_in, subscribed
 from tests.wait import eventually
 
-__all__ = ["at_once", "print_edition"]
+__all__ = ["fast_cleanup", "print_edition"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ERAS = ("modern", "handshake")
-EVERYWHERE = list(product(ERAS, (AGENT, SERVER)))
-everywhere = pytest.mark.parametrize("readers", EVERYWHERE, indirect=True, ids="-".join)
+ALL_CLIENTS = list(product(ERAS, (AGENT, SERVER)))
+for_all_clients = pytest.mark.parametrize("readers", ALL_CLIENTS, indirect=True, ids="-".join)
 WATCHED = "resourceSubscriptions"
 
 
 class Reader:
-    """A person, the program that acts for them at an address, and what it watches."""
+    """A person's client at an endpoint and the resources it watches."""
 
     def __init__(self, wire: Wire, principal: Principal, path: str, era: str) -> None:
         self.principal, self.subject = principal, UUID(principal.id)
         self.wire, self.path, self.era = wire, path, era
-        self.token = let_in(principal, path)
+        self.token = authorize_client(principal, path)
         self.session: Session | None = None
         self.stream: Stream | None = None
 
     def watch(self, *uris: str) -> list[str]:
-        """Begin to watch, and return what is granted."""
-        here = [HERE[self.path] + uri for uri in uris]
+        """Subscribe to resources and return the granted URIs."""
+        own_uris = [URI_PREFIXES[self.path] + uri for uri in uris]
         if self.era == "modern":
-            asked = {"notifications": {WATCHED: here}}
-            self.stream = self.wire.listen(self.path, asked, self.token)
-            first = self.stream.next()
-            assert first is not None
-            assert first["method"] == ACKNOWLEDGED
-            return list(first["params"]["notifications"].get(WATCHED, []))
+            params = {"notifications": {WATCHED: own_uris}}
+            self.stream = self.wire.listen(self.path, params, self.token)
+            acknowledgment = self.stream.next()
+            assert acknowledgment is not None
+            assert acknowledgment["method"] == ACKNOWLEDGED
+            return list(acknowledgment["params"]["notifications"].get(WATCHED, []))
         self.session = self.wire.handshake(self.path, token=self.token)
         self.stream = self.session.follow()
-        said = {uri: self.session.ask("resources/subscribe", {"uri": uri}).message for uri in here}
-        return [uri for uri, one in said.items() if "result" in one]
+        messages = {
+            uri: self.session.ask("resources/subscribe", {"uri": uri}).message for uri in own_uris
+        }
+        return [uri for uri, message in messages.items() if "result" in message]
 
     def call(self, tool: dict[str, str], uri: str) -> str:
         """Call a tool as this person."""
         params = {"name": tool[self.path], "arguments": {"uri": uri}}
-        answer = self.wire.modern(self.path, "tools/call", params, token=self.token)
-        return str(answer.result["content"][0]["text"])
+        reply = self.wire.modern(self.path, "tools/call", params, token=self.token)
+        return str(reply.result["content"][0]["text"])
 
-    def hears(self) -> str:
-        """Return the resource that is told of next, by its own URI."""
+    def read_update(self) -> str:
+        """Return the URI of the next update, without its prefix."""
         assert self.stream is not None
-        return told(self.stream).removeprefix(HERE[self.path])
+        return read_update(self.stream).removeprefix(URI_PREFIXES[self.path])
 
     def close(self) -> None:
         if self.stream is not None:
             self.stream.close()
 
 
-def let_in(principal: Principal, path: str, at: str = "") -> str:
-    """Let a program in at an address, and return its token."""
+def authorize_client(principal: Principal, path: str, base_url: str = "") -> str:
+    """Authorize a client at an endpoint and return its token."""
     user = User.objects.get(pk=principal.id)
-    where = Organization.objects.get(pk=principal.organization_id)
+    organization = Organization.objects.get(pk=principal.organization_id)
     scopes = [TokenScope.TOOLS]
-    said: dict[str, Any] = {"client_id": "ide", "client": "IDE", "scopes": scopes}
-    given = tokens.create_grant(
-        user, where, role=principal.role, resource=(at or settings.BONOBOT_URL) + path, **said
+    client: dict[str, Any] = {"client_id": "ide", "client": "IDE", "scopes": scopes}
+    grant = tokens.create_grant(
+        user,
+        organization,
+        role=principal.role,
+        resource=(base_url or settings.BONOBOT_URL) + path,
+        **client,
     )
-    text = tokens.rotate_grant(given, first=True)
+    text = tokens.rotate_grant(grant, first=True)
     assert text is not None
     return text
 
@@ -118,9 +122,9 @@ def news(
     people: tuple[Principal, Principal],
     print_edition: Callable[..., str],
 ) -> Server:
-    """A real server of each era, where both have signed in."""
-    how = ["people", *(["handshake"] if request.param == "handshake" else [])]
-    return subscribed(acme, helper, print_edition(*how), readers=people)
+    """A real server of each era at which both people have signed in."""
+    args = ["people", *(["handshake"] if request.param == "handshake" else [])]
+    return subscribed(acme, helper, print_edition(*args), readers=people)
 
 
 @pytest.fixture
@@ -128,23 +132,25 @@ def readers(
     request: Any, news: Server, wire: Wire, people: tuple[Principal, Principal]
 ) -> Iterator[tuple[Reader, Reader]]:
     era, path = getattr(request, "param", ("modern", AGENT))
-    made = Reader(wire, people[0], path, era), Reader(wire, people[1], path, era)
-    yield made
-    for one in made:
-        one.close()
+    pair = Reader(wire, people[0], path, era), Reader(wire, people[1], path, era)
+    yield pair
+    for reader in pair:
+        reader.close()
 
 
-@everywhere
+@for_all_clients
 def test_each_person_gets_only_their_own_updates(readers: tuple[Reader, Reader]) -> None:
     ann, ben = readers
-    for one in readers:
-        assert one.watch(PAPER, SECRET) == [HERE[one.path] + uri for uri in (PAPER, SECRET)]
+    for reader in readers:
+        assert reader.watch(PAPER, SECRET) == [
+            URI_PREFIXES[reader.path] + uri for uri in (PAPER, SECRET)
+        ]
     ann.call(PRINT, PAPER)
-    assert ann.hears() == PAPER
+    assert ann.read_update() == PAPER
     ben.call(PRINT, SECRET)
-    assert ben.hears() == SECRET  # first of all: nothing of Ann's came before it
+    assert ben.read_update() == SECRET  # nothing of Ann's came first
     ann.call(PRINT, SECRET)
-    assert ann.hears() == SECRET
+    assert ann.read_update() == SECRET
     subjects = ResourceSubscription.objects.values_list("uri", "subject")
     assert set(subjects) == set(product((PAPER, SECRET), (ann.subject, ben.subject)))
 
@@ -153,12 +159,12 @@ def test_each_person_has_one_connection_with_their_own_login(
     readers: tuple[Reader, Reader], news: Server
 ) -> None:
     ann, ben = readers
-    one = counted(news, 1, calling=1)
+    expected = format_counts(news, 1, calling=1)
     assert ann.watch(PAPER)
-    assert ann.call(READERS, PAPER) == one
+    assert ann.call(READERS, PAPER) == expected
     assert ben.call(READERS, PAPER) == "0 sessions, 0 streams"
     assert ben.watch(PAPER)
-    assert (ann.call(READERS, PAPER), ben.call(READERS, PAPER)) == (one, one)
+    assert (ann.call(READERS, PAPER), ben.call(READERS, PAPER)) == (expected, expected)
 
 
 @pytest.mark.parametrize("news", ["modern"], indirect=True)
@@ -171,12 +177,12 @@ def test_a_person_without_a_login_is_refused(readers: tuple[Reader, Reader], new
     assert ann.watch(PAPER)
     assert ben.watch(PAPER, SECRET) == before == []
     ann.call(PRINT, PAPER)
-    assert ann.hears() == PAPER
+    assert ann.read_update() == PAPER
     ben.close()
     sign_in(news, ben.principal)
-    assert ben.watch(PAPER) == [HERE[ben.path] + PAPER]
+    assert ben.watch(PAPER) == [URI_PREFIXES[ben.path] + PAPER]
     ben.call(PRINT, PAPER)
-    assert ben.hears() == PAPER
+    assert ben.read_update() == PAPER
 
 
 @pytest.mark.parametrize("news", ["modern"], indirect=True)
@@ -186,47 +192,47 @@ def test_a_client_without_a_person_gets_no_subscription(
     ann, _ = readers
     assert ann.watch(PAPER)
     for era, token in product(ERAS, (None, ann.token)):
-        at = {"token": token}
-        found = (
-            wire.handshake(ann.path, **at).opened
+        auth = {"token": token}
+        reply = (
+            wire.handshake(ann.path, **auth).initialization
             if era == "handshake"
-            else wire.modern(ann.path, "server/discover", **at)
+            else wire.modern(ann.path, "server/discover", **auth)
         )
-        promised = found.result["capabilities"]["resources"].get("subscribe", False)
-        assert promised is (token is not None)
-    asked = {"notifications": {WATCHED: [HERE[ann.path] + PAPER]}}
-    stream = wire.listen(ann.path, asked)
+        declared = reply.result["capabilities"]["resources"].get("subscribe", False)
+        assert declared is (token is not None)
+    params = {"notifications": {WATCHED: [URI_PREFIXES[ann.path] + PAPER]}}
+    stream = wire.listen(ann.path, params)
     assert WATCHED not in (stream.next() or {})["params"]["notifications"]
     stream.close()
     session = wire.handshake(ann.path)
-    refused = session.ask("resources/subscribe", {"uri": HERE[ann.path] + PAPER})
+    refused = session.ask("resources/subscribe", {"uri": URI_PREFIXES[ann.path] + PAPER})
     assert refused.error["code"] == -32602
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("fast_cleanup")
 @pytest.mark.parametrize("news", ["modern"], indirect=True)
-@pytest.mark.parametrize("how", ["signs out", "leaves"])
+@pytest.mark.parametrize("action", ["signs out", "leaves"])
 def test_a_removed_login_ends_its_subscriptions(
-    how: str, readers: tuple[Reader, Reader], news: Server, acme: Organization
+    action: str, readers: tuple[Reader, Reader], news: Server, acme: Organization
 ) -> None:
     ann, ben = readers
     assert ann.watch(PAPER)
     assert ben.watch(PAPER)
-    assert ann.call(READERS, "") == counted(news, 2, calling=1)
-    if how == "signs out":
+    assert ann.call(READERS, "") == format_counts(news, 2, calling=1)
+    if action == "signs out":
         sign_out(ben.principal, news)
     else:
-        factories.create_member(acme, Role.OWNER)  # somebody has to stay
-        boss = factories.build_administrator(acme)
-        remove_member(boss, Membership.objects.get(user=ben.subject))
+        factories.create_member(acme, Role.OWNER)  # an organization needs an owner
+        administrator = factories.build_administrator(acme)
+        remove_member(administrator, Membership.objects.get(user=ben.subject))
         revoke_former_members()
-    one = counted(news, 1, calling=1)
-    eventually(lambda: ann.call(READERS, "") == one, what="the end of the other's connection")
+    expected = format_counts(news, 1, calling=1)
+    eventually(lambda: ann.call(READERS, "") == expected, what="the end of the other's connection")
     ann.call(PRINT, PAPER)
-    assert ann.hears() == PAPER
+    assert ann.read_update() == PAPER
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("fast_cleanup")
 @pytest.mark.parametrize("news", ["modern"], indirect=True)
 def test_a_person_who_switches_accounts_gets_updates_of_the_new_one(
     readers: tuple[Reader, Reader], news: Server
@@ -234,15 +240,15 @@ def test_a_person_who_switches_accounts_gets_updates_of_the_new_one(
     _, ben = readers
     assert ben.watch(PAPER)
     sign_in(news, ben.principal, "bert")
-    assert ben.hears() == PAPER  # what may have been missed between the two
+    assert ben.read_update() == PAPER  # an update may have been missed in between
     ben.call(PRINT, PAPER)
-    assert ben.hears() == PAPER
+    assert ben.read_update() == PAPER
 
 
-def counted(news: Server, connections: int, *, calling: int) -> str:
-    """Return how the server counts that many connections that follow one resource each.
+def format_counts(news: Server, connections: int, *, calling: int) -> str:
+    """Return the server's report of this number of connections that follow a resource.
 
-    In the handshake era, connections of people's calls follow it too.
+    In the handshake era, connections of users' calls follow it too.
     """
     modern = news.era == "modern"
     counts = (0, connections) if modern else (connections + calling, 0)

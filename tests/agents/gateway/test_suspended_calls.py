@@ -1,4 +1,4 @@
-"""Handing over: whichever process gets a client's answers, the call's holder goes on with it."""
+"""Suspended calls: a response at any process continues the call at its process."""
 
 import asyncio
 from collections.abc import Iterator
@@ -32,15 +32,15 @@ FAILED = -32050
 
 @pytest.fixture
 def upstream(acme: Organization, helper: Agent) -> Iterator[Upstream]:
-    """A server of the handshake era that asks in the middle of a call."""
-    with Upstream("bygone", old=True).listening() as found:
-        give(found, acme, helper)
-        yield found
+    """A server of the handshake era that requests input during a call."""
+    with Upstream("bygone", handshake=True).listening() as server:
+        give(server, acme, helper)
+        yield server
 
 
 @pytest.fixture
 def other(wire: Wire) -> Iterator[Wire]:
-    """Another gateway on the same rows, which knows nothing of what the first holds."""
+    """Another gateway on the same database."""
     mount = GatewayApplication()
     yield Wire(mount, wire.token)
     get_runtime().call(mount.stop)
@@ -51,12 +51,12 @@ def call(wire: Wire, **more: Any) -> Json:
     return wire.modern(AGENT, "tools/call", params, capabilities=ABLE).message
 
 
-def answers(asked: Json, name: str = "Ann") -> Json:
-    """What a client sends back: an answer to all that was asked, and the state."""
-    found = asked["result"]
-    said = {"action": "accept", "content": {"name": name}}
-    responses = dict.fromkeys(found["inputRequests"], said)
-    return {"requestState": found["requestState"], "inputResponses": responses}
+def build_retry(pending: Json, name: str = "Ann") -> Json:
+    """Build a retry with answers to all requests and the state."""
+    result = pending["result"]
+    answer = {"action": "accept", "content": {"name": name}}
+    responses = dict.fromkeys(result["inputRequests"], answer)
+    return {"requestState": result["requestState"], "inputResponses": responses}
 
 
 def text(message: Json) -> str:
@@ -67,183 +67,191 @@ def text(message: Json) -> str:
 def test_a_response_at_another_process_continues_the_call(
     upstream: Upstream, wire: Wire, other: Wire
 ) -> None:
-    asked = call(wire)
-    assert asked["result"]["resultType"] == "input_required"
-    assert "bygone asks" in str(asked["result"]["inputRequests"])
-    done = call(other, **answers(asked))
-    assert text(done).startswith("bygone")
-    assert "Ann" in text(done)
-    assert len(upstream.asked_back) == 1
-    eventually(lambda: not CallHandoff.objects.exists(), what="the end of the handover")
+    pending = call(wire)
+    assert pending["result"]["resultType"] == "input_required"
+    assert "bygone asks" in str(pending["result"]["inputRequests"])
+    message = call(other, **build_retry(pending))
+    assert text(message).startswith("bygone")
+    assert "Ann" in text(message)
+    assert len(upstream.client_responses) == 1
+    eventually(lambda: not CallHandoff.objects.exists(), what="the end of the handoff")
 
 
 def test_a_call_with_several_requests_can_continue_at_any_process(
     upstream: Upstream, wire: Wire, other: Wire
 ) -> None:
-    asked = call(wire, times=3)
-    for name, there in (("Ann", other), ("Ben", wire)):
-        asked = call(there, times=3, **answers(asked, name))
-        assert asked["result"]["resultType"] == "input_required"
-    done = call(other, times=3, **answers(asked, "Cho"))
-    assert [name for name in ("Ann", "Ben", "Cho") if name in text(done)] == ["Ann", "Ben", "Cho"]
+    pending = call(wire, times=3)
+    for name, gateway in (("Ann", other), ("Ben", wire)):
+        pending = call(gateway, times=3, **build_retry(pending, name))
+        assert pending["result"]["resultType"] == "input_required"
+    message = call(other, times=3, **build_retry(pending, "Cho"))
+    assert [name for name in ("Ann", "Ben", "Cho") if name in text(message)] == [
+        "Ann",
+        "Ben",
+        "Cho",
+    ]
 
 
 def test_stored_rows_are_encrypted(upstream: Upstream, wire: Wire, other: Wire) -> None:
-    asked = call(wire)
-    seen: list[str] = []
+    pending = call(wire)
+    stored: list[str] = []
 
-    def watch() -> None:
+    def record_rows() -> None:
         for row in CallHandoff.objects.all():
-            seen.extend((row.responses, row.result))
+            stored.extend((row.responses, row.result))
 
-    answer = suspended_calls.handoff.save_result
+    save_result = suspended_calls.handoff.save_result
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(suspended_calls.handoff, "save_result", lambda *it: (answer(*it), watch()))
-        done = call(other, **answers(asked))
-    assert "Ann" in text(done)
-    assert any(seen)
-    assert "Ann" not in "".join(seen)
+        patch.setattr(
+            suspended_calls.handoff,
+            "save_result",
+            lambda *args: (save_result(*args), record_rows()),
+        )
+        message = call(other, **build_retry(pending))
+    assert "Ann" in text(message)
+    assert any(stored)
+    assert "Ann" not in "".join(stored)
 
 
 def test_responses_are_used_once(upstream: Upstream, wire: Wire, other: Wire) -> None:
-    asked = call(wire)
-    assert "Ann" in text(call(other, **answers(asked)))
-    for one in (other, wire):
-        again = call(one, **answers(asked))
-        assert again["error"]["code"] == OVER
-        assert again["error"]["data"]["code"] == "call_over"
-    assert len(upstream.asked_back) == 1
+    pending = call(wire)
+    assert "Ann" in text(call(other, **build_retry(pending)))
+    for gateway in (other, wire):
+        repeated = call(gateway, **build_retry(pending))
+        assert repeated["error"]["code"] == OVER
+        assert repeated["error"]["data"]["code"] == "call_over"
+    assert len(upstream.client_responses) == 1
 
 
 def test_a_lost_process_is_reported(
     upstream: Upstream, wire: Wire, other: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = call(wire)
+    pending = call(wire)
     monkeypatch.setattr(suspended_calls, "HOLDER_TIMEOUT_S", 0.3)
-    get_runtime().call(_stop_attending, wire)
-    gone = call(other, **answers(asked))
-    assert gone["error"]["code"] == OVER
-    assert gone["error"]["data"]["code"] == "call_lost"
+    get_runtime().call(_stop_watching, wire)
+    message = call(other, **build_retry(pending))
+    assert message["error"]["code"] == OVER
+    assert message["error"]["data"]["code"] == "call_lost"
 
 
-def test_a_silent_process_isnt_waited_for(upstream: Upstream, wire: Wire, other: Wire) -> None:
-    asked = call(wire)
-    get_runtime().call(_stop_attending, wire)
-    silent(suspended_calls.HOLDER_TIMEOUT_S)
-    assert call(other, **answers(asked))["error"]["data"]["code"] == "call_lost"
-    assert call(other, **answers(asked))["error"]["data"]["code"] == "call_over"
-
-
-def test_a_slow_process_cancels_the_call_that_was_given_up(
+def test_a_process_without_heartbeats_isnt_waited_for(
     upstream: Upstream, wire: Wire, other: Wire
 ) -> None:
-    asked = call(wire)
-    get_runtime().call(_stop_attending, wire)
-    silent(suspended_calls.HOLDER_TIMEOUT_S)
-    assert call(other, **answers(asked))["error"]["data"]["code"] == "call_lost"
-    get_runtime().call(_attend_again, wire)
-    eventually(lambda: not CallHandoff.objects.exists(), what="the end of the handover")
-    assert upstream.asked_back == []
+    pending = call(wire)
+    get_runtime().call(_stop_watching, wire)
+    expire_heartbeats(suspended_calls.HOLDER_TIMEOUT_S)
+    assert call(other, **build_retry(pending))["error"]["data"]["code"] == "call_lost"
+    assert call(other, **build_retry(pending))["error"]["data"]["code"] == "call_over"
 
 
-def silent(seconds: float) -> None:
-    """Have every holder's last sign of life be long ago."""
+def test_a_slow_process_cancels_a_call_that_was_reported_lost(
+    upstream: Upstream, wire: Wire, other: Wire
+) -> None:
+    pending = call(wire)
+    get_runtime().call(_stop_watching, wire)
+    expire_heartbeats(suspended_calls.HOLDER_TIMEOUT_S)
+    assert call(other, **build_retry(pending))["error"]["data"]["code"] == "call_lost"
+    get_runtime().call(_restart_watching, wire)
+    eventually(lambda: not CallHandoff.objects.exists(), what="the end of the handoff")
+    assert upstream.client_responses == []
+
+
+def expire_heartbeats(seconds: float) -> None:
+    """Make every heartbeat older than this."""
     CallHandoff.objects.update(heartbeat_at=timezone.now() - timedelta(seconds=seconds + 1))
 
 
-async def _attend_again(wire: Wire) -> None:
-    held = wire._mount.dispatcher._upstream_handlers._suspended_calls
-    held._watching = asyncio.create_task(held._watch_handoffs())
+async def _restart_watching(wire: Wire) -> None:
+    calls = wire._mount.dispatcher._upstream_handlers._suspended_calls
+    calls._watching = asyncio.create_task(calls._watch_handoffs())
 
 
-async def _stop_attending(wire: Wire) -> None:
-    """Have a gateway look no more, as when its process has ended."""
-    attending = wire._mount.dispatcher._upstream_handlers._suspended_calls._watching
-    assert attending is not None
-    attending.cancel()
-    await asyncio.wait({attending})
+async def _stop_watching(wire: Wire) -> None:
+    """Stop a gateway's polling, as if its process had ended."""
+    task = wire._mount.dispatcher._upstream_handlers._suspended_calls._watching
+    assert task is not None
+    task.cancel()
+    await asyncio.wait({task})
 
 
 def test_a_deleted_row_ends_the_wait(upstream: Upstream, wire: Wire, other: Wire) -> None:
     arguments = {"times": 1, "for_ever": True}
-    asked = call(wire, arguments=arguments)
-    params = {"name": ASK, "arguments": arguments, **answers(asked)}
-    waiting = other.listen(AGENT, params, method="tools/call", capabilities=ABLE)
-    eventually(lambda: upstream.asked_back, what="the answer at the server")
+    pending = call(wire, arguments=arguments)
+    params = {"name": ASK, "arguments": arguments, **build_retry(pending)}
+    stream = other.listen(AGENT, params, method="tools/call", capabilities=ABLE)
+    eventually(lambda: upstream.client_responses, what="the answer at the server")
     CallHandoff.objects.all().delete()
-    told = waiting.next()
-    waiting.close()
-    assert told is not None
-    assert (told["error"]["code"], told["error"]["data"]["code"]) == (OVER, "call_over")
+    message = stream.next()
+    stream.close()
+    assert message is not None
+    assert (message["error"]["code"], message["error"]["data"]["code"]) == (OVER, "call_over")
 
 
 def test_a_failed_write_is_reported_to_the_waiting_client(
     upstream: Upstream, wire: Wire, other: Wire, away: Away
 ) -> None:
-    asked = call(wire)
+    pending = call(wire)
     away.tries = LONG
-    told = call(other, **answers(asked))["result"]
+    result = call(other, **build_retry(pending))["result"]
     away.tries = 0
-    problem = told["_meta"]["bonobot/problem"]
-    assert (told["isError"], problem["code"]) == (True, "outcome_unrecorded")
+    problem = result["_meta"]["bonobot/problem"]
+    assert (result["isError"], problem["code"]) == (True, "outcome_unrecorded")
     assert problem["remedy"].startswith("Check the result of the call")
 
 
-@pytest.mark.parametrize("where", ["here", "elsewhere"])
+@pytest.mark.parametrize("location", ["here", "elsewhere"])
 def test_a_server_that_fails_after_a_response_is_reported(
-    where: str, upstream: Upstream, wire: Wire, other: Wire
+    location: str, upstream: Upstream, wire: Wire, other: Wire
 ) -> None:
-    asked = call(wire, arguments={"times": 1, "fails": True})
-    there = wire if where == "here" else other
-    failed = call(there, arguments={"times": 1, "fails": True}, **answers(asked))
-    assert failed["error"]["code"] == FAILED
+    pending = call(wire, arguments={"times": 1, "fails": True})
+    gateway = wire if location == "here" else other
+    message = call(gateway, arguments={"times": 1, "fails": True}, **build_retry(pending))
+    assert message["error"]["code"] == FAILED
 
 
 def test_a_client_that_doesnt_return_declines_the_request(
     upstream: Upstream, wire: Wire, settings: Any
 ) -> None:
     settings.BONOBOT_ANSWER_S = 0.1
-    asked = call(wire)
-    (told,) = eventually(lambda: upstream.asked_back, what="the answer at the server")
-    assert told["error"]["code"] == -1
+    pending = call(wire)
+    (response,) = eventually(lambda: upstream.client_responses, what="the answer at the server")
+    assert response["error"]["code"] == -1
     eventually(lambda: not CallHandoff.objects.exists(), what="the end of the call")
-    assert call(wire, **answers(asked))["error"]["code"] == OVER
+    assert call(wire, **build_retry(pending))["error"]["code"] == OVER
 
 
-@pytest.mark.parametrize("where", ["here", "elsewhere"])
+@pytest.mark.parametrize("location", ["here", "elsewhere"])
 def test_an_expired_token_cant_continue_a_call(
-    where: str, acme: Organization, upstream: Upstream, wire: Wire, other: Wire
+    location: str, acme: Organization, upstream: Upstream, wire: Wire, other: Wire
 ) -> None:
-    there = wire if where == "here" else other
-    text_of_token = token_of(factories.build_administrator(acme))
-    wire.token = other.token = text_of_token
-    asked = call(wire)
-    other.modern(AGENT, "tools/list")  # the other one knows the token, too
-    revoke_token(
-        factories.build_administrator(acme), Token.objects.get(key=text_of_token.split("_")[1])
-    )
-    ended = call(there, **answers(asked))
-    assert "bad_token" in str(ended)
-    assert upstream.asked_back == []
+    gateway = wire if location == "here" else other
+    token = token_of(factories.build_administrator(acme))
+    wire.token = other.token = token
+    pending = call(wire)
+    other.modern(AGENT, "tools/list")  # the other process caches the token
+    revoke_token(factories.build_administrator(acme), Token.objects.get(key=token.split("_")[1]))
+    message = call(gateway, **build_retry(pending))
+    assert "bad_token" in str(message)
+    assert upstream.client_responses == []
 
 
 def test_missing_responses_are_requested_again(upstream: Upstream, wire: Wire, other: Wire) -> None:
-    asked = call(wire)
-    again = call(other, **answers(asked) | {"inputResponses": {}})
-    assert again["result"]["inputRequests"] == asked["result"]["inputRequests"]
-    assert "Ann" in text(call(other, **answers(again)))
+    pending = call(wire)
+    repeated = call(other, **build_retry(pending) | {"inputResponses": {}})
+    assert repeated["result"]["inputRequests"] == pending["result"]["inputRequests"]
+    assert "Ann" in text(call(other, **build_retry(repeated)))
 
 
 def test_a_client_that_leaves_ends_the_call_at_its_process(
     upstream: Upstream, wire: Wire, other: Wire
 ) -> None:
     arguments = {"times": 1, "for_ever": True}
-    asked = call(wire, arguments=arguments)
-    params = {"name": ASK, "arguments": arguments, **answers(asked)}
-    waiting = other.listen(AGENT, params, method="tools/call", capabilities=ABLE)
-    eventually(lambda: upstream.asked_back, what="the answer at the server")
-    waiting.close()
-    eventually(lambda: not CallHandoff.objects.exists(), what="the end of the handover")
-    ended = AuditRow.objects.filter(event_type="call").order_by("seq").last()
-    assert ended is not None
-    assert ended.outcome == "unknown"  # it was sent, and nobody knows what it did
+    pending = call(wire, arguments=arguments)
+    params = {"name": ASK, "arguments": arguments, **build_retry(pending)}
+    stream = other.listen(AGENT, params, method="tools/call", capabilities=ABLE)
+    eventually(lambda: upstream.client_responses, what="the answer at the server")
+    stream.close()
+    eventually(lambda: not CallHandoff.objects.exists(), what="the end of the handoff")
+    entry = AuditRow.objects.filter(event_type="call").order_by("seq").last()
+    assert entry is not None
+    assert entry.outcome == "unknown"  # it was sent, and its effect is unknown

@@ -1,9 +1,9 @@
-"""Tokens stay: what a client shows to the gateway is in no byte that goes out (no passthrough).
+"""No token passthrough: a client's token is in no byte that Bonobot sends.
 
-The gateway is called with a token in every place of a request where one can stand, the arguments
-excepted: they are the caller's own words, and go to the server as they are. Every byte that then
-goes out is kept by who gets it: servers of both eras, a child's command line, environment and
-input, a sign-in, a model. Nor is a token in a row, in a log record, or in an answer.
+The gateway is called with a token in every part of a request except the arguments, which are passed
+to the server unchanged. Every recipient records what it gets: servers of both eras, a child
+process's command line, environment and input, an authorization server, a model. The token is
+neither in a row, a log record nor a response.
 """
 
 import asyncio
@@ -33,50 +33,50 @@ from mcp_servers.services import create_server
 from tests import factories
 from tests.agents.conftest import runner, take
 from tests.agents.gateway.conftest import META, Reply, Wire
-from tests.agents.gateway.organization_server.conftest import at_work
+from tests.agents.gateway.organization_server.conftest import running_worker
 from tests.agents.gateway.upstream_server import ABLE, Json, Upstream, give
 from tests.parts import ROOT
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import Asked, RawHttp
 from tests.traces import collected
 
-__all__ = ["at_work", "runner", "take"]
+__all__ = ["runner", "running_worker", "take"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 AGENT = "/mcp/agents/helper"
 
 
-class Taped(RawHttp):
-    """Keeps every byte that comes."""
+class RecordingServer(RawHttp):
+    """A server that records every byte it receives."""
 
-    tape = b""
+    recorded = b""
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        kept = asyncio.StreamReader()
+        copy = asyncio.StreamReader()
 
-        async def keep() -> None:
+        async def record() -> None:
             while data := await reader.read(65_536):
-                self.tape += data
-                kept.feed_data(data)
-            kept.feed_eof()
+                self.recorded += data
+                copy.feed_data(data)
+            copy.feed_eof()
 
-        keeping = asyncio.ensure_future(keep())
+        task = asyncio.ensure_future(record())
         try:
-            await super()._serve(kept, writer)
+            await super()._serve(copy, writer)
         finally:
-            keeping.cancel()
+            task.cancel()
 
 
 @pytest.fixture
 def token(acme: Organization) -> str:
-    boss = factories.build_administrator(acme)
-    return create_token(boss, name="shown", role=Role.OPERATOR)[1]
+    administrator = factories.build_administrator(acme)
+    return create_token(administrator, name="shown", role=Role.OPERATOR)[1]
 
 
 @pytest.fixture
-def sought(token: str) -> set[str]:
-    """The token in all forms in which texts travel, its secret alone, and what is stored of it."""
+def token_forms(token: str) -> set[str]:
+    """All encoded forms of the token and its secret, and the stored digest."""
     secret = token.split("_", 2)[2]
     stored = Token.objects.get(name="shown").digest
     return (
@@ -87,28 +87,30 @@ def sought(token: str) -> set[str]:
 
 
 @pytest.fixture
-def tapes() -> Iterator[Callable[[Any], Taped]]:
-    """Have an endpoint listen that keeps what it gets."""
-    with ExitStack() as made:
+def start_recorder() -> Iterator[Callable[[Any], RecordingServer]]:
+    """Return a function that starts a recording server."""
+    with ExitStack() as stack:
 
-        def tape(respond: Any) -> Taped:
-            http = Taped(respond)
+        def start(respond: Any) -> RecordingServer:
+            http = RecordingServer(respond)
             listening = http.listening()
             get_runtime().call(listening.__aenter__)
-            made.callback(lambda: get_runtime().call(listening.__aexit__, None, None, None))
+            stack.callback(lambda: get_runtime().call(listening.__aexit__, None, None, None))
             return http
 
-        yield tape
+        yield start
 
 
-def upstream(mark: str, tapes: Callable[[Any], Taped], *, old: bool = False) -> Upstream:
-    found = Upstream(mark, old=old)
-    found.http = tapes(found.http.respond)
-    return found
+def upstream(
+    mark: str, start_recorder: Callable[[Any], RecordingServer], *, handshake: bool = False
+) -> Upstream:
+    server = Upstream(mark, handshake=handshake)
+    server.http = start_recorder(server.http.respond)
+    return server
 
 
 def headers(token: str) -> dict[str, str]:
-    """A token wherever a client, or a proxy before us, might put it beside `Authorization`."""
+    """Headers other than `Authorization` in which clients or proxies may send the token."""
     basic = b64encode(f"me:{token}".encode()).decode()
     return {
         "Cookie": f"session={token}; other={token}",
@@ -124,7 +126,7 @@ def headers(token: str) -> dict[str, str]:
 
 
 def meta(token: str) -> Json:
-    """The same in `_meta`, of which a server gets what isn't this hop's."""
+    """The token in `_meta`, of which servers get the unknown keys."""
     return {
         f"{META}clientInfo": {"name": token, "version": token},
         "traceparent": TRACE,
@@ -139,15 +141,17 @@ def meta(token: str) -> Json:
     }
 
 
-def holds(text: Any, sought: set[str]) -> list[str]:
-    found = text.decode("latin-1") if isinstance(text, bytes) else str(text)
-    return [form for form in sought if form in found]
+def find_forms(text: Any, token_forms: set[str]) -> list[str]:
+    content = text.decode("latin-1") if isinstance(text, bytes) else str(text)
+    return [form for form in token_forms if form in content]
 
 
-def calls(wire: Wire, token: str, path: str, mark: str, tool: str = "echo") -> list[Reply]:
-    """Send a token along in every way with every method, in both eras."""
+def send_all_methods(
+    wire: Wire, token: str, path: str, mark: str, tool: str = "echo"
+) -> list[Reply]:
+    """Send the token in every way with every method, in both eras."""
     name = f"mcp_{mark}_{tool}"
-    asked: dict[str, Json] = {
+    requests: dict[str, Json] = {
         "tools/call": {"name": name, "arguments": {}},
         "resources/read": {"uri": f"{mark}+mem://{mark}"},
         "prompts/get": {"name": f"{mark}.{mark}-greet"},
@@ -159,14 +163,14 @@ def calls(wire: Wire, token: str, path: str, mark: str, tool: str = "echo") -> l
         "server/discover": {},
     }
     more = {"token": token, "meta": meta(token), **headers(token)}
-    found = [wire.modern(path, method, params, **more) for method, params in asked.items()]
+    replies = [wire.modern(path, method, params, **more) for method, params in requests.items()]
     session = wire.handshake(path, token=token)
     session.headers |= headers(token)
-    told = {"authorization": f"Bearer {token}", "example.com/kept": "unchanged"}
-    for method, params in asked.items():
+    session_meta = {"authorization": f"Bearer {token}", "example.com/kept": "unchanged"}
+    for method, params in requests.items():
         if method != "server/discover":
-            found.append(session.ask(method, {**params, "_meta": told}))
-    return found
+            replies.append(session.ask(method, {**params, "_meta": session_meta}))
+    return replies
 
 
 def test_servers_of_both_eras_never_receive_the_token(
@@ -174,67 +178,70 @@ def test_servers_of_both_eras_never_receive_the_token(
     helper: Agent,
     wire: Wire,
     token: str,
-    sought: set[str],
-    tapes: Callable[[Any], Taped],
+    token_forms: set[str],
+    start_recorder: Callable[[Any], RecordingServer],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    new, old = upstream("anew", tapes), upstream("bygone", tapes, old=True)
-    for one in (new, old):
-        give(one, acme, helper)
+    modern, handshake = (
+        upstream("anew", start_recorder),
+        upstream("bygone", start_recorder, handshake=True),
+    )
+    for server in (modern, handshake):
+        give(server, acme, helper)
     with caplog.at_level(logging.DEBUG), collected() as spans:
-        for one in (new, old):
-            replies = calls(wire, token, AGENT, one.mark)
+        for server in (modern, handshake):
+            replies = send_all_methods(wire, token, AGENT, server.mark)
             assert replies[0].result["content"], replies[0]
-            assert not [reply for reply in replies if holds(reply, sought - {token})]
-            assert not holds(one.http.tape, sought)
-            assert b"tools/call" in one.http.tape
-            # What isn't the token goes on.
-            assert TRACE[:35].encode() in one.http.tape
-            assert b"unchanged" in one.http.tape
-        begun = {"name": "mcp_anew_work", "arguments": {}}
+            assert not [reply for reply in replies if find_forms(reply, token_forms - {token})]
+            assert not find_forms(server.http.recorded, token_forms)
+            assert b"tools/call" in server.http.recorded
+            # Everything else is passed on.
+            assert TRACE[:35].encode() in server.http.recorded
+            assert b"unchanged" in server.http.recorded
+        call = {"name": "mcp_anew_work", "arguments": {}}
         more = {"token": token, "meta": meta(token), "capabilities": ABLE, **headers(token)}
-        task = wire.modern(AGENT, "tools/call", begun, **more).result["taskId"]
+        task = wire.modern(AGENT, "tools/call", call, **more).result["taskId"]
         for method in ("tasks/get", "tasks/update", "tasks/cancel"):
-            about = {"taskId": task, "inputResponses": {}}
-            assert wire.modern(AGENT, method, about, **more, Mcp_Name=task).result
-        traced = [span.to_json() + repr(span.context) for span in spans.get_finished_spans()]
-        assert traced
-        assert not holds(traced, sought)
-        assert b"tasks/cancel" in new.http.tape
-        assert not holds(new.http.tape, sought)
-    assert not holds(caplog.text, sought)
-    assert not held_in_rows(sought)
+            params = {"taskId": task, "inputResponses": {}}
+            assert wire.modern(AGENT, method, params, **more, Mcp_Name=task).result
+        spans_text = [span.to_json() + repr(span.context) for span in spans.get_finished_spans()]
+        assert spans_text
+        assert not find_forms(spans_text, token_forms)
+        assert b"tasks/cancel" in modern.http.recorded
+        assert not find_forms(modern.http.recorded, token_forms)
+    assert not find_forms(caplog.text, token_forms)
+    assert not find_in_rows(token_forms)
 
 
-def held_in_rows(sought: set[str]) -> list[str]:
-    """Return where the database holds it, but for the token's own row."""
-    stored = []
+def find_in_rows(token_forms: set[str]) -> list[str]:
+    """Return where the database has the token, except in its own row."""
+    matches = []
     for model in apps.get_models():
         for row in model._base_manager.values():
             text = repr({**row, "digest": ""} if model is Token else row)
-            stored += [f"{model.__name__}: {form}" for form in holds(text, sought)]
-    return stored
+            matches += [f"{model.__name__}: {form}" for form in find_forms(text, token_forms)]
+    return matches
 
 
 def test_a_child_process_never_receives_the_token(
-    acme: Organization, helper: Agent, wire: Wire, token: str, sought: set[str], tmp_path: Path
+    acme: Organization, helper: Agent, wire: Wire, token: str, token_forms: set[str], tmp_path: Path
 ) -> None:
     tape = tmp_path / "tape"
     command = [str(ROOT / "tests" / "servers" / "stdin_recorder.py"), str(tape)]
     config = {"command": sys.executable, "args": command}
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     spec = ServerSpec(name="taped", transport_type="stdio", endpoint_config=config)
-    server = factories.approve_server(acme, create_server(boss, spec), helper)
+    server = factories.approve_server(acme, create_server(administrator, spec), helper)
     params = {"name": "mcp_taped_echo", "arguments": {"said": "by the caller"}}
     more = {"token": token, "meta": meta(token), **headers(token)}
     try:
         assert wire.modern(AGENT, "tools/call", params, **more).result["content"]
-        kept = tape.read_text(encoding="utf-8")
+        recorded = tape.read_text(encoding="utf-8")
     finally:
         get_runtime().call(get_connection_pool().forget_server, server.pk)
-    assert "by the caller" in kept
-    assert "unchanged" in kept
-    assert not holds(kept, sought)
+    assert "by the caller" in recorded
+    assert "unchanged" in recorded
+    assert not find_forms(recorded, token_forms)
 
 
 def test_a_failed_sign_in_doesnt_reveal_the_token(
@@ -242,38 +249,40 @@ def test_a_failed_sign_in_doesnt_reveal_the_token(
     helper: Agent,
     wire: Wire,
     token: str,
-    sought: set[str],
-    tapes: Callable[[Any], Taped],
+    token_forms: set[str],
+    start_recorder: Callable[[Any], RecordingServer],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The server asks for another token, and so does the way to it."""
-    closed = False
+    """The server and its authorization metadata require another token."""
+    requires_sign_in = False
 
-    def respond(asked: Asked) -> Any:
-        if closed or asked.verb == "GET":
-            found = '/.well-known/oauth-protected-resource"'
-            wanted = f'Bearer error="invalid_token", resource_metadata="{taped.url}{found}'
-            return raw_http_server.response(401, b"{}", WWW_Authenticate=wanted)
-        return open_one._modern(asked)
+    def respond(request: Asked) -> Any:
+        if requires_sign_in or request.verb == "GET":
+            path = '/.well-known/oauth-protected-resource"'
+            challenge = f'Bearer error="invalid_token", resource_metadata="{recorder.url}{path}'
+            return raw_http_server.response(401, b"{}", WWW_Authenticate=challenge)
+        return server._modern(request)
 
-    open_one = Upstream("closing")
-    taped = open_one.http = tapes(respond)
-    give(open_one, acme, helper)
-    closed = True
+    server = Upstream("closing")
+    recorder = server.http = start_recorder(respond)
+    give(server, acme, helper)
+    requires_sign_in = True
     with caplog.at_level(logging.DEBUG):
-        replies = calls(wire, token, AGENT, "closing")
-        refused = [
+        replies = send_all_methods(wire, token, AGENT, "closing")
+        rejected = [
             wire.modern(AGENT, "tools/list", token=f"{token}x", **headers(token)),
             wire.modern("/mcp/nothing", "tools/list", token=token, **headers(token)),
             wire.send("POST", AGENT, b"{}", Authorization=f"Basic {token}", **headers(token)),
         ]
     assert replies[0].result["isError"]
-    assert [reply.status for reply in refused] == [401, 404, 401]
-    assert not [reply for reply in (*replies, *refused) if holds(reply, sought - {token})]
-    assert b"tools/call" in taped.tape
-    assert not holds(taped.tape, sought)
-    assert not holds(caplog.text, sought)
-    assert not held_in_rows(sought)
+    assert [reply.status for reply in rejected] == [401, 404, 401]
+    assert not [
+        reply for reply in (*replies, *rejected) if find_forms(reply, token_forms - {token})
+    ]
+    assert b"tools/call" in recorder.recorded
+    assert not find_forms(recorder.recorded, token_forms)
+    assert not find_forms(caplog.text, token_forms)
+    assert not find_in_rows(token_forms)
 
 
 def test_models_and_their_servers_never_receive_the_token(
@@ -281,28 +290,30 @@ def test_models_and_their_servers_never_receive_the_token(
     helper: Agent,
     wire: Wire,
     token: str,
-    sought: set[str],
-    tapes: Callable[[Any], Taped],
-    at_work: None,
+    token_forms: set[str],
+    start_recorder: Callable[[Any], RecordingServer],
+    running_worker: None,
 ) -> None:
-    taped = tapes(lambda asked: raw_http_server.response(400, b'{"error": {"message": "No."}}'))
-    boss = factories.build_administrator(acme)
+    recorder = start_recorder(
+        lambda request: raw_http_server.response(400, b'{"error": {"message": "No."}}')
+    )
+    administrator = factories.build_administrator(acme)
     model = save_endpoint(
-        boss,
+        administrator,
         ModelEndpointSpec(
             name="Taped",
             kind="openai",
             model="m",
-            base_url=taped.url,
+            base_url=recorder.url,
             api_key="k-e-y-1234",
             allow_private=True,
         ),
     )
-    update_agent(boss, helper, AgentSpec(name="Helper", model_endpoint=model))
+    update_agent(administrator, helper, AgentSpec(name="Helper", model_endpoint=model))
     params = {"name": "helper_chat", "arguments": {"message": "Hello there", "wait_s": 30}}
     more = {"token": token, "meta": meta(token), **headers(token)}
-    found = wire.modern("/mcp", "tools/call", params, **more).result["structuredContent"]
-    assert found["resting"]
-    assert b"Hello there" in taped.tape
-    assert not holds(taped.tape, sought)
-    assert not held_in_rows(sought)
+    result = wire.modern("/mcp", "tools/call", params, **more).result["structuredContent"]
+    assert result["resting"]
+    assert b"Hello there" in recorder.recorded
+    assert not find_forms(recorder.recorded, token_forms)
+    assert not find_in_rows(token_forms)

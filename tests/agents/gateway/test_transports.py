@@ -1,4 +1,4 @@
-"""The gateway over standard input and output, used by the SDK's own client."""
+"""The gateway over stdio, with the SDK's client and raw messages."""
 
 import asyncio
 import itertools
@@ -31,25 +31,25 @@ from tests.processes import environment
 pytestmark = pytest.mark.django_db(transaction=True)
 
 LONG_S = 20
-WORDS = ["-m", "bonobot", "mcp", "serve", "--stdio", "--agent", "helper"]
+COMMAND = ["-m", "bonobot", "mcp", "serve", "--stdio", "--agent", "helper"]
 
 
 def test_a_client_calls_an_agents_tools(
     acme: Organization, helper: Agent, workshop: Server
 ) -> None:
-    """Start a process; the handshake era is asked of the server in this one."""
+    """Start a process; the next test uses the handshake era in this process."""
     token = token_of(factories.build_administrator(acme))
     program = StdioServerParameters(
-        command=sys.executable, args=WORDS, env=environment({"BONOBOT_TOKEN": token})
+        command=sys.executable, args=COMMAND, env=environment({"BONOBOT_TOKEN": token})
     )
 
-    async def use() -> tuple[list[str], str]:
+    async def call_tool() -> tuple[list[str], str]:
         async with Client(stdio_client(program), mode="auto") as client:
             tools = await client.list_tools()
-            called = await client.call_tool("mcp_workshop_echo", {"text": "hello"})
-            return [tool.name for tool in tools.tools], called.content[0].text  # type: ignore[union-attr]
+            result = await client.call_tool("mcp_workshop_echo", {"text": "hello"})
+            return [tool.name for tool in tools.tools], result.content[0].text  # type: ignore[union-attr]
 
-    names, text = asyncio.run(use())
+    names, text = asyncio.run(call_tool())
     assert ("mcp_workshop_echo" in names, text) == (True, "hello")
 
 
@@ -57,20 +57,20 @@ class Pipes:
     """The standard input and output of a server in this process, as a client sees them."""
 
     def __init__(self) -> None:
-        received, self._write = os.pipe()
-        self._read, sent = os.pipe()
-        self.stdin = os.fdopen(received, "r")
-        self.stdout = os.fdopen(sent, "w")
+        stdin_fd, self._write = os.pipe()
+        self._read, stdout_fd = os.pipe()
+        self.stdin = os.fdopen(stdin_fd, "r")
+        self.stdout = os.fdopen(stdout_fd, "w")
         self._answers = os.fdopen(self._read, "r")
         self._numbers = itertools.count(1)
 
     def ask(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Send a request and return what is answered to it."""
+        """Send a request and return its response."""
         number = self.begin(method, params or {})
         while True:
-            found = self.read()
-            if found.get("id") == number:
-                return found
+            message = self.read()
+            if message.get("id") == number:
+                return message
 
     def begin(self, method: str, params: dict[str, Any]) -> int:
         """Send a request and return its id."""
@@ -79,58 +79,60 @@ class Pipes:
         return number
 
     def is_silent(self, seconds: float) -> bool:
-        """Tell whether the server sends nothing for a time."""
+        """Return whether the server sends nothing for this time."""
         return not select([self._read], [], [], seconds)[0]
 
     def read(self) -> dict[str, Any]:
         """Return the next message of the server."""
         assert select([self._read], [], [], LONG_S)[0], "nothing was answered"
-        found: dict[str, Any] = json.loads(self._answers.readline())
-        return found
+        message: dict[str, Any] = json.loads(self._answers.readline())
+        return message
 
     def tell(self, message: dict[str, Any]) -> None:
         os.write(self._write, json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 
     def hang_up(self) -> None:
-        """Have the server's input end."""
+        """Close the server's input."""
         os.close(self._write)
 
     def close(self) -> None:
-        """Close what is left, once the server has ended."""
-        for end in (self.stdin, self.stdout, self._answers):
-            end.close()
+        """Close the remaining streams after the server has ended."""
+        for stream in (self.stdin, self.stdout, self._answers):
+            stream.close()
 
 
 @pytest.fixture
 def pipes(monkeypatch: pytest.MonkeyPatch) -> Pipes:
-    found = Pipes()
-    ends = {"stdin": anyio.wrap_file(found.stdin), "stdout": anyio.wrap_file(found.stdout)}
+    new_pipes = Pipes()
+    ends = {"stdin": anyio.wrap_file(new_pipes.stdin), "stdout": anyio.wrap_file(new_pipes.stdout)}
     monkeypatch.setattr(transports, "stdio_server", partial(stdio_server, **ends))
-    return found
+    return new_pipes
 
 
 def test_stdio_serves_until_its_input_ends_or_the_token_is_revoked(
     acme: Organization, helper: Agent, workshop: Server, pipes: Pipes
 ) -> None:
-    boss = factories.build_administrator(acme)
-    token, text = create_token(boss, name="stdio", role=Role.OWNER)
-    serving = get_runtime().spawn(
+    administrator = factories.build_administrator(acme)
+    token, text = create_token(administrator, name="stdio", role=Role.OWNER)
+    server = get_runtime().spawn(
         transports.serve_stdio(text, GatewayAddress("agent", "helper")), name="stdio"
     )
-    said = {"protocolVersion": "2025-11-25", "capabilities": {}}
+    params = {"protocolVersion": "2025-11-25", "capabilities": {}}
     call = {"name": "mcp_workshop_echo", "arguments": {"text": "hello"}}
     try:
-        opened = pipes.ask("initialize", {**said, "clientInfo": {"name": "tests", "version": "1"}})
+        initialization = pipes.ask(
+            "initialize", {**params, "clientInfo": {"name": "tests", "version": "1"}}
+        )
         pipes.tell({"method": "notifications/initialized"})
         listed = pipes.ask("tools/list")
         before = pipes.ask("tools/call", call)
-        revoke_token(boss, token)
+        revoke_token(administrator, token)
         after = pipes.ask("tools/call", call)
     finally:
         pipes.hang_up()
-        serving.result(timeout=LONG_S)
+        server.result(timeout=LONG_S)
     pipes.close()
-    assert opened["result"]["serverInfo"]["name"] == "bonobot"
+    assert initialization["result"]["serverInfo"]["name"] == "bonobot"
     assert "mcp_workshop_echo" in [tool["name"] for tool in listed["result"]["tools"]]
     assert before["result"]["content"][0]["text"] == "hello"
     assert "bad_token" in str(after)
@@ -141,10 +143,10 @@ def test_the_visible_definitions_are_counted(
     acme: Organization, helper: Agent, workshop: Server
 ) -> None:
     token = token_of(factories.build_administrator(acme))
-    found = get_runtime().call(
+    counts = get_runtime().call(
         transports.count_declarations, token, GatewayAddress("server", "workshop")
     )
-    assert found == {
+    assert counts == {
         "tools": workshop.definitions.filter(kind="tool").count(),
         "resources": workshop.definitions.filter(kind="resource").count(),
         "templates": workshop.definitions.filter(kind="resource_template").count(),

@@ -1,6 +1,6 @@
-"""Two processes: two real web processes on one database answer a client as one.
+"""Two real web processes on one database behave like one.
 
-All of it is one test, since two processes take longer to start than all that they are asked.
+It is one test, because starting the processes takes longer than all requests.
 """
 
 import json
@@ -26,14 +26,19 @@ from tests.agents.gateway.conftest import (
     LONG_S,
     Reply,
     Wire,
-    _named,
-    _reply,
-    _spelled,
-    _stamp,
+    _build_headers,
+    _build_meta,
+    _complete_headers,
+    _parse_reply,
     token_of,
 )
-from tests.agents.gateway.test_resource_updates import HERE, PRINT, UPDATED
-from tests.agents.gateway.test_resource_updates_per_user import WATCHED, let_in, news, people
+from tests.agents.gateway.test_resource_updates import PRINT, UPDATED, URI_PREFIXES
+from tests.agents.gateway.test_resource_updates_per_user import (
+    WATCHED,
+    authorize_client,
+    news,
+    people,
+)
 from tests.agents.gateway.upstream_server import ABLE, ANSWERS, Json, Upstream, give
 from tests.processes import Web
 from tests.resource_updates import PAPER, print_edition
@@ -42,56 +47,59 @@ __all__ = ["acme", "helper", "news", "people", "print_edition"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 AGENT = "/mcp/agents/helper"
-LISTENED = {"toolsListChanged": True}
+SUBSCRIPTIONS = {"toolsListChanged": True}
 
 
 class Remote(Wire):
-    """Asks the gateway of a web process, over its socket."""
+    """A client of the gateway of a web process."""
 
     def __init__(self, web: Web, token: str) -> None:
-        super().__init__(None, token)  # type: ignore[arg-type]  # nothing of it is in this process
+        super().__init__(None, token)  # type: ignore[arg-type]  # not in this process
         self.web, self.url = web, web.url
 
     def send(self, verb: str, path: str, content: bytes = b"", **headers: str) -> Reply:
-        named = _spelled(headers)
-        answer = httpx2.request(
-            verb, self.url + path, content=content, headers=named, timeout=LONG_S
+        sent_headers = _complete_headers(headers)
+        response = httpx2.request(
+            verb, self.url + path, content=content, headers=sent_headers, timeout=LONG_S
         )
-        return _reply(answer)
+        return _parse_reply(response)
 
     def rest(self, verb: str, path: str, body: Json) -> Json:
         bearer = {"Authorization": f"Bearer {self.token}"}
-        answer = httpx2.request(verb, f"{self.url}/api/{path}", json=body, headers=bearer)
-        assert answer.is_success, answer.text
-        found: Json = answer.json()
-        return found
+        response = httpx2.request(verb, f"{self.url}/api/{path}", json=body, headers=bearer)
+        assert response.is_success, response.text
+        result: Json = response.json()
+        return result
 
     @contextmanager
-    def listening(self, params: Json) -> Iterator[Iterator[Json]]:
-        """Open a stream, and yield what is told on it."""
+    def open_stream(self, params: Json) -> Iterator[Iterator[Json]]:
+        """Open a stream and yield its messages."""
         method = "subscriptions/listen"
-        said = {**params, "_meta": _stamp(None)}
-        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": said}
+        request_params = {**params, "_meta": _build_meta(None)}
+        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": request_params}
         bearer = {"Authorization": f"Bearer {self.token}"}
-        headers = _spelled({**_named(method, said), **bearer})
+        headers = _complete_headers({**_build_headers(method, request_params), **bearer})
         with httpx2.stream(
             "POST", self.url + AGENT, json=message, headers=headers, timeout=LONG_S
-        ) as answer:
-            lines = (line[6:] for line in answer.iter_lines() if line.startswith("data: {"))
+        ) as response:
+            lines = (line[6:] for line in response.iter_lines() if line.startswith("data: {"))
             yield map(json.loads, lines)
 
 
 @pytest.fixture
 def upstreams(acme: Organization, helper: Agent) -> Iterator[tuple[Upstream, Upstream]]:
     """A modern server, and one of the handshake era."""
-    with Upstream("anew").listening() as new, Upstream("bygone", old=True).listening() as old:
-        for one in (new, old):
-            give(one, acme, helper)
-        yield new, old
+    with (
+        Upstream("anew").listening() as modern,
+        Upstream("bygone", handshake=True).listening() as handshake,
+    ):
+        for upstream in (modern, handshake):
+            give(upstream, acme, helper)
+        yield modern, handshake
 
 
 @pytest.fixture
-def pair(
+def gateways(
     acme: Organization,
     helper: Agent,
     upstreams: tuple[Upstream, Upstream],
@@ -99,28 +107,28 @@ def pair(
 ) -> tuple[Remote, Remote]:
     token = token_of(factories.build_administrator(acme))
     web = start_web()
-    other = start_web(BONOBOT_URL=web.url)  # tokens of people are good at one address
+    other = start_web(BONOBOT_URL=web.url)  # tokens of people are valid for one URL
     return Remote(web, token), Remote(other, token)
 
 
 @pytest.mark.parametrize("news", ["modern"], indirect=True)
 def test_two_web_processes_behave_like_one(
-    pair: tuple[Remote, Remote],
+    gateways: tuple[Remote, Remote],
     upstreams: tuple[Upstream, Upstream],
     people: tuple[Principal, Principal],
     news: Server,
 ) -> None:
-    each_person_is_told_what_is_theirs(pair, people)
-    lists_and_calls_alternate(pair)
-    a_state_of_one_is_good_at_the_other(pair)
-    a_held_call_goes_on_at_either(pair, upstreams[1])
-    a_task_of_one_is_known_to_the_other(pair)
-    a_session_of_the_handshake_era_is_served_by_both(pair)
-    a_change_made_at_one_is_told_at_the_other(pair)
-    a_call_ends_with_the_process_that_holds_it(pair, upstreams[1])
+    check_updates_per_person(gateways, people)
+    check_lists_and_calls(gateways)
+    check_request_states(gateways)
+    check_suspended_calls(gateways, upstreams[1])
+    check_tasks(gateways)
+    check_sessions(gateways)
+    check_change_notifications(gateways)
+    check_lost_calls(gateways, upstreams[1])
 
 
-def called(wire: Remote, tool: str, **more: Any) -> Json:
+def call_tool(wire: Remote, tool: str, **more: Any) -> Json:
     params = {"name": f"mcp_{tool}", "arguments": more.pop("arguments", {}), **more}
     return wire.modern(AGENT, "tools/call", params, capabilities=ABLE).result
 
@@ -129,106 +137,122 @@ def text(result: Json) -> str:
     return str(result["content"][0]["text"])
 
 
-def each_person_is_told_what_is_theirs(
-    pair: tuple[Remote, Remote], people: tuple[Principal, Principal]
+def check_updates_per_person(
+    gateways: tuple[Remote, Remote], people: tuple[Principal, Principal]
 ) -> None:
-    at = pair[0].url
-    ann, ben = ([Remote(one.web, let_in(who, AGENT, at=at)) for one in pair] for who in people)
-    asked = {"notifications": {WATCHED: [HERE[AGENT] + PAPER]}}
+    base_url = gateways[0].url
+    ann, ben = (
+        [
+            Remote(gateway.web, authorize_client(person, AGENT, base_url=base_url))
+            for gateway in gateways
+        ]
+        for person in people
+    )
+    params = {"notifications": {WATCHED: [URI_PREFIXES[AGENT] + PAPER]}}
     with ExitStack() as open_streams:
-        streams = {one: open_streams.enter_context(one.listening(asked)) for one in (*ann, ben[1])}
+        streams = {
+            gateway: open_streams.enter_context(gateway.open_stream(params))
+            for gateway in (*ann, ben[1])
+        }
         for stream in streams.values():
-            assert next(stream)["params"]["notifications"] == asked["notifications"]
-        assert ResourceSubscription.objects.values("holder").distinct().count() == len(pair)
-        for who, where in ((ann, 1), (ben, 0), (ann, 0)):
+            assert next(stream)["params"]["notifications"] == params["notifications"]
+        assert ResourceSubscription.objects.values("holder").distinct().count() == len(gateways)
+        for person, index in ((ann, 1), (ben, 0), (ann, 0)):
             uri = {"uri": PAPER}
-            who[where].modern(AGENT, "tools/call", {"name": PRINT[AGENT], "arguments": uri})
-            for one in who:
-                if one in streams:
-                    assert next(streams[one])["method"] == UPDATED
+            person[index].modern(AGENT, "tools/call", {"name": PRINT[AGENT], "arguments": uri})
+            for gateway in person:
+                if gateway in streams:
+                    assert next(streams[gateway])["method"] == UPDATED
         changes = dict(ResourceSubscription.objects.values_list("subject", "changes"))
     assert changes == {UUID(people[0].id): 2, UUID(people[1].id): 1}
 
 
-def lists_and_calls_alternate(pair: tuple[Remote, Remote]) -> None:
-    listed = [one.modern(AGENT, "tools/list").result["tools"] for one in pair]
+def check_lists_and_calls(gateways: tuple[Remote, Remote]) -> None:
+    listed = [gateway.modern(AGENT, "tools/list").result["tools"] for gateway in gateways]
     assert listed[0] == listed[1]
-    for number, one in zip(range(6), cycle(pair), strict=False):
-        assert f'{{"n": {number}}}' in text(called(one, "anew_echo", arguments={"n": number}))
+    for number, gateway in zip(range(6), cycle(gateways), strict=False):
+        assert f'{{"n": {number}}}' in text(
+            call_tool(gateway, "anew_echo", arguments={"n": number})
+        )
 
 
-def a_state_of_one_is_good_at_the_other(pair: tuple[Remote, Remote]) -> None:
-    for first, second in (pair, pair[::-1]):
-        asked = called(first, "anew_ask")
-        assert asked["resultType"] == "input_required"
-        back = {"requestState": asked["requestState"], "inputResponses": ANSWERS}
-        assert "Ann" in text(called(second, "anew_ask", **back))
+def check_request_states(gateways: tuple[Remote, Remote]) -> None:
+    for first, second in (gateways, gateways[::-1]):
+        pending = call_tool(first, "anew_ask")
+        assert pending["resultType"] == "input_required"
+        retry = {"requestState": pending["requestState"], "inputResponses": ANSWERS}
+        assert "Ann" in text(call_tool(second, "anew_ask", **retry))
 
 
-def a_held_call_goes_on_at_either(pair: tuple[Remote, Remote], old: Upstream) -> None:
+def check_suspended_calls(gateways: tuple[Remote, Remote], handshake: Upstream) -> None:
     arguments = {"times": 3}
-    found = called(pair[0], "bygone_ask", arguments=arguments)
+    result = call_tool(gateways[0], "bygone_ask", arguments=arguments)
     names = iter(("Ann", "Ben", "Cho"))
-    for one in (pair[1], pair[0], pair[1]):
-        found = called(one, "bygone_ask", arguments=arguments, **answers(found, next(names)))
-    assert found["resultType"] == "complete"
-    assert all(name in text(found) for name in ("Ann", "Ben", "Cho"))
-    assert len(old.asked_back) == 3
+    for gateway in (gateways[1], gateways[0], gateways[1]):
+        result = call_tool(
+            gateway, "bygone_ask", arguments=arguments, **build_retry(result, next(names))
+        )
+    assert result["resultType"] == "complete"
+    assert all(name in text(result) for name in ("Ann", "Ben", "Cho"))
+    assert len(handshake.client_responses) == 3
 
 
-def a_task_of_one_is_known_to_the_other(pair: tuple[Remote, Remote]) -> None:
-    number = called(pair[0], "anew_work")["taskId"]
-    sent: Any = {"capabilities": ABLE, "Mcp_Name": number}
-    task = pair[1].modern(AGENT, "tasks/get", {"taskId": number}, **sent).result
-    assert (task["status"], task["taskId"]) == ("completed", number)
+def check_tasks(gateways: tuple[Remote, Remote]) -> None:
+    task_id = call_tool(gateways[0], "anew_work")["taskId"]
+    options: Any = {"capabilities": ABLE, "Mcp_Name": task_id}
+    task = gateways[1].modern(AGENT, "tasks/get", {"taskId": task_id}, **options).result
+    assert (task["status"], task["taskId"]) == ("completed", task_id)
 
 
-def a_session_of_the_handshake_era_is_served_by_both(pair: tuple[Remote, Remote]) -> None:
-    session = pair[0].handshake(AGENT)
+def check_sessions(gateways: tuple[Remote, Remote]) -> None:
+    session = gateways[0].handshake(AGENT)
     assert session.ask("tools/list").result["tools"]
-    session._wire = pair[1]
+    session._wire = gateways[1]
     assert session.ask("tools/list").result["tools"]
     assert session.end().status == 200
-    for process in pair:
-        session._wire = process
+    for gateway in gateways:
+        session._wire = gateway
         assert session.ask("tools/list").status == 404
 
 
-def a_change_made_at_one_is_told_at_the_other(pair: tuple[Remote, Remote]) -> None:
-    with pair[0].listening({"notifications": LISTENED}) as told:
-        assert next(told)["method"] == "notifications/subscriptions/acknowledged"
+def check_change_notifications(gateways: tuple[Remote, Remote]) -> None:
+    with gateways[0].open_stream({"notifications": SUBSCRIPTIONS}) as notifications:
+        assert next(notifications)["method"] == "notifications/subscriptions/acknowledged"
         policy = {"mode": "denylist", "deny": ["mcp_anew_echo"]}
-        pair[1].rest("PUT", "agents/helper/tool-policy", policy)
-        assert next(told)["method"] == "notifications/tools/list_changed"
-    for one in pair:
-        refused = one.modern(AGENT, "tools/call", {"name": "mcp_anew_echo", "arguments": {}})
-        assert refused.error["code"] == -32602
+        gateways[1].rest("PUT", "agents/helper/tool-policy", policy)
+        assert next(notifications)["method"] == "notifications/tools/list_changed"
+    for gateway in gateways:
+        reply = gateway.modern(AGENT, "tools/call", {"name": "mcp_anew_echo", "arguments": {}})
+        assert reply.error["code"] == -32602
 
 
-def a_call_ends_with_the_process_that_holds_it(pair: tuple[Remote, Remote], old: Upstream) -> None:
-    holding, other = pair
-    heard, called_before = len(old.asked_back), calls_at(old)
-    back = answers(called(holding, "bygone_ask", arguments={"times": 1}))
-    holding.web.kill()
-    # As if its client had taken its time; else the other one waits so long for a sign of life.
-    long_ago = timezone.now() - timedelta(seconds=HOLDER_TIMEOUT_S + 1)
-    CallHandoff.objects.update(heartbeat_at=long_ago)
-    params = {"name": "mcp_bygone_ask", "arguments": {"times": 1}, **back}
+def check_lost_calls(gateways: tuple[Remote, Remote], handshake: Upstream) -> None:
+    holder, other = gateways
+    responses_before, calls_before = len(handshake.client_responses), count_calls(handshake)
+    retry = build_retry(call_tool(holder, "bygone_ask", arguments={"times": 1}))
+    holder.web.kill()
+    # Expire the heartbeat; otherwise the other process waits for it.
+    expired_at = timezone.now() - timedelta(seconds=HOLDER_TIMEOUT_S + 1)
+    CallHandoff.objects.update(heartbeat_at=expired_at)
+    params = {"name": "mcp_bygone_ask", "arguments": {"times": 1}, **retry}
     for code in ("call_lost", "call_over"):
-        refused = other.modern(AGENT, "tools/call", params, capabilities=ABLE).error
-        assert (refused["code"], refused["data"]["code"]) == (-32602, code)
-    assert (len(old.asked_back), calls_at(old)) == (heard, called_before + 1)
-    again = called(other, "bygone_ask", arguments={"times": 1})
-    done = called(other, "bygone_ask", arguments={"times": 1}, **answers(again))
-    assert "Ann" in text(done)
+        error = other.modern(AGENT, "tools/call", params, capabilities=ABLE).error
+        assert (error["code"], error["data"]["code"]) == (-32602, code)
+    assert (len(handshake.client_responses), count_calls(handshake)) == (
+        responses_before,
+        calls_before + 1,
+    )
+    pending = call_tool(other, "bygone_ask", arguments={"times": 1})
+    result = call_tool(other, "bygone_ask", arguments={"times": 1}, **build_retry(pending))
+    assert "Ann" in text(result)
 
 
-def answers(asked: Json, name: str = "Ann") -> Json:
-    """What a client sends back: an answer to all that was asked, and the state."""
-    said = {"action": "accept", "content": {"name": name}}
-    responses = dict.fromkeys(asked["inputRequests"], said)
-    return {"requestState": asked["requestState"], "inputResponses": responses}
+def build_retry(pending: Json, name: str = "Ann") -> Json:
+    """Build a retry with answers to all requests and the state."""
+    answer = {"action": "accept", "content": {"name": name}}
+    responses = dict.fromkeys(pending["inputRequests"], answer)
+    return {"requestState": pending["requestState"], "inputResponses": responses}
 
 
-def calls_at(upstream: Upstream) -> int:
+def count_calls(upstream: Upstream) -> int:
     return upstream.http.methods().count("tools/call")

@@ -45,7 +45,7 @@ def talk(acme: Organization, helper: Agent) -> Iterator[Server]:
 def poke(session: Session, times: int = 1) -> list[dict[str, Any]]:
     """Call `poke`, and return what came before the answer."""
     params = {"name": "poke", "arguments": {"times": times}}
-    return session.ask("tools/call", params).told
+    return session.ask("tools/call", params).notifications
 
 
 def take(stream: Stream, count: int) -> list[str]:
@@ -91,7 +91,7 @@ def test_a_log_message_during_two_calls_of_a_client_comes_once(talk: Server, wir
     ask = get_connection_pool()._stdio_pool
     get_runtime().call(_wait_until_busy, ask)
     reply = session.ask("tools/call", {"name": "say", "arguments": {}})
-    messages = reply.told + [one for one in iter(held.next, None) if "method" in one]
+    messages = reply.notifications + [one for one in iter(held.next, None) if "method" in one]
     assert [one["params"]["data"] for one in messages] == ["said"]
     held.close()
     stream.close()

@@ -1,7 +1,7 @@
-"""A server of our own on this process's loop: one of everything, with a mark in what it answers.
+"""An MCP server on this process's loop with one definition of each kind and a mark in its answers.
 
-It speaks the modern era by itself, and the handshake era where it is asked to (`old`); there its
-tool `ask` asks in the middle of the call, and `asked_back` holds what it was answered.
+It uses the modern era, or with `handshake` the handshake era; there its tool `ask` requests input
+during the call, and `client_responses` has the responses.
 """
 
 import asyncio
@@ -23,75 +23,83 @@ from tests.servers.raw_http_server import Asked, HandshakeHttp, RawHttp
 
 Json = dict[str, Any]
 TASKS = "io.modelcontextprotocol/tasks"
-# What a client declares that is asked, and takes tasks.
+# Capabilities of a client that supports elicitation and tasks.
 ABLE: Json = {"elicitation": {}, "extensions": {TASKS: {}}}
 KEY = "name"
 ANSWERS: Json = {KEY: {"action": "accept", "content": {"name": "Ann"}}}
-AT = "2026-07-28T00:00:00Z"
+CREATED_AT = "2026-07-28T00:00:00Z"
 OBJECT: Json = {"type": "object", "properties": {}}
 
 
 class Upstream:
-    """What the server answers; `mark` tells whose it is."""
+    """The server's answers, which contain `mark`."""
 
-    def __init__(self, mark: str, *, old: bool = False) -> None:
+    def __init__(self, mark: str, *, handshake: bool = False) -> None:
         self.mark = mark
-        self.era = old
-        self.asked_back: list[Json] = []
-        # By method, what is answered in place of the usual: a result, or an error with its code.
-        self.instead: dict[str, Json] = {}
-        # What is logged before a tool answers.
+        self.is_handshake = handshake
+        self.client_responses: list[Json] = []
+        # By method, a result or an error with its code instead of the usual answer.
+        self.overrides: dict[str, Json] = {}
+        # Log entries that are sent before a tool's result.
         self.logs: list[Json] = []
-        self._answered: dict[str, asyncio.Future[Json]] = {}
-        own = HandshakeHttp(self._handshake) if old else self._modern
-        self.http = RawHttp(own)
+        self._pending: dict[str, asyncio.Future[Json]] = {}
+        respond = HandshakeHttp(self._handshake) if handshake else self._modern
+        self.http = RawHttp(respond)
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Its URL."""
         return self.http.url
 
     @property
-    def question(self) -> Json:
-        """What `ask` asks."""
+    def elicitation(self) -> Json:
+        """The elicitation request of `ask`."""
         schema = {"type": "object", "properties": {"name": {"type": "string"}}}
         form = {"mode": "form", "message": f"{self.mark} asks", "requestedSchema": schema}
         return {"method": "elicitation/create", "params": form}
 
-    def _modern(self, asked: Asked) -> bytes:
-        if asked.method in self.instead:
-            return self._instead(asked, self.instead[asked.method])
-        if asked.method == "tools/call":
-            return self._logged(asked, self._called(asked.message["params"]))
-        if asked.id is None:
+    def _modern(self, request: Asked) -> bytes:
+        if request.method in self.overrides:
+            return self._override(request, self.overrides[request.method])
+        if request.method == "tools/call":
+            return self._stream_logs(request, self._call_tool(request.message["params"]))
+        if request.id is None:
             return raw_http_server.response(202, kind="")
-        return self._said(asked)
+        return self._respond(request)
 
-    def _instead(self, asked: Asked, found: Json) -> bytes:
-        if "code" in found:
-            return raw_http_server.error(asked, found["code"], 200, found.get("data"))
-        return raw_http_server.result(asked, found)
+    def _override(self, request: Asked, override: Json) -> bytes:
+        if "code" in override:
+            return raw_http_server.error(request, override["code"], 200, override.get("data"))
+        return raw_http_server.result(request, override)
 
-    def _logged(self, asked: Asked, result: Json) -> bytes:
+    def _stream_logs(self, request: Asked, result: Json) -> bytes:
         if not self.logs:
-            return raw_http_server.result(asked, result)
-        logs = [{"method": "notifications/message", "params": one} for one in self.logs]
-        told = [*logs, {"id": asked.id, "result": result}]
-        events = (raw_http_server.event({"jsonrpc": "2.0", **one}) for one in told)
+            return raw_http_server.result(request, result)
+        logs = [{"method": "notifications/message", "params": entry} for entry in self.logs]
+        messages = [*logs, {"id": request.id, "result": result}]
+        events = (raw_http_server.event({"jsonrpc": "2.0", **entry}) for entry in messages)
         return raw_http_server.STREAM + b"".join(events)
 
-    def _called(self, params: Json) -> Json:
+    def _call_tool(self, params: Json) -> Json:
         if params["name"] == "work":
-            times = {"createdAt": AT, "lastUpdatedAt": AT, "ttlMs": 60_000, "pollIntervalMs": 10}
+            times = {
+                "createdAt": CREATED_AT,
+                "lastUpdatedAt": CREATED_AT,
+                "ttlMs": 60_000,
+                "pollIntervalMs": 10,
+            }
             return {"resultType": "task", "taskId": f"{self.mark}-1", "status": "working", **times}
         if params["name"] == "ask" and "inputResponses" not in params:
-            asked = {"inputRequests": {KEY: self.question}, "requestState": f"{self.mark}-state"}
-            return {"resultType": "input_required", **asked}
+            result = {
+                "inputRequests": {KEY: self.elicitation},
+                "requestState": f"{self.mark}-state",
+            }
+            return {"resultType": "input_required", **result}
         return self._text(params.get("inputResponses") or params.get("arguments"))
 
-    def _said(self, asked: Asked) -> bytes:
-        params = asked.message.get("params", {})
-        said = self._offers() | {
+    def _respond(self, request: Asked) -> bytes:
+        params = request.message.get("params", {})
+        results = self._list_definitions() | {
             "server/discover": {
                 "supportedVersions": [raw_http_server.MODERN],
                 "capabilities": {**self._capabilities(), "extensions": {TASKS: {}}},
@@ -101,7 +109,11 @@ class Upstream:
             "prompts/get": {"messages": [{"role": "user", "content": self._block(self.mark)}]},
             "completion/complete": {"completion": {"values": [f"{self.mark}-completed"]}},
             "tasks/get": {
-                **{"taskId": params.get("taskId"), "createdAt": AT, "lastUpdatedAt": AT},
+                **{
+                    "taskId": params.get("taskId"),
+                    "createdAt": CREATED_AT,
+                    "lastUpdatedAt": CREATED_AT,
+                },
                 **{"status": "completed", "result": self._text("worked"), "ttlMs": 60_000},
             },
             "tasks/update": {},
@@ -109,11 +121,13 @@ class Upstream:
             "ping": {},
             "logging/setLevel": {},
         }
-        if asked.method not in said:
-            return raw_http_server.error(asked, -32601, 404)
-        return raw_http_server.result(asked, {"resultType": "complete", **said[asked.method]})
+        if request.method not in results:
+            return raw_http_server.error(request, -32601, 404)
+        return raw_http_server.result(
+            request, {"resultType": "complete", **results[request.method]}
+        )
 
-    def _offers(self) -> Json:
+    def _list_definitions(self) -> Json:
         tools = [{"name": name, "inputSchema": OBJECT} for name in ("echo", "ask", "work")]
         argument = {"name": "name", "required": False}
         return {
@@ -125,41 +139,43 @@ class Upstream:
             "prompts/list": {"prompts": [{"name": f"{self.mark}-greet", "arguments": [argument]}]},
         }
 
-    def _handshake(self, asked: Asked) -> bytes | AsyncIterator[bytes]:
-        if not asked.method:  # the answer to what `ask` asked
-            waiting = self._answered.pop(str(asked.id), None)
+    def _handshake(self, request: Asked) -> bytes | AsyncIterator[bytes]:
+        if not request.method:  # the response to the elicitation of `ask`
+            waiting = self._pending.pop(str(request.id), None)
             if waiting is not None:
-                waiting.set_result(asked.message)
+                waiting.set_result(request.message)
             return raw_http_server.response(202, kind="")
-        if asked.method == "tools/call" and asked.tool == "ask":
-            return self._asking(asked)
-        if asked.method in self.instead:
-            return self._instead(asked, self.instead[asked.method])
-        if asked.method == "tools/call":
+        if request.method == "tools/call" and request.tool == "ask":
+            return self._request_input(request)
+        if request.method in self.overrides:
+            return self._override(request, self.overrides[request.method])
+        if request.method == "tools/call":
             return raw_http_server.result(
-                asked, self._text(asked.message["params"].get("arguments"))
+                request, self._text(request.message["params"].get("arguments"))
             )
-        return self._said(asked)
+        return self._respond(request)
 
-    async def _asking(self, asked: Asked) -> AsyncIterator[bytes]:
-        """Ask as often as the arguments say, each time for what was answered before."""
+    async def _request_input(self, request: Asked) -> AsyncIterator[bytes]:
+        """Request input as often as the arguments say, then return all responses."""
         yield raw_http_server.STREAM
         answers: list[Json] = []
-        for turn in range(asked.message["params"].get("arguments", {}).get("times", 1)):
-            session = asked.headers.get("mcp-session-id", "")
-            number = f"{self.mark}-{session}-{asked.id}-{turn}"
-            waiting = self._answered[number] = asyncio.get_running_loop().create_future()
-            yield raw_http_server.event({"jsonrpc": "2.0", "id": number, **self.question})
+        for turn in range(request.message["params"].get("arguments", {}).get("times", 1)):
+            session = request.headers.get("mcp-session-id", "")
+            request_id = f"{self.mark}-{session}-{request.id}-{turn}"
+            waiting = self._pending[request_id] = asyncio.get_running_loop().create_future()
+            yield raw_http_server.event({"jsonrpc": "2.0", "id": request_id, **self.elicitation})
             answers.append(await waiting)
-            self.asked_back.append(answers[-1])
-        if asked.message["params"].get("arguments", {}).get("for_ever"):
+            self.client_responses.append(answers[-1])
+        if request.message["params"].get("arguments", {}).get("for_ever"):
             await asyncio.Event().wait()
-        if asked.message["params"].get("arguments", {}).get("fails"):
-            failed = {"code": -32050, "message": "It failed."}
-            yield raw_http_server.event({"jsonrpc": "2.0", "id": asked.id, "error": failed})
+        if request.message["params"].get("arguments", {}).get("fails"):
+            error = {"code": -32050, "message": "It failed."}
+            yield raw_http_server.event({"jsonrpc": "2.0", "id": request.id, "error": error})
             return
-        told = [one.get("result") or one.get("error") for one in answers]
-        yield raw_http_server.event({"jsonrpc": "2.0", "id": asked.id, "result": self._text(told)})
+        results = [answer.get("result") or answer.get("error") for answer in answers]
+        yield raw_http_server.event(
+            {"jsonrpc": "2.0", "id": request.id, "result": self._text(results)}
+        )
 
     def _text(self, value: Any) -> Json:
         return {"content": [self._block(f"{self.mark} {json.dumps(value)}")]}
@@ -181,9 +197,9 @@ class Upstream:
             get_runtime().call(listening.__aexit__, None, None, None)
 
 
-def give(upstream: Upstream, where: Organization, agent: Agent, **more: Any) -> Server:
-    """Register the server under its mark, and give all of it to an agent."""
-    boss = factories.build_administrator(where)
+def give(upstream: Upstream, organization: Organization, agent: Agent, **more: Any) -> Server:
+    """Register the server under its mark and attach it to an agent."""
+    administrator = factories.build_administrator(organization)
     spec = ServerSpec(
         name=upstream.mark,
         transport_type="http",
@@ -193,6 +209,6 @@ def give(upstream: Upstream, where: Organization, agent: Agent, **more: Any) -> 
         elicitation=True,
         **more,
     )
-    server = factories.approve_server(where, create_server(boss, spec))
-    attach_server(boss, agent, server, allowed_resources=["*"], allowed_prompts=["*"])
+    server = factories.approve_server(organization, create_server(administrator, spec))
+    attach_server(administrator, agent, server, allowed_resources=["*"], allowed_prompts=["*"])
     return server

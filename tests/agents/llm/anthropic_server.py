@@ -1,23 +1,24 @@
-"""A provider that speaks Anthropic's Messages API."""
+"""A scripted server of Anthropic's Messages API."""
 
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+from starlette.responses import Response
+
 from tests.agents.llm.provider_server import (
-    Arrived,
     FakeProvider,
+    ParsedMessage,
+    ParsedRequest,
     Refuses,
-    Said,
     Says,
-    Served,
     Streams,
     Waits,
-    cut,
-    events,
+    cut_stream,
     fragments,
+    json_response,
     serve,
-    whole,
+    stream_response,
 )
 
 SIGNATURE = "c2lnbmVkIGJ5IGFudGhyb3BpYw=="
@@ -30,70 +31,80 @@ STOPS = {
 
 
 class FakeAnthropic(FakeProvider):
-    """Anthropic's messages."""
+    """Anthropic's Messages API."""
 
-    def served(self, path: str, said: dict[str, Any], step: Says) -> Served:
-        """Return the answer, whole or streamed."""
+    def respond(self, path: str, request: dict[str, Any], step: Says) -> Response:
+        """Return the response, as JSON or as a stream."""
         if path != "/v1/messages":
-            raise AssertionError(f"asked for {path}")
-        return events(_events(step)) if said.get("stream") else whole(_whole(step))
+            raise AssertionError(f"unexpected path {path}")
+        return (
+            stream_response(_events(step))
+            if request.get("stream")
+            else json_response(_build_answer(step))
+        )
 
-    def read(self, at: int = -1) -> Arrived:
-        """Return what a request said."""
+    def read(self, at: int = -1) -> ParsedRequest:
+        """Return a received request in a common form."""
         request = self.requests[at]
         system = request.get("system", "")
-        return Arrived(
+        return ParsedRequest(
             system=system if isinstance(system, str) else "".join(p["text"] for p in system),
             tools={t["name"]: t["input_schema"] for t in request.get("tools", ())},
-            said=[one for m in request["messages"] for one in _said(m["role"], m["content"])],
+            messages=[
+                message
+                for m in request["messages"]
+                for message in _parse_messages(m["role"], m["content"])
+            ],
         )
 
 
 def anthropic_server(*script: Says | Refuses | Streams | Waits) -> Any:
-    """Serve a script on a free port; `url` is the base URL to give to an endpoint."""
+    """Serve a script on a free port; `url` is the base URL of its endpoint."""
     return serve(FakeAnthropic(script=list(script)))
 
 
-def _said(role: str, content: Any) -> list[Said]:
+def _parse_messages(role: str, content: Any) -> list[ParsedMessage]:
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    found = []
+    messages = []
     for part in parts:
         match part["type"]:
             case "text":
-                found.append(Said("user" if role == "user" else "model", part["text"]))
+                messages.append(ParsedMessage("user" if role == "user" else "model", part["text"]))
             case "thinking":
-                found.append(Said("thought", part["thinking"], id=part["signature"]))
+                messages.append(ParsedMessage("thought", part["thinking"], id=part["signature"]))
             case "tool_use":
-                found.append(Said("call", json.dumps(part["input"]), part["id"], part["name"]))
+                messages.append(
+                    ParsedMessage("call", json.dumps(part["input"]), part["id"], part["name"])
+                )
             case "image":
-                found.append(Said("image", part["source"]["data"]))
+                messages.append(ParsedMessage("image", part["source"]["data"]))
             case "tool_result":
-                inner = _said("user", part["content"])
-                text = "".join(one.text for one in inner if one.role == "user")
-                found.append(Said("result", text, part["tool_use_id"]))
-                found += [one for one in inner if one.role == "image"]
-    return found
+                inner = _parse_messages("user", part["content"])
+                text = "".join(message.text for message in inner if message.role == "user")
+                messages.append(ParsedMessage("result", text, part["tool_use_id"]))
+                messages += [message for message in inner if message.role == "image"]
+    return messages
 
 
 def _usage(step: Says, output: bool = True) -> dict[str, Any]:
     if step.usage is None:
         return {}
-    found = {"input_tokens": step.usage["prompt_tokens"]}
+    usage = {"input_tokens": step.usage["prompt_tokens"]}
     if output:
-        found["output_tokens"] = step.usage["completion_tokens"]
-    return found
+        usage["output_tokens"] = step.usage["completion_tokens"]
+    return usage
 
 
 def _blocks(step: Says, streamed: bool = False) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
     if step.reasoning:
-        said = {"type": "thinking", "thinking": step.reasoning, "signature": SIGNATURE}
-        blocks.append(said)
+        block = {"type": "thinking", "thinking": step.reasoning, "signature": SIGNATURE}
+        blocks.append(block)
     if step.text:
         blocks.append({"type": "text", "text": step.text})
     for id_, name, arguments in step.calls:
-        said = {"type": "tool_use", "id": id_, "name": name}
-        blocks.append(said | {"input": {} if streamed else json.loads(arguments or "{}")})
+        block = {"type": "tool_use", "id": id_, "name": name}
+        blocks.append(block | {"input": {} if streamed else json.loads(arguments or "{}")})
     return blocks
 
 
@@ -110,15 +121,15 @@ def _message(step: Says, content: Any, stop: str | None, usage: Any) -> dict[str
     return message | ({"usage": usage} if step.usage is not None else {})
 
 
-def _whole(step: Says) -> dict[str, Any]:
+def _build_answer(step: Says) -> dict[str, Any]:
     return _message(step, _blocks(step), _stop(step), _usage(step))
 
 
 async def _events(step: Says) -> AsyncIterator[bytes]:
     yield _event("message_start", message=_message(step, [], None, _usage(step) | _out(step, 1)))
     yield _event("ping")
-    for one in cut(list(_deltas(step)), step.cut):
-        yield one
+    for event in cut_stream(list(_deltas(step)), step.cut):
+        yield event
     if step.cut == "closed":
         raise ConnectionResetError("the script cuts here")
     if step.cut == "ended":
@@ -138,9 +149,9 @@ def _out(step: Says, tokens: int) -> dict[str, int]:
 
 
 def _deltas(step: Says) -> list[bytes]:
-    found = []
-    written = {id_: arguments for id_, _, arguments in step.calls}
-    order = iter(step.calls)
+    events = []
+    arguments_by_id = {id_: arguments for id_, _, arguments in step.calls}
+    calls = iter(step.calls)
     for at, block in enumerate(_blocks(step, streamed=True)):
         kind = block["type"]
         if kind == "text":
@@ -150,17 +161,17 @@ def _deltas(step: Says) -> list[bytes]:
             deltas = [("thinking_delta", "thinking", p) for p in fragments(step.reasoning)]
             deltas.append(("signature_delta", "signature", SIGNATURE))
         else:
-            id_, name, _ = next(order)
+            id_, name, _ = next(calls)
             start = {"id": id_, "name": name, "input": {}}
-            pieces = fragments(written[id_]) or [""]
+            pieces = fragments(arguments_by_id[id_]) or [""]
             deltas = [("input_json_delta", "partial_json", p) for p in pieces]
-        found.append(_event("content_block_start", index=at, content_block={"type": kind} | start))
-        for type_, member, piece in deltas:
-            delta = {"type": type_, member: piece}
-            found.append(_event("content_block_delta", index=at, delta=delta))
-        found.append(_event("content_block_stop", index=at))
-    return found
+        events.append(_event("content_block_start", index=at, content_block={"type": kind} | start))
+        for type_, field, piece in deltas:
+            delta = {"type": type_, field: piece}
+            events.append(_event("content_block_delta", index=at, delta=delta))
+        events.append(_event("content_block_stop", index=at))
+    return events
 
 
-def _event(kind: str, **members: Any) -> bytes:
-    return f"event: {kind}\ndata: {json.dumps({'type': kind} | members)}\n\n".encode()
+def _event(kind: str, **fields: Any) -> bytes:
+    return f"event: {kind}\ndata: {json.dumps({'type': kind} | fields)}\n\n".encode()

@@ -1,4 +1,4 @@
-"""Ask a scripted provider as a session would."""
+"""Requests to a scripted OpenAI provider, as sessions make them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -38,12 +38,12 @@ TOOLS = (ToolSpec("odd", "An odd tool", ODD_SCHEMA), ToolSpec("plain", "", {"typ
 HI = [build_user_message("hi")]
 
 
-both = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+stream_modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
 
 @asynccontextmanager
 async def provider(*script: Says | Refuses | Streams | Waits) -> AsyncIterator[FakeOpenAI]:
-    """Serve a script and close what was opened to it."""
+    """Serve a script, and close the models' connections at the end."""
     async with asyncio.timeout(60), openai_server(*script) as fake:
         try:
             yield fake
@@ -51,26 +51,26 @@ async def provider(*script: Says | Refuses | Streams | Waits) -> AsyncIterator[F
             await close_models()
 
 
-def at(fake: FakeOpenAI, **more: Any) -> ModelEndpointConfig:
-    known = {"kind": "openai", "base_url": fake.url, "api_key": KEY, "model": "some-model"}
-    return ModelEndpointConfig(**(known | {"allow_private": True, "timeout_s": 30.0} | more))
+def build_endpoint(fake: FakeOpenAI, **more: Any) -> ModelEndpointConfig:
+    fields = {"kind": "openai", "base_url": fake.url, "api_key": KEY, "model": "some-model"}
+    return ModelEndpointConfig(**(fields | {"allow_private": True, "timeout_s": 30.0} | more))
 
 
 async def ask(
     fake: FakeOpenAI, messages: list[Message], *, stream: bool = False, **more: Any
 ) -> tuple[ModelReply, list[str]]:
-    heard: list[str] = []
+    streamed: list[str] = []
 
     async def listen(text: str) -> None:
-        heard.append(text)
+        streamed.append(text)
 
-    reply = await build_model(at(fake, **more)).request(
+    reply = await build_model(build_endpoint(fake, **more)).request(
         messages, instructions="Be brief.", tools=TOOLS, on_text=listen if stream else None
     )
-    return reply, heard
+    return reply, streamed
 
 
-async def fails(fake: FakeOpenAI, *, stream: bool = False, **more: Any) -> ModelError:
+async def expect_error(fake: FakeOpenAI, *, stream: bool = False, **more: Any) -> ModelError:
     with pytest.raises(ModelError) as caught:
         await ask(fake, HI, stream=stream, **more)
     assert KEY not in str(caught.value)

@@ -1,4 +1,4 @@
-"""A provider that speaks Amazon Bedrock's Converse API: JSON, and AWS event streams."""
+"""A scripted server of Amazon Bedrock's Converse API, with JSON and AWS event streams."""
 
 import json
 import struct
@@ -6,20 +6,21 @@ import zlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+from starlette.responses import Response
+
 from tests.agents.llm.provider_server import (
-    Arrived,
     FakeProvider,
+    ParsedMessage,
+    ParsedRequest,
     Refuses,
-    Said,
     Says,
-    Served,
     Streams,
     Waits,
-    cut,
-    events,
+    cut_stream,
     fragments,
+    json_response,
     serve,
-    whole,
+    stream_response,
 )
 
 SIGNATURE = "c2lnbmVkIGJ5IGFtYXpvbg=="
@@ -35,52 +36,54 @@ STREAM = "application/vnd.amazon.eventstream"
 class FakeBedrock(FakeProvider):
     """Amazon's Converse and ConverseStream."""
 
-    def served(self, path: str, said: dict[str, Any], step: Says) -> Served:
-        """Return the answer, whole or streamed."""
+    def respond(self, path: str, request: dict[str, Any], step: Says) -> Response:
+        """Return the response, as JSON or as a stream."""
         if path.endswith("/converse-stream"):
-            return events(_events(step), STREAM)
+            return stream_response(_events(step), STREAM)
         if not path.endswith("/converse"):
-            raise AssertionError(f"asked for {path}")
-        return whole(_whole(step))
+            raise AssertionError(f"unexpected path {path}")
+        return json_response(_build_answer(step))
 
-    def read(self, at: int = -1) -> Arrived:
-        """Return what a request said."""
+    def read(self, at: int = -1) -> ParsedRequest:
+        """Return a received request in a common form."""
         request = self.requests[at]
-        specs = [one["toolSpec"] for one in request.get("toolConfig", {}).get("tools", ())]
-        return Arrived(
+        specs = [parsed["toolSpec"] for parsed in request.get("toolConfig", {}).get("tools", ())]
+        return ParsedRequest(
             system="".join(part["text"] for part in request.get("system", ())),
-            tools={one["name"]: one["inputSchema"]["json"] for one in specs},
-            said=[
-                one
+            tools={parsed["name"]: parsed["inputSchema"]["json"] for parsed in specs},
+            messages=[
+                parsed
                 for message in request["messages"]
                 for block in message["content"]
-                for one in _said(message["role"], block)
+                for parsed in _parse_messages(message["role"], block)
             ],
         )
 
 
 def bedrock_server(*script: Says | Refuses | Streams | Waits) -> Any:
-    """Serve a script on a free port; `url` is the base URL to give to an endpoint."""
+    """Serve a script on a free port; `url` is the base URL of its endpoint."""
     return serve(FakeBedrock(script=list(script)))
 
 
-def _said(role: str, block: dict[str, Any]) -> list[Said]:
+def _parse_messages(role: str, block: dict[str, Any]) -> list[ParsedMessage]:
     if "text" in block:
-        return [Said("user" if role == "user" else "model", block["text"])]
+        return [ParsedMessage("user" if role == "user" else "model", block["text"])]
     if "reasoningContent" in block:
         thought = block["reasoningContent"]["reasoningText"]
-        return [Said("thought", thought["text"], id=thought.get("signature", ""))]
+        return [ParsedMessage("thought", thought["text"], id=thought.get("signature", ""))]
     if "toolUse" in block:
         use = block["toolUse"]
-        return [Said("call", json.dumps(use["input"]), use["toolUseId"], use["name"])]
+        return [ParsedMessage("call", json.dumps(use["input"]), use["toolUseId"], use["name"])]
     if "image" in block:
-        return [Said("image", block["image"]["source"]["bytes"])]
+        return [ParsedMessage("image", block["image"]["source"]["bytes"])]
     if "toolResult" in block:
-        given = block["toolResult"]
-        inner = [one for part in given["content"] for one in _said("user", part)]
-        text = "".join(one.text for one in inner if one.role == "user")
-        images = [one for one in inner if one.role == "image"]
-        return [Said("result", text, given["toolUseId"]), *images]
+        result = block["toolResult"]
+        content = [
+            message for part in result["content"] for message in _parse_messages("user", part)
+        ]
+        text = "".join(message.text for message in content if message.role == "user")
+        images = [message for message in content if message.role == "image"]
+        return [ParsedMessage("result", text, result["toolUseId"]), *images]
     return []
 
 
@@ -114,7 +117,7 @@ def _stop(step: Says) -> str:
     return STOPS.get(step.reason, step.reason)
 
 
-def _whole(step: Says) -> dict[str, Any]:
+def _build_answer(step: Says) -> dict[str, Any]:
     return {
         "output": {"message": {"role": "assistant", "content": _blocks(step)}},
         "stopReason": _stop(step),
@@ -125,8 +128,8 @@ def _whole(step: Says) -> dict[str, Any]:
 
 async def _events(step: Says) -> AsyncIterator[bytes]:
     yield _event("messageStart", {"role": "assistant"})
-    for one in cut(_deltas(step), step.cut):
-        yield one
+    for event in cut_stream(_deltas(step), step.cut):
+        yield event
     if step.cut == "closed":
         raise ConnectionResetError("the script cuts here")
     if step.cut == "ended":
@@ -136,7 +139,7 @@ async def _events(step: Says) -> AsyncIterator[bytes]:
 
 
 def _deltas(step: Says) -> list[bytes]:
-    found: list[bytes] = []
+    events: list[bytes] = []
     blocks: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
     if step.reasoning:
         pieces = [{"reasoningContent": {"text": piece}} for piece in fragments(step.reasoning)]
@@ -149,17 +152,17 @@ def _deltas(step: Says) -> list[bytes]:
         blocks.append((start, [{"toolUse": {"input": piece}} for piece in pieces]))
     for at, (start, deltas) in enumerate(blocks):
         if start:
-            found.append(_event("contentBlockStart", {"start": start, "contentBlockIndex": at}))
-        found += [
+            events.append(_event("contentBlockStart", {"start": start, "contentBlockIndex": at}))
+        events += [
             _event("contentBlockDelta", {"delta": delta, "contentBlockIndex": at})
             for delta in deltas
         ]
-        found.append(_event("contentBlockStop", {"contentBlockIndex": at}))
-    return found
+        events.append(_event("contentBlockStop", {"contentBlockIndex": at}))
+    return events
 
 
 def _event(kind: str, payload: dict[str, Any]) -> bytes:
-    """Return one message of the AWS event stream encoding, with both of its checksums."""
+    """Encode a message of an AWS event stream, with both of its checksums."""
     headers = b"".join(
         _header(name, value)
         for name, value in (

@@ -1,28 +1,29 @@
-"""A provider that speaks Google's Gemini API."""
+"""A scripted server of Google's Gemini API."""
 
 import base64
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+from starlette.responses import Response
+
 from tests.agents.llm.provider_server import (
-    Arrived,
     FakeProvider,
+    ParsedMessage,
+    ParsedRequest,
     Refuses,
-    Said,
     Says,
-    Served,
     Streams,
     Waits,
-    cut,
-    events,
+    cut_stream,
     fragments,
+    json_response,
     serve,
-    whole,
+    stream_response,
 )
 
 SIGNATURE = base64.b64encode(b"signed by google").decode()
-# What Google documents for calls whose signature is another model's.
+# Google's documented signature for calls that another model made.
 UNSIGNED = base64.b64encode(b"skip_thought_signature_validator").decode()
 FINISHES = {
     "stop": "STOP",
@@ -35,57 +36,63 @@ FINISHES = {
 class FakeGoogle(FakeProvider):
     """Google's generateContent, of the Gemini API and of Vertex AI."""
 
-    def served(self, path: str, said: dict[str, Any], step: Says) -> Served:
-        """Return the answer, whole or streamed."""
+    def respond(self, path: str, request: dict[str, Any], step: Says) -> Response:
+        """Return the response, as JSON or as a stream."""
         if path.endswith(":streamGenerateContent"):
-            return events(_events(step))
+            return stream_response(_events(step))
         if not path.endswith(":generateContent"):
-            raise AssertionError(f"asked for {path}")
-        return whole(_answer(_parts(step), step, last=True))
+            raise AssertionError(f"unexpected path {path}")
+        return json_response(_answer(_parts(step), step, last=True))
 
-    def read(self, at: int = -1) -> Arrived:
-        """Return what a request said."""
+    def read(self, at: int = -1) -> ParsedRequest:
+        """Return a received request in a common form."""
         request = self.requests[at]
         declared = [
-            one for tool in request.get("tools", ()) for one in tool["functionDeclarations"]
+            parsed for tool in request.get("tools", ()) for parsed in tool["functionDeclarations"]
         ]
         system = request.get("systemInstruction", {}).get("parts", [])
-        return Arrived(
+        return ParsedRequest(
             system="".join(part["text"] for part in system),
-            tools={one["name"]: one["parameters_json_schema"] for one in declared},
-            said=[
-                one
+            tools={parsed["name"]: parsed["parameters_json_schema"] for parsed in declared},
+            messages=[
+                parsed
                 for content in request["contents"]
                 for part in content["parts"]
-                for one in _said(content["role"], part)
+                for parsed in _parse_messages(content["role"], part)
             ],
         )
 
 
 def google_server(*script: Says | Refuses | Streams | Waits) -> Any:
-    """Serve a script on a free port; `url` is the base URL to give to an endpoint."""
+    """Serve a script on a free port; `url` is the base URL of its endpoint."""
     return serve(FakeGoogle(script=list(script)))
 
 
-def _said(role: str, part: dict[str, Any]) -> list[Said]:
+def _parse_messages(role: str, part: dict[str, Any]) -> list[ParsedMessage]:
     signed = part.get("thoughtSignature", "").replace(UNSIGNED, "")
-    found = [Said("thought", part.get("text", ""), id=signed)] if signed else []
+    messages = [ParsedMessage("thought", part.get("text", ""), id=signed)] if signed else []
     if part.get("thought"):
-        return found or [Said("thought", part["text"])]
+        return messages or [ParsedMessage("thought", part["text"])]
     if "functionCall" in part:
         call = part["functionCall"]
-        found.append(Said("call", json.dumps(call["args"]), call.get("id", ""), call["name"]))
+        messages.append(
+            ParsedMessage("call", json.dumps(call["args"]), call.get("id", ""), call["name"])
+        )
     elif "functionResponse" in part:
-        given = part["functionResponse"]
-        text = next(iter(given["response"].values()))
-        found.append(Said("result", str(text), given.get("id", ""), given["name"]))
-        inner = [one.get("inlineData") or one["inline_data"] for one in given.get("parts", ())]
-        found += [Said("image", one["data"]) for one in inner]
+        response = part["functionResponse"]
+        text = next(iter(response["response"].values()))
+        messages.append(
+            ParsedMessage("result", str(text), response.get("id", ""), response["name"])
+        )
+        images = [
+            data.get("inlineData") or data["inline_data"] for data in response.get("parts", ())
+        ]
+        messages += [ParsedMessage("image", data["data"]) for data in images]
     elif "inlineData" in part:
-        found.append(Said("image", part["inlineData"]["data"]))
+        messages.append(ParsedMessage("image", part["inlineData"]["data"]))
     elif part.get("text"):
-        found.append(Said("user" if role == "user" else "model", part["text"]))
-    return found
+        messages.append(ParsedMessage("user" if role == "user" else "model", part["text"]))
+    return messages
 
 
 def _parts(step: Says) -> list[dict[str, Any]]:
@@ -119,7 +126,7 @@ def _answer(parts: list[dict[str, Any]], step: Says, *, last: bool) -> dict[str,
 
 
 async def _events(step: Says) -> AsyncIterator[bytes]:
-    for part in cut(_parts(step), "cut" if step.cut else ""):
+    for part in cut_stream(_parts(step), "cut" if step.cut else ""):
         yield _event(_answer([part], step, last=False))
     if step.cut == "closed":
         raise ConnectionResetError("the script cuts here")
@@ -128,5 +135,5 @@ async def _events(step: Says) -> AsyncIterator[bytes]:
     yield _event(_answer([{"text": ""}], step, last=True))
 
 
-def _event(answer: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(answer).encode() + b"\r\n\r\n"
+def _event(chunk: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(chunk).encode() + b"\r\n\r\n"

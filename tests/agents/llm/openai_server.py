@@ -1,22 +1,23 @@
-"""A provider that speaks the OpenAI chat completions wire."""
+"""A scripted server of OpenAI's Chat Completions API, and of Azure's."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+from starlette.responses import Response
+
 from tests.agents.llm.provider_server import (
-    Arrived,
     FakeProvider,
+    ParsedMessage,
+    ParsedRequest,
     Refuses,
-    Said,
     Says,
-    Served,
     Streams,
     Waits,
-    events,
     fragments,
+    json_response,
     serve,
-    whole,
+    stream_response,
 )
 
 __all__ = ["FakeAzure", "FakeOpenAI", "Refuses", "Says", "Waits", "azure_server", "openai_server"]
@@ -27,68 +28,77 @@ class FakeOpenAI(FakeProvider):
 
     base = "/v1"
 
-    def served(self, path: str, said: dict[str, Any], step: Says) -> Served:
-        """Return the answer, whole or streamed."""
-        return events(_events(step)) if said.get("stream") else whole(_whole(step))
+    def respond(self, path: str, request: dict[str, Any], step: Says) -> Response:
+        """Return the response, as JSON or as a stream."""
+        return (
+            stream_response(_events(step))
+            if request.get("stream")
+            else json_response(_build_answer(step))
+        )
 
-    def read(self, at: int = -1) -> Arrived:
-        """Return what a request said."""
+    def read(self, at: int = -1) -> ParsedRequest:
+        """Return a received request in a common form."""
         request = self.requests[at]
         messages = request["messages"]
         system = [m["content"] for m in messages if m["role"] == "system"]
         tools = {t["function"]["name"]: t["function"] for t in request.get("tools", ())}
-        return Arrived(
+        return ParsedRequest(
             system="\n".join(system),
             tools={name: tool["parameters"] for name, tool in tools.items()},
-            said=[one for message in messages for one in _said(message)],
+            messages=[parsed for message in messages for parsed in _parse_messages(message)],
         )
 
 
 def openai_server(*script: Says | Refuses | Streams | Waits) -> Any:
-    """Serve a script on a free port; `url` is the base URL to give to an endpoint."""
+    """Serve a script on a free port; `url` is the base URL of its endpoint."""
     return serve(FakeOpenAI(script=list(script)))
 
 
 class FakeAzure(FakeOpenAI):
-    """The same wire at Azure, by deployment and dated version."""
+    """The same API at Azure, with a deployment and an API version."""
 
     base = ""
 
-    def served(self, path: str, said: dict[str, Any], step: Says) -> Served:
-        """Return the answer, whole or streamed."""
+    def respond(self, path: str, request: dict[str, Any], step: Says) -> Response:
+        """Return the response, as JSON or as a stream."""
         if not (path.startswith("/openai/deployments/") and path.endswith("/chat/completions")):
-            raise AssertionError(f"asked for {path}")
-        return super().served(path, said, step)
+            raise AssertionError(f"unexpected path {path}")
+        return super().respond(path, request, step)
 
 
 def azure_server(*script: Says | Refuses | Streams | Waits) -> Any:
-    """Serve a script on a free port; `url` is the base URL to give to an endpoint."""
+    """Serve a script on a free port; `url` is the base URL of its endpoint."""
     return serve(FakeAzure(script=list(script)))
 
 
-def _said(message: dict[str, Any]) -> list[Said]:
+def _parse_messages(message: dict[str, Any]) -> list[ParsedMessage]:
     content = message.get("content")
     parts = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
     text = "".join(part["text"] for part in parts if part["type"] == "text")
     images = [part["image_url"]["url"] for part in parts if part["type"] == "image_url"]
     match message["role"]:
         case "tool":
-            return [Said("result", text, id=message["tool_call_id"])]
+            return [ParsedMessage("result", text, id=message["tool_call_id"])]
         case "assistant":
-            thought = message.get("reasoning_content")
-            found = [Said("thought", thought)] if thought else []
-            found += [Said("model", text)] if text else []
+            reasoning = message.get("reasoning_content")
+            parsed = [ParsedMessage("thought", reasoning)] if reasoning else []
+            parsed += [ParsedMessage("model", text)] if text else []
             for call in message.get("tool_calls", ()):
                 function = call["function"]
-                found.append(Said("call", function["arguments"], call["id"], function["name"]))
-            return found
+                parsed.append(
+                    ParsedMessage("call", function["arguments"], call["id"], function["name"])
+                )
+            return parsed
         case "user":
-            return [*([Said("user", text)] if text else []), *(Said("image", u) for u in images)]
+            return [
+                *([ParsedMessage("user", text)] if text else []),
+                *(ParsedMessage("image", u) for u in images),
+            ]
         case _:
             return []
 
 
-def _whole(step: Says) -> dict[str, Any]:
+def _build_answer(step: Says) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": step.text or None}
     if step.reasoning:
         message["reasoning_content"] = step.reasoning
@@ -126,16 +136,16 @@ async def _events(step: Says) -> AsyncIterator[bytes]:
 
 
 def _call_deltas(calls: Sequence[tuple[str, str, str]]) -> list[dict[str, Any]]:
-    """Return parallel calls in interleaved fragments, id and name in the first of each only."""
+    """Build interleaved fragments of parallel calls; only the first of each has id and name."""
     deltas = [
         {"index": at, "id": id_, "type": "function", "function": {"name": name}}
         for at, (id_, name, _) in enumerate(calls)
     ]
-    rest = [fragments(arguments) for _, _, arguments in calls]
-    for turn in range(max(map(len, rest), default=0)):
+    arguments_pieces = [fragments(arguments) for _, _, arguments in calls]
+    for turn in range(max(map(len, arguments_pieces), default=0)):
         deltas += [
             {"index": at, "function": {"arguments": pieces[turn]}}
-            for at, pieces in enumerate(rest)
+            for at, pieces in enumerate(arguments_pieces)
             if turn < len(pieces)
         ]
     return [{"tool_calls": [delta]} for delta in deltas]

@@ -1,4 +1,4 @@
-"""Every provider's wire by one name: how it is served, and how an endpoint reaches it."""
+"""The protocols of all providers: their test servers and their endpoints."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -29,35 +29,35 @@ KEY = "made-up-key-0123456789"
 
 
 @dataclass(frozen=True)
-class Wire:
-    """One wire: its kind of endpoint, its server, and what the endpoint needs besides."""
+class ProviderProtocol:
+    """A provider's protocol: its kind of endpoint, its test server and further endpoint fields."""
 
     kind: Kind
     server: Callable[..., Any]
     model: str
-    # What an error answer looks like.
+    # Builds the body of an error response.
     error: Callable[[int, str], Any]
     more: dict[str, Any] = field(default_factory=dict)
     keeps_bad_arguments: bool = True
     signs: bool = True
-    # What the wire's specification doesn't leave out.
+    # Whether the provider always reports the usage.
     requires_usage: bool = False
 
     def __str__(self) -> str:
         return self.kind
 
 
-def _openai_error(status: int, words: str) -> Any:
-    return {"error": {"message": words, "type": "error", "code": None, "param": None}}
+def _openai_error(status: int, message: str) -> Any:
+    return {"error": {"message": message, "type": "error", "code": None, "param": None}}
 
 
-def _anthropic_error(status: int, words: str) -> Any:
+def _anthropic_error(status: int, message: str) -> Any:
     kinds = {429: "rate_limit_error", 401: "authentication_error", 404: "not_found_error"}
     kind = kinds.get(status, "api_error")
-    return {"type": "error", "error": {"type": kind, "message": words}}
+    return {"type": "error", "error": {"type": kind, "message": message}}
 
 
-def _google_error(status: int, words: str) -> Any:
+def _google_error(status: int, message: str) -> Any:
     kinds = {
         400: "INVALID_ARGUMENT",
         401: "UNAUTHENTICATED",
@@ -65,10 +65,10 @@ def _google_error(status: int, words: str) -> Any:
         429: "RESOURCE_EXHAUSTED",
         503: "UNAVAILABLE",
     }
-    return {"error": {"code": status, "message": words, "status": kinds.get(status, "INTERNAL")}}
+    return {"error": {"code": status, "message": message, "status": kinds.get(status, "INTERNAL")}}
 
 
-def _bedrock_error(status: int, words: str) -> Any:
+def _bedrock_error(status: int, message: str) -> Any:
     kinds = {
         400: "ValidationException",
         401: "UnrecognizedClientException",
@@ -77,12 +77,12 @@ def _bedrock_error(status: int, words: str) -> Any:
         500: "InternalServerException",
         503: "ServiceUnavailableException",
     }
-    return {"__type": kinds[status], "message": words}
+    return {"__type": kinds[status], "message": message}
 
 
-OPENAI = Wire("openai", openai_server, "some-model", _openai_error, signs=False)
-RESPONSES = Wire("responses", responses_server, "gpt-5-mini", _openai_error)
-AZURE = Wire(
+OPENAI = ProviderProtocol("openai", openai_server, "some-model", _openai_error, signs=False)
+RESPONSES = ProviderProtocol("responses", responses_server, "gpt-5-mini", _openai_error)
+AZURE = ProviderProtocol(
     "azure",
     azure_server,
     "gpt-5-mini",
@@ -90,45 +90,49 @@ AZURE = Wire(
     more={"api_version": "2024-10-21"},
     signs=False,
 )
-ANTHROPIC = Wire(
+ANTHROPIC = ProviderProtocol(
     "anthropic", anthropic_server, "claude-opus-4-8", _anthropic_error, requires_usage=True
 )
-GOOGLE = Wire(
+GOOGLE = ProviderProtocol(
     "google", google_server, "gemini-3-pro-preview", _google_error, keeps_bad_arguments=False
 )
-BEDROCK = Wire(
+BEDROCK = ProviderProtocol(
     "bedrock",
     bedrock_server,
     "eu.anthropic.claude-opus-4-6-v1",
     _bedrock_error,
     more={"region": "eu-central-1", "access_key_id": "AKIAMADEUP"},
 )
-WIRES = (OPENAI, RESPONSES, AZURE, ANTHROPIC, GOOGLE, BEDROCK)
+PROTOCOLS = (OPENAI, RESPONSES, AZURE, ANTHROPIC, GOOGLE, BEDROCK)
 
-every_wire = pytest.mark.parametrize("wire", WIRES, ids=str)
-both = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS, ids=str)
+stream_modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
 
 @asynccontextmanager
 async def provider(
-    wire: Wire, *script: Says | Refuses | Streams | Waits
+    protocol: ProviderProtocol, *script: Says | Refuses | Streams | Waits
 ) -> AsyncIterator[FakeProvider]:
-    """Serve a script on a wire, and close what was opened to it."""
-    async with wire.server(*script) as fake:
+    """Serve a script with a protocol, and close the models' connections at the end."""
+    async with protocol.server(*script) as fake:
         try:
             yield fake
         finally:
             await close_models()
 
 
-def at(wire: Wire, fake: FakeProvider, **more: Any) -> ModelEndpointConfig:
-    """Return the endpoint of a served wire."""
-    known = {"base_url": fake.url, "api_key": KEY, "model": wire.model, "allow_private": True}
-    return ModelEndpointConfig(wire.kind, **(known | {"timeout_s": 30.0} | wire.more | more))
+def build_endpoint(
+    protocol: ProviderProtocol, fake: FakeProvider, **more: Any
+) -> ModelEndpointConfig:
+    """Return the endpoint of a test server."""
+    fields = {"base_url": fake.url, "api_key": KEY, "model": protocol.model, "allow_private": True}
+    return ModelEndpointConfig(
+        protocol.kind, **(fields | {"timeout_s": 30.0} | protocol.more | more)
+    )
 
 
 async def ask(
-    wire: Wire,
+    protocol: ProviderProtocol,
     fake: FakeProvider,
     messages: list[Message],
     *,
@@ -136,30 +140,34 @@ async def ask(
     tools: tuple[ToolSpec, ...] = (),
     **more: Any,
 ) -> tuple[ModelReply, list[str]]:
-    """Ask once; return the reply and what was heard of it meanwhile."""
-    heard: list[str] = []
+    """Make one request; return the reply and its streamed text."""
+    streamed: list[str] = []
 
     async def listen(text: str) -> None:
-        heard.append(text)
+        streamed.append(text)
 
-    reply = await build_model(at(wire, fake, **more)).request(
+    reply = await build_model(build_endpoint(protocol, fake, **more)).request(
         messages, instructions="Be brief.", tools=tools, on_text=listen if stream else None
     )
-    return reply, heard
+    return reply, streamed
 
 
-async def fails(wire: Wire, fake: FakeProvider, messages: list[Message], **more: Any) -> ModelError:
-    """Ask, and return how it failed."""
+async def expect_error(
+    protocol: ProviderProtocol, fake: FakeProvider, messages: list[Message], **more: Any
+) -> ModelError:
+    """Make a request that fails, and return the error."""
     with pytest.raises(ModelError) as caught:
-        await ask(wire, fake, messages, **more)
+        await ask(protocol, fake, messages, **more)
     assert KEY not in str(caught.value)
     return caught.value
 
 
-async def outcome(wire: Wire, fake: FakeProvider, *, stream: bool) -> str | None:
-    """Ask, and return the code of the failure, or what was said: None where it was nothing."""
+async def get_text_or_error_code(
+    protocol: ProviderProtocol, fake: FakeProvider, *, stream: bool
+) -> str | None:
+    """Make a request, and return the error code or the text; None for an empty reply."""
     try:
-        reply, _ = await ask(wire, fake, [build_user_message("hi")], stream=stream)
+        reply, _ = await ask(protocol, fake, [build_user_message("hi")], stream=stream)
     except ModelError as error:
         return error.code
     return reply.text or (None if not reply.calls and reply.usage is None else "something")

@@ -1,7 +1,7 @@
-"""Scripted model providers over real sockets: each follows a script and remembers what arrived.
+"""Scripted model providers over real sockets, which record the requests they receive.
 
-A provider listens on 127.0.0.1 at a free port and runs on the test's own loop. Each request takes
-the next answer of the script; how it looks on the wire is the subclass's business.
+A provider listens on a free port of 127.0.0.1 and runs on the test's own event loop. Each request
+takes the next answer of the script; subclasses encode it in the format of their provider.
 """
 
 import asyncio
@@ -17,17 +17,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-Served = Response
-
 
 @dataclass(frozen=True)
 class Says:
     """An answer: text and calls, whole or in fragments when the request asks for a stream.
 
-    `calls` are (id, name, arguments as text). `usage` is in OpenAI's words, `reasoning` is what the
-    model thinks before (with the provider's signature where it has one). `finish` may also be a
-    word of the provider, which is sent unchanged. `cut` ends the stream in the middle:
-    "closed" breaks the connection, "ended" just stops without a finish reason.
+    `calls` are (id, name, arguments as text). `usage` has OpenAI's keys. `reasoning` comes before
+    the text, with the provider's signature if it has one. `finish` may also be a finish reason of
+    the provider, which is sent unchanged. `cut` truncates the stream: "closed" breaks the
+    connection, "ended" ends it without a finish reason.
     """
 
     text: str = ""
@@ -42,7 +40,7 @@ class Says:
 
     @property
     def reason(self) -> str:
-        """Return why it ends: "length", "content_filter", "tool_calls", "stop", or another word."""
+        """Return the finish reason: "length", "content_filter", "tool_calls", "stop" or another."""
         return self.finish or ("tool_calls" if self.calls else "stop")
 
 
@@ -57,22 +55,22 @@ class Refuses:
 
 @dataclass(frozen=True)
 class Streams:
-    """A stream of these bytes, whatever they are."""
+    """A stream of arbitrary bytes."""
 
     pieces: Sequence[bytes]
 
 
 @dataclass(frozen=True)
 class Waits:
-    """No answer until the server is told to go on (then the one to give), or the client leaves."""
+    """No answer until `release` is set (then the answer is `then`) or the client disconnects."""
 
     release: asyncio.Event = field(default_factory=asyncio.Event)
     then: Says | None = None
 
 
 @dataclass(frozen=True)
-class Said:
-    """One thing of a conversation as it arrived: user, model, thought, call, result or image."""
+class ParsedMessage:
+    """A part of a received conversation: user, model, thought, call, result or image."""
 
     role: str
     text: str
@@ -81,25 +79,25 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Arrived:
-    """What a request said, whatever its wire."""
+class ParsedRequest:
+    """A received request in a form common to all providers."""
 
     system: str
     tools: dict[str, Any]
-    said: list[Said]
+    messages: list[ParsedMessage]
 
-    def of(self, *roles: str) -> list[Said]:
-        """Return what was said in these roles."""
-        return [one for one in self.said if one.role in roles]
+    def with_role(self, *roles: str) -> list[ParsedMessage]:
+        """Return the messages with these roles."""
+        return [message for message in self.messages if message.role in roles]
 
 
-# What to say to a request, by its body.
+# Builds the answer to a request from its body.
 Speaks = Callable[[dict[str, Any]], Says]
 
 
 @dataclass
 class FakeProvider:
-    """The script to follow (or, without one, who speaks), and what arrived so far."""
+    """A script to follow, or a function that builds each answer, and the received requests."""
 
     script: list[Says | Refuses | Streams | Waits] = field(default_factory=list)
     speaks: Speaks | None = None
@@ -107,27 +105,27 @@ class FakeProvider:
     raw: list[bytes] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
-    arrived: asyncio.Event = field(default_factory=asyncio.Event)
-    left: asyncio.Event = field(default_factory=asyncio.Event)
+    request_received: asyncio.Event = field(default_factory=asyncio.Event)
+    client_left: asyncio.Event = field(default_factory=asyncio.Event)
     url: str = ""
     base = ""
 
-    def served(self, path: str, said: dict[str, Any], step: Says) -> Served:
-        """Return an answer on this wire."""
+    def respond(self, path: str, request: dict[str, Any], step: Says) -> Response:
+        """Return an answer in the format of this provider."""
         raise NotImplementedError
 
-    def read(self, at: int = -1) -> Arrived:
-        """Return what a request said."""
+    def read(self, at: int = -1) -> ParsedRequest:
+        """Return a received request in a common form."""
         raise NotImplementedError
 
     async def answer(self, request: Request) -> Response:
-        """Remember the request and follow the script."""
+        """Record the request and follow the script."""
         raw = await request.body()
         self.raw.append(raw)
         self.requests.append(json.loads(raw))
         self.headers.append(dict(request.headers))
         self.paths.append(request.scope["raw_path"].decode())
-        self.arrived.set()
+        self.request_received.set()
         step = self.speaks(self.requests[-1]) if self.speaks else self.script.pop(0)
         if isinstance(step, Waits):
             refused = await self._wait(request, step)
@@ -140,15 +138,15 @@ class FakeProvider:
             if isinstance(step.body, str):
                 return PlainTextResponse(step.body, step.status, step.headers)
             return JSONResponse(step.body or {}, step.status, step.headers)
-        return self.served(request.url.path, self.requests[-1], step)
+        return self.respond(request.url.path, self.requests[-1], step)
 
     async def _wait(self, request: Request, step: Waits) -> Response:
         released = asyncio.ensure_future(step.release.wait())
-        gone = asyncio.ensure_future(request.receive())
-        await asyncio.wait({released, gone}, return_when=asyncio.FIRST_COMPLETED)
-        self.left.set()
+        disconnected = asyncio.ensure_future(request.receive())
+        await asyncio.wait({released, disconnected}, return_when=asyncio.FIRST_COMPLETED)
+        self.client_left.set()
         released.cancel()
-        gone.cancel()
+        disconnected.cancel()
         return JSONResponse({}, 503)
 
 
@@ -157,44 +155,44 @@ Fake = TypeVar("Fake", bound=FakeProvider)
 
 @asynccontextmanager
 async def serve(fake: Fake) -> AsyncIterator[Fake]:
-    """Serve a provider on a free port; its `url` is the base URL to give to an endpoint."""
+    """Serve a provider on a free port; its `url` is the base URL of its endpoint."""
     app = Starlette(routes=[Route("/{path:path}", fake.answer, methods=["POST"])])
     config = uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, lifespan="off")
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
-    # Without uvicorn's main loop, which looks every 0.1 s whether it is to end.
+    # Without uvicorn's main loop, which checks for the exit flag only every 0.1 s.
     await server.startup()
     port = server.servers[0].sockets[0].getsockname()[1]
     fake.url = f"http://127.0.0.1:{port}{fake.base}"
     try:
         yield fake
     finally:
-        for listening in server.servers:
-            listening.close()
+        for socket_server in server.servers:
+            socket_server.close()
         for connection in list(server.server_state.connections):
             connection.shutdown()
-        answering = list(server.server_state.tasks)
-        for task in answering:
+        tasks = list(server.server_state.tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*answering, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def whole(answer: Any) -> Served:
+def json_response(answer: Any) -> Response:
     """Return an answer as one JSON document."""
     return JSONResponse(answer)
 
 
-def events(lines: AsyncIterator[bytes], media_type: str = "text/event-stream") -> Served:
+def stream_response(lines: AsyncIterator[bytes], media_type: str = "text/event-stream") -> Response:
     """Return an answer as a stream."""
     return StreamingResponse(lines, media_type=media_type)
 
 
 def fragments(text: str) -> Sequence[str]:
-    """Return a text in pieces of four characters."""
+    """Split a text into pieces of four characters."""
     return [text[start : start + 4] for start in range(0, len(text), 4)]
 
 
-def cut(pieces: list[Any], how: str) -> list[Any]:
-    """Return the pieces of a stream that is cut, without its last third."""
+def cut_stream(pieces: list[Any], how: str) -> list[Any]:
+    """Remove the last third of the pieces of a stream that is cut."""
     return pieces[: -len(pieces) // 3] if how else pieces

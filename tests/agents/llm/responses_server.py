@@ -1,23 +1,24 @@
-"""A provider that speaks OpenAI's Responses API."""
+"""A scripted server of OpenAI's Responses API."""
 
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+from starlette.responses import Response
+
 from tests.agents.llm.provider_server import (
-    Arrived,
     FakeProvider,
+    ParsedMessage,
+    ParsedRequest,
     Refuses,
-    Said,
     Says,
-    Served,
     Streams,
     Waits,
-    cut,
-    events,
+    cut_stream,
     fragments,
+    json_response,
     serve,
-    whole,
+    stream_response,
 )
 
 SIGNATURE = "sealed-by-openai"
@@ -28,55 +29,63 @@ class FakeResponses(FakeProvider):
 
     base = "/v1"
 
-    def served(self, path: str, said: dict[str, Any], step: Says) -> Served:
-        """Return the answer, whole or streamed."""
+    def respond(self, path: str, request: dict[str, Any], step: Says) -> Response:
+        """Return the response, as JSON or as a stream."""
         if path != "/v1/responses":
-            raise AssertionError(f"asked for {path}")
-        if said.get("store") is not False:
-            raise AssertionError("asked to keep the answer")
-        return events(_events(step)) if said.get("stream") else whole(_response(step))
+            raise AssertionError(f"unexpected path {path}")
+        if request.get("store") is not False:
+            raise AssertionError("the request doesn't set store to false")
+        return (
+            stream_response(_events(step))
+            if request.get("stream")
+            else json_response(_response(step))
+        )
 
-    def read(self, at: int = -1) -> Arrived:
-        """Return what a request said."""
+    def read(self, at: int = -1) -> ParsedRequest:
+        """Return a received request in a common form."""
         request = self.requests[at]
-        return Arrived(
+        return ParsedRequest(
             system=request.get("instructions", ""),
-            tools={one["name"]: one["parameters"] for one in request.get("tools", ())},
-            said=[one for item in request["input"] for one in _said(item)],
+            tools={parsed["name"]: parsed["parameters"] for parsed in request.get("tools", ())},
+            messages=[parsed for item in request["input"] for parsed in _parse_messages(item)],
         )
 
 
 def responses_server(*script: Says | Refuses | Streams | Waits) -> Any:
-    """Serve a script on a free port; `url` is the base URL to give to an endpoint."""
+    """Serve a script on a free port; `url` is the base URL of its endpoint."""
     return serve(FakeResponses(script=list(script)))
 
 
-def _said(item: dict[str, Any]) -> list[Said]:
+def _parse_messages(item: dict[str, Any]) -> list[ParsedMessage]:
     match item.get("type", "message"):
         case "message":
             return _parts(item["role"], item["content"])
         case "reasoning":
-            words = "".join(part["text"] for part in item.get("summary", ()))
-            return [Said("thought", words, id=item.get("encrypted_content") or "")]
+            summary = "".join(part["text"] for part in item.get("summary", ()))
+            return [ParsedMessage("thought", summary, id=item.get("encrypted_content") or "")]
         case "function_call":
-            return [Said("call", item["arguments"], item["call_id"], item["name"])]
+            return [ParsedMessage("call", item["arguments"], item["call_id"], item["name"])]
         case "function_call_output":
             inner = _parts("user", item["output"])
-            text = "".join(one.text for one in inner if one.role == "user")
+            text = "".join(message.text for message in inner if message.role == "user")
             return [
-                Said("result", text, item["call_id"]),
-                *(one for one in inner if one.role == "image"),
+                ParsedMessage("result", text, item["call_id"]),
+                *(message for message in inner if message.role == "image"),
             ]
         case _:
             return []
 
 
-def _parts(role: str, content: Any) -> list[Said]:
+def _parts(role: str, content: Any) -> list[ParsedMessage]:
     parts = [{"type": "input_text", "text": content}] if isinstance(content, str) else content
-    who = "model" if role == "assistant" else "user"
-    found = [Said(who, part["text"]) for part in parts if part["type"].endswith("_text")]
-    return found + [
-        Said("image", part["image_url"]) for part in parts if part["type"] == "input_image"
+    message_role = "model" if role == "assistant" else "user"
+    messages = [
+        ParsedMessage(message_role, part["text"])
+        for part in parts
+        if part["type"].endswith("_text")
+    ]
+    return messages + [
+        ParsedMessage("image", part["image_url"]) for part in parts if part["type"] == "input_image"
     ]
 
 
@@ -101,15 +110,15 @@ def _message(content: list[Any], status: str) -> dict[str, Any]:
 
 
 def _response(step: Says, status: str = "", output: bool = True) -> dict[str, Any]:
-    cut_short = {"length": "max_output_tokens", "stop": None, "tool_calls": None}
-    why = cut_short.get(step.reason, step.reason)
+    reasons = {"length": "max_output_tokens", "stop": None, "tool_calls": None}
+    reason = reasons.get(step.reason, step.reason)
     response = {
         "id": "resp_1",
         "object": "response",
         "created_at": 1_700_000_000,
         "model": "fake-1",
-        "status": status or ("incomplete" if why else "completed"),
-        "incomplete_details": {"reason": why} if why and not status else None,
+        "status": status or ("incomplete" if reason else "completed"),
+        "incomplete_details": {"reason": reason} if reason and not status else None,
         "error": None,
         "instructions": None,
         "metadata": {},
@@ -132,9 +141,9 @@ def _response(step: Says, status: str = "", output: bool = True) -> dict[str, An
 
 
 async def _events(step: Says) -> AsyncIterator[bytes]:
-    begun = _response(step, "in_progress", output=False)
-    yield _event({"type": "response.created", "response": begun}, 0)
-    for number, event in enumerate(cut(_deltas(step), step.cut), start=1):
+    created = _response(step, "in_progress", output=False)
+    yield _event({"type": "response.created", "response": created}, 0)
+    for number, event in enumerate(cut_stream(_deltas(step), step.cut), start=1):
         yield _event(event, number)
     if step.cut == "closed":
         raise ConnectionResetError("the script cuts here")
@@ -146,9 +155,9 @@ async def _events(step: Says) -> AsyncIterator[bytes]:
 
 
 def _deltas(step: Says) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     for at, item in enumerate(_items(step)):
-        where = {"output_index": at, "item_id": item["id"]}
+        location = {"output_index": at, "item_id": item["id"]}
         empty = item | (
             {"content": [], "status": "in_progress"}
             if item["type"] == "message"
@@ -156,13 +165,13 @@ def _deltas(step: Says) -> list[dict[str, Any]]:
             if item["type"] == "reasoning"
             else {"arguments": "", "status": "in_progress"}
         )
-        found.append({"type": "response.output_item.added", "output_index": at, "item": empty})
+        events.append({"type": "response.output_item.added", "output_index": at, "item": empty})
         if item["type"] == "message":
             part = {"type": "output_text", "text": "", "annotations": []}
             added = {"type": "response.content_part.added", "content_index": 0, "part": part}
-            found.append(where | added)
-            found += [
-                where
+            events.append(location | added)
+            events += [
+                location
                 | {
                     "type": "response.output_text.delta",
                     "content_index": 0,
@@ -174,9 +183,9 @@ def _deltas(step: Says) -> list[dict[str, Any]]:
         elif item["type"] == "reasoning":
             part = {"type": "summary_text", "text": ""}
             added = {"type": "response.reasoning_summary_part.added", "summary_index": 0}
-            found.append(where | added | {"part": part})
-            found += [
-                where
+            events.append(location | added | {"part": part})
+            events += [
+                location
                 | {
                     "type": "response.reasoning_summary_text.delta",
                     "summary_index": 0,
@@ -187,13 +196,13 @@ def _deltas(step: Says) -> list[dict[str, Any]]:
         else:
             delta = {"type": "response.function_call_arguments.delta"}
             pieces = fragments(item["arguments"])
-            found += [where | delta | {"delta": piece} for piece in pieces]
+            events += [location | delta | {"delta": piece} for piece in pieces]
             done = {"type": "response.function_call_arguments.done", "name": item["name"]}
-            found.append(where | done | {"arguments": item["arguments"]})
-        found.append({"type": "response.output_item.done", "output_index": at, "item": item})
-    return found
+            events.append(location | done | {"arguments": item["arguments"]})
+        events.append({"type": "response.output_item.done", "output_index": at, "item": item})
+    return events
 
 
 def _event(event: dict[str, Any], number: int) -> bytes:
-    said = json.dumps(event | {"sequence_number": number})
-    return f"event: {event['type']}\ndata: {said}\n\n".encode()
+    data = json.dumps(event | {"sequence_number": number})
+    return f"event: {event['type']}\ndata: {data}\n\n".encode()

@@ -1,4 +1,4 @@
-"""How answers end: any finish reason, or none with the end marker, and the limit of their text."""
+"""Ends of answers: finish reasons, end markers and the limit of the text."""
 
 import asyncio
 import json
@@ -64,8 +64,8 @@ USAGE = event(usage={"prompt_tokens": 11, "completion_tokens": 7, "total_tokens"
 )
 async def test_a_streamed_answer_is_kept_however_it_ends(pieces: list[bytes]) -> None:
     async with provider(Streams(pieces)) as fake:
-        reply, heard = await ask(fake, HI, stream=True)
-    assert (reply.text, "".join(heard), reply.finish) == ("the answer", "the answer", "stop")
+        reply, streamed = await ask(fake, HI, stream=True)
+    assert (reply.text, "".join(streamed), reply.finish) == ("the answer", "the answer", "stop")
 
 
 @pytest.mark.parametrize("finish", ["eos", None, "", 7, MISSING])
@@ -94,7 +94,7 @@ async def test_calls_are_kept_if_the_finish_reason_is_missing() -> None:
 
 async def test_a_stream_without_any_end_was_cut_off() -> None:
     async with provider(Streams([ANSWER, USAGE])) as fake:
-        error = await ask_provider.fails(fake, stream=True)
+        error = await ask_provider.expect_error(fake, stream=True)
     assert (error.code, error.retryable) == ("model_bad_answer", True)
 
 
@@ -114,24 +114,26 @@ async def test_an_anthropic_stream_is_complete_without_a_stop_reason() -> None:
         reply, _ = await provider_protocols.ask(ANTHROPIC, fake, HI, stream=True)
     assert (reply.text, reply.finish) == ("the answer", "stop")
     async with provider_protocols.provider(ANTHROPIC, Streams(pieces[:-2])) as fake:
-        error = await provider_protocols.fails(ANTHROPIC, fake, HI, stream=True)
+        error = await provider_protocols.expect_error(ANTHROPIC, fake, HI, stream=True)
     assert error.code == "model_bad_answer"
 
 
-async def test_a_fault_of_the_anthropic_library_is_a_provider_error() -> None:
+async def test_an_error_of_the_anthropic_library_is_a_provider_error() -> None:
     delta = sse("content_block_delta", index=0, delta={"type": "text_delta", "text": "x"})
     async with provider_protocols.provider(ANTHROPIC, Streams([delta])) as fake:
-        error = await provider_protocols.fails(ANTHROPIC, fake, HI, stream=True)
+        error = await provider_protocols.expect_error(ANTHROPIC, fake, HI, stream=True)
     assert (error.code, error.retryable) == ("provider_error", True)
 
 
 async def test_a_responses_stream_is_complete_with_its_marker() -> None:
     async with provider_protocols.provider(RESPONSES, Says("the answer")) as fake:
-        whole = fake.served("/v1/responses", {"stream": True, "store": False}, Says("the answer"))
-        pieces = [piece async for piece in whole.body_iterator]  # type: ignore[attr-defined]
+        response = fake.respond(
+            "/v1/responses", {"stream": True, "store": False}, Says("the answer")
+        )
+        pieces = [piece async for piece in response.body_iterator]  # type: ignore[attr-defined]
         fake.script[:] = [Streams([*pieces[:-2], DONE]), Streams(pieces[:-2])]
         reply, _ = await provider_protocols.ask(RESPONSES, fake, HI, stream=True)
-        error = await provider_protocols.fails(RESPONSES, fake, HI, stream=True)
+        error = await provider_protocols.expect_error(RESPONSES, fake, HI, stream=True)
     assert (reply.text, error.code) == ("the answer", "model_bad_answer")
 
 
@@ -139,12 +141,12 @@ async def test_the_text_of_a_streamed_answer_is_limited() -> None:
     call = {"tool_calls": [{"index": 0, "id": "x", "function": {"name": "plain"}}]}
     pieces = [event(choice(call, None)), *[text_event("é" * 32_768)] * 320]
     async with provider(Streams([*pieces, event(choice({}, "stop")), DONE])) as fake:
-        reply, heard = await ask(fake, HI, stream=True)
+        reply, streamed = await ask(fake, HI, stream=True)
     assert len(reply.text.encode()) == MIB
-    assert "".join(heard) == reply.text == reply.message["text"]
+    assert "".join(streamed) == reply.text == reply.message["text"]
     assert (reply.finish, reply.calls) == ("length", ())
     assert reply.usage is not None
-    assert reply.usage.output_tokens == MIB // 4  # estimated: what is reported comes at the end
+    assert reply.usage.output_tokens == MIB // 4  # estimated, because usage is reported at the end
     assert reply.limit == "1,048,576 bytes (`BONOBOT_ANSWER_LIMIT`)"
 
 
@@ -168,22 +170,22 @@ async def test_an_answer_in_too_large_a_response_is_cut_off(
     assert (reply.text, reply.finish) == ("the answer", "length")
 
 
-async def test_reading_a_fast_stream_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reading_a_fast_stream_lets_other_tasks_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pydantic_ai_adapter, "MAX_READ_S", -1)
-    turns_of_others = 0
+    other_runs = 0
 
     async def stream() -> AsyncIterator[ModelResponseStreamEvent]:
         for _ in range(10):
             yield PartDeltaEvent(index=0, delta=TextPartDelta(content_delta="x"))
 
-    async def run_beside() -> None:
-        nonlocal turns_of_others
+    async def count_runs() -> None:
+        nonlocal other_runs
         while True:
-            turns_of_others += 1
+            other_runs += 1
             await asyncio.sleep(0)
 
-    other = asyncio.create_task(run_beside())
+    other = asyncio.create_task(count_runs())
     texts: Any = pydantic_ai_adapter._iterate_text(ModelEndpointConfig("openai"), stream())  # type: ignore[arg-type]
     assert [text async for text in texts] == ["x"] * 10
     other.cancel()
-    assert turns_of_others >= 10
+    assert other_runs >= 10

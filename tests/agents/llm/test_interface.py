@@ -1,4 +1,4 @@
-"""The port: plain JSON messages, no library types, no secrets shown, cheap to import."""
+"""The model interface: JSON messages without library types, hidden keys, cheap to import."""
 
 import json
 import subprocess
@@ -79,7 +79,7 @@ def test_importing_the_interface_doesnt_load_the_model_library() -> None:
         "heavy = {'pydantic_ai', 'openai', 'httpx2', 'genai_prices'};"
         "print(sorted(heavy & set(sys.modules)))"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.strip() == "[]"
+    assert process.stdout.strip() == "[]"

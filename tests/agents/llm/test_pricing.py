@@ -1,4 +1,4 @@
-"""What a reply costs."""
+"""Prices of replies."""
 
 import pytest
 from hypothesis import given
@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from agents.llm.interface import ModelEndpointConfig, TokenUsage
 from agents.llm.pricing import calculate_price
 
-USED = TokenUsage(1_000, 10)
+USAGE = TokenUsage(1_000, 10)
 
 
 def test_the_offline_model_is_free() -> None:
-    assert calculate_price(ModelEndpointConfig("offline"), USED) == 0
+    assert calculate_price(ModelEndpointConfig("offline"), USAGE) == 0
     assert calculate_price(ModelEndpointConfig("offline"), None) == 0
 
 
@@ -20,14 +20,14 @@ def test_the_price_of_the_endpoint_is_preferred_and_rounded_up() -> None:
         "openai", model="gpt-4o", input_price=1_500_000, output_price=6_000_001
     )
     assert calculate_price(endpoint, TokenUsage(1, 0)) == 2
-    assert calculate_price(endpoint, USED) == 1_500 + 61
+    assert calculate_price(endpoint, USAGE) == 1_500 + 61
 
 
 def test_a_published_price_is_found_by_the_providers_url() -> None:
-    assert calculate_price(ModelEndpointConfig("openai", model="gpt-4o"), USED) == 2_600
+    assert calculate_price(ModelEndpointConfig("openai", model="gpt-4o"), USAGE) == 2_600
     assert (
         calculate_price(
-            ModelEndpointConfig("openai", "https://api.openai.com/v1", model="gpt-4o"), USED
+            ModelEndpointConfig("openai", "https://api.openai.com/v1", model="gpt-4o"), USAGE
         )
         == 2_600
     )
@@ -43,11 +43,11 @@ def test_cached_tokens_use_the_providers_cache_price() -> None:
 
 def test_cache_writes_use_the_providers_write_price() -> None:
     endpoint = ModelEndpointConfig("anthropic", model="claude-opus-4-5")
-    plain = calculate_price(endpoint, TokenUsage(1_000, 10))
-    written = calculate_price(endpoint, TokenUsage(1_000, 10, cache_write_tokens=800))
-    assert plain is not None
-    assert written is not None
-    assert plain < written
+    uncached = calculate_price(endpoint, TokenUsage(1_000, 10))
+    cached = calculate_price(endpoint, TokenUsage(1_000, 10, cache_write_tokens=800))
+    assert uncached is not None
+    assert cached is not None
+    assert uncached < cached
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_cache_writes_use_the_providers_write_price() -> None:
     ids=lambda endpoint: endpoint.kind,
 )
 def test_each_provider_has_published_prices(endpoint: ModelEndpointConfig) -> None:
-    found = calculate_price(endpoint, USED)
-    assert found is not None
-    assert found > 0
+    price = calculate_price(endpoint, USAGE)
+    assert price is not None
+    assert price > 0
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_each_provider_has_published_prices(endpoint: ModelEndpointConfig) -> No
     ],
 )
 def test_an_unknown_price_is_none_and_not_zero(endpoint: ModelEndpointConfig) -> None:
-    assert calculate_price(endpoint, USED) is None
+    assert calculate_price(endpoint, USAGE) is None
 
 
 def test_missing_usage_has_no_price() -> None:
@@ -88,9 +88,16 @@ def test_missing_usage_has_no_price() -> None:
 
 
 @given(st.integers(0, 10**9), st.integers(0, 10**9), st.integers(0, 10**9), st.integers(0, 10**9))
-def test_a_price_is_never_below_the_exact_one(ins: int, outs: int, a: int, b: int) -> None:
-    got = calculate_price(
-        ModelEndpointConfig("openai", input_price=a, output_price=b), TokenUsage(ins, outs)
+def test_a_price_is_never_below_the_exact_one(
+    input_tokens: int, output_tokens: int, input_price: int, output_price: int
+) -> None:
+    cost = calculate_price(
+        ModelEndpointConfig("openai", input_price=input_price, output_price=output_price),
+        TokenUsage(input_tokens, output_tokens),
     )
-    assert got is not None
-    assert 0 <= got * 1_000_000 - (ins * a + outs * b) < 1_000_000
+    assert cost is not None
+    assert (
+        0
+        <= cost * 1_000_000 - (input_tokens * input_price + output_tokens * output_price)
+        < 1_000_000
+    )

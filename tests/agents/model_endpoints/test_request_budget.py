@@ -1,4 +1,4 @@
-"""What a model turn may take of the budgets: never more than is left, and no longer an answer."""
+"""Model requests within budgets: the limit of the answer, and no overspending."""
 
 import asyncio
 import os
@@ -31,14 +31,14 @@ from tests import factories
 from tests.agents.llm.openai_server import Says
 
 SESSIONS = 50
-# The suite runs it twice; `TEST_BUDGET_RUNS=20` is the whole (docs/limits.md tells the figures).
+# Tests run twice by default; docs/limits.md has the results of `TEST_BUDGET_RUNS=20`.
 RUNS = int(os.environ.get("TEST_BUDGET_RUNS", "2"))
 PRICES = {"input_price": 2_000_000, "output_price": 10_000_000}
 
 
 @pytest.fixture
-def thinker(acme, helper, fake):
-    """The agent, thinking at the fake server."""
+def priced_agent(acme, helper, fake):
+    """The agent, with the fake server as its model endpoint."""
     spec = ModelEndpointSpec(
         name="Fake", base_url=fake.url, model="house-model", allow_private=True, **PRICES
     )
@@ -49,136 +49,140 @@ def thinker(acme, helper, fake):
 
 @pytest.fixture
 def run(acme, runner):
-    """Run so many sessions of an agent at once; return them when they rest."""
+    """Return a function that runs several sessions of an agent in parallel until they rest."""
 
-    async def all_of(ids):
-        tasks = [await runner.claim_and_run(one) for one in ids]
+    async def run_all(ids):
+        tasks = [await runner.claim_and_run(pk) for pk in ids]
         await asyncio.wait([task for task in tasks if task is not None], timeout=120)
 
     def go(agent, count=1, text="hello"):
-        boss = factories.build_administrator(acme)
-        ids = [sessions.start_session(boss, agent, text).pk for _ in range(count)]
-        get_runtime().call(all_of, ids)
+        administrator = factories.build_administrator(acme)
+        ids = [sessions.start_session(administrator, agent, text).pk for _ in range(count)]
+        get_runtime().call(run_all, ids)
         return list(Session.objects.filter(pk__in=ids))
 
     return go
 
 
-def budget(agent, unit, limit):
+def create_budget(agent, unit, limit):
     return Budget.objects.create(
         organization=agent.organization, agent=agent, unit=unit, period="total", limit=limit
     )
 
 
-def test_the_answer_is_limited_by_the_remaining_tokens(fake, thinker, run):
-    budget(thinker, "tokens", 1_000)
+def test_the_answer_is_limited_by_the_remaining_tokens(fake, priced_agent, run):
+    create_budget(priced_agent, "tokens", 1_000)
     fake.script += [Says(text="hi")]
-    (session,) = run(thinker)
+    (session,) = run(priced_agent)
     assert session.status == Session.Status.DONE
-    (sent,) = fake.requests
-    row = session.steps.get(kind=Step.Kind.MODEL)
-    assert sent["max_tokens"] == 1_000 - row.payload["estimated_input_tokens"]
+    (request,) = fake.requests
+    step = session.steps.get(kind=Step.Kind.MODEL)
+    assert request["max_tokens"] == 1_000 - step.payload["estimated_input_tokens"]
 
 
-def test_the_answer_is_limited_by_the_remaining_money(fake, thinker, run):
-    budget(thinker, "microusd", 10_000)
+def test_the_answer_is_limited_by_the_remaining_money(fake, priced_agent, run):
+    create_budget(priced_agent, "microusd", 10_000)
     fake.script += [Says(text="hi")]
-    (session,) = run(thinker)
-    (sent,) = fake.requests
+    (session,) = run(priced_agent)
+    (request,) = fake.requests
     estimate = session.steps.get(kind=Step.Kind.MODEL).payload["estimated_input_tokens"]
-    assert sent["max_tokens"] == (10_000 - 2 * estimate) // 10
+    assert request["max_tokens"] == (10_000 - 2 * estimate) // 10
 
 
-def test_without_a_budget_the_answer_isnt_limited(fake, thinker, run):
+def test_without_a_budget_the_answer_isnt_limited(fake, priced_agent, run):
     fake.script += [Says(text="hi")]
-    run(thinker)
+    run(priced_agent)
     assert "max_tokens" not in fake.requests[0]
 
 
-def test_an_endpoint_limits_the_length_of_answers(fake, thinker, run):
-    ModelEndpoint.objects.filter(pk=thinker.model_endpoint_id).update(max_tokens=77)
+def test_an_endpoint_limits_the_length_of_answers(fake, priced_agent, run):
+    ModelEndpoint.objects.filter(pk=priced_agent.model_endpoint_id).update(max_tokens=77)
     fake.script += [Says(text="hi"), Says(text="ho")]
-    run(thinker)
-    budget(thinker, "tokens", 100_000)
-    run(thinker)
-    assert [sent["max_tokens"] for sent in fake.requests] == [77, 77]
+    run(priced_agent)
+    create_budget(priced_agent, "tokens", 100_000)
+    run(priced_agent)
+    assert [request["max_tokens"] for request in fake.requests] == [77, 77]
 
 
-def test_a_large_budget_doesnt_limit_the_answer(fake, thinker, run):
-    budget(thinker, "tokens", 100_000)
+def test_a_large_budget_doesnt_limit_the_answer(fake, priced_agent, run):
+    create_budget(priced_agent, "tokens", 100_000)
     fake.script += [Says(text="hi")]
-    run(thinker)
+    run(priced_agent)
     assert fake.requests[0]["max_tokens"] == DEFAULT_ANSWER_TOKENS
 
 
-def test_a_budget_too_small_for_a_useful_answer_denies_the_request(fake, thinker, run):
-    budget(thinker, "tokens", MIN_ANSWER_TOKENS)
-    (session,) = run(thinker)
+def test_a_budget_too_small_for_a_useful_answer_denies_the_request(fake, priced_agent, run):
+    create_budget(priced_agent, "tokens", MIN_ANSWER_TOKENS)
+    (session,) = run(priced_agent)
     assert (session.status, session.error_code) == (Session.Status.FAILED, "budget_exhausted")
     assert fake.requests == []
 
 
-def test_a_truncated_answer_is_reported(fake, thinker, run):
-    budget(thinker, "tokens", 1_000)
+def test_a_truncated_answer_is_reported(fake, priced_agent, run):
+    create_budget(priced_agent, "tokens", 1_000)
     fake.script += [Says(text="half an ans", finish="length")]
-    (session,) = run(thinker)
+    (session,) = run(priced_agent)
     notice = session.steps.get(kind=Step.Kind.NOTICE, payload__code="answer_cut")
     assert f"{fake.requests[0]['max_tokens']:,}" in notice.payload["text"]
 
 
-def test_an_estimate_is_corrected_by_the_last_turn(fake, thinker, workshop, run):
-    budget(thinker, "tokens", 1_000_000)
+def test_an_estimate_is_corrected_by_the_last_turn(fake, priced_agent, workshop, run):
+    create_budget(priced_agent, "tokens", 1_000_000)
     usage = {"prompt_tokens": 30_000, "completion_tokens": 7}
-    asked = (("c1", "mcp_workshop_echo", '{"text": "a"}'),)
-    fake.script += [Says(calls=asked, usage=usage), Says(text="done")]
-    (session,) = run(thinker)
+    calls = (("c1", "mcp_workshop_echo", '{"text": "a"}'),)
+    fake.script += [Says(calls=calls, usage=usage), Says(text="done")]
+    (session,) = run(priced_agent)
     first, second = session.steps.filter(kind=Step.Kind.MODEL)
     assert first.payload["estimated_input_tokens"] < 30_000
     assert second.payload["estimated_input_tokens"] >= 30_000
 
 
 def test_the_offline_model_respects_its_token_limit(helper, run):
-    budget(helper, "tokens", 100_000)
+    create_budget(helper, "tokens", 100_000)
     ModelEndpoint.objects.filter(pk=helper.model_endpoint_id).update(max_tokens=5)
     (session,) = run(helper)
     step = session.steps.get(kind=Step.Kind.MODEL)
     assert (step.payload["finish"], session.output_tokens <= 5) == ("length", True)
 
 
-def test_parallel_sessions_never_overspend_or_lock_the_database(acme, fake, thinker, run, caplog):
+def test_parallel_sessions_never_overspend_or_lock_the_database(
+    acme, fake, priced_agent, run, caplog
+):
     for number in range(RUNS):
-        chance = random.Random(number)  # noqa: S311  # it must be the same again
+        generator = random.Random(number)  # noqa: S311  # must be reproducible
         limits = {
-            "tokens": chance.randint(20_000, 60_000),
-            "microusd": chance.randint(200_000, 600_000),
+            "tokens": generator.randint(20_000, 60_000),
+            "microusd": generator.randint(200_000, 600_000),
         }
         lines = [BudgetLine(unit, "total", limit) for unit, limit in limits.items()]
-        set_budgets(factories.build_administrator(acme), thinker, lines)
+        set_budgets(factories.build_administrator(acme), priced_agent, lines)
         BudgetCell.objects.all().delete()
         fake.requests.clear()
-        fake.speaks = spender(chance)
-        sessions = run(thinker, SESSIONS)
-        ended = {session.error_code for session in sessions}
-        assert ended <= {"", "budget_exhausted"}, f"run {number} ended with {ended}"
-        assert "" in ended, f"run {number}: nobody was let in"
+        fake.speaks = build_spender(generator)
+        sessions = run(priced_agent, SESSIONS)
+        codes = {session.error_code for session in sessions}
+        assert codes <= {"", "budget_exhausted"}, f"run {number} ended with {codes}"
+        assert "" in codes, f"run {number}: every session was denied"
         for key, cell in load_organization_balances(acme.pk).items():
             limit = limits[parse_unit(key)]
             assert cell.reserved == 0
             assert cell.spent <= limit, f"run {number} overspent {key}: {cell.spent} of {limit}"
-    assert [one.getMessage() for one in caplog.records if "locked" in one.getMessage()] == []
+    assert [
+        record.getMessage() for record in caplog.records if "locked" in record.getMessage()
+    ] == []
 
 
-def spender(chance):
-    """Return who uses all of a short input, and an answer as long as chance has it."""
+def build_spender(generator):
+    """Return a function that builds replies with a random number of output tokens."""
 
-    def speaks(body):
-        used = {"prompt_tokens": 20, "completion_tokens": chance.randint(1, body["max_tokens"])}
-        return Says(text="ok", usage=used)
+    def build_reply(body):
+        usage = {"prompt_tokens": 20, "completion_tokens": generator.randint(1, body["max_tokens"])}
+        return Says(text="ok", usage=usage)
 
-    return speaks
+    return build_reply
 
 
-def exhausted(unit, limit, cell):
+def build_refusal(unit, limit, cell):
     key = f"budget:{uuid4()}:agent:{uuid4()}:{unit}:total:all"
     return BudgetExhausted(BudgetReservation(key, limit, 1), cell)
 
@@ -186,48 +190,52 @@ def exhausted(unit, limit, cell):
 @given(
     limit=st.integers(0, 10**9),
     spent=st.integers(0, 10**9),
-    asked=st.integers(0, 50_000),
-    answer=st.integers(1, 200_000),
+    input_tokens=st.integers(0, 50_000),
+    answer_tokens=st.integers(1, 200_000),
     prices=st.tuples(st.integers(0, 10**8), st.integers(0, 10**8)),
     unit=st.sampled_from(["tokens", "microusd"]),
 )
-def test_the_limit_is_the_longest_affordable_answer(limit, spent, asked, answer, prices, unit):
+def test_the_limit_is_the_longest_affordable_answer(
+    limit, spent, input_tokens, answer_tokens, prices, unit
+):
     endpoint = ModelEndpointConfig(
         "openai", model="m", input_price=prices[0], output_price=prices[1]
     )
-    found = compute_fitting_tokens(
-        endpoint, TokenUsage(asked, answer), exhausted(unit, limit, BudgetBalance(spent))
+    limited = compute_fitting_tokens(
+        endpoint,
+        TokenUsage(input_tokens, answer_tokens),
+        build_refusal(unit, limit, BudgetBalance(spent)),
     )
-    left = max(limit - spent, 0)
+    remaining = max(limit - spent, 0)
 
-    def takes(tokens):
+    def compute_use(tokens):
         return (
-            asked + tokens
+            input_tokens + tokens
             if unit == "tokens"
-            else calculate_price(endpoint, TokenUsage(asked, tokens))
+            else calculate_price(endpoint, TokenUsage(input_tokens, tokens))
         )
 
-    assert 0 <= found < answer
-    if found:
-        assert takes(found) <= left
-    if found + 1 < answer:
-        assert takes(found + 1) > left
+    assert 0 <= limited < answer_tokens
+    if limited:
+        assert compute_use(limited) <= remaining
+    if limited + 1 < answer_tokens:
+        assert compute_use(limited + 1) > remaining
 
 
 def test_a_time_budget_doesnt_limit_the_length_of_an_answer():
     endpoint = ModelEndpointConfig("openai", model="m", **PRICES)
     assert (
         compute_fitting_tokens(
-            endpoint, TokenUsage(1, 10), exhausted("milliseconds", 10, BudgetBalance())
+            endpoint, TokenUsage(1, 10), build_refusal("milliseconds", 10, BudgetBalance())
         )
         == 0
     )
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(0, 10**6))
-def test_an_estimate_is_raised_by_the_last_underestimate(estimate, guessed, used):
-    last = {"estimated_input_tokens": guessed, "usage": {"input_tokens": used}}
-    found = correct_estimate(estimate, last)
-    assert found >= estimate
-    assert found * guessed >= estimate * used
+def test_an_estimate_is_raised_when_the_last_one_was_too_low(estimate, estimated, used):
+    last = {"estimated_input_tokens": estimated, "usage": {"input_tokens": used}}
+    corrected = correct_estimate(estimate, last)
+    assert corrected >= estimate
+    assert corrected * estimated >= estimate * used
     assert correct_estimate(estimate, None) == estimate

@@ -1,4 +1,4 @@
-"""What a model endpoint of each kind needs before it is saved."""
+"""Saving model endpoints: what each kind requires, keys, fallbacks."""
 
 from typing import Any
 
@@ -29,16 +29,16 @@ def acme() -> Organization:
 
 
 def save(
-    acme: Organization, name: str = "One", row: ModelEndpoint | None = None, **said: Any
+    acme: Organization, name: str = "One", row: ModelEndpoint | None = None, **fields: Any
 ) -> ModelEndpoint:
-    known = {"name": name, "kind": "anthropic", "model": "claude-opus-5", "api_key": "geheim"}
+    defaults = {"name": name, "kind": "anthropic", "model": "claude-opus-5", "api_key": "geheim"}
     return save_endpoint(
-        factories.build_administrator(acme), ModelEndpointSpec(**(known | said)), row
+        factories.build_administrator(acme), ModelEndpointSpec(**(defaults | fields)), row
     )
 
 
 @pytest.mark.parametrize(
-    ("said", "url"),
+    ("fields", "url"),
     [
         ({}, "https://api.anthropic.com"),
         ({"kind": "google"}, "https://generativelanguage.googleapis.com"),
@@ -58,15 +58,17 @@ def save(
         ),
     ],
 )
-def test_each_kind_has_its_default_url(acme: Organization, said: dict[str, Any], url: str) -> None:
-    endpoint = build_endpoint(save(acme, **said))
+def test_each_kind_has_its_default_url(
+    acme: Organization, fields: dict[str, Any], url: str
+) -> None:
+    endpoint = build_endpoint(save(acme, **fields))
     assert endpoint.url == url
-    assert endpoint.api_key == said.get("api_key", "geheim")
+    assert endpoint.api_key == fields.get("api_key", "geheim")
     assert "geheim" not in repr(endpoint)
 
 
 @pytest.mark.parametrize(
-    ("said", "field", "code"),
+    ("fields", "field", "code"),
     [
         ({"model": " "}, "model", "invalid"),
         ({"kind": "bedrock"}, "region", "invalid"),
@@ -91,10 +93,10 @@ def test_each_kind_has_its_default_url(acme: Organization, said: dict[str, Any],
     ],
 )
 def test_invalid_settings_are_refused_at_their_field(
-    acme: Organization, said: dict[str, Any], field: str, code: str
+    acme: Organization, fields: dict[str, Any], field: str, code: str
 ) -> None:
     with pytest.raises(Problem) as caught:
-        save(acme, **said)
+        save(acme, **fields)
     assert (caught.value.field, caught.value.code) == (field, code)
     assert caught.value.remedy
     assert not ModelEndpoint.objects.exists()
@@ -103,8 +105,8 @@ def test_invalid_settings_are_refused_at_their_field(
 def test_a_missing_library_is_reported_with_its_extra(
     acme: Organization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    absent = dict(provider_registry._KINDS, anthropic=("anthropic", "no_such_library", "anthropic"))
-    monkeypatch.setattr(provider_registry, "_KINDS", absent)
+    kinds = dict(provider_registry._KINDS, anthropic=("anthropic", "no_such_library", "anthropic"))
+    monkeypatch.setattr(provider_registry, "_KINDS", kinds)
     with pytest.raises(Problem) as caught:
         save(acme)
     assert (caught.value.field, caught.value.code) == ("kind", "provider_missing")
@@ -149,8 +151,8 @@ def test_a_fallback_of_another_organization_isnt_found(acme: Organization) -> No
 
 
 def test_an_endpoint_used_as_a_fallback_cant_be_deleted(acme: Organization) -> None:
-    behind = save(acme, "Behind")
-    save(acme, "Before", fallback=behind)
+    fallback = save(acme, "Behind")
+    save(acme, "Before", fallback=fallback)
     with pytest.raises(Problem) as caught:
-        delete_endpoint(factories.build_administrator(acme), behind)
+        delete_endpoint(factories.build_administrator(acme), fallback)
     assert caught.value.code == "in_use"

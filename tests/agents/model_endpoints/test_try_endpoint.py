@@ -1,4 +1,4 @@
-"""Trying a model endpoint: one governed question, the same in REST, the terminal and the admin."""
+"""Testing a model endpoint, with the same result over REST and in the admin."""
 
 import pytest
 
@@ -17,22 +17,22 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def acme() -> Organization:
-    made = factories.create_organization()
+    organization = factories.create_organization()
     save_endpoint(
-        factories.build_administrator(made),
+        factories.build_administrator(organization),
         ModelEndpointSpec(name="Offline", kind="offline", model="offline"),
     )
-    return made
+    return organization
 
 
-def nobody(where: Organization) -> ModelEndpoint:
-    """Return an endpoint at which nobody listens."""
+def create_unreachable_endpoint(organization: Organization) -> ModelEndpoint:
+    """Create an endpoint whose port is closed."""
     url = f"http://127.0.0.1:{processes.unused_port()}/v1"
     spec = ModelEndpointSpec(
         name="Gone", kind="openai", model="m", base_url=url, allow_private=True
     )
-    made: ModelEndpoint = save_endpoint(factories.build_administrator(where), spec)
-    return made
+    endpoint: ModelEndpoint = save_endpoint(factories.build_administrator(organization), spec)
+    return endpoint
 
 
 def test_an_answering_model_is_reported_with_its_latency_and_recorded(
@@ -47,12 +47,15 @@ def test_an_answering_model_is_reported_with_its_latency_and_recorded(
 
 
 def test_a_failing_model_is_reported_with_a_remedy(acme: Organization) -> None:
-    endpoint = nobody(acme)
+    endpoint = create_unreachable_endpoint(acme)
     operator = rest.as_role(acme, Role.OPERATOR)
-    answer = operator.post(f"model-endpoints/{endpoint.pk}/test")
-    assert answer.status == 200, answer
-    assert (answer.json["status"], answer.json["error"]["code"]) == ("error", "model_unreachable")
-    assert answer.json["error"]["remedy"]
+    response = operator.post(f"model-endpoints/{endpoint.pk}/test")
+    assert response.status == 200, response
+    assert (response.json["status"], response.json["error"]["code"]) == (
+        "error",
+        "model_unreachable",
+    )
+    assert response.json["error"]["remedy"]
     assert AuditRow.objects.get(action="model_endpoint_test").outcome == "error"
     page = admin_client.sit(acme, Role.OPERATOR).post("agents_modelendpoint_try", endpoint.pk)
     assert "model_unreachable" in page
@@ -60,25 +63,25 @@ def test_a_failing_model_is_reported_with_a_remedy(acme: Organization) -> None:
 
 def test_the_admin_shows_the_answer(acme: Organization) -> None:
     endpoint = ModelEndpoint.objects.get()
-    seat = admin_client.sit(acme, Role.OPERATOR)
-    assert admin_client.url("agents_modelendpoint_try", endpoint.pk) in seat.get(
+    operator = admin_client.sit(acme, Role.OPERATOR)
+    assert admin_client.url("agents_modelendpoint_try", endpoint.pk) in operator.get(
         "agents_modelendpoint_changelist"
     )
-    assert "Responded in" in seat.post("agents_modelendpoint_try", endpoint.pk)
-    answer = rest.as_role(acme, Role.OPERATOR).post(f"model-endpoints/{endpoint.pk}/test")
-    assert (answer.json["status"], answer.json["error"]) == ("ok", None)
+    assert "Responded in" in operator.post("agents_modelendpoint_try", endpoint.pk)
+    response = rest.as_role(acme, Role.OPERATOR).post(f"model-endpoints/{endpoint.pk}/test")
+    assert (response.json["status"], response.json["error"]) == ("ok", None)
 
 
 def test_an_exhausted_budget_and_the_kill_switch_deny_the_test(acme: Organization) -> None:
-    endpoint, boss = ModelEndpoint.objects.get(), factories.build_administrator(acme)
-    set_budgets(boss, acme, [BudgetLine("tokens", "total", 1)])
+    endpoint, administrator = ModelEndpoint.objects.get(), factories.build_administrator(acme)
+    set_budgets(administrator, acme, [BudgetLine("tokens", "total", 1)])
     with pytest.raises(Problem) as refused:
-        try_endpoint(boss, endpoint)
+        try_endpoint(administrator, endpoint)
     assert refused.value.code == "budget_exhausted"
-    set_budgets(boss, acme, [])
+    set_budgets(administrator, acme, [])
     Organization.objects.update(halted_at="2026-01-01T00:00:00Z")
     with pytest.raises(Problem) as halted:
-        try_endpoint(boss, endpoint)
+        try_endpoint(administrator, endpoint)
     assert halted.value.code == "organization_halted"
 
 

@@ -1,4 +1,4 @@
-"""Replaying: flips between two policies, and what masked arguments leave undecidable."""
+"""Comparing the decisions of two policies, also on masked arguments."""
 
 from copy import deepcopy
 from uuid import UUID
@@ -26,83 +26,99 @@ LARGE = {"properties": {"amount": {"minimum": 1000}}, "required": ["amount"]}
 KEYED = {"properties": {"token": {"const": "hunter2"}}, "required": ["token"]}
 
 
-def rule(effect, condition=None, pattern="transfer"):
+def build_rule(effect, condition=None, pattern="transfer"):
     return Rule(effect, "mcp", pattern, BANK, condition)
 
 
-def ruling(mode, *rules, organization=()):
+def build_policy(mode, *rules, organization=()):
     return EffectivePolicy(
         Policy(mode, rules), Policy("all", organization), scopes={BANK: AgentServerScope()}
     )
 
 
-def kinds(now, changed, arguments=None):
-    found = compare_policies(TRANSFER, {} if arguments is None else arguments, now, changed)
-    return found.kind, found.before, found.after
+def compare(current, changed, arguments=None):
+    comparison = compare_policies(
+        TRANSFER, {} if arguments is None else arguments, current, changed
+    )
+    return comparison.kind, comparison.before, comparison.after
 
 
 def test_stricter_and_looser_policies_change_decisions():
-    assert kinds(ruling("all"), ruling("all", rule("ask"))) == ("flip", "allow", "ask")
-    assert kinds(ruling("none"), ruling("all")) == ("flip", "deny", "allow")
-    assert kinds(ruling("all"), ruling("denylist")) == ("same", "allow", "allow")
+    assert compare(build_policy("all"), build_policy("all", build_rule("ask"))) == (
+        "flip",
+        "allow",
+        "ask",
+    )
+    assert compare(build_policy("none"), build_policy("all")) == ("flip", "deny", "allow")
+    assert compare(build_policy("all"), build_policy("denylist")) == ("same", "allow", "allow")
 
 
 def test_a_condition_on_recorded_arguments_is_decided():
-    changed = ruling("all", rule("ask", LARGE))
-    assert kinds(ruling("all"), changed, {"amount": 5, "token": MASK})[0] == "same"
-    assert kinds(ruling("all"), changed, {"amount": 5000, "token": MASK})[2] == "ask"
+    changed = build_policy("all", build_rule("ask", LARGE))
+    assert compare(build_policy("all"), changed, {"amount": 5, "token": MASK})[0] == "same"
+    assert compare(build_policy("all"), changed, {"amount": 5000, "token": MASK})[2] == "ask"
 
 
 @pytest.mark.parametrize(
     "arguments", [{"token": MASK}, {"token": f"Bearer {MASK}"}, {f"{MASK}": 1}, None]
 )
 def test_a_condition_on_a_masked_value_is_undecidable(arguments):
-    now, changed = ruling("all"), ruling("all", rule("ask", KEYED))
+    now, changed = build_policy("all"), build_policy("all", build_rule("ask", KEYED))
     assert compare_policies(TRANSFER, arguments, now, changed) == VerdictPair(
         "undecidable", "allow"
     )
 
 
 def test_a_condition_on_truncated_arguments_is_undecidable():
-    cut = {"truncated": '{"amount":', "sha256": "0" * 64, "length": 99999}
-    assert kinds(ruling("all"), ruling("all", rule("ask", LARGE)), cut)[0] == "undecidable"
-
-
-def test_a_decision_that_is_the_same_either_way_is_decidable():
-    kept = ruling("all", rule("ask", KEYED))
-    same = ruling("all", rule("ask", KEYED), rule("deny", None, "other"))
-    assert kinds(kept, same, {"token": MASK}) == ("same", "", "")
-    assert kinds(kept, ruling("none"), {"token": MASK})[0] == "undecidable"
-    organization = (rule("deny"),)
-    assert kinds(ruling("none"), ruling("all", rule("ask", KEYED)), {"token": MASK})[2] == ""
-    closed = ruling("all", rule("ask", KEYED), organization=organization)
-    assert kinds(ruling("all"), closed, {"token": MASK}) == ("flip", "allow", "deny")
-
-
-def test_the_same_condition_has_the_same_result_in_both_policies():
-    now = ruling("all", rule("ask", KEYED))
-    changed = ruling("denylist", rule("ask", dict(reversed(KEYED.items()))))
-    assert kinds(now, changed, {"token": MASK})[0] == "same"
-
-
-def test_too_many_unknown_conditions_are_undecidable():
-    rules = [rule("ask", {"properties": {"token": {"const": str(n)}}}) for n in range(7)]
-    assert kinds(ruling("all", *rules), ruling("all", *rules), {"token": MASK})[0] == (
-        "undecidable"
+    truncated = {"truncated": '{"amount":', "sha256": "0" * 64, "length": 99999}
+    assert (
+        compare(build_policy("all"), build_policy("all", build_rule("ask", LARGE)), truncated)[0]
+        == "undecidable"
     )
 
 
+def test_a_decision_that_is_the_same_either_way_is_decidable():
+    policy = build_policy("all", build_rule("ask", KEYED))
+    same = build_policy("all", build_rule("ask", KEYED), build_rule("deny", None, "other"))
+    assert compare(policy, same, {"token": MASK}) == ("same", "", "")
+    assert compare(policy, build_policy("none"), {"token": MASK})[0] == "undecidable"
+    organization = (build_rule("deny"),)
+    assert (
+        compare(
+            build_policy("none"), build_policy("all", build_rule("ask", KEYED)), {"token": MASK}
+        )[2]
+        == ""
+    )
+    denied = build_policy("all", build_rule("ask", KEYED), organization=organization)
+    assert compare(build_policy("all"), denied, {"token": MASK}) == ("flip", "allow", "deny")
+
+
+def test_the_same_condition_has_the_same_result_in_both_policies():
+    now = build_policy("all", build_rule("ask", KEYED))
+    changed = build_policy("denylist", build_rule("ask", dict(reversed(KEYED.items()))))
+    assert compare(now, changed, {"token": MASK})[0] == "same"
+
+
+def test_too_many_unknown_conditions_are_undecidable():
+    rules = [build_rule("ask", {"properties": {"token": {"const": str(n)}}}) for n in range(7)]
+    assert compare(build_policy("all", *rules), build_policy("all", *rules), {"token": MASK})[
+        0
+    ] == ("undecidable")
+
+
 def test_a_tool_without_conditions_is_decided_once():
-    comparison = PolicyComparison(ruling("all"), ruling("all", rule("ask", LARGE)))
+    comparison = PolicyComparison(
+        build_policy("all"), build_policy("all", build_rule("ask", LARGE))
+    )
     other = ToolFacts("mcp", "list", "list", BANK)
     assert comparison.compare_without_arguments(other) == comparison.compare_call(other, None)
     assert comparison.compare_without_arguments(TRANSFER) is None
     assert comparison.compare_call(TRANSFER, {"amount": 2000}).kind == "flip"
 
 
-def test_hidden_values_are_found_where_they_are():
-    kept = {"a": [1, {"b": MASK}], "c": "open", "d": f"x {MASK} y", "e": {f"k{MASK}": 1}}
-    assert set(list_hidden_paths(kept)) == {("a", 1, "b"), ("d",), ("e",)}
+def test_paths_of_masked_values_are_listed():
+    recorded = {"a": [1, {"b": MASK}], "c": "open", "d": f"x {MASK} y", "e": {f"k{MASK}": 1}}
+    assert set(list_hidden_paths(recorded)) == {("a", 1, "b"), ("d",), ("e",)}
     assert list_hidden_paths({"a": [MASK] * 100}) == ((),)
 
 
@@ -148,91 +164,103 @@ LEAVES = st.one_of(
 )
 
 
-def wider(inner):
-    members = st.dictionaries(st.sampled_from("abt"), inner, min_size=1, max_size=2)
-    several = st.lists(inner, min_size=1, max_size=2)
+def combine_schemas(inner):
+    properties = st.dictionaries(st.sampled_from("abt"), inner, min_size=1, max_size=2)
+    schema_lists = st.lists(inner, min_size=1, max_size=2)
     return st.one_of(
-        st.builds(lambda one: {"properties": one}, members),
-        st.builds(lambda one: {"patternProperties": {"^[at]$": one}}, inner),
+        st.builds(lambda schema: {"properties": schema}, properties),
+        st.builds(lambda schema: {"patternProperties": {"^[at]$": schema}}, inner),
         st.builds(
-            lambda one, other: {"properties": one, "additionalProperties": other}, members, inner
+            lambda schema, other: {"properties": schema, "additionalProperties": other},
+            properties,
+            inner,
         ),
         st.builds(
-            lambda one, many: {"anyOf": many, "properties": one, "unevaluatedProperties": False},
-            members,
-            several,
+            lambda schema, schemas: {
+                "anyOf": schemas,
+                "properties": schema,
+                "unevaluatedProperties": False,
+            },
+            properties,
+            schema_lists,
         ),
-        st.builds(lambda word, many: {word: many}, st.sampled_from(["allOf", "oneOf"]), several),
-        st.builds(lambda one: {"not": one}, inner),
-        st.builds(lambda one, two: {"if": one, "then": two}, inner, inner),
-        st.builds(lambda one: {"items": one}, inner),
-        st.builds(lambda one: {"contains": one}, inner),
-        st.builds(lambda many, one: {"prefixItems": many, "items": one}, several, inner),
-        st.builds(lambda one: {"dependentSchemas": {"a": one}}, inner),
+        st.builds(
+            lambda word, schemas: {word: schemas}, st.sampled_from(["allOf", "oneOf"]), schema_lists
+        ),
+        st.builds(lambda schema: {"not": schema}, inner),
+        st.builds(lambda schema, other: {"if": schema, "then": other}, inner, inner),
+        st.builds(lambda schema: {"items": schema}, inner),
+        st.builds(lambda schema: {"contains": schema}, inner),
+        st.builds(
+            lambda schemas, schema: {"prefixItems": schemas, "items": schema}, schema_lists, inner
+        ),
+        st.builds(lambda schema: {"dependentSchemas": {"a": schema}}, inner),
     )
 
 
-SCHEMAS = st.recursive(LEAVES, wider, max_leaves=5).filter(bool)
+SCHEMAS = st.recursive(LEAVES, combine_schemas, max_leaves=5).filter(bool)
 ARGUMENTS = st.dictionaries(st.sampled_from("abt"), VALUES, min_size=1, max_size=3)
 EFFECTS = st.sampled_from(["allow", "ask", "deny"])
 MODES = st.sampled_from(["none", "allowlist", "denylist", "all"])
 
 
 @st.composite
-def rulings(draw, conditions):
-    some = st.lists(st.builds(rule, EFFECTS, st.none() | st.sampled_from(conditions)), max_size=3)
-    return ruling(draw(MODES), *draw(some), organization=tuple(draw(some)))
+def build_policies(draw, conditions):
+    rules = st.lists(
+        st.builds(build_rule, EFFECTS, st.none() | st.sampled_from(conditions)), max_size=3
+    )
+    return build_policy(draw(MODES), *draw(rules), organization=tuple(draw(rules)))
 
 
 @st.composite
-def masked(draw):
-    """Draw arguments as they were, and as the audit keeps them."""
-    whole = draw(ARGUMENTS)
-    kept = deepcopy(whole)
-    for path in draw(st.lists(st.sampled_from(list(places(whole))), max_size=2)):
-        hide(kept, path)
-    return whole, kept
+def mask_arguments(draw):
+    """Draw original arguments and their masked form in the audit log."""
+    original = draw(ARGUMENTS)
+    recorded = deepcopy(original)
+    for path in draw(st.lists(st.sampled_from(list(list_paths(original))), max_size=2)):
+        mask_value(recorded, path)
+    return original, recorded
 
 
-def places(value, path=()):
+def list_paths(value, path=()):
     if path:
         yield path
-    members = value.items() if isinstance(value, dict) else ()
+    fields = value.items() if isinstance(value, dict) else ()
     items = enumerate(value) if isinstance(value, list) else ()
-    for name, member in (*members, *items):
-        yield from places(member, (*path, name))
+    for key, item in (*fields, *items):
+        yield from list_paths(item, (*path, key))
 
 
-def hide(value, path):
-    *before, last = path
-    for name in before:
+def mask_value(value, path):
+    *parents, last = path
+    for key in parents:
         if not isinstance(value, dict | list):
             return
-        value = value[name]
+        value = value[key]
     if isinstance(value, dict | list):
         value[last] = MASK
 
 
-@given(st.data(), st.lists(SCHEMAS, min_size=1, max_size=2), masked())
+@given(st.data(), st.lists(SCHEMAS, min_size=1, max_size=2), mask_arguments())
 def test_a_decided_comparison_is_true_for_the_original_arguments(data, conditions, arguments):
-    whole, kept = arguments
-    now, changed = data.draw(rulings(conditions)), data.draw(rulings(conditions))
-    found = compare_policies(TRANSFER, kept, now, changed)
-    before = decide_tool_call(TRANSFER, now, whole).verdict
-    after = decide_tool_call(TRANSFER, changed, whole).verdict
-    if found.kind != "undecidable":
-        assert (found.kind == "flip") == (before != after)
-    assert found.before in ("", before)
-    assert found.after in ("", after)
-    if whole == kept:
-        assert found.kind != "undecidable"
+    original, recorded = arguments
+    now, changed = data.draw(build_policies(conditions)), data.draw(build_policies(conditions))
+    comparison = compare_policies(TRANSFER, recorded, now, changed)
+    before = decide_tool_call(TRANSFER, now, original).verdict
+    after = decide_tool_call(TRANSFER, changed, original).verdict
+    if comparison.kind != "undecidable":
+        assert (comparison.kind == "flip") == (before != after)
+    assert comparison.before in ("", before)
+    assert comparison.after in ("", after)
+    if original == recorded:
+        assert comparison.kind != "undecidable"
 
 
-@given(SCHEMAS, masked())
+@given(SCHEMAS, mask_arguments())
 def test_a_condition_without_hidden_arguments_is_the_same_for_both(schema, arguments):
-    whole, kept = arguments
-    if not any(is_path_relevant(schema, path) for path in list_hidden_paths(kept)):
-        assert fits(schema, whole) == fits(schema, kept)
+    original, recorded = arguments
+    if not any(is_path_relevant(schema, path) for path in list_hidden_paths(recorded)):
+        assert fits(schema, original) == fits(schema, recorded)
 
 
 def fits(schema, arguments):
@@ -243,7 +271,7 @@ def fits(schema, arguments):
     return True
 
 
-@given(MODES, st.lists(st.builds(rule, EFFECTS, st.none() | SCHEMAS), max_size=3))
+@given(MODES, st.lists(st.builds(build_rule, EFFECTS, st.none() | SCHEMAS), max_size=3))
 def test_a_serialized_policy_is_read_back_unchanged(mode, rules):
     policy = Policy(mode, tuple(rules))
     assert read_policy(policy.as_dict()) == policy

@@ -1,4 +1,4 @@
-"""The decision about resources and prompts: ticked, pinned, and never by another's name."""
+"""Decisions about resources and prompts: selected, approved, and independent of names."""
 
 from dataclasses import replace
 from uuid import UUID
@@ -26,7 +26,7 @@ BOOK = DefinitionFacts(
 TEMPLATE = replace(BOOK, kind="resource_template", own_name="lib://books/{book}")
 PROMPT = replace(BOOK, kind="prompt", own_name="review")
 ALL = AgentServerScope(resources=("*",), prompts=("*",))
-OFFERS = st.builds(
+DEFINITIONS = st.builds(
     DefinitionFacts,
     kind=st.sampled_from(["resource", "resource_template", "prompt"]),
     own_name=st.text(min_size=1, max_size=20),
@@ -42,40 +42,42 @@ SCOPES = st.none() | st.builds(
 MODES = st.sampled_from(["none", "allowlist", "denylist", "all"])
 
 
-def ruling(mode="all", scope=ALL, *, on=True):
-    """Return what rules an agent that has the library in this scope, or not at all."""
+def build_policy(mode="all", scope=ALL, *, enabled=True):
+    """Build the policy of an agent with the library attached in this scope, or not at all."""
     scopes = {} if scope is None else {LIBRARY: scope}
-    return EffectivePolicy(policy=Policy(mode), scopes=scopes, switches=KillSwitches(agent=on))
+    return EffectivePolicy(policy=Policy(mode), scopes=scopes, switches=KillSwitches(agent=enabled))
 
 
-def code(offer=BOOK, mode="all", scope=ALL, *, on=True):
-    """Return the code of a refusal, or nothing."""
-    return decide_definition(offer, ruling(mode, scope, on=on)).code
+def get_code(definition=BOOK, mode="all", scope=ALL, *, enabled=True):
+    """Return the code of a denial, or an empty string."""
+    return decide_definition(definition, build_policy(mode, scope, enabled=enabled)).code
 
 
 def test_only_selected_items_are_allowed():
-    assert [code(one, scope=AgentServerScope()) for one in (BOOK, TEMPLATE, PROMPT)] == [
+    assert [get_code(item, scope=AgentServerScope()) for item in (BOOK, TEMPLATE, PROMPT)] == [
         "not_selected"
     ] * 3
 
 
 def test_selected_items_are_allowed():
-    ticked = AgentServerScope(resources=("lib://rules", "lib://books/{book}"), prompts=("rev*",))
-    assert [code(one, scope=ticked) for one in (BOOK, TEMPLATE, PROMPT)] == [""] * 3
+    selection = AgentServerScope(resources=("lib://rules", "lib://books/{book}"), prompts=("rev*",))
+    assert [get_code(item, scope=selection) for item in (BOOK, TEMPLATE, PROMPT)] == [""] * 3
 
 
 def test_selected_tools_dont_allow_resources_or_prompts():
-    assert code(scope=AgentServerScope(allowed=("*",), prompts=("*",))) == "not_selected"
-    assert code(PROMPT, scope=AgentServerScope(allowed=("*",), resources=("*",))) == "not_selected"
+    assert get_code(scope=AgentServerScope(allowed=("*",), prompts=("*",))) == "not_selected"
+    assert (
+        get_code(PROMPT, scope=AgentServerScope(allowed=("*",), resources=("*",))) == "not_selected"
+    )
 
 
 def test_only_mode_none_denies_resources_and_prompts():
-    assert code(mode="none") == "denied_by_policy"
-    assert [code(mode=mode) for mode in ("allowlist", "denylist", "all")] == [""] * 3
+    assert get_code(mode="none") == "denied_by_policy"
+    assert [get_code(mode=mode) for mode in ("allowlist", "denylist", "all")] == [""] * 3
 
 
 @pytest.mark.parametrize(
-    ("offer", "found"),
+    ("definition", "expected"),
     [
         (replace(BOOK, state="pending"), "not_approved"),
         (replace(BOOK, state="changed"), "definition_changed"),
@@ -87,19 +89,21 @@ def test_only_mode_none_denies_resources_and_prompts():
         (replace(BOOK, server_enabled=False), "server_disabled"),
     ],
 )
-def test_only_an_approved_enabled_definition_is_allowed(offer, found):
-    assert code(offer) == found
+def test_only_an_approved_enabled_definition_is_allowed(definition, expected):
+    assert get_code(definition) == expected
 
 
 def test_the_agent_and_its_attachment_are_decided_first():
-    assert code(on=False) == "agent_disabled"
-    assert code(scope=None) == code(scope=replace(ALL, enabled=False)) == "not_attached"
+    assert get_code(enabled=False) == "agent_disabled"
+    assert get_code(scope=None) == get_code(scope=replace(ALL, enabled=False)) == "not_attached"
 
 
 def test_a_uri_pattern_allows_matching_uris_of_a_template():
-    asked = replace(TEMPLATE, uri="lib://books/emma")
-    assert code(asked, scope=AgentServerScope(resources=("lib://books/e*",))) == ""
-    assert code(asked, scope=AgentServerScope(resources=("lib://books/f*",))) == "not_selected"
+    requested = replace(TEMPLATE, uri="lib://books/emma")
+    assert get_code(requested, scope=AgentServerScope(resources=("lib://books/e*",))) == ""
+    assert (
+        get_code(requested, scope=AgentServerScope(resources=("lib://books/f*",))) == "not_selected"
+    )
 
 
 def test_only_a_uri_pattern_allows_slashes_in_a_variable():
@@ -113,31 +117,37 @@ def test_a_uri_with_pattern_characters_matches_itself():
     assert matches_pattern("lib://a?b=[1]", "lib://a?b=[1]")
 
 
-@given(OFFERS, MODES, SCOPES, st.booleans())
-def test_every_allowed_item_passed_every_stage(offer, mode, scope, agent_enabled):
-    decision = decide_definition(offer, ruling(mode, scope, on=agent_enabled))
-    stages = list(evaluate_definition_stages(offer, ruling(mode, scope, on=agent_enabled)))
+@given(DEFINITIONS, MODES, SCOPES, st.booleans())
+def test_every_allowed_item_passed_every_stage(definition, mode, scope, agent_enabled):
+    decision = decide_definition(definition, build_policy(mode, scope, enabled=agent_enabled))
+    stages = list(
+        evaluate_definition_stages(definition, build_policy(mode, scope, enabled=agent_enabled))
+    )
     assert decision.allowed == all(stage.allows for stage in stages)
     assert decision.allowed or (decision.code and decision.remedy and decision.rule)
     if decision.allowed:
-        patterns = scope.prompts if offer.kind == "prompt" else scope.resources
-        assert any(matches_pattern(one, offer.own_name) for one in patterns)
-        assert (offer.state, offer.enabled, offer.server_enabled) == ("approved", True, True)
+        patterns = scope.prompts if definition.kind == "prompt" else scope.resources
+        assert any(matches_pattern(pattern, definition.own_name) for pattern in patterns)
+        assert (definition.state, definition.enabled, definition.server_enabled) == (
+            "approved",
+            True,
+            True,
+        )
         assert mode != "none"
         assert agent_enabled
 
 
-@given(OFFERS, MODES, SCOPES)
-def test_additional_selections_never_deny_more(offer, mode, scope):
-    if scope is not None and decide_definition(offer, ruling(mode, scope)).allowed:
+@given(DEFINITIONS, MODES, SCOPES)
+def test_additional_selections_never_deny_more(definition, mode, scope):
+    if scope is not None and decide_definition(definition, build_policy(mode, scope)).allowed:
         more = replace(scope, resources=(*scope.resources, "x"), prompts=(*scope.prompts, "x"))
-        assert decide_definition(offer, ruling(mode, more)).allowed
+        assert decide_definition(definition, build_policy(mode, more)).allowed
 
 
-@given(OFFERS, SCOPES)
-def test_the_display_name_doesnt_affect_the_decision(offer, scope):
-    renamed = replace(offer, server_name="another name")
+@given(DEFINITIONS, SCOPES)
+def test_the_display_name_doesnt_affect_the_decision(definition, scope):
+    renamed = replace(definition, server_name="another name")
     assert (
-        decide_definition(offer, ruling("all", scope)).allowed
-        == decide_definition(renamed, ruling("all", scope)).allowed
+        decide_definition(definition, build_policy("all", scope)).allowed
+        == decide_definition(renamed, build_policy("all", scope)).allowed
     )

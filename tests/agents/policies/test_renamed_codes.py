@@ -1,4 +1,4 @@
-"""Entries with the codes of version 0.1 are read as those with the new ones."""
+"""Audit entries with the codes of version 0.1."""
 
 from agents.evaluation.services import DECISION_CODES
 from agents.policies.compare_decisions import POLICY_DENIAL_CODES

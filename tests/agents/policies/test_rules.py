@@ -1,4 +1,4 @@
-"""What an agent gets of a server: at least one capability, or everything by name."""
+"""Selecting the tools of an attached server, by name or pattern."""
 
 import pytest
 from hypothesis import given
@@ -8,23 +8,23 @@ from agents.policies.rules import build_globs, clean_patterns, escape_glob, is_n
 from bonobot.core.problems import InvalidInput
 
 NAMES = st.text(min_size=1, max_size=12)
-OFFERED = ("add", "add_all", "echo")
+DECLARED = ("add", "add_all", "echo")
 
 
-def code_of(*args: object, **more: object) -> str:
-    with pytest.raises(InvalidInput) as refused:
-        clean_patterns(*args, **more)  # type: ignore[arg-type]  # as a caller gives them
-    return refused.value.code
+def get_code(*args: object, **more: object) -> str:
+    with pytest.raises(InvalidInput) as caught:
+        clean_patterns(*args, **more)  # type: ignore[arg-type]
+    return caught.value.code
 
 
 def test_all_tools_must_be_selected_explicitly_and_not_by_an_empty_list() -> None:
-    assert clean_patterns(["*"], OFFERED) == clean_patterns(["echo", "*"], ()) == []
-    assert code_of([], OFFERED) == code_of([], ()) == "nothing_chosen"
+    assert clean_patterns(["*"], DECLARED) == clean_patterns(["echo", "*"], ()) == []
+    assert get_code([], DECLARED) == get_code([], ()) == "nothing_chosen"
 
 
 def test_each_name_or_pattern_must_match_a_declared_tool() -> None:
-    assert clean_patterns(["add*", "echo", "echo"], OFFERED) == ["add*", "echo"]
-    assert code_of(["echo", "ehco"], OFFERED) == "unknown_tool"
+    assert clean_patterns(["add*", "echo", "echo"], DECLARED) == ["add*", "echo"]
+    assert get_code(["echo", "ehco"], DECLARED) == "unknown_tool"
 
 
 def test_patterns_for_an_undiscovered_server_are_accepted() -> None:
@@ -32,9 +32,9 @@ def test_patterns_for_an_undiscovered_server_are_accepted() -> None:
 
 
 def test_a_selection_equal_to_the_patterns_keeps_the_patterns() -> None:
-    assert build_globs(["add", "add_all"], OFFERED, ["add*"]) == ["add*"]
-    assert build_globs(["add"], OFFERED, ["add*"]) == ["add"]
-    assert build_globs(OFFERED, OFFERED, []) == sorted(OFFERED)
+    assert build_globs(["add", "add_all"], DECLARED, ["add*"]) == ["add*"]
+    assert build_globs(["add"], DECLARED, ["add*"]) == ["add"]
+    assert build_globs(DECLARED, DECLARED, []) == sorted(DECLARED)
 
 
 @given(st.sets(NAMES, min_size=1), NAMES)
@@ -45,6 +45,6 @@ def test_selected_names_allow_only_these(names: set[str], other: str) -> None:
 
 
 @given(NAMES, NAMES)
-def test_a_denial_wins(name: str, other: str) -> None:
+def test_a_denied_name_is_never_allowed(name: str, other: str) -> None:
     assert not is_name_allowed(name, [], [escape_glob(name)])
     assert is_name_allowed(other, [], [escape_glob(name)]) == (name != other)

@@ -1,4 +1,4 @@
-"""Policies as people write them: an agent's, the organization's, and both as a file."""
+"""Saving the policies of agents and the organization, also over REST and in files."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def acme():
 
 
 @pytest.fixture
-def boss(acme):
+def administrator(acme):
     return factories.build_administrator(acme)
 
 
@@ -40,17 +40,17 @@ def helper(acme):
 
 
 @pytest.mark.parametrize("pattern", ["*", "mcp_*", "mcp_web_*", "read_result"])
-def test_a_pattern_is_read_back_unchanged(helper, boss, pattern):
-    """Read and written again it must not widen: `mcp_*` means no built-in tool."""
-    text = PolicySpec("allowlist", allow=(pattern,))
-    set_policy(boss, helper, text)
-    assert load_policy_spec(helper) == text
-    set_policy(boss, helper, load_policy_spec(helper))
-    assert is_current_policy(helper, text)
+def test_a_pattern_is_read_back_unchanged(helper, administrator, pattern):
+    # Saving a loaded pattern must not widen it: `mcp_*` excludes built-in tools.
+    spec = PolicySpec("allowlist", allow=(pattern,))
+    set_policy(administrator, helper, spec)
+    assert load_policy_spec(helper) == spec
+    set_policy(administrator, helper, load_policy_spec(helper))
+    assert is_current_policy(helper, spec)
 
 
-def test_duplicate_rules_are_stored_once(helper, boss):
-    set_policy(boss, helper, PolicySpec("allowlist", allow=("*", "*", "mcp_*")))
+def test_duplicate_rules_are_stored_once(helper, administrator):
+    set_policy(administrator, helper, PolicySpec("allowlist", allow=("*", "*", "mcp_*")))
     assert load_policy_spec(helper).allow == ("*",)
 
 
@@ -61,29 +61,29 @@ def test_an_organization_without_rules_doesnt_restrict_agents(acme):
 def test_only_owners_can_change_the_organizations_policy(acme, helper):
     set_policy(factories.create_member(acme, Role.OWNER), acme, FULL)
     assert load_policy_spec(acme) == FULL
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(Problem) as caught:
         set_policy(factories.create_member(acme, Role.OPERATOR), acme, PolicySpec("all"))
-    assert refused.value.code == "forbidden"
+    assert caught.value.code == "forbidden"
 
 
 def test_rest_returns_the_same_policy(acme, helper):
     owner = rest.as_role(acme, Role.OWNER)
-    put = owner.put("tool-policy", FULL.as_dict())
-    assert put.json == owner.get("tool-policy").json
-    assert put.json == FULL.as_dict() | {"version": put.json["version"], "warnings": []}
+    response = owner.put("tool-policy", FULL.as_dict())
+    assert response.json == owner.get("tool-policy").json
+    assert response.json == FULL.as_dict() | {"version": response.json["version"], "warnings": []}
     assert load_policy_spec(acme) == FULL
-    bad = owner.put("tool-policy", {"mode": "all", "deny": ["mcp_nowhere_x"]})
-    assert (bad.code, bad.json["field"]) == ("rule_unknown_server", "deny[0]")
+    rejected = owner.put("tool-policy", {"mode": "all", "deny": ["mcp_nowhere_x"]})
+    assert (rejected.code, rejected.json["field"]) == ("rule_unknown_server", "deny[0]")
 
 
-def test_a_file_has_ask_rules_conditions_and_the_organizations_policy(acme, helper, boss):
-    set_policy(boss, helper, FULL)
-    set_policy(boss, acme, PolicySpec("all", deny=(LARGE, "mcp_web_echo")))
-    text = to_yaml(export_config(boss))
-    assert not apply_config(boss, read_config_file(text, {})).changes
-    set_policy(boss, helper, PolicySpec("none"))
-    set_policy(boss, acme, PolicySpec("all"))
-    plan = apply_config(boss, read_config_file(text, {}))
+def test_a_file_has_ask_rules_conditions_and_the_organizations_policy(acme, helper, administrator):
+    set_policy(administrator, helper, FULL)
+    set_policy(administrator, acme, PolicySpec("all", deny=(LARGE, "mcp_web_echo")))
+    text = to_yaml(export_config(administrator))
+    assert not apply_config(administrator, read_config_file(text, {})).changes
+    set_policy(administrator, helper, PolicySpec("none"))
+    set_policy(administrator, acme, PolicySpec("all"))
+    plan = apply_config(administrator, read_config_file(text, {}))
     assert [step.kind for step in plan.changes] == ["organization_policy", "policy"]
     assert load_policy_spec(Agent.objects.get()) == FULL
     assert load_policy_spec(acme) == PolicySpec("all", deny=(LARGE, "mcp_web_echo"))
@@ -100,6 +100,6 @@ def test_a_file_has_ask_rules_conditions_and_the_organizations_policy(acme, help
     ],
 )
 def test_an_invalid_rule_of_a_file_is_reported(rule, code):
-    wanted = read_config_file(f"policy:\n  mode: all\n  ask:\n    - {rule}\n", {})
-    assert wanted.problems[0].code == code
-    assert all(problem.field.startswith("policy.ask[0]") for problem in wanted.problems)
+    config = read_config_file(f"policy:\n  mode: all\n  ask:\n    - {rule}\n", {})
+    assert config.problems[0].code == code
+    assert all(problem.field.startswith("policy.ask[0]") for problem in config.problems)

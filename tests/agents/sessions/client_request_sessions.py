@@ -1,4 +1,4 @@
-"""Sessions with the server that asks back (`tests/servers/client_request_server.py`)."""
+"""Running sessions with `tests/servers/client_request_server.py`."""
 
 import asyncio
 
@@ -12,8 +12,8 @@ async def run_until_rest(runner, session_id):
         await asyncio.wait_for(task, 30)
 
 
-def goes(session, runner):
-    """Run a session from where it stands, and return it as it rests."""
+def run_session(session, runner):
+    """Run a session until it rests, and return it."""
     get_runtime().call(run_until_rest, runner, session.pk)
     session.refresh_from_db()
     return session

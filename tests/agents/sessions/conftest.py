@@ -1,4 +1,4 @@
-"""Fixtures of sessions: the server that asks back, and sessions that call it."""
+"""Fixtures of sessions: the client request server, and sessions that call it."""
 
 import json
 import sys
@@ -12,26 +12,28 @@ from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import factories
 from tests.agents.conftest import WORKSHOP
-from tests.agents.sessions.client_request_sessions import goes
+from tests.agents.sessions.client_request_sessions import run_session
 
 ASKER = WORKSHOP.with_name("client_request_server.py")
 
 
 @pytest.fixture
-def boss(acme):
+def administrator(acme):
     return factories.build_administrator(acme)
 
 
 @pytest.fixture
-def asker(acme, helper, boss, tmp_path, settings):
-    """A function that registers the server that asks, in an era, for the agent."""
-    made = []
+def register_asker(acme, helper, administrator, tmp_path, settings):
+    """Return a function that registers the client request server in an era for the agent."""
+    servers = []
 
-    def make(era):
+    def register(era):
         if era == "modern":
-            settings.BONOBOT_ANSWER_S = 0  # its state needs no process: the session rests at once
+            settings.BONOBOT_ANSWER_S = (
+                0  # its state needs no process, so the session rests immediately
+            )
         server = create_server(
-            boss,
+            administrator,
             ServerSpec(
                 name="asker",
                 transport_type="stdio",
@@ -42,31 +44,33 @@ def asker(acme, helper, boss, tmp_path, settings):
                 },
             ),
         )
-        made.append(server)
+        servers.append(server)
         return factories.approve_server(acme, server, helper)
 
-    yield make
-    for server in made:
+    yield register
+    for server in servers:
         get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 @pytest.fixture
-def came(tmp_path):
-    """A function that returns what the server was sent, by method."""
+def get_received(tmp_path):
+    """Return a function that lists the messages the server received, by method."""
 
-    def read(method):
+    def read_requests(method):
         lines = [json.loads(line) for line in (tmp_path / "asker").read_text().splitlines()]
         return [line for line in lines if line.get("method") == method]
 
-    return read
+    return read_requests
 
 
 @pytest.fixture
-def says(boss, helper, runner):
-    """A function that gives the agent typed lines, and runs the session until it rests."""
+def run_tool(administrator, helper, runner):
+    """Return a function that starts a session with a tool call and runs it until it rests."""
 
-    def go(tool, **arguments):
-        session = sessions.start_session(boss, helper, f"/mcp_asker_{tool} {json.dumps(arguments)}")
-        return goes(session, runner)
+    def run(tool, **arguments):
+        session = sessions.start_session(
+            administrator, helper, f"/mcp_asker_{tool} {json.dumps(arguments)}"
+        )
+        return run_session(session, runner)
 
-    return go
+    return run

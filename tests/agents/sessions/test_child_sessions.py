@@ -1,4 +1,4 @@
-"""Agents that ask agents: three deep at most, the root pays, one tree holds one set of labels."""
+"""Agents that call agents: depth limit, budget of the root, shared labels."""
 
 import asyncio
 from itertools import pairwise
@@ -30,22 +30,22 @@ from tests.wait import eventually
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-class Scripted:
-    """A model that calls the tool that the user's message begins with, else repeats what it got."""
+class ScriptedModel:
+    """A model that calls the tool named in the user's message, or repeats the last message."""
 
     async def request(self, messages, *, instructions="", tools=(), max_tokens=None, on_text=None):
-        """Call what is asked for by the newest user message, then repeat what came back."""
+        """Call the tool of the newest user message, then repeat its result."""
         del instructions, max_tokens, on_text
-        number = 1 + sum(one["role"] == "assistant" for one in messages)
+        number = 1 + sum(item["role"] == "assistant" for item in messages)
         last = messages[-1]
-        name, _, rest_of = last["text"].partition(": ")
-        known = {one.name for one in tools}
-        if last["role"] == "user" and name in known:
+        name, _, remaining = last["text"].partition(": ")
+        tool_names = {item.name for item in tools}
+        if last["role"] == "user" and name in tool_names:
             key = "message" if name.startswith("ask_") else "text"
-            given = {key: rest_of}
+            arguments = {key: remaining}
             calls = (
                 llm_interface.ToolCall(
-                    0, name, given, str(given), llm_interface.build_call_id(number, 0)
+                    0, name, arguments, str(arguments), llm_interface.build_call_id(number, 0)
                 ),
             )
             text = ""
@@ -60,50 +60,50 @@ class Scripted:
 
 
 @pytest.fixture(autouse=True)
-def _scripted(monkeypatch):
-    monkeypatch.setattr(llm_interface, "build_model", lambda endpoint: Scripted())
+def _use_scripted_model(monkeypatch):
+    monkeypatch.setattr(llm_interface, "build_model", lambda endpoint: ScriptedModel())
 
 
 @pytest.fixture
-def boss(acme):
+def administrator(acme):
     return factories.build_administrator(acme)
 
 
 @pytest.fixture
 def runner(transactional_db):
-    one = SessionRunner()
-    yield one
-    get_runtime().call(one.drain)
+    session_runner = SessionRunner()
+    yield session_runner
+    get_runtime().call(session_runner.drain)
 
 
 @pytest.fixture
-def line(acme, boss, helper):
-    """Agents in a line, each of which may ask the next one."""
-    found = [
+def agents(acme, administrator, helper):
+    """A chain of agents, each of which can call the next one."""
+    chain = [
         helper,
         *(factories.create_agent(acme, name) for name in ("second", "third", "fourth", "fifth")),
     ]
-    for one, other in pairwise(found):
-        set_callable_agents(boss, one, [other.slug])
-    return found
+    for caller, called in pairwise(chain):
+        set_callable_agents(administrator, caller, [called.slug])
+    return chain
 
 
-async def _until_rest(runner, session_id):
+async def _run_until_rest(runner, session_id):
     await runner.claim_and_run(session_id)
     async with asyncio.timeout(30):
         while task := runner._tasks.get(session_id):
             await asyncio.wait([task])
 
 
-def run(runner, boss, agent, text):
-    session = sessions.start_session(boss, agent, text)
-    get_runtime().call(_until_rest, runner, session.pk)
+def run(runner, administrator, agent, text):
+    session = sessions.start_session(administrator, agent, text)
+    get_runtime().call(_run_until_rest, runner, session.pk)
     session.refresh_from_db()
     return session
 
 
-def test_an_agent_gets_the_answer_of_another_agent(runner, boss, line):
-    session = run(runner, boss, line[0], "ask_second: hello")
+def test_an_agent_gets_the_answer_of_another_agent(runner, administrator, agents):
+    session = run(runner, administrator, agents[0], "ask_second: hello")
     assert session.status == Session.Status.DONE, session.error_detail
     assert "hello!" in build_report(session.pk)["answer"]
     child = session.children.get()
@@ -111,136 +111,147 @@ def test_an_agent_gets_the_answer_of_another_agent(runner, boss, line):
     assert child.started_by == session.started_by
 
 
-def test_an_incomplete_answer_of_another_agent_is_marked(runner, boss, line):
-    session = run(runner, boss, line[0], "ask_second: forbidden")
+def test_an_incomplete_answer_of_another_agent_is_marked(runner, administrator, agents):
+    session = run(runner, administrator, agents[0], "ask_second: forbidden")
     text = session.steps.get(kind=Step.Kind.CALL).payload["text"]
     notice = "The answer is incomplete: the provider's content filter stopped it."
     assert f"forbidden!\n\n[{notice}]" in text
     assert build_report(session.children.get().pk)["notices"] == [notice]
 
 
-def test_agent_calls_end_three_levels_below_the_root(runner, boss, line):
+def test_agent_calls_end_three_levels_below_the_root(runner, administrator, agents):
     text = "ask_second: ask_third: ask_fourth: ask_fifth: hello"
-    session = run(runner, boss, line[0], text)
+    session = run(runner, administrator, agents[0], text)
     assert Session.objects.filter(root_id=session.pk).count() == 3
     deepest = Session.objects.get(depth=3)
     call = deepest.steps.get(kind=Step.Kind.CALL)
     assert (call.state, call.payload["code"]) == ("failed", "too_deep")
 
 
-def test_only_allowed_agents_can_be_called(acme, runner, boss, helper, line):
-    set_callable_agents(boss, helper, [])
-    session = run(runner, boss, helper, "ask_second: hello")
+def test_only_allowed_agents_can_be_called(acme, runner, administrator, helper, agents):
+    set_callable_agents(administrator, helper, [])
+    session = run(runner, administrator, helper, "ask_second: hello")
     assert not session.children.exists()
-    set_callable_agents(boss, helper, ["second"])
-    set_policy(boss, helper, PolicySpec("allowlist", allow=("read_result",)))
-    assert not run(runner, boss, helper, "ask_second: hello").children.exists()
-    update_agent(boss, line[1], AgentSpec(name="Second", enabled=False))
-    set_policy(boss, helper, PolicySpec("all"))
-    session = run(runner, boss, helper, "ask_second: hello")
+    set_callable_agents(administrator, helper, ["second"])
+    set_policy(administrator, helper, PolicySpec("allowlist", allow=("read_result",)))
+    assert not run(runner, administrator, helper, "ask_second: hello").children.exists()
+    update_agent(administrator, agents[1], AgentSpec(name="Second", enabled=False))
+    set_policy(administrator, helper, PolicySpec("all"))
+    session = run(runner, administrator, helper, "ask_second: hello")
     assert session.steps.get(kind=Step.Kind.CALL).payload["code"] == "agent_disabled"
 
 
-def test_called_agents_spend_the_budget_of_the_root(runner, boss, line):
-    root, other = line[:2]
-    for owner in (root, other):
-        set_budgets(boss, owner, [BudgetLine("tokens", "month", 1_000_000)])
-    before = run(runner, boss, root, "hello")
-    session = run(runner, boss, root, "ask_second: hello")
+def test_called_agents_spend_the_budget_of_the_root(runner, administrator, agents):
+    root, other = agents[:2]
+    for agent in (root, other):
+        set_budgets(administrator, agent, [BudgetLine("tokens", "month", 1_000_000)])
+    before = run(runner, administrator, root, "hello")
+    session = run(runner, administrator, root, "ask_second: hello")
     spent = {agent.slug: list_budget_use(agent)[0].spent for agent in (root, other)}
     assert spent == {"helper": 15 + 15 + 15 + 15, "second": 15}
     assert before.children.count() == 0
-    set_budgets(boss, root, [BudgetLine("tokens", "total", 20, each_session=True)])
-    session = run(runner, boss, root, "ask_second: hello")
+    set_budgets(administrator, root, [BudgetLine("tokens", "total", 20, each_session=True)])
+    session = run(runner, administrator, root, "ask_second: hello")
     child = session.children.first()
     assert child is None or child.error_code == "budget_exhausted"
     assert session.status == Session.Status.FAILED
 
 
-def test_sessions_of_a_tree_share_their_labels(runner, boss, line, workshop):
-    root, other = line[:2]
-    factories.attach_server(boss, other, workshop)
+def test_sessions_of_a_tree_share_their_labels(runner, administrator, agents, workshop):
+    root, other = agents[:2]
+    factories.attach_server(administrator, other, workshop)
     rows = list(workshop.definitions.filter(name="echo"))
-    set_labels(boss, workshop, rows, [FlowLabel.UNTRUSTED_CONTENT])
-    session = run(runner, boss, root, "ask_second: mcp_workshop_echo: from anybody")
-    assert [one.label for one in list_session_labels(session)] == [FlowLabel.UNTRUSTED_CONTENT]
+    set_labels(administrator, workshop, rows, [FlowLabel.UNTRUSTED_CONTENT])
+    session = run(runner, administrator, root, "ask_second: mcp_workshop_echo: from anybody")
+    assert [entry.label for entry in list_session_labels(session)] == [FlowLabel.UNTRUSTED_CONTENT]
 
 
-def test_a_session_waits_for_its_child_and_continues_after_it(runner, boss, line, workshop):
-    root, other = line[:2]
-    factories.attach_server(boss, other, workshop)
-    set_policy(boss, other, PolicySpec("all", ask=("mcp_workshop_echo",)))
-    session = run(runner, boss, root, "ask_second: mcp_workshop_echo: once")
+def test_a_session_waits_for_its_child_and_continues_after_it(
+    runner, administrator, agents, workshop
+):
+    root, other = agents[:2]
+    factories.attach_server(administrator, other, workshop)
+    set_policy(administrator, other, PolicySpec("all", ask=("mcp_workshop_echo",)))
+    session = run(runner, administrator, root, "ask_second: mcp_workshop_echo: once")
     child = session.children.get()
     assert child.status == session.status == Session.Status.WAITING
-    resolve_approval(boss, Approval.objects.get(), "approve")
-    get_runtime().call(_until_rest, runner, child.pk)
+    resolve_approval(administrator, Approval.objects.get(), "approve")
+    get_runtime().call(_run_until_rest, runner, child.pk)
     session.refresh_from_db()
-    assert session.status == Session.Status.QUEUED, "who waited goes on"
-    get_runtime().call(_until_rest, runner, session.pk)
+    assert session.status == Session.Status.QUEUED, "the waiting session is queued"
+    get_runtime().call(_run_until_rest, runner, session.pk)
     session.refresh_from_db()
     assert session.status == Session.Status.DONE
-    assert session.children.count() == 1, "the call that is made again joins the first child"
+    assert session.children.count() == 1, "the repeated call uses the first child"
     assert "once" in build_report(session.pk)["answer"]
 
 
 def test_an_approved_call_needs_no_second_approval_when_its_child_session_waits(
-    runner, boss, line, workshop
+    runner, administrator, agents, workshop
 ):
-    root, other = line[:2]
-    factories.attach_server(boss, other, workshop)
-    set_policy(boss, root, PolicySpec("all", ask=("ask_second",)))
-    set_policy(boss, other, PolicySpec("all", ask=("mcp_workshop_echo",)))
-    session = run(runner, boss, root, "ask_second: mcp_workshop_echo: once")
-    resolve_approval(boss, Approval.objects.get(), "approve")
-    get_runtime().call(_until_rest, runner, session.pk)
-    resolve_approval(boss, Approval.objects.waiting().get(), "approve")
-    for waiting in (session.children.get(), session):
-        get_runtime().call(_until_rest, runner, waiting.pk)
+    root, other = agents[:2]
+    factories.attach_server(administrator, other, workshop)
+    set_policy(administrator, root, PolicySpec("all", ask=("ask_second",)))
+    set_policy(administrator, other, PolicySpec("all", ask=("mcp_workshop_echo",)))
+    session = run(runner, administrator, root, "ask_second: mcp_workshop_echo: once")
+    resolve_approval(administrator, Approval.objects.get(), "approve")
+    get_runtime().call(_run_until_rest, runner, session.pk)
+    resolve_approval(administrator, Approval.objects.waiting().get(), "approve")
+    for waiting_session in (session.children.get(), session):
+        get_runtime().call(_run_until_rest, runner, waiting_session.pk)
     session.refresh_from_db()
     assert session.status == Session.Status.DONE
     assert Approval.objects.count() == 2
 
 
-def test_canceling_ends_child_sessions(runner, boss, line, workshop):
-    root, other = line[:2]
-    factories.attach_server(boss, other, workshop)
-    set_policy(boss, other, PolicySpec("all", ask=("mcp_workshop_echo",)))
-    session = run(runner, boss, root, "ask_second: mcp_workshop_echo: once")
-    sessions.cancel_session(boss, session)
-    get_runtime().call(_until_rest, runner, session.pk)
+def test_canceling_ends_child_sessions(runner, administrator, agents, workshop):
+    root, other = agents[:2]
+    factories.attach_server(administrator, other, workshop)
+    set_policy(administrator, other, PolicySpec("all", ask=("mcp_workshop_echo",)))
+    session = run(runner, administrator, root, "ask_second: mcp_workshop_echo: once")
+    sessions.cancel_session(administrator, session)
+    get_runtime().call(_run_until_rest, runner, session.pk)
     child = session.children.get()
-    get_runtime().call(_until_rest, runner, child.pk)
+    get_runtime().call(_run_until_rest, runner, child.pk)
     eventually(lambda: Session.objects.get(pk=child.pk).status == Session.Status.CANCELLED)
     assert Session.objects.get(pk=session.pk).status == Session.Status.CANCELLED
 
 
-def test_a_repeated_call_finds_its_child_session(acme, boss, line):
-    session = sessions.start_session(boss, line[0], "hello")
+def test_a_repeated_call_finds_its_child_session(acme, administrator, agents):
+    session = sessions.start_session(administrator, agents[0], "hello")
     first, second = uuid4(), uuid4()
     step = Step.objects.create(
         session=session, seq=1, kind=Step.Kind.CALL, turn=1, index=0, call_id=first, payload={}
     )
-    begun = child_sessions.build_message_initializer(boss, "hello")
-    child = child_sessions.start_child(boss, session.pk, first, line[1].pk, "hello", begun)
+    initializer = child_sessions.build_message_initializer(administrator, "hello")
+    child = child_sessions.start_child(
+        administrator, session.pk, first, agents[1].pk, "hello", initializer
+    )
     Step.objects.filter(pk=step.pk).update(call_id=second)
-    assert child_sessions.start_child(boss, session.pk, second, line[1].pk, "hello", begun) == child
+    assert (
+        child_sessions.start_child(
+            administrator, session.pk, second, agents[1].pk, "hello", initializer
+        )
+        == child
+    )
     assert session.children.get().inbox.count() == 1
 
 
-def test_rest_sets_which_agents_an_agent_can_call(acme, line):
+def test_rest_sets_which_agents_an_agent_can_call(acme, agents):
     operator = rest.as_role(acme, Role.OPERATOR)
     assert operator.get("agents/helper/callable-agents").json["callable_agents"] == ["second"]
     assert (
         operator.put("agents/helper/callable-agents", {"callable_agents": ["nobody"]}).status == 404
     )
-    said = operator.put("agents/helper/callable-agents", {"callable_agents": ["third", "second"]})
-    assert said.json["callable_agents"] == ["second", "third"]
-    names = [one["name"] for one in operator.get("agents/helper/tools").json["results"]]
+    response = operator.put(
+        "agents/helper/callable-agents", {"callable_agents": ["third", "second"]}
+    )
+    assert response.json["callable_agents"] == ["second", "third"]
+    names = [tool["name"] for tool in operator.get("agents/helper/tools").json["results"]]
     assert "ask_third" in names
 
 
-def test_outside_a_session_no_agent_can_be_called(line, call):
+def test_outside_a_session_no_agent_can_be_called(agents, call):
     assert call("ask_second", {"message": "hello"}).code == "no_session"
 
 

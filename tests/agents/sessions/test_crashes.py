@@ -1,7 +1,7 @@
-"""Crashes: a runner is killed, or stopped beyond its lease, at each moment of a session.
+"""Crashes: a worker is killed, or paused beyond its lease, at each moment of a session.
 
-What was done is counted by the upstream itself. `TEST_CRASHES=whole` takes every moment, with each
-answer that a person may give: 148 signals. Otherwise it is some of them.
+The server itself logs its calls. `TEST_CRASHES=whole` uses every moment with each answer of a
+person: 148 signals; otherwise a sample.
 """
 
 import signal
@@ -12,11 +12,17 @@ import pytest
 from agents.models import Agent, Approval, Budget, Session, Step
 from agents.sessions import services as sessions
 from tests import factories
-from tests.agents.crash_scenarios import WHOLE, bring_to_rest, calls_of, in_order, kills
+from tests.agents.crash_scenarios import (
+    WHOLE,
+    assert_in_order,
+    choose_kill_points,
+    list_calls,
+    run_until_rest,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-# Three calls at once: two that charge, one that may be repeated.
+# Three parallel calls: two that charge, one that is idempotent.
 PLAN = "\n".join(
     (
         '/mcp_counting_charge {"key": "one"}',
@@ -24,10 +30,10 @@ PLAN = "\n".join(
         '/mcp_counting_charge {"key": "three"}',
     )
 )
-# What is done one after the other leaves no transaction open at a moment when nothing else does.
+# Without parallel calls, a paused process holds no transaction that would block others.
 ONE = '/mcp_counting_charge {"key": "one"}'
-# As many moments as such a session has; the last ones may come after its end.
-KILLS = kills(58, 9)
+# The number of moments of such a session; the last ones may come after its end.
+KILLS = choose_kill_points(58, 9)
 STOPS = range(1, 32 + 1)[:: 1 if WHOLE else 7]
 
 
@@ -39,56 +45,56 @@ def _counting(acme, helper, counting):
     )
 
 
-def check(session, written, *, yes, where, plan=PLAN):
-    """Check that nothing was lost, nothing doubled, and everything is accounted for."""
-    done = Counter(written.read_text().splitlines())
+def check(session, written, *, approve, context, plan=PLAN):
+    """Check that no step is lost or doubled, and that calls match the log."""
+    counts = Counter(written.read_text().splitlines())
     session.refresh_from_db()
-    assert session.status == Session.Status.DONE, where
-    in_order(session, where)
+    assert session.status == Session.Status.DONE, context
+    assert_in_order(session, context)
     message = session.steps.get(kind=Step.Kind.MESSAGE)
-    assert message.payload["text"] == plan, where
-    asked = Approval.objects.filter(session=session).count()
-    calls = calls_of(session)
+    assert message.payload["text"] == plan, context
+    approvals = Approval.objects.filter(session=session).count()
+    calls = list_calls(session)
     for step in calls:
         tool, key = step.payload["name"].removeprefix("mcp_counting_"), step.payload["arguments"]
-        count = done[f"{tool} {key['key']}"]
+        count = counts[f"{tool} {key['key']}"]
         if step.state == Step.State.DONE:
-            assert count >= 1, where
+            assert count >= 1, context
         if tool == "get_balance":
-            assert (step.state, count <= 2) == (Step.State.DONE, True), where
+            assert (step.state, count <= 2) == (Step.State.DONE, True), context
         else:
-            assert count <= (2 if yes and asked else 1), where
-    assert len(calls) == len(plan.splitlines()), where
+            assert count <= (2 if approve and approvals else 1), context
+    assert len(calls) == len(plan.splitlines()), context
 
 
-def begun(acme, helper, written, plan=PLAN):
+def start_session(acme, helper, written, plan=PLAN):
     written.write_text("")
     return sessions.start_session(factories.build_administrator(acme), helper, plan)
 
 
 def test_a_killed_worker_loses_nothing_and_repeats_no_charge(acme, helper, written, mortals):
     killed = 0
-    victims = mortals()
-    for at, yes in KILLS:
-        session = begun(acme, helper, written)
-        killed += victims.run(session, at=at) == "SIGKILL"
-        where = f"killed at {at}, {(victims.passed or ['?'])[-1]}"
-        bring_to_rest(session, victims, yes=yes)
-        check(session, written, yes=yes, where=where)
+    processes = mortals()
+    for at, approve in KILLS:
+        session = start_session(acme, helper, written)
+        killed += processes.run(session, at=at) == "SIGKILL"
+        context = f"killed at {at}, {(processes.passed_moments or ['?'])[-1]}"
+        run_until_rest(session, processes, approve=approve)
+        check(session, written, approve=approve, context=context)
     assert killed >= len(KILLS) - 2
 
 
 def test_a_paused_worker_does_nothing_after_its_lease_expired(acme, helper, written, mortals):
-    sleepers, others = mortals(), mortals()
+    paused, processes = mortals(), mortals()
     stopped = 0
     for at in STOPS:
-        session = begun(acme, helper, written, ONE)
-        pid = sleepers.begin(session, at=at, sent=signal.SIGSTOP)
-        ended = sleepers.ended()
-        where = f"stopped at {at}, {(sleepers.passed or ['?'])[-1]}"
-        if ended == "stopped":
+        session = start_session(acme, helper, written, ONE)
+        pid = paused.start(session, at=at, sent=signal.SIGSTOP)
+        outcome = paused.wait()
+        context = f"stopped at {at}, {(paused.passed_moments or ['?'])[-1]}"
+        if outcome == "stopped":
             stopped += 1
-            bring_to_rest(session, others, yes=False)
-            assert sleepers.wake(pid) == "0", where
-        check(session, written, yes=False, where=where, plan=ONE)
+            run_until_rest(session, processes, approve=False)
+            assert paused.resume(pid) == "0", context
+        check(session, written, approve=False, context=context, plan=ONE)
     assert stopped >= len(STOPS) - 2

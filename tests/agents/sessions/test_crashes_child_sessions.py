@@ -1,6 +1,6 @@
-"""Crashes of sessions that begin sessions: one, the other or both killed at each moment.
+"""Crashes of sessions with child sessions: parent, child or both are killed at each moment.
 
-The upstream counts what was done; what the budgets have spent is compared with the audit.
+The server logs its calls; spent budgets are compared with the audit log.
 """
 
 import json
@@ -16,149 +16,151 @@ from bonobot.ledger.audit import entry_encoding
 from bonobot.ledger.models import AuditRow
 from tests import factories
 from tests.agents.crash_scenarios import (
-    bring_to_rest,
-    calls_of,
-    in_order,
-    kills,
-    outlive_the_lease,
-    table,
-    tree,
+    assert_in_order,
+    choose_kill_points,
+    expire_leases,
+    get_session_tree,
+    kill_at_each_moment,
+    list_calls,
+    run_until_rest,
 )
 from tests.wait import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-ASKED = '/mcp_counting_charge {"key": "asked"}'
-PLAN = f'/ask_second {json.dumps({"message": ASKED})}\n/mcp_counting_charge {{"key": "own"}}'
-FEW = 2
+CHILD_CALL = '/mcp_counting_charge {"key": "asked"}'
+PLAN = f'/ask_second {json.dumps({"message": CHILD_CALL})}\n/mcp_counting_charge {{"key": "own"}}'
+SAMPLE_SIZE = 2
 
 
 @pytest.fixture
 def second(acme, helper, counting):
-    """An agent that the other one asks; each has budgets of its own."""
-    made = factories.create_agent(acme, "second")
-    factories.approve_server(acme, counting, made)
-    boss = factories.build_administrator(acme)
-    set_callable_agents(boss, helper, [made.slug])
-    for one in (helper, made):
+    """An agent that the helper can call; both have their own budgets."""
+    agent = factories.create_agent(acme, "second")
+    factories.approve_server(acme, counting, agent)
+    administrator = factories.build_administrator(acme)
+    set_callable_agents(administrator, helper, [agent.slug])
+    for budgeted_agent in (helper, agent):
         lines = [BudgetLine(unit, "total", 10_000_000) for unit in ("calls", "tokens")]
-        set_budgets(boss, one, lines)
+        set_budgets(administrator, budgeted_agent, lines)
     Agent.objects.update(calls_per_minute=100_000)
-    return made
+    return agent
 
 
 @pytest.fixture
-def begin(acme, helper, second, written):
-    """A function that begins a session with nothing counted yet."""
-    boss = factories.build_administrator(acme)
+def start(acme, helper, second, written):
+    """Return a function that starts a session with an empty call log."""
+    administrator = factories.build_administrator(acme)
 
     def go():
         written.write_text("")
-        return sessions.start_session(boss, helper, PLAN)
+        return sessions.start_session(administrator, helper, PLAN)
 
     return go
 
 
 @pytest.fixture
 def check(helper, second, written):
-    """A function that checks that nothing is lost or doubled, and each spend charged once."""
+    """Return a function that checks that nothing is lost, doubled or charged twice."""
     before = Counter()
 
-    def checked(session, where, *, yes):
+    def check_session(session, context, *, approve):
         session.refresh_from_db()
-        in_order(session, where)
+        assert_in_order(session, context)
         child = session.children.get()
-        assert {one.status for one in tree(session)} == {Session.Status.DONE}, where
-        done = Counter(written.read_text().splitlines())
-        asked = Approval.objects.filter(session__in=tree(session)).exists()
-        for step in calls_of(session):
+        assert {item.status for item in get_session_tree(session)} == {Session.Status.DONE}, context
+        counts = Counter(written.read_text().splitlines())
+        repeated = Approval.objects.filter(session__in=get_session_tree(session)).exists()
+        for step in list_calls(session):
             name, arguments = step.payload["name"], step.payload["arguments"]
             if name == "ask_second":
-                assert step.state == Step.State.DONE, where
+                assert step.state == Step.State.DONE, context
                 continue
-            count = done[f"charge {arguments['key']}"]
-            assert count <= (2 if yes and asked else 1), where
-            assert count >= (step.state == Step.State.DONE), where
-        for agent, its_sessions in ((helper, tree(session)), (second, [child])):
-            spent = {one.line.unit: one.spent for one in list_budget_use(agent)}
-            for unit, amount in _due(its_sessions).items():
+            count = counts[f"charge {arguments['key']}"]
+            assert count <= (2 if approve and repeated else 1), context
+            assert count >= (step.state == Step.State.DONE), context
+        for agent, agent_sessions in ((helper, get_session_tree(session)), (second, [child])):
+            spent = {item.line.unit: item.spent for item in list_budget_use(agent)}
+            for unit, amount in _compute_spent(agent_sessions).items():
                 before[agent.slug, unit] += amount
-                assert spent[unit] == before[agent.slug, unit], (where, agent.slug, unit)
+                assert spent[unit] == before[agent.slug, unit], (context, agent.slug, unit)
 
-    return checked
+    return check_session
 
 
-def _due(sessions):
-    """Return what sessions have spent, by the audit: what nobody knows counts as reserved."""
-    rows = AuditRow.objects.filter(session_id__in=[one.pk for one in sessions], decision="allow")
+def _compute_spent(sessions):
+    """Compute the usage of sessions from the audit log; unknown usage counts as reserved."""
+    rows = AuditRow.objects.filter(
+        session_id__in=[session.pk for session in sessions], decision="allow"
+    )
     tokens = 0
     for row in rows.filter(event_type="model"):
-        told = row.input_tokens + row.output_tokens
-        held = {
+        used = row.input_tokens + row.output_tokens
+        reserved = {
             amount
             for key, amount in entry_encoding.parse_reservations(row.opened)
             if ":tokens:" in key
         }
-        assert len(held) == 1
-        tokens += told or held.pop()
+        assert len(reserved) == 1
+        tokens += used or reserved.pop()
     return {"calls": rows.filter(event_type="call").count(), "tokens": tokens}
 
 
-def _where(at, victims):
-    return f"killed at {at}, {(victims.passed or ['?'])[-1]}"
+def _describe_kill_point(at, processes):
+    return f"killed at {at}, {(processes.passed_moments or ['?'])[-1]}"
 
 
-def test_parent_and_child_survive_a_crash_of_their_process(begin, check, mortals):
-    table(begin, mortals(), FEW, check)
+def test_parent_and_child_survive_a_crash_of_their_process(start, check, mortals):
+    kill_at_each_moment(start, mortals(), SAMPLE_SIZE, check)
 
 
-def _with_its_child(session, parents, others, at=0):
-    """Run a session up to a moment, and elsewhere what it begins; return how it ended."""
-    parents.begin(session, at=at, alone=True)
-    begun = Session.objects.filter(parent=session)
-    eventually(lambda: begun.exists() or 0 < at <= len(parents.passed), within=60)
-    for child in begun:
-        others.run(child)
-    return parents.ended()
+def _run_parent_and_child(session, parents, child_processes, at=0):
+    """Run a session up to a moment and its child in another process; return how it ended."""
+    parents.start(session, at=at, alone=True)
+    children = Session.objects.filter(parent=session)
+    eventually(lambda: children.exists() or 0 < at <= len(parents.passed_moments), within=60)
+    for child in children:
+        child_processes.run(child)
+    return parents.wait()
 
 
-def test_a_parent_survives_a_crash_while_its_child_runs_elsewhere(begin, check, mortals):
-    parents, others = mortals(), mortals()
-    session = begin()
-    assert _with_its_child(session, parents, others) == "0"
-    moments = kills(len(parents.passed), FEW)
-    bring_to_rest(session, others, yes=False)
-    check(session, "unharmed", yes=False)
+def test_a_parent_survives_a_crash_while_its_child_runs_elsewhere(start, check, mortals):
+    parents, processes = mortals(), mortals()
+    session = start()
+    assert _run_parent_and_child(session, parents, processes) == "0"
+    moments = choose_kill_points(len(parents.passed_moments), SAMPLE_SIZE)
+    run_until_rest(session, processes, approve=False)
+    check(session, "unharmed", approve=False)
     killed = 0
-    for at, yes in moments:
-        session = begin()
-        killed += _with_its_child(session, parents, others, at) == "SIGKILL"
-        where = _where(at, parents)
-        bring_to_rest(session, others, yes=yes)
-        check(session, where, yes=yes)
+    for at, approve in moments:
+        session = start()
+        killed += _run_parent_and_child(session, parents, processes, at) == "SIGKILL"
+        context = _describe_kill_point(at, parents)
+        run_until_rest(session, processes, approve=approve)
+        check(session, context, approve=approve)
     assert killed >= len(moments) * 3 // 4
 
 
-def test_a_child_survives_a_crash_while_its_parent_waits_elsewhere(begin, check, mortals):
-    parents, victims = mortals(), mortals()
+def test_a_child_survives_a_crash_while_its_parent_waits_elsewhere(start, check, mortals):
+    parents, processes = mortals(), mortals()
     killed, moments = 0, [(0, False)]
     while moments:
-        at, yes = moments.pop(0)
-        session = begin()
-        parents.begin(session, alone=True)
+        at, approve = moments.pop(0)
+        session = start()
+        parents.start(session, alone=True)
         eventually(session.children.exists, within=60)
         child = session.children.get()
-        pid = victims.begin(child, at=at)
-        dead = victims.ended() == "SIGKILL"
-        killed += dead
-        where = _where(at, victims)
+        pid = processes.start(child, at=at)
+        is_killed = processes.wait() == "SIGKILL"
+        killed += is_killed
+        context = _describe_kill_point(at, processes)
         if at == 0:
-            moments = every = kills(len(victims.passed), FEW)
-            every = list(every)
-        # Its parent's lease holds: only the dead one's runs out.
-        outlive_the_lease(pid)
-        assert victims.run(child) == "0", where
-        assert parents.ended() == "0", where
-        bring_to_rest(session, victims, yes=yes)
-        check(session, where, yes=yes)
-    assert killed >= len(every) * 3 // 4
+            moments = all_moments = choose_kill_points(len(processes.passed_moments), SAMPLE_SIZE)
+            all_moments = list(all_moments)
+        # Only the lease of the killed process expires, not its parent's.
+        expire_leases(pid)
+        assert processes.run(child) == "0", context
+        assert parents.wait() == "0", context
+        run_until_rest(session, processes, approve=approve)
+        check(session, context, approve=approve)
+    assert killed >= len(all_moments) * 3 // 4

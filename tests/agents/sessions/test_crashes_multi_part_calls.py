@@ -1,6 +1,7 @@
-"""Crashes of calls in several parts: killed at each moment while a server asks, or works.
+"""Crashes of multi-part calls, killed at each moment.
 
-A call that asks for input beside one that is a task, and a resource that asks: the server counts.
+The calls are one that requests input, a task, and a resource that requests input; the server logs
+them.
 """
 
 from collections import Counter
@@ -16,7 +17,7 @@ from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.flow_labels.services import set_labels
 from mcp_servers.models import Definition
 from tests import factories
-from tests.agents.crash_scenarios import calls_of, in_order, table
+from tests.agents.crash_scenarios import assert_in_order, kill_at_each_moment, list_calls
 from tests.processes import served
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -27,51 +28,55 @@ READ = f'/read_resource {{"server": "parts", "uri": "{URI}"}}'
 
 
 @pytest.fixture
-def begin(acme, helper, tmp_path):
-    """A function that begins a session of a message, with nothing counted yet."""
+def start(acme, helper, tmp_path):
+    """Return a function that starts a session with an empty call log."""
     file = tmp_path / "parts"
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     with served("multi_part_call_server.py", file) as url:
         server = factories.approve_server(
             acme, factories.create_http_server(acme, url, "parts"), helper
         )
-        attach_server(boss, helper, server, allowed_resources=[URI])
-        # What flows where is no matter here.
-        set_labels(boss, server, list(Definition.objects.filter(server=server)), ())
+        attach_server(administrator, helper, server, allowed_resources=[URI])
+        # Flow labels don't matter here.
+        set_labels(administrator, server, list(Definition.objects.filter(server=server)), ())
         Agent.objects.update(calls_per_minute=100_000)
 
         def go(text):
             file.write_text("")
-            return sessions.start_session(boss, helper, text)
+            return sessions.start_session(administrator, helper, text)
 
         yield go
         get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
-def check(file, session, where, *, yes):
-    """Check that each part was gone through once, or is said to be unknown."""
+def check(file, session, context, *, approve):
+    """Check that each part ran once or is unknown."""
     session.refresh_from_db()
-    assert session.status == Session.Status.DONE, where
-    in_order(session, where)
-    done = Counter(line.split()[0] for line in file.read_text().splitlines())
-    repeated = yes and Approval.objects.filter(session=session).exists()
-    for step in calls_of(session):
+    assert session.status == Session.Status.DONE, context
+    assert_in_order(session, context)
+    counts = Counter(line.split()[0] for line in file.read_text().splitlines())
+    repeated = approve and Approval.objects.filter(session=session).exists()
+    for step in list_calls(session):
         name = step.payload["name"].removeprefix("mcp_parts_")
-        safe = name == "read_resource"
+        repeatable = name == "read_resource"
         for effect in {"build": ("build", "told"), "read_resource": ("read",)}.get(name, (name,)):
-            assert done[effect] <= 1 + (safe or repeated), (where, effect)
-            assert done[effect] >= (step.state == Step.State.DONE), (where, effect)
-        if safe:
-            assert step.state == Step.State.DONE, where
-        elif yes:
-            # What a person has made again came to its end, unless that was seen by nobody.
-            assert step.payload.get("code") in (None, "", "answer_lost"), where
-    # What people entered is nowhere any more.
-    for question in ElicitationRequest.objects.filter(session=session):
-        assert question.state != ElicitationRequest.State.WAITING, where
-        assert question.content.open() == {}, where
+            assert counts[effect] <= 1 + (repeatable or repeated), (context, effect)
+            assert counts[effect] >= (step.state == Step.State.DONE), (context, effect)
+        if repeatable:
+            assert step.state == Step.State.DONE, context
+        elif approve:
+            # A repeated call completed, unless its result was lost.
+            assert step.payload.get("code") in (None, "", "answer_lost"), context
+    # People's answers are deleted.
+    for request in ElicitationRequest.objects.filter(session=session):
+        assert request.state != ElicitationRequest.State.WAITING, context
+        assert request.content.open() == {}, context
 
 
-@pytest.mark.parametrize(("text", "few"), [(TOOLS, 3), (READ, 2)], ids=["tools", "a resource"])
-def test_a_multi_part_call_continues_after_a_crash(begin, mortals, tmp_path, text, few):
-    table(partial(begin, text), mortals(), few, partial(check, tmp_path / "parts"))
+@pytest.mark.parametrize(
+    ("text", "sample_size"), [(TOOLS, 3), (READ, 2)], ids=["tools", "a resource"]
+)
+def test_a_multi_part_call_continues_after_a_crash(start, mortals, tmp_path, text, sample_size):
+    kill_at_each_moment(
+        partial(start, text), mortals(), sample_size, partial(check, tmp_path / "parts")
+    )

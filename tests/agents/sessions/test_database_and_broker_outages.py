@@ -1,4 +1,4 @@
-"""Failures of what a worker stands on: its database is away for a while, its broker forgets all."""
+"""Outages of a worker's database and loss of its broker's messages."""
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -24,16 +24,16 @@ from tests.wait import eventually
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.worker]
 
-REST = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
+RESTING = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
 
 
-def resting(session: Session) -> bool:
+def is_resting(session: Session) -> bool:
     session.refresh_from_db()
-    return session.status in REST
+    return session.status in RESTING
 
 
-def in_order(session: Session) -> bool:
-    """Tell whether nothing of a session's run is lost, doubled or left open."""
+def is_in_order(session: Session) -> bool:
+    """Return whether no step of a session is lost, doubled or left open."""
     steps = list(session.steps.order_by("seq"))
     assert [step.seq for step in steps] == list(range(1, len(steps) + 1))
     assert sum(step.kind == Step.Kind.MESSAGE for step in steps) == 1
@@ -45,16 +45,16 @@ def in_order(session: Session) -> bool:
 
 @pytest.fixture
 def database(transactional_db: None) -> Iterator[Cable]:
-    """The worker's way to the database."""
-    at = connection.settings_dict
-    with cable(str(at["HOST"]), int(at["PORT"] or 5432)) as found:
-        yield found
+    """The relay between the worker and the database."""
+    database_settings = connection.settings_dict
+    with cable(str(database_settings["HOST"]), int(database_settings["PORT"] or 5432)) as relay:
+        yield relay
 
 
-def through(way: Cable) -> dict[str, str]:
-    at = connection.settings_dict
-    here = f"@{at['HOST']}:{at['PORT'] or 5432}/"
-    return {"DATABASE_URL": database_url().replace(here, f"@127.0.0.1:{way.port}/")}
+def build_worker_env(relay: Cable) -> dict[str, str]:
+    database_settings = connection.settings_dict
+    address = f"@{database_settings['HOST']}:{database_settings['PORT'] or 5432}/"
+    return {"DATABASE_URL": database_url().replace(address, f"@127.0.0.1:{relay.port}/")}
 
 
 @pytest.mark.postgres
@@ -66,17 +66,17 @@ def test_a_database_outage_loses_no_message_and_repeats_no_effect(
     database: Cable,
     start_worker: Callable[..., Process],
 ) -> None:
-    worker = start_worker(**through(database))
+    worker = start_worker(**build_worker_env(database))
     text = '/mcp_workshop_count {"what": "one"}\n/mcp_workshop_wait {"seconds": 1.5}'
     session = session_services.start_session(factories.build_administrator(acme), helper, text)
     eventually(AuditRow.objects.filter(tool_name="wait").exists, within=30)
     database.pull()
-    # The answer of the call finds no database to be written to.
+    # The result of the call can't be written.
     eventually(lambda: "can't be written" in worker.log(), within=30)
     database.put_back()
-    eventually(lambda: resting(session) or sweep() or False, within=60, every=0.5)
+    eventually(lambda: is_resting(session) or sweep() or False, within=60, every=0.5)
     assert session.status == Session.Status.DONE, session.error_detail
-    assert in_order(session)
+    assert is_in_order(session)
     assert effects.read_text().split() == ["one"]
     assert worker.running
 
@@ -85,24 +85,28 @@ def test_a_database_outage_loses_no_message_and_repeats_no_effect(
 def test_sessions_lost_by_the_broker_are_found_by_the_schedule(
     acme: Organization, helper: Agent, workshop: Server, start_worker: Callable[..., Process]
 ) -> None:
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     sessions = [
-        session_services.start_session(boss, helper, f'/mcp_workshop_echo {{"text": "{n}"}}')
+        session_services.start_session(
+            administrator, helper, f'/mcp_workshop_echo {{"text": "{n}"}}'
+        )
         for n in range(3)
     ]
     broker = redis.Redis.from_url(settings.REDIS_URL)
     broker.flushdb()
     start_worker()
-    assert not [one for one in sessions if resting(one)]
-    running = session_services.start_session(boss, helper, '/mcp_workshop_wait {"seconds": 1}')
+    assert not [session for session in sessions if is_resting(session)]
+    running = session_services.start_session(
+        administrator, helper, '/mcp_workshop_wait {"seconds": 1}'
+    )
     eventually(AuditRow.objects.filter(session_id=running.pk).exists, within=30)
     broker.flushdb()
-    # A sweep finds what has been queued for ten seconds.
+    # A sweep finds sessions that were queued for ten seconds.
     Session.objects.filter(status=Session.Status.QUEUED).update(
         updated_at=timezone.now() - timedelta(seconds=20)
     )
     sweep()
-    everything = [*sessions, running]
-    eventually(lambda: all(resting(one) for one in everything), within=60)
-    assert {one.status for one in everything} == {Session.Status.DONE}
-    assert all(in_order(one) for one in everything)
+    all_sessions = [*sessions, running]
+    eventually(lambda: all(is_resting(session) for session in all_sessions), within=60)
+    assert {session.status for session in all_sessions} == {Session.Status.DONE}
+    assert all(is_in_order(session) for session in all_sessions)

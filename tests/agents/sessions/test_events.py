@@ -1,4 +1,4 @@
-"""The events of a session: in an order that can be resumed, until it rests."""
+"""The events of a session: ordered, resumable, and ending when it rests."""
 
 import pytest
 from django.utils import timezone
@@ -21,50 +21,52 @@ NOW = timezone.now()
 @pytest.fixture
 def session() -> Session:
     acme = factories.create_organization()
-    made: Session = Session.objects.create(
+    new_session: Session = Session.objects.create(
         organization=acme,
         agent=factories.create_agent(acme),
         status="running",
         started_by_kind="cli",
     )
-    return made
+    return new_session
 
 
-def step(session: Session, seq: int, kind: str = "call", state: str = "done", **payload) -> Step:
+def create_step(
+    session: Session, seq: int, kind: str = "call", state: str = "done", **payload
+) -> Step:
     return Step.objects.create(
         session=session, seq=seq, kind=kind, state=state, index=seq, payload=payload
     )
 
 
-def read(session: Session, after: int = 0) -> list[tuple[int | None, str, object]]:
+def read_events(session: Session, after: int = 0) -> list[tuple[int | None, str, object]]:
     return [(e.id, e.kind, e.data.get("state")) for e in load_events(session.pk, after)]
 
 
 def test_finished_steps_have_event_ids_and_unfinished_ones_dont(session):
-    step(session, 1, "message", text="hello")
-    step(session, 2, "model", "intent", text="I am wri")
-    assert read(session) == [(1, "message", "done"), (None, "model", "intent")]
+    create_step(session, 1, "message", text="hello")
+    create_step(session, 2, "model", "intent", text="I am wri")
+    assert read_events(session) == [(1, "message", "done"), (None, "model", "intent")]
     assert load_events(session.pk)[1].data["text"] == "I am wri"
 
 
 def test_nothing_after_an_unfinished_step_has_an_event_id(session):
-    first = step(session, 1, state="intent")
-    step(session, 2, state="failed")
-    assert read(session) == [(None, "call", "intent"), (None, "call", "failed")]
+    first = create_step(session, 1, state="intent")
+    create_step(session, 2, state="failed")
+    assert read_events(session) == [(None, "call", "intent"), (None, "call", "failed")]
     Step.objects.filter(pk=first.pk).update(state="done")
-    assert read(session) == [(1, "call", "done"), (2, "call", "failed")]
+    assert read_events(session) == [(1, "call", "done"), (2, "call", "failed")]
 
 
 def test_events_continue_after_a_step(session):
     for seq in (1, 2, 3):
-        step(session, seq)
-    assert [number for number, _, _ in read(session, 2)] == [3]
-    assert read(session, 3) == []
+        create_step(session, seq)
+    assert [number for number, _, _ in read_events(session, 2)] == [3]
+    assert read_events(session, 3) == []
 
 
 @pytest.mark.parametrize("status", ["done", "failed", "cancelled", "waiting"])
 def test_the_last_event_has_the_state_of_the_session(session, status):
-    step(session, 1)
+    create_step(session, 1)
     Session.objects.update(status=status, error_code="why", error_detail="Because.")
     last = load_events(session.pk)[-1]
     assert last == SessionEvent(
@@ -75,7 +77,7 @@ def test_the_last_event_has_the_state_of_the_session(session, status):
 @pytest.mark.parametrize("status", ["queued", "running"])
 def test_a_running_session_has_no_last_event(session, status):
     Session.objects.update(status=status)
-    assert read(session) == []
+    assert read_events(session) == []
 
 
 def test_the_events_of_a_deleted_session_end(session):
@@ -85,24 +87,28 @@ def test_the_events_of_a_deleted_session_end(session):
 
 
 def test_a_step_is_shown_without_the_raw_model_message(session):
-    found = build_step_data(
-        step(session, 1, "model", text="hi", message={"secret": 1}, usage={"n": 1})
+    data = build_step_data(
+        create_step(session, 1, "model", text="hi", message={"secret": 1}, usage={"n": 1})
     )
-    assert found["usage"] == {"n": 1}
-    assert "message" not in found
+    assert data["usage"] == {"n": 1}
+    assert "message" not in data
 
 
 def test_reading_events_takes_two_queries(session, django_assert_num_queries):
     for seq in range(1, 20):
-        step(session, seq)
+        create_step(session, seq)
     with django_assert_num_queries(2):
         load_events(session.pk)
 
 
-def told(reader: EventFeed, *steps: Step, status: str = "running", shown_now=None):
+def read_new_events(reader: EventFeed, *steps: Step, status: str = "running", partial_outputs=None):
     return [
-        (one.id, one.kind, one.data.get("text", one.data.get("status", one.data.get("state"))))
-        for one in reader.list_new_events(build_events(steps, shown_now), status)
+        (
+            event.id,
+            event.kind,
+            event.data.get("text", event.data.get("status", event.data.get("state"))),
+        )
+        for event in reader.list_new_events(build_events(steps, partial_outputs), status)
     ]
 
 
@@ -110,23 +116,25 @@ def test_a_reader_gets_each_event_once_and_growing_text_in_parts():
     hello = Step(seq=1, kind="message", state="done", payload={"text": "hello"}, started_at=NOW)
     model = Step(seq=2, kind="model", state="intent", payload={"text": ""}, started_at=NOW)
     reader = EventFeed()
-    assert told(reader, hello, model, status="queued") == [
+    assert read_new_events(reader, hello, model, status="queued") == [
         (None, "state", "queued"),
         (1, "message", "hello"),
         (None, "model", ""),
     ]
-    assert told(reader, hello, model, shown_now={2: {"text": "I"}}) == [
+    assert read_new_events(reader, hello, model, partial_outputs={2: {"text": "I"}}) == [
         (None, "state", "running"),
         (None, "text", "I"),
     ]
-    assert told(reader, model, shown_now={2: {"text": "I am"}}) == [(None, "text", " am")]
-    assert told(reader, model, shown_now={2: {"text": "I am"}}) == []
-    assert told(reader, model) == [], "an older text is no news"
+    assert read_new_events(reader, model, partial_outputs={2: {"text": "I am"}}) == [
+        (None, "text", " am")
+    ]
+    assert read_new_events(reader, model, partial_outputs={2: {"text": "I am"}}) == []
+    assert read_new_events(reader, model) == [], "an older text isn't sent again"
     [piece] = reader.list_new_events(build_events([model], {2: {"text": "I am."}}), "running")
     assert piece.data == {"seq": 2, "at": 4, "text": "."}
     model.state, model.payload = "done", {"text": "I am. Am I?"}
-    assert told(reader, model) == [(2, "model", "I am. Am I?")]
-    assert told(reader, model) == []
+    assert read_new_events(reader, model) == [(2, "model", "I am. Am I?")]
+    assert read_new_events(reader, model) == []
     assert reader.after_seq == 2
 
 
@@ -152,6 +160,6 @@ def test_progress_of_a_call_is_sent_as_a_part():
 
 def test_a_reconnected_reader_gets_unfinished_steps_completely():
     model = Step(seq=7, kind="model", state="intent", payload={"text": ""}, started_at=NOW)
-    assert told(EventFeed(6), model, shown_now={7: {"text": "I am"}})[1:] == [
+    assert read_new_events(EventFeed(6), model, partial_outputs={7: {"text": "I am"}})[1:] == [
         (None, "model", "I am")
     ]

@@ -1,4 +1,4 @@
-"""A session written down: Markdown that nothing in it can break, JSON with every step."""
+"""Exports of a session as Markdown and JSON."""
 
 import json
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def session():
     acme = factories.create_organization()
-    made = Session.objects.create(
+    new_session = Session.objects.create(
         organization=acme,
         agent=factories.create_agent(acme),
         title="What `time` is it?\u200b",
@@ -43,9 +43,9 @@ def session():
     ]
     for seq, (kind, state, payload) in enumerate(steps, start=1):
         Step.objects.create(
-            session=made, seq=seq, kind=kind, state=state, payload=payload, index=seq
+            session=new_session, seq=seq, kind=kind, state=state, payload=payload, index=seq
         )
-    return made
+    return new_session
 
 
 def test_the_markdown_export_has_the_current_conversation(session, django_assert_num_queries):
@@ -65,11 +65,11 @@ def test_the_markdown_export_has_the_current_conversation(session, django_assert
 
 
 def test_the_json_export_has_every_step_and_marks_replaced_ones(session):
-    found = json.loads(export_session(session, "json"))
-    assert (found["agent"], found["status"], found["turns"]) == ("helper", "failed", 2)
-    marks = [(one["seq"], one["superseded"]) for one in found["steps"]]
+    export = json.loads(export_session(session, "json"))
+    assert (export["agent"], export["status"], export["turns"]) == ("helper", "failed", 2)
+    marks = [(step["seq"], step["superseded"]) for step in export["steps"]]
     assert marks == [(seq, seq < 3) for seq in range(1, 9)]
-    assert found["steps"][4]["arguments"] == {"a": 1}
+    assert export["steps"][4]["arguments"] == {"a": 1}
 
 
 def test_the_file_is_named_after_the_title(session):

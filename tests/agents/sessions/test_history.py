@@ -1,4 +1,4 @@
-"""A message that is sent anew: what it replaces stays in the rows and leaves the conversation."""
+"""Resent messages: replaced steps are kept but leave the conversation."""
 
 import pytest
 
@@ -13,69 +13,94 @@ from tests import factories
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def step(seq, kind="message", turn=0, **payload):
+def build_step(seq, kind="message", turn=0, **payload):
     payload = {"text": str(seq), "message": {"role": "assistant", "turn": turn}} | payload
     return Step(seq=seq, kind=kind, state="done", turn=turn, payload=payload)
 
 
 @pytest.mark.parametrize(
-    ("steps", "stands"),
+    ("steps", "current"),
     [
-        ([step(1), step(2, "model")], [1, 2]),
-        ([step(1), step(2, "model"), step(3, replaces=1)], [3]),
-        ([step(1), step(2, "model"), step(3), step(4, "model"), step(5, replaces=3)], [1, 2, 5]),
-        ([step(1), step(2), step(3, replaces=2), step(4), step(5, replaces=3)], [1, 5]),
-        ([step(1), step(2), step(3, replaces=2), step(4, replaces=1)], [4]),
+        ([build_step(1), build_step(2, "model")], [1, 2]),
+        ([build_step(1), build_step(2, "model"), build_step(3, replaces=1)], [3]),
+        (
+            [
+                build_step(1),
+                build_step(2, "model"),
+                build_step(3),
+                build_step(4, "model"),
+                build_step(5, replaces=3),
+            ],
+            [1, 2, 5],
+        ),
+        (
+            [
+                build_step(1),
+                build_step(2),
+                build_step(3, replaces=2),
+                build_step(4),
+                build_step(5, replaces=3),
+            ],
+            [1, 5],
+        ),
+        ([build_step(1), build_step(2), build_step(3, replaces=2), build_step(4, replaces=1)], [4]),
     ],
 )
-def test_a_resent_message_replaces_the_original_and_all_later_steps(steps, stands):
-    assert [one.seq for one in list_current_steps(steps)] == stands
-    assert find_superseded_seqs(steps) == {one.seq for one in steps} - set(stands)
+def test_a_resent_message_replaces_the_original_and_all_later_steps(steps, current):
+    assert [step.seq for step in list_current_steps(steps)] == current
+    assert find_superseded_seqs(steps) == {step.seq for step in steps} - set(current)
 
 
 def test_the_model_sees_only_the_new_branch_and_turn_numbers_continue():
-    steps = [step(1), step(2, "model", turn=1), step(3, "model", turn=2), step(4, replaces=1)]
-    found = history.build_history(steps)
-    assert [one["text"] for one in found.messages] == ["4"]
-    assert (found.turn, found.turns_since_message, len(found.settled_steps)) == (2, 0, 4)
+    steps = [
+        build_step(1),
+        build_step(2, "model", turn=1),
+        build_step(3, "model", turn=2),
+        build_step(4, replaces=1),
+    ]
+    loaded = history.build_history(steps)
+    assert [message["text"] for message in loaded.messages] == ["4"]
+    assert (loaded.turn, loaded.turns_since_message, len(loaded.settled_steps)) == (2, 0, 4)
 
 
 @pytest.fixture
-def boss(acme):
+def administrator(acme):
     return factories.build_administrator(acme)
 
 
 @pytest.fixture
-def session(boss, helper):
-    """A session whose one message, with a file, was answered."""
+def session(administrator, helper):
+    """A session with one answered message that has a file."""
     files = [Attachment("notes.txt", b"first")]
-    made = sessions.start_session(boss, helper, "What is it?", attachments=files)
-    answer(made, "Something.")
-    return made
+    new_session = sessions.start_session(administrator, helper, "What is it?", attachments=files)
+    answer(new_session, "Something.")
+    return new_session
 
 
 def answer(session, text):
-    hold = leases.claim_session(session.pk, leases.register_runner())
-    assert step_store.take_messages(hold)
+    lease = leases.claim_session(session.pk, leases.register_runner())
+    assert step_store.take_messages(lease)
     message = {"role": "assistant", "turn": 1, "text": text, "calls": []}
-    step_store.append_step(hold, Step.Kind.MODEL, {"text": text, "message": message}, turn=1)
-    step_store.close_session(hold, Session.Status.DONE)
+    step_store.append_step(lease, Step.Kind.MODEL, {"text": text, "message": message}, turn=1)
+    step_store.close_session(lease, Session.Status.DONE)
     session.refresh_from_db()
 
 
-def said(session):
+def list_texts(session):
     return [
-        (one.seq, one.kind, one.payload["text"], one.payload.get("replaces"))
-        for one in session.steps.order_by("seq")
+        (step.seq, step.kind, step.payload["text"], step.payload.get("replaces"))
+        for step in session.steps.order_by("seq")
     ]
 
 
-def test_a_retry_repeats_the_text_and_an_edit_changes_it(boss, session):
-    sessions.resend_message(boss, session)
+def test_a_retry_repeats_the_text_and_an_edit_changes_it(administrator, session):
+    sessions.resend_message(administrator, session)
     answer(session, "Another thing.")
-    sessions.resend_message(boss, session, 3, "What was it?", [Attachment("more.txt", b"second")])
+    sessions.resend_message(
+        administrator, session, 3, "What was it?", [Attachment("more.txt", b"second")]
+    )
     answer(session, "That.")
-    assert said(session) == [
+    assert list_texts(session) == [
         (1, "message", "What is it?", None),
         (2, "model", "Something.", None),
         (3, "message", "What is it?", 1),
@@ -84,28 +109,28 @@ def test_a_retry_repeats_the_text_and_an_edit_changes_it(boss, session):
         (6, "model", "That.", None),
     ]
     files = [
-        [file["name"] for file in one.payload.get("files", ())]
-        for one in session.steps.filter(kind="message").order_by("seq")
+        [file["name"] for file in item.payload.get("files", ())]
+        for item in session.steps.filter(kind="message").order_by("seq")
     ]
     assert files == [["notes.txt"], ["notes.txt"], ["notes.txt", "more.txt"]]
-    told = history.load_history(session.pk).messages
-    assert [one["text"] for one in told] == ["What was it?", "That."]
+    messages = history.load_history(session.pk).messages
+    assert [item["text"] for item in messages] == ["What was it?", "That."]
 
 
-def test_only_a_current_message_can_be_resent(boss, session):
-    sessions.resend_message(boss, session)
+def test_only_a_current_message_can_be_resent(administrator, session):
+    sessions.resend_message(administrator, session)
     answer(session, "Another thing.")
     for seq in (1, 2, 99):
-        with pytest.raises(NotFound) as refused:
-            sessions.resend_message(boss, session, seq)
-        assert refused.value.field == "seq"
+        with pytest.raises(NotFound) as caught:
+            sessions.resend_message(administrator, session, seq)
+        assert caught.value.field == "seq"
 
 
 @pytest.mark.parametrize("status", ["queued", "running", "waiting"])
-def test_a_running_session_refuses_a_resent_message(boss, session, status):
+def test_a_running_session_refuses_a_resent_message(administrator, session, status):
     Session.objects.update(status=status)
     before = Inbox.objects.count()
-    with pytest.raises(Conflict) as refused:
-        sessions.resend_message(boss, session)
-    assert refused.value.code == "session_busy"
+    with pytest.raises(Conflict) as caught:
+        sessions.resend_message(administrator, session)
+    assert caught.value.code == "session_busy"
     assert Inbox.objects.count() == before

@@ -1,4 +1,4 @@
-"""Calls whose server died while the session went on: a person decides, as after a crash."""
+"""Calls whose server died during the session: a person decides, as after a crash."""
 
 import json
 
@@ -16,7 +16,7 @@ COUNT_AND_CRASH = '/mcp_workshop_count {"what": "once"}\n/mcp_workshop_crash'
 CAUSE = "`workshop` exited: it exited with status 3."
 
 
-def crash_step(session: Session) -> Step:
+def get_crash_step(session: Session) -> Step:
     return session.steps.get(kind=Step.Kind.CALL, payload__name="mcp_workshop_crash")
 
 
@@ -24,14 +24,17 @@ def test_a_person_is_asked_about_a_call_whose_server_died(acme, workshop, run, t
     session = run("/mcp_workshop_crash")
     assert (session.status, session.runner) == (Session.Status.WAITING, None)
     approval = Approval.objects.get(session=session)
-    assert (approval.code, approval.call_id) == ("call_interrupted", crash_step(session).call_id)
+    assert (approval.code, approval.call_id) == (
+        "call_interrupted",
+        get_crash_step(session).call_id,
+    )
     assert approval.reason.startswith(f"{CAUSE} It is unknown whether this call ran.")
     assert AuditRow.objects.get(pk=approval.call_id).outcome == "unknown"
     assert session.calls == 1
 
     resolve_approval(factories.build_administrator(acme), approval, "deny", "I did it by hand.")
     take(session)
-    step = crash_step(session)
+    step = get_crash_step(session)
     assert (step.state, step.payload["code"]) == (Step.State.UNKNOWN, "outcome_unknown")
     assert step.payload["text"] == (
         f"It is unknown whether this call ran. {CAUSE} The call was not repeated. "
@@ -43,24 +46,24 @@ def test_a_person_is_asked_about_a_call_whose_server_died(acme, workshop, run, t
 
 def test_a_lost_call_is_made_again_when_a_person_approves_it(acme, workshop, run, take):
     session = run("/mcp_workshop_crash")
-    first = crash_step(session)
-    boss = factories.build_administrator(acme)
-    resolve_approval(boss, Approval.objects.get(session=session), "approve")
+    first = get_crash_step(session)
+    administrator = factories.build_administrator(acme)
+    resolve_approval(administrator, Approval.objects.get(session=session), "approve")
     take(session)
-    again = crash_step(session)
-    assert again.payload["earlier"] == [str(first.call_id)]
+    repeated = get_crash_step(session)
+    assert repeated.payload["earlier"] == [str(first.call_id)]
     assert session.status == Session.Status.WAITING  # the server died again
-    asked = Approval.objects.filter(session=session).order_by("-created_at").first()
-    assert asked.call_id == again.call_id != first.call_id
+    approval = Approval.objects.filter(session=session).order_by("-created_at").first()
+    assert approval.call_id == repeated.call_id != first.call_id
 
 
 def test_the_other_calls_of_the_turn_are_not_repeated(acme, workshop, run, take, effects):
     session = run(COUNT_AND_CRASH)
-    boss = factories.build_administrator(acme)
-    asked = Approval.objects.filter(session=session)
-    assert asked.count() in (1, 2)  # the other call is lost, too, if it was still running
-    for approval in asked:
-        resolve_approval(boss, approval, "deny", "")
+    administrator = factories.build_administrator(acme)
+    approvals = Approval.objects.filter(session=session)
+    assert approvals.count() in (1, 2)  # the other call is lost, too, if it was still running
+    for approval in approvals:
+        resolve_approval(administrator, approval, "deny", "")
     take(session)
     assert session.status == Session.Status.DONE
     assert effects.read_text().splitlines() in (["once"], [])
@@ -73,7 +76,7 @@ def test_a_canceled_session_asks_nobody_about_its_lost_call(acme, workshop, run,
     take(session)
     assert session.status == Session.Status.CANCELLED
     assert Approval.objects.get().state == Approval.State.WITHDRAWN
-    step = crash_step(session)
+    step = get_crash_step(session)
     assert step.state == Step.State.UNKNOWN
     assert CAUSE in step.payload["text"]
 

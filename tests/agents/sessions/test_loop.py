@@ -1,4 +1,4 @@
-"""The loop: runs from rows alone, with the offline model and a real server."""
+"""The session loop with the offline model and a real server."""
 
 import asyncio
 import sys
@@ -49,7 +49,7 @@ from tests.wait import eventually
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def steps(session, kind):
+def list_steps(session, kind):
     return list(session.steps.filter(kind=kind).order_by("seq"))
 
 
@@ -57,14 +57,14 @@ def test_a_message_is_answered_with_a_real_server(acme, helper, run):
     factories.approve_server(acme, factories.create_stdio_server(acme, from_pypi=True), helper)
     session = run("What time is it in Asia/Tokyo?")
     assert session.status == Session.Status.DONE
-    told = build_report(session.pk)
-    assert [one["name"] for one in told["calls"]] == ["mcp_time_get_current_time"]
-    assert "Asia/Tokyo" in told["answer"]
+    report = build_report(session.pk)
+    assert [call["name"] for call in report["calls"]] == ["mcp_time_get_current_time"]
+    assert "Asia/Tokyo" in report["answer"]
 
 
 def test_calls_of_one_turn_run_in_parallel(workshop, run):
     session = run('/mcp_workshop_wait {"seconds": 0.4}\n/mcp_workshop_wait {"seconds": 0.4}')
-    first, second = steps(session, Step.Kind.CALL)
+    first, second = list_steps(session, Step.Kind.CALL)
     assert {first.state, second.state} == {Step.State.DONE}
     assert second.started_at < first.finished_at
     assert first.started_at < second.finished_at
@@ -100,16 +100,16 @@ def test_a_denied_call_is_returned_to_the_model_and_the_session_continues(worksh
 def test_a_session_continues_with_the_next_message(workshop, run):
     session = run('/mcp_workshop_echo {"text": "one"}')
     run('/mcp_workshop_echo {"text": "two"}', session)
-    assert [c.payload["text"] for c in steps(session, Step.Kind.CALL)] == ["one", "two"]
-    assert len(steps(session, Step.Kind.END)) == 2
+    assert [c.payload["text"] for c in list_steps(session, Step.Kind.CALL)] == ["one", "two"]
+    assert len(list_steps(session, Step.Kind.END)) == 2
 
 
 def test_an_unreachable_server_is_reported_and_the_session_continues(acme, helper, workshop, run):
-    gone = factories.create_http_server(acme, "http://127.0.0.1:9/mcp", "gone")
-    factories.attach_server(factories.build_administrator(acme), helper, gone)
+    unreachable = factories.create_http_server(acme, "http://127.0.0.1:9/mcp", "gone")
+    factories.attach_server(factories.build_administrator(acme), helper, unreachable)
     session = run('/mcp_workshop_echo {"text": "hi"}')
     assert session.status == Session.Status.DONE
-    (notice,) = steps(session, Step.Kind.NOTICE)
+    (notice,) = list_steps(session, Step.Kind.NOTICE)
     assert "gone" in notice.payload["text"]
 
 
@@ -119,7 +119,7 @@ def test_a_server_that_died_is_unreachable_and_the_agent_continues(acme, worksho
     )
     session = run('/mcp_workshop_echo {"text": "hi"}')
     assert session.status == Session.Status.DONE
-    (call,) = steps(session, Step.Kind.CALL)
+    (call,) = list_steps(session, Step.Kind.CALL)
     assert call.state == Step.State.FAILED
 
 
@@ -140,17 +140,17 @@ def test_time_per_message_is_limited(helper, workshop, run):
     Agent.objects.filter(pk=helper.pk).update(max_run_s=5)
     session = run('/mcp_workshop_wait {"seconds": 60}')
     assert (session.status, session.error_code) == (Session.Status.FAILED, "time_exhausted")
-    (call,) = steps(session, Step.Kind.CALL)
+    (call,) = list_steps(session, Step.Kind.CALL)
     assert call.state == Step.State.UNKNOWN
 
 
 def test_another_timeout_isnt_taken_for_the_time_limit(helper, workshop, run, monkeypatch):
-    real, faults = loop.recover_calls, [TimeoutError()]
+    original, faults = loop.recover_calls, [TimeoutError()]
 
     async def recover_at_second_try(*args):
         if faults:
             raise faults.pop()
-        return await real(*args)
+        return await original(*args)
 
     monkeypatch.setattr(loop, "recover_calls", recover_at_second_try)
     assert run("hello").error_code == "internal_error"
@@ -160,46 +160,46 @@ def test_a_token_budget_stops_the_session_before_a_model_request(acme, helper, w
     Budget.objects.create(organization=acme, agent=helper, unit="tokens", period="day", limit=10)
     session = run("hello")
     assert (session.status, session.error_code) == (Session.Status.FAILED, "budget_exhausted")
-    assert steps(session, Step.Kind.MODEL) == []
+    assert list_steps(session, Step.Kind.MODEL) == []
 
 
 def test_canceling_ends_a_running_session(acme, helper, workshop, runner, effects):
-    boss = factories.build_administrator(acme)
-    session = sessions.start_session(boss, helper, '/mcp_workshop_wait {"seconds": 60}')
+    administrator = factories.build_administrator(acme)
+    session = sessions.start_session(administrator, helper, '/mcp_workshop_wait {"seconds": 60}')
     task = get_runtime().call(runner.claim_and_run, session.pk)
-    eventually(effects.read_text, within=10, what="the call at the server")
-    assert sessions.cancel_session(boss, session)
+    eventually(effects.read_text, within=10, what="the call of the server")
+    assert sessions.cancel_session(administrator, session)
     get_runtime().call(asyncio.wait, [task], timeout=10)
     session.refresh_from_db()
     assert session.status == Session.Status.CANCELLED
-    (call,) = steps(session, Step.Kind.CALL)
+    (call,) = list_steps(session, Step.Kind.CALL)
     assert call.state == Step.State.UNKNOWN
     assert AuditRow.objects.get(pk=call.call_id).outcome in ("unknown", "cancelled")
 
 
 @pytest.fixture
-def dead(acme, helper):
-    """A session whose holder died between the intent of a call and its answer."""
-    boss = factories.build_administrator(acme)
+def interrupted_session(acme, helper):
+    """A session whose worker died between the intent of a call and its result."""
+    administrator = factories.build_administrator(acme)
     arguments = {"what": "once"}
-    session = sessions.start_session(boss, helper, "count once")
-    hold = leases.claim_session(session.pk, gone := leases.register_runner())
-    step_store.take_messages(hold)
-    asked = llm_interface.ToolCall(
+    session = sessions.start_session(administrator, helper, "count once")
+    lease = leases.claim_session(session.pk, dead_runner := leases.register_runner())
+    step_store.take_messages(lease)
+    tool_call = llm_interface.ToolCall(
         0, "mcp_workshop_count", arguments, "{}", llm_interface.build_call_id(1, 0)
     )
-    message = llm_interface.build_assistant_message(1, "", [asked])
-    step_store.append_step(hold, Step.Kind.MODEL, {"text": "", "message": message}, turn=1)
-    shown = {"name": "mcp_workshop_count", "arguments": arguments, "raw": "{}"}
+    message = llm_interface.build_assistant_message(1, "", [tool_call])
+    step_store.append_step(lease, Step.Kind.MODEL, {"text": "", "message": message}, turn=1)
+    payload = {"name": "mcp_workshop_count", "arguments": arguments, "raw": "{}"}
     step_store.append_step(
-        hold, Step.Kind.CALL, shown, state=Step.State.INTENT, turn=1, call_id=uuid4()
+        lease, Step.Kind.CALL, payload, state=Step.State.INTENT, turn=1, call_id=uuid4()
     )
-    leases.stop_runner(gone)
+    leases.stop_runner(dead_runner)
     return session
 
 
-def sent(step, acme, limit, approval=None):
-    """Admit the call of a step, as its holder did before it died."""
+def admit_call(step, acme, limit, approval=None):
+    """Admit the call of a step, as its worker did before it died."""
     opening = Opening(
         call_id=step.call_id,
         organization_id=acme.pk,
@@ -221,37 +221,39 @@ def sent(step, acme, limit, approval=None):
 
 
 def test_a_sent_call_waits_for_a_person_and_a_denial_keeps_it_unrepeated(
-    acme, workshop, dead, run, take, effects
+    acme, workshop, interrupted_session, run, take, effects
 ):
-    (step,) = steps(dead, Step.Kind.CALL)
-    sent(step, acme, limit=10)
-    run("and now?", dead)
-    assert dead.status == Session.Status.WAITING
-    question = Approval.objects.get(session=dead)
-    assert (question.code, question.call_id) == ("call_interrupted", step.call_id)
+    (step,) = list_steps(interrupted_session, Step.Kind.CALL)
+    admit_call(step, acme, limit=10)
+    run("and now?", interrupted_session)
+    assert interrupted_session.status == Session.Status.WAITING
+    approval = Approval.objects.get(session=interrupted_session)
+    assert (approval.code, approval.call_id) == ("call_interrupted", step.call_id)
     assert AuditRow.objects.get(pk=step.call_id).outcome == "unknown"
     (cell,) = load_organization_balances(acme.pk).values()
     assert (cell.spent, cell.reserved) == (3, 0)
-    resolve_approval(factories.build_administrator(acme), question, "deny", "I did it by hand.")
-    take(dead)
-    (call,) = steps(dead, Step.Kind.CALL)
+    resolve_approval(factories.build_administrator(acme), approval, "deny", "I did it by hand.")
+    take(interrupted_session)
+    (call,) = list_steps(interrupted_session, Step.Kind.CALL)
     assert (call.state, call.call_id) == (Step.State.UNKNOWN, step.call_id)
     assert "I did it by hand." in call.payload["text"]
     assert effects.read_text() == ""
-    assert dead.status == Session.Status.DONE
+    assert interrupted_session.status == Session.Status.DONE
 
 
 def test_a_call_that_may_have_run_is_repeated_after_approval(
-    acme, workshop, dead, run, take, effects
+    acme, workshop, interrupted_session, run, take, effects
 ):
-    (step,) = steps(dead, Step.Kind.CALL)
-    sent(step, acme, limit=10)
-    run("and now?", dead)
+    (step,) = list_steps(interrupted_session, Step.Kind.CALL)
+    admit_call(step, acme, limit=10)
+    run("and now?", interrupted_session)
     resolve_approval(
-        factories.build_administrator(acme), Approval.objects.get(session=dead), "approve"
+        factories.build_administrator(acme),
+        Approval.objects.get(session=interrupted_session),
+        "approve",
     )
-    take(dead)
-    (call,) = steps(dead, Step.Kind.CALL)
+    take(interrupted_session)
+    (call,) = list_steps(interrupted_session, Step.Kind.CALL)
     assert call.state == Step.State.DONE
     assert call.call_id != step.call_id
     assert call.payload["earlier"] == [str(step.call_id)]
@@ -260,165 +262,180 @@ def test_a_call_that_may_have_run_is_repeated_after_approval(
 
 @pytest.mark.parametrize("labels", [[], [FlowLabel.REPEATABLE]])
 def test_an_approval_is_still_valid_when_its_interrupted_call_is_repeated(
-    acme, helper, workshop, dead, run, take, call, effects, labels
+    acme, helper, workshop, interrupted_session, run, take, call, effects, labels
 ):
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     count = list(workshop.definitions.filter(name="count"))
-    set_labels(boss, workshop, count, labels)
-    set_policy(boss, helper, PolicySpec("all", ask=("mcp_workshop_count",)))
-    (step,) = steps(dead, Step.Kind.CALL)
-    caller = {"principal": sessions.build_principal(dead), "session_id": dead.pk}
-    with pytest.raises(ApprovalRequired) as refused:
+    set_labels(administrator, workshop, count, labels)
+    set_policy(administrator, helper, PolicySpec("all", ask=("mcp_workshop_count",)))
+    (step,) = list_steps(interrupted_session, Step.Kind.CALL)
+    caller = {
+        "principal": sessions.build_principal(interrupted_session),
+        "session_id": interrupted_session.pk,
+    }
+    with pytest.raises(ApprovalRequired) as caught:
         call("mcp_workshop_count", {"what": "once"}, call_id=step.call_id, **caller)
-    approval = Approval.objects.get(pk=refused.value.approval_id)
-    resolve_approval(boss, approval, "approve")
-    sent(step, acme, limit=10, approval=approval)
-    run("and now?", dead)
-    for interrupted in Approval.objects.filter(code="call_interrupted"):
-        resolve_approval(boss, interrupted, "approve")
-        take(dead)
-    assert (dead.status, effects.read_text()) == (Session.Status.DONE, "once\n")
+    approval = Approval.objects.get(pk=caught.value.approval_id)
+    resolve_approval(administrator, approval, "approve")
+    admit_call(step, acme, limit=10, approval=approval)
+    run("and now?", interrupted_session)
+    for waiting in Approval.objects.filter(code="call_interrupted"):
+        resolve_approval(administrator, waiting, "approve")
+        take(interrupted_session)
+    assert (interrupted_session.status, effects.read_text()) == (Session.Status.DONE, "once\n")
 
 
-def test_requests_on_the_connection_of_a_dead_process_end(acme, helper, workshop, dead, run):
+def test_requests_on_the_connection_of_a_dead_process_end(
+    acme, helper, workshop, interrupted_session, run
+):
     form = elicitation_forms.parse_elicitation(
         {"mode": "form", "message": "Who?", "requestedSchema": {"type": "object", "properties": {}}}
     )
-    origin = ElicitationOrigin(dead.pk, workshop.pk, workshop.name)
+    origin = ElicitationOrigin(interrupted_session.pk, workshop.pk, workshop.name)
     elicitations.create_request(origin, form, timezone.now() + timedelta(minutes=5))
-    factories.create_approval(helper, dead, method=sampling.METHOD)
-    run("and now?", dead)
+    factories.create_approval(helper, interrupted_session, method=sampling.METHOD)
+    run("and now?", interrupted_session)
     assert not ElicitationRequest.objects.waiting().exists()
     assert not Approval.objects.waiting().exists()
-    assert dead.status == Session.Status.DONE
+    assert interrupted_session.status == Session.Status.DONE
 
 
-def test_a_session_approval_doesnt_cover_a_call_that_may_have_run(acme, workshop, dead, run):
-    sent(steps(dead, Step.Kind.CALL)[0], acme, limit=10)
-    run("and now?", dead)
+def test_a_session_approval_doesnt_cover_a_call_that_may_have_run(
+    acme, workshop, interrupted_session, run
+):
+    admit_call(list_steps(interrupted_session, Step.Kind.CALL)[0], acme, limit=10)
+    run("and now?", interrupted_session)
     with pytest.raises(InvalidInput):
         resolve_approval(
             factories.build_administrator(acme), Approval.objects.get(), "approve_session"
         )
 
 
-def test_an_idempotent_call_is_repeated_automatically(acme, workshop, dead, run, effects):
-    sent(steps(dead, Step.Kind.CALL)[0], acme, limit=10)
+def test_an_idempotent_call_is_repeated_automatically(
+    acme, workshop, interrupted_session, run, effects
+):
+    admit_call(list_steps(interrupted_session, Step.Kind.CALL)[0], acme, limit=10)
     count = workshop.definitions.filter(name="count")
     set_labels(factories.build_administrator(acme), workshop, list(count), [FlowLabel.REPEATABLE])
-    run("and now?", dead)
-    (call,) = steps(dead, Step.Kind.CALL)
-    assert (call.state, dead.status) == (Step.State.DONE, Session.Status.DONE)
+    run("and now?", interrupted_session)
+    (call,) = list_steps(interrupted_session, Step.Kind.CALL)
+    assert (call.state, interrupted_session.status) == (Step.State.DONE, Session.Status.DONE)
     assert effects.read_text().splitlines() == ["once"]
 
 
-def test_a_call_that_ended_in_the_audit_log_has_a_lost_result(acme, workshop, dead, run, effects):
-    (step,) = steps(dead, Step.Kind.CALL)
-    sent(step, acme, limit=10)
+def test_a_call_that_ended_in_the_audit_log_has_a_lost_result(
+    acme, workshop, interrupted_session, run, effects
+):
+    (step,) = list_steps(interrupted_session, Step.Kind.CALL)
+    admit_call(step, acme, limit=10)
     get_writer().settle_call(
         Settlement(call_id=step.call_id, organization_id=acme.pk, outcome="ok", duration_ms=1)
     ).result()
-    run("and now?", dead)
-    (call,) = steps(dead, Step.Kind.CALL)
+    run("and now?", interrupted_session)
+    (call,) = list_steps(interrupted_session, Step.Kind.CALL)
     assert (call.state, call.payload["text"]) == (Step.State.UNKNOWN, recovery.LOST_TEXT)
     assert effects.read_text() == ""
 
 
-def test_canceling_asks_nobody_about_a_call_that_may_have_run(acme, workshop, dead, run, take):
-    sent(steps(dead, Step.Kind.CALL)[0], acme, limit=10)
-    run("and now?", dead)
-    sessions.cancel_session(factories.build_administrator(acme), dead)
-    take(dead)
-    assert dead.status == Session.Status.CANCELLED
+def test_canceling_asks_nobody_about_a_call_that_may_have_run(
+    acme, workshop, interrupted_session, run, take
+):
+    admit_call(list_steps(interrupted_session, Step.Kind.CALL)[0], acme, limit=10)
+    run("and now?", interrupted_session)
+    sessions.cancel_session(factories.build_administrator(acme), interrupted_session)
+    take(interrupted_session)
+    assert interrupted_session.status == Session.Status.CANCELLED
     assert Approval.objects.get().state == Approval.State.WITHDRAWN
-    assert steps(dead, Step.Kind.CALL)[0].state == Step.State.UNKNOWN
+    assert list_steps(interrupted_session, Step.Kind.CALL)[0].state == Step.State.UNKNOWN
 
 
-def test_an_unsent_call_runs_once(workshop, dead, run, effects):
-    run("and now?", dead)
-    (call,) = steps(dead, Step.Kind.CALL)
+def test_an_unsent_call_runs_once(workshop, interrupted_session, run, effects):
+    run("and now?", interrupted_session)
+    (call,) = list_steps(interrupted_session, Step.Kind.CALL)
     assert call.state == Step.State.DONE
     assert effects.read_text().splitlines() == ["once"]
 
 
-def test_canceling_doesnt_run_an_unsent_call(acme, helper, workshop, dead, runner, effects):
-    hold = leases.claim_session(dead.pk, leases.register_runner())
-    get_runtime().call(loop.cancel_run, hold)
-    (call,) = steps(dead, Step.Kind.CALL)
+def test_canceling_doesnt_run_an_unsent_call(
+    acme, helper, workshop, interrupted_session, runner, effects
+):
+    lease = leases.claim_session(interrupted_session.pk, leases.register_runner())
+    get_runtime().call(loop.cancel_run, lease)
+    (call,) = list_steps(interrupted_session, Step.Kind.CALL)
     assert (call.state, call.payload["code"]) == (Step.State.FAILED, "not_made")
     assert effects.read_text() == ""
 
 
 @pytest.fixture
-def left(acme, helper, workshop):
-    """A function: a runner takes a session whose call is out, and is told to stop."""
+def stop_during_call(acme, helper, workshop):
+    """Return a function that stops a worker during a call of its session."""
 
-    def leave(seconds, within_s):
+    def start_and_stop(seconds, within_s):
         text = f'/mcp_workshop_wait {{"seconds": {seconds}}}'
         session = sessions.start_session(factories.build_administrator(acme), helper, text)
-        leaving = SessionRunner()
-        get_runtime().call(leaving.claim_and_run, session.pk)
+        stopping_runner = SessionRunner()
+        get_runtime().call(stopping_runner.claim_and_run, session.pk)
         eventually(AuditRow.objects.filter(event_type="call").exists, within=10)
-        get_runtime().call(leaving.drain, within_s)
+        get_runtime().call(stopping_runner.drain, within_s)
         session.refresh_from_db()
         assert session.status == Session.Status.QUEUED
         return session
 
-    return leave
+    return start_and_stop
 
 
-def test_a_stopping_worker_waits_for_its_calls(left, take):
-    session = left(seconds=1, within_s=30)
-    (call,) = steps(session, Step.Kind.CALL)
+def test_a_stopping_worker_waits_for_its_calls(stop_during_call, take):
+    session = stop_during_call(seconds=1, within_s=30)
+    (call,) = list_steps(session, Step.Kind.CALL)
     assert call.state == Step.State.DONE
     take(session)
     assert session.status == Session.Status.DONE
-    assert len(steps(session, Step.Kind.CALL)) == 1
+    assert len(list_steps(session, Step.Kind.CALL)) == 1
 
 
-@pytest.mark.parametrize("told", ["begin", "claim"])
+@pytest.mark.parametrize("moment", ["begin", "claim"])
 def test_a_worker_that_stops_while_claiming_a_session_runs_nothing(
-    acme, helper, runner, told, monkeypatch
+    acme, helper, runner, moment, monkeypatch
 ):
     session = sessions.start_session(factories.build_administrator(acme), helper, "hello")
-    step = {"begin": "register_runner", "claim": "claim_session"}[told]
-    real = getattr(leases, step)
+    function_name = {"begin": "register_runner", "claim": "claim_session"}[moment]
+    original = getattr(leases, function_name)
 
-    def stopping(*args):
-        found = real(*args)
+    def stop_and_run(*args):
+        result = original(*args)
         get_runtime().loop.call_soon_threadsafe(setattr, runner, "_is_draining", True)
-        return found
+        return result
 
-    monkeypatch.setattr(leases, step, stopping)
+    monkeypatch.setattr(leases, function_name, stop_and_run)
     assert get_runtime().call(runner.claim_and_run, session.pk) is None
     session.refresh_from_db()
     assert (session.status, session.runner) == (Session.Status.QUEUED, None)
 
 
-def test_a_call_that_outlasts_the_stop_waits_for_approval(left, take):
-    session = left(seconds=60, within_s=0)
+def test_a_call_that_outlasts_the_stop_waits_for_approval(stop_during_call, take):
+    session = stop_during_call(seconds=60, within_s=0)
     take(session)
     assert session.status == Session.Status.WAITING
     assert Approval.objects.get(session=session).code == "call_interrupted"
 
 
 def test_an_internal_error_ends_the_session_with_a_code(workshop, run, monkeypatch):
-    def broken(*_):
+    def fail(*_):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(loop, "build_instructions", broken)
+    monkeypatch.setattr(loop, "build_instructions", fail)
     session = run("hello")
     assert (session.status, session.error_code) == (Session.Status.FAILED, "internal_error")
     assert "a bug" not in session.error_detail
-    (end,) = steps(session, Step.Kind.END)
+    (end,) = list_steps(session, Step.Kind.END)
     assert end.payload["code"] == "internal_error"
 
 
 def test_a_message_without_a_broker_is_started_by_the_schedule(acme, helper, monkeypatch, caplog):
-    def away(*_):
+    def fail(*_):
         raise OperationalError("no broker")
 
-    monkeypatch.setattr(celery_tasks.current_app, "send_task", away)
+    monkeypatch.setattr(celery_tasks.current_app, "send_task", fail)
     session = sessions.start_session(factories.build_administrator(acme), helper, "hello")
     assert session.status == Session.Status.QUEUED
     assert "waits for the sweep" in caplog.text
@@ -431,12 +448,12 @@ def test_a_change_of_a_server_during_a_turn_applies_to_the_next(acme, helper, ru
         acme, create_server(factories.build_administrator(acme), spec), helper
     )
     session = run('/mcp_shop_change {"words": "Sends your files elsewhere."}')
-    rows_of = AuditRow.objects.filter(organization_id=acme.pk).order_by("seq")
-    actions = list(rows_of.values_list("action", flat=True))
+    rows = AuditRow.objects.filter(organization_id=acme.pk).order_by("seq")
+    actions = list(rows.values_list("action", flat=True))
     assert actions[-4:] == [
         *("agent_model_turn", "agent_tool_call", "definitions_discovered", "agent_model_turn")
     ]
     assert server.definitions.get(name="echo").state == "changed"
     run('/mcp_shop_echo {"text": "hi"}', session)
-    assert steps(session, Step.Kind.CALL)[-1].payload["code"] == "definition_changed"
+    assert list_steps(session, Step.Kind.CALL)[-1].payload["code"] == "definition_changed"
     get_runtime().call(get_connection_pool().forget_server, server.pk)

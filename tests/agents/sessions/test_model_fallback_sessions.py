@@ -1,4 +1,4 @@
-"""Models that fail in a session: asked again, visibly and bounded; then the one behind is asked."""
+"""Failing models in sessions: limited, visible retries, then the fallback."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -18,7 +18,7 @@ from tests import factories
 from tests.agents.llm.anthropic_server import SIGNATURE, anthropic_server
 from tests.agents.llm.openai_server import openai_server
 from tests.agents.llm.provider_server import Refuses, Says, Streams, Waits
-from tests.agents.sessions.test_turns import budget
+from tests.agents.sessions.test_turns import create_budget
 from tests.wait import eventually
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("endpoint")]
@@ -28,9 +28,9 @@ BROKEN = Refuses(500, {"error": {"message": "oops"}})
 
 @pytest.fixture
 def stack():
-    one = AsyncExitStack()
-    yield one
-    get_runtime().call(one.aclose)
+    exit_stack = AsyncExitStack()
+    yield exit_stack
+    get_runtime().call(exit_stack.aclose)
 
 
 @pytest.fixture
@@ -41,22 +41,22 @@ def first(stack):
 
 @pytest.fixture
 def second(stack):
-    """The provider that is asked instead."""
+    """The provider of the fallback endpoint."""
     return get_runtime().call(stack.enter_async_context, openai_server())
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch):
-    """Wait for no real seconds."""
+def short_waits(monkeypatch):
+    """Shorten the delays between retries."""
     monkeypatch.setattr(model_fallback, "FIRST_WAIT_S", 0.01)
 
 
 @pytest.fixture
 def endpoint(acme, helper, first, second):
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     common = {"api_key": "k", "allow_private": True, "retries": 1}
     other = save_endpoint(
-        boss,
+        administrator,
         ModelEndpointSpec(
             name="Other",
             base_url=second.url,
@@ -66,8 +66,8 @@ def endpoint(acme, helper, first, second):
             **common,
         ),
     )
-    made = save_endpoint(
-        boss,
+    new_endpoint = save_endpoint(
+        administrator,
         ModelEndpointSpec(
             name="Own",
             kind="anthropic",
@@ -79,21 +79,21 @@ def endpoint(acme, helper, first, second):
             **common,
         ),
     )
-    helper.model_endpoint = made
+    helper.model_endpoint = new_endpoint
     helper.save()
-    return made
+    return new_endpoint
 
 
-def notices(session, code):
-    found = session.steps.filter(kind=Step.Kind.NOTICE).order_by("seq")
-    return [step.payload for step in found if step.payload["code"] == code]
+def list_notices(session, code):
+    steps = session.steps.filter(kind=Step.Kind.NOTICE).order_by("seq")
+    return [step.payload for step in steps if step.payload["code"] == code]
 
 
 def test_a_busy_model_is_retried_and_the_retry_is_shown(first, second, run):
     first.script += [BUSY, Says("hi")]
     session = run()
     assert (session.status, build_report(session.pk)["answer"]) == (Session.Status.DONE, "hi")
-    (notice,) = notices(session, "model_retry")
+    (notice,) = list_notices(session, "model_retry")
     assert "429" in notice["text"]
     assert notice["wait_s"] >= 0.01
     assert (len(first.requests), len(second.requests)) == (2, 0)
@@ -101,7 +101,7 @@ def test_a_busy_model_is_retried_and_the_retry_is_shown(first, second, run):
 
 
 def test_each_attempt_is_recorded_and_no_reservation_is_left(acme, helper, first, run):
-    budget(helper, "tokens", 100_000)
+    create_budget(helper, "tokens", 100_000)
     first.script += [BROKEN, Says("hi")]
     run()
     rows = AuditRow.objects.filter(action="agent_model_turn").order_by("seq")
@@ -113,16 +113,16 @@ def test_each_attempt_is_recorded_and_no_reservation_is_left(acme, helper, first
 def test_after_its_retries_the_fallback_answers_and_is_charged(
     acme, helper, endpoint, first, second, run
 ):
-    budget(helper, "microusd", 10_000_000)
+    create_budget(helper, "microusd", 10_000_000)
     first.script += [BROKEN, BROKEN]
     second.script += [Says("instead")]
     session = run()
     assert build_report(session.pk)["answer"] == "instead"
-    (notice,) = notices(session, "model_fallback")
+    (notice,) = list_notices(session, "model_fallback")
     assert "Other" in notice["text"]
     turns = list(session.steps.filter(kind=Step.Kind.MODEL).order_by("seq"))
     assert [step.payload["endpoint"]["name"] for step in turns] == ["Own", "Own", "Other"]
-    assert session.cost_microusd == 18  # of the one that answered
+    assert session.cost_microusd == 18  # of the endpoint that answered
     (cell,) = load_organization_balances(acme.pk).values()
     assert (cell.spent, cell.reserved) == (18, 0)
     row = AuditRow.objects.filter(action="agent_model_turn").order_by("seq").last()
@@ -135,7 +135,7 @@ def test_an_account_without_credit_uses_the_fallback_without_a_retry(first, seco
     second.script += [Says("instead")]
     session = run()
     assert build_report(session.pk)["answer"] == "instead"
-    assert (len(first.requests), notices(session, "model_retry")) == (1, [])
+    assert (len(first.requests), list_notices(session, "model_retry")) == (1, [])
     failed = session.steps.filter(kind=Step.Kind.MODEL).order_by("seq").first()
     assert failed.payload["code"] == "model_no_credit"
 
@@ -150,16 +150,19 @@ def test_a_malformed_answer_is_retried_and_then_uses_the_fallback(first, second,
 
 
 def test_the_answering_model_continues_without_reasoning_of_the_other(workshop, first, second, run):
-    asked = (("c1", "mcp_workshop_echo", '{"text": "a"}'),)
-    first.script += [Says(calls=asked, reasoning="a secret thought"), BROKEN, BROKEN]
-    second.script += [Says(calls=asked), Says("done")]
+    calls = (("c1", "mcp_workshop_echo", '{"text": "a"}'),)
+    first.script += [Says(calls=calls, reasoning="a secret thought"), BROKEN, BROKEN]
+    second.script += [Says(calls=calls), Says("done")]
     session = run()
     assert build_report(session.pk)["answer"] == "done"
     assert (len(first.requests), len(second.requests)) == (3, 2)
-    assert [one.id for one in first.read(1).of("thought")] == [SIGNATURE]
+    assert [message.id for message in first.read(1).with_role("thought")] == [SIGNATURE]
     assert "secret thought" not in str(second.raw)
     assert SIGNATURE not in str(second.raw)
-    assert [one.id for one in second.read(1).of("result")] == ["t0001c000", "t0002c000"]
+    assert [message.id for message in second.read(1).with_role("result")] == [
+        "t0001c000",
+        "t0002c000",
+    ]
 
 
 def test_refused_credentials_end_the_session_unless_all_failures_use_the_fallback(
@@ -187,7 +190,7 @@ def test_a_model_without_an_answer_is_retried_and_then_reported(first, second, r
     second.script += [Says(""), Says("")]
     session = run()
     assert (session.status, session.error_code) == (Session.Status.FAILED, "model_no_answer")
-    assert session.output_tokens == 28  # what it cost is counted all the same
+    assert session.output_tokens == 28  # its usage still counts
 
 
 def test_a_broken_stream_is_retried(first, run):
@@ -226,11 +229,11 @@ def test_retries_are_limited_by_the_turns_too(helper, endpoint, first, second, r
 
 def test_a_delay_ends_when_the_session_is_canceled(acme, helper, endpoint, first, runner):
     first.script += [Refuses(429, {}, {"Retry-After": "60"})]
-    boss = factories.build_administrator(acme)
-    session = sessions.start_session(boss, helper, "hello")
+    administrator = factories.build_administrator(acme)
+    session = sessions.start_session(administrator, helper, "hello")
     task = get_runtime().call(runner.claim_and_run, session.pk)
-    eventually(lambda: notices(session, "model_retry"))
-    assert sessions.cancel_session(boss, session)
+    eventually(lambda: list_notices(session, "model_retry"))
+    assert sessions.cancel_session(administrator, session)
     get_runtime().call(asyncio.wait, [task], timeout=10)
     session.refresh_from_db()
     assert session.status == Session.Status.CANCELLED
@@ -242,19 +245,19 @@ def test_another_worker_continues_after_the_previous_failures(
     first.script += [BROKEN, BROKEN]
     waiting = Waits(then=Says("instead"))
     second.script += [waiting, Says("instead")]
-    boss = factories.build_administrator(acme)
-    session = sessions.start_session(boss, helper, "hello")
+    administrator = factories.build_administrator(acme)
+    session = sessions.start_session(administrator, helper, "hello")
     get_runtime().call(runner.claim_and_run, session.pk)
-    eventually(second.arrived.is_set)
+    eventually(second.request_received.is_set)
     get_runtime().call(runner.drain)
-    again = SessionRunner()
+    other_runner = SessionRunner()
 
-    async def go_on():
-        task = await again.claim_and_run(session.pk)
+    async def continue_session():
+        task = await other_runner.claim_and_run(session.pk)
         await asyncio.wait_for(task, 30)
 
-    get_runtime().call(go_on)
-    get_runtime().call(again.drain)
+    get_runtime().call(continue_session)
+    get_runtime().call(other_runner.drain)
     session.refresh_from_db()
     assert session.status == Session.Status.DONE
     assert (len(first.requests), len(second.requests)) == (2, 2)

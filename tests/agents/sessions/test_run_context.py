@@ -1,4 +1,4 @@
-"""Servers that come and go while a session runs: next call, next turn, a line each."""
+"""Servers attached and detached during a session: effects on calls, turns and notices."""
 
 import asyncio
 
@@ -23,16 +23,16 @@ A, B = "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11", "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f
 
 def test_added_and_removed_tools_are_reported_in_one_line_each():
     assert compare_servers(None, {A: "git"}) == compare_servers({A: "git"}, {A: "renamed"}) == []
-    went, came = compare_servers({A: "git"}, {B: "web"})
-    assert (went.code, str(went.server_id)) == ("server_disconnected", A)
-    assert (came.code, str(came.server_id)) == ("server_connected", B)
-    assert "git" in went.text
-    assert "web" in came.text
+    removed, added = compare_servers({A: "git"}, {B: "web"})
+    assert (removed.code, str(removed.server_id)) == ("server_disconnected", A)
+    assert (added.code, str(added.server_id)) == ("server_connected", B)
+    assert "git" in removed.text
+    assert "web" in added.text
 
 
 @pytest.fixture
 def fake(fake, acme, helper):
-    """The model that the agent thinks with."""
+    """The server of the agent's model endpoint."""
     spec = ModelEndpointSpec(
         name="Fake", base_url=fake.url, model="house-model", allow_private=True
     )
@@ -41,70 +41,75 @@ def fake(fake, acme, helper):
     return fake
 
 
-def asked(request):
-    """Return the system prompt of a request, and the names of its tools."""
+def read_prompt_and_tools(request):
+    """Return the system prompt of a request and the names of its tools."""
     return request["messages"][0]["content"], {
         tool["function"]["name"] for tool in request.get("tools", ())
     }
 
 
-def children(server):
-    """Return the holders of the server's living children."""
+def list_holders(server):
+    """Return the holders of the server's running processes."""
 
-    async def look():
-        seats = get_connection_pool()._stdio_pool._entries
-        return [key[1] for key, seat in seats.items() if key[0] == server.pk and seat.connection]
+    async def read_entries():
+        entries = get_connection_pool()._stdio_pool._entries
+        return [
+            key[1] for key, entry in entries.items() if key[0] == server.pk and entry.connection
+        ]
 
-    return get_runtime().call(look)
+    return get_runtime().call(read_entries)
 
 
 def test_servers_can_be_detached_and_attached_during_a_session(
     acme, helper, workshop, fake, runner
 ):
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     clock = admin_client.web_server(acme, "clock")
     admin_client.offer(clock, "get_time")
-    approve_definitions(boss, clock)
+    approve_definitions(administrator, clock)
     second, third = Waits(then=ECHO), Waits(then=Says("done"))
     fake.script = [ECHO, second, third]
-    session = sessions.start_session(boss, helper, "go")
+    session = sessions.start_session(administrator, helper, "go")
     task = get_runtime().call(runner.claim_and_run, session.pk)
     eventually(lambda: len(fake.requests) == 2, within=20)
     holder = f"session:{session.pk}"
-    assert holder in children(workshop)
+    assert holder in list_holders(workshop)
 
-    set_attachment_enabled(boss, helper, workshop, enabled=False)
-    attach_server(boss, helper, clock)
+    set_attachment_enabled(administrator, helper, workshop, enabled=False)
+    attach_server(administrator, helper, clock)
     get_runtime().loop.call_soon_threadsafe(second.release.set)
     eventually(lambda: len(fake.requests) == 3, within=20)
-    assert holder not in children(workshop)
+    assert holder not in list_holders(workshop)
     get_runtime().loop.call_soon_threadsafe(third.release.set)
     get_runtime().call(asyncio.wait, [task], timeout=20)
 
     session.refresh_from_db()
     assert session.status == Session.Status.DONE
-    made, refused = session.steps.filter(kind=Step.Kind.CALL).order_by("seq")
-    assert (made.state, refused.payload["code"]) == (Step.State.DONE, "not_attached")
+    allowed, denied = session.steps.filter(kind=Step.Kind.CALL).order_by("seq")
+    assert (allowed.state, denied.payload["code"]) == (Step.State.DONE, "not_attached")
     notices = session.steps.filter(kind=Step.Kind.NOTICE).order_by("seq")
     codes = [notice.payload["code"] for notice in notices]
     assert codes == ["server_disconnected", "server_connected"]
-    (_, before), (prompt, after) = asked(fake.requests[1]), asked(fake.requests[2])
+    (_, before), (prompt, after) = (
+        read_prompt_and_tools(fake.requests[1]),
+        read_prompt_and_tools(fake.requests[2]),
+    )
     assert "mcp_workshop_echo" in before - after
     assert "mcp_clock_get_time" in after - before
     for notice in notices:
         assert f"Since your last turn: {notice.payload['text']}" in prompt
-    assert "Since your last turn" not in asked(fake.requests[1])[0]
+    assert "Since your last turn" not in read_prompt_and_tools(fake.requests[1])[0]
 
 
 def test_changes_between_two_messages_are_reported_with_the_next_one(
     acme, helper, workshop, fake, take
 ):
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     fake.script = [Says("one"), Says("two")]
-    session = sessions.start_session(boss, helper, "go")
+    session = sessions.start_session(administrator, helper, "go")
     take(session)
-    set_attachment_enabled(boss, helper, workshop, enabled=False)
-    sessions.send_message(boss, session, "again")
+    set_attachment_enabled(administrator, helper, workshop, enabled=False)
+    sessions.send_message(administrator, session, "again")
     take(session)
-    assert "workshop was disconnected" in asked(fake.requests[1])[0]
+    assert "workshop was disconnected" in read_prompt_and_tools(fake.requests[1])[0]
     assert session.steps.filter(kind=Step.Kind.NOTICE).count() == 1

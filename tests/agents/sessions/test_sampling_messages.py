@@ -1,4 +1,4 @@
-"""What a server may have the agent's model answer, within bounds."""
+"""Parsing sampling requests, and their limits."""
 
 import pytest
 from hypothesis import given
@@ -38,37 +38,42 @@ REQUESTS = st.fixed_dictionaries(
 )
 
 
-def message(text="Hello", role="user"):
+def build_message(text="Hello", role="user"):
     return {"role": role, "content": {"type": "text", "text": text}}
 
 
 @given(REQUESTS)
 def test_any_request_is_parsed_within_limits_or_refused(params):
     try:
-        wanted = parse_request(params)
+        request = parse_request(params)
     except InvalidInput:
         return
     assert not params.get("tools")
-    assert 0 < len(wanted.messages) <= MAX_MESSAGES
-    assert all(role in ROLES for role, _ in wanted.messages)
+    assert 0 < len(request.messages) <= MAX_MESSAGES
+    assert all(role in ROLES for role, _ in request.messages)
     assert (
-        len(wanted.system_prompt) + sum(len(text) for _, text in wanted.messages) <= MAX_CHARACTERS
+        len(request.system_prompt) + sum(len(text) for _, text in request.messages)
+        <= MAX_CHARACTERS
     )
-    assert 0 < wanted.max_tokens <= MAX_TOKENS
+    assert 0 < request.max_tokens <= MAX_TOKENS
 
 
 def test_the_length_of_an_answer_is_bounded():
-    assert parse_request({"messages": [message()], "maxTokens": 10**30}).max_tokens == MAX_TOKENS
+    assert (
+        parse_request({"messages": [build_message()], "maxTokens": 10**30}).max_tokens == MAX_TOKENS
+    )
 
 
 def test_text_parts_are_joined():
-    parts = {"role": "assistant", "content": [{"type": "text", "text": one} for one in "ab"]}
-    wanted = parse_request({"messages": [message(), parts], "maxTokens": 5, "systemPrompt": None})
-    assert wanted.messages == (("user", "Hello"), ("assistant", "a\nb"))
-    assert wanted.to_dict()["messages"][1] == {"role": "assistant", "text": "a\nb"}
+    parts = {"role": "assistant", "content": [{"type": "text", "text": letter} for letter in "ab"]}
+    request = parse_request(
+        {"messages": [build_message(), parts], "maxTokens": 5, "systemPrompt": None}
+    )
+    assert request.messages == (("user", "Hello"), ("assistant", "a\nb"))
+    assert request.to_dict()["messages"][1] == {"role": "assistant", "text": "a\nb"}
 
 
-@pytest.mark.parametrize("content", [None, [], "Hello", [{"type": "text"}], [message()]])
+@pytest.mark.parametrize("content", [None, [], "Hello", [{"type": "text"}], [build_message()]])
 def test_content_that_isnt_text_is_refused(content):
     with pytest.raises(InvalidInput) as caught:
         parse_request({"messages": [{"role": "user", "content": content}], "maxTokens": 5})

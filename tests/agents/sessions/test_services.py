@@ -1,4 +1,4 @@
-"""What others may ask of a session, and who may ask it."""
+"""Starting, messaging and canceling sessions, and the permissions for it."""
 
 import pytest
 
@@ -24,29 +24,31 @@ def helper(acme):
 
 
 @pytest.fixture
-def boss(acme):
+def administrator(acme):
     return factories.build_administrator(acme)
 
 
-def test_starting_a_session_stores_its_message_and_records_it(boss, helper):
-    session = sessions.start_session(boss, helper, "  What time\nis it?  ")
+def test_starting_a_session_stores_its_message_and_records_it(administrator, helper):
+    session = sessions.start_session(administrator, helper, "  What time\nis it?  ")
     assert (session.status, session.title) == (Session.Status.QUEUED, "What time is it?")
     assert session.inbox.get().payload == {"text": "  What time\nis it?  "}
     assert AuditRow.objects.get(action="session_started").resource_id == str(session.pk)
 
 
 @pytest.mark.parametrize("text", ["", "  \n ", "x" * 100_001])
-def test_an_empty_or_too_long_message_is_refused_and_nothing_is_written(boss, helper, text):
-    with pytest.raises(InvalidInput) as refused:
-        sessions.start_session(boss, helper, text)
-    assert refused.value.field == "message"
+def test_an_empty_or_too_long_message_is_refused_and_nothing_is_written(
+    administrator, helper, text
+):
+    with pytest.raises(InvalidInput) as caught:
+        sessions.start_session(administrator, helper, text)
+    assert caught.value.field == "message"
     assert not Session.objects.exists()
 
 
 def test_an_agent_of_another_organization_is_not_found(helper):
-    stranger = factories.build_administrator(factories.create_organization("other"))
+    other_administrator = factories.build_administrator(factories.create_organization("other"))
     with pytest.raises(NotFound):
-        sessions.start_session(stranger, helper, "hello")
+        sessions.start_session(other_administrator, helper, "hello")
 
 
 def test_a_member_can_run_only_their_agents(acme, helper):
@@ -63,65 +65,67 @@ def test_a_read_only_role_cant_run_agents(acme, helper, role):
         sessions.start_session(factories.create_member(acme, role), helper, "hello")
 
 
-def test_a_disabled_agent_refuses_messages(boss, helper):
+def test_a_disabled_agent_refuses_messages(administrator, helper):
     helper.enabled = False
     helper.save()
-    with pytest.raises(Conflict) as refused:
-        sessions.start_session(boss, helper, "hello")
-    assert refused.value.code == "agent_disabled"
+    with pytest.raises(Conflict) as caught:
+        sessions.start_session(administrator, helper, "hello")
+    assert caught.value.code == "agent_disabled"
 
 
-def test_only_a_platform_administrator_can_attach_a_folder(acme, boss, helper, tmp_path):
+def test_only_a_platform_administrator_can_attach_a_folder(acme, administrator, helper, tmp_path):
     owner = factories.create_member(acme, Role.OWNER)
     with pytest.raises(Forbidden):
         sessions.start_session(owner, helper, "hello", working_dir=str(tmp_path))
     with pytest.raises(InvalidInput):
-        sessions.start_session(boss, helper, "hello", working_dir=str(tmp_path / "nowhere"))
-    assert sessions.start_session(boss, helper, "x", working_dir=str(tmp_path)).working_dir == str(
-        tmp_path
-    )
+        sessions.start_session(
+            administrator, helper, "hello", working_dir=str(tmp_path / "nowhere")
+        )
+    assert sessions.start_session(
+        administrator, helper, "x", working_dir=str(tmp_path)
+    ).working_dir == str(tmp_path)
 
 
-def test_a_message_continues_an_idle_session(boss, helper):
-    session = sessions.start_session(boss, helper, "one")
-    hold = leases.claim_session(session.pk, leases.register_runner())
-    step_store.take_messages(hold)
-    step_store.close_session(hold, Session.Status.DONE)
-    sessions.send_message(boss, session, "two")
+def test_a_message_continues_an_idle_session(administrator, helper):
+    session = sessions.start_session(administrator, helper, "one")
+    lease = leases.claim_session(session.pk, leases.register_runner())
+    step_store.take_messages(lease)
+    step_store.close_session(lease, Session.Status.DONE)
+    sessions.send_message(administrator, session, "two")
     session.refresh_from_db()
     assert session.status == Session.Status.QUEUED
 
 
-def test_a_message_that_arrives_while_a_turn_ends_isnt_lost(boss, helper):
-    session = sessions.start_session(boss, helper, "one")
-    hold = leases.claim_session(session.pk, leases.register_runner())
-    step_store.take_messages(hold)
-    sessions.send_message(boss, session, "two")
-    step_store.close_session(hold, Session.Status.DONE)
+def test_a_message_that_arrives_while_a_turn_ends_isnt_lost(administrator, helper):
+    session = sessions.start_session(administrator, helper, "one")
+    lease = leases.claim_session(session.pk, leases.register_runner())
+    step_store.take_messages(lease)
+    sessions.send_message(administrator, session, "two")
+    step_store.close_session(lease, Session.Status.DONE)
     session.refresh_from_db()
     assert session.status == Session.Status.QUEUED
 
 
-def test_canceling_a_queued_session_ends_it_immediately(boss, helper):
-    session = sessions.start_session(boss, helper, "one")
-    assert sessions.cancel_session(boss, session)
+def test_canceling_a_queued_session_ends_it_immediately(administrator, helper):
+    session = sessions.start_session(administrator, helper, "one")
+    assert sessions.cancel_session(administrator, session)
     session.refresh_from_db()
     assert session.status == Session.Status.CANCELLED
     assert not Inbox.objects.filter(processed_at=None).exists()
 
 
-def test_canceling_a_running_session_sends_a_request_to_its_worker(boss, helper):
-    session = sessions.start_session(boss, helper, "one")
-    hold = leases.claim_session(session.pk, leases.register_runner())
-    assert sessions.cancel_session(boss, session)
-    assert step_store.list_cancel_requests(hold.runner_id) == {session.pk}
+def test_canceling_a_running_session_sends_a_request_to_its_worker(administrator, helper):
+    session = sessions.start_session(administrator, helper, "one")
+    lease = leases.claim_session(session.pk, leases.register_runner())
+    assert sessions.cancel_session(administrator, session)
+    assert step_store.list_cancel_requests(lease.runner_id) == {session.pk}
 
 
-def test_canceling_an_idle_session_changes_nothing(boss, helper):
-    session = sessions.start_session(boss, helper, "one")
-    hold = leases.claim_session(session.pk, leases.register_runner())
-    step_store.take_messages(hold)
-    step_store.close_session(hold, Session.Status.DONE)
-    assert not sessions.cancel_session(boss, session)
+def test_canceling_an_idle_session_changes_nothing(administrator, helper):
+    session = sessions.start_session(administrator, helper, "one")
+    lease = leases.claim_session(session.pk, leases.register_runner())
+    step_store.take_messages(lease)
+    step_store.close_session(lease, Session.Status.DONE)
+    assert not sessions.cancel_session(administrator, session)
     session.refresh_from_db()
     assert session.status == Session.Status.DONE

@@ -1,4 +1,4 @@
-"""What the servers of others ask back: the Python SDK's in both eras, and one of npm."""
+"""Server requests of third-party servers: the Python SDK's in both eras, and one from npm."""
 
 import json
 import sys
@@ -26,13 +26,13 @@ LIVE = "tests.servers.live_requests_server"
 
 
 @pytest.fixture
-def given(acme, helper, boss):
-    """A function that gives the agent a program that may ask for everything."""
-    made = []
+def register(acme, helper, administrator):
+    """Return a function that registers a program as a server that may request everything."""
+    servers = []
 
-    def give(command: str, *args: str):
+    def register_program(command: str, *args: str):
         server = create_server(
-            boss,
+            administrator,
             ServerSpec(
                 name="other",
                 transport_type="stdio",
@@ -41,62 +41,66 @@ def given(acme, helper, boss):
                 roots=True,
             ),
         )
-        made.append(server)
+        servers.append(server)
         return factories.approve_server(acme, server, helper)
 
-    yield give
-    for server in made:
+    yield register_program
+    for server in servers:
         get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 @pytest.fixture
-def asks(boss, helper, runner):
-    """A function that has a tool called, answers what its server asks, and returns the result."""
+def call_tool(administrator, helper, runner):
+    """Return a function that calls a tool, answers its elicitation, and returns the result."""
 
-    def ask(tool: str, content=None, **arguments):
-        session = sessions.start_session(boss, helper, f"/mcp_other_{tool} {json.dumps(arguments)}")
-        running = get_runtime().spawn(run_until_rest(runner, session.pk), name="run")
+    def call(tool: str, content=None, **arguments):
+        session = sessions.start_session(
+            administrator, helper, f"/mcp_other_{tool} {json.dumps(arguments)}"
+        )
+        future = get_runtime().spawn(run_until_rest(runner, session.pk), name="run")
         if content is not None:
-            mine = ElicitationRequest.objects.waiting().filter(session=session)
-            answer_request(boss, eventually(mine.first), "accept", content)
-        running.result(60)
+            requests = ElicitationRequest.objects.waiting().filter(session=session)
+            answer_request(administrator, eventually(requests.first), "accept", content)
+        future.result(60)
         step = Step.objects.get(session=session, kind=Step.Kind.CALL)
         return step.state, step.payload["text"]
 
-    return ask
+    return call
 
 
-def test_the_sdks_server_asks_in_either_era(given, asks):
-    server = given(sys.executable, str(SDK), "stdio")
+def test_a_server_of_the_sdk_requests_input(register, call_tool):
+    server = register(sys.executable, str(SDK), "stdio")
     assert server.era == "modern"
-    assert asks("introduce", {"name": "Ada", "age": 36}) == ("done", "Hello Ada (36)")
-    state, text = asks("paint")
+    assert call_tool("introduce", {"name": "Ada", "age": 36}) == ("done", "Hello Ada (36)")
+    state, text = call_tool("paint")
     assert (state, text.startswith("painted ")) == ("done", True)
 
 
-def test_a_server_of_both_eras_asks_in_the_middle_of_a_call(given, asks):
-    server = given(sys.executable, "-m", LIVE, "stdio")
+def test_a_server_of_both_eras_requests_input_during_a_call(register, call_tool):
+    server = register(sys.executable, "-m", LIVE, "stdio")
     assert server.era == "modern"
-    assert asks("ask", {"name": "Ada"}) == ("done", "Hello Ada")
-    state, text = asks("sample")
+    assert call_tool("ask", {"name": "Ada"}) == ("done", "Hello Ada")
+    state, text = call_tool("sample")
     assert (state, text.startswith("painted ")) == ("done", True)
 
 
 @pytest.mark.npm
 def test_an_npm_server_requests_input_on_its_connection(
-    given, asks, node_server: Callable[[str], str]
+    register, call_tool, node_server: Callable[[str], str]
 ):
     program = node_server("mcp-server-everything")
     Launcher.objects.create(command=program)
-    server = given(program)
+    server = register(program)
     assert server.era == "handshake"
-    entered = {"name": "Ada", "check": True}
-    state, text = asks("trigger_elicitation_request", entered)
+    content = {"name": "Ada", "check": True}
+    state, text = call_tool("trigger_elicitation_request", content)
     assert (state, "Ada" in text) == ("done", True)
-    state, text = asks("trigger_sampling_request", prompt="Name a colour.", maxTokens=40)
+    state, text = call_tool("trigger_sampling_request", prompt="Name a colour.", maxTokens=40)
     assert (state, "LLM sampling result" in text or "sampling" in text.lower()) == ("done", True)
-    state, text = asks("get_roots_list")
+    state, text = call_tool("get_roots_list")
     assert (state, "/workspaces/" in text) == ("done", True)
     url = "https://example.com/start"
-    state, text = asks("trigger_url_elicitation", {}, url=url, message="Please", elicitationId="e1")
+    state, text = call_tool(
+        "trigger_url_elicitation", {}, url=url, message="Please", elicitationId="e1"
+    )
     assert state == "done"

@@ -1,4 +1,4 @@
-"""One process runs a session, another watches it: over the database, and over Redis."""
+"""One process runs a session and another watches it, over the database and over Redis."""
 
 import asyncio
 import shutil
@@ -30,30 +30,30 @@ pytestmark = pytest.mark.django_db(transaction=True)
 CLIMB = Says(text="I will climb.", calls=(("1", "mcp_workshop_climb", "{}"),))
 
 
-class Halting(FakeOpenAI):
-    """Stops in the middle of each answer until it may go on."""
+class PausingProvider(FakeOpenAI):
+    """Pauses in the middle of each answer until it can continue."""
 
-    may_go_on = asyncio.Event()
+    can_continue = asyncio.Event()
 
-    def served(self, path, said, step):
-        response = super().served(path, said, step)
-        response.body_iterator = self._paced(response.body_iterator)
+    def respond(self, path, request, step):
+        response = super().respond(path, request, step)
+        response.body_iterator = self._pause(response.body_iterator)
         return response
 
-    async def _paced(self, lines):
+    async def _pause(self, lines):
         count = 0
         async for line in lines:
             if count == 2:
-                await self.may_go_on.wait()
-                self.may_go_on.clear()
+                await self.can_continue.wait()
+                self.can_continue.clear()
             count += 1
             yield line
 
 
 @pytest.fixture
 def provider(acme, helper):
-    stack, fake = AsyncExitStack(), Halting(script=[CLIMB, Says(text="At the top.")])
-    fake.may_go_on = asyncio.Event()
+    stack, fake = AsyncExitStack(), PausingProvider(script=[CLIMB, Says(text="At the top.")])
+    fake.can_continue = asyncio.Event()
     get_runtime().call(stack.enter_async_context, serve(fake))
     helper.model_endpoint = save_endpoint(
         factories.build_administrator(acme),
@@ -65,8 +65,8 @@ def provider(acme, helper):
 
 
 @pytest.fixture
-def gate(acme, helper, tmp_path):
-    """The file that lets the server's tool end."""
+def gate_file(acme, helper, tmp_path):
+    """The file that ends the server's tool call when it exists."""
     file = tmp_path / "gate"
     command = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
     spec = ServerSpec(
@@ -82,26 +82,26 @@ def gate(acme, helper, tmp_path):
 
 
 @pytest.fixture
-def run(provider, gate, running, tmp_path, monkeypatch, settings):
-    """A function that has another process run a session; both use the Redis at a URL, if any."""
+def run(provider, gate_file, running, tmp_path, monkeypatch, settings):
+    """Return a function that runs a session in another process; both use the same Redis, if any."""
     monkeypatch.setattr(redis_bus, "_buses", WeakKeyDictionary())
 
-    def go(redis_url=""):
+    def start_run(redis_url=""):
         settings.REDIS_URL = redis_url
         command = [sys.executable, "manage.py", "agents", "run", "helper", "climb", "--json"]
         env = processes.environment({"REDIS_URL": redis_url})
         process = processes.start("agents", command, folder=tmp_path, env=env)
         running.append(process)
-        found = eventually(lambda: process.require() and Session.objects.first(), within=30)
-        return process, found
+        session = eventually(lambda: process.require() and Session.objects.first(), within=30)
+        return process, session
 
-    yield go
+    yield start_run
     get_runtime().call(redis_bus.get_bus().close)
 
 
 @pytest.fixture
 def redis(running, tmp_path, free_port):
-    """A Redis of the test's own, which it may empty and end."""
+    """A separate Redis, which the test can flush and kill."""
     command = [shutil.which("redis-server") or "redis-server", "--port", str(free_port)]
     command += ["--save", "", "--bind", "127.0.0.1"]
     process = processes.start("redis", command, folder=tmp_path, env={}, cwd=ROOT)
@@ -110,17 +110,17 @@ def redis(running, tmp_path, free_port):
     return process, f"redis://127.0.0.1:{free_port}/0"
 
 
-async def until_text(watcher, wanted):
-    """Follow until the unsettled step shows a text."""
-    told = ""
-    while wanted not in told:
+async def follow_until_text(watcher, expected):
+    """Watch until the unfinished step has a text."""
+    shown = ""
+    while expected not in shown:
         for event in await watcher.until("text", "model"):
             if event.kind in ("text", "model"):
-                told = (told if event.kind == "text" else "") + event.data["text"]
+                shown = (shown if event.kind == "text" else "") + event.data["text"]
 
 
-async def until_progress(watcher):
-    """Follow until a call shows how far it has come, alone or with the call."""
+async def follow_until_progress(watcher):
+    """Watch until there is progress of a call, alone or with the call."""
     while True:
         for event in await watcher.until("progress", "call"):
             if event.kind == "progress":
@@ -129,65 +129,67 @@ async def until_progress(watcher):
                 return event.data["progress"]
 
 
-async def partial_texts(session):
+async def read_partial_texts(session):
     rows = Step.objects.filter(session=session, state=Step.State.INTENT)
     return await get_runtime().run_orm(lambda: [row.payload.get("text") for row in rows])
 
 
 def check(session, process, watcher):
-    """Check that nothing was missed, and that everybody who comes again is told the rest."""
+    """Check that no event was missed, and that watchers can resume from each event."""
     assert process.popen.wait(30) == 0
     assert build_report(session.pk)["answer"] == "At the top."
-    final = [(event.id, event.kind) for event in watcher.heard if event.id]
+    final = [(event.id, event.kind) for event in watcher.events if event.id]
     kinds = ["message", "model", "call", "model", "end"]
     assert final == list(enumerate(kinds, start=1))
     for seq, _ in final:
-        again = [(event.id, event.kind) for event in load_events(session.pk, seq)]
-        assert again == [*final[seq:], (None, "rest")]
+        resumed = [(event.id, event.kind) for event in load_events(session.pk, seq)]
+        assert resumed == [*final[seq:], (None, "rest")]
 
 
-def test_two_processes_share_sessions_over_the_database(run, provider, gate):
+def test_two_processes_share_sessions_over_the_database(run, provider, gate_file):
     process, session = run()
 
-    async def watched():
+    async def watch():
         watcher = Watcher(session.pk)
-        await until_text(watcher, "I wi")
-        assert (await partial_texts(session))[0].startswith("I wi")
-        provider.may_go_on.set()
-        progress = await until_progress(watcher)
-        await asyncio.to_thread(gate.touch)
-        provider.may_go_on.set()
+        await follow_until_text(watcher, "I wi")
+        assert (await read_partial_texts(session))[0].startswith("I wi")
+        provider.can_continue.set()
+        progress = await follow_until_progress(watcher)
+        await asyncio.to_thread(gate_file.touch)
+        provider.can_continue.set()
         await watcher.until("rest")
-        await watcher.leave()
+        await watcher.close()
         return watcher, progress
 
-    watcher, progress = get_runtime().call(watched, timeout_s=60)
+    watcher, progress = get_runtime().call(watch, timeout_s=60)
     assert progress == {"done": 1, "total": 2, "message": "half way"}
     check(session, process, watcher)
 
 
 @pytest.mark.redis
-def test_two_processes_share_sessions_over_redis_and_survive_its_loss(run, provider, gate, redis):
+def test_two_processes_share_sessions_over_redis_and_survive_its_loss(
+    run, provider, gate_file, redis
+):
     server, url = redis
     process, session = run(url)
 
-    async def watched():
+    async def watch():
         watcher = Watcher(session.pk)
-        await until_text(watcher, "I wi")
-        assert await partial_texts(session) == [""], "text goes over Redis, not into rows"
+        await follow_until_text(watcher, "I wi")
+        assert await read_partial_texts(session) == [""], "text is sent over Redis, not stored"
         await redis_bus.get_bus()._get_client().flushall()
-        provider.may_go_on.set()
-        progress = await until_progress(watcher)
+        provider.can_continue.set()
+        progress = await follow_until_progress(watcher)
         server.kill()
-        await asyncio.to_thread(gate.touch)
-        await until_text(watcher, "At t")
-        [written] = await partial_texts(session)
-        assert written.startswith("At t"), "there is no Redis any more"
-        provider.may_go_on.set()
+        await asyncio.to_thread(gate_file.touch)
+        await follow_until_text(watcher, "At t")
+        [stored_text] = await read_partial_texts(session)
+        assert stored_text.startswith("At t"), "Redis isn't running"
+        provider.can_continue.set()
         await watcher.until("rest")
-        await watcher.leave()
+        await watcher.close()
         return watcher, progress
 
-    watcher, progress = get_runtime().call(watched, timeout_s=60)
+    watcher, progress = get_runtime().call(watch, timeout_s=60)
     assert progress == {"done": 1, "total": 2, "message": "half way"}
     check(session, process, watcher)

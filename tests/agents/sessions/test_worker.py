@@ -1,4 +1,4 @@
-"""This process as a runner: a database that is away, a row that is gone, leaving."""
+"""A session runner in this process: database outages, a deleted row, stopping."""
 
 import asyncio
 from time import monotonic
@@ -24,30 +24,30 @@ def session(acme, helper):
     return sessions.start_session(factories.build_administrator(acme), helper, "hello")
 
 
-def failing(monkeypatch, module, name, fault, *, times):
-    """Have the first calls of a function raise `fault`; return what is left to fail."""
-    real, left = getattr(module, name), [fault] * times
+def fail_first_calls(monkeypatch, module, name, exception, *, times):
+    """Make the first calls of a function raise `exception`; return the remaining exceptions."""
+    original, faults = getattr(module, name), [exception] * times
 
-    async def instead(*args):
-        if left:
-            raise left.pop()
-        return await real(*args)
+    async def fail_async(*args):
+        if faults:
+            raise faults.pop()
+        return await original(*args)
 
-    def blocking(*args):
-        if left:
-            raise left.pop()
-        return real(*args)
+    def fail_sync(*args):
+        if faults:
+            raise faults.pop()
+        return original(*args)
 
-    asked = instead if module is loop else blocking
-    monkeypatch.setattr(module, name, asked)
-    return left
+    replacement = fail_async if module is loop else fail_sync
+    monkeypatch.setattr(module, name, replacement)
+    return faults
 
 
 def test_a_database_outage_ends_no_session(session, take, runner, monkeypatch):
-    left = failing(monkeypatch, loop, "run_session", OperationalError("away"), times=1)
+    faults = fail_first_calls(monkeypatch, loop, "run_session", OperationalError("away"), times=1)
     take(session)
     eventually(lambda: session.refresh_from_db() or session.status == Session.Status.DONE)
-    assert not left
+    assert not faults
 
 
 def test_a_worker_whose_row_is_deleted_continues_with_a_new_one(session, take, runner):
@@ -67,9 +67,11 @@ def test_a_stopped_worker_claims_nothing(session, take, runner):
 def test_the_heartbeat_continues_after_a_database_outage(runner, monkeypatch):
     monkeypatch.setattr(running, "CANCEL_POLL_INTERVAL_S", 0.01)
     monkeypatch.setattr(leases, "HEARTBEAT_INTERVAL_S", 0.02)
-    left = failing(monkeypatch, leases, "renew_runner_leases", OperationalError("away"), times=2)
+    faults = fail_first_calls(
+        monkeypatch, leases, "renew_runner_leases", OperationalError("away"), times=2
+    )
     get_runtime().call(runner.start)
-    eventually(lambda: not left)
+    eventually(lambda: not faults)
     now = timezone.now()
     eventually(lambda: Runner.objects.get(pk=runner.runner_id).heartbeat_at > now)
 
@@ -77,18 +79,20 @@ def test_the_heartbeat_continues_after_a_database_outage(runner, monkeypatch):
 def test_a_blocked_event_loop_lets_its_leases_expire(runner, monkeypatch):
     monkeypatch.setattr(running, "CANCEL_POLL_INTERVAL_S", 0.01)
     monkeypatch.setattr(leases, "HEARTBEAT_INTERVAL_S", 0.02)
-    looked = []
-    monkeypatch.setattr(runner, "_is_loop_responsive", lambda: looked.append(1) and False)
+    checks = []
+    monkeypatch.setattr(runner, "_is_loop_responsive", lambda: checks.append(1) and False)
     get_runtime().call(runner.start)
-    then = Runner.objects.get(pk=runner.runner_id).heartbeat_at
-    eventually(lambda: len(looked) > 5)
-    assert Runner.objects.get(pk=runner.runner_id).heartbeat_at == then
+    before = Runner.objects.get(pk=runner.runner_id).heartbeat_at
+    eventually(lambda: len(checks) > 5)
+    assert Runner.objects.get(pk=runner.runner_id).heartbeat_at == before
 
 
 def test_the_heartbeat_continues_after_an_unexpected_error(runner, monkeypatch):
     monkeypatch.setattr(running, "CANCEL_POLL_INTERVAL_S", 0.01)
     monkeypatch.setattr(leases, "HEARTBEAT_INTERVAL_S", 0.02)
-    left = failing(monkeypatch, leases, "release_orphaned_sessions", RuntimeError("bug"), times=1)
+    left = fail_first_calls(
+        monkeypatch, leases, "release_orphaned_sessions", RuntimeError("bug"), times=1
+    )
     get_runtime().call(runner.start)
     eventually(lambda: not left)
     now = timezone.now()
@@ -137,7 +141,7 @@ def test_sessions_of_a_dead_worker_continue_when_another_one_starts(session, tak
     dead_id = leases.register_runner()
     leases.claim_session(session.pk, dead_id)
     Runner.objects.filter(pk=dead_id).update(heartbeat_at=timezone.now() - leases.LEASE_DURATION)
-    # The heartbeat may release it first, and then announces it to other workers.
+    # The heartbeat may release it first, and before announces it to other workers.
     eventually(lambda: take(session) == Session.Status.DONE)
     assert Runner.objects.get(pk=dead_id).stopped_at
 

@@ -1,4 +1,4 @@
-"""What a skill says, with arguments: pure."""
+"""Rendering skills with arguments, and parsing argument declarations."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_arguments_are_inserted_once_as_text():
 
 
 @pytest.mark.parametrize(
-    ("given", "field"),
+    ("values", "field"),
     [
         ({}, "arguments.version"),
         ({"version": ""}, "arguments.version"),
@@ -41,15 +41,15 @@ def test_arguments_are_inserted_once_as_text():
         ({"version": "x" * 16_001}, "arguments.version"),
     ],
 )
-def test_an_invalid_value_is_reported_with_its_argument(given, field):
-    with pytest.raises(InvalidInput) as refused:
-        render_skill(NOTES, given)
-    assert refused.value.field == field
-    assert refused.value.remedy
+def test_an_invalid_value_is_reported_with_its_argument(values, field):
+    with pytest.raises(InvalidInput) as caught:
+        render_skill(NOTES, values)
+    assert caught.value.field == field
+    assert caught.value.remedy
 
 
 @pytest.mark.parametrize(
-    ("said", "field"),
+    ("declarations", "field"),
     [
         ([{"name": "Big"}], "arguments[0].name"),
         ([{"name": "a"}, {"name": "a"}], "arguments[1].name"),
@@ -60,28 +60,28 @@ def test_an_invalid_value_is_reported_with_its_argument(given, field):
         ([{"name": f"a{n}"} for n in range(21)], "arguments"),
     ],
 )
-def test_an_invalid_declaration_is_reported(said, field):
-    with pytest.raises(InvalidInput) as refused:
-        read_arguments(said)
-    assert refused.value.field == field
+def test_an_invalid_declaration_is_reported(declarations, field):
+    with pytest.raises(InvalidInput) as caught:
+        read_arguments(declarations)
+    assert caught.value.field == field
 
 
 def test_an_undeclared_placeholder_is_refused():
-    with pytest.raises(InvalidInput) as refused:
+    with pytest.raises(InvalidInput) as caught:
         check_text("Do ${it} and ${that}.", [TemplateArgument("it")])
-    assert (refused.value.code, refused.value.field) == ("undeclared_argument", "text")
-    assert "${that}" in str(refused.value)
+    assert (caught.value.code, caught.value.field) == ("undeclared_argument", "text")
+    assert "${that}" in str(caught.value)
 
 
 def test_a_skill_is_a_prompt_with_completion():
-    declared = to_prompt(NOTES)
-    assert [one["required"] for one in declared["arguments"]] == [True, False]
+    prompt = to_prompt(NOTES)
+    assert [argument["required"] for argument in prompt["arguments"]] == [True, False]
     assert complete_argument(NOTES, "tone", "W") == ["warm"]
     assert complete_argument(NOTES, "version", "") == []
 
 
 @pytest.mark.parametrize(
-    "one",
+    "argument",
     [
         TemplateArgument("a"),
         TemplateArgument("a", "What it is: a thing", required=True),
@@ -89,13 +89,13 @@ def test_a_skill_is_a_prompt_with_completion():
         TemplateArgument("a", "described", True, "plain words", ("plain words", "others")),
     ],
 )
-def test_a_formatted_line_is_parsed_back_unchanged(one):
-    assert parse_line(format_line(one)) == one
+def test_a_formatted_line_is_parsed_back_unchanged(argument):
+    assert parse_line(format_line(argument)) == argument
 
 
 def test_an_empty_line_is_refused():
-    assert [one.name for one in parse_lines("a\n\n  b! : x\n")] == ["a", "b"]
+    assert [argument.name for argument in parse_lines("a\n\n  b! : x\n")] == ["a", "b"]
     for line in ("= x", 'a ["b"', "a [b]", "a b"):
-        with pytest.raises(InvalidInput) as refused:
+        with pytest.raises(InvalidInput) as caught:
             parse_line(line)
-        assert refused.value.field == "arguments"
+        assert caught.value.field == "arguments"

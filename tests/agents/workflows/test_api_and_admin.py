@@ -1,4 +1,4 @@
-"""Workflows for people and programs: REST and the admin."""
+"""Workflows in REST and the admin."""
 
 import pytest
 
@@ -19,38 +19,44 @@ outputs: {said: "${/steps/say/text}"}
 
 def test_rest_creates_runs_and_returns_a_workflow(acme, helper):
     operator = rest.as_role(acme, Role.OPERATOR)
-    made = operator.post("workflows", {"name": "say", "source": SOURCE, "agents": ["helper"]})
-    assert (made.status, made.json["agent"], made.json["state"]) == (201, "helper", "pending")
-    wrong = operator.post("workflows", {"name": "b", "source": SOURCE.replace("call:", "cal:")})
-    assert (wrong.status, wrong.json["field"]) == (400, "steps[0].cal")
-    wrong = operator.post("workflows", {"name": "b", "source": SOURCE.replace("helper", "nobody")})
-    assert (wrong.status, wrong.json["field"]) == (404, "agent")
+    created = operator.post("workflows", {"name": "say", "source": SOURCE, "agents": ["helper"]})
+    assert (created.status, created.json["agent"], created.json["state"]) == (
+        201,
+        "helper",
+        "pending",
+    )
+    invalid = operator.post("workflows", {"name": "b", "source": SOURCE.replace("call:", "cal:")})
+    assert (invalid.status, invalid.json["field"]) == (400, "steps[0].cal")
+    invalid = operator.post(
+        "workflows", {"name": "b", "source": SOURCE.replace("helper", "nobody")}
+    )
+    assert (invalid.status, invalid.json["field"]) == (404, "agent")
     assert operator.post("workflows/say/runs", {"inputs": {"text": 1}}).code == "invalid_arguments"
     run = operator.post("workflows/say/runs", {"inputs": {"text": "x"}})
     assert (run.status, run.json["session"]["status"]) == (201, "queued")
-    assert [one["state"] for one in run.json["steps"]] == ["waiting"]
+    assert [item["state"] for item in run.json["steps"]] == ["waiting"]
     path = f"workflow-runs/{run.json['id']}"
     assert operator.post(f"{path}/cancel").json["session"]["status"] == "cancelled"
     listed = operator.get("workflows/say/runs?status=cancelled").json["results"]
-    assert [one["id"] for one in listed] == [run.json["id"]]
+    assert [item["id"] for item in listed] == [run.json["id"]]
     reviewer = rest.as_role(acme, Role.REVIEWER)
     stale = reviewer.post("workflows/say/approve", {"digest": "other"})
     assert stale.code == "definition_changed"
-    seen = {"digest": made.json["digest"]}
-    assert reviewer.post("workflows/say/approve", seen).json["state"] == "approved"
-    assert operator.post("workflows/say/approve", seen).status == 403
+    digest = {"digest": created.json["digest"]}
+    assert reviewer.post("workflows/say/approve", digest).json["state"] == "approved"
+    assert operator.post("workflows/say/approve", digest).status == 403
     changed = operator.patch("workflows/say", {"source": SOURCE.replace("Says", "Said")})
     assert (changed.json["version"], changed.json["state"]) == (2, "changed")
     assert len(operator.get("workflows/say/versions").json["results"]) == 2
     assert operator.delete("workflows/say").status == 204
-    assert operator.get(path).json["workflow"] == "say", "runs stay"
+    assert operator.get(path).json["workflow"] == "say", "runs are kept"
 
 
 def test_members_can_run_workflows_of_their_agents(acme, helper):
     operator = rest.as_role(acme, Role.OPERATOR)
     operator.post("workflows", {"name": "say", "source": SOURCE})
-    narrowed = rest.as_role(acme, Role.MEMBER, helper)
-    assert narrowed.post("workflows/say/runs", {"inputs": {"text": "x"}}).status == 201
+    member = rest.as_role(acme, Role.MEMBER, helper)
+    assert member.post("workflows/say/runs", {"inputs": {"text": "x"}}).status == 201
     other = rest.as_role(acme, Role.MEMBER, factories.create_agent(acme, "other"))
     assert other.get("workflows/say").status == 404
     assert other.get("workflows").json["results"] == []
@@ -59,27 +65,29 @@ def test_members_can_run_workflows_of_their_agents(acme, helper):
 
 
 def test_the_admin_creates_and_shows_a_workflow_run(acme, helper):
-    seat = admin_client.sit(acme, Role.OWNER)
-    assert "agent: helper" in seat.get("agents_workflow_add")
+    owner = admin_client.sit(acme, Role.OWNER)
+    assert "agent: helper" in owner.get("agents_workflow_add")
     fields = {"name": "say", "source": SOURCE, "agents": ["helper"], "enabled": "on"}
-    page = seat.post("agents_workflow_add", **{**fields, "source": SOURCE.replace("id:", "ID:")})
+    page = owner.post("agents_workflow_add", **{**fields, "source": SOURCE.replace("id:", "ID:")})
     assert "steps[0].ID" in page
-    page = admin_client.words(seat.post("agents_workflow_add", **fields))
+    page = admin_client.words(owner.post("agents_workflow_add", **fields))
     assert "No runs yet." in page
     workflow = Workflow.objects.get()
-    page = seat.post("agents_workflow_start", workflow.pk, inputs='{"text": "x"}')
+    page = owner.post("agents_workflow_start", workflow.pk, inputs='{"text": "x"}')
     run = WorkflowRun.objects.get()
     assert "say" in page
-    page = admin_client.words(seat.get("agents_workflow_run", workflow.pk, run=run.pk))
+    page = admin_client.words(owner.get("agents_workflow_run", workflow.pk, run=run.pk))
     assert "Steps" in page
-    seat.post("agents_workflow_cancel", workflow.pk, run=run.pk)
-    seat.post("agents_workflow_write", workflow.pk, **{**fields, "source": SOURCE + "max_run_s: 5"})
+    owner.post("agents_workflow_cancel", workflow.pk, run=run.pk)
+    owner.post(
+        "agents_workflow_write", workflow.pk, **{**fields, "source": SOURCE + "max_run_s: 5"}
+    )
     workflow.refresh_from_db()
     assert workflow.version == 2
-    seat.post("agents_workflow_approve", workflow.pk, digest=workflow.digest)
+    owner.post("agents_workflow_approve", workflow.pk, digest=workflow.digest)
     workflow.refresh_from_db()
     assert workflow.state == "approved"
-    assert "say" in admin_client.words(seat.get("agents_workflow_changelist"))
-    seat.post("agents_workflow_delete", workflow.pk, post="yes")
+    assert "say" in admin_client.words(owner.get("agents_workflow_changelist"))
+    owner.post("agents_workflow_delete", workflow.pk, post="yes")
     assert not Workflow.objects.exists()
     assert Session.objects.count() == 1

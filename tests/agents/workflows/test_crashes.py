@@ -1,4 +1,4 @@
-"""Crashes of runs: killed at each moment of calls, agent steps, conditions and endings."""
+"""Crashes of workflow runs, killed at each moment."""
 
 from collections import Counter
 from functools import partial
@@ -9,7 +9,7 @@ from agents.callable_agents import set_callable_agents
 from agents.models import Agent, Approval, Session, Step, WorkflowRun
 from agents.workflows.services import WorkflowSpec, run_workflow, save_workflow
 from tests import factories
-from tests.agents.crash_scenarios import in_order, table
+from tests.agents.crash_scenarios import assert_in_order, kill_at_each_moment
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -29,47 +29,47 @@ STEPS = ["pay", "ask", "never", "last"]
 
 
 @pytest.fixture
-def begin(acme, helper, counting, written):
-    """A function that begins a run with nothing counted yet."""
+def start_run(acme, helper, counting, written):
+    """Return a function that starts a run with an empty call log."""
     second = factories.create_agent(acme, "second")
     factories.approve_server(acme, counting, second)
-    boss = factories.build_administrator(acme)
-    set_callable_agents(boss, helper, [second.slug])
+    administrator = factories.build_administrator(acme)
+    set_callable_agents(administrator, helper, [second.slug])
     Agent.objects.update(calls_per_minute=100_000)
-    workflow = save_workflow(boss, WorkflowSpec(name="pays", source=SOURCE))
+    workflow = save_workflow(administrator, WorkflowSpec(name="pays", source=SOURCE))
 
     def go():
         written.write_text("")
-        return run_workflow(boss, workflow, {"key": "own"}).session
+        return run_workflow(administrator, workflow, {"key": "own"}).session
 
     return go
 
 
-def check(written, session, where, *, yes):
-    """Check that each step was made once, or said to be unknown, which ends the run."""
-    done = Counter(written.read_text().splitlines())
+def check(written, session, context, *, approve):
+    """Check that each step ran once, or ended the run with an unknown outcome."""
+    counts = Counter(written.read_text().splitlines())
     session.refresh_from_db()
-    in_order(session, where)
+    assert_in_order(session, context)
     run = WorkflowRun.objects.get(session=session)
-    steps = [one for one in session.steps.order_by("seq") if "step" in one.payload]
-    names = [one.payload["step"] for one in steps]
+    steps = [step for step in session.steps.order_by("seq") if "step" in step.payload]
+    names = [step.payload["step"] for step in steps]
     pay = steps[0]
     if session.status == Session.Status.DONE:
-        assert (names, run.outputs) == (STEPS, {"said": "get_balance last"}), where
-        assert done["charge own"] >= 1, where
-        assert 1 <= done["get_balance last"] <= 2, where
-        assert session.children.get().status == Session.Status.DONE, where
+        assert (names, run.outputs) == (STEPS, {"said": "get_balance last"}), context
+        assert counts["charge own"] >= 1, context
+        assert 1 <= counts["get_balance last"] <= 2, context
+        assert session.children.get().status == Session.Status.DONE, context
     else:
-        assert (session.status, names) == (Session.Status.FAILED, ["pay"]), where
-        assert (pay.state, run.outputs) == (Step.State.UNKNOWN, None), where
-        assert session.error_code in ("outcome_unknown", "answer_lost"), where
-        assert done.keys() <= {"charge own"}, where
-    repeated = yes and Approval.objects.filter(session__in=(session, *session.children.all()))
-    most = 1 + bool(repeated)
-    assert done["charge own"] <= most, where
-    assert done["charge asked"] <= most, where
-    assert done["charge never"] == 0, where
+        assert (session.status, names) == (Session.Status.FAILED, ["pay"]), context
+        assert (pay.state, run.outputs) == (Step.State.UNKNOWN, None), context
+        assert session.error_code in ("outcome_unknown", "answer_lost"), context
+        assert counts.keys() <= {"charge own"}, context
+    repeated = approve and Approval.objects.filter(session__in=(session, *session.children.all()))
+    limit = 1 + bool(repeated)
+    assert counts["charge own"] <= limit, context
+    assert counts["charge asked"] <= limit, context
+    assert counts["charge never"] == 0, context
 
 
-def test_a_killed_run_executes_each_step_once(begin, written, mortals):
-    table(begin, mortals(), 3, partial(check, written))
+def test_a_killed_run_executes_each_step_once(start_run, written, mortals):
+    kill_at_each_moment(start_run, mortals(), 3, partial(check, written))

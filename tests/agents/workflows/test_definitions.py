@@ -1,4 +1,4 @@
-"""What workflows say, what references mean, and what is next: without rows."""
+"""Parsing workflows, filling references, and choosing the next action."""
 
 import pytest
 
@@ -47,27 +47,29 @@ outputs:
 """
 
 
-def triage():
+def parse_triage():
     return parse_workflow(parse_source(TRIAGE))
 
 
 def test_a_run_executes_its_steps_and_ends_with_outputs():
-    workflow, inputs = triage(), {"title": "disk", "severity": "high"}
+    workflow, inputs = parse_triage(), {"title": "disk", "severity": "high"}
     first = get_next_action(workflow, inputs, {})
     assert first == WorkflowCall(1, "look", "mcp_logs_search", {"query": "alert disk", "limit": 5})
-    came = {"look": WorkflowStepResult("done", "3 lines", {"hits": 3})}
-    second = get_next_action(workflow, inputs, came)
+    results = {"look": WorkflowStepResult("done", "3 lines", {"hits": 3})}
+    second = get_next_action(workflow, inputs, results)
     assert isinstance(second, WorkflowCall)
     assert (second.number, second.tool) == (2, "ask_writer")
     lines = second.arguments["message"].splitlines()
     assert lines[0].startswith("Sum up: [data ")
     assert (lines[1], lines[2][:12]) == ("3 lines", "[end of data")
-    came["think"] = WorkflowStepResult("done", "Full.")
-    assert get_next_action(workflow, inputs, came) == WorkflowEnd({"summary": "Full.", "hits": 3})
+    results["think"] = WorkflowStepResult("done", "Full.")
+    assert get_next_action(workflow, inputs, results) == WorkflowEnd(
+        {"summary": "Full.", "hits": 3}
+    )
 
 
 @pytest.mark.parametrize(
-    ("inputs", "look_came"),
+    ("inputs", "look_result"),
     [
         ({"title": "x", "severity": "low"}, WorkflowStepResult("done", "", {"hits": 3})),
         ({"title": "x", "severity": "high"}, WorkflowStepResult("done", "", {"hits": 0})),
@@ -78,30 +80,30 @@ def test_a_run_executes_its_steps_and_ends_with_outputs():
         ({"title": "x"}, WorkflowStepResult("done", "", {"hits": 3})),
     ],
 )
-def test_a_step_whose_conditions_are_false_is_skipped(inputs, look_came):
-    found = get_next_action(triage(), inputs, {"look": look_came})
-    assert isinstance(found, SkippedStep)
-    came = {"look": look_came, "think": WorkflowStepResult("skipped")}
-    ended = get_next_action(triage(), inputs, came)
-    assert isinstance(ended, WorkflowEnd)
-    assert ended.outputs["summary"] == "nothing to say"
+def test_a_step_whose_conditions_are_false_is_skipped(inputs, look_result):
+    action = get_next_action(parse_triage(), inputs, {"look": look_result})
+    assert isinstance(action, SkippedStep)
+    results = {"look": look_result, "think": WorkflowStepResult("skipped")}
+    end = get_next_action(parse_triage(), inputs, results)
+    assert isinstance(end, WorkflowEnd)
+    assert end.outputs["summary"] == "nothing to say"
 
 
 def test_a_failed_step_ends_the_run_unless_it_may_continue():
-    came = {
+    results = {
         "look": WorkflowStepResult("done", "", {"hits": 1}),
         "think": WorkflowStepResult("failed", "No.", None, "denied"),
     }
-    with pytest.raises(StepFailed) as failed:
-        get_next_action(triage(), {"title": "x", "severity": "high"}, came)
-    assert (failed.value.code, failed.value.field) == ("denied", "steps.think")
+    with pytest.raises(StepFailed) as caught:
+        get_next_action(parse_triage(), {"title": "x", "severity": "high"}, results)
+    assert (caught.value.code, caught.value.field) == ("denied", "steps.think")
 
 
 VALUES = {"steps": {"a": {"output": {"list": [1, {"x/y": "deep"}], "no": None}, "text": "${/b}"}}}
 
 
 @pytest.mark.parametrize(
-    ("said", "means"),
+    ("template", "expected"),
     [
         ("${/steps/a/output/list}", [1, {"x/y": "deep"}]),
         ("${/steps/a/output/list/0}", 1),
@@ -113,15 +115,15 @@ VALUES = {"steps": {"a": {"output": {"list": [1, {"x/y": "deep"}], "no": None}, 
         ("$HOME and ${} and {x}", "$HOME and ${} and {x}"),
     ],
 )
-def test_references_are_replaced_once(said, means):
-    assert fill_references(said, VALUES) == means
+def test_references_are_replaced_once(template, expected):
+    assert fill_references(template, VALUES) == expected
 
 
 def test_unknown_references_are_reported():
     for pointer in ("/steps/a/output/none", "/steps/a/output/list/2", "/steps/a/output/no"):
-        with pytest.raises(UnresolvedReference) as failed:
+        with pytest.raises(UnresolvedReference) as caught:
             fill_references(f"x ${{{pointer}}}", VALUES)
-        assert failed.value.field == pointer
+        assert caught.value.field == pointer
     assert resolve_pointer(VALUES, "/steps/a/output/list/-1") == (False, None)
 
 
@@ -157,14 +159,14 @@ STEP = {"id": "a", "call": "echo"}
     ],
 )
 def test_errors_are_reported_with_their_path(change, path):
-    with pytest.raises(InvalidInput) as refused:
+    with pytest.raises(InvalidInput) as caught:
         parse_workflow({"agent": "helper", "steps": [STEP], **change})
-    assert refused.value.field == path
-    assert refused.value.remedy
+    assert caught.value.field == path
+    assert caught.value.remedy
 
 
 def test_invalid_yaml_is_reported_with_its_line():
     for source in ("steps: [", "agent: a\n  b: c", "{", "a: &x 1\nb: *x"):
-        with pytest.raises(InvalidInput) as refused:
+        with pytest.raises(InvalidInput) as caught:
             parse_source(source)
-        assert refused.value.field
+        assert caught.value.field

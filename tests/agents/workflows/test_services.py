@@ -1,4 +1,4 @@
-"""Runs: each step through the door, durable, parked for people, ended by their bounds."""
+"""Workflow runs: governed steps, approvals, crashes, limits, nesting."""
 
 import asyncio
 
@@ -32,26 +32,28 @@ outputs: {said: "${/steps/second/text}"}
 
 
 @pytest.fixture
-def boss(acme):
+def administrator(acme):
     return factories.build_administrator(acme)
 
 
 @pytest.fixture
 def runner(transactional_db):
-    one = SessionRunner()
-    yield one
-    get_runtime().call(one.drain)
+    session_runner = SessionRunner()
+    yield session_runner
+    get_runtime().call(session_runner.drain)
 
 
 @pytest.fixture
-def write(boss):
-    """A function that writes a workflow."""
+def save(administrator):
+    """Return a function that saves a workflow."""
 
-    def make(source=ECHO, name="echoes", **more):
-        old = Workflow.objects.filter(name=name).first()
-        return save_workflow(boss, WorkflowSpec(name=name, source=source, **more), old)
+    def save_source(source=ECHO, name="echoes", **more):
+        existing = Workflow.objects.filter(name=name).first()
+        return save_workflow(
+            administrator, WorkflowSpec(name=name, source=source, **more), existing
+        )
 
-    return make
+    return save_source
 
 
 async def _until_rest(runner, session_id):
@@ -62,8 +64,8 @@ async def _until_rest(runner, session_id):
 
 
 @pytest.fixture
-def carry_out(runner):
-    """A function that takes a run on until it rests."""
+def run_until_rest(runner):
+    """Return a function that continues a run until it rests."""
 
     def go(run):
         get_runtime().call(_until_rest, runner, run.session_id)
@@ -72,131 +74,144 @@ def carry_out(runner):
     return go
 
 
-def calls_of(run):
+def list_calls(run):
     return list(Step.objects.filter(session_id=run.session_id, kind=Step.Kind.CALL).order_by("seq"))
 
 
-def test_a_run_passes_results_from_step_to_step(boss, write, workshop, carry_out):
-    done = carry_out(run_workflow(boss, write(), {"text": "x"}))
-    assert done.session.status == Session.Status.DONE, done.session.error_detail
-    assert done.outputs == {"said": "two one x"}
-    first, second = calls_of(done)
+def test_a_run_passes_results_from_step_to_step(administrator, save, workshop, run_until_rest):
+    run = run_until_rest(run_workflow(administrator, save(), {"text": "x"}))
+    assert run.session.status == Session.Status.DONE, run.session.error_detail
+    assert run.outputs == {"said": "two one x"}
+    first, second = list_calls(run)
     assert (first.payload["step"], second.payload["step"]) == ("first", "second")
     assert second.payload["arguments"] == {"text": "two one x"}
-    rows_of = AuditRow.objects.filter(session_id=done.session_id, action="agent_tool_call")
-    assert rows_of.count() == 2, "each step went through the door"
-    with pytest.raises(Conflict) as refused:
-        sessions.send_message(boss, done.session, "Hello?")
-    assert refused.value.code == "workflow_run"
+    rows = AuditRow.objects.filter(session_id=run.session_id, action="agent_tool_call")
+    assert rows.count() == 2, "each step was recorded"
+    with pytest.raises(Conflict) as caught:
+        sessions.send_message(administrator, run.session, "Hello?")
+    assert caught.value.code == "workflow_run"
 
 
-def test_inputs_are_validated_before_the_run_starts(boss, write, workshop, helper):
-    workflow = write()
-    for wrong in ({}, {"text": 1}):
-        with pytest.raises(InvalidInput) as refused:
-            run_workflow(boss, workflow, wrong)
-        assert refused.value.code == "invalid_arguments"
-    with pytest.raises(InvalidInput) as refused:
-        run_workflow(boss, workflow, {"text": "x" * 20_000})
-    assert refused.value.code == "inputs_too_large"
+def test_inputs_are_validated_before_the_run_starts(administrator, save, workshop, helper):
+    workflow = save()
+    for invalid in ({}, {"text": 1}):
+        with pytest.raises(InvalidInput) as caught:
+            run_workflow(administrator, workflow, invalid)
+        assert caught.value.code == "invalid_arguments"
+    with pytest.raises(InvalidInput) as caught:
+        run_workflow(administrator, workflow, {"text": "x" * 20_000})
+    assert caught.value.code == "inputs_too_large"
     member = factories.create_member(helper.organization, Role.MEMBER)
     with pytest.raises(Forbidden):
         run_workflow(member, workflow, {"text": "x"})
-    save_workflow(boss, WorkflowSpec(name="echoes", enabled=False), workflow)
-    with pytest.raises(Conflict) as off:
-        run_workflow(boss, Workflow.objects.get(), {"text": "x"})
-    assert off.value.code == "workflow_disabled"
+    save_workflow(administrator, WorkflowSpec(name="echoes", enabled=False), workflow)
+    with pytest.raises(Conflict) as disabled:
+        run_workflow(administrator, Workflow.objects.get(), {"text": "x"})
+    assert disabled.value.code == "workflow_disabled"
     assert not Session.objects.exists()
 
 
-def test_a_denied_step_ends_the_run_and_is_named(boss, helper, write, workshop, carry_out):
-    set_policy(boss, helper, PolicySpec("denylist", deny=("mcp_workshop_echo",)))
-    failed = carry_out(run_workflow(boss, write(), {"text": "x"}))
-    assert failed.session.status == Session.Status.FAILED
-    assert failed.session.error_code == "denied_by_policy"
-    assert "`first`" in failed.session.error_detail
+def test_a_denied_step_ends_the_run_with_its_id(
+    administrator, helper, save, workshop, run_until_rest
+):
+    set_policy(administrator, helper, PolicySpec("denylist", deny=("mcp_workshop_echo",)))
+    run = run_until_rest(run_workflow(administrator, save(), {"text": "x"}))
+    assert run.session.status == Session.Status.FAILED
+    assert run.session.error_code == "denied_by_policy"
+    assert "`first`" in run.session.error_detail
     lenient = ECHO.replace('${/inputs/text}"}}', '${/inputs/text}"}, on_error: continue}')
     lenient = lenient.replace("${/steps/first/text}", "${/steps/first/code}")
-    set_policy(boss, helper, PolicySpec("denylist", deny=("mcp_workshop_ec*",)))
-    failed = carry_out(run_workflow(boss, write(lenient, "lenient"), {"text": "x"}))
-    assert len(calls_of(failed)) == 2, "what may fail doesn't end it"
-    assert calls_of(failed)[1].payload["arguments"] == {"text": "two denied_by_policy"}
+    set_policy(administrator, helper, PolicySpec("denylist", deny=("mcp_workshop_ec*",)))
+    run = run_until_rest(run_workflow(administrator, save(lenient, "lenient"), {"text": "x"}))
+    assert len(list_calls(run)) == 2, "a step with on_error: continue doesn't end the run"
+    assert list_calls(run)[1].payload["arguments"] == {"text": "two denied_by_policy"}
 
 
-def test_a_run_uses_the_definition_of_its_start(boss, write, workshop, carry_out):
-    run = run_workflow(boss, write(), {"text": "x"})
-    changed = write(ECHO.replace("two ", "changed "))
+def test_a_run_uses_the_definition_of_its_start(administrator, save, workshop, run_until_rest):
+    run = run_workflow(administrator, save(), {"text": "x"})
+    changed = save(ECHO.replace("two ", "changed "))
     assert changed.version == 2
-    assert carry_out(run).outputs == {"said": "two one x"}
-    later = carry_out(run_workflow(boss, changed, {"text": "x"}))
-    assert later.outputs == {"said": "changed one x"}
+    assert run_until_rest(run).outputs == {"said": "two one x"}
+    second = run_until_rest(run_workflow(administrator, changed, {"text": "x"}))
+    assert second.outputs == {"said": "changed one x"}
 
 
-def test_a_step_waits_for_approval_and_continues(boss, helper, write, workshop, carry_out):
-    set_policy(boss, helper, PolicySpec("all", ask=("mcp_workshop_echo",)))
-    run = carry_out(run_workflow(boss, write(), {"text": "x"}))
+def test_a_step_waits_for_approval_and_continues(
+    administrator, helper, save, workshop, run_until_rest
+):
+    set_policy(administrator, helper, PolicySpec("all", ask=("mcp_workshop_echo",)))
+    run = run_until_rest(run_workflow(administrator, save(), {"text": "x"}))
     assert run.session.status == Session.Status.WAITING
-    resolve_approval(boss, Approval.objects.get(), "approve")
-    run = carry_out(run)
-    assert run.session.status == Session.Status.WAITING, "the second step is asked about, too"
-    resolve_approval(boss, Approval.objects.waiting().get(), "deny", "Enough.")
-    run = carry_out(run)
+    resolve_approval(administrator, Approval.objects.get(), "approve")
+    run = run_until_rest(run)
+    assert run.session.status == Session.Status.WAITING, "the second step needs approval, too"
+    resolve_approval(administrator, Approval.objects.waiting().get(), "deny", "Enough.")
+    run = run_until_rest(run)
     assert (run.session.status, run.session.error_code) == ("failed", "approval_denied")
-    assert [step.state for step in calls_of(run)] == ["done", "failed"]
+    assert [step.state for step in list_calls(run)] == ["done", "failed"]
 
 
-def test_another_process_continues_a_run_from_its_rows(boss, write, workshop, runner, carry_out):
-    run = run_workflow(boss, write(), {"text": "x"})
-    dead = leases.register_runner()
-    hold = leases.claim_session(run.session_id, dead)
-    step_store.append_step(hold, Step.Kind.MESSAGE, {"text": "{}", "by": "x"})
-    done = {"name": "mcp_workshop_echo", "arguments": {}, "step": "first", "text": "from before"}
-    step_store.append_step(hold, Step.Kind.CALL, done, turn=1)
-    leases.stop_runner(dead)
-    done = carry_out(run)
-    assert done.outputs == {"said": "two from before"}
-    assert len(calls_of(done)) == 2, "what was done isn't repeated"
+def test_another_process_continues_a_run_from_its_rows(
+    administrator, save, workshop, runner, run_until_rest
+):
+    run = run_workflow(administrator, save(), {"text": "x"})
+    dead_runner = leases.register_runner()
+    lease = leases.claim_session(run.session_id, dead_runner)
+    step_store.append_step(lease, Step.Kind.MESSAGE, {"text": "{}", "by": "x"})
+    completed_call = {
+        "name": "mcp_workshop_echo",
+        "arguments": {},
+        "step": "first",
+        "text": "from before",
+    }
+    step_store.append_step(lease, Step.Kind.CALL, completed_call, turn=1)
+    leases.stop_runner(dead_runner)
+    completed_call = run_until_rest(run)
+    assert completed_call.outputs == {"said": "two from before"}
+    assert len(list_calls(completed_call)) == 2, "the completed step isn't repeated"
 
 
-def test_a_skipped_step_is_recorded_once(boss, write, workshop, carry_out):
+def test_a_skipped_step_is_recorded_once(administrator, save, workshop, run_until_rest):
     source = ECHO.replace("{id: first,", "{id: first, when: {/inputs/text: {const: y}},")
     source = source.replace("${/steps/first/text}", "${/steps/first/state}")
-    done = carry_out(run_workflow(boss, write(source), {"text": "x"}))
-    assert done.outputs == {"said": "two skipped"}
-    notices = Step.objects.filter(session_id=done.session_id, kind=Step.Kind.NOTICE)
-    assert [one.payload["step"] for one in notices if "step" in one.payload] == ["first"]
+    run = run_until_rest(run_workflow(administrator, save(source), {"text": "x"}))
+    assert run.outputs == {"said": "two skipped"}
+    notices = Step.objects.filter(session_id=run.session_id, kind=Step.Kind.NOTICE)
+    assert [notice.payload["step"] for notice in notices if "step" in notice.payload] == ["first"]
 
 
-def test_a_run_has_a_time_limit(boss, write, workshop, carry_out):
+def test_a_run_has_a_time_limit(administrator, save, workshop, run_until_rest):
     wait = "{id: a, call: mcp_workshop_wait, arguments: {seconds: 30}}"
     slow = f"agent: helper\nmax_run_s: 1\nsteps: [{wait}]\n"
-    run = carry_out(run_workflow(boss, write(slow, "slow"), {}))
+    run = run_until_rest(run_workflow(administrator, save(slow, "slow"), {}))
     assert (run.session.status, run.session.error_code) == ("failed", "time_exhausted")
 
 
-def test_a_step_sends_a_message_to_an_agent(acme, boss, helper, write, carry_out):
+def test_a_step_sends_a_message_to_an_agent(acme, administrator, helper, save, run_until_rest):
     writer = factories.create_agent(acme, "writer")
-    set_callable_agents(boss, helper, [writer.slug])
+    set_callable_agents(administrator, helper, [writer.slug])
     source = "agent: helper\nsteps: [{id: ask, agent: writer, message: Hello}]\n"
-    done = carry_out(run_workflow(boss, write(source), {}))
-    assert done.session.status == Session.Status.DONE, done.session.error_detail
-    child = done.session.children.get()
+    run = run_until_rest(run_workflow(administrator, save(source), {}))
+    assert run.session.status == Session.Status.DONE, run.session.error_detail
+    child = run.session.children.get()
     assert (child.agent_id, child.depth) == (writer.pk, 1)
 
 
-def test_an_approved_workflow_is_a_tool_of_its_agents(acme, boss, helper, write, workshop, call):
+def test_an_approved_workflow_is_a_tool_of_its_agents(
+    acme, administrator, helper, save, workshop, call
+):
     other = factories.create_agent(acme, "other")
-    workflow = write(agents=[other.slug])
-    with pytest.raises(Problem) as refused:
+    workflow = save(agents=[other.slug])
+    with pytest.raises(Problem) as caught:
         call("workflow_echoes", {"text": "x"}, agent_id=other.pk)
-    assert refused.value.code == "not_approved"
+    assert caught.value.code == "not_approved"
     reviewer = factories.create_member(acme, Role.REVIEWER)
     approve_workflow(reviewer, workflow, workflow.digest)
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(Problem) as caught:
         call("workflow_echoes", {"text": 1}, agent_id=other.pk)
-    assert refused.value.code == "invalid_arguments"
+    assert caught.value.code == "invalid_arguments"
     assert call("workflow_echoes", {"text": "x"}, agent_id=other.pk).code == "no_session"
-    write(ECHO.replace("two", "three"), agents=[other.slug])
+    save(ECHO.replace("two", "three"), agents=[other.slug])
     with pytest.raises(Problem) as changed:
         call("workflow_echoes", {"text": "x"}, agent_id=other.pk)
     assert changed.value.code == "definition_changed"
@@ -206,23 +221,25 @@ def test_an_approved_workflow_is_a_tool_of_its_agents(acme, boss, helper, write,
         approve_workflow(factories.create_member(acme, Role.OPERATOR), workflow)
 
 
-def test_a_workflow_can_run_another_workflow(acme, boss, helper, write, workshop, carry_out):
-    inner = write(agents=[helper.slug])
-    approve_workflow(boss, inner)
+def test_a_workflow_can_run_another_workflow(
+    acme, administrator, helper, save, workshop, run_until_rest
+):
+    inner = save(agents=[helper.slug])
+    approve_workflow(administrator, inner)
     source = """\
 agent: helper
 steps: [{id: inner, call: workflow_echoes, arguments: {text: deep}}]
 outputs: {said: "${/steps/inner/output/said}"}
 """
-    done = carry_out(run_workflow(boss, write(source, "outer"), {}))
-    assert done.outputs == {"said": "two one deep"}
-    child = WorkflowRun.objects.get(session__parent=done.session_id)
-    assert (child.via, child.session.root_id) == ("agent", done.session_id)
+    run = run_until_rest(run_workflow(administrator, save(source, "outer"), {}))
+    assert run.outputs == {"said": "two one deep"}
+    child = WorkflowRun.objects.get(session__parent=run.session_id)
+    assert (child.via, child.session.root_id) == ("agent", run.session_id)
 
 
-def test_disabled_workflows_and_agents_dont_run(boss, helper, write, workshop):
-    workflow = write()
-    update_agent(boss, helper, AgentSpec(name=helper.name, enabled=False))
-    with pytest.raises(Conflict) as refused:
-        run_workflow(boss, workflow, {"text": "x"})
-    assert refused.value.code == "agent_disabled"
+def test_disabled_workflows_and_agents_dont_run(administrator, helper, save, workshop):
+    workflow = save()
+    update_agent(administrator, helper, AgentSpec(name=helper.name, enabled=False))
+    with pytest.raises(Conflict) as caught:
+        run_workflow(administrator, workflow, {"text": "x"})
+    assert caught.value.code == "agent_disabled"

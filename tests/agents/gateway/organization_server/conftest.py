@@ -1,4 +1,4 @@
-"""Fixtures of the bots' tests: queued sessions are run meanwhile, and a client that uses tools."""
+"""Fixtures for `/mcp`: a client of its tools, and a worker for queued sessions."""
 
 import asyncio
 from collections.abc import Iterator
@@ -24,15 +24,15 @@ PATH = "/mcp"
 
 @dataclass(frozen=True)
 class Client:
-    """Uses the organization's tools; every result is held against what its tool declares."""
+    """A client of the organization's tools that validates every result."""
 
     wire: Wire
     token: str | None = None
 
     def tools(self) -> dict[str, dict[str, Any]]:
-        """What is listed, by name."""
-        listed = self.wire.modern(PATH, "tools/list", token=self.token).result["tools"]
-        return {tool["name"]: tool for tool in listed}
+        """Return the listed tools by name."""
+        declarations = self.wire.modern(PATH, "tools/list", token=self.token).result["tools"]
+        return {tool["name"]: tool for tool in declarations}
 
     def call(self, name: str, arguments: dict[str, Any] | None = None, **more: Any) -> Reply:
         """Call a tool."""
@@ -40,35 +40,37 @@ class Client:
         return self.wire.modern(PATH, "tools/call", params, token=self.token, **more)
 
     def use(self, name: str, /, **arguments: Any) -> dict[str, Any]:
-        """Call a tool that does what it is asked, and return its structured content."""
+        """Call a tool successfully and return its structured content."""
         result = self.call(name, arguments).result
         assert not result.get("isError"), result
-        found: dict[str, Any] = result["structuredContent"]
-        Draft202012Validator(self.tools()[name]["outputSchema"]).validate(found)
-        return found
+        content: dict[str, Any] = result["structuredContent"]
+        Draft202012Validator(self.tools()[name]["outputSchema"]).validate(content)
+        return content
 
 
 @pytest.fixture
 def client(wire: Wire) -> Client:
-    """The organization's tools, used with an owner's token."""
+    """A client with an owner's token."""
     return Client(wire)
 
 
 @pytest.fixture
-def at_work(runner: SessionRunner) -> Iterator[None]:
-    """Sessions that are queued are run meanwhile, as by a worker."""
-    working: Future[None] = get_runtime().spawn(_work(runner), name="worker of the tests")
+def running_worker(runner: SessionRunner) -> Iterator[None]:
+    """Run queued sessions during the test, like a worker."""
+    worker: Future[None] = get_runtime().spawn(
+        _run_queued_sessions(runner), name="worker of the tests"
+    )
     yield
-    working.cancel()
+    worker.cancel()
 
 
-async def _work(runner: SessionRunner) -> None:
+async def _run_queued_sessions(runner: SessionRunner) -> None:
     with suppress(asyncio.CancelledError):
         while True:
-            for session_id in await get_runtime().run_orm(_queued):
+            for session_id in await get_runtime().run_orm(_list_queued_sessions):
                 await runner.claim_and_run(session_id)
             await asyncio.sleep(0.02)
 
 
-def _queued() -> list[UUID]:
+def _list_queued_sessions() -> list[UUID]:
     return list(Session.objects.filter(status=Session.Status.QUEUED).values_list("pk", flat=True))

@@ -1,4 +1,4 @@
-"""Conversing at `/mcp`: real sessions of the offline model, watched, gone on with, cancelled."""
+"""Chat tools at `/mcp`, with sessions of the offline model."""
 
 import json
 from collections.abc import Callable
@@ -28,41 +28,52 @@ Take = Callable[[Session], str]
 ECHO = '/mcp_workshop_echo {"text": "over there"}'
 
 
-def rows() -> list[AuditRow]:
+def load_rows() -> list[AuditRow]:
     return list(AuditRow.objects.filter(action="gateway_call").order_by("seq"))
 
 
 def test_an_agent_answers_and_its_session_continues(
-    helper: Agent, workshop: Server, client: Client, at_work: None
+    helper: Agent, workshop: Server, client: Client, running_worker: None
 ) -> None:
-    found = client.use("helper_chat", message=ECHO, wait_s=30)
-    assert (found["status"], found["resting"], found["agent"]) == ("done", True, "helper")
-    assert found["calls"] == [{"tool": "mcp_workshop_echo", "state": "done", "code": ""}]
-    assert "over there" in found["answer"]
-    assert (found["waits_for"], found["error"]["code"]) == ([], "")
-    again = client.use("helper_chat", message="hello", session_id=found["session_id"], wait_s=30)
-    assert again["session_id"] == found["session_id"]
-    assert (again["status"], again["calls"]) == ("done", [])
-    read = client.use("session_messages", session_id=found["session_id"])
-    assert [one["from"] for one in read["messages"]] == ["person", "agent", "person", "agent"]
-    assert read["messages"][-1]["text"] == again["answer"]
-    behind = read["messages"][1]["seq"]
-    later = client.use("session_messages", session_id=found["session_id"], after_seq=behind)
-    assert later["messages"] == read["messages"][2:]
+    first = client.use("helper_chat", message=ECHO, wait_s=30)
+    assert (first["status"], first["resting"], first["agent"]) == ("done", True, "helper")
+    assert first["calls"] == [{"tool": "mcp_workshop_echo", "state": "done", "code": ""}]
+    assert "over there" in first["answer"]
+    assert (first["waits_for"], first["error"]["code"]) == ([], "")
+    second = client.use("helper_chat", message="hello", session_id=first["session_id"], wait_s=30)
+    assert second["session_id"] == first["session_id"]
+    assert (second["status"], second["calls"]) == ("done", [])
+    transcript = client.use("session_messages", session_id=first["session_id"])
+    assert [message["from"] for message in transcript["messages"]] == [
+        "person",
+        "agent",
+        "person",
+        "agent",
+    ]
+    assert transcript["messages"][-1]["text"] == second["answer"]
+    position = transcript["messages"][1]["seq"]
+    later = client.use("session_messages", session_id=first["session_id"], after_seq=position)
+    assert later["messages"] == transcript["messages"][2:]
 
 
 def test_progress_reports_text_and_calls_on_request(
-    helper: Agent, workshop: Server, client: Client, at_work: None
+    helper: Agent, workshop: Server, client: Client, running_worker: None
 ) -> None:
-    said = {"message": ECHO, "wait_s": 30}
-    silent = client.call("helper_chat", said)
-    assert silent.told == []
-    reply = client.call("helper_chat", said, meta={"progressToken": "p"})
-    told = [one["params"] for one in reply.told if one["method"] == "notifications/progress"]
-    assert [one["progressToken"] for one in told] == ["p"] * len(told)
-    numbers = [one["progress"] for one in told]
+    arguments = {"message": ECHO, "wait_s": 30}
+    reply_without_progress = client.call("helper_chat", arguments)
+    assert reply_without_progress.notifications == []
+    reply = client.call("helper_chat", arguments, meta={"progressToken": "p"})
+    notifications = [
+        notification["params"]
+        for notification in reply.notifications
+        if notification["method"] == "notifications/progress"
+    ]
+    assert [notification["progressToken"] for notification in notifications] == ["p"] * len(
+        notifications
+    )
+    numbers = [notification["progress"] for notification in notifications]
     assert numbers == sorted(set(numbers))
-    lines = [one["message"] for one in told]
+    lines = [notification["message"] for notification in notifications]
     assert any(line.startswith("[mcp_workshop_echo: done") for line in lines)
     answer = reply.result["structuredContent"]["answer"]
     assert answer in "".join(lines)
@@ -75,43 +86,45 @@ def test_a_message_can_be_sent_without_waiting_and_waited_for_later(
     assert (sent["status"], sent["resting"], sent["answer"]) == ("queued", False, "")
     assert client.use("session_status", session_id=sent["session_id"])["status"] == "queued"
     take(Session.objects.get())
-    found = client.use("session_status", session_id=sent["session_id"], wait_s=30)
-    assert (found["status"], bool(found["answer"])) == ("done", True)
+    status = client.use("session_status", session_id=sent["session_id"], wait_s=30)
+    assert (status["status"], bool(status["answer"])) == ("done", True)
 
 
 def test_pending_requests_are_returned_with_their_urls(
-    acme: Organization, helper: Agent, workshop: Server, client: Client, at_work: None
+    acme: Organization, helper: Agent, workshop: Server, client: Client, running_worker: None
 ) -> None:
     set_policy(
         factories.build_administrator(acme), helper, PolicySpec("all", ask=("mcp_workshop_echo",))
     )
-    found = client.use("helper_chat", message=ECHO, wait_s=30)
-    assert (found["status"], found["resting"], found["answer"]) == ("waiting", True, "")
-    [waiting] = found["waits_for"]
-    assert waiting["kind"] == "approval"
-    assert waiting["url"].endswith(f"/{waiting['id']}/change/")
-    ended = client.use("session_cancel", session_id=found["session_id"])
-    assert ended["cancelled"] is True
+    status = client.use("helper_chat", message=ECHO, wait_s=30)
+    assert (status["status"], status["resting"], status["answer"]) == ("waiting", True, "")
+    [request] = status["waits_for"]
+    assert request["kind"] == "approval"
+    assert request["url"].endswith(f"/{request['id']}/change/")
+    canceled = client.use("session_cancel", session_id=status["session_id"])
+    assert canceled["cancelled"] is True
     eventually(lambda: Session.objects.get().status == "cancelled")
-    after = client.use("session_status", session_id=found["session_id"])
-    assert (after["status"], after["waits_for"]) == ("cancelled", [])
-    assert client.use("session_cancel", session_id=found["session_id"])["cancelled"] is False
+    final = client.use("session_status", session_id=status["session_id"])
+    assert (final["status"], final["waits_for"]) == ("cancelled", [])
+    assert client.use("session_cancel", session_id=status["session_id"])["cancelled"] is False
 
 
 def test_a_client_that_leaves_doesnt_stop_the_session(
     helper: Agent, wire: Wire, take: Take
 ) -> None:
-    opened = wire.handshake(PATH)
+    mcp_session = wire.handshake(PATH)
     params = {"name": "helper_chat", "arguments": {"message": "hello", "wait_s": 60}}
-    asked = ("tools/call", params, opened.headers, None, 777)
+    request = ("tools/call", params, mcp_session.headers, None, 777)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(wire._request, PATH, *asked)
+        future = pool.submit(wire._request, PATH, *request)
         session = eventually(Session.objects.first)
         body = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 777}}
         bearer = f"Bearer {wire.token}"
-        wire.send("POST", PATH, json.dumps(body).encode(), Authorization=bearer, **opened.headers)
-        waiting.result(30)
-    eventually(lambda: [row.outcome for row in rows()] == ["cancelled"])
+        wire.send(
+            "POST", PATH, json.dumps(body).encode(), Authorization=bearer, **mcp_session.headers
+        )
+        future.result(30)
+    eventually(lambda: [row.outcome for row in load_rows()] == ["cancelled"])
     session.refresh_from_db()
     assert session.status == "queued"
     assert take(session) == "done"
@@ -121,16 +134,16 @@ def test_each_call_is_recorded_with_its_client_and_outcome(
     acme: Organization, helper: Agent, client: Client
 ) -> None:
     client.use("helper_chat", message="hello", wait_s=0)
-    wrong = client.call("helper_chat", {"text": "hello"})
-    assert (wrong.result["isError"], wrong.code) == (True, "invalid_arguments")
-    strange = client.call("session_status", {"session_id": str(acme.pk)})
-    assert (strange.result["isError"], strange.code) == (True, "not_found")
+    invalid = client.call("helper_chat", {"text": "hello"})
+    assert (invalid.result["isError"], invalid.code) == (True, "invalid_arguments")
+    not_found = client.call("session_status", {"session_id": str(acme.pk)})
+    assert (not_found.result["isError"], not_found.code) == (True, "not_found")
     assert client.call("nothing", {"a": 1}).error["code"] == -32602
-    talked, refused, failed, missing = rows()
-    told = json.loads(talked.opened)["details"]
-    assert (talked.outcome, talked.tool_name) == ("ok", "helper_chat")
-    assert (talked.agent_id, told["client"], told["via"]) == (helper.pk, "tests 1", "gateway")
-    assert told["arguments"]["message"] == "hello"
+    sent, refused, failed, missing = load_rows()
+    details = json.loads(sent.opened)["details"]
+    assert (sent.outcome, sent.tool_name) == ("ok", "helper_chat")
+    assert (sent.agent_id, details["client"], details["via"]) == (helper.pk, "tests 1", "gateway")
+    assert details["arguments"]["message"] == "hello"
     assert (refused.outcome, refused.code) == ("refused", "invalid_arguments")
     assert (failed.outcome, failed.code) == ("error", "not_found")
     assert (missing.outcome, missing.code) == ("refused", "unknown_tool")
@@ -141,38 +154,38 @@ def test_only_allowed_tools_are_listed_and_others_are_unknown(
     acme: Organization, helper: Agent, client: Client
 ) -> None:
     factories.create_agent(acme, "other")
-    off = factories.create_agent(acme, "resting")
-    off.enabled = False
-    off.save()
-    boss = factories.build_administrator(acme)
+    disabled = factories.create_agent(acme, "resting")
+    disabled.enabled = False
+    disabled.save()
+    administrator = factories.build_administrator(acme)
     assert {"helper_chat", "other_chat"} <= set(client.tools())
     assert "resting_chat" not in client.tools()
-    one = Client(client.wire, token_of(boss, Role.MEMBER, agent_ids=[helper.pk]))
-    assert {"helper_chat", "session_status", "session_cancel"} <= set(one.tools())
-    assert "other_chat" not in one.tools()
+    limited = Client(client.wire, token_of(administrator, Role.MEMBER, agent_ids=[helper.pk]))
+    assert {"helper_chat", "session_status", "session_cancel"} <= set(limited.tools())
+    assert "other_chat" not in limited.tools()
     for name in ("other_chat", "resting_chat", "no_chat"):
-        error = one.call(name, {"message": "hello"}).error
+        error = limited.call(name, {"message": "hello"}).error
         assert error == {"code": -32602, "message": f"Unknown tool: {name}"}
-    reader = Client(client.wire, token_of(boss, Role.AUDITOR))
+    reader = Client(client.wire, token_of(administrator, Role.AUDITOR))
     listed = set(reader.tools())
     assert "session_status" in listed
     assert not {"helper_chat", "session_cancel"} & listed
     assert reader.call("session_cancel", {"session_id": "x"}).error["code"] == -32602
-    mine = client.use("other_chat", message="hello", wait_s=0)["session_id"]
-    assert one.call("session_status", {"session_id": mine}).code == "not_found"
-    assert one.call("session_cancel", {"session_id": mine}).code == "not_found"
-    wrong = client.call("helper_chat", {"message": "hello", "session_id": mine})
-    assert wrong.code == "not_found"
+    session_id = client.use("other_chat", message="hello", wait_s=0)["session_id"]
+    assert limited.call("session_status", {"session_id": session_id}).code == "not_found"
+    assert limited.call("session_cancel", {"session_id": session_id}).code == "not_found"
+    reply = client.call("helper_chat", {"message": "hello", "session_id": session_id})
+    assert reply.code == "not_found"
 
 
 def test_the_rate_limit_of_a_token_applies(
     acme: Organization, helper: Agent, client: Client
 ) -> None:
-    boss = factories.build_administrator(acme)
-    slow = Client(client.wire, token_of(boss, calls_per_minute=1))
+    administrator = factories.build_administrator(acme)
+    limited = Client(client.wire, token_of(administrator, calls_per_minute=1))
     arguments = {"message": "hello", "wait_s": 0}
-    assert not slow.call("helper_chat", arguments).result.get("isError")
-    assert slow.call("helper_chat", arguments).code == "rate_limited"
+    assert not limited.call("helper_chat", arguments).result.get("isError")
+    assert limited.call("helper_chat", arguments).code == "rate_limited"
     assert Session.objects.count() == 1
 
 
@@ -189,17 +202,17 @@ def test_characters_that_cant_be_stored_are_replaced(helper: Agent, client: Clie
         ("prompts/get", {"name": "\x00"}),
         ("resources/read", {"uri": "bonobot://agents/\x00"}),
     ):
-        answer = client.wire.handshake(PATH).ask(method, params)
-        assert answer.error["code"] == -32602
+        reply = client.wire.handshake(PATH).ask(method, params)
+        assert reply.error["code"] == -32602
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 10**400, -1, True, "5", None])
 def test_nan_and_infinity_are_refused(number: Any, helper: Agent, client: Client) -> None:
-    answer = client.call("helper_chat", {"message": "hello", "wait_s": number})
-    if "error" in answer.message:
-        assert answer.error["code"] in (-32700, -32600, -32602)
+    reply = client.call("helper_chat", {"message": "hello", "wait_s": number})
+    if "error" in reply.message:
+        assert reply.error["code"] in (-32700, -32600, -32602)
     else:
-        assert (answer.result["isError"], answer.code) == (True, "invalid_arguments")
+        assert (reply.result["isError"], reply.code) == (True, "invalid_arguments")
     assert not Session.objects.exists()
 
 
@@ -216,19 +229,19 @@ def test_long_slugs_get_short_unique_names(acme: Organization, client: Client) -
 def test_the_instructions_explain_the_endpoint(
     acme: Organization, helper: Agent, wire: Wire
 ) -> None:
-    found = wire.modern(PATH, "server/discover").result
-    assert "`helper` (Helper)" in found["instructions"]
-    assert {"tools", "resources", "prompts", "completions"} <= set(found["capabilities"])
+    discovery = wire.modern(PATH, "server/discover").result
+    assert "`helper` (Helper)" in discovery["instructions"]
+    assert {"tools", "resources", "prompts", "completions"} <= set(discovery["capabilities"])
     session = wire.handshake(PATH)
-    assert session.opened.result["instructions"] == found["instructions"]
+    assert session.initialization.result["instructions"] == discovery["instructions"]
     names = [tool["name"] for tool in session.ask("tools/list").result["tools"]]
     assert "helper_chat" in names
 
 
 def test_the_tool_list_uses_a_fixed_number_of_queries(acme: Organization, helper: Agent) -> None:
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     for number in range(5):
         factories.create_agent(acme, f"agent-{number}")
     with CaptureQueriesContext(connection) as queries:
-        assert len([name for name in load_tools(boss) if name.endswith("_chat")]) == 6
+        assert len([name for name in load_tools(administrator) if name.endswith("_chat")]) == 6
     assert len(queries) == 1

@@ -1,4 +1,4 @@
-"""What a client is told of a session while it waits: each piece once, and all of it."""
+"""Progress of a session for a waiting client: everything, each part once."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,25 +10,25 @@ from agents.sessions.events import PROGRESS, REST, STATE, TEXT, SessionEvent
 CALL, MODEL, NOTICE = Step.Kind.CALL, Step.Kind.MODEL, Step.Kind.NOTICE
 
 
-def told(*events: SessionEvent) -> list[str]:
+def collect_lines(*events: SessionEvent) -> list[str]:
     return list(SessionProgress().collect_new_lines(events))
 
 
-def call(state: str, **more: str) -> SessionEvent:
+def build_call_event(state: str, **more: str) -> SessionEvent:
     return SessionEvent(CALL, {"seq": 4, "state": state, "name": "echo", **more})
 
 
 @given(st.text(min_size=1), st.lists(st.integers(0, 40)))
 def test_a_text_is_reported_once_however_it_arrives(text: str, cuts: list[int]) -> None:
     ends = [*sorted({min(cut, len(text)) for cut in cuts}), len(text)]
-    pieces, begun = [], 0
+    pieces, start = [], 0
     for end in ends:
-        pieces.append(SessionEvent(TEXT, {"seq": 3, "at": begun, "text": text[begun:end]}))
-        begun = end
+        pieces.append(SessionEvent(TEXT, {"seq": 3, "at": start, "text": text[start:end]}))
+        start = end
     reader = SessionProgress()
-    found = list(reader.collect_new_lines(pieces))
-    assert "".join(found) == text
-    # The step that holds the whole, and each piece again, say nothing new.
+    lines = list(reader.collect_new_lines(pieces))
+    assert "".join(lines) == text
+    # The complete step and repeated pieces add nothing.
     assert not list(
         reader.collect_new_lines([SessionEvent(MODEL, {"seq": 3, "text": text}), *pieces])
     )
@@ -48,18 +48,21 @@ def test_a_missed_text_is_reported_from_the_clients_position() -> None:
 
 
 def test_a_call_is_reported_at_its_start_and_end() -> None:
-    intent = call(Step.State.INTENT)
-    assert told(intent, intent, call(Step.State.DONE)) == ["[calls echo]", "[echo: done]"]
-    failed = call(Step.State.FAILED, code="denied_by_policy")
-    assert told(failed, failed) == ["[echo: failed, denied_by_policy]"]
+    intent = build_call_event(Step.State.INTENT)
+    assert collect_lines(intent, intent, build_call_event(Step.State.DONE)) == [
+        "[calls echo]",
+        "[echo: done]",
+    ]
+    failed = build_call_event(Step.State.FAILED, code="denied_by_policy")
+    assert collect_lines(failed, failed) == ["[echo: failed, denied_by_policy]"]
 
 
 def test_notices_progress_and_states_are_reported_as_lines() -> None:
-    found = told(
+    lines = collect_lines(
         SessionEvent(NOTICE, {"text": "Waiting for a person."}),
         SessionEvent(PROGRESS, {"message": "half of it"}),
         SessionEvent(PROGRESS, {}),
         SessionEvent(STATE, {"status": "waiting"}),
         SessionEvent(REST, {"status": "done"}),
     )
-    assert found == ["Waiting for a person.", "half of it", "[waiting]"]
+    assert lines == ["Waiting for a person.", "half of it", "[waiting]"]

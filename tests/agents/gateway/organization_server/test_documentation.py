@@ -1,4 +1,4 @@
-"""The page about the bots: its table is what a platform administrator is shown."""
+"""The documentation lists the tools that a platform administrator has."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 PAGE = Path(__file__).parents[4] / "docs" / "bots.md"
 
 
-def kind(tool: OrganizationTool) -> str:
+def describe_effect(tool: OrganizationTool) -> str:
     hints = tool.hints
     if hints.read_only:
         return "reads"
@@ -28,11 +28,11 @@ def kind(tool: OrganizationTool) -> str:
 def test_the_page_lists_every_tool_with_its_roles(acme: Organization, helper: Agent) -> None:
     members = {role: factories.create_member(acme, role) for role in ROLE_ACTIONS}
     helper.members.add(members[Role.MEMBER].id)
-    may = {role: set(load_tools(principal)) for role, principal in members.items()}
+    allowed = {role: set(load_tools(principal)) for role, principal in members.items()}
     lines = ["| tool | | what it does | roles |", "|---|---|---|---|"]
     for name, tool in load_tools(factories.build_administrator(acme)).items():
-        shown = name.replace("helper_chat", "{slug}_chat")
+        label = name.replace("helper_chat", "{slug}_chat")
         title = tool.title.replace("Helper", "the agent")
-        roles = ", ".join(role for role in ROLE_ACTIONS if name in may[role])
-        lines.append(f"| `{shown}` | {kind(tool)} | {title} | {roles} |")
+        roles = ", ".join(role for role in ROLE_ACTIONS if name in allowed[role])
+        lines.append(f"| `{label}` | {describe_effect(tool)} | {title} | {roles} |")
     assert "\n".join(lines) in PAGE.read_text(encoding="utf-8"), "\n".join(lines)

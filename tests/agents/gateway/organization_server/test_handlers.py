@@ -1,4 +1,4 @@
-"""Prompts at `/mcp`: skills with their arguments, filled in and completed."""
+"""Prompts at `/mcp`: skills with arguments, rendered and completed."""
 
 import pytest
 from django.db import connection
@@ -23,19 +23,19 @@ ARGUMENTS = [
 
 @pytest.fixture(autouse=True)
 def _skills(acme: Organization, helper: Agent) -> None:
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     text = "Write notes for ${version}, ${tone}."
     spec = SkillSpec(name="notes", description="Notes", text=text, arguments=ARGUMENTS)
-    save_skill(boss, spec)
-    save_skill(boss, SkillSpec(name="given", text="Enter a value.", agents=["helper"]))
-    save_skill(boss, SkillSpec(name="off", text="Enter a value.", enabled=False))
+    save_skill(administrator, spec)
+    save_skill(administrator, SkillSpec(name="given", text="Enter a value.", agents=["helper"]))
+    save_skill(administrator, SkillSpec(name="off", text="Enter a value.", enabled=False))
 
 
 def test_skills_are_listed_and_rendered_as_prompts(wire: Wire) -> None:
     listed = wire.modern(PATH, "prompts/list").result["prompts"]
-    assert [one["name"] for one in listed] == ["given", "notes"]
-    declared = {one["name"]: one for one in listed[1]["arguments"]}
-    assert (declared["version"]["required"], declared["tone"]["required"]) == (True, False)
+    assert [item["name"] for item in listed] == ["given", "notes"]
+    arguments = {item["name"]: item for item in listed[1]["arguments"]}
+    assert (arguments["version"]["required"], arguments["tone"]["required"]) == (True, False)
     params = {"name": "notes", "arguments": {"version": "1.4"}}
     for result in (
         wire.modern(PATH, "prompts/get", params).result,
@@ -48,16 +48,16 @@ def test_skills_are_listed_and_rendered_as_prompts(wire: Wire) -> None:
 
 
 def test_wrong_arguments_and_unknown_prompts_are_refused(wire: Wire) -> None:
-    def error(name: str, **arguments: object) -> tuple[int, str]:
+    def get_error(name: str, **arguments: object) -> tuple[int, str]:
         params = {"name": name, "arguments": arguments}
-        found = wire.modern(PATH, "prompts/get", params).error
-        return found["code"], (found.get("data") or {}).get("code", "")
+        error = wire.modern(PATH, "prompts/get", params).error
+        return error["code"], (error.get("data") or {}).get("code", "")
 
-    assert error("notes") == (-32602, "missing_argument")
-    assert error("notes", version="1", tone="loud") == (-32602, "invalid")
-    assert error("notes", version=1) == (-32602, "invalid")
-    assert error("notes", version="1", nothing="1") == (-32602, "unknown_argument")
-    assert error("off") == error("nothing") == (-32602, "")
+    assert get_error("notes") == (-32602, "missing_argument")
+    assert get_error("notes", version="1", tone="loud") == (-32602, "invalid")
+    assert get_error("notes", version=1) == (-32602, "invalid")
+    assert get_error("notes", version="1", nothing="1") == (-32602, "unknown_argument")
+    assert get_error("off") == get_error("nothing") == (-32602, "")
 
 
 def test_only_the_skills_of_a_token_are_listed(
@@ -65,21 +65,21 @@ def test_only_the_skills_of_a_token_are_listed(
 ) -> None:
     token = token_of(factories.build_administrator(acme), Role.MEMBER, agent_ids=[helper.pk])
     listed = wire.modern(PATH, "prompts/list", token=token).result["prompts"]
-    assert [one["name"] for one in listed] == ["given"]
-    answer = wire.modern(PATH, "prompts/get", {"name": "notes"}, token=token)
-    assert answer.error == {"code": -32602, "message": "Unknown prompt: notes"}
+    assert [prompt["name"] for prompt in listed] == ["given"]
+    reply = wire.modern(PATH, "prompts/get", {"name": "notes"}, token=token)
+    assert reply.error == {"code": -32602, "message": "Unknown prompt: notes"}
 
 
 def test_arguments_with_choices_are_completed(wire: Wire) -> None:
-    def complete(name: str, begun: str, prompt: str = "notes") -> list[str]:
+    def complete(name: str, prefix: str, prompt: str = "notes") -> list[str]:
         params = {
             "ref": {"type": "ref/prompt", "name": prompt},
-            "argument": {"name": name, "value": begun},
+            "argument": {"name": name, "value": prefix},
         }
-        found: list[str] = wire.modern(PATH, "completion/complete", params).result["completion"][
+        values: list[str] = wire.modern(PATH, "completion/complete", params).result["completion"][
             "values"
         ]
-        return found
+        return values
 
     assert complete("tone", "P") == ["plain", "proud"]
     assert complete("tone", "pr") == ["proud"]
@@ -89,7 +89,7 @@ def test_arguments_with_choices_are_completed(wire: Wire) -> None:
 
 
 def test_the_prompt_list_takes_one_query(acme: Organization) -> None:
-    boss = factories.build_administrator(acme)
+    administrator = factories.build_administrator(acme)
     with CaptureQueriesContext(connection) as queries:
-        assert len(list_prompts(boss)) == 2
+        assert len(list_prompts(administrator)) == 2
     assert len(queries) == 1

@@ -1,4 +1,4 @@
-"""A chat through a real web process, run by a real worker, as a client on the network has it."""
+"""A chat through a real web process and a real worker."""
 
 import json
 
@@ -36,10 +36,14 @@ def test_a_chat_is_streamed_while_a_worker_runs_it(
         "Mcp-Name": "helper_chat",
     }
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-    answer = httpx2.post(f"{live_web.url}/mcp", json=body, headers=headers, timeout=90)
-    lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")]
-    *told, last = [json.loads(line) for line in lines]
-    found = last["result"]["structuredContent"]
-    assert (found["status"], found["resting"]) == ("done", True)
-    pieces = [one["params"]["message"] for one in told if "method" in one]
-    assert found["answer"] in "".join(pieces)
+    response = httpx2.post(f"{live_web.url}/mcp", json=body, headers=headers, timeout=90)
+    lines = [line[6:] for line in response.text.splitlines() if line.startswith("data: {")]
+    *notifications, last = [json.loads(line) for line in lines]
+    content = last["result"]["structuredContent"]
+    assert (content["status"], content["resting"]) == ("done", True)
+    pieces = [
+        notification["params"]["message"]
+        for notification in notifications
+        if "method" in notification
+    ]
+    assert content["answer"] in "".join(pieces)

@@ -1,4 +1,4 @@
-"""Resources at `/mcp`: agents, sessions and workflows as REST shows them, and their states."""
+"""Resources at `/mcp`: agents, sessions and workflows as in REST, and their states."""
 
 import json
 from typing import Any
@@ -28,13 +28,13 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def boss(acme: Organization) -> Principal:
+def administrator(acme: Organization) -> Principal:
     return factories.build_administrator(acme)
 
 
 @pytest.fixture
-def session(boss: Principal, helper: Agent) -> Session:
-    return start_session(boss, helper, "hello")
+def session(administrator: Principal, helper: Agent) -> Session:
+    return start_session(administrator, helper, "hello")
 
 
 @pytest.fixture
@@ -42,19 +42,19 @@ def workflow(acme: Organization, helper: Agent) -> Workflow:
     return factories.create_workflow(helper)
 
 
-def read(wire: Wire, address: str, **more: Any) -> dict[str, Any]:
-    result = wire.modern(PATH, "resources/read", {"uri": address}, **more).result
+def read(wire: Wire, uri: str, **more: Any) -> dict[str, Any]:
+    result = wire.modern(PATH, "resources/read", {"uri": uri}, **more).result
     [content] = result["contents"]
-    assert (content["uri"], content["mimeType"]) == (address, "application/json")
-    found: dict[str, Any] = json.loads(content["text"])
-    return found
+    assert (content["uri"], content["mimeType"]) == (uri, "application/json")
+    data: dict[str, Any] = json.loads(content["text"])
+    return data
 
 
 def test_agents_and_workflows_are_listed_and_read_as_in_rest(
     acme: Organization, helper: Agent, workflow: Workflow, session: Session, wire: Wire
 ) -> None:
     listed = wire.modern(PATH, "resources/list").result["resources"]
-    names = {one["name"]: one["uri"] for one in listed}
+    names = {item["name"]: item["uri"] for item in listed}
     assert names == {
         "helper": build_uri("agents", helper.pk),
         workflow.name: build_uri("workflows", workflow.pk),
@@ -64,12 +64,12 @@ def test_agents_and_workflows_are_listed_and_read_as_in_rest(
     assert agent.pop("sessions") == {"queued": 1}
     assert agent == owner.get("agents/helper").json
     assert read(wire, build_uri("agents", "helper"))["id"] == str(helper.pk)
-    told = read(wire, names[workflow.name])
-    assert told.pop("runs") == {}
-    assert told == owner.get(f"workflows/{workflow.pk}").json
+    workflow_data = read(wire, names[workflow.name])
+    assert workflow_data.pop("runs") == {}
+    assert workflow_data == owner.get(f"workflows/{workflow.pk}").json
     assert read(wire, build_uri("sessions", session.pk)) == owner.get(f"sessions/{session.pk}").json
     templates = wire.modern(PATH, "resources/templates/list").result["resourceTemplates"]
-    assert [one["uriTemplate"] for one in templates] == [
+    assert [item["uriTemplate"] for item in templates] == [
         "bonobot://agents/{id}",
         "bonobot://sessions/{id}",
         "bonobot://workflows/{id}",
@@ -77,67 +77,74 @@ def test_agents_and_workflows_are_listed_and_read_as_in_rest(
 
 
 def test_resources_without_permission_are_unknown(
-    acme: Organization, helper: Agent, session: Session, wire: Wire, boss: Principal
+    acme: Organization, helper: Agent, session: Session, wire: Wire, administrator: Principal
 ) -> None:
     factories.create_agent(acme, "other")
-    there = factories.create_organization("other")
-    far = factories.create_agent(there, "far")
-    member = token_of(boss, Role.MEMBER, agent_ids=[helper.pk])
+    other_organization = factories.create_organization("other")
+    foreign = factories.create_agent(other_organization, "far")
+    member = token_of(administrator, Role.MEMBER, agent_ids=[helper.pk])
     assert read(wire, build_uri("agents", "helper"), token=member)["sessions"] == {}
-    for address in (
+    for uri in (
         build_uri("agents", "other"),
         build_uri("sessions", session.pk),
-        build_uri("agents", far.pk),
+        build_uri("agents", foreign.pk),
         "bonobot://servers/x",
         "file:///etc/passwd",
     ):
-        answer = wire.modern(PATH, "resources/read", {"uri": address}, token=member)
-        assert (answer.error["code"], answer.error["data"]) == (-32602, {"uri": address})
+        reply = wire.modern(PATH, "resources/read", {"uri": uri}, token=member)
+        assert (reply.error["code"], reply.error["data"]) == (-32602, {"uri": uri})
     listed = wire.modern(PATH, "resources/list", token=member).result["resources"]
-    assert [one["name"] for one in listed] == ["helper"]
+    assert [resource["name"] for resource in listed] == ["helper"]
 
 
 def test_a_state_changes_only_with_its_object(
-    helper: Agent, workflow: Workflow, session: Session, boss: Principal
+    helper: Agent, workflow: Workflow, session: Session, administrator: Principal
 ) -> None:
     by_id, by_name = build_uri("agents", helper.pk), build_uri("agents", "helper")
-    told, flow = build_uri("sessions", session.pk), build_uri("workflows", workflow.pk)
-    watched = [by_id, by_name, told, flow, "bonobot://agents/none", "x"]
-    first = load_resource_states(boss, watched)
-    assert first.keys() == {by_id, by_name, told, flow}
-    assert load_resource_states(boss, watched) == first
-    cancel_session(boss, session)
-    second = load_resource_states(boss, watched)
-    assert {key for key in first if first[key] != second[key]} == {by_id, by_name, told}
-    update_agent(boss, helper, AgentSpec(name="Another"))
-    third = load_resource_states(boss, watched)
+    session_uri, workflow_uri = (
+        build_uri("sessions", session.pk),
+        build_uri("workflows", workflow.pk),
+    )
+    uris = [by_id, by_name, session_uri, workflow_uri, "bonobot://agents/none", "x"]
+    first = load_resource_states(administrator, uris)
+    assert first.keys() == {by_id, by_name, session_uri, workflow_uri}
+    assert load_resource_states(administrator, uris) == first
+    cancel_session(administrator, session)
+    second = load_resource_states(administrator, uris)
+    assert {key for key in first if first[key] != second[key]} == {by_id, by_name, session_uri}
+    update_agent(administrator, helper, AgentSpec(name="Another"))
+    third = load_resource_states(administrator, uris)
     assert {key for key in first if second[key] != third[key]} == {by_id, by_name}
-    run_workflow(boss, workflow, {})
-    fourth = load_resource_states(boss, watched)
-    assert {key for key in first if third[key] != fourth[key]} == {by_id, by_name, flow}
+    run_workflow(administrator, workflow, {})
+    fourth = load_resource_states(administrator, uris)
+    assert {key for key in first if third[key] != fourth[key]} == {by_id, by_name, workflow_uri}
 
 
 def test_states_and_lists_use_a_fixed_number_of_queries(
-    acme: Organization, helper: Agent, workflow: Workflow, session: Session, boss: Principal
+    acme: Organization,
+    helper: Agent,
+    workflow: Workflow,
+    session: Session,
+    administrator: Principal,
 ) -> None:
     agents = [helper, *(factories.create_agent(acme, f"agent-{number}") for number in range(4))]
-    sessions = [session, *(start_session(boss, agent, "hello") for agent in agents)]
-    uris = [build_uri("agents", one.pk) for one in agents] + [
-        build_uri("agents", one.slug) for one in agents
+    sessions = [session, *(start_session(administrator, agent, "hello") for agent in agents)]
+    uris = [build_uri("agents", item.pk) for item in agents] + [
+        build_uri("agents", item.slug) for item in agents
     ]
-    uris += [build_uri("sessions", one.pk) for one in sessions] + [
+    uris += [build_uri("sessions", item.pk) for item in sessions] + [
         build_uri("workflows", workflow.pk)
     ]
     with CaptureQueriesContext(connection) as queries:
-        assert load_resource_states(boss, uris).keys() == set(uris)
+        assert load_resource_states(administrator, uris).keys() == set(uris)
     assert len(queries) == 5
     with CaptureQueriesContext(connection) as queries:
-        assert len(list_resources(boss)) == 6
+        assert len(list_resources(administrator)) == 6
     assert len(queries) == 2
     stranger = factories.build_administrator(factories.create_organization("other"))
     assert load_resource_states(stranger, uris) == {}
-    narrow = create_token(boss, name="narrow", role=Role.MEMBER, agent_ids=[helper.pk])[0]
-    assert load_resource_states(build_token_principal(narrow), uris).keys() == {
+    limited = create_token(administrator, name="narrow", role=Role.MEMBER, agent_ids=[helper.pk])[0]
+    assert load_resource_states(build_token_principal(limited), uris).keys() == {
         build_uri("agents", helper.pk),
         build_uri("agents", "helper"),
         build_uri("workflows", workflow.pk),
@@ -147,15 +154,15 @@ def test_states_and_lists_use_a_fixed_number_of_queries(
 def test_names_in_templates_are_completed(
     acme: Organization, helper: Agent, workflow: Workflow, session: Session, client: Client
 ) -> None:
-    def complete(template: str, begun: str) -> list[str]:
+    def complete(template: str, prefix: str) -> list[str]:
         params = {
             "ref": {"type": "ref/resource", "uri": template},
-            "argument": {"name": "id", "value": begun},
+            "argument": {"name": "id", "value": prefix},
         }
-        found: list[str] = client.wire.modern(PATH, "completion/complete", params).result[
+        values: list[str] = client.wire.modern(PATH, "completion/complete", params).result[
             "completion"
         ]["values"]
-        return found
+        return values
 
     factories.create_agent(acme, "other")
     assert complete("bonobot://agents/{id}", "He") == ["helper"]

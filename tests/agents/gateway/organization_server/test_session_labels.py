@@ -1,4 +1,4 @@
-"""Labels between sessions and programs: a message carries them in, whoever reads takes them along.
+"""Flow labels between sessions and clients: messages add them, and readers get them.
 
 The other ways to launder labels are in `tests/agents/test_flow_label_laundering.py`.
 """
@@ -20,14 +20,14 @@ from bonobot.ledger.models import AuditRow, FlowCell
 from tests import factories, rest
 from tests.agents.gateway.conftest import Wire
 from tests.agents.gateway.organization_server.conftest import PATH, Client
-from tests.agents.labeled_stores import ASKED, BOTH, Caller, World, world_of
+from tests.agents.labeled_stores import APPROVAL_REQUIRED, BOTH, Caller, World, create_world
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A world, a program with an owner's token, and the ways on which it comes in."""
+    """An organization, a client with an owner's token, and its interfaces."""
 
     world: World
     program: Caller
@@ -36,24 +36,24 @@ class Scene:
     wire: Wire
     text: str
 
-    def rested(self) -> Session:
-        """Return a session that was answered."""
+    def create_session(self) -> Session:
+        """Create an answered session."""
         return factories.create_answered_session(self.world.helper)
 
-    def caller(self, session: Session) -> Caller:
-        """Return who makes a session's calls."""
-        return Caller(self.world.boss, session.agent, session)
+    def get_caller(self, session: Session) -> Caller:
+        """Return the caller of a session."""
+        return Caller(self.world.administrator, session.agent, session)
 
 
 @pytest.fixture
 def world(acme: Organization, helper: Agent) -> Iterator[World]:
-    with world_of(acme, helper) as one:
-        yield one
+    with create_world(acme, helper) as new_world:
+        yield new_world
 
 
 @pytest.fixture
 def scene(world: World, wire: Wire) -> Scene:
-    program, text = world.bearer()
+    program, text = world.issue_organization_token()
     return Scene(world, program, rest.Rest(text), Client(wire, text), wire, text)
 
 
@@ -62,13 +62,13 @@ def start(scene: Scene) -> Session:
 
 
 def send(scene: Scene) -> Session:
-    session = scene.rested()
+    session = scene.create_session()
     sessions.send_message(scene.program.principal, session, "x")
     return session
 
 
 def send_again(scene: Scene) -> Session:
-    session = scene.rested()
+    session = scene.create_session()
     sessions.resend_message(scene.program.principal, session)
     return session
 
@@ -79,30 +79,30 @@ def start_by_rest(scene: Scene) -> Session:
 
 
 def send_by_rest(scene: Scene) -> Session:
-    session = scene.rested()
+    session = scene.create_session()
     assert scene.rest.post(f"sessions/{session.pk}/messages", {"message": "x"}).status == 202
     return session
 
 
 def chat(scene: Scene) -> Session:
-    found = scene.client.use("helper_chat", message="x", wait_s=0)
-    return Session.objects.get(pk=found["session_id"])
+    status = scene.client.use("helper_chat", message="x", wait_s=0)
+    return Session.objects.get(pk=status["session_id"])
 
 
 def chat_on(scene: Scene) -> Session:
-    session = scene.rested()
+    session = scene.create_session()
     scene.client.use("helper_chat", message="x", session_id=str(session.pk), wait_s=0)
     return session
 
 
 def start_a_workflow(scene: Scene) -> Session:
-    flow = factories.create_workflow(scene.world.helper)
-    return run_workflow(scene.program.principal, flow, {}).session
+    workflow = factories.create_workflow(scene.world.helper)
+    return run_workflow(scene.program.principal, workflow, {}).session
 
 
 def start_a_workflow_by_rest(scene: Scene) -> Session:
-    flow = factories.create_workflow(scene.world.helper)
-    answer = scene.rest.post(f"workflows/{flow.name}/runs", {"inputs": {}})
+    workflow = factories.create_workflow(scene.world.helper)
+    answer = scene.rest.post(f"workflows/{workflow.name}/runs", {"inputs": {}})
     return WorkflowRun.objects.get(pk=answer.json["id"]).session
 
 
@@ -116,10 +116,10 @@ WRITES: tuple[Callable[[Scene], Session], ...] = (
 def test_a_session_gets_the_labels_of_the_client_that_writes_to_it(
     scene: Scene, way: Callable[[Scene], Session]
 ) -> None:
-    scene.program.under_labels()
+    scene.program.read_labeled_data()
     session = way(scene)
-    assert scene.caller(session).sends() == ASKED
-    assert [one.label for one in list_session_labels(session)] == [*BOTH]
+    assert scene.get_caller(session).try_to_send() == APPROVAL_REQUIRED
+    assert [label.label for label in list_session_labels(session)] == [*BOTH]
     row = AuditRow.objects.get(action="session_labelled")
     assert (row.actor_id, row.resource_id) == (scene.program.principal.id, str(session.pk))
 
@@ -128,7 +128,7 @@ def test_a_session_gets_the_labels_of_the_client_that_writes_to_it(
 def test_a_client_without_labels_adds_none_to_a_session(
     scene: Scene, way: Callable[[Scene], Session]
 ) -> None:
-    assert scene.caller(way(scene)).sends() == ""
+    assert scene.get_caller(way(scene)).try_to_send() == ""
     assert not AuditRow.objects.filter(action="session_labelled").exists()
 
 
@@ -145,8 +145,8 @@ def wait_for_rest(scene: Scene, session: Session) -> None:
 
 
 def read_resource(scene: Scene, session: Session) -> None:
-    asked = {"uri": build_uri("sessions", session.pk)}
-    assert scene.wire.modern(PATH, "resources/read", asked, token=scene.text).result["contents"]
+    params = {"uri": build_uri("sessions", session.pk)}
+    assert scene.wire.modern(PATH, "resources/read", params, token=scene.text).result["contents"]
 
 
 def read_by_rest(scene: Scene, session: Session) -> None:
@@ -159,7 +159,7 @@ def export(scene: Scene, session: Session) -> None:
 
 def follow_events(scene: Scene, session: Session) -> None:
     async def read(events: AsyncIterator[bytes]) -> list[bytes]:
-        return [one async for one in events]
+        return [new_world async for new_world in events]
 
     assert get_runtime().call(read, stream_events(session.pk, 0, scene.program.principal))
 
@@ -182,34 +182,34 @@ READS: tuple[Read, ...] = (
 
 
 def labelled_session(scene: Scene, way: Read) -> Session:
-    """Return a session that rests: one that follows a workflow, where its run is read."""
+    """Create a resting session; one of a workflow run for readers of runs."""
     if way in (read_a_run, list_runs):
-        flow = factories.create_workflow(scene.world.helper)
-        session = run_workflow(scene.world.boss, flow, {}).session
+        workflow = factories.create_workflow(scene.world.helper)
+        session = run_workflow(scene.world.administrator, workflow, {}).session
         Session.objects.filter(pk=session.pk).update(status=Session.Status.DONE)
         return session
-    return scene.rested()
+    return scene.create_session()
 
 
 @pytest.mark.parametrize("way", READS, ids=lambda way: way.__name__)
 def test_a_client_gets_the_labels_of_a_session_it_reads(scene: Scene, way: Read) -> None:
     session = labelled_session(scene, way)
     way(scene, session)
-    assert scene.program.sends() == ""
-    scene.caller(session).under_labels()
+    assert scene.program.try_to_send() == ""
+    scene.get_caller(session).read_labeled_data()
     way(scene, session)
-    assert scene.program.sends() == ASKED
+    assert scene.program.try_to_send() == APPROVAL_REQUIRED
     way(scene, session)
     assert AuditRow.objects.filter(action="session_labels_read").count() == 1
-    # What it writes next carries them on.
-    assert scene.caller(start(scene)).sends() == ASKED
+    # What the client writes next has these labels.
+    assert scene.get_caller(start(scene)).try_to_send() == APPROVAL_REQUIRED
 
 
 def test_reading_in_the_admin_and_only_writing_add_no_labels(scene: Scene) -> None:
-    session = scene.rested()
-    scene.caller(session).under_labels()
+    session = scene.create_session()
+    scene.get_caller(session).read_labeled_data()
     assert rest.as_administrator().get(f"sessions/{session.pk}").status == 200
-    sessions.start_session(scene.world.boss, scene.world.helper, "x")
+    sessions.start_session(scene.world.administrator, scene.world.helper, "x")
     assert scene.rest.post(f"sessions/{session.pk}/messages", {"message": "x"}).status == 202
     assert FlowCell.objects.exclude(labels=0).count() == 1
-    assert scene.program.sends() == ""
+    assert scene.program.try_to_send() == ""

@@ -1,4 +1,4 @@
-"""What is told of a call of ours that was made, and couldn't be written down, or wasn't let in."""
+"""Calls at `/mcp` whose outcome can't be recorded or that exceed the rate limit."""
 
 from typing import Any
 
@@ -24,8 +24,8 @@ def test_a_call_whose_outcome_cant_be_recorded_is_reported_as_run(
     assert reply.code == "outcome_unrecorded"
     assert Session.objects.count() == 1
     away.tries = 0
-    written = AuditRow.objects.filter(action="gateway_call")
-    eventually(lambda: written.get().outcome == "ok", what="the outcome")
+    rows = AuditRow.objects.filter(action="gateway_call")
+    eventually(lambda: rows.get().outcome == "ok", what="the outcome")
 
 
 def test_the_rate_limit_of_the_installation_applies(

@@ -1,4 +1,4 @@
-"""The offline model in conversation, with the tools of real servers."""
+"""Conversations of the offline model, with the tools of real servers."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from agents.llm.offline import OfflineModel
 from agents.llm.offline.model import split_text
 from tests.agents.llm.offline import tools
 
-TIME = tools.of("time")
+TIME = tools.load_tools("time")
 NOW = {
     "timezone": "Asia/Tokyo",
     "datetime": "2030-01-31T22:00:00+09:00",
@@ -31,77 +31,77 @@ TYPED = "/mcp_time_get_current_time"
 
 
 class Chat:
-    """A conversation that remembers what was said."""
+    """A conversation with the offline model and its messages."""
 
-    def __init__(self, offered: Sequence[ToolSpec], instructions: str = "") -> None:
-        self.offered = offered
+    def __init__(self, tool_specs: Sequence[ToolSpec], instructions: str = "") -> None:
+        self.tool_specs = tool_specs
         self.instructions = instructions
         self.messages: list[Message] = []
 
     async def say(self, text: str) -> ModelReply:
         self.messages.append(build_user_message(text))
-        return await self.go_on()
+        return await self.request_reply()
 
     async def answer(self, *results: str, is_error: bool = False) -> ModelReply:
-        """Give the results of the calls that the last turn asked for."""
+        """Return results of the calls of the last turn."""
         for call, text in zip(self.messages[-1]["calls"], results, strict=True):
             self.messages.append(build_tool_result(call["id"], call["name"], text, is_error))
-        return await self.go_on()
+        return await self.request_reply()
 
-    async def go_on(self) -> ModelReply:
-        """Ask the model with the conversation as it is."""
-        heard: list[str] = []
+    async def request_reply(self) -> ModelReply:
+        """Request the next reply of the model."""
+        streamed: list[str] = []
 
         async def listen(text: str) -> None:
-            heard.append(text)
+            streamed.append(text)
 
         reply = await OfflineModel().request(
-            self.messages, instructions=self.instructions, tools=self.offered, on_text=listen
+            self.messages, instructions=self.instructions, tools=self.tool_specs, on_text=listen
         )
-        assert "".join(heard) == reply.text
+        assert "".join(streamed) == reply.text
         self.messages.append(json.loads(json.dumps(reply.message)))
         return reply
 
 
-def called(reply: ModelReply) -> list[tuple[str, Any]]:
+def get_calls(reply: ModelReply) -> list[tuple[str, Any]]:
     assert reply.finish == ("tool_calls" if reply.calls else "stop")
     return [(call.name, call.arguments) for call in reply.calls]
 
 
-async def test_a_question_about_the_time_in_tokyo_calls_the_time_server() -> None:
+async def test_asking_for_the_time_in_tokyo_calls_the_time_server() -> None:
     chat = Chat(TIME)
     reply = await chat.say("What time is it in Asia/Tokyo?")
-    assert called(reply) == [("mcp_time_get_current_time", {"timezone": "Asia/Tokyo"})]
+    assert get_calls(reply) == [("mcp_time_get_current_time", {"timezone": "Asia/Tokyo"})]
     reply = await chat.answer(json.dumps(NOW))
     assert "datetime: 2030-01-31T22:00:00+09:00" in reply.text
     assert "day of week: Thursday" in reply.text
     assert "not a language model" in reply.text
-    assert called(reply) == []
+    assert get_calls(reply) == []
 
 
-async def test_it_explains_itself_and_its_commands() -> None:
+async def test_a_greeting_is_answered_with_the_commands() -> None:
     reply = await Chat(TIME).say("hello")
     assert "not a language model" in reply.text
     assert f'{TYPED} {{"timezone": ' in reply.text
     assert "`/mcp_time_convert_time`: Convert time between timezones" in reply.text
 
 
-async def test_without_tools_it_explains_how_to_add_them() -> None:
+async def test_without_tools_the_reply_explains_how_to_add_them() -> None:
     reply = await Chat([]).say("What time is it?")
     assert "not a language model" in reply.text
     assert "no tools" in reply.text
 
 
-async def test_without_a_matching_tool_it_calls_nothing() -> None:
+async def test_without_a_matching_tool_nothing_is_called() -> None:
     reply = await Chat(TIME).say("Write me a poem about the sea")
-    assert called(reply) == []
+    assert get_calls(reply) == []
     assert reply.text.startswith("I found no tool that fits.")
 
 
 async def test_tool_commands_run_in_parallel() -> None:
     chat = Chat(TIME)
     lines = f'{TYPED} {{"timezone": "Mars/Olympus", "x": [1]}}\n/mcp_no_such_tool {{"a": null}}'
-    assert called(await chat.say(lines)) == [
+    assert get_calls(await chat.say(lines)) == [
         ("mcp_time_get_current_time", {"timezone": "Mars/Olympus", "x": [1]}),
         ("mcp_no_such_tool", {"a": None}),
     ]
@@ -111,7 +111,7 @@ async def test_tool_commands_run_in_parallel() -> None:
 
 async def test_an_invalid_command_runs_nothing_and_reports_the_position() -> None:
     reply = await Chat(TIME).say(f'{TYPED} {{"timezone": "UTC"}}\n{TYPED} {{"timezone": }}')
-    assert called(reply) == []
+    assert get_calls(reply) == []
     assert "Line 2" in reply.text
     assert "Nothing was run" in reply.text
 
@@ -119,10 +119,10 @@ async def test_an_invalid_command_runs_nothing_and_reports_the_position() -> Non
 async def test_a_missing_argument_is_asked_for_and_read_from_the_answer() -> None:
     chat = Chat(TIME)
     reply = await chat.say("Convert to Tokyo time from Berlin")
-    assert called(reply) == []
+    assert get_calls(reply) == []
     assert "couldn't find `time`" in reply.text
     assert '"source_timezone": "Europe/Berlin"' in reply.text
-    assert called(await chat.say("2:30 pm")) == [
+    assert get_calls(await chat.say("2:30 pm")) == [
         (
             "mcp_time_convert_time",
             {
@@ -137,16 +137,16 @@ async def test_a_missing_argument_is_asked_for_and_read_from_the_answer() -> Non
 async def test_a_new_request_replaces_the_question() -> None:
     chat = Chat(TIME)
     await chat.say("Convert to Tokyo time from Berlin")
-    assert called(await chat.say("What time is it in Paris?")) == [
+    assert get_calls(await chat.say("What time is it in Paris?")) == [
         ("mcp_time_get_current_time", {"timezone": "Europe/Paris"})
     ]
 
 
 async def test_a_question_can_be_canceled() -> None:
-    chat = Chat(tools.of("git"))
+    chat = Chat(tools.load_tools("git"))
     await chat.say("/git_commit in /r")
     reply = await chat.say("never mind, thanks")
-    assert (called(reply), reply.text) == ([], "All right, nothing was run.")
+    assert (get_calls(reply), reply.text) == ([], "All right, nothing was run.")
     await chat.say("/git_commit in /r")
     assert "not a language model" in (await chat.say("help")).text
 
@@ -157,28 +157,28 @@ async def test_a_tool_without_latin_letters_causes_no_error() -> None:
 
 
 async def test_the_repository_is_taken_from_the_session() -> None:
-    chat = Chat(tools.of("git"), "You help with code.\nThe repository is at /srv/code.")
-    assert called(await chat.say("Show the last 3 commits")) == [
+    chat = Chat(tools.load_tools("git"), "You help with code.\nThe repository is at /srv/code.")
+    assert get_calls(await chat.say("Show the last 3 commits")) == [
         ("mcp_git_git_log", {"repo_path": "/srv/code", "max_count": 3})
     ]
     await chat.answer("Commit history:\n…")
-    assert called(await chat.say("and the git status of /other/code")) == [
+    assert get_calls(await chat.say("and the git status of /other/code")) == [
         ("mcp_git_git_status", {"repo_path": "/other/code"})
     ]
     await chat.answer("clean")
-    assert called(await chat.say("list the branches")) == [
+    assert get_calls(await chat.say("list the branches")) == [
         ("mcp_git_git_branch", {"repo_path": "/other/code", "branch_type": "local"})
     ]
 
 
 async def test_a_failure_is_reported_with_the_other_results() -> None:
-    chat = Chat([*TIME, *tools.of("everything")])
+    chat = Chat([*TIME, *tools.load_tools("everything")])
     await chat.say(f'/mcp_everything_echo {{"message": "x"}}\n{TYPED} {{"timezone": "UTC"}}')
     echo, time = chat.messages[-1]["calls"]
     chat.messages.append(build_tool_result(time["id"], time["name"], json.dumps(NOW)))
     failed = "The server `everything` is unreachable. Check that it runs."
     chat.messages.append(build_tool_result(echo["id"], echo["name"], failed, is_error=True))
-    reply = await chat.go_on()
+    reply = await chat.request_reply()
     assert f"`mcp_everything_echo` (message: x) failed: {failed}" in reply.text
     assert "day of week: Thursday" in reply.text
 
@@ -206,16 +206,16 @@ async def test_an_unknown_tool_gets_a_suggestion() -> None:
 
 
 async def test_help_and_tools_are_commands() -> None:
-    chat = Chat(tools.of())
+    chat = Chat(tools.load_tools())
     assert "not a language model" in (await chat.say("/help")).text
     listed = (await chat.say("/tools")).text
-    assert listed.count("\n- `/") == len(tools.of())
+    assert listed.count("\n- `/") == len(tools.load_tools())
     assert "mcp_git_git_log" not in (await chat.say("/tools timezone")).text
 
 
 async def test_a_tool_command_accepts_words() -> None:
     chat = Chat(TIME)
-    assert called(await chat.say("/get_current_time Berlin")) == [
+    assert get_calls(await chat.say("/get_current_time Berlin")) == [
         ("mcp_time_get_current_time", {"timezone": "Europe/Berlin"})
     ]
 
@@ -226,9 +226,9 @@ async def test_a_message_that_arrives_while_tools_run_is_answered_too() -> None:
     chat.messages.append(build_user_message("and in Berlin?"))
     call = chat.messages[-2]["calls"][0]
     chat.messages.append(build_tool_result(call["id"], call["name"], json.dumps(NOW)))
-    reply = await chat.go_on()
+    reply = await chat.request_reply()
     assert "day of week: Thursday" in reply.text
-    assert called(reply) == [("mcp_time_get_current_time", {"timezone": "Europe/Berlin"})]
+    assert get_calls(reply) == [("mcp_time_get_current_time", {"timezone": "Europe/Berlin"})]
 
 
 async def test_usage_is_counted_deterministically() -> None:
@@ -244,7 +244,7 @@ async def test_an_interrupted_call_isnt_repeated() -> None:
     chat = Chat(TIME)
     await chat.say("What time is it in Tokyo?")
     reply = await chat.say("")
-    assert called(reply) == []
+    assert get_calls(reply) == []
     assert "interrupted" in reply.text
 
 
@@ -258,7 +258,7 @@ def test_the_streamed_parts_are_the_text(text: str) -> None:
 def test_any_message_gets_an_answer_or_calls(text: str, instructions: str) -> None:
     messages = [build_user_message(text)]
     reply = asyncio.run(
-        OfflineModel().request(messages, instructions=instructions, tools=tools.of())
+        OfflineModel().request(messages, instructions=instructions, tools=tools.load_tools())
     )
     assert reply.text or reply.calls
     json.dumps(reply.message)
@@ -298,4 +298,4 @@ def test_any_schema_is_handled(schema: dict[str, Any]) -> None:
 )
 async def test_a_huge_message_is_answered_quickly(text: str) -> None:
     async with asyncio.timeout(10):
-        assert (await Chat(tools.of()).say(text)).text
+        assert (await Chat(tools.load_tools()).say(text)).text

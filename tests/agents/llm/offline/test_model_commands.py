@@ -1,4 +1,4 @@
-"""Typed lines: what runs, what is refused and how it is said."""
+"""Commands typed in messages: which run, and the errors of the others."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_commands_are_parsed(text: str, expected: list[Command]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         (f'/{TIME} {{"a": }}', "column 34"),
         (f"/{TIME} {{bad", "not JSON"),
@@ -49,7 +49,7 @@ def test_commands_are_parsed(text: str, expected: list[Command]) -> None:
         ("/a {}\n" * 51, "more than 50"),
     ],
 )
-def test_invalid_commands_report_the_error(text: str, said: str) -> None:
+def test_invalid_commands_report_the_error(text: str, expected: str) -> None:
     with pytest.raises(CommandSyntaxError) as caught:
         parse_commands(text, NAMES)
-    assert said in str(caught.value)
+    assert expected in str(caught.value)

@@ -1,4 +1,4 @@
-"""From words to calls: the right tool, its arguments, several calls, or none."""
+"""How the offline model chooses tools and arguments for a message."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,8 +11,8 @@ from agents.llm.offline.match_tools import ToolTermIndex
 from agents.llm.offline.model import MissingArguments, OfflinePlan, plan_message
 from tests.agents.llm.offline import tools
 
-ALL = ToolTermIndex(tools.of())
-TIME = ToolTermIndex(tools.of("time"))
+ALL = ToolTermIndex(tools.load_tools())
+TIME = ToolTermIndex(tools.load_tools("time"))
 
 ONE_CALL: list[tuple[str, str, dict[str, Any]]] = [
     ("What time is it in Asia/Tokyo?", "get_current_time", {"timezone": "Asia/Tokyo"}),
@@ -109,13 +109,15 @@ ONE_CALL: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-def of(decided: OfflinePlan) -> list[tuple[str, dict[str, Any]]]:
-    return [(name, arguments) for name, arguments in decided.calls]
+def get_calls(plan: OfflinePlan) -> list[tuple[str, dict[str, Any]]]:
+    return [(name, arguments) for name, arguments in plan.calls]
 
 
 @pytest.mark.parametrize(("text", "name", "arguments"), ONE_CALL, ids=[c[0] for c in ONE_CALL])
-def test_words_become_one_call(text: str, name: str, arguments: dict[str, Any]) -> None:
-    assert of(plan_message(text, ALL, MessageContext())) == [(tools.tool(name).name, arguments)]
+def test_a_message_becomes_one_call(text: str, name: str, arguments: dict[str, Any]) -> None:
+    assert get_calls(plan_message(text, ALL, MessageContext())) == [
+        (tools.get_tool(name).name, arguments)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -135,10 +137,10 @@ def test_words_become_one_call(text: str, name: str, arguments: dict[str, Any]) 
     ],
 )
 @pytest.mark.parametrize("index", [ALL, TIME], ids=["all", "time"])
-def test_words_that_match_no_tool_call_none(text: str, index: ToolTermIndex) -> None:
-    decided = plan_message(text, index, MessageContext())
-    assert decided.calls == ()
-    assert decided.incomplete_call is None
+def test_a_message_that_matches_no_tool_calls_none(text: str, index: ToolTermIndex) -> None:
+    plan = plan_message(text, index, MessageContext())
+    assert plan.calls == ()
+    assert plan.incomplete_call is None
 
 
 SEVERAL: list[tuple[str, list[tuple[str, dict[str, Any]]]]] = [
@@ -179,8 +181,8 @@ SEVERAL: list[tuple[str, list[tuple[str, dict[str, Any]]]]] = [
 def test_several_requests_become_several_calls(
     text: str, expected: list[tuple[str, dict[str, Any]]]
 ) -> None:
-    named = [(tools.tool(name).name, arguments) for name, arguments in expected]
-    assert of(plan_message(text, ALL, MessageContext())) == named
+    expected_calls = [(tools.get_tool(name).name, arguments) for name, arguments in expected]
+    assert get_calls(plan_message(text, ALL, MessageContext())) == expected_calls
 
 
 def test_a_bare_value_is_passed_to_the_last_tool() -> None:
@@ -190,56 +192,56 @@ def test_a_bare_value_is_passed_to_the_last_tool() -> None:
         ("mcp_weather_get_forecast", "city", "Berlin"),
     ):
         context = MessageContext(recent_tools=frozenset({name}))
-        assert of(plan_message("and in Berlin?", ALL, context)) == [(name, {slot: value})]
+        assert get_calls(plan_message("and in Berlin?", ALL, context)) == [(name, {slot: value})]
 
 
 def test_a_destructive_tool_isnt_called_for_each_value() -> None:
-    assert of(plan_message("delete the file /a and /b", ALL, MessageContext())) == [
-        (tools.tool("delete_file").name, {"path": "/a"})
+    assert get_calls(plan_message("delete the file /a and /b", ALL, MessageContext())) == [
+        (tools.get_tool("delete_file").name, {"path": "/a"})
     ]
 
 
 def test_a_destructive_tool_needs_an_explicit_request() -> None:
-    only = ToolTermIndex([tools.tool("delete_file"), tools.tool("git_reset")])
+    index = ToolTermIndex([tools.get_tool("delete_file"), tools.get_tool("git_reset")])
     for text in ("the file /tmp/x", "show the file /tmp/x", "git changes of /repo"):
-        assert plan_message(text, only, MessageContext()).calls == ()
+        assert plan_message(text, index, MessageContext()).calls == ()
 
 
 def test_a_missing_argument_becomes_a_question() -> None:
-    decided = plan_message("show the git log", ALL, MessageContext())
-    assert decided.calls == ()
-    assert decided.incomplete_call is not None
-    assert decided.incomplete_call.tool.name == "mcp_git_git_log"
-    assert decided.incomplete_call.missing == ("repo_path",)
+    plan = plan_message("show the git log", ALL, MessageContext())
+    assert plan.calls == ()
+    assert plan.incomplete_call is not None
+    assert plan.incomplete_call.tool.name == "mcp_git_git_log"
+    assert plan.incomplete_call.missing == ("repo_path",)
 
 
 def test_equally_matching_tools_are_offered_as_choices() -> None:
-    decided = plan_message("tell me about git", ALL, MessageContext())
-    assert (decided.calls, decided.incomplete_call) == ((), None)
-    assert len(decided.suggested_tools) > 3
-    assert all("git" in near.name for near in decided.suggested_tools)
+    plan = plan_message("tell me about git", ALL, MessageContext())
+    assert (plan.calls, plan.incomplete_call) == ((), None)
+    assert len(plan.suggested_tools) > 3
+    assert all("git" in tool.name for tool in plan.suggested_tools)
 
 
-ASKED = MissingArguments("mcp_git_git_commit", {"repo_path": "/r"}, ("message",))
+QUESTION = MissingArguments("mcp_git_git_commit", {"repo_path": "/r"}, ("message",))
 
 
 def test_any_text_answers_a_question_for_one_string() -> None:
-    decided = plan_message("Improve the wording", ALL, MessageContext(), ASKED)
-    assert of(decided) == [
+    plan = plan_message("Improve the wording", ALL, MessageContext(), QUESTION)
+    assert get_calls(plan) == [
         ("mcp_git_git_commit", {"repo_path": "/r", "message": "Improve the wording"})
     ]
 
 
 def test_a_partial_answer_is_followed_by_the_remaining_question() -> None:
-    asked = MissingArguments("mcp_git_git_commit", {}, ("repo_path", "message"))
-    decided = plan_message("it is in /r", ALL, MessageContext(), asked)
-    assert decided.incomplete_call is not None
-    assert decided.incomplete_call.arguments == {"repo_path": "/r"}
-    assert decided.incomplete_call.missing == ("message",)
+    question = MissingArguments("mcp_git_git_commit", {}, ("repo_path", "message"))
+    plan = plan_message("it is in /r", ALL, MessageContext(), question)
+    assert plan.incomplete_call is not None
+    assert plan.incomplete_call.arguments == {"repo_path": "/r"}
+    assert plan.incomplete_call.missing == ("message",)
 
 
 def test_a_question_about_a_removed_tool_is_dropped() -> None:
-    assert plan_message("Improve the wording", TIME, MessageContext(), ASKED).calls == ()
+    assert plan_message("Improve the wording", TIME, MessageContext(), QUESTION).calls == ()
 
 
 @pytest.mark.parametrize(
@@ -252,7 +254,7 @@ def test_a_question_about_a_removed_tool_is_dropped() -> None:
     ],
 )
 def test_a_path_is_taken_from_the_session(context: MessageContext, path: str) -> None:
-    assert of(plan_message("show the git log", ALL, context)) == [
+    assert get_calls(plan_message("show the git log", ALL, context)) == [
         ("mcp_git_git_log", {"repo_path": path})
     ]
 
@@ -263,11 +265,13 @@ def test_unrelated_paths_in_instructions_arent_used() -> None:
 
 
 def test_hundreds_of_tools_are_searched() -> None:
-    many: Sequence[ToolSpec] = [
+    fillers: Sequence[ToolSpec] = [
         ToolSpec(f"mcp_filler_do_{n}", f"Handles case number {n} of the filler", {})
         for n in range(600)
     ]
-    decided = plan_message(
-        "What time is it in Tokyo?", ToolTermIndex([*many, *tools.of()]), MessageContext()
+    plan = plan_message(
+        "What time is it in Tokyo?",
+        ToolTermIndex([*fillers, *tools.load_tools()]),
+        MessageContext(),
     )
-    assert of(decided) == [("mcp_time_get_current_time", {"timezone": "Asia/Tokyo"})]
+    assert get_calls(plan) == [("mcp_time_get_current_time", {"timezone": "Asia/Tokyo"})]

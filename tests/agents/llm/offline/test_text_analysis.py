@@ -1,4 +1,4 @@
-"""Values are found in plain text, with their kinds, and not where there are none."""
+"""Extracting values and their kinds from plain text."""
 
 from itertools import pairwise
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agents.llm.offline.text_analysis import extract_time_zones, extract_values
 
-FOUND = [
+VALUES = [
     ("in Asia/Tokyo and asia/tokyo", [("timezone", "Asia/Tokyo")] * 2),
     ("tokyo time", []),
     ("in tokyo, from new york", [("timezone", "Asia/Tokyo"), ("timezone", "America/New_York")]),
@@ -38,22 +38,22 @@ FOUND = [
 ]
 
 
-@pytest.mark.parametrize(("text", "expected"), FOUND, ids=[text for text, _ in FOUND])
+@pytest.mark.parametrize(("text", "expected"), VALUES, ids=[text for text, _ in VALUES])
 def test_values_are_found_with_their_kinds(text: str, expected: list[tuple[str, object]]) -> None:
-    assert [(found.kind, found.value) for found in extract_values(text)] == expected
+    assert [(value.kind, value.value) for value in extract_values(text)] == expected
 
 
 def test_a_quotation_is_preferred_to_values_inside_it() -> None:
-    kinds = [(found.kind, found.value) for found in extract_values('"Asia/Tokyo"')]
-    assert kinds == [("quoted", "Asia/Tokyo"), ("timezone", "Asia/Tokyo")]
+    values = [(value.kind, value.value) for value in extract_values('"Asia/Tokyo"')]
+    assert values == [("quoted", "Asia/Tokyo"), ("timezone", "Asia/Tokyo")]
 
 
 @given(st.text(max_size=300))
 def test_found_values_are_within_the_text_and_dont_overlap(text: str) -> None:
-    found = extract_values(text)
-    assert all(0 <= each.start < each.end <= len(text) for each in found)
-    typed = sorted((f for f in found if f.kind != "quoted"), key=lambda f: f.start)
-    assert all(a.end <= b.start for a, b in pairwise(typed))
+    values = extract_values(text)
+    assert all(0 <= value.start < value.end <= len(text) for value in values)
+    unquoted = sorted((v for v in values if v.kind != "quoted"), key=lambda v: v.start)
+    assert all(a.end <= b.start for a, b in pairwise(unquoted))
 
 
 def test_positions_of_values_are_correct() -> None:

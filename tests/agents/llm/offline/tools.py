@@ -1,4 +1,4 @@
-"""Tools as agents get them: definitions of real servers under the names that Bonobot gives."""
+"""Definitions of real servers, as the tools of an agent."""
 
 import json
 from pathlib import Path
@@ -9,16 +9,20 @@ from mcp_servers.tool_names import build_tool_name
 DEFINITIONS = json.loads((Path(__file__).parent / "definitions.json").read_text("utf-8"))
 
 
-def of(*servers: str) -> list[ToolSpec]:
-    """Return the tools of some servers; of all without names."""
+def load_tools(*servers: str) -> list[ToolSpec]:
+    """Return the tools of these servers, or of all without arguments."""
     return [
-        ToolSpec(build_tool_name(server, each["name"]), each["description"], each["inputSchema"])
+        ToolSpec(
+            build_tool_name(server, definition["name"]),
+            definition["description"],
+            definition["inputSchema"],
+        )
         for server in servers or DEFINITIONS
-        for each in DEFINITIONS[server]
+        for definition in DEFINITIONS[server]
     ]
 
 
-def tool(name: str) -> ToolSpec:
-    """Return the one tool whose name ends so."""
-    (found,) = [each for each in of() if each.name.endswith(f"_{name}")]
-    return found
+def get_tool(name: str) -> ToolSpec:
+    """Return the tool whose name ends with this name."""
+    (match,) = [spec for spec in load_tools() if spec.name.endswith(f"_{name}")]
+    return match

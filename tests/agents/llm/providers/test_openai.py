@@ -1,4 +1,4 @@
-"""Models over the OpenAI wire: what is sent and what comes back."""
+"""Requests to the OpenAI API and their replies."""
 
 import asyncio
 import json
@@ -8,27 +8,27 @@ import pytest
 
 from agents.llm import interface as llm_interface
 from agents.llm.interface import TokenUsage, build_tool_result, build_user_message, close_models
-from tests.agents.llm.ask_provider import HI, KEY, ODD_SCHEMA, ask, both, provider
+from tests.agents.llm.ask_provider import HI, KEY, ODD_SCHEMA, ask, provider, stream_modes
 from tests.agents.llm.openai_server import Says
 
 
-@both
+@stream_modes
 async def test_text_arrives_with_usage(stream: bool) -> None:
     async with provider(Says("Hello there, world.")) as fake:
-        reply, heard = await ask(fake, HI, stream=stream)
+        reply, streamed = await ask(fake, HI, stream=stream)
     assert reply.text == "Hello there, world."
-    assert heard == (["Hell", "o th", "ere,", " wor", "ld."] if stream else [])
+    assert streamed == (["Hell", "o th", "ere,", " wor", "ld."] if stream else [])
     assert (reply.calls, reply.usage, reply.finish) == ((), TokenUsage(11, 7), "stop")
     assert reply.message == {"role": "assistant", "turn": 1, "text": reply.text, "calls": []}
 
 
-@both
+@stream_modes
 async def test_the_schema_is_sent_unchanged(stream: bool) -> None:
     async with provider(Says("ok")) as fake:
         await ask(fake, HI, stream=stream)
     sent = fake.raw[0].decode()
-    written = json.dumps(ODD_SCHEMA, separators=(",", ":"))
-    assert written in sent.replace(": ", ":").replace(", ", ",")
+    schema = json.dumps(ODD_SCHEMA, separators=(",", ":"))
+    assert schema in sent.replace(": ", ":").replace(", ", ",")
     functions = [tool["function"] for tool in fake.requests[0]["tools"]]
     assert list(functions[0]["parameters"]["properties"]) == ["zebra", "aardvark", "either"]
     assert not any("strict" in function for function in functions)
@@ -46,7 +46,7 @@ async def test_instructions_key_and_model_are_sent() -> None:
     assert fake.headers[0]["accept-encoding"] == "identity"
 
 
-async def test_without_a_key_none_is_sent() -> None:
+async def test_without_an_api_key_no_authorization_is_sent() -> None:
     async with provider(Says("ok")) as fake:
         await ask(fake, HI, api_key="")
     assert "authorization" not in fake.headers[0]
@@ -69,7 +69,7 @@ async def test_environment_variables_arent_used_for_the_provider(
     assert "authorization" not in fake.headers[1]
 
 
-@both
+@stream_modes
 async def test_parallel_calls_have_our_own_ids(stream: bool) -> None:
     calls = (("same", "odd", '{"zebra": "http://z"}'), ("same", "plain", "{}"))
     async with provider(Says(calls=calls), Says(calls=calls), Says("done")) as fake:
@@ -97,11 +97,15 @@ async def test_parallel_calls_have_our_own_ids(stream: bool) -> None:
 
 
 async def test_fragments_of_parallel_calls_are_joined() -> None:
-    long = json.dumps({"zebra": "z" * 500})
-    calls = (("a", "odd", long), ("b", "plain", '{"q": "ünï"}'), ("c", "odd", long))
+    long_arguments = json.dumps({"zebra": "z" * 500})
+    calls = (
+        ("a", "odd", long_arguments),
+        ("b", "plain", '{"q": "ünï"}'),
+        ("c", "odd", long_arguments),
+    )
     async with provider(Says("Let me look. ", calls=calls)) as fake:
-        reply, heard = await ask(fake, HI, stream=True)
-    assert "".join(heard) == reply.text == "Let me look. "
+        reply, streamed = await ask(fake, HI, stream=True)
+    assert "".join(streamed) == reply.text == "Let me look. "
     assert [call.arguments for call in reply.calls] == [
         {"zebra": "z" * 500},
         {"q": "ünï"},
@@ -109,9 +113,9 @@ async def test_fragments_of_parallel_calls_are_joined() -> None:
     ]
 
 
-@both
+@stream_modes
 @pytest.mark.parametrize(
-    ("written", "arguments"),
+    ("raw_arguments", "arguments"),
     [
         ("", {}),
         ("  ", {}),
@@ -127,30 +131,30 @@ async def test_fragments_of_parallel_calls_are_joined() -> None:
     ids=range(10),
 )
 async def test_malformed_arguments_are_returned_unchanged(
-    stream: bool, written: str, arguments: dict[str, Any] | None
+    stream: bool, raw_arguments: str, arguments: dict[str, Any] | None
 ) -> None:
-    async with provider(Says(calls=(("x", "odd", written),)), Says("sorry")) as fake:
+    async with provider(Says(calls=(("x", "odd", raw_arguments),)), Says("sorry")) as fake:
         reply, _ = await ask(fake, HI, stream=stream)
         (call,) = reply.calls
         assert call.arguments == arguments
         if arguments is None:
-            assert call.raw_arguments == written
+            assert call.raw_arguments == raw_arguments
         error = build_tool_result(call.id, call.name, "Not a JSON object.", is_error=True)
         await ask(fake, [*HI, reply.message, error], stream=stream)
-    # A server that parses what it is sent gets JSON, whatever the model wrote.
+    # The arguments sent back are valid JSON, whatever the model wrote.
     sent = fake.requests[1]["messages"][2]["tool_calls"][0]["function"]["arguments"]
     assert isinstance(json.loads(sent), dict)
     assert "Not a JSON object." in fake.requests[1]["messages"][3]["content"]
 
 
-@both
+@stream_modes
 async def test_a_call_of_an_unknown_tool_is_passed_to_the_loop(stream: bool) -> None:
     async with provider(Says(calls=(("x", "no_such_tool", '{"a": 1}'),))) as fake:
         reply, _ = await ask(fake, HI, stream=stream)
     assert [(c.name, c.arguments) for c in reply.calls] == [("no_such_tool", {"a": 1})]
 
 
-@both
+@stream_modes
 @pytest.mark.parametrize(
     "usage", [None, {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}]
 )
@@ -160,31 +164,31 @@ async def test_missing_usage_stays_unknown(stream: bool, usage: dict[str, Any] |
     assert reply.usage is None
 
 
-@both
+@stream_modes
 async def test_cached_tokens_are_counted(stream: bool) -> None:
-    used = {
+    usage = {
         "prompt_tokens": 90,
         "completion_tokens": 5,
         "total_tokens": 95,
         "prompt_tokens_details": {"cached_tokens": 64},
     }
-    async with provider(Says("ok", usage=used)) as fake:
+    async with provider(Says("ok", usage=usage)) as fake:
         reply, _ = await ask(fake, HI, stream=stream)
     assert reply.usage == TokenUsage(90, 5, 64)
 
 
-@both
+@stream_modes
 async def test_reasoning_is_sent_back_to_its_provider(stream: bool) -> None:
     thinking = Says(calls=(("x", "plain", "{}"),), reasoning="I should look.")
     async with provider(thinking, Says("done")) as fake:
-        reply, heard = await ask(fake, HI, stream=stream)
-        kept = json.loads(json.dumps(reply.message))
+        reply, streamed = await ask(fake, HI, stream=stream)
+        stored_message = json.loads(json.dumps(reply.message))
         result = build_tool_result(reply.calls[0].id, "plain", "ok")
-        await ask(fake, [*HI, kept, result], stream=stream)
-    assert (reply.text, heard) == ("", [])
-    said = fake.requests[1]["messages"][2]
-    assert said["reasoning_content"] == "I should look."
-    assert said["tool_calls"][0]["id"] == reply.calls[0].id
+        await ask(fake, [*HI, stored_message, result], stream=stream)
+    assert (reply.text, streamed) == ("", [])
+    sent = fake.requests[1]["messages"][2]
+    assert sent["reasoning_content"] == "I should look."
+    assert sent["tool_calls"][0]["id"] == reply.calls[0].id
 
 
 async def test_messages_of_another_library_version_are_sent_without_extra_fields() -> None:
@@ -194,7 +198,7 @@ async def test_messages_of_another_library_version_are_sent_without_extra_fields
     assert fake.requests[0]["messages"][2] == {"role": "assistant", "content": "before"}
 
 
-@both
+@stream_modes
 @pytest.mark.parametrize("finish", ["length", "content_filter"])
 async def test_the_finish_reason_is_returned(stream: bool, finish: str) -> None:
     async with provider(Says("half an ans", finish=finish)) as fake:
@@ -202,7 +206,7 @@ async def test_the_finish_reason_is_returned(stream: bool, finish: str) -> None:
     assert reply.finish == finish
 
 
-@both
+@stream_modes
 async def test_an_empty_answer_is_returned(stream: bool) -> None:
     async with provider(Says("")) as fake:
         reply, _ = await ask(fake, HI, stream=stream)
@@ -218,25 +222,25 @@ async def test_a_call_without_a_result_doesnt_break_the_session() -> None:
 
 
 async def test_requests_share_a_connection_only_with_the_same_credential() -> None:
-    wire = await llm_interface._get_adapter()
+    adapter = await llm_interface._get_adapter()
     async with provider(*[Says("ok")] * 4) as fake:
         for key in ("one", "one", "two", "one"):
             await ask(fake, HI, api_key=key)
-        pool = wire._pools[asyncio.get_running_loop()]
+        pool = adapter._pools[asyncio.get_running_loop()]
         assert len(pool.connections) == 2
         await close_models()
-        assert asyncio.get_running_loop() not in wire._pools
+        assert asyncio.get_running_loop() not in adapter._pools
 
 
 async def test_idle_connections_of_old_credentials_are_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    wire = await llm_interface._get_adapter()
-    monkeypatch.setattr(wire, "MAX_POOLS", 2)
+    adapter = await llm_interface._get_adapter()
+    monkeypatch.setattr(adapter, "MAX_POOLS", 2)
     async with provider(*[Says("ok")] * 4) as fake:
         for key in ("one", "two", "three", "four"):
             await ask(fake, HI, api_key=key)
-        pool = wire._pools[asyncio.get_running_loop()]
+        pool = adapter._pools[asyncio.get_running_loop()]
         assert [key[4] for key in pool.connections] == ["three", "four"]
 
 

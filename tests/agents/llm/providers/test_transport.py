@@ -1,4 +1,4 @@
-"""What threads wait for ends with their request."""
+"""Pending waits of threads and open connections end with their request."""
 
 from concurrent.futures import CancelledError, Future
 
@@ -15,11 +15,11 @@ def test_pending_waits_of_a_thread_are_canceled_at_the_end():
     assert future.cancelled()
 
 
-def test_a_thread_between_two_waits_starts_no_further_one():
+def test_a_thread_starts_no_wait_after_the_request_ended():
     with open_request_scope():
-        mine = find_request_scope()
+        scope = find_request_scope()
     future = Future()
-    with pytest.raises(CancelledError), mine.track_future(future):
+    with pytest.raises(CancelledError), scope.track_future(future):
         raise AssertionError("it waits")
     assert future.cancelled()
 
@@ -34,10 +34,10 @@ def test_finished_waits_arent_affected():
 def test_opened_connections_are_closed_at_the_end():
     closed = []
     with open_request_scope():
-        mine = find_request_scope()
-        mine.add_closer(lambda: closed.append("first"))
+        scope = find_request_scope()
+        scope.add_closer(lambda: closed.append("first"))
         assert closed == []
-    mine.add_closer(lambda: closed.append("late"))
+    scope.add_closer(lambda: closed.append("late"))
     assert closed == ["first", "late"]
 
 
