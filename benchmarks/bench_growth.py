@@ -52,7 +52,7 @@ def measure() -> None:
     from benchmarks import grown_gateway, grown_upkeep
     from bonobot.accounts.models import Organization, User
     from mcp_servers.models import Server
-    from tests.large_organization import Town
+    from tests.large_organization import LargeOrganization
 
     with connection.cursor() as cursor:
         cursor.execute(f"SET statement_timeout = {LIMIT_MS}")
@@ -60,10 +60,10 @@ def measure() -> None:
     agent = Agent.objects.get(organization=where, slug="mayor")
     client = Client(headers={"host": "localhost"})
     client.force_login(User.objects.get(username="root-of-town"))
-    town = Town(where, agent, Server.objects.order_by("name").first(), client)
+    town = LargeOrganization(where, agent, Server.objects.order_by("name").first(), client)
     gc.collect()
     gc.freeze()  # as a web process does when it has started
-    for title, address in (*town.pages(), *MORE):
+    for title, address in (*town.list_pages(), *MORE):
         try:
             _say(title, *_times(lambda address=address: town.open(address)))
         except OperationalError:

@@ -37,13 +37,13 @@ def measure() -> None:
     from tests import large_organization
 
     began = time.perf_counter()
-    town = large_organization.town(servers=SERVERS, each=EACH, calls=CALLS)
+    town = large_organization.create_large_organization(servers=SERVERS, each=EACH, calls=CALLS)
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             cursor.execute("ANALYZE")
     took = time.perf_counter() - began
     sys.stdout.write(f"0 {took * 1000:.0f} 0 (filling the database)\n")
-    for title, address in town.pages():
+    for title, address in town.list_pages():
         times = []
         for _ in range(TIMES):
             with CaptureQueriesContext(connection) as queries:

@@ -45,13 +45,15 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def beat(folder: Path) -> Process:
     command = [sys.executable, "-m", "celery", "--app", "bonobot", "beat", "--pidfile="]
-    return processes.start("beat", command, folder=folder, env=processes.environment())
+    return processes.start_process(
+        "beat", command, folder=folder, env=processes.build_environment()
+    )
 
 
 def up(folder: Path) -> Process:
-    port = str(processes.unused_port())
+    port = str(processes.find_unused_port())
     command = [sys.executable, "-m", "bonobot", "up", "--port", port]
-    return processes.start("up", command, folder=folder, env=processes.environment())
+    return processes.start_process("up", command, folder=folder, env=processes.build_environment())
 
 
 def create_agent() -> Agent:

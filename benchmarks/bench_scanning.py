@@ -50,7 +50,7 @@ def test_what_is_found_in_definitions() -> None:
                 for one in of(texts)
             ),
         )
-    poisoned = corpus.rows("poisoned_tools.json")
+    poisoned = corpus.read_samples("poisoned_tools.json")
     _table(
         "Sample, by source",
         ((row["source"], bool(scan_definition(_payload(row)))) for row in poisoned),
@@ -58,7 +58,7 @@ def test_what_is_found_in_definitions() -> None:
     _table(
         "Sample, by class", ((row["cls"], bool(scan_definition(_payload(row)))) for row in poisoned)
     )
-    benign = corpus.rows("benign_tools.json")
+    benign = corpus.read_samples("benign_tools.json")
     tiers = [(row, {one.tier for one in scan_definition(_payload(row))}) for row in benign]
     _table("Sample, honest: refused", (("all", "hard" in found) for _, found in tiers))
     _table("Sample, honest: held", (("all", bool(found)) for _, found in tiers))
@@ -78,7 +78,7 @@ def test_what_is_found_in_results() -> None:
             for carrier in result_texts.CARRIERS
         ),
     )
-    rows = corpus.rows("tool_results.json")
+    rows = corpus.read_samples("tool_results.json")
     found = [(row, inspect_result(row["text"])) for row in rows]
     for label in ("malicious", "benign"):
         mine = [(row, one) for row, one in found if row["label"] == label]

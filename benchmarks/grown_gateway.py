@@ -18,13 +18,13 @@ import httpx2
 
 from benchmarks.bench_gateway import META, MODERN, _free_port, _running
 from benchmarks.upstream_server import arguments
-from tests.large_organization import Town
+from tests.large_organization import LargeOrganization
 
 CALLS, LISTS = 50, 5
 TOOL = "mcp_bench_echo"
 
 
-def figures(town: Town) -> Iterator[tuple[Any, ...]]:
+def figures(town: LargeOrganization) -> Iterator[tuple[Any, ...]]:
     """Yield what was measured and how many seconds it took: the first time, and after that."""
     from bonobot.core import runtime
     from bonobot.ledger.writer.writer_thread import close_writer
@@ -43,7 +43,7 @@ def figures(town: Town) -> Iterator[tuple[Any, ...]]:
 
 
 @contextmanager
-def _furnished(town: Town, port: int) -> Iterator[tuple[float, str]]:
+def _furnished(town: LargeOrganization, port: int) -> Iterator[tuple[float, str]]:
     """Register the server and bind it; yield how long its discovery took, and a token."""
     from agents.services import attach_server
     from benchmarks.governed_call import NEVER

@@ -24,7 +24,7 @@ from benchmarks.call_history import Plan, given
 
 if TYPE_CHECKING:
     from agents.models import Agent
-    from tests.large_organization import Town
+    from tests.large_organization import LargeOrganization
 
 DAYS = 60
 AT_ONCE = 2_000
@@ -35,7 +35,7 @@ TOLD = 500_000  # rows between two words about how far it is
 MEMORY = "512MB"
 
 
-def people(town: "Town", count: int) -> "list[Agent]":
+def people(town: "LargeOrganization", count: int) -> "list[Agent]":
     """Add agents like the mayor, each with some servers and its policy; return all agents."""
     from agents.models import Agent, AgentServer, ToolPolicy
     from mcp_servers.models import Server
@@ -68,18 +68,18 @@ def people(town: "Town", count: int) -> "list[Agent]":
 
 
 def plan(
-    town: "Town", agents: "list[Agent]", *, rows: int, began: datetime, ended: datetime
+    town: "LargeOrganization", agents: "list[Agent]", *, rows: int, began: datetime, ended: datetime
 ) -> Plan:
     """Return whose calls are to be written, from one time to another."""
     from mcp_servers.models import Server
-    from tests.large_organization import declaration
+    from tests.large_organization import build_declaration
 
     servers = Server.objects.for_organization(town.organization.pk).order_by("name")
     return Plan(
         organization_id=str(town.organization.pk),
         agents=[(str(one.pk), one.name) for one in agents],
         servers=[(str(one.pk), one.name) for one in servers.only("name")],
-        tools=[declaration(number)["name"] for number in range(TOOLS)],
+        tools=[build_declaration(number)["name"] for number in range(TOOLS)],
         rows=rows,
         began=began,
         lasted=ended - began,
@@ -209,7 +209,9 @@ def build(*, agents: int, servers: int, each: int, rows: int, days: int) -> None
     from tests import large_organization
 
     founded = datetime.now(UTC) - timedelta(days=days)
-    town = large_organization.town(servers=servers, each=each, calls=0, founded=founded)
+    town = large_organization.create_large_organization(
+        servers=servers, each=each, calls=0, founded=founded
+    )
     _say(f"{servers:,} servers with {each} definitions each")
     # The chain begins with what was done to found the town, a minute before its first call.
     began, ended = founded + timedelta(minutes=1), datetime.now(UTC)

@@ -32,7 +32,7 @@ BESIDE_TAG = re.compile(r"\s++(?=</)|(?<=>)\s++(?=<)")
 SPACES = re.compile(r"\s+")
 
 
-class Desk:
+class AdminClient:
     """A client of the admin that is signed in as one user."""
 
     def __init__(self, user: User) -> None:
@@ -42,17 +42,17 @@ class Desk:
 
     def get(self, name: str, /, *args: Any, status: int = 200, **query: Any) -> str:
         """Open a page by its URL name and return it."""
-        return self.open(url(name, *args), status=status, **query)
+        return self.open(build_url(name, *args), status=status, **query)
 
     def open(self, address: str, /, *, status: int = 200, **query: Any) -> str:
         """Open a URL and return the page."""
         response = self.client.get(address, query)
         assert response.status_code == status, (response.status_code, address)
-        return page_of(response)
+        return check_page(response)
 
     def post(self, name: str, /, *args: Any, status: int = 200, **fields: Any) -> str:
         """Submit a form, follow redirects, and return the page."""
-        return self.send(url(name, *args), fields, status=status)
+        return self.send(build_url(name, *args), fields, status=status)
 
     def send(self, address: str, fields: dict[str, Any], *, status: int = 200) -> str:
         """Submit a form to a URL, follow redirects, and return the page."""
@@ -61,15 +61,15 @@ class Desk:
         self.messages = [str(message) for message in get_messages(response.wsgi_request)] or [
             str(message) for message in (response.context or {}).get("messages", ())
         ]
-        return page_of(response)
+        return check_page(response)
 
 
-def url(name: str, *args: Any) -> str:
+def build_url(name: str, *args: Any) -> str:
     """Return the URL of an admin view."""
     return reverse(f"admin:{name}", args=args)
 
 
-def page_of(response: Any) -> str:
+def check_page(response: Any) -> str:
     """Return a page; fail if it contains inline scripts, foreign assets or nested forms."""
     if response.streaming:
         return ""  # a file, not a page
@@ -81,48 +81,48 @@ def page_of(response: Any) -> str:
     marks = list(FORMS.finditer(text))
     for mark, next_mark in pairwise(marks):
         assert mark[1] or next_mark[1], text[next_mark.start() : next_mark.end() + 200]
-    return without_layout(text)
+    return remove_layout(text)
 
 
-def without_layout(page: str) -> str:
+def remove_layout(page: str) -> str:
     """Return a page without the line breaks and indentation of its templates."""
     page = TAG_WITH_LAYOUT.sub(lambda match: SPACES.sub(" ", match[0]), page)
     return BESIDE_TAG.sub("", AFTER_OPENING_TAG.sub(r"\1", page))
 
 
-def words(page: str) -> str:
+def get_text(page: str) -> str:
     """Return the visible text of a page."""
     text = re.sub(r"<(script|style|template)\b.*?</\1>|<[^>]+>", " ", page, flags=re.DOTALL)
     return re.sub(r"\s+", " ", unescape(text))
 
 
-def links(page: str, prefix: str) -> list[str]:
+def find_links(page: str, prefix: str) -> list[str]:
     """Return the URLs of a page's links that start with `prefix`."""
     addresses = re.findall(r'href="([^"]*)"', page)
     return [address for address in map(unescape, addresses) if address.startswith(prefix)]
 
 
-def sit(organization: Organization, role: Role | None, name: str = "") -> Desk:
+def sign_in(organization: Organization, role: Role | None, name: str = "") -> AdminClient:
     """Create a user with a role (None: a platform administrator) and sign them in."""
     if role is None:
-        return Desk(
+        return AdminClient(
             User.objects.create_superuser(name or f"root-{organization.slug}", password="pw")
         )
     principal = factories.create_member(organization, role, name)
-    return Desk(User.objects.get(pk=principal.id))
+    return AdminClient(User.objects.get(pk=principal.id))
 
 
-def principal_at(client: Desk, organization: Organization) -> Principal:
+def build_principal(client: AdminClient, organization: Organization) -> Principal:
     """Return the principal of the signed-in user."""
     return build_user_principal(client.user, organization)
 
 
-def web_server(organization: Organization, name: str = "web") -> Server:
+def create_web_server(organization: Organization, name: str = "web") -> Server:
     """Create an HTTP server that nothing connects to."""
     return factories.create_http_server(organization, "http://127.0.0.1:9/mcp", name)
 
 
-def offer(server: Server, name: str = "add", **fields: Any) -> Definition:
+def declare_tool(server: Server, name: str = "add", **fields: Any) -> Definition:
     """Create a tool definition of a server, as discovery would."""
     payload = {"name": name, "inputSchema": {"type": "object", "properties": {}}} | fields
     row: Definition = Definition.objects.create(

@@ -20,7 +20,7 @@ MANY = 1_000_000  # calls a minute
 
 
 @dataclass(frozen=True)
-class Published:
+class ApprovedServer:
     """A server, an agent it is attached to, and a token for both."""
 
     organization: Organization
@@ -34,7 +34,7 @@ class Published:
         return f"/mcp/servers/{self.server.slug}", f"/mcp/agents/{self.agent.slug}"
 
 
-def publish(url: str, organization: Organization | None = None) -> Published:
+def create_approved_server(url: str, organization: Organization | None = None) -> ApprovedServer:
     """Register the server at `url` with all client capabilities enabled."""
     organization = organization or factories.create_organization()
     administrator = factories.build_administrator(organization)
@@ -54,4 +54,4 @@ def publish(url: str, organization: Organization | None = None) -> Published:
     attach_server(administrator, agent, server, allowed_resources=["*"], allowed_prompts=["*"])
     set_labels(administrator, server, list(server.definitions.all()), [])
     _, token = create_token(administrator, name="suite", role=Role.OPERATOR, calls_per_minute=MANY)
-    return Published(organization, server, agent, token)
+    return ApprovedServer(organization, server, agent, token)

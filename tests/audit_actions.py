@@ -14,7 +14,7 @@ OTHERS = frozenset({"store_true", "store_false"})
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def actions(sources: Iterable[Source]) -> set[str]:
+def find_actions(sources: Iterable[Source]) -> set[str]:
     """Return the codes that are passed or assigned as `action`, or returned by `_action`."""
     sources = tuple(sources)
     places = dict(_find_parameters(sources))
@@ -22,7 +22,7 @@ def actions(sources: Iterable[Source]) -> set[str]:
     return codes - OTHERS
 
 
-def called(code: str) -> str:
+def get_title(code: str) -> str:
     """Return the English title of an action, which the catalog translates."""
     return get_action_title(code)
 

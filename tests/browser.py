@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, Page, Request, ViewportSize, sync_playwright
 
-from tests.parts import chromium
+from tests.parts import find_chromium
 
 PATIENCE_MS = 15_000
-DESK: ViewportSize = {"width": 1280, "height": 900}
+DESKTOP: ViewportSize = {"width": 1280, "height": 900}
 PHONE: ViewportSize = {"width": 375, "height": 812}
 # Only this machine's names are resolved: intercepting requests would disable the cache.
 NO_OTHER_HOST = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1"
@@ -27,7 +27,7 @@ def open_browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         # CI runs as root, where Chromium's sandbox isn't available.
         browser = playwright.chromium.launch(
-            executable_path=chromium(), args=["--no-sandbox", NO_OTHER_HOST]
+            executable_path=find_chromium(), args=["--no-sandbox", NO_OTHER_HOST]
         )
         try:
             yield browser
@@ -57,7 +57,7 @@ def open_context(browser: Browser, base_url: str, *, loopback: bool = False) -> 
         if url.scheme not in {"data", "blob"} and not own:
             foreign.append(request.url)
 
-    context = browser.new_context(base_url=base_url, viewport=DESK)
+    context = browser.new_context(base_url=base_url, viewport=DESKTOP)
     context.set_default_timeout(PATIENCE_MS)
     context.on("request", notice)
     page = context.new_page()
@@ -70,13 +70,13 @@ def open_context(browser: Browser, base_url: str, *, loopback: bool = False) -> 
     assert not faults, f"scripts failed: {faults}"
 
 
-def keep(page: Page, folder: Path) -> None:
+def save_page(page: Page, folder: Path) -> None:
     """Save a screenshot and the HTML of a page for the report of a failure."""
     page.screenshot(path=folder / "page.png", full_page=True)
     (folder / "page.html").write_text(page.content(), encoding="utf-8")
 
 
-def picture(page: Page, name: str) -> None:
+def take_screenshot(page: Page, name: str) -> None:
     """Save a screenshot if TEST_SCREENSHOTS names a folder."""
     folder, size = os.environ.get("TEST_SCREENSHOTS"), page.viewport_size
     if not folder or size is None:

@@ -18,7 +18,7 @@ from tests import factories
 
 
 @dataclass(frozen=True)
-class Ran:
+class CommandResult:
     """The output and exit status of a command."""
 
     status: int
@@ -67,17 +67,17 @@ def acme(transactional_db: None) -> Organization:
 def bonobot(acme: Organization) -> Any:
     """A function that runs `bonobot ARGUMENTS`."""
 
-    def run(*arguments: str, terminal: bool = False) -> Ran:
+    def run(*arguments: str, terminal: bool = False) -> CommandResult:
         out, err = (Terminal(), Terminal()) if terminal else (StringIO(), StringIO())
         status = 0
         try:
             call_command(load_command(arguments[0]), *arguments[1:], stdout=out, stderr=err)
         except SystemExit as ended:
             status = int(ended.code or 0)
-        return Ran(status, out.getvalue(), err.getvalue())
+        return CommandResult(status, out.getvalue(), err.getvalue())
 
     yield run
     get_writer().close()
 
 
-Bonobot = Callable[..., Ran]
+Bonobot = Callable[..., CommandResult]

@@ -36,7 +36,7 @@ class _Pause:
         return result
 
 
-def cross(first: Callable[[], Any], second: Callable[[], Any], *, at: str) -> tuple[Any, Any]:
+def run_crossed(first: Callable[[], Any], second: Callable[[], Any], *, at: str) -> tuple[Any, Any]:
     """Run `first` up to a statement that starts with `at`, then `second`, then the rest of `first`.
 
     `first` continues when `second` is blocked by it or done. Returns both results; raises the
@@ -53,7 +53,7 @@ def cross(first: Callable[[], Any], second: Callable[[], Any], *, at: str) -> tu
         return first_result.result(WAIT_S), second_result.result(WAIT_S)
 
 
-def behind(blocking: Callable[[], Any], *operations: Callable[[], Any]) -> list[Any]:
+def run_behind(blocking: Callable[[], Any], *operations: Callable[[], Any]) -> list[Any]:
     """Run `blocking` in a transaction that ends when each of `operations` is blocked or done.
 
     The operations start one after the other. Returns their results; raises their exceptions.

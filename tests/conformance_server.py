@@ -12,7 +12,7 @@ MODULE = "tests.servers.conformance_server"
 
 
 @contextmanager
-def everything(folder: Path) -> Iterator[str]:
+def serve_everything(folder: Path) -> Iterator[str]:
     """Run the server and yield its URL; what it logs goes to `folder`."""
     command = [sys.executable, "-m", MODULE, "http"]
     with (

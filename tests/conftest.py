@@ -37,7 +37,7 @@ from playwright.sync_api import Browser, Page
 from bonobot.core import runtime
 from bonobot.ledger.writer import writer_thread
 from tests import database, database_flush, processes
-from tests.browser import keep, open_browser, open_context, open_page
+from tests.browser import open_browser, open_context, open_page, save_page
 from tests.parts import NODE_SERVERS
 from tests.processes import Process, Web
 
@@ -88,9 +88,9 @@ def django_db_setup(
 def _quick_flush() -> Iterator[None]:
     """Empty tables with DELETE, except for rows of migrations: see `tests.database_flush`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(flush, "sql_flush", database_flush.statements)
-        patch.setattr(BaseDatabaseOperations, "execute_sql_flush", database_flush.execute)
-        patch.setattr(flush, "emit_post_migrate_signal", database_flush.restore)
+        patch.setattr(flush, "sql_flush", database_flush.build_statements)
+        patch.setattr(BaseDatabaseOperations, "execute_sql_flush", database_flush.execute_flush)
+        patch.setattr(flush, "emit_post_migrate_signal", database_flush.restore_presets)
         yield
 
 
@@ -152,7 +152,7 @@ def anyio_backend() -> str:
 @pytest.fixture
 def free_port() -> int:
     """Return a port of the loopback that nobody listens on."""
-    return processes.unused_port()
+    return processes.find_unused_port()
 
 
 @pytest.fixture(scope="session")
@@ -184,7 +184,7 @@ def node_server() -> Callable[[str], str]:
 @pytest.fixture(scope="session")
 def changing_url() -> Iterator[str]:
     """Run the SDK's server whose tools change, over HTTP, for the whole session."""
-    with processes.served("list_changed_server.py") as url:
+    with processes.serve("list_changed_server.py") as url:
         yield url
 
 
@@ -247,7 +247,7 @@ def module_web(
     """Start the uvicorn that all tests of a module share, with the module's `WEB_SETTINGS`."""
     folder = tmp_path_factory.mktemp("web")
     extra = getattr(request.module, "WEB_SETTINGS", None)
-    process = processes.start_web(folder, "web1", port=processes.unused_port(), extra=extra)
+    process = processes.start_web(folder, "web1", port=processes.find_unused_port(), extra=extra)
     module_running.append(process)
     return process
 
@@ -282,7 +282,9 @@ def start_web(transactional_db: None, tmp_path: Path, running: list[Process]) ->
 
     def start(**extra: str) -> Web:
         name = f"web{sum(process.name.startswith('web') for process in running) + 1}"
-        process = processes.start_web(tmp_path, name, port=processes.unused_port(), extra=extra)
+        process = processes.start_web(
+            tmp_path, name, port=processes.find_unused_port(), extra=extra
+        )
         running.append(process)
         return process
 
@@ -307,7 +309,7 @@ def page(
     with open_page(live_web.url) as opened:
         yield opened
         if request.node.stash.get(FAILED, False):
-            keep(opened, tmp_path)
+            save_page(opened, tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -327,7 +329,7 @@ def module_page(
     with open_context(module_browser, module_web.url) as opened:
         yield opened
         if request.node.stash.get(FAILED, False):
-            keep(opened, tmp_path)
+            save_page(opened, tmp_path)
 
 
 @pytest.hookimpl(wrapper=True)

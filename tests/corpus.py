@@ -11,9 +11,9 @@ from typing import Any
 from tests import parts
 
 
-def rows(name: str) -> list[dict[str, Any]]:
+def read_samples(name: str) -> list[dict[str, Any]]:
     """Return the items of one of the folder's files; none if the folder isn't set."""
-    folder = parts.corpus()
+    folder = parts.find_corpus()
     if not folder:
         return []
     items: list[dict[str, Any]] = json.loads((Path(folder) / name).read_text(encoding="utf-8"))[

@@ -29,13 +29,13 @@ _loaded: list[tuple[Any, ...]] = []
 _execute = BaseDatabaseOperations.execute_sql_flush
 
 
-def statements(_style: object, connection: BaseDatabaseWrapper, **_: object) -> list[str]:
+def build_statements(_style: object, connection: BaseDatabaseWrapper, **_: object) -> list[str]:
     """Return the DELETE statements; foreign keys are checked at commit, so any order works."""
     deletions = [f"DELETE FROM {table}{_build_condition(table)}" for table in _list_tables()]  # noqa: S608 - our own
     return deletions if connection.vendor == "sqlite" else ["; ".join(deletions)]
 
 
-def execute(operations: BaseDatabaseOperations, sql_list: Iterable[str]) -> None:
+def execute_flush(operations: BaseDatabaseOperations, sql_list: Iterable[str]) -> None:
     """Empty the tables; retry if tasks that a test left running still write rows."""
     for attempt in range(1, TRIES + 1):
         try:
@@ -46,7 +46,7 @@ def execute(operations: BaseDatabaseOperations, sql_list: Iterable[str]) -> None
                 raise
 
 
-def restore(*_: Any, **__: Any) -> None:
+def restore_presets(*_: Any, **__: Any) -> None:
     """Restore platform presets that a test changed.
 
     Few tests change one, and comparing the rows takes a twentieth of the time of loading them.

@@ -33,7 +33,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.parts import CLIENTS, ROOT
-from tests.processes import Process, start, unused_port
+from tests.processes import Process, find_unused_port, start_process
 from tests.wait import eventually
 
 GREETER = ROOT / "tests" / "servers" / "minimal_server.py"
@@ -63,7 +63,7 @@ class Installation:
     extra: str
     folder: Path
     settings: dict[str, str] = field(default_factory=dict)
-    port: int = field(default_factory=unused_port)
+    port: int = field(default_factory=find_unused_port)
     process: Process | None = None
 
     @property
@@ -98,7 +98,7 @@ class Installation:
         """Start it in an empty folder and wait until it is ready."""
         (self.folder / "empty").mkdir()
         command = [str(self.python.with_name("bonobot")), "up", "--port", str(self.port)]
-        self.process = start(
+        self.process = start_process(
             "up", command, folder=self.folder, env=self.environment, cwd=self.folder / "empty"
         )
         eventually(self._ready, within=READY_S, every=0.5, what="`bonobot up`")

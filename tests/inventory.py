@@ -15,7 +15,7 @@ from mcp_servers.models import Definition, Preset, Server
 from tests import factories
 
 
-def everything(organization: Organization, suffix: str = "") -> dict[str, str]:
+def create_everything(organization: Organization, suffix: str = "") -> dict[str, str]:
     """Create one of every object that a URL can name; return ids by the parameters' names.
 
     Names end in `suffix`, so that an organization can have two of each.

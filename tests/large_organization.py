@@ -22,11 +22,11 @@ from bonobot.core.text.canonical_json import compute_json_digest
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Definition, Secret, Server
 from tests import factories
-from tests.admin_client import url
+from tests.admin_client import build_url
 
-AT_ONCE = 2_000
-LARGEST = 1_000  # definitions of the largest server: the limit on definitions
-BOUND = 50  # servers of the agent
+BATCH_SIZE = 2_000
+MAX_DEFINITIONS = 1_000  # definitions of the largest server: the limit on definitions
+ATTACHED = 50  # servers of the agent
 VERBS = ("search", "list", "get", "create", "update", "delete", "describe", "export")
 THINGS = ("issues", "buckets", "pages", "tickets", "rows", "users", "builds", "alerts", "files")
 STATES = (
@@ -57,7 +57,7 @@ def add_servers(organization: Organization, count: int, *, first: int = 0) -> li
         )
         for number in range(first, first + count)
     ]
-    Server.objects.bulk_create(servers, batch_size=AT_ONCE)
+    Server.objects.bulk_create(servers, batch_size=BATCH_SIZE)
     secrets = [
         Secret(
             organization=organization,
@@ -68,14 +68,14 @@ def add_servers(organization: Organization, count: int, *, first: int = 0) -> li
         )
         for server in servers
     ]
-    Secret.objects.bulk_create(secrets, batch_size=AT_ONCE)
+    Secret.objects.bulk_create(secrets, batch_size=BATCH_SIZE)
     return servers
 
 
-def declare(servers: list[Server], count: int) -> None:
+def declare_tools(servers: list[Server], count: int) -> None:
     """Declare `count` tools per server: of ten, eight are approved, one is new, one changed."""
     Definition.objects.bulk_create(
-        _build_definitions(servers, count), batch_size=AT_ONCE, ignore_conflicts=True
+        _build_definitions(servers, count), batch_size=BATCH_SIZE, ignore_conflicts=True
     )
 
 
@@ -83,7 +83,7 @@ def _build_definitions(servers: list[Server], count: int) -> Iterator[Definition
     now = timezone.now()
     for server in servers:
         for number in range(count):
-            payload = declaration(number)
+            payload = build_declaration(number)
             digest = _compute_digest(number)
             pinned = {8: "", 9: "0" * 64}.get(number % 10, digest)
             yield Definition(
@@ -103,7 +103,7 @@ def _build_definitions(servers: list[Server], count: int) -> Iterator[Definition
 
 
 @cache
-def declaration(number: int) -> dict[str, Any]:
+def build_declaration(number: int) -> dict[str, Any]:
     verb, thing = VERBS[number % len(VERBS)], THINGS[number % len(THINGS)]
     properties = {
         name: {"type": "string", "description": f"The {name} that is meant, as the service has it."}
@@ -118,26 +118,28 @@ def declaration(number: int) -> dict[str, Any]:
 
 @cache
 def _compute_digest(number: int) -> str:
-    return compute_json_digest(declaration(number))
+    return compute_json_digest(build_declaration(number))
 
 
-def give(agent: Agent, servers: list[Server]) -> None:
+def attach_servers(agent: Agent, servers: list[Server]) -> None:
     """Attach servers to an agent."""
     AgentServer.objects.bulk_create(
         [
             AgentServer(organization_id=agent.organization_id, agent=agent, server=server)
             for server in servers
         ],
-        batch_size=AT_ONCE,
+        batch_size=BATCH_SIZE,
     )
 
 
-def call(organization: Organization, agent: Agent, servers: list[Server], count: int) -> None:
+def create_calls(
+    organization: Organization, agent: Agent, servers: list[Server], count: int
+) -> None:
     """Write completed calls of the last two days, without digests: they can't be verified."""
     rows: QuerySet[AuditRow] = QuerySet(model=AuditRow)  # the model's own manager refuses
     first = 1_000_000 + rows.filter(organization_id=organization.pk).count()
     calls = _build_calls(organization.pk, agent, servers, range(first, first + count))
-    rows.bulk_create(calls, batch_size=AT_ONCE)
+    rows.bulk_create(calls, batch_size=BATCH_SIZE)
 
 
 def _build_calls(
@@ -146,7 +148,7 @@ def _build_calls(
     now = timezone.now()
     for number, seq in enumerate(sequence_numbers):
         server = servers[number % len(servers)]
-        tool = declaration(number % 20)["name"]
+        tool = build_declaration(number % 20)["name"]
         at = now - timedelta(seconds=number * 172_800 / len(sequence_numbers))
         outcome = ("error" if number % 20 == 0 else "refused") if number % 10 == 0 else "ok"
         yield AuditRow(
@@ -179,7 +181,7 @@ def _build_calls(
 
 
 @dataclass(frozen=True)
-class Town:
+class LargeOrganization:
     """A large organization with a signed-in administrator and the pages to open."""
 
     organization: Organization
@@ -187,28 +189,28 @@ class Town:
     server: Server
     client: Client
 
-    def grow(self, *, servers: int, each: int, calls: int) -> None:
+    def add_rows(self, *, servers: int, each: int, calls: int) -> None:
         """Add servers with `each` definitions, and calls in the audit log."""
         first = Server.objects.for_organization(self.organization.pk).count()
         added = add_servers(self.organization, servers, first=first)
-        declare(added, each)
-        declare([self.server], min(LARGEST, servers * each))
-        give(self.agent, added[:BOUND])
-        call(self.organization, self.agent, added, calls)
+        declare_tools(added, each)
+        declare_tools([self.server], min(MAX_DEFINITIONS, servers * each))
+        attach_servers(self.agent, added[:ATTACHED])
+        create_calls(self.organization, self.agent, added, calls)
 
     def open(self, url_path: str) -> None:
         """Open a page; fail unless the status is 200."""
         response = self.client.get(url_path)
         assert response.status_code == 200, (response.status_code, url_path)
 
-    def pages(self) -> list[tuple[str, str]]:
+    def list_pages(self) -> list[tuple[str, str]]:
         """Return title and URL of every list and detail page."""
-        servers = url("mcp_servers_server_changelist")
-        definitions = url("mcp_servers_server_tools", self.server.pk)
-        audit = url("ledger_auditrow_changelist")
+        servers = build_url("mcp_servers_server_changelist")
+        definitions = build_url("mcp_servers_server_tools", self.server.pk)
+        audit = build_url("ledger_auditrow_changelist")
         server, agent = f"/api/mcp-servers/{self.server.pk}", f"/api/agents/{self.agent.pk}"
         return [
-            ("dashboard", url("index")),
+            ("dashboard", build_url("index")),
             ("servers", servers),
             ("servers, a later page", f"{servers}?p=2"),
             ("servers, by waiting", f"{servers}?o=-5"),
@@ -217,22 +219,25 @@ class Town:
             ("servers, with problems", f"{servers}?status__in=error"),
             ("servers, something waits", f"{servers}?waiting=yes"),
             ("servers, private", f"{servers}?scope=private"),
-            ("server", url("mcp_servers_server_change", self.server.pk)),
-            ("server: configuration", url("mcp_servers_server_configuration", self.server.pk)),
-            ("server: health", url("mcp_servers_server_health", self.server.pk)),
-            ("server: calls", url("mcp_servers_server_calls", self.server.pk)),
-            ("server: try it", url("mcp_servers_server_try", self.server.pk)),
+            ("server", build_url("mcp_servers_server_change", self.server.pk)),
+            (
+                "server: configuration",
+                build_url("mcp_servers_server_configuration", self.server.pk),
+            ),
+            ("server: health", build_url("mcp_servers_server_health", self.server.pk)),
+            ("server: calls", build_url("mcp_servers_server_calls", self.server.pk)),
+            ("server: try it", build_url("mcp_servers_server_try", self.server.pk)),
             ("definitions", definitions),
             ("definitions, search", f"{definitions}?q=issues"),
             ("definitions, waiting", f"{definitions}?state=waiting"),
             ("definitions, a later page", f"{definitions}?page=2"),
-            ("presets", url("mcp_servers_server_presets")),
-            ("agents", url("agents_agent_changelist")),
-            ("agent: servers", url("agents_agent_servers", self.agent.pk)),
-            ("agent: pick servers", url("agents_agent_pick", self.agent.pk)),
-            ("agent: pick, search", url("agents_agent_pick", self.agent.pk) + "?q=team"),
-            ("agent: policy", url("agents_agent_policy", self.agent.pk)),
-            ("sessions", url("agents_session_changelist")),
+            ("presets", build_url("mcp_servers_server_presets")),
+            ("agents", build_url("agents_agent_changelist")),
+            ("agent: servers", build_url("agents_agent_servers", self.agent.pk)),
+            ("agent: pick servers", build_url("agents_agent_pick", self.agent.pk)),
+            ("agent: pick, search", build_url("agents_agent_pick", self.agent.pk) + "?q=team"),
+            ("agent: policy", build_url("agents_agent_policy", self.agent.pk)),
+            ("sessions", build_url("agents_session_changelist")),
             ("audit", audit),
             ("audit, one server", f"{audit}?server_id={self.server.pk}"),
             ("audit, errors", f"{audit}?outcome__in=error"),
@@ -254,7 +259,9 @@ class Town:
         ]
 
 
-def town(*, servers: int, each: int, calls: int, founded: datetime | None = None) -> Town:
+def create_large_organization(
+    *, servers: int, each: int, calls: int, founded: datetime | None = None
+) -> LargeOrganization:
     """Create an organization with servers, `each` definitions per server, and calls.
 
     `founded` is the time of the first entry of its audit log, now by default.
@@ -263,9 +270,9 @@ def town(*, servers: int, each: int, calls: int, founded: datetime | None = None
         organization = factories.create_organization("town")
         agent = factories.create_agent(organization, "mayor")
     [largest] = add_servers(organization, 1)
-    give(agent, [largest])
+    attach_servers(agent, [largest])
     client = Client(headers={"host": "localhost"})
     client.force_login(User.objects.create_superuser("root-of-town", password="pw"))
-    result = Town(organization, agent, largest, client)
-    result.grow(servers=servers - 1, each=each, calls=calls)
+    result = LargeOrganization(organization, agent, largest, client)
+    result.add_rows(servers=servers - 1, each=each, calls=calls)
     return result

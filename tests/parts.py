@@ -30,7 +30,7 @@ class Part:
     remedy: str
 
 
-def chromium() -> str:
+def find_chromium() -> str:
     """Return the path of Chromium, or an empty string; the headless shell is faster."""
     names = (
         *("chromium-headless-shell", "chromium", "chromium-browser"),
@@ -39,17 +39,17 @@ def chromium() -> str:
     return next((path for name in names if (path := shutil.which(name))), "")
 
 
-def npm_servers() -> str:
+def find_npm_servers() -> str:
     """Return the folder with the servers that npm installed, blank when there is none."""
     return str(NODE_SERVERS) if NODE_SERVERS.is_dir() and shutil.which("node") else ""
 
 
-def first_sdk() -> str:
+def find_first_sdk() -> str:
     """Return the Python beside which the first MCP SDK is installed, blank when there is none."""
     return str(FIRST_SDK) if FIRST_SDK.is_file() else ""
 
 
-def postgres() -> str:
+def find_postgres() -> str:
     """Return the run's PostgreSQL, blank when the run is on another database."""
     from django.conf import settings
 
@@ -59,14 +59,14 @@ def postgres() -> str:
     return f"{database['HOST'] or 'socket'}:{database['PORT'] or 5432}"
 
 
-def redis() -> str:
+def find_redis() -> str:
     """Return the run's Redis without its password, blank when the run has none."""
     from django.conf import settings
 
     return str(settings.REDIS_URL).rpartition("@")[2].removeprefix("redis://")
 
 
-def sandbox() -> str:
+def find_sandbox() -> str:
     """Return the available sandbox, or an empty string."""
     from mcp_servers.client.sandbox_modes import find_sandbox_problem
 
@@ -77,42 +77,42 @@ def sandbox() -> str:
     )
 
 
-def corpus() -> str:
+def find_corpus() -> str:
     """Return the folder of attack samples that the run was given, blank when it has none."""
     folder = os.environ.get("TEST_CORPUS", "")
     return folder if folder and Path(folder).is_dir() else ""
 
 
-def nginx() -> str:
+def find_nginx() -> str:
     """Return the path of nginx, blank when there is none."""
     return shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin") or ""
 
 
-def promtool() -> str:
+def find_promtool() -> str:
     """Return the path of what checks Prometheus's rules, blank when there is none."""
     return shutil.which("promtool") or ""
 
 
-def systemd() -> str:
+def find_systemd() -> str:
     """Return the path of what checks systemd's units, blank when there is none."""
     return shutil.which("systemd-analyze") or ""
 
 
 PARTS = (
-    Part("postgres", "PostgreSQL", postgres, "set DATABASE_URL=postgresql://…"),
-    Part("redis", "Redis", redis, "set REDIS_URL=redis://…"),
-    Part("browser", "Chromium", chromium, "install the package `chromium-headless-shell`"),
-    Part("sandbox", "Sandbox", sandbox, "install the packages `bubblewrap` and `util-linux`"),
-    Part("corpus", "Attack samples", corpus, "set TEST_CORPUS=folder"),
-    Part("sdk1", "First MCP SDK", first_sdk, "run `sh tests/clients/install`"),
-    Part("nginx", "nginx", nginx, "install the package `nginx-light`"),
-    Part("systemd", "systemd", systemd, "install the package `systemd`"),
-    Part("promtool", "promtool", promtool, "install the package `prometheus`"),
-    Part("npm", "npm servers", npm_servers, "install Node.js and run `npm ci` in tests/npm"),
+    Part("postgres", "PostgreSQL", find_postgres, "set DATABASE_URL=postgresql://…"),
+    Part("redis", "Redis", find_redis, "set REDIS_URL=redis://…"),
+    Part("browser", "Chromium", find_chromium, "install the package `chromium-headless-shell`"),
+    Part("sandbox", "Sandbox", find_sandbox, "install the packages `bubblewrap` and `util-linux`"),
+    Part("corpus", "Attack samples", find_corpus, "set TEST_CORPUS=folder"),
+    Part("sdk1", "First MCP SDK", find_first_sdk, "run `sh tests/clients/install`"),
+    Part("nginx", "nginx", find_nginx, "install the package `nginx-light`"),
+    Part("systemd", "systemd", find_systemd, "install the package `systemd`"),
+    Part("promtool", "promtool", find_promtool, "install the package `prometheus`"),
+    Part("npm", "npm servers", find_npm_servers, "install Node.js and run `npm ci` in tests/npm"),
 )
 
 
-def absent() -> Iterator[Part]:
+def find_absent() -> Iterator[Part]:
     """Yield the parts that are missing."""
     return (part for part in PARTS if not part.find())
 
@@ -121,13 +121,13 @@ def pytest_configure(config: pytest.Config) -> None:
     required = {name.strip() for name in os.environ.get("TEST_REQUIRES", "").split(",")} - {""}
     if unknown := required - {part.group for part in PARTS}:
         raise pytest.UsageError(f"TEST_REQUIRES names unknown groups: {', '.join(sorted(unknown))}")
-    if missing := [part for part in absent() if part.group in required]:
+    if missing := [part for part in find_absent() if part.group in required]:
         lines = (f"{part.title} is required but absent: {part.remedy}" for part in missing)
         raise pytest.UsageError("\n".join(lines))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for part in absent():
+    for part in find_absent():
         skip = pytest.mark.skip(reason=f"{part.title}: absent, {part.remedy}")
         for item in items:
             if part.group in item.keywords:
@@ -141,7 +141,7 @@ def pytest_report_header() -> str:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = terminalreporter.stats.get("skipped", [])
-    for part in absent():
+    for part in find_absent():
         count = sum(f"{part.title}: absent" in str(report.longrepr) for report in skipped)
         if count:
             terminalreporter.write_line(

@@ -29,35 +29,35 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Makers = dict[str, set[str | int]]
 
 
-def english(source: Source) -> bool:
+def is_english_only(source: Source) -> bool:
     """Return whether the texts of a module aren't translated."""
     return source.inside(*ENGLISH) and not source.inside(*ON_SCREENS)
 
 
-class Wording(NamedTuple):
+class TextExpression(NamedTuple):
     """An expression that becomes a text for users."""
 
     source: Source
     node: ast.expr
 
 
-def wordings(sources: Iterable[Source]) -> Iterator[Wording]:
+def find_texts(sources: Iterable[Source]) -> Iterator[TextExpression]:
     """Yield every expression that becomes a text for users, or a part of one."""
-    sources = tuple(source for source in sources if not english(source))
+    sources = tuple(source for source in sources if not is_english_only(source))
     classes = _find_classes(sources)
     public = {name: at for name, at in _find_functions(sources).items() if not name.startswith("_")}
     for source in sources:
         makers = public | _find_functions([source]) | classes
         texts = _find_named_texts(source.nodes)
         found = [*_find_given_texts(source.nodes, makers), *_find_titles(source.nodes, makers)]
-        yield from (Wording(source, node) for node in _expand_expressions(found, texts))
+        yield from (TextExpression(source, node) for node in _expand_expressions(found, texts))
 
 
-def sentences(sources: Iterable[Source]) -> set[str]:
+def find_sentences(sources: Iterable[Source]) -> set[str]:
     """Return the texts without placeholders, of one word or more, that aren't codes."""
     texts = (
         text_expression.node.value
-        for text_expression in wordings(sources)
+        for text_expression in find_texts(sources)
         if isinstance(text_expression.node, ast.Constant)
     )
     return {
@@ -68,9 +68,9 @@ def sentences(sources: Iterable[Source]) -> set[str]:
     }
 
 
-def glued(sources: Iterable[Source]) -> Iterator[Wording]:
+def find_concatenations(sources: Iterable[Source]) -> Iterator[TextExpression]:
     """Yield texts that are concatenated or formatted in place, which can't be translated."""
-    for expression in wordings(sources):
+    for expression in find_texts(sources):
         if isinstance(expression.node, ast.JoinedStr):
             words = [
                 part.value for part in expression.node.values if isinstance(part, ast.Constant)

@@ -90,7 +90,7 @@ class Web(Process):
         return f"http://127.0.0.1:{self.port}"
 
 
-def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+def build_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of a child that shares this run's database, keys and broker."""
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
     return {
@@ -99,14 +99,14 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         "BONOBOT_REDIS_PREFIX": os.environ["BONOBOT_REDIS_PREFIX"],
         "BONOBOT_LOG_FORMAT": "text",
         "BONOBOT_STDIO_CONFINEMENT": os.environ["BONOBOT_STDIO_CONFINEMENT"],
-        "DATABASE_URL": database_url(),
+        "DATABASE_URL": build_database_url(),
         "DJANGO_SETTINGS_MODULE": "bonobot.settings",
         "PYTHONUNBUFFERED": "1",
         **(extra or {}),
     }
 
 
-def database_url() -> str:
+def build_database_url() -> str:
     """Return the URL of the test database."""
     settings = connection.settings_dict
     name = str(settings["NAME"])
@@ -117,7 +117,7 @@ def database_url() -> str:
     return f"postgresql://{user}@{settings['HOST']}:{settings['PORT'] or 5432}/{quote(name)}"
 
 
-def start(
+def start_process(
     name: str, command: Sequence[str], *, folder: Path, env: Mapping[str, str], cwd: Path = ROOT
 ) -> Process:
     """Start a process whose log goes to `folder`."""
@@ -145,7 +145,7 @@ def start_worker(folder: Path, name: str, extra: Mapping[str, str] | None = None
     from bonobot.celery import app
 
     node = f"{name}@test"
-    process = start(
+    process = start_process(
         name,
         [
             *(sys.executable, "-m", "celery", "--skip-checks", "--app", "bonobot", "worker"),
@@ -153,7 +153,7 @@ def start_worker(folder: Path, name: str, extra: Mapping[str, str] | None = None
             *("--hostname", node, "--without-gossip", "--without-mingle"),
         ],
         folder=folder,
-        env=environment(extra),
+        env=build_environment(extra),
     )
 
     def answers() -> bool:
@@ -166,7 +166,7 @@ def start_worker(folder: Path, name: str, extra: Mapping[str, str] | None = None
 
 def start_web(folder: Path, name: str, *, port: int, extra: Mapping[str, str] | None = None) -> Web:
     """Start uvicorn and return it when /healthz answers."""
-    started = start(
+    started = start_process(
         name,
         [
             *(sys.executable, "-m", "uvicorn", "bonobot.asgi:application"),
@@ -174,11 +174,11 @@ def start_web(folder: Path, name: str, *, port: int, extra: Mapping[str, str] | 
             *("--http", HTTP_PROTOCOL, "--timeout-graceful-shutdown", "5"),
         ],
         folder=folder,
-        env=environment({"BONOBOT_URL": f"http://127.0.0.1:{port}", **(extra or {})}),
+        env=build_environment({"BONOBOT_URL": f"http://127.0.0.1:{port}", **(extra or {})}),
     )
     process = Web(name, started.popen, started.log_file, port=port)
     _wait_until_ready(
-        process, lambda: process.require() and healthy(port), what=f"/healthz of `{name}`"
+        process, lambda: process.require() and is_healthy(port), what=f"/healthz of `{name}`"
     )
     return process
 
@@ -193,7 +193,7 @@ def _wait_until_ready(process: Process, answers: Callable[[], bool], *, what: st
 
 
 @contextlib.contextmanager
-def served(script: str, *arguments: object) -> Iterator[str]:
+def serve(script: str, *arguments: object) -> Iterator[str]:
     """Run a server of `tests/servers` that prints its port; yield its URL."""
     command = [sys.executable, str(ROOT / "tests" / "servers" / script), *map(str, arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
@@ -204,7 +204,7 @@ def served(script: str, *arguments: object) -> Iterator[str]:
             server.terminate()
 
 
-def healthy(port: int) -> bool:
+def is_healthy(port: int) -> bool:
     """Return whether /healthz on the port answers 200."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
     try:
@@ -216,7 +216,7 @@ def healthy(port: int) -> bool:
         connection.close()
 
 
-def unused_port() -> int:
+def find_unused_port() -> int:
     """Return a free port of the loopback interface."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

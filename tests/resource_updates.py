@@ -29,7 +29,7 @@ PAPER, WEATHER, SECRET = "news://paper", "news://weather", "news://secret"
 
 
 @contextmanager
-def printing(*modes: str) -> Iterator[str]:
+def run_news_server(*modes: str) -> Iterator[str]:
     """Run the server and yield its URL; modes: `handshake` (that era only), `people` (logins)."""
     with subprocess.Popen(
         [sys.executable, str(SCRIPT), "http", *modes],
@@ -45,7 +45,7 @@ def printing(*modes: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def print_edition() -> Iterator[Callable[..., str]]:
+def edition_url() -> Iterator[Callable[..., str]]:
     """Return a function that returns the URL of a new edition, on a server that a module shares.
 
     Its parameters are those of `run_news_server`: there is one process per combination.
@@ -56,13 +56,13 @@ def print_edition() -> Iterator[Callable[..., str]]:
 
         def print_new(*modes: str) -> str:
             if modes not in urls:
-                urls[modes] = servers.enter_context(printing(*modes))
+                urls[modes] = servers.enter_context(run_news_server(*modes))
             return f"{urls[modes]}?edition={next(numbers)}"
 
         yield print_new
 
 
-def subscribed(
+def create_news_server(
     organization: Organization,
     agent: Agent,
     url: str,
@@ -81,13 +81,13 @@ def subscribed(
     )
     server = create_server(administrator, spec)
     for reader in readers:
-        sign_in(server, reader)
+        store_login(server, reader)
     server = factories.approve_server(organization, server)
     attach_server(administrator, agent, server, allowed_resources=["*"], allowed_prompts=["*"])
     return server
 
 
-def sign_in(server: Server, principal: Principal, account: str = "") -> None:
+def store_login(server: Server, principal: Principal, account: str = "") -> None:
     """Store a user's login at the server, as if they had signed in with a browser."""
     endpoint = build_person_endpoint(build_endpoint(server), UUID(principal.id))
     assert isinstance(endpoint, OAuthEndpoint)

@@ -21,7 +21,7 @@ from tests import factories
 PROBLEM = "application/problem+json"
 
 
-class Answer:
+class RestResponse:
     """A response with its decoded body."""
 
     def __init__(self, response: Any) -> None:
@@ -41,7 +41,7 @@ class Answer:
         return f"{self.status} {self.text[:2000]}"
 
 
-class Rest:
+class RestClient:
     """A client with a token or a signed-in user."""
 
     def __init__(self, token: str = "", user: User | None = None, *, csrf: bool = False) -> None:
@@ -50,27 +50,27 @@ class Rest:
         if user is not None:
             self._client.force_login(user)
 
-    def get(self, path: str, **headers: str) -> Answer:
+    def get(self, path: str, **headers: str) -> RestResponse:
         """GET `/api/<path>`, or an absolute path."""
         return self.send("GET", path, None, **headers)
 
-    def post(self, path: str, body: Any = None, **headers: str) -> Answer:
+    def post(self, path: str, body: Any = None, **headers: str) -> RestResponse:
         """POST a JSON body."""
         return self.send("POST", path, body, **headers)
 
-    def put(self, path: str, body: Any = None, **headers: str) -> Answer:
+    def put(self, path: str, body: Any = None, **headers: str) -> RestResponse:
         """PUT a JSON body."""
         return self.send("PUT", path, body, **headers)
 
-    def patch(self, path: str, body: Any = None, **headers: str) -> Answer:
+    def patch(self, path: str, body: Any = None, **headers: str) -> RestResponse:
         """PATCH with a JSON body."""
         return self.send("PATCH", path, body, **headers)
 
-    def delete(self, path: str, **headers: str) -> Answer:
+    def delete(self, path: str, **headers: str) -> RestResponse:
         """DELETE."""
         return self.send("DELETE", path, None, **headers)
 
-    def send(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+    def send(self, method: str, path: str, body: Any = None, **headers: str) -> RestResponse:
         """Send a request (bytes are sent unchanged) and check the response against the document."""
         address = path.removeprefix("http://testserver")
         address = address if address.startswith("/") else f"/api/{path}"
@@ -82,46 +82,46 @@ class Rest:
             content_type=sent_headers.pop("Content-Type", "application/json"),
             headers=self._headers | sent_headers,
         )
-        answer = Answer(response)
-        check(method, address.partition("?")[0], answer)
+        answer = RestResponse(response)
+        check_response(method, address.partition("?")[0], answer)
         return answer
 
 
-def as_role(organization: Organization, role: Role, agent: Agent | None = None) -> Rest:
+def as_role(organization: Organization, role: Role, agent: Agent | None = None) -> RestClient:
     """Return a client with a new token of this role."""
     administrator = factories.build_administrator(organization)
     _, text = create_token(
         administrator, name=f"{role} token", role=role, agent_ids=[agent.pk] if agent else []
     )
-    return Rest(text)
+    return RestClient(text)
 
 
-def as_administrator(name: str = "root") -> Rest:
+def as_administrator(name: str = "root") -> RestClient:
     """Return a client of a signed-in platform administrator."""
-    return Rest(user=User.objects.create_superuser(name, password="pw-for-tests"))
+    return RestClient(user=User.objects.create_superuser(name, password="pw-for-tests"))
 
 
 @cache
-def document() -> dict[str, Any]:
+def build_document() -> dict[str, Any]:
     """Return the OpenAPI document."""
     schema: dict[str, Any] = SchemaGenerator().get_schema(request=None, public=True)
     return json.loads(json.dumps(schema))
 
 
-def validator(*path: str) -> Draft202012Validator:
+def build_validator(*path: str) -> Draft202012Validator:
     """Return a validator of the schema at a path in the document."""
-    resource = Resource.from_contents(document(), default_specification=DRAFT202012)
+    resource = Resource.from_contents(build_document(), default_specification=DRAFT202012)
     pointer = "/".join(part.replace("~", "~0").replace("/", "~1") for part in path)
     registry = Registry().with_resource("urn:api", resource)
     return Draft202012Validator({"$ref": f"urn:api#/{pointer}"}, registry=registry)
 
 
-def check(method: str, path: str, answer: Answer) -> None:
+def check_response(method: str, path: str, answer: RestResponse) -> None:
     """Fail unless the document describes this response of the operation."""
     assert answer.status < 500 or answer.json["code"] != "internal_error", answer
     template = "/" + resolve(path).route.replace("<str:", "{").replace(">", "}")
     path_in_document = ("paths", template, method.lower())
-    operation = document()["paths"].get(template, {}).get(method.lower())
+    operation = build_document()["paths"].get(template, {}).get(method.lower())
     if operation is None or answer.status in (405, 413, 415):
         return
     response = operation["responses"].get(str(answer.status))
@@ -130,7 +130,7 @@ def check(method: str, path: str, answer: Answer) -> None:
         return
     content_type = answer.headers["Content-Type"].partition(";")[0]
     assert (content_type == PROBLEM) == (answer.status >= 400), answer
-    schema = validator(
+    schema = build_validator(
         *path_in_document, "responses", str(answer.status), "content", content_type, "schema"
     )
     errors = [f"{e.json_path}: {e.message[:300]}" for e in schema.iter_errors(answer.json)]

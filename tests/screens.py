@@ -35,7 +35,7 @@ from mcp_servers.models import BulkJob, HealthCheck, Launcher, Preset
 from tests import admin_client, factories
 
 # Django's own pages, and those that end the session.
-NOT_OURS = frozenset({"logout", "jsi18n", "autocomplete", "view_on_site", "app_list", "search"})
+EXCLUDED = frozenset({"logout", "jsi18n", "autocomplete", "view_on_site", "app_list", "search"})
 SCHEDULE = "django_celery_beat_periodictask"
 LISTS = (
     "mcp_servers_server_changelist",
@@ -60,12 +60,12 @@ LISTS = (
 )
 
 
-def addresses(patterns: Any = None) -> Iterator[tuple[str, list[str]]]:
+def list_addresses(patterns: Any = None) -> Iterator[tuple[str, list[str]]]:
     """Yield every URL name of the admin with the names of its parameters."""
     for pattern in site.get_urls() if patterns is None else patterns:
         if isinstance(pattern, URLResolver):
-            yield from addresses(pattern.url_patterns)
-        elif isinstance(pattern, URLPattern) and pattern.name not in {None, *NOT_OURS}:
+            yield from list_addresses(pattern.url_patterns)
+        elif isinstance(pattern, URLPattern) and pattern.name not in {None, *EXCLUDED}:
             yield str(pattern.name), list(pattern.pattern.converters)
 
 
@@ -79,19 +79,19 @@ QUERIES = {
 # providers, which platform administrators don't use.
 ABSENT = frozenset({"mcp_servers_server_remove_operation", "profile_proof", "profile_link"})
 load_admin_pages()
-ADDRESSES = sorted(dict(addresses()).items())
+ADDRESSES = sorted(dict(list_addresses()).items())
 
 
-def fill(organization: Organization, *, many: int = 1) -> dict[str, UUID]:
+def create_objects(organization: Organization, *, many: int = 1) -> dict[str, UUID]:
     """Create one (or `many`) of each object; return an id for each model."""
     administrator = factories.build_administrator(organization)
     for number in range(many):
-        server = admin_client.web_server(organization, f"web{number}")
+        server = admin_client.create_web_server(organization, f"web{number}")
         HealthCheck.objects.create(
             organization=organization, server=server, kind="health", ok=False, code="x"
         )
         for tool in range(many):
-            admin_client.offer(server, f"tool{tool}")
+            admin_client.declare_tool(server, f"tool{tool}")
         agent = factories.create_agent(organization, f"helper{number}")
         flow = factories.create_workflow(agent, f"flow{number}", hooks=many)
         skill = save_skill(
@@ -151,7 +151,7 @@ def fill(organization: Organization, *, many: int = 1) -> dict[str, UUID]:
     }
 
 
-def arguments(name: str, parameters: list[str], ids: dict[str, UUID]) -> dict[str, Any]:
+def build_arguments(name: str, parameters: list[str], ids: dict[str, UUID]) -> dict[str, Any]:
     """Return the parameters of a URL for objects with these ids."""
     model = next((model for model in ids if name.startswith(f"{model}_")), "tenancy_user")
     values = {"slug": "own", "id": ids["tenancy_user"], "user_id": ids["tenancy_user"]}
@@ -161,9 +161,9 @@ def arguments(name: str, parameters: list[str], ids: dict[str, UUID]) -> dict[st
     return {parameter: values.get(parameter, ids[model]) for parameter in parameters}
 
 
-def address(name: str, parameters: list[str], ids: dict[str, UUID]) -> str:
+def build_address(name: str, parameters: list[str], ids: dict[str, UUID]) -> str:
     """Return a URL of the admin, with its query string, for objects with these ids."""
-    path = reverse(f"admin:{name}", kwargs=arguments(name, parameters, ids))
+    path = reverse(f"admin:{name}", kwargs=build_arguments(name, parameters, ids))
     return path + QUERIES.get(name, "")
 
 
@@ -219,15 +219,15 @@ def visit_pages(
     **headers: str,
 ) -> list[Visit]:
     """GET these pages of the admin, all by default, for objects with these ids."""
-    with only_answers():
+    with render_without_signals():
         return [
-            visit_page(client, name, address(name, parameters, ids), **headers)
+            visit_page(client, name, build_address(name, parameters, ids), **headers)
             for name, parameters in addresses
         ]
 
 
 @contextmanager
-def only_answers() -> Iterator[None]:
+def render_without_signals() -> Iterator[None]:
     """Render templates without the signals and context copies of Django's test client."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(test_client, "store_rendered_templates", lambda *_, **__: None)
@@ -237,7 +237,7 @@ def only_answers() -> Iterator[None]:
 
 
 @contextmanager
-def shared_rows(blocker: pytest_django.DjangoDbBlocker) -> Iterator[None]:
+def share_rows(blocker: pytest_django.DjangoDbBlocker) -> Iterator[None]:
     """Let the tests of a module share rows in a transaction, which is rolled back after the last.
 
     A fixture of such a module requests `django_db_setup`; its tests have no `django_db` mark.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 CHUNK = 65_536
 
 
-class Cable:
+class TcpRelay:
     """Relays connections to a server; while disconnected, it closes and refuses connections."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -22,7 +22,7 @@ class Cable:
         self.cut = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def pull(self) -> None:
+    def disconnect(self) -> None:
         """Close every connection, and refuse new ones."""
         with self._lock:
             self._pulled = True
@@ -31,14 +31,14 @@ class Cable:
                 with contextlib.suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
 
-    def put_back(self) -> None:
+    def reconnect(self) -> None:
         """Accept connections again."""
         with self._lock:
             self._pulled = False
 
     def close(self) -> None:
         """Stop listening."""
-        self.pull()
+        self.disconnect()
         self._listener.close()
 
     def _accept(self) -> None:
@@ -70,9 +70,9 @@ class Cable:
 
 
 @contextlib.contextmanager
-def cable(host: str, port: int) -> Iterator[Cable]:
+def open_relay(host: str, port: int) -> Iterator[TcpRelay]:
     """Yield a relay to a server; close it afterwards."""
-    relay = Cable(host, port)
+    relay = TcpRelay(host, port)
     try:
         yield relay
     finally:

@@ -14,7 +14,7 @@ PARENT = f"00-{TRACE}-b7ad6b7169203331-01"
 
 
 @contextmanager
-def collected() -> Iterator[InMemorySpanExporter]:
+def collect_spans() -> Iterator[InMemorySpanExporter]:
     """Enable tracing, and yield the exporter that keeps the spans."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()

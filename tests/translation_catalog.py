@@ -17,9 +17,9 @@ from django.utils.translation.template import templatize
 
 from bonobot.core.i18n.catalogs import HEADER, Catalog, Message, compile_catalogs, read_catalog
 from tests.architecture.sources import Source, product
-from tests.audit_actions import actions, called
+from tests.audit_actions import find_actions, get_title
 from tests.parts import ROOT
-from tests.problem_texts import english, sentences
+from tests.problem_texts import find_sentences, is_english_only
 
 PRESETS = ROOT / "mcp_servers" / "presets" / "catalog.json"
 LOCALES = ROOT / "bonobot" / "locale"
@@ -72,18 +72,18 @@ _CALL = re.compile(rf"(?<!\w)(n?gettext|_)\(\s*({_LITERAL})(?:\s*,\s*({_LITERAL}
 
 
 @cache
-def messages() -> frozenset[Message]:
+def find_messages() -> frozenset[Message]:
     """Return every text of the screens; a text that has a plural anywhere has it everywhere."""
     texts = {Message(text) for text in THEME}
     sources = product()
     for source in sources:
         texts.update(_find_in_python(source))
     texts.update(_find_in_tasks(sources))
-    texts.update(Message(called(code)) for code in actions(sources))
+    texts.update(Message(get_title(code)) for code in find_actions(sources))
     texts.update(_find_in_presets(json.loads(PRESETS.read_text(encoding="utf-8"))["presets"]))
     for path in (ROOT / "templates").rglob("*.html"):
         texts.update(_find_in_template(path.read_text(encoding="utf-8")))
-    texts.update(Message(text) for text in sentences(sources))
+    texts.update(Message(text) for text in find_sentences(sources))
     with_plural = {message.text for message in texts if message.plural}
     return frozenset(
         message
@@ -93,7 +93,7 @@ def messages() -> frozenset[Message]:
 
 
 def _find_in_python(source: Source) -> Iterator[Message]:
-    is_translated = not english(source)
+    is_translated = not is_english_only(source)
     for node in source.nodes:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
             continue
@@ -140,7 +140,7 @@ def _find_in_template(source: str) -> Iterator[Message]:
         yield Message(ast.literal_eval(text), plural_text)
 
 
-def written(catalog: Mapping[Message, tuple[str, ...]]) -> str:
+def format_catalog(catalog: Mapping[Message, tuple[str, ...]]) -> str:
     """Return the content of a .po file."""
     blocks = ['msgid ""\nmsgstr ""\n' + "\n".join(_quote(f"{x}\n") for x in HEADER.splitlines())]
     for message, texts in sorted(catalog.items()):
@@ -159,20 +159,20 @@ def _quote(text: str) -> str:
     return f'"{escaped}"'
 
 
-def update(path: Path = GERMAN) -> list[Message]:
+def update_catalog(path: Path = GERMAN) -> list[Message]:
     """Update a catalog from the sources; return the untranslated messages."""
     known = read_catalog(path) if path.exists() else {}
     catalog: Catalog = {}
-    for message in messages():
+    for message in find_messages():
         blank = ("", "") if message.plural else ("",)
         catalog[message] = known.get(message, blank)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(written(catalog), encoding="utf-8")
+    path.write_text(format_catalog(catalog), encoding="utf-8")
     return sorted(message for message, texts in catalog.items() if not all(texts))
 
 
 if __name__ == "__main__":
     settings.configure()
-    for one in update():
+    for one in update_catalog():
         print(f"not translated: {one.text!r}")  # noqa: T201  # what a command says
     compile_catalogs(LOCALES)

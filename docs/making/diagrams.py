@@ -87,12 +87,12 @@ def _draw_diagrams(missing: dict[Path, str]) -> None:
     # Here, because the build of the site imports this module and needs neither.
     from playwright.sync_api import sync_playwright
 
-    from tests.parts import chromium
+    from tests.parts import find_chromium
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         install = ["npm", "install", "--prefix", folder, "--no-audit", "--no-fund", "--silent"]
         subprocess.run([*install, MERMAID], check=True)  # noqa: S603 - a fixed command
-        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
         page = browser.new_page()
         page.add_script_tag(path=Path(folder, "node_modules/mermaid/dist/mermaid.min.js"))
         for path, source in missing.items():

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
-from tests.parts import chromium
+from tests.parts import find_chromium
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "images" / "screens"
@@ -54,7 +54,7 @@ def main() -> None:
             bonobot(Path(folder), *command)
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(
-                executable_path=chromium(), args=["--no-sandbox", "--font-render-hinting=none"]
+                executable_path=find_chromium(), args=["--no-sandbox", "--font-render-hinting=none"]
             )
             for scheme in ("light", "dark"):
                 take(browser, url, password, scheme)

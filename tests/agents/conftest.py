@@ -24,7 +24,7 @@ from mcp_servers.services import create_server
 from tests import factories
 from tests.agents.crash_scenarios import Mortals
 from tests.agents.llm.openai_server import FakeOpenAI, openai_server
-from tests.processes import served
+from tests.processes import serve
 
 WORKSHOP = Path(__file__).parents[1] / "servers" / "tool_server.py"
 LIBRARY = WORKSHOP.with_name("resource_server.py")
@@ -78,7 +78,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def counting_url(written: Path) -> Iterator[str]:
     """Run the server that logs its calls for the whole test session."""
-    with served("call_log_server.py", written) as url:
+    with serve("call_log_server.py", written) as url:
         yield url
 
 

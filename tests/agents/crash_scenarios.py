@@ -27,7 +27,7 @@ from bonobot.ledger.models import AuditRow
 from bonobot.ledger.queries import load_organization_balances
 from tests import factories
 from tests.parts import ROOT
-from tests.processes import environment
+from tests.processes import build_environment
 
 WHOLE = os.environ.get("TEST_CRASHES") == "whole"
 OPEN = (Session.Status.QUEUED, Session.Status.RUNNING)
@@ -49,7 +49,7 @@ class Mortals:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.crash_process"],
             cwd=ROOT,
-            env=environment(),
+            env=build_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -112,7 +112,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.administrator = factories.build_administrator(self.acme)
-        self.office = admin_client.web_server(self.acme, "office")
+        self.office = admin_client.create_web_server(self.acme, "office")
         for name, (description, arguments, _labels) in OFFICE.items():
             declare_tool(self.office, name, {"description": description, **arguments})
         self.records = self.create_store("records")
@@ -128,13 +128,15 @@ class World:
 
     def create_store(self, name: str, *agents: Agent) -> Server:
         """Create a store of records and attach it to agents (default: the helper)."""
-        server = admin_client.web_server(self.acme, name)
+        server = admin_client.create_web_server(self.acme, name)
         for tool, declaration in RECORDS.items():
             declare_tool(server, tool, declaration)
-        admin_client.offer(server, "note://all", kind=Definition.Kind.RESOURCE, uri="note://all")
-        admin_client.offer(server, "recall", kind=Definition.Kind.PROMPT)
+        admin_client.declare_tool(
+            server, "note://all", kind=Definition.Kind.RESOURCE, uri="note://all"
+        )
+        admin_client.declare_tool(server, "recall", kind=Definition.Kind.PROMPT)
         template = {"kind": Definition.Kind.RESOURCE_TEMPLATE, "uriTemplate": "note://one/{name}"}
-        admin_client.offer(server, "note://one/{name}", **template)
+        admin_client.declare_tool(server, "note://one/{name}", **template)
         approve_definitions(self.administrator, server)
         context = load_label_context(server)
         for row in server.definitions.filter(kind=Definition.Kind.TOOL):
@@ -215,7 +217,9 @@ def declare_tool(server: Server, name: str, declaration: Mapping[str, Any]) -> N
     }
     schema = {"type": "object", "properties": arguments}
     fields: dict[str, Any] = {"inputSchema": schema, "annotations": declaration.get("hints", {})}
-    admin_client.offer(server, name, description=declaration.get("description", ""), **fields)
+    admin_client.declare_tool(
+        server, name, description=declaration.get("description", ""), **fields
+    )
 
 
 @contextmanager

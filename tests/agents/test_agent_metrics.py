@@ -100,10 +100,10 @@ def test_the_page_links_to_the_audit_log_for_allowed_roles(
     helper: Agent, acme: Organization
 ) -> None:
     record_call(helper, "error")
-    owner = admin_client.sit(acme, Role.OWNER)
+    owner = admin_client.sign_in(acme, Role.OWNER)
     page = owner.get("agents_agent_metrics", helper.pk, last="30d")
     assert "tool_error" in page
     assert f"agent_id={helper.pk}" in page
-    reviewer = admin_client.sit(acme, Role.REVIEWER)
+    reviewer = admin_client.sign_in(acme, Role.REVIEWER)
     reviewer_page = reviewer.get("agents_agent_metrics", helper.pk)
     assert "tool_error" in reviewer_page

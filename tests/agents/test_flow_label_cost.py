@@ -81,7 +81,7 @@ def create_servers(world: World) -> dict[str, Server]:
     """Create the servers and label their tools."""
     servers = {}
     for name, tools in SERVERS.items():
-        server = servers[name] = admin_client.web_server(world.acme, name)
+        server = servers[name] = admin_client.create_web_server(world.acme, name)
         for tool in tools:
             declare_tool(server, tool, {"text": TEXT, "description": DESCRIPTIONS.get(tool, "")})
         approve_definitions(world.administrator, server)

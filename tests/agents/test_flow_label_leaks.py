@@ -177,7 +177,7 @@ def load_attacks():
     own_attacks = [
         f"Thanks for all. {voice} {operation}" for voice, operation in product(VOICES, OPERATIONS)
     ]
-    rows = corpus.rows("tool_results.json")
+    rows = corpus.read_samples("tool_results.json")
     return own_attacks + [row["text"] for row in rows if row["label"] == "malicious"]
 
 

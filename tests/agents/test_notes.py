@@ -185,19 +185,19 @@ def test_rest_sets_the_toolsets_of_an_agent(acme, helper):
 
 
 def test_the_tab_shows_and_updates_notes(acme: object, helper: Agent):
-    operator = admin_client.sit(helper.organization, Role.OPERATOR)
+    operator = admin_client.sign_in(helper.organization, Role.OPERATOR)
     page = operator.post(
         "agents_agent_notes", helper.pk, title="Day <b>", text="Tuesday", labels=["private_data"]
     )
     assert "Day &lt;b&gt;" in page
     note = Note.objects.get()
-    page = admin_client.words(operator.get("agents_agent_notes", helper.pk))
+    page = admin_client.get_text(operator.get("agents_agent_notes", helper.pk))
     assert "private data" in page
     assert "Enable them" in page
     operator.post("agents_agent_remove_note", helper.pk, note=note.pk)
     operator.post("agents_agent_notes", helper.pk, title="a", text="b")
     operator.post("agents_agent_clear_notes", helper.pk)
     assert not Note.objects.exists()
-    auditor = admin_client.sit(helper.organization, Role.AUDITOR)
+    auditor = admin_client.sign_in(helper.organization, Role.AUDITOR)
     auditor.post("agents_agent_notes", helper.pk, status=403, title="a", text="b")
     assert not Note.objects.exists()

@@ -22,12 +22,12 @@ def acme():
 
 @pytest.fixture
 def anna(acme):
-    return admin_client.sit(acme, Role.AUDITOR, "anna")
+    return admin_client.sign_in(acme, Role.AUDITOR, "anna")
 
 
 @pytest.fixture
 def bert(acme):
-    return admin_client.sit(acme, Role.AUDITOR, "bert")
+    return admin_client.sign_in(acme, Role.AUDITOR, "bert")
 
 
 def test_a_filter_is_saved_without_the_page_number_and_can_be_opened(acme, anna):
@@ -52,12 +52,12 @@ def test_saving_the_same_name_replaces_the_filter(acme, anna):
 def test_only_shared_filters_are_visible_to_others(acme, anna, bert):
     anna.post(SAVE, name="Hers alone", query="q=a")
     anna.post(SAVE, name="For all", query="q=b", shared="on")
-    page = admin_client.words(bert.get(LIST))
+    page = admin_client.get_text(bert.get(LIST))
     assert "For all" in page
     assert "by anna" in page
     assert "Hers alone" not in page
     assert AuditRow.objects.get(action="audit_filter_saved").resource_name == "For all"
-    other_owner = admin_client.sit(factories.create_organization("other"), Role.OWNER, "eve")
+    other_owner = admin_client.sign_in(factories.create_organization("other"), Role.OWNER, "eve")
     assert "For all" not in other_owner.get(LIST)
 
 
@@ -68,15 +68,15 @@ def test_people_delete_their_own_filters_and_owners_shared_ones(acme, anna, bert
     bert.post(REMOVE, status=403, filter=shared.pk)
     bert.post(REMOVE, status=404, filter=private.pk)
     anna.post(REMOVE, filter=private.pk, query="q=a")
-    admin_client.sit(acme, Role.OWNER, "olga").post(REMOVE, filter=shared.pk)
+    admin_client.sign_in(acme, Role.OWNER, "olga").post(REMOVE, filter=shared.pk)
     assert not SavedFilter.objects.exists()
 
 
 def test_only_roles_that_view_the_audit_log_can_save_filters(acme, anna):
-    admin_client.sit(acme, Role.MEMBER, "max").post(SAVE, status=403, name="Mine", query="q=a")
+    admin_client.sign_in(acme, Role.MEMBER, "max").post(SAVE, status=403, name="Mine", query="q=a")
     with pytest.raises(Forbidden):
         save_filter(factories.build_administrator(acme), "Mine", "q=a", shared=False)
-    assert anna.client.get(admin_client.url(SAVE)).status_code == 405
+    assert anna.client.get(admin_client.build_url(SAVE)).status_code == 405
     assert not SavedFilter.objects.exists()
 
 
@@ -85,9 +85,9 @@ def test_only_roles_that_view_the_audit_log_can_save_filters(acme, anna):
     [("", "q=a"), ("x" * 81, "q=a"), ("Mine", ""), ("Mine", "p=2"), ("Mine", "q=" + "x" * 2_000)],
 )
 def test_an_invalid_filter_is_reported_on_the_list(acme, anna, name, query):
-    page = admin_client.words(
+    page = admin_client.get_text(
         anna.client.post(
-            admin_client.url(SAVE), {"name": name, "query": query}, follow=True
+            admin_client.build_url(SAVE), {"name": name, "query": query}, follow=True
         ).content.decode()
     )
     assert not SavedFilter.objects.exists()
@@ -96,7 +96,7 @@ def test_an_invalid_filter_is_reported_on_the_list(acme, anna, name, query):
 
 
 def test_the_number_of_filters_per_person_is_limited(acme, anna):
-    principal = admin_client.principal_at(anna, acme)
+    principal = admin_client.build_principal(anna, acme)
     for number in range(MAX_FILTERS):
         save_filter(principal, f"Filter {number}", "q=a", shared=False)
     with pytest.raises(Problem) as caught:

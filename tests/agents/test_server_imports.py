@@ -19,7 +19,7 @@ from mcp_servers.import_export import import_plan
 from mcp_servers.import_export.import_plan import ImportChoices
 from mcp_servers.models import Secret, Server
 from tests import factories, rest
-from tests.rest import Rest
+from tests.rest import RestClient
 
 pytestmark = pytest.mark.django_db
 
@@ -153,7 +153,7 @@ def administrator(acme: Organization) -> Principal:
 
 
 @pytest.fixture
-def root(acme: Organization) -> Rest:
+def root(acme: Organization) -> RestClient:
     return rest.as_administrator()
 
 
@@ -186,7 +186,7 @@ def test_any_text_has_a_plan_or_a_problem(administrator: Principal, text: str) -
 @settings(FUZZ, max_examples=150)
 @given(text=TEXTS)
 def test_any_text_gets_a_rest_response_and_nothing_is_partially_written(
-    root: Rest, text: str
+    root: RestClient, text: str
 ) -> None:
     before = count_rows()
     response = root.post("mcp-servers/import", {"text": text, "apply": True})

@@ -46,7 +46,7 @@ def test_rest_shows_and_clears_store_labels(world: World) -> None:
 
 def test_the_admin_shows_and_clears_store_labels(world: World) -> None:
     reader, reviewer = (
-        admin_client.sit(world.acme, role) for role in (Role.AUDITOR, Role.REVIEWER)
+        admin_client.sign_in(world.acme, role) for role in (Role.AUDITOR, Role.REVIEWER)
     )
     server, agent = "mcp_servers_server", "agents_agent"
     page = reader.get(f"{server}_data_labels", world.records.pk)

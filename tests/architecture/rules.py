@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import combinations
 
 from tests.architecture.sources import Source, Violation, within
-from tests.problem_texts import glued
+from tests.problem_texts import find_concatenations
 
 # From the bottom up, modules of one line beside each other; the longest prefix decides. Whatever
 # else is in `bonobot` is wiring, on top.
@@ -379,7 +379,7 @@ def long_functions(sources: Iterable[Source]) -> Iterator[Violation]:
 
 def untranslatable_words(sources: Iterable[Source]) -> Iterator[Violation]:
     """Find texts of problems, reasons and remedies that are no constants, nor made by `say`."""
-    for source, node in glued(tuple(sources)):
+    for source, node in find_concatenations(tuple(sources)):
         yield Violation(
             source.module, node.lineno, f"says {ast.unparse(node)[:80]}: use `say` and named values"
         )

@@ -15,7 +15,14 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from mcp_servers.models import Definition, Server
 from tests import admin_client, factories
-from tests.screens import ADDRESSES, SCHEDULE, arguments, fill, only_answers, shared_rows
+from tests.screens import (
+    ADDRESSES,
+    SCHEDULE,
+    build_arguments,
+    create_objects,
+    render_without_signals,
+    share_rows,
+)
 
 NAMED = [(name, parameters) for name, parameters in ADDRESSES if parameters]
 Organizations = tuple[Organization, Organization, dict[str, UUID]]
@@ -26,10 +33,10 @@ def organizations(
     django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker
 ) -> Iterator[Organizations]:
     """Fill two organizations; return them and the IDs of the objects of the second one."""
-    with shared_rows(django_db_blocker):
+    with share_rows(django_db_blocker):
         acme, other = factories.create_organization("acme"), factories.create_organization("other")
-        fill(acme)
-        yield acme, other, fill(other)
+        create_objects(acme)
+        yield acme, other, create_objects(other)
 
 
 @pytest.mark.parametrize("role", list(Role))
@@ -38,14 +45,14 @@ def test_an_object_of_another_organization_returns_404(
 ) -> None:
     acme, other, foreign = organizations
     unknown = dict.fromkeys(foreign, uuid4()) | {SCHEDULE: 10**9}
-    client = admin_client.sit(acme, role).client
+    client = admin_client.sign_in(acme, role).client
     before = count_rows()
     id_sets = (foreign, unknown) if role == Role.OWNER else (foreign,)
     # Errors are returned as a fragment of a page: navigation is tested elsewhere.
     headers = {FRAGMENT_HEADER: "1"}
-    with only_answers():
+    with render_without_signals():
         for (name, parameters), ids in product(NAMED, id_sets):
-            kwargs = arguments(name, parameters, ids) | (
+            kwargs = build_arguments(name, parameters, ids) | (
                 {"slug": "none"} if "slug" in parameters else {}
             )
             address = reverse(f"admin:{name}", kwargs=kwargs)

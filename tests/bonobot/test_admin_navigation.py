@@ -13,7 +13,7 @@ from mcp_servers.health.services import record_failure
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import admin_client, factories
-from tests.screens import fill
+from tests.screens import create_objects
 
 pytestmark = pytest.mark.django_db
 
@@ -31,8 +31,8 @@ def test_a_server_that_needs_a_sign_in_is_listed_once() -> None:
         ),
     )
     record_failure(server.pk, "health", Problem("Nobody has signed in.", code="needs_reauth"))
-    page = admin_client.sit(acme, Role.OWNER).get("index")
-    assert admin_client.words(page).count("tracker") == 2  # its name, and on the button
+    page = admin_client.sign_in(acme, Role.OWNER).get("index")
+    assert admin_client.get_text(page).count("tracker") == 2  # its name, and on the button
     assert "Sign in to tracker" in page
     assert "ongoing" not in page
 
@@ -40,7 +40,7 @@ def test_a_server_that_needs_a_sign_in_is_listed_once() -> None:
 def test_breadcrumbs_use_the_names_of_the_navigation() -> None:
     acme = factories.create_organization()
     token = create_token(factories.build_administrator(acme), name="ci", role=Role.MEMBER)[0]
-    admin = admin_client.sit(acme, Role.OWNER)
+    admin = admin_client.sign_in(acme, Role.OWNER)
 
     def list_breadcrumbs(name: str, *args: object) -> list[str]:
         heading = admin.get(name, *args).split("<h1", 1)[1].split("</h1>", 1)[0]
@@ -54,12 +54,12 @@ def test_breadcrumbs_use_the_names_of_the_navigation() -> None:
         "Tokens",
         f"ci ({token.key}…)",
     ]
-    server = admin_client.web_server(acme, "lower-case")
+    server = admin_client.create_web_server(acme, "lower-case")
     assert list_breadcrumbs("mcp_servers_server_health", server.pk)[-1] == "lower-case"
 
 
 def test_an_empty_list_explains_itself_and_an_empty_search_says_no_results() -> None:
-    admin = admin_client.sit(factories.create_organization(), Role.OWNER)
+    admin = admin_client.sign_in(factories.create_organization(), Role.OWNER)
     for name, words in (
         ("agents_budget", "A budget limits"),
         ("tenancy_token", "It is shown once"),
@@ -74,17 +74,17 @@ def test_a_long_list_is_counted_up_to_a_limit_and_shows_that_there_is_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     acme = factories.create_organization()
-    admin = admin_client.sit(acme, Role.OWNER)
+    admin = admin_client.sign_in(acme, Role.OWNER)
     create_token(factories.build_administrator(acme), name="the odd one", role=Role.MEMBER)
     for number in range(59):
         create_token(factories.build_administrator(acme), name=f"ci {number}", role=Role.MEMBER)
-    assert "60 tokens" in admin_client.words(admin.get("tenancy_token_changelist"))
+    assert "60 tokens" in admin_client.get_text(admin.get("tenancy_token_changelist"))
     monkeypatch.setattr(scoped_admin, "MAX_LISTED", 55)
-    page = admin_client.words(admin.get("tenancy_token_changelist"))
+    page = admin_client.get_text(admin.get("tenancy_token_changelist"))
     assert "55+ tokens" in page
     assert "search or filter" in page
     assert ">ci 6<" in admin.get("tenancy_token_changelist", p=2)
-    results = admin_client.words(admin.get("tenancy_token_changelist", q="odd one"))
+    results = admin_client.get_text(admin.get("tenancy_token_changelist", q="odd one"))
     assert "1 token" in results
     assert "+ token" not in results
 
@@ -99,11 +99,11 @@ DELETABLE = (
 @pytest.mark.parametrize("name", DELETABLE)
 def test_a_delete_page_explains_the_consequences(name: str) -> None:
     acme = factories.create_organization()
-    ids = fill(acme)
-    page = admin_client.sit(acme, None).get(f"{name}_delete", ids[name])
+    ids = create_objects(acme)
+    page = admin_client.sign_in(acme, None).get(f"{name}_delete", ids[name])
     explanation = re.search(r"This can't be undone[^<]*</p><p>([^<]+)</p>", page)
     assert explanation or "Choose another model for these first" in page
-    assert admin_client.links(page, admin_client.url(f"{name}_change", ids[name]))
+    assert admin_client.find_links(page, admin_client.build_url(f"{name}_change", ids[name]))
 
 
 def test_a_model_in_use_lists_its_agents_and_cant_be_deleted() -> None:
@@ -113,10 +113,12 @@ def test_a_model_in_use_lists_its_agents_and_cant_be_deleted() -> None:
     spare = ModelEndpoint.objects.create(
         organization=acme, name="spare", slug="spare", kind="offline", fallback=model
     )
-    admin = admin_client.sit(acme, Role.OWNER)
+    admin = admin_client.sign_in(acme, Role.OWNER)
     page = admin.get("agents_modelendpoint_delete", model.pk)
-    assert admin_client.links(page, admin_client.url("agents_agent_change", agent.pk))
-    assert admin_client.links(page, admin_client.url("agents_modelendpoint_change", spare.pk))
+    assert admin_client.find_links(page, admin_client.build_url("agents_agent_change", agent.pk))
+    assert admin_client.find_links(
+        page, admin_client.build_url("agents_modelendpoint_change", spare.pk)
+    )
     assert 'name="post"' not in page
     admin.post("agents_modelendpoint_delete", model.pk, post="yes")
     assert ModelEndpoint.objects.filter(pk=model.pk).exists()
@@ -125,7 +127,7 @@ def test_a_model_in_use_lists_its_agents_and_cant_be_deleted() -> None:
 
 
 def test_an_old_address_redirects_when_its_model_was_renamed() -> None:
-    admin = admin_client.sit(factories.create_organization(), Role.OWNER)
+    admin = admin_client.sign_in(factories.create_organization(), Role.OWNER)
     for suffix in ("7/change/?q=a", ""):
         response = admin.client.get(f"/admin/agents/question/{suffix}")
         assert response.status_code == 302

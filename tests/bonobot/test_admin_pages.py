@@ -30,10 +30,10 @@ from tests.screens import (
     ABSENT,
     ADDRESSES,
     Visit,
-    address,
-    fill,
-    only_answers,
-    shared_rows,
+    build_address,
+    create_objects,
+    render_without_signals,
+    share_rows,
     visit_page,
     visit_pages,
 )
@@ -57,13 +57,13 @@ class AdminVisits:
     ids: dict[str, UUID]
     servers: list[Server]
     needles: Needles
-    browsers: dict[Role | None, admin_client.Desk] = field(default_factory=dict)
+    browsers: dict[Role | None, admin_client.AdminClient] = field(default_factory=dict)
     visits: dict[Role | None, list[Visit]] = field(default_factory=dict)
 
-    def get_browser(self, role: Role | None) -> admin_client.Desk:
+    def get_browser(self, role: Role | None) -> admin_client.AdminClient:
         """Return the browser of a role (None: the platform administrator)."""
         if role not in self.browsers:
-            self.browsers[role] = admin_client.sit(self.organization, role)
+            self.browsers[role] = admin_client.sign_in(self.organization, role)
         return self.browsers[role]
 
     def list_visits(self, role: Role | None) -> list[Visit]:
@@ -80,10 +80,10 @@ def admin_visits(
     django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker
 ) -> Iterator[AdminVisits]:
     """Fill an organization for all tests of this module."""
-    with shared_rows(django_db_blocker):
+    with share_rows(django_db_blocker):
         acme, canaries = factories.create_organization(), create_canaries()
         servers = store_canaries(acme, canaries)
-        yield AdminVisits(acme, fill(acme), servers, build_needles(canaries))
+        yield AdminVisits(acme, create_objects(acme), servers, build_needles(canaries))
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -95,7 +95,7 @@ def test_no_page_fails_for_any_role(admin_visits: AdminVisits, role: Role | None
         absent = role == Role.MEMBER or visit.name in ABSENT
         expected = (200, 302, 403, 405, *((404,) if absent else ()))
         assert visit.status_code in expected, (visit.name, visit.status_code)
-        admin_client.page_of(visit)
+        admin_client.check_page(visit)
 
 
 def test_every_page_opens_in_german(admin_visits: AdminVisits) -> None:
@@ -116,11 +116,11 @@ def test_no_page_shows_a_secret(admin_visits: AdminVisits) -> None:
         for name, parameters in ADDRESSES
         if name.startswith("mcp_servers_server_") and "object_id" in parameters
     ]
-    with only_answers():
+    with render_without_signals():
         for server in admin_visits.servers:
             ids = admin_visits.ids | {"mcp_servers_server": server.pk}
             visits += [
-                visit_page(client, name, address(name, parameters, ids))
+                visit_page(client, name, build_address(name, parameters, ids))
                 for name, parameters in server_pages
             ]
     leaks = [
@@ -157,7 +157,7 @@ def normalize_path(path: str) -> str:
     return IDS.sub("…", path.partition("?")[0])
 
 
-def request_status(browser: admin_client.Desk, method: str, path: str) -> int:
+def request_status(browser: admin_client.AdminClient, method: str, path: str) -> int:
     """Return the status of a link or of an empty form; changes are rolled back."""
     if method == "GET":
         return int(browser.client.get(path).status_code)

@@ -20,7 +20,14 @@ from bonobot.accounts.roles import Role
 from bonobot.core.db.object_version import compute_version
 from bonobot.ledger.models import AuditRow
 from tests import admin_client, factories
-from tests.screens import ABSENT, ADDRESSES, address, fill, only_answers, shared_rows
+from tests.screens import (
+    ABSENT,
+    ADDRESSES,
+    build_address,
+    create_objects,
+    render_without_signals,
+    share_rows,
+)
 
 TOKEN = re.compile(rf'<input type="hidden" name="{VERSION_FIELD}" value="([^"]*)">')
 HIDDEN = re.compile(r'<input type="hidden" name="([^"]+)"(?: value="([^"]*)")?')
@@ -31,15 +38,15 @@ class FilledOrganization:
 
     def __init__(self) -> None:
         self.organization = factories.create_organization()
-        self.ids: dict[str, UUID] = fill(self.organization)
-        self.browser = admin_client.sit(self.organization, None)
+        self.ids: dict[str, UUID] = create_objects(self.organization)
+        self.browser = admin_client.sign_in(self.organization, None)
 
 
 @pytest.fixture(scope="module")
 def shared_organization(
     django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker
 ) -> Iterator[FilledOrganization]:
-    with shared_rows(django_db_blocker):
+    with share_rows(django_db_blocker):
         yield FilledOrganization()
 
 
@@ -68,7 +75,7 @@ def build_outdated_version(token: str, form: Form) -> str:
 def load_forms(
     filled: FilledOrganization, name: str, parameters: list[str]
 ) -> tuple[str, str, list[Form]]:
-    path = address(name, parameters, filled.ids)
+    path = build_address(name, parameters, filled.ids)
     response = filled.browser.client.get(path)
     page = "" if response.streaming or response.status_code != 200 else response.content.decode()
     forms = parse_forms(page, path.partition("?")[0]) if "<html" in page else []
@@ -81,7 +88,7 @@ def test_every_form_has_a_version_and_refuses_an_outdated_one(
 ) -> None:
     if name in ABSENT:
         pytest.skip("no such object")
-    with only_answers():
+    with render_without_signals():
         path, page, forms = load_forms(filled, name, parameters)
         if not forms:
             pytest.skip("no editing form")
@@ -141,7 +148,7 @@ pytest_db = pytest.mark.django_db
 class Tab:
     """A page in a browser, with the values of its form."""
 
-    def __init__(self, browser: admin_client.Desk, path: str, number: int = 0) -> None:
+    def __init__(self, browser: admin_client.AdminClient, path: str, number: int = 0) -> None:
         self.browser, self.path = browser, path
         self.read(browser.client.get(path).content.decode(), number)
 
@@ -165,16 +172,16 @@ def acme(db: None) -> Organization:
 
 
 @pytest.fixture
-def owner(acme: Organization) -> admin_client.Desk:
-    return admin_client.sit(acme, Role.OWNER)
+def owner(acme: Organization) -> admin_client.AdminClient:
+    return admin_client.sign_in(acme, Role.OWNER)
 
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
     agent = factories.create_agent(acme)
-    server = admin_client.web_server(acme, "web")
+    server = admin_client.create_web_server(acme, "web")
     for name in ("read", "write", "remove"):
-        admin_client.offer(server, name)
+        admin_client.declare_tool(server, name)
     factories.attach_server(factories.build_administrator(acme), agent, server)
     return agent
 
@@ -194,9 +201,9 @@ def rule_field(name: str) -> str:
 
 
 def test_a_denial_in_one_tab_survives_a_save_in_the_other(
-    owner: admin_client.Desk, helper: Agent
+    owner: admin_client.AdminClient, helper: Agent
 ) -> None:
-    path = admin_client.url("agents_agent_policy", helper.pk)
+    path = admin_client.build_url("agents_agent_policy", helper.pk)
     first, second = Tab(owner, path), Tab(owner, path)
     assert first.save(**{rule_field(REMOVE): "deny"}) == 302
 
@@ -213,12 +220,12 @@ def test_a_denial_in_one_tab_survives_a_save_in_the_other(
 
 
 def test_an_allowance_in_one_tab_survives_a_save_in_the_other(
-    owner: admin_client.Desk, helper: Agent
+    owner: admin_client.AdminClient, helper: Agent
 ) -> None:
     set_policy(
         factories.build_administrator(helper.organization), helper, PolicySpec("all", deny=(READ,))
     )
-    path = admin_client.url("agents_agent_policy", helper.pk)
+    path = admin_client.build_url("agents_agent_policy", helper.pk)
     first, second = Tab(owner, path), Tab(owner, path)
     assert first.save(**{rule_field(READ): "allow"}) == 302
     assert second.save(**{rule_field(WRITE): "ask"}) == 409
@@ -227,9 +234,9 @@ def test_an_allowance_in_one_tab_survives_a_save_in_the_other(
 
 
 def test_a_conflicting_rule_is_chosen_again_next_to_the_saved_one(
-    owner: admin_client.Desk, helper: Agent
+    owner: admin_client.AdminClient, helper: Agent
 ) -> None:
-    path = admin_client.url("agents_agent_policy", helper.pk)
+    path = admin_client.build_url("agents_agent_policy", helper.pk)
     first, second = Tab(owner, path), Tab(owner, path)
     assert first.save(**{rule_field(REMOVE): "deny"}) == 302
     assert second.save(**{rule_field(REMOVE): "allow"}) == 409
@@ -241,9 +248,9 @@ def test_a_conflicting_rule_is_chosen_again_next_to_the_saved_one(
 
 
 def test_a_denial_over_rest_survives_a_save_in_a_tab(
-    owner: admin_client.Desk, helper: Agent
+    owner: admin_client.AdminClient, helper: Agent
 ) -> None:
-    tab = Tab(owner, admin_client.url("agents_agent_policy", helper.pk))
+    tab = Tab(owner, admin_client.build_url("agents_agent_policy", helper.pk))
     administrator = factories.build_administrator(helper.organization)
     set_policy(administrator, helper, PolicySpec("all", deny=(REMOVE,)))
     assert tab.save(**{rule_field(READ): "allow"}) == 409
@@ -252,10 +259,10 @@ def test_a_denial_over_rest_survives_a_save_in_a_tab(
 
 
 def test_members_added_in_another_tab_keep_the_agent(
-    acme: Organization, owner: admin_client.Desk, helper: Agent
+    acme: Organization, owner: admin_client.AdminClient, helper: Agent
 ) -> None:
     names = [factories.create_member(acme, Role.MEMBER, name).label for name in ("anna", "bert")]
-    path = admin_client.url("agents_agent_configuration", helper.pk)
+    path = admin_client.build_url("agents_agent_configuration", helper.pk)
     first, second = Tab(owner, path), Tab(owner, path)
     assert first.save(members=names[:1]) == 302
     assert second.save(description="Ours") == 409
@@ -265,8 +272,10 @@ def test_members_added_in_another_tab_keep_the_agent(
     assert [user.username for user in helper.members.all()] == ["anna"]
 
 
-def test_budgets_added_in_another_tab_are_kept(owner: admin_client.Desk, helper: Agent) -> None:
-    path = admin_client.url("agents_agent_configuration", helper.pk)
+def test_budgets_added_in_another_tab_are_kept(
+    owner: admin_client.AdminClient, helper: Agent
+) -> None:
+    path = admin_client.build_url("agents_agent_configuration", helper.pk)
     first, second = Tab(owner, path), Tab(owner, path)
     limits = first.fields["budget-limit"]
     assert first.save(**{"budget-limit": ["7", *limits[1:]]}) == 302
@@ -276,11 +285,11 @@ def test_budgets_added_in_another_tab_are_kept(owner: admin_client.Desk, helper:
 
 
 def test_a_role_removed_in_another_tab_isnt_restored(
-    acme: Organization, owner: admin_client.Desk
+    acme: Organization, owner: admin_client.AdminClient
 ) -> None:
     factories.create_member(acme, Role.MEMBER, "anna")
     member = Membership.objects.get(user__username="anna")
-    tab = Tab(owner, admin_client.url("tenancy_membership_change", member.pk))
+    tab = Tab(owner, admin_client.build_url("tenancy_membership_change", member.pk))
     Membership.objects.filter(pk=member.pk).update(role=Role.AUDITOR)
     assert tab.save() == 409
     assert tab.save() in (200, 302)
@@ -288,17 +297,19 @@ def test_a_role_removed_in_another_tab_isnt_restored(
     assert member.role == Role.AUDITOR
 
 
-def test_a_form_without_a_version_is_saved(owner: admin_client.Desk, helper: Agent) -> None:
-    tab = Tab(owner, admin_client.url("agents_agent_policy", helper.pk))
+def test_a_form_without_a_version_is_saved(owner: admin_client.AdminClient, helper: Agent) -> None:
+    tab = Tab(owner, admin_client.build_url("agents_agent_policy", helper.pk))
     del tab.fields[VERSION_FIELD]
     assert tab.save(**{rule_field(REMOVE): "deny"}) == 302
     assert ToolRule.objects.get().effect == "deny"
 
 
-def test_patterns_added_in_both_tabs_are_kept(owner: admin_client.Desk, helper: Agent) -> None:
+def test_patterns_added_in_both_tabs_are_kept(
+    owner: admin_client.AdminClient, helper: Agent
+) -> None:
     administrator = factories.build_administrator(helper.organization)
     set_policy(administrator, helper, PolicySpec("all", deny=("mcp_web_a*", "mcp_web_b*")))
-    path = admin_client.url("agents_agent_policy", helper.pk)
+    path = admin_client.build_url("agents_agent_policy", helper.pk)
     first, second = Tab(owner, path), Tab(owner, path)
     assert first.save(deny="mcp_web_b*\r\nmcp_web_c*") == 302  # removes a, adds c
     assert second.save(deny="mcp_web_a*\r\nmcp_web_b*\r\nmcp_web_d*") == 409
@@ -307,10 +318,10 @@ def test_patterns_added_in_both_tabs_are_kept(owner: admin_client.Desk, helper: 
 
 
 def test_members_selected_in_both_tabs_all_get_the_agent(
-    acme: Organization, owner: admin_client.Desk, helper: Agent
+    acme: Organization, owner: admin_client.AdminClient, helper: Agent
 ) -> None:
     names = [factories.create_member(acme, Role.MEMBER, name).label for name in ("anna", "bert")]
-    path = admin_client.url("agents_agent_configuration", helper.pk)
+    path = admin_client.build_url("agents_agent_configuration", helper.pk)
     first, second = Tab(owner, path), Tab(owner, path)
     assert first.save(members=names[:1]) == 302
     assert second.save(members=names[1:]) == 409
@@ -319,9 +330,9 @@ def test_members_selected_in_both_tabs_all_get_the_agent(
 
 
 def test_conditional_rules_added_in_another_tab_are_kept(
-    owner: admin_client.Desk, helper: Agent
+    owner: admin_client.AdminClient, helper: Agent
 ) -> None:
-    path = admin_client.url("agents_agent_policy", helper.pk)
+    path = admin_client.build_url("agents_agent_policy", helper.pk)
     first, second = Tab(owner, path), Tab(owner, path)
     schema = '{"properties": {"amount": {"minimum": 1000}}}'
     assert first.save(**{"when-effect": "deny", "when-tool": WRITE, "when-schema": schema}) == 302
@@ -333,11 +344,11 @@ def test_conditional_rules_added_in_another_tab_are_kept(
 
 
 def test_labels_set_in_another_tab_are_kept(
-    acme: Organization, owner: admin_client.Desk, helper: Agent
+    acme: Organization, owner: admin_client.AdminClient, helper: Agent
 ) -> None:
     server = helper.agent_servers.get().server
     definition, _other = server.definitions.filter(kind="tool").order_by("name")[:2]
-    path = admin_client.url("mcp_servers_server_definitions", server.pk)
+    path = admin_client.build_url("mcp_servers_server_definitions", server.pk)
     first, second = Tab(owner, path), Tab(owner, path)
     label = {"label": str(definition.pk), f"legs-{definition.pk}": ["private_data"]}
     assert first.save(**label) == 302
@@ -347,22 +358,22 @@ def test_labels_set_in_another_tab_are_kept(
     assert definition.labels == ["private_data"]
 
 
-def test_a_preview_compares_no_versions(owner: admin_client.Desk, helper: Agent) -> None:
-    path = admin_client.url("agents_agent_policy", helper.pk)
+def test_a_preview_compares_no_versions(owner: admin_client.AdminClient, helper: Agent) -> None:
+    path = admin_client.build_url("agents_agent_policy", helper.pk)
     first, second = Tab(owner, path), Tab(owner, path)
     assert first.save(**{rule_field(REMOVE): "deny"}) == 302
-    preview = admin_client.url("agents_agent_policy_preview", helper.pk)
+    preview = admin_client.build_url("agents_agent_policy_preview", helper.pk)
     assert owner.client.post(preview, second.fields).status_code == 200
 
 
 def test_rules_of_rows_added_later_are_compared_too(
-    owner: admin_client.Desk, helper: Agent, monkeypatch: pytest.MonkeyPatch
+    owner: admin_client.AdminClient, helper: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agents.admin.policies.PAGE_SIZE", 2)
-    tab = Tab(owner, admin_client.url("agents_agent_policy", helper.pk))
+    tab = Tab(owner, admin_client.build_url("agents_agent_policy", helper.pk))
     assert rule_field(REMOVE) not in tab.fields
     group = helper.agent_servers.get().server_id
-    rows = admin_client.url("agents_agent_policy_rows", helper.pk) + f"?group={group}"
+    rows = admin_client.build_url("agents_agent_policy_rows", helper.pk) + f"?group={group}"
     fragment = owner.client.get(rows).content.decode()
     [form] = parse_forms(fragment, rows)
     administrator = factories.build_administrator(helper.organization)

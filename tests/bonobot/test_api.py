@@ -17,7 +17,7 @@ from bonobot.api_urls import RENAMED_PATHS, UnknownPathView
 from bonobot.core.api.exception_handler import build_problem_details, handle_exception, to_problem
 from bonobot.core.problems import Conflict, Problem
 from tests import factories, rest
-from tests.rest import Rest
+from tests.rest import RestClient
 
 pytestmark = pytest.mark.django_db
 
@@ -28,7 +28,7 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def owner(acme: Organization) -> Rest:
+def owner(acme: Organization) -> RestClient:
     return rest.as_role(acme, Role.OWNER)
 
 
@@ -63,7 +63,7 @@ def test_each_renamed_path_leads_to_one_that_exists():
 
 
 def test_a_request_without_authentication_is_refused_with_a_remedy(acme):
-    response = Rest().get("agents")
+    response = RestClient().get("agents")
     assert (response.status, response.code) == (401, "not_authenticated")
     assert response.headers["WWW-Authenticate"] == 'Bearer realm="bonobot"'
     assert "Authorization" in response.json["remedy"]
@@ -71,7 +71,7 @@ def test_a_request_without_authentication_is_refused_with_a_remedy(acme):
 
 @pytest.mark.parametrize("text", ["bnb_x_y", "nonsense", "", "bnb__", "bnb_\u00e4_\u00f6"])
 def test_all_invalid_tokens_get_the_same_response(acme, text):
-    response = Rest().get("agents", Authorization=f"Bearer {text}")
+    response = RestClient().get("agents", Authorization=f"Bearer {text}")
     assert (response.status, response.code) == (401, "bad_token")
     assert 'error="invalid_token"' in response.headers["WWW-Authenticate"]
 
@@ -85,7 +85,7 @@ def test_a_revoked_token_is_refused_immediately(acme, owner):
 def test_a_person_signs_in_by_session_and_writes_with_the_csrf_token(acme):
     user = User.objects.create_user("ann", password="pw-for-tests")
     Membership.objects.create(organization=acme, user=user, role=Role.OWNER)
-    client = Rest(user=user, csrf=True)
+    client = RestClient(user=user, csrf=True)
     assert client.get("agents").status == 200
     body = {"name": "Offline", "kind": "offline"}
     response = client.post("model-endpoints", body)
@@ -98,7 +98,7 @@ def test_a_person_in_two_organizations_chooses_one_by_the_header(acme):
     for organization in (acme, other):
         Membership.objects.create(organization=organization, user=user, role=Role.OWNER)
         factories.create_agent(organization, f"agent-of-{organization.slug}")
-    client = Rest(user=user)
+    client = RestClient(user=user)
     for slug in ("acme", "other"):
         agents = client.get("agents", Bonobot_Organization=slug).json["results"]
         assert [agent["slug"] for agent in agents] == [f"agent-of-{slug}"]
@@ -108,7 +108,7 @@ def test_an_organization_of_others_isnt_found(acme):
     factories.create_organization("other")
     user = User.objects.create_user("ann", password="pw-for-tests")
     Membership.objects.create(organization=acme, user=user, role=Role.OWNER)
-    client = Rest(user=user)
+    client = RestClient(user=user)
     foreign = client.get("agents", Bonobot_Organization="other")
     missing = client.get("agents", Bonobot_Organization="nowhere")
     assert foreign.status == missing.status == 404
@@ -121,7 +121,7 @@ def test_a_token_of_another_organization_than_the_header_is_refused(acme, owner)
 
 
 def test_a_person_without_an_organization_is_refused(acme):
-    response = Rest(user=User.objects.create_user("stranger")).get("agents")
+    response = RestClient(user=User.objects.create_user("stranger")).get("agents")
     assert (response.status, response.json["rule"]) == (403, "membership")
 
 
@@ -142,7 +142,7 @@ def test_a_token_for_one_agent_reads_and_runs_that_agent_only(acme):
 @pytest.mark.parametrize("path", ["nothing", "agents/", "mcp-servers/x/y/z", "", "agents/a/b"])
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 def test_an_unknown_path_returns_a_problem(path, method):
-    response = Rest().send(method, f"/api/{path}")
+    response = RestClient().send(method, f"/api/{path}")
     assert (response.status, response.code) == (404, "unknown_path")
 
 

@@ -16,8 +16,8 @@ from agents.models import Agent
 from bonobot.accounts.models import Organization
 from bonobot.core.api.serializers import SPARSE_JSON
 from tests import factories, rest
-from tests.inventory import everything
-from tests.rest import Rest
+from tests.inventory import create_everything
+from tests.rest import RestClient
 
 pytestmark = pytest.mark.django_db
 
@@ -29,7 +29,7 @@ MEASURED = ("get_usage", "get_agent_flow_labels", "get_token_flow_labels", "get_
 
 def list_reads() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield every path that returns an object or a list, with its operation."""
-    for path, methods in rest.document()["paths"].items():
+    for path, methods in rest.build_document()["paths"].items():
         operation = methods.get("get", {})
         responses = operation.get("responses", {}).get("200", {}).get("content", {})
         if SPARSE_JSON in responses and not any(part in path for part in EXCLUDED):
@@ -52,7 +52,7 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def owner(acme: Organization) -> Rest:
+def owner(acme: Organization) -> RestClient:
     return rest.as_administrator()
 
 
@@ -60,7 +60,7 @@ def fill_path(path: str, ids: dict[str, str]) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: ids[match[1]], path)
 
 
-def walk(client: Rest, address: str, size: int = 1) -> list[Any]:
+def walk(client: RestClient, address: str, size: int = 1) -> list[Any]:
     """Return all rows of a list, read in pages of this size."""
     rows, next_page = [], f"{address}&limit={size}"
     while next_page:
@@ -73,9 +73,9 @@ def walk(client: Rest, address: str, size: int = 1) -> list[Any]:
 
 def test_every_list_can_be_ordered_both_ways_by_its_documented_fields(acme, owner):
     for mark in ("", "-b"):
-        ids = everything(acme, mark)
+        ids = create_everything(acme, mark)
     for path in LISTS:
-        names = list_names(rest.document()["paths"][path]["get"], "ordering")
+        names = list_names(rest.build_document()["paths"][path]["get"], "ordering")
         address = f"{fill_path(path, ids)}?limit=500"
         default_rows = owner.get(address).json["results"]
         for name in names:
@@ -90,9 +90,9 @@ def test_every_list_can_be_ordered_both_ways_by_its_documented_fields(acme, owne
 
 
 def test_selected_fields_are_returned_unchanged(acme, owner):
-    ids = everything(acme)
+    ids = create_everything(acme)
     for path in OBJECTS:
-        operation = rest.document()["paths"][path]["get"]
+        operation = rest.build_document()["paths"][path]["get"]
         if operation["operationId"] in MEASURED:
             continue
         full = owner.get(fill_path(path, ids))
@@ -169,5 +169,5 @@ def test_equal_rows_keep_the_default_order_across_pages(acme, owner):
 
 def test_secrets_cant_be_selected_or_ordered_by(acme, owner):
     for path in LISTS:
-        names = list_names(rest.document()["paths"][path]["get"], "ordering")
+        names = list_names(rest.build_document()["paths"][path]["get"], "ordering")
         assert not {"auth_config", "endpoint_config", "api_key", "url", "digest"} & set(names), path

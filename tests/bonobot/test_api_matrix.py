@@ -25,8 +25,8 @@ from bonobot.ledger.models import AuditRow
 from bonobot.notifications.models import Notification, NotificationChannel
 from mcp_servers.models import Definition, Server
 from tests import admin_client, factories, rest
-from tests.inventory import everything
-from tests.screens import shared_rows
+from tests.inventory import create_everything
+from tests.screens import share_rows
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 ROLES = (Role.OWNER, Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER)
@@ -76,10 +76,10 @@ def shared_organizations(
     django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker
 ) -> Iterator[FilledOrganizations]:
     """Fill two organizations for all tests of this module."""
-    with shared_rows(django_db_blocker):
+    with share_rows(django_db_blocker):
         acme = factories.create_organization()
         yield FilledOrganizations(
-            acme, everything(acme), everything(factories.create_organization("other"))
+            acme, create_everything(acme), create_everything(factories.create_organization("other"))
         )
 
 
@@ -141,7 +141,7 @@ def test_every_path_of_the_installation_is_in_the_table():
 
 @pytest.mark.parametrize("role", ROLES)
 def test_a_sign_in_to_a_server_of_another_organization_is_refused(organizations, role):
-    admin = admin_client.sit(organizations.acme, role, f"visiting-{role}")
+    admin = admin_client.sign_in(organizations.acme, role, f"visiting-{role}")
     for pk in (organizations.foreign["server_id"], str(uuid4())):
         for response in (
             admin.client.get(f"/oauth/start/{pk}"),
@@ -237,7 +237,7 @@ def test_a_token_for_one_agent_cant_reach_other_agents(organizations, role):
 def test_a_member_cant_reach_agents_without_access(organizations):
     """The same for a person with a session."""
     member = factories.create_member(organizations.acme, Role.MEMBER, "newcomer")
-    client = rest.Rest(user=User.objects.get(pk=member.id))
+    client = rest.RestClient(user=User.objects.get(pk=member.id))
     shared = {"user_id", "name"}
     ids = [value for name, value in organizations.own.items() if name not in shared]
     for route, method in OPERATIONS:

@@ -24,7 +24,7 @@ NAMED_REQUEST = frozenset({"ElicitationRequest", "ExampleRequest"})
 
 
 def list_operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    for path, methods in rest.document()["paths"].items():
+    for path, methods in rest.build_document()["paths"].items():
         for method, operation in methods.items():
             yield path, method, operation
 
@@ -52,8 +52,8 @@ def test_the_document_is_valid_openapi():
     name = specification["$id"]
     registry = Registry().with_resource(name, Resource.from_contents(specification)).crawl()
     validator = Draft202012Validator({"$ref": name}, registry=registry)
-    assert rest.document()["openapi"].startswith("3.1")
-    assert [error.message[:300] for error in validator.iter_errors(rest.document())] == []
+    assert rest.build_document()["openapi"].startswith("3.1")
+    assert [error.message[:300] for error in validator.iter_errors(rest.build_document())] == []
 
 
 def test_every_operation_has_a_description_and_its_roles():
@@ -100,7 +100,7 @@ def test_every_list_and_object_response_has_an_example():
 
 
 def test_the_response_examples_are_complete_and_current():
-    schemas = rest.document()["components"]["schemas"]
+    schemas = rest.build_document()["components"]["schemas"]
     for name, example in json.loads(ANSWERS_PATH.read_text(encoding="utf-8")).items():
         assert set(example) == set(schemas[name]["properties"]), name
 
@@ -118,7 +118,7 @@ def test_every_list_documents_its_ordering_and_every_response_its_fields():
 
 
 def test_request_schemas_are_closed_and_response_schemas_open():
-    for name, schema in rest.document()["components"]["schemas"].items():
+    for name, schema in rest.build_document()["components"]["schemas"].items():
         if schema.get("type") == "object" and "properties" in schema:
             closed = schema.get("additionalProperties") is False
             is_body = name.endswith("Request") and name not in NAMED_REQUEST
@@ -134,17 +134,17 @@ def test_every_write_accepts_an_idempotency_key():
 def test_the_examples_match_their_schemas():
     for path, method, operation in list_operations():
         for location, value in list_examples(operation):
-            faults = rest.validator("paths", path, method, *location).iter_errors(value)
+            faults = rest.build_validator("paths", path, method, *location).iter_errors(value)
             errors = [error.message[:300] for error in faults]
             assert not errors, f"{method} {path} {location}: {errors}"
 
 
 @pytest.mark.parametrize("name", ["Server", "Agent", "Session", "AuditEntry", "ProblemDetails"])
 def test_components_are_named_for_clients(name):
-    assert name in rest.document()["components"]["schemas"]
+    assert name in rest.build_document()["components"]["schemas"]
 
 
 def test_no_secret_is_in_a_response_schema():
-    token = rest.document()["components"]["schemas"]["Token"]["properties"]
+    token = rest.build_document()["components"]["schemas"]["Token"]["properties"]
     assert "token" not in token
     assert "digest" not in token

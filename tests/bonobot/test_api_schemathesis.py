@@ -19,7 +19,7 @@ from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
 from tests import factories, rest
 from tests.bonobot.test_api_matrix import OPERATIONS, fill_path, is_allowed, list_path_parameters
-from tests.inventory import everything
+from tests.inventory import create_everything
 from tests.parts import ROOT
 from tests.processes import Web
 
@@ -33,7 +33,7 @@ PHASES = "examples,coverage,fuzzing" if WHOLE else "examples,fuzzing"
 
 def write_settings(folder: Path, organization: Organization) -> Path:
     """Write the settings with the IDs of one of everything; DELETE gets IDs of its own."""
-    ids, spare_ids = everything(organization), everything(organization, "-spare")
+    ids, spare_ids = create_everything(organization), create_everything(organization, "-spare")
     path = folder / "schemathesis.toml"
     path.write_text(
         f"{SETTINGS.read_text()}\n{_pairs(ids)}\n"
@@ -63,7 +63,7 @@ def run_schemathesis(web: Web, settings: Path, *options: str) -> subprocess.Comp
 
 def list_allowed_operations(role: Role) -> list[str]:
     """Return the IDs of the operations that a role is allowed to call."""
-    paths = rest.document()["paths"]
+    paths = rest.build_document()["paths"]
     names = []
     for route, method in OPERATIONS:
         if is_allowed(role, route, method):
@@ -105,7 +105,7 @@ def test_responses_to_a_member_match_the_document(module_web: Web, tmp_path: Pat
 )
 def test_responses_without_authentication_match_the_document(token: str, code: str) -> None:
     """Each response is checked against the document, for any body."""
-    client = rest.Rest(token)
+    client = rest.RestClient(token)
     for route, method in OPERATIONS:
         address = fill_path(route, dict.fromkeys(list_path_parameters(route), "unknown"))
         for body in (None,) if method in ("GET", "DELETE") else ({}, b"{", b'"text"'):

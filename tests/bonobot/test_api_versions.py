@@ -16,8 +16,8 @@ from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import factories, rest
 from tests.bonobot.test_api_matrix import OPERATIONS, ROUTES, fill_path
-from tests.inventory import everything
-from tests.screens import shared_rows
+from tests.inventory import create_everything
+from tests.screens import share_rows
 
 NAME = {"name": "Another"}
 SLUG = {"name": "another"}
@@ -112,9 +112,9 @@ class FilledOrganization:
 def shared_organization(
     django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker
 ) -> Iterator[FilledOrganization]:
-    with shared_rows(django_db_blocker):
+    with share_rows(django_db_blocker):
         acme = factories.create_organization()
-        ids = everything(acme)
+        ids = create_everything(acme)
         factories.create_agent(acme, "other")
         config = {"endpoint_config": {"url": "https://s.example.com/mcp"}}
         Server.objects.filter(pk=ids["server_id"]).update(**config)
@@ -136,14 +136,14 @@ class Object:
     path: str
     method: str
     build_kind: Kind
-    client: rest.Rest
+    client: rest.RestClient
 
     @property
     def own_write(self) -> dict[str, Any]:
         put_body = self.kind.put_body if self.method == "PUT" else None
         return put_body or self.kind.own_write
 
-    def current(self) -> rest.Answer:
+    def current(self) -> rest.RestResponse:
         return self.client.get(self.path)
 
     def change_elsewhere(self) -> None:
@@ -154,18 +154,18 @@ class Object:
         )
         assert response.status == 200, response
 
-    def write(self, **headers: str) -> rest.Answer:
+    def write(self, **headers: str) -> rest.RestResponse:
         return self.client.send(self.method, self.path, self.own_write, **headers)
 
-    def write_with(self, version: Any) -> rest.Answer:
+    def write_with(self, version: Any) -> rest.RestResponse:
         return self.client.send(self.method, self.path, {**self.own_write, "version": version})
 
 
-def sign_in_owner(organization: Organization) -> rest.Rest:
+def sign_in_owner(organization: Organization) -> rest.RestClient:
     principal = factories.create_member(organization, Role.OWNER, "writer")
     user = User.objects.get(pk=principal.id)
     User.objects.filter(pk=user.pk).update(is_superuser=True, is_staff=True)
-    return rest.Rest(user=user)
+    return rest.RestClient(user=user)
 
 
 def create_declared_server(administrator: Principal) -> str:

@@ -58,7 +58,7 @@ from tests.bonobot.canaries import (
     store_canaries,
 )
 from tests.bonobot.oauth_server.oauth_client import OAuthClient
-from tests.screens import ADDRESSES, arguments, fill, only_answers
+from tests.screens import ADDRESSES, build_arguments, create_objects, render_without_signals
 from tests.wait import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -93,7 +93,7 @@ def test_no_rest_response_contains_a_secret(acme, secret_servers, canaries):
             values = {**ids, **({"server_id": pk} if pk else {})}
             path = f"/api/{test_api_matrix.fill_path(route, values)}"
             leaks.append((path, find_leaks(read_body(client.get(path)), needles)))
-    leaks.append(("schema", find_leaks(json.dumps(rest.document()), needles)))
+    leaks.append(("schema", find_leaks(json.dumps(rest.build_document()), needles)))
     assert len(leaks) > 100
     assert not [entry for entry in leaks if entry[1]]
 
@@ -175,8 +175,8 @@ def test_authorizing_a_client_puts_no_secret_into_logs_rows_or_pages(acme):
     leaks = {f"table {name}": find_leaks(text, needles) for name, text in dump_tables()}
     leaks |= {"log": find_leaks(log.getvalue(), needles)}
     owner, person = (
-        admin_client.sit(acme, None),
-        admin_client.Desk(User.objects.get(username="olga-acme")),
+        admin_client.sign_in(acme, None),
+        admin_client.AdminClient(User.objects.get(username="olga-acme")),
     )
     pages = {name: owner.get(name) for name in ("programs", "tenancy_token_changelist")}
     pages["let_in"] = person.get("let_in")
@@ -206,11 +206,11 @@ def test_no_response_to_a_write_contains_a_secret(acme, secret_servers, canaries
             assert response.status_code != 500, (method, path, read_body(response))
             leaks.append((f"{method} {path}", find_leaks(read_body(response), needles)))
             Organization.objects.update(halted_at=None)
-    admin = admin_client.sit(acme, None)
-    ids = fill(acme)
-    with only_answers():
+    admin = admin_client.sign_in(acme, None)
+    ids = create_objects(acme)
+    with render_without_signals():
         for name, parameters in sorted(ADDRESSES, key=lambda entry: "delete" in entry[0]):
-            address = reverse(f"admin:{name}", kwargs=arguments(name, parameters, ids))
+            address = reverse(f"admin:{name}", kwargs=build_arguments(name, parameters, ids))
             response = admin.client.post(address, SENT_FIELDS)
             leaks.append((f"POST {address}", find_leaks(read_body(response), needles)))
             Organization.objects.update(halted_at=None)
@@ -247,7 +247,7 @@ def test_an_error_page_contains_no_secret(
     errors: list[Any] = []
     got_request_exception.connect(record_error)
     monkeypatch.setattr(AgentAdmin, "get_queryset", fail)
-    admin = admin_client.sit(acme, None)
+    admin = admin_client.sign_in(acme, None)
     admin.client.raise_request_exception = False
     address = reverse("admin:agents_agent_changelist")
     leaks = {}
@@ -310,7 +310,7 @@ def test_no_key_or_value_in_redis_contains_a_secret(acme, secret_servers, canari
     needles = build_needles(canaries)
     for server in secret_servers:
         discover_server.delay(str(server.pk))
-    admin = admin_client.sit(acme, None)
+    admin = admin_client.sign_in(acme, None)
     admin.get("mcp_servers_server_changelist")
     store = Redis.from_url(settings.REDIS_URL)
     keys = list(store.scan_iter())
@@ -330,7 +330,9 @@ WRITES = [(route, method) for route, method in test_api_matrix.OPERATIONS if met
 
 def get_operation(route: str, method: str) -> dict[str, Any]:
     """Return an operation of the OpenAPI document."""
-    operations = rest.document()["paths"]["/api/" + route.replace("<str:", "{").replace(">", "}")]
+    operations = rest.build_document()["paths"][
+        "/api/" + route.replace("<str:", "{").replace(">", "}")
+    ]
     return dict(operations[method.lower()])
 
 

@@ -45,7 +45,7 @@ def test_of_concurrent_rest_writes_one_succeeds(sent_in: str) -> None:
     clients = [rest.as_role(acme, Role.OWNER) for _ in range(CLIENTS)]
     version = clients[0].get("agents/helper").json["version"]
 
-    def write(client: rest.Rest, text: str) -> Callable[[], int]:
+    def write(client: rest.RestClient, text: str) -> Callable[[], int]:
         body: dict[str, Any] = {"description": text}
         if sent_in == "header":
             return lambda: client.patch("agents/helper", body, If_Match=f'"{version}"').status
@@ -63,7 +63,7 @@ def test_of_concurrent_policy_writes_one_succeeds() -> None:
     path = "agents/helper/tool-policy"
     version = clients[0].get(path).json["version"]
 
-    def write(client: rest.Rest, name: str) -> Callable[[], int]:
+    def write(client: rest.RestClient, name: str) -> Callable[[], int]:
         body = {"mode": "all", "deny": [name], "version": version}
         return lambda: client.put(path, body).status
 
@@ -76,12 +76,12 @@ def test_of_concurrent_policy_writes_one_succeeds() -> None:
 def test_of_two_tabs_one_save_succeeds() -> None:
     acme = factories.create_organization()
     agent = factories.create_agent(acme)
-    server = admin_client.web_server(acme, "web")
+    server = admin_client.create_web_server(acme, "web")
     for name in ("read", "write"):
-        admin_client.offer(server, name)
+        admin_client.declare_tool(server, name)
     factories.attach_server(factories.build_administrator(acme), agent, server)
-    browsers = [admin_client.sit(acme, Role.OWNER, name) for name in ("anna", "bert")]
-    path = admin_client.url("agents_agent_policy", agent.pk)
+    browsers = [admin_client.sign_in(acme, Role.OWNER, name) for name in ("anna", "bert")]
+    path = admin_client.build_url("agents_agent_policy", agent.pk)
     first, second = (Tab(browser, path) for browser in browsers)
 
     responses = run_concurrently(

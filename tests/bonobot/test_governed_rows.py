@@ -36,7 +36,7 @@ from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.models import Preset, Secret, Server
 from tests import factories
 from tests.parts import ROOT
-from tests.processes import environment
+from tests.processes import build_environment
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import Asked, RawHttp
 
@@ -244,7 +244,7 @@ def write_elsewhere(helper: Agent) -> Iterator[Callable[[Any], None]]:
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER_SCRIPT],
         cwd=ROOT,
-        env=environment(
+        env=build_environment(
             {
                 "DJANGO_SETTINGS_MODULE": str(settings.SETTINGS_MODULE),
                 "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),

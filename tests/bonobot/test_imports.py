@@ -9,7 +9,7 @@ import pytest
 from bonobot.__main__ import SETTINGS_VARIABLE
 from tests import factories
 from tests.parts import ROOT
-from tests.processes import environment
+from tests.processes import build_environment
 
 # Each takes more than 20 ms, and no command needs all of them.
 HEAVY_LIBRARIES = frozenset(
@@ -61,7 +61,9 @@ def list_loaded_modules(code: str) -> set[str]:
         timeout=60,
         check=True,
         # As in a shell: a command may choose its settings.
-        env={name: value for name, value in environment().items() if name != SETTINGS_VARIABLE},
+        env={
+            name: value for name, value in build_environment().items() if name != SETTINGS_VARIABLE
+        },
     )
     return set(json.loads(result.stdout.splitlines()[-1]))
 

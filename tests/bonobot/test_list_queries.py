@@ -12,22 +12,22 @@ from tests import large_organization
 
 @pytest.mark.django_db
 def test_every_list_and_page_uses_the_same_queries_for_ten_times_the_rows() -> None:
-    organization = large_organization.town(servers=52, each=3, calls=20)
+    organization = large_organization.create_large_organization(servers=52, each=3, calls=20)
     count_page_queries(organization)  # fills the caches of the process
     expected = count_page_queries(organization)
-    organization.grow(servers=470, each=3, calls=200)
+    organization.add_rows(servers=470, each=3, calls=200)
     for _ in range(2):  # and loads the new snapshot of the agent, after its tools got names
-        organization.open(dict(organization.pages())["REST agent's tools"])
+        organization.open(dict(organization.list_pages())["REST agent's tools"])
     assert count_page_queries(organization) == expected
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("kind", ["agent", "server"])
 def test_a_snapshot_uses_the_same_queries_for_ten_times_the_definitions(kind: str) -> None:
-    organization = large_organization.town(servers=2, each=3, calls=0)
+    organization = large_organization.create_large_organization(servers=2, each=3, calls=0)
     key = organization.agent.pk if kind == "agent" else organization.server.pk
     expected = count_snapshot_queries(kind, key)
-    large_organization.declare([organization.server], 60)
+    large_organization.declare_tools([organization.server], 60)
     assert count_snapshot_queries(kind, key) == expected
 
 
@@ -39,10 +39,10 @@ def count_snapshot_queries(kind: str, key: UUID) -> int:
     return len(captured)
 
 
-def count_page_queries(organization: large_organization.Town) -> dict[str, int]:
+def count_page_queries(organization: large_organization.LargeOrganization) -> dict[str, int]:
     """Return the number of queries of each page."""
     counts = {}
-    for title, address in organization.pages():
+    for title, address in organization.list_pages():
         with CaptureQueriesContext(connection) as captured:
             organization.open(address)
         counts[title] = len(captured)

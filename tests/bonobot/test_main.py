@@ -10,7 +10,7 @@ import pytest
 from bonobot import __main__ as command
 from bonobot import __version__
 from bonobot.core import runtime
-from tests.processes import environment
+from tests.processes import build_environment
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,7 +87,7 @@ def test_an_unusable_database_is_reported_without_a_traceback(
     result = subprocess.run(
         [sys.executable, "-m", "bonobot", "mcp", "list"],
         cwd=ROOT,
-        env=environment({"DATABASE_URL": f"sqlite:///{file}"}),
+        env=build_environment({"DATABASE_URL": f"sqlite:///{file}"}),
         capture_output=True,
         text=True,
         timeout=60,

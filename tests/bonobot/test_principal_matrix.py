@@ -57,8 +57,8 @@ from mcp_servers.models import Server
 from tests import factories, rest
 from tests.bonobot.test_api_matrix import OPERATIONS as REST_OPERATIONS
 from tests.bonobot.test_api_matrix import ROUTES, fill_path, list_path_parameters
-from tests.inventory import everything
-from tests.screens import ADDRESSES, arguments, only_answers, shared_rows
+from tests.inventory import create_everything
+from tests.screens import ADDRESSES, build_arguments, render_without_signals, share_rows
 
 NEAR, FAR, OTHERS = "alpaca", "zebra", "otter"
 READS = (Action.VIEW, Action.RUN_AGENTS)
@@ -185,9 +185,9 @@ class Case:
         return word in self.reachable
 
     @property
-    def rest(self) -> rest.Rest | None:
+    def rest(self) -> rest.RestClient | None:
         """Return its REST client, if it has access."""
-        return rest.Rest(self.text, self.user) if self.text or self.user else None
+        return rest.RestClient(self.text, self.user) if self.text or self.user else None
 
 
 @dataclass
@@ -203,7 +203,7 @@ class FilledOrganization:
 
 def fill_agent(organization: Organization, word: str) -> dict[str, str]:
     """Create one of everything for an agent, with the word in all of it."""
-    ids = everything(organization, f"-{word}")
+    ids = create_everything(organization, f"-{word}")
     text = f"About {word} of {OTHERS}."
     Agent.objects.filter(pk=ids["agent_id"]).update(name=word, description=f"The {word}.")
     Server.objects.filter(pk=ids["server_id"]).update(name=word)
@@ -325,7 +325,7 @@ def shared_organization(
     django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker
 ) -> Iterator[FilledOrganization]:
     """Fill an organization for all tests of this module."""
-    with shared_rows(django_db_blocker):
+    with share_rows(django_db_blocker):
         organization = factories.create_organization()
         ids = {word: fill_agent(organization, word) for word in (NEAR, FAR)}
         agents = {word: Agent.objects.get(pk=ids[word]["agent_id"]) for word in ids}
@@ -397,7 +397,7 @@ def iterate_objects(
 
 
 def check_rest(
-    client: rest.Rest, kind: Kind, ids: dict[str, str], lists: dict[str, set[str]]
+    client: rest.RestClient, kind: Kind, ids: dict[str, str], lists: dict[str, set[str]]
 ) -> tuple[bool, bool]:
     """Return whether REST shows and lists an object; `lists` caches the lists."""
     path = kind.path.replace("{}", ids.get(kind.part, "")).format_map(ids)
@@ -667,7 +667,7 @@ def test_the_admin_shows_the_same_objects_as_rest(filled: FilledOrganization, ro
     client.force_login(case.user)  # type: ignore[arg-type]
     entries = [entry for entry in iterate_objects(filled, case) if entry[1].admin]
     paged = {"ledger_auditrow"}  # the first page has only the latest entries
-    with only_answers():
+    with render_without_signals():
         lists = {
             kind.admin: client.get(reverse(f"admin:{kind.admin}_changelist")).content.decode()
             for _name, kind, *_more in entries
@@ -691,12 +691,14 @@ def test_no_page_shows_a_member_agents_without_access(filled: FilledOrganization
     ids = {kind.admin: UUID(filled.ids[NEAR][kind.part]) for kind in KINDS.values() if kind.admin}
     ids |= dict.fromkeys(("tenancy_user", "mcp_servers_bulkjob", "tenancy_provider"), uuid4())
     leaks = []
-    with only_answers():
+    with render_without_signals():
         for name, parameters in ADDRESSES:
             of_agents = any(name.startswith(f"{model}_") for model in AGENT_MODELS)
             if parameters and not of_agents:
                 continue
-            response = client.get(reverse(f"admin:{name}", kwargs=arguments(name, parameters, ids)))
+            response = client.get(
+                reverse(f"admin:{name}", kwargs=build_arguments(name, parameters, ids))
+            )
             text = "" if response.streaming else response.content.decode()
             leaks += [f"{word} by {name}" for word in words if word in text]
     assert not leaks, "\n".join(leaks)

@@ -72,7 +72,7 @@ def send_request(
 @pytest.fixture(scope="module")
 def cookie(module_web: Web) -> Iterator[str]:
     """The cookie of a platform administrator who owns an organization."""
-    admin = admin_client.sit(factories.create_organization(), Role.OWNER)
+    admin = admin_client.sign_in(factories.create_organization(), Role.OWNER)
     admin.user.is_superuser = True
     admin.user.save()
     morsel = admin.client.cookies[settings.SESSION_COOKIE_NAME]

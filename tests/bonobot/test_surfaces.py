@@ -28,8 +28,8 @@ PERMISSIONS = {"add": "has_add_permission", "change": "has_change_permission"} |
 def admin_request(db: None) -> HttpRequest:
     """Return a request of a platform administrator in an organization."""
     factories.create_organization()
-    browser = admin_client.Desk(User.objects.create_superuser("root", password="pw"))
-    request: HttpRequest = browser.client.get(admin_client.url("index")).wsgi_request
+    browser = admin_client.AdminClient(User.objects.create_superuser("root", password="pw"))
+    request: HttpRequest = browser.client.get(admin_client.build_url("index")).wsgi_request
     return request
 
 
@@ -66,7 +66,7 @@ def list_admin_actions(request: HttpRequest) -> set[str]:
 
 def list_rest_operations() -> set[str]:
     """Return the operations of REST."""
-    paths = rest.document()["paths"].values()
+    paths = rest.build_document()["paths"].values()
     return {operation["operationId"] for methods in paths for operation in methods.values()}
 
 

@@ -13,19 +13,21 @@ from django.urls import reverse
 from bonobot.accounts.roles import Role
 from bonobot.core.i18n.catalogs import read_catalog
 from tests import admin_client, factories
-from tests.translation_catalog import GERMAN, messages
+from tests.translation_catalog import GERMAN, find_messages
 
 PLACEHOLDER = re.compile(r"%\(\w+\)[a-z]|%[sd%]|\$?\{[^}]*\}|</?[a-z][^>]*>")
 
 
 def test_every_message_has_a_german_translation() -> None:
     catalog = read_catalog(GERMAN)
-    missing = sorted(message.text for message in messages() if not all(catalog.get(message, ("",))))
+    missing = sorted(
+        message.text for message in find_messages() if not all(catalog.get(message, ("",)))
+    )
     assert not missing, f"run `make messages` and translate {missing[:20]}"
 
 
 def test_no_german_translation_of_a_removed_message_is_left() -> None:
-    assert set(read_catalog(GERMAN)) == messages(), "run `make messages`"
+    assert set(read_catalog(GERMAN)) == find_messages(), "run `make messages`"
 
 
 def test_translations_have_the_same_placeholders() -> None:
@@ -40,7 +42,7 @@ def test_translations_have_the_same_placeholders() -> None:
 
 @pytest.mark.django_db
 def test_the_chosen_language_overrides_the_browsers() -> None:
-    admin = admin_client.sit(factories.create_organization(), Role.OWNER)
+    admin = admin_client.sign_in(factories.create_organization(), Role.OWNER)
     url = reverse("admin:index")
     assert (
         "Genehmigungen" in admin.client.get(url, headers={"accept-language": "de"}).content.decode()
@@ -60,7 +62,7 @@ def test_an_unsupported_language_gets_english() -> None:
 @pytest.mark.django_db
 def test_a_refusal_is_shown_in_german_and_stored_in_english() -> None:
     acme = factories.create_organization()
-    client = admin_client.sit(acme, Role.OWNER).client
+    client = admin_client.sign_in(acme, Role.OWNER).client
     data = {"accept-language": "de"}
     page = client.post(reverse("admin:mcp_servers_server_paste"), {"text": '{"x": '}, headers=data)
     assert "Der Text endet zu früh" in page.content.decode()
@@ -71,7 +73,7 @@ def test_a_refusal_is_shown_in_german_and_stored_in_english() -> None:
     english = client.get("/api/agents/nobody", headers={"accept-language": "en"}).json()
     assert missing["code"] == english["code"]
     assert missing["detail"] != english["detail"]
-    server = admin_client.web_server(acme, "web")
+    server = admin_client.create_web_server(acme, "web")
     why = "`web` can't be reached: the host didn't respond in time."
     type(server).objects.filter(pk=server.pk).update(status="error", status_detail=why)
     url = reverse("admin:mcp_servers_server_change", args=[server.pk])

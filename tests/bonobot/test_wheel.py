@@ -16,7 +16,7 @@ import pytest
 
 from bonobot import __version__
 from tests.parts import ROOT
-from tests.processes import INHERITED, start, unused_port
+from tests.processes import INHERITED, find_unused_port, start_process
 from tests.wait import eventually
 
 pytestmark = pytest.mark.worker
@@ -81,9 +81,9 @@ def test_an_installed_wheel_runs_in_an_empty_folder(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     env = {name: os.environ[name] for name in INHERITED if name in os.environ} | {"REDIS_URL": ""}
-    port = unused_port()
+    port = find_unused_port()
     command = [str(bonobot), "up", "--no-demo", "--no-worker", "--port", str(port)]
-    process = start("up", command, folder=tmp_path, env=env, cwd=empty)
+    process = start_process("up", command, folder=tmp_path, env=env, cwd=empty)
     try:
         eventually(lambda: process.require() and "is ready" in process.log(), within=90)
         url = f"http://127.0.0.1:{port}"

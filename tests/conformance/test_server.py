@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.approved_server import publish
+from tests.approved_server import create_approved_server
 from tests.conformance.bearer_proxy import door
 from tests.conformance.scenarios import BEYOND, HANDSHAKE, MODERN, TASKS, TOLERATED
 from tests.conformance.suite import SuiteResult, required, run_server_suite
-from tests.conformance_server import everything
+from tests.conformance_server import serve_everything
 from tests.parts import ROOT
 from tests.processes import Web
 
@@ -26,14 +26,14 @@ COUNTS = {MODERN: 37, HANDSHAKE: 30}
 
 @pytest.fixture
 def upstream(tmp_path: Path) -> Iterator[str]:
-    with everything(tmp_path) as url:
+    with serve_everything(tmp_path) as url:
         yield url
 
 
 @pytest.fixture
 def gateway(upstream: str, start_web: Callable[..., Web], free_port: int) -> Iterator[str]:
     """Put Bonobot in front of the server, and a proxy that adds the token in front of Bonobot."""
-    published = publish(upstream)
+    published = create_approved_server(upstream)
     url = f"http://127.0.0.1:{free_port}"
     web = start_web(BONOBOT_URL=url)
     with door(free_port, web.port, published.token):

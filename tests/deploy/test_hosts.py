@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.parts import ROOT
-from tests.processes import unused_port
+from tests.processes import find_unused_port
 from tests.wait import eventually
 
 DEPLOY = ROOT / "deploy"
@@ -115,7 +115,7 @@ def written(folder: Path, *, port: int, upstreams: tuple[int, int]) -> Path:
         site = site.replace(given, f"127.0.0.1:{found}")
     site = site.replace("listen 443 ssl http2;", f"listen 127.0.0.1:{port};")
     site = re.sub(r"^ +listen (80|\[::\]).*;$|^ +ssl_.*;$", "", site, flags=re.MULTILINE)
-    site = site.replace("return 301", f"listen 127.0.0.1:{unused_port()}; return 301")
+    site = site.replace("return 301", f"listen 127.0.0.1:{find_unused_port()}; return 301")
     kept = "".join(
         f"{name}_temp_path {folder}/{name};"
         for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -148,7 +148,7 @@ def answers(port: int) -> bool:
 
 @pytest.mark.nginx
 def test_requests_of_a_token_reach_one_process_and_others_any(tmp_path: Path) -> None:
-    port = unused_port()
+    port = find_unused_port()
     with upstream() as first, upstream() as second:
         file = written(tmp_path, port=port, upstreams=(first, second))
         with subprocess.Popen(

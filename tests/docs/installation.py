@@ -112,7 +112,7 @@ def create_installation(
     for entry in ROOT.iterdir():
         if entry.name not in EXCLUDED:
             (checkout / entry.name).symlink_to(entry)
-    port = processes.unused_port()
+    port = processes.find_unused_port()
     path = os.pathsep.join((str(programs), str(Path(sys.executable).parent), os.environ["PATH"]))
     # Without PYTHONPATH, processes of the product are forked from one that loaded its libraries.
     base_environment = {
@@ -133,13 +133,13 @@ def create_installation(
             (folder / "var").mkdir(mode=0o700)
             copy_template(folder / "var" / DATABASE)
             command = [sys.executable, "-m", "bonobot", "up", "--port", str(port)]
-            up = processes.start("up", command, folder=folder, env=base_environment)
+            up = processes.start_process("up", command, folder=folder, env=base_environment)
             stack.callback(up.kill)  # stopping takes four seconds and has tests of its own
             eventually(partial(_is_ready, up), within=90, what="up")
         address = folder / "commands"
         command_server.write_program(programs / "bonobot", address)
         server = [sys.executable, "-m", command_server.__name__, "serve", str(address)]
-        forker = processes.start("forking", server, folder=folder, env=base_environment)
+        forker = processes.start_process("forking", server, folder=folder, env=base_environment)
         stack.callback(forker.kill)
         eventually(lambda: forker.require() and address.exists(), within=60, what="its socket")
         environment = base_environment | {"PYTHONPATH": str(ROOT)}

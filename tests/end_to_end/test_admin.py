@@ -123,8 +123,8 @@ def everything(
     node_server: Callable[[str], str], running: list[Process], tmp_path: Path
 ) -> tuple[Process, str]:
     """The reference server over Streamable HTTP, and its URL."""
-    port = processes.unused_port()
-    process = processes.start(
+    port = processes.find_unused_port()
+    process = processes.start_process(
         "everything",
         [node_server("mcp-server-everything"), "streamableHttp"],
         folder=tmp_path,
@@ -248,7 +248,7 @@ def test_the_form_shows_the_fields_of_the_chosen_transport(anna: Page, acme: Org
 
 
 def test_the_worker_checks_servers_that_are_due(acme: Organization, module_worker: Process) -> None:
-    server = admin_client.web_server(acme, "gone")  # nothing listens there
+    server = admin_client.create_web_server(acme, "gone")  # nothing listens there
     check_due.delay()
     eventually(lambda: HealthCheck.objects.filter(server=server).exists(), within=20)
     server.refresh_from_db()
@@ -453,7 +453,7 @@ def test_an_approval_for_the_session_continues_it_on_the_open_page(
 def test_a_worker_verifies_the_chain_and_an_error_links_to_its_entry(
     owner: Page, acme: Organization, module_worker: Process
 ) -> None:
-    admin_client.web_server(acme)  # writes an entry
+    admin_client.create_web_server(acme)  # writes an entry
     owner.goto(AUDIT)
     verification = owner.locator("#verification")
     verification.get_by_role("button", name="Verify").click()
@@ -617,7 +617,7 @@ def test_a_bulk_job_continues_after_a_reload_and_after_its_worker_died(
     tmp_path: Path,
 ) -> None:
     for number in range(4):
-        admin_client.web_server(acme, f"web{number}")
+        admin_client.create_web_server(acme, f"web{number}")
     factories.create_http_server(acme, f"http://127.0.0.1:{silent.getsockname()[1]}/mcp", "silent")
     set_consuming(False)
     first = processes.start_worker(tmp_path, "worker2")

@@ -12,7 +12,7 @@ from bonobot.accounts.models import Membership, User
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from tests import factories
-from tests.browser import DESK, PHONE, picture
+from tests.browser import DESKTOP, PHONE, take_screenshot
 from tests.processes import Process
 
 pytestmark = [pytest.mark.browser, pytest.mark.worker]
@@ -44,12 +44,12 @@ def anna(transactional_db: None, page: Page) -> Iterator[Page]:
 
 def check_layout(page: Page, name: str) -> None:
     """Check that the page fits a large and a small screen, and take pictures."""
-    for size, view in (("desk", DESK), ("phone", PHONE)):
+    for size, view in (("desk", DESKTOP), ("phone", PHONE)):
         page.set_viewport_size(view)
         width = page.evaluate("document.documentElement.scrollWidth")
         assert width <= view["width"], (name, size, width)
-        picture(page, f"first-run-{name}-{size}")
-    page.set_viewport_size(DESK)
+        take_screenshot(page, f"first-run-{name}-{size}")
+    page.set_viewport_size(DESKTOP)
 
 
 def test_the_first_steps_lead_to_an_agent_that_uses_a_tool(anna: Page, worker: Process) -> None:

@@ -91,7 +91,7 @@ def test_leaving_a_changed_form_asks_and_submitting_it_doesnt(
 
 
 def test_a_form_can_be_submitted_after_staying_on_the_page(olga: Page, acme: Organization) -> None:
-    server = admin_client.web_server(acme)
+    server = admin_client.create_web_server(acme)
     guard = Guard(olga)
     olga.goto(f"/admin/mcp_servers/server/{server.pk}/configuration/")
     olga.get_by_text("Description and status").click()
@@ -109,7 +109,7 @@ def test_a_form_can_be_submitted_after_staying_on_the_page(olga: Page, acme: Org
 
 def test_the_keyboard_reaches_lists_and_the_command_palette(olga: Page, acme: Organization) -> None:
     for number in range(3):
-        admin_client.web_server(acme, f"web{number}")
+        admin_client.create_web_server(acme, f"web{number}")
     olga.goto("/admin/mcp_servers/server/")
     olga.keyboard.press("Tab")
     skip = olga.get_by_role("link", name="Skip to content")
@@ -144,7 +144,7 @@ def test_the_keyboard_reaches_lists_and_the_command_palette(olga: Page, acme: Or
 def test_the_keyboard_opens_and_closes_the_filters_of_a_list(
     olga: Page, acme: Organization
 ) -> None:
-    admin_client.web_server(acme)
+    admin_client.create_web_server(acme)
     olga.goto("/admin/mcp_servers/server/")
     filters = olga.get_by_role("button", name="Filters")
     olga.locator("input[name=q]").focus()
@@ -177,7 +177,7 @@ def test_the_keyboard_reaches_the_user_menu_and_signs_out(olga: Page) -> None:
 
 
 def test_a_failed_connection_is_retried_in_place(olga: Page, acme: Organization) -> None:
-    server = admin_client.web_server(acme)  # nothing listens there
+    server = admin_client.create_web_server(acme)  # nothing listens there
     olga.goto(f"/admin/first-run/?step=connect&connect={server.pk}")
     state = olga.locator(f'[data-part="state-{server.pk}"]')
     expect(olga.get_by_role("alert")).to_contain_text("server_unreachable")

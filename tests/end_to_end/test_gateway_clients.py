@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.approved_server import Published, publish
-from tests.conformance_server import everything
+from tests.approved_server import ApprovedServer, create_approved_server
+from tests.conformance_server import serve_everything
 from tests.parts import CLIENTS, FIRST_SDK, NODE, NODE_SERVERS
 from tests.processes import Web
 
@@ -53,7 +53,7 @@ class Gateway:
     """A running gateway, its paths, and the token for it."""
 
     web: Web
-    published: Published
+    published: ApprovedServer
 
     def addresses(self) -> list[str]:
         """Return the URLs of the server and of the agent."""
@@ -63,8 +63,8 @@ class Gateway:
 @pytest.fixture(scope="module")
 def gateway(module_web: Web, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """Publish the server once: clients don't change anything."""
-    with everything(tmp_path_factory.mktemp("everything")) as url:
-        yield Gateway(module_web, publish(url))
+    with serve_everything(tmp_path_factory.mktemp("everything")) as url:
+        yield Gateway(module_web, create_approved_server(url))
 
 
 def run(

@@ -18,11 +18,11 @@ from mcp_servers.models import OAuthGrant
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import factories
-from tests.approved_server import Published, publish
+from tests.approved_server import ApprovedServer, create_approved_server
 from tests.browser import open_context
-from tests.conformance_server import everything
+from tests.conformance_server import serve_everything
 from tests.parts import CLIENTS, NODE
-from tests.processes import Process, Web, start_web, unused_port
+from tests.processes import Process, Web, find_unused_port, start_web
 
 pytestmark = pytest.mark.browser
 
@@ -34,7 +34,7 @@ NODE_22 = NODE / "node_modules" / "node" / "bin" / "node"
 class Visit:
     """An operator with access to an agent with the tools of a server, and their browser."""
 
-    published: Published
+    published: ApprovedServer
     operator: str
     page: Page
     origin: str
@@ -60,7 +60,7 @@ def open_web(
 
     def start(oauth: str) -> Web:
         folder, name = tmp_path_factory.mktemp("web"), f"web-oauth-{oauth}"
-        web = start_web(folder, name, port=unused_port(), extra={"BONOBOT_OAUTH": oauth})
+        web = start_web(folder, name, port=find_unused_port(), extra={"BONOBOT_OAUTH": oauth})
         module_running.append(web)
         return web
 
@@ -75,7 +75,7 @@ def oauth_web(open_web: Callable[[str], Web]) -> Web:
 
 @pytest.fixture(scope="module")
 def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with everything(tmp_path_factory.mktemp("everything")) as url:
+    with serve_everything(tmp_path_factory.mktemp("everything")) as url:
         yield url
 
 
@@ -85,7 +85,7 @@ def visit(
 ) -> Iterator[Visit]:
     """Open a page that isn't signed in, with an organization for the test."""
     name = f"olga-{request.node.name.replace('_', '-')}"[:50]
-    published = publish(upstream, factories.create_organization(name))
+    published = create_approved_server(upstream, factories.create_organization(name))
     olga = User.objects.create_user(name, password="pw-for-tests")
     Membership.objects.create(organization=published.where, user=olga, role=Role.OPERATOR)
     with open_context(module_browser, oauth_web.url, loopback=True) as page:

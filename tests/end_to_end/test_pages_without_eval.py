@@ -85,7 +85,7 @@ def test_the_selected_theme_is_kept(admin_page: Page) -> None:
 def test_filters_open_and_close_and_actions_appear_for_a_selection(
     admin_page: Page, acme: Organization
 ) -> None:
-    admin_client.web_server(acme)
+    admin_client.create_web_server(acme)
     admin_page.goto("/admin/ledger/auditrow/")
     admin_page.locator("[x-on\\:click='filterOpen = true']").first.click()
     panel = admin_page.locator("#changelist-filter")
@@ -101,7 +101,7 @@ def test_a_form_of_the_theme_posts_to_its_own_page(admin_page: Page) -> None:
 
 
 def test_the_command_palette_opens_and_finds(admin_page: Page, acme: Organization) -> None:
-    admin_client.web_server(acme, "weather-station")
+    admin_client.create_web_server(acme, "weather-station")
     admin_page.goto("/admin/")
     admin_page.locator("[data-opens-palette]").click()
     admin_page.locator("#palette-sought").fill("weather")

@@ -17,7 +17,7 @@ from bonobot.ledger.writer.writer_thread import get_writer
 from tests import factories
 from tests.bonobot.accounts.sso.provider_process import PASSWORD as PASSWORD_OF_MEMBERS
 from tests.bonobot.accounts.sso.provider_process import create_provider, run_provider
-from tests.browser import DESK, PHONE, open_context
+from tests.browser import DESKTOP, PHONE, open_context
 from tests.end_to_end.test_screens import AXE, SHAPES, WCAG, run_axe
 
 pytestmark = [pytest.mark.browser, pytest.mark.npm, pytest.mark.django_db(transaction=True)]
@@ -43,7 +43,7 @@ def check_page(page: Page) -> list[str]:
     width = page.evaluate("document.documentElement.scrollWidth")
     faults += [f"{url} is {width} pixels wide"] if width > PHONE["width"] else []
     page.evaluate("document.documentElement.classList.remove('dark')")
-    page.set_viewport_size(DESK)
+    page.set_viewport_size(DESKTOP)
     return faults
 
 

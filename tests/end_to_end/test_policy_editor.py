@@ -15,7 +15,7 @@ from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.models import Definition
 from tests import admin_client, factories
-from tests.browser import PATIENCE_MS, PHONE, open_page, picture
+from tests.browser import PATIENCE_MS, PHONE, open_page, take_screenshot
 from tests.end_to_end.test_people import check_page
 from tests.end_to_end.test_screens import AXE
 
@@ -29,11 +29,11 @@ def test_two_thousand_tools_are_managed_by_their_servers(
     live_server: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     acme = factories.create_organization()
-    admin, agent = admin_client.sit(acme, Role.OWNER), factories.create_agent(acme)
+    admin, agent = admin_client.sign_in(acme, Role.OWNER), factories.create_agent(acme)
     administrator = factories.build_administrator(acme)
     for number in range(SERVERS):
-        server = admin_client.web_server(acme, f"web{number}")
-        definition = admin_client.offer(server, "tool000")
+        server = admin_client.create_web_server(acme, f"web{number}")
+        definition = admin_client.declare_tool(server, "tool000")
         rows = [
             Definition(
                 **{name: getattr(definition, name) for name in ("kind", "payload", "digest")},
@@ -74,7 +74,7 @@ def test_two_thousand_tools_are_managed_by_their_servers(
         row.get_by_text("ask", exact=True).click()
         expect(row).to_contain_text("requires approval", timeout=PATIENCE_MS)
         faults = check_page(page)
-        picture(page, "policy-many-desk")
+        take_screenshot(page, "policy-many-desk")
         group.get_by_role("button", name="more").click()
         expect(group.locator("[data-find-item]")).to_have_count(TOOLS)
         expect(group.locator("input[value=deny]:checked")).to_have_count(TOOLS - 1)
@@ -87,7 +87,7 @@ def test_two_thousand_tools_are_managed_by_their_servers(
         page.get_by_label("Search all tools").fill("web3 tool007")
         page.keyboard.press("Enter")
         expect(page.locator("[data-find-item]")).to_have_count(1)
-        picture(page, "policy-found-phone")
+        take_screenshot(page, "policy-found-phone")
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     get_writer().close()
     assert not faults, "\n".join(faults)

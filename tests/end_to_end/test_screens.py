@@ -11,10 +11,10 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 from bonobot.accounts.roles import Role
 from bonobot.ledger.writer.writer_thread import get_writer
 from tests import admin_client, factories
-from tests.browser import DESK, PHONE, open_context, picture
+from tests.browser import DESKTOP, PHONE, open_context, take_screenshot
 from tests.parts import NODE
 from tests.processes import Web
-from tests.screens import ADDRESSES, Visit, fill, visit_pages
+from tests.screens import ADDRESSES, Visit, create_objects, visit_pages
 
 pytestmark = [pytest.mark.browser, pytest.mark.npm]
 
@@ -72,10 +72,10 @@ def open_screens(
 ) -> Iterator[Page]:
     """Check the pages of these addresses, add their faults to a list, and yield a page."""
     acme = factories.create_organization()
-    admin = admin_client.sit(acme, Role.OWNER)
+    admin = admin_client.sign_in(acme, Role.OWNER)
     admin.user.is_superuser = True
     admin.user.save()
-    visits = visit_pages(admin.client, fill(acme), addresses)
+    visits = visit_pages(admin.client, create_objects(acme), addresses)
     pages = [(visit.name, visit.path) for visit in get_distinct(visits, checked_elsewhere)]
     assert len(pages) > 30
     with open_context(browser, base_url) as page:
@@ -90,16 +90,16 @@ def open_screens(
         page.on("console", listen)
         for number, (name, path) in enumerate(pages):
             part = CONTENT if number else None
-            page.set_viewport_size(DESK)
+            page.set_viewport_size(DESKTOP)
             page.goto(path)
             faults += [f"{path} {fault}" for fault in run_axe(page, "tag", WCAG, part)]
-            picture(page, f"{name}-desk")
+            take_screenshot(page, f"{name}-desk")
             page.set_viewport_size(PHONE)
             page.evaluate("document.documentElement.classList.add('dark')")
             faults += [f"{path} phone {fault}" for fault in run_axe(page, "rule", SHAPES, part)]
             width = page.evaluate("document.documentElement.scrollWidth")
             faults += [f"{path} is {width} pixels wide"] if width > PHONE["width"] else []
-            picture(page, f"{name}-phone")
+            take_screenshot(page, f"{name}-phone")
         yield page
     get_writer().close()
 

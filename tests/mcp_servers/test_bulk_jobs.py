@@ -31,7 +31,7 @@ def ann(acme: Organization) -> Principal:
 
 @pytest.fixture
 def servers(acme: Organization) -> list[Server]:
-    return [admin_client.web_server(acme, f"web{number}") for number in range(5)]
+    return [admin_client.create_web_server(acme, f"web{number}") for number in range(5)]
 
 
 def run_job(job: BulkJob) -> BulkJob:
@@ -65,7 +65,10 @@ def test_servers_are_tested_and_failures_have_a_reason(
 
 
 def test_exactly_the_shown_definitions_are_approved(ann: Principal, servers: list[Server]) -> None:
-    row, other = admin_client.offer(servers[0], "add"), admin_client.offer(servers[1], "sub")
+    row, other = (
+        admin_client.declare_tool(servers[0], "add"),
+        admin_client.declare_tool(servers[1], "sub"),
+    )
     digests = {servers[0].pk: {str(row.pk): row.digest}, servers[1].pk: {str(other.pk): "0" * 64}}
     run_job(bulk_jobs.start_bulk_job(ann, BulkJob.Kind.APPROVE, servers, digests))
     assert [definition.name for definition in Definition.objects.callable()] == ["add"]
@@ -135,20 +138,22 @@ def test_old_bulk_jobs_are_deleted(ann: Principal, servers: list[Server]) -> Non
 def test_the_server_list_starts_a_bulk_job_and_opens_its_page(
     acme: Organization, ann: Principal, servers: list[Server]
 ) -> None:
-    browser = admin_client.Desk(User.objects.get(username="ann"))
+    browser = admin_client.AdminClient(User.objects.get(username="ann"))
     fields = {
         "action": "refresh_chosen",
         "_selected_action": [str(server.pk) for server in servers],
     }
     page = browser.post("mcp_servers_server_changelist", **fields)
-    assert "0 of 5 servers done" in admin_client.words(page)
-    assert "0 of 5 servers done" in admin_client.words(browser.get("mcp_servers_server_changelist"))
+    assert "0 of 5 servers done" in admin_client.get_text(page)
+    assert "0 of 5 servers done" in admin_client.get_text(
+        browser.get("mcp_servers_server_changelist")
+    )
     job = BulkJob.objects.get()
     run_job(job)
     page = browser.get("mcp_servers_server_round", job.pk)
-    assert "5 of 5 servers done 5 failed" in admin_client.words(page)
+    assert "5 of 5 servers done 5 failed" in admin_client.get_text(page)
     assert "View progress" not in browser.get("mcp_servers_server_changelist")
-    stranger = admin_client.sit(factories.create_organization("evil"), Role.OWNER)
+    stranger = admin_client.sign_in(factories.create_organization("evil"), Role.OWNER)
     stranger.get("mcp_servers_server_round", job.pk, status=404)
 
 

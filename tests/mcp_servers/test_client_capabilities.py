@@ -115,8 +115,8 @@ def test_rest_and_the_form_read_and_write_capabilities(acme, administrator):
         **{"name": "ours", "transport_type": "http", "url": "https://mcp.example.com/mcp"},
         **{"auth_type": "none", "approval": "manual", "sampling": "allow", "sampling_tokens": "9"},
     }
-    browser = admin_client.sit(acme, Role.OPERATOR)
-    assert admin_client.words(browser.get("mcp_servers_server_configuration", server.pk)).count(
+    browser = admin_client.sign_in(acme, Role.OPERATOR)
+    assert admin_client.get_text(browser.get("mcp_servers_server_configuration", server.pk)).count(
         "agent's model"
     )
     browser.post("mcp_servers_server_configuration", server.pk, **fields)

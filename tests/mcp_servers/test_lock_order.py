@@ -21,7 +21,7 @@ from mcp_servers.models import ChangeSubscription, Definition, ResourceSubscript
 from mcp_servers.services import delete_server
 from mcp_servers.subscriptions import leases
 from tests import factories
-from tests.concurrent_writers import behind, cross, on_postgresql
+from tests.concurrent_writers import on_postgresql, run_behind, run_crossed
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
 
@@ -77,7 +77,7 @@ def get_digests(server: Server) -> dict[UUID, str]:
 
 def test_a_server_is_deleted_while_it_is_discovered(acme: Organization) -> None:
     server, administrator = create_discovered_server(acme), factories.build_administrator(acme)
-    cross(
+    run_crossed(
         lambda: save(server, build_declarations("a", text="Altered.")),
         lambda: delete_server(administrator, server),
         at='UPDATE "mcp_servers_server"',
@@ -90,7 +90,7 @@ def test_a_server_is_deleted_while_a_check_fails(acme: Organization) -> None:
     long_ago = timezone.now() - timedelta(days=2)
     Server.objects.filter(pk=server.pk).update(checked_at=long_ago)
     problem = UpstreamError("Away.", code="server_unreachable", server=server.name)
-    cross(
+    run_crossed(
         lambda: record_failure(server.pk, "health", problem),
         lambda: delete_server(administrator, server),
         at='INSERT INTO "mcp_servers_unasked"',
@@ -101,7 +101,7 @@ def test_a_server_is_deleted_while_a_check_fails(acme: Organization) -> None:
 def test_definitions_are_approved_while_their_server_is_discovered(acme: Organization) -> None:
     server, administrator = create_discovered_server(acme), factories.build_administrator(acme)
     digests = dict(reversed(get_digests(server).items()))
-    _, result = cross(
+    _, result = run_crossed(
         lambda: approve_definitions(administrator, server, digests),
         lambda: save(server, build_declarations("a", "b", "c", text="Altered.")),
         at='UPDATE "mcp_servers_definition"',
@@ -112,7 +112,7 @@ def test_definitions_are_approved_while_their_server_is_discovered(acme: Organiz
 def test_two_people_approve_and_label_the_same_definitions(acme: Organization) -> None:
     server, administrator = create_discovered_server(acme), factories.build_administrator(acme)
     rows = list(Definition.objects.filter(server=server))
-    cross(
+    run_crossed(
         lambda: approve_definitions(
             administrator, server, dict(reversed(get_digests(server).items()))
         ),
@@ -130,7 +130,7 @@ def test_a_server_that_comes_back_is_discovered_while_it_is_approved(acme: Organ
     declarations = replace(
         declarations, items=declarations.items + build_declarations("b", "c").items
     )
-    _, approval = cross(
+    _, approval = run_crossed(
         lambda: save(server, declarations),
         lambda: approve_definitions(administrator, server, digests),
         at='INSERT INTO "mcp_servers_check"',
@@ -149,7 +149,7 @@ def test_the_servers_of_an_agent_are_deleted_while_their_leases_are_renewed(
     for number in range(4):
         create_discovered_server(acme, f"s{number}", scope_id=agent.pk)
     ChangeSubscription.objects.update(holder=holder, heartbeat_at=timezone.now())
-    cross(
+    run_crossed(
         lambda: delete_agent(administrator, agent),
         lambda: leases.renew_change_leases(holder),
         at='DELETE FROM "mcp_servers_watch"',
@@ -175,7 +175,7 @@ def test_two_processes_write_the_same_resources_one_after_the_other(
         "let_go": lambda: leases.release_resource_leases(holder),
     }
     middle = ResourceSubscription.objects.filter(server=server, digest=compute_digest(URIS[4]))
-    behind(
+    run_behind(
         lambda: middle.update(state=ResourceSubscription.State.ASKED),
         lambda: leases.add_watched_resources(acme.pk, source, URIS),
         operations[operation],
@@ -191,7 +191,7 @@ def test_a_server_is_deleted_while_its_subscriptions_are_written(acme: Organizat
     )
     ids = subscribe(server, holder, *URIS)
     middle = ResourceSubscription.objects.filter(server=server, digest=compute_digest(URIS[4]))
-    behind(
+    run_behind(
         lambda: middle.update(state=ResourceSubscription.State.ASKED),
         lambda: leases.increment_change_counts(holder, ids),
         lambda: delete_server(administrator, server),

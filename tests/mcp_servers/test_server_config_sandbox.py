@@ -175,7 +175,7 @@ def test_rest_reads_and_writes_the_sandbox(acme):
 
 
 def test_the_admin_shows_and_updates_the_sandbox(acme):
-    browser = admin_client.sit(acme, None)
+    browser = admin_client.sign_in(acme, None)
     fields = {
         **{"name": "ours", "transport_type": "stdio", "command": "npx", "args": "a@1.2.3"},
         **{"auth_type": "none", "approval": "manual", "confinement": "bubblewrap", "network": ""},
@@ -183,7 +183,9 @@ def test_the_admin_shows_and_updates_the_sandbox(acme):
     browser.post("mcp_servers_server_add", **fields)
     server = Server.objects.get()
     assert get_sandbox(server) == ("bubblewrap", "none")
-    assert "bubblewrap" in admin_client.words(browser.get("mcp_servers_server_change", server.pk))
+    assert "bubblewrap" in admin_client.get_text(
+        browser.get("mcp_servers_server_change", server.pk)
+    )
     changed = {**fields, "confinement": "namespaces", "network": "none"}
     browser.post("mcp_servers_server_configuration", server.pk, **changed)
     assert get_sandbox(server) == ("namespaces", "none")
@@ -196,7 +198,7 @@ def test_the_form_of_an_operator_keeps_the_sandbox(acme, administrator):
         **{"args": "-y\npackage@1.2.3", "auth_type": "none", "approval": "manual"},
         **{"confinement": "none", "network": "host", "enabled": "on"},
     }
-    browser = admin_client.sit(acme, Role.OPERATOR)
+    browser = admin_client.sign_in(acme, Role.OPERATOR)
     browser.post("mcp_servers_server_configuration", server.pk, **fields)
     assert get_sandbox(server) == ("namespaces", "none")
     assert server.description == "new"

@@ -105,21 +105,21 @@ def test_the_admin_shows_escaped_output_to_roles_that_manage_servers(acme, serve
     stderr_log.write_snapshot(
         build_snapshot(server, "<script>alert(1)</script> & \u202e", "it exited with status 3")
     )
-    page = admin_client.sit(acme, Role.OPERATOR).get("mcp_servers_server_health", server.pk)
+    page = admin_client.sign_in(acme, Role.OPERATOR).get("mcp_servers_server_health", server.pk)
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; ⟨U+202E⟩" in page
     assert "it exited with status 3" in page
     for role in (Role.AUDITOR, Role.REVIEWER):
-        assert "alert(1)" not in admin_client.sit(acme, role).get(
+        assert "alert(1)" not in admin_client.sign_in(acme, role).get(
             "mcp_servers_server_health", server.pk
         )
 
 
 def test_the_admin_says_that_there_is_no_output(acme, server):
-    page = admin_client.sit(acme, Role.OPERATOR).get("mcp_servers_server_health", server.pk)
-    assert "No recent error output." in admin_client.words(page)
-    web = admin_client.web_server(acme)
-    over_http = admin_client.sit(acme, Role.OWNER).get("mcp_servers_server_health", web.pk)
-    assert "Error output" not in admin_client.words(over_http)
+    page = admin_client.sign_in(acme, Role.OPERATOR).get("mcp_servers_server_health", server.pk)
+    assert "No recent error output." in admin_client.get_text(page)
+    web = admin_client.create_web_server(acme)
+    over_http = admin_client.sign_in(acme, Role.OWNER).get("mcp_servers_server_health", web.pk)
+    assert "Error output" not in admin_client.get_text(over_http)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -163,5 +163,5 @@ def test_a_silent_child_leaves_no_row(acme, bonobot):
 
 
 def test_an_http_server_has_no_output(acme, bonobot):
-    admin_client.web_server(acme)
+    admin_client.create_web_server(acme)
     assert "uses HTTP" in bonobot("mcp", "logs", "web").out

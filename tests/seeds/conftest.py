@@ -19,7 +19,7 @@ from mcp_servers.models import Server
 from tests import factories
 from tests.agents.conftest import run, runner, take
 from tests.command_line import acme, bonobot
-from tests.rest import Rest
+from tests.rest import RestClient
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import Asked, RawHttp
 
@@ -121,8 +121,8 @@ def call(acme: Organization, helper: Agent) -> Iterator[Callable[..., pipeline.C
 
 
 @pytest.fixture
-def platform(acme: Organization) -> Rest:
+def platform(acme: Organization) -> RestClient:
     """Return a REST client with a platform administrator's token."""
     administrator = factories.build_administrator(acme)
     _, text = create_token(administrator, name="platform", role=Role.OWNER, scopes=["platform"])
-    return Rest(text)
+    return RestClient(text)

@@ -30,7 +30,7 @@ def style(request, settings):
 
 def test_a_pasted_server_is_usable_after_one_button(acme, helper, listen, call):
     config = {"weather": {"url": listen((*WEATHER, tool("odd", ATTACK))).http.url}}
-    root = admin_client.sit(acme, None)
+    root = admin_client.sign_in(acme, None)
     root.post(
         "agents_agent_paste",
         helper.pk,

@@ -16,7 +16,7 @@ from bonobot.accounts.tokens.services import create_token
 from bonobot.core.problems import Forbidden
 from mcp_servers.models import Server
 from tests import factories, rest
-from tests.rest import Rest
+from tests.rest import RestClient
 from tests.seeds.conftest import ATTACK, BUCKETS, WEATHER, tool
 from tests.servers import minimal_server
 from tests.servers.raw_http_server import response
@@ -51,7 +51,7 @@ def path(helper: Agent) -> str:
 
 
 @pytest.fixture
-def operator(acme: Organization, helper: Agent) -> Rest:
+def operator(acme: Organization, helper: Agent) -> RestClient:
     return rest.as_role(acme, Role.OPERATOR)
 
 

@@ -19,7 +19,7 @@ from django.db import connection
 
 from tests.environment import VAR
 from tests.parts import ROOT
-from tests.processes import database_url, environment
+from tests.processes import build_database_url, build_environment
 from tests.upgrades.commands import Ended
 
 RECORDED = Path(__file__).parent
@@ -40,7 +40,7 @@ class Installation:
     @property
     def env(self) -> dict[str, str]:
         """What its processes are given."""
-        return environment({"BONOBOT_VAR": str(self.var), "DATABASE_URL": self.url})
+        return build_environment({"BONOBOT_VAR": str(self.var), "DATABASE_URL": self.url})
 
     @contextmanager
     def commands(self) -> Iterator[Callable[[str], Ended]]:
@@ -143,7 +143,7 @@ def _parts(body: str) -> Iterator[str]:
 
 def current() -> Installation:
     """Return the run's own database, which today's migrations made."""
-    return Installation("", VAR, database_url(), {})
+    return Installation("", VAR, build_database_url(), {})
 
 
 @contextmanager
@@ -155,7 +155,7 @@ def empty(folder: Path, name: str) -> Iterator[Installation]:
         yield Installation("", var, f"sqlite:///{var / 'bonobot.sqlite3'}", {})
         return
     database = f"{connection.settings_dict['NAME']}_{name}"
-    owner = database_url().rpartition("/")[0]
+    owner = build_database_url().rpartition("/")[0]
     with psycopg.connect(f"{owner}/postgres", autocommit=True) as link:
         link.execute(f'DROP DATABASE IF EXISTS "{database}" WITH (FORCE)'.encode())
         link.execute(f'CREATE DATABASE "{database}"'.encode())

@@ -82,7 +82,7 @@ def upgraded(
 @pytest.fixture(scope="module")
 def web(upgraded: Upgraded, folder: Path) -> Iterator[Web]:
     """A web process of today on what was left."""
-    port = processes.unused_port()
+    port = processes.find_unused_port()
     started = processes.start_web(folder, "upgraded", port=port, extra=upgraded.left.env)
     yield started
     started.kill()

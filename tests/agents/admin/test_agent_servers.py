@@ -27,9 +27,9 @@ def helper(acme: Organization) -> Agent:
 
 @pytest.fixture
 def server(acme: Organization) -> Server:
-    server = admin_client.web_server(acme)
+    server = admin_client.create_web_server(acme)
     for name in ("add", "echo", "a*b"):
-        admin_client.offer(server, name)
+        admin_client.declare_tool(server, name)
     approve_definitions(factories.build_administrator(acme), server)
     return server
 
@@ -40,12 +40,12 @@ def agent_server(acme: Organization, helper: Agent, server: Server) -> AgentServ
 
 
 @pytest.fixture
-def operator(acme: Organization) -> admin_client.Desk:
-    return admin_client.sit(acme, Role.OPERATOR)
+def operator(acme: Organization) -> admin_client.AdminClient:
+    return admin_client.sign_in(acme, Role.OPERATOR)
 
 
 def test_a_server_is_disabled_for_one_agent(
-    agent_server: AgentServer, operator: admin_client.Desk
+    agent_server: AgentServer, operator: admin_client.AdminClient
 ) -> None:
     AgentServer.objects.update(allowed_tools=["add"])
     fields = {"server": str(agent_server.server_id), "enabled": "0"}
@@ -57,7 +57,7 @@ def test_a_server_is_disabled_for_one_agent(
 
 
 def test_a_server_is_detached_and_stays_in_the_pool(
-    agent_server: AgentServer, operator: admin_client.Desk
+    agent_server: AgentServer, operator: admin_client.AdminClient
 ) -> None:
     operator.post("agents_agent_unbind", agent_server.agent_id, server=str(agent_server.server_id))
     assert not AgentServer.objects.exists()
@@ -65,20 +65,20 @@ def test_a_server_is_detached_and_stays_in_the_pool(
 
 
 def test_a_pasted_private_server_is_deleted_when_detached(
-    helper: Agent, operator: admin_client.Desk
+    helper: Agent, operator: admin_client.AdminClient
 ) -> None:
     text = json.dumps({"own": {"url": "https://93.184.215.14/mcp"}})
     operator.post("agents_agent_paste", helper.pk, text=text, do="add", seen="1", add=["own"])
     private = Server.objects.get()
     assert private.scope_id == helper.pk
     assert helper.agent_servers.get().server == private
-    assert "private" in admin_client.words(operator.get("agents_agent_servers", helper.pk))
+    assert "private" in admin_client.get_text(operator.get("agents_agent_servers", helper.pk))
     operator.post("agents_agent_unbind", helper.pk, server=str(private.pk))
     assert not Server.objects.exists()
 
 
 def test_a_private_server_can_have_the_name_of_a_pool_server(
-    acme: Organization, helper: Agent, operator: admin_client.Desk
+    acme: Organization, helper: Agent, operator: admin_client.AdminClient
 ) -> None:
     factories.create_http_server(acme, "http://127.0.0.1:9/mcp", "own")
     text = json.dumps({"own": {"url": "https://93.184.215.14/mcp"}})
@@ -86,7 +86,9 @@ def test_a_private_server_can_have_the_name_of_a_pool_server(
     assert helper.agent_servers.get().server.private_to_agent
 
 
-def test_a_private_server_is_added_by_form(helper: Agent, operator: admin_client.Desk) -> None:
+def test_a_private_server_is_added_by_form(
+    helper: Agent, operator: admin_client.AdminClient
+) -> None:
     operator.post(
         "agents_agent_form",
         helper.pk,
@@ -103,7 +105,7 @@ def test_a_private_server_is_added_by_form(helper: Agent, operator: admin_client
 def test_a_reviewer_sees_the_servers_and_cant_change_them(
     acme: Organization, agent_server: AgentServer
 ) -> None:
-    reviewer = admin_client.sit(acme, Role.REVIEWER)
+    reviewer = admin_client.sign_in(acme, Role.REVIEWER)
     assert "Detach" not in reviewer.get("agents_agent_servers", agent_server.agent_id)
     reviewer.post(
         "agents_agent_unbind", agent_server.agent_id, server=str(agent_server.server_id), status=403
@@ -112,7 +114,7 @@ def test_a_reviewer_sees_the_servers_and_cant_change_them(
 
 
 def test_the_server_page_lists_its_agents(
-    agent_server: AgentServer, operator: admin_client.Desk
+    agent_server: AgentServer, operator: admin_client.AdminClient
 ) -> None:
-    page = admin_client.words(operator.get("mcp_servers_server_change", agent_server.server_id))
+    page = admin_client.get_text(operator.get("mcp_servers_server_change", agent_server.server_id))
     assert "Agents Helper" in page

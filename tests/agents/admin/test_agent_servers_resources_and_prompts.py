@@ -24,19 +24,19 @@ def helper(acme):
 
 @pytest.fixture
 def server(acme):
-    server = admin_client.web_server(acme)
-    admin_client.offer(
+    server = admin_client.create_web_server(acme)
+    admin_client.declare_tool(
         server, "docs://a?b", kind=Definition.Kind.RESOURCE, description="<b>bold</b>"
     )
-    admin_client.offer(server, "docs://{page}", kind=Definition.Kind.RESOURCE_TEMPLATE)
-    admin_client.offer(server, "review", kind=Definition.Kind.PROMPT)
+    admin_client.declare_tool(server, "docs://{page}", kind=Definition.Kind.RESOURCE_TEMPLATE)
+    admin_client.declare_tool(server, "review", kind=Definition.Kind.PROMPT)
     approve_definitions(factories.build_administrator(acme), server)
     return server
 
 
 @pytest.fixture
 def submit_selection(acme, helper, server):
-    operator = admin_client.sit(acme, Role.OPERATOR)
+    operator = admin_client.sign_in(acme, Role.OPERATOR)
 
     def submit(status=200, **selection):
         fields = {
@@ -45,7 +45,7 @@ def submit_selection(acme, helper, server):
         fields |= {"server": str(server.pk), f"ticks-{server.pk}": "1"}
         fields.setdefault(f"how-{server.pk}", "chosen")
         return operator.send(
-            admin_client.url("agents_agent_pick", helper.pk), fields, status=status
+            admin_client.build_url("agents_agent_pick", helper.pk), fields, status=status
         )
 
     return submit
@@ -64,7 +64,7 @@ def test_a_selected_item_is_stored_as_an_exact_pattern(submit_selection):
 def test_all_and_patterns_are_stored_and_shown(acme, helper, server, submit_selection):
     submit_selection(resource_all="1", resource_more="docs://x/*\n\n", prompt_more="rev*")
     assert get_selection() == (["*", "docs://x/*"], ["rev*"])
-    page = admin_client.sit(acme, Role.OWNER).get(
+    page = admin_client.sign_in(acme, Role.OWNER).get(
         "agents_agent_pick", helper.pk, server=str(server.pk)
     )
     assert "docs://x/*</textarea>" in page
@@ -84,16 +84,16 @@ def test_deselecting_removes_an_item_and_an_empty_selection_is_refused(
 def test_a_form_without_a_selection_keeps_it(acme, helper, server):
     attach_server(factories.build_administrator(acme), helper, server, allowed_resources=["*"])
     fields = {"server": str(server.pk), f"how-{server.pk}": "all"}
-    admin_client.sit(acme, Role.OPERATOR).send(
-        admin_client.url("agents_agent_pick", helper.pk), fields
+    admin_client.sign_in(acme, Role.OPERATOR).send(
+        admin_client.build_url("agents_agent_pick", helper.pk), fields
     )
     assert get_selection() == (["*"], [])
 
 
 def test_the_server_page_shows_what_can_be_used_and_why_not(acme, helper, server):
     attach_server(factories.build_administrator(acme), helper, server, allowed_prompts=["review"])
-    page = admin_client.words(
-        admin_client.sit(acme, Role.AUDITOR).get("agents_agent_servers", helper.pk)
+    page = admin_client.get_text(
+        admin_client.sign_in(acme, Role.AUDITOR).get("agents_agent_servers", helper.pk)
     )
     assert "1 of 3 resources and prompts available" in page
     assert "not_selected" in page

@@ -30,21 +30,23 @@ def helper(acme: Organization) -> Agent:
 
 @pytest.fixture
 def server(acme: Organization) -> Server:
-    server = admin_client.web_server(acme)
-    admin_client.offer(server, "add", description="Adds <b>two</b> numbers", inputSchema=ADD_SCHEMA)
-    admin_client.offer(server, "echo")
+    server = admin_client.create_web_server(acme)
+    admin_client.declare_tool(
+        server, "add", description="Adds <b>two</b> numbers", inputSchema=ADD_SCHEMA
+    )
+    admin_client.declare_tool(server, "echo")
     approve_definitions(factories.build_administrator(acme), server)
-    admin_client.offer(server, "a*b")
+    admin_client.declare_tool(server, "a*b")
     return server
 
 
 @pytest.fixture
-def operator(acme: Organization) -> admin_client.Desk:
-    return admin_client.sit(acme, Role.OPERATOR)
+def operator(acme: Organization) -> admin_client.AdminClient:
+    return admin_client.sign_in(acme, Role.OPERATOR)
 
 
 def attach_selected(
-    operator: admin_client.Desk,
+    operator: admin_client.AdminClient,
     helper: Agent,
     *servers: Server,
     status: int = 200,
@@ -54,15 +56,17 @@ def attach_selected(
     fields: dict[str, object] = {"server": [str(server.pk) for server in servers]}
     for server in servers:
         fields |= {f"{name}-{server.pk}": value for name, value in selection.items()}
-    return operator.send(admin_client.url("agents_agent_pick", helper.pk), fields, status=status)
+    return operator.send(
+        admin_client.build_url("agents_agent_pick", helper.pk), fields, status=status
+    )
 
 
 def test_pool_servers_that_arent_attached_are_offered(
-    acme: Organization, helper: Agent, server: Server, operator: admin_client.Desk
+    acme: Organization, helper: Agent, server: Server, operator: admin_client.AdminClient
 ) -> None:
-    attached = admin_client.web_server(acme, "had")
+    attached = admin_client.create_web_server(acme, "had")
     attach_server(factories.build_administrator(acme), helper, attached)
-    page = admin_client.words(operator.get("agents_agent_pick", helper.pk))
+    page = admin_client.get_text(operator.get("agents_agent_pick", helper.pk))
     assert "web" in page
     assert "2 of 3 tools approved" in page
     assert "had" not in page
@@ -72,12 +76,12 @@ def test_the_list_uses_the_same_queries_for_any_number_of_servers(
     acme: Organization,
     helper: Agent,
     server: Server,
-    operator: admin_client.Desk,
+    operator: admin_client.AdminClient,
     django_assert_max_num_queries,
 ) -> None:
     operator.get("agents_agent_pick", helper.pk)
     for number in range(8):
-        admin_client.offer(admin_client.web_server(acme, f"web{number}"))
+        admin_client.declare_tool(admin_client.create_web_server(acme, f"web{number}"))
     with django_assert_max_num_queries(14):  # including the badges of the navigation
         page = operator.get("agents_agent_pick", helper.pk)
     assert "web7" in page
@@ -88,15 +92,17 @@ def test_the_list_uses_the_same_queries_for_any_number_of_servers(
     [(False, "No shared servers yet"), (True, "All shared servers are attached")],
 )
 def test_without_servers_the_page_explains_what_to_do(
-    acme: Organization, helper: Agent, operator: admin_client.Desk, in_pool: bool, words: str
+    acme: Organization, helper: Agent, operator: admin_client.AdminClient, in_pool: bool, words: str
 ) -> None:
     if in_pool:
-        attach_server(factories.build_administrator(acme), helper, admin_client.web_server(acme))
-    assert words in admin_client.words(operator.get("agents_agent_pick", helper.pk))
+        attach_server(
+            factories.build_administrator(acme), helper, admin_client.create_web_server(acme)
+        )
+    assert words in admin_client.get_text(operator.get("agents_agent_pick", helper.pk))
 
 
 def test_a_servers_tools_are_shown_with_state_and_arguments(
-    helper: Agent, server: Server, operator: admin_client.Desk
+    helper: Agent, server: Server, operator: admin_client.AdminClient
 ) -> None:
     page = operator.get("agents_agent_pick", helper.pk, server=str(server.pk))
     assert "Adds &lt;b&gt;two&lt;/b&gt; numbers" in page
@@ -108,15 +114,17 @@ def test_a_servers_tools_are_shown_with_state_and_arguments(
 
 
 def test_arguments_of_another_servers_definition_arent_found(
-    server: Server, operator: admin_client.Desk
+    server: Server, operator: admin_client.AdminClient
 ) -> None:
-    foreign = admin_client.offer(admin_client.web_server(factories.create_organization("other")))
+    foreign = admin_client.declare_tool(
+        admin_client.create_web_server(factories.create_organization("other"))
+    )
     for definition_id in (str(foreign.pk), "nonsense"):
         operator.get("mcp_servers_server_arguments", server.pk, of=definition_id, status=404)
 
 
 def test_only_selected_tools_are_attached(
-    helper: Agent, server: Server, operator: admin_client.Desk
+    helper: Agent, server: Server, operator: admin_client.AdminClient
 ) -> None:
     page = attach_selected(operator, helper, server, how="chosen", tool=["add", "a*b"])
     assert helper.agent_servers.get().allowed_tools == ["a[*]b", "add"]
@@ -125,7 +133,7 @@ def test_only_selected_tools_are_attached(
 
 
 def test_at_least_one_tool_must_be_selected(
-    helper: Agent, server: Server, operator: admin_client.Desk
+    helper: Agent, server: Server, operator: admin_client.AdminClient
 ) -> None:
     for how in ("chosen", ""):
         assert "nothing_chosen" in attach_selected(operator, helper, server, how=how)
@@ -133,7 +141,7 @@ def test_at_least_one_tool_must_be_selected(
 
 
 def test_all_tools_is_a_separate_choice(
-    helper: Agent, server: Server, operator: admin_client.Desk
+    helper: Agent, server: Server, operator: admin_client.AdminClient
 ) -> None:
     page = attach_selected(operator, helper, server, how="all", tool=["add"])
     assert helper.agent_servers.get().allowed_tools == []
@@ -141,7 +149,7 @@ def test_all_tools_is_a_separate_choice(
 
 
 def test_unlisted_tools_cant_be_attached(
-    helper: Agent, server: Server, operator: admin_client.Desk
+    helper: Agent, server: Server, operator: admin_client.AdminClient
 ) -> None:
     assert "unknown_tool" in attach_selected(
         operator, helper, server, how="chosen", tool=["add", "nothing"]
@@ -150,28 +158,30 @@ def test_unlisted_tools_cant_be_attached(
 
 
 def test_several_servers_are_attached_together(
-    acme: Organization, helper: Agent, server: Server, operator: admin_client.Desk
+    acme: Organization, helper: Agent, server: Server, operator: admin_client.AdminClient
 ) -> None:
-    attach_selected(operator, helper, server, admin_client.web_server(acme, "bare"), how="all")
+    attach_selected(
+        operator, helper, server, admin_client.create_web_server(acme, "bare"), how="all"
+    )
     assert AgentServer.objects.count() == 2
 
 
 def test_an_invalid_selection_changes_nothing(
-    acme: Organization, helper: Agent, server: Server, operator: admin_client.Desk
+    acme: Organization, helper: Agent, server: Server, operator: admin_client.AdminClient
 ) -> None:
-    bare = admin_client.web_server(acme, "bare")
+    bare = admin_client.create_web_server(acme, "bare")
     fields = {
         "server": [str(server.pk), str(bare.pk)],
         f"how-{server.pk}": "all",
         f"how-{bare.pk}": "chosen",
     }
-    page = operator.send(admin_client.url("agents_agent_pick", helper.pk), fields)
+    page = operator.send(admin_client.build_url("agents_agent_pick", helper.pk), fields)
     assert "nothing_chosen" in page
     assert not AgentServer.objects.exists()
 
 
 def test_the_current_selection_is_shown_and_its_patterns_are_kept(
-    acme: Organization, helper: Agent, server: Server, operator: admin_client.Desk
+    acme: Organization, helper: Agent, server: Server, operator: admin_client.AdminClient
 ) -> None:
     attach_server(
         *(factories.build_administrator(acme), helper, server),
@@ -190,24 +200,24 @@ def test_the_current_selection_is_shown_and_its_patterns_are_kept(
 
 @pytest.mark.django_db(transaction=True)
 def test_an_unchecked_server_is_discovered_and_its_error_shown(
-    acme: Organization, helper: Agent, operator: admin_client.Desk
+    acme: Organization, helper: Agent, operator: admin_client.AdminClient
 ) -> None:
-    unreachable = admin_client.web_server(acme, "silent")
+    unreachable = admin_client.create_web_server(acme, "silent")
     assert "data-connect" in operator.get(
         "agents_agent_pick", helper.pk, server=str(unreachable.pk)
     )
-    url = admin_client.url("agents_agent_ask_server", helper.pk) + f"?server={unreachable.pk}"
+    url = admin_client.build_url("agents_agent_ask_server", helper.pk) + f"?server={unreachable.pk}"
     page = operator.send(url, {})
     assert "server_unreachable" in page
     assert f'name="how-{unreachable.pk}"' in page
 
 
 def test_a_server_of_another_organization_isnt_found(
-    acme: Organization, helper: Agent, operator: admin_client.Desk
+    acme: Organization, helper: Agent, operator: admin_client.AdminClient
 ) -> None:
-    foreign = admin_client.web_server(factories.create_organization("other"))
+    foreign = admin_client.create_web_server(factories.create_organization("other"))
     other = factories.create_agent(acme, "other")
-    private = admin_client.web_server(acme, "private")
+    private = admin_client.create_web_server(acme, "private")
     Server.objects.filter(pk=private.pk).update(scope_id=other.pk)
     for server_id in (str(foreign.pk), str(private.pk), "nonsense"):
         operator.get("agents_agent_pick", helper.pk, server=server_id, status=404)
@@ -217,7 +227,7 @@ def test_a_server_of_another_organization_isnt_found(
 
 
 def test_a_reviewer_cant_attach_servers(acme: Organization, helper: Agent, server: Server) -> None:
-    reviewer = admin_client.sit(acme, Role.REVIEWER)
+    reviewer = admin_client.sign_in(acme, Role.REVIEWER)
     reviewer.get("agents_agent_pick", helper.pk, server=str(server.pk), status=403)
     attach_selected(reviewer, helper, server, how="all", status=403)
     assert not AgentServer.objects.exists()

@@ -28,8 +28,8 @@ def helper(acme: Organization) -> Agent:
 
 
 @pytest.fixture
-def operator(acme: Organization) -> admin_client.Desk:
-    return admin_client.sit(acme, Role.OPERATOR)
+def operator(acme: Organization) -> admin_client.AdminClient:
+    return admin_client.sign_in(acme, Role.OPERATOR)
 
 
 def build_fields(agent: Agent, **values: Any) -> dict[str, Any]:
@@ -40,16 +40,16 @@ def build_fields(agent: Agent, **values: Any) -> dict[str, Any]:
 
 
 def test_the_list_shows_failing_servers(
-    acme: Organization, helper: Agent, operator: admin_client.Desk
+    acme: Organization, helper: Agent, operator: admin_client.AdminClient
 ) -> None:
-    server = admin_client.web_server(acme)
+    server = admin_client.create_web_server(acme)
     factories.attach_server(factories.build_administrator(acme), helper, server)
     Server.objects.filter(pk=server.pk).update(status="error")
-    assert "1 with problems" in admin_client.words(operator.get("agents_agent_changelist"))
+    assert "1 with problems" in admin_client.get_text(operator.get("agents_agent_changelist"))
 
 
 def test_a_new_agent_denies_every_tool(
-    acme: Organization, helper: Agent, operator: admin_client.Desk
+    acme: Organization, helper: Agent, operator: admin_client.AdminClient
 ) -> None:
     fields = {"name": "Release helper", "model_endpoint": str(helper.model_endpoint_id)}
     page = operator.post("agents_agent_add", **fields)
@@ -59,7 +59,7 @@ def test_a_new_agent_denies_every_tool(
 
 
 def test_a_duplicate_name_is_reported_in_the_form(
-    helper: Agent, operator: admin_client.Desk
+    helper: Agent, operator: admin_client.AdminClient
 ) -> None:
     fields = {"name": "Helper", "model_endpoint": str(helper.model_endpoint_id)}
     assert "name_taken" in operator.post("agents_agent_add", **fields)
@@ -67,7 +67,7 @@ def test_a_duplicate_name_is_reported_in_the_form(
 
 
 def test_a_model_of_another_organization_cant_be_selected(
-    helper: Agent, operator: admin_client.Desk
+    helper: Agent, operator: admin_client.AdminClient
 ) -> None:
     foreign = factories.create_agent(factories.create_organization("other")).model_endpoint_id
     fields = build_fields(helper, model_endpoint=str(foreign))
@@ -77,7 +77,7 @@ def test_a_model_of_another_organization_cant_be_selected(
 
 
 def test_a_configuration_is_updated_and_recorded(
-    helper: Agent, operator: admin_client.Desk
+    helper: Agent, operator: admin_client.AdminClient
 ) -> None:
     fields = build_fields(helper, instructions="Be brief.", max_turns=7, tools_in_prompt="on")
     operator.post("agents_agent_configuration", helper.pk, **fields)
@@ -88,7 +88,7 @@ def test_a_configuration_is_updated_and_recorded(
 
 
 def test_budgets_are_entered_in_dollars_tokens_and_calls(
-    helper: Agent, operator: admin_client.Desk
+    helper: Agent, operator: admin_client.AdminClient
 ) -> None:
     fields = build_fields(
         helper,
@@ -105,7 +105,9 @@ def test_budgets_are_entered_in_dollars_tokens_and_calls(
     assert sorted(rows) == [("microusd", "month", 2_500_000), ("tokens", "day", 10_000)]
 
 
-def test_an_invalid_limit_changes_nothing(helper: Agent, operator: admin_client.Desk) -> None:
+def test_an_invalid_limit_changes_nothing(
+    helper: Agent, operator: admin_client.AdminClient
+) -> None:
     fields = build_fields(
         helper,
         **{
@@ -123,22 +125,22 @@ def test_an_invalid_limit_changes_nothing(helper: Agent, operator: admin_client.
 
 
 def test_the_use_of_a_budget_is_shown(
-    acme: Organization, helper: Agent, operator: admin_client.Desk
+    acme: Organization, helper: Agent, operator: admin_client.AdminClient
 ) -> None:
     administrator = factories.build_administrator(acme)
     set_budgets(administrator, helper, [BudgetLine("tokens", "total", 1_000)])
     limit = BudgetLimit("agent", str(helper.pk), "tokens", "total", 1_000)
     key = build_budget_key(acme.pk, limit, timezone.now())
     BudgetCell.objects.create(key=key, organization_id=acme.pk, spent=250, reserved=50)
-    page = admin_client.words(operator.get("agents_agent_configuration", helper.pk))
+    page = admin_client.get_text(operator.get("agents_agent_configuration", helper.pk))
     assert "250 of 1,000 used" in page
     assert "50 reserved by running calls" in page
 
 
 def test_members_get_access_to_an_agent(
-    acme: Organization, helper: Agent, operator: admin_client.Desk
+    acme: Organization, helper: Agent, operator: admin_client.AdminClient
 ) -> None:
-    member = admin_client.sit(acme, Role.MEMBER, "berta")
+    member = admin_client.sign_in(acme, Role.MEMBER, "berta")
     operator.post(
         "agents_agent_configuration", helper.pk, **build_fields(helper, members=["berta"])
     )
@@ -147,7 +149,7 @@ def test_members_get_access_to_an_agent(
     assert "No agents yet" in member.get("agents_agent_changelist")
 
 
-def test_an_agent_is_disabled(helper: Agent, operator: admin_client.Desk) -> None:
+def test_an_agent_is_disabled(helper: Agent, operator: admin_client.AdminClient) -> None:
     operator.post("agents_agent_switch", helper.pk, enabled="0")
     helper.refresh_from_db()
     assert not helper.enabled
@@ -155,7 +157,7 @@ def test_an_agent_is_disabled(helper: Agent, operator: admin_client.Desk) -> Non
 
 
 def test_deleting_an_agent_requires_confirmation(
-    helper: Agent, operator: admin_client.Desk
+    helper: Agent, operator: admin_client.AdminClient
 ) -> None:
     assert "Delete Helper?" in operator.get("agents_agent_delete", helper.pk)
     assert Agent.objects.exists()
@@ -165,15 +167,17 @@ def test_deleting_an_agent_requires_confirmation(
 
 @pytest.mark.parametrize("role", [Role.REVIEWER, Role.AUDITOR, Role.MEMBER])
 def test_other_roles_cant_change_an_agent(acme: Organization, helper: Agent, role: Role) -> None:
-    person = admin_client.sit(acme, role)
+    person = admin_client.sign_in(acme, role)
     helper.members.add(person.user)
     fields = build_fields(helper, name="Mine")
-    person.client.post(admin_client.url("agents_agent_configuration", helper.pk), fields)
-    person.client.post(admin_client.url("agents_agent_delete", helper.pk))
-    person.client.post(admin_client.url("agents_agent_switch", helper.pk), {"enabled": "0"})
+    person.client.post(admin_client.build_url("agents_agent_configuration", helper.pk), fields)
+    person.client.post(admin_client.build_url("agents_agent_delete", helper.pk))
+    person.client.post(admin_client.build_url("agents_agent_switch", helper.pk), {"enabled": "0"})
     helper.refresh_from_db()
     assert (helper.name, helper.enabled) == ("Helper", True)
 
 
-def test_the_list_shows_the_model_of_each_agent(helper: Agent, operator: admin_client.Desk) -> None:
-    assert "Helper helper Offline" in admin_client.words(operator.get("agents_agent_changelist"))
+def test_the_list_shows_the_model_of_each_agent(
+    helper: Agent, operator: admin_client.AdminClient
+) -> None:
+    assert "Helper helper Offline" in admin_client.get_text(operator.get("agents_agent_changelist"))

@@ -36,29 +36,29 @@ def approval(helper: Agent) -> Approval:
 
 
 @pytest.fixture
-def reviewer(acme: Organization) -> admin_client.Desk:
-    return admin_client.sit(acme, Role.REVIEWER)
+def reviewer(acme: Organization) -> admin_client.AdminClient:
+    return admin_client.sign_in(acme, Role.REVIEWER)
 
 
-def get_messages(reviewer: admin_client.Desk) -> str:
+def get_messages(reviewer: admin_client.AdminClient) -> str:
     return " ".join(reviewer.messages)
 
 
 def test_an_empty_inbox_explains_when_approvals_appear(
-    acme: Organization, reviewer: admin_client.Desk
+    acme: Organization, reviewer: admin_client.AdminClient
 ) -> None:
     assert "No approvals yet" in reviewer.get(LIST)
 
 
 def test_pending_approvals_are_first_and_counted(
-    helper: Agent, reviewer: admin_client.Desk
+    helper: Agent, reviewer: admin_client.AdminClient
 ) -> None:
     factories.create_approval(helper, label="first_waits")
     factories.create_approval(helper, label="then_answered", state=Approval.State.DENIED)
-    page = admin_client.words(reviewer.get(LIST))
+    page = admin_client.get_text(reviewer.get(LIST))
     assert page.index("first_waits") < page.index("then_answered")
     assert "Approvals 1" in page
-    dashboard = admin_client.words(reviewer.get("index"))
+    dashboard = admin_client.get_text(reviewer.get("index"))
     assert "pending approvals 1" in dashboard
     assert "first_waits" in dashboard
 
@@ -74,21 +74,21 @@ def test_pending_approvals_are_first_and_counted(
     ],
 )
 def test_the_list_is_filtered(
-    acme: Organization, helper: Agent, reviewer: admin_client.Desk, query: dict[str, str]
+    acme: Organization, helper: Agent, reviewer: admin_client.AdminClient, query: dict[str, str]
 ) -> None:
     factories.create_approval(helper, label="wanted", server_name="web")
     other = factories.create_agent(acme, "other")
     factories.create_approval(other, label="left_out", state="denied", own_name="x", rule="flow")
-    page = admin_client.words(reviewer.get(LIST, **query))
+    page = admin_client.get_text(reviewer.get(LIST, **query))
     assert "wanted" in page
     assert "left_out" not in page
 
 
 def test_the_page_shows_everything_that_an_approval_is_bound_to(
-    helper: Agent, acme: Organization, reviewer: admin_client.Desk
+    helper: Agent, acme: Organization, reviewer: admin_client.AdminClient
 ) -> None:
-    server = admin_client.web_server(acme)
-    definition = admin_client.offer(server, description="Adds <b>two</b> numbers.\u200b")
+    server = admin_client.create_web_server(acme)
+    definition = admin_client.declare_tool(server, description="Adds <b>two</b> numbers.\u200b")
     fields = {
         "server_id": server.pk,
         "server_name": "web",
@@ -97,32 +97,32 @@ def test_the_page_shows_everything_that_an_approval_is_bound_to(
     }
     session, approval = factories.create_waiting_session(helper, "Add it <up>", **fields)
     page = reviewer.get(PAGE, approval.pk)
-    words = admin_client.words(page)
+    words = admin_client.get_text(page)
     for expected in ("Helper", "Add it <up>", "web", "policy:ask", "The policy asks", "a" * 64):
         assert expected in words
     assert "⟨U+202E⟩" in page
     assert "<script>alert" not in page
     assert "Adds <b>two</b> numbers.⟨U+200B⟩" in words
     assert "unchanged" in words
-    assert admin_client.url("agents_session_change", session.pk) in page
+    assert admin_client.build_url("agents_session_change", session.pk) in page
     Definition.objects.update(digest="new")
-    assert "changed since request" in admin_client.words(reviewer.get(PAGE, approval.pk))
+    assert "changed since request" in admin_client.get_text(reviewer.get(PAGE, approval.pk))
 
 
 def test_large_arguments_are_truncated_and_can_be_downloaded(
-    helper: Agent, reviewer: admin_client.Desk
+    helper: Agent, reviewer: admin_client.AdminClient
 ) -> None:
     approval = factories.create_approval(helper, arguments={"text": "x" * 80_000})
-    page = admin_client.words(reviewer.get(PAGE, approval.pk))
+    page = admin_client.get_text(reviewer.get(PAGE, approval.pk))
     assert "Only the beginning is shown" in page
     assert len(page) < 80_000
-    download = reviewer.client.get(admin_client.url("agents_approval_arguments", approval.pk))
+    download = reviewer.client.get(admin_client.build_url("agents_approval_arguments", approval.pk))
     assert download.json() == approval.arguments
     assert "attachment" in download["Content-Disposition"]
 
 
 def test_an_approval_allows_the_call_once_and_queues_the_session(
-    approval: Approval, reviewer: admin_client.Desk
+    approval: Approval, reviewer: admin_client.AdminClient
 ) -> None:
     reviewer.post(ANSWER, approval.pk, answer="approve")
     assert "Approved for this call only." in get_messages(reviewer)
@@ -130,8 +130,8 @@ def test_an_approval_allows_the_call_once_and_queues_the_session(
     assert Session.objects.get().status == Session.Status.QUEUED
 
 
-def test_a_denial_has_its_message(approval: Approval, reviewer: admin_client.Desk) -> None:
-    page = admin_client.words(
+def test_a_denial_has_its_message(approval: Approval, reviewer: admin_client.AdminClient) -> None:
+    page = admin_client.get_text(
         reviewer.post(ANSWER, approval.pk, answer="deny", message="Ask <me> first.")
     )
     approval.refresh_from_db()
@@ -140,7 +140,7 @@ def test_a_denial_has_its_message(approval: Approval, reviewer: admin_client.Des
 
 
 def test_a_session_approval_is_listed_and_revoked(
-    approval: Approval, helper: Agent, reviewer: admin_client.Desk
+    approval: Approval, helper: Agent, reviewer: admin_client.AdminClient
 ) -> None:
     reviewer.post(ANSWER, approval.pk, answer="approve_session")
     session_approval = SessionApproval.objects.get()
@@ -155,7 +155,7 @@ def test_a_session_approval_is_listed_and_revoked(
 
 
 def test_a_second_answer_is_refused(
-    acme: Organization, approval: Approval, reviewer: admin_client.Desk
+    acme: Organization, approval: Approval, reviewer: admin_client.AdminClient
 ) -> None:
     resolve_approval(factories.build_administrator(acme), approval, "deny")
     reviewer.post(ANSWER, approval.pk, answer="approve")
@@ -163,9 +163,9 @@ def test_a_second_answer_is_refused(
     assert "Approve call" not in reviewer.get(PAGE, approval.pk)
 
 
-def test_a_late_answer_is_reported(helper: Agent, reviewer: admin_client.Desk) -> None:
+def test_a_late_answer_is_reported(helper: Agent, reviewer: admin_client.AdminClient) -> None:
     expired = factories.create_approval(helper, expires_at=timezone.now() - timedelta(minutes=1))
-    assert "so the call was denied" in admin_client.words(reviewer.get(PAGE, expired.pk))
+    assert "so the call was denied" in admin_client.get_text(reviewer.get(PAGE, expired.pk))
     reviewer.post(ANSWER, expired.pk, answer="approve")
     assert "approval_expired" in get_messages(reviewer)
 
@@ -174,7 +174,7 @@ def test_a_persons_own_call_cant_be_approved_under_four_eyes(
     acme: Organization, helper: Agent
 ) -> None:
     Organization.objects.update(four_eyes=True)
-    owner = admin_client.sit(acme, Role.OWNER)
+    owner = admin_client.sign_in(acme, Role.OWNER)
     requester = {"requested_by_kind": "user", "requested_by_id": str(owner.user.pk)}
     approval = factories.create_approval(helper, **requester)
     page = owner.get(PAGE, approval.pk)
@@ -187,7 +187,7 @@ def test_a_persons_own_call_cant_be_approved_under_four_eyes(
 def test_a_person_without_permission_sees_who_can_approve(
     acme: Organization, approval: Approval, role: Role
 ) -> None:
-    viewer = admin_client.sit(acme, role)
+    viewer = admin_client.sign_in(acme, role)
     assert "An owner or reviewer" in viewer.get(PAGE, approval.pk)
     assert "forbidden" in viewer.post(ANSWER, approval.pk, answer="approve", status=403)
     assert Approval.objects.get().state == Approval.State.WAITING
@@ -196,7 +196,7 @@ def test_a_person_without_permission_sees_who_can_approve(
 def test_a_member_sees_only_approvals_of_their_own_calls(
     acme: Organization, helper: Agent, approval: Approval
 ) -> None:
-    member = admin_client.sit(acme, Role.MEMBER)
+    member = admin_client.sign_in(acme, Role.MEMBER)
     own_approval = factories.create_approval(
         helper, requested_by_kind="user", requested_by_id=str(member.user.pk)
     )
@@ -205,17 +205,19 @@ def test_a_member_sees_only_approvals_of_their_own_calls(
 
 
 def test_many_approvals_are_denied_together_after_confirmation(
-    helper: Agent, reviewer: admin_client.Desk
+    helper: Agent, reviewer: admin_client.AdminClient
 ) -> None:
     approvals = [factories.create_approval(helper, label=f"call_{n}") for n in range(3)]
     selection = {
         "action": "deny_chosen",
         "_selected_action": [str(approval.pk) for approval in approvals[:2]],
     }
-    page = reviewer.send(admin_client.url(LIST), selection)
+    page = reviewer.send(admin_client.build_url(LIST), selection)
     assert "Deny all 2" in page
     assert Approval.objects.waiting().count() == 3
-    reviewer.send(admin_client.url(LIST), selection | {"confirmed": "1", "message": "Not today."})
+    reviewer.send(
+        admin_client.build_url(LIST), selection | {"confirmed": "1", "message": "Not today."}
+    )
     assert "Calls denied: 2." in get_messages(reviewer)
     assert list(Approval.objects.waiting()) == [approvals[2]]
     assert set(Approval.objects.filter(state="denied").values_list("message", flat=True)) == {
@@ -226,10 +228,10 @@ def test_many_approvals_are_denied_together_after_confirmation(
 def test_a_person_without_permission_has_no_deny_action(
     acme: Organization, approval: Approval
 ) -> None:
-    auditor = admin_client.sit(acme, Role.AUDITOR)
+    auditor = admin_client.sign_in(acme, Role.AUDITOR)
     assert "deny_chosen" not in auditor.get(LIST)
     auditor.send(
-        admin_client.url(LIST),
+        admin_client.build_url(LIST),
         {"action": "deny_chosen", "_selected_action": str(approval.pk), "confirmed": "1"},
         status=403,
     )
@@ -237,12 +239,12 @@ def test_a_person_without_permission_has_no_deny_action(
 
 
 def test_the_chat_shows_the_approval_inline_and_reloads(
-    approval: Approval, acme: Organization, reviewer: admin_client.Desk
+    approval: Approval, acme: Organization, reviewer: admin_client.AdminClient
 ) -> None:
     page = reviewer.get("agents_session_change", approval.session_id)
     assert "Approve call" in page
     assert 'data-rests="waiting"' in page
-    auditor = admin_client.sit(acme, Role.AUDITOR)
+    auditor = admin_client.sign_in(acme, Role.AUDITOR)
     assert "Approve call" not in auditor.get("agents_session_change", approval.session_id)
     reviewer.post(ANSWER, approval.pk, answer="approve")
     steps = reviewer.get("agents_session_steps", approval.session_id)
@@ -252,7 +254,7 @@ def test_the_chat_shows_the_approval_inline_and_reloads(
 
 def test_the_list_uses_a_fixed_number_of_queries(
     helper: Agent,
-    reviewer: admin_client.Desk,
+    reviewer: admin_client.AdminClient,
     django_assert_max_num_queries: DjangoAssertNumQueries,
 ) -> None:
     for number in range(20):
@@ -262,8 +264,8 @@ def test_the_list_uses_a_fixed_number_of_queries(
 
 
 def test_an_owner_sets_the_approval_rules(acme: Organization) -> None:
-    owner = admin_client.sit(acme, Role.OWNER)
-    assert admin_client.url("tenancy_organization_changelist") in owner.get(LIST)
+    owner = admin_client.sign_in(acme, Role.OWNER)
+    assert admin_client.build_url("tenancy_organization_changelist") in owner.get(LIST)
     fields = {"name": "Acme", "slug": "acme", "four_eyes": "on"}
     page = owner.post("tenancy_organization_change", acme.pk, **fields, approval_hours=721)
     assert "720" in page

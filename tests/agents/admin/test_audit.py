@@ -16,8 +16,8 @@ from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import Actor
 from tests import admin_client, factories
-from tests.audit_actions import called
-from tests.screens import fill
+from tests.audit_actions import get_title
+from tests.screens import create_objects
 
 pytestmark = pytest.mark.django_db
 
@@ -28,8 +28,8 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def auditor(acme: Organization) -> admin_client.Desk:
-    return admin_client.sit(acme, Role.AUDITOR)
+def auditor(acme: Organization) -> admin_client.AdminClient:
+    return admin_client.sign_in(acme, Role.AUDITOR)
 
 
 def create_entry(
@@ -48,15 +48,15 @@ def create_entry(
     return row
 
 
-def test_entries_show_who_did_what(acme: Organization, auditor: admin_client.Desk) -> None:
+def test_entries_show_who_did_what(acme: Organization, auditor: admin_client.AdminClient) -> None:
     create_entry(acme)
-    page = admin_client.words(auditor.get("ledger_auditrow_changelist"))
+    page = admin_client.get_text(auditor.get("ledger_auditrow_changelist"))
     assert "server added web" in page
     assert "user: anna⟨U+200B⟩" in page
 
 
 def test_entries_of_another_organization_arent_shown(
-    acme: Organization, auditor: admin_client.Desk
+    acme: Organization, auditor: admin_client.AdminClient
 ) -> None:
     foreign = create_entry(factories.create_organization("other"), name="elsewhere")
     assert "elsewhere" not in auditor.get("ledger_auditrow_changelist")
@@ -73,11 +73,11 @@ def test_entries_of_another_organization_arent_shown(
     ],
 )
 def test_entries_are_searched(
-    acme: Organization, auditor: admin_client.Desk, query: dict[str, str]
+    acme: Organization, auditor: admin_client.AdminClient, query: dict[str, str]
 ) -> None:
     create_entry(acme, "server_removed", "weather")
     create_entry(acme, "server_added", "clock")
-    page = admin_client.words(auditor.get("ledger_auditrow_changelist", **query))
+    page = admin_client.get_text(auditor.get("ledger_auditrow_changelist", **query))
     if "resource_name" not in query:
         assert "weather" in page
         assert "clock" not in page
@@ -93,15 +93,15 @@ def test_entries_are_searched(
     ],
 )
 def test_entries_are_filtered_by_date(
-    acme: Organization, auditor: admin_client.Desk, query: dict[str, str], expected: bool
+    acme: Organization, auditor: admin_client.AdminClient, query: dict[str, str], expected: bool
 ) -> None:
     create_entry(acme)
-    page = admin_client.words(auditor.get("ledger_auditrow_changelist", **query))
+    page = admin_client.get_text(auditor.get("ledger_auditrow_changelist", **query))
     assert ("server added" in page) == expected
 
 
 def test_the_filters_of_links_from_other_pages_are_allowed(
-    acme: Organization, auditor: admin_client.Desk
+    acme: Organization, auditor: admin_client.AdminClient
 ) -> None:
     row = create_entry(acme)
     page = auditor.get("ledger_auditrow_changelist", resource_id=row.resource_id)
@@ -113,7 +113,7 @@ def test_the_filters_of_links_from_other_pages_are_allowed(
 
 
 def test_an_entry_shows_its_details_and_position_in_the_chain(
-    acme: Organization, auditor: admin_client.Desk
+    acme: Organization, auditor: admin_client.AdminClient
 ) -> None:
     row = create_entry(acme)
     page = auditor.get("ledger_auditrow_change", row.pk)
@@ -124,23 +124,25 @@ def test_an_entry_shows_its_details_and_position_in_the_chain(
 
 def test_the_audit_log_cant_be_changed(acme: Organization) -> None:
     row = create_entry(acme)
-    administrator = admin_client.sit(acme, None)
+    administrator = admin_client.sign_in(acme, None)
     for name in ("ledger_auditrow_delete", "ledger_auditrow_change"):
-        administrator.client.post(admin_client.url(name, row.pk), {"post": "yes", "action": "x"})
-    administrator.client.post(admin_client.url("ledger_auditrow_add"), {"action": "x"})
+        administrator.client.post(
+            admin_client.build_url(name, row.pk), {"post": "yes", "action": "x"}
+        )
+    administrator.client.post(admin_client.build_url("ledger_auditrow_add"), {"action": "x"})
     assert AuditRow.objects.filter(pk=row.pk, action="server_added").exists()
     assert AuditRow.objects.count() == 1
 
 
 def test_a_member_cant_view_the_audit_log(acme: Organization) -> None:
     row = create_entry(acme)
-    member = admin_client.sit(acme, Role.MEMBER)
+    member = admin_client.sign_in(acme, Role.MEMBER)
     member.get("ledger_auditrow_changelist", status=403)
     member.get("ledger_auditrow_change", row.pk, status=403)
 
 
 def test_the_list_links_to_an_export_with_its_filters(
-    acme: Organization, auditor: admin_client.Desk
+    acme: Organization, auditor: admin_client.AdminClient
 ) -> None:
     create_entry(acme)
     page = auditor.get("ledger_auditrow_changelist", action="server_added")
@@ -155,9 +157,9 @@ def entries(acme: Organization, monkeypatch: pytest.MonkeyPatch) -> list[AuditRo
 
 
 def test_a_search_shows_how_far_it_scanned_and_continues(
-    entries: list[AuditRow], auditor: admin_client.Desk
+    entries: list[AuditRow], auditor: admin_client.AdminClient
 ) -> None:
-    url = admin_client.url("ledger_auditrow_changelist") + "?q=needle"
+    url = admin_client.build_url("ledger_auditrow_changelist") + "?q=needle"
     pages = []
     while url:
         response = auditor.client.get(url)
@@ -165,7 +167,7 @@ def test_a_search_shows_how_far_it_scanned_and_continues(
         pages.append([row.pk for row in response.context_data["cl"].result_list])
         continuation = response.context_data["further"]
         url = (
-            f"{admin_client.url('ledger_auditrow_changelist')}?{continuation['query']}"
+            f"{admin_client.build_url('ledger_auditrow_changelist')}?{continuation['query']}"
             if continuation
             else ""
         )
@@ -175,12 +177,12 @@ def test_a_search_shows_how_far_it_scanned_and_continues(
 
 
 def test_a_search_that_covers_its_period_has_no_continuation(
-    entries: list[AuditRow], auditor: admin_client.Desk
+    entries: list[AuditRow], auditor: admin_client.AdminClient
 ) -> None:
     since = timezone.localtime(entries[-1].opened_at)
     query = {"q": "straw", "opened_at_from_0": f"{since:%Y-%m-%d}"}
     query["opened_at_from_1"] = f"{since:%H:%M:%S.%f}"
-    response = auditor.client.get(admin_client.url("ledger_auditrow_changelist"), query)
+    response = auditor.client.get(admin_client.build_url("ledger_auditrow_changelist"), query)
     assert [row.pk for row in response.context_data["cl"].result_list] == [entries[-1].pk]
     assert response.context_data["further"] is None
 
@@ -198,9 +200,9 @@ def test_a_search_that_covers_its_period_has_no_continuation(
     ],
 )
 def test_a_search_without_an_index_scans_up_to_the_limit(
-    entries: list[AuditRow], auditor: admin_client.Desk, query: dict[str, str]
+    entries: list[AuditRow], auditor: admin_client.AdminClient, query: dict[str, str]
 ) -> None:
-    response = auditor.client.get(admin_client.url("ledger_auditrow_changelist"), query)
+    response = auditor.client.get(admin_client.build_url("ledger_auditrow_changelist"), query)
     assert "Search further back" in response.content.decode()
 
 
@@ -209,32 +211,35 @@ def test_a_search_without_an_index_scans_up_to_the_limit(
     [{}, {"outcome__in": "refused"}, {"code": "nothing"}, {"session_id": str(uuid4())}, {"o": "1"}],
 )
 def test_a_search_with_an_index_lists_all_results(
-    entries: list[AuditRow], auditor: admin_client.Desk, query: dict[str, str]
+    entries: list[AuditRow], auditor: admin_client.AdminClient, query: dict[str, str]
 ) -> None:
-    response = auditor.client.get(admin_client.url("ledger_auditrow_changelist"), query)
+    response = auditor.client.get(admin_client.build_url("ledger_auditrow_changelist"), query)
     assert response.context_data["further"] is None
 
 
-def test_too_many_search_words_are_refused(acme: Organization, auditor: admin_client.Desk) -> None:
+def test_too_many_search_words_are_refused(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
     query = {"q": " ".join(["word"] * 17)}
     assert (
-        auditor.client.get(admin_client.url("ledger_auditrow_changelist"), query).status_code == 400
+        auditor.client.get(admin_client.build_url("ledger_auditrow_changelist"), query).status_code
+        == 400
     )
 
 
 def test_the_export_of_a_search_has_all_matching_entries(
-    entries: list[AuditRow], auditor: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
+    entries: list[AuditRow], auditor: admin_client.AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def download(rows: QuerySet[AuditRow], form: str) -> HttpResponse:
         return HttpResponse(" ".join(str(row.pk) for row in rows))
 
     monkeypatch.setattr(audit, "build_download", download)
-    response = auditor.client.get(admin_client.url("ledger_auditrow_export"), {"q": "needle"})
+    response = auditor.client.get(admin_client.build_url("ledger_auditrow_export"), {"q": "needle"})
     assert response.content.decode() == str(entries[0].pk)
 
 
 def test_actions_have_titles_in_the_readers_language(
-    acme: Organization, auditor: admin_client.Desk
+    acme: Organization, auditor: admin_client.AdminClient
 ) -> None:
     row = create_entry(acme)
     auditor.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
@@ -245,17 +250,17 @@ def test_actions_have_titles_in_the_readers_language(
 
 
 def test_every_recorded_action_has_a_german_title(acme: Organization) -> None:
-    fill(acme)
+    create_objects(acme)
     codes = set(AuditRow.objects.for_organization(acme.pk).values_list("action", flat=True))
     assert len(codes) > 12
     with translation.override("de"):
         titles = {code: format_action(code) for code in codes}
-    assert not [code for code, name in titles.items() if name == called(code)]
+    assert not [code for code, name in titles.items() if name == get_title(code)]
 
 
-def test_filters_have_names_in_the_readers_language(auditor: admin_client.Desk) -> None:
+def test_filters_have_names_in_the_readers_language(auditor: admin_client.AdminClient) -> None:
     auditor.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
-    page = admin_client.words(auditor.get("ledger_auditrow_changelist"))
+    page = admin_client.get_text(auditor.get("ledger_auditrow_changelist"))
     for title in ("Ergebnis", "Entscheidung", "Code", "Agent", "Server", "Tool"):
         assert f"Nach {title}" in page, title
     assert "Nach angefordert (UTC)" in page

@@ -40,20 +40,20 @@ def queued_tasks(monkeypatch, django_capture_on_commit_callbacks):
 def test_a_worker_verifies_and_the_page_shows_the_result(
     acme, queued_tasks, django_capture_on_commit_callbacks
 ):
-    auditor = admin_client.sit(acme, Role.AUDITOR)
-    assert "Integrity not verified" in admin_client.words(auditor.get(LIST))
+    auditor = admin_client.sign_in(acme, Role.AUDITOR)
+    assert "Integrity not verified" in admin_client.get_text(auditor.get(LIST))
     with django_capture_on_commit_callbacks(execute=True):
         auditor.post(VERIFY)
     assert queued_tasks == [(VERIFY_FURTHER, str(acme.pk), "")]
     assert IN_PROGRESS in auditor.get("ledger_auditrow_verification"), "the worker hasn't started"
     with time_machine.travel(datetime.now(UTC) + START_TIMEOUT):
-        assert "No worker has started the verification" in admin_client.words(auditor.get(LIST))
+        assert "No worker has started the verification" in admin_client.get_text(auditor.get(LIST))
     assert verify_further(str(acme.pk))
     last = AuditRow.objects.for_organization(acme.pk).first().seq
-    page = admin_client.words(auditor.get("ledger_auditrow_verification"))
+    page = admin_client.get_text(auditor.get("ledger_auditrow_verification"))
     assert f"Verified up to entry {last}" in page
     assert IN_PROGRESS not in auditor.get(LIST)
-    assert "Verify new entries" in admin_client.words(auditor.get(LIST))
+    assert "Verify new entries" in admin_client.get_text(auditor.get(LIST))
 
 
 def test_a_long_verification_continues_in_steps_and_shows_its_progress(
@@ -66,19 +66,19 @@ def test_a_long_verification_continues_in_steps_and_shows_its_progress(
     with django_capture_on_commit_callbacks(execute=True):
         assert not verify_further(str(acme.pk))
     assert queued_tasks == [(VERIFY_FURTHER, str(acme.pk))]
-    auditor = admin_client.sit(acme, Role.AUDITOR)
+    auditor = admin_client.sign_in(acme, Role.AUDITOR)
     page = auditor.get(LIST)
     assert IN_PROGRESS in page
-    assert "Continue verification" not in admin_client.words(page), (
+    assert "Continue verification" not in admin_client.get_text(page), (
         "the verification is still running"
     )
     with time_machine.travel(datetime.now(UTC) + START_TIMEOUT):
         page = auditor.get(LIST)
         assert IN_PROGRESS not in page
-        assert "Continue verification" in admin_client.words(page)
+        assert "Continue verification" in admin_client.get_text(page)
     while not verify_further(str(acme.pk)):
         pass
-    finished = admin_client.words(auditor.get("ledger_auditrow_verification"))
+    finished = admin_client.get_text(auditor.get("ledger_auditrow_verification"))
     assert "verified Verified up to entry" in finished
 
 
@@ -88,13 +88,13 @@ def test_an_error_links_to_its_entry(acme):
     with connection.cursor() as cursor:
         cursor.execute("UPDATE ledger_auditrow SET opened = %s WHERE seq = %s", [altered, row.seq])
     assert verify_further(str(acme.pk))
-    page = admin_client.sit(acme, Role.AUDITOR).get("ledger_auditrow_verification")
-    assert f"Entry {row.seq} ·" in admin_client.words(page)
-    assert admin_client.links(page, admin_client.url("ledger_auditrow_change", row.pk))
+    page = admin_client.sign_in(acme, Role.AUDITOR).get("ledger_auditrow_verification")
+    assert f"Entry {row.seq} ·" in admin_client.get_text(page)
+    assert admin_client.find_links(page, admin_client.build_url("ledger_auditrow_change", row.pk))
 
 
 def test_a_member_can_neither_start_nor_see_a_verification(acme, queued_tasks):
-    member = admin_client.sit(acme, Role.MEMBER)
+    member = admin_client.sign_in(acme, Role.MEMBER)
     member.post(VERIFY, status=403)
     member.get("ledger_auditrow_verification", status=403)
     assert queued_tasks == []

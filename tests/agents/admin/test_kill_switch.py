@@ -29,11 +29,11 @@ def session(acme, helper):
 
 @pytest.fixture
 def owner(acme):
-    return admin_client.sit(acme, Role.OWNER)
+    return admin_client.sign_in(acme, Role.OWNER)
 
 
 def test_disabling_an_agent_with_sessions_needs_confirmation(helper, session, owner):
-    page = admin_client.words(owner.post("agents_agent_switch", helper.pk, enabled="0"))
+    page = admin_client.get_text(owner.post("agents_agent_switch", helper.pk, enabled="0"))
     assert "1 running session will be canceled" in page
     helper.refresh_from_db()
     assert helper.enabled
@@ -44,9 +44,9 @@ def test_disabling_an_agent_with_sessions_needs_confirmation(helper, session, ow
 
 
 def test_disabling_a_server_in_use_needs_confirmation(acme, helper, session, owner):
-    server = admin_client.web_server(acme)
+    server = admin_client.create_web_server(acme)
     attach_server(factories.build_administrator(acme), helper, server)
-    page = admin_client.words(owner.post("mcp_servers_server_switch", server.pk, enabled="0"))
+    page = admin_client.get_text(owner.post("mcp_servers_server_switch", server.pk, enabled="0"))
     assert "1 session of agents with this server is running" in page
     owner.post("mcp_servers_server_switch", server.pk, enabled="0", sure="1")
     server.refresh_from_db()
@@ -55,7 +55,7 @@ def test_disabling_a_server_in_use_needs_confirmation(acme, helper, session, own
 
 
 def test_disabling_an_unused_object_needs_no_confirmation(acme, helper, owner):
-    server = admin_client.web_server(acme)
+    server = admin_client.create_web_server(acme)
     owner.post("mcp_servers_server_switch", server.pk, enabled="0")
     owner.post("agents_agent_switch", helper.pk, enabled="0")
     server.refresh_from_db()
@@ -64,21 +64,21 @@ def test_disabling_an_unused_object_needs_no_confirmation(acme, helper, owner):
 
 
 def test_the_enabled_kill_switch_is_shown_on_every_page(acme, session, owner):
-    page = admin_client.words(owner.get("organization_halt"))
+    page = admin_client.get_text(owner.get("organization_halt"))
     assert "cancels 1 running session" in page
-    assert "is halted" not in admin_client.words(owner.get("index"))
+    assert "is halted" not in admin_client.get_text(owner.get("index"))
     owner.post("organization_halt", do="halt", reason="drill")
     assert Organization.objects.get(pk=acme.pk).halted_at
     for name in ("index", "agents_agent_changelist", "organization_halt"):
-        assert "Kill switch enabled for Acme" in admin_client.words(owner.get(name)), name
+        assert "Kill switch enabled for Acme" in admin_client.get_text(owner.get(name)), name
     owner.post("organization_halt", do="resume")
-    assert "is halted" not in admin_client.words(owner.get("index"))
+    assert "is halted" not in admin_client.get_text(owner.get("index"))
 
 
 def test_other_roles_see_the_kill_switch_and_who_can_use_it(acme):
-    reviewer = admin_client.sit(acme, Role.REVIEWER)
+    reviewer = admin_client.sign_in(acme, Role.REVIEWER)
     page = reviewer.get("organization_halt")
-    assert "Can be changed by: owner" in admin_client.words(page)
+    assert "Can be changed by: owner" in admin_client.get_text(page)
     assert "Enable kill switch</button>" not in page
     assert "forbidden" in reviewer.post("organization_halt", do="halt", status=403)
     assert Organization.objects.get(pk=acme.pk).halted_at is None
@@ -86,6 +86,6 @@ def test_other_roles_see_the_kill_switch_and_who_can_use_it(acme):
 
 def test_a_member_sees_the_banner_without_a_link(acme, helper):
     Organization.objects.filter(pk=acme.pk).update(halted_at="2026-01-01T00:00:00Z")
-    page = admin_client.sit(acme, Role.MEMBER).get("agents_agent_changelist")
-    assert "Kill switch enabled for Acme" in admin_client.words(page)
-    assert admin_client.url("organization_halt") not in page
+    page = admin_client.sign_in(acme, Role.MEMBER).get("agents_agent_changelist")
+    assert "Kill switch enabled for Acme" in admin_client.get_text(page)
+    assert admin_client.build_url("organization_halt") not in page

@@ -29,11 +29,11 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def operator(acme: Organization) -> admin_client.Desk:
-    return admin_client.sit(acme, Role.OPERATOR)
+def operator(acme: Organization) -> admin_client.AdminClient:
+    return admin_client.sign_in(acme, Role.OPERATOR)
 
 
-def test_an_endpoint_is_created_with_an_encrypted_key(operator: admin_client.Desk) -> None:
+def test_an_endpoint_is_created_with_an_encrypted_key(operator: admin_client.AdminClient) -> None:
     operator.post("agents_modelendpoint_add", **FIELDS)
     endpoint = ModelEndpoint.objects.get()
     assert endpoint.api_key.open() == "geheim"
@@ -44,7 +44,7 @@ def test_an_endpoint_is_created_with_an_encrypted_key(operator: admin_client.Des
         assert "geheim" not in page
 
 
-def test_the_mask_keeps_the_key(operator: admin_client.Desk) -> None:
+def test_the_mask_keeps_the_key(operator: admin_client.AdminClient) -> None:
     operator.post("agents_modelendpoint_add", **FIELDS)
     endpoint = ModelEndpoint.objects.get()
     assert MASK in operator.get("agents_modelendpoint_change", endpoint.pk)
@@ -64,7 +64,7 @@ def test_the_mask_keeps_the_key(operator: admin_client.Desk) -> None:
     ],
 )
 def test_invalid_values_are_reported_and_nothing_is_written(
-    operator: admin_client.Desk, values: dict[str, str], code: str
+    operator: admin_client.AdminClient, values: dict[str, str], code: str
 ) -> None:
     status = 403 if code == "forbidden" else 200
     page = operator.post("agents_modelendpoint_add", status=status, **(FIELDS | values))
@@ -72,7 +72,7 @@ def test_invalid_values_are_reported_and_nothing_is_written(
     assert not ModelEndpoint.objects.exists()
 
 
-def test_a_refused_update_changes_nothing(operator: admin_client.Desk) -> None:
+def test_a_refused_update_changes_nothing(operator: admin_client.AdminClient) -> None:
     operator.post("agents_modelendpoint_add", **FIELDS)
     endpoint = ModelEndpoint.objects.get()
     fields = FIELDS | {"base_url": "http://127.0.0.1/v1"}
@@ -82,7 +82,7 @@ def test_a_refused_update_changes_nothing(operator: admin_client.Desk) -> None:
 
 
 def test_an_endpoint_in_use_cant_be_deleted(
-    acme: Organization, operator: admin_client.Desk
+    acme: Organization, operator: admin_client.AdminClient
 ) -> None:
     endpoint = factories.create_agent(acme).model_endpoint
     page = operator.post("agents_modelendpoint_delete", endpoint.pk, post="yes")
@@ -90,7 +90,7 @@ def test_an_endpoint_in_use_cant_be_deleted(
     assert "Helper" in page
 
 
-def test_an_unused_endpoint_is_deleted(operator: admin_client.Desk) -> None:
+def test_an_unused_endpoint_is_deleted(operator: admin_client.AdminClient) -> None:
     operator.post("agents_modelendpoint_add", **FIELDS)
     operator.post("agents_modelendpoint_delete", ModelEndpoint.objects.get().pk, post="yes")
     assert not ModelEndpoint.objects.exists()

@@ -25,29 +25,31 @@ def helper(acme: Organization) -> Agent:
         factories.create_agent(acme, mode="none"),
         factories.build_administrator(acme),
     )
-    server = admin_client.web_server(acme)
-    admin_client.offer(server, "add")
-    admin_client.offer(server, "echo")
+    server = admin_client.create_web_server(acme)
+    admin_client.declare_tool(server, "add")
+    admin_client.declare_tool(server, "echo")
     approve_definitions(administrator, server)
     attach_server(administrator, agent, server)
     return agent
 
 
 @pytest.fixture
-def operator(acme: Organization) -> admin_client.Desk:
-    return admin_client.sit(acme, Role.OPERATOR)
+def operator(acme: Organization) -> admin_client.AdminClient:
+    return admin_client.sign_in(acme, Role.OPERATOR)
 
 
 def test_mcp_and_built_in_tools_are_in_one_table_with_the_reason(
-    helper: Agent, operator: admin_client.Desk
+    helper: Agent, operator: admin_client.AdminClient
 ) -> None:
-    page = admin_client.words(operator.get("agents_agent_policy", helper.pk))
+    page = admin_client.get_text(operator.get("agents_agent_policy", helper.pk))
     assert "mcp_web_add" in page
     assert "read_result" in page
     assert "blocks every tool, including" in page
 
 
-def test_single_tools_and_patterns_become_rules(helper: Agent, operator: admin_client.Desk) -> None:
+def test_single_tools_and_patterns_become_rules(
+    helper: Agent, operator: admin_client.AdminClient
+) -> None:
     fields = {
         "mode": "allowlist",
         "rule-mcp_web_add": "allow",
@@ -55,7 +57,7 @@ def test_single_tools_and_patterns_become_rules(helper: Agent, operator: admin_c
         "allow": "mcp_web_*\n\n",
         "deny": "",
     }
-    page = admin_client.words(operator.post("agents_agent_policy", helper.pk, **fields))
+    page = admin_client.get_text(operator.post("agents_agent_policy", helper.pk, **fields))
     policy = load_policy_spec(Agent.objects.get())
     assert policy.mode == "allowlist"
     assert set(policy.allow) == {"mcp_web_add", "mcp_web_*"}
@@ -65,7 +67,7 @@ def test_single_tools_and_patterns_become_rules(helper: Agent, operator: admin_c
 
 
 def test_the_saved_policy_is_shown(
-    acme: Organization, helper: Agent, operator: admin_client.Desk
+    acme: Organization, helper: Agent, operator: admin_client.AdminClient
 ) -> None:
     operator.get("agents_agent_policy", helper.pk)  # creates the tools' names
     rules = PolicySpec("denylist", deny=("mcp_web_add", "mcp_web_e*"))
@@ -83,7 +85,7 @@ def test_the_saved_policy_is_shown(
     ],
 )
 def test_an_invalid_policy_is_refused_and_kept_in_the_form(
-    helper: Agent, operator: admin_client.Desk, fields: dict[str, str], code: str
+    helper: Agent, operator: admin_client.AdminClient, fields: dict[str, str], code: str
 ) -> None:
     page = operator.post("agents_agent_policy", helper.pk, status=400, **fields)
     assert code in page
@@ -92,7 +94,7 @@ def test_an_invalid_policy_is_refused_and_kept_in_the_form(
 
 
 def test_a_reviewer_can_view_but_not_change_the_policy(acme: Organization, helper: Agent) -> None:
-    reviewer = admin_client.sit(acme, Role.REVIEWER)
+    reviewer = admin_client.sign_in(acme, Role.REVIEWER)
     assert "Save policy" not in reviewer.get("agents_agent_policy", helper.pk)
     reviewer.post("agents_agent_policy", helper.pk, status=403, mode="all")
     assert load_policy_spec(helper).mode == "none"

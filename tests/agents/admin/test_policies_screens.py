@@ -29,9 +29,9 @@ def administrator(acme):
 @pytest.fixture
 def helper(acme, administrator):
     agent = factories.create_agent(acme, mode="none")
-    server = admin_client.web_server(acme)
-    admin_client.offer(server, "add")
-    admin_client.offer(server, "echo")
+    server = admin_client.create_web_server(acme)
+    admin_client.declare_tool(server, "add")
+    admin_client.declare_tool(server, "echo")
     approve_definitions(administrator, server)
     attach_server(administrator, agent, server)
     return agent
@@ -39,12 +39,12 @@ def helper(acme, administrator):
 
 @pytest.fixture
 def owner(acme):
-    return admin_client.sit(acme, Role.OWNER)
+    return admin_client.sign_in(acme, Role.OWNER)
 
 
 def get_form_fields(owner, agent):
     """Return the form's fields as a browser would submit them."""
-    response = owner.client.get(admin_client.url("agents_agent_policy", agent.pk))
+    response = owner.client.get(admin_client.build_url("agents_agent_policy", agent.pk))
     draft = response.context["draft"]
     fields = {"mode": draft.mode, **{effect: text for effect, _, text in draft.patterns}}
     fields |= {f"rule-{row.tool.name}": row.rule for row in draft.ruled}
@@ -87,7 +87,7 @@ def test_an_ask_rule_and_a_condition_are_entered_in_the_form(helper, owner):
         "when-tool": ["mcp_web_add", ""],
         "when-schema": ['{"required": ["a"]}', ""],
     }
-    page = admin_client.words(owner.post("agents_agent_policy", helper.pk, **fields))
+    page = admin_client.get_text(owner.post("agents_agent_policy", helper.pk, **fields))
     policy = load_policy_spec(Agent.objects.get())
     assert set(policy.ask) == {"mcp_web_echo", "mcp_web_e*"}
     assert policy.deny == (RuleSpec("mcp_web_add", {"required": ["a"]}),)
@@ -134,7 +134,7 @@ def test_many_tools_are_grouped_and_managed_by_group(
     assert set(policy.deny) == {"mcp_web_add", "read_result"}
     assert policy.ask == ("mcp_web_echo",)
     results = owner.send(
-        admin_client.url("agents_agent_policy", helper.pk) + "?q=mcp_web_add",
+        admin_client.build_url("agents_agent_policy", helper.pk) + "?q=mcp_web_add",
         {"mode": "all", group: "none"},
     )
     assert "rule-mcp_web_add" in results
@@ -154,17 +154,17 @@ def test_the_organizations_policy_applies_to_every_agent(acme, helper, administr
 
 
 def test_other_roles_can_view_the_organizations_policy(acme):
-    auditor = admin_client.sit(acme, Role.AUDITOR)
+    auditor = admin_client.sign_in(acme, Role.AUDITOR)
     page = auditor.get("organization_policy")
     assert "Save rules" not in page
-    assert "Can be changed by: owner" in admin_client.words(page)
+    assert "Can be changed by: owner" in admin_client.get_text(page)
     auditor.post("organization_policy", status=403, mode="none")
     assert load_policy_spec(acme) == PolicySpec("all")
 
 
 def test_the_chat_explains_why_an_agent_has_no_tools(helper, owner):
     for name in ("agents_agent_policy", "agents_agent_change"):
-        page = admin_client.words(owner.get(name, helper.pk))
+        page = admin_client.get_text(owner.get(name, helper.pk))
         assert "can't call any server tools" in page
         assert "denies every tool" in page
 
@@ -172,7 +172,7 @@ def test_the_chat_explains_why_an_agent_has_no_tools(helper, owner):
 def test_a_policy_is_simulated_on_past_calls_before_saving(owner, helper) -> None:
     before = load_policy_spec(helper)
     fields = get_form_fields(owner, helper) | {"mode": "denylist", "do": "try"}
-    page = admin_client.words(owner.post("agents_agent_policy", helper.pk, **fields))
+    page = admin_client.get_text(owner.post("agents_agent_policy", helper.pk, **fields))
     assert "Simulation results" in page
     assert "Not saved yet." in page
     helper.refresh_from_db()

@@ -22,9 +22,9 @@ def agent(acme):
 
 def test_a_policy_is_simulated_on_past_calls(acme, agent):
     history(agent, 3, secret="hunter2")
-    auditor = admin_client.sit(acme, Role.AUDITOR)
-    assert "Run in shadow mode" not in admin_client.words(auditor.get(SIMULATION_PAGE, agent.pk))
-    page = admin_client.words(
+    auditor = admin_client.sign_in(acme, Role.AUDITOR)
+    assert "Run in shadow mode" not in admin_client.get_text(auditor.get(SIMULATION_PAGE, agent.pk))
+    page = admin_client.get_text(
         auditor.post(SIMULATION_PAGE, agent.pk, mode="all", ask=LARGE, do="try")
     )
     assert "3 calls: 3 would change" in page
@@ -33,7 +33,7 @@ def test_a_policy_is_simulated_on_past_calls(acme, agent):
 
 
 def test_a_draft_runs_in_shadow_mode_and_is_enforced(acme, agent):
-    operator = admin_client.sit(acme, Role.OPERATOR)
+    operator = admin_client.sign_in(acme, Role.OPERATOR)
     operator.post(SIMULATION_PAGE, agent.pk, mode="all", ask=LARGE, do="shadow")
     expected = PolicySpec("all", ask=(RuleSpec("read_result", {"required": ["number"]}),))
     assert find_draft(agent).spec == expected
@@ -45,7 +45,7 @@ def test_a_draft_runs_in_shadow_mode_and_is_enforced(acme, agent):
 
 
 def test_a_draft_is_discarded(acme, agent):
-    operator = admin_client.sit(acme, Role.OPERATOR)
+    operator = admin_client.sign_in(acme, Role.OPERATOR)
     operator.post(SIMULATION_PAGE, agent.pk, mode="none", do="shadow")
     operator.post("agents_agent_discard_draft", agent.pk)
     assert find_draft(agent) is None
@@ -59,7 +59,7 @@ def test_a_draft_is_discarded(acme, agent):
     ],
 )
 def test_an_invalid_policy_is_reported_and_kept_in_the_form(acme, agent, fields, code):
-    page = admin_client.sit(acme, Role.OPERATOR).post(
+    page = admin_client.sign_in(acme, Role.OPERATOR).post(
         SIMULATION_PAGE, agent.pk, status=400, do="try", **fields
     )
     assert code in page
@@ -68,14 +68,16 @@ def test_an_invalid_policy_is_reported_and_kept_in_the_form(acme, agent, fields,
 
 def test_the_organizations_policy_is_simulated_drafted_and_enforced(acme, agent):
     history(agent, 3)
-    url = admin_client.url("organization_what_if")
-    owner = admin_client.sit(acme, Role.OWNER)
+    url = admin_client.build_url("organization_what_if")
+    owner = admin_client.sign_in(acme, Role.OWNER)
     assert url in owner.get("organization_policy")
-    page = admin_client.words(owner.send(url, {"mode": "all", "deny": "read_result", "do": "try"}))
+    page = admin_client.get_text(
+        owner.send(url, {"mode": "all", "deny": "read_result", "do": "try"})
+    )
     assert "3 calls: 3 would change" in page
     owner.send(url, {"mode": "all", "deny": "read_result", "do": "shadow"})
     assert find_draft(acme).spec == PolicySpec("all", deny=("read_result",))
-    admin_client.sit(acme, Role.AUDITOR).send(f"{url}?do=enforce", {}, status=403)
+    admin_client.sign_in(acme, Role.AUDITOR).send(f"{url}?do=enforce", {}, status=403)
     assert find_draft(acme) is not None, "an auditor can't enforce a draft"
     assert "Enforce draft" in owner.open(url)
     owner.send(f"{url}?do=enforce", {})

@@ -16,26 +16,28 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def owner(acme: Organization) -> Iterator[admin_client.Desk]:
-    yield admin_client.sit(acme, Role.OWNER)
+def owner(acme: Organization) -> Iterator[admin_client.AdminClient]:
+    yield admin_client.sign_in(acme, Role.OWNER)
     get_writer().close()
 
 
 def try_tool(
-    owner: admin_client.Desk, server: Server, tool: str, arguments: str, **extra: str
+    owner: admin_client.AdminClient, server: Server, tool: str, arguments: str, **extra: str
 ) -> str:
     fields = {"tool": tool, "arguments": arguments, **extra}
     return owner.post("mcp_servers_server_try", server.pk, **fields)
 
 
-def test_the_form_starts_with_valid_arguments(workshop: Server, owner: admin_client.Desk) -> None:
+def test_the_form_starts_with_valid_arguments(
+    workshop: Server, owner: admin_client.AdminClient
+) -> None:
     tool = workshop.definitions.tools().order_by("name")[0]
     page = owner.get("mcp_servers_server_try", workshop.pk, tool=tool.name)
     assert f'<option value="{tool.name}" selected>' in page
 
 
 def test_a_link_to_a_missing_tool_opens_no_other_tool(
-    workshop: Server, owner: admin_client.Desk
+    workshop: Server, owner: admin_client.AdminClient
 ) -> None:
     Definition.objects.filter(name="add").update(present=False)
     page = owner.get("mcp_servers_server_try", workshop.pk, tool="add")
@@ -44,22 +46,22 @@ def test_a_link_to_a_missing_tool_opens_no_other_tool(
 
 
 def test_a_result_is_shown_and_recorded(
-    workshop: Server, helper: Agent, owner: admin_client.Desk
+    workshop: Server, helper: Agent, owner: admin_client.AdminClient
 ) -> None:
     page = try_tool(owner, workshop, "add", '{"a": 2, "b": 40}')
-    assert "42" in admin_client.words(page)
+    assert "42" in admin_client.get_text(page)
     row = AuditRow.objects.get(tool_name="add", event_type="call")
     assert (row.outcome, row.actor_id) == ("ok", str(owner.user.pk))
-    assert admin_client.url("ledger_auditrow_change", row.pk) in page
+    assert admin_client.build_url("ledger_auditrow_change", row.pk) in page
 
 
 def test_the_form_of_the_input_schema_builds_the_arguments(
-    workshop: Server, helper: Agent, owner: admin_client.Desk
+    workshop: Server, helper: Agent, owner: admin_client.AdminClient
 ) -> None:
     names = list(workshop.definitions.get(name="add").input_schema["properties"])
     fields = {f"arg-{names.index('a')}": "2", f"arg-{names.index('b')}": "40"}
     page = try_tool(owner, workshop, "add", "", how="form", **fields)
-    assert "42" in admin_client.words(page)
+    assert "42" in admin_client.get_text(page)
     assert "invalid_arguments" in try_tool(owner, workshop, "add", "", how="form", **{"arg-0": "x"})
 
 
@@ -73,21 +75,23 @@ def test_the_form_of_the_input_schema_builds_the_arguments(
     ],
 )
 def test_a_denial_shows_its_reason_and_code(
-    workshop: Server, owner: admin_client.Desk, tool: str, arguments: str, code: str
+    workshop: Server, owner: admin_client.AdminClient, tool: str, arguments: str, code: str
 ) -> None:
     assert code in try_tool(owner, workshop, tool, arguments)
 
 
 def test_a_tool_pending_review_is_tried_only_after_confirmation(
-    workshop: Server, owner: admin_client.Desk
+    workshop: Server, owner: admin_client.AdminClient
 ) -> None:
     Definition.objects.update(pinned=None, pinned_digest="")
     assert "not_approved" in try_tool(owner, workshop, "add", '{"a": 2, "b": 40}')
     page = try_tool(owner, workshop, "add", '{"a": 2, "b": 40}', unapproved="1")
-    assert "42" in admin_client.words(page)
+    assert "42" in admin_client.get_text(page)
 
 
 def test_an_auditor_cant_try_tools(workshop: Server, acme: Organization) -> None:
-    auditor = admin_client.sit(acme, Role.AUDITOR)
+    auditor = admin_client.sign_in(acme, Role.AUDITOR)
     auditor.get("mcp_servers_server_try", workshop.pk, status=403)
-    assert "Try it" not in admin_client.words(auditor.get("mcp_servers_server_change", workshop.pk))
+    assert "Try it" not in admin_client.get_text(
+        auditor.get("mcp_servers_server_change", workshop.pk)
+    )

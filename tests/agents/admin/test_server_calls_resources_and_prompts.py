@@ -15,7 +15,7 @@ PNG = "data:image/png;base64,iVBOR"
 
 @pytest.fixture
 def owner(acme):
-    yield admin_client.sit(acme, Role.OWNER)
+    yield admin_client.sign_in(acme, Role.OWNER)
     get_writer().close()
 
 

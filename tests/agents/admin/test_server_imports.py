@@ -47,32 +47,34 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def seat(acme: Organization) -> admin_client.Desk:
-    return admin_client.sit(acme, Role.OPERATOR)
+def seat(acme: Organization) -> admin_client.AdminClient:
+    return admin_client.sign_in(acme, Role.OPERATOR)
 
 
-def paste(seat: admin_client.Desk, config: Any, *, status: int = 200, **more: Any) -> str:
+def paste(seat: admin_client.AdminClient, config: Any, *, status: int = 200, **more: Any) -> str:
     text = config if isinstance(config, str) else json.dumps(config)
     return seat.post("mcp_servers_server_paste", status=status, text=text, **more)
 
 
-def test_a_preview_shows_each_server_and_adds_none(seat: admin_client.Desk) -> None:
+def test_a_preview_shows_each_server_and_adds_none(seat: admin_client.AdminClient) -> None:
     page = paste(seat, TWO, do="preview")
     assert "2 servers were found" in page
     assert "can be added" in page
     assert "bad_url" in page
-    assert "geheim" not in admin_client.words(page).replace(json.dumps(TWO), "")
+    assert "geheim" not in admin_client.get_text(page).replace(json.dumps(TWO), "")
     assert not Server.objects.exists()
 
 
-def test_selected_servers_are_added_and_discovered(seat: admin_client.Desk) -> None:
+def test_selected_servers_are_added_and_discovered(seat: admin_client.AdminClient) -> None:
     page = paste(seat, TWO, do="add", seen="1", add=["weather"])
     server = Server.objects.get()
     assert server.name == "weather"
-    assert f'data-connect="{admin_client.url("mcp_servers_server_connect", server.pk)}?' in page
+    assert (
+        f'data-connect="{admin_client.build_url("mcp_servers_server_connect", server.pk)}?' in page
+    )
 
 
-def test_servers_are_added_without_a_preview(seat: admin_client.Desk) -> None:
+def test_servers_are_added_without_a_preview(seat: admin_client.AdminClient) -> None:
     page = paste(seat, TWO, do="add")
     assert [server.name for server in Server.objects.all()] == ["weather"]
     assert "data-connect" in page
@@ -80,33 +82,33 @@ def test_servers_are_added_without_a_preview(seat: admin_client.Desk) -> None:
 
 
 def test_nothing_that_needs_a_decision_is_added_without_a_preview(acme: Organization) -> None:
-    page = paste(admin_client.sit(acme, None), LOCAL, do="add")
+    page = paste(admin_client.sign_in(acme, None), LOCAL, do="add")
     assert 'name="private" value="local"' in page
     assert not Server.objects.exists()
 
 
-def test_deselected_servers_are_skipped(seat: admin_client.Desk) -> None:
+def test_deselected_servers_are_skipped(seat: admin_client.AdminClient) -> None:
     page = paste(seat, TWO, do="add", seen="1")
     assert "No servers were added." in page
     assert not Server.objects.exists()
 
 
-def test_a_server_that_cant_be_added_doesnt_stop_the_others(seat: admin_client.Desk) -> None:
+def test_a_server_that_cant_be_added_doesnt_stop_the_others(seat: admin_client.AdminClient) -> None:
     page = paste(seat, TWO, do="add", seen="1", add=["weather", "broken"])
     assert [server.name for server in Server.objects.all()] == ["weather"]
     assert "not added" in page
     assert "bad_url" in page
-    assert "line 1 · url" in admin_client.words(page)
+    assert "line 1 · url" in admin_client.get_text(page)
 
 
-def test_invalid_json_is_reported_with_its_position(seat: admin_client.Desk) -> None:
+def test_invalid_json_is_reported_with_its_position(seat: admin_client.AdminClient) -> None:
     page = paste(seat, '{"a": {"url": "https://x.example/"\n', do="preview", status=400)
     assert "broken_json" in page
     assert "line" in page
 
 
 def test_a_platform_administrator_can_allow_a_private_address(acme: Organization) -> None:
-    root = admin_client.sit(acme, None)
+    root = admin_client.sign_in(acme, None)
     assert 'name="private" value="local"' in paste(root, LOCAL, do="preview")
     paste(root, LOCAL, do="add", seen="1", add=["local"])
     assert not Server.objects.exists()
@@ -114,7 +116,7 @@ def test_a_platform_administrator_can_allow_a_private_address(acme: Organization
     assert Server.objects.get().allow_private
 
 
-def test_an_operator_cant_allow_a_private_address(seat: admin_client.Desk) -> None:
+def test_an_operator_cant_allow_a_private_address(seat: admin_client.AdminClient) -> None:
     page = paste(seat, LOCAL, do="preview")
     assert 'name="private"' not in page
     assert "Ask a platform administrator" in page
@@ -122,12 +124,12 @@ def test_an_operator_cant_allow_a_private_address(seat: admin_client.Desk) -> No
     assert not Server.objects.exists()
 
 
-def test_a_command_is_refused_for_an_operator(seat: admin_client.Desk) -> None:
+def test_a_command_is_refused_for_an_operator(seat: admin_client.AdminClient) -> None:
     page = paste(seat, {"clock": {"command": "uvx", "args": ["mcp-server-time"]}}, do="preview")
     assert "platform_admin_only" in page
 
 
-def test_variables_become_form_fields(seat: admin_client.Desk) -> None:
+def test_variables_become_form_fields(seat: admin_client.AdminClient) -> None:
     config = {"weather": {"url": "https://mcp.example.com/mcp", "headers": {"X-Key": "${SKY_KEY}"}}}
     page = paste(seat, config, do="preview")
     assert 'name="parameter-SKY_KEY"' in page
@@ -136,22 +138,22 @@ def test_variables_become_form_fields(seat: admin_client.Desk) -> None:
     assert secret.value.open() == "geheim"
 
 
-def test_a_missing_variable_is_reported(seat: admin_client.Desk) -> None:
+def test_a_missing_variable_is_reported(seat: admin_client.AdminClient) -> None:
     config = {"weather": {"url": "https://mcp.example.com/${PLACE}"}}
     page = paste(seat, config, do="add", seen="1", add=["weather"])
-    assert "PLACE" in admin_client.words(page)
+    assert "PLACE" in admin_client.get_text(page)
     assert not Server.objects.exists()
 
 
 def test_a_reviewer_cant_import(acme: Organization) -> None:
-    reviewer = admin_client.sit(acme, Role.REVIEWER)
+    reviewer = admin_client.sign_in(acme, Role.REVIEWER)
     reviewer.get("mcp_servers_server_paste", status=403)
     paste(reviewer, TWO, do="add", seen="1", add=["weather"], status=403)
     assert not Server.objects.exists()
 
 
 def test_attachments_in_the_file_are_previewed_and_applied(
-    acme: Organization, seat: admin_client.Desk
+    acme: Organization, seat: admin_client.AdminClient
 ) -> None:
     helper = factories.create_agent(acme)
     page = paste(seat, SHARED, do="preview")
@@ -164,7 +166,7 @@ def test_attachments_in_the_file_are_previewed_and_applied(
 
 
 def test_attachments_are_applied_without_a_preview(
-    acme: Organization, seat: admin_client.Desk
+    acme: Organization, seat: admin_client.AdminClient
 ) -> None:
     helper = factories.create_agent(acme)
     page = paste(seat, SHARED, do="add")
@@ -172,14 +174,16 @@ def test_attachments_are_applied_without_a_preview(
     assert "weather was attached to helper." in page
 
 
-def test_deselected_attachments_arent_applied(acme: Organization, seat: admin_client.Desk) -> None:
+def test_deselected_attachments_arent_applied(
+    acme: Organization, seat: admin_client.AdminClient
+) -> None:
     helper = factories.create_agent(acme)
     paste(seat, SHARED, do="add", seen="1", add=["weather"])
     assert Server.objects.exists()
     assert not helper.agent_servers.exists()
 
 
-def test_an_uploaded_file_is_read_like_pasted_text(seat: admin_client.Desk) -> None:
+def test_an_uploaded_file_is_read_like_pasted_text(seat: admin_client.AdminClient) -> None:
     file = SimpleUploadedFile("mcp.json", json.dumps(TWO).encode())
     page = seat.post("mcp_servers_server_paste", text="", file=file, do="preview")
     assert "2 servers were found" in page

@@ -35,8 +35,8 @@ def session(acme: Organization, helper: Agent) -> Session:
 
 
 @pytest.fixture
-def operator(acme: Organization) -> admin_client.Desk:
-    return admin_client.sit(acme, Role.OPERATOR)
+def operator(acme: Organization) -> admin_client.AdminClient:
+    return admin_client.sign_in(acme, Role.OPERATOR)
 
 
 def create_step(session: Session, kind: str, state: str = "done", **payload: Any) -> Step:
@@ -53,7 +53,7 @@ def create_step(session: Session, kind: str, state: str = "done", **payload: Any
     return step
 
 
-def test_a_message_starts_a_session(helper: Agent, operator: admin_client.Desk) -> None:
+def test_a_message_starts_a_session(helper: Agent, operator: admin_client.AdminClient) -> None:
     page = operator.post("agents_agent_start", helper.pk, text="What time is it?")
     session = Session.objects.get()
     assert session.started_by_id == str(operator.user.pk)
@@ -61,7 +61,7 @@ def test_a_message_starts_a_session(helper: Agent, operator: admin_client.Desk) 
     assert f'data-live="/api/sessions/{session.pk}/events"' in page
 
 
-def test_a_message_can_have_files(helper: Agent, operator: admin_client.Desk) -> None:
+def test_a_message_can_have_files(helper: Agent, operator: admin_client.AdminClient) -> None:
     files = [SimpleUploadedFile("a.txt", b"hi"), SimpleUploadedFile("b.exe", b"\xff")]
     operator.post("agents_agent_start", helper.pk, text="Look.", attachments=files)
     assert "is neither UTF-8 text nor an image" in " ".join(operator.messages)
@@ -72,12 +72,12 @@ def test_a_message_can_have_files(helper: Agent, operator: admin_client.Desk) ->
     [file] = session.inbox.get().payload["files"]
     create_step(session, "message", text="Look.", by="anna", files=[file])
     page = operator.get("agents_session_change", session.pk)
-    url = f"{admin_client.url('agents_session_file', session.pk)}?sha256={file['sha256']}"
+    url = f"{admin_client.build_url('agents_session_file', session.pk)}?sha256={file['sha256']}"
     assert url in page
     assert operator.client.get(url).content == b"hi"
 
 
-def test_a_message_is_resent_in_place(session: Session, operator: admin_client.Desk) -> None:
+def test_a_message_is_resent_in_place(session: Session, operator: admin_client.AdminClient) -> None:
     create_step(session, "message", text="first", by="anna")
     create_step(session, "model", text="answer")
     Session.objects.update(status="done")
@@ -91,7 +91,7 @@ def test_a_message_is_resent_in_place(session: Session, operator: admin_client.D
 
 
 def test_replaced_steps_are_marked_and_cant_be_resent(
-    session: Session, operator: admin_client.Desk
+    session: Session, operator: admin_client.AdminClient
 ) -> None:
     create_step(session, "message", text="first", by="anna")
     create_step(session, "model", text="answer")
@@ -116,20 +116,20 @@ def test_a_page_marks_steps_that_later_pages_replace(
     assert [line.superseded for line in chat_page.lines] == [False, True]
 
 
-def test_a_session_is_exported(session: Session, operator: admin_client.Desk) -> None:
+def test_a_session_is_exported(session: Session, operator: admin_client.AdminClient) -> None:
     create_step(session, "message", text="first", by="anna")
     assert "> first" in operator.get("agents_session_export", session.pk)
     assert '"text": "first"' in operator.get("agents_session_export", session.pk, **{"as": "json"})
 
 
-def test_an_empty_message_is_refused(helper: Agent, operator: admin_client.Desk) -> None:
+def test_an_empty_message_is_refused(helper: Agent, operator: admin_client.AdminClient) -> None:
     operator.post("agents_agent_start", helper.pk, text="  ")
     assert "The message is empty." in " ".join(operator.messages)
     assert not Session.objects.exists()
 
 
 def test_a_member_can_chat_only_with_their_agents(acme: Organization, helper: Agent) -> None:
-    member = admin_client.sit(acme, Role.MEMBER)
+    member = admin_client.sign_in(acme, Role.MEMBER)
     member.post("agents_agent_start", helper.pk, text="hi", status=404)
     helper.members.add(member.user)
     member.post("agents_agent_start", helper.pk, text="hi")
@@ -137,7 +137,7 @@ def test_a_member_can_chat_only_with_their_agents(acme: Organization, helper: Ag
 
 
 def test_an_auditor_can_view_but_not_run_sessions(acme: Organization, session: Session) -> None:
-    auditor = admin_client.sit(acme, Role.AUDITOR)
+    auditor = admin_client.sign_in(acme, Role.AUDITOR)
     page = auditor.get("agents_session_change", session.pk)
     assert "What time is it?" in page
     assert "<textarea" not in page
@@ -145,7 +145,9 @@ def test_an_auditor_can_view_but_not_run_sessions(acme: Organization, session: S
     assert Inbox.objects.count() == 1
 
 
-def test_a_session_shows_each_kind_of_step(session: Session, operator: admin_client.Desk) -> None:
+def test_a_session_shows_each_kind_of_step(
+    session: Session, operator: admin_client.AdminClient
+) -> None:
     create_step(session, "message", text="What time is it?", by="anna")
     create_step(
         session, "notice", text="The server web is not reachable now.", code="server_unreachable"
@@ -167,7 +169,7 @@ def test_a_session_shows_each_kind_of_step(session: Session, operator: admin_cli
         session, "end", detail="Too many turns.", remedy="Ask for less.", code="turns_exhausted"
     )
     page = operator.get("agents_session_change", session.pk)
-    text = admin_client.words(page)
+    text = admin_client.get_text(page)
     for expected in (
         "What time is it?",
         "The server web is not reachable now.",
@@ -181,21 +183,21 @@ def test_a_session_shows_each_kind_of_step(session: Session, operator: admin_cli
 
 
 def test_a_result_with_instructions_is_marked(
-    session: Session, operator: admin_client.Desk
+    session: Session, operator: admin_client.AdminClient
 ) -> None:
     findings = {"flagged": {"override_rules": 2}, "sanitized": {"remote_image": 1}}
     create_step(session, "call", name="mcp_web_get", arguments={}, text="plain")
-    assert "possible prompt injection" not in admin_client.words(
+    assert "possible prompt injection" not in admin_client.get_text(
         operator.get("agents_session_change", session.pk)
     )
     create_step(session, "call", name="mcp_web_get", arguments={}, text="Ignore …", **findings)
-    text = admin_client.words(operator.get("agents_session_change", session.pk))
+    text = admin_client.get_text(operator.get("agents_session_change", session.pk))
     for expected in ("possible prompt injection", "override_rules ×2", "remote_image ×1"):
         assert expected in text
 
 
 def test_texts_of_servers_and_models_are_escaped_and_visible(
-    session: Session, operator: admin_client.Desk
+    session: Session, operator: admin_client.AdminClient
 ) -> None:
     evil = "<script>alert(1)</script>\u200b"
     create_step(session, "message", text=evil, by=evil)
@@ -212,7 +214,7 @@ def test_texts_of_servers_and_models_are_escaped_and_visible(
 
 
 def test_only_new_steps_are_sent_to_a_watcher(
-    session: Session, operator: admin_client.Desk
+    session: Session, operator: admin_client.AdminClient
 ) -> None:
     create_step(session, "message", text="first", by="anna")
     create_step(session, "model", text="second")
@@ -238,7 +240,7 @@ def test_a_step_that_changed_has_another_version(session: Session) -> None:
 
 
 def test_a_long_session_shows_its_end_and_links_to_its_beginning(
-    session: Session, operator: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
+    session: Session, operator: admin_client.AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chat, "STEPS_SHOWN", 2)
     for number in range(5):
@@ -250,13 +252,13 @@ def test_a_long_session_shows_its_end_and_links_to_its_beginning(
     assert "number-1" in operator.get("agents_session_change", session.pk, after=1)
 
 
-def test_an_idle_session_isnt_polled(session: Session, operator: admin_client.Desk) -> None:
+def test_an_idle_session_isnt_polled(session: Session, operator: admin_client.AdminClient) -> None:
     Session.objects.update(status="done")
     assert 'data-rests="true"' in operator.get("agents_session_change", session.pk)
 
 
 def test_a_message_to_an_idle_session_queues_it_again(
-    session: Session, operator: admin_client.Desk
+    session: Session, operator: admin_client.AdminClient
 ) -> None:
     Session.objects.update(status="done")
     operator.post("agents_session_send", session.pk, text="And in Tokyo?")
@@ -264,7 +266,7 @@ def test_a_message_to_an_idle_session_queues_it_again(
     assert session.status == "queued"
 
 
-def test_a_session_is_canceled(session: Session, operator: admin_client.Desk) -> None:
+def test_a_session_is_canceled(session: Session, operator: admin_client.AdminClient) -> None:
     assert "Cancel" in operator.get("agents_session_change", session.pk)
     operator.post("agents_session_cancel", session.pk)
     session.refresh_from_db()
@@ -273,17 +275,17 @@ def test_a_session_is_canceled(session: Session, operator: admin_client.Desk) ->
 
 
 def test_the_list_is_filtered_by_status(
-    acme: Organization, helper: Agent, session: Session, operator: admin_client.Desk
+    acme: Organization, helper: Agent, session: Session, operator: admin_client.AdminClient
 ) -> None:
     start_session(factories.build_administrator(acme), helper, "Another question")
     Session.objects.filter(pk=session.pk).update(status="failed", error_code="model_unreachable")
-    page = admin_client.words(operator.get("agents_session_changelist", status__in="failed"))
+    page = admin_client.get_text(operator.get("agents_session_changelist", status__in="failed"))
     assert "What time is it?" in page
     assert "Another question" not in page
 
 
 def test_the_agents_tabs_show_its_sessions(
-    helper: Agent, session: Session, operator: admin_client.Desk
+    helper: Agent, session: Session, operator: admin_client.AdminClient
 ) -> None:
     assert "What time is it?" in operator.get("agents_agent_sessions", helper.pk)
     page = operator.get("agents_agent_change", helper.pk, session=str(session.pk))
@@ -293,7 +295,7 @@ def test_the_agents_tabs_show_its_sessions(
 
 def test_the_timeline_draws_turns_calls_and_waits(acme: Organization, helper: Agent) -> None:
     session, approval = factories.create_waiting_session(helper, "Add <b>it</b> up")
-    page = admin_client.sit(acme, Role.OWNER).get("agents_session_timeline", session.pk)
+    page = admin_client.sign_in(acme, Role.OWNER).get("agents_session_timeline", session.pk)
     assert approval.label in page
     assert 'class="bb-waiting" data-tone="warn"' in page
     # The legend has the same text without a duration.
@@ -301,7 +303,7 @@ def test_the_timeline_draws_turns_calls_and_waits(acme: Organization, helper: Ag
 
 
 def test_a_timeline_uses_the_same_queries_for_any_length(
-    session: Session, operator: admin_client.Desk, django_assert_max_num_queries: Any
+    session: Session, operator: admin_client.AdminClient, django_assert_max_num_queries: Any
 ) -> None:
     for number in range(30):
         create_step(session, ("message", "model", "call", "end")[number % 4], text="x", name="now")
@@ -313,6 +315,6 @@ def test_a_timeline_uses_the_same_queries_for_any_length(
 def test_a_member_cant_see_timelines_of_others(
     acme: Organization, helper: Agent, session: Session
 ) -> None:
-    member = admin_client.sit(acme, Role.MEMBER)
+    member = admin_client.sign_in(acme, Role.MEMBER)
     helper.members.add(member.user)
     member.get("agents_session_timeline", session.pk, status=404)

@@ -40,9 +40,9 @@ def test_cost_labels_and_decision_are_shown_at_the_call_and_in_the_timeline(
         call_id=opening.call_id,
         payload={"name": "mcp_time_now", "text": "noon"},
     )
-    owner = admin_client.sit(acme, Role.OWNER)
+    owner = admin_client.sign_in(acme, Role.OWNER)
     for page in ("agents_session_change", "agents_session_timeline"):
-        text = admin_client.words(owner.get(page, session.pk))
+        text = admin_client.get_text(owner.get(page, session.pk))
         assert "$2.50" in text, page
         assert "private data" in text, page
         assert "allow" in text, page

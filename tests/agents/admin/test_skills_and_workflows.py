@@ -25,7 +25,7 @@ def helper(acme):
 
 @pytest.fixture
 def operator(acme):
-    return admin_client.sit(acme, Role.OPERATOR)
+    return admin_client.sign_in(acme, Role.OPERATOR)
 
 
 def create_skill(acme, name="tell", **fields):
@@ -34,11 +34,11 @@ def create_skill(acme, name="tell", **fields):
 
 
 def test_empty_pages_explain_themselves_and_the_first_step(operator, helper):
-    page = admin_client.words(operator.get("agents_agent_skills", helper.pk))
+    page = admin_client.get_text(operator.get("agents_agent_skills", helper.pk))
     assert "A skill is a set of instructions" in page
     assert "Attach or create one" in page
     assert "The organization has no other skills" in page
-    page = admin_client.words(operator.get("agents_agent_workflows", helper.pk))
+    page = admin_client.get_text(operator.get("agents_agent_workflows", helper.pk))
     assert "after its current version is approved" in page
     assert "Workflows that run as this agent use its tools" in page
 
@@ -46,12 +46,12 @@ def test_empty_pages_explain_themselves_and_the_first_step(operator, helper):
 def test_attaching_and_detaching_a_skill_keeps_its_version(acme, operator, helper):
     other = factories.create_agent(acme, "other")
     skill = create_skill(acme, agents=[other.slug], description="Says <b>hello</b>.")
-    assert "tell" in admin_client.words(operator.get("agents_agent_skills", helper.pk))
+    assert "tell" in admin_client.get_text(operator.get("agents_agent_skills", helper.pk))
     operator.post("agents_agent_give_skill", helper.pk, skill=skill.pk)
     assert list_agent_slugs(skill) == sorted([helper.slug, other.slug])
     page = operator.get("agents_agent_skills", helper.pk)
     assert "Says &lt;b&gt;hello&lt;/b&gt;." in page
-    assert "version 1" in admin_client.words(page)
+    assert "version 1" in admin_client.get_text(page)
     operator.post("agents_agent_take_skill", helper.pk, skill=skill.pk)
     assert list_agent_slugs(skill) == [other.slug]
     assert AuditRow.objects.filter(action="skill_changed").count() == 2
@@ -64,9 +64,9 @@ def test_a_workflow_is_attached_as_a_tool_and_detached(acme, operator, helper):
     workflow = factories.create_workflow(other, "weekly")
     operator.post("agents_agent_give_workflow", helper.pk, workflow=workflow.pk)
     assert helper.slug in list_agent_slugs(workflow)
-    words = admin_client.words(operator.get("agents_agent_workflows", helper.pk))
+    words = admin_client.get_text(operator.get("agents_agent_workflows", helper.pk))
     assert "runs as Other" in words
-    other_words = admin_client.words(operator.get("agents_agent_workflows", other.pk))
+    other_words = admin_client.get_text(operator.get("agents_agent_workflows", other.pk))
     assert other_words.index("Workflows that run as this agent") < other_words.rindex("weekly")
     operator.post("agents_agent_take_workflow", helper.pk, workflow=workflow.pk)
     assert helper.slug not in list_agent_slugs(workflow)
@@ -79,7 +79,7 @@ def test_a_skill_or_workflow_can_be_created_for_the_agent(acme, operator, helper
 
 
 def test_a_read_only_role_has_no_buttons_and_is_refused(acme, helper):
-    auditor = admin_client.sit(acme, Role.AUDITOR)
+    auditor = admin_client.sign_in(acme, Role.AUDITOR)
     skill = create_skill(acme, agents=[helper.slug])
     page = auditor.get("agents_agent_skills", helper.pk)
     assert "tell" in page
@@ -90,7 +90,7 @@ def test_a_read_only_role_has_no_buttons_and_is_refused(acme, helper):
 
 def test_skills_of_another_organization_arent_shown_or_attached(acme, operator, helper):
     foreign = create_skill(factories.create_organization("other"), "theirs")
-    assert "theirs" not in admin_client.words(operator.get("agents_agent_skills", helper.pk))
+    assert "theirs" not in admin_client.get_text(operator.get("agents_agent_skills", helper.pk))
     operator.post("agents_agent_give_skill", helper.pk, status=404, skill=foreign.pk)
     assert not list_agent_slugs(foreign)
 

@@ -10,7 +10,7 @@ from bonobot.accounts.roles import Role
 from bonobot.core.text.masking import MASK
 from mcp_servers.models import Definition, Server
 from tests import factories, rest
-from tests.rest import Rest
+from tests.rest import RestClient
 
 pytestmark = pytest.mark.django_db
 
@@ -44,7 +44,7 @@ def helper(acme: Organization) -> Agent:
 
 
 @pytest.fixture
-def operator(acme: Organization, helper: Agent) -> Rest:
+def operator(acme: Organization, helper: Agent) -> RestClient:
     return rest.as_role(acme, Role.OPERATOR)
 
 
@@ -79,7 +79,7 @@ def create_pool_server(acme: Organization, name: str) -> Server:
     return server
 
 
-def list_names_and_scopes(response: rest.Answer) -> list[tuple[str, str]]:
+def list_names_and_scopes(response: rest.RestResponse) -> list[tuple[str, str]]:
     return [(server["name"], server["scope"]) for server in response.json["results"]]
 
 

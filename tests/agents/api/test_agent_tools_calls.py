@@ -16,7 +16,7 @@ from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.definition_reviews import reset_review
 from mcp_servers.models import Server
 from tests import factories, rest
-from tests.rest import Rest
+from tests.rest import RestClient
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -24,12 +24,12 @@ ECHO = "agents/helper/tools/mcp_workshop_echo"
 
 
 @pytest.fixture
-def operator(acme: Organization, helper: Agent) -> Rest:
+def operator(acme: Organization, helper: Agent) -> RestClient:
     return rest.as_role(acme, Role.OPERATOR)
 
 
 @pytest.fixture
-def owner(acme: Organization, helper: Agent) -> Rest:
+def owner(acme: Organization, helper: Agent) -> RestClient:
     return rest.as_role(acme, Role.OWNER)
 
 
@@ -144,7 +144,7 @@ def test_a_member_can_call_tools_only_of_their_agents(acme, helper, workshop):
     factories.create_member(acme, Role.MEMBER, "mia")
     user = User.objects.get(username="mia")
     helper.members.add(user)
-    client = Rest(user=user)
+    client = RestClient(user=user)
     body = {"arguments": {"text": "x"}}
     assert client.post(f"{ECHO}/call", body).json["outcome"] == "ok"
     assert client.post("agents/secret/tools/mcp_workshop_echo/call", body).status == 404
@@ -153,7 +153,7 @@ def test_a_member_can_call_tools_only_of_their_agents(acme, helper, workshop):
 def test_a_token_rate_limit_returns_the_time_to_wait(acme, helper, workshop):
     owner = rest.as_role(acme, Role.OWNER)
     body = {"name": "slow", "role": "member", "agent": "helper", "calls_per_minute": 1}
-    client = Rest(owner.post("tokens", body).json["token"])
+    client = RestClient(owner.post("tokens", body).json["token"])
     responses = [client.post(f"{ECHO}/call", {"arguments": {"text": "x"}}) for _ in range(3)]
     response = responses[-1]
     assert (response.status, response.code) == (429, "rate_limited")
@@ -206,7 +206,7 @@ def test_a_refresh_returns_the_changes(operator, workshop):
 # -- without an agent ----------------------------------------------------------------------------
 
 
-def execute(client: Rest, server: Server, method: str, **body: object) -> rest.Answer:
+def execute(client: RestClient, server: Server, method: str, **body: object) -> rest.RestResponse:
     return client.post(f"mcp-servers/{server.pk}/execute", {"method": method} | body)
 
 

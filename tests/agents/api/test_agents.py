@@ -9,7 +9,7 @@ from bonobot.core.text.masking import MASK
 from bonobot.ledger.models import AuditRow, BudgetCell
 from mcp_servers.models import Server
 from tests import factories, rest
-from tests.rest import Rest
+from tests.rest import RestClient
 
 pytestmark = pytest.mark.django_db
 
@@ -34,12 +34,12 @@ def helper(acme: Organization) -> Agent:
 
 
 @pytest.fixture
-def operator(acme: Organization, helper: Agent) -> Rest:
+def operator(acme: Organization, helper: Agent) -> RestClient:
     return rest.as_role(acme, Role.OPERATOR)
 
 
 @pytest.fixture
-def owner(acme: Organization, helper: Agent) -> Rest:
+def owner(acme: Organization, helper: Agent) -> RestClient:
     return rest.as_role(acme, Role.OWNER)
 
 
@@ -95,7 +95,7 @@ def test_a_member_sees_only_their_agents(acme, helper):
     factories.create_agent(acme, "secret")
     person = factories.create_member(acme, Role.MEMBER, "mia")
     helper.members.add(person.id)
-    client = Rest(user=helper.members.get())
+    client = RestClient(user=helper.members.get())
     assert [agent["slug"] for agent in client.get("agents").json["results"]] == ["helper"]
     assert client.get("agents/secret").status == 404
     assert client.get("agents/secret/tools").status == 404
@@ -246,13 +246,13 @@ def test_the_secret_of_a_token_is_returned_once_and_works(owner):
     assert created.status == 201
     assert created.headers["Cache-Control"] == "no-store"
     secret = created.json["token"]
-    assert Rest(secret).get("audit").status == 200
+    assert RestClient(secret).get("audit").status == 200
     url = f"tokens/{created.json['id']}"
     for response in (owner.get("tokens"), owner.get(url)):
         assert secret.split("_", 2)[2] not in response.text
     assert owner.delete(url).status == 204
     assert owner.get(url).json["revoked_at"]
-    assert Rest(secret).get("audit").code == "bad_token"
+    assert RestClient(secret).get("audit").code == "bad_token"
 
 
 def test_a_token_is_limited_to_an_agent_of_the_organization(owner, helper):

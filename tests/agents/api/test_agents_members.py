@@ -10,7 +10,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from tests import factories, rest
-from tests.rest import Rest
+from tests.rest import RestClient
 
 pytestmark = pytest.mark.django_db
 
@@ -26,7 +26,7 @@ def helper(acme: Organization) -> Agent:
 
 
 @pytest.fixture
-def operator(acme: Organization) -> Rest:
+def operator(acme: Organization) -> RestClient:
     return rest.as_role(acme, Role.OPERATOR)
 
 
@@ -40,7 +40,7 @@ def members(acme: Organization) -> dict[str, Principal]:
     return {name: factories.create_member(acme, Role.MEMBER, name) for name in ("anna", "bert")}
 
 
-def list_usernames(response: rest.Answer) -> list[str]:
+def list_usernames(response: rest.RestResponse) -> list[str]:
     return [member["username"] for member in response.json["results"]]
 
 

@@ -7,7 +7,7 @@ from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from tests import factories, rest
-from tests.rest import Rest
+from tests.rest import RestClient
 
 pytestmark = pytest.mark.django_db
 
@@ -91,7 +91,7 @@ def test_a_persons_own_call_needs_another_approver_under_four_eyes(acme, helper)
     own_approval = factories.create_approval(
         helper, requested_by_kind="user", requested_by_id=owner.id
     )
-    client = Rest(user=User.objects.get(pk=owner.id))
+    client = RestClient(user=User.objects.get(pk=owner.id))
     response = client.post(f"approvals/{own_approval.pk}/answer", {"answer": "approve"})
     assert (response.status, response.code) == (403, "own_call")
 
@@ -101,7 +101,7 @@ def test_a_member_sees_their_own_approvals_and_cant_answer(acme, helper, approva
     own_approval = factories.create_approval(
         helper, requested_by_kind="user", requested_by_id=member.id
     )
-    client = Rest(user=User.objects.get(pk=member.id))
+    client = RestClient(user=User.objects.get(pk=member.id))
     assert [row["id"] for row in client.get("approvals").json["results"]] == [str(own_approval.pk)]
     assert client.get(f"approvals/{approval.pk}").status == 404
     assert client.post(f"approvals/{own_approval.pk}/answer", {"answer": "approve"}).status == 403

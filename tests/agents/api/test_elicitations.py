@@ -32,7 +32,7 @@ def helper(acme):
 
 @pytest.fixture
 def server(acme):
-    return admin_client.web_server(acme)
+    return admin_client.create_web_server(acme)
 
 
 def create_session(principal, agent):
@@ -96,12 +96,12 @@ def test_the_list_uses_a_fixed_number_of_queries(acme, helper, server, django_as
 
 
 def test_the_admin_shows_the_form_and_accepts_the_answer(acme, helper, server):
-    operator = admin_client.sit(acme, Role.OPERATOR)
-    session = create_session(admin_client.principal_at(operator, acme), helper)
+    operator = admin_client.sign_in(acme, Role.OPERATOR)
+    session = create_session(admin_client.build_principal(operator, acme), helper)
     request = factories.create_elicitation(session, server)
     page = operator.get("agents_elicitationrequest_change", request.pk)
-    assert "Which region?" in admin_client.words(page)
-    assert "Which region?" in admin_client.words(
+    assert "Which region?" in admin_client.get_text(page)
+    assert "Which region?" in admin_client.get_text(
         operator.get("agents_elicitationrequest_changelist")
     )
     operator.post(
@@ -116,18 +116,18 @@ def test_the_admin_shows_the_form_and_accepts_the_answer(acme, helper, server):
 
 
 def test_a_url_request_shows_the_complete_url_with_warnings(acme, helper, server):
-    operator = admin_client.sit(acme, Role.OPERATOR)
+    operator = admin_client.sign_in(acme, Role.OPERATOR)
     request = factories.create_elicitation(
-        create_session(admin_client.principal_at(operator, acme), helper), server, PAGE
+        create_session(admin_client.build_principal(operator, acme), helper), server, PAGE
     )
     assert request.flags == ["not_encrypted", "unusual_host"]
     page = operator.get("agents_elicitationrequest_change", request.pk)
-    assert PAGE["url"] in admin_client.words(page)
-    assert "unusual characters" in admin_client.words(page)
+    assert PAGE["url"] in admin_client.get_text(page)
+    assert "unusual characters" in admin_client.get_text(page)
     assert "\u202e" not in page
     assert 'rel="noopener noreferrer"' in page
-    owner = admin_client.sit(acme, Role.OWNER)
-    assert "can answer, because they started the session" in admin_client.words(
+    owner = admin_client.sign_in(acme, Role.OWNER)
+    assert "can answer, because they started the session" in admin_client.get_text(
         owner.get("agents_elicitationrequest_change", request.pk)
     )
     operator.post("agents_elicitationrequest_answer", request.pk, answer="accept")

@@ -16,7 +16,7 @@ from mcp_servers.models import Preset, Server
 from mcp_servers.presets.availability import enable_preset
 from mcp_servers.tasks import check_due
 from tests import admin_client, factories, rest
-from tests.rest import Rest
+from tests.rest import RestClient
 
 pytestmark = pytest.mark.django_db
 
@@ -42,11 +42,11 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def operator(acme: Organization) -> Rest:
+def operator(acme: Organization) -> RestClient:
     return rest.as_role(acme, Role.OPERATOR)
 
 
-def post_import(client: Rest, text: object, **fields: object) -> rest.Answer:
+def post_import(client: RestClient, text: object, **fields: object) -> rest.RestResponse:
     content = text if isinstance(text, str) else json.dumps(text)
     return client.post("mcp-servers/import", {"text": content} | fields)
 
@@ -168,14 +168,14 @@ def test_progress_without_servers_is_a_problem(operator, query, status):
 
 
 def test_the_progress_of_a_server_of_others_isnt_found(operator):
-    foreign = admin_client.web_server(factories.create_organization("other"))
+    foreign = admin_client.create_web_server(factories.create_organization("other"))
     assert operator.get(f"mcp-servers/import?server={foreign.pk}").status == 404
 
 
 def test_the_progress_of_many_servers_uses_the_same_queries(
     acme, operator, django_assert_max_num_queries
 ):
-    ids = [admin_client.web_server(acme, f"s{number}").pk for number in range(12)]
+    ids = [admin_client.create_web_server(acme, f"s{number}").pk for number in range(12)]
     query = "&".join(f"server={pk}" for pk in ids)
     with django_assert_max_num_queries(12):
         assert operator.get(f"mcp-servers/import?{query}").json["total"] == 12

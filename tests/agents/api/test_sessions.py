@@ -9,7 +9,7 @@ from agents.models import Agent, Inbox, Session, Step
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from tests import factories, rest
-from tests.rest import Rest
+from tests.rest import RestClient
 
 START_BODY = {"message": "What time is it in Asia/Tokyo?"}
 
@@ -25,7 +25,7 @@ def helper(acme: Organization) -> Agent:
 
 
 @pytest.fixture
-def operator(acme: Organization, helper: Agent) -> Rest:
+def operator(acme: Organization, helper: Agent) -> RestClient:
     return rest.as_role(acme, Role.OPERATOR)
 
 
@@ -133,7 +133,7 @@ def test_a_member_can_read_only_their_own_sessions(acme, operator, helper):
     factories.create_member(acme, Role.MEMBER, "mia")
     user = User.objects.get(username="mia")
     helper.members.add(user)
-    client = Rest(user=user)
+    client = RestClient(user=user)
     own_id = client.post("agents/helper/sessions", START_BODY).json["id"]
     assert [row["id"] for row in client.get("sessions").json["results"]] == [own_id]
     assert [row["id"] for row in client.get("agents/helper/sessions").json["results"]] == [own_id]
@@ -164,7 +164,7 @@ def finish_session(session_id: str) -> None:
     Session.objects.filter(pk=session_id).update(status="done")
 
 
-def test_a_message_is_edited_and_resent_with_a_file(operator: Rest):
+def test_a_message_is_edited_and_resent_with_a_file(operator: RestClient):
     session_id = operator.post("agents/helper/sessions", START_BODY).json["id"]
     response = operator.post(f"sessions/{session_id}/retry", {"seq": 1})
     assert (response.status, response.json["code"]) == (404, "not_found")
@@ -187,7 +187,7 @@ def test_a_message_is_edited_and_resent_with_a_file(operator: Rest):
 
 
 @pytest.mark.parametrize("path", ["agents/helper/sessions", "sessions/{}/messages"])
-def test_an_unsupported_file_is_refused(operator: Rest, path: str):
+def test_an_unsupported_file_is_refused(operator: RestClient, path: str):
     session_id = operator.post("agents/helper/sessions", START_BODY).json["id"]
     body = START_BODY | {"attachments": [{"name": "a.exe", "content": "/wA="}]}
     response = operator.post(path.format(session_id), body)
@@ -195,7 +195,7 @@ def test_an_unsupported_file_is_refused(operator: Rest, path: str):
     assert Inbox.objects.count() == 1
 
 
-def test_a_session_is_exported(operator: Rest):
+def test_a_session_is_exported(operator: RestClient):
     session_id = operator.post("agents/helper/sessions", START_BODY).json["id"]
     finish_session(session_id)
     text = operator.get(f"sessions/{session_id}/export")
@@ -206,7 +206,7 @@ def test_a_session_is_exported(operator: Rest):
     assert (response.status, response.json["field"]) == (400, "as")
 
 
-def test_an_attached_text_is_returned_as_plain_text(operator: Rest):
+def test_an_attached_text_is_returned_as_plain_text(operator: RestClient):
     file = {"name": "a.html", "content": "PGI+aGk8L2I+"}
     body = START_BODY | {"attachments": [file]}
     session_id = operator.post("agents/helper/sessions", body).json["id"]

@@ -217,7 +217,7 @@ def test_the_session_page_and_rest_show_its_budget_use(acme, helper, administrat
     )
     for _ in range(3):
         call("mcp_workshop_echo", {"text": "a"}, session_id=session.pk)
-    auditor = admin_client.sit(acme, Role.AUDITOR)
+    auditor = admin_client.sign_in(acme, Role.AUDITOR)
     page = auditor.get("agents_session_change", session.pk)
     assert "width:75%" in page
     assert "3 of 4 calls" in " ".join(page.split())

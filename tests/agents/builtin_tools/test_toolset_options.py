@@ -164,8 +164,8 @@ def test_rest_sets_toolsets_and_returns_the_effective_tools(acme, helper, tmp_pa
 
 
 def test_the_page_enables_only_what_the_role_allows(acme, helper, tmp_path: Path):
-    operator = admin_client.sit(acme, Role.OPERATOR)
-    page = admin_client.words(operator.get("agents_agent_builtin", helper.pk))
+    operator = admin_client.sign_in(acme, Role.OPERATOR)
+    page = admin_client.get_text(operator.get("agents_agent_builtin", helper.pk))
     assert "Only a platform administrator can enable this" in page
     assert "The workspace uses 0 bytes of 256.0 MB" in page.replace("\xa0", " ")
     fields = {
@@ -180,7 +180,9 @@ def test_the_page_enables_only_what_the_role_allows(acme, helper, tmp_path: Path
         "workspace_mib": "12",
         "workspace_files": "",
     }
-    assert "Saved" in admin_client.words(operator.post("agents_agent_builtin", helper.pk, **fields))
+    assert "Saved" in admin_client.get_text(
+        operator.post("agents_agent_builtin", helper.pk, **fields)
+    )
     helper.refresh_from_db()
     assert helper.builtin_tools == {
         "filesystem": {"read_only": True},
@@ -191,8 +193,8 @@ def test_the_page_enables_only_what_the_role_allows(acme, helper, tmp_path: Path
     assert toolbox.has_toolset("filesystem", writes=False)
     assert not toolbox.has_toolset("filesystem", writes=True)
     denied = operator.post("agents_agent_builtin", helper.pk, status=403, **{"kit-shell": "on"})
-    assert "Only a platform administrator" in admin_client.words(denied)
-    administrator = admin_client.sit(acme, None)
+    assert "Only a platform administrator" in admin_client.get_text(denied)
+    administrator = admin_client.sign_in(acme, None)
     restricted_fields = fields | {
         "kit-shell": "on",
         "option-shell-time_s-there": "1",
@@ -213,11 +215,11 @@ def test_built_in_tools_are_described_to_people_in_german_and_to_models_in_engli
     helper: Agent, acme: Organization
 ) -> None:
     Agent.objects.filter(pk=helper.pk).update(builtin_tools={"notes": {}})
-    owner = admin_client.sit(acme, Role.OWNER)
+    owner = admin_client.sign_in(acme, Role.OWNER)
     owner.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
-    policy = admin_client.words(owner.get("agents_agent_policy", helper.pk))
+    policy = admin_client.get_text(owner.get("agents_agent_policy", helper.pk))
     assert "Eine Notiz anhand ihres Titels löschen." in policy
-    toolsets = admin_client.words(owner.get("agents_agent_builtin", helper.pk))
+    toolsets = admin_client.get_text(owner.get("agents_agent_builtin", helper.pk))
     assert "Dateien und Ordner" in toolsets
     assert "Speicher (MiB)" in toolsets
     tool = get_snapshot_cache().load_current("agent", helper.pk).tools["forget"]

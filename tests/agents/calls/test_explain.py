@@ -36,8 +36,8 @@ def administrator(acme):
 
 @pytest.fixture
 def server(acme, administrator):
-    new_server = admin_client.web_server(acme)
-    admin_client.offer(new_server, "add", inputSchema=SCHEMA)
+    new_server = admin_client.create_web_server(acme)
+    admin_client.declare_tool(new_server, "add", inputSchema=SCHEMA)
     approve_definitions(administrator, new_server)
     return new_server
 
@@ -223,11 +223,11 @@ def test_rest_explains_with_and_without_arguments(acme, helper):
 
 
 def test_the_admin_shows_each_stage_and_accepts_arguments(acme, helper):
-    reviewer = admin_client.sit(acme, Role.REVIEWER)
-    page = admin_client.words(reviewer.get("agents_agent_why", helper.pk, tool=NAME))
+    reviewer = admin_client.sign_in(acme, Role.REVIEWER)
+    page = admin_client.get_text(reviewer.get("agents_agent_why", helper.pk, tool=NAME))
     assert "No stage denies the call" in page
     assert "13. budgets" in page
-    invalid = admin_client.words(
+    invalid = admin_client.get_text(
         reviewer.get("agents_agent_why", helper.pk, tool=NAME, arguments='{"a": "x"}')
     )
     assert "invalid_arguments" in invalid
@@ -248,7 +248,7 @@ def test_the_reason_why_an_agent_has_no_tools_is_explained(acme, administrator, 
     set_policy(administrator, helper, PolicySpec("all"))
     Definition.objects.update(pinned_digest="")
     assert find_code() == "not_approved"
-    admin_client.offer(server, "more")
+    admin_client.declare_tool(server, "more")
     assert "2 of its 2 tools" in str(
         find_no_tools_reason(get_snapshot_cache().load("agent", helper.pk))
     )

@@ -16,7 +16,7 @@ WARNING = "There is no tool `reed_result`. Its rule has no effect yet."
 @pytest.fixture
 def acme():
     acme = factories.create_organization()
-    admin_client.web_server(acme)
+    admin_client.create_web_server(acme)
     factories.create_agent(acme, "writer")
     return acme
 
@@ -47,9 +47,9 @@ def test_rest_returns_a_warning_and_accepts_it_back(acme, helper, path):
 
 @pytest.mark.parametrize("page", ["organization_policy", "agents_agent_policy"])
 def test_the_admin_shows_a_warning_when_a_policy_is_saved(acme, helper, page):
-    seat = admin_client.sit(acme, Role.OWNER)
+    seat = admin_client.sign_in(acme, Role.OWNER)
     place = () if page == "organization_policy" else (helper.pk,)
     posted = seat.post(page, *place, mode="denylist", deny="reed_result\nread_result")
-    words = admin_client.words(posted)
+    words = admin_client.get_text(posted)
     assert WARNING in words
     assert words.count("has no effect yet") == 1

@@ -21,7 +21,7 @@ from bonobot.core.runtime import get_runtime
 from bonobot.ledger.writer.writer_thread import get_writer
 from tests import factories
 from tests.parts import ROOT
-from tests.processes import environment
+from tests.processes import build_environment
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -157,5 +157,5 @@ def test_a_revocation_by_another_process_applies_to_the_next_call(token, hosts, 
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
     command = [sys.executable, "-c", REVOKE, str(token[0].pk)]
-    subprocess.run(command, cwd=ROOT, env=environment(variables), check=True, timeout=60)
+    subprocess.run(command, cwd=ROOT, env=build_environment(variables), check=True, timeout=60)
     assert isinstance(hosts[0].catch_problem(agent_id=helper.pk), InvalidToken)

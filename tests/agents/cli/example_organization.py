@@ -337,7 +337,7 @@ def create_example_objects(organization: Organization, url: str, folder: Path) -
         factories.create_agent(organization),
     )
     for number in range(4):
-        admin_client.web_server(organization, f"spare-{number}")
+        admin_client.create_web_server(organization, f"spare-{number}")
         User.objects.create_user(f"joins-{number}")
         factories.create_member(organization, Role.MEMBER, f"leaves-{number}")
         create_invitation(administrator, f"gone-{number}@example.com", Role.MEMBER)
@@ -409,7 +409,7 @@ def create_example_objects(organization: Organization, url: str, folder: Path) -
     recordings["@replayed-recording"] = create_recording(
         administrator, factories.create_answered_session(agent)
     ).pk
-    server = admin_client.web_server(organization, "asking")
+    server = admin_client.create_web_server(organization, "asking")
     session = start_session(administrator, agent, "Provision it")
     request_cancel(administrator, session)  # otherwise a verb that runs sessions would run it
     values |= {

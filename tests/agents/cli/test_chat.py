@@ -223,7 +223,7 @@ class Terminal:
         if pid == 0:
             os.chdir(ROOT)
             command = [sys.executable, "manage.py", "agents", "chat", agent]
-            os.execve(command[0], command, processes.environment({"TERM": "xterm"}))  # noqa: S606
+            os.execve(command[0], command, processes.build_environment({"TERM": "xterm"}))  # noqa: S606
         self._pid = pid
         self.output = ""
         os.set_blocking(self._descriptor, False)

@@ -105,7 +105,7 @@ def test_a_terminal_answers_while_the_server_waits(
 
 
 def test_the_command_line_lists_shows_and_answers(bonobot: Bonobot, acme: Organization) -> None:
-    agent, server = factories.create_agent(acme), admin_client.web_server(acme)
+    agent, server = factories.create_agent(acme), admin_client.create_web_server(acme)
     session = start_session(factories.build_administrator(acme), agent, "Provision it")
     first, second = (factories.create_elicitation(session, server) for _ in range(2))
     assert len(bonobot("elicitations", "list", "--json").json) == 2

@@ -24,7 +24,7 @@ from bonobot.management.command_groups import COMMAND_GROUPS, is_read_command
 from tests import factories
 from tests.agents.cli.example_organization import CALLS, Call, create_example_objects, run_server
 from tests.command_line import Bonobot
-from tests.processes import environment
+from tests.processes import build_environment
 
 GROUPS = {
     name: command
@@ -208,7 +208,7 @@ def test_verbs_that_only_read_run_without_the_apps_of_admin_and_jobs(
         text=True,
         timeout=60,
         check=False,
-        env=environment({"DJANGO_SETTINGS_MODULE": "bonobot.settings.read_commands"}),
+        env=build_environment({"DJANGO_SETTINGS_MODULE": "bonobot.settings.read_commands"}),
     )
     assert (done.returncode, done.stderr) == (0, "")
 

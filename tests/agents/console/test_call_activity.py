@@ -57,8 +57,8 @@ def test_the_ranges_have_whole_steps_that_end_now() -> None:
 def test_entries_that_arent_counted_yet_are_added_once() -> None:
     acme = factories.create_organization()
     agent = factories.create_agent(acme)
-    server = admin_client.web_server(acme)
-    large_organization.call(acme, agent, [server], 40)
+    server = admin_client.create_web_server(acme)
+    large_organization.create_calls(acme, agent, [server], 40)
     before = CallActivity(acme.pk, "7d").total
     build_rollups.count_organization(acme.pk)
     after = CallActivity(acme.pk, "7d")
@@ -74,8 +74,8 @@ def test_entries_that_arent_counted_yet_are_added_once() -> None:
 @pytest.mark.django_db
 def test_the_dashboard_uses_the_same_queries_for_any_number_of_calls() -> None:
     acme = factories.create_organization()
-    agent, server = factories.create_agent(acme), admin_client.web_server(acme)
-    administrator = admin_client.sit(acme, None)
+    agent, server = factories.create_agent(acme), admin_client.create_web_server(acme)
+    administrator = admin_client.sign_in(acme, None)
     now = timezone.now().replace(minute=0, second=0, microsecond=0)
     create_rollup(acme, now, 10, agent_id=agent.pk, server_id=server.pk)
     expected = count_queries(administrator, "24h")
@@ -87,11 +87,11 @@ def test_the_dashboard_uses_the_same_queries_for_any_number_of_calls() -> None:
     for number in range(100):
         create_rollup(acme, now, 1, rule=f"deny:{number}", agent_id=uuid4(), **denial)
     assert count_queries(administrator, "24h") == expected <= 25
-    page = admin_client.words(administrator.get("index"))
+    page = admin_client.get_text(administrator.get("index"))
     assert "1,000,110" in page
 
 
-def count_queries(person: admin_client.Desk, range_slug: str) -> int:
+def count_queries(person: admin_client.AdminClient, range_slug: str) -> int:
     with CaptureQueriesContext(connection) as queries:
         person.get("index", range=range_slug)
     return len(queries)
@@ -101,10 +101,10 @@ def count_queries(person: admin_client.Desk, range_slug: str) -> int:
 @pytest.mark.parametrize("range_slug", [row.slug for row in RANGES])
 def test_every_number_and_bar_links_to_its_rows(range_slug: str) -> None:
     acme = factories.create_organization()
-    server = admin_client.web_server(acme)
-    large_organization.call(acme, factories.create_agent(acme), [server], 40)
+    server = admin_client.create_web_server(acme)
+    large_organization.create_calls(acme, factories.create_agent(acme), [server], 40)
     build_rollups.count_organization(acme.pk)
-    owner = admin_client.sit(acme, Role.OWNER)
+    owner = admin_client.sign_in(acme, Role.OWNER)
     activity = CallActivity(acme.pk, range_slug)
     assert count_listed_entries(owner, activity.build_audit_url()) == activity.total.calls
     assert count_listed_entries(owner, activity.refusals[0]["url"]) == activity.refusals[0]["n"]
@@ -119,8 +119,10 @@ def test_every_number_and_bar_links_to_its_rows(range_slug: str) -> None:
     )  # the bar and its table row
 
 
-def count_listed_entries(person: admin_client.Desk, url: str) -> int:
-    [count] = re.findall(r"(\d+) audit entr(?:y|ies)\b", admin_client.words(person.open(url)))[:1]
+def count_listed_entries(person: admin_client.AdminClient, url: str) -> int:
+    [count] = re.findall(r"(\d+) audit entr(?:y|ies)\b", admin_client.get_text(person.open(url)))[
+        :1
+    ]
     return int(count)
 
 

@@ -17,10 +17,10 @@ def acme() -> Organization:
 
 
 def test_an_empty_search_shows_the_allowed_pages_and_actions(acme: Organization) -> None:
-    page = admin_client.words(admin_client.sit(acme, Role.OWNER).get("palette"))
+    page = admin_client.get_text(admin_client.sign_in(acme, Role.OWNER).get("palette"))
     assert "Approvals" in page
     assert "Create agent" in page
-    auditors_page = admin_client.words(admin_client.sit(acme, Role.AUDITOR).get("palette"))
+    auditors_page = admin_client.get_text(admin_client.sign_in(acme, Role.AUDITOR).get("palette"))
     assert "Approvals" in auditors_page
     assert "Create agent" not in auditors_page
     assert "Users" not in page
@@ -31,30 +31,32 @@ def test_words_find_servers_agents_and_sessions_of_the_organization(
 ) -> None:
     other = factories.create_organization("other")
     for organization in (acme, other):
-        admin_client.web_server(organization, f"weather-{organization.slug}")
+        admin_client.create_web_server(organization, f"weather-{organization.slug}")
     agent = factories.create_agent(acme, "weatherman")
     start_session(factories.build_administrator(acme), agent, "How is the weather?")
-    page = admin_client.sit(acme, Role.OWNER).get("palette", q="weather")
+    page = admin_client.sign_in(acme, Role.OWNER).get("palette", q="weather")
     assert "weather-acme" in page
-    assert admin_client.url("agents_agent_change", agent.pk) in page
-    assert admin_client.url("agents_session_change", Session.objects.get().pk) in page
+    assert admin_client.build_url("agents_agent_change", agent.pk) in page
+    assert admin_client.build_url("agents_session_change", Session.objects.get().pk) in page
     assert "weather-other" not in page
 
 
 def test_a_member_finds_only_their_agents(acme: Organization) -> None:
-    admin_client.web_server(acme, "weather")
+    admin_client.create_web_server(acme, "weather")
     agent = factories.create_agent(acme, "weatherman")
-    member = admin_client.sit(acme, Role.MEMBER)
+    member = admin_client.sign_in(acme, Role.MEMBER)
     assert "No results" in member.get("palette", q="weather")
     agent.members.add(member.user)
-    assert admin_client.url("agents_agent_change", agent.pk) in member.get("palette", q="weather")
+    assert admin_client.build_url("agents_agent_change", agent.pk) in member.get(
+        "palette", q="weather"
+    )
 
 
 def test_a_search_without_results_shows_a_message(acme: Organization) -> None:
-    assert "No results" in admin_client.sit(acme, Role.OWNER).get("palette", q="<script>%_")
+    assert "No results" in admin_client.sign_in(acme, Role.OWNER).get("palette", q="<script>%_")
 
 
 def test_a_search_uses_few_queries(acme: Organization, django_assert_max_num_queries) -> None:
-    owner = admin_client.sit(acme, Role.OWNER)
+    owner = admin_client.sign_in(acme, Role.OWNER)
     with django_assert_max_num_queries(15):
         owner.get("palette", q="a")

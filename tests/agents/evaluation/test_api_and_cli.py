@@ -87,29 +87,35 @@ def test_the_command_line_records_and_replays_a_session(
 
 def test_the_admin_records_and_replays_a_session(acme, helper, workshop, run):
     session = run(ECHO)
-    operator = admin_client.sit(acme, Role.OPERATOR)
-    assert "No recordings yet." in admin_client.words(
+    operator = admin_client.sign_in(acme, Role.OPERATOR)
+    assert "No recordings yet." in admin_client.get_text(
         operator.get("agents_agent_recordings", helper.pk)
     )
-    page = admin_client.words(operator.post("agents_session_record", session.pk))
+    page = admin_client.get_text(operator.post("agents_session_record", session.pk))
     assert "No replays yet." in page
-    assert "View recording" in admin_client.words(operator.get("agents_session_change", session.pk))
+    assert "View recording" in admin_client.get_text(
+        operator.get("agents_session_change", session.pk)
+    )
     recording = Recording.objects.get()
-    assert session.title in admin_client.words(operator.get("agents_agent_recordings", helper.pk))
-    address = f"{admin_client.url('agents_agent_recording', helper.pk)}?recording={recording.pk}"
+    assert session.title in admin_client.get_text(
+        operator.get("agents_agent_recordings", helper.pk)
+    )
+    address = (
+        f"{admin_client.build_url('agents_agent_recording', helper.pk)}?recording={recording.pk}"
+    )
     fields = {"instructions": helper.instructions, "endpoint": "offline", "mode": "all"}
     rejected = operator.send(address, {**fields, "deny": "mcp_nothing_x"}, status=400)
-    assert "mcp_nothing_x" in admin_client.words(rejected)
-    page = admin_client.words(operator.send(address, {**fields, "mode": "none"}))
+    assert "mcp_nothing_x" in admin_client.get_text(rejected)
+    page = admin_client.get_text(operator.send(address, {**fields, "mode": "none"}))
     assert "Replay in progress." in page
     replay = Replay.objects.get()
     assert set(replay.changed) == {"policy"}
     get_runtime().call(replay_runner.run_replay, replay.pk)
-    page = admin_client.words(operator.get("agents_agent_replayed", helper.pk, replay=replay.pk))
+    page = admin_client.get_text(operator.get("agents_agent_replayed", helper.pk, replay=replay.pk))
     assert "Decision changed" in page
     assert "denied_by_policy" in page
-    auditor = admin_client.sit(acme, Role.AUDITOR)
-    page = admin_client.words(
+    auditor = admin_client.sign_in(acme, Role.AUDITOR)
+    page = admin_client.get_text(
         auditor.get("agents_agent_recording", helper.pk, recording=recording.pk)
     )
     assert "differs" in page

@@ -31,7 +31,7 @@ def test_snippets_of_an_agent_are_listed_for_roles_that_can_view_it(acme, settin
 
 
 def test_a_pool_server_has_snippets_and_a_private_one_those_of_its_agent(acme):
-    server = admin_client.web_server(acme)
+    server = admin_client.create_web_server(acme)
     auditor = rest.as_role(acme, Role.AUDITOR)
     reply = auditor.get(f"mcp-servers/{server.pk}/snippets")
     assert reply.json["url"].endswith(f"/mcp/servers/{server.slug}")
@@ -42,8 +42,8 @@ def test_a_pool_server_has_snippets_and_a_private_one_those_of_its_agent(acme):
 
 
 def test_the_admin_shows_snippets_of_agents_and_servers(acme):
-    agent, server = factories.create_agent(acme), admin_client.web_server(acme)
-    operator = admin_client.sit(acme, Role.OPERATOR)
+    agent, server = factories.create_agent(acme), admin_client.create_web_server(acme)
+    operator = admin_client.sign_in(acme, Role.OPERATOR)
     page = operator.get("agents_agent_programs", agent.pk)
     assert f"/mcp/agents/{agent.slug}" in page
     assert 'data-copies="snippet-codex"' in page
@@ -52,7 +52,7 @@ def test_the_admin_shows_snippets_of_agents_and_servers(acme):
 
 def test_a_new_token_is_shown_in_its_snippets_only_once(acme):
     agent = factories.create_agent(acme)
-    owner = admin_client.sit(acme, Role.OWNER)
+    owner = admin_client.sign_in(acme, Role.OWNER)
     fields = {"name": "ide", "role": "member", "agents": str(agent.pk), "lasting": ""}
     page = owner.post("tenancy_token_add", **fields)
     token = Token.objects.get()

@@ -55,7 +55,7 @@ def server(request: pytest.FixtureRequest, register: Callable[..., Server]) -> I
         config = {"command": sys.executable, "args": args}
         yield register(transport_type="stdio", endpoint_config=config)
         return
-    with processes.served(SCRIPT, "http") as url:
+    with processes.serve(SCRIPT, "http") as url:
         yield register(transport_type="http", endpoint_config={"url": url}, allow_private=True)
 
 

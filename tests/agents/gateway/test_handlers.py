@@ -16,7 +16,7 @@ from mcp_servers.definition_reviews import reset_review
 from mcp_servers.models import Server
 from tests import factories
 from tests.agents.gateway.conftest import Wire, token_of
-from tests.traces import PARENT, TRACE, collected
+from tests.traces import PARENT, TRACE, collect_spans
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -59,7 +59,7 @@ def test_a_call_is_governed_in_both_eras(workshop: Server, wire: Wire) -> None:
 
 def test_a_call_is_one_trace_from_the_client_to_the_server(workshop: Server, wire: Wire) -> None:
     params = {"name": ECHO, "arguments": {"text": "a secret"}}
-    with collected() as spans:
+    with collect_spans() as spans:
         assert wire.modern(AGENT, "tools/call", params, meta={"traceparent": PARENT}).status == 200
     by_name = {span.name: span for span in spans.get_finished_spans()}
     request, execution, server_call = (

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
 from tests.agents.gateway.conftest import META, MODERN, Wire
-from tests.approved_server import publish
-from tests.conformance_server import everything
+from tests.approved_server import create_approved_server
+from tests.conformance_server import serve_everything
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -164,14 +164,14 @@ HEADERS = st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=3)
 
 @pytest.fixture(scope="module")
 def everything_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with everything(tmp_path_factory.mktemp("everything")) as url:
+    with serve_everything(tmp_path_factory.mktemp("everything")) as url:
         yield url
 
 
 def test_malformed_requests_get_an_error_response(
     everything_url: str, wire: Wire, acme: Organization, caplog: pytest.LogCaptureFixture
 ) -> None:
-    published = publish(everything_url, acme)
+    published = create_approved_server(everything_url, acme)
     sessions = {path: wire.handshake(path).headers["Mcp_Session_Id"] for path in published.paths}
 
     @settings(

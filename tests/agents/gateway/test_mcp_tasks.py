@@ -12,8 +12,8 @@ from bonobot.ledger.models import AuditRow
 from mcp_servers.definition_reviews import reset_review
 from tests import factories
 from tests.agents.gateway.conftest import Reply, Wire, token_of
-from tests.approved_server import Published, publish
-from tests.conformance_server import everything
+from tests.approved_server import ApprovedServer, create_approved_server
+from tests.conformance_server import serve_everything
 from tests.wait import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -25,17 +25,17 @@ UNKNOWN = -32602
 
 @pytest.fixture(scope="module")
 def everything_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with everything(tmp_path_factory.mktemp("everything")) as url:
+    with serve_everything(tmp_path_factory.mktemp("everything")) as url:
         yield url
 
 
 @pytest.fixture
-def published(everything_url: str, acme: Organization) -> Published:
-    return publish(everything_url, acme)
+def published(everything_url: str, acme: Organization) -> ApprovedServer:
+    return create_approved_server(everything_url, acme)
 
 
 @pytest.fixture
-def server_path(published: Published) -> str:
+def server_path(published: ApprovedServer) -> str:
     return published.paths[0]
 
 
@@ -85,7 +85,9 @@ def test_any_process_returns_a_task_and_its_end_is_recorded(server_path: str, wi
     assert (ended.resource_id, ended.outcome) == (str(call.pk), "ok")
 
 
-def test_a_tool_at_an_agent_endpoint_can_become_a_task(published: Published, wire: Wire) -> None:
+def test_a_tool_at_an_agent_endpoint_can_become_a_task(
+    published: ApprovedServer, wire: Wire
+) -> None:
     path = published.paths[1]
     task_id = start_task(wire, path, "mcp_everything_failing_job")
     task = wait_for_task(wire, path, task_id)
@@ -115,7 +117,7 @@ def test_a_task_waits_for_input_and_can_be_canceled(server_path: str, wire: Wire
 
 
 def test_tasks_of_others_are_unknown(
-    acme: Organization, published: Published, server_path: str, wire: Wire
+    acme: Organization, published: ApprovedServer, server_path: str, wire: Wire
 ) -> None:
     task_id = start_task(wire, server_path, "slow_compute", seconds=60)
     other = Wire(wire._mount, token_of(factories.build_administrator(acme)))
@@ -129,7 +131,7 @@ def test_tasks_of_others_are_unknown(
 
 
 def test_tasks_of_a_revoked_tool_end(
-    acme: Organization, published: Published, server_path: str, wire: Wire
+    acme: Organization, published: ApprovedServer, server_path: str, wire: Wire
 ) -> None:
     task_id = start_task(wire, server_path, "slow_compute", seconds=60)
     row = published.server.definitions.get(name="slow_compute")

@@ -36,7 +36,7 @@ from tests.agents.gateway.isolation_cases import (
     create_twin,
 )
 from tests.agents.gateway.upstream_server import Upstream
-from tests.processes import served
+from tests.processes import serve
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -59,7 +59,7 @@ def upstreams() -> Iterator[Callable[[str], Upstream]]:
 
 @pytest.fixture(scope="module")
 def modern_url() -> Iterator[str]:
-    with served("sdk_server.py", "http") as url:
+    with serve("sdk_server.py", "http") as url:
         yield url
 
 

@@ -107,7 +107,7 @@ def issuer_tokens(acme: Organization, agents: dict[str, Agent]) -> Iterator[Case
 
 
 def can_view_over_rest(case: Case, agent: Agent) -> bool:
-    client = rest.Rest(case.text) if case.text else rest.Rest(user=case.user)
+    client = rest.RestClient(case.text) if case.text else rest.RestClient(user=case.user)
     response = client.get(f"agents/{agent.slug}")
     assert response.status in (200, 404), response
     return bool(response.status == 200)

@@ -19,10 +19,10 @@ from mcp_servers.models import ResourceSubscription, Server
 from mcp_servers.subscriptions import leases, resource_updated
 from tests import factories
 from tests.agents.gateway.conftest import Session, Stream, Wire, token_of
-from tests.resource_updates import PAPER, SECRET, WEATHER, print_edition, subscribed
+from tests.resource_updates import PAPER, SECRET, WEATHER, create_news_server, edition_url
 from tests.wait import eventually
 
-__all__ = ["print_edition"]
+__all__ = ["edition_url"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 AGENT, SERVER = "/mcp/agents/helper", "/mcp/servers/news"
@@ -35,16 +35,16 @@ READERS = {AGENT: "mcp_news_readers", SERVER: "readers"}
 
 @pytest.fixture(params=["modern", "handshake"])
 def news(
-    request: Any, acme: Organization, helper: Agent, print_edition: Callable[..., str]
+    request: Any, acme: Organization, helper: Agent, edition_url: Callable[..., str]
 ) -> Server:
     """A real server of each era."""
     args = ["handshake"] if request.param == "handshake" else []
-    return subscribed(acme, helper, print_edition(*args))
+    return create_news_server(acme, helper, edition_url(*args))
 
 
 @pytest.fixture
-def modern_news(acme: Organization, helper: Agent, print_edition: Callable[..., str]) -> Server:
-    return subscribed(acme, helper, print_edition())
+def modern_news(acme: Organization, helper: Agent, edition_url: Callable[..., str]) -> Server:
+    return create_news_server(acme, helper, edition_url())
 
 
 @pytest.fixture
@@ -147,9 +147,9 @@ async def report_sub_resource_change(server: Server) -> None:
 
 
 def test_subscriptions_refused_by_the_server_arent_granted(
-    acme: Organization, helper: Agent, wire: Wire, print_edition: Callable[..., str]
+    acme: Organization, helper: Agent, wire: Wire, edition_url: Callable[..., str]
 ) -> None:
-    subscribed(acme, helper, print_edition("handshake"))
+    create_news_server(acme, helper, edition_url("handshake"))
     stream, granted = open_stream(wire, SERVER, WEATHER, PAPER)
     assert granted == [PAPER]
     stream.close()

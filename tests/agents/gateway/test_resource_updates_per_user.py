@@ -33,10 +33,10 @@ from tests.agents.gateway.test_resource_updates import (
     fast_cleanup,
     read_update,
 )
-from tests.resource_updates import PAPER, SECRET, print_edition, sign_in, subscribed
+from tests.resource_updates import PAPER, SECRET, create_news_server, edition_url, store_login
 from tests.wait import eventually
 
-__all__ = ["fast_cleanup", "print_edition"]
+__all__ = ["edition_url", "fast_cleanup"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ERAS = ("modern", "handshake")
@@ -120,11 +120,11 @@ def news(
     acme: Organization,
     helper: Agent,
     people: tuple[Principal, Principal],
-    print_edition: Callable[..., str],
+    edition_url: Callable[..., str],
 ) -> Server:
     """A real server of each era at which both people have signed in."""
     args = ["people", *(["handshake"] if request.param == "handshake" else [])]
-    return subscribed(acme, helper, print_edition(*args), readers=people)
+    return create_news_server(acme, helper, edition_url(*args), readers=people)
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_a_person_without_a_login_is_refused(readers: tuple[Reader, Reader], new
     ann.call(PRINT, PAPER)
     assert ann.read_update() == PAPER
     ben.close()
-    sign_in(news, ben.principal)
+    store_login(news, ben.principal)
     assert ben.watch(PAPER) == [URI_PREFIXES[ben.path] + PAPER]
     ben.call(PRINT, PAPER)
     assert ben.read_update() == PAPER
@@ -239,7 +239,7 @@ def test_a_person_who_switches_accounts_gets_updates_of_the_new_one(
 ) -> None:
     _, ben = readers
     assert ben.watch(PAPER)
-    sign_in(news, ben.principal, "bert")
+    store_login(news, ben.principal, "bert")
     assert ben.read_update() == PAPER  # an update may have been missed in between
     ben.call(PRINT, PAPER)
     assert ben.read_update() == PAPER

@@ -18,10 +18,10 @@ from mcp_servers.models import Server
 from tests import factories
 from tests.agents.gateway.conftest import Session, Stream, Wire, token_of
 from tests.agents.gateway.upstream_server import ANSWERS, KEY, Upstream, give
-from tests.resource_updates import PAPER, print_edition, subscribed
+from tests.resource_updates import PAPER, create_news_server, edition_url
 from tests.wait import eventually
 
-__all__ = ["print_edition"]
+__all__ = ["edition_url"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 AGENT = "/mcp/agents/helper"
@@ -173,11 +173,11 @@ def test_a_subscription_in_one_process_reaches_the_stream_in_another(
     helper: Agent,
     wire: Wire,
     start_process: Callable[[], Wire],
-    print_edition: Callable[..., str],
+    edition_url: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(session_routing, "SYNC_INTERVAL_S", 0.05)
-    server: Server = subscribed(acme, helper, print_edition())
+    server: Server = create_news_server(acme, helper, edition_url())
     path = f"/mcp/servers/{server.slug}"
     session = wire.handshake(path)
     stream: Stream = session.follow()

@@ -38,7 +38,7 @@ from tests.agents.gateway.upstream_server import ABLE, Json, Upstream, give
 from tests.parts import ROOT
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import Asked, RawHttp
-from tests.traces import collected
+from tests.traces import collect_spans
 
 __all__ = ["runner", "running_worker", "take"]
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -188,7 +188,7 @@ def test_servers_of_both_eras_never_receive_the_token(
     )
     for server in (modern, handshake):
         give(server, acme, helper)
-    with caplog.at_level(logging.DEBUG), collected() as spans:
+    with caplog.at_level(logging.DEBUG), collect_spans() as spans:
         for server in (modern, handshake):
             replies = send_all_methods(wire, token, AGENT, server.mark)
             assert replies[0].result["content"], replies[0]

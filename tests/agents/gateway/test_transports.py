@@ -26,7 +26,7 @@ from bonobot.core.runtime import get_runtime
 from mcp_servers.models import Server
 from tests import factories
 from tests.agents.gateway.conftest import token_of
-from tests.processes import environment
+from tests.processes import build_environment
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -40,7 +40,7 @@ def test_a_client_calls_an_agents_tools(
     """Start a process; the next test uses the handshake era in this process."""
     token = token_of(factories.build_administrator(acme))
     program = StdioServerParameters(
-        command=sys.executable, args=COMMAND, env=environment({"BONOBOT_TOKEN": token})
+        command=sys.executable, args=COMMAND, env=build_environment({"BONOBOT_TOKEN": token})
     )
 
     async def call_tool() -> tuple[list[str], str]:

@@ -41,9 +41,9 @@ from tests.agents.gateway.test_resource_updates_per_user import (
 )
 from tests.agents.gateway.upstream_server import ABLE, ANSWERS, Json, Upstream, give
 from tests.processes import Web
-from tests.resource_updates import PAPER, print_edition
+from tests.resource_updates import PAPER, edition_url
 
-__all__ = ["acme", "helper", "news", "people", "print_edition"]
+__all__ = ["acme", "edition_url", "helper", "news", "people"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 AGENT = "/mcp/agents/helper"

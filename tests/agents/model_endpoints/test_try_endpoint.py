@@ -27,7 +27,7 @@ def acme() -> Organization:
 
 def create_unreachable_endpoint(organization: Organization) -> ModelEndpoint:
     """Create an endpoint whose port is closed."""
-    url = f"http://127.0.0.1:{processes.unused_port()}/v1"
+    url = f"http://127.0.0.1:{processes.find_unused_port()}/v1"
     spec = ModelEndpointSpec(
         name="Gone", kind="openai", model="m", base_url=url, allow_private=True
     )
@@ -57,14 +57,14 @@ def test_a_failing_model_is_reported_with_a_remedy(acme: Organization) -> None:
     )
     assert response.json["error"]["remedy"]
     assert AuditRow.objects.get(action="model_endpoint_test").outcome == "error"
-    page = admin_client.sit(acme, Role.OPERATOR).post("agents_modelendpoint_try", endpoint.pk)
+    page = admin_client.sign_in(acme, Role.OPERATOR).post("agents_modelendpoint_try", endpoint.pk)
     assert "model_unreachable" in page
 
 
 def test_the_admin_shows_the_answer(acme: Organization) -> None:
     endpoint = ModelEndpoint.objects.get()
-    operator = admin_client.sit(acme, Role.OPERATOR)
-    assert admin_client.url("agents_modelendpoint_try", endpoint.pk) in operator.get(
+    operator = admin_client.sign_in(acme, Role.OPERATOR)
+    assert admin_client.build_url("agents_modelendpoint_try", endpoint.pk) in operator.get(
         "agents_modelendpoint_changelist"
     )
     assert "Responded in" in operator.post("agents_modelendpoint_try", endpoint.pk)

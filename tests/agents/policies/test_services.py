@@ -35,7 +35,7 @@ def administrator(acme):
 
 @pytest.fixture
 def helper(acme):
-    admin_client.web_server(acme)
+    admin_client.create_web_server(acme)
     return factories.create_agent(acme)
 
 

@@ -18,7 +18,7 @@ from mcp_servers.flow_labels.services import set_labels
 from mcp_servers.models import Definition
 from tests import factories
 from tests.agents.crash_scenarios import assert_in_order, kill_at_each_moment, list_calls
-from tests.processes import served
+from tests.processes import serve
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -32,7 +32,7 @@ def start(acme, helper, tmp_path):
     """Return a function that starts a session with an empty call log."""
     file = tmp_path / "parts"
     administrator = factories.build_administrator(acme)
-    with served("multi_part_call_server.py", file) as url:
+    with serve("multi_part_call_server.py", file) as url:
         server = factories.approve_server(
             acme, factories.create_http_server(acme, url, "parts"), helper
         )

@@ -18,8 +18,8 @@ from bonobot.ledger.audit.verify_chain import verify_whole_chain
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Server
 from tests import factories
-from tests.processes import Process, database_url
-from tests.tcp_relay import Cable, cable
+from tests.processes import Process, build_database_url
+from tests.tcp_relay import TcpRelay, open_relay
 from tests.wait import eventually
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.worker]
@@ -44,17 +44,19 @@ def is_in_order(session: Session) -> bool:
 
 
 @pytest.fixture
-def database(transactional_db: None) -> Iterator[Cable]:
+def database(transactional_db: None) -> Iterator[TcpRelay]:
     """The relay between the worker and the database."""
     database_settings = connection.settings_dict
-    with cable(str(database_settings["HOST"]), int(database_settings["PORT"] or 5432)) as relay:
+    with open_relay(
+        str(database_settings["HOST"]), int(database_settings["PORT"] or 5432)
+    ) as relay:
         yield relay
 
 
-def build_worker_env(relay: Cable) -> dict[str, str]:
+def build_worker_env(relay: TcpRelay) -> dict[str, str]:
     database_settings = connection.settings_dict
     address = f"@{database_settings['HOST']}:{database_settings['PORT'] or 5432}/"
-    return {"DATABASE_URL": database_url().replace(address, f"@127.0.0.1:{relay.port}/")}
+    return {"DATABASE_URL": build_database_url().replace(address, f"@127.0.0.1:{relay.port}/")}
 
 
 @pytest.mark.postgres
@@ -63,17 +65,17 @@ def test_a_database_outage_loses_no_message_and_repeats_no_effect(
     helper: Agent,
     workshop: Server,
     effects: Path,
-    database: Cable,
+    database: TcpRelay,
     start_worker: Callable[..., Process],
 ) -> None:
     worker = start_worker(**build_worker_env(database))
     text = '/mcp_workshop_count {"what": "one"}\n/mcp_workshop_wait {"seconds": 1.5}'
     session = session_services.start_session(factories.build_administrator(acme), helper, text)
     eventually(AuditRow.objects.filter(tool_name="wait").exists, within=30)
-    database.pull()
+    database.disconnect()
     # The result of the call can't be written.
     eventually(lambda: "can't be written" in worker.log(), within=30)
-    database.put_back()
+    database.reconnect()
     eventually(lambda: is_resting(session) or sweep() or False, within=60, every=0.5)
     assert session.status == Session.Status.DONE, session.error_detail
     assert is_in_order(session)

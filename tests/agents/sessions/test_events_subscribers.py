@@ -16,7 +16,7 @@ from agents.sessions import leases, partial_output, step_store
 from agents.sessions.events import watch_session
 from bonobot.core.runtime import get_runtime
 from tests import factories
-from tests.concurrent_writers import cross, on_postgresql
+from tests.concurrent_writers import on_postgresql, run_crossed
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -323,7 +323,7 @@ def test_progress_is_written_while_its_step_finishes(session, lease):
     output = partial_output.PartialOutput(
         step.pk, session.pk, session.organization_id, lease.fence, 1, {}, {"text": "I"}
     )
-    cross(
+    run_crossed(
         lambda: step_store.finish_step(lease, step, Step.State.DONE, {"text": "I am."}, turns=1),
         lambda: partial_output.write_outputs([output]),
         at='UPDATE "agents_session"',
@@ -335,7 +335,7 @@ def test_progress_is_written_while_its_step_finishes(session, lease):
 def test_an_agent_is_deleted_while_its_session_finishes_a_step(acme, helper, session, lease):
     step = step_store.append_step(lease, "model", {"text": ""}, state="intent", turn=1)
     with pytest.raises(leases.LeaseLost):
-        cross(
+        run_crossed(
             lambda: delete_agent(factories.build_administrator(acme), helper),
             lambda: step_store.finish_step(
                 lease, step, Step.State.DONE, {"text": "I am."}, turns=1

@@ -64,8 +64,8 @@ def test_servers_can_be_detached_and_attached_during_a_session(
     acme, helper, workshop, fake, runner
 ):
     administrator = factories.build_administrator(acme)
-    clock = admin_client.web_server(acme, "clock")
-    admin_client.offer(clock, "get_time")
+    clock = admin_client.create_web_server(acme, "clock")
+    admin_client.declare_tool(clock, "get_time")
     approve_definitions(administrator, clock)
     second, third = Waits(then=ECHO), Waits(then=Says("done"))
     fake.script = [ECHO, second, third]

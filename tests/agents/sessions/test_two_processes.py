@@ -89,8 +89,8 @@ def run(provider, gate_file, running, tmp_path, monkeypatch, settings):
     def start_run(redis_url=""):
         settings.REDIS_URL = redis_url
         command = [sys.executable, "manage.py", "agents", "run", "helper", "climb", "--json"]
-        env = processes.environment({"REDIS_URL": redis_url})
-        process = processes.start("agents", command, folder=tmp_path, env=env)
+        env = processes.build_environment({"REDIS_URL": redis_url})
+        process = processes.start_process("agents", command, folder=tmp_path, env=env)
         running.append(process)
         session = eventually(lambda: process.require() and Session.objects.first(), within=30)
         return process, session
@@ -104,7 +104,7 @@ def redis(running, tmp_path, free_port):
     """A separate Redis, which the test can flush and kill."""
     command = [shutil.which("redis-server") or "redis-server", "--port", str(free_port)]
     command += ["--save", "", "--bind", "127.0.0.1"]
-    process = processes.start("redis", command, folder=tmp_path, env={}, cwd=ROOT)
+    process = processes.start_process("redis", command, folder=tmp_path, env={}, cwd=ROOT)
     running.append(process)
     eventually(lambda: process.require() and "Ready to accept" in process.log())
     return process, f"redis://127.0.0.1:{free_port}/0"

@@ -134,7 +134,7 @@ def test_rest_creates_renders_and_runs_a_skill(acme, helper):
 
 
 def test_the_admin_creates_and_runs_a_skill(acme, helper):
-    operator = admin_client.sit(acme, Role.OPERATOR)
+    operator = admin_client.sign_in(acme, Role.OPERATOR)
     fields = {
         "name": "notes",
         "text": "For ${version} ${tone}",
@@ -153,7 +153,7 @@ def test_the_admin_creates_and_runs_a_skill(acme, helper):
     run = {"agent": "helper", "argument-version": "2", "argument-tone": "warm"}
     operator.post("agents_skill_run", skill.pk, **run)
     assert Session.objects.get().title == "For 2 warm"
-    assert "notes" in admin_client.words(operator.get("agents_skill_changelist"))
+    assert "notes" in admin_client.get_text(operator.get("agents_skill_changelist"))
     operator.post("agents_skill_delete", skill.pk, post="yes")
     assert not Skill.objects.exists()
     assert Agent.objects.count() == 1

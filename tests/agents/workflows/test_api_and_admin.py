@@ -65,18 +65,18 @@ def test_members_can_run_workflows_of_their_agents(acme, helper):
 
 
 def test_the_admin_creates_and_shows_a_workflow_run(acme, helper):
-    owner = admin_client.sit(acme, Role.OWNER)
+    owner = admin_client.sign_in(acme, Role.OWNER)
     assert "agent: helper" in owner.get("agents_workflow_add")
     fields = {"name": "say", "source": SOURCE, "agents": ["helper"], "enabled": "on"}
     page = owner.post("agents_workflow_add", **{**fields, "source": SOURCE.replace("id:", "ID:")})
     assert "steps[0].ID" in page
-    page = admin_client.words(owner.post("agents_workflow_add", **fields))
+    page = admin_client.get_text(owner.post("agents_workflow_add", **fields))
     assert "No runs yet." in page
     workflow = Workflow.objects.get()
     page = owner.post("agents_workflow_start", workflow.pk, inputs='{"text": "x"}')
     run = WorkflowRun.objects.get()
     assert "say" in page
-    page = admin_client.words(owner.get("agents_workflow_run", workflow.pk, run=run.pk))
+    page = admin_client.get_text(owner.get("agents_workflow_run", workflow.pk, run=run.pk))
     assert "Steps" in page
     owner.post("agents_workflow_cancel", workflow.pk, run=run.pk)
     owner.post(
@@ -87,7 +87,7 @@ def test_the_admin_creates_and_shows_a_workflow_run(acme, helper):
     owner.post("agents_workflow_approve", workflow.pk, digest=workflow.digest)
     workflow.refresh_from_db()
     assert workflow.state == "approved"
-    assert "say" in admin_client.words(owner.get("agents_workflow_changelist"))
+    assert "say" in admin_client.get_text(owner.get("agents_workflow_changelist"))
     owner.post("agents_workflow_delete", workflow.pk, post="yes")
     assert not Workflow.objects.exists()
     assert Session.objects.count() == 1

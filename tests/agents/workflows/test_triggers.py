@@ -60,7 +60,7 @@ def make_overdue(trigger, minutes=61):
 
 
 def post_delivery(trigger, body, **headers):
-    return rest.Rest().post(f"hooks/{trigger.pk}", body, **headers)
+    return rest.RestClient().post(f"hooks/{trigger.pk}", body, **headers)
 
 
 def build_bearer(secret):
@@ -112,10 +112,10 @@ def test_wrong_secrets_unknown_ids_and_old_signatures_get_the_same_response(
         post_delivery(trigger, body, **build_signature(secret, body, signed_at=time.time() + 400)),
         post_delivery(trigger, body, **{**build_signature(secret, body), TIMESTAMP_HEADER: "soon"}),
         post_delivery(schedule, body, **build_bearer(secret)),
-        rest.Rest().post(
+        rest.RestClient().post(
             "hooks/0198c0de-0000-7000-8000-000000000000", body, **build_bearer(secret)
         ),
-        rest.Rest().post("hooks/no-id", body, **build_bearer(secret)),
+        rest.RestClient().post("hooks/no-id", body, **build_bearer(secret)),
     ]
     assert {(response.status, response.text) for response in responses} == {
         (401, responses[0].text)

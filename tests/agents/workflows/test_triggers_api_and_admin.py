@@ -28,7 +28,7 @@ def test_rest_manages_triggers_and_shows_a_secret_once(acme, workflow):
     assert (created.status, created.headers["Cache-Control"]) == (201, "no-store")
     secret, url = created.json["hook_secret"], created.json["url"]
     assert SECRET.fullmatch(secret)
-    anonymous = rest.Rest()
+    anonymous = rest.RestClient()
     path = url.partition("/api/")[2]
     assert anonymous.post(path, {}, Authorization=f"Bearer {secret}").status == 201
     (listed,) = operator.get("workflows/say/triggers").json["results"]
@@ -57,19 +57,19 @@ def test_rest_manages_triggers_and_shows_a_secret_once(acme, workflow):
 
 
 def test_the_admin_manages_triggers(acme, workflow):
-    owner = admin_client.sit(acme, Role.OWNER)
+    owner = admin_client.sign_in(acme, Role.OWNER)
     assert "A schedule starts the workflow" in owner.get("agents_workflow_triggers", workflow.pk)
     fields = {"name": "nightly", "kind": "schedule", "time_zone": "UTC", "per_minute": 10}
     fields |= {"inputs": "{}", "enabled": "on"}
     page = owner.post("agents_workflow_triggers", workflow.pk, **fields)
-    assert "interval or a cron expression" in admin_client.words(page)
+    assert "interval or a cron expression" in admin_client.get_text(page)
     page = owner.post("agents_workflow_triggers", workflow.pk, **fields, cron="0 3 * * *")
     assert "0 3 * * *" in page
     trigger = Trigger.objects.get()
-    url = f"{admin_client.url('agents_workflow_triggers', workflow.pk)}?trigger={trigger.pk}"
+    url = f"{admin_client.build_url('agents_workflow_triggers', workflow.pk)}?trigger={trigger.pk}"
     assert 'value="0 3 * * *"' in owner.open(url)
     page = owner.send(url, {**fields, "every_s": 600})
-    assert "every 600 s" in admin_client.words(page)
+    assert "every 600 s" in admin_client.get_text(page)
     owner.post("agents_workflow_switch_trigger", workflow.pk, trigger=trigger.pk, enabled="0")
     trigger.refresh_from_db()
     assert not trigger.enabled
@@ -86,10 +86,10 @@ def test_the_admin_manages_triggers(acme, workflow):
     assert new_secret
     assert new_secret[0] != secret[0]
     rejected = owner.post("agents_workflow_triggers", workflow.pk, **{**hook, "inputs": "[1]"})
-    assert "Enter a JSON object" in admin_client.words(rejected)
+    assert "Enter a JSON object" in admin_client.get_text(rejected)
     for row in (trigger, alerts):
         owner.post("agents_workflow_remove_trigger", workflow.pk, trigger=row.pk)
     assert not Trigger.objects.exists()
-    auditor = admin_client.sit(acme, Role.AUDITOR)
+    auditor = admin_client.sign_in(acme, Role.AUDITOR)
     assert "Create trigger" not in auditor.get("agents_workflow_triggers", workflow.pk)
     auditor.post("agents_workflow_triggers", workflow.pk, status=403, **hook)

@@ -28,7 +28,7 @@ def first_client() -> Client:
 def test_the_first_account_creates_an_organization_and_owns_it(first_client: Client) -> None:
     response = first_client.post(reverse(CREATE_PAGE), {"name": "Größe & Co"}, follow=True)
     assert response.redirect_chain[-1][0] == reverse("admin:index")
-    assert "Continue: Connect a server" in admin_client.words(admin_client.page_of(response))
+    assert "Continue: Connect a server" in admin_client.get_text(admin_client.check_page(response))
     organization = Organization.objects.get()
     assert (organization.name, organization.slug) == ("Größe & Co", "groe-co")
     assert Membership.objects.get().role == Role.OWNER
@@ -42,14 +42,14 @@ def test_a_name_without_latin_letters_gets_a_slug(first_client: Client) -> None:
 
 
 def test_a_blank_name_creates_nothing(first_client: Client) -> None:
-    page = admin_client.page_of(first_client.post(reverse(CREATE_PAGE), {"name": " "}))
+    page = admin_client.check_page(first_client.post(reverse(CREATE_PAGE), {"name": " "}))
     assert 'data-field="name"' in page
     assert not Organization.objects.exists()
 
 
 def test_the_form_isnt_shown_if_an_organization_exists() -> None:
     acme = factories.create_organization()
-    for admin in (admin_client.sit(acme, None), admin_client.sit(acme, Role.OWNER)):
+    for admin in (admin_client.sign_in(acme, None), admin_client.sign_in(acme, Role.OWNER)):
         response = admin.client.post(reverse(CREATE_PAGE), {"name": "Another"})
         assert response.headers["Location"] == reverse("admin:index")
     assert Organization.objects.get() == acme
@@ -60,8 +60,8 @@ def test_an_account_without_an_organization_sees_an_explanation() -> None:
     stray = User.objects.create_user("stray", password="pw-for-tests")
     client = Client()
     client.force_login(stray)
-    page = admin_client.page_of(client.get(reverse("admin:index"), follow=True))
+    page = admin_client.check_page(client.get(reverse("admin:index"), follow=True))
     assert (
         "You are signed in as stray. You aren't a member of any organization yet."
-        in admin_client.words(page)
+        in admin_client.get_text(page)
     )

@@ -58,7 +58,7 @@ def open_link(text: str) -> Client:
 
 
 def test_without_a_mail_server_the_link_is_shown_once(acme: Organization) -> None:
-    admin = admin_client.sit(acme, Role.OWNER)
+    admin = admin_client.sign_in(acme, Role.OWNER)
     page = admin.post("tenancy_invitation_add", email="Anna@Example.com", role="operator")
     link = re.search(r'value="([^"]*/account/invitation/[^"]+)"', page)
     assert link
@@ -69,13 +69,13 @@ def test_without_a_mail_server_the_link_is_shown_once(acme: Organization) -> Non
     for name in ("tenancy_membership_changelist", "tenancy_invitation_changelist"):
         page = admin.get(name)
         assert "anna@example.com" in page
-        assert "invited" in admin_client.words(page)
+        assert "invited" in admin_client.get_text(page)
         assert secret not in page
 
 
 @pytest.mark.usefixtures("_mail")
 def test_with_a_mail_server_the_link_is_mailed_and_not_shown(acme: Organization) -> None:
-    admin = admin_client.sit(acme, Role.OWNER)
+    admin = admin_client.sign_in(acme, Role.OWNER)
     page = admin.post("tenancy_invitation_add", email="anna@example.com", role="operator")
     (message,) = mail.outbox
     assert message.to == ["anna@example.com"]
@@ -104,7 +104,7 @@ def test_a_new_account_is_created_and_joins(acme: Organization) -> None:
         factories.build_administrator(acme), "anna@example.com", Role.MEMBER, agent_ids=[agent.pk]
     )
     client = open_link(read_secret(invitation.link))
-    page = admin_client.page_of(client.get(reverse("account_join")))
+    page = admin_client.check_page(client.get(reverse("account_join")))
     assert "Acme" in page
     response = client.post(reverse("account_join"), ACCOUNT, follow=True)
     user = User.objects.get()
@@ -141,7 +141,7 @@ def test_a_person_with_an_account_signs_in_and_joins(acme: Organization) -> None
     client = open_link(create_invitation(acme, role=Role.REVIEWER))
     login = f"{reverse('admin:login')}?next={reverse('account_join')}"
     response = client.post(login, {"username": "bert", "password": PASSWORD}, follow=True)
-    assert "bert" in admin_client.words(admin_client.page_of(response))
+    assert "bert" in admin_client.get_text(admin_client.check_page(response))
     client.post(reverse("account_join"))
     assert Membership.objects.get(user__username="bert").role == Role.REVIEWER
     assert client.get(reverse("admin:index")).status_code == 200
@@ -170,7 +170,7 @@ def test_an_invitation_expires_and_can_be_resent(acme: Organization) -> None:
 
 def test_resending_invalidates_the_previous_link(acme: Organization) -> None:
     text = create_invitation(acme)
-    admin = admin_client.sit(acme, Role.OWNER)
+    admin = admin_client.sign_in(acme, Role.OWNER)
     admin.post("tenancy_invitation_send", Invitation.objects.get().pk)
     with pytest.raises(NotFound):
         invitations.get_invitation_by_link(text)
@@ -178,7 +178,7 @@ def test_resending_invalidates_the_previous_link(acme: Organization) -> None:
 
 def test_a_revoked_invitation_is_refused(acme: Organization) -> None:
     text = create_invitation(acme)
-    admin = admin_client.sit(acme, Role.OWNER)
+    admin = admin_client.sign_in(acme, Role.OWNER)
     admin.post("tenancy_invitation_revoke", Invitation.objects.get().pk)
     with pytest.raises(NotFound):
         invitations.get_invitation_by_link(text)

@@ -52,7 +52,7 @@ def request_link(email: str) -> tuple[str, str]:
     """Request a link; return the path and the text of the resulting page."""
     with TestCase.captureOnCommitCallbacks(execute=True):
         response = Client().post(reverse("admin_password_reset"), {"email": email}, follow=True)
-    return response.redirect_chain[-1][0], admin_client.words(admin_client.page_of(response))
+    return response.redirect_chain[-1][0], admin_client.get_text(admin_client.check_page(response))
 
 
 def test_the_response_is_the_same_with_and_without_an_account(
@@ -64,7 +64,7 @@ def test_the_response_is_the_same_with_and_without_an_account(
 
 
 def test_the_link_sets_a_new_password_once_and_ends_the_sessions(anna: User) -> None:
-    admin = admin_client.Desk(anna)
+    admin = admin_client.AdminClient(anna)
     assert account_tasks.send_password_resets([str(anna.pk)]) == 1
     (message,) = mail.outbox
     assert message.to == [EMAIL]
@@ -73,7 +73,7 @@ def test_the_link_sets_a_new_password_once_and_ends_the_sessions(anna: User) -> 
     client = Client()
     form = client.get(match[1])
     assert "password" not in form["Location"].rpartition("password/")[2]
-    admin_client.page_of(client.get(form["Location"]))
+    admin_client.check_page(client.get(form["Location"]))
     weak = client.post(form["Location"], {"new_password1": "123", "new_password2": "123"})
     assert weak.context["form"].errors
     client.post(form["Location"], {"new_password1": NEW, "new_password2": NEW})

@@ -211,11 +211,11 @@ def list_states():
 
 def test_the_page_is_editable_only_for_platform_administrators():
     acme = factories.create_organization()
-    root, owner = admin_client.sit(acme, None), admin_client.sit(acme, Role.OWNER)
+    root, owner = admin_client.sign_in(acme, None), admin_client.sign_in(acme, Role.OWNER)
     name = "django_celery_beat_periodictask"
     assert "No schedules yet" in root.get(f"{name}_changelist")
     sync_schedules(schedules.get_scheduled_entries())
-    page = admin_client.words(root.get(f"{name}_changelist"))
+    page = admin_client.get_text(root.get(f"{name}_changelist"))
     assert "Resume sessions and replays that no worker is running" in page
     pk = get_schedule("prune notifications").pk
     root.post(f"{name}_change", pk, every="7200")

@@ -17,7 +17,7 @@ from agents.models import ModelEndpoint
 from bonobot.accounts.models import Organization
 from bonobot.core.problems import Conflict, InvalidInput, ServiceUnavailable
 from bonobot.maintenance import backups
-from tests.processes import environment
+from tests.processes import build_environment
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SECRET = "sk-very-secret-123"
@@ -81,7 +81,7 @@ def test_a_restored_backup_is_unchanged_and_decrypts_with_the_keys(
     target.write_bytes(b"what was there")
     (var / "workspaces" / "acme" / "a.txt").write_text("changed", encoding="utf-8")
     url = f"sqlite:///{target}"
-    env = environment({"DATABASE_URL": url, "BONOBOT_AUDIT_HEADS": str(var / "audit-heads")})
+    env = build_environment({"DATABASE_URL": url, "BONOBOT_AUDIT_HEADS": str(var / "audit-heads")})
     result = subprocess.run(
         [sys.executable, "-m", "bonobot", "restore", tmp_path / "saved", "--yes", "--json"],
         capture_output=True,

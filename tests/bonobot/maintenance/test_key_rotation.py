@@ -23,7 +23,7 @@ from bonobot.core.crypto.sealed_values import UnreadableSecret
 from bonobot.core.problems import Conflict
 from bonobot.ledger.models import AuditRow
 from bonobot.maintenance import key_rotation
-from tests.processes import environment, start
+from tests.processes import build_environment, start_process
 from tests.wait import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -90,8 +90,8 @@ def test_a_killed_rotation_continues_where_it_stopped(
 ) -> None:
     rows = create_endpoints(acme, 400)
     command = [sys.executable, "-m", "bonobot", "keys", "rotate", "--yes", "--wait", "0"]
-    env = environment({"BONOBOT_FIELD_KEYS_FILE": str(file)})
-    rotation = start("rotate", [*command, "--batch", "1"], folder=tmp_path, env=env)
+    env = build_environment({"BONOBOT_FIELD_KEYS_FILE": str(file)})
+    rotation = start_process("rotate", [*command, "--batch", "1"], folder=tmp_path, env=env)
 
     def has_new_values() -> bool:
         rotation.require()

@@ -12,7 +12,7 @@ FORM = HOOK | {"minimum_severity": "info", "enabled": "on"}
 
 @pytest.fixture
 def admin(acme):
-    return admin_client.sit(acme, Role.OWNER)
+    return admin_client.sign_in(acme, Role.OWNER)
 
 
 def test_empty_lists_explain_what_to_do_first(admin):
@@ -68,9 +68,9 @@ def test_a_failed_notification_can_be_resent(acme, admin):
 
 def test_an_auditor_can_view_and_has_no_buttons(acme):
     notification = factories.create_notification(acme)
-    auditor = admin_client.sit(acme, Role.AUDITOR)
+    auditor = admin_client.sign_in(acme, Role.AUDITOR)
     page = auditor.get("notices_notificationchannel_change", notification.channel_id)
-    assert "Send test notification" not in admin_client.words(page).replace(
+    assert "Send test notification" not in admin_client.get_text(page).replace(
         "Send test notification to see", ""
     )
     assert "Resend" not in auditor.get("notices_notification_change", notification.pk)

@@ -14,7 +14,7 @@ from bonobot.accounts.models import Organization, Token, User
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from tests import admin_client, factories
-from tests.admin_client import Desk, words
+from tests.admin_client import AdminClient, get_text
 from tests.agents.gateway.conftest import Wire
 from tests.bonobot.oauth_server.oauth_client import RESOURCE, OAuthClient
 from tests.bonobot.oauth_server.test_refusals import is_valid
@@ -35,8 +35,8 @@ def other(acme: Organization) -> User:
 def test_a_person_lists_and_revokes_their_authorized_clients(
     acme: Organization, olga: User, ide: OAuthClient, wire: Wire
 ) -> None:
-    tokens, browser = ide.authorize(), Desk(olga)
-    page = words(browser.get("let_in"))
+    tokens, browser = ide.authorize(), AdminClient(olga)
+    page = get_text(browser.get("let_in"))
     for text in ("Notebook", acme.name, RESOURCE, "helper", "last used"):
         assert text in page, text
     grant = Token.objects.get(user=olga)
@@ -46,27 +46,29 @@ def test_a_person_lists_and_revokes_their_authorized_clients(
     assert ide.refresh(tokens["refresh_token"]).status_code == 400
     row = AuditRow.objects.get(action="token_revoked")
     assert (row.actor_label, row.resource_id) == ("olga", str(grant.pk))
-    assert "You haven't authorized any OAuth clients." in words(browser.get("let_in"))
+    assert "You haven't authorized any OAuth clients." in get_text(browser.get("let_in"))
 
 
 def test_a_person_cant_revoke_the_clients_of_another_person(
     ide: OAuthClient, other: User, wire: Wire
 ) -> None:
-    tokens, browser = ide.authorize(), Desk(other)
-    assert "Notebook" not in words(browser.get("let_in"))
+    tokens, browser = ide.authorize(), AdminClient(other)
+    assert "Notebook" not in get_text(browser.get("let_in"))
     for grant in (Token.objects.get(user__isnull=False).pk, "x", ""):
         browser.post("let_in", grant=grant, status=404)
     assert is_valid(wire, tokens["access_token"])
 
 
 def test_the_user_menu_links_to_the_authorized_clients(olga: User) -> None:
-    assert admin_client.links(Desk(olga).get("agents_agent_changelist"), admin_client.url("let_in"))
+    assert admin_client.find_links(
+        AdminClient(olga).get("agents_agent_changelist"), admin_client.build_url("let_in")
+    )
 
 
 def test_the_page_uses_the_same_number_of_queries_for_many_clients(
     ide: OAuthClient, olga: User, django_assert_max_num_queries: Any
 ) -> None:
-    browser = Desk(olga)
+    browser = AdminClient(olga)
     ide.authorize()
     browser.get("let_in")
     with CaptureQueriesContext(connection) as queries:
@@ -102,11 +104,11 @@ def test_an_owner_lists_the_clients_and_deletes_one(
     acme: Organization, ide: OAuthClient, helper: Agent, other: User, wire: Wire
 ) -> None:
     helper.members.add(other)
-    browser = Desk(User.objects.get(username="owner"))
+    browser = AdminClient(User.objects.get(username="owner"))
     ide.browser.force_login(other)
     second = ide.authorize()
     first = OAuthClient(User.objects.get(username="olga"), client_name="Desktop").authorize()
-    page = words(browser.get("programs"))
+    page = get_text(browser.get("programs"))
     for text in ("Notebook", "oscar", "Desktop", "olga", "registered"):
         assert text in page, text
     browser.post("programs", program=ide.id)
@@ -114,7 +116,7 @@ def test_an_owner_lists_the_clients_and_deletes_one(
     assert is_valid(wire, first["access_token"])
     assert not Application.objects.filter(client_id=ide.id).exists()
     assert not RefreshToken.objects.filter(application__client_id=ide.id).exists()
-    assert "Notebook" not in words(browser.get("programs"))
+    assert "Notebook" not in get_text(browser.get("programs"))
     row = AuditRow.objects.get(action="program_removed")
     assert (row.resource_id, row.resource_name) == (ide.id, "Notebook")
 
@@ -123,7 +125,7 @@ def test_a_client_that_another_organization_authorized_stays_registered(
     acme: Organization, ide: OAuthClient, wire: Wire
 ) -> None:
     browser, other_organization = (
-        Desk(User.objects.get(username="owner")),
+        AdminClient(User.objects.get(username="owner")),
         factories.create_organization("other"),
     )
     ide.authorize()
@@ -133,7 +135,7 @@ def test_a_client_that_another_organization_authorized_stays_registered(
     )
     ide.browser.force_login(other_user)
     tokens = ide.authorize()
-    assert "olaf" not in words(browser.get("programs"))
+    assert "olaf" not in get_text(browser.get("programs"))
     browser.post("programs", program=ide.id)
     assert Application.objects.filter(client_id=ide.id).exists()
     assert ide.refresh(tokens["refresh_token"]).status_code == 200
@@ -142,20 +144,20 @@ def test_a_client_that_another_organization_authorized_stays_registered(
 
 def test_only_roles_that_manage_tokens_see_the_clients(ide: OAuthClient, olga: User) -> None:
     ide.authorize()
-    Desk(olga).get("programs", status=403)
-    Desk(olga).post("programs", program=ide.id, status=403)
+    AdminClient(olga).get("programs", status=403)
+    AdminClient(olga).post("programs", program=ide.id, status=403)
     assert Token.objects.active().filter(user=olga).exists()
 
 
 def test_an_empty_page_explains_how_clients_are_added(acme: Organization, olga: User) -> None:
-    owner = Desk(User.objects.get(username="owner"))
-    assert "No authorized OAuth clients." in words(owner.get("programs"))
-    assert "You haven't authorized any OAuth clients." in words(owner.get("let_in"))
+    owner = AdminClient(User.objects.get(username="owner"))
+    assert "No authorized OAuth clients." in get_text(owner.get("programs"))
+    assert "You haven't authorized any OAuth clients." in get_text(owner.get("let_in"))
 
 
 def test_texts_of_clients_are_shown_as_unverified(olga: User, helper: Agent) -> None:
     oauth_client = OAuthClient(olga, client_name="<b>IDE</b>\u202e")
     oauth_client.authorize()
-    page = Desk(olga).open(reverse("admin:let_in"))
+    page = AdminClient(olga).open(reverse("admin:let_in"))
     assert "<b>IDE</b>" not in page
     assert "\u202e" not in page

@@ -12,7 +12,7 @@ from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
 from bonobot.ledger.writer.writer_thread import get_writer
 from tests import factories
-from tests.processes import Web, healthy
+from tests.processes import Web, is_healthy
 
 pytestmark = pytest.mark.worker
 HEAD_S, BODY_S = 1, 2
@@ -94,7 +94,7 @@ def test_hundreds_of_slow_clients_dont_block_others(
     slow = [connect() for _ in range(300)]
     for client in slow:
         client.sendall(HEAD)
-    assert healthy(module_web.port)
+    assert is_healthy(module_web.port)
     until = time.monotonic() + TIMEOUT_S
     for client in slow:
         client.settimeout(max(0.1, until - time.monotonic()))

@@ -14,7 +14,7 @@ from bonobot.processes.supervisor import (
     format_exit_status,
     format_process_names,
 )
-from tests.processes import ROOT, start
+from tests.processes import ROOT, start_process
 from tests.wait import eventually
 
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True);"
@@ -255,7 +255,9 @@ with ProcessSupervisor((program,), environment=dict(os.environ), write_line=prin
     while True:
         running.copy_output(1)
 """
-    owner = start("owner", (sys.executable, "-c", code), folder=tmp_path, env=dict(os.environ))
+    owner = start_process(
+        "owner", (sys.executable, "-c", code), folder=tmp_path, env=dict(os.environ)
+    )
     eventually(lambda: "child" in owner.log())
     child = int(owner.log().split()[1])
     assert is_alive(child)

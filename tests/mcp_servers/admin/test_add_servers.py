@@ -41,15 +41,15 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def browser(acme: Organization) -> admin_client.Desk:
-    return admin_client.sit(acme, Role.OPERATOR)
+def browser(acme: Organization) -> admin_client.AdminClient:
+    return admin_client.sign_in(acme, Role.OPERATOR)
 
 
 def get_secret_values(server: Server) -> dict[str, str]:
     return {secret.name: secret.value.open() for secret in server.secrets.all()}
 
 
-def test_an_http_server_is_added_with_encrypted_headers(browser: admin_client.Desk) -> None:
+def test_an_http_server_is_added_with_encrypted_headers(browser: admin_client.AdminClient) -> None:
     pairs = {"headers-name": ["X-Team", ""], "headers-value": ["geheim", ""]}
     page = browser.post("mcp_servers_server_add", **HTTP, **pairs)
     server = Server.objects.get()
@@ -60,7 +60,7 @@ def test_an_http_server_is_added_with_encrypted_headers(browser: admin_client.De
 
 def test_a_stdio_server_is_added_by_a_platform_administrator(acme: Organization) -> None:
     pairs = {"env-name": ["API_TOKEN"], "env-value": ["geheim"]}
-    admin_client.sit(acme, None).post("mcp_servers_server_add", **STDIO, **pairs)
+    admin_client.sign_in(acme, None).post("mcp_servers_server_add", **STDIO, **pairs)
     server = Server.objects.get()
     args = ["mcp-server-time==2026.1.1", "--local-timezone", "UTC"]
     assert server.endpoint_config == {"command": "uvx", "args": args}
@@ -83,7 +83,7 @@ def test_a_stdio_server_is_added_by_a_platform_administrator(acme: Organization)
     ],
 )
 def test_invalid_values_are_reported_at_their_field_and_nothing_is_written(
-    browser: admin_client.Desk, changes: dict[str, Any], code: str | None
+    browser: admin_client.AdminClient, changes: dict[str, Any], code: str | None
 ) -> None:
     page = browser.post("mcp_servers_server_add", **(HTTP | changes))
     assert not Server.objects.exists()
@@ -95,7 +95,9 @@ def test_invalid_values_are_reported_at_their_field_and_nothing_is_written(
 OPEN = re.compile(r'<details class="bb-fold" open[^>]*><summary>([^<]*)')
 
 
-def test_advanced_fields_are_collapsed_unless_set_or_invalid(browser: admin_client.Desk) -> None:
+def test_advanced_fields_are_collapsed_unless_set_or_invalid(
+    browser: admin_client.AdminClient,
+) -> None:
     assert OPEN.findall(browser.get("mcp_servers_server_add")) == []
     invalid = {"name": ""}  # so that the form is shown again
     for changes, title in (
@@ -109,30 +111,34 @@ def test_advanced_fields_are_collapsed_unless_set_or_invalid(browser: admin_clie
         ) == [title]
 
 
-def test_a_refused_private_address_expands_its_permission_field(browser: admin_client.Desk) -> None:
+def test_a_refused_private_address_expands_its_permission_field(
+    browser: admin_client.AdminClient,
+) -> None:
     page = browser.post("mcp_servers_server_add", **(FORM | {"url": "http://10.0.0.1/mcp"}))
     assert OPEN.findall(page) == ["More connection settings"]
 
 
-def test_a_stored_server_shows_its_settings(acme: Organization, browser: admin_client.Desk) -> None:
-    server = admin_client.web_server(acme)  # at a private address
+def test_a_stored_server_shows_its_settings(
+    acme: Organization, browser: admin_client.AdminClient
+) -> None:
+    server = admin_client.create_web_server(acme)  # at a private address
     page = browser.get("mcp_servers_server_configuration", server.pk)
     assert OPEN.findall(page) == ["More connection settings"]
 
 
 def test_an_authentication_chosen_for_another_transport_is_ignored(acme: Organization) -> None:
     changes = {"auth_type": "bearer_token", "token": "geheim"}
-    admin_client.sit(acme, None).post("mcp_servers_server_add", **(STDIO | changes))
+    admin_client.sign_in(acme, None).post("mcp_servers_server_add", **(STDIO | changes))
     assert Server.objects.get().auth_type == "none"
 
 
-def test_an_operator_cant_set_a_command(browser: admin_client.Desk) -> None:
+def test_an_operator_cant_set_a_command(browser: admin_client.AdminClient) -> None:
     page = browser.post("mcp_servers_server_add", **STDIO)
     assert "platform_admin_only" in page
     assert not Server.objects.exists()
 
 
-def test_an_operator_cant_allow_a_private_address(browser: admin_client.Desk) -> None:
+def test_an_operator_cant_allow_a_private_address(browser: admin_client.AdminClient) -> None:
     page = browser.post(
         "mcp_servers_server_add", **(HTTP | {"url": "http://10.0.0.1/mcp", "allow_private": "on"})
     )
@@ -142,12 +148,12 @@ def test_an_operator_cant_allow_a_private_address(browser: admin_client.Desk) ->
 
 def test_a_platform_administrator_allows_a_private_address(acme: Organization) -> None:
     private = {"url": "http://10.0.0.1/mcp", "allow_private": "on"}
-    admin_client.sit(acme, None).post("mcp_servers_server_add", **(HTTP | private))
+    admin_client.sign_in(acme, None).post("mcp_servers_server_add", **(HTTP | private))
     assert Server.objects.get().allow_private
 
 
 def test_a_command_that_isnt_a_launcher_is_refused(acme: Organization) -> None:
-    page = admin_client.sit(acme, None).post(
+    page = admin_client.sign_in(acme, None).post(
         "mcp_servers_server_add", **(STDIO | {"command": "bash"})
     )
     assert "launcher_not_allowed" in page
@@ -155,9 +161,9 @@ def test_a_command_that_isnt_a_launcher_is_refused(acme: Organization) -> None:
 
 
 def test_a_duplicate_name_is_reported_at_the_name_field(
-    acme: Organization, browser: admin_client.Desk
+    acme: Organization, browser: admin_client.AdminClient
 ) -> None:
-    admin_client.web_server(acme, "weather")
+    admin_client.create_web_server(acme, "weather")
     page = browser.post("mcp_servers_server_add", **HTTP)
     assert "name_taken" in page
     assert Server.objects.count() == 1
@@ -180,7 +186,7 @@ def server_with_secrets(acme: Organization) -> Server:
 
 
 def test_the_mask_keeps_a_value_and_a_removed_row_deletes_it(
-    server_with_secrets: Server, browser: admin_client.Desk
+    server_with_secrets: Server, browser: admin_client.AdminClient
 ) -> None:
     fields = HTTP | {"auth_type": "bearer_token", "token": MASK, "description": "New words"}
     pairs = {"headers-name": ["X-Team", "X-New"], "headers-value": [MASK, "neu"]}
@@ -195,7 +201,7 @@ def test_the_mask_keeps_a_value_and_a_removed_row_deletes_it(
 
 
 def test_the_selected_tools_are_shown_and_updated(
-    server_with_secrets: Server, browser: admin_client.Desk
+    server_with_secrets: Server, browser: admin_client.AdminClient
 ) -> None:
     fields = HTTP | {"auth_type": "bearer_token", "token": MASK}
     name = "mcp_servers_server_configuration"
@@ -209,7 +215,7 @@ def test_the_selected_tools_are_shown_and_updated(
 
 
 def test_a_new_credential_replaces_the_stored_one(
-    server_with_secrets: Server, browser: admin_client.Desk
+    server_with_secrets: Server, browser: admin_client.AdminClient
 ) -> None:
     fields = HTTP | {"auth_type": "api_key", "header": "X-Key", "key": "neu"}
     browser.post("mcp_servers_server_configuration", server_with_secrets.pk, **fields)
@@ -222,7 +228,7 @@ def test_a_new_credential_replaces_the_stored_one(
 
 
 def test_a_refused_update_doesnt_change_the_server(
-    server_with_secrets: Server, browser: admin_client.Desk
+    server_with_secrets: Server, browser: admin_client.AdminClient
 ) -> None:
     browser.post(
         "mcp_servers_server_configuration", server_with_secrets.pk, **(HTTP | {"url": "ftp://x"})
@@ -233,9 +239,9 @@ def test_a_refused_update_doesnt_change_the_server(
 
 
 def test_an_operator_can_rename_a_stdio_server_and_keep_its_command(
-    acme: Organization, browser: admin_client.Desk
+    acme: Organization, browser: admin_client.AdminClient
 ) -> None:
-    admin_client.sit(acme, None).post(
+    admin_client.sign_in(acme, None).post(
         "mcp_servers_server_add", **STDIO, **{"env-name": ["A"], "env-value": ["geheim"]}
     )
     server = Server.objects.get()
@@ -249,7 +255,7 @@ def test_an_operator_can_rename_a_stdio_server_and_keep_its_command(
 def test_an_auditor_cant_change_a_configuration(
     acme: Organization, server_with_secrets: Server
 ) -> None:
-    auditor = admin_client.sit(acme, Role.AUDITOR)
+    auditor = admin_client.sign_in(acme, Role.AUDITOR)
     page = auditor.post(
         "mcp_servers_server_configuration", server_with_secrets.pk, **(HTTP | {"name": "mine"})
     )
@@ -282,7 +288,9 @@ def preset() -> Preset:
     return forecast
 
 
-def test_the_gallery_shows_presets_by_category(preset: Preset, browser: admin_client.Desk) -> None:
+def test_the_gallery_shows_presets_by_category(
+    preset: Preset, browser: admin_client.AdminClient
+) -> None:
     page = browser.get("mcp_servers_server_presets")
     assert "Forecast" in page
     assert "bonobot/presets/icons.svg#" in page
@@ -296,7 +304,7 @@ def test_the_gallery_shows_presets_by_category(preset: Preset, browser: admin_cl
 
 
 def test_an_operator_adds_a_server_from_a_preset(
-    preset: Preset, browser: admin_client.Desk
+    preset: Preset, browser: admin_client.AdminClient
 ) -> None:
     assert "Access token" in browser.get("mcp_servers_server_preset", "forecast")
     fields = {"name": "sky", "parameter-REGION": "us", "parameter-TOKEN": "sesam"}
@@ -308,7 +316,7 @@ def test_an_operator_adds_a_server_from_a_preset(
 
 
 def test_a_missing_value_is_reported_at_its_parameter(
-    preset: Preset, browser: admin_client.Desk
+    preset: Preset, browser: admin_client.AdminClient
 ) -> None:
     page = browser.post("mcp_servers_server_preset", "forecast", name="sky")
     assert "This field is required." in page
@@ -316,7 +324,7 @@ def test_a_missing_value_is_reported_at_its_parameter(
 
 
 def test_a_preset_of_another_organization_isnt_found(
-    preset: Preset, browser: admin_client.Desk
+    preset: Preset, browser: admin_client.AdminClient
 ) -> None:
     Preset.objects.update(organization=factories.create_organization("other"))
     assert "Forecast" not in browser.get("mcp_servers_server_presets")
@@ -337,7 +345,7 @@ def test_a_preset_of_another_organization_isnt_found(
     ],
 )
 def test_an_oauth_sign_in_can_be_configured(
-    browser: admin_client.Desk, fields: dict[str, str], expected: dict[str, str]
+    browser: admin_client.AdminClient, fields: dict[str, str], expected: dict[str, str]
 ) -> None:
     browser.post("mcp_servers_server_add", **(HTTP | {"auth_type": "oauth2"} | fields))
     server = Server.objects.get()

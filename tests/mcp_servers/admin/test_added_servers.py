@@ -27,17 +27,17 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def owner(acme: Organization) -> admin_client.Desk:
-    return admin_client.sit(acme, Role.OWNER)
+def owner(acme: Organization) -> admin_client.AdminClient:
+    return admin_client.sign_in(acme, Role.OWNER)
 
 
 @pytest.fixture
 def servers(acme: Organization) -> list[Server]:
     """Two discovered servers, each with a clean and a suspicious tool."""
-    made = [admin_client.web_server(acme, name) for name in ("docs", "maps")]
+    made = [admin_client.create_web_server(acme, name) for name in ("docs", "maps")]
     for server in made:
-        admin_client.offer(server, "add", description="Add two numbers.")
-        admin_client.offer(server, "odd", description=ATTACK)
+        admin_client.declare_tool(server, "add", description="Add two numbers.")
+        admin_client.declare_tool(server, "odd", description=ATTACK)
     Server.objects.update(discovered_at=timezone.now())
     return made
 
@@ -56,18 +56,18 @@ def approved() -> list[str]:
 
 
 def test_clean_definitions_are_preselected_and_suspicious_ones_are_not(
-    owner: admin_client.Desk, servers: list[Server]
+    owner: admin_client.AdminClient, servers: list[Server]
 ) -> None:
     page = owner.open(address(servers))
     boxes = BOX.findall(page)
     assert sorted(value for value, _rest in boxes) == sorted(seen("add"))
     assert all("checked" in rest and 'form="review"' in rest for _value, rest in boxes)
-    assert "odd" in admin_client.words(page)
-    assert "Approve selected: 2" in admin_client.words(page)
+    assert "odd" in admin_client.get_text(page)
+    assert "Approve selected: 2" in admin_client.get_text(page)
 
 
 def test_one_button_approves_the_definitions_of_all_added_servers(
-    owner: admin_client.Desk, servers: list[Server]
+    owner: admin_client.AdminClient, servers: list[Server]
 ) -> None:
     page = owner.send(address(servers), {"seen": seen("add")})
     assert approved() == ["docs.add", "maps.add"]
@@ -76,18 +76,18 @@ def test_one_button_approves_the_definitions_of_all_added_servers(
 
 
 def test_the_page_can_be_reloaded_before_and_after_the_approval(
-    owner: admin_client.Desk, servers: list[Server]
+    owner: admin_client.AdminClient, servers: list[Server]
 ) -> None:
     assert BOX.findall(owner.open(address(servers))) == BOX.findall(owner.open(address(servers)))
     owner.send(address(servers), {"seen": seen("add")})
     again = owner.send(address(servers), {"seen": seen("add")})
     assert approved() == ["docs.add", "maps.add"]
-    assert "odd" in admin_client.words(again)
+    assert "odd" in admin_client.get_text(again)
     assert Server.objects.count() == 2
 
 
 def test_a_definition_that_changed_since_it_was_shown_is_not_approved(
-    owner: admin_client.Desk, servers: list[Server]
+    owner: admin_client.AdminClient, servers: list[Server]
 ) -> None:
     shown = seen("add")
     Definition.objects.filter(name="add", server=servers[0]).update(digest="0" * 64)
@@ -99,18 +99,18 @@ def test_a_definition_that_changed_since_it_was_shown_is_not_approved(
 def test_without_permission_to_review_they_stay_pending(
     acme: Organization, servers: list[Server]
 ) -> None:
-    operator = admin_client.sit(acme, Role.OPERATOR)
+    operator = admin_client.sign_in(acme, Role.OPERATOR)
     page = operator.open(address(servers))
     assert BOX.findall(page) == []
-    assert "Your role can't review definitions" in admin_client.words(page)
+    assert "Your role can't review definitions" in admin_client.get_text(page)
     operator.send(address(servers), {"seen": seen("add")}, status=403)
     assert approved() == []
 
 
 def test_servers_of_another_organization_are_not_shown(servers: list[Server]) -> None:
-    stranger = admin_client.sit(factories.create_organization("other"), Role.OWNER)
+    stranger = admin_client.sign_in(factories.create_organization("other"), Role.OWNER)
     page = stranger.open(address(servers))
-    assert "docs" not in admin_client.words(page)
+    assert "docs" not in admin_client.get_text(page)
     stranger.send(address(servers), {"seen": seen("add")})
     assert approved() == []
 
@@ -119,18 +119,18 @@ def test_servers_of_another_organization_are_not_shown(servers: list[Server]) ->
 def test_the_result_of_the_first_connection_has_the_review(
     acme: Organization, servers: list[Server], monkeypatch: pytest.MonkeyPatch, role: Role
 ) -> None:
-    server, seat = servers[0], admin_client.sit(acme, role, "ada")
+    server, seat = servers[0], admin_client.sign_in(acme, role, "ada")
     monkeypatch.setattr(
         server_details,
         "discover_servers",
         lambda chosen, **how: [DiscoveryAttempt(server, result=FOUND)],
     )
-    connect = admin_client.url("mcp_servers_server_connect", server.pk)
+    connect = admin_client.build_url("mcp_servers_server_connect", server.pk)
     page = seat.send(f"{connect}?page=change", {})
     boxes = BOX.findall(page)
     if role == Role.OPERATOR:
         assert boxes == []
-        assert "Your role can't review definitions" in admin_client.words(page)
+        assert "Your role can't review definitions" in admin_client.get_text(page)
         return
     assert [value for value, _rest in boxes] == seen("add")[:1]
     fields = {"seen": [boxes[0][0]], "do": "ticked", "then": "change"}

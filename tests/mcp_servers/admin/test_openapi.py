@@ -26,8 +26,8 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def browser(acme: Organization) -> admin_client.Desk:
-    return admin_client.sit(acme, Role.OPERATOR)
+def browser(acme: Organization) -> admin_client.AdminClient:
+    return admin_client.sign_in(acme, Role.OPERATOR)
 
 
 def build_fields(*operations: str, **more: str) -> dict[str, object]:
@@ -51,12 +51,12 @@ def list_checked(page: str) -> list[str]:
     ]
 
 
-def test_the_form_asks_for_a_document(browser: admin_client.Desk) -> None:
+def test_the_form_asks_for_a_document(browser: admin_client.AdminClient) -> None:
     assert "Read document" in browser.get(ADD)
 
 
 def test_the_picker_preselects_read_operations_and_explains_refused_ones(
-    browser: admin_client.Desk,
+    browser: admin_client.AdminClient,
 ) -> None:
     page = browser.post(ADD, document=TEXT, do="preview")
     assert list_checked(page) == ["GET /pets", "GET /pets/{id}"]
@@ -67,7 +67,7 @@ def test_the_picker_preselects_read_operations_and_explains_refused_ones(
     assert not Server.objects.exists()
 
 
-def test_selected_operations_are_added(browser: admin_client.Desk) -> None:
+def test_selected_operations_are_added(browser: admin_client.AdminClient) -> None:
     browser.post(ADD, document=TEXT, do="add", **build_fields("GET /pets", "POST /pets"))
     server = Server.objects.get()
     assert server.endpoint_config["operations"] == ["GET /pets", "POST /pets"]
@@ -75,7 +75,9 @@ def test_selected_operations_are_added(browser: admin_client.Desk) -> None:
     assert ApiDocument.objects.get(server=server).text == TEXT
 
 
-def test_an_empty_selection_adds_nothing_and_keeps_the_form(browser: admin_client.Desk) -> None:
+def test_an_empty_selection_adds_nothing_and_keeps_the_form(
+    browser: admin_client.AdminClient,
+) -> None:
     page = browser.post(ADD, document=TEXT, do="add", **build_fields(name="mypets"))
     assert "nothing_chosen" in page
     assert 'value="mypets"' in page
@@ -83,13 +85,13 @@ def test_an_empty_selection_adds_nothing_and_keeps_the_form(browser: admin_clien
 
 
 @pytest.mark.parametrize("document", ["", "<html>", '{"swagger": "2.0"}'])
-def test_an_invalid_document_is_reported(browser: admin_client.Desk, document: str) -> None:
+def test_an_invalid_document_is_reported(browser: admin_client.AdminClient, document: str) -> None:
     page = browser.post(ADD, status=400, document=document, do="preview")
     assert "Read document" in page
     assert 'role="alert"' in page
 
 
-def test_the_selection_can_be_changed_later(browser: admin_client.Desk) -> None:
+def test_the_selection_can_be_changed_later(browser: admin_client.AdminClient) -> None:
     browser.post(ADD, document=TEXT, do="add", **build_fields("GET /pets"))
     server = Server.objects.get()
     name = "mcp_servers_server_configuration"
@@ -101,18 +103,18 @@ def test_the_selection_can_be_changed_later(browser: admin_client.Desk) -> None:
 
 
 def test_a_read_only_role_sees_the_selection_and_cant_change_it(
-    acme: Organization, browser: admin_client.Desk
+    acme: Organization, browser: admin_client.AdminClient
 ) -> None:
     browser.post(ADD, document=TEXT, do="add", **build_fields("GET /pets"))
     server = Server.objects.get()
-    auditor = admin_client.sit(acme, Role.AUDITOR)
+    auditor = admin_client.sign_in(acme, Role.AUDITOR)
     page = auditor.get("mcp_servers_server_configuration", server.pk)
     assert "GET" in page
     assert ">Save<" not in page
     auditor.get(ADD, status=403)
 
 
-def test_hidden_characters_of_a_document_are_shown(browser: admin_client.Desk) -> None:
+def test_hidden_characters_of_a_document_are_shown(browser: admin_client.AdminClient) -> None:
     odd = {"/odd": {"get": {"summary": "a\u202eb<script>"}}}
     page = browser.post(ADD, document=text(odd), do="preview")
     visible = page.partition("<textarea")[0]

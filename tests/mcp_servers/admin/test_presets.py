@@ -39,8 +39,8 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def browser(acme: Organization) -> admin_client.Desk:
-    return admin_client.sit(acme, Role.OPERATOR)
+def browser(acme: Organization) -> admin_client.AdminClient:
+    return admin_client.sign_in(acme, Role.OPERATOR)
 
 
 @pytest.fixture
@@ -58,10 +58,10 @@ def get_own_presets() -> Any:
 
 
 def test_the_gallery_shows_requirements_and_replaced_packages_of_a_preset(
-    browser: admin_client.Desk,
+    browser: admin_client.AdminClient,
 ) -> None:
     page = browser.get("mcp_servers_server_presets")
-    assert "@aws/mcp-server-s3" in admin_client.words(page)
+    assert "@aws/mcp-server-s3" in admin_client.get_text(page)
     assert "needs a secret" in page
     assert "launcher not allowed" not in page
     assert "Replaces" in browser.get("mcp_servers_server_preset", "aws-lambda")
@@ -72,13 +72,13 @@ def test_the_gallery_shows_requirements_and_replaced_packages_of_a_preset(
 
 
 def test_a_missing_launcher_is_explained_with_who_can_add_it(
-    acme: Organization, browser: admin_client.Desk, settings: Any
+    acme: Organization, browser: admin_client.AdminClient, settings: Any
 ) -> None:
     settings.BONOBOT_LAUNCHERS = ("uvx",)
     assert "launcher not allowed" in browser.get("mcp_servers_server_presets")
     page = browser.get("mcp_servers_server_preset", "everything")
     assert "A platform administrator must add it" in page
-    assert "Add it to the launchers" in admin_client.sit(acme, None).get(
+    assert "Add it to the launchers" in admin_client.sign_in(acme, None).get(
         "mcp_servers_server_preset", "everything"
     )
     browser.post("mcp_servers_server_preset", "everything", name="everything")
@@ -86,7 +86,7 @@ def test_a_missing_launcher_is_explained_with_who_can_add_it(
 
 
 def test_a_folder_outside_the_allowed_ones_is_refused_at_its_field(
-    acme: Organization, browser: admin_client.Desk
+    acme: Organization, browser: admin_client.AdminClient
 ) -> None:
     enable_preset(factories.build_administrator(acme), Preset.objects.get(slug="filesystem"))
     page = browser.get("mcp_servers_server_preset", "filesystem")
@@ -98,7 +98,7 @@ def test_a_folder_outside_the_allowed_ones_is_refused_at_its_field(
 
 
 def test_a_preset_of_the_organization_is_created_updated_and_deleted(
-    browser: admin_client.Desk,
+    browser: admin_client.AdminClient,
 ) -> None:
     assert "Add parameter" in browser.get("mcp_servers_preset_add")
     browser.post("mcp_servers_preset_add", **FIELDS)
@@ -131,7 +131,7 @@ def test_a_preset_of_the_organization_is_created_updated_and_deleted(
     ],
 )
 def test_invalid_values_are_reported_at_their_field(
-    browser: admin_client.Desk, changes: dict[str, Any], code: str, field: str
+    browser: admin_client.AdminClient, changes: dict[str, Any], code: str, field: str
 ) -> None:
     page = browser.post("mcp_servers_preset_add", **(FIELDS | changes))
     assert code in page.split(f'data-field="{field}"')[1].split("data-field=")[0]
@@ -139,7 +139,7 @@ def test_invalid_values_are_reported_at_their_field(
 
 
 def test_an_operator_can_change_only_the_texts_of_a_stdio_preset(
-    stdio_preset: Preset, browser: admin_client.Desk
+    stdio_preset: Preset, browser: admin_client.AdminClient
 ) -> None:
     page = browser.get("mcp_servers_preset_change", stdio_preset.pk)
     assert "Only a platform administrator can change its command" in page
@@ -150,7 +150,7 @@ def test_an_operator_can_change_only_the_texts_of_a_stdio_preset(
     assert (stdio_preset.icon, stdio_preset.endpoint_config["command"]) == ("clock", "npx")
 
 
-def test_presets_of_the_catalog_are_read_only(browser: admin_client.Desk) -> None:
+def test_presets_of_the_catalog_are_read_only(browser: admin_client.AdminClient) -> None:
     preset = Preset.objects.get(slug="aws-lambda")
     page = browser.get("mcp_servers_preset_change", preset.pk)
     assert "@aws/mcp-server-lambda" in page
@@ -159,14 +159,14 @@ def test_presets_of_the_catalog_are_read_only(browser: admin_client.Desk) -> Non
 
 
 def test_an_auditor_cant_create_a_preset(acme: Organization) -> None:
-    auditor = admin_client.sit(acme, Role.AUDITOR)
+    auditor = admin_client.sign_in(acme, Role.AUDITOR)
     auditor.get("mcp_servers_preset_add", status=403)
     auditor.post("mcp_servers_preset_add", status=403, **FIELDS)
     assert not get_own_presets().exists()
 
 
 def test_a_server_is_saved_as_a_preset_after_a_preview_and_without_secrets(
-    acme: Organization, browser: admin_client.Desk
+    acme: Organization, browser: admin_client.AdminClient
 ) -> None:
     spec = ServerSpec(
         name="docs",

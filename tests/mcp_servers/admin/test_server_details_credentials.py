@@ -48,16 +48,16 @@ def decrypt(server: Server, name: str) -> str:
 
 
 def test_credentials_are_listed_by_name_and_never_shown(acme: Organization, server: Server) -> None:
-    page = admin_client.sit(acme, Role.AUDITOR).get("mcp_servers_server_credentials", server.pk)
-    assert {"key", "X-Team", "X-Zone"} <= set(admin_client.words(page).split())
-    assert "by cli:" in admin_client.words(page)
+    page = admin_client.sign_in(acme, Role.AUDITOR).get("mcp_servers_server_credentials", server.pk)
+    assert {"key", "X-Team", "X-Zone"} <= set(admin_client.get_text(page).split())
+    assert "by cli:" in admin_client.get_text(page)
     for value in (OLD, "team-value", "zone-value"):
         assert value not in page
     assert 'name="secret-' not in page
 
 
 def test_one_value_is_replaced_and_the_others_kept(acme: Organization, server: Server) -> None:
-    browser = admin_client.sit(acme, Role.OPERATOR, "ann")
+    browser = admin_client.sign_in(acme, Role.OPERATOR, "ann")
     before = server.secrets.get(name="X-Team").set_at
     page = browser.post(
         "mcp_servers_server_credentials",
@@ -78,7 +78,7 @@ def test_one_value_is_replaced_and_the_others_kept(acme: Organization, server: S
 
 
 def test_empty_inputs_replace_nothing(acme: Organization, server: Server) -> None:
-    browser = admin_client.sit(acme, Role.OPERATOR)
+    browser = admin_client.sign_in(acme, Role.OPERATOR)
     browser.post(
         "mcp_servers_server_credentials", server.pk, **{build_field_name(server, "key"): "  "}
     )
@@ -87,7 +87,7 @@ def test_empty_inputs_replace_nothing(acme: Organization, server: Server) -> Non
 
 
 def test_a_read_only_role_cant_replace_credentials(acme: Organization, server: Server) -> None:
-    browser = admin_client.sit(acme, Role.AUDITOR)
+    browser = admin_client.sign_in(acme, Role.AUDITOR)
     browser.post(
         "mcp_servers_server_credentials",
         server.pk,
@@ -102,7 +102,7 @@ def test_only_a_platform_administrator_sets_environment_variables(acme: Organiza
     Secret.objects.create(
         organization=acme, server=server, placement="env", name="API_TOKEN", value=OLD
     )
-    operator = admin_client.sit(acme, Role.OPERATOR)
+    operator = admin_client.sign_in(acme, Role.OPERATOR)
     assert 'name="secret-' not in operator.get("mcp_servers_server_credentials", server.pk)
     operator.post(
         "mcp_servers_server_credentials",
@@ -110,7 +110,7 @@ def test_only_a_platform_administrator_sets_environment_variables(acme: Organiza
         status=403,
         **{build_field_name(server, "API_TOKEN"): NEW},
     )
-    administrator = admin_client.sit(acme, None)
+    administrator = admin_client.sign_in(acme, None)
     administrator.post(
         "mcp_servers_server_credentials", server.pk, **{build_field_name(server, "API_TOKEN"): NEW}
     )
@@ -118,5 +118,5 @@ def test_only_a_platform_administrator_sets_environment_variables(acme: Organiza
 
 
 def test_the_credentials_of_another_organization_arent_found(server: Server) -> None:
-    stranger = admin_client.sit(factories.create_organization("evil"), Role.OWNER)
+    stranger = admin_client.sign_in(factories.create_organization("evil"), Role.OWNER)
     stranger.get("mcp_servers_server_credentials", server.pk, status=404)

@@ -25,8 +25,8 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def browser(acme: Organization) -> admin_client.Desk:
-    return admin_client.sit(acme, Role.OPERATOR)
+def browser(acme: Organization) -> admin_client.AdminClient:
+    return admin_client.sign_in(acme, Role.OPERATOR)
 
 
 def build_parameter(
@@ -53,13 +53,15 @@ def build_server_fields(**more: object) -> dict[str, object]:
     return fields | {"approval": "manual", "enabled": "on"} | more
 
 
-def create_api_server(browser: admin_client.Desk, *rows: dict[str, str], **more: object) -> Server:
+def create_api_server(
+    browser: admin_client.AdminClient, *rows: dict[str, str], **more: object
+) -> Server:
     browser.post(ADD, **build_server_fields(), **build_operation(*rows, **more))
     api_server: Server = Server.objects.get()
     return api_server
 
 
-def test_a_server_is_added_with_its_first_operation(browser: admin_client.Desk) -> None:
+def test_a_server_is_added_with_its_first_operation(browser: admin_client.AdminClient) -> None:
     assert "First operation" in browser.get(ADD)
     api_server = create_api_server(
         browser,
@@ -117,7 +119,7 @@ def test_a_server_is_added_with_its_first_operation(browser: admin_client.Desk) 
     ],
 )
 def test_invalid_values_are_reported_at_their_field_and_nothing_is_written(
-    browser: admin_client.Desk, changes: dict[str, object], code: str
+    browser: admin_client.AdminClient, changes: dict[str, object], code: str
 ) -> None:
     page = browser.post(
         ADD, **{**build_server_fields(name="myshop"), **build_operation(), **changes}
@@ -127,7 +129,7 @@ def test_invalid_values_are_reported_at_their_field_and_nothing_is_written(
     assert not Server.objects.exists()
 
 
-def test_a_preview_shows_the_request_of_the_current_form(browser: admin_client.Desk) -> None:
+def test_a_preview_shows_the_request_of_the_current_form(browser: admin_client.AdminClient) -> None:
     rows = [
         build_parameter("limit", kind="integer", default="20"),
         build_parameter("X-Trace", "header"),
@@ -141,7 +143,7 @@ def test_a_preview_shows_the_request_of_the_current_form(browser: admin_client.D
     assert '"email"' in html.unescape(browser.post(PREVIEW, url=URL, **fields))
 
 
-def test_a_preview_of_an_invalid_form_explains_the_error(browser: admin_client.Desk) -> None:
+def test_a_preview_of_an_invalid_form_explains_the_error(browser: admin_client.AdminClient) -> None:
     assert "The host can&#x27;t be a parameter" in browser.post(
         PREVIEW, url=URL, **build_operation(**{"op-path": "//{h}/x"})
     )
@@ -150,7 +152,7 @@ def test_a_preview_of_an_invalid_form_explains_the_error(browser: admin_client.D
     assert not Server.objects.exists()
 
 
-def test_operations_are_listed_created_and_updated(browser: admin_client.Desk) -> None:
+def test_operations_are_listed_created_and_updated(browser: admin_client.AdminClient) -> None:
     shop = create_api_server(
         browser, build_parameter("tags", kind="string[]", default='["a,b", "c"]', enum="")
     )
@@ -158,25 +160,27 @@ def test_operations_are_listed_created_and_updated(browser: admin_client.Desk) -
     assert "not discovered yet" in page
     assert "Add operation" in page
     more = build_operation(**{"op-name": "list_orders", "op-path": "/orders"})
-    browser.send(f"{admin_client.url(OPERATION, shop.pk)}", more)
+    browser.send(f"{admin_client.build_url(OPERATION, shop.pk)}", more)
     shop.refresh_from_db()
     assert shop.endpoint_config["operations"] == ["GET /orders", "GET /orders/{id}"]
-    page = html.unescape(browser.open(f"{admin_client.url(OPERATION, shop.pk)}?name=get_order"))
+    page = html.unescape(
+        browser.open(f"{admin_client.build_url(OPERATION, shop.pk)}?name=get_order")
+    )
     assert 'value="["a,b", "c"]"' in page
     assert f"{URL}/orders/ID?tags=a%2Cb&tags=c" in page
     browser.send(
-        f"{admin_client.url(OPERATION, shop.pk)}?name=get_order",
+        f"{admin_client.build_url(OPERATION, shop.pk)}?name=get_order",
         build_operation(**{"op-path": f"{URL}/order/{{id}}"}),
     )
     shop.refresh_from_db()
     assert shop.endpoint_config["operations"] == ["GET /order/{id}", "GET /orders"]
     clash = build_operation(**{"op-name": "list_orders", "op-path": "/order/{id}"})
-    page = browser.send(f"{admin_client.url(OPERATION, shop.pk)}?name=get_order", clash)
+    page = browser.send(f"{admin_client.build_url(OPERATION, shop.pk)}?name=get_order", clash)
     assert "(duplicate_name)" in page
-    browser.open(f"{admin_client.url(OPERATION, shop.pk)}?name=nothing", status=404)
+    browser.open(f"{admin_client.build_url(OPERATION, shop.pk)}?name=nothing", status=404)
 
 
-def test_saving_an_unchanged_operation_changes_nothing(browser: admin_client.Desk) -> None:
+def test_saving_an_unchanged_operation_changes_nothing(browser: admin_client.AdminClient) -> None:
     shop = create_api_server(
         browser,
         build_parameter("n", kind="number", enum="1.5, 2", default="2"),
@@ -185,7 +189,7 @@ def test_saving_an_unchanged_operation_changes_nothing(browser: admin_client.Des
         build_parameter("yes", kind="boolean", default="false"),
     )
     before = shop.endpoint_config
-    address = f"{admin_client.url(OPERATION, shop.pk)}?name=get_order"
+    address = f"{admin_client.build_url(OPERATION, shop.pk)}?name=get_order"
     page = browser.open(address)
     rows = []
     for part in (
@@ -201,7 +205,9 @@ def test_saving_an_unchanged_operation_changes_nothing(browser: admin_client.Des
     assert shop.endpoint_config == before
 
 
-def test_the_server_can_be_updated_next_to_its_operations(browser: admin_client.Desk) -> None:
+def test_the_server_can_be_updated_next_to_its_operations(
+    browser: admin_client.AdminClient,
+) -> None:
     shop = create_api_server(browser)
     browser.post(CONFIGURATION, shop.pk, **build_server_fields(url="https://api.example.com/v2"))
     shop.refresh_from_db()
@@ -211,40 +217,40 @@ def test_the_server_can_be_updated_next_to_its_operations(browser: admin_client.
 
 
 def test_an_operation_is_deleted_after_confirmation_but_not_the_last_one(
-    browser: admin_client.Desk,
+    browser: admin_client.AdminClient,
 ) -> None:
     shop = create_api_server(browser)
     more = build_operation(**{"op-name": "list_orders", "op-path": "/orders"})
-    browser.send(admin_client.url(OPERATION, shop.pk), more)
-    address = f"{admin_client.url(REMOVE, shop.pk)}?name=list_orders"
+    browser.send(admin_client.build_url(OPERATION, shop.pk), more)
+    address = f"{admin_client.build_url(REMOVE, shop.pk)}?name=list_orders"
     assert "Delete list_orders?" in browser.open(address)
     shop.refresh_from_db()
     assert len(shop.endpoint_config["declared"]) == 2
     browser.send(address, {})
     shop.refresh_from_db()
     assert [operation["name"] for operation in shop.endpoint_config["declared"]] == ["get_order"]
-    browser.send(f"{admin_client.url(REMOVE, shop.pk)}?name=get_order", {}, status=200)
+    browser.send(f"{admin_client.build_url(REMOVE, shop.pk)}?name=get_order", {}, status=200)
     shop.refresh_from_db()
     assert [operation["name"] for operation in shop.endpoint_config["declared"]] == ["get_order"]
 
 
 def test_a_read_only_role_sees_the_operations_and_cant_change_them(
-    acme: Organization, browser: admin_client.Desk
+    acme: Organization, browser: admin_client.AdminClient
 ) -> None:
     shop = create_api_server(browser)
-    auditor = admin_client.sit(acme, Role.AUDITOR)
+    auditor = admin_client.sign_in(acme, Role.AUDITOR)
     page = auditor.get(CONFIGURATION, shop.pk)
     assert "get_order" in page
     assert "Add operation" not in page
     auditor.get(OPERATION, shop.pk, status=403)
     auditor.get(ADD, status=403)
-    auditor.open(f"{admin_client.url(REMOVE, shop.pk)}?name=get_order", status=403)
-    stranger = admin_client.sit(factories.create_organization("other"), Role.OPERATOR)
+    auditor.open(f"{admin_client.build_url(REMOVE, shop.pk)}?name=get_order", status=403)
+    stranger = admin_client.sign_in(factories.create_organization("other"), Role.OPERATOR)
     stranger.get(OPERATION, shop.pk, status=404)
 
 
 def test_an_agent_gets_its_own_api(acme: Organization) -> None:
-    administrator = admin_client.sit(acme, None)
+    administrator = admin_client.sign_in(acme, None)
     agent = factories.create_agent(acme)
     administrator.post(
         "agents_agent_operations", agent.pk, **build_server_fields(), **build_operation()
@@ -252,7 +258,7 @@ def test_an_agent_gets_its_own_api(acme: Organization) -> None:
     assert Server.objects.get().scope_id == agent.pk
 
 
-def test_hidden_characters_are_shown(browser: admin_client.Desk) -> None:
+def test_hidden_characters_are_shown(browser: admin_client.AdminClient) -> None:
     shop = create_api_server(browser, **{"op-description": "a\u202eb<script>"})
     page = browser.get(CONFIGURATION, shop.pk)
     assert "\u202e" not in page

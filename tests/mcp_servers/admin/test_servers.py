@@ -34,22 +34,24 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def browser(acme: Organization) -> admin_client.Desk:
-    return admin_client.sit(acme, Role.OWNER)
+def browser(acme: Organization) -> admin_client.AdminClient:
+    return admin_client.sign_in(acme, Role.OWNER)
 
 
-def run_action(browser: admin_client.Desk, action: str, *servers: Server, **more: str) -> str:
+def run_action(
+    browser: admin_client.AdminClient, action: str, *servers: Server, **more: str
+) -> str:
     selected = [str(server.pk) for server in servers]
     fields = {"action": action, "_selected_action": selected, **more}
     return browser.post("mcp_servers_server_changelist", **fields)
 
 
 def test_a_row_shows_state_tools_and_pending_reviews(
-    acme: Organization, browser: admin_client.Desk
+    acme: Organization, browser: admin_client.AdminClient
 ) -> None:
-    server = admin_client.web_server(acme)
-    admin_client.offer(server, "add")
-    admin_client.offer(server, "echo")
+    server = admin_client.create_web_server(acme)
+    admin_client.declare_tool(server, "add")
+    admin_client.declare_tool(server, "echo")
     Server.objects.filter(pk=server.pk).update(
         status="needs_reauth", status_code="needs_reauth", status_detail="The token is old."
     )
@@ -59,36 +61,36 @@ def test_a_row_shows_state_tools_and_pending_reviews(
     assert "2 to review" in page
 
 
-def test_an_empty_list_explains_how_to_begin(browser: admin_client.Desk) -> None:
+def test_an_empty_list_explains_how_to_begin(browser: admin_client.AdminClient) -> None:
     page = browser.get("mcp_servers_server_changelist")
     assert "No servers yet" in page
-    assert admin_client.url("mcp_servers_server_paste") in page
+    assert admin_client.build_url("mcp_servers_server_paste") in page
 
 
 def test_servers_are_filtered_by_pending_reviews(
-    acme: Organization, browser: admin_client.Desk
+    acme: Organization, browser: admin_client.AdminClient
 ) -> None:
-    admin_client.offer(admin_client.web_server(acme, "busy"))
-    admin_client.web_server(acme, "calm")
-    page = admin_client.words(browser.get("mcp_servers_server_changelist", waiting="yes"))
+    admin_client.declare_tool(admin_client.create_web_server(acme, "busy"))
+    admin_client.create_web_server(acme, "calm")
+    page = admin_client.get_text(browser.get("mcp_servers_server_changelist", waiting="yes"))
     assert "busy" in page
     assert "calm" not in page
 
 
 def test_a_search_finds_a_server_by_its_tool(
-    acme: Organization, browser: admin_client.Desk
+    acme: Organization, browser: admin_client.AdminClient
 ) -> None:
-    admin_client.offer(admin_client.web_server(acme, "weather"), "forecast")
-    admin_client.web_server(acme, "clock")
-    page = admin_client.words(browser.get("mcp_servers_server_changelist", q="forecast"))
+    admin_client.declare_tool(admin_client.create_web_server(acme, "weather"), "forecast")
+    admin_client.create_web_server(acme, "clock")
+    page = admin_client.get_text(browser.get("mcp_servers_server_changelist", q="forecast"))
     assert "weather" in page
     assert "clock" not in page
 
 
 def test_the_switch_enables_and_disables_and_is_recorded(
-    acme: Organization, browser: admin_client.Desk
+    acme: Organization, browser: admin_client.AdminClient
 ) -> None:
-    server = admin_client.web_server(acme)
+    server = admin_client.create_web_server(acme)
     browser.post("mcp_servers_server_switch", server.pk, enabled="0")
     server.refresh_from_db()
     assert (server.enabled, server.status) == (False, "disabled")
@@ -96,27 +98,32 @@ def test_the_switch_enables_and_disables_and_is_recorded(
 
 
 def test_a_reviewer_sees_no_switch_and_cant_use_it(acme: Organization) -> None:
-    server = admin_client.web_server(acme)
-    reviewer = admin_client.sit(acme, Role.REVIEWER)
-    owner = admin_client.sit(acme, Role.OWNER)
+    server = admin_client.create_web_server(acme)
+    reviewer = admin_client.sign_in(acme, Role.REVIEWER)
+    owner = admin_client.sign_in(acme, Role.OWNER)
     for browser, may_delete in ((owner, True), (reviewer, False)):
-        page = admin_client.words(browser.get("mcp_servers_server_change", server.pk))
+        page = admin_client.get_text(browser.get("mcp_servers_server_change", server.pk))
         assert ("Delete" in page) is may_delete
     page = reviewer.post("mcp_servers_server_switch", server.pk, enabled="0", status=403)
     assert "forbidden" in page
     assert Server.objects.get().enabled
 
 
-def test_actions_require_post_requests(acme: Organization, browser: admin_client.Desk) -> None:
-    browser.get("mcp_servers_server_switch", admin_client.web_server(acme).pk, status=405)
+def test_actions_require_post_requests(
+    acme: Organization, browser: admin_client.AdminClient
+) -> None:
+    browser.get("mcp_servers_server_switch", admin_client.create_web_server(acme).pk, status=405)
 
 
 def test_many_servers_are_disabled_and_enabled(
-    acme: Organization, browser: admin_client.Desk
+    acme: Organization, browser: admin_client.AdminClient
 ) -> None:
-    servers = admin_client.web_server(acme, "one"), admin_client.web_server(acme, "two")
+    servers = (
+        admin_client.create_web_server(acme, "one"),
+        admin_client.create_web_server(acme, "two"),
+    )
     attach_server(factories.build_administrator(acme), factories.create_agent(acme), servers[0])
-    assert "Helper → one" in admin_client.words(run_action(browser, "disable_chosen", *servers))
+    assert "Helper → one" in admin_client.get_text(run_action(browser, "disable_chosen", *servers))
     assert Server.objects.enabled().count() == 2
     run_action(browser, "disable_chosen", *servers, confirmed="1")
     assert not Server.objects.enabled().exists()
@@ -125,9 +132,9 @@ def test_many_servers_are_disabled_and_enabled(
 
 
 def test_a_server_that_cant_be_deleted_doesnt_stop_the_others(
-    acme: Organization, browser: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
+    acme: Organization, browser: admin_client.AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    servers = [admin_client.web_server(acme, name) for name in ("one", "two", "three")]
+    servers = [admin_client.create_web_server(acme, name) for name in ("one", "two", "three")]
     real = services.delete_server
 
     def delete_server(principal: Principal, server: Server) -> None:
@@ -136,16 +143,19 @@ def test_a_server_that_cant_be_deleted_doesnt_stop_the_others(
         real(principal, server)
 
     monkeypatch.setattr(services, "delete_server", delete_server)
-    page = admin_client.words(run_action(browser, "remove_chosen", *servers, confirmed="1"))
+    page = admin_client.get_text(run_action(browser, "remove_chosen", *servers, confirmed="1"))
     assert [server.slug for server in Server.objects.all()] == ["two"]
     assert "two: The database is locked. Try again. (busy)" in page
     assert "2 servers deleted." in page
 
 
 def test_testing_many_servers_shows_each_result(
-    acme: Organization, browser: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
+    acme: Organization, browser: admin_client.AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good, bad = admin_client.web_server(acme, "good"), admin_client.web_server(acme, "bad")
+    good, bad = (
+        admin_client.create_web_server(acme, "good"),
+        admin_client.create_web_server(acme, "bad"),
+    )
     problem = Problem("Nobody answers.", code="server_unreachable", remedy="Start it.")
     outcomes = {
         good.pk: DiscoveryAttempt(good, result=RESULT),
@@ -162,26 +172,26 @@ def test_testing_many_servers_shows_each_result(
 
 
 def test_all_pending_definitions_of_selected_servers_are_approved(
-    acme: Organization, browser: admin_client.Desk
+    acme: Organization, browser: admin_client.AdminClient
 ) -> None:
-    server = admin_client.web_server(acme)
-    admin_client.offer(server, "forecast")
+    server = admin_client.create_web_server(acme)
+    admin_client.declare_tool(server, "forecast")
     page = run_action(browser, "approve_chosen", server)
-    assert "forecast" in admin_client.words(page)
+    assert "forecast" in admin_client.get_text(page)
     assert not Definition.objects.callable().exists()
     run_action(browser, "approve_chosen", server, confirmed=get_confirmation_digest(page))
     assert Definition.objects.callable().count() == 1
 
 
 def test_definitions_added_meanwhile_need_another_confirmation(
-    acme: Organization, browser: admin_client.Desk
+    acme: Organization, browser: admin_client.AdminClient
 ) -> None:
-    server = admin_client.web_server(acme)
-    admin_client.offer(server, "forecast")
+    server = admin_client.create_web_server(acme)
+    admin_client.declare_tool(server, "forecast")
     before = get_confirmation_digest(run_action(browser, "approve_chosen", server))
-    admin_client.offer(server, "another")
+    admin_client.declare_tool(server, "another")
     page = run_action(browser, "approve_chosen", server, confirmed=before)
-    assert "another" in admin_client.words(page)
+    assert "another" in admin_client.get_text(page)
     assert not Definition.objects.callable().exists()
 
 
@@ -191,9 +201,9 @@ def get_confirmation_digest(page: str) -> str:
 
 
 def test_an_operator_has_no_approve_action(acme: Organization) -> None:
-    server = admin_client.web_server(acme)
-    admin_client.offer(server)
-    operator = admin_client.sit(acme, Role.OPERATOR)
+    server = admin_client.create_web_server(acme)
+    admin_client.declare_tool(server)
+    operator = admin_client.sign_in(acme, Role.OPERATOR)
     assert "approve_chosen" not in operator.get("mcp_servers_server_changelist")
     fields = {"action": "approve_chosen", "_selected_action": str(server.pk)}
     operator.post("mcp_servers_server_changelist", status=403, **fields)
@@ -201,12 +211,12 @@ def test_an_operator_has_no_approve_action(acme: Organization) -> None:
 
 
 def test_deleting_asks_first_and_lists_what_is_deleted_too(
-    acme: Organization, browser: admin_client.Desk
+    acme: Organization, browser: admin_client.AdminClient
 ) -> None:
-    server = admin_client.web_server(acme)
-    admin_client.offer(server)
+    server = admin_client.create_web_server(acme)
+    admin_client.declare_tool(server)
     attach_server(factories.build_administrator(acme), factories.create_agent(acme), server)
-    page = admin_client.words(run_action(browser, "remove_chosen", server))
+    page = admin_client.get_text(run_action(browser, "remove_chosen", server))
     assert "Helper → web" in page
     assert "1 definition" in page
     assert Server.objects.count() == 1
@@ -216,9 +226,9 @@ def test_deleting_asks_first_and_lists_what_is_deleted_too(
 
 
 def test_a_server_is_deleted_after_confirmation(
-    acme: Organization, browser: admin_client.Desk
+    acme: Organization, browser: admin_client.AdminClient
 ) -> None:
-    server = admin_client.web_server(acme)
+    server = admin_client.create_web_server(acme)
     browser.get("mcp_servers_server_delete", server.pk)
     assert Server.objects.count() == 1
     browser.post("mcp_servers_server_delete", server.pk, confirmed="1")
@@ -226,7 +236,7 @@ def test_a_server_is_deleted_after_confirmation(
 
 
 def test_the_overview_shows_the_connection_without_secrets(
-    acme: Organization, browser: admin_client.Desk
+    acme: Organization, browser: admin_client.AdminClient
 ) -> None:
     spec = ServerSpec(
         name="web",
@@ -242,9 +252,9 @@ def test_the_overview_shows_the_connection_without_secrets(
 
 
 def test_testing_the_connection_returns_a_page_fragment(
-    acme: Organization, browser: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
+    acme: Organization, browser: admin_client.AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = admin_client.web_server(acme)
+    server = admin_client.create_web_server(acme)
     monkeypatch.setattr(
         server_details,
         "discover_servers",
@@ -258,13 +268,13 @@ def test_testing_the_connection_returns_a_page_fragment(
 
 @pytest.mark.django_db(transaction=True)
 def test_a_server_that_is_deleted_during_its_test_is_reported_as_missing(
-    acme: Organization, browser: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
+    acme: Organization, browser: admin_client.AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def delete_and_discover(servers: list[Server], **options: Any) -> list[DiscoveryAttempt]:
         Server.objects.filter(pk=servers[0].pk).delete()
         return contacts.discover_servers(servers, **options)
 
-    server = admin_client.web_server(acme)
+    server = admin_client.create_web_server(acme)
     monkeypatch.setattr(server_details, "discover_servers", delete_and_discover)
     assert "<code>not_found</code>" in browser.post(
         "mcp_servers_server_connect", server.pk, status=404
@@ -272,9 +282,9 @@ def test_a_server_that_is_deleted_during_its_test_is_reported_as_missing(
 
 
 def test_a_failed_connection_links_to_the_field_to_correct(
-    acme: Organization, browser: admin_client.Desk, monkeypatch: pytest.MonkeyPatch
+    acme: Organization, browser: admin_client.AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = admin_client.web_server(acme)
+    server = admin_client.create_web_server(acme)
     for code, auth, tab in (
         ("server_unreachable", "none", "configuration"),
         ("needs_reauth", "none", "configuration"),
@@ -286,7 +296,9 @@ def test_a_failed_connection_links_to_the_field_to_correct(
             server_details, "discover_servers", lambda *_, failed=failed, **__: [failed]
         )
         page = browser.post("mcp_servers_server_connect", server.pk)
-        assert admin_client.links(page, admin_client.url(f"mcp_servers_server_{tab}", server.pk))
+        assert admin_client.find_links(
+            page, admin_client.build_url(f"mcp_servers_server_{tab}", server.pk)
+        )
 
 
 def test_a_failure_of_one_server_doesnt_affect_others(

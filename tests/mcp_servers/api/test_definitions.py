@@ -6,7 +6,7 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from mcp_servers.models import Definition, Server
 from tests import factories, rest
-from tests.rest import Rest
+from tests.rest import RestClient
 
 pytestmark = pytest.mark.django_db
 
@@ -34,7 +34,7 @@ def server(acme: Organization) -> Server:
 
 
 @pytest.fixture
-def reviewer(acme: Organization) -> Rest:
+def reviewer(acme: Organization) -> RestClient:
     return rest.as_role(acme, Role.REVIEWER)
 
 
@@ -43,7 +43,7 @@ def path(server: Server) -> str:
     return f"mcp-servers/{server.pk}"
 
 
-def list_names(response: rest.Answer) -> list[str]:
+def list_names(response: rest.RestResponse) -> list[str]:
     return [row["name"] for row in response.json["results"]]
 
 

@@ -9,7 +9,7 @@ from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Preset, Server
 from tests import factories, rest
-from tests.rest import Rest
+from tests.rest import RestClient
 
 pytestmark = pytest.mark.django_db
 PRESET: dict[str, Any] = {
@@ -37,7 +37,7 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def operator(acme: Organization) -> Rest:
+def operator(acme: Organization) -> RestClient:
     return rest.as_role(acme, Role.OPERATOR)
 
 

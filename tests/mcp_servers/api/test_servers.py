@@ -10,7 +10,7 @@ from bonobot.core.text.masking import MASK
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Definition, Launcher, Secret, Server
 from tests import factories, rest
-from tests.rest import Rest
+from tests.rest import RestClient
 
 pytestmark = pytest.mark.django_db
 
@@ -33,12 +33,12 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def operator(acme: Organization) -> Rest:
+def operator(acme: Organization) -> RestClient:
     return rest.as_role(acme, Role.OPERATOR)
 
 
 @pytest.fixture
-def administrator(acme: Organization) -> Rest:
+def administrator(acme: Organization) -> RestClient:
     return rest.as_administrator()
 
 

@@ -4,9 +4,9 @@ from tests import admin_client
 
 
 def test_labels_are_shown_and_set(bonobot, acme):
-    server = admin_client.web_server(acme)
-    admin_client.offer(server, "read_mail")
-    admin_client.offer(server, "get_current_time")
+    server = admin_client.create_web_server(acme)
+    admin_client.declare_tool(server, "read_mail")
+    admin_client.declare_tool(server, "get_current_time")
     (clock, mail) = bonobot("mcp", "label", "web", "--json").json
     assert (clock["labels"], clock["labels_suggested"]) == (None, [])
     assert mail["labels_suggested"] == ["private_data", "untrusted_content"]

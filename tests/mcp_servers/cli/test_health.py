@@ -7,7 +7,7 @@ from tests import admin_client
 
 
 def test_the_history_of_a_server_is_printed(bonobot, acme):
-    server = admin_client.web_server(acme)
+    server = admin_client.create_web_server(acme)
     assert "No checks in this period" in bonobot("mcp", "history", "web").out
     record_contact(server, HealthCheck.Kind.HEALTH, 12)
     problem = Problem("Nobody listens.", code="server_unreachable")

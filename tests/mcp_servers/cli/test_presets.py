@@ -97,7 +97,7 @@ def test_a_check_exits_with_1_if_a_package_doesnt_resolve(bonobot, registry, slu
 
 def test_missing_packages_are_marked_in_the_gallery(bonobot, registry, monkeypatch):
     bonobot("mcp", "presets", "--check", "time", "memory")
-    browser = admin_client.sit(Organization.objects.get(), Role.OPERATOR)
+    browser = admin_client.sign_in(Organization.objects.get(), Role.OPERATOR)
     gallery = browser.get("mcp_servers_server_presets")
     assert gallery.count("package not found") == 1
     assert "package wasn't found in the registry" in browser.get(

@@ -12,8 +12,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_all_details_of_a_server_are_printed(bonobot, acme):
-    server = admin_client.web_server(acme)
-    admin_client.offer(server, "hidden", description="Adds.\u200b\u202e")
+    server = admin_client.create_web_server(acme)
+    admin_client.declare_tool(server, "hidden", description="Adds.\u200b\u202e")
     attach_server(
         factories.build_administrator(acme),
         factories.create_agent(acme),
@@ -37,7 +37,7 @@ def test_all_details_of_a_server_are_printed(bonobot, acme):
 
 
 def test_an_unavailable_server_shows_code_and_remedy(bonobot, acme):
-    admin_client.web_server(acme)
+    admin_client.create_web_server(acme)
     bonobot("mcp", "test", "web")
     data = bonobot("mcp", "show", "web", "--json").json
     assert (data["status"], data["status_code"]) == ("error", "server_unreachable")
@@ -48,7 +48,7 @@ def test_an_unavailable_server_shows_code_and_remedy(bonobot, acme):
 @pytest.mark.parametrize("group", ["mcp", "agents"])
 def test_a_list_is_watched_until_it_is_ended(bonobot, acme, monkeypatch, group):
     factories.create_agent(acme)
-    admin_client.web_server(acme)
+    admin_client.create_web_server(acme)
     pauses = []
 
     def pause(seconds):

@@ -57,7 +57,7 @@ def make_endpoint(request: pytest.FixtureRequest) -> Iterator[Callable[..., Serv
             sys.executable, script, "stdio", allowed_requests=ALL, **{"start_s": 60, **more}
         )
         return
-    with processes.served(SCRIPT, "http") as url:
+    with processes.serve(SCRIPT, "http") as url:
         yield lambda **more: http(url, allowed_requests=ALL, **more)
 
 
@@ -93,7 +93,7 @@ async def test_other_callers_stay_in_the_modern_era_when_one_needs_the_handshake
 
 
 async def test_a_stateless_server_is_called_in_the_modern_era(connections: ConnectionPool) -> None:
-    with processes.served(SCRIPT, "stateless") as url:
+    with processes.serve(SCRIPT, "stateless") as url:
         fields = await discover(connections, http(url, allowed_requests=ALL))
         endpoint = http(url, allowed_requests=ALL, **fields)
         for _ in range(2):

@@ -40,7 +40,7 @@ def acme():
 
 @pytest.fixture
 def server(acme):
-    return admin_client.web_server(acme)
+    return admin_client.create_web_server(acme)
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_windows_count_time_calls_and_latencies(server, django_assert_num_querie
 
 def test_windows_count_aggregated_and_recent_calls(server):
     organization, now = server.organization, timezone.now()
-    large_organization.call(
+    large_organization.create_calls(
         organization, factories.create_agent(organization), [server], 48
     )  # one an hour
     for _ in range(2):
@@ -229,7 +229,7 @@ def test_a_disabled_server_has_no_further_uptime(acme, server):
         set_server_enabled(factories.build_administrator(acme), server, enabled=False)
         clock.shift(timedelta(hours=5))
         assert compute_unmonitored_time(server) == timedelta(hours=5)
-        page = admin_client.sit(acme, Role.AUDITOR).get("mcp_servers_server_changelist")
+        page = admin_client.sign_in(acme, Role.AUDITOR).get("mcp_servers_server_changelist")
         assert page.count("not checked") == 23
         server.refresh_from_db()
         set_server_enabled(factories.build_administrator(acme), server, enabled=True)
@@ -278,7 +278,7 @@ def test_old_outages_are_deleted_and_open_ones_kept(server):
 
 
 def test_the_history_page_shows_outages_and_their_cause(acme, server):
-    browser = admin_client.sit(acme, Role.AUDITOR)
+    browser = admin_client.sign_in(acme, Role.AUDITOR)
     assert "Not checked yet." in browser.get("mcp_servers_server_health", server.pk)
     succeed(server, 20)
     succeed(server, 40)

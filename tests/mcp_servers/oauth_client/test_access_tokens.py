@@ -45,7 +45,7 @@ def start_callers(server) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-c", CALLERS, str(server.pk)],
         cwd=Path(__file__).parents[3],
-        env=processes.environment(),
+        env=processes.build_environment(),
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -115,7 +115,7 @@ def test_a_killed_process_blocks_others_only_until_its_lease_expires(owners, reg
     OAuthGrant.objects.update(expires_at=timezone.now())
     claims = subprocess.run(
         [sys.executable, "-c", CLAIM, str(server.pk)],
-        env=processes.environment(),
+        env=processes.build_environment(),
         check=False,
     )
     assert claims.returncode == -9

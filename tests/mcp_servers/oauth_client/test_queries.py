@@ -12,9 +12,9 @@ from mcp_servers.oauth_client.token_requests import OAuthTokens
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import factories, rest
-from tests.admin_client import Desk
+from tests.admin_client import AdminClient
 from tests.mcp_servers.oauth_client.conftest import LOGIN
-from tests.rest import Rest
+from tests.rest import RestClient
 
 pytestmark = pytest.mark.django_db
 
@@ -99,7 +99,7 @@ def test_the_dashboard_links_each_person_to_their_missing_logins(add_server, peo
     pages = {}
     for name, person in people.items():
         User.objects.filter(pk=person.id).update(is_staff=True)
-        pages[name] = Desk(User.objects.get(pk=person.id)).open("/admin/")
+        pages[name] = AdminClient(User.objects.get(pk=person.id)).open("/admin/")
     assert f"/oauth/start/{personal.pk}" in pages["ann"]
     assert "Sign in to each" in pages["ann"]
     assert "/oauth/start/" not in pages["ben"]
@@ -110,7 +110,7 @@ def test_rest_returns_the_sign_in_state_of_the_caller(add_server, people, acme):
     sign_in(personal, people["ann"])
     path = f"/api/mcp-servers/{personal.pk}"
     states = {
-        name: Rest(user=User.objects.get(pk=person.id)).get(path).json["sign_in"]
+        name: RestClient(user=User.objects.get(pk=person.id)).get(path).json["sign_in"]
         for name, person in people.items()
     }
     assert (states["ann"]["state"], states["ann"]["issuer"]) == (

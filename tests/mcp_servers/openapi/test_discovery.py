@@ -271,7 +271,7 @@ def test_the_products_own_api_can_be_called_through_the_gateway(administrator, l
         transport_type="openapi",
         endpoint_config={
             "url": live_web.url,
-            "document": json.dumps(rest.document()),
+            "document": json.dumps(rest.build_document()),
             "operations": ["GET /api/agents", "GET /api/agents/{agent_id}"],
         },
         auth_config={"type": "bearer_token", "token": token},

@@ -30,7 +30,7 @@ from mcp_servers.presets.instantiate_preset import build_server_spec, get_preset
 from mcp_servers.presets.services import load_presets
 from mcp_servers.services import create_server
 from tests import admin_client, factories, rest
-from tests.rest import Rest
+from tests.rest import RestClient
 
 pytestmark = pytest.mark.django_db
 
@@ -45,7 +45,7 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def operator(acme: Organization) -> Rest:
+def operator(acme: Organization) -> RestClient:
     return rest.as_role(acme, Role.OPERATOR)
 
 
@@ -142,7 +142,7 @@ def test_a_preset_is_enabled_for_one_organization(acme: Organization, preset: Pr
 
 
 def test_disabling_a_preset_refuses_new_servers_and_keeps_existing_ones(
-    acme: Organization, preset: Preset, operator: Rest
+    acme: Organization, preset: Preset, operator: RestClient
 ) -> None:
     administrator = factories.build_administrator(acme)
     enable_preset(administrator, preset)
@@ -208,7 +208,7 @@ def test_an_organization_with_enabled_presets_can_be_deleted(
 
 @pytest.mark.parametrize("path", ["mcp-servers", "agents/helper/mcp-servers"])
 def test_rest_refuses_an_operator_until_the_preset_is_enabled(
-    acme: Organization, operator: Rest, path: str
+    acme: Organization, operator: RestClient, path: str
 ) -> None:
     factories.create_agent(acme)
     response = operator.post(path, BODY)
@@ -218,7 +218,7 @@ def test_rest_refuses_an_operator_until_the_preset_is_enabled(
     assert operator.post(path, BODY).status == 201
 
 
-def test_rest_returns_whether_presets_are_enabled(acme: Organization, operator: Rest) -> None:
+def test_rest_returns_whether_presets_are_enabled(acme: Organization, operator: RestClient) -> None:
     def states() -> dict[str, bool]:
         rows = operator.get("presets?limit=500").json["results"]
         return {row["slug"]: row["enabled"] for row in rows}
@@ -238,7 +238,9 @@ def test_rest_returns_whether_presets_are_enabled(acme: Organization, operator: 
 
 
 @pytest.mark.parametrize("action", ["enable", "disable"])
-def test_rest_lets_only_platform_administrators_enable_presets(operator: Rest, action: str) -> None:
+def test_rest_lets_only_platform_administrators_enable_presets(
+    operator: RestClient, action: str
+) -> None:
     response = operator.post(f"presets/time/{action}")
     assert (response.status, response.code) == (403, "platform_admin_only")
     assert operator.post(f"presets/nothing/{action}").status == 404
@@ -246,12 +248,12 @@ def test_rest_lets_only_platform_administrators_enable_presets(operator: Rest, a
     assert (always.status, always.code) == (400, "preset_always_enabled")
 
 
-def test_an_operator_can_add_an_http_preset(operator: Rest) -> None:
+def test_an_operator_can_add_an_http_preset(operator: RestClient) -> None:
     assert operator.post("mcp-servers", {"preset": "linear"}).status == 201
 
 
 def test_the_list_uses_the_same_queries_for_any_number_of_presets(
-    acme: Organization, operator: Rest, django_assert_max_num_queries: Any
+    acme: Organization, operator: RestClient, django_assert_max_num_queries: Any
 ) -> None:
     with django_assert_max_num_queries(10):
         assert len(operator.get("presets?limit=500").json["results"]) > 40
@@ -283,7 +285,7 @@ def test_the_admin_refuses_an_operator_until_the_preset_is_enabled(
     acme: Organization, preset: Preset, page: str, args: tuple[str, ...]
 ) -> None:
     page_args = (*([factories.create_agent(acme).pk] if args else []), "time")
-    browser = admin_client.sit(acme, Role.OPERATOR)
+    browser = admin_client.sign_in(acme, Role.OPERATOR)
     fields = {"name": "clock", "parameter-TIMEZONE": "UTC"}
     html = browser.get(page, *page_args)
     assert "A platform administrator must enable this preset for your organization." in html
@@ -298,25 +300,29 @@ def test_the_admin_refuses_an_operator_until_the_preset_is_enabled(
 def test_the_gallery_links_enabled_presets_and_says_who_can_enable_others(
     acme: Organization, preset: Preset
 ) -> None:
-    browser = admin_client.sit(acme, Role.OPERATOR)
-    link = admin_client.url("mcp_servers_server_preset", "time")
+    browser = admin_client.sign_in(acme, Role.OPERATOR)
+    link = admin_client.build_url("mcp_servers_server_preset", "time")
     page = browser.get("mcp_servers_server_presets")
-    assert not admin_client.links(page, link)
-    assert admin_client.links(page, admin_client.url("mcp_servers_server_preset", "linear"))
+    assert not admin_client.find_links(page, link)
+    assert admin_client.find_links(
+        page, admin_client.build_url("mcp_servers_server_preset", "linear")
+    )
     disabled_count = Preset.objects.from_platform().filter(transport_type="stdio").count()
     sentence = "A platform administrator must enable this preset for your organization."
-    assert admin_client.words(page).count(sentence) == disabled_count
-    assert admin_client.links(admin_client.sit(acme, None).get("mcp_servers_server_presets"), link)
+    assert admin_client.get_text(page).count(sentence) == disabled_count
+    assert admin_client.find_links(
+        admin_client.sign_in(acme, None).get("mcp_servers_server_presets"), link
+    )
     enable_preset(factories.build_administrator(acme), preset)
     page = browser.get("mcp_servers_server_presets")
-    assert admin_client.links(page, link)
-    assert admin_client.words(page).count(sentence) == disabled_count - 1
+    assert admin_client.find_links(page, link)
+    assert admin_client.get_text(page).count(sentence) == disabled_count - 1
 
 
 def test_a_platform_administrator_enables_a_preset_on_its_page(
     acme: Organization, preset: Preset
 ) -> None:
-    root = admin_client.sit(acme, None)
+    root = admin_client.sign_in(acme, None)
     for page in (
         root.get("mcp_servers_server_preset", "time"),
         root.get("mcp_servers_preset_change", preset.pk),
@@ -324,7 +330,7 @@ def test_a_platform_administrator_enables_a_preset_on_its_page(
         assert "Enable for Acme" in page
         form = page[: page.index("Enable for Acme")].rpartition("<form")[2]
         assert "csrfmiddlewaretoken" in form
-        assert admin_client.url("mcp_servers_preset_enable", preset.pk) in form
+        assert admin_client.build_url("mcp_servers_preset_enable", preset.pk) in form
     root.post("mcp_servers_preset_enable", preset.pk)
     assert root.messages == ["Time is enabled for Acme."]
     assert preset.pk in list_enabled_ids(acme.pk)
@@ -337,7 +343,7 @@ def test_a_platform_administrator_enables_a_preset_on_its_page(
 
 
 def test_other_roles_have_no_switch_and_are_refused(acme: Organization, preset: Preset) -> None:
-    owner = admin_client.sit(acme, Role.OWNER)
+    owner = admin_client.sign_in(acme, Role.OWNER)
     assert "Enable for" not in owner.get("mcp_servers_server_preset", "time")
     assert "Enable for" not in owner.get("mcp_servers_preset_change", preset.pk)
     for action in ("enable", "disable"):
@@ -348,7 +354,7 @@ def test_other_roles_have_no_switch_and_are_refused(acme: Organization, preset: 
 
 
 def test_the_preset_list_shows_the_state(acme: Organization, preset: Preset) -> None:
-    browser = admin_client.sit(acme, Role.OPERATOR)
+    browser = admin_client.sign_in(acme, Role.OPERATOR)
     assert "not enabled" in browser.get("mcp_servers_preset_changelist", q="time zones")
     assert "not enabled" in browser.get("mcp_servers_preset_change", preset.pk)
     enable_preset(factories.build_administrator(acme), preset)

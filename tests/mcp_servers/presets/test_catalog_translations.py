@@ -72,13 +72,13 @@ def test_rest_returns_presets_in_the_requested_language() -> None:
 
 
 def test_the_gallery_and_the_list_show_category_names() -> None:
-    browser = admin_client.sit(factories.create_organization(), Role.OPERATOR)
+    browser = admin_client.sign_in(factories.create_organization(), Role.OPERATOR)
     browser.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
-    gallery = admin_client.words(browser.get("mcp_servers_server_presets", category="files"))
+    gallery = admin_client.get_text(browser.get("mcp_servers_server_presets", category="files"))
     assert "Dateien" in gallery
     assert "Liest, schreibt, verschiebt" in gallery
-    form = admin_client.words(browser.get("mcp_servers_server_preset", "filesystem"))
+    form = admin_client.get_text(browser.get("mcp_servers_server_preset", "filesystem"))
     assert "Ordner" in form
-    rows = admin_client.words(browser.get("mcp_servers_preset_changelist", category="files"))
+    rows = admin_client.get_text(browser.get("mcp_servers_preset_changelist", category="files"))
     assert "Liest, schreibt, verschiebt" in rows
     assert "Durchsucht das Web" not in rows

@@ -167,14 +167,16 @@ def get_tiers(row: dict[str, Any]) -> set[str]:
 
 @pytest.mark.corpus
 def test_no_benign_definition_of_the_sample_is_refused() -> None:
-    refused = [row["id"] for row in corpus.rows("benign_tools.json") if "hard" in get_tiers(row)]
+    refused = [
+        row["id"] for row in corpus.read_samples("benign_tools.json") if "hard" in get_tiers(row)
+    ]
     assert refused == []
 
 
 @pytest.mark.corpus
 def test_few_benign_definitions_of_the_sample_are_flagged() -> None:
     """At most 2 % of all, and 10 % of those that sound like an attack."""
-    rows = corpus.rows("benign_tools.json")
+    rows = corpus.read_samples("benign_tools.json")
     is_flagged = [row for row in rows if get_tiers(row)]
     negatives = [row for row in rows if row["hard_negative"]]
     assert len(is_flagged) <= len(rows) * 0.02
@@ -186,7 +188,7 @@ def test_every_invisible_attack_of_the_sample_is_refused() -> None:
     kinds = ("unicode_", "zero_width", "variation_selector", "bidi_", "ansi_")
     invisible = [
         row
-        for row in corpus.rows("poisoned_tools.json")
+        for row in corpus.read_samples("poisoned_tools.json")
         if str(row.get("derived") or row["cls"]).startswith(kinds)
     ]
     missed = [row["id"] for row in invisible if "hard" not in get_tiers(row)]

@@ -72,7 +72,7 @@ def compute_share(values: list[bool]) -> float:
 
 
 def inspect_rows(label: str) -> list[tuple[dict[str, Any], InspectedText]]:
-    rows = [row for row in corpus.rows("tool_results.json") if row["label"] == label]
+    rows = [row for row in corpus.read_samples("tool_results.json") if row["label"] == label]
     return [(row, inspect_result(row["text"])) for row in rows]
 
 
@@ -121,7 +121,7 @@ def test_hidden_and_active_content_of_the_sample_is_removed() -> None:
 def test_benign_results_of_the_sample_are_unchanged() -> None:
     changed = [
         row["id"]
-        for row in corpus.rows("tool_results.json")
+        for row in corpus.read_samples("tool_results.json")
         if row["label"] == "benign" and clean_result(row["text"]).text != row["text"]
     ]
     assert changed == []

@@ -52,7 +52,7 @@ def test_a_result_of_ten_megabytes_doesnt_block_the_event_loop() -> None:
 @pytest.mark.django_db(transaction=True)
 def test_the_database_stays_available_while_definitions_are_scanned() -> None:
     acme = factories.create_organization()
-    server = admin_client.web_server(acme, "sums")
+    server = admin_client.create_web_server(acme, "sums")
 
     async def run() -> int:
         reading = asyncio.create_task(

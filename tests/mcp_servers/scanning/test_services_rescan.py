@@ -33,12 +33,12 @@ def acme(transactional_db):
 
 @pytest.fixture
 def server(acme):
-    return admin_client.web_server(acme, "sums")
+    return admin_client.create_web_server(acme, "sums")
 
 
 def create_approved_definition(server, name, description):
     """Create an approved definition as older rules left it, without findings and version."""
-    row = admin_client.offer(server, name)
+    row = admin_client.declare_tool(server, name)
     payload = row.payload | {"description": description}
     Definition.objects.filter(pk=row.pk).update(
         payload=payload, description=description, findings=[], fault="", rules_version=0

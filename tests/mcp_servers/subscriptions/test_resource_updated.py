@@ -23,16 +23,16 @@ from mcp_servers.subscriptions.resource_updated import (
 )
 from tests import factories
 from tests.agents.conftest import acme, helper
-from tests.resource_updates import PAPER, SECRET, print_edition, printing, subscribed
+from tests.resource_updates import PAPER, SECRET, create_news_server, edition_url, run_news_server
 from tests.wait import eventually
 
-__all__ = ["acme", "helper", "print_edition"]
+__all__ = ["acme", "edition_url", "helper"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def news(acme: Organization, helper: Agent, print_edition: Callable[..., str]) -> Server:
-    return subscribed(acme, helper, print_edition())
+def news(acme: Organization, helper: Agent, edition_url: Callable[..., str]) -> Server:
+    return create_news_server(acme, helper, edition_url())
 
 
 @pytest.fixture
@@ -149,8 +149,8 @@ def test_the_resources_of_a_server_that_comes_back_count_as_changed(
 def test_an_unavailable_or_disabled_server_grants_no_subscription(
     acme: Organization, helper: Agent, processes: tuple[ResourceWatcher, ResourceWatcher]
 ) -> None:
-    with printing() as url:
-        server = subscribed(acme, helper, url)
+    with run_news_server() as url:
+        server = create_news_server(acme, helper, url)
         Server.objects.filter(pk=server.pk).update(enabled=False)
         assert watch(processes[0], server, PAPER) == {}
         Server.objects.filter(pk=server.pk).update(enabled=True)
@@ -161,10 +161,10 @@ def test_an_unavailable_or_disabled_server_grants_no_subscription(
 def test_a_reconfigured_server_is_subscribed_again(
     news: Server,
     processes: tuple[ResourceWatcher, ResourceWatcher],
-    print_edition: Callable[..., str],
+    edition_url: Callable[..., str],
 ) -> None:
     watch(processes[0], news, PAPER)
-    Server.objects.filter(pk=news.pk).update(endpoint_config={"url": print_edition()})
+    Server.objects.filter(pk=news.pk).update(endpoint_config={"url": edition_url()})
     eventually(lambda: find_change_count(processes[0], news) == 1, what="the new connection")
 
 
@@ -250,11 +250,11 @@ def personal(
     acme: Organization,
     helper: Agent,
     people: tuple[Principal, Principal],
-    print_edition: Callable[..., str],
+    edition_url: Callable[..., str],
 ) -> Server:
     """Return a server of each era with personal sign-ins; both people are signed in."""
     arguments = ["people", *(["handshake"] if request.param == "handshake" else [])]
-    return subscribed(acme, helper, print_edition(*arguments), readers=people)
+    return create_news_server(acme, helper, edition_url(*arguments), readers=people)
 
 
 def test_subscriptions_of_two_people_are_separate_across_processes(
@@ -326,8 +326,8 @@ def test_a_person_whose_sign_in_is_refused_gets_no_notifications(
 def test_a_subscription_that_ends_during_a_delay_ends_immediately(
     acme: Organization, helper: Agent, processes: tuple[ResourceWatcher, ResourceWatcher]
 ) -> None:
-    with printing() as url:
-        server = subscribed(acme, helper, url)
+    with run_news_server() as url:
+        server = create_news_server(acme, helper, url)
     assert watch(processes[0], server, PAPER) == {}  # the server is gone: it is retried later
     eventually(
         lambda: not len(processes[0]._tasks) - 1, what="the end of all tasks but the watcher"

@@ -34,12 +34,16 @@ def findings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings_check, "run_settings_checks", lambda: iter(results))
 
 
-def get_checks(person: admin_client.Desk) -> str:
-    return admin_client.page_of(person.client.get(admin_client.url("settings_check"), **FRAGMENT))
+def get_checks(person: admin_client.AdminClient) -> str:
+    return admin_client.check_page(
+        person.client.get(admin_client.build_url("settings_check"), **FRAGMENT)
+    )
 
 
 def test_problems_have_a_remedy_and_passed_checks_are_counted(findings: None) -> None:
-    text = admin_client.words(get_checks(admin_client.sit(factories.create_organization(), None)))
+    text = admin_client.get_text(
+        get_checks(admin_client.sign_in(factories.create_organization(), None))
+    )
     assert "failed Scheduler no sweep in 40 s Start a scheduler with bonobot up" in text
     assert "warning npx <b>away</b> Install Node.js." in text
     assert "1 check passed" in text
@@ -48,21 +52,21 @@ def test_problems_have_a_remedy_and_passed_checks_are_counted(findings: None) ->
 def test_deployment_settings_are_listed_with_their_codes(
     findings: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    administrator = admin_client.sit(factories.create_organization(), None)
+    administrator = admin_client.sign_in(factories.create_organization(), None)
     monkeypatch.setattr(
         settings_check,
         "run_checks",
         lambda **_: [CheckWarning("Open.", hint="Shut it.", id="bonobot.W1")],
     )
-    assert "Open. Shut it. bonobot.W1" in admin_client.words(get_checks(administrator))
+    assert "Open. Shut it. bonobot.W1" in admin_client.get_text(get_checks(administrator))
     monkeypatch.setattr(settings_check, "run_checks", lambda **_: [])
-    assert "Settings are ready for production." in admin_client.words(get_checks(administrator))
+    assert "Settings are ready for production." in admin_client.get_text(get_checks(administrator))
 
 
 def test_the_checks_are_shown_in_the_readers_language(findings: None) -> None:
-    administrator = admin_client.sit(factories.create_organization(), None)
+    administrator = admin_client.sign_in(factories.create_organization(), None)
     User.objects.update(language="de")
-    text = admin_client.words(get_checks(administrator))
+    text = admin_client.get_text(get_checks(administrator))
     assert "fehlgeschlagen Scheduler kein Sweep in 40 s" in text
     assert "Starte einen Scheduler" in text
 
@@ -73,25 +77,29 @@ def test_the_page_loads_without_waiting_for_the_checks(
     monkeypatch.setattr(
         settings_check, "run_settings_checks", lambda: pytest.fail("the checks ran")
     )
-    administrator = admin_client.sit(factories.create_organization(), None)
+    administrator = admin_client.sign_in(factories.create_organization(), None)
     with django_assert_max_num_queries(15):
         page = administrator.get("settings_check")
-    assert f'data-asked="{admin_client.url("settings_check")}"' in page
+    assert f'data-asked="{admin_client.build_url("settings_check")}"' in page
 
 
 def test_without_javascript_a_link_runs_the_checks(findings: None) -> None:
-    administrator = admin_client.sit(factories.create_organization(), None)
-    [query] = admin_client.links(administrator.get("settings_check"), "?look")
-    assert "no sweep in 40 s" in admin_client.words(
-        administrator.open(admin_client.url("settings_check") + query)
+    administrator = admin_client.sign_in(factories.create_organization(), None)
+    [query] = admin_client.find_links(administrator.get("settings_check"), "?look")
+    assert "no sweep in 40 s" in admin_client.get_text(
+        administrator.open(admin_client.build_url("settings_check") + query)
     )
 
 
 @pytest.mark.parametrize("role", [Role.OWNER, Role.AUDITOR])
 def test_the_page_is_only_for_platform_administrators(findings: None, role: Role) -> None:
-    person = admin_client.sit(factories.create_organization(), role)
-    assert person.client.get(admin_client.url("settings_check"), **FRAGMENT).status_code == 403
-    assert not admin_client.links(person.get("index"), admin_client.url("settings_check"))
+    person = admin_client.sign_in(factories.create_organization(), role)
+    assert (
+        person.client.get(admin_client.build_url("settings_check"), **FRAGMENT).status_code == 403
+    )
+    assert not admin_client.find_links(
+        person.get("index"), admin_client.build_url("settings_check")
+    )
 
 
 @pytest.mark.browser

@@ -19,7 +19,7 @@ from bonobot.notifications.models import Notification
 from mcp_servers.health.services import record_failure
 from mcp_servers.models import Server
 from tests import admin_client, factories
-from tests.screens import LISTS, fill
+from tests.screens import LISTS, create_objects
 
 pytestmark = pytest.mark.django_db
 
@@ -40,11 +40,13 @@ def test_a_refused_action_names_the_roles_that_can_do_it(
     role: Role, name: str, fields: dict[str, str], allowed_role: str
 ) -> None:
     acme = factories.create_organization()
-    server = admin_client.web_server(acme)
+    server = admin_client.create_web_server(acme)
     factories.create_waiting_session(factories.create_agent(acme))
-    page = admin_client.sit(acme, role).post(name, status=403, _selected_action=server.pk, **fields)
-    assert "forbidden" in admin_client.words(page)
-    assert allowed_role in admin_client.words(page)
+    page = admin_client.sign_in(acme, role).post(
+        name, status=403, _selected_action=server.pk, **fields
+    )
+    assert "forbidden" in admin_client.get_text(page)
+    assert allowed_role in admin_client.get_text(page)
     assert Server.objects.get(pk=server.pk).enabled
 
 
@@ -52,27 +54,27 @@ def test_lists_and_the_dashboard_use_a_fixed_number_of_queries(
     django_assert_max_num_queries: DjangoAssertNumQueries,
 ) -> None:
     acme = factories.create_organization()
-    fill(acme, many=8)
-    administrator = admin_client.sit(acme, None)
+    create_objects(acme, many=8)
+    administrator = admin_client.sign_in(acme, None)
     for name in (*LISTS, "index"):
         with django_assert_max_num_queries(25 if name == "index" else 15, info=name):
             administrator.get(name)
 
 
 def test_an_empty_dashboard_explains_what_to_do_first() -> None:
-    page = admin_client.sit(factories.create_organization(), Role.OWNER).get("index")
+    page = admin_client.sign_in(factories.create_organization(), Role.OWNER).get("index")
     assert "First steps" in page
     assert reverse("admin:mcp_servers_server_presets") in page
 
 
 def test_the_dashboard_lists_problems_and_pending_items() -> None:
     acme = factories.create_organization()
-    server = admin_client.web_server(acme)
-    admin_client.offer(server)
+    server = admin_client.create_web_server(acme)
+    admin_client.declare_tool(server)
     Server.objects.filter(pk=server.pk).update(
         status="error", status_code="server_unreachable", status_detail="Nobody answers."
     )
-    page = admin_client.words(admin_client.sit(acme, Role.AUDITOR).get("index"))
+    page = admin_client.get_text(admin_client.sign_in(acme, Role.AUDITOR).get("index"))
     assert "Nobody answers." in page
     assert "1 definition" in page
 
@@ -92,24 +94,24 @@ def test_a_member_who_isnt_staff_signs_in_and_sees_the_agents() -> None:
     acme = factories.create_organization()
     agent = factories.create_agent(acme)
     factories.create_agent(acme, "secret")
-    member = admin_client.sit(acme, Role.MEMBER)
+    member = admin_client.sign_in(acme, Role.MEMBER)
     agent.members.add(member.user)
     response = member.client.get(reverse("admin:index"), follow=True)
-    page = admin_client.page_of(response)
+    page = admin_client.check_page(response)
     assert response.redirect_chain[-1][0] == reverse("admin:agents_agent_changelist")
     assert "Helper" in page
     assert "Secret" not in page
-    assert "Audit" not in admin_client.words(page)
+    assert "Audit" not in admin_client.get_text(page)
 
 
 def test_a_member_sees_their_own_sessions_only() -> None:
     acme = factories.create_organization()
     agent = factories.create_agent(acme)
     start_session(factories.build_administrator(acme), agent, "the boss asks")
-    member = admin_client.sit(acme, Role.MEMBER)
+    member = admin_client.sign_in(acme, Role.MEMBER)
     agent.members.add(member.user)
-    start_session(admin_client.principal_at(member, acme), agent, "the member asks")
-    page = admin_client.words(member.get("agents_session_changelist"))
+    start_session(admin_client.build_principal(member, acme), agent, "the member asks")
+    page = admin_client.get_text(member.get("agents_session_changelist"))
     assert "the member asks" in page
     assert "the boss asks" not in page
     hidden = Session.objects.get(title="the boss asks")
@@ -118,9 +120,9 @@ def test_a_member_sees_their_own_sessions_only() -> None:
 
 def test_a_person_can_switch_the_organization() -> None:
     acme, other = factories.create_organization("acme"), factories.create_organization("other")
-    owner = admin_client.sit(acme, Role.OWNER)
+    owner = admin_client.sign_in(acme, Role.OWNER)
     Membership.objects.create(organization=other, user=owner.user, role=Role.AUDITOR)
-    admin_client.web_server(other, "elsewhere")
+    admin_client.create_web_server(other, "elsewhere")
     assert "elsewhere" not in owner.get("mcp_servers_server_changelist")
     owner.post("switch_organization", to="other")
     page = owner.get("mcp_servers_server_changelist")
@@ -130,14 +132,14 @@ def test_a_person_can_switch_the_organization() -> None:
 
 def test_a_person_cant_switch_to_another_organization() -> None:
     acme, _other = factories.create_organization("acme"), factories.create_organization("other")
-    owner = admin_client.sit(acme, Role.OWNER)
+    owner = admin_client.sign_in(acme, Role.OWNER)
     owner.post("switch_organization", to="other", status=404)
     assert "Acme" in owner.get("index")
 
 
 def test_a_link_alone_doesnt_switch_the_organization() -> None:
     acme, other = factories.create_organization("acme"), factories.create_organization("other")
-    administrator = admin_client.sit(acme, None)
+    administrator = admin_client.sign_in(acme, None)
     administrator.get("switch_organization", to=other.slug)
     assert "organization" not in administrator.client.session
 
@@ -156,13 +158,13 @@ def test_the_root_url_redirects_to_the_admin() -> None:
 def test_a_member_is_added_by_username() -> None:
     acme = factories.create_organization()
     User.objects.create_user("berta")
-    administrator = admin_client.sit(acme, None)
+    administrator = admin_client.sign_in(acme, None)
     administrator.post("tenancy_membership_add", username="berta", role="reviewer")
     assert Membership.objects.get(user__username="berta").role == Role.REVIEWER
 
 
 def test_an_unknown_username_is_refused_at_its_field() -> None:
-    administrator = admin_client.sit(factories.create_organization(), None)
+    administrator = admin_client.sign_in(factories.create_organization(), None)
     page = administrator.post("tenancy_membership_add", username="nobody", role="reviewer")
     assert "The user &#x27;nobody&#x27; doesn&#x27;t exist" in page
     assert not Membership.objects.exists()
@@ -170,7 +172,7 @@ def test_an_unknown_username_is_refused_at_its_field() -> None:
 
 def test_an_owner_cant_find_accounts_of_other_organizations() -> None:
     User.objects.create_user("berta")
-    owner = admin_client.sit(factories.create_organization(), Role.OWNER)
+    owner = admin_client.sign_in(factories.create_organization(), Role.OWNER)
     fields = {"username": "berta", "role": "reviewer"}
     owner.post("tenancy_membership_add", status=403, **fields)
     assert not Membership.objects.filter(user__username="berta").exists()
@@ -178,7 +180,7 @@ def test_an_owner_cant_find_accounts_of_other_organizations() -> None:
 
 def test_the_last_owner_cant_be_removed() -> None:
     acme = factories.create_organization()
-    owner = admin_client.sit(acme, Role.OWNER)
+    owner = admin_client.sign_in(acme, Role.OWNER)
     membership = Membership.objects.get(user=owner.user)
     page = owner.post("tenancy_membership_change", membership.pk, role="auditor")
     assert "last_owner" in page
@@ -190,15 +192,15 @@ def test_only_a_platform_administrator_can_create_an_account() -> None:
     acme = factories.create_organization()
     fields = {"username": "new", "password1": "long-enough-1", "password2": "long-enough-1"}
     fields["usable_password"] = "true"
-    admin_client.sit(acme, Role.OWNER).post("tenancy_user_add", status=403, **fields)
-    admin_client.sit(acme, None).post("tenancy_user_add", **fields)
+    admin_client.sign_in(acme, Role.OWNER).post("tenancy_user_add", status=403, **fields)
+    admin_client.sign_in(acme, None).post("tenancy_user_add", **fields)
     assert User.objects.get(username="new").check_password("long-enough-1")
     assert AuditRow.objects.filter(action="user_added").count() == 1
 
 
 def test_an_administrator_cant_lock_themselves_out() -> None:
     acme = factories.create_organization()
-    administrator = admin_client.sit(acme, None)
+    administrator = admin_client.sign_in(acme, None)
     page = administrator.post(
         "tenancy_user_change", administrator.user.pk, username=administrator.user.username
     )
@@ -208,8 +210,8 @@ def test_an_administrator_cant_lock_themselves_out() -> None:
 
 def test_every_number_of_the_dashboard_links_to_its_rows() -> None:
     acme = factories.create_organization()
-    fill(acme)
-    owner = admin_client.sit(acme, Role.OWNER)
+    create_objects(acme)
+    owner = admin_client.sign_in(acme, Role.OWNER)
     links = set(re.findall(r'href="(/admin/[^"]*\?[^"]*)"', owner.get("index")))
     assert len(links) >= 6
     for link in links:
@@ -219,33 +221,42 @@ def test_every_number_of_the_dashboard_links_to_its_rows() -> None:
 def test_the_lists_are_filtered_as_the_dashboard_links_say() -> None:
     acme = factories.create_organization()
     for name, status in (("good", "connected"), ("bad", "error")):
-        server = admin_client.web_server(acme, name)
+        server = admin_client.create_web_server(acme, name)
         Server.objects.filter(pk=server.pk).update(status=status, description=f"{name} one")
-    owner = admin_client.sit(acme, Role.OWNER)
+    owner = admin_client.sign_in(acme, Role.OWNER)
     [link] = re.findall(r'href="([^"]*\?status__in=error)"', owner.get("index"))
-    page = admin_client.words(owner.open(unescape(link)))
+    page = admin_client.get_text(owner.open(unescape(link)))
     assert "bad one" in page
     assert "good one" not in page
 
 
 def test_the_dashboard_shows_outages_with_remedies() -> None:
     acme = factories.create_organization()
-    unreachable, unauthorized = (admin_client.web_server(acme, name) for name in ("away", "closed"))
+    unreachable, unauthorized = (
+        admin_client.create_web_server(acme, name) for name in ("away", "closed")
+    )
     record_failure(unreachable.pk, "health", Problem("Nobody listens.", code="server_unreachable"))
     record_failure(unauthorized.pk, "health", Problem("It said 401.", code="needs_reauth"))
     notification = factories.create_notification(acme)
     Notification.objects.filter(pk=notification.pk).update(state="failed")
-    page = admin_client.sit(acme, Role.OWNER).get("index")
-    assert admin_client.url("mcp_servers_server_health", unreachable.pk) in page
-    assert admin_client.url("mcp_servers_server_configuration", unauthorized.pk) in page
+    page = admin_client.sign_in(acme, Role.OWNER).get("index")
+    assert admin_client.build_url("mcp_servers_server_health", unreachable.pk) in page
+    assert admin_client.build_url("mcp_servers_server_configuration", unauthorized.pk) in page
     # An unavailable server is listed once, with the servers and not again with the outages.
     assert (
-        len(admin_client.links(page, admin_client.url("mcp_servers_server_health", unreachable.pk)))
+        len(
+            admin_client.find_links(
+                page, admin_client.build_url("mcp_servers_server_health", unreachable.pk)
+            )
+        )
         == 1
     )
-    assert "ongoing" not in admin_client.words(page)
+    assert "ongoing" not in admin_client.get_text(page)
     Server.objects.filter(pk=unreachable.pk).update(enabled=False)
     assert (
-        admin_client.words(admin_client.sit(acme, Role.AUDITOR).get("index")).count("ongoing") == 1
+        admin_client.get_text(admin_client.sign_in(acme, Role.AUDITOR).get("index")).count(
+            "ongoing"
+        )
+        == 1
     )
     assert "1 notification wasn't delivered in the last day." in page

@@ -10,7 +10,7 @@ from agents.models import Agent
 from bonobot.accounts.models import Organization
 from tests import factories
 from tests.agents.gateway.conftest import token_of
-from tests.processes import environment
+from tests.processes import build_environment
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -34,7 +34,7 @@ def test_all_requests_that_a_client_sends_at_once_are_answered(
     ]
     with subprocess.Popen(
         COMMAND,
-        env=environment({"BONOBOT_TOKEN": token}),
+        env=build_environment({"BONOBOT_TOKEN": token}),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -31,7 +31,7 @@ class Scene:
 
     world: World
     program: Caller
-    rest: rest.Rest
+    rest: rest.RestClient
     client: Client
     wire: Wire
     text: str
@@ -54,7 +54,7 @@ def world(acme: Organization, helper: Agent) -> Iterator[World]:
 @pytest.fixture
 def scene(world: World, wire: Wire) -> Scene:
     program, text = world.issue_organization_token()
-    return Scene(world, program, rest.Rest(text), Client(wire, text), wire, text)
+    return Scene(world, program, rest.RestClient(text), Client(wire, text), wire, text)
 
 
 def start(scene: Scene) -> Session:

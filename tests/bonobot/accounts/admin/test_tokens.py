@@ -13,7 +13,7 @@ pytestmark = pytest.mark.django_db
 
 def test_a_new_token_is_shown_once() -> None:
     acme = factories.create_organization()
-    admin = admin_client.sit(acme, Role.OWNER)
+    admin = admin_client.sign_in(acme, Role.OWNER)
     page = admin.post("tenancy_token_add", name="ci", role="operator", lasting="90")
     token = Token.objects.get()
     assert f"bnb_{token.key}_" in page
@@ -25,7 +25,7 @@ def test_a_new_token_is_shown_once() -> None:
 def test_a_token_can_be_limited_to_an_agent() -> None:
     acme = factories.create_organization()
     agent = factories.create_agent(acme)
-    admin = admin_client.sit(acme, Role.OWNER)
+    admin = admin_client.sign_in(acme, Role.OWNER)
     assert "Helper" in admin.get("tenancy_token_add")
     admin.post("tenancy_token_add", name="ci", role="member", agents=str(agent.pk), lasting="")
     assert Token.objects.get().agent_ids == [str(agent.pk)]
@@ -35,7 +35,7 @@ def test_a_token_is_updated_except_for_its_role() -> None:
     acme = factories.create_organization()
     agent, administrator = factories.create_agent(acme), factories.build_administrator(acme)
     token, _text = create_token(administrator, name="ci", role=Role.MEMBER, agent_ids=[agent.pk])
-    admin = admin_client.sit(acme, Role.OWNER)
+    admin = admin_client.sign_in(acme, Role.OWNER)
     fields = {
         "name": "IDE",
         "client": "zed",
@@ -52,7 +52,7 @@ def test_a_token_is_updated_except_for_its_role() -> None:
     )
     assert (token.agent_ids, token.calls_per_minute) == ([str(agent.pk)], 7)
     page = admin.post("tenancy_token_change", token.pk, **fields, networks="everywhere", lasting="")
-    assert "'everywhere' isn't a network" in admin_client.words(page)
+    assert "'everywhere' isn't a network" in admin_client.get_text(page)
     token.refresh_from_db()
     assert len(token.networks) == 2
 
@@ -63,7 +63,7 @@ def test_a_token_keeps_a_deleted_agent() -> None:
     token, _text = create_token(administrator, name="ci", role=Role.MEMBER, agent_ids=[agent.pk])
     agent_id = str(agent.pk)
     agent.delete()
-    admin = admin_client.sit(acme, Role.OWNER)
+    admin = admin_client.sign_in(acme, Role.OWNER)
     assert f"deleted: {agent_id}" in admin.get("tenancy_token_change", token.pk)
     admin.post("tenancy_token_change", token.pk, name="ci", agents=[agent_id], lasting="kept")
     token.refresh_from_db()
@@ -73,7 +73,7 @@ def test_a_token_keeps_a_deleted_agent() -> None:
 def test_tokens_are_revoked_and_never_deleted() -> None:
     acme = factories.create_organization()
     token, _text = create_token(factories.build_administrator(acme), name="ci", role=Role.MEMBER)
-    admin = admin_client.sit(acme, Role.OWNER)
+    admin = admin_client.sign_in(acme, Role.OWNER)
     fields = {"action": "revoke_chosen", "_selected_action": str(token.pk)}
     admin.post("tenancy_token_changelist", **fields)
     token.refresh_from_db()
@@ -83,7 +83,7 @@ def test_tokens_are_revoked_and_never_deleted() -> None:
 
 def test_the_scope_of_platform_administrators_is_offered_to_them_only() -> None:
     acme = factories.create_organization()
-    owner, administrator = admin_client.sit(acme, Role.OWNER), admin_client.sit(acme, None)
+    owner, administrator = admin_client.sign_in(acme, Role.OWNER), admin_client.sign_in(acme, None)
     assert 'value="api"' in owner.get("tenancy_token_add")
     assert 'value="platform"' not in owner.get("tenancy_token_add")
     assert 'value="platform"' in administrator.get("tenancy_token_add")

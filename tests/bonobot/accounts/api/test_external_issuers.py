@@ -7,7 +7,7 @@ from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.queries import load_policy_generation
 from tests import factories, rest
-from tests.rest import Rest
+from tests.rest import RestClient
 
 pytestmark = pytest.mark.django_db
 
@@ -20,7 +20,7 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def root(acme: Organization) -> Rest:
+def root(acme: Organization) -> RestClient:
     return rest.as_administrator()
 
 

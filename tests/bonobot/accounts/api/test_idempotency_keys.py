@@ -15,7 +15,7 @@ from bonobot.accounts.roles import Role
 from bonobot.core.crypto.sealed_values import SealedValue
 from bonobot.core.problems import Conflict, InvalidInput
 from tests import factories, rest
-from tests.rest import Rest
+from tests.rest import RestClient
 
 KEY = "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11"
 OFFLINE = {"name": "Offline", "kind": "offline"}
@@ -27,7 +27,7 @@ def acme(db: None) -> Organization:
 
 
 @pytest.fixture
-def owner(acme: Organization) -> Rest:
+def owner(acme: Organization) -> RestClient:
     factories.create_agent(acme)
     return rest.as_role(acme, Role.OWNER)
 
@@ -148,7 +148,7 @@ def test_concurrent_requests_with_one_key_have_one_effect():
     factories.create_agent(acme)
     owner = rest.as_role(acme, Role.OWNER)
 
-    def create_agent(_: int) -> rest.Answer:
+    def create_agent(_: int) -> rest.RestResponse:
         try:
             return owner.post("agents", {"name": "One"}, Idempotency_Key=KEY)
         finally:

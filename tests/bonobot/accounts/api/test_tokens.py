@@ -7,7 +7,7 @@ from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
 from tests import factories, rest
-from tests.rest import Rest
+from tests.rest import RestClient
 
 pytestmark = pytest.mark.django_db
 
@@ -18,7 +18,7 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def owner(acme: Organization) -> Rest:
+def owner(acme: Organization) -> RestClient:
     return rest.as_role(acme, Role.OWNER)
 
 
@@ -32,7 +32,7 @@ def test_a_token_for_several_agents_reaches_only_these(owner, agents):
     response = owner.post("tokens", body)
     assert set(response.json["agents"]) == {str(agent.pk) for agent in agents[:2]}
     assert response.json["agent_id"] is None
-    client = Rest(response.json["token"])
+    client = RestClient(response.json["token"])
     statuses = {client.get(f"agents/{agent.slug}").status for agent in agents[:2]}
     assert (statuses, client.get("agents/three").status) == ({200}, 404)
     assert {agent["slug"] for agent in client.get("agents").json["results"]} == {"one", "two"}
@@ -42,7 +42,7 @@ def test_the_token_of_a_deleted_agent_gains_no_access(owner, agents):
     response = owner.post("tokens", {"name": "ide", "role": "operator", "agents": ["one"]})
     agent_id = str(agents[0].pk)
     agents[0].delete()
-    client = Rest(response.json["token"])
+    client = RestClient(response.json["token"])
     assert client.get("agents").json["results"] == []
     assert client.get("agents/two").status == 404
     assert owner.get(f"tokens/{response.json['id']}").json["agents"] == [agent_id]
@@ -52,12 +52,12 @@ def test_rest_needs_the_scope_api(owner, agents):
     body = {"name": "ide", "role": "operator", "scopes": ["mcp:manage", "mcp:tools"]}
     response = owner.post("tokens", body)
     assert response.json["scopes"] == ["mcp:tools", "mcp:manage"]
-    forbidden = Rest(response.json["token"]).get("agents")
+    forbidden = RestClient(response.json["token"]).get("agents")
     assert (forbidden.status, forbidden.code) == (403, "insufficient_scope")
     assert forbidden.json["scopes"] == ["api"]
     address = f"tokens/{response.json['id']}"
     assert owner.patch(address, {"scopes": ["api"]}).json["scopes"] == ["api"]
-    assert Rest(response.json["token"]).get("agents").status == 200
+    assert RestClient(response.json["token"]).get("agents").status == 200
 
 
 def test_a_patch_changes_only_its_fields_and_keeps_the_secret(owner, agents):
@@ -75,7 +75,7 @@ def test_a_patch_changes_only_its_fields_and_keeps_the_secret(owner, agents):
     }
     assert changed.json.items() >= expected.items()
     assert "token" not in changed.json
-    assert Rest(response.json["token"]).get("agents/one").status == 200
+    assert RestClient(response.json["token"]).get("agents/one").status == 200
     widened = owner.patch(address, {"agents": [], "calls_per_minute": None})
     assert (widened.json["agents"], widened.json["calls_per_minute"]) == ([], None)
 

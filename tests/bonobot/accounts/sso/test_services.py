@@ -64,7 +64,7 @@ def test_owners_manage_providers_and_secrets_stay_encrypted(acme: Organization, 
 
 
 def test_the_admin_creates_updates_and_deletes_a_provider(acme: Organization) -> None:
-    admin = admin_client.sit(acme, Role.OWNER)
+    admin = admin_client.sign_in(acme, Role.OWNER)
     fields = {"name": "Login", "url": "https://login.example.com", "client_id": "bonobot"}
     fields |= {"secret": "s3cret", "domains": "example.com b.example", "role": "member"}
     assert str(acme.pk) in admin.get("tenancy_provider_add")

@@ -11,7 +11,7 @@ import pytest
 from bonobot import __main__ as command
 from bonobot.core.cli import command_group
 from bonobot.core.cli.command_group import CommandContext, build_table
-from tests.processes import environment
+from tests.processes import build_environment
 
 ROOT = Path(__file__).parents[4]
 
@@ -132,7 +132,7 @@ def test_a_closed_pipe_ends_the_command_without_a_traceback() -> None:
     result = subprocess.run(
         [sys.executable, "-m", "bonobot"],
         cwd=ROOT,
-        env=environment(),
+        env=build_environment(),
         stdout=write_end,
         stderr=subprocess.PIPE,
         text=True,

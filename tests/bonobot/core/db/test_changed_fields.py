@@ -74,8 +74,8 @@ def test_saving_a_deleted_row_doesnt_recreate_it(agent: Agent) -> None:
 
 
 def test_discovery_keeps_states_and_labels_that_were_set_meanwhile(agent: Agent) -> None:
-    server: Server = admin_client.web_server(agent.organization, "web")
-    definition = admin_client.offer(server, "read")
+    server: Server = admin_client.create_web_server(agent.organization, "web")
+    definition = admin_client.declare_tool(server, "read")
     row = Definition.objects.get(pk=definition.pk)  # as discovery loaded it
     Definition.objects.filter(pk=definition.pk).update(enabled=False)
     row.payload, row.digest = {"name": "read", "description": "New"}, "d" * 64

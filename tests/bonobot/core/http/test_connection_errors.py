@@ -64,7 +64,7 @@ async def fetch_failure(url: str, **options: float) -> ConnectionFailure:
 
 async def test_a_closed_port_is_reported_as_refused() -> None:
     assert (
-        await fetch_failure(f"http://127.0.0.1:{processes.unused_port()}/")
+        await fetch_failure(f"http://127.0.0.1:{processes.find_unused_port()}/")
     ).remedy == connection_errors.REFUSED.remedy
 
 

@@ -16,7 +16,7 @@ from tests.bonobot.core.http.fake_network import OK, FakeNetwork
 # Ports aren't restricted.
 ATTACKS = [
     pytest.param(row, id=row["id"])
-    for row in corpus.rows("ssrf_urls.json")
+    for row in corpus.read_samples("ssrf_urls.json")
     if row["stage"] != "policy"
 ] or [pytest.param({}, id="absent")]
 

@@ -7,12 +7,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from bonobot.core.problems import NotFound
 from bonobot.core.telemetry import tracing
-from tests.traces import PARENT, TRACE, collected
+from tests.traces import PARENT, TRACE, collect_spans
 
 
 @pytest.fixture
 def spans() -> Iterator[InMemorySpanExporter]:
-    with collected() as exporter:
+    with collect_spans() as exporter:
         yield exporter
 
 

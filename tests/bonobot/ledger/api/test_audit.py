@@ -19,7 +19,7 @@ from bonobot.ledger.audit.verify_chain import verify_exported
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import Actor
 from tests import factories, rest
-from tests.rest import Rest
+from tests.rest import RestClient
 
 pytestmark = pytest.mark.django_db
 
@@ -35,7 +35,7 @@ def helper(acme: Organization) -> Agent:
 
 
 @pytest.fixture
-def auditor(acme: Organization, helper: Agent) -> Rest:
+def auditor(acme: Organization, helper: Agent) -> RestClient:
     return rest.as_role(acme, Role.AUDITOR)
 
 
@@ -53,7 +53,7 @@ def record_change(organization: Organization, name: str, **details: str) -> Audi
     return row
 
 
-def list_actions(response: rest.Answer) -> list[str]:
+def list_actions(response: rest.RestResponse) -> list[str]:
     return [row["action"] for row in response.json["results"]]
 
 
@@ -159,7 +159,9 @@ SCANNING_QUERIES += ["action=x", "tool=x", "actor=x"]
 
 
 @pytest.fixture
-def entries(acme: Organization, auditor: Rest, monkeypatch: pytest.MonkeyPatch) -> list[AuditRow]:
+def entries(
+    acme: Organization, auditor: RestClient, monkeypatch: pytest.MonkeyPatch
+) -> list[AuditRow]:
     """Record entries, oldest first; a page scans two of them."""
     monkeypatch.setattr(audit_search, "MAX_ROWS_SCANNED", 2)
     return [
@@ -167,7 +169,7 @@ def entries(acme: Organization, auditor: Rest, monkeypatch: pytest.MonkeyPatch) 
     ]
 
 
-def fetch_pages(auditor: Rest, address: str | None) -> list[rest.Answer]:
+def fetch_pages(auditor: RestClient, address: str | None) -> list[rest.RestResponse]:
     pages = []
     while address:
         pages.append(auditor.get(address))

@@ -111,9 +111,9 @@ class SummaryMethodsTest(TestCase):
 @pytest.fixture
 def acme() -> Organization:
     organization = factories.create_organization()
-    servers = [admin_client.web_server(organization, name) for name in ("web", "other")]
+    servers = [admin_client.create_web_server(organization, name) for name in ("web", "other")]
     for name, agent_servers in (("Helper", servers), ("Clerk", servers[:1])):
-        large_organization.call(
+        large_organization.create_calls(
             organization, factories.create_agent(organization, name.lower()), agent_servers, 60
         )
     return organization

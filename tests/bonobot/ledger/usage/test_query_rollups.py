@@ -62,10 +62,10 @@ def test_no_top_rows_are_returned_if_all_are_equal() -> None:
 @pytest.fixture
 def acme() -> Organization:
     organization = factories.create_organization()
-    servers = [admin_client.web_server(organization, name) for name in ("web", "other")]
+    servers = [admin_client.create_web_server(organization, name) for name in ("web", "other")]
     for number, name in enumerate(("helper", "clerk", "porter")):
         agent_servers = servers if number else servers[:1]
-        large_organization.call(
+        large_organization.create_calls(
             organization,
             factories.create_agent(organization, name),
             agent_servers,

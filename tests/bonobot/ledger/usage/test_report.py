@@ -28,7 +28,9 @@ pytestmark = pytest.mark.django_db
 def acme() -> Organization:
     organization = factories.create_organization()
     agent = factories.create_agent(organization)
-    large_organization.call(organization, agent, [admin_client.web_server(organization, "web")], 40)
+    large_organization.create_calls(
+        organization, agent, [admin_client.create_web_server(organization, "web")], 40
+    )
     build_rollups.count_organization(organization.pk)
     values = dict.fromkeys((*build_rollups.SUM_FIELDS, *TOOK), 0) | {"calls": 3, "input_tokens": 90}
     for grain in ("hour", "day"):
@@ -102,8 +104,8 @@ def test_a_report_uses_a_fixed_number_of_queries(
 
 def test_only_a_platform_administrator_sees_other_organizations(acme: Organization) -> None:
     other = factories.create_organization("other")
-    large_organization.call(
-        other, factories.create_agent(other), [admin_client.web_server(other)], 10
+    large_organization.create_calls(
+        other, factories.create_agent(other), [admin_client.create_web_server(other)], 10
     )
     build_rollups.count_organization(other.pk)
     administrator, owner = (
@@ -121,13 +123,13 @@ def test_only_a_platform_administrator_sees_other_organizations(acme: Organizati
 def test_the_page_rest_and_the_command_line_report_the_same(
     acme: Organization, capsys: Any
 ) -> None:
-    admin = admin_client.sit(acme, Role.AUDITOR)
+    admin = admin_client.sign_in(acme, Role.AUDITOR)
     response = rest.as_role(acme, Role.AUDITOR).get("usage?by=model")
     call_command("usage", "show", "--by", "model", "--json")
     output = json.loads(capsys.readouterr().out)
     assert output["results"] == response.json["results"]
     assert response.json["total"]["cost_microusd"] == 2_000_000
-    page = admin_client.words(admin.get("usage", by="model"))
+    page = admin_client.get_text(admin.get("usage", by="model"))
     assert "=gpt" in page
     assert "$2.00" in page
     assert rest.as_role(acme, Role.MEMBER).get("usage").status == 403
@@ -135,8 +137,8 @@ def test_the_page_rest_and_the_command_line_report_the_same(
 
 
 def test_no_cell_of_the_csv_is_a_formula(acme: Organization, capsys: Any) -> None:
-    admin = admin_client.sit(acme, Role.AUDITOR)
-    address = admin_client.url("usage") + "?by=model&csv=1"
+    admin = admin_client.sign_in(acme, Role.AUDITOR)
+    address = admin_client.build_url("usage") + "?by=model&csv=1"
     response = admin.client.get(address)
     [row] = csv.DictReader(io.StringIO(response.content.decode()))
     assert (row["name"], row["turns"]) == ("'=gpt", "3")
@@ -149,25 +151,27 @@ def test_the_page_shows_the_largest_rows_and_the_export_has_all(
     acme: Organization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin_usage, "MAX_LINES_SHOWN", 5)
-    admin = admin_client.sit(acme, Role.AUDITOR)
+    admin = admin_client.sign_in(acme, Role.AUDITOR)
     page = admin.get("usage", by="tool")
     lines = "/admin/ledger/auditrow/?"
-    assert len(admin_client.links(page, lines)) == 5
-    assert "Only the 5 rows with the most calls are shown" in admin_client.words(page)
-    assert "are shown" not in admin_client.words(admin.get("usage", by="day"))
-    exported = admin.client.get(admin_client.url("usage") + "?by=tool&csv=1").content.decode()
+    assert len(admin_client.find_links(page, lines)) == 5
+    assert "Only the 5 rows with the most calls are shown" in admin_client.get_text(page)
+    assert "are shown" not in admin_client.get_text(admin.get("usage", by="day"))
+    exported = admin.client.get(admin_client.build_url("usage") + "?by=tool&csv=1").content.decode()
     assert len(list(csv.DictReader(io.StringIO(exported)))) == 20
 
 
 def test_each_row_links_to_its_audit_entries(acme: Organization) -> None:
-    admin = admin_client.sit(acme, Role.OWNER)
+    admin = admin_client.sign_in(acme, Role.OWNER)
     for by in ("agent", "server", "tool", "day", "model"):
         page = admin.get("usage", by=by)
-        links = admin_client.links(page, "/admin/ledger/auditrow/?")
+        links = admin_client.find_links(page, "/admin/ledger/auditrow/?")
         assert links, by
         admin.open(links[0])
 
 
 def test_an_invalid_filter_is_reported_at_its_field(acme: Organization) -> None:
-    page = admin_client.sit(acme, Role.OWNER).get("usage", since="2026-02-02", until="2026-01-01")
-    assert "would end before it starts" in admin_client.words(page)
+    page = admin_client.sign_in(acme, Role.OWNER).get(
+        "usage", since="2026-02-02", until="2026-01-01"
+    )
+    assert "would end before it starts" in admin_client.get_text(page)

@@ -22,7 +22,7 @@ from bonobot.ledger.writer import committer
 from bonobot.ledger.writer.writer_thread import LedgerWriter
 from tests.bonobot.ledger.factories import opening_of
 from tests.parts import ROOT
-from tests.processes import environment
+from tests.processes import build_environment
 
 WAIT_S = 30.0
 SCRIPT = """
@@ -47,7 +47,7 @@ def run_script(script: str, organization_id: UUID) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", SCRIPT + script, str(organization_id)],
         cwd=ROOT,
-        env=environment(
+        env=build_environment(
             {
                 "DJANGO_SETTINGS_MODULE": str(settings.SETTINGS_MODULE),
                 "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),

@@ -28,7 +28,7 @@ from bonobot.processes.process_status import read_statuses
 from bonobot.processes.supervisor import ProcessSpec, ProcessSupervisor, RestartPolicy
 from tests import factories
 from tests.database import copy_template
-from tests.processes import Process, environment, healthy, start, unused_port
+from tests.processes import Process, build_environment, find_unused_port, is_healthy, start_process
 from tests.wait import eventually
 
 pytestmark = pytest.mark.worker
@@ -42,17 +42,17 @@ class Up:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port = unused_port()
+        self.port = find_unused_port()
         self.process: Process | None = None
 
     def environment(self) -> dict[str, str]:
-        return environment(
+        return build_environment(
             {"BONOBOT_VAR": str(self.folder / "var"), "DATABASE_URL": "", "REDIS_URL": ""}
         )
 
     def start_process(self, *options: str) -> Process:
         command = (sys.executable, "-m", "bonobot", "up", "--port", str(self.port), *options)
-        self.process = start("up", command, folder=self.folder, env=self.environment())
+        self.process = start_process("up", command, folder=self.folder, env=self.environment())
         return self.process
 
     def start_and_wait(self, *options: str) -> Process:
@@ -149,7 +149,7 @@ def test_up_starts_all_processes_and_ctrl_c_stops_them(prepared_runner: Up) -> N
     process = prepared_runner.start_and_wait()
     pids = list_children(process.pid)
     assert len(pids) == 3
-    assert healthy(prepared_runner.port)
+    assert is_healthy(prepared_runner.port)
     assert b"csrfmiddlewaretoken" in prepared_runner.get("/admin/login/")
     assert prepared_runner.get("/static/unfold/css/styles.css")
     eventually(lambda: re.search(r"^worker │ .*ready", process.log(), re.MULTILINE))
@@ -230,7 +230,7 @@ def test_an_unavailable_database_is_reported_before_anything_starts(runner: Up) 
         "DATABASE_URL": f"postgresql://nobody@127.0.0.1:{runner.port}/none"
     }
     command = (sys.executable, "-m", "bonobot", "up", "--port", str(runner.port))
-    process = start("up", command, folder=runner.folder, env=variables)
+    process = start_process("up", command, folder=runner.folder, env=variables)
     assert process.popen.wait(60) == 1
     assert "database_unavailable: " in process.log()
     assert "Traceback" not in process.log()
