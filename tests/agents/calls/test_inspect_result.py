@@ -26,7 +26,7 @@ WEATHER = {
 def upstream(acme: Organization, helper: Agent) -> Iterator[Upstream]:
     found = Upstream("sky")
     tool = {"name": "weather", "inputSchema": OBJECT, "outputSchema": WEATHER}
-    found.instead["tools/list"] = {"tools": [tool]}
+    found.overrides["tools/list"] = {"tools": [tool]}
     with found.listening():
         give(found, acme, helper)
         yield found
@@ -44,7 +44,7 @@ def upstream(acme: Organization, helper: Agent) -> Iterator[Upstream]:
 def test_a_result_that_violates_its_schema_is_marked(
     upstream: Upstream, call: Callable[..., CallOutcome], structured: dict[str, Any], words: str
 ) -> None:
-    upstream.instead["tools/call"] = {**TEXT, **structured}
+    upstream.overrides["tools/call"] = {**TEXT, **structured}
     outcome = call("mcp_sky_weather")
     assert outcome.outcome == "ok"
     assert "21 degrees" in outcome.text
@@ -61,7 +61,7 @@ def test_a_result_that_violates_its_schema_is_marked(
 def test_results_that_match_and_errors_are_not_marked(
     upstream: Upstream, call: Callable[..., CallOutcome], result: dict[str, Any]
 ) -> None:
-    upstream.instead["tools/call"] = result
+    upstream.overrides["tools/call"] = result
     outcome = call("mcp_sky_weather")
     assert outcome.text == "21 degrees"
     assert "_meta" not in outcome.result

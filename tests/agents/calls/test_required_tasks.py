@@ -10,22 +10,28 @@ from agents.calls.pipeline import CallOutcome
 from agents.models import Agent
 from bonobot.accounts.models import Organization
 from tests.agents.gateway.conftest import Wire, wire
-from tests.agents.gateway.upstream_server import AT, OBJECT, Upstream, give
+from tests.agents.gateway.upstream_server import CREATED_AT, OBJECT, Upstream, give
 
 __all__ = ["wire"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 AGENT = "/mcp/agents/helper"
 RELATED = "io.modelcontextprotocol/related-task"
-TASK = {"taskId": "t1", "status": "working", "createdAt": AT, "lastUpdatedAt": AT, "ttl": 1_000}
+TASK = {
+    "taskId": "t1",
+    "status": "working",
+    "createdAt": CREATED_AT,
+    "lastUpdatedAt": CREATED_AT,
+    "ttl": 1_000,
+}
 TOOL = {"name": "research", "inputSchema": OBJECT, "execution": {"taskSupport": "required"}}
 REPORT = {"content": [{"type": "text", "text": "report"}], "_meta": {RELATED: {"taskId": "t1"}}}
 
 
 @pytest.fixture
 def upstream(acme: Organization, helper: Agent) -> Iterator[Upstream]:
-    found = Upstream("old", old=True)
-    found.instead = {
+    found = Upstream("old", handshake=True)
+    found.overrides = {
         "tools/list": {"tools": [TOOL]},
         "tools/call": {"task": TASK},
         "tasks/result": REPORT,
@@ -56,7 +62,7 @@ def test_the_task_is_created_and_its_result_returned(
 def test_a_failed_task_is_a_failed_call(
     upstream: Upstream, call: Callable[..., CallOutcome]
 ) -> None:
-    upstream.instead["tasks/result"] = {"code": -32603}
+    upstream.overrides["tasks/result"] = {"code": -32603}
     outcome = call("mcp_old_research")
     assert (outcome.outcome, outcome.code) == ("error", "upstream_error")
     assert [method for method, _ in list_sent(upstream)] == ["tools/call", "tasks/result"]
@@ -65,7 +71,7 @@ def test_a_failed_task_is_a_failed_call(
 def test_a_server_that_answers_at_once_needs_no_task(
     upstream: Upstream, call: Callable[..., CallOutcome]
 ) -> None:
-    upstream.instead["tools/call"] = {"content": [{"type": "text", "text": "now"}]}
+    upstream.overrides["tools/call"] = {"content": [{"type": "text", "text": "now"}]}
     assert call("mcp_old_research").text == "now"
 
 

@@ -193,10 +193,10 @@ for arguments in json.load(sys.stdin):
 
 
 def test_verbs_that_only_read_run_without_the_apps_of_admin_and_jobs(
-    acme: Organization, known: Mapping[str, str]
+    acme: Organization, values: Mapping[str, str]
 ) -> None:
     lines = [
-        [group, verb, *CALLS[f"{group} {verb}"].arguments(0, known), "--org", acme.slug]
+        [group, verb, *CALLS[f"{group} {verb}"].arguments(0, values), "--org", acme.slug]
         for group, entry in COMMAND_GROUPS.items()
         for verb in entry.reads.split()
     ]

@@ -32,7 +32,7 @@ ASK = {"name": "mcp_old_ask", "arguments": {}}
 @pytest.fixture
 def old(acme: Organization, helper: Agent) -> Iterator[Upstream]:
     """A server of the handshake era that asks in the middle of a call."""
-    found = Upstream("old", old=True)
+    found = Upstream("old", handshake=True)
     with found.listening():
         give(found, acme, helper)
         yield found

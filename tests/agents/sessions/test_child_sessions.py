@@ -255,10 +255,10 @@ def test_outside_a_session_no_agent_can_be_called(agents, call):
     assert call("ask_second", {"message": "hello"}).code == "no_session"
 
 
-def test_a_parent_that_is_suspended_while_its_child_ends_is_woken(boss, line):
-    parent = sessions.start_session(boss, line[0], "hello")
+def test_a_parent_that_is_suspended_while_its_child_ends_is_woken(administrator, agents):
+    parent = sessions.start_session(administrator, agents[0], "hello")
     child = Session.objects.create(
-        organization=parent.organization, agent=line[1], parent=parent, started_by="ann"
+        organization=parent.organization, agent=agents[1], parent=parent, started_by="ann"
     )
     Session.objects.filter(pk=parent.pk).update(status=Session.Status.RUNNING)
     with transaction.atomic():
@@ -269,7 +269,9 @@ def test_a_parent_that_is_suspended_while_its_child_ends_is_woken(boss, line):
     assert parent.status == Session.Status.QUEUED
 
 
-def test_a_parent_continues_when_the_worker_of_its_child_died(runner, boss, line, monkeypatch):
+def test_a_parent_continues_when_the_worker_of_its_child_died(
+    runner, administrator, agents, monkeypatch
+):
     monkeypatch.setattr(worker, "CANCEL_POLL_INTERVAL_S", 0.01)
     monkeypatch.setattr(leases, "HEARTBEAT_INTERVAL_S", 0.02)
     dead_id = leases.register_runner()
@@ -285,5 +287,5 @@ def test_a_parent_continues_when_the_worker_of_its_child_died(runner, boss, line
         await get_runtime().run_orm(Runner.objects.filter(pk=dead_id).update, heartbeat_at=stale)
 
     monkeypatch.setattr(child_sessions, "run_locally", let_another_worker_die)
-    assert run(runner, boss, line[0], "ask_second: hello").status == Session.Status.DONE
+    assert run(runner, administrator, agents[0], "ask_second: hello").status == Session.Status.DONE
     assert taken
