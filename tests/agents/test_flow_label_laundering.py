@@ -310,7 +310,7 @@ def by_calculating(world: World) -> Caller:
     return read(world.start_session())
 
 
-def by_adding_to_what_is_labelled(world: World) -> Caller:
+def by_writing_to_a_labeled_store(world: World) -> Caller:
     write(world)
     clean = world.start_session()
     assert clean.use(WRITE, {"text": "x"}) == ""
@@ -328,7 +328,7 @@ def at_another_server(world: World) -> Caller:
     return read(world.start_session(), "mcp_others_get_record")
 
 
-def by_a_call_that_was_not_let_through(world: World) -> Caller:
+def by_a_denied_call(world: World) -> Caller:
     rows = [*world.records.definitions.filter(name="create_record")]
     set_labels(world.administrator, world.records, rows, [FlowLabel.SENDS_OUT])
     assert world.start_session().read_labeled_data().use(WRITE, {"text": "x"}) == APPROVAL_REQUIRED
@@ -351,8 +351,8 @@ def after_clearing(world: World) -> Caller:
 CLEAN: tuple[Way, ...] = (
     *(from_a_clean_session, from_private_data_alone, by_reading_under_labels),
     *(by_listing_under_labels, by_reading_a_resource_under_labels, by_calculating),
-    *(by_adding_to_what_is_labelled, by_the_web_beside_a_store, at_another_server),
-    *(by_a_call_that_was_not_let_through, by_a_person_without_an_agent, after_clearing),
+    *(by_writing_to_a_labeled_store, by_the_web_beside_a_store, at_another_server),
+    *(by_a_denied_call, by_a_person_without_an_agent, after_clearing),
 )
 
 

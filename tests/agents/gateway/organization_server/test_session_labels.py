@@ -181,7 +181,7 @@ READS: tuple[Read, ...] = (
 )
 
 
-def labelled_session(scene: Scene, way: Read) -> Session:
+def create_session_to_read(scene: Scene, way: Read) -> Session:
     """Create a resting session; one of a workflow run for readers of runs."""
     if way in (read_a_run, list_runs):
         workflow = factories.create_workflow(scene.world.helper)
@@ -193,7 +193,7 @@ def labelled_session(scene: Scene, way: Read) -> Session:
 
 @pytest.mark.parametrize("way", READS, ids=lambda way: way.__name__)
 def test_a_client_gets_the_labels_of_a_session_it_reads(scene: Scene, way: Read) -> None:
-    session = labelled_session(scene, way)
+    session = create_session_to_read(scene, way)
     way(scene, session)
     assert scene.program.try_to_send() == ""
     scene.get_caller(session).read_labeled_data()
