@@ -130,7 +130,7 @@ def main() -> None:
         transport_type="stdio",
         endpoint_config=config,
         approval=Server.Approval.ALWAYS,
-        confinement=Server.Confinement.NONE,
+        sandbox=Server.SandboxMode.NONE,
     )
     factories.approve_server(where, create_server(boss, spec))
     _, token = create_token(boss, name="bench", role=Role.OWNER, calls_per_minute=1_000_000)

@@ -13,7 +13,7 @@ from mcp_servers.client import sandbox
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.folder_rules import SYSTEM_ONLY
 from mcp_servers.client.resource_limits import ProcessLimits
-from mcp_servers.client.sandbox_modes import UNCONFINED, ServerSandbox
+from mcp_servers.client.sandbox_modes import NO_SANDBOX, ServerSandbox
 from mcp_servers.client_capabilities import get_allowed_requests, keeps_session_state
 from mcp_servers.models import Secret, Server
 from mcp_servers.oauth_client.access_tokens import OAuthEndpoint
@@ -79,7 +79,7 @@ def _build_process_config(server: Server) -> dict[str, Any]:
         "packages": str(get_sandbox_folder(server.organization_id) / "packages"),
         "install_s": settings.BONOBOT_INSTALL_S,
         "limits": _build_limits(),
-        "confinement": _build_sandbox(server),
+        "sandbox_mode": _build_sandbox(server),
     }
 
 
@@ -103,7 +103,7 @@ def _build_organization_sandbox(
     """Return the sandbox of a stdio server; None if it doesn't run in one."""
     if server.transport_type != Server.Transport.STDIO:
         return None
-    if server.confinement != Server.Confinement.SANDBOX:
+    if server.sandbox != Server.SandboxMode.SANDBOX:
         return None
     network: Any = server.network
     rule = build_folder_rule(server.organization_id)
@@ -123,10 +123,10 @@ def _build_organization_sandbox(
 
 
 def _build_sandbox(server: Server) -> ServerSandbox:
-    """Return the confinement of a server outside of its organization's sandbox."""
-    if server.confinement == Server.Confinement.SANDBOX:
-        return UNCONFINED
-    kind: Any = server.confinement
+    """Return the sandbox of a server outside of its organization's sandbox."""
+    if server.sandbox == Server.SandboxMode.SANDBOX:
+        return NO_SANDBOX
+    kind: Any = server.sandbox
     network: Any = server.network
     # It holds our keys and database, which the server must not even read.
     return ServerSandbox(kind=kind, network=network, hidden=(str(settings.BONOBOT_VAR),))

@@ -8,7 +8,7 @@ Prices are in micro-dollars, per call and per second of a call, and count agains
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -29,7 +29,7 @@ from mcp_servers.openapi import endpoint_config
 from mcp_servers.stdio_validation import check_folders, check_no_nul, clean_env_exceptions
 from mcp_servers.tool_names import check_name
 
-Kind, Network = Server.Confinement, Server.Network
+Kind, Network = Server.SandboxMode, Server.Network
 DEFAULT_NETWORKS: dict[str, str] = {
     Kind.SANDBOX: Network.EGRESS,
     Kind.NONE: Network.HOST,
@@ -42,12 +42,12 @@ DEFAULT_NETWORKS: dict[str, str] = {
 class SandboxConfig:
     """A server's sandbox settings; None means not given."""
 
-    confinement: str | None = Kind.NONE
+    mode: str | None = Kind.NONE
     network: str | None = Network.HOST
 
     def to_columns(self) -> dict[str, str | None]:
         """Return the columns of the server."""
-        return asdict(self)
+        return {"sandbox": self.mode, "network": self.network}
 
 
 def clean_sandbox(
@@ -60,38 +60,36 @@ def clean_sandbox(
 ) -> SandboxConfig:
     """Return the sandbox settings to store; raises a `Problem` that names the field.
 
-    Settings that aren't given are those of `old`, or the default of `BONOBOT_STDIO_CONFINEMENT`.
+    Settings that aren't given are those of `old`, or the default of `BONOBOT_STDIO_SANDBOX`.
     By default a sandboxed server has network access under the egress rules, and one with bubblewrap
     has none. Only platform administrators and approved presets may change the settings.
     """
     if transport != Server.Transport.STDIO:
         return _clean_http_sandbox(requested)
     is_stdio = old is not None and old.transport_type == Server.Transport.STDIO
-    current = (
-        SandboxConfig(old.confinement, old.network) if old and is_stdio else get_default_sandbox()
-    )
-    kind = _clean_choice(requested.confinement or current.confinement, "confinement", Kind.values)
+    current = SandboxConfig(old.sandbox, old.network) if old and is_stdio else get_default_sandbox()
+    kind = _clean_choice(requested.mode or current.mode, "sandbox", Kind.values)
     network = requested.network or _get_default_network(kind, current)
     sandbox = SandboxConfig(kind, _clean_choice(network, "network", Network.values))
     if sandbox == SandboxConfig(Kind.NONE, Network.NONE):
         raise InvalidInput(
             "Network access can be blocked only for a sandboxed server.",
-            code="needs_confinement",
+            code="needs_sandbox",
             field="network",
-            remedy="Set `confinement` to `sandbox`, `namespaces`, or `bubblewrap`.",
+            remedy="Set `sandbox` to `sandbox`, `namespaces`, or `bubblewrap`.",
         )
     if sandbox.network == Network.EGRESS and kind != Kind.SANDBOX:
         raise InvalidInput(
             "The egress rules can be applied only to a server in a sandbox.",
             code="needs_sandbox",
             field="network",
-            remedy="Set `confinement` to `sandbox`, or `network` to `host` or `none`.",
+            remedy="Set `sandbox` to `sandbox`, or `network` to `host` or `none`.",
         )
     if sandbox != current and not (principal.platform_admin or by_preset):
         raise Forbidden(
             "Only a platform administrator can set the sandbox of a stdio server.",
             code="platform_admin_only",
-            field="confinement",
+            field="sandbox",
             rule="stdio",
             remedy="Contact a platform administrator.",
         )
@@ -100,29 +98,25 @@ def clean_sandbox(
 
 def get_default_sandbox() -> SandboxConfig:
     """Return the default sandbox settings of a stdio server."""
-    kind = settings.BONOBOT_STDIO_CONFINEMENT
+    kind = settings.BONOBOT_STDIO_SANDBOX
     return SandboxConfig(kind, DEFAULT_NETWORKS[kind])
 
 
 def _get_default_network(kind: str, current: SandboxConfig) -> str | None:
     namespaces_only = kind == Kind.NAMESPACES and current.network != Network.EGRESS
-    return (
-        current.network
-        if kind == current.confinement or namespaces_only
-        else DEFAULT_NETWORKS[kind]
-    )
+    return current.network if kind == current.mode or namespaces_only else DEFAULT_NETWORKS[kind]
 
 
 def _clean_http_sandbox(requested: SandboxConfig) -> SandboxConfig:
-    if requested.confinement not in (None, Kind.NONE) or requested.network not in (
+    if requested.mode not in (None, Kind.NONE) or requested.network not in (
         None,
         Network.HOST,
     ):
         raise InvalidInput(
             "An HTTP server doesn't run on this host, so it can't be sandboxed.",
             code="not_for_http",
-            field="confinement",
-            remedy="Omit `confinement` and `network`.",
+            field="sandbox",
+            remedy="Omit `sandbox` and `network`.",
         )
     return SandboxConfig()
 
@@ -290,7 +284,7 @@ _RESERVED_VARIABLES = re.compile(r"(?i)BONOBOT_.*|DATABASE_URL|REDIS_URL")
 class ServerSpec(ClientCapabilitySettings):
     """A server's configuration as entered, with the fields of REST.
 
-    `confinement` and `network` None keep the stored values. `env_exceptions` maps each allowed
+    `sandbox` and `network` None keep the stored values. `env_exceptions` maps each allowed
     dangerous variable to the reason; None keeps the stored ones.
     """
 
@@ -303,7 +297,7 @@ class ServerSpec(ClientCapabilitySettings):
     approval: str | None = None  # None: as stored, for a new server as in the settings
     allow_private: bool = False
     only_tools: Sequence[str] | None = None  # globs; None keeps the stored ones
-    confinement: str | None = None
+    sandbox: str | None = None
     network: str | None = None
     env_exceptions: Mapping[str, str] | None = None
     call_price: int | None = None  # micro-dollars; None keeps the stored value, as in the next two
@@ -343,7 +337,7 @@ def clean_server_spec(
             spec.endpoint_config, spec.allow_private, old
         )
         config |= public
-    requested_sandbox = SandboxConfig(spec.confinement, spec.network)
+    requested_sandbox = SandboxConfig(spec.sandbox, spec.network)
     sandbox = clean_sandbox(principal, transport, requested_sandbox, old=old, by_preset=by_preset)
     _check_masked_values(secrets, old)
     auth_type, auth_config, credentials = _clean_auth_config(_select_auth(spec, transport), old)

@@ -30,7 +30,7 @@ def isolate() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
     os.environ["BONOBOT_OAUTH"] = "on"  # its tables are there, and its addresses are looked at
     # The programs of most tests lie in this checkout, which no sandbox shows.
-    os.environ["BONOBOT_STDIO_CONFINEMENT"] = "none"
+    os.environ["BONOBOT_STDIO_SANDBOX"] = "none"
     owner = os.getpid()
 
     def forget() -> None:

@@ -98,7 +98,7 @@ def build_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         "BONOBOT_VAR": str(VAR),
         "BONOBOT_REDIS_PREFIX": os.environ["BONOBOT_REDIS_PREFIX"],
         "BONOBOT_LOG_FORMAT": "text",
-        "BONOBOT_STDIO_CONFINEMENT": os.environ["BONOBOT_STDIO_CONFINEMENT"],
+        "BONOBOT_STDIO_SANDBOX": os.environ["BONOBOT_STDIO_SANDBOX"],
         "DATABASE_URL": build_database_url(),
         "DJANGO_SETTINGS_MODULE": "bonobot.settings",
         "PYTHONUNBUFFERED": "1",

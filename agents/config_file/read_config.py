@@ -89,7 +89,7 @@ AGENT_FLAGS = ("enabled", "tools_in_prompt")
 ACCESS_FIELDS = ("allowed_tools", "denied_tools", "allowed_resources", "allowed_prompts")
 _SLUG = re.compile(r"[-a-zA-Z0-9_]{1,64}")
 _EXTRA_SERVER_FIELDS = (
-    *("description", "approval", "allow_private", "confinement", "network"),
+    *("description", "approval", "allow_private", "sandbox", "network"),
     *("env_exceptions", "allowed_tools", "budgets", *PRICE_FIELDS, *CAPABILITY_FIELDS),
 )
 
@@ -278,7 +278,7 @@ class _ConfigReader:
             "description": reader.read_text("description"),
             "approval": reader.read_text("approval"),
             "allow_private": reader.read_boolean("allow_private"),
-            "confinement": reader.read_text("confinement"),
+            "sandbox": reader.read_text("sandbox"),
             "network": reader.read_text("network"),
             "env_exceptions": reader.read_text_mapping("env_exceptions"),
             "only_tools": reader.read_text_list("allowed_tools")

@@ -474,7 +474,7 @@ def inspect_stdio_sandbox() -> Iterator[SettingsFinding]:
     except DatabaseError:
         has_several_organizations = True  # which `database` tells
     if has_several_organizations:
-        server_count = _count_sandboxed_servers(Server.Confinement.SANDBOX)
+        server_count = _count_sandboxed_servers(Server.SandboxMode.SANDBOX)
         detail = format_message(
             "{problem}; {asked} stdio servers of organizations can't be started",
             problem=problem,
@@ -550,7 +550,7 @@ def inspect_command_sandbox() -> Iterator[SettingsFinding]:
 
 def _count_sandboxed_servers(kind: str) -> int:
     try:
-        return int(Server.objects.enabled().filter(confinement=kind).count())
+        return int(Server.objects.enabled().filter(sandbox=kind).count())
     except DatabaseError:
         return 0  # which `database` tells
 

@@ -17,7 +17,7 @@ from uuid import UUID
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.schemas import ConfinementNeeded, is_valid_for_schema
+from mcp_servers.schemas import SubprocessNeeded, is_valid_for_schema
 from mcp_servers.tool_names import fold_own_name, is_exact_pattern, matches_tool_name
 
 Effect = Literal["allow", "ask", "deny"]
@@ -55,7 +55,7 @@ class Rule:
             return self.effect == "allow"
         try:
             return is_valid_for_schema(self.condition, arguments)
-        except (ConfinementNeeded, InvalidInput):
+        except (SubprocessNeeded, InvalidInput):
             return self.effect != "allow"
 
     def __str__(self) -> str:

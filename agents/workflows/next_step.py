@@ -14,7 +14,7 @@ from agents.workflows.definitions import (
 )
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
-from mcp_servers.schemas import ConfinementNeeded, is_valid_for_schema
+from mcp_servers.schemas import SubprocessNeeded, is_valid_for_schema
 
 
 class StepFailed(Problem):
@@ -112,7 +112,7 @@ def is_condition_met(values: Mapping[str, Any], pointer: str, schema: Any) -> bo
     exists, value = resolve_pointer(values, pointer)
     try:
         return exists and is_valid_for_schema({"properties": {"it": schema}}, {"it": value})
-    except ConfinementNeeded:
+    except SubprocessNeeded:
         raise InvalidInput(
             format_message("The value at {pointer} is too large for a condition.", pointer=pointer),
             code="condition_too_large",

@@ -31,7 +31,7 @@ from bonobot.core.text.untrusted_text import make_storable
 from bonobot.core.text.yaml_reader import is_yaml, read_yaml
 from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.ledger.types import Actor
-from mcp_servers.schemas import ConfinementNeeded, check_arguments, classify_schema
+from mcp_servers.schemas import SubprocessNeeded, check_arguments, classify_schema
 
 _NAME = re.compile(r"[-a-zA-Z0-9_]{1,64}")
 
@@ -292,7 +292,7 @@ def check_inputs(workflow: Workflow, inputs: Mapping[str, Any]) -> WorkflowDefin
         check_arguments(
             dict(definition.inputs), dict(inputs), classify_schema(dict(definition.inputs))
         )
-    except ConfinementNeeded:
+    except SubprocessNeeded:
         raise InvalidInput(
             "The inputs are too large.",
             code="inputs_too_large",

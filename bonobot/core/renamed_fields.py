@@ -12,6 +12,7 @@ RENAMED_FIELDS = {
     "may_ask": "callable_agents",
     "minimum": "minimum_severity",
     "sees_images": "image_input",
+    "confinement": "sandbox",
     "word": "message",
 }
 

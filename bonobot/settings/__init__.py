@@ -463,8 +463,8 @@ BONOBOT_LAUNCHERS = (
     *list_interpreter_paths(),  # for packages installed in the same environment
 )
 BONOBOT_PRESET_FOLDERS = environment.read_folders("BONOBOT_PRESET_FOLDERS")
-BONOBOT_STDIO_CONFINEMENT = environment.read_text(
-    "BONOBOT_STDIO_CONFINEMENT", "sandbox", choices=("sandbox", "namespaces", "bubblewrap", "none")
+BONOBOT_STDIO_SANDBOX = environment.read_text(
+    "BONOBOT_STDIO_SANDBOX", "sandbox", choices=("sandbox", "namespaces", "bubblewrap", "none")
 )
 BONOBOT_EGRESS_PROXY = environment.read_secret("BONOBOT_EGRESS_PROXY")
 if BONOBOT_EGRESS_PROXY and not BONOBOT_EGRESS_PROXY.startswith("http://"):

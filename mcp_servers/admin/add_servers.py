@@ -268,8 +268,8 @@ def add_by_preset(
 def _describe_sandbox(preset: Preset) -> str:
     """Describe the sandbox that the program runs in."""
     defaults = get_default_sandbox()
-    kind = Server.Confinement(preset.confinement or defaults.confinement or "")
-    if kind == Server.Confinement.NONE:
+    kind = Server.SandboxMode(preset.sandbox or defaults.mode or "")
+    if kind == Server.SandboxMode.NONE:
         return _t(
             "none: runs with Bonobot's own permissions. You can choose a sandbox "
             "on the Configuration page of the server."

@@ -241,9 +241,9 @@ class ServerForm(forms.Form):
         _("The working directory of the program. If empty, the server gets its own folder."),
     )
 
-    confinement = forms.ChoiceField(
+    sandbox = forms.ChoiceField(
         label=_("Sandbox"),
-        choices=Server.Confinement.choices,
+        choices=Server.SandboxMode.choices,
         required=False,
         widget=Select,
         help_text=_(
@@ -370,7 +370,7 @@ class ServerForm(forms.Form):
         (
             _("Folder, sandbox, and network"),
             "transport_type=stdio",
-            ("cwd", "confinement", "network", "env_exceptions", "session_state"),
+            ("cwd", "sandbox", "network", "env_exceptions", "session_state"),
         ),
         (
             _("Permissions"),
@@ -380,7 +380,7 @@ class ServerForm(forms.Form):
         (_("Limits and prices"), "", ("calls_per_minute", "call_price", "second_price")),
         (_("Description and status"), "", ("description", "enabled")),
     )
-    PLATFORM_FIELDS = ("command", "args", "env", "cwd", "confinement", "network", "env_exceptions")
+    PLATFORM_FIELDS = ("command", "args", "env", "cwd", "sandbox", "network", "env_exceptions")
     SIGN_IN = {
         "bearer_token": ("token",),
         "api_key": ("header", "key"),
@@ -399,7 +399,7 @@ class ServerForm(forms.Form):
         """Disable what the role may not set; the services check it again."""
         super().__init__(*args, **kwargs)
         self.principal = principal
-        self.fields["confinement"].initial = settings.BONOBOT_STDIO_CONFINEMENT
+        self.fields["sandbox"].initial = settings.BONOBOT_STDIO_SANDBOX
         choices = list(Server.Approval.choices)
         if not principal.may(Action.TRUST_ALL_CHANGES):
             choices = [choice for choice in choices if choice[0] != Server.Approval.ALWAYS]
@@ -468,7 +468,7 @@ class ServerForm(forms.Form):
             elicitation=cleaned["elicitation"],
             roots=cleaned["roots"],
             session_state=cleaned["session_state"] or None,
-            **{name: cleaned[name] or None for name in ("confinement", "network") if stdio},
+            **{name: cleaned[name] or None for name in ("sandbox", "network") if stdio},
             env_exceptions=_parse_env_exceptions(cleaned)
             if stdio and self.principal.platform_admin
             else None,
@@ -496,8 +496,8 @@ def build_initial(server: Server) -> dict[str, Any]:
         "approval": server.approval,
         "only_tools": "\n".join(server.only_tools),
         "allow_private": server.allow_private,
-        "confinement": server.confinement,
-        "network": server.network if server.confinement != Server.Confinement.NONE else "",
+        "sandbox": server.sandbox,
+        "network": server.network if server.sandbox != Server.SandboxMode.NONE else "",
         "env_exceptions": "\n".join(
             f"{name}: {reason}" for name, reason in server.env_exceptions.items()
         ),

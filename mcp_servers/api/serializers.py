@@ -270,8 +270,8 @@ class ServerBody(VersionedBody, ClientCapabilitiesBody, ServerPricingBody):
         max_length=1_000,
         help_text="Glob patterns; a new tool that matches none is disabled.",
     )
-    confinement = serializers.ChoiceField(
-        Server.Confinement.choices,
+    sandbox = serializers.ChoiceField(
+        Server.SandboxMode.choices,
         required=False,
         help_text=(
             "Isolation of a stdio server. Default: `sandbox`. If the isolation isn't "
@@ -380,7 +380,7 @@ class ServerSerializer(VersionedSerializer, ClientCapabilitiesSerializer, Server
     approval = serializers.ChoiceField(Server.Approval.choices)
     allow_private = serializers.BooleanField()
     only_tools = serializers.ListField(child=serializers.CharField())
-    confinement = serializers.ChoiceField(Server.Confinement.choices)
+    sandbox = serializers.ChoiceField(Server.SandboxMode.choices)
     network = serializers.ChoiceField(Server.Network.choices)
     env_exceptions = serializers.DictField(
         child=serializers.CharField(), help_text="Allowed dangerous variables, and the reasons."

@@ -139,7 +139,7 @@ def _iterate_lines(server_data: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "approval", server_data["approval"]
     yield "only tools", ", ".join(server_data["only_tools"])
     if server_data["transport_type"] == Server.Transport.STDIO:
-        yield "sandbox", f"{server_data['confinement']}, network: {server_data['network']}"
+        yield "sandbox", f"{server_data['sandbox']}, network: {server_data['network']}"
     for name, reason in server_data["env_exceptions"].items():
         yield "allowed env", f"{name}: {reason}"
     if package := server_data["installation"]:

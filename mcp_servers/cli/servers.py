@@ -211,7 +211,7 @@ def get_server(cli: CommandContext, name: str) -> Server:
     return server
 
 
-SERVER_FIELDS = ("confinement", "network", "env_exceptions", *PRICE_FIELDS, *CAPABILITY_FIELDS)
+SERVER_FIELDS = ("sandbox", "network", "env_exceptions", *PRICE_FIELDS, *CAPABILITY_FIELDS)
 
 
 def serialize_server(server: Server) -> dict[str, Any]:
@@ -262,7 +262,7 @@ def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cwd", help="Working directory of the program")
     parser.add_argument(
         "--sandbox",
-        choices=Server.Confinement.values,
+        choices=Server.SandboxMode.values,
         help="Sandbox mode of the program (default: sandbox). It never runs with less protection.",
     )
     parser.add_argument(
@@ -420,7 +420,7 @@ def _build_server_spec(
 
 def _collect_sandbox_options(options: argparse.Namespace) -> dict[str, str]:
     """Return the sandbox options that were given; the rest comes from the preset or defaults."""
-    sandbox = {} if options.sandbox is None else {"confinement": options.sandbox}
+    sandbox = {} if options.sandbox is None else {"sandbox": options.sandbox}
     if options.network is None:
         return sandbox
     return sandbox | {"network": Server.Network.HOST if options.network else Server.Network.NONE}

@@ -400,7 +400,7 @@ async def spawn_child(
 
     Raises `UpstreamError`: `server_unreachable`; `variable_not_allowed` and `folder_not_allowed`
     for configurations that predate or bypass these rules; `sandbox_unavailable` or
-    `confinement_unavailable` if the configured protection is not available.
+    `sandbox_unavailable` if the configured protection is not available.
     """
     _check_configuration(endpoint)
     env = build_environment(endpoint.env)
@@ -532,11 +532,11 @@ def _prepare_launch(
             tuple(replace_addresses(value, ports) for value in args),
             {name: replace_addresses(value, ports) for name, value in sandbox_env.items()},
         )
-    if endpoint.confinement.kind == "none":
+    if endpoint.sandbox_mode.kind == "none":
         return Launch(choose_containment().prefix, args, env)
     try:
         home = env.get("HOME", "")
-        prefix = endpoint.confinement.build_command_prefix(command, home=home, cwd=endpoint.cwd)
+        prefix = endpoint.sandbox_mode.build_command_prefix(command, home=home, cwd=endpoint.cwd)
         return Launch(prefix, args, env)
     except ServerSandboxUnavailable as problem:
         raise build_sandbox_error(endpoint, str(problem), problem.remedy) from None

@@ -14,7 +14,7 @@ from bonobot.core.text.masking import Masker
 from mcp_servers.client.folder_rules import SYSTEM_ONLY, FolderRule
 from mcp_servers.client.resource_limits import UNLIMITED, ProcessLimits
 from mcp_servers.client.sandbox import Sandbox
-from mcp_servers.client.sandbox_modes import UNCONFINED, ServerSandbox
+from mcp_servers.client.sandbox_modes import NO_SANDBOX, ServerSandbox
 from mcp_servers.client.server_requests import ServerRequestKind
 
 Transport = Literal["stdio", "http", "openapi"]
@@ -66,7 +66,7 @@ class ServerEndpoint:
     install_s: float = 600
     patience_s: float | None = None
     limits: ProcessLimits = UNLIMITED
-    confinement: ServerSandbox = UNCONFINED
+    sandbox_mode: ServerSandbox = NO_SANDBOX
     sandbox: Sandbox | None = None
     max_body: int = 4 * MIB
     max_definitions: int = 1000
@@ -83,7 +83,7 @@ class ServerEndpoint:
             *(dict(self.query), dict(self.cookies), sorted(self.operations)),
             *(sorted(self.allowed_requests), sorted(self.env_exceptions), asdict(self.folder_rule)),
             *(self.connect_s, self.read_s, self.start_s, self.max_body),
-            *(asdict(self.limits), asdict(self.confinement)),
+            *(asdict(self.limits), asdict(self.sandbox_mode)),
             asdict(self.sandbox) if self.sandbox else None,
         ]
         text = json.dumps(parts, sort_keys=True)

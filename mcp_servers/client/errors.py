@@ -24,7 +24,7 @@ STATUSES = {
     **dict.fromkeys(
         (
             *("server_unreachable", "server_crashed"),
-            *("confinement_unavailable", "sandbox_unavailable"),
+            *("sandbox_unavailable", "sandbox_unavailable"),
             *("variable_not_allowed", "folder_not_allowed"),
             *("server_installing", "installation_failed"),
         ),
@@ -37,7 +37,7 @@ class UpstreamError(Problem):
     """A server that could not be used, or that answered with an error.
 
     Codes: `server_unreachable`, `call_timeout`, `needs_reauth`, `server_crashed`,
-    `confinement_unavailable`, `sandbox_unavailable`, `variable_not_allowed`, `folder_not_allowed`,
+    `sandbox_unavailable`, `sandbox_unavailable`, `variable_not_allowed`, `folder_not_allowed`,
     `server_installing`, `installation_failed`, `protocol_error`, `response_too_large`,
     `upstream_error` (a JSON-RPC error: `rpc_code`, `rpc_message`, `rpc_data`), and those of egress.
     `sent` says whether the server may have seen the request: only if False, it had no effect.
@@ -157,9 +157,9 @@ def build_connection_error(
 
 
 def build_sandbox_error(endpoint: ServerEndpoint, why: str, remedy: str) -> UpstreamError:
-    """Return the error of a server whose confinement does not work here."""
+    """Return the error of a server whose sandbox does not work here."""
     detail = format_message("`{endpoint}` wasn't started: {why}.", endpoint=endpoint.name, why=why)
-    return _build_sandbox_error(endpoint, detail, "confinement_unavailable", remedy)
+    return _build_sandbox_error(endpoint, detail, "sandbox_unavailable", remedy)
 
 
 def build_not_sandboxed_error(endpoint: ServerEndpoint, why: str, remedy: str) -> UpstreamError:
@@ -260,7 +260,7 @@ def _build_sandbox_error(
     endpoint: ServerEndpoint, detail: str, code: str, remedy: str
 ) -> UpstreamError:
     return UpstreamError(
-        detail, code=code, server=endpoint.name, sent=False, remedy=remedy, field="confinement"
+        detail, code=code, server=endpoint.name, sent=False, remedy=remedy, field="sandbox"
     )
 
 

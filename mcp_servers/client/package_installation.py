@@ -192,7 +192,7 @@ async def install_package(endpoint: ServerEndpoint, *, reinstall: bool = False) 
 
 def _find_package(endpoint: ServerEndpoint) -> tuple[Package, PackageLocation] | None:
     package = find_launcher_package(endpoint.command, endpoint.args) if endpoint.packages else None
-    if package is None or endpoint.confinement.kind != "none":
+    if package is None or endpoint.sandbox_mode.kind != "none":
         return None
     return package, PackageLocation(
         endpoint.packages, package.compute_key(_get_installer_environment(endpoint))

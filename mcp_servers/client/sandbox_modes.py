@@ -1,6 +1,6 @@
-"""Confinement: the sandbox mode that an administrator configures for a stdio server.
+"""The sandbox mode that an administrator configures for a stdio server.
 
-Containment is best effort; confinement is a requirement. A server is not started if its confinement
+Resource limits are best effort; a sandbox is a requirement. A server is not started if its sandbox
 doesn't work here. Success is cached; a failure is tried again at each start, as it may have been
 fixed.
 """
@@ -40,7 +40,7 @@ class ServerSandboxUnavailable(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSandbox:
-    """One confinement. `hidden` folders, such as our keys, are invisible with bubblewrap.
+    """A sandbox mode. `hidden` folders, such as our keys, are invisible with bubblewrap.
 
     `namespaces`: own processes, mounts and users, no privileges; the server sees no other process,
     and everything that it started dies with Bonobot. `bubblewrap`: additionally a read-only file
@@ -62,11 +62,11 @@ class ServerSandbox:
         return _build_bubblewrap_prefix(self, command, home=home, cwd=cwd)
 
 
-UNCONFINED = ServerSandbox()
+NO_SANDBOX = ServerSandbox()
 
 
 def find_sandbox_problem(kind: Kind, network: Network = "host") -> ServerSandboxUnavailable | None:
-    """Return why this confinement doesn't work here, or None. Blocks."""
+    """Return why this sandbox doesn't work here, or None. Blocks."""
     try:
         _check_works(kind, network)
     except ServerSandboxUnavailable as problem:

@@ -79,9 +79,9 @@ def export_server(server: Server, placeholders: SecretPlaceholders) -> dict[str,
         exported["allow_private"] = True
     if (
         server.transport_type == Server.Transport.STDIO
-        and SandboxConfig(server.confinement, server.network) != get_default_sandbox()
+        and SandboxConfig(server.sandbox, server.network) != get_default_sandbox()
     ):
-        exported |= {"confinement": server.confinement, "network": server.network}
+        exported |= {"sandbox": server.sandbox, "network": server.network}
     if server.env_exceptions:
         exported["env_exceptions"] = server.env_exceptions
     exported |= {name: getattr(server, name) for name in PRICE_FIELDS if getattr(server, name)}

@@ -72,7 +72,9 @@ class Preset(Governed):
     endpoint_config = models.JSONField(_("endpoint"), default=dict)
     auth_type = models.CharField(_("authentication"), max_length=16, default="none")
     auth_config = models.JSONField(_("authentication settings"), default=dict, blank=True)
-    confinement = models.CharField(_("sandbox"), max_length=10, blank=True, default="")
+    sandbox = models.CharField(
+        _("sandbox"), max_length=10, blank=True, default="", db_column="confinement"
+    )
     network = models.CharField(_("network"), max_length=6, blank=True, default="")
     parameters = models.JSONField(_("parameters"), default=list, blank=True)
     labels = models.JSONField(_("tool labels"), default=list, blank=True)

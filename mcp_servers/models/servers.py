@@ -73,7 +73,7 @@ class Server(GovernedModel):
         FIRST = "first", _("trust the first discovery")
         ALWAYS = "always", _("trust all changes")
 
-    class Confinement(models.TextChoices):
+    class SandboxMode(models.TextChoices):
         """The required sandbox of a stdio server; it isn't started with less."""
 
         SANDBOX = "sandbox", _("sandbox: access only to the organization's own folders")
@@ -153,8 +153,12 @@ class Server(GovernedModel):
         default=False,
         help_text=_("Only a platform administrator can allow a private or loopback address."),
     )
-    confinement = models.CharField(
-        _("sandbox"), max_length=10, choices=Confinement, default=Confinement.NONE
+    sandbox = models.CharField(
+        _("sandbox"),
+        max_length=10,
+        choices=SandboxMode,
+        default=SandboxMode.NONE,
+        db_column="confinement",
     )
     network = models.CharField(_("network"), max_length=6, choices=Network, default=Network.HOST)
     env_exceptions = models.JSONField(

@@ -48,7 +48,7 @@ class CatalogEntry:
     proof: dict[str, str]
     program: str = ""
     replaces: tuple[str, ...] = ()
-    confinement: str = ""
+    sandbox: str = ""
     network: str = ""
 
     def to_columns(self) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class PresetSource(PresetTemplate, Protocol):
         """How Bonobot signs in."""
 
     @property
-    def confinement(self) -> str:
+    def sandbox(self) -> str:
         """The sandbox of its program; blank for the installation's default."""
 
     @property
@@ -128,7 +128,7 @@ def fill_preset(
         endpoint_config=endpoint,
         auth_config={"type": preset.auth_type, **auth} if has_sign_in else {"type": "none"},
         **{
-            "confinement": preset.confinement or None,
+            "sandbox": preset.sandbox or None,
             "network": preset.network or None,
             **common,
         },

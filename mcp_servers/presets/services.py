@@ -221,7 +221,7 @@ def build_preset(principal: Principal, server: Server, name: str) -> Preset:
         description=server.description,
         category="own",
         transport_type=server.transport_type,
-        confinement=server.confinement,
+        sandbox=server.sandbox,
         network=server.network,
         endpoint_config=endpoint,
         auth_type=server.auth_type,

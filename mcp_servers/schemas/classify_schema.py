@@ -115,7 +115,7 @@ class SchemaAnalysis:
     """The cost of a schema, and what prevents inline checks."""
 
     cost: SchemaCost = SchemaCost()
-    confinement_reason: str = ""
+    subprocess_reason: str = ""
     fault: str = ""
     edges: dict[int, list[int]] = field(default_factory=dict)
     costs: dict[int, SchemaCost] = field(default_factory=dict)
@@ -159,8 +159,8 @@ def classify_schema(schema: Any) -> SchemaVerdict:
                 "The schema has more than {inline_nodes} nodes.", inline_nodes=MAX_INLINE_NODES
             ),
         )
-    if analysis.confinement_reason:
-        return SchemaVerdict("confined", analysis.confinement_reason)
+    if analysis.subprocess_reason:
+        return SchemaVerdict("confined", analysis.subprocess_reason)
     return SchemaVerdict("inline")
 
 
@@ -197,7 +197,7 @@ def _walk_schema(
         )
         if contents is not schema and "$schema" in contents:
             # jsonschema switches to that dialect's class, without our keywords.
-            analysis.confinement_reason = "A part of the schema is in a dialect of its own."
+            analysis.subprocess_reason = "A part of the schema is in a dialect of its own."
         parts = [
             *_list_subschemas(contents, resolver, specification),
             *_resolve_references(contents, resolver, analysis),
@@ -228,7 +228,7 @@ def _resolve_references(
             analysis.fault = f"`{keyword}` {problem}: `{reference[:200]}`."
             return
         if keyword != "$ref":
-            analysis.confinement_reason = f"The schema uses `{keyword}`."
+            analysis.subprocess_reason = f"The schema uses `{keyword}`."
         yield resolved.contents, resolved.resolver
 
 
@@ -236,7 +236,7 @@ def _inspect_keywords(contents: dict[str, Any], analysis: SchemaAnalysis) -> int
     """Analyze a subschema's own keywords; return the program size of its patterns."""
     for keyword in _UNEVALUATED_KEYWORDS:
         if keyword in contents:
-            analysis.confinement_reason = f"The schema uses `{keyword}`."
+            analysis.subprocess_reason = f"The schema uses `{keyword}`."
     pattern_properties = contents.get("patternProperties")
     pattern_cost = 0
     for pattern in (
@@ -248,7 +248,7 @@ def _inspect_keywords(contents: dict[str, Any], analysis: SchemaAnalysis) -> int
         if (compiled := dialects.compile_linear(pattern)) is not None:
             pattern_cost += compiled.programsize
         elif dialects.compile_pattern(pattern) is not None:
-            analysis.confinement_reason = (
+            analysis.subprocess_reason = (
                 f"The pattern `{pattern[:200]}` can't be matched in linear time."
             )
         else:
@@ -267,7 +267,7 @@ def _sum_costs(root: int, analysis: SchemaAnalysis) -> None:
         if node not in visited:
             visited.add(node)
             if any(part in visited and part not in totals for part in parts):
-                analysis.confinement_reason = "The schema is recursive."
+                analysis.subprocess_reason = "The schema is recursive."
                 return
             stack.extend(part for part in parts if part not in totals)
             continue
@@ -276,12 +276,12 @@ def _sum_costs(root: int, analysis: SchemaAnalysis) -> None:
             totals[node] = _merge_costs(analysis.costs[node], [totals[part] for part in parts])
     analysis.cost = totals[root]
     if analysis.cost.chain > MAX_INLINE_CHAIN:
-        analysis.confinement_reason = (
-            analysis.confinement_reason or "The schema's parts follow each other too deeply."
+        analysis.subprocess_reason = (
+            analysis.subprocess_reason or "The schema's parts follow each other too deeply."
         )
     elif analysis.cost.weight > MAX_INLINE_WEIGHT:
-        analysis.confinement_reason = (
-            analysis.confinement_reason or "The schema's references multiply its parts."
+        analysis.subprocess_reason = (
+            analysis.subprocess_reason or "The schema's references multiply its parts."
         )
 
 

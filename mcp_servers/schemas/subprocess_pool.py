@@ -25,8 +25,8 @@ from bonobot.core.problems import InvalidInput, Problem, ServiceUnavailable
 from mcp_servers.schemas.classify_schema import SchemaVerdict
 from mcp_servers.schemas.defaults import fill_defaults
 from mcp_servers.schemas.validate_arguments import (
-    ConfinementNeeded,
     InvalidArguments,
+    SubprocessNeeded,
     check_arguments,
     check_value,
 )
@@ -61,9 +61,11 @@ async def check_tool_arguments(schema: Any, arguments: Any, verdict: SchemaVerdi
     arguments = fill_defaults(schema, arguments, only_required=True)
     try:
         check_arguments(schema, arguments, verdict)
-    except ConfinementNeeded:
+    except SubprocessNeeded:
         request = {"schema": schema, "arguments": arguments}
-        answer = await _run_confined("check", request, cpu_s=CHECK_CPU_S, limit_s=CHECK_TIMEOUT_S)
+        answer = await _run_in_subprocess(
+            "check", request, cpu_s=CHECK_CPU_S, limit_s=CHECK_TIMEOUT_S
+        )
     else:
         return
     if answer is None:
@@ -100,9 +102,9 @@ async def find_output_violation(schema: Any, value: Any) -> str:
             _output_verdicts[id(schema)] = schema, verdict
         try:
             check_value(schema, value, verdict)
-        except ConfinementNeeded:
+        except SubprocessNeeded:
             request = {"schema": schema, "arguments": value}
-            answer = await _run_confined(
+            answer = await _run_in_subprocess(
                 "check", request, cpu_s=CHECK_CPU_S, limit_s=CHECK_TIMEOUT_S
             )
             violation = answer["violation"] if answer else None
@@ -123,7 +125,7 @@ async def classify_schemas(schemas: Sequence[Any]) -> list[SchemaVerdict]:
     """Classify schemas one by one in a child process; one that takes too long is refused."""
     verdicts = []
     for schema in schemas:
-        answer = await _run_confined(
+        answer = await _run_in_subprocess(
             "judge", {"schema": schema}, cpu_s=CLASSIFY_CPU_S, limit_s=CLASSIFY_TIMEOUT_S
         )
         answer = answer or {"verdict": "refused", "reason": "The schema takes too long to read."}
@@ -167,7 +169,7 @@ def close_pools() -> None:
         _pools.pop(key).close()
 
 
-async def _run_confined(
+async def _run_in_subprocess(
     task: str, request: dict[str, Any], *, cpu_s: float, limit_s: float
 ) -> Answer | None:
     """Return a child's answer, or None if it gave up or was killed."""

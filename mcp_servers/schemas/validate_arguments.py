@@ -289,7 +289,7 @@ class InvalidArguments(InvalidInput):
     title = "The arguments don't match the tool's schema"
 
 
-class ConfinementNeeded(Exception):
+class SubprocessNeeded(Exception):
     """Checking inline could take too long; `subprocess_pool` does it in a child process."""
 
 
@@ -303,7 +303,7 @@ class _CompiledSchema:
 def check_arguments(schema: Any, arguments: Any, verdict: SchemaVerdict) -> None:
     """Check `arguments` inline, within about 70 ms.
 
-    Raises `InvalidArguments`, `InvalidInput` (`schema_refused`), or `ConfinementNeeded` if the
+    Raises `InvalidArguments`, `InvalidInput` (`schema_refused`), or `SubprocessNeeded` if the
     schema, the arguments or both together exceed the inline limits.
     """
     check_value(schema, arguments, verdict, size=measure_arguments(arguments))
@@ -323,7 +323,7 @@ def check_value(
             "the problem is.",
         )
     if verdict.verdict != "inline":
-        raise ConfinementNeeded(verdict.reason)
+        raise SubprocessNeeded(verdict.reason)
     compiled = _compile_inline(schema, size)
     if compiled.is_valid is not None and compiled.is_valid(value):
         return
@@ -334,7 +334,7 @@ def check_value(
 def is_valid_for_schema(schema: Any, arguments: Any) -> bool:
     """Tell whether `arguments` match a trusted schema, within the inline limits.
 
-    Raises `InvalidArguments` if they are not a JSON object, and `ConfinementNeeded`.
+    Raises `InvalidArguments` if they are not a JSON object, and `SubprocessNeeded`.
     """
     compiled = _compile_inline(schema, measure_arguments(arguments))
     if compiled.is_valid is not None:
@@ -343,15 +343,15 @@ def is_valid_for_schema(schema: Any, arguments: Any) -> bool:
 
 
 def _compile_inline(schema: Any, size: ValueSize) -> _CompiledSchema:
-    """Return a compiled schema; raise `ConfinementNeeded` if the arguments are too large for it."""
+    """Return a compiled schema; raise `SubprocessNeeded` if the arguments are too large for it."""
     if size.values > MAX_INLINE_VALUES or size.characters > MAX_INLINE_CHARACTERS:
-        raise ConfinementNeeded("The arguments are large.")
+        raise SubprocessNeeded("The arguments are large.")
     compiled = _compiled_schemas.get(schema)
     if (
         compiled.cost.weight * size.values > MAX_INLINE_COST
         or compiled.cost.pattern_cost * size.characters > MAX_INLINE_PATTERN_COST
     ):
-        raise ConfinementNeeded("The schema and the arguments together are large.")
+        raise SubprocessNeeded("The schema and the arguments together are large.")
     return compiled
 
 

@@ -73,7 +73,7 @@ def secrets(workspace: Path) -> Iterator[list[Path]]:
 @pytest.fixture
 def start(acme: Organization, helper: Agent, settings: Settings) -> Iterator[Start]:
     """Return a function that creates a server from a preset for the organization."""
-    settings.BONOBOT_STDIO_CONFINEMENT = "sandbox"
+    settings.BONOBOT_STDIO_SANDBOX = "sandbox"
     factories.create_organization("others")  # with several organizations every server is sandboxed
     load_presets()
     administrator = factories.build_administrator(acme)
@@ -88,7 +88,7 @@ def start(acme: Organization, helper: Agent, settings: Settings) -> Iterator[Sta
         settings.BONOBOT_LAUNCHERS = (*settings.BONOBOT_LAUNCHERS, command)
         config = {**spec.endpoint_config, "command": command, "args": args}
         server = create_server(administrator, replace(spec, endpoint_config=config))
-        assert (server.confinement, server.network) == ("sandbox", "egress")
+        assert (server.sandbox, server.network) == ("sandbox", "egress")
         servers.append(factories.approve_server(acme, server, helper))
         return server
 

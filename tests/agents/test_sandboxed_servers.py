@@ -52,7 +52,7 @@ def git(
     settings: Settings,
 ) -> Iterator[Server]:
     """The git server from PyPI, created by an organization without sandbox settings."""
-    settings.BONOBOT_STDIO_CONFINEMENT = "sandbox"
+    settings.BONOBOT_STDIO_SANDBOX = "sandbox"
     factories.create_organization("others")  # with several organizations every server is sandboxed
     config = {"command": sys.executable, "args": ["-m", "mcp_server_git", "--repository"]}
     config["args"].append(str(repository))  # type: ignore[attr-defined]
@@ -95,7 +95,7 @@ def test_programs_run_by_a_git_repository_cant_read_files_of_bonobot(
 
 
 def test_a_server_of_an_organization_is_sandboxed_by_default(git: Server) -> None:
-    assert (git.confinement, git.network) == ("sandbox", "egress")
+    assert (git.sandbox, git.network) == ("sandbox", "egress")
     endpoint = build_endpoint(git)
     assert endpoint.sandbox is not None
     assert endpoint.sandbox.folders == (

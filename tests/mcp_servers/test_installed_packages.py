@@ -41,7 +41,7 @@ def server(administrator, registry, tmp_path) -> Iterator[Server]:
         transport_type="stdio",
         endpoint_config={"command": "npx", "args": ["-y", f"{NAME}@1.0.0"], "env": env},
         env_exceptions=dict.fromkeys(env, "the registry of a test"),
-        confinement="none",
+        sandbox="none",
     )
     hello_server = create_server(administrator, spec)
     yield hello_server

@@ -38,7 +38,7 @@ def spec(transport_type="stdio", **more):
 
 def get_sandbox(server):
     server.refresh_from_db()
-    return server.confinement, server.network
+    return server.sandbox, server.network
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,7 @@ def get_sandbox(server):
 )
 def test_omitted_sandbox_settings_have_safe_defaults(administrator, requested, expected):
     assert (
-        get_sandbox(
-            create_server(administrator, spec(confinement=requested[0], network=requested[1]))
-        )
+        get_sandbox(create_server(administrator, spec(sandbox=requested[0], network=requested[1])))
         == expected
     )
 
@@ -71,12 +69,10 @@ def test_omitted_sandbox_settings_have_safe_defaults(administrator, requested, e
     ],
 )
 def test_omitted_settings_of_a_stored_sandbox_are_kept(administrator, before, requested, expected):
-    server = create_server(administrator, spec(confinement=before[0], network=before[1]))
+    server = create_server(administrator, spec(sandbox=before[0], network=before[1]))
     assert (
         get_sandbox(
-            update_server(
-                administrator, server, spec(confinement=requested[0], network=requested[1])
-            )
+            update_server(administrator, server, spec(sandbox=requested[0], network=requested[1]))
         )
         == expected
     )
@@ -85,11 +81,11 @@ def test_omitted_settings_of_a_stored_sandbox_are_kept(administrator, before, re
 @pytest.mark.parametrize(
     ("transport", "settings", "code", "field"),
     [
-        ("stdio", {"network": "none"}, "needs_confinement", "network"),
-        ("stdio", {"confinement": "jail"}, "unknown_confinement", "confinement"),
-        ("stdio", {"confinement": "namespaces", "network": "x"}, "unknown_network", "network"),
-        ("http", {"confinement": "bubblewrap"}, "not_for_http", "confinement"),
-        ("http", {"network": "none"}, "not_for_http", "confinement"),
+        ("stdio", {"network": "none"}, "needs_sandbox", "network"),
+        ("stdio", {"sandbox": "jail"}, "unknown_sandbox", "sandbox"),
+        ("stdio", {"sandbox": "namespaces", "network": "x"}, "unknown_network", "network"),
+        ("http", {"sandbox": "bubblewrap"}, "not_for_http", "sandbox"),
+        ("http", {"network": "none"}, "not_for_http", "sandbox"),
     ],
 )
 def test_invalid_combinations_are_refused(administrator, transport, settings, code, field):
@@ -100,17 +96,17 @@ def test_invalid_combinations_are_refused(administrator, transport, settings, co
 
 
 def test_a_server_that_becomes_remote_has_no_sandbox(administrator):
-    server = create_server(administrator, spec(confinement="bubblewrap"))
+    server = create_server(administrator, spec(sandbox="bubblewrap"))
     assert get_sandbox(update_server(administrator, server, spec("http"))) == ("none", "host")
 
 
 def test_only_a_platform_administrator_can_change_a_sandbox(acme, administrator):
-    server = create_server(administrator, spec(confinement="bubblewrap"))
+    server = create_server(administrator, spec(sandbox="bubblewrap"))
     owner = factories.create_member(acme, Role.OWNER)
-    for change in ({"confinement": "none"}, {"network": "host"}, {"confinement": "namespaces"}):
+    for change in ({"sandbox": "none"}, {"network": "host"}, {"sandbox": "namespaces"}):
         with pytest.raises(Problem) as caught:
             update_server(owner, server, spec(**change))
-        assert (caught.value.code, caught.value.field) == ("platform_admin_only", "confinement")
+        assert (caught.value.code, caught.value.field) == ("platform_admin_only", "sandbox")
         server.refresh_from_db()
     assert get_sandbox(update_server(owner, server, spec(description="new"))) == (
         "bubblewrap",
@@ -120,7 +116,7 @@ def test_only_a_platform_administrator_can_change_a_sandbox(acme, administrator)
 
 def test_an_organization_uses_a_preset_with_its_own_sandbox(acme, administrator):
     saved = save_as_preset(
-        administrator, create_server(administrator, spec(confinement="bubblewrap")), "Boxed"
+        administrator, create_server(administrator, spec(sandbox="bubblewrap")), "Boxed"
     )
     owner = factories.create_member(acme, Role.OWNER)
     server = create_server(owner, fill_preset(saved, {}, name="mine"), preset=saved)
@@ -128,15 +124,13 @@ def test_an_organization_uses_a_preset_with_its_own_sandbox(acme, administrator)
 
 
 def test_the_endpoint_hides_the_folder_of_bonobot(administrator, settings):
-    confinement = build_endpoint(
-        create_server(administrator, spec(confinement="bubblewrap"))
-    ).confinement
-    assert (confinement.kind, confinement.network) == ("bubblewrap", "none")
-    assert confinement.hidden == (str(settings.BONOBOT_VAR),)
+    sandbox = build_endpoint(create_server(administrator, spec(sandbox="bubblewrap"))).sandbox_mode
+    assert (sandbox.kind, sandbox.network) == ("bubblewrap", "none")
+    assert sandbox.hidden == (str(settings.BONOBOT_VAR),)
 
 
 def test_a_changed_sandbox_is_another_configuration(administrator):
-    server = create_server(administrator, spec(confinement="namespaces"))
+    server = create_server(administrator, spec(sandbox="namespaces"))
     before = build_endpoint(server).fingerprint
     assert (
         build_endpoint(update_server(administrator, server, spec(network="none"))).fingerprint
@@ -145,9 +139,9 @@ def test_a_changed_sandbox_is_another_configuration(administrator):
 
 
 def test_a_sandbox_is_exported_and_applied(administrator):
-    server = create_server(administrator, spec(confinement="bubblewrap", network="host"))
+    server = create_server(administrator, spec(sandbox="bubblewrap", network="host"))
     exported = export_server(server, SecretPlaceholders())
-    assert (exported["confinement"], exported["network"]) == ("bubblewrap", "host")
+    assert (exported["sandbox"], exported["network"]) == ("bubblewrap", "host")
     text = to_yaml(export_config(administrator, None))
     assert not apply_config(administrator, read_config_file(text, {}), dry_run=True).changes
     plan = apply_config(
@@ -158,19 +152,19 @@ def test_a_sandbox_is_exported_and_applied(administrator):
     plain = create_server(
         administrator, ServerSpec(name="plain", transport_type="stdio", endpoint_config=STDIO)
     )
-    assert "confinement" not in export_server(plain, SecretPlaceholders())
+    assert "sandbox" not in export_server(plain, SecretPlaceholders())
 
 
 def test_rest_reads_and_writes_the_sandbox(acme):
     administrator = rest.as_administrator()
     body = {"name": "ours", "transport_type": "stdio", "endpoint_config": STDIO}
-    created = administrator.post("mcp-servers", {**body, "confinement": "bubblewrap"})
-    assert (created.json["confinement"], created.json["network"]) == ("bubblewrap", "none")
+    created = administrator.post("mcp-servers", {**body, "sandbox": "bubblewrap"})
+    assert (created.json["sandbox"], created.json["network"]) == ("bubblewrap", "none")
     path = f"mcp-servers/{created.json['id']}"
     changed = administrator.patch(path, {"network": "host"})
-    assert (changed.json["confinement"], changed.json["network"]) == ("bubblewrap", "host")
-    assert administrator.patch(path, {"confinement": "jail"}).status == 400
-    response = rest.as_role(acme, Role.OWNER).patch(path, {"confinement": "none"})
+    assert (changed.json["sandbox"], changed.json["network"]) == ("bubblewrap", "host")
+    assert administrator.patch(path, {"sandbox": "jail"}).status == 400
+    response = rest.as_role(acme, Role.OWNER).patch(path, {"sandbox": "none"})
     assert (response.status, response.code) == (403, "platform_admin_only")
 
 
@@ -178,7 +172,7 @@ def test_the_admin_shows_and_updates_the_sandbox(acme):
     browser = admin_client.sign_in(acme, None)
     fields = {
         **{"name": "ours", "transport_type": "stdio", "command": "npx", "args": "a@1.2.3"},
-        **{"auth_type": "none", "approval": "manual", "confinement": "bubblewrap", "network": ""},
+        **{"auth_type": "none", "approval": "manual", "sandbox": "bubblewrap", "network": ""},
     }
     browser.post("mcp_servers_server_add", **fields)
     server = Server.objects.get()
@@ -186,17 +180,17 @@ def test_the_admin_shows_and_updates_the_sandbox(acme):
     assert "bubblewrap" in admin_client.get_text(
         browser.get("mcp_servers_server_change", server.pk)
     )
-    changed = {**fields, "confinement": "namespaces", "network": "none"}
+    changed = {**fields, "sandbox": "namespaces", "network": "none"}
     browser.post("mcp_servers_server_configuration", server.pk, **changed)
     assert get_sandbox(server) == ("namespaces", "none")
 
 
 def test_the_form_of_an_operator_keeps_the_sandbox(acme, administrator):
-    server = create_server(administrator, spec(confinement="namespaces", network="none"))
+    server = create_server(administrator, spec(sandbox="namespaces", network="none"))
     fields = {
         **{"name": "ours", "description": "new", "transport_type": "stdio", "command": "npx"},
         **{"args": "-y\npackage@1.2.3", "auth_type": "none", "approval": "manual"},
-        **{"confinement": "none", "network": "host", "enabled": "on"},
+        **{"sandbox": "none", "network": "host", "enabled": "on"},
     }
     browser = admin_client.sign_in(acme, Role.OPERATOR)
     browser.post("mcp_servers_server_configuration", server.pk, **fields)

@@ -173,12 +173,12 @@ class Command(BaseCommand):
 
 
 def describe_stdio_protection() -> str:
-    """Return a line about how programs of stdio servers are confined."""
+    """Return a line about how programs of stdio servers are sandboxed."""
     from mcp_servers.client.sandbox import find_sandbox_fault
 
-    kind = settings.BONOBOT_STDIO_CONFINEMENT
+    kind = settings.BONOBOT_STDIO_SANDBOX
     if kind != "sandbox":
-        return f"stdio servers run with the sandbox mode `{kind}` (BONOBOT_STDIO_CONFINEMENT)"
+        return f"stdio servers run with the sandbox mode `{kind}` (BONOBOT_STDIO_SANDBOX)"
     if problem := find_sandbox_fault():
         return (
             f"stdio servers run as your user, with access to your files: {problem}. "

@@ -292,7 +292,7 @@ INVALID_FILES = {
     "a variable of ours": ("DOCS_TOKEN", "DATABASE_URL", "forbidden_variable", "servers.docs"),
     "a strange server member": (
         "    enabled: false",
-        "    sandbox: yes",
+        "    jail: yes",
         "unknown_field",
         "servers.docs",
     ),

@@ -240,7 +240,7 @@ def test_a_sandbox_that_doesnt_work_fails_if_a_server_needs_it(
     )
     server = factories.create_stdio_server(factories.create_organization())
     if required:
-        Server.objects.filter(pk=server.pk).update(confinement="bubblewrap")
+        Server.objects.filter(pk=server.pk).update(sandbox="bubblewrap")
     assert get_states(settings_check.inspect_server_sandboxes) == {
         "namespaces": "ok",
         "bubblewrap": state,
@@ -276,7 +276,7 @@ def test_a_missing_sandbox_fails_with_several_organizations(
     state: str,
     detail: str,
 ) -> None:
-    settings.BONOBOT_STDIO_CONFINEMENT = "sandbox"
+    settings.BONOBOT_STDIO_SANDBOX = "sandbox"
     for slug in organizations:
         organization = factories.create_organization(slug)
     factories.create_stdio_server(organization)

@@ -23,7 +23,7 @@ HTTP: dict[str, Any] = {
     "enabled": "on",
 }
 # As a browser sends it, including collapsed fields.
-FORM = HTTP | {"elicitation": "on", "sampling": "off", "confinement": "none"}
+FORM = HTTP | {"elicitation": "on", "sampling": "off", "sandbox": "none"}
 STDIO: dict[str, Any] = {
     "name": "clock",
     "transport_type": "stdio",

@@ -34,13 +34,13 @@ NETWORK = "sorted(name for _, name in socket.if_nameindex())"
 LOOPBACK = "socket.create_server(('127.0.0.1', 0)).getsockname()[0]"
 
 
-def build_confined_endpoint(
+def build_sandboxed_endpoint(
     folder: Path, kind: Kind, network: Network = "host", **more: object
 ) -> ServerEndpoint:
     """Return the faulty server in its own folder and sandbox."""
     script = shutil.copy(SERVERS / "faulty_stdio_server.py", folder)
-    confinement = ServerSandbox(kind=kind, network=network, hidden=tuple(more.pop("hidden", ())))  # type: ignore[call-overload]
-    return replace(stdio(sys.executable, script, **more), confinement=confinement, cwd=str(folder))
+    sandbox = ServerSandbox(kind=kind, network=network, hidden=tuple(more.pop("hidden", ())))  # type: ignore[call-overload]
+    return replace(stdio(sys.executable, script, **more), sandbox=sandbox, cwd=str(folder))
 
 
 async def evaluate(connections: ConnectionPool, endpoint: ServerEndpoint, expression: str) -> str:
@@ -59,7 +59,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 async def test_a_server_without_network_has_only_its_own_loopback(
     connections: ConnectionPool, kind: Kind, tmp_path: Path
 ):
-    endpoint = build_confined_endpoint(tmp_path, kind, "none")
+    endpoint = build_sandboxed_endpoint(tmp_path, kind, "none")
     assert await evaluate(connections, endpoint, NETWORK) == '["lo"]'
     assert await evaluate(connections, endpoint, LOOPBACK) == "127.0.0.1"
     outside = "socket.create_connection(('192.0.2.1', 80), 2) and 'reached'"
@@ -74,7 +74,7 @@ async def test_a_server_without_network_has_only_its_own_loopback(
 async def test_a_server_with_network_reaches_what_the_host_reaches(
     connections: ConnectionPool, kind: Kind, tmp_path: Path
 ):
-    endpoint = build_confined_endpoint(tmp_path, kind)
+    endpoint = build_sandboxed_endpoint(tmp_path, kind)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         expression = f"socket.create_connection(('127.0.0.1', {port}), 2) and 'reached'"
@@ -85,7 +85,7 @@ async def test_a_server_with_network_reaches_what_the_host_reaches(
 async def test_the_environment_of_bonobot_cant_be_read(
     connections: ConnectionPool, kind: Kind, tmp_path: Path
 ):
-    endpoint = build_confined_endpoint(tmp_path, kind)
+    endpoint = build_sandboxed_endpoint(tmp_path, kind)
     expression = f"open('/proc/{os.getpid()}/environ', 'rb').read().hex()"
     assert await evaluate(connections, endpoint, expression) in (
         "FileNotFoundError",
@@ -99,7 +99,7 @@ async def test_the_environment_of_bonobot_cant_be_read(
 async def test_a_sandboxed_server_has_no_privileges(
     connections: ConnectionPool, kind: Kind, tmp_path: Path
 ):
-    endpoint = build_confined_endpoint(tmp_path, kind)
+    endpoint = build_sandboxed_endpoint(tmp_path, kind)
     status = "[l for l in open('/proc/self/status') if l.startswith(('CapEff', 'NoNewPrivs'))]"
     output = await evaluate(connections, endpoint, status)
     assert "0000000000000000" in output
@@ -116,7 +116,7 @@ async def test_a_bubblewrapped_server_can_write_only_to_its_folder(
     home = tmp_path / "home"
     home.mkdir()
     (home / "private").write_text("canary")
-    endpoint = build_confined_endpoint(
+    endpoint = build_sandboxed_endpoint(
         folder, "bubblewrap", env={"HOME": str(home)}, hidden=(str(hidden_folder),)
     )
     endpoint = replace(endpoint, env_exceptions=frozenset({"HOME"}))
@@ -140,7 +140,7 @@ async def test_bonobots_folder_is_hidden_inside_a_working_directory(
 ):
     (hidden_folder := tmp_path / "var").mkdir()
     (hidden_folder / "key").write_text("canary")
-    endpoint = build_confined_endpoint(
+    endpoint = build_sandboxed_endpoint(
         tmp_path, "bubblewrap", hidden=(str(hidden_folder), "/no/such/folder")
     )
     assert await evaluate(connections, endpoint, "os.listdir('var')") == "[]"
@@ -151,8 +151,8 @@ async def test_a_bubblewrapped_server_without_a_folder_starts_in_an_empty_one(
     connections: ConnectionPool,
 ):
     code = "import os, sys; sys.exit(os.getcwd() + str(os.listdir()))"
-    confinement = ServerSandbox(kind="bubblewrap")
-    endpoint = replace(stdio("/usr/bin/env", "python3", "-c", code), confinement=confinement)
+    sandbox = ServerSandbox(kind="bubblewrap")
+    endpoint = replace(stdio("/usr/bin/env", "python3", "-c", code), sandbox=sandbox)
     error = await failure(connections.perform_handshake(endpoint, holder=HOLDER))
     assert "/tmp[" in str(error)
 
@@ -171,7 +171,7 @@ async def main():
     endpoint = ServerEndpoint(server_id=UUID(int=1), name="a", organization_id=UUID(int=1),
                         transport="stdio", command=sys.executable, cwd=folder,
                         args=("faulty_stdio_server.py", "--token", token),
-                        confinement=ServerSandbox(kind=kind))
+                        sandbox_mode=ServerSandbox(kind=kind))
     params = {"name": "grandchild", "arguments": {"token": token}}
     await ConnectionPool().send_request(endpoint, "tools/call", params, holder="session:1")
     print("ready", flush=True)
@@ -185,7 +185,7 @@ asyncio.run(main())
 async def test_a_grandchild_in_its_own_session_dies_with_a_killed_worker(
     kind: Kind, tmp_path: Path
 ):
-    endpoint = build_confined_endpoint(tmp_path, kind)
+    endpoint = build_sandboxed_endpoint(tmp_path, kind)
     token = f"bonobot-test-{uuid4().hex}"
     command = [sys.executable, "-c", WORKER, endpoint.cwd, kind, token]
     worker = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
@@ -213,12 +213,12 @@ async def test_a_server_isnt_started_in_a_weaker_sandbox(
     connections: ConnectionPool, kind: Kind, reset_detection: None, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(sandbox_modes, "try_command", lambda *_: "Operation not permitted")
-    endpoint = replace(stdio("sleep", "60"), confinement=ServerSandbox(kind=kind))
+    endpoint = replace(stdio("sleep", "60"), sandbox_mode=ServerSandbox(kind=kind))
     error = await failure(connections.perform_handshake(endpoint, holder=HOLDER))
     assert (error.code, error.sent, error.field) == (
-        "confinement_unavailable",
+        "sandbox_unavailable",
         False,
-        "confinement",
+        "sandbox",
     )
     assert "Operation not permitted" in str(error)
     assert error.remedy

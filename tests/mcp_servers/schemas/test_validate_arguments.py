@@ -13,9 +13,9 @@ from jsonschema_specifications import REGISTRY
 
 from bonobot.core.problems import Problem
 from mcp_servers.schemas import (
-    ConfinementNeeded,
     InvalidArguments,
     SchemaVerdict,
+    SubprocessNeeded,
     check_arguments,
     classify_schema,
     find_violation,
@@ -156,7 +156,7 @@ def test_arguments_beyond_all_limits_are_refused(arguments: Any) -> None:
     ids=["characters", "values", "recursive schema", "both together"],
 )
 def test_checks_that_could_take_long_need_a_subprocess(schema: Any, arguments: Any) -> None:
-    with pytest.raises(ConfinementNeeded):
+    with pytest.raises(SubprocessNeeded):
         check_arguments(schema, arguments, classify_schema(schema))
 
 
@@ -206,7 +206,7 @@ HOSTILE = {
 def test_hostile_schemas_and_arguments_never_block_the_loop(schema: Any, arguments: Any) -> None:
     classification = classify_schema(schema)
     started_at = time.thread_time()
-    with suppress(InvalidArguments, ConfinementNeeded):
+    with suppress(InvalidArguments, SubprocessNeeded):
         check_arguments(schema, arguments, classification)
     assert time.thread_time() - started_at < 0.25
 
