@@ -12,12 +12,16 @@ from bonobot.monitoring import health
 
 load_admin_pages()
 
-# Admin pages whose models were renamed: links in notifications that were sent have the old address.
+# Admin pages that were renamed: links in notifications that were sent have the old URL.
 RENAMED_PAGES = {
     "agents/question": "agents/elicitationrequest",
+    "let-in": "authorized-clients",
     "mcp_servers/round": "mcp_servers/bulkjob",
     "notices/channel": "notices/notificationchannel",
+    "mcp_servers/server/rounds": "mcp_servers/server/jobs",
     "notices/notice": "notices/notification",
+    "organization/halt": "organization/kill-switch",
+    "programs": "oauth-clients",
 }
 
 urlpatterns = [

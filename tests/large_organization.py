@@ -234,8 +234,11 @@ class LargeOrganization:
             ("presets", build_url("mcp_servers_server_presets")),
             ("agents", build_url("agents_agent_changelist")),
             ("agent: servers", build_url("agents_agent_servers", self.agent.pk)),
-            ("agent: pick servers", build_url("agents_agent_pick", self.agent.pk)),
-            ("agent: pick, search", build_url("agents_agent_pick", self.agent.pk) + "?q=team"),
+            ("agent: pick servers", build_url("agents_agent_attach_servers", self.agent.pk)),
+            (
+                "agent: pick, search",
+                build_url("agents_agent_attach_servers", self.agent.pk) + "?q=team",
+            ),
             ("agent: policy", build_url("agents_agent_policy", self.agent.pk)),
             ("sessions", build_url("agents_session_changelist")),
             ("audit", audit),

@@ -77,7 +77,7 @@ QUERIES = {
 }
 # Pages that these objects don't have: operations of an HTTP server, an expired link, and logins by
 # providers, which platform administrators don't use.
-ABSENT = frozenset({"mcp_servers_server_remove_operation", "profile_proof", "profile_link"})
+ABSENT = frozenset({"mcp_servers_server_remove_operation", "profile_confirm_email", "profile_link"})
 load_admin_pages()
 ADDRESSES = sorted(dict(list_addresses()).items())
 

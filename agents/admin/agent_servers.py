@@ -311,7 +311,7 @@ class ServerSelection:
         return clean_patterns(globs, names, field=field_name)
 
 
-@AgentAdmin.add_page("pick", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_page("attach_servers", needs=Action.MANAGE_AGENTS)
 def show_server_picker(visit: ObjectRequest) -> HttpResponseBase:
     """Choose servers, then what the agent gets of each, then attach them."""
     if visit.request.method == "POST":
@@ -324,7 +324,7 @@ def show_server_picker(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@AgentAdmin.add_object_action("ask_server", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("test_server", needs=Action.MANAGE_AGENTS)
 def discover_picked_server(visit: ObjectRequest) -> HttpResponseBase:
     """Discover a server and return its panel of the page."""
     [selection] = _load_selections(visit, [visit.request.GET.get("server", "")])
@@ -544,7 +544,7 @@ def _group_resources_and_prompts(agent: Agent) -> dict[UUID, list[SnapshotDefini
     return definitions_by_server
 
 
-@AgentAdmin.add_object_action("unbind", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("detach_server", needs=Action.MANAGE_AGENTS)
 def detach_agent_server(visit: ObjectRequest) -> HttpResponseBase:
     """Detach a server from the agent."""
     server = get_attached_server(visit.object, visit.request.POST.get("server", ""))
@@ -554,7 +554,7 @@ def detach_agent_server(visit: ObjectRequest) -> HttpResponseBase:
     return redirect_to_page(visit, "servers")
 
 
-@AgentAdmin.add_object_action("switch_server", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("toggle_server", needs=Action.MANAGE_AGENTS)
 def set_agent_server_enabled(visit: ObjectRequest) -> HttpResponseBase:
     """Enable or disable a server for this agent only; effective on the next call."""
     server = get_attached_server(visit.object, visit.request.POST.get("server", ""))

@@ -88,7 +88,7 @@ def show_builtin_tools(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@AgentAdmin.add_object_action("workspace_empty", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("empty_workspace", needs=Action.MANAGE_AGENTS)
 def clear_agent_workspace(visit: ObjectRequest) -> HttpResponseBase | None:
     """Delete everything in the agent's own folder."""
     try:

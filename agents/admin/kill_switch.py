@@ -22,7 +22,7 @@ from mcp_servers import services
 from mcp_servers.admin.servers import ServerAdmin
 
 
-@AgentAdmin.add_object_action("switch", needs=Action.MANAGE_AGENTS)
+@AgentAdmin.add_object_action("toggle", needs=Action.MANAGE_AGENTS)
 def set_agent_enabled(visit: ObjectRequest) -> HttpResponseBase | None:
     """Enable or disable the agent; disabling ends its sessions, so it asks for confirmation."""
     enabled = visit.request.POST.get("enabled") == "1"
@@ -34,7 +34,7 @@ def set_agent_enabled(visit: ObjectRequest) -> HttpResponseBase | None:
     return _redirect_back(visit)
 
 
-@ServerAdmin.add_object_action("switch", needs=Action.MANAGE_SERVERS)
+@ServerAdmin.add_object_action("toggle", needs=Action.MANAGE_SERVERS)
 def set_server_enabled(visit: ObjectRequest) -> HttpResponseBase | None:
     """Enable or disable the server for all; asks for confirmation if sessions use it."""
     enabled = visit.request.POST.get("enabled") == "1"
@@ -59,7 +59,7 @@ def _render_confirmation(visit: ObjectRequest) -> HttpResponseBase | None:
         opts=visit.admin.opts,
         reach=impact,
         is_agent=visit.admin.__class__ is AgentAdmin,
-        address=visit.url("switch"),
+        address=visit.url("toggle"),
         kept=visit.url(),
     )
 
@@ -82,7 +82,7 @@ def show_kill_switch(request: HttpRequest) -> HttpResponseBase:
         else:
             halt_organization(principal, request.POST.get("reason", ""))
             messages.success(request, _t("The kill switch is enabled."))
-        return HttpResponseRedirect(reverse("admin:organization_halt"))
+        return HttpResponseRedirect(reverse("admin:organization_kill_switch"))
     organization = Organization.objects.get(pk=principal.organization_id)
     return render_screen(
         request,

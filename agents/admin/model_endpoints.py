@@ -185,13 +185,13 @@ class ModelEndpointAdmin(ServiceFormAdmin):
     @display(description="")
     def test(self, endpoint: ModelEndpoint) -> str:
         """Return the link to its test."""
-        address = reverse("admin:agents_modelendpoint_try", args=[endpoint.pk])
+        address = reverse("admin:agents_modelendpoint_test", args=[endpoint.pk])
         return format_html('<a class="bb-button bb-slim" href="{}">{}</a>', address, _t("Test"))
 
     def get_urls(self) -> list[Any]:
         """Add the page that tests an endpoint."""
         view = self.admin_site.admin_view(self.try_view)
-        test_url = path("<uuid:object_id>/try/", view, name="agents_modelendpoint_try")
+        test_url = path("<uuid:object_id>/try/", view, name="agents_modelendpoint_test")
         return [test_url, *super().get_urls()]
 
     def try_view(self, request: HttpRequest, object_id: str) -> HttpResponseBase:

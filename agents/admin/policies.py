@@ -453,7 +453,7 @@ def _build_search_text(tool: SnapshotTool) -> str:
     return f"{tool.name} {tool.facts.server_name} {description}".lower()
 
 
-@AgentAdmin.add_page("why", needs=READERS, parent_tab="policy")
+@AgentAdmin.add_page("explain", needs=READERS, parent_tab="policy")
 def show_explanation(visit: ObjectRequest) -> HttpResponseBase:
     """Explain what would be decided about a call; nothing is called."""
     agent: Agent = visit.object

@@ -37,13 +37,13 @@ DRAFT_ACTIONS: dict[str | None, tuple[Callable[[Principal, Owner], object], Any]
 }
 
 
-@AgentAdmin.add_page("what_if", _("Simulate"), order=41, needs=Action.VIEW_AUDIT)
+@AgentAdmin.add_page("simulate", _("Simulate"), order=41, needs=Action.VIEW_AUDIT)
 def show_simulation(visit: ObjectRequest) -> HttpResponseBase:
     """Show the draft with its shadow results; simulate another policy, or save it as the draft."""
     agent: Agent = visit.object
     context = _process_form(visit.request, visit.principal, agent)
     if context is None:
-        return redirect_to_page(visit, "what_if")
+        return redirect_to_page(visit, "simulate")
     return visit.render_tab(
         "agents/policy_simulation.html",
         agent=agent,
@@ -59,7 +59,7 @@ def show_organization_simulation(request: HttpRequest) -> HttpResponseBase:
     principal = resolve_principal(request)
     principal.require(Action.VIEW_AUDIT)
     organization = Organization.objects.get(pk=principal.organization_id)
-    page_url = reverse("admin:organization_what_if")
+    page_url = reverse("admin:organization_simulate")
     action_name = request.GET.get("do") if request.method == "POST" else None
     if action_name in DRAFT_ACTIONS:
         perform_action, message = DRAFT_ACTIONS[action_name]
@@ -123,7 +123,7 @@ def handle_enforce_draft(visit: ObjectRequest) -> HttpResponseBase:
     """Make the draft the policy."""
     enforce_draft(visit.principal, visit.object)
     messages.success(visit.request, ENFORCED_MESSAGE)
-    return redirect_to_page(visit, "what_if")
+    return redirect_to_page(visit, "simulate")
 
 
 @AgentAdmin.add_object_action("discard_draft", needs=Action.MANAGE_AGENTS)
@@ -131,7 +131,7 @@ def handle_discard_draft(visit: ObjectRequest) -> HttpResponseBase:
     """Delete the draft."""
     delete_draft(visit.principal, visit.object)
     messages.success(visit.request, DISCARDED_MESSAGE)
-    return redirect_to_page(visit, "what_if")
+    return redirect_to_page(visit, "simulate")
 
 
 def parse_policy(posted: Mapping[str, Any]) -> PolicySpec:

@@ -152,7 +152,7 @@ def show_recording(visit: ObjectRequest) -> HttpResponseBase:
                 if exc.field in form.fields:
                     add_problem_to_form(form, exc)
             else:
-                return redirect_to_page(visit, "replayed", f"?replay={recording_replay.pk}")
+                return redirect_to_page(visit, "replay", f"?replay={recording_replay.pk}")
     policy = load_policy_spec(agent)
     earlier_replays = recording.replays.defer("conversation", "differences")
     return visit.render_tab(
@@ -172,7 +172,7 @@ def show_recording(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@AgentAdmin.add_page("replayed", parent_tab="recordings")
+@AgentAdmin.add_page("replay", parent_tab="recordings")
 def show_replay(visit: ObjectRequest) -> HttpResponseBase:
     """Show a replay next to its recording."""
     if "replay" not in visit.request.GET:

@@ -154,7 +154,7 @@ def start_skill_session(visit: ObjectRequest) -> HttpResponseBase:
     return HttpResponseRedirect(f"{address}?session={session.pk}")
 
 
-@SkillAdmin.add_page("write", _("Edit"), order=20)
+@SkillAdmin.add_page("edit", _("Edit"), order=20)
 def edit_skill(visit: ObjectRequest) -> HttpResponseBase:
     """Show the form with earlier versions, or update the skill."""
     skill: Skill = visit.object
@@ -164,7 +164,7 @@ def edit_skill(visit: ObjectRequest) -> HttpResponseBase:
         visit.principal.require(Action.MANAGE_WORKFLOWS)
         if form.try_save(lambda entered: save_skill(visit.principal, entered.build_spec(), skill)):
             messages.success(visit.request, _t("Saved. Effective from the next turn."))
-            return redirect_to_page(visit, "write")
+            return redirect_to_page(visit, "edit")
     return visit.render_tab(
         "skills/write.html",
         skill=skill,

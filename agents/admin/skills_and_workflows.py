@@ -158,25 +158,25 @@ def show_workflows(visit: ObjectRequest) -> HttpResponseBase:
     )
 
 
-@AgentAdmin.add_object_action("give_skill", needs=Action.MANAGE_WORKFLOWS)
+@AgentAdmin.add_object_action("assign_skill", needs=Action.MANAGE_WORKFLOWS)
 def attach_skill(visit: ObjectRequest) -> HttpResponseBase:
     """Attach a skill to the agent."""
     return _set_skill_attached(visit, attached=True)
 
 
-@AgentAdmin.add_object_action("take_skill", needs=Action.MANAGE_WORKFLOWS)
+@AgentAdmin.add_object_action("unassign_skill", needs=Action.MANAGE_WORKFLOWS)
 def detach_skill(visit: ObjectRequest) -> HttpResponseBase:
     """Detach a skill from the agent; the skill stays."""
     return _set_skill_attached(visit, attached=False)
 
 
-@AgentAdmin.add_object_action("give_workflow", needs=Action.MANAGE_WORKFLOWS)
+@AgentAdmin.add_object_action("assign_workflow", needs=Action.MANAGE_WORKFLOWS)
 def attach_workflow(visit: ObjectRequest) -> HttpResponseBase:
     """Attach a workflow to the agent as a tool."""
     return _set_workflow_attached(visit, attached=True)
 
 
-@AgentAdmin.add_object_action("take_workflow", needs=Action.MANAGE_WORKFLOWS)
+@AgentAdmin.add_object_action("unassign_workflow", needs=Action.MANAGE_WORKFLOWS)
 def detach_workflow(visit: ObjectRequest) -> HttpResponseBase:
     """Detach a workflow from the agent; the workflow stays."""
     return _set_workflow_attached(visit, attached=False)

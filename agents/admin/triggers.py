@@ -114,7 +114,7 @@ def handle_replace_secret(visit: ObjectRequest) -> HttpResponseBase:
     return _render_secret(visit, trigger, replace_secret(visit.principal, trigger))
 
 
-@WorkflowAdmin.add_object_action("switch_trigger", needs=Action.MANAGE_WORKFLOWS)
+@WorkflowAdmin.add_object_action("toggle_trigger", needs=Action.MANAGE_WORKFLOWS)
 def set_trigger_enabled(visit: ObjectRequest) -> HttpResponseBase:
     """Enable or disable a trigger."""
     trigger = get_trigger(visit.object, visit.request.POST.get("trigger", ""))

@@ -203,7 +203,7 @@ def handle_cancel_run(visit: ObjectRequest) -> HttpResponseBase:
     return redirect_to_page(visit, "run", f"?run={run.pk}")
 
 
-@WorkflowAdmin.add_page("write", _("Edit"), order=20)
+@WorkflowAdmin.add_page("edit", _("Edit"), order=20)
 def edit_workflow(visit: ObjectRequest) -> HttpResponseBase:
     """Show the definition with earlier versions, or update it."""
     workflow: Workflow = visit.object
@@ -213,7 +213,7 @@ def edit_workflow(visit: ObjectRequest) -> HttpResponseBase:
         visit.principal.require(Action.MANAGE_WORKFLOWS)
         if form.try_save(lambda entered: _save_workflow(visit, entered)):
             messages.success(visit.request, _t("Saved. Runs in progress aren't affected."))
-            return redirect_to_page(visit, "write")
+            return redirect_to_page(visit, "edit")
     return visit.render_tab(
         "workflows/write.html",
         workflow=workflow,
@@ -229,7 +229,7 @@ def handle_approve(visit: ObjectRequest) -> HttpResponseBase:
     """Approve the shown version of the workflow."""
     approve_workflow(visit.principal, visit.object, visit.request.POST.get("digest", ""))
     messages.success(visit.request, _t("Approved. Its agents can now call this version."))
-    return redirect_to_page(visit, "write")
+    return redirect_to_page(visit, "edit")
 
 
 def _save_workflow(visit: ObjectRequest, form: Any) -> Workflow:

@@ -27,7 +27,7 @@ from mcp_servers.admin.servers import ServerAdmin
 from mcp_servers.models import Server
 
 
-@AgentAdmin.add_page("programs", _("Clients"), order=80, needs=(Action.VIEW, Action.RUN_AGENTS))
+@AgentAdmin.add_page("clients", _("Clients"), order=80, needs=(Action.VIEW, Action.RUN_AGENTS))
 def show_agent_snippets(visit: ObjectRequest) -> HttpResponseBase:
     """Show client configurations for the agent's tools."""
     agent: Agent = visit.object
@@ -35,7 +35,7 @@ def show_agent_snippets(visit: ObjectRequest) -> HttpResponseBase:
     return visit.render_tab("agents/mcp_clients.html", agent=agent, panel=_build_panel(target))
 
 
-@ServerAdmin.add_page("programs", _("Clients"), order=80)
+@ServerAdmin.add_page("clients", _("Clients"), order=80)
 def show_server_snippets(visit: ObjectRequest) -> HttpResponseBase:
     """Show client configurations for the server; none for a private one."""
     server: Server = visit.object

@@ -75,7 +75,9 @@ def request_email_change(user: User, email: str, client_address: str) -> str:
             (
                 _t("Open this link to confirm this email address for %(name)s:")
                 % {"name": user.get_username()},
-                account_email.build_absolute_url(reverse("admin:profile_proof", args=[link_token])),
+                account_email.build_absolute_url(
+                    reverse("admin:profile_confirm_email", args=[link_token])
+                ),
                 _t("The link works once and expires in %(hours)s hours.")
                 % {"hours": settings.BONOBOT_PASSWORD_RESET_H},
                 _t("If you didn't expect this message, ignore it."),

@@ -33,7 +33,7 @@ def show_own_grants(request: HttpRequest) -> HttpResponseBase:
             "program": make_visible(grant.client, MAX_NAME_LENGTH)
         }
         messages.success(request, message)
-        return HttpResponseRedirect(reverse("admin:let_in"))
+        return HttpResponseRedirect(reverse("admin:authorized_clients"))
     rows = authorized_clients.list_own_grants(user, list_reachable_organizations(request))
     return render_screen(
         request,
@@ -56,7 +56,7 @@ def show_organization_clients(request: HttpRequest) -> HttpResponseBase:
             "Client deleted. %(n)d grant revoked.", "Client deleted. %(n)d grants revoked.", count
         )
         messages.success(request, text % {"n": count})
-        return HttpResponseRedirect(reverse("admin:programs"))
+        return HttpResponseRedirect(reverse("admin:oauth_clients"))
     clients = authorized_clients.list_authorized_clients(principal)
     return render_screen(
         request, "oauth_clients/list.html", title=_("OAuth clients"), programs=clients

@@ -50,7 +50,7 @@ def start_job_and_redirect(
 ) -> HttpResponseRedirect:
     """Start a bulk job and redirect to its progress page."""
     job = start_bulk_job(resolve_principal(request), kind, servers, details)
-    return HttpResponseRedirect(reverse("admin:mcp_servers_server_round", args=[job.pk]))
+    return HttpResponseRedirect(reverse("admin:mcp_servers_server_bulk_job", args=[job.pk]))
 
 
 def list_running_jobs(request: HttpRequest) -> list[tuple[BulkJob, dict[str, int]]]:
@@ -70,7 +70,7 @@ def show_bulk_job(request: HttpRequest, job_id: Any) -> HttpResponseBase:
     if request.method == "POST":
         retried_job = retry_failed_items(principal, job)
         return HttpResponseRedirect(
-            reverse("admin:mcp_servers_server_round", args=[retried_job.pk])
+            reverse("admin:mcp_servers_server_bulk_job", args=[retried_job.pk])
         )
     ((_same, counts),) = count_items(BulkJob.objects.filter(pk=job.pk))
     # Failed items first, then running ones: they need attention.

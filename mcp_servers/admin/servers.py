@@ -284,7 +284,7 @@ class ServerAdmin(TabbedAdmin):
     extra_views: ClassVar[tuple[tuple[str, str, Callable[..., HttpResponseBase]], ...]] = (
         ("add/preset/", "presets", choose_pool_preset),
         ("add/preset/<slug:slug>/", "preset", add_pool_server_by_preset),
-        ("rounds/<uuid:job_id>/", "round", bulk_actions.show_bulk_job),
+        ("jobs/<uuid:job_id>/", "bulk_job", bulk_actions.show_bulk_job),
         ("add/openapi/", "openapi", add_pool_api),
         ("add/operations/", "operations", add_pool_operations),
         ("add/operations/preview/", "operation_preview", show_operation_preview),

@@ -48,7 +48,7 @@ def test_breadcrumbs_use_the_names_of_the_navigation() -> None:
 
     assert list_breadcrumbs("ledger_auditrow_changelist") == ["Audit log"]
     assert list_breadcrumbs("agents_budget_changelist") == ["Budgets"]
-    assert list_breadcrumbs("organization_halt") == ["Kill switch"]
+    assert list_breadcrumbs("organization_kill_switch") == ["Kill switch"]
     assert list_breadcrumbs("agents_budget_add") == ["Budgets", "chevron_right", "Add budget"]
     assert list_breadcrumbs("tenancy_token_change", token.pk)[::2] == [
         "Tokens",

@@ -641,13 +641,13 @@ def test_a_bulk_job_continues_after_a_reload_and_after_its_worker_died(
     item = BulkJobItem.objects.get(job_id=job_id, server_name="silent")
     assert item.state == BulkJobItem.State.RUNNING
     jobs.update(lease_expires_at=timezone.now() - timedelta(seconds=1))  # the lease expired
-    expect(owner.locator("[data-part=round]")).to_contain_text("No worker is running this job.")
+    expect(owner.locator("[data-part=job]")).to_contain_text("No worker is running this job.")
     silent.close()
     set_consuming(True)
     carry_out_round.delay(str(job_id))
     expect(status).to_have_text("5 of 5 servers done", timeout=PATIENCE_MS)
-    expect(owner.locator("[data-part=round]")).to_contain_text("Finished")
-    expect(owner.locator("[data-part=round]")).not_to_contain_text("No worker")
+    expect(owner.locator("[data-part=job]")).to_contain_text("Finished")
+    expect(owner.locator("[data-part=job]")).not_to_contain_text("No worker")
 
     owner.get_by_role("button", name="Retry 5 failed servers").click()
     expect(owner).not_to_have_url(re.compile(str(job_id)))

@@ -121,5 +121,5 @@ def test_axe_finds_nothing_serious_on_lists_forms_and_the_palette(
         expect(page.get_by_role("option")).to_have_count(1)
         faults += [f"palette {fault}" for fault in run_axe(page, "tag", WCAG)]
         page.keyboard.press("Enter")
-        expect(page).to_have_url(re.compile("/organization/halt/"))
+        expect(page).to_have_url(re.compile("/organization/kill-switch/"))
     assert not faults, "\n".join(faults)

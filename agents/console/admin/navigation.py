@@ -12,7 +12,7 @@ from bonobot.accounts.roles import Action
 IDENTITY_PROVIDERS = "tenancy_provider_changelist"
 ORGANIZATION = "tenancy_organization_changelist"
 WORKFLOWS = "agents_workflow_changelist"
-OAUTH_CLIENTS = "programs"
+OAUTH_CLIENTS = "oauth_clients"
 SCHEDULES = "django_celery_beat_periodictask_changelist"
 
 # (title, icon, URL name, required action, platform administrators only)
@@ -40,7 +40,7 @@ NAVIGATION: tuple[tuple[Any, tuple[Entry, ...]], ...] = (
         _("Governance"),
         (
             (_("Rules"), "rule", "organization_policy", Action.VIEW, False),
-            (_("Kill switch"), "emergency_home", "organization_halt", Action.VIEW, False),
+            (_("Kill switch"), "emergency_home", "organization_kill_switch", Action.VIEW, False),
             (_("Approvals"), "how_to_reg", "agents_approval_changelist", Action.VIEW, False),
             (
                 _("Elicitation requests"),

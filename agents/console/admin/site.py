@@ -155,9 +155,9 @@ class BonobotAdminSite(AdminSite):
                 name="organization_policy",
             ),
             path(
-                "organization/policy/what-if/",
+                "organization/policy/simulate/",
                 self.admin_view(show_organization_simulation),
-                name="organization_what_if",
+                name="organization_simulate",
             ),
             *build_url_patterns(self.admin_view),
             *profile.build_profile_urls(self.admin_view),
@@ -169,7 +169,11 @@ class BonobotAdminSite(AdminSite):
             ),
             path("palette/", self.admin_view(self.render_command_palette), name="palette"),
             *_build_oauth_urls(self.admin_view),
-            path("organization/halt/", self.admin_view(show_kill_switch), name="organization_halt"),
+            path(
+                "organization/kill-switch/",
+                self.admin_view(show_kill_switch),
+                name="organization_kill_switch",
+            ),
         ]
         return [*own_urls, *super().get_urls()]
 
@@ -287,8 +291,14 @@ def _build_oauth_urls(wrap: Callable[[View], View]) -> list[URLPattern]:
     from bonobot.oauth_server import admin as oauth_server_admin
 
     return [
-        path("let-in/", wrap(oauth_server_admin.show_own_grants), name="let_in"),
-        path("programs/", wrap(oauth_server_admin.show_organization_clients), name=OAUTH_CLIENTS),
+        path(
+            "authorized-clients/",
+            wrap(oauth_server_admin.show_own_grants),
+            name="authorized_clients",
+        ),
+        path(
+            "oauth-clients/", wrap(oauth_server_admin.show_organization_clients), name=OAUTH_CLIENTS
+        ),
     ]
 
 
@@ -300,7 +310,7 @@ def _list_account_links(request: HttpRequest) -> list[dict[str, Any]]:
         links.append(("admin:password_change", _("Change password")))
     links.append(("mfa_index", _("Second factor")))
     if settings.BONOBOT_OAUTH:
-        links.append(("admin:let_in", _("Authorized clients")))
+        links.append(("admin:authorized_clients", _("Authorized clients")))
     return [{"title": title, "link": reverse(name)} for name, title in links]
 
 

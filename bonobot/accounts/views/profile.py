@@ -160,7 +160,7 @@ def build_profile_urls(wrap: Any) -> list[URLPattern]:
     views: tuple[tuple[str, View, str], ...] = (
         ("profile/", show_profile, "profile"),
         ("profile/email/", request_email_change, "profile_email"),
-        ("profile/email/<str:text>/", confirm_email_address, "profile_proof"),
+        ("profile/email/<str:text>/", confirm_email_address, "profile_confirm_email"),
         ("profile/link/<uuid:provider_id>/", single_sign_on.link_provider, "profile_link"),
         ("profile/unlink/<uuid:identity_id>/", single_sign_on.unlink_identity, "profile_unlink"),
         ("profile/sessions/", show_sessions, "profile_sessions"),

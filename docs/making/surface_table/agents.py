@@ -25,7 +25,7 @@ AGENTS_AREA = Area(
         ),
         Feature(
             "Enable or disable an agent",
-            admin="agent.switch",
+            admin="agent.toggle",
             rest="update_agent",
             cli="agents enable, agents disable",
         ),
@@ -43,7 +43,7 @@ AGENTS_AREA = Area(
         ),
         Feature(
             "Explain what an agent can use",
-            admin="agent.why",
+            admin="agent.explain",
             rest=(
                 "list_agent_tools explain_tool explain_call list_agent_resources list_agent_prompts"
             ),
@@ -51,7 +51,7 @@ AGENTS_AREA = Area(
         ),
         Feature(
             "Call a tool as an agent",
-            admin="agent.why",
+            admin="agent.explain",
             rest="call_agent_tool read_agent_resource get_agent_prompt",
             cli="agents run",
             why=(
@@ -76,19 +76,19 @@ AGENTS_AREA = Area(
         ),
         Feature(
             "Choose the tools of an attached server",
-            admin="agent.pick agent.switch_server",
+            admin="agent.attach_servers agent.toggle_server",
             rest="update_agent_server",
             cli="mcp connect, mcp disconnect",
         ),
         Feature(
             "Detach a server",
-            admin="agent.unbind",
+            admin="agent.detach_server",
             rest="detach_server",
             cli="mcp disconnect, mcp remove",
         ),
         Feature(
             "Test an agent's server",
-            admin="agent.ask_server",
+            admin="agent.test_server",
             rest="test_agent_server",
             cli="mcp test",
         ),
@@ -109,7 +109,7 @@ AGENTS_AREA = Area(
         ),
         Feature(
             "View and empty an agent's workspace",
-            admin="agent.builtin agent.workspace_empty",
+            admin="agent.builtin agent.empty_workspace",
             rest="get_workspace empty_workspace",
             cli="agents workspace",
         ),
@@ -127,7 +127,7 @@ AGENTS_AREA = Area(
         ),
         Feature(
             "Get client configurations for an agent",
-            admin="agent.programs",
+            admin="agent.clients",
             rest="list_agent_snippets",
             cli="mcp snippet",
         ),
@@ -142,21 +142,21 @@ AGENTS_AREA = Area(
         ),
         Feature(
             "Test a model endpoint",
-            admin="modelendpoint.try",
+            admin="modelendpoint.test",
             rest="test_model_endpoint",
             cli="models test",
         ),
         Feature(
             "Manage skills",
-            admin="skill.list skill.add skill.change skill.write skill.delete",
+            admin="skill.list skill.add skill.change skill.edit skill.delete",
             rest="list_skills get_skill create_skill update_skill delete_skill list_skill_versions",
             cli="skills list, skills show, skills add, skills set, skills remove",
         ),
         Feature(
             "Attach and detach skills and workflows",
             admin=(
-                "agent.skills agent.give_skill agent.take_skill "
-                "agent.workflows agent.give_workflow agent.take_workflow"
+                "agent.skills agent.assign_skill agent.unassign_skill "
+                "agent.workflows agent.assign_workflow agent.unassign_workflow"
             ),
             rest="update_skill update_workflow",
             cli="skills set, workflows set",
@@ -169,7 +169,7 @@ AGENTS_AREA = Area(
         ),
         Feature(
             "Manage workflows",
-            admin="workflow.list workflow.add workflow.change workflow.write workflow.delete",
+            admin="workflow.list workflow.add workflow.change workflow.edit workflow.delete",
             rest=(
                 "list_workflows get_workflow create_workflow update_workflow delete_workflow "
                 "list_workflow_versions"
@@ -194,7 +194,7 @@ AGENTS_AREA = Area(
         Feature(
             "Manage a workflow's triggers",
             admin=(
-                "workflow.triggers workflow.replace_secret workflow.switch_trigger "
+                "workflow.triggers workflow.replace_secret workflow.toggle_trigger "
                 "workflow.remove_trigger"
             ),
             rest=(
@@ -316,7 +316,7 @@ SESSIONS_AREA = Area(
         ),
         Feature(
             "Replay a recording",
-            admin="agent.recording agent.replayed",
+            admin="agent.recording agent.replay",
             rest="replay_recording list_recording_replays get_recording_replay",
             cli="agents replay",
         ),

@@ -13,7 +13,7 @@ ORGANIZATION_AREA = Area(
         ),
         Feature(
             "Halt and resume an organization",
-            admin="organization_halt",
+            admin="organization_kill_switch",
             rest="enable_kill_switch disable_kill_switch",
             cli="org halt, org resume",
         ),
@@ -100,7 +100,7 @@ ORGANIZATION_AREA = Area(
         ),
         Feature(
             "Change your email address",
-            admin="profile_email profile_proof",
+            admin="profile_email profile_confirm_email",
             cli="members set",
             why="Requires opening an emailed link; the command is for platform administrators.",
         ),
@@ -155,13 +155,13 @@ ORGANIZATION_AREA = Area(
         ),
         Feature(
             "View and revoke clients that you authorized",
-            admin="let_in",
+            admin="authorized_clients",
             rest="list_authorized_clients revoke_client",
             cli="tokens list, tokens revoke",
         ),
         Feature(
             "View and remove OAuth clients",
-            admin="programs",
+            admin="oauth_clients",
             rest="list_tokens revoke_token",
             cli="tokens list, tokens revoke",
         ),
@@ -201,7 +201,7 @@ CONTROL_AREA = Area(
         ),
         Feature(
             "Simulate a policy on past calls",
-            admin="agent.what_if organization_what_if",
+            admin="agent.simulate organization_simulate",
             rest="simulate_tool_policy simulate_organization_tool_policy",
             cli="audit simulate",
         ),

@@ -37,13 +37,13 @@ AREA = Area(
         ),
         Feature(
             "Enable or disable a server",
-            admin="server.switch server!enable_chosen server!disable_chosen",
+            admin="server.toggle server!enable_chosen server!disable_chosen",
             rest="enable_server disable_server",
             cli="mcp enable, mcp disable, tools toggle-mcp",
         ),
         Feature(
             "View the progress of a bulk job",
-            admin="server.round",
+            admin="server.bulk_job",
             why="API clients send a request for each server instead.",
         ),
         Feature(
@@ -143,7 +143,7 @@ AREA = Area(
         ),
         Feature(
             "Get client configurations for a server",
-            admin="server.programs",
+            admin="server.clients",
             rest="list_server_snippets",
             cli="mcp snippet",
         ),

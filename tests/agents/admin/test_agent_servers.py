@@ -49,7 +49,7 @@ def test_a_server_is_disabled_for_one_agent(
 ) -> None:
     AgentServer.objects.update(allowed_tools=["add"])
     fields = {"server": str(agent_server.server_id), "enabled": "0"}
-    page = operator.post("agents_agent_switch_server", agent_server.agent_id, **fields)
+    page = operator.post("agents_agent_toggle_server", agent_server.agent_id, **fields)
     agent_server.refresh_from_db()
     assert (agent_server.enabled, agent_server.allowed_tools) == (False, ["add"])
     assert agent_server.server.enabled
@@ -59,7 +59,9 @@ def test_a_server_is_disabled_for_one_agent(
 def test_a_server_is_detached_and_stays_in_the_pool(
     agent_server: AgentServer, operator: admin_client.AdminClient
 ) -> None:
-    operator.post("agents_agent_unbind", agent_server.agent_id, server=str(agent_server.server_id))
+    operator.post(
+        "agents_agent_detach_server", agent_server.agent_id, server=str(agent_server.server_id)
+    )
     assert not AgentServer.objects.exists()
     assert Server.objects.count() == 1
 
@@ -73,7 +75,7 @@ def test_a_pasted_private_server_is_deleted_when_detached(
     assert private.scope_id == helper.pk
     assert helper.agent_servers.get().server == private
     assert "private" in admin_client.get_text(operator.get("agents_agent_servers", helper.pk))
-    operator.post("agents_agent_unbind", helper.pk, server=str(private.pk))
+    operator.post("agents_agent_detach_server", helper.pk, server=str(private.pk))
     assert not Server.objects.exists()
 
 
@@ -108,7 +110,10 @@ def test_a_reviewer_sees_the_servers_and_cant_change_them(
     reviewer = admin_client.sign_in(acme, Role.REVIEWER)
     assert "Detach" not in reviewer.get("agents_agent_servers", agent_server.agent_id)
     reviewer.post(
-        "agents_agent_unbind", agent_server.agent_id, server=str(agent_server.server_id), status=403
+        "agents_agent_detach_server",
+        agent_server.agent_id,
+        server=str(agent_server.server_id),
+        status=403,
     )
     assert AgentServer.objects.exists()
 

@@ -45,7 +45,7 @@ def submit_selection(acme, helper, server):
         fields |= {"server": str(server.pk), f"ticks-{server.pk}": "1"}
         fields.setdefault(f"how-{server.pk}", "chosen")
         return operator.send(
-            admin_client.build_url("agents_agent_pick", helper.pk), fields, status=status
+            admin_client.build_url("agents_agent_attach_servers", helper.pk), fields, status=status
         )
 
     return submit
@@ -65,7 +65,7 @@ def test_all_and_patterns_are_stored_and_shown(acme, helper, server, submit_sele
     submit_selection(resource_all="1", resource_more="docs://x/*\n\n", prompt_more="rev*")
     assert get_selection() == (["*", "docs://x/*"], ["rev*"])
     page = admin_client.sign_in(acme, Role.OWNER).get(
-        "agents_agent_pick", helper.pk, server=str(server.pk)
+        "agents_agent_attach_servers", helper.pk, server=str(server.pk)
     )
     assert "docs://x/*</textarea>" in page
     assert "&lt;b&gt;bold" in page
@@ -85,7 +85,7 @@ def test_a_form_without_a_selection_keeps_it(acme, helper, server):
     attach_server(factories.build_administrator(acme), helper, server, allowed_resources=["*"])
     fields = {"server": str(server.pk), f"how-{server.pk}": "all"}
     admin_client.sign_in(acme, Role.OPERATOR).send(
-        admin_client.build_url("agents_agent_pick", helper.pk), fields
+        admin_client.build_url("agents_agent_attach_servers", helper.pk), fields
     )
     assert get_selection() == (["*"], [])
 

@@ -57,7 +57,7 @@ def attach_selected(
     for server in servers:
         fields |= {f"{name}-{server.pk}": value for name, value in selection.items()}
     return operator.send(
-        admin_client.build_url("agents_agent_pick", helper.pk), fields, status=status
+        admin_client.build_url("agents_agent_attach_servers", helper.pk), fields, status=status
     )
 
 
@@ -66,7 +66,7 @@ def test_pool_servers_that_arent_attached_are_offered(
 ) -> None:
     attached = admin_client.create_web_server(acme, "had")
     attach_server(factories.build_administrator(acme), helper, attached)
-    page = admin_client.get_text(operator.get("agents_agent_pick", helper.pk))
+    page = admin_client.get_text(operator.get("agents_agent_attach_servers", helper.pk))
     assert "web" in page
     assert "2 of 3 tools approved" in page
     assert "had" not in page
@@ -79,11 +79,11 @@ def test_the_list_uses_the_same_queries_for_any_number_of_servers(
     operator: admin_client.AdminClient,
     django_assert_max_num_queries,
 ) -> None:
-    operator.get("agents_agent_pick", helper.pk)
+    operator.get("agents_agent_attach_servers", helper.pk)
     for number in range(8):
         admin_client.declare_tool(admin_client.create_web_server(acme, f"web{number}"))
     with django_assert_max_num_queries(14):  # including the badges of the navigation
-        page = operator.get("agents_agent_pick", helper.pk)
+        page = operator.get("agents_agent_attach_servers", helper.pk)
     assert "web7" in page
 
 
@@ -98,13 +98,13 @@ def test_without_servers_the_page_explains_what_to_do(
         attach_server(
             factories.build_administrator(acme), helper, admin_client.create_web_server(acme)
         )
-    assert words in admin_client.get_text(operator.get("agents_agent_pick", helper.pk))
+    assert words in admin_client.get_text(operator.get("agents_agent_attach_servers", helper.pk))
 
 
 def test_a_servers_tools_are_shown_with_state_and_arguments(
     helper: Agent, server: Server, operator: admin_client.AdminClient
 ) -> None:
-    page = operator.get("agents_agent_pick", helper.pk, server=str(server.pk))
+    page = operator.get("agents_agent_attach_servers", helper.pk, server=str(server.pk))
     assert "Adds &lt;b&gt;two&lt;/b&gt; numbers" in page
     assert ">approved<" in page
     assert ">pending review<" in page
@@ -175,7 +175,7 @@ def test_an_invalid_selection_changes_nothing(
         f"how-{server.pk}": "all",
         f"how-{bare.pk}": "chosen",
     }
-    page = operator.send(admin_client.build_url("agents_agent_pick", helper.pk), fields)
+    page = operator.send(admin_client.build_url("agents_agent_attach_servers", helper.pk), fields)
     assert "nothing_chosen" in page
     assert not AgentServer.objects.exists()
 
@@ -189,9 +189,11 @@ def test_the_current_selection_is_shown_and_its_patterns_are_kept(
         allowed_tools=["a*"],
         denied_tools=["a?b"],
     )
-    page = operator.get("agents_agent_pick", helper.pk, server=str(server.pk))
+    page = operator.get("agents_agent_attach_servers", helper.pk, server=str(server.pk))
     assert page.count(" checked>") == 3  # "Selected tools" and two tools
-    assert ">a?b</textarea>" in operator.get("agents_agent_pick", helper.pk, server=str(server.pk))
+    assert ">a?b</textarea>" in operator.get(
+        "agents_agent_attach_servers", helper.pk, server=str(server.pk)
+    )
     attach_selected(operator, helper, server, how="chosen", tool=["add", "a*b"], denied="a?b\n\n")
     agent_server = helper.agent_servers.get()
     assert (agent_server.allowed_tools, agent_server.denied_tools) == (["a*"], ["a?b"])
@@ -204,9 +206,11 @@ def test_an_unchecked_server_is_discovered_and_its_error_shown(
 ) -> None:
     unreachable = admin_client.create_web_server(acme, "silent")
     assert "data-connect" in operator.get(
-        "agents_agent_pick", helper.pk, server=str(unreachable.pk)
+        "agents_agent_attach_servers", helper.pk, server=str(unreachable.pk)
     )
-    url = admin_client.build_url("agents_agent_ask_server", helper.pk) + f"?server={unreachable.pk}"
+    url = (
+        admin_client.build_url("agents_agent_test_server", helper.pk) + f"?server={unreachable.pk}"
+    )
     page = operator.send(url, {})
     assert "server_unreachable" in page
     assert f'name="how-{unreachable.pk}"' in page
@@ -220,14 +224,14 @@ def test_a_server_of_another_organization_isnt_found(
     private = admin_client.create_web_server(acme, "private")
     Server.objects.filter(pk=private.pk).update(scope_id=other.pk)
     for server_id in (str(foreign.pk), str(private.pk), "nonsense"):
-        operator.get("agents_agent_pick", helper.pk, server=server_id, status=404)
-        operator.post("agents_agent_pick", helper.pk, server=server_id, status=404)
-    operator.post("agents_agent_pick", helper.pk, status=404)
+        operator.get("agents_agent_attach_servers", helper.pk, server=server_id, status=404)
+        operator.post("agents_agent_attach_servers", helper.pk, server=server_id, status=404)
+    operator.post("agents_agent_attach_servers", helper.pk, status=404)
     assert not AgentServer.objects.exists()
 
 
 def test_a_reviewer_cant_attach_servers(acme: Organization, helper: Agent, server: Server) -> None:
     reviewer = admin_client.sign_in(acme, Role.REVIEWER)
-    reviewer.get("agents_agent_pick", helper.pk, server=str(server.pk), status=403)
+    reviewer.get("agents_agent_attach_servers", helper.pk, server=str(server.pk), status=403)
     attach_selected(reviewer, helper, server, how="all", status=403)
     assert not AgentServer.objects.exists()

@@ -150,7 +150,7 @@ def test_members_get_access_to_an_agent(
 
 
 def test_an_agent_is_disabled(helper: Agent, operator: admin_client.AdminClient) -> None:
-    operator.post("agents_agent_switch", helper.pk, enabled="0")
+    operator.post("agents_agent_toggle", helper.pk, enabled="0")
     helper.refresh_from_db()
     assert not helper.enabled
     assert "This agent is disabled." in operator.get("agents_agent_change", helper.pk)
@@ -172,7 +172,7 @@ def test_other_roles_cant_change_an_agent(acme: Organization, helper: Agent, rol
     fields = build_fields(helper, name="Mine")
     person.client.post(admin_client.build_url("agents_agent_configuration", helper.pk), fields)
     person.client.post(admin_client.build_url("agents_agent_delete", helper.pk))
-    person.client.post(admin_client.build_url("agents_agent_switch", helper.pk), {"enabled": "0"})
+    person.client.post(admin_client.build_url("agents_agent_toggle", helper.pk), {"enabled": "0"})
     helper.refresh_from_db()
     assert (helper.name, helper.enabled) == ("Helper", True)
 

@@ -33,11 +33,11 @@ def owner(acme):
 
 
 def test_disabling_an_agent_with_sessions_needs_confirmation(helper, session, owner):
-    page = admin_client.get_text(owner.post("agents_agent_switch", helper.pk, enabled="0"))
+    page = admin_client.get_text(owner.post("agents_agent_toggle", helper.pk, enabled="0"))
     assert "1 running session will be canceled" in page
     helper.refresh_from_db()
     assert helper.enabled
-    owner.post("agents_agent_switch", helper.pk, enabled="0", sure="1")
+    owner.post("agents_agent_toggle", helper.pk, enabled="0", sure="1")
     helper.refresh_from_db()
     session.refresh_from_db()
     assert (helper.enabled, session.status) == (False, Session.Status.CANCELLED)
@@ -46,9 +46,9 @@ def test_disabling_an_agent_with_sessions_needs_confirmation(helper, session, ow
 def test_disabling_a_server_in_use_needs_confirmation(acme, helper, session, owner):
     server = admin_client.create_web_server(acme)
     attach_server(factories.build_administrator(acme), helper, server)
-    page = admin_client.get_text(owner.post("mcp_servers_server_switch", server.pk, enabled="0"))
+    page = admin_client.get_text(owner.post("mcp_servers_server_toggle", server.pk, enabled="0"))
     assert "1 session of agents with this server is running" in page
-    owner.post("mcp_servers_server_switch", server.pk, enabled="0", sure="1")
+    owner.post("mcp_servers_server_toggle", server.pk, enabled="0", sure="1")
     server.refresh_from_db()
     session.refresh_from_db()
     assert (server.enabled, session.status) == (False, Session.Status.QUEUED)
@@ -56,31 +56,31 @@ def test_disabling_a_server_in_use_needs_confirmation(acme, helper, session, own
 
 def test_disabling_an_unused_object_needs_no_confirmation(acme, helper, owner):
     server = admin_client.create_web_server(acme)
-    owner.post("mcp_servers_server_switch", server.pk, enabled="0")
-    owner.post("agents_agent_switch", helper.pk, enabled="0")
+    owner.post("mcp_servers_server_toggle", server.pk, enabled="0")
+    owner.post("agents_agent_toggle", helper.pk, enabled="0")
     server.refresh_from_db()
     helper.refresh_from_db()
     assert (server.enabled, helper.enabled) == (False, False)
 
 
 def test_the_enabled_kill_switch_is_shown_on_every_page(acme, session, owner):
-    page = admin_client.get_text(owner.get("organization_halt"))
+    page = admin_client.get_text(owner.get("organization_kill_switch"))
     assert "cancels 1 running session" in page
     assert "is halted" not in admin_client.get_text(owner.get("index"))
-    owner.post("organization_halt", do="halt", reason="drill")
+    owner.post("organization_kill_switch", do="halt", reason="drill")
     assert Organization.objects.get(pk=acme.pk).halted_at
-    for name in ("index", "agents_agent_changelist", "organization_halt"):
+    for name in ("index", "agents_agent_changelist", "organization_kill_switch"):
         assert "Kill switch enabled for Acme" in admin_client.get_text(owner.get(name)), name
-    owner.post("organization_halt", do="resume")
+    owner.post("organization_kill_switch", do="resume")
     assert "is halted" not in admin_client.get_text(owner.get("index"))
 
 
 def test_other_roles_see_the_kill_switch_and_who_can_use_it(acme):
     reviewer = admin_client.sign_in(acme, Role.REVIEWER)
-    page = reviewer.get("organization_halt")
+    page = reviewer.get("organization_kill_switch")
     assert "Can be changed by: owner" in admin_client.get_text(page)
     assert "Enable kill switch</button>" not in page
-    assert "forbidden" in reviewer.post("organization_halt", do="halt", status=403)
+    assert "forbidden" in reviewer.post("organization_kill_switch", do="halt", status=403)
     assert Organization.objects.get(pk=acme.pk).halted_at is None
 
 
@@ -88,4 +88,4 @@ def test_a_member_sees_the_banner_without_a_link(acme, helper):
     Organization.objects.filter(pk=acme.pk).update(halted_at="2026-01-01T00:00:00Z")
     page = admin_client.sign_in(acme, Role.MEMBER).get("agents_agent_changelist")
     assert "Kill switch enabled for Acme" in admin_client.get_text(page)
-    assert admin_client.build_url("organization_halt") not in page
+    assert admin_client.build_url("organization_kill_switch") not in page

@@ -10,7 +10,7 @@ from tests import admin_client, factories
 from tests.agents.audit_history import history
 
 pytestmark = pytest.mark.django_db(transaction=True)
-SIMULATION_PAGE = "agents_agent_what_if"
+SIMULATION_PAGE = "agents_agent_simulate"
 LARGE = 'read_result when {"required":["number"]}'
 
 
@@ -68,7 +68,7 @@ def test_an_invalid_policy_is_reported_and_kept_in_the_form(acme, agent, fields,
 
 def test_the_organizations_policy_is_simulated_drafted_and_enforced(acme, agent):
     history(agent, 3)
-    url = admin_client.build_url("organization_what_if")
+    url = admin_client.build_url("organization_simulate")
     owner = admin_client.sign_in(acme, Role.OWNER)
     assert url in owner.get("organization_policy")
     page = admin_client.get_text(

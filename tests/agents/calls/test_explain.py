@@ -224,16 +224,16 @@ def test_rest_explains_with_and_without_arguments(acme, helper):
 
 def test_the_admin_shows_each_stage_and_accepts_arguments(acme, helper):
     reviewer = admin_client.sign_in(acme, Role.REVIEWER)
-    page = admin_client.get_text(reviewer.get("agents_agent_why", helper.pk, tool=NAME))
+    page = admin_client.get_text(reviewer.get("agents_agent_explain", helper.pk, tool=NAME))
     assert "No stage denies the call" in page
     assert "13. budgets" in page
     invalid = admin_client.get_text(
-        reviewer.get("agents_agent_why", helper.pk, tool=NAME, arguments='{"a": "x"}')
+        reviewer.get("agents_agent_explain", helper.pk, tool=NAME, arguments='{"a": "x"}')
     )
     assert "invalid_arguments" in invalid
     for arguments in ("{", "[1]"):
-        reviewer.get("agents_agent_why", helper.pk, status=400, tool=NAME, arguments=arguments)
-    reviewer.get("agents_agent_why", helper.pk, status=404, tool="nothing")
+        reviewer.get("agents_agent_explain", helper.pk, status=400, tool=NAME, arguments=arguments)
+    reviewer.get("agents_agent_explain", helper.pk, status=404, tool="nothing")
 
 
 def test_the_reason_why_an_agent_has_no_tools_is_explained(acme, administrator, helper, server):

@@ -111,7 +111,7 @@ def test_the_admin_records_and_replays_a_session(acme, helper, workshop, run):
     replay = Replay.objects.get()
     assert set(replay.changed) == {"policy"}
     get_runtime().call(replay_runner.run_replay, replay.pk)
-    page = admin_client.get_text(operator.get("agents_agent_replayed", helper.pk, replay=replay.pk))
+    page = admin_client.get_text(operator.get("agents_agent_replay", helper.pk, replay=replay.pk))
     assert "Decision changed" in page
     assert "denied_by_policy" in page
     auditor = admin_client.sign_in(acme, Role.AUDITOR)

@@ -44,10 +44,10 @@ def test_a_pool_server_has_snippets_and_a_private_one_those_of_its_agent(acme):
 def test_the_admin_shows_snippets_of_agents_and_servers(acme):
     agent, server = factories.create_agent(acme), admin_client.create_web_server(acme)
     operator = admin_client.sign_in(acme, Role.OPERATOR)
-    page = operator.get("agents_agent_programs", agent.pk)
+    page = operator.get("agents_agent_clients", agent.pk)
     assert f"/mcp/agents/{agent.slug}" in page
     assert 'data-copies="snippet-codex"' in page
-    assert f"/mcp/servers/{server.slug}" in operator.get("mcp_servers_server_programs", server.pk)
+    assert f"/mcp/servers/{server.slug}" in operator.get("mcp_servers_server_clients", server.pk)
 
 
 def test_a_new_token_is_shown_in_its_snippets_only_once(acme):
@@ -59,4 +59,4 @@ def test_a_new_token_is_shown_in_its_snippets_only_once(acme):
     assert page.count(f"bnb_{token.key}_") > 10
     assert f"/mcp/agents/{agent.slug}" in page
     assert f"bnb_{token.key}_" not in owner.get("tenancy_token_change", token.pk)
-    assert "YOUR_TOKEN" in owner.get("agents_agent_programs", agent.pk)
+    assert "YOUR_TOKEN" in owner.get("agents_agent_clients", agent.pk)

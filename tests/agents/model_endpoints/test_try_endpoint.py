@@ -57,17 +57,17 @@ def test_a_failing_model_is_reported_with_a_remedy(acme: Organization) -> None:
     )
     assert response.json["error"]["remedy"]
     assert AuditRow.objects.get(action="model_endpoint_test").outcome == "error"
-    page = admin_client.sign_in(acme, Role.OPERATOR).post("agents_modelendpoint_try", endpoint.pk)
+    page = admin_client.sign_in(acme, Role.OPERATOR).post("agents_modelendpoint_test", endpoint.pk)
     assert "model_unreachable" in page
 
 
 def test_the_admin_shows_the_answer(acme: Organization) -> None:
     endpoint = ModelEndpoint.objects.get()
     operator = admin_client.sign_in(acme, Role.OPERATOR)
-    assert admin_client.build_url("agents_modelendpoint_try", endpoint.pk) in operator.get(
+    assert admin_client.build_url("agents_modelendpoint_test", endpoint.pk) in operator.get(
         "agents_modelendpoint_changelist"
     )
-    assert "Responded in" in operator.post("agents_modelendpoint_try", endpoint.pk)
+    assert "Responded in" in operator.post("agents_modelendpoint_test", endpoint.pk)
     response = rest.as_role(acme, Role.OPERATOR).post(f"model-endpoints/{endpoint.pk}/test")
     assert (response.json["status"], response.json["error"]) == ("ok", None)
 

@@ -145,10 +145,10 @@ def test_the_admin_creates_and_runs_a_skill(acme, helper):
     page = operator.post("agents_skill_add", **fields)
     skill = Skill.objects.get()
     assert 'value="dry"' in page or "<option selected>dry" in page
-    assert "For ${version} ${tone}" in operator.get("agents_skill_write", skill.pk)
-    page = operator.post("agents_skill_write", skill.pk, **{**fields, "text": "${strange}"})
+    assert "For ${version} ${tone}" in operator.get("agents_skill_edit", skill.pk)
+    page = operator.post("agents_skill_edit", skill.pk, **{**fields, "text": "${strange}"})
     assert "but no argument has this name" in page
-    page = operator.post("agents_skill_write", skill.pk, **{**fields, "arguments": "version!\n= x"})
+    page = operator.post("agents_skill_edit", skill.pk, **{**fields, "arguments": "version!\n= x"})
     assert "t a valid argument declaration" in page
     run = {"agent": "helper", "argument-version": "2", "argument-tone": "warm"}
     operator.post("agents_skill_run", skill.pk, **run)

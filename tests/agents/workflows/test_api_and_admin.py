@@ -79,9 +79,7 @@ def test_the_admin_creates_and_shows_a_workflow_run(acme, helper):
     page = admin_client.get_text(owner.get("agents_workflow_run", workflow.pk, run=run.pk))
     assert "Steps" in page
     owner.post("agents_workflow_cancel", workflow.pk, run=run.pk)
-    owner.post(
-        "agents_workflow_write", workflow.pk, **{**fields, "source": SOURCE + "max_run_s: 5"}
-    )
+    owner.post("agents_workflow_edit", workflow.pk, **{**fields, "source": SOURCE + "max_run_s: 5"})
     workflow.refresh_from_db()
     assert workflow.version == 2
     owner.post("agents_workflow_approve", workflow.pk, digest=workflow.digest)

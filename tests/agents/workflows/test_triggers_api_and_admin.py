@@ -70,7 +70,7 @@ def test_the_admin_manages_triggers(acme, workflow):
     assert 'value="0 3 * * *"' in owner.open(url)
     page = owner.send(url, {**fields, "every_s": 600})
     assert "every 600 s" in admin_client.get_text(page)
-    owner.post("agents_workflow_switch_trigger", workflow.pk, trigger=trigger.pk, enabled="0")
+    owner.post("agents_workflow_toggle_trigger", workflow.pk, trigger=trigger.pk, enabled="0")
     trigger.refresh_from_db()
     assert not trigger.enabled
     hook = {**fields, "name": "alerts", "kind": "webhook", "inputs": '{"x": "${/body/y}"}'}

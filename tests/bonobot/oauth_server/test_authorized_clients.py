@@ -36,32 +36,35 @@ def test_a_person_lists_and_revokes_their_authorized_clients(
     acme: Organization, olga: User, ide: OAuthClient, wire: Wire
 ) -> None:
     tokens, browser = ide.authorize(), AdminClient(olga)
-    page = get_text(browser.get("let_in"))
+    page = get_text(browser.get("authorized_clients"))
     for text in ("Notebook", acme.name, RESOURCE, "helper", "last used"):
         assert text in page, text
     grant = Token.objects.get(user=olga)
-    browser.post("let_in", grant=grant.pk)
+    browser.post("authorized_clients", grant=grant.pk)
     assert "Notebook" in browser.messages[0]
     assert not is_valid(wire, tokens["access_token"])
     assert ide.refresh(tokens["refresh_token"]).status_code == 400
     row = AuditRow.objects.get(action="token_revoked")
     assert (row.actor_label, row.resource_id) == ("olga", str(grant.pk))
-    assert "You haven't authorized any OAuth clients." in get_text(browser.get("let_in"))
+    assert "You haven't authorized any OAuth clients." in get_text(
+        browser.get("authorized_clients")
+    )
 
 
 def test_a_person_cant_revoke_the_clients_of_another_person(
     ide: OAuthClient, other: User, wire: Wire
 ) -> None:
     tokens, browser = ide.authorize(), AdminClient(other)
-    assert "Notebook" not in get_text(browser.get("let_in"))
+    assert "Notebook" not in get_text(browser.get("authorized_clients"))
     for grant in (Token.objects.get(user__isnull=False).pk, "x", ""):
-        browser.post("let_in", grant=grant, status=404)
+        browser.post("authorized_clients", grant=grant, status=404)
     assert is_valid(wire, tokens["access_token"])
 
 
 def test_the_user_menu_links_to_the_authorized_clients(olga: User) -> None:
     assert admin_client.find_links(
-        AdminClient(olga).get("agents_agent_changelist"), admin_client.build_url("let_in")
+        AdminClient(olga).get("agents_agent_changelist"),
+        admin_client.build_url("authorized_clients"),
     )
 
 
@@ -70,14 +73,14 @@ def test_the_page_uses_the_same_number_of_queries_for_many_clients(
 ) -> None:
     browser = AdminClient(olga)
     ide.authorize()
-    browser.get("let_in")
+    browser.get("authorized_clients")
     with CaptureQueriesContext(connection) as queries:
-        browser.get("let_in")
+        browser.get("authorized_clients")
     query_count = len(queries)
     for _ in range(3):
         OAuthClient(olga).authorize()
     with django_assert_max_num_queries(query_count):
-        browser.get("let_in")
+        browser.get("authorized_clients")
 
 
 def test_rest_lists_and_revokes_only_a_persons_own_clients(
@@ -152,12 +155,12 @@ def test_only_roles_that_manage_tokens_see_the_clients(ide: OAuthClient, olga: U
 def test_an_empty_page_explains_how_clients_are_added(acme: Organization, olga: User) -> None:
     owner = AdminClient(User.objects.get(username="owner"))
     assert "No authorized OAuth clients." in get_text(owner.get("programs"))
-    assert "You haven't authorized any OAuth clients." in get_text(owner.get("let_in"))
+    assert "You haven't authorized any OAuth clients." in get_text(owner.get("authorized_clients"))
 
 
 def test_texts_of_clients_are_shown_as_unverified(olga: User, helper: Agent) -> None:
     oauth_client = OAuthClient(olga, client_name="<b>IDE</b>\u202e")
     oauth_client.authorize()
-    page = AdminClient(olga).open(reverse("admin:let_in"))
+    page = AdminClient(olga).open(reverse("admin:authorized_clients"))
     assert "<b>IDE</b>" not in page
     assert "\u202e" not in page

@@ -91,7 +91,7 @@ def test_the_switch_enables_and_disables_and_is_recorded(
     acme: Organization, browser: admin_client.AdminClient
 ) -> None:
     server = admin_client.create_web_server(acme)
-    browser.post("mcp_servers_server_switch", server.pk, enabled="0")
+    browser.post("mcp_servers_server_toggle", server.pk, enabled="0")
     server.refresh_from_db()
     assert (server.enabled, server.status) == (False, "disabled")
     assert AuditRow.objects.filter(action="server_disabled", actor_id=browser.user.pk).count() == 1
@@ -104,7 +104,7 @@ def test_a_reviewer_sees_no_switch_and_cant_use_it(acme: Organization) -> None:
     for browser, may_delete in ((owner, True), (reviewer, False)):
         page = admin_client.get_text(browser.get("mcp_servers_server_change", server.pk))
         assert ("Delete" in page) is may_delete
-    page = reviewer.post("mcp_servers_server_switch", server.pk, enabled="0", status=403)
+    page = reviewer.post("mcp_servers_server_toggle", server.pk, enabled="0", status=403)
     assert "forbidden" in page
     assert Server.objects.get().enabled
 
@@ -112,7 +112,7 @@ def test_a_reviewer_sees_no_switch_and_cant_use_it(acme: Organization) -> None:
 def test_actions_require_post_requests(
     acme: Organization, browser: admin_client.AdminClient
 ) -> None:
-    browser.get("mcp_servers_server_switch", admin_client.create_web_server(acme).pk, status=405)
+    browser.get("mcp_servers_server_toggle", admin_client.create_web_server(acme).pk, status=405)
 
 
 def test_many_servers_are_disabled_and_enabled(
