@@ -135,7 +135,7 @@ class Object:
 
     path: str
     method: str
-    build_kind: Kind
+    kind: Kind
     client: rest.RestClient
 
     @property
@@ -143,7 +143,7 @@ class Object:
         put_body = self.kind.put_body if self.method == "PUT" else None
         return put_body or self.kind.own_write
 
-    def current(self) -> rest.RestResponse:
+    def read(self) -> rest.RestResponse:
         return self.client.get(self.path)
 
     def change_elsewhere(self) -> None:
