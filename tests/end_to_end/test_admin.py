@@ -182,8 +182,7 @@ def test_an_administrator_connects_a_server_and_sees_an_agent_use_it(
 ) -> None:
     process, url = everything
     add_by_pasting(anna, url)
-    anna.get_by_role("link", name="Review tools").first.click(timeout=PATIENCE_MS)
-    anna.locator("button[name=do][value=shown]").click()
+    anna.get_by_role("button", name="Approve selected").click(timeout=PATIENCE_MS)
     expect(anna.locator("body")).to_contain_text(re.compile(r"\d+ definitions approved\."))
 
     anna.goto("/admin/agents/agent/add/")
@@ -510,8 +509,7 @@ def add_parameter(page: Page, **values: str) -> Locator:
 
 
 def approve_pending(page: Page) -> None:
-    page.get_by_role("link", name="Review tools").first.click(timeout=PATIENCE_MS)
-    page.locator("button[name=do][value=shown]").click()
+    page.get_by_role("button", name="Approve selected").click(timeout=PATIENCE_MS)
     expect(page.locator("body")).to_contain_text("1 definition approved.")
 
 
@@ -561,7 +559,7 @@ def test_an_operation_is_declared_previewed_approved_called_and_changed(
     expect(preview).to_contain_text("/v1/orders/1?limit=20")
     anna.locator("#id_op-description").fill("Look up an order, with its items.")
     anna.get_by_role("button", name="Save").click()
-    anna.get_by_role("link", name="Review tools").first.click(timeout=PATIENCE_MS)
+    anna.get_by_role("link", name="View full definitions").click(timeout=PATIENCE_MS)
     expect(anna.locator("body")).to_contain_text("by its number")
     expect(anna.locator("body")).to_contain_text("with its items")
 
@@ -574,8 +572,9 @@ def test_an_operation_is_declared_previewed_approved_called_and_changed(
     add_parameter(anna, name="customer.email", place="body", required="1")
     expect(preview).to_contain_text('"email": "EMAIL"')
     anna.get_by_role("button", name="Save").click()
-    # The link is also in the progress message, while that is shown.
-    expect(anna.get_by_role("link", name="Review tools").first).to_be_visible(timeout=PATIENCE_MS)
+    expect(anna.get_by_role("link", name="View full definitions")).to_be_visible(
+        timeout=PATIENCE_MS
+    )
     anna.get_by_role("link", name="Configuration").click()
     anna.locator("tr", has_text="add_order").get_by_role("link", name="Delete").click()
     anna.get_by_role("button", name="Delete operation").click()

@@ -118,7 +118,10 @@
 
   function counting(scope) {
     for (const label of all("[data-count-of]", scope)) {
-      label.textContent = all(`input[name="${label.dataset.countOf}"]:checked`, scope).length;
+      const count = all(`input[name="${label.dataset.countOf}"]:checked`, scope).length;
+      label.textContent = count;
+      const button = label.closest("button");
+      if (button) button.disabled = count === 0;
     }
   }
 
