@@ -13,7 +13,7 @@ from agents.models import GatewaySessionMessage, GatewaySessionState
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 
 # A session that is unused for this long has ended.
-LIFETIME = timedelta(minutes=30)
+LIFETIME = timedelta(days=1)
 TOUCH_INTERVAL = timedelta(minutes=1)
 MESSAGE_LIFETIME = timedelta(minutes=5)
 # Bytes of stored parameters and watched resources; larger ones stay in their process.

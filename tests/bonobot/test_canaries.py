@@ -81,7 +81,7 @@ def secret_servers(acme: Organization, canaries: dict[str, str]) -> list[Server]
 
 def test_no_rest_response_contains_a_secret(acme, secret_servers, canaries):
     needles = build_needles(canaries)
-    ids = test_api_matrix.everything(acme)
+    ids = test_api_matrix.create_everything(acme)
     leaks: list[tuple[str, list[str]]] = []
     token = create_token(factories.build_administrator(acme), name="owner", role=Role.OWNER)[1]
     client = Client(raise_request_exception=False, headers={"Authorization": f"Bearer {token}"})
@@ -101,7 +101,7 @@ def test_no_rest_response_contains_a_secret(acme, secret_servers, canaries):
 def test_no_command_file_or_row_contains_a_secret(acme, secret_servers, canaries, tmp_path):
     needles = build_needles(canaries)
     file = tmp_path / "audit"
-    commands = [verb.split() for verb, call in CALLS.items() if call.reads and not call.given]
+    commands = [verb.split() for verb, call in CALLS.items() if call.reads and not call.args]
     commands += [
         ["mcp", verb, call.name] for verb in ("show", "tools", "history") for call in secret_servers
     ]
@@ -191,7 +191,7 @@ def test_authorizing_a_client_puts_no_secret_into_logs_rows_or_pages(acme):
 def test_no_response_to_a_write_contains_a_secret(acme, secret_servers, canaries):
     """Neither a stored secret nor one that was sent in a secret field."""
     needles = build_needles(canaries | SENT_SECRET)
-    path_ids = test_api_matrix.everything(acme)
+    path_ids = test_api_matrix.create_everything(acme)
     token = create_token(factories.build_administrator(acme), name="owner", role=Role.OWNER)[1]
     client = Client(raise_request_exception=False, headers={"Authorization": f"Bearer {token}"})
     leaks: list[tuple[str, list[str]]] = []

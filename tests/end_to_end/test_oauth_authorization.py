@@ -47,7 +47,7 @@ class Visit:
     def grant(self) -> Token:
         """Return the only grant of the organization."""
         token: Token = Token.objects.get(
-            user__isnull=False, organization_id=self.published.where.pk
+            user__isnull=False, organization_id=self.published.organization.pk
         )
         return token
 
@@ -87,7 +87,7 @@ def visit(
     name = f"olga-{request.node.name.replace('_', '-')}"[:50]
     published = create_approved_server(upstream, factories.create_organization(name))
     olga = User.objects.create_user(name, password="pw-for-tests")
-    Membership.objects.create(organization=published.where, user=olga, role=Role.OPERATOR)
+    Membership.objects.create(organization=published.organization, user=olga, role=Role.OPERATOR)
     with open_context(module_browser, oauth_web.url, loopback=True) as page:
         page.goto("/healthz")
         yield Visit(published, name, page, oauth_web.url)
@@ -165,7 +165,7 @@ def test_another_bonobot_signs_in_as_to_any_server(
         auth_config={"type": "oauth2", "grant": "authorization_code"},
         allow_private=True,
     )
-    server = create_server(factories.build_administrator(visit.published.where), spec)
+    server = create_server(factories.build_administrator(visit.published.organization), spec)
     page.goto(f"{other.url}/oauth/start/{server.pk}")
     sign_in(visit)
     page.get_by_role("button", name="Continue").click()

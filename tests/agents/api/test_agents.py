@@ -50,7 +50,7 @@ def test_an_agent_is_created_with_a_slug_and_a_policy_that_denies_all(operator):
     created = operator.post("agents", {"name": "Release Helper", "instructions": "Help."})
     assert (created.status, created.json["slug"]) == (201, "release-helper")
     policy = operator.get(f"agents/{created.json['id']}/tool-policy")
-    assert policy.json == DENY_ALL | {"version": policy.json["version"]}
+    assert policy.json == DENY_ALL | {"version": policy.json["version"], "warnings": []}
 
 
 def test_an_agent_is_found_by_id_and_by_slug(operator, helper):

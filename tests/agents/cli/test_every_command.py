@@ -196,7 +196,7 @@ def test_verbs_that_only_read_run_without_the_apps_of_admin_and_jobs(
     acme: Organization, values: Mapping[str, str]
 ) -> None:
     lines = [
-        [group, verb, *CALLS[f"{group} {verb}"].arguments(0, values), "--org", acme.slug]
+        [group, verb, *CALLS[f"{group} {verb}"].build_arguments(0, values), "--org", acme.slug]
         for group, entry in COMMAND_GROUPS.items()
         for verb in entry.reads.split()
     ]

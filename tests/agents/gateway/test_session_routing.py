@@ -128,7 +128,7 @@ def test_an_expired_session_is_unknown(
     old: Upstream, wire: Wire, start_process: Callable[[], Wire]
 ) -> None:
     session = wire.handshake(AGENT)
-    GatewaySessionState.objects.update(used_at=timezone.now() - timedelta(hours=1))
+    GatewaySessionState.objects.update(used_at=timezone.now() - timedelta(hours=25))
     assert move(session, start_process()).ask("tools/list").status == 404
     assert session.ask("tools/list").status == 404
     wire.handshake(AGENT)

@@ -111,15 +111,15 @@ def test_an_owner_lists_the_clients_and_deletes_one(
     ide.browser.force_login(other)
     second = ide.authorize()
     first = OAuthClient(User.objects.get(username="olga"), client_name="Desktop").authorize()
-    page = get_text(browser.get("programs"))
+    page = get_text(browser.get("oauth_clients"))
     for text in ("Notebook", "oscar", "Desktop", "olga", "registered"):
         assert text in page, text
-    browser.post("programs", program=ide.id)
+    browser.post("oauth_clients", program=ide.id)
     assert not is_valid(wire, second["access_token"])
     assert is_valid(wire, first["access_token"])
     assert not Application.objects.filter(client_id=ide.id).exists()
     assert not RefreshToken.objects.filter(application__client_id=ide.id).exists()
-    assert "Notebook" not in get_text(browser.get("programs"))
+    assert "Notebook" not in get_text(browser.get("oauth_clients"))
     row = AuditRow.objects.get(action="program_removed")
     assert (row.resource_id, row.resource_name) == (ide.id, "Notebook")
 
@@ -138,11 +138,11 @@ def test_a_client_that_another_organization_authorized_stays_registered(
     )
     ide.browser.force_login(other_user)
     tokens = ide.authorize()
-    assert "olaf" not in get_text(browser.get("programs"))
-    browser.post("programs", program=ide.id)
+    assert "olaf" not in get_text(browser.get("oauth_clients"))
+    browser.post("oauth_clients", program=ide.id)
     assert Application.objects.filter(client_id=ide.id).exists()
     assert ide.refresh(tokens["refresh_token"]).status_code == 200
-    browser.post("programs", program=ide.id, status=404)
+    browser.post("oauth_clients", program=ide.id, status=404)
 
 
 def test_only_roles_that_manage_tokens_see_the_clients(ide: OAuthClient, olga: User) -> None:

@@ -23,7 +23,7 @@ HTTP: dict[str, Any] = {
     "enabled": "on",
 }
 # As a browser sends it, including collapsed fields.
-FORM = HTTP | {"elicitation": "on", "sampling": "off", "sandbox": "none"}
+FORM = HTTP | {"elicitation": "on", "sampling": "off", "sandbox": "none", "session_state": "auto"}
 STDIO: dict[str, Any] = {
     "name": "clock",
     "transport_type": "stdio",

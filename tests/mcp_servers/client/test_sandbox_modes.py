@@ -40,7 +40,7 @@ def build_sandboxed_endpoint(
     """Return the faulty server in its own folder and sandbox."""
     script = shutil.copy(SERVERS / "faulty_stdio_server.py", folder)
     sandbox = ServerSandbox(kind=kind, network=network, hidden=tuple(more.pop("hidden", ())))  # type: ignore[call-overload]
-    return replace(stdio(sys.executable, script, **more), sandbox=sandbox, cwd=str(folder))
+    return replace(stdio(sys.executable, script, **more), sandbox_mode=sandbox, cwd=str(folder))
 
 
 async def evaluate(connections: ConnectionPool, endpoint: ServerEndpoint, expression: str) -> str:
