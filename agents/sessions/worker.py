@@ -128,7 +128,9 @@ class SessionRunner:
             holders = await get_runtime().run_orm(
                 dead_runners.list_other_runners, self.runner_id, session_id
             )
-            if not await self._release_if_dead(holders):
+            released_ids = await self._release_if_dead(holders)
+            # Another process may have released it since the claim.
+            if holders and not released_ids and not any(holder.has_ended for holder in holders):
                 break
         return None
 

@@ -1,9 +1,7 @@
 """What a principal may see and do: principal × interface × object × verb, the same everywhere.
 
-`KINDS` declares the actions of each kind of object, `Case` the agents of a principal; the
-expectation is computed from both and compared with REST, the gateway and the admin. Everything
-about an agent without access contains the word `zebra`, and everything about sessions of others
-the word `otter`: where one turns up unexpectedly, something leaks.
+The expectation is computed from `KINDS` and `Case`, and compared with REST, the gateway and the
+admin. Agents without access contain the word `zebra`, sessions of others `otter`: a leak shows it.
 """
 
 import json
@@ -68,10 +66,7 @@ GATEWAY_SCOPES = (TokenScope.TOOLS, TokenScope.AGENTS, TokenScope.MANAGE)
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of object: its paths and names, and the actions that allow to read it.
-
-    `closed`: not for principals limited to agents. `personal`: without `VIEW` only one's own.
-    """
+    """A kind of object; `closed`: not for limited principals, `personal`: own ones without `VIEW`."""
 
     part: str
     path: str
@@ -224,13 +219,11 @@ def create_own_objects(case: Case, agent: Agent, word: str) -> dict[str, str]:
         "requested_by_id": case.principal.id,
         "requested_by": case.principal.label,
     }
-    title = f"Own of {word}"
     session = Session.objects.create(
-        organization=agent.organization, agent=agent, title=title, **starter
+        organization=agent.organization, agent=agent, title=f"Own of {word}", **starter
     )
     approval = factories.create_approval(agent, session, reason=f"Own {word}", **requester)
-    server = agent.agent_servers.get().server
-    elicitation = factories.create_elicitation(session, server)
+    elicitation = factories.create_elicitation(session, agent.agent_servers.get().server)
     ElicitationRequest.objects.filter(pk=elicitation.pk).update(message=f"Own {word}", **requester)
     workflow = agent.workflows.order_by("name")[0]
     run = WorkflowRun.objects.create(

@@ -152,7 +152,7 @@ async def test_a_bubblewrapped_server_without_a_folder_starts_in_an_empty_one(
 ):
     code = "import os, sys; sys.exit(os.getcwd() + str(os.listdir()))"
     sandbox = ServerSandbox(kind="bubblewrap")
-    endpoint = replace(stdio("/usr/bin/env", "python3", "-c", code), sandbox=sandbox)
+    endpoint = replace(stdio("/usr/bin/env", "python3", "-c", code), sandbox_mode=sandbox)
     error = await failure(connections.perform_handshake(endpoint, holder=HOLDER))
     assert "/tmp[" in str(error)
 
