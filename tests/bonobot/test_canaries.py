@@ -178,12 +178,12 @@ def test_authorizing_a_client_puts_no_secret_into_logs_rows_or_pages(acme):
         admin_client.sign_in(acme, None),
         admin_client.AdminClient(User.objects.get(username="olga-acme")),
     )
-    pages = {name: owner.get(name) for name in ("programs", "tenancy_token_changelist")}
+    pages = {name: owner.get(name) for name in ("oauth_clients", "tenancy_token_changelist")}
     pages["authorized_clients"] = person.get("authorized_clients")
     pages["audit"] = owner.get("ledger_auditrow_changelist")
     pages["REST"] = person.client.get("/api/authorized-clients").content.decode()
     leaks |= {name: find_leaks(page, needles) for name, page in pages.items()}
-    assert "IDE" in pages["programs"]
+    assert "IDE" in pages["oauth_clients"]
     assert "It was let in." in log.getvalue()
     assert not {location: kinds for location, kinds in leaks.items() if kinds}
 

@@ -66,7 +66,7 @@ GATEWAY_SCOPES = (TokenScope.TOOLS, TokenScope.AGENTS, TokenScope.MANAGE)
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of object; `closed`: not for limited principals, `personal`: own ones without `VIEW`."""
+    """A kind of object; `closed`: not for limited principals, `personal`: own ones only."""
 
     part: str
     path: str
@@ -169,10 +169,8 @@ class Case:
 
     def can_see(self, kind: Kind, word: str, *, own: bool) -> bool:
         """Return whether an object of the agent of `word` is expected to be visible."""
-        if not self.opens(kind):
-            return False
-        if kind.closed:
-            return True
+        if kind.closed or not self.opens(kind):
+            return self.opens(kind)
         if own and self.user is not None and not self.principal.may(Action.VIEW):
             return True  # people can always read their own sessions
         if kind.personal and not self.principal.may(Action.VIEW):

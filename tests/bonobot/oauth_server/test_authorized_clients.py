@@ -147,14 +147,14 @@ def test_a_client_that_another_organization_authorized_stays_registered(
 
 def test_only_roles_that_manage_tokens_see_the_clients(ide: OAuthClient, olga: User) -> None:
     ide.authorize()
-    AdminClient(olga).get("programs", status=403)
-    AdminClient(olga).post("programs", program=ide.id, status=403)
+    AdminClient(olga).get("oauth_clients", status=403)
+    AdminClient(olga).post("oauth_clients", program=ide.id, status=403)
     assert Token.objects.active().filter(user=olga).exists()
 
 
 def test_an_empty_page_explains_how_clients_are_added(acme: Organization, olga: User) -> None:
     owner = AdminClient(User.objects.get(username="owner"))
-    assert "No authorized OAuth clients." in get_text(owner.get("programs"))
+    assert "No authorized OAuth clients." in get_text(owner.get("oauth_clients"))
     assert "You haven't authorized any OAuth clients." in get_text(owner.get("authorized_clients"))
 
 
