@@ -1,9 +1,10 @@
 """Publish text and progress of unsettled steps.
 
-The first text of a model turn is published immediately. After that, the full output so far is
-published at most every `PUBLISH_INTERVAL_S` over Redis or, without it, every `WRITE_INTERVAL_S` in
-the steps' rows, in one transaction per process, and announced to watchers over the bus. Watchers
-may miss any of it; the settled step has the final output.
+The first text of a model turn is published immediately, or `FIRST_INTERVAL_S` after other output.
+After that, the full output so far is published at most every `PUBLISH_INTERVAL_S` over Redis.
+Without Redis it is written to the steps' rows every `WRITE_INTERVAL_S`, in one transaction per
+process, and announced over the bus. Watchers may miss any of it; the settled step has the final
+output.
 """
 
 import asyncio
@@ -35,6 +36,8 @@ from bonobot.core.text.untrusted_text import make_storable
 logger = logging.getLogger(__name__)
 
 PUBLISH_INTERVAL_S = 0.1
+# Many sessions that begin to answer at the same time share a transaction.
+FIRST_INTERVAL_S = 0.02
 # Each write is one transaction for all sessions of the process.
 WRITE_INTERVAL_S = 0.5
 # Above this rate a process publishes less often.
@@ -81,12 +84,14 @@ class PartialOutputPublisher:
         while self._pending:
             pause_s = await self._publish_steps(list(self._pending))
             next_at = monotonic() + pause_s
+            await asyncio.sleep(FIRST_INTERVAL_S)
             while (remaining_s := next_at - monotonic()) > 0:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(remaining_s):
                         await self._has_first_output.wait()
                 if self._first_ids:
                     await self._publish_steps(list(self._first_ids))
+                    await asyncio.sleep(FIRST_INTERVAL_S)
 
     async def _publish_steps(self, step_ids: list[int]) -> float:
         """Publish pending outputs; return how long to wait before the next ones, in seconds."""
