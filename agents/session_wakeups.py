@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 from django.utils import timezone
 
 from agents.models import Session
-from bonobot.core import celery_tasks, redis_bus
+from bonobot.core import celery_tasks, message_bus
 from bonobot.core.runtime import Runtime, get_runtime
 
 LocalRunner = Callable[[UUID], Awaitable[object]]
@@ -44,12 +44,12 @@ async def run_locally(session_id: UUID) -> None:
 
 def notify_watchers(session_id: UUID) -> None:
     """Notify watchers of a session, after the commit, that it changed."""
-    redis_bus.wake_listeners(build_bus_topic(session_id))
+    message_bus.wake_listeners(build_bus_topic(session_id))
 
 
 def notify_runners_of_cancel() -> None:
     """Notify all session runners, after the commit, of a cancel request."""
-    redis_bus.wake_listeners(CANCEL_TOPIC)
+    message_bus.wake_listeners(CANCEL_TOPIC)
 
 
 def build_bus_topic(session_id: UUID) -> str:

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from agents.models import CallHandoff
 from bonobot.core.db.transactions import delete_in_order, update_in_order
-from bonobot.core.redis_bus import wake_listeners
+from bonobot.core.message_bus import wake_listeners
 
 HELD, ASKED, TAKEN = CallHandoff.State.HELD, CallHandoff.State.ASKED, CallHandoff.State.TAKEN
 ANSWERED, LEFT = CallHandoff.State.ANSWERED, CallHandoff.State.LEFT

@@ -29,7 +29,7 @@ from agents.gateway.request_bodies import (
 )
 from agents.models import GatewaySessionState
 from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
-from bonobot.core.redis_bus import get_bus
+from bonobot.core.message_bus import get_bus
 from bonobot.core.runtime import get_runtime
 
 BUS_CHANNEL = "gateway-sessions"

@@ -29,8 +29,8 @@ from agents.calls import handoff
 from agents.calls.pipeline import CallOutcome
 from agents.gateway.errors import build_mcp_error
 from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
+from bonobot.core.message_bus import get_bus
 from bonobot.core.problems import Conflict, Problem
-from bonobot.core.redis_bus import get_bus
 from bonobot.core.runtime import get_runtime
 
 NO_ANSWER_CODE = -1

@@ -7,11 +7,11 @@ previous event of the same `seq`. In between come deltas: `text` added by a mode
 call. `state` reports the session's status; the last event is `rest`.
 
 One poll takes one query for the sessions that are due, and one more for each that has changed.
-Signals over the Redis bus make a session due; otherwise it is polled every `POLL_INTERVAL_S`, or
-every `FALLBACK_POLL_INTERVAL_S` while the bus is connected, because a signal may be lost. Polls of
-a session are at least `POLL_INTERVAL_S` apart, so it takes at most four queries per second, however
-many watch it. Partial output comes from the bus, without a query. All of this runs on the runtime's
-event loop.
+Signals over the message bus make a session due at once, as far as its `PollAllowance` permits: a
+few polls in quick succession, and `MAX_POLLS_PER_S` in the long run, however many watch it. A
+signal may be lost, so it is also polled every `FALLBACK_POLL_INTERVAL_S` or, while the bus isn't
+connected, every `POLL_INTERVAL_S`. With Redis, partial output comes from the bus, without a query.
+All of this runs on the runtime's event loop.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from django.db import Error as DatabaseFault
 from agents.models import Session, Step
 from agents.session_wakeups import build_bus_topic
 from agents.sessions.partial_output import fetch_partial_outputs
-from bonobot.core.redis_bus import get_bus
+from bonobot.core.message_bus import get_bus
 from bonobot.core.runtime import Runtime, get_runtime
 
 RESTING_STATUSES = frozenset(
@@ -204,8 +204,12 @@ def _build_delta(previous: Mapping[str, Any], event: SessionEvent) -> SessionEve
 
 logger = logging.getLogger(__name__)
 
+# How often to poll a session without signals: without a bus, and with one.
 POLL_INTERVAL_S = 0.5
 FALLBACK_POLL_INTERVAL_S = 2.0
+# How often signals cause polls of a session: in the long run, and in quick succession.
+MAX_POLLS_PER_S = 4.0
+MAX_POLLS_AT_ONCE = 6
 # Seconds after which a subscriber without events gets an empty batch.
 KEEPALIVE_S = 1.0
 # A subscriber with more pending events is disconnected, and can resume after its last id.
@@ -227,6 +231,22 @@ class SessionSubscriber:
         return events
 
 
+class PollAllowance:
+    """How often signals may cause polls: `MAX_POLLS_AT_ONCE`, refilled over time. Pure."""
+
+    def __init__(self) -> None:
+        self._full_at = 0.0
+
+    def find_next_time(self, now: float) -> float:
+        """Return when the next poll is permitted: now, or later if there were many."""
+        return max(now, self._full_at - (MAX_POLLS_AT_ONCE - 1) / MAX_POLLS_PER_S)
+
+    def record_poll(self, now: float) -> None:
+        """Count a poll, permitted or not."""
+        full_at = max(now, self._full_at) + 1 / MAX_POLLS_PER_S
+        self._full_at = min(full_at, now + MAX_POLLS_AT_ONCE / MAX_POLLS_PER_S)
+
+
 class WatchedSession:
     """A watched session: the result of the last poll, and when the next one is due."""
 
@@ -235,7 +255,8 @@ class WatchedSession:
         self.session_id = session_id
         self._wake_watcher = wake_watcher
         self.subscribers: set[SessionSubscriber] = set()
-        self.due_at = self._polled_at = 0.0
+        self.due_at = 0.0
+        self.allowance = PollAllowance()
         self.has_signal = False
         self._session: Session | None = None
         self._known_updated_at: datetime | None = None
@@ -246,13 +267,13 @@ class WatchedSession:
     def mark_changed(self) -> None:
         """Note that the session may have changed."""
         self.has_signal = True
-        self.due_at = max(monotonic(), self._polled_at + POLL_INTERVAL_S)
+        self.due_at = min(self.due_at, self.allowance.find_next_time(monotonic()))
         self._wake_watcher.set()
 
     def schedule_next_poll(self, delay_s: float) -> None:
         """Schedule the next poll in `delay_s`, or sooner if the session was marked as changed."""
-        self._polled_at = monotonic()
-        self.due_at = self._polled_at + (POLL_INTERVAL_S if self.due_at < inf else delay_s)
+        if self.due_at == inf:
+            self.due_at = monotonic() + delay_s
 
     def find_missing_steps_start(self, session: Session | None) -> int | None:
         """Set the session's row; return the `seq` to load steps after, None if none are needed."""
@@ -352,6 +373,7 @@ class SessionWatcher:
         """Poll sessions; if the database is unavailable, try again later."""
         for watch in due_watches:
             watch.due_at = inf  # a signal meanwhile brings the next poll forward
+            watch.allowance.record_poll(monotonic())
         try:
             sessions = await get_runtime().run_orm(
                 _load_sessions, [watch.session_id for watch in due_watches]

@@ -1,8 +1,10 @@
 """Publish text and progress of unsettled steps.
 
-The full output so far is published at most every `PUBLISH_INTERVAL_S`: over the bus or, without
-Redis, in the steps' rows, in one transaction per process. Watchers may miss any of it; the settled
-step has the final output.
+The first text of a model turn is published immediately, or `FIRST_INTERVAL_S` after other output.
+After that, the full output so far is published at most every `PUBLISH_INTERVAL_S` over Redis.
+Without Redis it is written to the steps' rows every `WRITE_INTERVAL_S`, in one transaction per
+process, and announced over the bus. Watchers may miss any of it; the settled step has the final
+output.
 """
 
 import asyncio
@@ -10,29 +12,32 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from time import monotonic
 from typing import Any
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
-from django.conf import settings
 from django.db import Error as DatabaseFault
 from django.db import transaction
 from django.utils import timezone
 
 from agents.models import Session, Step
-from agents.session_wakeups import build_bus_topic
+from agents.session_wakeups import build_bus_topic, notify_watchers
 from agents.sessions.leases import SessionLease
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets
 from bonobot.core.db.transactions import lock_rows
-from bonobot.core.redis_bus import BusTexts, get_bus
+from bonobot.core.message_bus import BusTexts, get_bus
 from bonobot.core.runtime import Runtime, get_runtime
 from bonobot.core.text.untrusted_text import make_storable
 
 logger = logging.getLogger(__name__)
 
 PUBLISH_INTERVAL_S = 0.1
+# Many sessions that begin to answer at the same time share a transaction.
+FIRST_INTERVAL_S = 0.02
 # Each write is one transaction for all sessions of the process.
 WRITE_INTERVAL_S = 0.5
 # Above this rate a process publishes less often.
@@ -59,29 +64,53 @@ class PartialOutputPublisher:
 
     def __init__(self) -> None:
         self._pending: dict[int, Callable[[], PartialOutput]] = {}
+        # Steps whose first output is pending: it doesn't wait for that of others.
+        self._first_ids: set[int] = set()
+        self._has_first_output = asyncio.Event()
         self._publishing: asyncio.Task[None] | None = None
 
-    def publish(self, step_id: int, build_output: Callable[[], PartialOutput]) -> None:
+    def publish(
+        self, step_id: int, build_output: Callable[[], PartialOutput], *, is_first: bool = False
+    ) -> None:
         """Schedule a step's output, built when it is published. Call on the event loop only."""
         self._pending[step_id] = build_output
+        if is_first:
+            self._first_ids.add(step_id)
+            self._has_first_output.set()
         if self._publishing is None or self._publishing.done():
             self._publishing = get_runtime().create_task(self._publish_outputs(), name="live steps")
 
     async def _publish_outputs(self) -> None:
         while self._pending:
-            builders, self._pending = list(self._pending.values()), {}
-            outputs = [build_output() for build_output in builders]
-            if any("progress" in output.shown for output in outputs):
-                outputs = await get_runtime().run_orm(mask_outputs, outputs)
-            pause = PUBLISH_INTERVAL_S
-            if not await get_bus().publish_texts(map(_build_bus_message, outputs)):
-                pause = WRITE_INTERVAL_S
-                try:
-                    await get_runtime().run_orm(write_outputs, outputs)
-                except DatabaseFault as error:
-                    logger.warning("what %s steps show was not written: %s", len(outputs), error)
-            characters = sum(len(output.shown.get("text", "")) for output in outputs)
-            await asyncio.sleep(max(pause, characters / MAX_CHARACTERS_PER_S))
+            pause_s = await self._publish_steps(list(self._pending))
+            next_at = monotonic() + pause_s
+            await asyncio.sleep(FIRST_INTERVAL_S)
+            while (remaining_s := next_at - monotonic()) > 0:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(remaining_s):
+                        await self._has_first_output.wait()
+                if self._first_ids:
+                    await self._publish_steps(list(self._first_ids))
+                    await asyncio.sleep(FIRST_INTERVAL_S)
+
+    async def _publish_steps(self, step_ids: list[int]) -> float:
+        """Publish pending outputs; return how long to wait before the next ones, in seconds."""
+        self._first_ids.difference_update(step_ids)
+        if not self._first_ids:
+            self._has_first_output.clear()
+        builders = [self._pending.pop(step_id) for step_id in step_ids]
+        outputs = [build_output() for build_output in builders]
+        if any("progress" in output.shown for output in outputs):
+            outputs = await get_runtime().run_orm(mask_outputs, outputs)
+        pause_s = PUBLISH_INTERVAL_S
+        if not await get_bus().publish_texts(map(_build_bus_message, outputs)):
+            pause_s = WRITE_INTERVAL_S
+            try:
+                await get_runtime().run_orm(write_outputs, outputs)
+            except DatabaseFault as error:
+                logger.warning("what %s steps show was not written: %s", len(outputs), error)
+        characters = sum(len(output.shown.get("text", "")) for output in outputs)
+        return max(pause_s, characters / MAX_CHARACTERS_PER_S)
 
 
 def mask_outputs(outputs: list[PartialOutput]) -> list[PartialOutput]:
@@ -115,12 +144,12 @@ def write_outputs(outputs: list[PartialOutput]) -> None:
                 changed_ids.add(output.session_id)
         # Watchers check this column before they load steps.
         Session.objects.filter(pk__in=changed_ids).update(updated_at=timezone.now())
+        for session_id in changed_ids:
+            notify_watchers(session_id)
 
 
 async def fetch_partial_outputs(session_id: UUID) -> dict[int, dict[str, Any]]:
     """Return the partial outputs of a session's steps from the bus, by `seq`."""
-    if not settings.REDIS_URL:
-        return {}
     return {
         int(seq): json.loads(text)
         for seq, text in (await get_bus().fetch_texts(build_bus_topic(session_id))).items()
@@ -149,8 +178,9 @@ class ModelTextReporter:
 
     async def __call__(self, piece: str) -> None:
         """Add a piece and publish the text."""
+        is_first = not self._pieces
         self._pieces.append(piece)
-        get_output_publisher().publish(self._step.pk, self._build_output)
+        get_output_publisher().publish(self._step.pk, self._build_output, is_first=is_first)
 
     def _build_output(self) -> PartialOutput:
         shown = {"text": self.text}

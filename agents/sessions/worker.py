@@ -24,8 +24,8 @@ from bonobot.core.db.transactions import (
     get_transaction_batcher,
     run_orm_with_retry,
 )
+from bonobot.core.message_bus import get_bus
 from bonobot.core.problems import InternalError
-from bonobot.core.redis_bus import get_bus
 from bonobot.core.runtime import CLOSE_TIMEOUT_S, Runtime, get_runtime
 from bonobot.core.telemetry import tracing
 from bonobot.core.telemetry.logging import LogContext

@@ -1,25 +1,16 @@
-"""Wake-ups and short texts between processes, over Redis.
-
-Both may be lost at any time: database rows are authoritative, and code that waits for a wake-up
-also polls, more often while `is_subscribed` is False. Without `REDIS_URL` nothing is sent.
-A `RedisBus` belongs to the runtime's loop; `wake_listeners` may be called from any thread.
-"""
+"""The message bus over Redis, for any number of hosts: published wake-ups, and texts in hashes."""
 
 import asyncio
 import logging
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from django.conf import settings
-from django.db import transaction
 
-from bonobot.core.runtime import Runtime, get_runtime
+from bonobot.core.message_bus import BusTexts, MessageBus
+from bonobot.core.runtime import get_runtime
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -36,28 +27,15 @@ REDIS_TIMEOUT_S = 2.0
 # How often to ping a silent connection.
 PING_INTERVAL_S = 5.0
 
-WakeCallback = Callable[[], object]
 
-
-@dataclass(frozen=True)
-class BusTexts:
-    """Short-lived texts by name, and the channel whose listeners are woken."""
-
-    channel: str
-    texts: dict[str, str] = field(default_factory=dict)
-
-
-class RedisBus:
+class RedisBus(MessageBus):
     """This process's Redis connections: one that subscribes, others that write."""
 
     def __init__(self) -> None:
-        self.is_subscribed = False
+        super().__init__()
         self._client: Redis | None = None
         self._pubsub: PubSub | None = None
-        self._listeners: dict[str, set[WakeCallback]] = {}
         self._listener_future: Future[None] | None = None
-        self._pending_channels: set[str] = set()
-        self._wakeup_task: asyncio.Task[None] | None = None
         self._unavailable_until = 0.0
 
     async def publish_texts(self, all_texts: Iterable[BusTexts]) -> bool:
@@ -82,35 +60,20 @@ class RedisBus:
         encoded_texts = await self._try_request(self._get_client().hgetall(_build_key(channel)))
         return {name.decode(): text.decode() for name, text in (encoded_texts or {}).items()}
 
-    async def add_listener(self, channel: str, on_wake: WakeCallback) -> None:
-        """Call `on_wake` for each wake-up of a channel and whenever `is_subscribed` changes."""
-        is_new_channel = channel not in self._listeners
-        self._listeners.setdefault(channel, set()).add(on_wake)
-        if not settings.REDIS_URL:
-            return
+    async def _subscribe(self, channel: str, is_new_channel: bool) -> None:
         if self._listener_future is None:
             self._get_client()
             self._listener_future = get_runtime().spawn(self._run_listener(), name="bus hears")
         elif is_new_channel and self._pubsub is not None:
             await self._try_request(self._pubsub.subscribe(_build_key(channel)))
 
-    def remove_listener(self, channel: str, on_wake: WakeCallback) -> None:
-        """Stop calling `on_wake`."""
-        listeners = self._listeners.get(channel, set())
-        listeners.discard(on_wake)
-        if (
-            not listeners
-            and self._listeners.pop(channel, None) is not None
-            and self._pubsub is not None
-        ):
+    def _unsubscribe(self, channel: str) -> None:
+        if self._pubsub is not None:
             unsubscribe = self._try_request(self._pubsub.unsubscribe(_build_key(channel)))
             get_runtime().spawn(unsubscribe, name="bus leaves")
 
-    def queue_wakeup(self, channel: str) -> None:
-        """Wake the listeners of a channel soon; coalesces wake-ups. Call on the loop only."""
-        self._pending_channels.add(channel)
-        if self._wakeup_task is None or self._wakeup_task.done():
-            self._wakeup_task = get_runtime().create_task(self._send_wakeups(), name="bus rings")
+    async def _send_wakeups(self, channels: set[str]) -> None:
+        await self.publish_texts(BusTexts(channel) for channel in channels)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -119,11 +82,6 @@ class RedisBus:
                 task.cancel()
         if self._client is not None:
             await self._client.aclose()
-
-    async def _send_wakeups(self) -> None:
-        while self._pending_channels:
-            channels, self._pending_channels = self._pending_channels, set()
-            await self.publish_texts(BusTexts(channel) for channel in channels)
 
     async def _run_listener(self) -> None:
         """Listen until canceled; reconnect after failures."""
@@ -164,11 +122,6 @@ class RedisBus:
             elif message["type"] == "message":
                 self._wake(message["channel"].decode().removeprefix(_build_key("")))
 
-    def _wake(self, *channels: str) -> None:
-        for channel in channels:
-            for on_wake in tuple(self._listeners.get(channel, ())):
-                on_wake()
-
     def _get_client(self) -> "Redis":
         if self._client is None:
             from redis.asyncio import Redis  # an extra
@@ -187,7 +140,7 @@ class RedisBus:
         return self._client
 
     def _is_ready(self) -> bool:
-        return bool(settings.REDIS_URL) and monotonic() >= self._unavailable_until
+        return monotonic() >= self._unavailable_until
 
     async def _try_request(self, request: Any) -> Any:
         """Return Redis's answer, or None after a failure, which pauses further requests."""
@@ -203,23 +156,3 @@ class RedisBus:
 
 def _build_key(channel: str) -> str:
     return f"{settings.BONOBOT_REDIS_PREFIX}:bus:{channel}"
-
-
-_lock = threading.Lock()
-_buses: WeakKeyDictionary[Runtime, RedisBus] = WeakKeyDictionary()
-
-
-def get_bus() -> RedisBus:
-    """Return the bus of this process's runtime."""
-    with _lock:
-        return _buses.setdefault(get_runtime(), RedisBus())
-
-
-def wake_listeners(channel: str) -> None:
-    """Wake the listeners of a channel in all processes after the current transaction commits."""
-    if settings.REDIS_URL:
-        transaction.on_commit(partial(_schedule_wakeup, channel))
-
-
-def _schedule_wakeup(channel: str) -> None:
-    get_runtime().loop.call_soon_threadsafe(get_bus().queue_wakeup, channel)

@@ -295,6 +295,11 @@ def get_runtime() -> Runtime:
         return _state.runtime
 
 
+def find_runtime() -> Runtime | None:
+    """Return this process's runtime, or None if none was started."""
+    return _state.runtime
+
+
 def close_runtime(timeout_s: float = CLOSE_TIMEOUT_S) -> None:
     """Close this process's runtime, if any."""
     if (runtime := _state.runtime) is not None:

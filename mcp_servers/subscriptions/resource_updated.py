@@ -25,8 +25,8 @@ from weakref import WeakKeyDictionary
 from django.core.exceptions import ObjectDoesNotExist
 
 from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
+from bonobot.core.message_bus import get_bus
 from bonobot.core.problems import Problem
-from bonobot.core.redis_bus import get_bus
 from bonobot.core.runtime import Runtime, get_runtime
 from bonobot.ledger.queries import load_policy_generations
 from mcp_servers.build_endpoint import build_endpoint

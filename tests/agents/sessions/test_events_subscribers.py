@@ -68,6 +68,7 @@ def lease(session):
 def fast_polling(monkeypatch):
     """Poll and write without delay."""
     monkeypatch.setattr(session_events, "POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr(session_events, "FALLBACK_POLL_INTERVAL_S", 0.01)
     monkeypatch.setattr(partial_output, "WRITE_INTERVAL_S", 0.01)
 
 
@@ -170,7 +171,7 @@ def test_progress_is_masked_and_truncated(session, lease, monkeypatch):
     )
 
 
-def test_many_watchers_of_a_busy_session_take_at_most_five_queries_per_second(
+def test_many_watchers_of_a_busy_session_take_as_few_queries_as_one(
     session, lease, monkeypatch, django_assert_num_queries
 ):
     query_times = []
@@ -202,7 +203,25 @@ def test_many_watchers_of_a_busy_session_take_at_most_five_queries_per_second(
 
     batches = get_runtime().call(watch, timeout_s=30)
     assert len({tuple(event.id for event in events if event.id) for events in batches}) == 1
-    assert max(sum(start <= time < start + 1 for time in query_times) for start in query_times) <= 5
+    most_queries = max(
+        sum(start <= time < start + 1 for time in query_times) for start in query_times
+    )
+    first_polls_and_last = session_events.MAX_POLLS_AT_ONCE + session_events.MAX_POLLS_PER_S + 1
+    assert most_queries <= 2 * first_polls_and_last
+
+
+def test_signals_cause_some_polls_at_once_and_then_a_steady_number():
+    allowance = session_events.PollAllowance()
+    times, now = [], 100.0
+    while now < 102.0:
+        allowance.record_poll(now)
+        times.append(now)
+        now = allowance.find_next_time(now)
+    assert times[: session_events.MAX_POLLS_AT_ONCE] == [100.0] * session_events.MAX_POLLS_AT_ONCE
+    assert times[session_events.MAX_POLLS_AT_ONCE :] == [
+        100.0 + number / session_events.MAX_POLLS_PER_S for number in range(1, 8)
+    ]
+    assert allowance.find_next_time(200.0) == 200.0
 
 
 def test_a_step_that_was_read_late_isnt_skipped(session, lease, fast_polling):
@@ -222,6 +241,63 @@ def test_a_step_that_was_read_late_isnt_skipped(session, lease, fast_polling):
     assert [event.data["text"] for event in late_watcher if event.id] == ["a", "b", "c"]
     assert [event.data["text"] for event in resumed if event.id] == ["c"]
     assert summarize(first) == [(None, "rest", "done")]
+
+
+@pytest.fixture
+def no_polling(monkeypatch, settings):
+    """Poll only after signals."""
+    monkeypatch.setattr(session_events, "POLL_INTERVAL_S", 1000)
+    monkeypatch.setattr(session_events, "FALLBACK_POLL_INTERVAL_S", 1000)
+
+
+async def append_model_step(lease):
+    return await get_runtime().run_orm(
+        step_store.append_step, lease, "model", {"text": ""}, state="intent", turn=1
+    )
+
+
+def test_a_first_text_reaches_watchers_without_waiting_for_a_poll_or_for_other_sessions(
+    session, lease, no_polling, monkeypatch
+):
+    monkeypatch.setattr(partial_output, "WRITE_INTERVAL_S", 1000)
+    monkeypatch.setattr(partial_output, "PUBLISH_INTERVAL_S", 1000)
+
+    async def watch():
+        watcher = Watcher(session.pk)
+        for text in ("first", "second"):
+            model = await append_model_step(lease)
+            await watcher.until("model")
+            report_text = partial_output.ModelTextReporter(lease, model, session.organization_id)
+            await report_text(text)
+            await watcher.until("text")
+            await report_text(" and more, which waits")
+        await watcher.close()
+        publisher = partial_output.get_output_publisher()
+        publisher._pending.clear()
+        publisher._publishing.cancel()
+        return [event.data["text"] for event in watcher.events if event.kind == "text"]
+
+    assert get_runtime().call(watch, timeout_s=20) == ["first", "second"]
+
+
+def test_watchers_miss_nothing_when_messages_are_lost(session, lease, fast_polling, monkeypatch):
+    monkeypatch.setattr("bonobot.core.message_bus._schedule_wakeup", lambda channel: None)
+
+    async def watch():
+        watcher = Watcher(session.pk)
+        model = await append_model_step(lease)
+        await watcher.until("model")
+        output = partial_output._build_partial_output(
+            lease, model, session.organization_id, {"text": "lost"}
+        )
+        await get_runtime().run_orm(partial_output.write_outputs, [output])
+        await watcher.until("text")
+        await get_runtime().run_orm(step_store.close_session, lease, Session.Status.DONE)
+        await watcher.until("rest")
+        return watcher.events
+
+    kinds = [event.kind for event in get_runtime().call(watch, timeout_s=20)]
+    assert kinds[-3:] == ["model", "text", "rest"]
 
 
 def just_after(task, callback):

@@ -11,7 +11,7 @@ from agents.models import Budget, ModelEndpoint, Session, Step
 from agents.sessions import services as sessions
 from agents.sessions.export import build_report, export_session
 from bonobot.accounts.roles import Role
-from bonobot.core.redis_bus import get_bus
+from bonobot.core.message_bus import get_bus
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.queries import load_organization_balances
@@ -201,21 +201,25 @@ def test_a_failing_model_ends_the_session_with_its_code(
     assert all(cell.reserved == 0 for cell in load_organization_balances(acme.pk).values())
 
 
-@pytest.mark.parametrize("channel", ["nudge", pytest.param("redis", marks=pytest.mark.redis)])
+@pytest.mark.parametrize(
+    "channel", ["nudge", "local", pytest.param("redis", marks=pytest.mark.redis)]
+)
 def test_canceling_ends_a_model_request_immediately(
     acme, helper, endpoint, fake, runner, monkeypatch, settings, channel
 ):
     """Canceling doesn't wait for the next poll; partial output is kept."""
     monkeypatch.setattr("agents.sessions.worker.CANCEL_POLL_INTERVAL_S", 1000)
-    monkeypatch.setattr("bonobot.core.redis_bus._buses", WeakKeyDictionary())
-    if channel == "nudge":
+    monkeypatch.setattr("bonobot.core.message_bus._buses", WeakKeyDictionary())
+    if channel != "redis":
         settings.REDIS_URL = ""
+    if channel == "nudge":
+        monkeypatch.setattr("agents.sessions.worker.CANCEL_TOPIC", "unused")
     fake.script += [Waits()]
     administrator = factories.build_administrator(acme)
     session = sessions.start_session(administrator, helper, "hello")
     task = get_runtime().call(runner.claim_and_run, session.pk)
     eventually(fake.request_received.is_set)
-    if channel == "redis":
+    if channel != "nudge":
         eventually(lambda: get_bus().is_subscribed)
     assert sessions.cancel_session(administrator, session)
     if channel == "nudge":
@@ -301,7 +305,8 @@ def test_a_new_message_is_part_of_the_retried_turn(
 def no_cancel_requests(monkeypatch, settings):
     """The runner neither receives requests to cancel nor polls for them."""
     monkeypatch.setattr("agents.sessions.worker.CANCEL_POLL_INTERVAL_S", 1000)
-    monkeypatch.setattr("bonobot.core.redis_bus._buses", WeakKeyDictionary())
+    monkeypatch.setattr("bonobot.core.message_bus._buses", WeakKeyDictionary())
+    monkeypatch.setattr("agents.sessions.worker.CANCEL_TOPIC", "unused")
     settings.REDIS_URL = ""
 
 

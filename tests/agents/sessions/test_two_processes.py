@@ -10,9 +10,10 @@ import pytest
 
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Session, Step
+from agents.sessions import events
 from agents.sessions.events import load_events
 from agents.sessions.export import build_report
-from bonobot.core import redis_bus
+from bonobot.core import message_bus
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.server_config import ServerSpec
@@ -84,7 +85,7 @@ def gate_file(acme, helper, tmp_path):
 @pytest.fixture
 def run(provider, gate_file, running, tmp_path, monkeypatch, settings):
     """Return a function that runs a session in another process; both use the same Redis, if any."""
-    monkeypatch.setattr(redis_bus, "_buses", WeakKeyDictionary())
+    monkeypatch.setattr(message_bus, "_buses", WeakKeyDictionary())
 
     def start_run(redis_url=""):
         settings.REDIS_URL = redis_url
@@ -96,7 +97,7 @@ def run(provider, gate_file, running, tmp_path, monkeypatch, settings):
         return process, session
 
     yield start_run
-    get_runtime().call(redis_bus.get_bus().close)
+    get_runtime().call(message_bus.get_bus().close)
 
 
 @pytest.fixture
@@ -146,7 +147,10 @@ def check(session, process, watcher):
         assert resumed == [*final[seq:], (None, "rest")]
 
 
-def test_two_processes_share_sessions_over_the_database(run, provider, gate_file):
+def test_two_processes_share_sessions_over_the_database(run, provider, gate_file, monkeypatch):
+    # Without polls, the watcher depends on messages of the other process.
+    monkeypatch.setattr(events, "POLL_INTERVAL_S", 1000)
+    monkeypatch.setattr(events, "FALLBACK_POLL_INTERVAL_S", 1000)
     process, session = run()
 
     async def watch():
@@ -177,7 +181,7 @@ def test_two_processes_share_sessions_over_redis_and_survive_its_loss(
         watcher = Watcher(session.pk)
         await follow_until_text(watcher, "I wi")
         assert await read_partial_texts(session) == [""], "text is sent over Redis, not stored"
-        await redis_bus.get_bus()._get_client().flushall()
+        await message_bus.get_bus()._get_client().flushall()
         provider.can_continue.set()
         progress = await follow_until_progress(watcher)
         server.kill()

@@ -5,14 +5,16 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
+from bonobot.core import message_bus
 from bonobot.core import redis_bus as module
-from bonobot.core.redis_bus import BusTexts, RedisBus, get_bus
+from bonobot.core.message_bus import BusTexts, get_bus
+from bonobot.core.redis_bus import RedisBus
 from bonobot.core.runtime import get_runtime
 
 
 @pytest.fixture(autouse=True)
 def _new_bus(monkeypatch):
-    monkeypatch.setattr(module, "_buses", WeakKeyDictionary())
+    monkeypatch.setattr(message_bus, "_buses", WeakKeyDictionary())
     yield
     get_runtime().call(get_bus().close)
 
@@ -80,15 +82,3 @@ def test_an_unavailable_redis_isnt_contacted_for_a_while(settings, free_port, ca
     warnings = [message for message in caplog.messages if message.startswith("Redis is away: ")]
     assert len(warnings) == 1
     assert "s3cret" not in caplog.text
-
-
-def test_without_redis_nothing_is_sent_or_received(settings):
-    settings.REDIS_URL = ""
-
-    async def run_without_redis():
-        bus = get_bus()
-        await bus.add_listener("place", lambda: None)
-        bus.queue_wakeup("place")
-        return await bus.publish_texts([BusTexts("place", {"1": "x"})]), bus._client
-
-    assert get_runtime().call(run_without_redis) == (False, None)
