@@ -43,6 +43,8 @@ DEFAULT_URLS: dict[str, str] = {
     "vertex": "https://{region}-aiplatform.googleapis.com",
     "bedrock": "https://bedrock-runtime.{region}.amazonaws.com",
 }
+# Kinds whose requests mark what the provider may cache; the others cache by themselves.
+CACHE_POINT_KINDS = frozenset({"anthropic", "bedrock"})
 # Vertex AI's URL without a region.
 VERTEX_GLOBAL_URL = "https://aiplatform.googleapis.com"
 
@@ -54,7 +56,7 @@ class ModelEndpointConfig:
     `api_key` is the provider's API key; for Bedrock the secret access key of `access_key_id`, or a
     Bedrock API key without one; for Vertex AI a service account's JSON. `timeout_s` limits a whole
     request, including a streamed answer. `thinking` is "" (the model's default), "off" or an
-    effort. `retries` and `fallback_on` are used by sessions, not here.
+    effort. `prompt_caching` marks what the provider may cache, where it must be marked. `retries` and `fallback_on` are used by sessions, not here.
     """
 
     kind: Kind
@@ -65,6 +67,8 @@ class ModelEndpointConfig:
     allow_private: bool = False
     input_price: int | None = None
     output_price: int | None = None
+    cache_read_price: int | None = None
+    cache_write_price: int | None = None
     id: str = ""
     name: str = ""
     region: str = ""
@@ -75,6 +79,8 @@ class ModelEndpointConfig:
     thinking: str = ""
     native_tools: bool = True
     image_input: bool = False
+    pdf_input: bool = False
+    prompt_caching: bool = True
     retries: int = 0
     fallback_on: str = "unavailable"
 

@@ -44,6 +44,8 @@ class ModelEndpointSpec:
     timeout_s: int = 120
     input_price: int | None = None
     output_price: int | None = None
+    cache_read_price: int | None = None
+    cache_write_price: int | None = None
     region: str = ""
     access_key_id: str = ""
     api_version: str = ""
@@ -52,6 +54,8 @@ class ModelEndpointSpec:
     thinking: str = ""
     native_tools: bool = True
     image_input: bool = False
+    pdf_input: bool = False
+    prompt_caching: bool = True
     retries: int = 2
     fallback: ModelEndpoint | None = None
     fallback_on: str = ModelEndpoint.FallbackOn.UNAVAILABLE

@@ -19,6 +19,15 @@ T = TypeVar("T")
 PROFILE = AnthropicModelProfile(json_schema_transformer=None)
 
 
+# Mark the ends of the tools, the instructions and the conversation as cacheable. Markers in the
+# blocks are understood by compatible services too, unlike the one for a whole request.
+CACHE_SETTINGS: dict[str, Any] = {
+    "anthropic_cache_tool_definitions": True,
+    "anthropic_cache_instructions": True,
+    "anthropic_cache_messages": True,
+}
+
+
 class AnthropicClient(AsyncAnthropic):
     """A client that notes the end of a stream."""
 
@@ -67,4 +76,5 @@ def build_settings(endpoint: ModelEndpointConfig) -> dict[str, Any]:
     headers: dict[str, Any] = {"User-Agent": "bonobot"}
     if not endpoint.api_key:
         headers["X-Api-Key"] = Omit()
-    return {"timeout": build_timeout(endpoint), "extra_headers": headers}
+    request_settings = {"timeout": build_timeout(endpoint), "extra_headers": headers}
+    return request_settings | (CACHE_SETTINGS if endpoint.prompt_caching else {})
