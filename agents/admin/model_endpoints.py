@@ -33,6 +33,7 @@ PROVIDER_FIELDS = (
 )
 RESPONSE_FIELDS = (
     "thinking",
+    "thinking_summaries",
     "max_tokens",
     "context_window",
     "native_tools",
@@ -97,7 +98,12 @@ class ModelEndpointForm(forms.ModelForm):
             ),
             "api_version": _("For Azure, such as 2024-10-21. Leave empty for Azure's v1 API."),
             "thinking": _(
-                "Thinking content is kept for the model that produced it and isn't shown."
+                "How much the model reasons before it answers, if it supports this. Readable "
+                "thinking is shown collapsed in sessions."
+            ),
+            "thinking_summaries": _(
+                "Asks Anthropic, Google, and OpenAI's Responses API for readable thinking. OpenAI "
+                "requires a verified organization for some models."
             ),
             "max_tokens": _(
                 "If empty, the model's default applies, or 4,096 if there is a budget."

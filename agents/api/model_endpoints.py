@@ -36,6 +36,9 @@ CACHE_WRITE_PRICE_HELP = (
     "Micro-dollars per million input tokens written to the provider's cache, used with "
     "`input_price`; null: 125% of the input price."
 )
+THINKING_SUMMARIES_HELP = (
+    "Asks Anthropic, Google and OpenAI's Responses API for readable thinking."
+)
 PDF_INPUT_HELP = "Whether the model accepts PDF files. False: messages with them are refused."
 PROMPT_CACHING_HELP = (
     "For Anthropic and Bedrock: marks tools, instructions and earlier turns as cacheable."
@@ -125,6 +128,9 @@ class ModelEndpointBody(VersionedBody):
     thinking = serializers.ChoiceField(
         ModelEndpoint.Thinking.choices, required=False, allow_blank=True
     )
+    thinking_summaries = serializers.BooleanField(
+        required=False, help_text=THINKING_SUMMARIES_HELP
+    )
     native_tools = serializers.BooleanField(
         required=False, help_text="False: tools are described in the prompt, and called in XML."
     )
@@ -164,6 +170,7 @@ class ModelEndpointSerializer(VersionedSerializer):
     max_tokens = serializers.IntegerField(allow_null=True, help_text=MAX_TOKENS_HELP)
     context_window = serializers.IntegerField(allow_null=True, help_text=CONTEXT_WINDOW_HELP)
     thinking = serializers.ChoiceField(ModelEndpoint.Thinking.choices, allow_blank=True)
+    thinking_summaries = serializers.BooleanField(help_text=THINKING_SUMMARIES_HELP)
     native_tools = serializers.BooleanField()
     image_input = serializers.BooleanField()
     pdf_input = serializers.BooleanField(help_text=PDF_INPUT_HELP)

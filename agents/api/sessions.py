@@ -310,7 +310,8 @@ STREAM_RESPONSE = OpenApiResponse(
     description=(
         "Events: `message`, `model`, `call`, `notice`, and `end` are steps (`data` is the "
         "step; an event with an `id` is final); `text` adds text to a step that isn't final "
-        "(`seq`, `at`: offset in characters, `text`); `progress` is the progress of a call "
+        "(`seq`, `at`: offset in characters, `text`), `thinking` the same to its thinking; "
+        "`progress` is the progress of a call "
         "(`seq`, `done`, `total`, `message`); `state` is the status of the session "
         "(`status`); `rest` is the last event, with the result."
     ),

@@ -75,6 +75,11 @@ def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
         help="Thinking effort: off, low, medium, or high. '': model default",
     )
     parser.add_argument(
+        "--thinking-summaries",
+        action=argparse.BooleanOptionalAction,
+        help="Whether to ask the provider for readable thinking",
+    )
+    parser.add_argument(
         "--max-output-tokens",
         dest="max_tokens",
         type=int,

@@ -27,7 +27,7 @@ from agents.approvals.services import revoke_session_approval
 from agents.attachments import MAX_TOTAL_BYTES, Attachment
 from agents.cli import approvals
 from agents.models import Agent, ElicitationRequest, Session, SessionApproval, Step
-from agents.sessions.events import PROGRESS, TEXT, SessionEvent, watch_session
+from agents.sessions.events import PROGRESS, TEXT, THINKING, SessionEvent, watch_session
 from agents.sessions.export import MEDIA_TYPES, build_report, export_session
 from agents.sessions.leases import HEARTBEAT_INTERVAL_S, has_live_runner
 from agents.sessions.quarantine import release_quarantined_session
@@ -89,7 +89,7 @@ class SessionRenderer:
                 step["text"] = step.get("text", "")[: data["at"]] + data["text"]
         elif event.kind == PROGRESS:
             self._open_steps.get(data["seq"], {})["progress"] = data
-        elif "seq" in data:
+        elif "seq" in data and event.kind != THINKING:  # a spinner stands for thinking
             self._handle_step(event)
 
     def _handle_step(self, event: SessionEvent) -> None:

@@ -34,7 +34,8 @@ from mcp_servers.models import Server
 
 ENDPOINT_FIELDS = (
     *("base_url", "model", "allow_private", "timeout_s"),
-    *("region", "access_key_id", "api_version", "thinking", "image_input", "pdf_input"),
+    *("region", "access_key_id", "api_version", "thinking", "thinking_summaries"),
+    *("image_input", "pdf_input"),
 )
 ENDPOINT_NUMBERS = (
     *("input_price", "output_price", "cache_read_price", "cache_write_price"),

@@ -56,7 +56,7 @@ class ModelEndpointConfig:
     `api_key` is the provider's API key; for Bedrock the secret access key of `access_key_id`, or a
     Bedrock API key without one; for Vertex AI a service account's JSON. `timeout_s` limits a whole
     request, including a streamed answer. `thinking` is "" (the model's default), "off" or an
-    effort. `prompt_caching` marks what the provider may cache, where it must be marked. `retries` and `fallback_on` are used by sessions, not here.
+    effort; with `thinking_summaries` the provider is asked for readable thinking. `prompt_caching` marks what the provider may cache, where it must be marked. `retries` and `fallback_on` are used by sessions, not here.
     """
 
     kind: Kind
@@ -77,6 +77,7 @@ class ModelEndpointConfig:
     max_tokens: int | None = None
     context_window: int | None = None
     thinking: str = ""
+    thinking_summaries: bool = False
     native_tools: bool = True
     image_input: bool = False
     pdf_input: bool = False
@@ -183,7 +184,8 @@ class ModelReply:
     """A model's reply; `message` is to be stored and sent back in later requests.
 
     `usage` is None if the endpoint didn't report it. `limit` describes our limit that cut off the
-    answer, if one did; `finish` is then `length`.
+    answer, if one did; `finish` is then `length`. `thinking` is the readable thinking, up to
+    `BONOBOT_THINKING_LIMIT`; models get it back from `message` only, as their provider requires.
     """
 
     text: str
@@ -193,6 +195,7 @@ class ModelReply:
     message: Message
     images: tuple[ImageData, ...] = ()
     limit: str = ""
+    thinking: str = ""
 
 
 class LanguageModel(Protocol):
@@ -206,9 +209,11 @@ class LanguageModel(Protocol):
         tools: Sequence[ToolSpec] = (),
         max_tokens: int | None = None,
         on_text: OnText | None = None,
+        on_thinking: OnText | None = None,
     ) -> ModelReply:
         """Send one request; `on_text` is called with pieces of text as they arrive.
 
+        `on_thinking` is called with pieces of thinking, if there is an `on_text` too.
         `max_tokens` limits the answer, including reasoning; a truncated one has `finish` `length`.
         Raises `ModelError`. Never retries.
         """
@@ -326,6 +331,7 @@ class ProviderModel:
         tools: Sequence[ToolSpec] = (),
         max_tokens: int | None = None,
         on_text: OnText | None = None,
+        on_thinking: OnText | None = None,
     ) -> ModelReply:
         """Send one request, streaming if `on_text` is given. Raises `ModelError`."""
         adapter = await _get_adapter()
@@ -338,6 +344,7 @@ class ProviderModel:
                     tools=tools,
                     max_tokens=max_tokens,
                     on_text=on_text,
+                    on_thinking=on_thinking,
                 )
                 return reply
         except TimeoutError as error:

@@ -1,4 +1,4 @@
-"""Prompt caching with its prices, and PDF input, of model endpoints."""
+"""Add prompt caching and its prices, thinking summaries, and PDF input of model endpoints."""
 
 from django.db import migrations, models
 
@@ -29,5 +29,10 @@ class Migration(migrations.Migration):
             model_name='modelendpoint',
             name='prompt_caching',
             field=models.BooleanField(db_default=True, default=True, verbose_name='prompt caching'),
+        ),
+        migrations.AddField(
+            model_name='modelendpoint',
+            name='thinking_summaries',
+            field=models.BooleanField(db_default=False, default=False, verbose_name='thinking summaries'),
         ),
     ]

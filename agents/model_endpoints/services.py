@@ -52,6 +52,7 @@ class ModelEndpointSpec:
     max_tokens: int | None = None
     context_window: int | None = None
     thinking: str = ""
+    thinking_summaries: bool = False
     native_tools: bool = True
     image_input: bool = False
     pdf_input: bool = False

@@ -73,6 +73,9 @@ class ModelEndpoint(GovernedModel):
     thinking = models.CharField(
         _("thinking"), max_length=8, choices=Thinking, blank=True, default=Thinking.DEFAULT
     )
+    thinking_summaries = models.BooleanField(
+        _("thinking summaries"), default=False, db_default=False
+    )
     native_tools = models.BooleanField(_("native tool calls"), default=True)
     image_input = models.BooleanField(_("image input"), default=False, db_column="sees_images")
     pdf_input = models.BooleanField(_("PDF input"), default=False, db_default=False)

@@ -127,6 +127,10 @@ def _render_message(step: Step) -> str:
 
 def _render_model_turn(step: Step) -> str:
     text = make_visible(step.payload.get("text", "")).strip()
+    if thinking := make_visible(step.payload.get("thinking", "")).strip():
+        summary = "<details><summary>Thinking</summary>"
+        folded_thinking = f"{summary}\n\n{_render_code_block(thinking, '')}\n\n</details>"
+        text = "\n\n".join(part for part in (folded_thinking, text) if part)
     if step.state == Step.State.FAILED:
         failure = _format_line(f"{step.payload.get('detail', '')} ({step.payload.get('code', '')})")
         text = "\n\n".join(part for part in (text, f"*No answer: {failure}*") if part)

@@ -1,11 +1,13 @@
 """Anthropic's Messages API and compatible ones."""
 
 import asyncio
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import httpx2
 from anthropic import AsyncAnthropic, Omit
-from pydantic_ai.models.anthropic import AnthropicModel
+from anthropic.types.beta import BetaThinkingConfigParam
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.models.anthropic import AnthropicModel, AnthropicModelSettings
 from pydantic_ai.profiles.anthropic import AnthropicModelProfile
 from pydantic_ai.providers.anthropic import AnthropicProvider
 
@@ -14,6 +16,8 @@ from agents.llm.providers.text_deltas import merge_response_deltas
 from agents.llm.providers.transport import build_client, build_timeout, mark_stream_complete
 
 T = TypeVar("T")
+# Our own key in the library's settings.
+SUMMARIES_SETTING = "bonobot_thinking_summaries"
 
 # Send tool schemas unchanged.
 PROFILE = AnthropicModelProfile(json_schema_transformer=None)
@@ -40,6 +44,23 @@ class AnthropicClient(AsyncAnthropic):
         return super()._process_response_data(data=data, cast_to=cast_to, response=response)
 
 
+class SummarizingAnthropicModel(AnthropicModel):
+    """A model that asks for readable thinking, which newer models leave out by default."""
+
+    # A private method: if an upgrade removes it, these models' thinking isn't shown.
+    def _translate_thinking(
+        self,
+        model_settings: AnthropicModelSettings,
+        model_request_parameters: ModelRequestParameters,
+    ) -> BetaThinkingConfigParam:
+        config = super()._translate_thinking(model_settings, model_request_parameters)
+        if not model_settings.get(SUMMARIES_SETTING):
+            return config
+        if isinstance(config, dict) and config["type"] in ("adaptive", "enabled"):
+            return cast(BetaThinkingConfigParam, {**config, "display": "summarized"})
+        return config
+
+
 class AnthropicConnection:
     """A client of one address and key."""
 
@@ -59,7 +80,7 @@ class AnthropicConnection:
     def build_model(self, endpoint: ModelEndpointConfig) -> AnthropicModel:
         """Return the library's model for an endpoint."""
         provider = AnthropicProvider(anthropic_client=self._client)
-        return AnthropicModel(endpoint.model, provider=provider, profile=PROFILE)
+        return SummarizingAnthropicModel(endpoint.model, provider=provider, profile=PROFILE)
 
     async def close(self) -> None:
         """Close its sockets."""
@@ -77,4 +98,6 @@ def build_settings(endpoint: ModelEndpointConfig) -> dict[str, Any]:
     if not endpoint.api_key:
         headers["X-Api-Key"] = Omit()
     request_settings = {"timeout": build_timeout(endpoint), "extra_headers": headers}
+    if endpoint.thinking_summaries:
+        request_settings[SUMMARIES_SETTING] = True
     return request_settings | (CACHE_SETTINGS if endpoint.prompt_caching else {})

@@ -338,6 +338,8 @@ def build_settings(endpoint: ModelEndpointConfig) -> dict[str, Any]:
     if endpoint.kind == "responses":
         # Reasoning is returned encrypted with each answer, so the provider need not store it.
         request_settings["openai_store"] = False
+        if endpoint.thinking_summaries and endpoint.thinking != "off":
+            request_settings["openai_reasoning_summary"] = "auto"
     return request_settings
 
 

@@ -64,6 +64,17 @@ def test_calls_are_sent_to_the_server_and_results_to_the_model(workshop, fake, r
     assert [last for *_, last in lines] == [f"[end of data {mark}]" for mark in marks]
 
 
+def test_thinking_and_cached_tokens_are_stored_with_the_turn(fake, run):
+    details = {"prompt_tokens_details": {"cached_tokens": 64}}
+    usage = {"prompt_tokens": 100, "completion_tokens": 7, "total_tokens": 107} | details
+    fake.script += [Says(text="hello", reasoning="I should greet.", usage=usage)]
+    session = run()
+    [step] = session.steps.filter(kind=Step.Kind.MODEL)
+    assert (step.payload["text"], step.payload["thinking"]) == ("hello", "I should greet.")
+    assert step.payload["usage"]["cached_tokens"] == 64
+    assert AuditRow.objects.get(pk=step.call_id).details["cached_tokens"] == 64
+
+
 def test_a_result_with_instructions_and_active_content_is_framed_cleaned_and_flagged(
     workshop, fake, run
 ):
@@ -340,7 +351,8 @@ def test_a_session_canceled_during_a_call_makes_no_further_turn(
 def test_an_interrupted_turn_shows_its_partial_text(acme, helper, endpoint, runner, monkeypatch):
     streamed = asyncio.Event()
 
-    async def request(self, messages, *, on_text, **_):
+    async def request(self, messages, *, on_text, on_thinking, **_):
+        await on_thinking("A story.")
         await on_text("Once upon a ")
         streamed.set()
         await asyncio.Event().wait()
@@ -355,4 +367,5 @@ def test_an_interrupted_turn_shows_its_partial_text(acme, helper, endpoint, runn
     get_runtime().call(asyncio.wait, [task], timeout=10)
     [step] = session.steps.filter(kind=Step.Kind.MODEL)
     assert (step.state, step.payload["text"]) == (Step.State.FAILED, "Once upon a ")
+    assert step.payload["thinking"] == "A story."
     assert step.payload["code"] == "cut_off"

@@ -317,6 +317,7 @@ async def test_reasoning_is_sent_back_only_to_its_provider(
         same_model_request = fake.read()
         await ask(protocol, fake, history, stream=stream, tools=TOOLS, model=f"{protocol.model}-x")
     assert (reply.text, streamed) == ("", [])
+    assert reply.thinking == "I should look."
     assert same_model_request.with_role("thought")
     assert any(message.id for message in same_model_request.with_role("thought")) == protocol.signs
     assert [message.id for message in same_model_request.with_role("call")] == [reply.calls[0].id]
