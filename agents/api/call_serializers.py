@@ -6,6 +6,7 @@ from rest_framework import serializers
 from agents.attachments import MAX_ATTACHMENTS, MAX_TEXT_BYTES
 from agents.images import MAX_IMAGE_BYTES
 from agents.models import Step
+from agents.pdf_files import MAX_PDF_BYTES, MAX_PDF_PAGES
 from agents.sessions.services import MAX_MESSAGE_LENGTH
 from bonobot.core.api.serializers import StrictSerializer
 from mcp_servers.api.serializers import JSON_OBJECT
@@ -255,7 +256,9 @@ class AttachmentBody(StrictSerializer):
         trim_whitespace=False,
         help_text=(
             f"Base64 of an image (PNG, JPEG, GIF, WebP; {MAX_IMAGE_BYTES:,} bytes at "
-            f"most) or of a text in UTF-8 ({MAX_TEXT_BYTES:,} bytes at most)."
+            f"most), of a text in UTF-8 ({MAX_TEXT_BYTES:,} bytes at most), or of a PDF file "
+            f"({MAX_PDF_BYTES:,} bytes and {MAX_PDF_PAGES} pages at most) if the agent's model "
+            "endpoint has `pdf_input`."
         ),
     )
 

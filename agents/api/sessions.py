@@ -99,6 +99,9 @@ class SessionSerializer(StrictSerializer):
     calls = serializers.IntegerField()
     input_tokens = serializers.IntegerField()
     output_tokens = serializers.IntegerField()
+    cached_tokens = serializers.IntegerField(
+        help_text="The part of the input that was read from the provider's cache."
+    )
     cost_microusd = serializers.IntegerField()
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
@@ -458,7 +461,7 @@ class SessionFileView(SessionView):
 
     @describe_operation("get_session_file", answer={(200, "text/plain"): OpenApiTypes.STR})
     def get(self, request: object, session_id: str, sha256: str) -> HttpResponse:
-        """Get a text file of a message (`files`)."""
+        """Get a text or PDF file of a message (`files`)."""
         return build_blob_response(
             get_session_blob(self.get_session(session_id), sha256, payload_key="files")
         )

@@ -199,7 +199,7 @@ def add_send_arguments(parser: argparse.ArgumentParser) -> None:
         "--attach",
         action="append",
         metavar="FILE",
-        help="Image or text file to attach. Repeatable",
+        help="Image, text, or PDF file to attach. Repeatable",
     )
     add_wait_arguments(parser)
 
@@ -288,7 +288,7 @@ def _read_attachment(path: Path) -> Attachment:
             f"The file {str(path)!r} can't be read: {error.strerror}.",
             code="unusable_file",
             field="--attach",
-            remedy="Use an image or text file.",
+            remedy="Use an image, text, or PDF file.",
         ) from None
 
 
@@ -430,7 +430,9 @@ def _is_blocked(session_id: UUID, can_ask: bool) -> bool:
 
 
 MAX_LISTED = 100
-NUMBER_FIELDS = ("turns", "calls", "input_tokens", "output_tokens", "cost_microusd")
+NUMBER_FIELDS = (
+    *("turns", "calls", "input_tokens", "output_tokens", "cached_tokens", "cost_microusd"),
+)
 
 
 def serialize_session(session: Session) -> dict[str, Any]:

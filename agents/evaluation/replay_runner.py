@@ -259,7 +259,11 @@ async def _request_turn(
     if any("images" in message or "files" in message for message in messages):
         organization_id = context.agent.organization_id
         messages = await get_runtime().run_orm(
-            build_model_messages, organization_id, messages, image_input=endpoint.image_input
+            build_model_messages,
+            organization_id,
+            messages,
+            image_input=endpoint.image_input,
+            pdf_input=endpoint.pdf_input,
         )
     call_id = uuid4()
     reservation_request = ReservationRequest(

@@ -9,7 +9,8 @@ A message is one of
     {"role": "assistant", "turn": n, "text": …, "calls": [{"id", "name", "arguments", "raw"}, …]}
     {"role": "tool", "call_id": …, "name": …, "text": …, "is_error": …}
 
-where user and tool messages may have `images`: [{"media_type", "data"}, …].
+where user and tool messages may have `images`: [{"media_type", "data"}, …], and user messages
+`documents`: [{"media_type", "data", "pages"}, …], PDF files.
 
 The assistant's message is `ModelReply.message`: store it and send it back unchanged (it may have
 more fields, which only the model that wrote them reads). A tool's message has the id of its call,

@@ -448,13 +448,13 @@ def _build_history(
 
 
 def _build_request_part(message: Message) -> UserPromptPart | ToolReturnPart:
-    images = [
-        BinaryContent(data=image["data"], media_type=image["media_type"])
-        for image in message.get("images", ())
-        if "data" in image
+    files = [
+        BinaryContent(data=file["data"], media_type=file["media_type"])
+        for file in (*message.get("images", ()), *message.get("documents", ()))
+        if "data" in file
     ]
     text = apply_frame(message["text"], message.get("frame"))
-    content: Any = [text, *images] if images else text
+    content: Any = [text, *files] if files else text
     if message["role"] == "user":
         return UserPromptPart(content=content)
     return ToolReturnPart(

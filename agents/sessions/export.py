@@ -74,6 +74,7 @@ def to_json(session: Session, steps: Sequence[Step]) -> dict[str, Any]:
         "calls": session.calls,
         "input_tokens": session.input_tokens,
         "output_tokens": session.output_tokens,
+        "cached_tokens": session.cached_tokens,
         "cost_microusd": session.cost_microusd,
         "exported_at": timezone.now().isoformat(),
         "steps": [
@@ -217,6 +218,7 @@ def build_report(session_id: UUID) -> dict[str, Any]:
         "turns": session.turns,
         "input_tokens": session.input_tokens,
         "output_tokens": session.output_tokens,
+        "cached_tokens": session.cached_tokens,
         "cost_microusd": session.cost_microusd,
     }
 

@@ -186,6 +186,7 @@ class SessionTurn:
             turns=1,
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
+            cached_tokens=usage.cached_tokens,
             cost_microusd=cost,
         )
 
@@ -227,6 +228,7 @@ class SessionTurn:
             reply.calls,
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
+            cached_tokens=usage.cached_tokens,
             cost_microusd=cost,
         )
 

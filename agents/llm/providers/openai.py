@@ -317,6 +317,8 @@ def _build_profile(endpoint: ModelEndpointConfig) -> OpenAIModelProfile:
     return OpenAIModelProfile(
         json_schema_transformer=None,
         openai_chat_streaming_requires_finish_reason=False,  # the adapter checks the end
+        # Documents are only sent if the endpoint says that its model accepts them.
+        openai_chat_supports_document_input=True,
         openai_chat_supports_max_completion_tokens=host.endswith(OPENAI_HOSTS),
     )
 

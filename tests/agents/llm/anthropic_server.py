@@ -78,6 +78,8 @@ def _parse_messages(role: str, content: Any) -> list[ParsedMessage]:
                 )
             case "image":
                 messages.append(ParsedMessage("image", part["source"]["data"]))
+            case "document":
+                messages.append(ParsedMessage("document", part["source"]["data"]))
             case "tool_result":
                 inner = _parse_messages("user", part["content"])
                 text = "".join(message.text for message in inner if message.role == "user")

@@ -77,6 +77,8 @@ def _parse_messages(role: str, block: dict[str, Any]) -> list[ParsedMessage]:
         return [ParsedMessage("call", json.dumps(use["input"]), use["toolUseId"], use["name"])]
     if "image" in block:
         return [ParsedMessage("image", block["image"]["source"]["bytes"])]
+    if "document" in block:
+        return [ParsedMessage("document", block["document"]["source"]["bytes"])]
     if "toolResult" in block:
         result = block["toolResult"]
         content = [

@@ -71,7 +71,8 @@ class Waits:
 
 @dataclass(frozen=True)
 class ParsedMessage:
-    """A part of a received conversation: user, model, thought, call, result or image."""
+    """A part of a received conversation: user, model, thought, call, result, image or
+    document."""
 
     role: str
     text: str

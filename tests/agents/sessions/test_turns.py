@@ -6,11 +6,13 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
+from agents.attachments import Attachment
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Budget, ModelEndpoint, Session, Step
 from agents.sessions import services as sessions
 from agents.sessions.export import build_report, export_session
 from bonobot.accounts.roles import Role
+from bonobot.core.problems import InvalidInput
 from bonobot.core.redis_bus import get_bus
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
@@ -72,7 +74,28 @@ def test_thinking_and_cached_tokens_are_stored_with_the_turn(fake, run):
     [step] = session.steps.filter(kind=Step.Kind.MODEL)
     assert (step.payload["text"], step.payload["thinking"]) == ("hello", "I should greet.")
     assert step.payload["usage"]["cached_tokens"] == 64
-    assert AuditRow.objects.get(pk=step.call_id).details["cached_tokens"] == 64
+    closed = json.loads(AuditRow.objects.get(pk=step.call_id).closed)
+    assert closed["details"]["cached_tokens"] == 64
+    session.refresh_from_db()
+    assert (session.cached_tokens, build_report(session.pk)["cached_tokens"]) == (64, 64)
+
+
+def test_a_pdf_file_is_sent_if_the_endpoint_accepts_it(acme, helper, endpoint, fake, runner):
+    administrator = factories.build_administrator(acme)
+    files = [Attachment("report.pdf", b"%PDF-1.7\n%%EOF")]
+    with pytest.raises(InvalidInput, match=r"doesn't accept the PDF file 'report\.pdf'"):
+        sessions.start_session(administrator, helper, "Read.", attachments=files)
+    assert not Session.objects.exists()
+    ModelEndpoint.objects.filter(pk=endpoint.pk).update(pdf_input=True)
+    helper.refresh_from_db()
+    fake.script += [Says(text="Nothing in it.")]
+    session = sessions.start_session(administrator, helper, "Read.", attachments=files)
+    task = get_runtime().call(runner.claim_and_run, session.pk)
+    get_runtime().call(asyncio.wait, [task], timeout=10)
+    text, document = fake.requests[0]["messages"][-1]["content"]
+    assert text["text"] == "Read.\n\n[attached PDF file report.pdf]"
+    assert document["file"]["file_data"].startswith("data:application/pdf;base64,")
+    assert "Attached: `report.pdf`" in export_session(session, "markdown")
 
 
 def test_a_result_with_instructions_and_active_content_is_framed_cleaned_and_flagged(

@@ -1,9 +1,10 @@
-"""Add prompt caching and its prices, thinking summaries, and PDF input of model endpoints."""
+"""Add prompt caching with its prices, thinking summaries, and PDF input of model endpoints."""
 
 from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
+    """Adds six fields."""
 
     dependencies = [
         ('agents', '0007_gateway_sessions'),
@@ -34,5 +35,10 @@ class Migration(migrations.Migration):
             model_name='modelendpoint',
             name='thinking_summaries',
             field=models.BooleanField(db_default=False, default=False, verbose_name='thinking summaries'),
+        ),
+        migrations.AddField(
+            model_name='session',
+            name='cached_tokens',
+            field=models.PositiveBigIntegerField(db_default=0, default=0, verbose_name='cached tokens'),
         ),
     ]
