@@ -57,7 +57,9 @@ class ModelEndpointConfig:
     `api_key` is the provider's API key; for Bedrock the secret access key of `access_key_id`, or a
     Bedrock API key without one; for Vertex AI a service account's JSON. `timeout_s` limits a whole
     request, including a streamed answer. `thinking` is "" (the model's default), "off" or an
-    effort; with `thinking_summaries` the provider is asked for readable thinking. `prompt_caching` marks what the provider may cache, where it must be marked. `retries` and `fallback_on` are used by sessions, not here.
+    effort; with `thinking_summaries` the provider is asked for readable thinking. `prompt_caching`
+    marks what the provider may cache, where it must be marked. `retries` and `fallback_on` are used
+    by sessions, not here.
     """
 
     kind: Kind

@@ -1,9 +1,9 @@
 """Prices and context windows of models.
 
 An endpoint's own price is used first (with its cache prices for the parts of the input that the
-provider read from its cache or wrote to it), then the published prices bundled with `genai_prices`, looked
-up by the provider's URL (a local server's `gpt-4o` isn't OpenAI's). Otherwise the price is None
-(unknown), which a cost budget must refuse.
+provider read from its cache or wrote to it), then the published prices bundled with `genai_prices`,
+looked up by the provider's URL (a local server's `gpt-4o` isn't OpenAI's). Otherwise the price is
+None (unknown), which a cost budget must refuse.
 """
 
 from dataclasses import replace
@@ -52,9 +52,7 @@ def _calculate_input_cost(
     read_tokens = min(usage.cached_tokens, usage.input_tokens)
     written_tokens = min(usage.cache_write_tokens, usage.input_tokens - read_tokens)
     other_tokens = usage.input_tokens - read_tokens - written_tokens
-    return (
-        other_tokens * input_price + read_tokens * read_price + written_tokens * write_price
-    )
+    return other_tokens * input_price + read_tokens * read_price + written_tokens * write_price
 
 
 def _find_published_price(endpoint: ModelEndpointConfig, usage: TokenUsage) -> int | None:

@@ -12,10 +12,10 @@ class ModelEndpoint(GovernedModel):
     """A language model for agents, at a known provider or offline.
 
     Prices are micro-dollars per million tokens; None: from the bundled price list. The cache prices
-    apply with the endpoint's own prices only; None: the input price, and 125% of it for writes.
-    If the model fails, `fallback` is used, then its own fallback. Answers have at most `max_tokens`; None: the
-    model's default, or 4,096 with a budget. `context_window` is the limit for a request and its
-    answer; None: from the bundled list of models.
+    apply with the endpoint's own prices only; None: the input price, and 125% of it for writes. If
+    the model fails, `fallback` is used, then its own fallback. Answers have at most `max_tokens`;
+    None: the model's default, or 4,096 with a budget. `context_window` is the limit for a request
+    and its answer; None: from the bundled list of models.
     """
 
     class Kind(models.TextChoices):

@@ -26,7 +26,7 @@ BONOBOT_RESULT_LIMIT = environment.read_number(
 BONOBOT_ANSWER_LIMIT = environment.read_number(
     "BONOBOT_ANSWER_LIMIT", MIB, minimum=KIB, maximum=16 * MIB
 )
-# Bytes of a model's readable thinking that are kept of one answer: `agents.llm.pydantic_ai_adapter`.
+# Bytes of readable thinking that are kept of one answer: `agents.llm.pydantic_ai_adapter`.
 BONOBOT_THINKING_LIMIT = environment.read_number(
     "BONOBOT_THINKING_LIMIT", 64 * KIB, minimum=0, maximum=MIB
 )

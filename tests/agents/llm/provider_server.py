@@ -23,10 +23,10 @@ class Says:
     """An answer: text and calls, whole or in fragments when the request asks for a stream.
 
     `calls` are (id, name, arguments as text). `usage` has OpenAI's keys, and `cached_tokens` and
-    `cache_write_tokens` for the parts of the prompt read from a cache and written to one. `reasoning` comes before
-    the text, with the provider's signature if it has one. `finish` may also be a finish reason of
-    the provider, which is sent unchanged. `cut` truncates the stream: "closed" breaks the
-    connection, "ended" ends it without a finish reason.
+    `cache_write_tokens` for the parts of the prompt read from a cache and written to one.
+    `reasoning` comes before the text, with the provider's signature if it has one. `finish` may
+    also be a finish reason of the provider, which is sent unchanged. `cut` truncates the stream:
+    "closed" breaks the connection, "ended" ends it without a finish reason.
     """
 
     text: str = ""

@@ -25,7 +25,7 @@ def list_marked_parts(request: dict[str, Any]) -> list[bool]:
     """Return whether the tools, the instructions and the conversation end with a cache mark."""
     tools = request.get("tools") or request["toolConfig"]["tools"]
     ends = (tools[-1], request["system"][-1], request["messages"][-1]["content"][-1])
-    return [isinstance(end, dict) and ("cachePoint" in end or "cache_control" in end) for end in ends]
+    return ["cachePoint" in end or "cache_control" in end for end in ends]
 
 
 @cache_point_protocols
