@@ -23,7 +23,10 @@ from agents.images import (
 )
 from agents.llm.interface import ImageData, Message
 from agents.models import Blob
-from agents.pdf_files import (
+from bonobot.core.crypto.organization_secrets import mask_organization_secrets
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import InvalidInput
+from bonobot.core.text.pdf_files import (
     MAX_PDF_BYTES,
     MAX_PDF_PAGES,
     PDF_TYPE,
@@ -31,9 +34,6 @@ from agents.pdf_files import (
     is_encrypted_pdf,
     is_pdf,
 )
-from bonobot.core.crypto.organization_secrets import mask_organization_secrets
-from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 
 FIELD = "attachments"

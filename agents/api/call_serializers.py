@@ -6,9 +6,9 @@ from rest_framework import serializers
 from agents.attachments import MAX_ATTACHMENTS, MAX_TEXT_BYTES
 from agents.images import MAX_IMAGE_BYTES
 from agents.models import Step
-from agents.pdf_files import MAX_PDF_BYTES, MAX_PDF_PAGES
 from agents.sessions.services import MAX_MESSAGE_LENGTH
 from bonobot.core.api.serializers import StrictSerializer
+from bonobot.core.text.pdf_files import MAX_PDF_BYTES, MAX_PDF_PAGES
 from mcp_servers.api.serializers import JSON_OBJECT
 
 MAX_CALL_S = 600

@@ -16,8 +16,8 @@ from agents.attachments import (
 from agents.llm import interface as llm_interface
 from agents.llm.token_estimates import estimate_tokens
 from agents.models import Blob
-from agents.pdf_files import MAX_PDF_BYTES, MAX_PDF_PAGES
 from bonobot.core.problems import InvalidInput
+from bonobot.core.text.pdf_files import MAX_PDF_BYTES, MAX_PDF_PAGES
 from tests import factories
 
 PDF = b"%PDF-1.7\n<</Type /Page>>\n%%EOF"

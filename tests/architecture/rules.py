@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("mcp_servers",),
     ("agents.models", "agents.llm"),
     (
-        *("agents.attachments", "agents.images", "agents.pdf_files", "agents.assignments"),
+        *("agents.attachments", "agents.images", "agents.assignments"),
         *("agents.session_wakeups", "agents.saved_filters", "agents.callable_agents"),
         "agents.agent_metrics",
     ),

@@ -4,7 +4,7 @@ import zlib
 
 import pytest
 
-from agents.pdf_files import MAX_PDF_PAGES, estimate_pdf_pages, is_encrypted_pdf, is_pdf
+from bonobot.core.text.pdf_files import MAX_PDF_PAGES, estimate_pdf_pages, is_encrypted_pdf, is_pdf
 
 
 def build_pdf(pages: int, *, is_packed: bool = False, count: int | None = None) -> bytes:
