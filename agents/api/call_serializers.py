@@ -174,7 +174,11 @@ class StepImageSerializer(StrictSerializer):
 
 
 class StepFileSerializer(StepImageSerializer):
-    """A text file that a person attached; download it from `/files/{sha256}`."""
+    """A text or PDF file that a person attached; download it from `/files/{sha256}`."""
+
+    pages = serializers.IntegerField(
+        required=False, help_text="About how many pages a PDF file has."
+    )
 
 
 class StepModelSerializer(StrictSerializer):
@@ -206,6 +210,9 @@ class StepSerializer(StrictSerializer):
     started_at = serializers.DateTimeField()
     finished_at = serializers.DateTimeField(allow_null=True)
     text = serializers.CharField(required=False)
+    thinking = serializers.CharField(
+        required=False, help_text="The model's readable thinking before its text."
+    )
     by = serializers.CharField(required=False)
     replaces = serializers.IntegerField(
         required=False, help_text="The first of the earlier steps that this message replaces."

@@ -13,6 +13,7 @@ from agents.attachments import (
     decode_attachments,
     store_attachments,
 )
+from agents.images import build_blob_response
 from agents.llm import interface as llm_interface
 from agents.llm.token_estimates import estimate_tokens
 from agents.models import Blob
@@ -105,6 +106,14 @@ def test_a_model_gets_the_latest_pdf_files_if_it_supports_them(acme):
     assert not any("documents" in message for message in without_pdfs)
     assert estimate_tokens(messages) > 3_000 * len(messages)
     assert estimate_tokens(latest) > 3_000 * len(latest)
+
+
+def test_a_pdf_file_is_downloaded_instead_of_shown(acme):
+    store_attachments(acme.pk, [Attachment("a.pdf", PDF)], pdf_input=True)
+    response = build_blob_response(Blob.objects.get())
+    assert response["Content-Type"] == "application/pdf"
+    assert response["Content-Disposition"].startswith("attachment; ")
+    assert response.content == PDF
 
 
 def test_content_that_isnt_base64_is_refused():
