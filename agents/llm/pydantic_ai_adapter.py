@@ -253,7 +253,7 @@ async def _stream_reply(
         with convert_provider_errors(endpoint):
             stream = await stack.enter_async_context(stream_request)
         # Don't convert exceptions that the listeners raise.
-        pieces = await stack.enter_async_context(aclosing(_stream_text(endpoint, stream, answer)))
+        pieces = await stack.enter_async_context(aclosing(_stream_pieces(endpoint, stream, answer)))
         async for piece in pieces:
             if not piece.is_thinking:
                 await listeners.on_text(piece.text)
@@ -360,12 +360,12 @@ def _has_finish_reason(response: ModelResponse) -> bool:
     )
 
 
-async def _stream_text(
+async def _stream_pieces(
     endpoint: ModelEndpointConfig, stream: StreamedResponse, answer: _AnswerText
 ) -> AsyncGenerator[_StreamedPiece, None]:
     """Yield pieces until the end, or until the answer exceeds a limit."""
     try:
-        async with aclosing(_iterate_text(endpoint, stream)) as pieces:
+        async with aclosing(_iterate_pieces(endpoint, stream)) as pieces:
             async for piece in pieces:
                 if piece.is_thinking:
                     yield piece
@@ -379,7 +379,7 @@ async def _stream_text(
         answer.limit = f"{MAX_RESPONSE_SIZE:,} bytes of its response"
 
 
-async def _iterate_text(
+async def _iterate_pieces(
     endpoint: ModelEndpointConfig, stream: StreamedResponse
 ) -> AsyncGenerator[_StreamedPiece, None]:
     resumed_at = monotonic()
