@@ -1,7 +1,8 @@
-"""Attachments: images and text files that people send with a message.
+"""Attachments: images, text and PDF files that people send with a message.
 
-The type is detected from the bytes: an image that models accept, or UTF-8 text. A model gets a text
-between two lines with a random mark that its content can't forge; an image, if it supports them.
+The type is detected from the bytes: an image that models accept, a PDF file, or UTF-8 text. A model
+gets a text between two lines with a random mark that its content can't forge; an image or a PDF
+file, if it supports them.
 """
 
 import base64
@@ -25,6 +26,14 @@ from agents.models import Blob
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
+from bonobot.core.text.pdf_files import (
+    MAX_PDF_BYTES,
+    MAX_PDF_PAGES,
+    PDF_TYPE,
+    estimate_pdf_pages,
+    is_encrypted_pdf,
+    is_pdf,
+)
 from bonobot.core.text.untrusted_text import make_visible
 
 FIELD = "attachments"
@@ -33,6 +42,8 @@ MAX_TEXT_BYTES = 256 * 1024  # bytes
 MAX_TOTAL_BYTES = 8 * 1024 * 1024  # bytes, of one message
 MAX_NAME_LENGTH = 120
 TEXT_TYPE = "text/plain"
+# The latest PDF files of a conversation go to the model; Amazon Bedrock accepts five.
+MAX_SHOWN_PDFS = 5
 
 
 @dataclass(frozen=True)
@@ -43,11 +54,13 @@ class Attachment:
     data: bytes = field(repr=False)
 
 
-def store_attachments(organization_id: UUID, attachments: Sequence[Attachment]) -> dict[str, Any]:
+def store_attachments(
+    organization_id: UUID, attachments: Sequence[Attachment], *, pdf_input: bool = False
+) -> dict[str, Any]:
     """Store files and return their references for a message: `images` and `files`.
 
     Stored secrets of the organization are masked in texts. Raises `InvalidInput` (field
-    `attachments`) before anything is stored.
+    `attachments`) before anything is stored, also for PDF files without `pdf_input`.
     """
     if (
         len(attachments) > MAX_ATTACHMENTS
@@ -66,13 +79,13 @@ def store_attachments(organization_id: UUID, attachments: Sequence[Attachment]) 
             ),
         )
     typed_files = [
-        (_clean_name(attachment), attachment.data, _detect_type(attachment))
+        (_clean_name(attachment), attachment.data, _detect_type(attachment, pdf_input))
         for attachment in attachments
     ]
     images = [
         (name, ImageData(media_type, data))
         for name, data, media_type in typed_files
-        if media_type != TEXT_TYPE
+        if media_type not in (TEXT_TYPE, PDF_TYPE)
     ]
     image_references = store_images(organization_id, [image for _, image in images])
     references = {
@@ -81,9 +94,9 @@ def store_attachments(organization_id: UUID, attachments: Sequence[Attachment]) 
             for (name, _), reference in zip(images, image_references, strict=True)
         ],
         "files": [
-            _store_text(organization_id, name, data)
+            (_store_pdf if media_type == PDF_TYPE else _store_text)(organization_id, name, data)
             for name, data, media_type in typed_files
-            if media_type == TEXT_TYPE
+            if media_type in (TEXT_TYPE, PDF_TYPE)
         ],
     }
     return {name: value for name, value in references.items() if value}
@@ -98,38 +111,55 @@ def decode_attachments(encoded_files: Sequence[Mapping[str, str]]) -> list[Attac
 
 
 def build_model_messages(
-    organization_id: UUID, messages: Sequence[Message], *, image_input: bool
+    organization_id: UUID,
+    messages: Sequence[Message],
+    *,
+    image_input: bool,
+    pdf_input: bool = False,
 ) -> list[Message]:
-    """Return the messages with their attached texts, and images if the model sees them."""
-    return load_message_images(
-        organization_id, expand_files(organization_id, messages), image_input=image_input
-    )
+    """Return the messages with their attached texts, and what the model sees of other files."""
+    expanded_messages = expand_files(organization_id, messages, pdf_input=pdf_input)
+    return load_message_images(organization_id, expanded_messages, image_input=image_input)
 
 
-def expand_files(organization_id: UUID, messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with the text of each attached file inserted."""
-    digests = {file["sha256"] for message in messages for file in message.get("files", ())}
+def expand_files(
+    organization_id: UUID, messages: Sequence[Message], *, pdf_input: bool = False
+) -> list[Message]:
+    """Return the messages with the text of each attached file, and `documents` for PDF files."""
+    files = [file for message in messages for file in message.get("files", ())]
+    pdf_digests = [file["sha256"] for file in files if file.get("media_type") == PDF_TYPE]
+    shown_pdfs = set(pdf_digests[-MAX_SHOWN_PDFS:] if pdf_input else ())
+    digests = {file["sha256"] for file in files} - set(pdf_digests) | shown_pdfs
     rows = Blob.objects.for_organization(organization_id).filter(sha256__in=digests)
-    texts = {row.sha256: bytes(row.data).decode() for row in rows} if digests else {}
-    return [_expand_message_files(message, texts) for message in messages]
+    contents = {row.sha256: bytes(row.data) for row in rows} if digests else {}
+    return [_expand_message_files(message, contents) for message in messages]
 
 
-def _expand_message_files(message: Message, texts: Mapping[str, str]) -> Message:
+def _expand_message_files(message: Message, contents: Mapping[str, bytes]) -> Message:
     if message["role"] != "user" or not (message.get("files") or message.get("images")):
         return message
     images = [
         f"[attached image {attached.get('name', '')}]" for attached in message.get("images", ())
     ]
-    files = [
-        f"[attached file {attached['mark']} "
-        f"{attached['name']}]\n{texts.get(attached['sha256'], '')}\n"
-        f"[end of file {attached['mark']}]"
+    files = [_render_file(attached, contents) for attached in message.get("files", ())]
+    documents = [
+        {"media_type": PDF_TYPE, "data": contents[attached["sha256"]], "pages": attached["pages"]}
         for attached in message.get("files", ())
+        if attached.get("media_type") == PDF_TYPE and attached["sha256"] in contents
     ]
     kept_fields = {name: value for name, value in message.items() if name != "files"}
-    return kept_fields | {
-        "text": "\n\n".join(part for part in (message["text"], *images, *files) if part)
-    }
+    text = "\n\n".join(part for part in (message["text"], *images, *files) if part)
+    return kept_fields | {"text": text} | ({"documents": documents} if documents else {})
+
+
+def _render_file(attached: Mapping[str, Any], contents: Mapping[str, bytes]) -> str:
+    """Return an attached text, or a note on a PDF file."""
+    content = contents.get(attached["sha256"])
+    if attached.get("media_type") == PDF_TYPE:
+        note = "" if content else ": left out, you can't read it"
+        return f"[attached PDF file {attached['name']}{note}]"
+    mark, text = attached["mark"], (content or b"").decode()
+    return f"[attached file {mark} {attached['name']}]\n{text}\n[end of file {mark}]"
 
 
 def _store_text(organization_id: UUID, name: str, data: bytes) -> dict[str, Any]:
@@ -140,8 +170,18 @@ def _store_text(organization_id: UUID, name: str, data: bytes) -> dict[str, Any]
     }
 
 
-def _detect_type(attachment: Attachment) -> str:
+def _store_pdf(organization_id: UUID, name: str, data: bytes) -> dict[str, Any]:
+    return store_blob(organization_id, PDF_TYPE, data) | {
+        "name": name,
+        "pages": estimate_pdf_pages(data),
+    }
+
+
+def _detect_type(attachment: Attachment, pdf_input: bool) -> str:
     """Return the type by the bytes; raises `InvalidInput` for unsupported ones."""
+    if is_pdf(attachment.data):
+        _check_pdf(attachment, pdf_input)
+        return PDF_TYPE
     if media_type := detect_media_type(attachment.data):
         if len(attachment.data) > MAX_IMAGE_BYTES:
             raise _build_error(
@@ -174,12 +214,42 @@ def _detect_type(attachment: Attachment) -> str:
     if "\0" in text:
         raise _build_error(
             format_message(
-                "The file {one!r} is neither UTF-8 text nor an image.",
+                "The file {one!r} is neither UTF-8 text, nor an image, nor a PDF file.",
                 one=_clean_name(attachment),
             ),
-            "Send UTF-8 text or images (PNG, JPEG, GIF, WebP).",
+            "Send UTF-8 text, images (PNG, JPEG, GIF, WebP), or PDF files.",
         )
     return TEXT_TYPE
+
+
+def _check_pdf(attachment: Attachment, pdf_input: bool) -> None:
+    """Raise `InvalidInput` for a PDF file that the agent's model can't read."""
+    name = _clean_name(attachment)
+    if not pdf_input:
+        raise _build_error(
+            format_message("The agent's model doesn't accept the PDF file {one!r}.", one=name),
+            "Send its text, or enable PDF input on the model endpoint if the model supports it.",
+        )
+    page_count = estimate_pdf_pages(attachment.data)
+    if len(attachment.data) > MAX_PDF_BYTES or page_count > MAX_PDF_PAGES:
+        raise _build_error(
+            format_message(
+                "The PDF file {one!r} has {count:,} bytes and {pages} pages.",
+                one=name,
+                count=len(attachment.data),
+                pages=page_count,
+            ),
+            format_message(
+                "Send PDF files of at most {largest:,} bytes and {most} pages.",
+                largest=MAX_PDF_BYTES,
+                most=MAX_PDF_PAGES,
+            ),
+        )
+    if is_encrypted_pdf(attachment.data):
+        raise _build_error(
+            format_message("The PDF file {one!r} is encrypted.", one=name),
+            "Remove its password, then send it again.",
+        )
 
 
 def _clean_name(attachment: Attachment) -> str:

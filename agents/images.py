@@ -17,6 +17,7 @@ from agents.llm.interface import ImageData, Message
 from agents.models import Blob, Session
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
+from bonobot.core.text.pdf_files import PDF_TYPE
 
 MAX_RESULT_IMAGES = 8
 MAX_IMAGE_BYTES = 4 * 1024 * 1024  # bytes; providers accept less than 5 MiB
@@ -126,9 +127,11 @@ def get_session_blob(session: Session, sha256: str, *, payload_key: str = "image
 
 
 def build_blob_response(blob: Blob) -> HttpResponse:
-    """Return an image or text as a response whose content can't run scripts."""
+    """Return an image or text as a response whose content can't run scripts; a PDF to download."""
     charset = "; charset=utf-8" if blob.media_type.startswith("text/") else ""
     response = HttpResponse(bytes(blob.data), content_type=f"{blob.media_type}{charset}")
+    if blob.media_type == PDF_TYPE:  # viewers in browsers don't run in the sandbox below
+        response["Content-Disposition"] = f'attachment; filename="{blob.sha256[:12]}.pdf"'
     response["X-Content-Type-Options"] = "nosniff"
     response["Content-Security-Policy"] = "default-src 'none'; sandbox"
     response["Cache-Control"] = "private, max-age=3600"

@@ -19,6 +19,7 @@ from agents.flow_labels.services import parse_labels
 from agents.models import Approval, ElicitationRequest, Inbox, Session, Step
 from agents.sessions.events import RESTING_STATUSES
 from agents.sessions.history import is_superseded
+from agents.sessions.partial_output import TEXT_FIELDS
 from bonobot.accounts.principals import Principal
 from bonobot.ledger.models import AuditRow
 
@@ -54,7 +55,8 @@ class StepRow:
         """Return a key that identifies the displayed state of the step."""
         suffix = f"-{self.approval.state}-{self.answerable}" if self.approval else ""
         suffix += "-put" if self.question else ""
-        return f"{self.step.state}-{len(str(self.step.payload.get('text', '')))}{suffix}"
+        length = sum(len(str(self.step.payload.get(name, ""))) for name in TEXT_FIELDS)
+        return f"{self.step.state}-{length}{suffix}"
 
     @property
     def answerable(self) -> bool:

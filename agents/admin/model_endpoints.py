@@ -33,14 +33,23 @@ PROVIDER_FIELDS = (
 )
 RESPONSE_FIELDS = (
     "thinking",
+    "thinking_summaries",
     "max_tokens",
     "context_window",
     "native_tools",
     "image_input",
+    "pdf_input",
+    "prompt_caching",
     "timeout_s",
 )
 FAILURE_FIELDS = ("retries", "fallback", "fallback_on")
-COST_FIELDS = ("input_price", "output_price", "allow_private")
+COST_FIELDS = (
+    "input_price",
+    "output_price",
+    "cache_read_price",
+    "cache_write_price",
+    "allow_private",
+)
 FIELDS = (*PROVIDER_FIELDS, *RESPONSE_FIELDS, *FAILURE_FIELDS, *COST_FIELDS)
 
 
@@ -89,7 +98,12 @@ class ModelEndpointForm(forms.ModelForm):
             ),
             "api_version": _("For Azure, such as 2024-10-21. Leave empty for Azure's v1 API."),
             "thinking": _(
-                "Thinking content is kept for the model that produced it and isn't shown."
+                "How much the model reasons before it answers, if it supports this. Readable "
+                "thinking is shown collapsed in sessions."
+            ),
+            "thinking_summaries": _(
+                "Asks Anthropic, Google, and OpenAI's Responses API for readable thinking. OpenAI "
+                "requires a verified organization for some models."
             ),
             "max_tokens": _(
                 "If empty, the model's default applies, or 4,096 if there is a budget."
@@ -101,6 +115,11 @@ class ModelEndpointForm(forms.ModelForm):
             ),
             "native_tools": _("If disabled, tools are described in the prompt and called in XML."),
             "image_input": _("If disabled, images from tools are replaced with text."),
+            "pdf_input": _("If disabled, messages with PDF files are refused."),
+            "prompt_caching": _(
+                "For Anthropic and Bedrock, marks tools, instructions, and earlier turns as "
+                "cacheable. Other providers cache automatically."
+            ),
             "retries": _("Maximum retries for a failed request, if retrying can help."),
             "fallback": _(
                 "Used if this endpoint fails. If the fallback fails too, its own fallback is used."
@@ -113,6 +132,14 @@ class ModelEndpointForm(forms.ModelForm):
             ),
             "output_price": _(
                 "Micro-dollars per million tokens. If empty, the bundled price list applies."
+            ),
+            "cache_read_price": _(
+                "Micro-dollars per million input tokens read from the provider's cache. Used "
+                "with the prices above. If empty, the input price applies."
+            ),
+            "cache_write_price": _(
+                "Micro-dollars per million input tokens written to the provider's cache. Used "
+                "with the prices above. If empty, 125% of the input price applies."
             ),
         }
 

@@ -8,6 +8,7 @@ from agents.images import MAX_IMAGE_BYTES
 from agents.models import Step
 from agents.sessions.services import MAX_MESSAGE_LENGTH
 from bonobot.core.api.serializers import StrictSerializer
+from bonobot.core.text.pdf_files import MAX_PDF_BYTES, MAX_PDF_PAGES
 from mcp_servers.api.serializers import JSON_OBJECT
 
 MAX_CALL_S = 600
@@ -173,7 +174,11 @@ class StepImageSerializer(StrictSerializer):
 
 
 class StepFileSerializer(StepImageSerializer):
-    """A text file that a person attached; download it from `/files/{sha256}`."""
+    """A text or PDF file that a person attached; download it from `/files/{sha256}`."""
+
+    pages = serializers.IntegerField(
+        required=False, help_text="About how many pages a PDF file has."
+    )
 
 
 class StepModelSerializer(StrictSerializer):
@@ -205,6 +210,9 @@ class StepSerializer(StrictSerializer):
     started_at = serializers.DateTimeField()
     finished_at = serializers.DateTimeField(allow_null=True)
     text = serializers.CharField(required=False)
+    thinking = serializers.CharField(
+        required=False, help_text="The model's readable thinking before its text."
+    )
     by = serializers.CharField(required=False)
     replaces = serializers.IntegerField(
         required=False, help_text="The first of the earlier steps that this message replaces."
@@ -255,7 +263,9 @@ class AttachmentBody(StrictSerializer):
         trim_whitespace=False,
         help_text=(
             f"Base64 of an image (PNG, JPEG, GIF, WebP; {MAX_IMAGE_BYTES:,} bytes at "
-            f"most) or of a text in UTF-8 ({MAX_TEXT_BYTES:,} bytes at most)."
+            f"most), of a text in UTF-8 ({MAX_TEXT_BYTES:,} bytes at most), or of a PDF file "
+            f"({MAX_PDF_BYTES:,} bytes and {MAX_PDF_PAGES} pages at most) if the agent's model "
+            "endpoint has `pdf_input`."
         ),
     )
 

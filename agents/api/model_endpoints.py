@@ -28,11 +28,24 @@ CONTEXT_WINDOW_HELP = (
     "Context window in tokens, including the response; null: from the bundled model list."
 )
 PRICE_HELP = "Micro-dollars per million tokens; null: from the bundled price list."
+CACHE_READ_PRICE_HELP = (
+    "Micro-dollars per million input tokens read from the provider's cache, used with "
+    "`input_price`; null: the input price."
+)
+CACHE_WRITE_PRICE_HELP = (
+    "Micro-dollars per million input tokens written to the provider's cache, used with "
+    "`input_price`; null: 125% of the input price."
+)
+THINKING_SUMMARIES_HELP = "Asks Anthropic, Google and OpenAI's Responses API for readable thinking."
+PDF_INPUT_HELP = "Whether the model accepts PDF files. False: messages with them are refused."
+PROMPT_CACHING_HELP = (
+    "For Anthropic and Bedrock: marks tools, instructions and earlier turns as cacheable."
+)
 
 
-def _build_price_field() -> serializers.IntegerField:
+def _build_price_field(help_text: str = PRICE_HELP) -> serializers.IntegerField:
     return serializers.IntegerField(
-        required=False, allow_null=True, min_value=0, max_value=MAX_PRICE, help_text=PRICE_HELP
+        required=False, allow_null=True, min_value=0, max_value=MAX_PRICE, help_text=help_text
     )
 
 
@@ -82,6 +95,8 @@ class ModelEndpointBody(VersionedBody):
     timeout_s = serializers.IntegerField(required=False, min_value=1, max_value=3_600)
     input_price = _build_price_field()
     output_price = _build_price_field()
+    cache_read_price = _build_price_field(CACHE_READ_PRICE_HELP)
+    cache_write_price = _build_price_field(CACHE_WRITE_PRICE_HELP)
     region = serializers.CharField(
         required=False, allow_blank=True, max_length=64, help_text="For Bedrock and Vertex AI."
     )
@@ -111,10 +126,13 @@ class ModelEndpointBody(VersionedBody):
     thinking = serializers.ChoiceField(
         ModelEndpoint.Thinking.choices, required=False, allow_blank=True
     )
+    thinking_summaries = serializers.BooleanField(required=False, help_text=THINKING_SUMMARIES_HELP)
     native_tools = serializers.BooleanField(
         required=False, help_text="False: tools are described in the prompt, and called in XML."
     )
     image_input = serializers.BooleanField(required=False)
+    pdf_input = serializers.BooleanField(required=False, help_text=PDF_INPUT_HELP)
+    prompt_caching = serializers.BooleanField(required=False, help_text=PROMPT_CACHING_HELP)
     retries = serializers.IntegerField(required=False, min_value=0, max_value=10)
     fallback = serializers.UUIDField(
         required=False,
@@ -140,14 +158,19 @@ class ModelEndpointSerializer(VersionedSerializer):
     timeout_s = serializers.IntegerField()
     input_price = serializers.IntegerField(allow_null=True, help_text=PRICE_HELP)
     output_price = serializers.IntegerField(allow_null=True, help_text=PRICE_HELP)
+    cache_read_price = serializers.IntegerField(allow_null=True, help_text=CACHE_READ_PRICE_HELP)
+    cache_write_price = serializers.IntegerField(allow_null=True, help_text=CACHE_WRITE_PRICE_HELP)
     region = serializers.CharField()
     access_key_id = serializers.CharField()
     api_version = serializers.CharField()
     max_tokens = serializers.IntegerField(allow_null=True, help_text=MAX_TOKENS_HELP)
     context_window = serializers.IntegerField(allow_null=True, help_text=CONTEXT_WINDOW_HELP)
     thinking = serializers.ChoiceField(ModelEndpoint.Thinking.choices, allow_blank=True)
+    thinking_summaries = serializers.BooleanField(help_text=THINKING_SUMMARIES_HELP)
     native_tools = serializers.BooleanField()
     image_input = serializers.BooleanField()
+    pdf_input = serializers.BooleanField(help_text=PDF_INPUT_HELP)
+    prompt_caching = serializers.BooleanField(help_text=PROMPT_CACHING_HELP)
     retries = serializers.IntegerField()
     fallback = serializers.UUIDField(source="fallback_id", allow_null=True)
     fallback_on = serializers.ChoiceField(ModelEndpoint.FallbackOn.choices)
@@ -176,6 +199,9 @@ class EndpointTestSerializer(StrictSerializer):
     duration_ms = serializers.IntegerField(allow_null=True)
     input_tokens = serializers.IntegerField(allow_null=True)
     output_tokens = serializers.IntegerField(allow_null=True)
+    cached_tokens = serializers.IntegerField(
+        allow_null=True, help_text="The part of the input read from the provider's cache."
+    )
     cost_microusd = serializers.IntegerField(
         allow_null=True, help_text="In millionths of a dollar."
     )

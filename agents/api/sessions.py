@@ -99,6 +99,9 @@ class SessionSerializer(StrictSerializer):
     calls = serializers.IntegerField()
     input_tokens = serializers.IntegerField()
     output_tokens = serializers.IntegerField()
+    cached_tokens = serializers.IntegerField(
+        help_text="The part of the input that was read from the provider's cache."
+    )
     cost_microusd = serializers.IntegerField()
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
@@ -310,7 +313,8 @@ STREAM_RESPONSE = OpenApiResponse(
     description=(
         "Events: `message`, `model`, `call`, `notice`, and `end` are steps (`data` is the "
         "step; an event with an `id` is final); `text` adds text to a step that isn't final "
-        "(`seq`, `at`: offset in characters, `text`); `progress` is the progress of a call "
+        "(`seq`, `at`: offset in characters, `text`), `thinking` the same to its thinking; "
+        "`progress` is the progress of a call "
         "(`seq`, `done`, `total`, `message`); `state` is the status of the session "
         "(`status`); `rest` is the last event, with the result."
     ),
@@ -457,7 +461,7 @@ class SessionFileView(SessionView):
 
     @describe_operation("get_session_file", answer={(200, "text/plain"): OpenApiTypes.STR})
     def get(self, request: object, session_id: str, sha256: str) -> HttpResponse:
-        """Get a text file of a message (`files`)."""
+        """Get a text or PDF file of a message (`files`)."""
         return build_blob_response(
             get_session_blob(self.get_session(session_id), sha256, payload_key="files")
         )

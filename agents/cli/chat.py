@@ -81,7 +81,7 @@ def add_chat_arguments(parser: argparse.ArgumentParser) -> None:
         "--attach",
         action="append",
         metavar="FILE",
-        help="Image or text file for the first message. Repeatable",
+        help="Image, text, or PDF file for the first message. Repeatable",
     )
     parser.add_argument(
         "--working-dir", default="", help="Folder on this host to use as the working directory"
@@ -363,7 +363,7 @@ COMMANDS = {
     "/retry": ChatCommand("Resend the last message", _retry_last_message),
     "/edit": ChatCommand("Replace the last message: /edit TEXT", _replace_last_message),
     "/attach": ChatCommand(
-        "Attach an image or text file to the next message: /attach FILE", _attach_file
+        "Attach an image, text, or PDF file to the next message: /attach FILE", _attach_file
     ),
     "/show": ChatCommand("Show a call in full: /show or /show NUMBER", _show_call),
     "/export": ChatCommand("Export the session: /export [FILE.md or FILE.json]", _export_chat),

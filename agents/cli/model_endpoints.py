@@ -75,6 +75,11 @@ def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
         help="Thinking effort: off, low, medium, or high. '': model default",
     )
     parser.add_argument(
+        "--thinking-summaries",
+        action=argparse.BooleanOptionalAction,
+        help="Whether to ask the provider for readable thinking",
+    )
+    parser.add_argument(
         "--max-output-tokens",
         dest="max_tokens",
         type=int,
@@ -91,15 +96,42 @@ def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
         help="Whether the model accepts images",
     )
     parser.add_argument(
+        "--pdf-input",
+        action=argparse.BooleanOptionalAction,
+        help="Whether the model accepts PDF files",
+    )
+    parser.add_argument(
         "--native-tools",
         action=argparse.BooleanOptionalAction,
         help="Whether the model supports tool calls",
+    )
+    _add_cost_arguments(parser)
+
+
+def _add_cost_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--prompt-caching",
+        action=argparse.BooleanOptionalAction,
+        help="Whether to mark what the provider may cache, for Anthropic and Bedrock (default: on)",
     )
     parser.add_argument(
         "--input-price", type=int, metavar="N", help="Micro-dollars per million input tokens"
     )
     parser.add_argument(
         "--output-price", type=int, metavar="N", help="Micro-dollars per million output tokens"
+    )
+    parser.add_argument(
+        "--cache-read-price",
+        type=int,
+        metavar="N",
+        help="Micro-dollars per million tokens read from the cache (default: the input price)",
+    )
+    parser.add_argument(
+        "--cache-write-price",
+        type=int,
+        metavar="N",
+        help="Micro-dollars per million tokens written to the cache "
+        "(default: 125%% of the input price)",
     )
 
 

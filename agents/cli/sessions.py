@@ -27,7 +27,7 @@ from agents.approvals.services import revoke_session_approval
 from agents.attachments import MAX_TOTAL_BYTES, Attachment
 from agents.cli import approvals
 from agents.models import Agent, ElicitationRequest, Session, SessionApproval, Step
-from agents.sessions.events import PROGRESS, TEXT, SessionEvent, watch_session
+from agents.sessions.events import PROGRESS, TEXT, THINKING, SessionEvent, watch_session
 from agents.sessions.export import MEDIA_TYPES, build_report, export_session
 from agents.sessions.leases import HEARTBEAT_INTERVAL_S, has_live_runner
 from agents.sessions.quarantine import release_quarantined_session
@@ -89,7 +89,7 @@ class SessionRenderer:
                 step["text"] = step.get("text", "")[: data["at"]] + data["text"]
         elif event.kind == PROGRESS:
             self._open_steps.get(data["seq"], {})["progress"] = data
-        elif "seq" in data:
+        elif "seq" in data and event.kind != THINKING:  # a spinner stands for thinking
             self._handle_step(event)
 
     def _handle_step(self, event: SessionEvent) -> None:
@@ -199,7 +199,7 @@ def add_send_arguments(parser: argparse.ArgumentParser) -> None:
         "--attach",
         action="append",
         metavar="FILE",
-        help="Image or text file to attach. Repeatable",
+        help="Image, text, or PDF file to attach. Repeatable",
     )
     add_wait_arguments(parser)
 
@@ -288,7 +288,7 @@ def _read_attachment(path: Path) -> Attachment:
             f"The file {str(path)!r} can't be read: {error.strerror}.",
             code="unusable_file",
             field="--attach",
-            remedy="Use an image or text file.",
+            remedy="Use an image, text, or PDF file.",
         ) from None
 
 
@@ -430,7 +430,9 @@ def _is_blocked(session_id: UUID, can_ask: bool) -> bool:
 
 
 MAX_LISTED = 100
-NUMBER_FIELDS = ("turns", "calls", "input_tokens", "output_tokens", "cost_microusd")
+NUMBER_FIELDS = (
+    *("turns", "calls", "input_tokens", "output_tokens", "cached_tokens", "cost_microusd"),
+)
 
 
 def serialize_session(session: Session) -> dict[str, Any]:

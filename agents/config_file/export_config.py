@@ -34,7 +34,12 @@ from mcp_servers.models import Server
 
 ENDPOINT_FIELDS = (
     *("base_url", "model", "allow_private", "timeout_s"),
-    *("region", "access_key_id", "api_version", "thinking", "image_input"),
+    *("region", "access_key_id", "api_version", "thinking", "thinking_summaries"),
+    *("image_input", "pdf_input"),
+)
+ENDPOINT_NUMBERS = (
+    *("input_price", "output_price", "cache_read_price", "cache_write_price"),
+    *("max_tokens", "context_window"),
 )
 
 
@@ -125,10 +130,10 @@ def _export_model_endpoint(row: ModelEndpoint, names: SecretPlaceholders) -> dic
         if value := getattr(row, name):
             exported[name] = value
     # 0 is a value here, unlike None.
-    for name in ("input_price", "output_price", "max_tokens", "context_window"):
+    for name in ENDPOINT_NUMBERS:
         if (value := getattr(row, name)) is not None:
             exported[name] = value
-    for name in ("native_tools", "retries"):  # 0 and false are values here
+    for name in ("native_tools", "prompt_caching", "retries"):  # 0 and false are values here
         if (value := getattr(row, name)) != getattr(ModelEndpointSpec, name):
             exported[name] = value
     if row.fallback:

@@ -72,9 +72,13 @@ _ENDPOINT_TEXTS = (
     *("name", "kind", "base_url", "model", "api_key", "region", "access_key_id", "api_version"),
     *("thinking", "fallback", "fallback_on"),
 )
-_ENDPOINT_FLAGS = ("allow_private", "native_tools", "image_input")
+_ENDPOINT_FLAGS = (
+    *("allow_private", "native_tools", "image_input", "pdf_input", "prompt_caching"),
+    "thinking_summaries",
+)
 _ENDPOINT_NUMBERS = (
     *("timeout_s", "input_price", "output_price", "max_tokens", "context_window", "retries"),
+    *("cache_read_price", "cache_write_price"),
 )
 SECTIONS = (
     *("bonobot", "model_endpoints", "servers", "agents", "skills", "workflows"),

@@ -255,12 +255,7 @@ async def _request_turn(
         ),
         build_tool_specs(shown_tools),
     )
-    messages: Sequence[llm_interface.Message] = history.messages
-    if any("images" in message or "files" in message for message in messages):
-        organization_id = context.agent.organization_id
-        messages = await get_runtime().run_orm(
-            build_model_messages, organization_id, messages, image_input=endpoint.image_input
-        )
+    messages = await _load_attachments(context, history, endpoint)
     call_id = uuid4()
     reservation_request = ReservationRequest(
         context.replay_id,
@@ -286,6 +281,24 @@ async def _request_turn(
         turn=history.turn + 1,
     )
     return reply
+
+
+async def _load_attachments(
+    context: ReplayContext,
+    history: SessionHistory,
+    endpoint: llm_interface.ModelEndpointConfig,
+) -> Sequence[llm_interface.Message]:
+    """Return the messages with the images and files that the model sees."""
+    messages: Sequence[llm_interface.Message] = history.messages
+    if not any("images" in message or "files" in message for message in messages):
+        return messages
+    return await get_runtime().run_orm(
+        build_model_messages,
+        context.agent.organization_id,
+        messages,
+        image_input=endpoint.image_input,
+        pdf_input=endpoint.pdf_input,
+    )
 
 
 async def _fetch_reply(

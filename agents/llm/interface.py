@@ -9,7 +9,8 @@ A message is one of
     {"role": "assistant", "turn": n, "text": …, "calls": [{"id", "name", "arguments", "raw"}, …]}
     {"role": "tool", "call_id": …, "name": …, "text": …, "is_error": …}
 
-where user and tool messages may have `images`: [{"media_type", "data"}, …].
+where user and tool messages may have `images`: [{"media_type", "data"}, …], and user messages
+`documents`: [{"media_type", "data", "pages"}, …], PDF files.
 
 The assistant's message is `ModelReply.message`: store it and send it back unchanged (it may have
 more fields, which only the model that wrote them reads). A tool's message has the id of its call,
@@ -43,6 +44,8 @@ DEFAULT_URLS: dict[str, str] = {
     "vertex": "https://{region}-aiplatform.googleapis.com",
     "bedrock": "https://bedrock-runtime.{region}.amazonaws.com",
 }
+# Kinds whose requests mark what the provider may cache; the others cache by themselves.
+CACHE_POINT_KINDS = frozenset({"anthropic", "bedrock"})
 # Vertex AI's URL without a region.
 VERTEX_GLOBAL_URL = "https://aiplatform.googleapis.com"
 
@@ -54,7 +57,9 @@ class ModelEndpointConfig:
     `api_key` is the provider's API key; for Bedrock the secret access key of `access_key_id`, or a
     Bedrock API key without one; for Vertex AI a service account's JSON. `timeout_s` limits a whole
     request, including a streamed answer. `thinking` is "" (the model's default), "off" or an
-    effort. `retries` and `fallback_on` are used by sessions, not here.
+    effort; with `thinking_summaries` the provider is asked for readable thinking. `prompt_caching`
+    marks what the provider may cache, where it must be marked. `retries` and `fallback_on` are used
+    by sessions, not here.
     """
 
     kind: Kind
@@ -65,6 +70,8 @@ class ModelEndpointConfig:
     allow_private: bool = False
     input_price: int | None = None
     output_price: int | None = None
+    cache_read_price: int | None = None
+    cache_write_price: int | None = None
     id: str = ""
     name: str = ""
     region: str = ""
@@ -73,8 +80,11 @@ class ModelEndpointConfig:
     max_tokens: int | None = None
     context_window: int | None = None
     thinking: str = ""
+    thinking_summaries: bool = False
     native_tools: bool = True
     image_input: bool = False
+    pdf_input: bool = False
+    prompt_caching: bool = True
     retries: int = 0
     fallback_on: str = "unavailable"
 
@@ -177,7 +187,8 @@ class ModelReply:
     """A model's reply; `message` is to be stored and sent back in later requests.
 
     `usage` is None if the endpoint didn't report it. `limit` describes our limit that cut off the
-    answer, if one did; `finish` is then `length`.
+    answer, if one did; `finish` is then `length`. `thinking` is the readable thinking, up to
+    `BONOBOT_THINKING_LIMIT`; models get it back from `message` only, as their provider requires.
     """
 
     text: str
@@ -187,6 +198,7 @@ class ModelReply:
     message: Message
     images: tuple[ImageData, ...] = ()
     limit: str = ""
+    thinking: str = ""
 
 
 class LanguageModel(Protocol):
@@ -200,9 +212,11 @@ class LanguageModel(Protocol):
         tools: Sequence[ToolSpec] = (),
         max_tokens: int | None = None,
         on_text: OnText | None = None,
+        on_thinking: OnText | None = None,
     ) -> ModelReply:
         """Send one request; `on_text` is called with pieces of text as they arrive.
 
+        `on_thinking` is called with pieces of thinking, if there is an `on_text` too.
         `max_tokens` limits the answer, including reasoning; a truncated one has `finish` `length`.
         Raises `ModelError`. Never retries.
         """
@@ -320,6 +334,7 @@ class ProviderModel:
         tools: Sequence[ToolSpec] = (),
         max_tokens: int | None = None,
         on_text: OnText | None = None,
+        on_thinking: OnText | None = None,
     ) -> ModelReply:
         """Send one request, streaming if `on_text` is given. Raises `ModelError`."""
         adapter = await _get_adapter()
@@ -332,6 +347,7 @@ class ProviderModel:
                     tools=tools,
                     max_tokens=max_tokens,
                     on_text=on_text,
+                    on_thinking=on_thinking,
                 )
                 return reply
         except TimeoutError as error:

@@ -1,17 +1,20 @@
 """Prices and context windows of models.
 
-An endpoint's own price is used first, then the published prices bundled with `genai_prices`, looked
-up by the provider's URL (a local server's `gpt-4o` isn't OpenAI's). Otherwise the price is None
-(unknown), which a cost budget must refuse.
+An endpoint's own price is used first (with its cache prices for the parts of the input that the
+provider read from its cache or wrote to it), then the published prices bundled with `genai_prices`,
+looked up by the provider's URL (a local server's `gpt-4o` isn't OpenAI's). Otherwise the price is
+None (unknown), which a cost budget must refuse.
 """
 
 from dataclasses import replace
 from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
 
-from agents.llm.interface import ModelEndpointConfig, TokenUsage
+from agents.llm.interface import CACHE_POINT_KINDS, ModelEndpointConfig, TokenUsage
 
 MILLION = 1_000_000
+# What providers that bill cache writes take for them, in percent of the input price.
+CACHE_WRITE_PERCENT = 125
 
 
 def calculate_price(endpoint: ModelEndpointConfig, usage: TokenUsage | None) -> int | None:
@@ -21,10 +24,35 @@ def calculate_price(endpoint: ModelEndpointConfig, usage: TokenUsage | None) -> 
     if usage is None:
         return None
     if endpoint.input_price is not None and endpoint.output_price is not None:
-        cost = usage.input_tokens * endpoint.input_price
+        cost = _calculate_input_cost(endpoint, endpoint.input_price, usage)
         cost += usage.output_tokens * endpoint.output_price
         return -(-cost // MILLION)
     return _find_published_price(endpoint, usage)
+
+
+def build_expected_usage(
+    endpoint: ModelEndpointConfig, input_tokens: int, output_tokens: int
+) -> TokenUsage:
+    """Return the most expensive usage of a request, to reserve: all input is written to a cache."""
+    writes_cache = endpoint.prompt_caching and endpoint.kind in CACHE_POINT_KINDS
+    return TokenUsage(
+        input_tokens, output_tokens, cache_write_tokens=input_tokens if writes_cache else 0
+    )
+
+
+def _calculate_input_cost(
+    endpoint: ModelEndpointConfig, input_price: int, usage: TokenUsage
+) -> int:
+    """Return the price of the input in millionths of a micro-dollar."""
+    read_price, write_price = endpoint.cache_read_price, endpoint.cache_write_price
+    if read_price is None:
+        read_price = input_price
+    if write_price is None:
+        write_price = -(-input_price * CACHE_WRITE_PERCENT // 100)
+    read_tokens = min(usage.cached_tokens, usage.input_tokens)
+    written_tokens = min(usage.cache_write_tokens, usage.input_tokens - read_tokens)
+    other_tokens = usage.input_tokens - read_tokens - written_tokens
+    return other_tokens * input_price + read_tokens * read_price + written_tokens * write_price
 
 
 def _find_published_price(endpoint: ModelEndpointConfig, usage: TokenUsage) -> int | None:

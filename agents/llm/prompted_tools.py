@@ -239,6 +239,7 @@ class PromptedToolModel:
         tools: Sequence[ToolSpec] = (),
         max_tokens: int | None = None,
         on_text: OnText | None = None,
+        on_thinking: OnText | None = None,
     ) -> ModelReply:
         """Send one request; `on_text` doesn't get the block. Raises `ModelError`."""
         reply = await self._model.request(
@@ -246,6 +247,7 @@ class PromptedToolModel:
             instructions=insert_tools(instructions, tools),
             max_tokens=max_tokens,
             on_text=_CallBlockFilter(on_text) if on_text else None,
+            on_thinking=on_thinking,
         )
         return _parse_reply_calls(reply, get_next_turn(messages), tools)
 

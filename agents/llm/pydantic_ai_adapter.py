@@ -38,6 +38,8 @@ from pydantic_ai.messages import (
     PartStartEvent,
     TextPart,
     TextPartDelta,
+    ThinkingPart,
+    ThinkingPartDelta,
     ToolCallPart,
     ToolReturnPart,
     UserPromptPart,
@@ -193,6 +195,7 @@ async def ask(
     tools: Sequence[ToolSpec],
     max_tokens: int | None,
     on_text: OnText | None,
+    on_thinking: OnText | None,
 ) -> ModelReply:
     """Send one request to an endpoint's model. Raises `ModelError`."""
     history = _build_history(endpoint, llm_messages.order_messages(messages))
@@ -212,7 +215,8 @@ async def ask(
                     model_request_parameters=parameters,
                     instrument=False,
                 )
-            reply = await _stream_reply(endpoint, stream_request, request_scope, on_text, turn)
+            listeners = _StreamListeners(on_text, on_thinking)
+            reply = await _stream_reply(endpoint, stream_request, request_scope, listeners, turn)
             if reply.limit:  # the usage would have come at the end
                 input_tokens = estimate_tokens(messages, instructions, tools)
                 reply = replace(reply, usage=TokenUsage(input_tokens, count_tokens(reply.text)))
@@ -229,24 +233,36 @@ async def ask(
         return _build_reply(endpoint, response, turn)
 
 
+@dataclass(frozen=True)
+class _StreamListeners:
+    """What is called with pieces of the answer and of the thinking before it."""
+
+    on_text: OnText
+    on_thinking: OnText | None
+
+
 async def _stream_reply(
     endpoint: ModelEndpointConfig,
     stream_request: AbstractAsyncContextManager[StreamedResponse],
     request_scope: RequestScope,
-    on_text: OnText,
+    listeners: _StreamListeners,
     turn: int,
 ) -> ModelReply:
-    answer = _AnswerText()
+    answer, thinking = _AnswerText(), _ThinkingText()
     async with AsyncExitStack() as stack:
         with convert_provider_errors(endpoint):
             stream = await stack.enter_async_context(stream_request)
-        # Don't convert exceptions that `on_text` raises.
-        texts = await stack.enter_async_context(aclosing(_stream_text(endpoint, stream, answer)))
-        async for text in texts:
-            await on_text(text)
+        # Don't convert exceptions that the listeners raise.
+        pieces = await stack.enter_async_context(aclosing(_stream_pieces(endpoint, stream, answer)))
+        async for piece in pieces:
+            if not piece.is_thinking:
+                await listeners.on_text(piece.text)
+            elif (new_thinking := thinking.add(piece)) and listeners.on_thinking is not None:
+                await listeners.on_thinking(new_thinking)
     with convert_provider_errors(endpoint):
         if answer.limit:
-            return _build_cut_reply(answer.text, answer.limit, turn)
+            cut_reply = _build_cut_reply(answer.text, answer.limit, turn)
+            return replace(cut_reply, thinking=thinking.text)
         response = stream.get()
         if not (request_scope.is_stream_complete or _has_finish_reason(response)):
             raise build_truncated_error(endpoint)
@@ -276,6 +292,51 @@ class _AnswerText:
         return kept_piece
 
 
+@dataclass(frozen=True)
+class _StreamedPiece:
+    """A piece of a streamed answer, or of the thinking before it."""
+
+    text: str
+    is_thinking: bool = False
+    starts_part: bool = False
+
+
+class _ThinkingText:
+    """The thinking of a streamed answer, up to the limit; its parts are paragraphs."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._size = 0
+        self._starts_paragraph = False
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(self._pieces)
+
+    def add(self, piece: _StreamedPiece) -> str:
+        """Add a piece; return the part of it that is within the limit."""
+        self._starts_paragraph = self._starts_paragraph or piece.starts_part
+        if not piece.text:
+            return ""
+        is_next_paragraph = self._starts_paragraph and self._pieces
+        self._starts_paragraph = False
+        text = f"\n\n{piece.text}" if is_next_paragraph else piece.text
+        kept_text, size = cut_text(text, settings.BONOBOT_THINKING_LIMIT - self._size)
+        self._pieces.append(kept_text)
+        self._size += size
+        return kept_text
+
+
+def _get_thinking(response: ModelResponse) -> str:
+    """Return the readable thinking of a response, up to the limit."""
+    thinking = _ThinkingText()
+    for part in response.parts:
+        if isinstance(part, ThinkingPart):
+            thinking.add(_StreamedPiece(part.content, is_thinking=True, starts_part=True))
+    return thinking.text
+
+
 def cut_text(text: str, max_size: int) -> tuple[str, int]:
     """Return the first `max_size` bytes (UTF-8) of a text, and their number."""
     if text.isascii():
@@ -299,15 +360,17 @@ def _has_finish_reason(response: ModelResponse) -> bool:
     )
 
 
-async def _stream_text(
+async def _stream_pieces(
     endpoint: ModelEndpointConfig, stream: StreamedResponse, answer: _AnswerText
-) -> AsyncGenerator[str, None]:
-    """Yield pieces of text until the end, or until the answer exceeds a limit."""
+) -> AsyncGenerator[_StreamedPiece, None]:
+    """Yield pieces until the end, or until the answer exceeds a limit."""
     try:
-        async with aclosing(_iterate_text(endpoint, stream)) as texts:
-            async for text in texts:
-                if kept_text := answer.add(text):
-                    yield kept_text
+        async with aclosing(_iterate_pieces(endpoint, stream)) as pieces:
+            async for piece in pieces:
+                if piece.is_thinking:
+                    yield piece
+                elif kept_text := answer.add(piece.text):
+                    yield replace(piece, text=kept_text)
                 if answer.limit:
                     return
     except ModelError as error:
@@ -316,23 +379,32 @@ async def _stream_text(
         answer.limit = f"{MAX_RESPONSE_SIZE:,} bytes of its response"
 
 
-async def _iterate_text(
+async def _iterate_pieces(
     endpoint: ModelEndpointConfig, stream: StreamedResponse
-) -> AsyncGenerator[str, None]:
+) -> AsyncGenerator[_StreamedPiece, None]:
     resumed_at = monotonic()
     with convert_provider_errors(endpoint, streaming=True):
         async for event in stream:
             if monotonic() - resumed_at > MAX_READ_S:
                 await asyncio.sleep(0)
                 resumed_at = monotonic()
-            if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
-                text = event.part.content
-            elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
-                text = event.delta.content_delta
-            else:
-                continue
-            if text:
-                yield text
+            if (piece := _build_piece(event)) is not None:
+                yield piece
+
+
+def _build_piece(event: object) -> _StreamedPiece | None:
+    """Return a stream event's piece of text or thinking; None for other events."""
+    if isinstance(event, PartStartEvent):
+        if isinstance(event.part, ThinkingPart):
+            return _StreamedPiece(event.part.content, is_thinking=True, starts_part=True)
+        if isinstance(event.part, TextPart) and event.part.content:
+            return _StreamedPiece(event.part.content)
+    elif isinstance(event, PartDeltaEvent):
+        if isinstance(event.delta, ThinkingPartDelta) and event.delta.content_delta:
+            return _StreamedPiece(event.delta.content_delta, is_thinking=True)
+        if isinstance(event.delta, TextPartDelta) and event.delta.content_delta:
+            return _StreamedPiece(event.delta.content_delta)
+    return None
 
 
 def _build_settings(endpoint: ModelEndpointConfig, max_tokens: int | None) -> ModelSettings:
@@ -376,13 +448,13 @@ def _build_history(
 
 
 def _build_request_part(message: Message) -> UserPromptPart | ToolReturnPart:
-    images = [
-        BinaryContent(data=image["data"], media_type=image["media_type"])
-        for image in message.get("images", ())
-        if "data" in image
+    files = [
+        BinaryContent(data=file["data"], media_type=file["media_type"])
+        for file in (*message.get("images", ()), *message.get("documents", ()))
+        if "data" in file
     ]
     text = apply_frame(message["text"], message.get("frame"))
-    content: Any = [text, *images] if images else text
+    content: Any = [text, *files] if files else text
     if message["role"] == "user":
         return UserPromptPart(content=content)
     return ToolReturnPart(
@@ -454,7 +526,7 @@ def _build_reply(endpoint: ModelEndpointConfig, response: ModelResponse, turn: i
     kept_text, _ = cut_text(text, settings.BONOBOT_ANSWER_LIMIT)
     if kept_text != text:
         reply = _build_cut_reply(kept_text, describe_answer_limit(), turn)
-        return replace(reply, usage=_build_usage(response))
+        return replace(reply, usage=_build_usage(response), thinking=_get_thinking(response))
     call_parts = [part for part in response.parts if isinstance(part, ToolCallPart)]
     calls = tuple(_build_call(part, turn, index) for index, part in enumerate(call_parts))
     image_parts = [part for part in response.parts if isinstance(part, FilePart)]
@@ -483,6 +555,7 @@ def _build_reply(endpoint: ModelEndpointConfig, response: ModelResponse, turn: i
             ImageData(file_part.content.media_type, file_part.content.data)
             for file_part in image_parts
         ),
+        thinking=_get_thinking(response),
     )
 
 

@@ -7,6 +7,7 @@ from agents.llm.interface import Message, ToolSpec
 
 BYTES_PER_TOKEN = 4  # of English; other scripts have more bytes and more tokens a character
 TOKENS_PER_IMAGE = 1_600  # what most providers count for a large one
+TOKENS_PER_PAGE = 3_000  # of a PDF file: its text, and the page as an image
 TOKENS_PER_MESSAGE = 4  # of markup around a message or tool, about
 
 
@@ -22,9 +23,16 @@ def estimate_tokens(
         attached_file.get("size", 0)
         for message in messages
         for attached_file in message.get("files", ())
+        if "pages" not in attached_file
+    )
+    page_count = sum(
+        document.get("pages", 0)
+        for message in messages
+        for document in (*message.get("files", ()), *message.get("documents", ()))
     )
     text_tokens = sum(count_tokens(part) + TOKENS_PER_MESSAGE for part in parts)
-    return text_tokens + image_count * TOKENS_PER_IMAGE + file_bytes // BYTES_PER_TOKEN
+    file_tokens = file_bytes // BYTES_PER_TOKEN + page_count * TOKENS_PER_PAGE
+    return text_tokens + image_count * TOKENS_PER_IMAGE + file_tokens
 
 
 def count_tokens(text: str) -> int:

@@ -26,7 +26,7 @@ from agents.calls.root_limits import RootSession, load_root_limits, merge_limits
 from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
 from agents.calls.types import CallRefused
 from agents.llm import interface as llm_interface
-from agents.llm.pricing import calculate_price
+from agents.llm.pricing import build_expected_usage, calculate_price
 from agents.policies.decisions import evaluate_agent_stage
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound, Problem
@@ -157,7 +157,7 @@ async def _reserve_request(
         bounded_units = sorted(BOUNDED_UNITS & {limit.unit for limit in limits})
         if bounded_units and not is_corrected:
             estimate, is_corrected = _correct_by_last_turn(request, bounded_units[0]), True
-        expected = llm_interface.TokenUsage(estimate, answer)
+        expected = build_expected_usage(endpoint, estimate, answer)
         reservations = _build_reservations(snapshot, limits, endpoint, expected)
         opening = request.build_opening(snapshot, estimate)
         try:
@@ -349,7 +349,7 @@ async def settle_model_request(
             outcome=outcome,
             code=code,
             duration_ms=duration_ms,
-            details={"execution_time_ms": duration_ms},
+            details={"execution_time_ms": duration_ms} | _describe_cache_use(known_usage),
             actuals=build_settlements(reserved, actual_usage),
             input_tokens=known_usage.input_tokens,
             output_tokens=known_usage.output_tokens,
@@ -360,3 +360,9 @@ async def settle_model_request(
     )
     notify_settled(reserved)
     return cost
+
+
+def _describe_cache_use(usage: llm_interface.TokenUsage) -> dict[str, int]:
+    """Return the input tokens that the provider read from its cache and wrote to it, if any."""
+    counts = {"cached_tokens": usage.cached_tokens, "cache_write_tokens": usage.cache_write_tokens}
+    return {name: count for name, count in counts.items() if count}

@@ -53,6 +53,7 @@ class EndpointTestResult:
             "duration_ms": self.duration_ms,
             "input_tokens": usage.get("input_tokens"),
             "output_tokens": usage.get("output_tokens"),
+            "cached_tokens": usage.get("cached_tokens"),
             "cost_microusd": self.cost_microusd,
         }
 

@@ -11,10 +11,11 @@ from bonobot.core.crypto.encrypted_fields import SealedTextField
 class ModelEndpoint(GovernedModel):
     """A language model for agents, at a known provider or offline.
 
-    Prices are micro-dollars per million tokens; None: from the bundled price list. If the model
-    fails, `fallback` is used, then its own fallback. Answers have at most `max_tokens`; None: the
-    model's default, or 4,096 with a budget. `context_window` is the limit for a request and its
-    answer; None: from the bundled list of models.
+    Prices are micro-dollars per million tokens; None: from the bundled price list. The cache prices
+    apply with the endpoint's own prices only; None: the input price, and 125% of it for writes. If
+    the model fails, `fallback` is used, then its own fallback. Answers have at most `max_tokens`;
+    None: the model's default, or 4,096 with a budget. `context_window` is the limit for a request
+    and its answer; None: from the bundled list of models.
     """
 
     class Kind(models.TextChoices):
@@ -56,6 +57,10 @@ class ModelEndpoint(GovernedModel):
     )
     input_price = models.PositiveBigIntegerField(_("input price"), null=True, blank=True)
     output_price = models.PositiveBigIntegerField(_("output price"), null=True, blank=True)
+    cache_read_price = models.PositiveBigIntegerField(_("cache read price"), null=True, blank=True)
+    cache_write_price = models.PositiveBigIntegerField(
+        _("cache write price"), null=True, blank=True
+    )
     max_tokens = models.PositiveIntegerField(
         _("max answer (tokens)"), null=True, blank=True, validators=[MinValueValidator(1)]
     )
@@ -68,8 +73,13 @@ class ModelEndpoint(GovernedModel):
     thinking = models.CharField(
         _("thinking"), max_length=8, choices=Thinking, blank=True, default=Thinking.DEFAULT
     )
+    thinking_summaries = models.BooleanField(
+        _("thinking summaries"), default=False, db_default=False
+    )
     native_tools = models.BooleanField(_("native tool calls"), default=True)
     image_input = models.BooleanField(_("image input"), default=False, db_column="sees_images")
+    pdf_input = models.BooleanField(_("PDF input"), default=False, db_default=False)
+    prompt_caching = models.BooleanField(_("prompt caching"), default=True, db_default=True)
     retries = models.PositiveSmallIntegerField(
         _("retries"), default=2, validators=[MaxValueValidator(10)]
     )

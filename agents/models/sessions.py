@@ -93,6 +93,8 @@ class Session(OrganizationModel):
     calls = models.PositiveIntegerField(_("calls"), default=0)
     input_tokens = models.PositiveBigIntegerField(_("input tokens"), default=0)
     output_tokens = models.PositiveBigIntegerField(_("output tokens"), default=0)
+    # The part of the input that providers read from their caches.
+    cached_tokens = models.PositiveBigIntegerField(_("cached tokens"), default=0, db_default=0)
     cost_microusd = models.PositiveBigIntegerField(_("cost (micro-dollars)"), default=0)
     working_dir = models.CharField(_("working folder"), max_length=1024, blank=True, default="")
     finished_at = models.DateTimeField(_("finished"), null=True)

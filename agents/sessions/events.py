@@ -3,8 +3,8 @@
 Steps change until they are settled, and parallel calls settle in any order. So an event has an id
 (the step's number) only once its step and all earlier ones are settled: a reader that resumes after
 the last id misses nothing. Until then each change of a step is sent without an id, and replaces the
-previous event of the same `seq`. In between come deltas: `text` added by a model, `progress` of a
-call. `state` reports the session's status; the last event is `rest`.
+previous event of the same `seq`. In between come deltas: `text` and `thinking` added by a model,
+`progress` of a call. `state` reports the session's status; the last event is `rest`.
 
 One poll takes one query for the sessions that are due, and one more for each that has changed.
 Signals over the message bus make a session due at once, as far as its `PollAllowance` permits: a
@@ -31,7 +31,7 @@ from django.db import Error as DatabaseFault
 
 from agents.models import Session, Step
 from agents.session_wakeups import build_bus_topic
-from agents.sessions.partial_output import fetch_partial_outputs
+from agents.sessions.partial_output import TEXT_FIELDS, fetch_partial_outputs
 from bonobot.core.message_bus import get_bus
 from bonobot.core.runtime import Runtime, get_runtime
 
@@ -41,12 +41,14 @@ RESTING_STATUSES = frozenset(
 REST = "rest"
 STATE = "state"
 TEXT = "text"
+THINKING = "thinking"
 PROGRESS = "progress"
 # The payload fields that readers see, by kind of step.
 _SHOWN_FIELDS: dict[str, tuple[str, ...]] = {
     Step.Kind.MESSAGE: ("text", "by", "replaces", "images", "files"),
     Step.Kind.MODEL: (
         "text",
+        "thinking",
         "images",
         "finish",
         "endpoint",
@@ -79,7 +81,7 @@ _SHOWN_FIELDS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class SessionEvent:
-    """One event; `kind` is a step's kind, `rest`, `state`, `text` or `progress`.
+    """One event; `kind` is a step's kind, `rest`, `state`, `text`, `thinking` or `progress`.
 
     `id` is set once a reader can resume after the event.
     """
@@ -185,20 +187,25 @@ def _list_changed_fields(previous: Mapping[str, Any], current: Mapping[str, Any]
 
 def _is_older(current: Mapping[str, Any], previous: Mapping[str, Any]) -> bool:
     """Tell whether a step's data is outdated: texts only grow, so a shorter one is older."""
-    old_text, new_text = (str(data.get("text", "")) for data in (previous, current))
-    return _list_changed_fields(previous, current) <= {"text"} and old_text.startswith(new_text)
+    changed_fields = _list_changed_fields(previous, current)
+    return changed_fields <= {*TEXT_FIELDS} and all(
+        str(previous.get(name, "")).startswith(str(current.get(name, "")))
+        for name in changed_fields
+    )
 
 
 def _build_delta(previous: Mapping[str, Any], event: SessionEvent) -> SessionEvent:
-    """Return the change of an unsettled step as a text or progress event, else the whole event."""
+    """Return the change of an unsettled step as a delta, else the whole event."""
     current, changed_fields = event.data, _list_changed_fields(previous, event.data)
     if changed_fields == {PROGRESS} and current.get(PROGRESS):
         return SessionEvent(PROGRESS, {"seq": current["seq"], **current[PROGRESS]})
-    old_text, new_text = (str(data.get("text", "")) for data in (previous, current))
-    if changed_fields == {"text"} and new_text.startswith(old_text):
-        return SessionEvent(
-            TEXT, {"seq": current["seq"], "at": len(old_text), "text": new_text[len(old_text) :]}
-        )
+    for name in TEXT_FIELDS:
+        old_text, new_text = (str(data.get(name, "")) for data in (previous, current))
+        if changed_fields == {name} and new_text.startswith(old_text):
+            added_text = new_text[len(old_text) :]
+            return SessionEvent(
+                name, {"seq": current["seq"], "at": len(old_text), "text": added_text}
+            )
     return event
 
 

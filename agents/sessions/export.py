@@ -74,6 +74,7 @@ def to_json(session: Session, steps: Sequence[Step]) -> dict[str, Any]:
         "calls": session.calls,
         "input_tokens": session.input_tokens,
         "output_tokens": session.output_tokens,
+        "cached_tokens": session.cached_tokens,
         "cost_microusd": session.cost_microusd,
         "exported_at": timezone.now().isoformat(),
         "steps": [
@@ -127,6 +128,10 @@ def _render_message(step: Step) -> str:
 
 def _render_model_turn(step: Step) -> str:
     text = make_visible(step.payload.get("text", "")).strip()
+    if thinking := make_visible(step.payload.get("thinking", "")).strip():
+        summary = "<details><summary>Thinking</summary>"
+        folded_thinking = f"{summary}\n\n{_render_code_block(thinking, '')}\n\n</details>"
+        text = "\n\n".join(part for part in (folded_thinking, text) if part)
     if step.state == Step.State.FAILED:
         failure = _format_line(f"{step.payload.get('detail', '')} ({step.payload.get('code', '')})")
         text = "\n\n".join(part for part in (text, f"*No answer: {failure}*") if part)
@@ -213,6 +218,7 @@ def build_report(session_id: UUID) -> dict[str, Any]:
         "turns": session.turns,
         "input_tokens": session.input_tokens,
         "output_tokens": session.output_tokens,
+        "cached_tokens": session.cached_tokens,
         "cost_microusd": session.cost_microusd,
     }
 

@@ -263,7 +263,11 @@ async def _take_turn(
     messages: Sequence[llm_interface.Message] = history.messages
     if any("images" in message or "files" in message for message in messages):
         messages = await orm(
-            build_model_messages, organization_id, messages, image_input=endpoint.image_input
+            build_model_messages,
+            organization_id,
+            messages,
+            image_input=endpoint.image_input,
+            pdf_input=endpoint.pdf_input,
         )
     tools = snapshot.list_shown_tools(history.found_tools)
     reply, call_steps = await turn.run(

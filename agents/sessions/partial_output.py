@@ -44,6 +44,8 @@ WRITE_INTERVAL_S = 0.5
 MAX_CHARACTERS_PER_S = 4_000_000
 # Maximum length of a server's progress message, in characters.
 PROGRESS_MESSAGE_LENGTH = 300
+# The texts of a model turn that grow while it streams.
+TEXT_FIELDS = ("text", "thinking")
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,9 @@ class PartialOutputPublisher:
                 await get_runtime().run_orm(write_outputs, outputs)
             except DatabaseFault as error:
                 logger.warning("what %s steps show was not written: %s", len(outputs), error)
-        characters = sum(len(output.shown.get("text", "")) for output in outputs)
+        characters = sum(
+            len(output.shown.get(name, "")) for output in outputs for name in TEXT_FIELDS
+        )
         return max(pause_s, characters / MAX_CHARACTERS_PER_S)
 
 
@@ -164,27 +168,35 @@ def _build_bus_message(output: PartialOutput) -> BusTexts:
 
 
 class ModelTextReporter:
-    """Publishes the text of a model turn so far; called with each piece."""
+    """Publishes the text and thinking of a model turn so far; called with each piece of text."""
 
     def __init__(self, lease: SessionLease, step: Step, organization_id: UUID) -> None:
         self._lease, self._step, self._organization_id = lease, step, organization_id
-        self._pieces: list[str] = []
+        self._pieces: dict[str, list[str]] = {"text": []}
 
     @property
-    def text(self) -> str:
-        """The text so far."""
-        self._pieces = ["".join(self._pieces)]
-        return self._pieces[0]
+    def output(self) -> dict[str, str]:
+        """The text so far, and the thinking if there is some."""
+        output = {name: "".join(pieces) for name, pieces in self._pieces.items()}
+        self._pieces = {name: [text] for name, text in output.items()}
+        return output
 
     async def __call__(self, piece: str) -> None:
-        """Add a piece and publish the text."""
-        is_first = not self._pieces
-        self._pieces.append(piece)
+        """Add a piece of text and publish the output."""
+        self._add_piece("text", piece)
+
+    async def add_thinking(self, piece: str) -> None:
+        """Add a piece of thinking and publish the output."""
+        self._add_piece("thinking", piece)
+
+    def _add_piece(self, name: str, piece: str) -> None:
+        pieces = self._pieces.setdefault(name, [])
+        is_first = not pieces
+        pieces.append(piece)
         get_output_publisher().publish(self._step.pk, self._build_output, is_first=is_first)
 
     def _build_output(self) -> PartialOutput:
-        shown = {"text": self.text}
-        return _build_partial_output(self._lease, self._step, self._organization_id, shown)
+        return _build_partial_output(self._lease, self._step, self._organization_id, self.output)
 
 
 async def show_progress(

@@ -137,6 +137,7 @@ def _append_usage_notice(
         lease,
         {"code": "sampling", "text": text},
         input_tokens=usage.input_tokens,
+        cached_tokens=usage.cached_tokens,
         output_tokens=usage.output_tokens,
         cost_microusd=cost,
     )

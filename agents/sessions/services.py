@@ -47,7 +47,7 @@ def start_session(
     unsupported files), `Conflict` (codes `organization_halted`, `agent_disabled`).
     """
     _require_startable(principal, agent)
-    message = _build_message(agent.organization_id, text, attachments)
+    message = _build_message(agent, text, attachments)
     session = Session(
         organization_id=agent.organization_id,
         agent=agent,
@@ -110,7 +110,7 @@ def send_message(
     """Send a message to a session; a finished one is queued again."""
     _require_startable(principal, session.agent)
     _check_accepts_messages(session)
-    message = _build_message(session.organization_id, text, attachments)
+    message = _build_message(session.agent, text, attachments)
     label_session(principal, session)
     with transaction.atomic():
         # Lock the session's row first, as a runner does that ends the run: the second of the two
@@ -138,7 +138,7 @@ def resend_message(
     _check_accepts_messages(session)
     replaced_step = _get_message_step(session, seq)
     new_text = replaced_step.payload["text"] if text is None else text
-    message = _build_message(session.organization_id, new_text, attachments)
+    message = _build_message(session.agent, new_text, attachments)
     for name in ("images", "files"):
         if attachment_list := [*replaced_step.payload.get(name, ()), *message.get(name, ())]:
             message[name] = attachment_list
@@ -186,12 +186,12 @@ def _get_message_step(session: Session, seq: int | None) -> Step:
     return matching_steps[-1]
 
 
-def _build_message(
-    organization_id: UUID, text: str, attachments: Sequence[Attachment]
-) -> dict[str, Any]:
+def _build_message(agent: Agent, text: str, attachments: Sequence[Attachment]) -> dict[str, Any]:
     """Return the inbox payload of a message, and store its files; raises `InvalidInput`."""
     check_message(text)
-    stored_attachments = store_attachments(organization_id, attachments)
+    organization_id, endpoint = agent.organization_id, agent.model_endpoint
+    pdf_input = endpoint is not None and endpoint.pdf_input
+    stored_attachments = store_attachments(organization_id, attachments, pdf_input=pdf_input)
     return {"text": mask_organization_secrets(text, organization_id)} | stored_attachments
 
 

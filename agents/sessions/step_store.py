@@ -127,10 +127,10 @@ def replace_call_id(lease: SessionLease, step: Step) -> None:
         step.save(update_fields=["call_id", "payload"])
 
 
-def save_partial_text(lease: SessionLease, step: Step, text: str) -> None:
-    """Save the text of an interrupted model turn."""
+def save_partial_output(lease: SessionLease, step: Step, output: Mapping[str, str]) -> None:
+    """Save the text and thinking of an interrupted model turn."""
     Step.objects.filter(pk=step.pk, fence=lease.fence, state=Step.State.INTENT).update(
-        payload={"text": make_storable(text)}
+        payload=make_storable(dict(output))
     )
 
 

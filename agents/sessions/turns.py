@@ -85,6 +85,7 @@ class SessionTurn:
             tools=tools,
             max_tokens=self.max_tokens,
             on_text=text_reporter,
+            on_thinking=text_reporter.add_thinking,
         )
         reply, cost = await self._fetch_reply(request, step, call_id, text_reporter)
         try:
@@ -121,7 +122,7 @@ class SessionTurn:
             )
             await asyncio.shield(
                 get_runtime().run_orm(
-                    step_store.save_partial_text, self.lease, step, text_reporter.text
+                    step_store.save_partial_output, self.lease, step, text_reporter.output
                 )
             )
             raise
@@ -185,6 +186,7 @@ class SessionTurn:
             turns=1,
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
+            cached_tokens=usage.cached_tokens,
             cost_microusd=cost,
         )
 
@@ -208,6 +210,7 @@ class SessionTurn:
         usage = reply.usage or llm_interface.TokenUsage(0, 0)
         payload = {
             "text": reply.text,
+            **({"thinking": reply.thinking} if reply.thinking else {}),
             "message": reply.message,
             "servers": list_connected_servers(self.snapshot),
             **self._save_images(reply),
@@ -225,6 +228,7 @@ class SessionTurn:
             reply.calls,
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
+            cached_tokens=usage.cached_tokens,
             cost_microusd=cost,
         )
 

@@ -80,6 +80,7 @@ from bonobot.settings.limits import (  # noqa: F401 - read through `django.conf.
     BONOBOT_STDIO_OPEN_FILES,
     BONOBOT_STDIO_PROCESSES,
     BONOBOT_STDIO_WAIT_S,
+    BONOBOT_THINKING_LIMIT,
     BONOBOT_TURNS_PER_MESSAGE,
     BONOBOT_WATCHED_SERVERS,
     BONOBOT_WORKER_THREADS,

@@ -26,6 +26,10 @@ BONOBOT_RESULT_LIMIT = environment.read_number(
 BONOBOT_ANSWER_LIMIT = environment.read_number(
     "BONOBOT_ANSWER_LIMIT", MIB, minimum=KIB, maximum=16 * MIB
 )
+# Bytes of readable thinking that are kept of one answer: `agents.llm.pydantic_ai_adapter`.
+BONOBOT_THINKING_LIMIT = environment.read_number(
+    "BONOBOT_THINKING_LIMIT", 64 * KIB, minimum=0, maximum=MIB
+)
 # Hours until an approval expires: `agents.approvals.services`.
 BONOBOT_APPROVAL_H = environment.read_number("BONOBOT_APPROVAL_H", 24, minimum=1, maximum=720)
 # Seconds to wait for a client's answer: `agents.gateway.suspended_calls`.

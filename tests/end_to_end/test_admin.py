@@ -322,8 +322,8 @@ def test_a_server_requests_input_and_a_session_is_exported_replayed_and_canceled
     assert canceled.status == Session.Status.CANCELLED
 
 
-def test_a_turn_that_ended_without_text_leaves_no_trace(acme: Organization, owner: Page) -> None:
-    # Only rows: no worker runs this session.
+def create_running_session(acme: Organization) -> Session:
+    """Create the rows of a session in the middle of a turn, which no worker runs."""
     session = Session.objects.create(
         organization=acme,
         agent=factories.create_agent(acme),
@@ -339,6 +339,11 @@ def test_a_turn_that_ended_without_text_leaves_no_trace(acme: Organization, owne
         Step.objects.create(
             session=session, seq=seq, kind=kind, state=state, turn=seq == 2, payload=payload
         )
+    return session
+
+
+def test_a_turn_that_ended_without_text_leaves_no_trace(acme: Organization, owner: Page) -> None:
+    session = create_running_session(acme)
     owner.goto(f"/admin/agents/session/{session.pk}/change/")
     thinking = owner.get_by_label("Waiting for the model")
     expect(thinking).to_be_visible()
@@ -347,6 +352,29 @@ def test_a_turn_that_ended_without_text_leaves_no_trace(acme: Organization, owne
     Session.objects.filter(pk=session.pk).update(status=Session.Status.DONE)
     expect(owner.locator("[data-part=state]")).to_contain_text("completed", timeout=PATIENCE_MS)
     expect(thinking).to_have_count(0)
+
+
+def test_thinking_is_shown_collapsed_while_it_arrives(acme: Organization, owner: Page) -> None:
+    session = create_running_session(acme)
+
+    def show_output(state: str = Step.State.INTENT, **payload: str) -> None:
+        session.steps.filter(seq=2).update(state=state, payload=payload)
+        Session.objects.filter(pk=session.pk).update(updated_at=timezone.now())
+
+    owner.goto(f"/admin/agents/session/{session.pk}/change/")
+    thinking = owner.locator("details.bb-thinking")
+    expect(owner.get_by_label("Waiting for the model")).to_be_visible()
+    expect(thinking).to_be_hidden()
+    show_output(text="", thinking="Let me <b>")
+    expect(thinking).to_be_visible(timeout=PATIENCE_MS)
+    expect(thinking.locator("[data-thinks]")).to_be_hidden()
+    thinking.get_by_text("Thinking").click()
+    expect(thinking.locator("[data-thinks]")).to_have_text("Let me <b>")
+    show_output(text="", thinking="Let me <b>see.")
+    expect(thinking.locator("[data-thinks]")).to_have_text("Let me <b>see.")
+    show_output(Step.State.DONE, text="It is noon.", thinking="Let me <b>see.")
+    expect(owner.locator("#said-2")).to_have_text("It is noon.", timeout=PATIENCE_MS)
+    expect(thinking.locator("[data-thinks]")).to_have_text("Let me <b>see.")
 
 
 # A call that waits for approval: no worker runs the session until the call is approved.

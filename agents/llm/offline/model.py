@@ -384,6 +384,7 @@ class OfflineModel:
         tools: Sequence[ToolSpec] = (),
         max_tokens: int | None = None,
         on_text: OnText | None = None,
+        on_thinking: OnText | None = None,
     ) -> ModelReply:
         """Answer from the conversation; the text is streamed in pieces."""
         # Hundreds of definitions would block the event loop.

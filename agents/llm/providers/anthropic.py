@@ -1,11 +1,13 @@
 """Anthropic's Messages API and compatible ones."""
 
 import asyncio
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import httpx2
 from anthropic import AsyncAnthropic, Omit
-from pydantic_ai.models.anthropic import AnthropicModel
+from anthropic.types.beta import BetaThinkingConfigParam
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.models.anthropic import AnthropicModel, AnthropicModelSettings
 from pydantic_ai.profiles.anthropic import AnthropicModelProfile
 from pydantic_ai.providers.anthropic import AnthropicProvider
 
@@ -14,9 +16,20 @@ from agents.llm.providers.text_deltas import merge_response_deltas
 from agents.llm.providers.transport import build_client, build_timeout, mark_stream_complete
 
 T = TypeVar("T")
+# Our own key in the library's settings.
+SUMMARIES_SETTING = "bonobot_thinking_summaries"
 
 # Send tool schemas unchanged.
 PROFILE = AnthropicModelProfile(json_schema_transformer=None)
+
+
+# Mark the ends of the tools, the instructions and the conversation as cacheable. Markers in the
+# blocks are understood by compatible services too, unlike the one for a whole request.
+CACHE_SETTINGS: dict[str, Any] = {
+    "anthropic_cache_tool_definitions": True,
+    "anthropic_cache_instructions": True,
+    "anthropic_cache_messages": True,
+}
 
 
 class AnthropicClient(AsyncAnthropic):
@@ -29,6 +42,23 @@ class AnthropicClient(AsyncAnthropic):
         if isinstance(data, dict) and data.get("type") == "message_stop":
             mark_stream_complete()
         return super()._process_response_data(data=data, cast_to=cast_to, response=response)
+
+
+class SummarizingAnthropicModel(AnthropicModel):
+    """A model that asks for readable thinking, which newer models leave out by default."""
+
+    # A private method: if an upgrade removes it, these models' thinking isn't shown.
+    def _translate_thinking(
+        self,
+        model_settings: AnthropicModelSettings,
+        model_request_parameters: ModelRequestParameters,
+    ) -> BetaThinkingConfigParam:
+        config = super()._translate_thinking(model_settings, model_request_parameters)
+        if not model_settings.get(SUMMARIES_SETTING):
+            return config
+        if isinstance(config, dict) and config["type"] in ("adaptive", "enabled"):
+            return cast(BetaThinkingConfigParam, {**config, "display": "summarized"})
+        return config
 
 
 class AnthropicConnection:
@@ -50,7 +80,7 @@ class AnthropicConnection:
     def build_model(self, endpoint: ModelEndpointConfig) -> AnthropicModel:
         """Return the library's model for an endpoint."""
         provider = AnthropicProvider(anthropic_client=self._client)
-        return AnthropicModel(endpoint.model, provider=provider, profile=PROFILE)
+        return SummarizingAnthropicModel(endpoint.model, provider=provider, profile=PROFILE)
 
     async def close(self) -> None:
         """Close its sockets."""
@@ -67,4 +97,7 @@ def build_settings(endpoint: ModelEndpointConfig) -> dict[str, Any]:
     headers: dict[str, Any] = {"User-Agent": "bonobot"}
     if not endpoint.api_key:
         headers["X-Api-Key"] = Omit()
-    return {"timeout": build_timeout(endpoint), "extra_headers": headers}
+    request_settings = {"timeout": build_timeout(endpoint), "extra_headers": headers}
+    if endpoint.thinking_summaries:
+        request_settings[SUMMARIES_SETTING] = True
+    return request_settings | (CACHE_SETTINGS if endpoint.prompt_caching else {})

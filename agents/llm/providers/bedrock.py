@@ -165,6 +165,14 @@ def _decode_text(value: str | bytes) -> str:
 PROFILE = BedrockModelProfile(json_schema_transformer=None)
 
 
+# Add cache points after the tools, the instructions and the conversation, for models with them.
+CACHE_SETTINGS: dict[str, Any] = {
+    "bedrock_cache_tool_definitions": True,
+    "bedrock_cache_instructions": True,
+    "bedrock_cache_messages": True,
+}
+
+
 class BedrockConnection:
     """A client of one region, address and credential."""
 
@@ -190,4 +198,4 @@ def connect(endpoint: ModelEndpointConfig, loop: asyncio.AbstractEventLoop) -> B
 
 def build_settings(endpoint: ModelEndpointConfig) -> dict[str, Any]:
     """Return the library's settings for one request."""
-    return {}
+    return dict(CACHE_SETTINGS) if endpoint.prompt_caching else {}

@@ -137,7 +137,13 @@ def connect(endpoint: ModelEndpointConfig, loop: asyncio.AbstractEventLoop) -> G
 
 def build_settings(endpoint: ModelEndpointConfig) -> dict[str, Any]:
     """Return the library's settings for one request."""
-    return {"timeout": endpoint.timeout_s, "extra_headers": {"User-Agent": "bonobot"}}
+    request_settings: dict[str, Any] = {
+        "timeout": endpoint.timeout_s,
+        "extra_headers": {"User-Agent": "bonobot"},
+    }
+    if endpoint.thinking_summaries and not endpoint.thinking:  # an effort implies it
+        request_settings["google_thinking_config"] = {"include_thoughts": True}
+    return request_settings
 
 
 def _build_credentials(

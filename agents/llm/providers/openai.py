@@ -317,6 +317,8 @@ def _build_profile(endpoint: ModelEndpointConfig) -> OpenAIModelProfile:
     return OpenAIModelProfile(
         json_schema_transformer=None,
         openai_chat_streaming_requires_finish_reason=False,  # the adapter checks the end
+        # Documents are only sent if the endpoint says that its model accepts them.
+        openai_chat_supports_document_input=True,
         openai_chat_supports_max_completion_tokens=host.endswith(OPENAI_HOSTS),
     )
 
@@ -338,6 +340,8 @@ def build_settings(endpoint: ModelEndpointConfig) -> dict[str, Any]:
     if endpoint.kind == "responses":
         # Reasoning is returned encrypted with each answer, so the provider need not store it.
         request_settings["openai_store"] = False
+        if endpoint.thinking_summaries and endpoint.thinking != "off":
+            request_settings["openai_reasoning_summary"] = "auto"
     return request_settings
 
 

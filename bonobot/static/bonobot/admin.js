@@ -306,7 +306,7 @@
   const ASKED_EVERY_MS = 600;
   function living(place) {
     const list = place.querySelector("[data-steps]");
-    const written = new Map();
+    const written = new Map(); // by step: the text and the thinking so far
     let asking = false;
     let again = null;
     let last = 0;
@@ -371,9 +371,15 @@
     function write(seq) {
       const said = list.querySelector(`[data-seq="${seq}"] [data-writes]`);
       if (!said) return false;
-      said.textContent = seen(written.get(seq));
+      const { text, thinking } = written.get(seq);
+      said.textContent = seen(text);
       said.hidden = !said.textContent;
       for (const dots of all(".bb-typing", said.parentElement)) dots.hidden = !said.hidden;
+      const thinks = list.querySelector(`[data-seq="${seq}"] [data-thinks]`);
+      if (thinks) {
+        thinks.textContent = seen(thinking);
+        thinks.parentElement.hidden = !thinking;
+      }
       return true;
     }
 
@@ -385,17 +391,18 @@
 
     function begun(event) {
       const step = JSON.parse(event.data);
-      if (step.state === "intent") written.set(step.seq, step.text ?? "");
+      if (step.state === "intent") written.set(step.seq, { text: step.text ?? "", thinking: step.thinking ?? "" });
       else written.delete(step.seq);
       if (step.state !== "intent" || !write(step.seq)) refresh();
     }
 
     function grown(event) {
       const { seq, at, text } = JSON.parse(event.data);
-      const before = [...(written.get(seq) ?? "")];
+      const now = written.get(seq) ?? { text: "", thinking: "" };
+      const before = [...now[event.type]];
       if (before.length < at) return;
       const end = nearEnd();
-      written.set(seq, before.slice(0, at).join("") + text);
+      written.set(seq, { ...now, [event.type]: before.slice(0, at).join("") + text });
       write(seq);
       follow(end);
     }
@@ -422,6 +429,7 @@
       for (const name of ["state", "call", "notice", "end", "rest"]) source.addEventListener(name, refresh);
       source.addEventListener("model", begun);
       source.addEventListener("text", grown);
+      source.addEventListener("thinking", grown);
       source.addEventListener("progress", progressed);
     }
 

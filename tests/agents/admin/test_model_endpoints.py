@@ -94,3 +94,13 @@ def test_an_unused_endpoint_is_deleted(operator: admin_client.AdminClient) -> No
     operator.post("agents_modelendpoint_add", **FIELDS)
     operator.post("agents_modelendpoint_delete", ModelEndpoint.objects.get().pk, post="yes")
     assert not ModelEndpoint.objects.exists()
+
+
+def test_caching_thinking_and_pdf_settings_are_saved(operator: admin_client.AdminClient) -> None:
+    assert 'name="prompt_caching"' in operator.get("agents_modelendpoint_add")
+    values = {"cache_read_price": "50", "cache_write_price": "125", "pdf_input": "on"}
+    operator.post("agents_modelendpoint_add", **FIELDS, **values, thinking_summaries="on")
+    endpoint = ModelEndpoint.objects.get()
+    assert (endpoint.cache_read_price, endpoint.cache_write_price) == (50, 125)
+    flags = (endpoint.pdf_input, endpoint.thinking_summaries, endpoint.prompt_caching)
+    assert flags == (True, True, False)

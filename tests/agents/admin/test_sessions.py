@@ -318,3 +318,17 @@ def test_a_member_cant_see_timelines_of_others(
     member = admin_client.sign_in(acme, Role.MEMBER)
     helper.members.add(member.user)
     member.get("agents_session_timeline", session.pk, status=404)
+
+
+def test_thinking_is_shown_collapsed(session: Session, operator: admin_client.AdminClient) -> None:
+    create_step(session, "model", text="It is noon.", thinking="<b>Let me see")
+    page = operator.get("agents_session_change", session.pk)
+    assert '<details class="bb-thinking">' in page
+    assert "&lt;b&gt;Let me see" in page
+
+
+def test_an_answer_without_thinking_has_no_place_for_it(
+    session: Session, operator: admin_client.AdminClient
+) -> None:
+    create_step(session, "model", text="It is noon.")
+    assert "bb-thinking" not in operator.get("agents_session_change", session.pk)

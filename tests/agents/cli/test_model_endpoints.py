@@ -47,3 +47,14 @@ def test_an_unused_endpoint_is_deleted(bonobot):
     assert bonobot("models", "remove", "claude", "--json").json["slug"] == "claude"
     assert not ModelEndpoint.objects.exists()
     assert bonobot("models", "list", "--json").json == []
+
+
+def test_caching_thinking_and_pdf_settings_are_stored(bonobot):
+    added = bonobot(*ADD, "--cache-read-price", "50", "--cache-write-price", "125").json
+    assert (added["cache_read_price"], added["cache_write_price"]) == (50, 125)
+    flags = ("prompt_caching", "pdf_input", "thinking_summaries")
+    assert [added[name] for name in flags] == [True, False, False]
+    options = ("--no-prompt-caching", "--pdf-input", "--thinking-summaries")
+    changed = bonobot("models", "set", "claude", *options, "--json").json
+    assert [changed[name] for name in flags] == [False, True, True]
+    assert ModelEndpoint.objects.get().cache_read_price == 50

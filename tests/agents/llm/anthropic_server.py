@@ -78,6 +78,8 @@ def _parse_messages(role: str, content: Any) -> list[ParsedMessage]:
                 )
             case "image":
                 messages.append(ParsedMessage("image", part["source"]["data"]))
+            case "document":
+                messages.append(ParsedMessage("document", part["source"]["data"]))
             case "tool_result":
                 inner = _parse_messages("user", part["content"])
                 text = "".join(message.text for message in inner if message.role == "user")
@@ -89,7 +91,13 @@ def _parse_messages(role: str, content: Any) -> list[ParsedMessage]:
 def _usage(step: Says, output: bool = True) -> dict[str, Any]:
     if step.usage is None:
         return {}
-    usage = {"input_tokens": step.usage["prompt_tokens"]}
+    cached_tokens = step.usage.get("cached_tokens", 0)
+    written_tokens = step.usage.get("cache_write_tokens", 0)
+    usage = {
+        "input_tokens": step.usage["prompt_tokens"] - cached_tokens - written_tokens,
+        "cache_read_input_tokens": cached_tokens,
+        "cache_creation_input_tokens": written_tokens,
+    }
     if output:
         usage["output_tokens"] = step.usage["completion_tokens"]
     return usage

@@ -47,9 +47,10 @@ class FakeBedrock(FakeProvider):
     def read(self, at: int = -1) -> ParsedRequest:
         """Return a received request in a common form."""
         request = self.requests[at]
-        specs = [parsed["toolSpec"] for parsed in request.get("toolConfig", {}).get("tools", ())]
+        tools = request.get("toolConfig", {}).get("tools", ())
+        specs = [parsed["toolSpec"] for parsed in tools if "toolSpec" in parsed]
         return ParsedRequest(
-            system="".join(part["text"] for part in request.get("system", ())),
+            system="".join(part.get("text", "") for part in request.get("system", ())),
             tools={parsed["name"]: parsed["inputSchema"]["json"] for parsed in specs},
             messages=[
                 parsed
@@ -76,6 +77,8 @@ def _parse_messages(role: str, block: dict[str, Any]) -> list[ParsedMessage]:
         return [ParsedMessage("call", json.dumps(use["input"]), use["toolUseId"], use["name"])]
     if "image" in block:
         return [ParsedMessage("image", block["image"]["source"]["bytes"])]
+    if "document" in block:
+        return [ParsedMessage("document", block["document"]["source"]["bytes"])]
     if "toolResult" in block:
         result = block["toolResult"]
         content = [
@@ -104,11 +107,14 @@ def _usage(step: Says) -> dict[str, Any]:
     if step.usage is None:
         return {}
     used = step.usage
+    cached_tokens, written_tokens = used.get("cached_tokens", 0), used.get("cache_write_tokens", 0)
     return {
         "usage": {
-            "inputTokens": used["prompt_tokens"],
+            "inputTokens": used["prompt_tokens"] - cached_tokens - written_tokens,
             "outputTokens": used["completion_tokens"],
             "totalTokens": used["total_tokens"],
+            "cacheReadInputTokens": cached_tokens,
+            "cacheWriteInputTokens": written_tokens,
         }
     }
 

@@ -89,7 +89,9 @@ def _parse_messages(role: str, part: dict[str, Any]) -> list[ParsedMessage]:
         ]
         messages += [ParsedMessage("image", data["data"]) for data in images]
     elif "inlineData" in part:
-        messages.append(ParsedMessage("image", part["inlineData"]["data"]))
+        data = part["inlineData"]
+        kind = "document" if data["mime_type"] == "application/pdf" else "image"
+        messages.append(ParsedMessage(kind, data["data"]))
     elif part.get("text"):
         messages.append(ParsedMessage("user" if role == "user" else "model", part["text"]))
     return messages

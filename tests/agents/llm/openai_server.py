@@ -76,6 +76,7 @@ def _parse_messages(message: dict[str, Any]) -> list[ParsedMessage]:
     parts = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
     text = "".join(part["text"] for part in parts if part["type"] == "text")
     images = [part["image_url"]["url"] for part in parts if part["type"] == "image_url"]
+    documents = [part["file"]["file_data"] for part in parts if part["type"] == "file"]
     match message["role"]:
         case "tool":
             return [ParsedMessage("result", text, id=message["tool_call_id"])]
@@ -93,6 +94,7 @@ def _parse_messages(message: dict[str, Any]) -> list[ParsedMessage]:
             return [
                 *([ParsedMessage("user", text)] if text else []),
                 *(ParsedMessage("image", u) for u in images),
+                *(ParsedMessage("document", file_data) for file_data in documents),
             ]
         case _:
             return []

@@ -22,10 +22,11 @@ from starlette.routing import Route
 class Says:
     """An answer: text and calls, whole or in fragments when the request asks for a stream.
 
-    `calls` are (id, name, arguments as text). `usage` has OpenAI's keys. `reasoning` comes before
-    the text, with the provider's signature if it has one. `finish` may also be a finish reason of
-    the provider, which is sent unchanged. `cut` truncates the stream: "closed" breaks the
-    connection, "ended" ends it without a finish reason.
+    `calls` are (id, name, arguments as text). `usage` has OpenAI's keys, and `cached_tokens` and
+    `cache_write_tokens` for the parts of the prompt read from a cache and written to one.
+    `reasoning` comes before the text, with the provider's signature if it has one. `finish` may
+    also be a finish reason of the provider, which is sent unchanged. `cut` truncates the stream:
+    "closed" breaks the connection, "ended" ends it without a finish reason.
     """
 
     text: str = ""
@@ -70,7 +71,8 @@ class Waits:
 
 @dataclass(frozen=True)
 class ParsedMessage:
-    """A part of a received conversation: user, model, thought, call, result or image."""
+    """A part of a received conversation: user, model, thought, call, result, image or
+    document."""
 
     role: str
     text: str

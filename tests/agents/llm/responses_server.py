@@ -84,8 +84,13 @@ def _parts(role: str, content: Any) -> list[ParsedMessage]:
         for part in parts
         if part["type"].endswith("_text")
     ]
-    return messages + [
+    messages += [
         ParsedMessage("image", part["image_url"]) for part in parts if part["type"] == "input_image"
+    ]
+    return messages + [
+        ParsedMessage("document", part["file_data"])
+        for part in parts
+        if part["type"] == "input_file"
     ]
 
 

@@ -185,7 +185,8 @@ async def test_reading_a_fast_stream_lets_other_tasks_run(monkeypatch: pytest.Mo
             await asyncio.sleep(0)
 
     other = asyncio.create_task(count_runs())
-    texts: Any = pydantic_ai_adapter._iterate_text(ModelEndpointConfig("openai"), stream())  # type: ignore[arg-type]
-    assert [text async for text in texts] == ["x"] * 10
+    endpoint = ModelEndpointConfig("openai")
+    pieces: Any = pydantic_ai_adapter._iterate_pieces(endpoint, stream())  # type: ignore[arg-type]
+    assert [piece.text async for piece in pieces] == ["x"] * 10
     other.cancel()
     assert other_runs >= 10

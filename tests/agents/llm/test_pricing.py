@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.llm.interface import ModelEndpointConfig, TokenUsage
-from agents.llm.pricing import calculate_price
+from agents.llm.pricing import build_expected_usage, calculate_price
 
 USAGE = TokenUsage(1_000, 10)
 
@@ -39,6 +39,45 @@ def test_cached_tokens_use_the_providers_cache_price() -> None:
     )
     assert cached is not None
     assert 0 < cached < 2_600
+
+
+def test_cache_prices_of_the_endpoint_apply_with_its_own_prices() -> None:
+    usage = TokenUsage(1_000, 10, cached_tokens=600, cache_write_tokens=300)
+    endpoint = ModelEndpointConfig(
+        "anthropic",
+        input_price=1_000_000,
+        output_price=5_000_000,
+        cache_read_price=100_000,
+        cache_write_price=2_000_000,
+    )
+    assert calculate_price(endpoint, usage) == 100 + 60 + 600 + 50
+
+
+def test_unset_cache_prices_never_count_too_little() -> None:
+    usage = TokenUsage(1_000, 10, cached_tokens=600, cache_write_tokens=300)
+    endpoint = ModelEndpointConfig("anthropic", input_price=1_000_000, output_price=5_000_000)
+    assert calculate_price(endpoint, usage) == 100 + 600 + 375 + 50
+
+
+def test_more_cached_tokens_than_input_cost_no_more_than_the_input() -> None:
+    endpoint = ModelEndpointConfig("openai", input_price=1_000_000, output_price=1_000_000)
+    assert calculate_price(endpoint, TokenUsage(10, 0, cached_tokens=600)) == 10
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "written_tokens"),
+    [
+        (ModelEndpointConfig("anthropic"), 1_000),
+        (ModelEndpointConfig("bedrock"), 1_000),
+        (ModelEndpointConfig("anthropic", prompt_caching=False), 0),
+        (ModelEndpointConfig("openai"), 0),
+    ],
+)
+def test_a_request_is_reserved_as_if_it_filled_the_cache(
+    endpoint: ModelEndpointConfig, written_tokens: int
+) -> None:
+    expected_usage = build_expected_usage(endpoint, 1_000, 10)
+    assert expected_usage == TokenUsage(1_000, 10, cache_write_tokens=written_tokens)
 
 
 def test_cache_writes_use_the_providers_write_price() -> None:

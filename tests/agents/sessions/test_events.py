@@ -138,6 +138,24 @@ def test_a_reader_gets_each_event_once_and_growing_text_in_parts():
     assert reader.after_seq == 2
 
 
+def test_thinking_is_sent_in_parts_and_is_never_shortened():
+    model = Step(seq=1, kind="model", state="intent", payload={"text": ""}, started_at=NOW)
+    reader = EventFeed()
+
+    def read_parts(**output):
+        events = reader.list_new_events(build_events([model], {1: output}), "running")
+        return [(event.kind, event.data.get("at"), event.data.get("text")) for event in events]
+
+    reader.list_new_events(build_events([model]), "running")
+    assert read_parts(text="", thinking="Let me") == [("thinking", 0, "Let me")]
+    assert read_parts(text="", thinking="Let me see") == [("thinking", 6, " see")]
+    assert read_parts(text="") == [], "older thinking isn't sent again"
+    assert read_parts(text="It is", thinking="Let me see") == [("text", 0, "It is")]
+    model.state, model.payload = "done", {"text": "It is.", "thinking": "Let me see"}
+    [event] = reader.list_new_events(build_events([model]), "running")
+    assert (event.data["text"], event.data["thinking"]) == ("It is.", "Let me see")
+
+
 def test_progress_of_a_call_is_sent_as_a_part():
     call = Step(seq=1, kind="call", state="intent", payload={"name": "x"}, started_at=NOW)
     reader = EventFeed()

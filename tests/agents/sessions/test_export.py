@@ -31,7 +31,11 @@ def session():
             "done",
             {"text": "two\nlines", "by": "ann", "replaces": 1, "files": [{"name": "a.txt"}]},
         ),
-        ("model", "done", {"text": "Look:\n\n- **this**"}),
+        (
+            "model",
+            "done",
+            {"text": "Look:\n\n- **this**", "thinking": "```</details>\u200b"},
+        ),
         (
             "call",
             "done",
@@ -55,9 +59,10 @@ def test_the_markdown_export_has_the_current_conversation(session, django_assert
     assert "2 steps were replaced by later messages and are left out." in text
     assert "old" not in text
     assert (
-        "\n\n## ann\n\n> two\n> lines\n\nAttached: `a.txt`\n\n## Agent\n\nLook:\n\n- **this**\n"
-        in text
-    )
+        "\n\n## ann\n\n> two\n> lines\n\nAttached: `a.txt`\n\n## Agent\n\n"
+        "<details><summary>Thinking</summary>\n\n````\n```</details>⟨U+200B⟩\n````\n\n</details>"
+        "\n\nLook:\n\n- **this**\n"
+    ) in text
     call = '### Call `mcp_x` (done, 7 ms)\n\n```json\n{\n  "a": 1\n}\n```\n\n'
     assert call + "`````\n````\nout⟨U+202E⟩\n`````\n" in text
     assert "*The server is away.*\n\n## Agent\n\n*No answer: No luck. (model_error)*" in text
@@ -70,6 +75,7 @@ def test_the_json_export_has_every_step_and_marks_replaced_ones(session):
     marks = [(step["seq"], step["superseded"]) for step in export["steps"]]
     assert marks == [(seq, seq < 3) for seq in range(1, 9)]
     assert export["steps"][4]["arguments"] == {"a": 1}
+    assert export["steps"][3]["thinking"] == "```</details>\u200b"
 
 
 def test_the_file_is_named_after_the_title(session):

@@ -6,12 +6,14 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
+from agents.attachments import Attachment
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Budget, ModelEndpoint, Session, Step
 from agents.sessions import services as sessions
 from agents.sessions.export import build_report, export_session
 from bonobot.accounts.roles import Role
 from bonobot.core.message_bus import get_bus
+from bonobot.core.problems import InvalidInput
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.queries import load_organization_balances
@@ -62,6 +64,38 @@ def test_calls_are_sent_to_the_server_and_results_to_the_model(workshop, fake, r
     marks = [first.split()[1] for first, *_ in lines]
     assert len(set(marks)) == 2
     assert [last for *_, last in lines] == [f"[end of data {mark}]" for mark in marks]
+
+
+def test_thinking_and_cached_tokens_are_stored_with_the_turn(fake, run):
+    details = {"prompt_tokens_details": {"cached_tokens": 64}}
+    usage = {"prompt_tokens": 100, "completion_tokens": 7, "total_tokens": 107} | details
+    fake.script += [Says(text="hello", reasoning="I should greet.", usage=usage)]
+    session = run()
+    [step] = session.steps.filter(kind=Step.Kind.MODEL)
+    assert (step.payload["text"], step.payload["thinking"]) == ("hello", "I should greet.")
+    assert step.payload["usage"]["cached_tokens"] == 64
+    closed = json.loads(AuditRow.objects.get(pk=step.call_id).closed)
+    assert closed["details"]["cached_tokens"] == 64
+    session.refresh_from_db()
+    assert (session.cached_tokens, build_report(session.pk)["cached_tokens"]) == (64, 64)
+
+
+def test_a_pdf_file_is_sent_if_the_endpoint_accepts_it(acme, helper, endpoint, fake, runner):
+    administrator = factories.build_administrator(acme)
+    files = [Attachment("report.pdf", b"%PDF-1.7\n%%EOF")]
+    with pytest.raises(InvalidInput, match=r"doesn't accept the PDF file 'report\.pdf'"):
+        sessions.start_session(administrator, helper, "Read.", attachments=files)
+    assert not Session.objects.exists()
+    ModelEndpoint.objects.filter(pk=endpoint.pk).update(pdf_input=True)
+    helper.refresh_from_db()
+    fake.script += [Says(text="Nothing in it.")]
+    session = sessions.start_session(administrator, helper, "Read.", attachments=files)
+    task = get_runtime().call(runner.claim_and_run, session.pk)
+    get_runtime().call(asyncio.wait, [task], timeout=10)
+    text, document = fake.requests[0]["messages"][-1]["content"]
+    assert text["text"] == "Read.\n\n[attached PDF file report.pdf]"
+    assert document["file"]["file_data"].startswith("data:application/pdf;base64,")
+    assert "Attached: `report.pdf`" in export_session(session, "markdown")
 
 
 def test_a_result_with_instructions_and_active_content_is_framed_cleaned_and_flagged(
@@ -345,7 +379,8 @@ def test_a_session_canceled_during_a_call_makes_no_further_turn(
 def test_an_interrupted_turn_shows_its_partial_text(acme, helper, endpoint, runner, monkeypatch):
     streamed = asyncio.Event()
 
-    async def request(self, messages, *, on_text, **_):
+    async def request(self, messages, *, on_text, on_thinking, **_):
+        await on_thinking("A story.")
         await on_text("Once upon a ")
         streamed.set()
         await asyncio.Event().wait()
@@ -360,4 +395,5 @@ def test_an_interrupted_turn_shows_its_partial_text(acme, helper, endpoint, runn
     get_runtime().call(asyncio.wait, [task], timeout=10)
     [step] = session.steps.filter(kind=Step.Kind.MODEL)
     assert (step.state, step.payload["text"]) == (Step.State.FAILED, "Once upon a ")
+    assert step.payload["thinking"] == "A story."
     assert step.payload["code"] == "cut_off"

@@ -1,6 +1,7 @@
 """Test cases that apply to the protocols of all providers."""
 
 import asyncio
+import base64
 import json
 from typing import Any
 
@@ -317,6 +318,7 @@ async def test_reasoning_is_sent_back_only_to_its_provider(
         same_model_request = fake.read()
         await ask(protocol, fake, history, stream=stream, tools=TOOLS, model=f"{protocol.model}-x")
     assert (reply.text, streamed) == ("", [])
+    assert reply.thinking == "I should look."
     assert same_model_request.with_role("thought")
     assert any(message.id for message in same_model_request.with_role("thought")) == protocol.signs
     assert [message.id for message in same_model_request.with_role("call")] == [reply.calls[0].id]
@@ -337,6 +339,15 @@ async def test_images_of_users_and_tools_are_sent(protocol: ProviderProtocol, st
         await ask(protocol, fake, [*question, reply.message, result], stream=stream, tools=TOOLS)
     assert len(fake.read(0).with_role("image")) == 1
     assert len(fake.read(1).with_role("image")) == 2
+
+
+@every_protocol
+async def test_pdf_files_are_sent_as_documents(protocol: ProviderProtocol) -> None:
+    document = {"media_type": "application/pdf", "data": b"%PDF-1.7 not really", "pages": 1}
+    async with provider(protocol, Says("a report")) as fake:
+        await ask(protocol, fake, [build_user_message("read") | {"documents": [document]}])
+    [sent_document] = fake.read().with_role("document")
+    assert sent_document.text.endswith(base64.b64encode(document["data"]).decode())
 
 
 @every_protocol
