@@ -40,7 +40,7 @@ RESPONSE_FIELDS = (
     "timeout_s",
 )
 FAILURE_FIELDS = ("retries", "fallback", "fallback_on")
-COST_FIELDS = ("input_price", "output_price", "allow_private")
+COST_FIELDS = ("input_price", "output_price", "selectable", "allow_private")
 FIELDS = (*PROVIDER_FIELDS, *RESPONSE_FIELDS, *FAILURE_FIELDS, *COST_FIELDS)
 
 
@@ -104,6 +104,10 @@ class ModelEndpointForm(forms.ModelForm):
             "retries": _("Maximum retries for a failed request, if retrying can help."),
             "fallback": _(
                 "Used if this endpoint fails. If the fallback fails too, its own fallback is used."
+            ),
+            "selectable": _(
+                "Members can choose this endpoint when they start a session. Operators and "
+                "owners can choose any endpoint."
             ),
             "allow_private": _(
                 "For Ollama or vLLM on your own network. Platform administrators only."

@@ -298,6 +298,7 @@ VERBS = (
             'agents run demo "What time is it in Asia/Tokyo?"',
             'agents run demo "Delete the branch" --wait',
             'agents run demo "What is in it?" --attach notes.txt',
+            'agents run demo "Summarize the issue" --model claude',
         ),
     ),
     CommandVerb(

@@ -96,6 +96,11 @@ def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
         help="Whether the model supports tool calls",
     )
     parser.add_argument(
+        "--selectable",
+        action=argparse.BooleanOptionalAction,
+        help="Whether members can choose it for their sessions",
+    )
+    parser.add_argument(
         "--input-price", type=int, metavar="N", help="Micro-dollars per million input tokens"
     )
     parser.add_argument(

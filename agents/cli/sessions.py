@@ -30,6 +30,7 @@ from agents.models import Agent, ElicitationRequest, Session, SessionApproval, S
 from agents.sessions.events import PROGRESS, TEXT, SessionEvent, watch_session
 from agents.sessions.export import MEDIA_TYPES, build_report, export_session
 from agents.sessions.leases import HEARTBEAT_INTERVAL_S, has_live_runner
+from agents.sessions.model_choice import find_selectable_endpoint
 from agents.sessions.quarantine import release_quarantined_session
 from agents.sessions.services import cancel_session, resend_message, start_session
 from agents.sessions.worker import get_session_runner
@@ -232,7 +233,18 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--working-dir", default="", help="Folder on this host to use as the working directory"
     )
+    add_model_argument(parser)
     add_send_arguments(parser)
+
+
+def add_model_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the model endpoint of a new session."""
+    parser.add_argument(
+        "--model",
+        default="",
+        metavar="SLUG",
+        help="Slug of a model endpoint to use instead of the agent's",
+    )
 
 
 def handle_run(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -240,7 +252,12 @@ def handle_run(cli: CommandContext, options: argparse.Namespace) -> None:
     agent: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=options.slug)
     attachments = read_attachments(options.attach or ())
     session = start_session(
-        cli.principal, agent, options.text, working_dir=options.working_dir, attachments=attachments
+        cli.principal,
+        agent,
+        options.text,
+        working_dir=options.working_dir,
+        attachments=attachments,
+        model_endpoint=find_selectable_endpoint(cli.principal, agent, options.model),
     )
     show_session_result(cli, session, options)
 

@@ -34,7 +34,7 @@ from mcp_servers.models import Server
 
 ENDPOINT_FIELDS = (
     *("base_url", "model", "allow_private", "timeout_s"),
-    *("region", "access_key_id", "api_version", "thinking", "image_input"),
+    *("region", "access_key_id", "api_version", "thinking", "image_input", "selectable"),
 )
 
 

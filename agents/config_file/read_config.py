@@ -72,7 +72,7 @@ _ENDPOINT_TEXTS = (
     *("name", "kind", "base_url", "model", "api_key", "region", "access_key_id", "api_version"),
     *("thinking", "fallback", "fallback_on"),
 )
-_ENDPOINT_FLAGS = ("allow_private", "native_tools", "image_input")
+_ENDPOINT_FLAGS = ("allow_private", "native_tools", "image_input", "selectable")
 _ENDPOINT_NUMBERS = (
     *("timeout_s", "input_price", "output_price", "max_tokens", "context_window", "retries"),
 )

@@ -78,7 +78,9 @@ class ReplayContext:
 
 def load_replay_context(replay_id: UUID) -> ReplayContext:
     """Load the data of a replay; raises `NotFound` (`endpoint_gone`)."""
-    rows = Replay.objects.select_related("recording__agent__model_endpoint", "endpoint")
+    rows = Replay.objects.select_related(
+        "recording__agent__model_endpoint", "recording__model_endpoint", "endpoint"
+    )
     replay = rows.get(pk=replay_id)
     agent = replay.recording.agent
     if replay.changed.get("endpoint") and replay.endpoint is None:
@@ -91,7 +93,7 @@ def load_replay_context(replay_id: UUID) -> ReplayContext:
             remedy="Replay it with another model endpoint.",
         )
     transcript = Transcript.from_dict(replay.recording.conversation)
-    first_endpoint = replay.endpoint or agent.model_endpoint
+    first_endpoint = replay.endpoint or replay.recording.effective_endpoint
     masker = load_masker(replay.organization_id)
     return ReplayContext(
         replay_id=replay.pk,

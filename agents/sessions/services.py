@@ -14,11 +14,21 @@ from agents.builtin_tools.workspaces import clean_attached_folder
 from agents.calls import pending_calls
 from agents.elicitations.services import withdraw_requests
 from agents.flow_labels.session_labels import label_session
-from agents.models import Agent, Approval, Inbox, Session, Skill, Step, WorkflowRun
+from agents.models import (
+    Agent,
+    Approval,
+    Inbox,
+    ModelEndpoint,
+    Session,
+    Skill,
+    Step,
+    WorkflowRun,
+)
 from agents.models.agent_access import can_see_all_agents
 from agents.policies.queries import require_enabled
 from agents.session_wakeups import notify_runners_of_cancel, notify_watchers, notify_worker
 from agents.sessions.history import list_current_steps
+from agents.sessions.model_choice import require_selectable
 from agents.sessions.quarantine import require_not_quarantined
 from agents.skills.templates import build_template, render_skill
 from bonobot.accounts.models import Token
@@ -40,17 +50,21 @@ def start_session(
     *,
     working_dir: str = "",
     attachments: Sequence[Attachment] = (),
+    model_endpoint: ModelEndpoint | None = None,
 ) -> Session:
     """Start a session with a first message; a worker runs it.
 
-    Raises `Forbidden`, `NotFound` (another organization's agent), `InvalidInput` (empty text or
-    unsupported files), `Conflict` (codes `organization_halted`, `agent_disabled`).
+    `model_endpoint` is used instead of the agent's, with its own fallbacks. Raises `Forbidden`
+    (code `model_not_selectable` for the endpoint), `NotFound` (another organization's agent),
+    `InvalidInput` (empty text or unsupported files), `Conflict` (codes `organization_halted`,
+    `agent_disabled`).
     """
-    _require_startable(principal, agent)
+    _require_startable(principal, agent, model_endpoint)
     message = _build_message(agent.organization_id, text, attachments)
     session = Session(
         organization_id=agent.organization_id,
         agent=agent,
+        model_endpoint=model_endpoint,
         title=" ".join(message["text"].split())[:MAX_TITLE_LENGTH],
         started_by_kind=principal.kind,
         started_by_id=principal.id,
@@ -66,7 +80,8 @@ def start_session(
         resource_type="session",
         resource_id=str(session.pk),
         resource_name=session.title,
-        details={"agent_id": str(agent.pk), "agent": agent.slug},
+        details={"agent_id": str(agent.pk), "agent": agent.slug}
+        | ({"model_endpoint": model_endpoint.slug} if model_endpoint else {}),
         governed=False,
     ):
         session.save()
@@ -108,7 +123,7 @@ def send_message(
     principal: Principal, session: Session, text: str, attachments: Sequence[Attachment] = ()
 ) -> None:
     """Send a message to a session; a finished one is queued again."""
-    _require_startable(principal, session.agent)
+    _require_startable(principal, session.agent, session.model_endpoint)
     _check_accepts_messages(session)
     message = _build_message(session.organization_id, text, attachments)
     label_session(principal, session)
@@ -134,7 +149,7 @@ def resend_message(
     Its attachments are kept. Raises `NotFound` (no such message), `Conflict` (code
     `session_busy`), and what `send_message` raises.
     """
-    _require_startable(principal, session.agent)
+    _require_startable(principal, session.agent, session.model_endpoint)
     _check_accepts_messages(session)
     replaced_step = _get_message_step(session, seq)
     new_text = replaced_step.payload["text"] if text is None else text
@@ -272,9 +287,13 @@ def _check_accepts_messages(session: Session) -> None:
         )
 
 
-def _require_startable(principal: Principal, agent: Agent) -> None:
+def _require_startable(
+    principal: Principal, agent: Agent, model_endpoint: ModelEndpoint | None
+) -> None:
     require_run_permission(principal, agent)
     require_enabled(agent)
+    if model_endpoint is not None:
+        require_selectable(principal, agent, model_endpoint)
 
 
 def check_message(text: str) -> None:

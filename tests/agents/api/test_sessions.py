@@ -72,6 +72,24 @@ def test_a_folder_is_attached_by_platform_administrators_only(acme, operator, tm
     assert rest.as_administrator().post("agents/helper/sessions", body).status == 201
 
 
+def test_another_model_endpoint_is_chosen_by_its_id_or_slug(acme, helper, operator):
+    endpoint = operator.post("model-endpoints", {"name": "Small", "kind": "offline"}).json
+    assert endpoint["selectable"] is False
+    for name in (endpoint["id"], endpoint["slug"]):
+        body = START_BODY | {"model_endpoint": name}
+        created = operator.post("agents/helper/sessions", body)
+        assert (created.status, created.json["model_endpoint"]) == (201, endpoint["id"])
+    assert operator.post("agents/helper/sessions", START_BODY).json["model_endpoint"] is None
+    missing = operator.post("agents/helper/sessions", START_BODY | {"model_endpoint": "x"})
+    assert (missing.status, missing.json["field"]) == (404, "model_endpoint")
+
+    member, body = rest.as_role(acme, Role.MEMBER, helper), START_BODY | {"model_endpoint": "small"}
+    refused = member.post("agents/helper/sessions", body)
+    assert (refused.status, refused.code) == (403, "model_not_selectable")
+    operator.patch(f"model-endpoints/{endpoint['id']}", {"selectable": True})
+    assert member.post("agents/helper/sessions", body).status == 201
+
+
 def test_a_disabled_agent_starts_no_session(operator):
     operator.patch("agents/helper", {"enabled": False})
     response = operator.post("agents/helper/sessions", START_BODY)

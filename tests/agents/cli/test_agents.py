@@ -50,6 +50,17 @@ def test_a_run_waits_for_the_answer_and_lists_its_calls(bonobot, time_server):
     assert "Asia/Tokyo" in result.json["answer"]
 
 
+def test_a_run_uses_the_chosen_model(bonobot, agent):
+    bonobot("models", "add", "Small", "--kind", "offline", "--selectable")
+    run = bonobot("agents", "run", "helper", "hello", "--model", "small", "--json")
+    assert (run.status, run.json["model_endpoint"]) == (0, "small")
+    missing = bonobot("agents", "run", "helper", "hello", "--model", "large", "--json")
+    assert (missing.status, missing.error["code"]) == (1, "not_found")
+    options = ("--session", run.json["id"], "--model", "small", "--json")
+    refused = bonobot("agents", "chat", "helper", *options)
+    assert (refused.status, refused.error["field"]) == (1, "--model")
+
+
 def test_a_run_for_people_shows_calls_and_answer(bonobot, time_server):
     bonobot("agents", "policy", "helper", "--mode", "all")
     result = bonobot("agents", "run", "helper", "What time is it in Asia/Tokyo?")

@@ -42,6 +42,7 @@ model_endpoints:
     base_url: https://models.example.com/v1
     model: big-1
     context_window: 32000
+    selectable: true
     api_key: ${{MODEL_KEY}}
 servers:
   workshop:
