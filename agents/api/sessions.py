@@ -36,7 +36,7 @@ from agents.images import build_blob_response, get_session_blob
 from agents.models import Session
 from agents.models.agents import build_agent_lookup
 from agents.sessions.events import SessionEvent, build_step_data, watch_session
-from agents.sessions.export import MEDIA_TYPES, build_file_response
+from agents.sessions.export import MEDIA_TYPES, build_file_response, load_output
 from agents.sessions.model_choice import find_selectable_endpoint
 from agents.sessions.quarantine import release_quarantined_session
 from agents.sessions.services import cancel_session, resend_message, send_message, start_session
@@ -146,6 +146,9 @@ class SessionDetailSerializer(SessionSerializer):
     budgets = serializers.SerializerMethodField(
         help_text="The agent's budgets for each session, with the usage of this session."
     )
+    output = serializers.SerializerMethodField(
+        help_text="The last answer as JSON, if it has an output schema; otherwise null."
+    )
     steps = serializers.SerializerMethodField(help_text=f"At most {MAX_STEPS} steps after `after`.")
     more_steps = serializers.SerializerMethodField(
         help_text="True if there are more steps after these."
@@ -160,6 +163,11 @@ class SessionDetailSerializer(SessionSerializer):
     def get_budgets(self, session: Session) -> Any:
         """Return the session's own budgets."""
         return BudgetUseSerializer(list_session_budget_use(session), many=True).data
+
+    @extend_schema_field({"type": "object", "nullable": True, "additionalProperties": True})
+    def get_output(self, session: Session) -> Any:
+        """Return the last answer's value."""
+        return load_output(session)
 
     @extend_schema_field(StepSerializer(many=True))
     def get_steps(self, session: Session) -> list[dict[str, Any]]:
@@ -247,6 +255,7 @@ class AgentSessionListView(AgentView):
             working_dir=folder,
             attachments=files,
             model_endpoint=model_endpoint,
+            output_schema=body.get("output_schema"),
         )
         return self.respond_row(session, SessionSerializer, status=201)
 
@@ -423,7 +432,8 @@ class SendMessageView(SessionView):
         session = self.get_session(session_id)
         body = self.read_body(MessageBody)
         files = decode_attachments(body.get("attachments", ()))
-        send_message(self.principal, session, body["message"], files)
+        schema = body.get("output_schema")
+        send_message(self.principal, session, body["message"], files, output_schema=schema)
         return self.show_session(session, status=202)
 
 

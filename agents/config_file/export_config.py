@@ -150,6 +150,7 @@ def _export_agent(row: Agent) -> dict[str, Any]:
             else {}
         ),
         **{name: getattr(row, name) for name in AGENT_LIMITS},
+        **({"output_schema": row.output_schema} if row.output_schema else {}),
         **export_builtin_tools(row),
         "policy": _export_policy(row),
         **_export_draft(row),

@@ -43,6 +43,8 @@ DEFAULT_URLS: dict[str, str] = {
     "vertex": "https://{region}-aiplatform.googleapis.com",
     "bedrock": "https://bedrock-runtime.{region}.amazonaws.com",
 }
+# Hosts of OpenAI's own API.
+OPENAI_HOSTS = ("api.openai.com", ".openai.azure.com")
 # Vertex AI's URL without a region.
 VERTEX_GLOBAL_URL = "https://aiplatform.googleapis.com"
 
@@ -200,11 +202,13 @@ class LanguageModel(Protocol):
         tools: Sequence[ToolSpec] = (),
         max_tokens: int | None = None,
         on_text: OnText | None = None,
+        output_schema: Mapping[str, Any] | None = None,
     ) -> ModelReply:
         """Send one request; `on_text` is called with pieces of text as they arrive.
 
         `max_tokens` limits the answer, including reasoning; a truncated one has `finish` `length`.
-        Raises `ModelError`. Never retries.
+        `output_schema` is the JSON Schema of the final answer, which the instructions also contain:
+        a provider that supports it enforces it. Raises `ModelError`. Never retries.
         """
         ...
 
@@ -320,6 +324,7 @@ class ProviderModel:
         tools: Sequence[ToolSpec] = (),
         max_tokens: int | None = None,
         on_text: OnText | None = None,
+        output_schema: Mapping[str, Any] | None = None,
     ) -> ModelReply:
         """Send one request, streaming if `on_text` is given. Raises `ModelError`."""
         adapter = await _get_adapter()
@@ -332,6 +337,7 @@ class ProviderModel:
                     tools=tools,
                     max_tokens=max_tokens,
                     on_text=on_text,
+                    output_schema=output_schema,
                 )
                 return reply
         except TimeoutError as error:

@@ -181,6 +181,14 @@ def _format_line(text: str) -> str:
     return " ".join(make_visible(text).replace("`", "'").split())
 
 
+def load_output(session: Session) -> Any:
+    """Return the value of a completed session's answer; None without an output schema."""
+    if session.status != Session.Status.DONE:
+        return None
+    end_step = session.steps.filter(kind=Step.Kind.END).order_by("-seq").first()
+    return end_step.payload.get("output") if end_step else None
+
+
 def build_report(session_id: UUID) -> dict[str, Any]:
     """Return status, answer and calls of a session."""
     rows = Session.objects.select_related("agent__model_endpoint", "model_endpoint")
@@ -194,6 +202,7 @@ def build_report(session_id: UUID) -> dict[str, Any]:
         "status": session.status,
         "model_endpoint": session.effective_endpoint.slug,
         "answer": answers[-1] if answers and session.status == Session.Status.DONE else "",
+        "output": load_output(session),
         "error": {"code": session.error_code, "detail": session.error_detail}
         if session.error_code
         else None,

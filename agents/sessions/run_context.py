@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from types import MappingProxyType
+from typing import Any
 from uuid import UUID
 
 from django.utils import timezone
@@ -129,6 +130,10 @@ class RunContext:
             answered_by=history.answered_by,
             jitter_share=self.session.pk.int % 1000 / 1000,
         )
+
+    def get_output_schema(self, history: SessionHistory) -> dict[str, Any] | None:
+        """Return the schema of the answer to the message in progress; None if it has none."""
+        return history.output_schema or self.agent.output_schema or None
 
     def choose_endpoint(self, history: SessionHistory) -> llm_interface.ModelEndpointConfig:
         """Return the endpoint of the next request."""

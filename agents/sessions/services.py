@@ -29,12 +29,13 @@ from agents.policies.queries import require_enabled
 from agents.session_wakeups import notify_runners_of_cancel, notify_watchers, notify_worker
 from agents.sessions.history import list_current_steps
 from agents.sessions.model_choice import require_selectable
+from agents.sessions.output_schemas import OutputSchema, check_output_schema
 from agents.sessions.quarantine import require_not_quarantined
 from agents.skills.templates import build_template, render_skill
 from bonobot.accounts.models import Token
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
-from bonobot.core.crypto.organization_secrets import mask_organization_secrets
+from bonobot.core.crypto.organization_secrets import load_masker, mask_organization_secrets
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput, NotFound
 from bonobot.ledger.audit.admin_changes import record_change
@@ -51,16 +52,18 @@ def start_session(
     working_dir: str = "",
     attachments: Sequence[Attachment] = (),
     model_endpoint: ModelEndpoint | None = None,
+    output_schema: OutputSchema | None = None,
 ) -> Session:
     """Start a session with a first message; a worker runs it.
 
-    `model_endpoint` is used instead of the agent's, with its own fallbacks. Raises `Forbidden`
+    `model_endpoint` is used instead of the agent's, with its own fallbacks, and `output_schema`
+    instead of the agent's for this message. Raises `Forbidden`
     (code `model_not_selectable` for the endpoint), `NotFound` (another organization's agent),
     `InvalidInput` (empty text or unsupported files), `Conflict` (codes `organization_halted`,
     `agent_disabled`).
     """
     _require_startable(principal, agent, model_endpoint)
-    message = _build_message(agent.organization_id, text, attachments)
+    message = _build_message(agent.organization_id, text, attachments, output_schema)
     session = Session(
         organization_id=agent.organization_id,
         agent=agent,
@@ -120,12 +123,19 @@ def run_skill(
 
 
 def send_message(
-    principal: Principal, session: Session, text: str, attachments: Sequence[Attachment] = ()
+    principal: Principal,
+    session: Session,
+    text: str,
+    attachments: Sequence[Attachment] = (),
+    output_schema: OutputSchema | None = None,
 ) -> None:
-    """Send a message to a session; a finished one is queued again."""
+    """Send a message to a session; a finished one is queued again.
+
+    `output_schema` is used instead of the agent's for this message.
+    """
     _require_startable(principal, session.agent, session.model_endpoint)
     _check_accepts_messages(session)
-    message = _build_message(session.organization_id, text, attachments)
+    message = _build_message(session.organization_id, text, attachments, output_schema)
     label_session(principal, session)
     with transaction.atomic():
         # Lock the session's row first, as a runner does that ends the run: the second of the two
@@ -146,8 +156,8 @@ def resend_message(
     """Resend a message in place of an earlier one, which is superseded with all later steps.
 
     `seq` is the earlier message (default: the last one), `text` the new text (default: unchanged).
-    Its attachments are kept. Raises `NotFound` (no such message), `Conflict` (code
-    `session_busy`), and what `send_message` raises.
+    Its attachments and output schema are kept. Raises `NotFound` (no such message), `Conflict`
+    (code `session_busy`), and what `send_message` raises.
     """
     _require_startable(principal, session.agent, session.model_endpoint)
     _check_accepts_messages(session)
@@ -157,6 +167,8 @@ def resend_message(
     for name in ("images", "files"):
         if attachment_list := [*replaced_step.payload.get(name, ()), *message.get(name, ())]:
             message[name] = attachment_list
+    if schema := replaced_step.payload.get("output_schema"):
+        message["output_schema"] = schema
     label_session(principal, session)
     with transaction.atomic():
         if not _enqueue_session(session):
@@ -202,12 +214,18 @@ def _get_message_step(session: Session, seq: int | None) -> Step:
 
 
 def _build_message(
-    organization_id: UUID, text: str, attachments: Sequence[Attachment]
+    organization_id: UUID,
+    text: str,
+    attachments: Sequence[Attachment],
+    output_schema: OutputSchema | None = None,
 ) -> dict[str, Any]:
     """Return the inbox payload of a message, and store its files; raises `InvalidInput`."""
     check_message(text)
-    stored_attachments = store_attachments(organization_id, attachments)
-    return {"text": mask_organization_secrets(text, organization_id)} | stored_attachments
+    message: dict[str, Any] = {"text": mask_organization_secrets(text, organization_id)}
+    if output_schema:
+        masker = load_masker(organization_id)
+        message["output_schema"] = masker.mask_value(check_output_schema(output_schema))
+    return message | store_attachments(organization_id, attachments)
 
 
 def cancel_session(principal: Principal, session: Session) -> bool:

@@ -63,7 +63,9 @@ class ObedientModel:
     def __init__(self, *, obeys: bool) -> None:
         self._obeys = obeys
 
-    async def request(self, messages, *, instructions="", tools=(), max_tokens=None, on_text=None):
+    async def request(
+        self, messages, *, instructions="", tools=(), max_tokens=None, on_text=None, **_
+    ):
         """Return the next turn of the plan, the theft, or the final answer."""
         del instructions, on_text
         replies = [item for item in messages if item["role"] == "assistant"]

@@ -149,6 +149,15 @@ def test_a_model_is_chosen_for_a_session(
     assert "Small model" not in member.get("agents_agent_change", helper.pk)
 
 
+def test_the_output_of_a_session_is_shown(
+    session: Session, operator: admin_client.AdminClient
+) -> None:
+    create_step(session, "end", answer="{}", output={"title": "<b>Issues</b>"})
+    page = operator.get("agents_session_change", session.pk)
+    assert "Issues" in page
+    assert "<b>Issues" not in page
+
+
 def test_a_member_can_chat_only_with_their_agents(acme: Organization, helper: Agent) -> None:
     member = admin_client.sign_in(acme, Role.MEMBER)
     member.post("agents_agent_start", helper.pk, text="hi", status=404)

@@ -61,6 +61,20 @@ def test_a_run_uses_the_chosen_model(bonobot, agent):
     assert (refused.status, refused.error["field"]) == (1, "--model")
 
 
+def test_a_run_returns_the_output_of_a_schema(bonobot, agent, tmp_path):
+    path = tmp_path / "schema.json"
+    path.write_text('{"type": "object", "properties": {"count": {"type": "integer"}}}')
+    run = bonobot("agents", "run", "helper", "hi", "--output-schema", str(path), "--json")
+    assert (run.status, run.json["output"]) == (0, {"count": 0})
+    changed = bonobot("agents", "set", "helper", "--output-schema", str(path), "--json")
+    assert changed.json["output_schema"]["type"] == "object"
+    changed = bonobot("agents", "set", "helper", "--output-schema", "", "--json")
+    assert changed.json["output_schema"] is None
+    path.write_text("[]")
+    refused = bonobot("agents", "run", "helper", "hi", "--output-schema", str(path), "--json")
+    assert (refused.status, refused.error["field"]) == (1, "--output-schema")
+
+
 def test_a_run_for_people_shows_calls_and_answer(bonobot, time_server):
     bonobot("agents", "policy", "helper", "--mode", "all")
     result = bonobot("agents", "run", "helper", "What time is it in Asia/Tokyo?")

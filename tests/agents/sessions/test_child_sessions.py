@@ -33,7 +33,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 class ScriptedModel:
     """A model that calls the tool named in the user's message, or repeats the last message."""
 
-    async def request(self, messages, *, instructions="", tools=(), max_tokens=None, on_text=None):
+    async def request(
+        self, messages, *, instructions="", tools=(), max_tokens=None, on_text=None, **_
+    ):
         """Call the tool of the newest user message, then repeat its result."""
         del instructions, max_tokens, on_text
         number = 1 + sum(item["role"] == "assistant" for item in messages)
