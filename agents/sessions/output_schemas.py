@@ -6,7 +6,7 @@ both are checked within the limits of `mcp_servers.schemas`.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from bonobot.core.i18n.messages import format_message
@@ -58,6 +58,15 @@ def check_output_schema(schema: OutputSchema, field: str = "output_schema") -> d
             '{"type": "object", "properties": {"title": {"type": "string"}}}.',
         )
     return dict(schema)
+
+
+def map_texts(value: Any, convert: Callable[[str], str]) -> Any:
+    """Return a checked schema with its strings converted, except property names."""
+    if isinstance(value, str):
+        return convert(value)
+    if isinstance(value, Mapping):
+        return {name: map_texts(item, convert) for name, item in value.items()}
+    return [map_texts(item, convert) for item in value] if isinstance(value, list) else value
 
 
 def build_output_instructions(schema: OutputSchema) -> str:

@@ -1,6 +1,7 @@
 """Start sessions, send and resend messages, and cancel sessions."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -29,13 +30,13 @@ from agents.policies.queries import require_enabled
 from agents.session_wakeups import notify_runners_of_cancel, notify_watchers, notify_worker
 from agents.sessions.history import list_current_steps
 from agents.sessions.model_choice import require_selectable
-from agents.sessions.output_schemas import OutputSchema, check_output_schema
+from agents.sessions.output_schemas import OutputSchema, check_output_schema, map_texts
 from agents.sessions.quarantine import require_not_quarantined
 from agents.skills.templates import build_template, render_skill
 from bonobot.accounts.models import Token
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
-from bonobot.core.crypto.organization_secrets import load_masker, mask_organization_secrets
+from bonobot.core.crypto.organization_secrets import mask_organization_secrets
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput, NotFound
 from bonobot.ledger.audit.admin_changes import record_change
@@ -223,8 +224,8 @@ def _build_message(
     check_message(text)
     message: dict[str, Any] = {"text": mask_organization_secrets(text, organization_id)}
     if output_schema:
-        masker = load_masker(organization_id)
-        message["output_schema"] = masker.mask_value(check_output_schema(output_schema))
+        mask = partial(mask_organization_secrets, organization_id=organization_id)
+        message["output_schema"] = map_texts(check_output_schema(output_schema), mask)
     return message | store_attachments(organization_id, attachments)
 
 

@@ -69,6 +69,24 @@ def test_an_unusable_schema_is_refused_with_its_field(schema):
     assert (caught.value.code, caught.value.field) == ("unusable_output_schema", "output_schema")
 
 
+def test_stored_secrets_in_a_schema_are_masked(administrator, acme, helper):
+    spec = ModelEndpointSpec(
+        name="Keyed",
+        base_url="https://models.example.com/v1",
+        model="m",
+        api_key="stored-key-0123456789",
+    )
+    save_endpoint(administrator, spec)
+    schema = {
+        "type": "object",
+        "properties": {"password": {"type": "string", "description": "Not stored-key-0123456789"}},
+    }
+    session = sessions.start_session(administrator, helper, "List", output_schema=schema)
+    stored = session.inbox.get().payload["output_schema"]["properties"]["password"]
+    assert stored["type"] == "string"
+    assert "0123456789" not in stored["description"]
+
+
 @pytest.mark.parametrize(
     "text", [json.dumps(VALUE), f"```json\n{json.dumps(VALUE)}\n```", f"\n{json.dumps(VALUE)} "]
 )
