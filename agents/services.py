@@ -1,6 +1,6 @@
 """Create, update and delete agents and attach servers to them, audited; used by every surface."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from agents.models import (
     ModelEndpoint,
     ToolPolicy,
 )
+from agents.sessions.output_schemas import check_output_schema
 from agents.sessions.services import cancel_sessions
 from bonobot.accounts.models import Invitation, User
 from bonobot.accounts.principals import Principal
@@ -58,6 +59,8 @@ class AgentSpec:
     calls_per_minute: int | None = None
     tool_search_above: int | None = None
     tools_in_prompt: bool | None = None
+    # An empty one deletes it.
+    output_schema: Mapping[str, Any] | None = None
     builtin_tools: Any = None
     workspace_folder: str | None = None
     workspace_mib: int | None = None
@@ -148,6 +151,8 @@ def _lock_sessions(agent: Agent) -> None:
 def _apply_agent_spec(agent: Agent, spec: AgentSpec) -> list[str]:
     """Apply the specification; return the names of the fields that changed."""
     values = {f.name: getattr(spec, f.name) for f in fields(spec)}
+    if spec.output_schema:
+        check_output_schema(spec.output_schema)
     changed = []
     for name, value in values.items():
         column = f"{name}_id" if name == "model_endpoint" else name

@@ -1,5 +1,6 @@
 """Agents in the admin: list, configuration and metrics, and the agents panel of a server."""
 
+import json
 from typing import Any
 
 from django import forms
@@ -30,6 +31,7 @@ from agents.llm.token_estimates import count_tokens, estimate_tokens
 from agents.model_endpoints.services import build_endpoint
 from agents.models import Agent, AgentServer, Budget, ModelEndpoint, Session
 from agents.services import AgentSpec, create_agent, delete_agent, set_agent_members, update_agent
+from agents.sessions.output_schemas import MAX_OUTPUT_SCHEMA_SIZE
 from agents.sessions.system_prompt import build_instructions, build_tool_specs
 from bonobot.accounts.admin_base import (
     ObjectRequest,
@@ -273,6 +275,16 @@ class AgentConfigurationForm(AgentDetailsForm):
             "without tool calls always get this list."
         ),
     )
+    output_schema = forms.CharField(
+        label=_("Output schema"),
+        required=False,
+        strip=True,
+        max_length=2 * MAX_OUTPUT_SCHEMA_SIZE,
+        widget=Textarea(attrs={"rows": 6}),
+        help_text=_(
+            "A JSON Schema that final answers must match. Leave empty for answers in plain text."
+        ),
+    )
     enabled = forms.BooleanField(label=_("Enabled"), required=False, widget=Checkbox)
     members = forms.MultipleChoiceField(
         label=_("Members who can run it"),
@@ -290,6 +302,17 @@ class AgentConfigurationForm(AgentDetailsForm):
             "also counts toward this agent's budgets."
         ),
     )
+
+    def clean_output_schema(self) -> dict[str, Any]:
+        """Return the schema as an object; empty: none."""
+        text = self.cleaned_data["output_schema"]
+        try:
+            schema = json.loads(text) if text else {}
+        except (ValueError, RecursionError):
+            schema = None
+        if not isinstance(schema, dict):
+            raise forms.ValidationError(_("Enter a JSON object."))
+        return schema
 
     def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
         """Offer the organization's members and agents."""
@@ -341,7 +364,12 @@ def _estimate_prompt_size(agent: Agent) -> dict[str, Any]:
     shown_tools = snapshot.list_shown_tools(())
     endpoint = build_endpoint(agent.model_endpoint)
     instructions = build_instructions(
-        agent.instructions, snapshot, (), (), shown_tools, native_tools=endpoint.native_tools
+        agent.instructions,
+        snapshot,
+        (),
+        shown_tools=shown_tools,
+        native_tools=endpoint.native_tools,
+        output_schema=agent.output_schema,
     )
     window = fill_context_window(endpoint).context_window
     prompt, tools = (
@@ -362,6 +390,9 @@ def _build_initial(agent: Agent) -> dict[str, Any]:
     return {
         **{name: getattr(agent, name) for name in COPIED_FIELDS},
         "model_endpoint": agent.model_endpoint_id,
+        "output_schema": json.dumps(agent.output_schema, indent=2, ensure_ascii=False)
+        if agent.output_schema
+        else "",
         "callable_agents": list_callable_agents(agent),
         "members": list(agent.members.values_list("username", flat=True)),
     }

@@ -44,11 +44,8 @@ RESPONSE_FIELDS = (
 )
 FAILURE_FIELDS = ("retries", "fallback", "fallback_on")
 COST_FIELDS = (
-    "input_price",
-    "output_price",
-    "cache_read_price",
-    "cache_write_price",
-    "allow_private",
+    *("input_price", "output_price", "cache_read_price", "cache_write_price"),
+    *("selectable", "allow_private"),
 )
 FIELDS = (*PROVIDER_FIELDS, *RESPONSE_FIELDS, *FAILURE_FIELDS, *COST_FIELDS)
 
@@ -123,6 +120,10 @@ class ModelEndpointForm(forms.ModelForm):
             "retries": _("Maximum retries for a failed request, if retrying can help."),
             "fallback": _(
                 "Used if this endpoint fails. If the fallback fails too, its own fallback is used."
+            ),
+            "selectable": _(
+                "Members can choose this endpoint when they start a session. Operators and "
+                "owners can choose any endpoint."
             ),
             "allow_private": _(
                 "For Ollama or vLLM on your own network. Platform administrators only."

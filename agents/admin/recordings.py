@@ -66,20 +66,24 @@ class ReplayForm(forms.Form):
     )
     endpoint = forms.ChoiceField(label=_("Model endpoint"), widget=Select)
 
-    def __init__(self, agent: Agent, posted: Any) -> None:
-        """Start with the agent's current values."""
-        endpoints = ModelEndpoint.objects.for_organization(agent.organization_id)
-        initial = {"instructions": agent.instructions, "endpoint": agent.model_endpoint.slug}
+    def __init__(self, recording: Recording, posted: Any) -> None:
+        """Start with the agent's current values, and the session's model endpoint."""
+        endpoints = ModelEndpoint.objects.for_organization(recording.organization_id)
+        initial = {
+            "instructions": recording.agent.instructions,
+            "endpoint": recording.effective_endpoint.slug,
+        }
         super().__init__(posted, initial=initial)
         self.fields["endpoint"].choices = list(endpoints.values_list("slug", "name"))  # type: ignore[attr-defined]
 
-    def build_overrides(self, agent: Agent) -> ReplayOverrides:
+    def build_overrides(self, recording: Recording) -> ReplayOverrides:
         """Return the changed values; raises `InvalidInput` for an invalid policy."""
+        agent = recording.agent
         values, policy = self.cleaned_data, parse_policy(self.data)
         text, endpoint = str(values["instructions"]).replace("\r\n", "\n"), values["endpoint"]
         return ReplayOverrides(
             instructions=None if text == agent.instructions else text,
-            endpoint=None if endpoint == agent.model_endpoint.slug else endpoint,
+            endpoint=None if endpoint == recording.effective_endpoint.slug else endpoint,
             policy=None if policy == load_policy_spec(agent) else policy,
         )
 
@@ -139,13 +143,13 @@ def show_recording(visit: ObjectRequest) -> HttpResponseBase:
     agent: Agent = visit.object
     recording = _get_recording(visit, visit.request.GET.get("recording"))
     posted = visit.request.POST if visit.request.method == "POST" else None
-    form, problem = ReplayForm(agent, posted), None
+    form, problem = ReplayForm(recording, posted), None
     if posted is not None:
         visit.principal.require(Action.MANAGE_AGENTS)
         if form.is_valid():
             try:
                 recording_replay = create_replay(
-                    visit.principal, recording, form.build_overrides(agent)
+                    visit.principal, recording, form.build_overrides(recording)
                 )
             except Problem as exc:
                 problem = exc
@@ -207,7 +211,7 @@ def handle_delete(visit: ObjectRequest) -> HttpResponseBase:
 
 
 def _get_recording(visit: ObjectRequest, pk: str | None) -> Recording:
-    rows: Any = visit.object.recordings.select_related("agent__model_endpoint")
+    rows: Any = visit.object.recordings.select_related("agent__model_endpoint", "model_endpoint")
     recording: Recording = rows.get_or_404(visit.object.organization_id, pk=pk)
     return recording
 

@@ -35,6 +35,7 @@ from agents.models import (
 )
 from agents.sessions import services as sessions
 from agents.sessions.export import build_file_response
+from agents.sessions.model_choice import find_selectable_endpoint, list_selectable_endpoints
 from agents.sessions.quarantine import release_quarantined_session
 from agents.sessions.timeline_bars import (
     TimelineBar,
@@ -357,6 +358,11 @@ def show_chat(visit: ObjectRequest) -> HttpResponseBase:
         talk=load_latest_steps(selected_session, visit.principal) if selected_session else None,
         recent=visible_sessions.order_by("-created_at")[:RECENT_SESSIONS],
         may_run=sessions.can_run_agent(visit.principal, agent),
+        selectable_endpoints=[
+            endpoint
+            for endpoint in list_selectable_endpoints(visit.principal, agent)
+            if endpoint.pk != agent.model_endpoint_id
+        ],
         lack=find_no_tools_reason(get_snapshot_cache().load_current("agent", agent.pk)),
     )
 
@@ -366,7 +372,14 @@ def start_session(visit: ObjectRequest) -> HttpResponseBase:
     """Start a session with a first message."""
     text = visit.request.POST.get("text", "")
     files = read_attachments(visit.request)
-    session = sessions.start_session(visit.principal, visit.object, text, attachments=files)
+    name = visit.request.POST.get("model_endpoint", "")
+    session = sessions.start_session(
+        visit.principal,
+        visit.object,
+        text,
+        attachments=files,
+        model_endpoint=find_selectable_endpoint(visit.principal, visit.object, name),
+    )
     return HttpResponseRedirect(f"{visit.url()}?session={session.pk}")
 
 

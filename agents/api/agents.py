@@ -8,6 +8,7 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_sc
 from rest_framework import serializers
 from rest_framework.response import Response
 
+from agents.api.call_serializers import OutputSchemaField
 from agents.builtin_tools.services import MAX_WORKSPACE_MIB, clear_workspace, describe_workspace
 from agents.callable_agents import list_callable_agents, set_callable_agents
 from agents.models import Agent, ModelEndpoint
@@ -98,6 +99,7 @@ class AgentBody(VersionedBody):
             "Models with tool calls also get them separately."
         ),
     )
+    output_schema = OutputSchemaField(required=False)
     builtin_tools = ToolsetsField(
         required=False,
         help_text=(
@@ -140,6 +142,7 @@ class AgentSerializer(VersionedSerializer):
     calls_per_minute = serializers.IntegerField()
     tool_search_above = serializers.IntegerField()
     tools_in_prompt = serializers.BooleanField()
+    output_schema = OutputSchemaField()
     builtin_tools = ToolsetsField()
     workspace_folder = serializers.CharField(
         help_text="The attached folder; empty: the agent's own folder."
@@ -253,6 +256,8 @@ class AgentDetailView(AgentView):
 
 def build_spec(view: ResourceView, body: dict[str, Any]) -> AgentSpec:
     """Return the specification of a body; raises `NotFound` for an unknown endpoint."""
+    if "output_schema" in body:
+        body["output_schema"] = body["output_schema"] or {}
     endpoint_id = body.pop("model_endpoint", None)
     if endpoint_id is None:
         return AgentSpec(**body)

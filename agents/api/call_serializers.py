@@ -1,11 +1,14 @@
 """Serializers of tools, decisions, call results, steps and messages."""
 
+from typing import Any
+
 from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 
 from agents.attachments import MAX_ATTACHMENTS, MAX_TEXT_BYTES
 from agents.images import MAX_IMAGE_BYTES
 from agents.models import Step
+from agents.sessions.output_schemas import MAX_OUTPUT_SCHEMA_SIZE
 from agents.sessions.services import MAX_MESSAGE_LENGTH
 from bonobot.core.api.serializers import StrictSerializer
 from bonobot.core.text.pdf_files import MAX_PDF_BYTES, MAX_PDF_PAGES
@@ -245,11 +248,41 @@ class StepSerializer(StrictSerializer):
     usage = serializers.DictField(required=False)
     cost_microusd = serializers.IntegerField(required=False)
     answer = serializers.CharField(required=False)
+    output = serializers.DictField(
+        required=False, help_text="The answer as JSON, if it has an output schema."
+    )
+    output_schema = serializers.DictField(required=False)
     code = serializers.CharField(required=False)
     detail = serializers.CharField(required=False)
     remedy = serializers.CharField(required=False)
     field = serializers.CharField(required=False)
     rule = serializers.CharField(required=False)
+
+
+OUTPUT_SCHEMA_HELP = (
+    "JSON Schema of an object that the answer must match, with at most "
+    f"{MAX_OUTPUT_SCHEMA_SIZE:,} characters."
+)
+
+
+@extend_schema_field({"type": "object", "nullable": True, "additionalProperties": True})
+class OutputSchemaField(serializers.DictField):
+    """An output schema; null and an empty one mean none."""
+
+    def __init__(self, **options: Any) -> None:
+        """Allow null."""
+        options.setdefault("help_text", OUTPUT_SCHEMA_HELP)
+        super().__init__(allow_null=True, **options)
+
+    def to_internal_value(self, data: Any) -> Any:
+        """Return the schema unchanged, as an object; its parts are checked by the service."""
+        if not isinstance(data, dict):
+            self.fail("not_a_dict", input_type=type(data).__name__)
+        return data
+
+    def to_representation(self, value: Any) -> Any:
+        """Return the schema, or null."""
+        return value or None
 
 
 EXAMPLE_MESSAGE = "What time is it in Asia/Tokyo?"
@@ -281,6 +314,10 @@ class MessageBody(StrictSerializer):
         many=True,
         required=False,
         help_text=f"At most {MAX_ATTACHMENTS}; the size of the body is limited.",
+    )
+    output_schema = OutputSchemaField(
+        required=False,
+        help_text=f"{OUTPUT_SCHEMA_HELP} For this message, instead of the agent's.",
     )
 
 

@@ -27,6 +27,9 @@ MAX_TOKENS_HELP = (
 CONTEXT_WINDOW_HELP = (
     "Context window in tokens, including the response; null: from the bundled model list."
 )
+SELECTABLE_HELP = (
+    "Whether members can choose it for their sessions. Operators and owners can choose any."
+)
 PRICE_HELP = "Micro-dollars per million tokens; null: from the bundled price list."
 CACHE_READ_PRICE_HELP = (
     "Micro-dollars per million input tokens read from the provider's cache, used with "
@@ -140,6 +143,7 @@ class ModelEndpointBody(VersionedBody):
         help_text="Model endpoint that is used if this one fails.",
     )
     fallback_on = serializers.ChoiceField(ModelEndpoint.FallbackOn.choices, required=False)
+    selectable = serializers.BooleanField(required=False, help_text=SELECTABLE_HELP)
 
 
 class ModelEndpointSerializer(VersionedSerializer):
@@ -174,6 +178,7 @@ class ModelEndpointSerializer(VersionedSerializer):
     retries = serializers.IntegerField()
     fallback = serializers.UUIDField(source="fallback_id", allow_null=True)
     fallback_on = serializers.ChoiceField(ModelEndpoint.FallbackOn.choices)
+    selectable = serializers.BooleanField(help_text=SELECTABLE_HELP)
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
 

@@ -36,7 +36,8 @@ from agents.images import build_blob_response, get_session_blob
 from agents.models import Session
 from agents.models.agents import build_agent_lookup
 from agents.sessions.events import SessionEvent, build_step_data, watch_session
-from agents.sessions.export import MEDIA_TYPES, build_file_response
+from agents.sessions.export import MEDIA_TYPES, build_file_response, load_output
+from agents.sessions.model_choice import find_selectable_endpoint
 from agents.sessions.quarantine import release_quarantined_session
 from agents.sessions.services import cancel_session, resend_message, send_message, start_session
 from bonobot.accounts.api.openapi_schema import describe_operation
@@ -78,6 +79,14 @@ class StartSessionBody(MessageBody):
         max_length=1024,
         help_text="An attached folder of the host; only a platform administrator can set it.",
     )
+    model_endpoint = serializers.CharField(
+        required=False,
+        max_length=64,
+        help_text=(
+            "ID or slug of a model endpoint to use instead of the agent's. Members can choose "
+            "those that are `selectable`."
+        ),
+    )
 
 
 class SessionSerializer(StrictSerializer):
@@ -88,6 +97,11 @@ class SessionSerializer(StrictSerializer):
     agent = serializers.CharField(source="agent.slug")
     title = serializers.CharField()
     status = serializers.ChoiceField(Session.Status.choices)
+    model_endpoint = serializers.UUIDField(
+        source="model_endpoint_id",
+        allow_null=True,
+        help_text="ID of the model endpoint chosen for this session; null: the agent's.",
+    )
     error_code = serializers.CharField()
     error_detail = serializers.CharField()
     started_by = serializers.CharField()
@@ -135,6 +149,9 @@ class SessionDetailSerializer(SessionSerializer):
     budgets = serializers.SerializerMethodField(
         help_text="The agent's budgets for each session, with the usage of this session."
     )
+    output = serializers.SerializerMethodField(
+        help_text="The last answer as JSON, if it has an output schema; otherwise null."
+    )
     steps = serializers.SerializerMethodField(help_text=f"At most {MAX_STEPS} steps after `after`.")
     more_steps = serializers.SerializerMethodField(
         help_text="True if there are more steps after these."
@@ -149,6 +166,11 @@ class SessionDetailSerializer(SessionSerializer):
     def get_budgets(self, session: Session) -> Any:
         """Return the session's own budgets."""
         return BudgetUseSerializer(list_session_budget_use(session), many=True).data
+
+    @extend_schema_field({"type": "object", "nullable": True, "additionalProperties": True})
+    def get_output(self, session: Session) -> Any:
+        """Return the last answer's value."""
+        return load_output(session)
 
     @extend_schema_field(StepSerializer(many=True))
     def get_steps(self, session: Session) -> list[dict[str, Any]]:
@@ -226,8 +248,17 @@ class AgentSessionListView(AgentView):
         body = self.read_body(StartSessionBody)
         folder = body.get("working_dir", "")
         files = decode_attachments(body.get("attachments", ()))
+        model_endpoint = find_selectable_endpoint(
+            self.principal, agent, body.get("model_endpoint", "")
+        )
         session = start_session(
-            self.principal, agent, body["message"], working_dir=folder, attachments=files
+            self.principal,
+            agent,
+            body["message"],
+            working_dir=folder,
+            attachments=files,
+            model_endpoint=model_endpoint,
+            output_schema=body.get("output_schema"),
         )
         return self.respond_row(session, SessionSerializer, status=201)
 
@@ -405,7 +436,8 @@ class SendMessageView(SessionView):
         session = self.get_session(session_id)
         body = self.read_body(MessageBody)
         files = decode_attachments(body.get("attachments", ()))
-        send_message(self.principal, session, body["message"], files)
+        schema = body.get("output_schema")
+        send_message(self.principal, session, body["message"], files, output_schema=schema)
         return self.show_session(session, status=202)
 
 

@@ -46,6 +46,11 @@ def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="List the servers' tools in the system prompt, also for models with tool calls",
     )
+    parser.add_argument(
+        "--output-schema",
+        metavar="FILE",
+        help='File with the JSON Schema of answers, or - for stdin. "": none',
+    )
 
 
 def _update_agent(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -62,6 +67,8 @@ def _update_agent(cli: CommandContext, options: argparse.Namespace) -> None:
     changes |= _collect_limits(options)
     if options.tools_in_prompt is not None:
         changes["tools_in_prompt"] = options.tools_in_prompt
+    if options.output_schema is not None:
+        changes["output_schema"] = sessions.read_output_schema(options.output_schema or None) or {}
     if changes or options.name:
         agent = update_agent(
             cli.principal, agent, AgentSpec(name=options.name or agent.name, **changes)
@@ -74,7 +81,14 @@ def _update_agent(cli: CommandContext, options: argparse.Namespace) -> None:
         **limits,
         "tools_in_prompt": agent.tools_in_prompt,
     }
-    cli.emit({"slug": agent.slug, **shown, "instructions": agent.instructions})
+    cli.emit(
+        {
+            "slug": agent.slug,
+            **shown,
+            "instructions": agent.instructions,
+            "output_schema": agent.output_schema or None,
+        }
+    )
     cli.print_message(", ".join(f"{name}: {value}" for name, value in shown.items() if value != ""))
 
 
@@ -110,6 +124,7 @@ SET_VERB = CommandVerb(
         "agents set helper --tool-search-above 20",
         "agents set helper --tools-in-prompt",
         "agents set helper --max-turns 80",
+        "agents set helper --output-schema answer.json",
     ),
 )
 
@@ -298,6 +313,8 @@ VERBS = (
             'agents run demo "What time is it in Asia/Tokyo?"',
             'agents run demo "Delete the branch" --wait',
             'agents run demo "What is in it?" --attach notes.txt',
+            'agents run demo "Summarize the issue" --model claude',
+            'agents run demo "List the open issues" --output-schema issues.json --json',
         ),
     ),
     CommandVerb(

@@ -20,6 +20,7 @@ from agents.attachments import Attachment
 from agents.cli import approvals
 from agents.cli.sessions import (
     SessionRenderer,
+    add_model_argument,
     get_session,
     read_attachments,
     render_call,
@@ -27,10 +28,11 @@ from agents.cli.sessions import (
     show_session_steps,
     write_text_file,
 )
-from agents.models import Agent, Session, Step
+from agents.models import Agent, ModelEndpoint, Session, Step
 from agents.sessions.events import build_step_data
 from agents.sessions.export import build_filename, build_report, export_session
 from agents.sessions.history import list_current_steps
+from agents.sessions.model_choice import find_selectable_endpoint
 from agents.sessions.services import (
     cancel_session,
     require_run_permission,
@@ -86,6 +88,7 @@ def add_chat_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--working-dir", default="", help="Folder on this host to use as the working directory"
     )
+    add_model_argument(parser)
 
 
 def run_chat(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -99,7 +102,14 @@ def run_chat(cli: CommandContext, options: argparse.Namespace) -> None:
             field="--session",
             remedy=f"Run: bonobot agents chat {session.agent.slug} --session {session.pk}",
         )
+    if session is not None and options.model:
+        raise InvalidInput(
+            "A session keeps its model endpoint.",
+            field="--model",
+            remedy="Omit --model, or start another session.",
+        )
     chat = TerminalChat(cli, agent, session, options.working_dir)
+    chat.model_endpoint = find_selectable_endpoint(cli.principal, agent, options.model)
     chat.attachments = read_attachments(options.attach or ())
     chat.greet()
     for line in chat.read_lines():
@@ -119,6 +129,8 @@ class TerminalChat:
         self.agent = agent
         self.session = session
         self.attachments: list[Attachment] = []
+        # Of a new session; None: the agent's.
+        self.model_endpoint: ModelEndpoint | None = None
         # Whether a message got no answer; sets the exit status in a pipe.
         self.failed = False
         self._working_dir = working_dir
@@ -229,6 +241,7 @@ class TerminalChat:
             text,
             working_dir=self._working_dir,
             attachments=self.attachments,
+            model_endpoint=self.model_endpoint,
         )
 
     def _cancel_session(self, session: Session) -> None:

@@ -115,6 +115,11 @@ def _add_cost_arguments(parser: argparse.ArgumentParser) -> None:
         help="Whether to mark what the provider may cache, for Anthropic and Bedrock (default: on)",
     )
     parser.add_argument(
+        "--selectable",
+        action=argparse.BooleanOptionalAction,
+        help="Whether members can choose it for their sessions",
+    )
+    parser.add_argument(
         "--input-price", type=int, metavar="N", help="Micro-dollars per million input tokens"
     )
     parser.add_argument(

@@ -25,15 +25,22 @@ from rich.text import Text
 
 from agents.approvals.services import revoke_session_approval
 from agents.attachments import MAX_TOTAL_BYTES, Attachment
-from agents.cli import approvals
+from agents.cli import approvals, policy_simulations
 from agents.models import Agent, ElicitationRequest, Session, SessionApproval, Step
 from agents.sessions.events import PROGRESS, TEXT, THINKING, SessionEvent, watch_session
 from agents.sessions.export import MEDIA_TYPES, build_report, export_session
 from agents.sessions.leases import HEARTBEAT_INTERVAL_S, has_live_runner
+from agents.sessions.model_choice import find_selectable_endpoint
 from agents.sessions.quarantine import release_quarantined_session
 from agents.sessions.services import cancel_session, resend_message, start_session
 from agents.sessions.worker import get_session_runner
-from bonobot.core.cli.command_group import CommandContext, CommandFailed, CommandVerb, build_table
+from bonobot.core.cli.command_group import (
+    CommandContext,
+    CommandFailed,
+    CommandVerb,
+    build_table,
+    read_text,
+)
 from bonobot.core.problems import InvalidInput, ServiceUnavailable
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
@@ -232,7 +239,29 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--working-dir", default="", help="Folder on this host to use as the working directory"
     )
+    add_model_argument(parser)
+    parser.add_argument(
+        "--output-schema",
+        metavar="FILE",
+        help="File with the JSON Schema of the answer, or - for stdin",
+    )
     add_send_arguments(parser)
+
+
+def add_model_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the model endpoint of a new session."""
+    parser.add_argument(
+        "--model",
+        default="",
+        metavar="SLUG",
+        help="Slug of a model endpoint to use instead of the agent's",
+    )
+
+
+def read_output_schema(path: str | None) -> dict[str, Any] | None:
+    """Read the option `--output-schema`; raises `InvalidInput`."""
+    text = read_text(path, "--output-schema")
+    return None if text is None else policy_simulations.parse_json_object(text, "--output-schema")
 
 
 def handle_run(cli: CommandContext, options: argparse.Namespace) -> None:
@@ -240,7 +269,13 @@ def handle_run(cli: CommandContext, options: argparse.Namespace) -> None:
     agent: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=options.slug)
     attachments = read_attachments(options.attach or ())
     session = start_session(
-        cli.principal, agent, options.text, working_dir=options.working_dir, attachments=attachments
+        cli.principal,
+        agent,
+        options.text,
+        working_dir=options.working_dir,
+        attachments=attachments,
+        model_endpoint=find_selectable_endpoint(cli.principal, agent, options.model),
+        output_schema=read_output_schema(options.output_schema),
     )
     show_session_result(cli, session, options)
 

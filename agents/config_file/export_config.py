@@ -35,7 +35,7 @@ from mcp_servers.models import Server
 ENDPOINT_FIELDS = (
     *("base_url", "model", "allow_private", "timeout_s"),
     *("region", "access_key_id", "api_version", "thinking", "thinking_summaries"),
-    *("image_input", "pdf_input"),
+    *("image_input", "pdf_input", "selectable"),
 )
 ENDPOINT_NUMBERS = (
     *("input_price", "output_price", "cache_read_price", "cache_write_price"),
@@ -155,6 +155,7 @@ def _export_agent(row: Agent) -> dict[str, Any]:
             else {}
         ),
         **{name: getattr(row, name) for name in AGENT_LIMITS},
+        **({"output_schema": row.output_schema} if row.output_schema else {}),
         **export_builtin_tools(row),
         "policy": _export_policy(row),
         **_export_draft(row),

@@ -22,6 +22,7 @@ from agents.models import Agent
 from agents.models.workspace_limits import DEFAULT_WORKSPACE_FILES, DEFAULT_WORKSPACE_MIB
 from agents.policies.services import EFFECTS, PolicySpec, RuleSpec
 from agents.policies.services import Entry as RuleEntry
+from agents.sessions.output_schemas import check_output_schema
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text import placeholders
 from bonobot.core.text.json_reader import SourceNode, read_json
@@ -74,7 +75,7 @@ _ENDPOINT_TEXTS = (
 )
 _ENDPOINT_FLAGS = (
     *("allow_private", "native_tools", "image_input", "pdf_input", "prompt_caching"),
-    "thinking_summaries",
+    *("thinking_summaries", "selectable"),
 )
 _ENDPOINT_NUMBERS = (
     *("timeout_s", "input_price", "output_price", "max_tokens", "context_window", "retries"),
@@ -399,6 +400,7 @@ class _ConfigReader:
             values[name] = reader.read_boolean(name)
         for name in AGENT_LIMITS:
             values[name] = reader.read_integer(name)
+        values["output_schema"] = self._read_output_schema(reader)
         values |= read_builtin_tools(reader)
         if self._builtin_tools is not None and not reader.has_field("builtin_tools"):
             values["builtin_tools"] = self._clean_builtin_tools(reader)
@@ -426,6 +428,16 @@ class _ConfigReader:
             if reader.has_field("callable_agents")
             else None,
         )
+
+    def _read_output_schema(self, reader: FieldReader) -> dict[str, Any] | None:
+        if reader.read_object("output_schema") is None:
+            return None
+        schema: dict[str, Any] = reader.read_value("output_schema")
+        try:
+            return check_output_schema(schema) if schema else {}
+        except InvalidInput as problem:
+            reader.reject_field("output_schema", problem.code, f"{problem} {problem.remedy}")
+            return None
 
     def _clean_builtin_tools(self, reader: FieldReader) -> dict[str, Any] | None:
         try:

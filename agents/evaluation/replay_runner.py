@@ -43,6 +43,7 @@ from agents.sessions.history import SessionHistory
 from agents.sessions.history import build_history as history_of
 from agents.sessions.loop import RunLimitExceeded, check_call_limit, check_turn_limit
 from agents.sessions.model_fallback import find_next_request
+from agents.sessions.output_schemas import OutputSchemaViolation, check_final_answer
 from agents.sessions.system_prompt import build_instructions, build_tool_specs
 from agents.sessions.turns import check_reply_not_empty
 from agents.sessions.worker import get_session_runner
@@ -75,10 +76,16 @@ class ReplayContext:
         """The agent's instructions, or their override."""
         return str(self.overrides.get("instructions", self.agent.instructions))
 
+    def get_output_schema(self, history: SessionHistory) -> dict[str, Any] | None:
+        """Return the schema of the answer to the message in progress; None if it has none."""
+        return history.output_schema or self.agent.output_schema or None
+
 
 def load_replay_context(replay_id: UUID) -> ReplayContext:
     """Load the data of a replay; raises `NotFound` (`endpoint_gone`)."""
-    rows = Replay.objects.select_related("recording__agent__model_endpoint", "endpoint")
+    rows = Replay.objects.select_related(
+        "recording__agent__model_endpoint", "recording__model_endpoint", "endpoint"
+    )
     replay = rows.get(pk=replay_id)
     agent = replay.recording.agent
     if replay.changed.get("endpoint") and replay.endpoint is None:
@@ -91,7 +98,7 @@ def load_replay_context(replay_id: UUID) -> ReplayContext:
             remedy="Replay it with another model endpoint.",
         )
     transcript = Transcript.from_dict(replay.recording.conversation)
-    first_endpoint = replay.endpoint or agent.model_endpoint
+    first_endpoint = replay.endpoint or replay.recording.effective_endpoint
     masker = load_masker(replay.organization_id)
     return ReplayContext(
         replay_id=replay.pk,
@@ -155,7 +162,7 @@ async def replay_messages(context: ReplayContext) -> Transcript:
         except TimeoutError:
             replay_steps.add_step(Step.Kind.END, {"code": "time_exhausted"})
             break
-        except (RunLimitExceeded, llm_interface.ModelError) as problem:
+        except (RunLimitExceeded, OutputSchemaViolation, llm_interface.ModelError) as problem:
             replay_steps.add_step(Step.Kind.END, {"code": problem.code})
             break
         replay_steps.add_step(Step.Kind.END, {})
@@ -172,7 +179,10 @@ def _complete_transcript(context: ReplayContext, replay_steps: ReplaySteps) -> T
 
 
 async def _run_turns(context: ReplayContext, replay_steps: ReplaySteps) -> None:
-    """Request turns until the model answers; raises `RunLimitExceeded` or `ModelError`."""
+    """Request turns until the model answers.
+
+    Raises `RunLimitExceeded`, `OutputSchemaViolation` or `ModelError`.
+    """
     while True:
         history = replay_steps.history
         check_turn_limit(context.agent, history)
@@ -197,7 +207,12 @@ async def _run_turns(context: ReplayContext, replay_steps: ReplaySteps) -> None:
         for call in reply.calls:
             _add_call_step(context, replay_steps, snapshot, call)
         if not reply.calls:
-            return
+            _, correction = await check_final_answer(
+                context.get_output_schema(history), reply.text, history.rejected_count
+            )
+            if correction is None:
+                return
+            replay_steps.add_step(Step.Kind.NOTICE, dict(correction), turn=history.turn + 1)
 
 
 def _load_snapshot(context: ReplayContext) -> CallSnapshot:
@@ -244,17 +259,16 @@ async def _request_turn(
 ) -> llm_interface.ModelReply:
     """Request one turn from the model, reserving its cost before and settling it after."""
     shown_tools = snapshot.list_shown_tools(history.found_tools)
-    instructions, tool_specs = (
-        build_instructions(
-            context.instructions,
-            snapshot,
-            (),
-            (),
-            shown_tools,
-            native_tools=endpoint.native_tools,
-        ),
-        build_tool_specs(shown_tools),
+    output_schema = context.get_output_schema(history)
+    instructions = build_instructions(
+        context.instructions,
+        snapshot,
+        (),
+        shown_tools=shown_tools,
+        native_tools=endpoint.native_tools,
+        output_schema=output_schema,
     )
+    tool_specs = build_tool_specs(shown_tools)
     messages = await _load_attachments(context, history, endpoint)
     call_id = uuid4()
     reservation_request = ReservationRequest(
@@ -271,6 +285,7 @@ async def _request_turn(
         instructions=instructions,
         tools=tool_specs,
         max_tokens=reservation.max_tokens,
+        output_schema=output_schema,
     )
     reply, cost = await _fetch_reply(request, call_id, endpoint, reservation)
     check_reply_not_empty(endpoint, reply)

@@ -375,6 +375,7 @@ def _build_recording(principal: Principal, session: Session, transcript: Transcr
         organization_id=session.organization_id,
         agent=session.agent,
         session_id=session.pk,
+        model_endpoint=session.model_endpoint,
         title=session.title,
         conversation=document,
         size=size,

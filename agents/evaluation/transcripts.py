@@ -22,7 +22,7 @@ from bonobot.core.text.canonical_json import to_canonical_json
 # The code of a call that the recording has no result for.
 NOT_RECORDED = "not_recorded"
 # Fields of a message and of a call that are kept besides the text.
-MESSAGE_FIELDS = ("images", "files", "by")
+MESSAGE_FIELDS = ("images", "files", "by", "output_schema")
 CALL_FIELDS = ("frame", "found", "images")
 
 

@@ -46,6 +46,8 @@ DEFAULT_URLS: dict[str, str] = {
 }
 # Kinds whose requests mark what the provider may cache; the others cache by themselves.
 CACHE_POINT_KINDS = frozenset({"anthropic", "bedrock"})
+# Hosts of OpenAI's own API.
+OPENAI_HOSTS = ("api.openai.com", ".openai.azure.com")
 # Vertex AI's URL without a region.
 VERTEX_GLOBAL_URL = "https://aiplatform.googleapis.com"
 
@@ -213,12 +215,14 @@ class LanguageModel(Protocol):
         max_tokens: int | None = None,
         on_text: OnText | None = None,
         on_thinking: OnText | None = None,
+        output_schema: Mapping[str, Any] | None = None,
     ) -> ModelReply:
         """Send one request; `on_text` is called with pieces of text as they arrive.
 
         `on_thinking` is called with pieces of thinking, if there is an `on_text` too.
         `max_tokens` limits the answer, including reasoning; a truncated one has `finish` `length`.
-        Raises `ModelError`. Never retries.
+        `output_schema` is the JSON Schema of the final answer, which the instructions also contain:
+        a provider that supports it enforces it. Raises `ModelError`. Never retries.
         """
         ...
 
@@ -335,6 +339,7 @@ class ProviderModel:
         max_tokens: int | None = None,
         on_text: OnText | None = None,
         on_thinking: OnText | None = None,
+        output_schema: Mapping[str, Any] | None = None,
     ) -> ModelReply:
         """Send one request, streaming if `on_text` is given. Raises `ModelError`."""
         adapter = await _get_adapter()
@@ -348,6 +353,7 @@ class ProviderModel:
                     max_tokens=max_tokens,
                     on_text=on_text,
                     on_thinking=on_thinking,
+                    output_schema=output_schema,
                 )
                 return reply
         except TimeoutError as error:

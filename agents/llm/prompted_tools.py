@@ -240,14 +240,19 @@ class PromptedToolModel:
         max_tokens: int | None = None,
         on_text: OnText | None = None,
         on_thinking: OnText | None = None,
+        output_schema: Mapping[str, Any] | None = None,
     ) -> ModelReply:
-        """Send one request; `on_text` doesn't get the block. Raises `ModelError`."""
+        """Send one request; `on_text` doesn't get the block. Raises `ModelError`.
+
+        With tools, the provider can't enforce an output schema: calls are text.
+        """
         reply = await self._model.request(
             list(_render_messages(order_messages(messages))),
             instructions=insert_tools(instructions, tools),
             max_tokens=max_tokens,
             on_text=_CallBlockFilter(on_text) if on_text else None,
             on_thinking=on_thinking,
+            output_schema=None if tools else output_schema,
         )
         return _parse_reply_calls(reply, get_next_turn(messages), tools)
 

@@ -11,7 +11,7 @@ rules allow.
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -19,8 +19,10 @@ from contextlib import (
     asynccontextmanager,
 )
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import monotonic
 from typing import Any, cast
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from django.conf import settings
@@ -45,11 +47,13 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models import ModelRequestParameters, StreamedResponse
+from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from agents.llm import messages as llm_messages
 from agents.llm.interface import (
+    OPENAI_HOSTS,
     Finish,
     ImageData,
     Message,
@@ -72,7 +76,7 @@ from agents.llm.providers.transport import (
     open_request_scope,
 )
 from agents.llm.token_estimates import count_tokens, estimate_tokens
-from agents.llm.tool_schemas import convert_schema
+from agents.llm.tool_schemas import convert_output_schema, convert_schema
 from bonobot.core.http.egress import check_url
 
 MAX_POOLS = 64  # pools a loop keeps; a changed credential leaves its old one behind
@@ -195,11 +199,69 @@ async def ask(
     tools: Sequence[ToolSpec],
     max_tokens: int | None,
     on_text: OnText | None,
-    on_thinking: OnText | None,
+    on_thinking: OnText | None = None,
+    output_schema: Mapping[str, Any] | None = None,
 ) -> ModelReply:
-    """Send one request to an endpoint's model. Raises `ModelError`."""
+    """Send one request to an endpoint's model. Raises `ModelError`.
+
+    If the provider rejects a request with an output schema, it is sent once more without it.
+    """
+    has_text = False
+
+    async def note_text(text: str) -> None:
+        nonlocal has_text
+        has_text = True
+        if on_text is not None:
+            await on_text(text)
+
+    send = partial(
+        _send_request,
+        endpoint,
+        messages,
+        instructions,
+        tools=tools,
+        max_tokens=max_tokens,
+        on_thinking=on_thinking,
+    )
+    if not (output_schema and await _can_enforce_schema(endpoint, has_tools=bool(tools))):
+        return await send(on_text=on_text)
+    try:
+        return await send(on_text=note_text if on_text else None, output_schema=output_schema)
+    except ModelError as error:
+        if error.code != "model_error" or has_text:
+            raise
+    return await send(on_text=on_text)
+
+
+async def _can_enforce_schema(endpoint: ModelEndpointConfig, *, has_tools: bool) -> bool:
+    """Return whether the API of the model enforces an output schema, also with tools."""
+    with convert_provider_errors(endpoint):
+        async with open_model(endpoint) as model:
+            profile = model.profile
+    if not profile.get("supports_json_schema_output", False):
+        return False
+    if not has_tools:
+        return True
+    if endpoint.kind in ("google", "vertex"):
+        return bool(profile.get("google_supports_tool_combination", False))
+    # Many compatible servers make no calls if the answer has to be JSON.
+    host = urlsplit(endpoint.url).hostname or ""
+    return endpoint.kind != "openai" or host.endswith(OPENAI_HOSTS)
+
+
+async def _send_request(
+    endpoint: ModelEndpointConfig,
+    messages: Sequence[Message],
+    instructions: str,
+    *,
+    tools: Sequence[ToolSpec],
+    max_tokens: int | None,
+    on_text: OnText | None,
+    on_thinking: OnText | None = None,
+    output_schema: Mapping[str, Any] | None = None,
+) -> ModelReply:
     history = _build_history(endpoint, llm_messages.order_messages(messages))
-    parameters = _build_parameters(endpoint, instructions, tools)
+    parameters = _build_parameters(endpoint, instructions, tools, output_schema)
     turn = llm_messages.get_next_turn(messages)
     async with AsyncExitStack() as stack:
         request_scope = stack.enter_context(open_request_scope())
@@ -417,9 +479,20 @@ def _build_settings(endpoint: ModelEndpointConfig, max_tokens: int | None) -> Mo
 
 
 def _build_parameters(
-    endpoint: ModelEndpointConfig, instructions: str, tools: Sequence[ToolSpec]
+    endpoint: ModelEndpointConfig,
+    instructions: str,
+    tools: Sequence[ToolSpec],
+    output_schema: Mapping[str, Any] | None,
 ) -> ModelRequestParameters:
+    output: dict[str, Any] = {}
+    if output_schema is not None:
+        schema = convert_output_schema(endpoint.kind, dict(output_schema))
+        # OpenAI's strict mode rejects most schemas; the others have no such mode.
+        strict = False if endpoint.kind in ("openai", "responses", "azure") else None
+        definition = OutputObjectDefinition(schema, name="final_answer", strict=strict)
+        output = {"output_mode": "native", "output_object": definition}
     return ModelRequestParameters(
+        **output,
         function_tools=[
             ToolDefinition(
                 name=tool.name,

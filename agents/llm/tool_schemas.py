@@ -24,6 +24,11 @@ SUPPORTED_FORMATS = frozenset(
 # Expanded references can make a small schema huge; beyond this, anything is allowed.
 MAX_NODES = 2_000
 MAX_DEPTH = 24
+LIMIT_KEYWORDS = (
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    *("minLength", "maxLength", "pattern", "minItems", "maxItems"),
+    *("minProperties", "maxProperties"),
+)
 UNION_KEYWORDS = ("anyOf", "oneOf", "allOf")
 
 
@@ -34,6 +39,34 @@ def convert_schema(kind: Kind, schema: Schema) -> Schema:
     if kind in ("anthropic", "bedrock"):
         return _ensure_object(schema)
     return schema
+
+
+def convert_output_schema(kind: Kind, schema: Schema) -> Schema:
+    """Return an output schema as a provider's API accepts it; the answer is checked in any case."""
+    if kind in ("google", "vertex"):
+        return simplify_schema(schema)
+    if kind in ("anthropic", "bedrock"):
+        closed: Schema = _close_objects(simplify_schema(schema))
+        return closed
+    return schema
+
+
+def _close_objects(schema: Any) -> Any:
+    """Return a simplified schema without further properties and limits, which the APIs reject."""
+    if isinstance(schema, list):
+        return [_close_objects(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {
+        keyword: _close_objects(value) if keyword in ("items", "anyOf") else value
+        for keyword, value in schema.items()
+        if keyword not in LIMIT_KEYWORDS
+    }
+    if isinstance(properties := schema.get("properties"), dict):
+        closed["properties"] = {name: _close_objects(child) for name, child in properties.items()}
+    if schema.get("type") == "object":
+        closed.setdefault("additionalProperties", False)
+    return closed
 
 
 def simplify_schema(schema: Schema) -> Schema:

@@ -60,6 +60,7 @@ class ModelEndpointSpec:
     retries: int = 2
     fallback: ModelEndpoint | None = None
     fallback_on: str = ModelEndpoint.FallbackOn.UNAVAILABLE
+    selectable: bool = False
 
 
 def save_endpoint(

@@ -137,6 +137,8 @@ class Agent(GovernedModel):
     tool_search_above = models.PositiveIntegerField(
         _("tools shown at once"), default=DEFAULT_TOOLS_SHOWN
     )
+    # The JSON Schema of answers; null or empty: any text.
+    output_schema = models.JSONField(_("output schema"), null=True, blank=True)
     tools_in_prompt = models.BooleanField(
         _("list tools in the prompt"), default=False, db_default=False
     )

@@ -15,7 +15,8 @@ class ModelEndpoint(GovernedModel):
     apply with the endpoint's own prices only; None: the input price, and 125% of it for writes. If
     the model fails, `fallback` is used, then its own fallback. Answers have at most `max_tokens`;
     None: the model's default, or 4,096 with a budget. `context_window` is the limit for a request
-    and its answer; None: from the bundled list of models.
+    and its answer; None: from the bundled list of models. Members can choose a `selectable`
+    endpoint for a session of any agent that they may run.
     """
 
     class Kind(models.TextChoices):
@@ -98,6 +99,7 @@ class ModelEndpoint(GovernedModel):
         default=FallbackOn.UNAVAILABLE,
         db_column="falls_over",
     )
+    selectable = models.BooleanField(_("selectable for sessions"), default=False, db_default=False)
 
     class Meta:
         ordering = ("name",)

@@ -6,6 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from agents.models.agent_access import filter_by_visible_agents
+from agents.models.model_endpoints import ModelEndpoint
 from agents.models.sessions import Runner
 from bonobot.accounts.models.abstract_models import OrganizationModel, ScopedQuerySet
 from bonobot.accounts.principals import Principal
@@ -29,6 +30,10 @@ class Recording(OrganizationModel):
 
     agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="recordings")
     session_id = models.UUIDField(_("session"))
+    # The model endpoint chosen for the session; null: the agent's.
+    model_endpoint = models.ForeignKey(
+        "agents.ModelEndpoint", on_delete=models.SET_NULL, null=True, related_name="+"
+    )
     title = models.CharField(_("title"), max_length=255)
     conversation = models.JSONField()
     size = models.PositiveIntegerField(_("size (bytes)"))
@@ -50,6 +55,12 @@ class Recording(OrganizationModel):
 
     def __str__(self) -> str:
         return self.title or str(self.session_id)
+
+    @property
+    def effective_endpoint(self) -> ModelEndpoint:
+        """Return the first endpoint of a replay: the session's, or the agent's."""
+        endpoint: ModelEndpoint = self.model_endpoint or self.agent.model_endpoint
+        return endpoint
 
 
 class Replay(OrganizationModel):

@@ -11,6 +11,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from agents.models.agent_access import filter_readable_sessions
+from agents.models.model_endpoints import ModelEndpoint
 from bonobot.accounts.models.abstract_models import OrganizationModel, ScopedQuerySet
 from bonobot.accounts.principals import Principal
 
@@ -76,6 +77,14 @@ class Session(OrganizationModel):
     # The token that started it, and that token's rate limit at that time.
     token_id = models.UUIDField(null=True)
     token_calls_per_minute = models.PositiveIntegerField(null=True)
+    # The model endpoint chosen at the start; null: the agent's.
+    model_endpoint = models.ForeignKey(
+        "agents.ModelEndpoint",
+        on_delete=models.SET_NULL,
+        null=True,
+        related_name="+",
+        verbose_name=_("model endpoint"),
+    )
     # For a session started by another one: its parent, the root of all, and the depth.
     parent = models.ForeignKey("self", on_delete=models.CASCADE, null=True, related_name="children")
     root_id = models.UUIDField(null=True)
@@ -109,6 +118,12 @@ class Session(OrganizationModel):
 
     def __str__(self) -> str:
         return self.title or str(self.pk)
+
+    @property
+    def effective_endpoint(self) -> ModelEndpoint:
+        """Return the first endpoint of its turns: the chosen one, or the agent's."""
+        endpoint: ModelEndpoint = self.model_endpoint or self.agent.model_endpoint
+        return endpoint
 
 
 class Step(models.Model):

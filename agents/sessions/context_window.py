@@ -102,6 +102,7 @@ def _build_counter(
         (),
         tools,
         native_tools=endpoint.native_tools,
+        output_schema=context.get_output_schema(history),
     )
     return _TokenCounter(
         history,

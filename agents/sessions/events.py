@@ -45,7 +45,7 @@ THINKING = "thinking"
 PROGRESS = "progress"
 # The payload fields that readers see, by kind of step.
 _SHOWN_FIELDS: dict[str, tuple[str, ...]] = {
-    Step.Kind.MESSAGE: ("text", "by", "replaces", "images", "files"),
+    Step.Kind.MESSAGE: ("text", "by", "replaces", "images", "files", "output_schema"),
     Step.Kind.MODEL: (
         "text",
         "thinking",
@@ -75,7 +75,7 @@ _SHOWN_FIELDS: dict[str, tuple[str, ...]] = {
         "questions",
     ),
     Step.Kind.NOTICE: ("code", "text", "wait_s", "question_id"),
-    Step.Kind.END: ("answer", "code", "detail", "remedy", "field", "rule"),
+    Step.Kind.END: ("answer", "output", "code", "detail", "remedy", "field", "rule"),
 }
 
 

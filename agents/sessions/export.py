@@ -63,6 +63,7 @@ def to_json(session: Session, steps: Sequence[Step]) -> dict[str, Any]:
     return {
         "id": str(session.pk),
         "agent": session.agent.slug,
+        "model_endpoint": session.effective_endpoint.slug,
         "title": session.title,
         "status": session.status,
         "error_code": session.error_code,
@@ -185,9 +186,18 @@ def _format_line(text: str) -> str:
     return " ".join(make_visible(text).replace("`", "'").split())
 
 
+def load_output(session: Session) -> Any:
+    """Return the value of a completed session's answer; None without an output schema."""
+    if session.status != Session.Status.DONE:
+        return None
+    end_step = session.steps.filter(kind=Step.Kind.END).order_by("-seq").first()
+    return end_step.payload.get("output") if end_step else None
+
+
 def build_report(session_id: UUID) -> dict[str, Any]:
     """Return status, answer and calls of a session."""
-    session = Session.objects.get(pk=session_id)
+    rows = Session.objects.select_related("agent__model_endpoint", "model_endpoint")
+    session = rows.get(pk=session_id)
     steps = list(session.steps.order_by("seq"))
     answers = [
         s.payload["answer"] for s in steps if s.kind == Step.Kind.END and "answer" in s.payload
@@ -195,7 +205,9 @@ def build_report(session_id: UUID) -> dict[str, Any]:
     return {
         "id": str(session.pk),
         "status": session.status,
+        "model_endpoint": session.effective_endpoint.slug,
         "answer": answers[-1] if answers and session.status == Session.Status.DONE else "",
+        "output": load_output(session),
         "error": {"code": session.error_code, "detail": session.error_detail}
         if session.error_code
         else None,

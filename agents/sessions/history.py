@@ -66,6 +66,10 @@ class SessionHistory:
     overflow_count: int = 0
     # The tools that the model found with `find_tools`, the latest last.
     found_tools: tuple[str, ...] = ()
+    # The output schema of the message in progress (None: the agent's), and how many answers
+    # violated the schema.
+    output_schema: dict[str, Any] | None = None
+    rejected_count: int = 0
     # The payload of the last completed model turn; None before the first.
     last_turn: dict[str, Any] | None = None
     # The steps before the first unsettled one: they no longer change.
@@ -104,6 +108,8 @@ def build_history(steps: Sequence[Step]) -> SessionHistory:
         entries=tuple(reader.entries),
         marks=reader.marks,
         overflow_count=reader.overflow_count,
+        output_schema=reader.output_schema,
+        rejected_count=reader.rejected_count,
         found_tools=tuple(reader.found_tools)[-MAX_FOUND_TOOLS:],
         settled_steps=tuple(takewhile(lambda one: one.state != Step.State.INTENT, steps)),
     )
@@ -125,6 +131,8 @@ class _HistoryReader:
     last_turn: dict[str, Any] | None = None
     servers: dict[str, str] | None = None
     found_tools: dict[str, None] = field(default_factory=dict)
+    output_schema: dict[str, Any] | None = None
+    rejected_count: int = 0
 
     def add_step(self, step: Step) -> None:
         """Add a step."""
@@ -138,6 +146,12 @@ class _HistoryReader:
             self.marks = CompactionMarks(**step.payload["marks"])
             # The failed requests were larger than the next one.
             self.failures = []
+        elif step.kind == Step.Kind.NOTICE and "correction" in step.payload:
+            self.rejected_count += 1
+            correction = llm_interface.build_user_message(step.payload["correction"])
+            self.entries.append(HistoryEntry(step.seq, correction))
+        elif step.kind == Step.Kind.END:
+            self.output_schema = None
 
     def _add_call(self, step: Step) -> None:
         self.calls += 1
@@ -157,6 +171,9 @@ class _HistoryReader:
     def _add_message(self, step: Step) -> None:
         self.last_user_text, self.turns, self.calls = step.payload["text"], 0, 0
         self.failures, self.answered_by, self.overflow_count = [], "", 0
+        self.rejected_count = 0
+        # A message that was sent meanwhile keeps the schema of the one in progress.
+        self.output_schema = step.payload.get("output_schema", self.output_schema)
         attachments = {
             name: step.payload[name] for name in ("images", "files") if name in step.payload
         }

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from agents.approvals.services import withdraw_approvals
 from agents.attachments import build_model_messages
@@ -24,6 +25,7 @@ from agents.sessions.connect_servers import RunConnections
 from agents.sessions.context_window import compact_after_overflow, compact_history
 from agents.sessions.history import SessionHistory, load_history
 from agents.sessions.leases import LeaseLost, SessionLease, release_session
+from agents.sessions.output_schemas import check_final_answer
 from agents.sessions.recovery import close_pending_steps, recover_calls
 from agents.sessions.run_context import (
     DISCONNECTED,
@@ -106,8 +108,7 @@ async def run_session(lease: SessionLease) -> None:
             await make_calls(_build_caller(lease, context), recovered.calls)
             if recovered.waits_for_person:
                 raise SessionSuspended
-            answer = await _execute_session(lease, context)
-        end = None if answer is None else {"answer": answer}
+            end = await _execute_session(lease, context)
         await get_transaction_batcher().run(
             step_store.close_session, lease, Session.Status.DONE, end=end
         )
@@ -199,16 +200,20 @@ async def _append_notices(lease: SessionLease, context: RunContext) -> None:
         await get_runtime().run_orm(step_store.append_step, lease, Step.Kind.NOTICE, payload)
 
 
-async def _execute_session(lease: SessionLease, context: RunContext) -> str | None:
-    """Execute the workflow, or run model turns; return the answer."""
+async def _execute_session(lease: SessionLease, context: RunContext) -> dict[str, Any] | None:
+    """Execute the workflow, or run model turns; return the payload of the end step."""
     if context.follows_workflow:
         execute = get_workflow_executor()
-        return await execute(lease, partial(make_calls, _build_caller(lease, context)))
+        answer = await execute(lease, partial(make_calls, _build_caller(lease, context)))
+        return None if answer is None else {"answer": answer}
     return await _run_turns(lease, context)
 
 
-async def _run_turns(lease: SessionLease, context: RunContext) -> str | None:
-    """Run turns until the model answers without calls; None if there are no messages."""
+async def _run_turns(lease: SessionLease, context: RunContext) -> dict[str, Any] | None:
+    """Run turns until the model answers without calls; return the payload of the end step.
+
+    None if there are no messages. Raises `OutputSchemaViolation`.
+    """
     in_transaction = get_transaction_batcher().run
     history, snapshot = await in_transaction(_load_state_with_messages, lease, context)
     while history.messages:
@@ -224,7 +229,12 @@ async def _run_turns(lease: SessionLease, context: RunContext) -> str | None:
             if reply.calls:
                 await make_calls(_build_caller(lease, context), call_steps)
             elif not await in_transaction(step_store.take_messages, lease):
-                return reply.text
+                output, correction = await check_final_answer(
+                    context.get_output_schema(history), reply.text, history.rejected_count
+                )
+                if correction is None:
+                    return {"answer": reply.text, **output}
+                await in_transaction(step_store.append_step, lease, Step.Kind.NOTICE, correction)
             # Apply servers' change notifications before the next turn.
             await get_refresher().wait_until_refreshed(build_holder_key(lease))
         # A person's new messages are part of the next turn.
@@ -270,6 +280,7 @@ async def _take_turn(
             pdf_input=endpoint.pdf_input,
         )
     tools = snapshot.list_shown_tools(history.found_tools)
+    output_schema = context.get_output_schema(history)
     reply, call_steps = await turn.run(
         llm_interface.build_model(endpoint),
         messages,
@@ -281,8 +292,10 @@ async def _take_turn(
             server_changes,
             tools,
             native_tools=endpoint.native_tools,
+            output_schema=output_schema,
         ),
         tools=build_tool_specs(tools),
+        output_schema=output_schema,
         check_reply=lambda reply: check_call_limit(context.agent, history, len(reply.calls)),
     )
     if notice := build_answer_notice(reply, turn.max_tokens):

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from types import MappingProxyType
+from typing import Any
 from uuid import UUID
 
 from django.utils import timezone
@@ -104,7 +105,7 @@ class RunContext:
 
     session: Session
     agent: Agent
-    # The agent's endpoint and its fallbacks.
+    # The endpoint of the session, or else of the agent, and its fallbacks.
     endpoints: tuple[llm_interface.ModelEndpointConfig, ...]
     principal: Principal
     unavailable_servers: tuple[str, ...]
@@ -130,6 +131,10 @@ class RunContext:
             jitter_share=self.session.pk.int % 1000 / 1000,
         )
 
+    def get_output_schema(self, history: SessionHistory) -> dict[str, Any] | None:
+        """Return the schema of the answer to the message in progress; None if it has none."""
+        return history.output_schema or self.agent.output_schema or None
+
     def choose_endpoint(self, history: SessionHistory) -> llm_interface.ModelEndpointConfig:
         """Return the endpoint of the next request."""
         next_request = self.find_next_request(history)
@@ -140,7 +145,9 @@ def load_run_context(lease: SessionLease) -> RunContext | None:
     """Load the context of a run; None if the session's cancellation was requested."""
     if step_store.is_cancel_requested(lease):
         return None
-    sessions = Session.objects.select_related("agent__model_endpoint", "workflow_run")
+    sessions = Session.objects.select_related(
+        "agent__model_endpoint", "model_endpoint", "workflow_run"
+    )
     session = sessions.get(pk=lease.session_id)
     session.token_calls_per_minute = load_token_rate(session)
     agent, run = session.agent, getattr(session, "workflow_run", None)
@@ -150,7 +157,7 @@ def load_run_context(lease: SessionLease) -> RunContext | None:
         agent=agent,
         endpoints=tuple(
             fill_context_window(build_endpoint(model_endpoint))
-            for model_endpoint in build_fallback_chain(agent.model_endpoint)
+            for model_endpoint in build_fallback_chain(session.effective_endpoint)
         ),
         principal=build_principal(session),
         unavailable_servers=state.unavailable_servers,

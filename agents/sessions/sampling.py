@@ -32,8 +32,8 @@ from agents.model_endpoints.request_budget import (
     reserve_model_request,
     settle_model_request,
 )
-from agents.model_endpoints.services import build_endpoint, build_fallback_chain
-from agents.models import Agent, Approval, Session, SessionApproval
+from agents.model_endpoints.services import build_endpoint
+from agents.models import Approval, Session, SessionApproval
 from agents.sessions import sampling_messages, step_store
 from agents.sessions.leases import SessionLease
 from agents.sessions.sampling_messages import SamplingRequest
@@ -92,9 +92,8 @@ async def answer_request(
     """
     orm = get_runtime().run_orm
     server = await orm(_get_allowed_server, session, server_id)
-    agent = await orm(_load_agent, session)
-    endpoint = build_endpoint((await orm(build_fallback_chain, agent.model_endpoint))[0])
-    snapshot = await orm(get_snapshot_cache().load_current, "agent", agent.pk)
+    endpoint = await orm(_load_endpoint, session)
+    snapshot = await orm(get_snapshot_cache().load_current, "agent", session.agent_id)
     instructions, text = build_prompt(sampling_request, server.name)
     messages = [llm_interface.build_user_message(text)]
     estimate = estimate_tokens(messages, instructions, ())
@@ -218,8 +217,10 @@ def _get_allowed_server(session: Session, server_id: UUID) -> Server:
     return allowed_server
 
 
-def _load_agent(session: Session) -> Agent:
-    return Agent.objects.select_related("model_endpoint").get(pk=session.agent_id)
+def _load_endpoint(session: Session) -> llm_interface.ModelEndpointConfig:
+    """Return the endpoint of the session, or else of its agent, as they are now."""
+    rows = Session.objects.select_related("agent__model_endpoint", "model_endpoint")
+    return build_endpoint(rows.get(pk=session.pk).effective_endpoint)
 
 
 def withdraw_live_approvals(session_id: UUID) -> None:

@@ -1,6 +1,7 @@
 """Start sessions, send and resend messages, and cancel sessions."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -14,11 +15,22 @@ from agents.builtin_tools.workspaces import clean_attached_folder
 from agents.calls import pending_calls
 from agents.elicitations.services import withdraw_requests
 from agents.flow_labels.session_labels import label_session
-from agents.models import Agent, Approval, Inbox, Session, Skill, Step, WorkflowRun
+from agents.models import (
+    Agent,
+    Approval,
+    Inbox,
+    ModelEndpoint,
+    Session,
+    Skill,
+    Step,
+    WorkflowRun,
+)
 from agents.models.agent_access import can_see_all_agents
 from agents.policies.queries import require_enabled
 from agents.session_wakeups import notify_runners_of_cancel, notify_watchers, notify_worker
 from agents.sessions.history import list_current_steps
+from agents.sessions.model_choice import require_selectable
+from agents.sessions.output_schemas import OutputSchema, check_output_schema, map_texts
 from agents.sessions.quarantine import require_not_quarantined
 from agents.skills.templates import build_template, render_skill
 from bonobot.accounts.models import Token
@@ -40,17 +52,29 @@ def start_session(
     *,
     working_dir: str = "",
     attachments: Sequence[Attachment] = (),
+    model_endpoint: ModelEndpoint | None = None,
+    output_schema: OutputSchema | None = None,
 ) -> Session:
     """Start a session with a first message; a worker runs it.
 
-    Raises `Forbidden`, `NotFound` (another organization's agent), `InvalidInput` (empty text or
-    unsupported files), `Conflict` (codes `organization_halted`, `agent_disabled`).
+    `model_endpoint` is used instead of the agent's, with its own fallbacks, and `output_schema`
+    instead of the agent's for this message. Raises `Forbidden`
+    (code `model_not_selectable` for the endpoint), `NotFound` (another organization's agent),
+    `InvalidInput` (empty text or unsupported files), `Conflict` (codes `organization_halted`,
+    `agent_disabled`).
     """
-    _require_startable(principal, agent)
-    message = _build_message(agent, text, attachments)
+    _require_startable(principal, agent, model_endpoint)
+    message = _build_message(
+        agent.organization_id,
+        model_endpoint or agent.model_endpoint,
+        text,
+        attachments,
+        output_schema,
+    )
     session = Session(
         organization_id=agent.organization_id,
         agent=agent,
+        model_endpoint=model_endpoint,
         title=" ".join(message["text"].split())[:MAX_TITLE_LENGTH],
         started_by_kind=principal.kind,
         started_by_id=principal.id,
@@ -66,7 +90,8 @@ def start_session(
         resource_type="session",
         resource_id=str(session.pk),
         resource_name=session.title,
-        details={"agent_id": str(agent.pk), "agent": agent.slug},
+        details={"agent_id": str(agent.pk), "agent": agent.slug}
+        | ({"model_endpoint": model_endpoint.slug} if model_endpoint else {}),
         governed=False,
     ):
         session.save()
@@ -105,12 +130,20 @@ def run_skill(
 
 
 def send_message(
-    principal: Principal, session: Session, text: str, attachments: Sequence[Attachment] = ()
+    principal: Principal,
+    session: Session,
+    text: str,
+    attachments: Sequence[Attachment] = (),
+    output_schema: OutputSchema | None = None,
 ) -> None:
-    """Send a message to a session; a finished one is queued again."""
-    _require_startable(principal, session.agent)
+    """Send a message to a session; a finished one is queued again.
+
+    `output_schema` is used instead of the agent's for this message.
+    """
+    _require_startable(principal, session.agent, session.model_endpoint)
     _check_accepts_messages(session)
-    message = _build_message(session.agent, text, attachments)
+    endpoint = session.model_endpoint or session.agent.model_endpoint
+    message = _build_message(session.organization_id, endpoint, text, attachments, output_schema)
     label_session(principal, session)
     with transaction.atomic():
         # Lock the session's row first, as a runner does that ends the run: the second of the two
@@ -131,17 +164,20 @@ def resend_message(
     """Resend a message in place of an earlier one, which is superseded with all later steps.
 
     `seq` is the earlier message (default: the last one), `text` the new text (default: unchanged).
-    Its attachments are kept. Raises `NotFound` (no such message), `Conflict` (code
-    `session_busy`), and what `send_message` raises.
+    Its attachments and output schema are kept. Raises `NotFound` (no such message), `Conflict`
+    (code `session_busy`), and what `send_message` raises.
     """
-    _require_startable(principal, session.agent)
+    _require_startable(principal, session.agent, session.model_endpoint)
     _check_accepts_messages(session)
     replaced_step = _get_message_step(session, seq)
     new_text = replaced_step.payload["text"] if text is None else text
-    message = _build_message(session.agent, new_text, attachments)
+    endpoint = session.model_endpoint or session.agent.model_endpoint
+    message = _build_message(session.organization_id, endpoint, new_text, attachments)
     for name in ("images", "files"):
         if attachment_list := [*replaced_step.payload.get(name, ()), *message.get(name, ())]:
             message[name] = attachment_list
+    if schema := replaced_step.payload.get("output_schema"):
+        message["output_schema"] = schema
     label_session(principal, session)
     with transaction.atomic():
         if not _enqueue_session(session):
@@ -186,13 +222,21 @@ def _get_message_step(session: Session, seq: int | None) -> Step:
     return matching_steps[-1]
 
 
-def _build_message(agent: Agent, text: str, attachments: Sequence[Attachment]) -> dict[str, Any]:
+def _build_message(
+    organization_id: UUID,
+    endpoint: ModelEndpoint | None,
+    text: str,
+    attachments: Sequence[Attachment],
+    output_schema: OutputSchema | None = None,
+) -> dict[str, Any]:
     """Return the inbox payload of a message, and store its files; raises `InvalidInput`."""
     check_message(text)
-    organization_id, endpoint = agent.organization_id, agent.model_endpoint
+    message: dict[str, Any] = {"text": mask_organization_secrets(text, organization_id)}
+    if output_schema:
+        mask = partial(mask_organization_secrets, organization_id=organization_id)
+        message["output_schema"] = map_texts(check_output_schema(output_schema), mask)
     pdf_input = endpoint is not None and endpoint.pdf_input
-    stored_attachments = store_attachments(organization_id, attachments, pdf_input=pdf_input)
-    return {"text": mask_organization_secrets(text, organization_id)} | stored_attachments
+    return message | store_attachments(organization_id, attachments, pdf_input=pdf_input)
 
 
 def cancel_session(principal: Principal, session: Session) -> bool:
@@ -272,9 +316,13 @@ def _check_accepts_messages(session: Session) -> None:
         )
 
 
-def _require_startable(principal: Principal, agent: Agent) -> None:
+def _require_startable(
+    principal: Principal, agent: Agent, model_endpoint: ModelEndpoint | None
+) -> None:
     require_run_permission(principal, agent)
     require_enabled(agent)
+    if model_endpoint is not None:
+        require_selectable(principal, agent, model_endpoint)
 
 
 def check_message(text: str) -> None:

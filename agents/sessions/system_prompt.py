@@ -8,6 +8,7 @@ from agents.calls.explain import find_no_tools_reason
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
 from agents.llm import interface as llm_interface
 from agents.llm.messages import DATA_INSTRUCTIONS, DISABLED_TOOLS_PREFIX
+from agents.sessions.output_schemas import OutputSchema, build_output_instructions
 from agents.sessions.tool_listing import list_tool_parameters
 from mcp_servers.scanning.description_markup import strip_markup
 
@@ -27,12 +28,14 @@ def build_instructions(
     shown_tools: Sequence[SnapshotTool] | None = None,
     *,
     native_tools: bool = True,
+    output_schema: OutputSchema | None = None,
 ) -> str:
     """Return the agent's instructions with the section on tools.
 
     `server_changes` are lines on servers connected or disconnected since the last turn;
     `shown_tools` are the tools that the model is shown (default: all that it may call).
     Without `native_tools`, the model's list of all tools is added with the form of its calls.
+    With an `output_schema`, the form of the final answer is described.
     """
     shown_tools = snapshot.list_callable_tools() if shown_tools is None else shown_tools
     listed_tools = shown_tools if snapshot.tools_in_prompt and native_tools else ()
@@ -41,7 +44,12 @@ def build_instructions(
     )
     return "\n\n".join(
         part
-        for part in (agent_instructions.strip(), tools, _render_skills_section(snapshot))
+        for part in (
+            agent_instructions.strip(),
+            tools,
+            _render_skills_section(snapshot),
+            build_output_instructions(output_schema) if output_schema else "",
+        )
         if part
     )
 

@@ -66,6 +66,7 @@ class SessionTurn:
         turn_number: int,
         instructions: str,
         tools: Sequence[llm_interface.ToolSpec],
+        output_schema: Mapping[str, Any] | None = None,
         check_reply: Callable[[llm_interface.ModelReply], object] = lambda reply: None,
     ) -> tuple[llm_interface.ModelReply, list[Step]]:
         """Ask the model; return its reply and the steps of its calls.
@@ -86,6 +87,7 @@ class SessionTurn:
             max_tokens=self.max_tokens,
             on_text=text_reporter,
             on_thinking=text_reporter.add_thinking,
+            output_schema=output_schema,
         )
         reply, cost = await self._fetch_reply(request, step, call_id, text_reporter)
         try:

@@ -29,6 +29,7 @@ from mcp_servers.schemas.validate_arguments import (
     SubprocessNeeded,
     check_arguments,
     check_value,
+    measure_arguments,
 )
 
 logger = logging.getLogger(__name__)
@@ -62,12 +63,21 @@ async def check_tool_arguments(schema: Any, arguments: Any, verdict: SchemaVerdi
     try:
         check_arguments(schema, arguments, verdict)
     except SubprocessNeeded:
-        request = {"schema": schema, "arguments": arguments}
-        answer = await _run_in_subprocess(
-            "check", request, cpu_s=CHECK_CPU_S, limit_s=CHECK_TIMEOUT_S
-        )
-    else:
-        return
+        await _check_in_subprocess(schema, arguments)
+
+
+async def check_json_value(schema: Any, value: Any, verdict: SchemaVerdict) -> None:
+    """Check any JSON value; raises what `check_tool_arguments` raises."""
+    size = measure_arguments({"": value})
+    try:
+        check_value(schema, value, verdict, size=size)
+    except SubprocessNeeded:
+        await _check_in_subprocess(schema, value)
+
+
+async def _check_in_subprocess(schema: Any, arguments: Any) -> None:
+    request = {"schema": schema, "arguments": arguments}
+    answer = await _run_in_subprocess("check", request, cpu_s=CHECK_CPU_S, limit_s=CHECK_TIMEOUT_S)
     if answer is None:
         raise ArgumentCheckTimeout(
             format_message(

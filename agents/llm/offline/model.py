@@ -10,7 +10,7 @@ enough if it is unique.
 import asyncio
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
@@ -36,6 +36,7 @@ from agents.llm.offline.arguments import (
 )
 from agents.llm.offline.match_tools import ToolCandidate, ToolTermIndex
 from agents.llm.offline.parameter_slots import UNSET
+from agents.llm.offline.structured_output import render_output
 from agents.llm.offline.text_analysis import (
     HARMFUL_STEMS,
     MAX_TEXT,
@@ -385,11 +386,12 @@ class OfflineModel:
         max_tokens: int | None = None,
         on_text: OnText | None = None,
         on_thinking: OnText | None = None,
+        output_schema: Mapping[str, Any] | None = None,
     ) -> ModelReply:
         """Answer from the conversation; the text is streamed in pieces."""
         # Hundreds of definitions would block the event loop.
         reply = await asyncio.to_thread(
-            _build_reply, messages, instructions, tuple(tools), max_tokens
+            _build_reply, messages, instructions, tuple(tools), max_tokens, output_schema
         )
         if on_text is not None:
             for piece in split_text(reply.text):
@@ -561,6 +563,7 @@ def _build_reply(
     instructions: str,
     tools: tuple[ToolSpec, ...],
     max_tokens: int | None = None,
+    output_schema: Mapping[str, Any] | None = None,
 ) -> ModelReply:
     turn = get_next_turn(messages)
     answer = _build_offline_answer(order_messages(messages), instructions, tools)
@@ -575,6 +578,8 @@ def _build_reply(
             "arguments": answer.missing_arguments.arguments,
             "missing": list(answer.missing_arguments.missing),
         }
+    if output_schema and not calls:
+        answer.text = render_output(output_schema, answer.text)
     finish: Finish = "tool_calls" if calls else "stop"
     text, output_tokens = answer.text, _count_answer_tokens(answer.text, calls)
     if max_tokens is not None and output_tokens > max_tokens:

@@ -41,7 +41,7 @@ from pydantic_ai.providers.azure import AzureProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
-from agents.llm.interface import ModelEndpointConfig
+from agents.llm.interface import OPENAI_HOSTS, ModelEndpointConfig
 from agents.llm.providers.transport import build_client, build_timeout, mark_stream_complete
 
 # Text fields of a delta, which continue the previous event's.
@@ -279,10 +279,6 @@ class AzureOpenAIClient(_FastOpenAI, AsyncAzureOpenAI):
     """A client of Azure's deployments with a dated API version."""
 
 
-# Hosts with `max_completion_tokens`; most others only support `max_tokens`.
-OPENAI_HOSTS = ("api.openai.com", ".openai.azure.com")
-
-
 class OpenAIConnection:
     """A client of one address and key."""
 
@@ -314,6 +310,7 @@ class OpenAIConnection:
 
 def _build_profile(endpoint: ModelEndpointConfig) -> OpenAIModelProfile:
     host = urlsplit(endpoint.url).hostname or ""
+    # Most other hosts only support `max_tokens`.
     return OpenAIModelProfile(
         json_schema_transformer=None,
         openai_chat_streaming_requires_finish_reason=False,  # the adapter checks the end

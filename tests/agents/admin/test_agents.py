@@ -1,5 +1,6 @@
 """Agents in the admin: listed, created, configured, disabled, deleted."""
 
+import json
 from typing import Any
 
 import pytest
@@ -181,3 +182,21 @@ def test_the_list_shows_the_model_of_each_agent(
     helper: Agent, operator: admin_client.AdminClient
 ) -> None:
     assert "Helper helper Offline" in admin_client.get_text(operator.get("agents_agent_changelist"))
+
+
+def test_the_output_schema_is_configured(helper: Agent, operator: admin_client.AdminClient) -> None:
+    schema = {"type": "object", "required": ["count"]}
+    fields = build_fields(helper, output_schema=json.dumps(schema))
+    operator.post("agents_agent_configuration", helper.pk, **fields)
+    helper.refresh_from_db()
+    assert helper.output_schema == schema
+    page = operator.get("agents_agent_configuration", helper.pk)
+    assert "&quot;required&quot;" in page
+    for text in ("[1]", "{", '{"type": "array"}'):
+        fields = build_fields(helper, output_schema=text)
+        operator.post("agents_agent_configuration", helper.pk, **fields)
+        helper.refresh_from_db()
+        assert helper.output_schema == schema
+    operator.post("agents_agent_configuration", helper.pk, **build_fields(helper, output_schema=""))
+    helper.refresh_from_db()
+    assert not helper.output_schema

@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from agents.admin import chat
 from agents.admin.chat import load_steps
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent, Inbox, Session, Step
 from agents.sessions.services import start_session
 from bonobot.accounts.models import Organization
@@ -126,6 +127,35 @@ def test_an_empty_message_is_refused(helper: Agent, operator: admin_client.Admin
     operator.post("agents_agent_start", helper.pk, text="  ")
     assert "The message is empty." in " ".join(operator.messages)
     assert not Session.objects.exists()
+
+
+def test_a_model_is_chosen_for_a_session(
+    acme: Organization, helper: Agent, operator: admin_client.AdminClient
+) -> None:
+    page = operator.get("agents_agent_change", helper.pk)
+    assert 'name="model_endpoint"' not in page
+    spec = ModelEndpointSpec(name="Small model", kind="offline")
+    endpoint = save_endpoint(factories.build_administrator(acme), spec)
+    page = operator.get("agents_agent_change", helper.pk)
+    assert f'<option value="{endpoint.pk}">Small model</option>' in page
+    page = operator.post(
+        "agents_agent_start", helper.pk, text="hi", model_endpoint=str(endpoint.pk)
+    )
+    session = Session.objects.get()
+    assert session.model_endpoint == endpoint
+    assert "Small model" in operator.get("agents_session_change", session.pk)
+    member = admin_client.sign_in(acme, Role.MEMBER)
+    helper.members.add(member.user)
+    assert "Small model" not in member.get("agents_agent_change", helper.pk)
+
+
+def test_the_output_of_a_session_is_shown(
+    session: Session, operator: admin_client.AdminClient
+) -> None:
+    create_step(session, "end", answer="{}", output={"title": "<b>Issues</b>"})
+    page = operator.get("agents_session_change", session.pk)
+    assert "Issues" in page
+    assert "<b>Issues" not in page
 
 
 def test_a_member_can_chat_only_with_their_agents(acme: Organization, helper: Agent) -> None:

@@ -278,3 +278,13 @@ def test_an_invalid_token_is_refused(owner, fields, field):
     response = owner.post("tokens", {"name": "x", "role": "member"} | fields)
     assert (response.status, response.json["field"]) == (400, field)
     assert Token.objects.count() == before
+
+
+def test_the_output_schema_of_an_agent_is_set_and_deleted(operator, helper):
+    schema = {"type": "object", "required": ["count"]}
+    updated = operator.patch("agents/helper", {"output_schema": schema})
+    assert (updated.status, updated.json["output_schema"]) == (200, schema)
+    assert operator.patch("agents/helper", {"max_turns": 7}).json["output_schema"] == schema
+    refused = operator.patch("agents/helper", {"output_schema": {"type": "array"}})
+    assert (refused.status, refused.code) == (400, "unusable_output_schema")
+    assert operator.patch("agents/helper", {"output_schema": None}).json["output_schema"] is None

@@ -72,6 +72,42 @@ def test_a_folder_is_attached_by_platform_administrators_only(acme, operator, tm
     assert rest.as_administrator().post("agents/helper/sessions", body).status == 201
 
 
+def test_another_model_endpoint_is_chosen_by_its_id_or_slug(acme, helper, operator):
+    endpoint = operator.post("model-endpoints", {"name": "Small", "kind": "offline"}).json
+    assert endpoint["selectable"] is False
+    for name in (endpoint["id"], endpoint["slug"]):
+        body = START_BODY | {"model_endpoint": name}
+        created = operator.post("agents/helper/sessions", body)
+        assert (created.status, created.json["model_endpoint"]) == (201, endpoint["id"])
+    assert operator.post("agents/helper/sessions", START_BODY).json["model_endpoint"] is None
+    missing = operator.post("agents/helper/sessions", START_BODY | {"model_endpoint": "x"})
+    assert (missing.status, missing.json["field"]) == (404, "model_endpoint")
+
+    member, body = rest.as_role(acme, Role.MEMBER, helper), START_BODY | {"model_endpoint": "small"}
+    refused = member.post("agents/helper/sessions", body)
+    assert (refused.status, refused.code) == (403, "model_not_selectable")
+    operator.patch(f"model-endpoints/{endpoint['id']}", {"selectable": True})
+    assert member.post("agents/helper/sessions", body).status == 201
+
+
+def test_an_output_schema_is_sent_with_a_message_and_its_value_returned(operator, helper):
+    schema = {"type": "object", "properties": {"count": {"type": "integer"}}}
+    body = START_BODY | {"output_schema": schema}
+    session_id = operator.post("agents/helper/sessions", body).json["id"]
+    assert Inbox.objects.get().payload["output_schema"] == schema
+    assert operator.post(f"sessions/{session_id}/messages", body).status == 202
+    assert operator.get(f"sessions/{session_id}").json["output"] is None
+    for unusable, code in (({"type": "string"}, "unusable_output_schema"), ([], "invalid")):
+        refused = operator.post("agents/helper/sessions", START_BODY | {"output_schema": unusable})
+        assert (refused.status, refused.code) == (400, code)
+        assert refused.json["field"] == "output_schema"
+
+    create_step(session_id, 1, "end", answer='{"count": 3}', output={"count": 3})
+    Session.objects.filter(pk=session_id).update(status=Session.Status.DONE)
+    answered = operator.get(f"sessions/{session_id}").json
+    assert (answered["output"], answered["steps"][0]["output"]) == ({"count": 3}, {"count": 3})
+
+
 def test_a_disabled_agent_starts_no_session(operator):
     operator.patch("agents/helper", {"enabled": False})
     response = operator.post("agents/helper/sessions", START_BODY)

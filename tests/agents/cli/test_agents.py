@@ -50,6 +50,31 @@ def test_a_run_waits_for_the_answer_and_lists_its_calls(bonobot, time_server):
     assert "Asia/Tokyo" in result.json["answer"]
 
 
+def test_a_run_uses_the_chosen_model(bonobot, agent):
+    bonobot("models", "add", "Small", "--kind", "offline", "--selectable")
+    run = bonobot("agents", "run", "helper", "hello", "--model", "small", "--json")
+    assert (run.status, run.json["model_endpoint"]) == (0, "small")
+    missing = bonobot("agents", "run", "helper", "hello", "--model", "large", "--json")
+    assert (missing.status, missing.error["code"]) == (1, "not_found")
+    options = ("--session", run.json["id"], "--model", "small", "--json")
+    refused = bonobot("agents", "chat", "helper", *options)
+    assert (refused.status, refused.error["field"]) == (1, "--model")
+
+
+def test_a_run_returns_the_output_of_a_schema(bonobot, agent, tmp_path):
+    path = tmp_path / "schema.json"
+    path.write_text('{"type": "object", "properties": {"count": {"type": "integer"}}}')
+    run = bonobot("agents", "run", "helper", "hi", "--output-schema", str(path), "--json")
+    assert (run.status, run.json["output"]) == (0, {"count": 0})
+    changed = bonobot("agents", "set", "helper", "--output-schema", str(path), "--json")
+    assert changed.json["output_schema"]["type"] == "object"
+    changed = bonobot("agents", "set", "helper", "--output-schema", "", "--json")
+    assert changed.json["output_schema"] is None
+    path.write_text("[]")
+    refused = bonobot("agents", "run", "helper", "hi", "--output-schema", str(path), "--json")
+    assert (refused.status, refused.error["field"]) == (1, "--output-schema")
+
+
 def test_a_run_for_people_shows_calls_and_answer(bonobot, time_server):
     bonobot("agents", "policy", "helper", "--mode", "all")
     result = bonobot("agents", "run", "helper", "What time is it in Asia/Tokyo?")

@@ -42,6 +42,7 @@ model_endpoints:
     base_url: https://models.example.com/v1
     model: big-1
     context_window: 32000
+    selectable: true
     api_key: ${{MODEL_KEY}}
 servers:
   workshop:
@@ -67,6 +68,9 @@ agents:
     max_turns: 7
     tool_search_above: 12
     tools_in_prompt: true
+    output_schema:
+      type: object
+      properties: {{count: {{type: integer}}}}
     policy:
       mode: allowlist
       allow: [mcp_workshop_*, read_result]
@@ -145,6 +149,7 @@ def test_everything_in_the_file_is_created(applied):
     agent = Agent.objects.get(slug="helper")
     assert (agent.max_turns, agent.tool_search_above) == (7, 12)
     assert agent.tools_in_prompt is True
+    assert agent.output_schema["properties"] == {"count": {"type": "integer"}}
     assert agent.model_endpoint.slug == "offline"
     assert agent.instructions == "Be kind.\nUse ${NOTHING} as it is.\n"
     assert set(load_policy_spec(agent).allow) == {"mcp_workshop_*", "read_result"}

@@ -110,6 +110,20 @@ def test_the_model_answers_within_the_servers_token_budget(
     assert "asker" in notice.payload["text"]
 
 
+def test_the_endpoint_of_the_session_answers(
+    register_asker, fake, administrator, helper, runner, get_received
+):
+    server = register_asker("modern")
+    set_client_capabilities(administrator, server, sampling="allow", sampling_tokens=2_000)
+    fake.script = [build_call("script", rounds=[ROUND]), BLUE, Says("done")]
+    spec = ModelEndpointSpec(name="Chosen", base_url=fake.url, model="chosen", allow_private=True)
+    endpoint = save_endpoint(administrator, spec)
+    session = sessions.start_session(administrator, helper, "Go", model_endpoint=endpoint)
+    run_session(session, runner)
+    sent = get_received("tools/call")[1]["params"]["inputResponses"]["a"]
+    assert sent["model"] == "chosen"
+
+
 def test_a_server_with_an_exhausted_token_budget_is_refused(
     register_asker, model, run_new_session, administrator, get_received
 ):

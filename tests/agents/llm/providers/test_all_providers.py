@@ -9,6 +9,7 @@ import pytest
 
 from agents.llm.interface import (
     ModelError,
+    ModelReply,
     TokenUsage,
     ToolSpec,
     build_model,
@@ -20,6 +21,7 @@ from agents.llm.pydantic_ai_adapter import open_model
 from agents.llm.tool_schemas import convert_schema
 from tests.agents.llm.provider_protocols import (
     KEY,
+    PROTOCOLS,
     ProviderProtocol,
     ask,
     build_endpoint,
@@ -29,7 +31,7 @@ from tests.agents.llm.provider_protocols import (
     provider,
     stream_modes,
 )
-from tests.agents.llm.provider_server import Refuses, Says, Waits
+from tests.agents.llm.provider_server import FakeProvider, Refuses, Says, Waits
 
 HI = [build_user_message("hi")]
 SCHEMA: dict[str, Any] = {
@@ -447,3 +449,55 @@ async def test_a_server_that_isnt_running_is_unreachable(
 async def test_closing_twice_is_harmless() -> None:
     await close_models()
     await close_models()
+
+
+OUTPUT_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"count": {"type": "integer", "minimum": 1}},
+    "required": ["count"],
+    "additionalProperties": False,
+}
+
+
+async def request_output(
+    protocol: ProviderProtocol, fake: FakeProvider, stream: bool, **more: Any
+) -> ModelReply:
+    async def ignore_text(text: str) -> None:
+        del text
+
+    return await build_model(build_endpoint(protocol, fake)).request(
+        HI, output_schema=OUTPUT_SCHEMA, on_text=ignore_text if stream else None, **more
+    )
+
+
+@every_protocol
+@stream_modes
+async def test_an_output_schema_is_sent_in_the_form_of_the_api(
+    protocol: ProviderProtocol, stream: bool
+) -> None:
+    async with provider(protocol, Says('{"count": 3}')) as fake:
+        reply = await request_output(protocol, fake, stream)
+        assert reply.text == '{"count": 3}'
+        sent = json.dumps(fake.requests[0]).replace("\\", "")
+        assert '"count"' in sent
+        assert '"required":' in sent.replace(" ", "")
+
+
+@every_protocol
+async def test_a_rejected_output_schema_is_left_out(protocol: ProviderProtocol) -> None:
+    refusal = Refuses(400, protocol.error(400, "Unsupported schema."))
+    async with provider(protocol, refusal, Says('{"count": 3}')) as fake:
+        reply = await request_output(protocol, fake, stream=True)
+        assert reply.text == '{"count": 3}'
+        assert '"count' in json.dumps(fake.requests[0]).replace("\\", "")
+        assert '"required' not in json.dumps(fake.requests[1]).replace("\\", "")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=str)
+async def test_an_output_schema_with_tools_is_sent_where_calls_stay_possible(
+    protocol: ProviderProtocol,
+) -> None:
+    async with provider(protocol, Says("hi")) as fake:
+        await request_output(protocol, fake, stream=True, tools=TOOLS[1:])
+        is_sent = '"count' in json.dumps(fake.requests[0]).replace("\\", "")
+        assert is_sent == (protocol.kind != "openai")
