@@ -65,7 +65,7 @@ def test_a_message_starts_a_session(helper: Agent, operator: admin_client.AdminC
 def test_a_message_can_have_files(helper: Agent, operator: admin_client.AdminClient) -> None:
     files = [SimpleUploadedFile("a.txt", b"hi"), SimpleUploadedFile("b.exe", b"\xff")]
     operator.post("agents_agent_start", helper.pk, text="Look.", attachments=files)
-    assert "is neither UTF-8 text nor an image" in " ".join(operator.messages)
+    assert "is neither UTF-8 text, nor an image, nor a PDF file" in " ".join(operator.messages)
     assert not Session.objects.exists()
     files = [SimpleUploadedFile("a.txt", b"hi")]
     operator.post("agents_agent_start", helper.pk, text="Look.", attachments=files)

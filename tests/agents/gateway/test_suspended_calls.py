@@ -96,17 +96,14 @@ def test_stored_rows_are_encrypted(upstream: Upstream, wire: Wire, other: Wire) 
     pending = call(wire)
     stored: list[str] = []
 
-    def record_rows() -> None:
+    def record_rows(channel: str) -> None:
         for row in CallHandoff.objects.all():
             stored.extend((row.responses, row.result))
+        wake_listeners(channel)
 
-    save_result = suspended_calls.handoff.save_result
+    wake_listeners = suspended_calls.handoff.wake_listeners
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            suspended_calls.handoff,
-            "save_result",
-            lambda *args: (save_result(*args), record_rows()),
-        )
+        patch.setattr(suspended_calls.handoff, "wake_listeners", record_rows)
         message = call(other, **build_retry(pending))
     assert "Ann" in text(message)
     assert any(stored)
