@@ -112,15 +112,18 @@ class GatewayApplication:
             await self._answer_post(caller, scope, receive, send)
             return
         session_id = _decode_headers(scope).get(SESSION_ID_HEADER, "")
-        async with self._notify_session(caller, session_id if scope["method"] == "GET" else ""):
-            await manager.handle_request(scope, receive, send)
-        if (
+        sessions = self.dispatcher.sessions
+        ends_session = (
             scope["method"] == "DELETE"
             and is_handshake
-            and self.dispatcher.sessions.find_session(session_id, caller)
-        ):
-            self.dispatcher.sessions.delete_session(session_id)
+            and sessions.find_session(session_id, caller) is not None
+        )
+        if ends_session:  # before the response: the next request must not restore the session
             await self.router.delete_session(client_scope, caller)
+        async with self._notify_session(caller, session_id if scope["method"] == "GET" else ""):
+            await manager.handle_request(scope, receive, send)
+        if ends_session:
+            sessions.delete_session(session_id)
 
     async def stop(self) -> None:
         """End all sessions and streams."""

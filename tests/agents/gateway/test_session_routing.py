@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.utils import timezone
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from agents.gateway import session_routing
 from agents.gateway.transports import GatewayApplication
@@ -122,6 +123,22 @@ def test_a_deleted_session_ends_in_every_process(
     assert list(iter(stream.next, None)) == []  # it ends, too
     assert session.ask("tools/list").status == 404
     stream.close()
+
+
+def test_a_session_is_deleted_before_its_client_gets_the_response(
+    old: Upstream, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = wire.handshake(AGENT)
+    handle_request, counts = StreamableHTTPSessionManager.handle_request, []
+
+    async def count_rows(manager: Any, scope: Any, receive: Any, send: Any) -> None:
+        if scope["method"] == "DELETE":
+            counts.append(await get_runtime().run_orm(GatewaySessionState.objects.count))
+        await handle_request(manager, scope, receive, send)
+
+    monkeypatch.setattr(StreamableHTTPSessionManager, "handle_request", count_rows)
+    assert session.end().status == 200
+    assert counts == [0]
 
 
 def test_an_expired_session_is_unknown(
