@@ -83,7 +83,7 @@ def start_probes(**_: Any) -> None:
 
 @worker_shutting_down.connect
 def start_draining(**_: Any) -> None:
-    """Release sessions as soon as the worker is told to stop; Celery itself takes seconds."""
+    """Release sessions as soon as the worker gets the signal; Celery itself takes seconds."""
     from agents.sessions.worker import get_session_runner  # models, which need settings
     from bonobot.core.runtime import get_runtime
 

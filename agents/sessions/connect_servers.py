@@ -78,7 +78,7 @@ class RunConnections:
         await release_connections(self._holder, keep_sessions=keep_sessions)
 
     async def _has_same_owner(self) -> bool:
-        """Return whether the owner is known, and nobody else wrote to the session meanwhile."""
+        """Return whether the owner is known, and no one else wrote to the session meanwhile."""
         if self._session is None or not self._owner:
             return False
         try:
@@ -106,7 +106,7 @@ class RunConnections:
 def find_connection_owner(session: Session) -> str:
     """Return the agent and the person or token whose MCP sessions this session may reuse.
 
-    Empty if somebody else wrote to the session: their data must reach nobody through a server.
+    Empty if someone else wrote to the session: their data must not reach others by a server.
     """
     starter = {"actor_kind": session.started_by_kind, "actor_id": session.started_by_id}
     messages = Inbox.objects.filter(session=session, kind=Inbox.Kind.MESSAGE)

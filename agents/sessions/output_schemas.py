@@ -1,6 +1,6 @@
 """Structured output: the JSON Schema of a final answer, and its check.
 
-A schema comes from whoever configures an agent or sends a message, and the answer from a model, so
+A schema comes from the author of an agent or a message, and the answer from a model, so
 both are checked within the limits of `mcp_servers.schemas`.
 """
 
