@@ -36,7 +36,7 @@ def set_callable_agents(principal: Principal, agent: Agent, slugs: Sequence[str]
     with record_change(
         organization_id=agent.organization_id,
         actor=principal.actor,
-        action="agent_callees_changed",
+        action="callable_agents_updated",
         resource_type="agent",
         resource_id=str(agent.pk),
         resource_name=agent.name,

@@ -73,7 +73,7 @@ def load_impact(target: Organization | Agent | Server) -> KillSwitchImpact:
 def halt_organization(principal: Principal, reason: str = "") -> Organization:
     """Halt the principal's organization; idempotent.
 
-    Every call and turn is refused with `organization_halted` and no session starts; running and
+    Every call and turn is refused with `kill_switch_enabled` and no session starts; running and
     waiting sessions are canceled, child processes and connections closed.
     """
     principal.require(Action.MANAGE_ORGANIZATION)
@@ -82,7 +82,7 @@ def halt_organization(principal: Principal, reason: str = "") -> Organization:
         reason = reason.strip()[:MAX_REASON_LENGTH]
         details = {"reason": reason, **load_impact(organization).as_dict()}
         with record_change(
-            **_build_audit_fields(principal, organization, "organization_halted", **details)
+            **_build_audit_fields(principal, organization, "kill_switch_enabled", **details)
         ):
             organization.halted_at = timezone.now()
             organization.save(update_fields=["halted_at"])
@@ -98,7 +98,7 @@ def resume_organization(principal: Principal) -> Organization:
     principal.require(Action.MANAGE_ORGANIZATION)
     organization = Organization.objects.get(pk=principal.organization_id)
     if organization.halted_at is not None:
-        with record_change(**_build_audit_fields(principal, organization, "organization_resumed")):
+        with record_change(**_build_audit_fields(principal, organization, "kill_switch_disabled")):
             organization.halted_at = None
             organization.save(update_fields=["halted_at"])
     return organization

@@ -127,7 +127,7 @@ def save_note(principal: Principal, agent: Agent, spec: NoteSpec, note: Note | N
             field="title",
             remedy="Change that note, or choose another title.",
         )
-    action = "note_changed" if note else "note_added"
+    action = "note_updated" if note else "note_created"
     if note is None:
         _check_note_limit(agent.notes.count())
         note = Note(organization_id=agent.organization_id, agent=agent)
@@ -149,7 +149,7 @@ def _get_writer_labels(principal: Principal, agent: Agent) -> int:
 def delete_note(principal: Principal, note: Note) -> None:
     """Delete a note; the deletion is audited."""
     principal.require(Action.MANAGE_AGENTS)
-    with _record_change(principal, note, "note_removed"):
+    with _record_change(principal, note, "note_deleted"):
         note.delete()
 
 
@@ -160,7 +160,7 @@ def clear_notes(principal: Principal, agent: Agent) -> int:
     with record_change(
         organization_id=agent.organization_id,
         actor=principal.actor,
-        action="notes_cleared",
+        action="notes_deleted",
         resource_type="agent",
         resource_id=str(agent.pk),
         resource_name=agent.name,

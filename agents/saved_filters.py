@@ -86,7 +86,7 @@ def delete_filter(principal: Principal, row: SavedFilter) -> None:
     if str(row.owner_id) != principal.id:
         principal.require(Action.MANAGE_ORGANIZATION)
     with _record_change(
-        principal, row, "audit_filter_removed", {"query": row.query}, audited=row.shared
+        principal, row, "audit_filter_deleted", {"query": row.query}, audited=row.shared
     ):
         row.delete()
 

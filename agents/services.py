@@ -79,7 +79,7 @@ def create_agent(principal: Principal, spec: AgentSpec) -> Agent:
     agent.slug = agent.slug or slugify(spec.name)[:64]
     if agent.model_endpoint_id is None:
         agent.model_endpoint = _get_default_endpoint(principal)
-    with record_change(**_build_audit_fields(principal, agent, "agent_added")):
+    with record_change(**_build_audit_fields(principal, agent, "agent_created")):
         save_validated(agent)
         ToolPolicy.objects.create(organization_id=agent.organization_id, agent=agent)
     return agent
@@ -93,7 +93,7 @@ def update_agent(principal: Principal, agent: Agent, spec: AgentSpec) -> Agent:
     principal.require(Action.MANAGE_AGENTS)
     changed = _apply_agent_spec(agent, clean_toolset_spec(principal, agent, spec))
     with record_change(
-        **_build_audit_fields(principal, agent, "agent_changed", {"changed": changed})
+        **_build_audit_fields(principal, agent, "agent_updated", {"changed": changed})
     ):
         save_validated(agent)
     if "enabled" in changed and not agent.enabled:
@@ -117,7 +117,9 @@ def set_agent_members(principal: Principal, agent: Agent, usernames: Collection[
             remedy="Add the person as a member first.",
         )
     with record_change(
-        **_build_audit_fields(principal, agent, "agent_given", {"members": sorted(users_by_name)})
+        **_build_audit_fields(
+            principal, agent, "agent_access_updated", {"members": sorted(users_by_name)}
+        )
     ):
         lock_rows(Agent.objects.filter(pk=agent.pk))
         agent.members.set(users_by_name.values())
@@ -130,7 +132,7 @@ def delete_agent(principal: Principal, agent: Agent) -> None:
     """
     principal.require(Action.MANAGE_AGENTS)
     remove_workspace = partial(delete_own_folder, agent.organization_id, agent.pk)
-    with record_change(**_build_audit_fields(principal, agent, "agent_removed")):
+    with record_change(**_build_audit_fields(principal, agent, "agent_deleted")):
         _lock_sessions(agent)
         lock_server_rows(private_servers := Server.objects.in_scope(agent.pk))
         private_servers.delete()
@@ -236,7 +238,7 @@ def attach_server(
         "prompts": attached_server.allowed_prompts,
     }
     with record_change(
-        **_build_server_audit_fields(principal, agent, server, "server_bound", details)
+        **_build_server_audit_fields(principal, agent, server, "server_attached", details)
     ):
         attached_server.save()
     return attached_server
@@ -286,7 +288,7 @@ def detach_server(principal: Principal, agent: Agent, server: Server) -> None:
             field="server_id",
             remedy="List the agent's servers.",
         )
-    with record_change(**_build_server_audit_fields(principal, agent, server, "server_unbound")):
+    with record_change(**_build_server_audit_fields(principal, agent, server, "server_detached")):
         attached_servers.delete()
         if server.scope_id == agent.pk:
             delete_server(principal, server)
@@ -355,7 +357,7 @@ def grant_invited_agents(invitation: Invitation, user: User) -> None:
         with record_change(
             organization_id=agent.organization_id,
             actor=Actor(kind="user", id=str(user.pk), label=user.get_username()),
-            action="agent_given",
+            action="agent_access_updated",
             resource_type="agent",
             resource_id=str(agent.pk),
             resource_name=agent.name,

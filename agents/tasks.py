@@ -39,7 +39,7 @@ def run_session(session_id: str) -> None:
 
 
 @shared_task(name=evaluation.REPLAY_TASK)
-def play_recording(replay_id: str) -> None:
+def run_replay(replay_id: str) -> None:
     """Take a replay onto the loop; the task ends at once and holds no thread."""
     get_runtime().spawn(replay_runner.run_replay(UUID(replay_id)), name=f"take replay {replay_id}")
 
@@ -61,7 +61,7 @@ def sweep() -> int:
         run_session.delay(str(session_id))
     replay_ids = evaluation.list_stalled_replays()
     for replay_id in replay_ids:
-        play_recording.delay(str(replay_id))
+        run_replay.delay(str(replay_id))
     return len(session_ids) + len(replay_ids)
 
 
@@ -72,7 +72,7 @@ def run_due_workflows() -> int:
 
 
 @shared_task(base=ExclusiveTask)
-def watch_budgets() -> int:
+def send_budget_alerts() -> int:
     """Send notifications about budgets that are almost exhausted or exhausted.
 
     Returns their number.

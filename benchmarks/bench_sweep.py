@@ -23,7 +23,7 @@ from django.db import connection
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.models import Server
-from mcp_servers.tasks import check_due
+from mcp_servers.tasks import check_due_servers
 from tests import factories, processes
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import Asked, RawHttp
@@ -80,7 +80,7 @@ def discovered(where: str, hanging: Server, processor_s: Callable[[], float]) ->
 
 def test_a_sweep_of_three_hundred_servers() -> None:
     with registered() as hanging:
-        check_due()
+        check_due_servers()
         discovered("in this process", hanging, time.process_time)
 
 
@@ -88,7 +88,7 @@ def test_a_sweep_of_three_hundred_servers_by_a_worker(tmp_path: Path) -> None:
     with registered() as hanging:
         worker = processes.start_worker(tmp_path, "worker")
         try:
-            check_due.delay()
+            check_due_servers.delay()
             discovered("by a worker", hanging, lambda: processor_s(worker.pid))
         finally:
             worker.kill()

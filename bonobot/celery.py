@@ -11,6 +11,7 @@ from celery.signals import (
     beat_init,
     before_task_publish,
     celeryd_init,
+    import_modules,
     setup_logging,
     worker_ready,
     worker_shutdown,
@@ -19,6 +20,7 @@ from celery.signals import (
 
 from bonobot.jobs.broker import register_transport
 from bonobot.jobs.queues import set_sent_at
+from bonobot.jobs.renamed_tasks import register_renamed_tasks
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
 
@@ -30,6 +32,12 @@ register_transport()
 app = Celery("bonobot")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+
+
+@import_modules.connect(sender=app)  # after the receiver of `autodiscover_tasks`
+def register_old_task_names(**_: Any) -> None:
+    """Let a worker run messages that were queued before the upgrade."""
+    register_renamed_tasks(app)
 
 
 @celeryd_init.connect

@@ -30,7 +30,7 @@ from mcp_servers.models import BulkJob, BulkJobItem, HealthCheck, Server
 
 logger = logging.getLogger(__name__)
 
-RUN_TASK = "mcp_servers.tasks.carry_out_round"
+RUN_TASK = "mcp_servers.tasks.run_bulk_job"
 # The worker of a job renews its lease; another worker takes over a job whose lease expired.
 LEASE = timedelta(seconds=45)
 # A new job that no worker claims within this time counts as abandoned.

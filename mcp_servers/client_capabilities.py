@@ -94,7 +94,9 @@ def get_custom_settings(server: Server) -> dict[str, Any]:
 def set_client_capabilities(principal: Principal, server: Server, **values: Any) -> None:
     """Change a server's capabilities (`CAPABILITY_FIELDS`), effective with the next call."""
     principal.require(Action.MANAGE_SERVERS)
-    update_server_columns(principal, server, "server_asking_changed", clean_capabilities(values))
+    update_server_columns(
+        principal, server, "server_request_permissions_updated", clean_capabilities(values)
+    )
 
 
 def get_allowed_requests(server: Server) -> frozenset[ServerRequestKind]:

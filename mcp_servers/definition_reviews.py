@@ -97,7 +97,7 @@ def reset_review(principal: Principal, definition: Definition) -> None:
     with record_change(
         organization_id=definition.organization_id,
         actor=principal.actor,
-        action="approval_withdrawn",
+        action="definition_approval_revoked",
         resource_type="definition",
         resource_id=str(definition.pk),
         resource_name=definition.name,

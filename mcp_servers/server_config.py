@@ -181,7 +181,7 @@ def set_prices(
         "calls_per_minute": calls_per_minute,
     }
     principal.require(Action.MANAGE_SERVERS)
-    update_server_columns(principal, server, "server_priced", clean_prices(values))
+    update_server_columns(principal, server, "server_prices_updated", clean_prices(values))
 
 
 SecretKey = tuple[str, str]
@@ -196,7 +196,7 @@ def check_secret_destinations(
 ) -> None:
     """Check that stored secrets (None) are not sent to an address they were not entered for.
 
-    `columns` are the new ones of the server. Raises `InvalidInput` (`credential_needed`).
+    `columns` are the new ones of the server. Raises `InvalidInput` (`credential_required`).
     """
     if old is None:
         return

@@ -65,7 +65,7 @@ def create_server(
         server.status = Server.Status.DISABLED
     _check_name_free(server)
     with record_server_change(
-        server, principal.actor, "server_added", _build_exception_details(server)
+        server, principal.actor, "server_created", _build_exception_details(server)
     ):
         _save_server(server)
         _write_secrets(server, checked, principal.actor)
@@ -88,7 +88,7 @@ def update_server(principal: Principal, server: Server, spec: ServerSpec) -> Ser
     _check_name_free(server)
     changed = sorted(name for name in previous if previous[name] != checked.columns[name])
     details: dict[str, Any] = {"changed": changed}
-    with record_server_change(server, principal.actor, "server_changed", details):
+    with record_server_change(server, principal.actor, "server_updated", details):
         _save_server(server)
         if "env_exceptions" in changed:
             details |= _build_exception_details(server)
@@ -125,7 +125,7 @@ def delete_server(principal: Principal, server: Server) -> None:
     """Delete a server with its definitions and secrets; the audit log keeps its name."""
     principal.require(Action.MANAGE_SERVERS)
     account = find_server_account(server)
-    with record_server_change(server, principal.actor, "server_removed"):
+    with record_server_change(server, principal.actor, "server_deleted"):
         lock_server_rows(Server.objects.filter(pk=server.pk))
         if account is not None:
             revoke_grants(server, account, principal.actor, server.grants.all(), unregister=True)
@@ -216,12 +216,12 @@ def create_launcher(principal: Principal, launcher: Launcher) -> None:
         check_launcher(launcher.command, allowed={launcher.command})
     except LauncherNotAllowed as refusal:
         raise InvalidInput(str(refusal), field="command", remedy=LAUNCHER_REMEDY) from None
-    _write_launcher(principal, launcher, "launcher_added", launcher.save)
+    _write_launcher(principal, launcher, "launcher_created", launcher.save)
 
 
 def delete_launcher(principal: Principal, launcher: Launcher) -> None:
     """Delete a launcher; servers that use it can no longer be started."""
-    _write_launcher(principal, launcher, "launcher_removed", launcher.delete)
+    _write_launcher(principal, launcher, "launcher_deleted", launcher.delete)
 
 
 def _write_launcher(

@@ -113,7 +113,7 @@ def _check_reasons_are_needed(exceptions: Mapping[str, str], names: Collection[s
                     "variable, or the variable is allowed.",
                     name=make_visible(name, 100),
                 ),
-                code="needless_exception",
+                code="redundant_exception",
                 field=f"env_exceptions.{make_visible(name, 100)}",
                 remedy="Remove the exception, or correct the name of the variable. Names "
                 "are case-sensitive.",

@@ -14,10 +14,10 @@ from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from mcp_servers import bulk_jobs, refresh_definitions, stderr_log
 from mcp_servers.discovery import ServerRemoved, run_discovery
+from mcp_servers.health import check_servers
 from mcp_servers.health import services as health
-from mcp_servers.health.check_servers import SYSTEM, check_due_servers
 from mcp_servers.models import BulkJob, HealthCheck
-from mcp_servers.oauth_client.revocation import revoke_former_members
+from mcp_servers.oauth_client import revocation
 from mcp_servers.refresh_definitions import refresh_abandoned_servers
 from mcp_servers.scanning.services import scan_outdated_definitions
 
@@ -27,24 +27,24 @@ HISTORY_RETENTION = timedelta(days=30)
 
 
 @shared_task(base=ExclusiveTask)
-def check_due() -> None:
+def check_due_servers() -> None:
     """Check all servers that are due, as many in parallel as the limit allows.
 
     Those whose catalog was marked as out of date, and read by nobody, are read again too.
     """
-    get_runtime().spawn(check_due_servers(), name="health checks")
+    get_runtime().spawn(check_servers.check_due_servers(), name="health checks")
     if stale_servers := refresh_definitions.list_abandoned_servers():
         get_runtime().spawn(
             refresh_abandoned_servers(stale_servers), name="read stale catalogues again"
         )
     for job_id in bulk_jobs.list_abandoned_jobs():
-        get_runtime().spawn(bulk_jobs.run_bulk_job(job_id), name=f"round {job_id}")
+        get_runtime().spawn(bulk_jobs.run_bulk_job(job_id), name=f"bulk job {job_id}")
 
 
 @shared_task
-def carry_out_round(job_id: str) -> None:
-    """Go a round of several servers; a message that comes twice does nothing the second time."""
-    get_runtime().spawn(bulk_jobs.run_bulk_job(UUID(job_id)), name=f"round {job_id}")
+def run_bulk_job(job_id: str) -> None:
+    """Run a bulk job; a repeated message does nothing."""
+    get_runtime().spawn(bulk_jobs.run_bulk_job(UUID(job_id)), name=f"bulk job {job_id}")
 
 
 @shared_task
@@ -55,7 +55,9 @@ def discover_server(server_id: str) -> None:
         try:
             async with get_concurrency_limit("discovery"):
                 await run_discovery(
-                    UUID(server_id), actor=SYSTEM, patience_s=settings.BONOBOT_INSTALL_S
+                    UUID(server_id),
+                    actor=check_servers.SYSTEM,
+                    patience_s=settings.BONOBOT_INSTALL_S,
                 )
         except ServerRemoved:
             logger.info("server %s was removed before it was discovered", server_id)
@@ -72,13 +74,13 @@ def rescan_definitions() -> None:
 
 
 @shared_task(base=ExclusiveTask)
-def forget_who_left() -> int:
+def revoke_former_members() -> int:
     """Delete and revoke the tokens of former members; return how many grants."""
-    return revoke_former_members()
+    return revocation.revoke_former_members()
 
 
 @shared_task(base=ExclusiveTask)
-def prune_checks() -> int:
+def prune_health_history() -> int:
     """Delete health history: checks and outages after 30 days, error output after 7 days."""
     oldest_kept = timezone.now() - HISTORY_RETENTION
     old = HealthCheck.objects.filter(created_at__lt=oldest_kept)

@@ -140,7 +140,7 @@ def build_selections(
 
 def has_selections(posted: QueryDict | None, key: str) -> bool:
     """Return whether a form has selections of resources and prompts."""
-    return posted is not None and f"ticks-{key}" in posted
+    return posted is not None and f"selection-{key}" in posted
 
 
 def build_allow_lists(selections: Iterable[DefinitionSelection]) -> Mapping[str, list[str]]:
@@ -219,14 +219,14 @@ class ServerSelection:
     problem: Problem | None = None
 
     @property
-    def how(self) -> str:
+    def mode(self) -> str:
         """Return `all`, `chosen`, or "" if nothing was selected yet."""
         if self.posted is not None:
-            return str(self.posted.get(f"how-{self.server.pk}", ""))
+            return str(self.posted.get(f"mode-{self.server.pk}", ""))
         if self.agent_server is None:
             return ""
         is_narrowed = any(getattr(self.agent_server, section.column) for section in TOOL_SECTIONS)
-        return "chosen" if is_narrowed else "all"
+        return "selected" if is_narrowed else "all"
 
     @property
     def denied(self) -> list[str]:
@@ -247,14 +247,14 @@ class ServerSelection:
         return [self._build_tool_selection(section) for section in TOOL_SECTIONS]
 
     @property
-    def ticks(self) -> list[DefinitionSelection]:
+    def selections(self) -> list[DefinitionSelection]:
         """Return the selected resources and prompts by section."""
         return build_selections(self.rows, self.agent_server, self.posted, str(self.server.pk))
 
     @property
     def offers_more(self) -> bool:
         """Return whether the server has resources or prompts."""
-        return any(selection.rows for selection in self.ticks)
+        return any(selection.rows for selection in self.selections)
 
     @property
     def asked(self) -> bool:
@@ -270,7 +270,7 @@ class ServerSelection:
         """Save the posted form; return the number of definitions, or None for all."""
         lists = {selection.part.column: self._build_globs(selection) for selection in self.parts}
         if has_selections(self.posted, str(self.server.pk)):
-            lists |= build_allow_lists(self.ticks)
+            lists |= build_allow_lists(self.selections)
         attach_server(
             visit.principal,
             visit.object,
@@ -279,13 +279,13 @@ class ServerSelection:
             denied_tools=self.denied,
             **lists,
         )
-        if self.how == "all":
+        if self.mode == "all":
             return None
         return sum(selection.count for selection in self.parts) + self._count_other_definitions()
 
     def _count_other_definitions(self) -> int:
         """Return how many resources, prompts and patterns are selected."""
-        return sum(len(selection.patterns) for selection in self.ticks)
+        return sum(len(selection.patterns) for selection in self.selections)
 
     def _build_tool_selection(self, section: ToolSection) -> ToolSelection:
         rows = [row for row in self.rows if row.kind in section.kinds]
@@ -299,9 +299,9 @@ class ServerSelection:
         return ToolSelection(section, rows, selected_names)
 
     def _build_globs(self, selection: ToolSelection) -> list[str]:
-        """Return the globs; raises `InvalidInput` (`nothing_chosen`, `unknown_tool`)."""
+        """Return the globs; raises `InvalidInput` (`nothing_selected`, `unknown_tool`)."""
         field_name = f"{selection.part.slug}-{self.server.pk}"
-        if self.how == "all" or (self._count_other_definitions() and not selection.rows):
+        if self.mode == "all" or (self._count_other_definitions() and not selection.rows):
             return clean_patterns([EVERYTHING], (), field=field_name)
         names = {row.name for row in selection.rows}
         stored_globs = (

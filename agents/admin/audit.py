@@ -56,7 +56,7 @@ from bonobot.ledger.audit.action_titles import format_action
 from bonobot.ledger.audit.export import ExportFormat
 from bonobot.ledger.audit.verify_chain import VerificationProgress, load_progress
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.tasks import VERIFY_FURTHER
+from bonobot.ledger.tasks import CONTINUE_VERIFICATION
 
 LIST_URL_NAME = "admin:ledger_auditrow_changelist"
 MAX_FAULTS_SHOWN = 10
@@ -75,7 +75,7 @@ def build_verification_urls(
             return HttpResponseNotAllowed(["POST"])
         principal = get_principal(request)
         principal.require(Action.VIEW_AUDIT)
-        afresh = "afresh" if "afresh" in request.POST else ""
+        restart = "restart" if "restart" in request.POST else ""
         progress = load_progress(principal.organization_id)
         request.session[VERIFICATION_SESSION_KEY] = {
             "of": str(principal.organization_id),
@@ -85,7 +85,7 @@ def build_verification_urls(
         messages.success(
             request, _t("A worker is verifying the audit log. This page shows its progress.")
         )
-        enqueue_task_on_commit(VERIFY_FURTHER, str(principal.organization_id), afresh)
+        enqueue_task_on_commit(CONTINUE_VERIFICATION, str(principal.organization_id), restart)
         return HttpResponseRedirect(f"{reverse(LIST_URL_NAME)}#verification")
 
     def show_verification(request: HttpRequest) -> HttpResponseBase:

@@ -335,7 +335,7 @@ def show_policy(visit: ObjectRequest) -> HttpResponseBase:
 
 def _save_or_simulate(visit: ObjectRequest, policy: PolicySpec) -> PolicySimulation | None:
     """Save the policy, or return its simulation if that was requested."""
-    if visit.request.POST.get("do") == "try":
+    if visit.request.POST.get("do") == "simulate":
         return simulate_policy(visit.principal, visit.object, policy)
     set_policy(visit.principal, visit.object, policy)
     messages.success(visit.request, _t("Saved. Effective immediately."))

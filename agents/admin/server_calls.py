@@ -445,7 +445,7 @@ def show_tool_form(visit: ObjectRequest) -> HttpResponseBase:
     selected = next((candidate for candidate in tools if tool_name in ("", candidate.name)), None)
     tool = tool_rows.filter(pk=selected.pk).first() if selected else None
     form = ToolArgumentForm(tool.input_schema if tool else {}, posted)
-    is_form = posted is None or posted.get("how") == "form"
+    is_form = posted is None or posted.get("input") == "form"
     text = posted.get("arguments", "") if posted is not None else _format_example_arguments(tool)
     outcome: pipeline.CallOutcome | None = None
     problem: Problem | None = None

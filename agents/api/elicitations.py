@@ -151,8 +151,8 @@ class AnswerElicitationView(ElicitationRequestView):
         """Answer an elicitation request; the session continues.
 
         Only the person who started the session can answer; if no person started it, anyone who can
-        approve calls. Problems: `already_answered`, `question_expired`, `not_yours`, `bad_answer`,
-        `secret_in_answer`.
+        approve calls. Problems: `already_answered`, `elicitation_request_expired`, `not_owner`,
+        `bad_answer`, `secret_in_answer`.
         """
         elicitation_request = self.get_elicitation_request(request_id)
         body = self.read_body(ElicitationAnswerBody)

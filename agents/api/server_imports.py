@@ -29,7 +29,7 @@ from mcp_servers.import_export.detect_format import MAX_SERVERS
 from mcp_servers.import_export.import_plan import ImportChoices
 from mcp_servers.models import Server
 
-CHECK_DUE = "mcp_servers.tasks.check_due"
+CHECK_DUE = "mcp_servers.tasks.check_due_servers"
 STATES = ("asking", "connected", "error", "needs_reauth", "disabled")
 
 

@@ -111,7 +111,7 @@ def set_budgets(principal: Principal, owner: Owner, lines: Sequence[BudgetLine])
     with record_change(
         organization_id=organization_id,
         actor=principal.actor,
-        action="budgets_changed",
+        action="budgets_updated",
         resource_type=_get_resource_type(owner),
         resource_id=str(owner.pk),
         resource_name=owner.name,

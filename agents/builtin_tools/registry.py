@@ -165,7 +165,7 @@ def _save_workspace_labels(context: BuiltinToolContext) -> None:
     with record_change(
         organization_id=agent.organization_id,
         actor=context.principal.actor,
-        action="workspace_labelled",
+        action="workspace_labeled",
         resource_type="agent",
         resource_id=str(agent.pk),
         resource_name=agent.name,

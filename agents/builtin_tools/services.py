@@ -127,7 +127,7 @@ def clear_workspace(principal: Principal, agent: Agent) -> None:
     with record_change(
         organization_id=agent.organization_id,
         actor=principal.actor,
-        action="workspace_emptied",
+        action="workspace_cleared",
         resource_type="agent",
         resource_id=str(agent.pk),
         resource_name=agent.name,

@@ -271,7 +271,7 @@ def _iterate_cleaned_toolsets(
         if toolset is None:
             raise InvalidInput(
                 format_message("The built-in tools {name!r} don't exist.", name=str(name)[:60]),
-                code="unknown_kit",
+                code="unknown_toolset",
                 field="builtin_tools",
                 remedy=format_message("Available: {kits}.", kits=", ".join(TOOLSETS)),
             )

@@ -51,9 +51,9 @@ CHANGED_BY: Mapping[str, Action | None] = {
     "flow": Action.APPROVE_CALLS,
     "rate": Action.MANAGE_AGENTS,
     "budgets": Action.MANAGE_AGENTS,
-    "organization_halted": Action.MANAGE_ORGANIZATION,
+    "kill_switch_enabled": Action.MANAGE_ORGANIZATION,
     "tool_disabled": Action.MANAGE_SERVERS,
-    "definition_refused": None,
+    "definition_rejected": None,
     "tool_gone": None,
 }
 CALLER, SERVER_MAKERS = "the caller", "the server's developers"

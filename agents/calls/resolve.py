@@ -19,7 +19,7 @@ from mcp_servers.uri_templates import matches_template
 Target = SnapshotTool | SnapshotDefinition
 
 # A person disabled or rejected this exact resource: templates must not allow it again.
-FINAL_DENIAL_CODES = frozenset({"resource_disabled", "definition_refused"})
+FINAL_DENIAL_CODES = frozenset({"resource_disabled", "definition_rejected"})
 _STRING_MAP_SCHEMA = {"type": "object", "additionalProperties": {"type": "string"}}
 
 

@@ -101,8 +101,9 @@ def answer_request(
 ) -> ElicitationRequest:
     """Answer an elicitation request and wake its session.
 
-    Raises `Forbidden` (`not_yours`), `Conflict` (`already_answered`, `question_expired`) or
-    `InvalidInput` (invalid content, or content with a stored secret).
+    Raises `Forbidden` (`not_owner`), `Conflict` (`already_answered`,
+    `elicitation_request_expired`) or `InvalidInput` (invalid content, or content with a stored
+    secret).
     """
     _require_can_answer(principal, elicitation)
     if answer not in ANSWERS:
@@ -116,7 +117,7 @@ def answer_request(
         event=ANSWER_EVENT,
         organization_id=elicitation.organization_id,
         actor=principal.actor,
-        action="question_answered",
+        action="elicitation_request_answered",
         resource_type="question",
         resource_id=str(elicitation.pk),
         resource_name=make_visible(elicitation.message, MAX_SUMMARY_LENGTH),
@@ -205,7 +206,7 @@ def expire_overdue() -> int:
             event=ANSWER_EVENT,
             organization_id=elicitation.organization_id,
             actor=SYSTEM,
-            action="question_expired",
+            action="elicitation_request_expired",
             resource_type="question",
             resource_id=str(elicitation.pk),
             resource_name=make_visible(elicitation.message, MAX_SUMMARY_LENGTH),
@@ -233,7 +234,7 @@ def _require_can_answer(principal: Principal, elicitation: ElicitationRequest) -
     if not can_answer(principal, elicitation):
         raise Forbidden(
             "This request is addressed to someone else.",
-            code="not_yours",
+            code="not_owner",
             rule="question:asked_of",
             remedy=format_message(
                 "The request goes to {requested_by}, who started the session.",
@@ -271,7 +272,7 @@ def _save_answer(elicitation: ElicitationRequest, answer: str, by: str) -> None:
     if updated:
         return
     if elicitation.state in (ElicitationRequest.State.WAITING, ElicitationRequest.State.EXPIRED):
-        raise Conflict("This elicitation request has expired.", code="question_expired")
+        raise Conflict("This elicitation request has expired.", code="elicitation_request_expired")
     raise Conflict(
         format_message(
             "This elicitation request was already answered: {state}.", state=elicitation.state

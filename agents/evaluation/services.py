@@ -21,7 +21,6 @@ from agents.evaluation.transcripts import (
 )
 from agents.models import ModelEndpoint, Recording, Replay, Session, Step, WorkflowRun
 from agents.policies.compare_decisions import POLICY_DENIAL_CODES
-from agents.policies.renamed_codes import add_old_codes
 from agents.policies.services import PolicySpec
 from agents.policies.shadow_mode import build_policy
 from agents.sessions.leases import get_heartbeat_deadline
@@ -35,9 +34,10 @@ from bonobot.core.problems import Conflict, InvalidInput, NotFound, Problem
 from bonobot.core.text.canonical_json import to_canonical_json
 from bonobot.core.text.untrusted_text import make_storable
 from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.audit.renamed_codes import add_old_codes
 from bonobot.ledger.models import AuditRow
 
-REPLAY_TASK = "agents.tasks.play_recording"
+REPLAY_TASK = "agents.tasks.run_replay"
 # Finished replays per recording, and open replays per organization.
 MAX_FINISHED_REPLAYS = 50
 MAX_OPEN_REPLAYS = 10
@@ -253,13 +253,13 @@ FINISHED_STATUSES = (Session.Status.DONE, Session.Status.FAILED, Session.Status.
 DECISION_CODES = POLICY_DENIAL_CODES | add_old_codes(
     {
         *(
-            "organization_halted",
+            "kill_switch_enabled",
             "agent_disabled",
             "server_disabled",
             "not_attached",
             "builtin_disabled",
         ),
-        *("unknown_tool", "not_approved", "definition_changed", "definition_refused", "tool_gone"),
+        *("unknown_tool", "not_approved", "definition_changed", "definition_rejected", "tool_gone"),
     }
 )
 
@@ -307,7 +307,7 @@ def delete_recording(principal: Principal, recording: Recording) -> None:
     with record_change(
         organization_id=recording.organization_id,
         actor=principal.actor,
-        action="recording_removed",
+        action="recording_deleted",
         resource_type="recording",
         resource_id=str(recording.pk),
         resource_name=recording.title,

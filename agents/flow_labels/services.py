@@ -187,7 +187,7 @@ def _clear_labels(
         record_finished_change(
             organization_id=principal.organization_id,
             actor=principal.actor,
-            action="held_labels_cleared",
+            action="flow_labels_cleared",
             resource_type=kind,
             resource_id=str(pk),
             resource_name=name,

@@ -59,7 +59,7 @@ def _add_labels(
         record_finished_change(
             organization_id=principal.organization_id,
             actor=principal.actor,
-            action="session_labels_read" if idle_s else "session_labelled",
+            action="session_labels_read" if idle_s else "session_labeled",
             resource_type="session",
             resource_id=str(session.pk),
             resource_name=session.title,

@@ -254,7 +254,7 @@ def _build_call_over_error() -> MCPError:
     return build_mcp_error(
         Conflict(
             "The call has ended or was already continued.",
-            code="call_over",
+            code="call_ended",
             remedy="Send the request again as a new call.",
         )
     )

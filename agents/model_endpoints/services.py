@@ -72,7 +72,7 @@ def save_endpoint(
     """
     principal.require(Action.MANAGE_AGENTS)
     check_endpoint(principal, spec, endpoint)
-    action = "model_endpoint_changed" if endpoint else "model_endpoint_added"
+    action = "model_endpoint_updated" if endpoint else "model_endpoint_created"
     endpoint = endpoint or ModelEndpoint(organization_id=principal.organization_id)
     for field in fields(spec):
         value = getattr(spec, field.name)
@@ -97,7 +97,7 @@ def delete_endpoint(principal: Principal, endpoint: ModelEndpoint) -> None:
             code="in_use",
             remedy="Choose another model endpoint for these first.",
         )
-    with record_change(**_build_audit_fields(principal, endpoint, "model_endpoint_removed")):
+    with record_change(**_build_audit_fields(principal, endpoint, "model_endpoint_deleted")):
         endpoint.delete()
 
 

@@ -139,7 +139,7 @@ def _build_opening(
         snapshot,
         estimate,
         details={},
-        action="model_endpoint_test",
+        action="model_endpoint_tested",
         actor=actor,
         rule="turn",
     )

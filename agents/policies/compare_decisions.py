@@ -11,10 +11,10 @@ from itertools import islice, product
 from typing import Any, Literal
 
 from agents.policies.decisions import EffectivePolicy, PolicyDecision, ToolFacts, decide_tool_call
-from agents.policies.renamed_codes import add_old_codes
 from agents.policies.rules import Arguments, Policy, Rule
 from bonobot.core.text.canonical_json import to_canonical_json
 from bonobot.core.text.masked_values import MASK, TOO_DEEP
+from bonobot.ledger.audit.renamed_codes import add_old_codes
 
 Path = tuple[str | int, ...]
 Kind = Literal["same", "flip", "undecidable"]

@@ -198,7 +198,7 @@ _DEFINITION_REFUSALS = {
         ),
     ),
     "refused": (
-        "definition_refused",
+        "definition_rejected",
         partial(format_message, "The definition of the {noun} `{label}` can't be used."),
         format_message("See the definition's page for the reason. The server must fix it."),
     ),
@@ -259,7 +259,7 @@ def evaluate_agent_stage(switches: KillSwitches) -> StageVerdict:
         return StageVerdict(
             "organization",
             "organization:halted",
-            "organization_halted",
+            "kill_switch_enabled",
             "The organization's kill switch is enabled.",
             "An owner can disable the kill switch.",
         )

@@ -133,7 +133,7 @@ def clean_patterns(
 ) -> list[str]:
     """Return the globs to store for a selection of names: [] for `*`.
 
-    Raises `InvalidInput`: `nothing_chosen` for an empty selection, `unknown_tool` if a pattern
+    Raises `InvalidInput`: `nothing_selected` for an empty selection, `unknown_tool` if a pattern
     matches none of `available_names` (not checked if there are none yet).
     """
     if EVERYTHING in patterns:
@@ -141,7 +141,7 @@ def clean_patterns(
     if not patterns:
         raise InvalidInput(
             "Nothing is selected.",
-            code="nothing_chosen",
+            code="nothing_selected",
             field=field,
             remedy=format_message(
                 'Select at least one, or all ("{everything}"), including future ones.',

@@ -86,7 +86,7 @@ def set_policy(principal: Principal, owner: Owner, spec: PolicySpec) -> ToolPoli
     with record_change(
         organization_id=get_organization_id(owner),
         actor=principal.actor,
-        action="tool_policy_changed",
+        action="tool_policy_updated",
         resource_type="agent" if agent else "organization",
         resource_id=str(owner.pk),
         resource_name=owner.name,

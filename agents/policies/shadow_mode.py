@@ -86,7 +86,7 @@ def set_draft(principal: Principal, owner: Owner, spec: PolicySpec) -> ShadowDra
     policy, since = build_policy(owner, spec), timezone.now()
     draft = {**policy.as_dict(), "since": since.isoformat()}
     with record_change(
-        **_build_audit_fields(principal, owner, "tool_policy_drafted", spec.as_dict())
+        **_build_audit_fields(principal, owner, "tool_policy_draft_created", spec.as_dict())
     ):
         agent = owner if isinstance(owner, Agent) else None
         # Without a policy row, the new row gets the default mode.
@@ -114,7 +114,7 @@ def enforce_draft(principal: Principal, owner: Owner) -> ToolPolicy:
     """Make the draft the policy, effective from the next call; raises `NotFound` (`no_draft`)."""
     principal.require(_get_required_action(owner))
     details: dict[str, Any] = {}
-    with record_change(**_build_audit_fields(principal, owner, "tool_policy_changed", details)):
+    with record_change(**_build_audit_fields(principal, owner, "tool_policy_updated", details)):
         draft, rules = _get_draft_and_rules(owner)
         details |= {**draft.spec.as_dict(), "in_shadow_since": draft.since.isoformat()}
         return replace_policy(owner, draft.spec.mode, rules, draft=None)

@@ -288,7 +288,7 @@ class SessionHost(Host):
                     "The server sent more than {most_asked} requests.",
                     most_asked=MAX_SERVER_REQUESTS,
                 ),
-                code="asks_too_often",
+                code="too_many_server_requests",
             )
 
 

@@ -60,7 +60,7 @@ def start_session(
     `model_endpoint` is used instead of the agent's, with its own fallbacks, and `output_schema`
     instead of the agent's for this message. Raises `Forbidden`
     (code `model_not_selectable` for the endpoint), `NotFound` (another organization's agent),
-    `InvalidInput` (empty text or unsupported files), `Conflict` (codes `organization_halted`,
+    `InvalidInput` (empty text or unsupported files), `Conflict` (codes `kill_switch_enabled`,
     `agent_disabled`).
     """
     _require_startable(principal, agent, model_endpoint)
@@ -116,7 +116,7 @@ def run_skill(
                 agent_slug=agent.slug,
                 skill=skill.name,
             ),
-            code="skill_not_given",
+            code="skill_not_attached",
             rule="skill:given",
             remedy="Attach the skill first, or choose an agent that has it.",
         )

@@ -71,7 +71,7 @@ def save_skill(principal: Principal, spec: SkillSpec, skill: Skill | None = None
         skill.version, skill.digest = (skill.version + 1 if existing_skill else 1), digest
     details = {"changed": changed, "version": skill.version, "digest": skill.digest}
     with record_assignment_change(
-        principal, skill, "skill_changed" if existing_skill else "skill_added", details
+        principal, skill, "skill_updated" if existing_skill else "skill_created", details
     ):
         save_assignable(skill)
         if is_new:
@@ -91,7 +91,7 @@ def save_skill(principal: Principal, spec: SkillSpec, skill: Skill | None = None
 def delete_skill(principal: Principal, skill: Skill) -> None:
     """Delete a skill with its versions."""
     principal.require(Action.MANAGE_WORKFLOWS)
-    with record_assignment_change(principal, skill, "skill_removed", {"digest": skill.digest}):
+    with record_assignment_change(principal, skill, "skill_deleted", {"digest": skill.digest}):
         skill.delete()
 
 

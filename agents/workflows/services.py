@@ -105,7 +105,7 @@ def save_workflow(
         workflow.version, workflow.digest = (workflow.version + 1 if existing else 1), digest
     details: dict[str, Any] = {"version": workflow.version, "digest": workflow.digest}
     with record_assignment_change(
-        principal, workflow, "workflow_changed" if existing else "workflow_added", details
+        principal, workflow, "workflow_updated" if existing else "workflow_created", details
     ):
         save_assignable(workflow)
         if is_new_version:
@@ -148,7 +148,7 @@ def delete_workflow(principal: Principal, workflow: Workflow) -> None:
     """Delete a workflow with its versions and triggers; its runs remain as sessions."""
     principal.require(Action.MANAGE_WORKFLOWS)
     with record_assignment_change(
-        principal, workflow, "workflow_removed", {"digest": workflow.digest}
+        principal, workflow, "workflow_deleted", {"digest": workflow.digest}
     ):
         workflow.delete()
 
@@ -194,7 +194,7 @@ def run_workflow(
     """Start a run for a principal that may run the workflow's agent.
 
     Raises `Forbidden`, `InvalidArguments` naming the input, `Conflict` (`workflow_disabled`,
-    `agent_disabled`, `organization_halted`).
+    `agent_disabled`, `kill_switch_enabled`).
     """
     require_run_permission(principal, workflow.agent)
     starter = {

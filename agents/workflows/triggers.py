@@ -88,7 +88,7 @@ def save_trigger(
         name: getattr(row, name) for name in ("kind", "enabled", *_SCHEDULE_FIELDS, "per_minute")
     }
     with _record_change(
-        principal, row, "trigger_changed" if existing else "trigger_added", details
+        principal, row, "trigger_updated" if existing else "trigger_created", details
     ):
         save_assignable(row)
     return row, secret
@@ -108,7 +108,7 @@ def replace_secret(principal: Principal, trigger: Trigger) -> str:
 def delete_trigger(principal: Principal, trigger: Trigger) -> None:
     """Delete a trigger; its runs remain."""
     principal.require(Action.MANAGE_WORKFLOWS)
-    with _record_change(principal, trigger, "trigger_removed", {"kind": trigger.kind}):
+    with _record_change(principal, trigger, "trigger_deleted", {"kind": trigger.kind}):
         trigger.delete()
 
 

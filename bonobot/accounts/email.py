@@ -25,7 +25,7 @@ def can_send() -> bool:
 
 
 def send_email(to: str, subject: str, paragraphs: Sequence[str]) -> None:
-    """Send a message; raises `ServiceUnavailable` (code `mail_unavailable`)."""
+    """Send a message; raises `ServiceUnavailable` (code `email_unavailable`)."""
     message = EmailMessage(
         subject=" ".join(make_visible(subject, MAX_SUBJECT_LENGTH).split()),
         body="\n\n".join(map(str, paragraphs)) + "\n",
@@ -41,7 +41,7 @@ def send_email(to: str, subject: str, paragraphs: Sequence[str]) -> None:
                 "The mail server didn't accept the message ({name}).",
                 name=type(error).__name__,
             ),
-            code="mail_unavailable",
+            code="email_unavailable",
             remedy="Check `BONOBOT_EMAIL_URL`, then send it again.",
         ) from None
 

@@ -262,7 +262,7 @@ def _build_ended_error() -> Conflict:
 def _build_already_member_error() -> Conflict:
     return Conflict(
         "This person is already a member.",
-        code="member_already",
+        code="already_member",
         field="email",
         remedy="Change the role of the existing membership instead.",
     )

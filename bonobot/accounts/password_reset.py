@@ -59,20 +59,20 @@ def send_reset_link(principal: Principal, user: User) -> str:
     """Mail a member a reset link, or return the link if it can't be mailed.
 
     Only platform administrators get the link itself, as its holder can sign in. Raises `Forbidden`,
-    `Conflict` (code `mail_unset`) and `ServiceUnavailable`.
+    `Conflict` (code `email_not_configured`) and `ServiceUnavailable`.
     """
     require_account_control(principal, user)
     can_mail = bool(user.email) and account_email.can_send()
     if not can_mail and not principal.platform_admin:
         raise Conflict(
             "No message can be sent to this user.",
-            code="mail_unset",
+            code="email_not_configured",
             remedy="Contact a platform administrator, who can provide a link.",
         )
     with record_change(
         organization_id=principal.organization_id,
         actor=principal.actor,
-        action="password_reset_offered",
+        action="password_reset_link_created",
         resource_type="user",
         resource_id=str(user.pk),
         resource_name=user.get_username(),

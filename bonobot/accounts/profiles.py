@@ -36,7 +36,7 @@ def update_own_profile(user: User, **values: Any) -> None:
     if changed := _set_profile_fields(user, values, OWN_FIELDS):
         with record_changes_at_end():  # checks the preconditions of the request before writing
             user.save(update_fields=changed)
-            record_own_change("profile_changed", user, changed=changed)
+            record_own_change("profile_updated", user, changed=changed)
 
 
 def update_profile(principal: Principal, user: User, **values: Any) -> None:
@@ -49,7 +49,7 @@ def request_email_change(user: User, email: str, client_address: str) -> str:
     """Mail a confirmation link to a new address and return the address; changes nothing yet.
 
     Raises `InvalidInput`, `TooManyAttempts`, `ServiceUnavailable` and `Conflict` (code
-    `mail_unset`).
+    `email_not_configured`).
     """
     address = _parse_email(email)
     if address == user.email:
@@ -59,7 +59,7 @@ def request_email_change(user: User, email: str, client_address: str) -> str:
     if not account_email.can_send():
         raise Conflict(
             "This installation doesn't send email, so a new email address can't be verified.",
-            code="mail_unset",
+            code="email_not_configured",
             field="email",
             remedy="Ask a platform administrator to change it.",
         )
@@ -96,7 +96,7 @@ def verify_email_link(user: User, link_token: str) -> str:
     if payload.get("user") != str(user.pk) or payload.get("from") != user.email:
         raise NotFound(
             "This link has been used, has expired, or belongs to another account.",
-            code="link_ended",
+            code="link_invalid",
             remedy="Sign in with the account that the link belongs to, or request a new link.",
         )
     return str(payload["to"])
@@ -136,7 +136,7 @@ def sign_out_other_sessions(user: User, *, current_session_key: str) -> int:
     """End a user's sessions except the one with this key; return how many ended."""
     ended_count = sum(session.session_key != current_session_key for session in list_sessions(user))
     end_sessions(user, except_key=current_session_key)
-    record_own_change("signed_out_elsewhere", user, sessions=ended_count)
+    record_own_change("other_sessions_signed_out", user, sessions=ended_count)
     return ended_count
 
 

@@ -91,10 +91,10 @@ def reset_second_factor(principal: Principal, user: User) -> None:
 def notify_second_factor_reset(user: User) -> None:
     """Enqueue an email about the reset of a second factor, if mail can be sent."""
     # The tasks module imports this one.
-    from bonobot.accounts.tasks import mail_factor_reset
+    from bonobot.accounts.tasks import send_factor_reset_email
 
     if user.email and account_email.can_send():
-        mail_factor_reset.delay(str(user.pk))
+        send_factor_reset_email.delay(str(user.pk))
 
 
 def send_second_factor_reset_email(user: User) -> None:

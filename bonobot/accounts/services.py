@@ -52,7 +52,7 @@ def add_member(principal: Principal, username: str, role: Role) -> Membership:
 def update_member_role(principal: Principal, member: Membership, role: Role) -> None:
     """Change a member's role; the last owner can't be demoted (code `last_owner`)."""
     principal.require(Action.MANAGE_MEMBERS)
-    with _record_change(principal, member, "member_changed", role=role):
+    with _record_change(principal, member, "member_updated", role=role):
         member.role = role
         member.save()
         _require_remaining_owner(member)
@@ -86,7 +86,7 @@ def save_organization(principal: Principal, organization: Organization, *, addin
     already_enforced = Organization.objects.filter(pk=organization.pk, single_sign_on=True)
     if organization.single_sign_on and not already_enforced.exists():
         require_tested_sign_in(organization)
-    action = "organization_created" if adding else "organization_changed"
+    action = "organization_created" if adding else "organization_updated"
     with record_change(
         organization_id=organization.pk,
         actor=principal.actor,
@@ -150,7 +150,7 @@ def save_user(principal: Principal, user: User, changed: list[str], *, adding: b
     with record_change(
         organization_id=principal.organization_id,
         actor=principal.actor,
-        action="user_added" if adding else "user_changed",
+        action="user_created" if adding else "user_updated",
         resource_type="user",
         resource_id=str(user.pk),
         resource_name=user.get_username(),

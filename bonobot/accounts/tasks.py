@@ -14,7 +14,7 @@ def send_password_resets(accounts: list[str]) -> int:
 
 
 @shared_task
-def mail_factor_reset(account: str) -> None:
+def send_factor_reset_email(account: str) -> None:
     """Mail a person that their second factor was reset."""
     for user in User.objects.filter(pk=account, is_active=True).exclude(email=""):
         second_factor.send_second_factor_reset_email(user)

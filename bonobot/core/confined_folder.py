@@ -328,7 +328,7 @@ class ConfinedFolder:
             if target_stat is not None and not (overwrite and stat.S_ISREG(target_stat.st_mode)):
                 raise Conflict(
                     format_message("`{target}` already exists.", target=target),
-                    code="already_there",
+                    code="already_exists",
                     field="to",
                     remedy="Use another name, or set `overwrite` to replace a file.",
                 )

@@ -27,7 +27,7 @@ QUEUES = (
     TaskQueue(
         "sessions",
         "agent sessions and replays",
-        ("agents.tasks.run_session", "agents.tasks.play_recording"),
+        ("agents.tasks.run_session", "agents.tasks.run_replay"),
     ),
     TaskQueue(
         "sweeps",
@@ -35,18 +35,18 @@ QUEUES = (
         (
             "agents.tasks.sweep",
             "agents.tasks.run_due_workflows",
-            "agents.tasks.watch_budgets",
-            "mcp_servers.tasks.forget_who_left",
+            "agents.tasks.send_budget_alerts",
+            "mcp_servers.tasks.revoke_former_members",
         ),
     ),
-    TaskQueue("health", "server health checks", ("mcp_servers.tasks.check_due",)),
+    TaskQueue("health", "server health checks", ("mcp_servers.tasks.check_due_servers",)),
     TaskQueue(
         "discovery",
         "discovery, rescans with newer rules, and bulk jobs on servers",
         (
             "mcp_servers.tasks.discover_server",
             "mcp_servers.tasks.rescan_definitions",
-            "mcp_servers.tasks.carry_out_round",
+            "mcp_servers.tasks.run_bulk_job",
         ),
     ),
     TaskQueue(
@@ -54,7 +54,7 @@ QUEUES = (
         "emails and webhooks",
         (
             "bonobot.notifications.tasks.send_due_notifications",
-            "bonobot.accounts.tasks.mail_factor_reset",
+            "bonobot.accounts.tasks.send_factor_reset_email",
             "bonobot.accounts.tasks.send_password_resets",
         ),
     ),
@@ -63,13 +63,13 @@ QUEUES = (
         "usage totals, audit checkpoints, and removal of old rows",
         (
             "bonobot.ledger.tasks.count_usage",
-            "bonobot.ledger.tasks.export_heads",
-            "bonobot.ledger.tasks.forget_cells",
-            "bonobot.ledger.tasks.verify_further",
+            "bonobot.ledger.tasks.export_signed_checkpoints",
+            "bonobot.ledger.tasks.delete_expired_data",
+            "bonobot.ledger.tasks.continue_verification",
             "bonobot.accounts.tasks.prune_audit",
-            "bonobot.notifications.tasks.prune_notices",
-            "mcp_servers.tasks.prune_checks",
-            "bonobot.oauth_server.tasks.prune_programs",
+            "bonobot.notifications.tasks.prune_notifications",
+            "mcp_servers.tasks.prune_health_history",
+            "bonobot.oauth_server.tasks.prune_oauth_clients",
         ),
     ),
 )

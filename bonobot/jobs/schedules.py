@@ -91,7 +91,7 @@ def save_schedule(principal: Principal, row: PeriodicTask, *, every: int, enable
     with record_change(
         organization_id=principal.organization_id,
         actor=principal.actor,
-        action="schedule_changed",
+        action="schedule_updated",
         resource_type="schedule",
         resource_id=str(row.pk),
         resource_name=row.name,

@@ -41,7 +41,7 @@ class AuditUnavailable(Refusal):
 class CallAlreadyStarted(Refusal):
     """Another process that held the same session has already opened this call."""
 
-    code = "call_taken"
+    code = "call_already_opened"
     status = 409
     title = "Call already started"
 

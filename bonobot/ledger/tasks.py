@@ -17,13 +17,13 @@ from bonobot.ledger.usage import build_rollups
 # Long after approvals and labels have expired and past periods are of interest.
 RETENTION = timedelta(days=90)
 MICROSECONDS_PER_SECOND = 1_000_000
-VERIFY_FURTHER = "bonobot.ledger.tasks.verify_further"
+CONTINUE_VERIFICATION = "bonobot.ledger.tasks.continue_verification"
 # A verification then frees the worker for other jobs and continues in another task.
 MAX_RUN_S = 20.0
 
 
 @shared_task(base=ExclusiveTask)
-def export_heads() -> int:
+def export_signed_checkpoints() -> int:
     """Write signed checkpoints of changed hash chains to `BONOBOT_AUDIT_HEADS`."""
     return signed_checkpoints.export_checkpoints()
 
@@ -40,11 +40,11 @@ def count_usage() -> int:
 
 
 @shared_task(base=ExclusiveTask)
-def forget_cells() -> None:
+def delete_expired_data() -> None:
     """Delete expired data outside the audit log.
 
-    That is: permits long expired, labels long let go, budgets' cells of periods long past, and
-    rollups and summaries of hours whose days are kept.
+    That is: expired approvals, cleared flow labels, budget cells of past periods, and rollups and
+    summaries of hours whose days are kept.
     """
     build_rollups.delete_old_rollups()
     build_rollups.delete_old_summaries()
@@ -55,16 +55,16 @@ def forget_cells() -> None:
 
 
 @shared_task
-def verify_further(organization_id: str, afresh: str = "") -> bool:
-    """Verify a chain from where it was left, `afresh` from its beginning, in remembered steps.
+def continue_verification(organization_id: str, restart: str = "") -> bool:
+    """Continue the verification of a chain, or `restart` it, in stored steps.
 
-    Return whether its end was reached; where it wasn't, a message has a worker go on. A lost one
-    loses nothing: the next verification goes on from the last step.
+    Return whether its end was reached; otherwise another task continues. If that message is lost,
+    the next verification continues from the last step.
     """
     deadline = time.monotonic() + MAX_RUN_S
-    progress = verify_step(UUID(organization_id), restart=bool(afresh))
+    progress = verify_step(UUID(organization_id), restart=bool(restart))
     while not progress.done and time.monotonic() < deadline:
         progress = verify_step(UUID(organization_id))
     if not progress.done:
-        enqueue_task_on_commit(VERIFY_FURTHER, organization_id)
+        enqueue_task_on_commit(CONTINUE_VERIFICATION, organization_id)
     return progress.done

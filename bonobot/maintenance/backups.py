@@ -225,7 +225,7 @@ def _filter_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 def _build_invalid_backup_error(detail: str) -> InvalidInput:
     remedy = "Choose a folder that was created by `bonobot backup`."
-    return InvalidInput(detail, code="backup_unfit", field="FOLDER", remedy=remedy)
+    return InvalidInput(detail, code="invalid_backup", field="FOLDER", remedy=remedy)
 
 
 def _build_backup_failed_error(detail: str) -> ServiceUnavailable:

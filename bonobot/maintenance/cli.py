@@ -68,7 +68,7 @@ def _rotate_keys(cli: CommandContext, options: argparse.Namespace) -> None:
                 remedy="Confirm with --yes.",
             )
         key_rotation.add_key()
-        key_rotation.record_rotation(_build_actor(), "keys_rotation_begun", keys=status.keys + 1)
+        key_rotation.record_rotation(_build_actor(), "key_rotation_started", keys=status.keys + 1)
         cli.print_message(
             f"A new key was created. Waiting {options.wait:g} s for all processes to load it."
         )
@@ -113,7 +113,7 @@ def _add_drop_arguments(parser: argparse.ArgumentParser) -> None:
 def _drop_keys(cli: CommandContext, options: argparse.Namespace) -> None:
     require_no_organization(options)
     dropped = key_rotation.drop_old_keys(now=options.now)
-    key_rotation.record_rotation(_build_actor(), "keys_dropped", keys=dropped)
+    key_rotation.record_rotation(_build_actor(), "old_keys_deleted", keys=dropped)
     cli.emit({"dropped": dropped})
     cli.print_message(
         f"{dropped} old keys were deleted. Keep a copy of them to decrypt earlier backups."

@@ -194,7 +194,7 @@ def _get_writable_key_file() -> Path:
     if path is None or not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
         raise Conflict(
             "The keys are managed externally, so this command can't change them.",
-            code="keys_given",
+            code="keys_managed_externally",
             field="BONOBOT_FIELD_KEYS",
             remedy="Put a new key (`bonobot generate_encryption_key`) first in the file set in "
             "`BONOBOT_FIELD_KEYS_FILE`. Running processes pick it up. If you use a "

@@ -81,7 +81,7 @@ def retry_notification(principal: Principal, notice: Notification) -> None:
     with record_change(
         organization_id=notice.organization_id,
         actor=principal.actor,
-        action="notice_retried",
+        action="notification_retried",
         resource_type="notice",
         resource_id=str(notice.pk),
         resource_name=str(notice),

@@ -57,7 +57,7 @@ def save_channel(
     with record_change(
         organization_id=row.organization_id,
         actor=principal.actor,
-        action="notice_channel_added" if is_new else "notice_channel_changed",
+        action="notification_channel_created" if is_new else "notification_channel_updated",
         resource_type="notice_channel",
         resource_id=str(row.pk),
         resource_name=row.name,
@@ -76,7 +76,7 @@ def delete_channel(principal: Principal, channel: NotificationChannel) -> None:
     with record_change(
         organization_id=channel.organization_id,
         actor=principal.actor,
-        action="notice_channel_removed",
+        action="notification_channel_deleted",
         resource_type="notice_channel",
         resource_id=str(channel.pk),
         resource_name=channel.name,

@@ -13,6 +13,6 @@ def send_due_notifications() -> int:
 
 
 @shared_task(base=ExclusiveTask)
-def prune_notices() -> int:
+def prune_notifications() -> int:
     """Delete old completed notifications; return how many rows."""
     return delivery.prune_notifications()

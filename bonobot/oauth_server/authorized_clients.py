@@ -119,7 +119,7 @@ def revoke_client(principal: Principal, client_id: str) -> int:
     with record_change(
         organization_id=principal.organization_id,
         actor=principal.actor,
-        action="program_removed",
+        action="oauth_client_deleted",
         resource_type="program",
         resource_id=client_id,
         resource_name=grants[0].client,

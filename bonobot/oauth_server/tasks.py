@@ -10,7 +10,7 @@ from bonobot.oauth_server import client_registration
 
 
 @shared_task(base=ExclusiveTask)
-def prune_programs() -> int:
+def prune_oauth_clients() -> int:
     """Delete OAuth clients without grants, unused grants, and spent codes and tokens.
 
     Returns how many programs and grants that were.

@@ -337,18 +337,18 @@ def _build_schedule_entry(task: str, seconds: int) -> dict[str, Any]:
 CELERY_BEAT_SCHEDULE = {
     name: _build_schedule_entry(task, seconds)
     for name, task, seconds in (
-        ("check due servers", "mcp_servers.tasks.check_due", 10),
+        ("check due servers", "mcp_servers.tasks.check_due_servers", 10),
         ("sweep", "agents.tasks.sweep", 10),
         ("deliver notifications", "bonobot.notifications.tasks.send_due_notifications", 10),
         ("run due workflows", "agents.tasks.run_due_workflows", 10),
         ("count usage", "bonobot.ledger.tasks.count_usage", 60),
-        ("export audit checkpoints", "bonobot.ledger.tasks.export_heads", 60),
-        ("watch budgets", "agents.tasks.watch_budgets", 60),
-        ("delete tokens of former members", "mcp_servers.tasks.forget_who_left", 60),
+        ("export audit checkpoints", "bonobot.ledger.tasks.export_signed_checkpoints", 60),
+        ("watch budgets", "agents.tasks.send_budget_alerts", 60),
+        ("delete tokens of former members", "mcp_servers.tasks.revoke_former_members", 60),
         ("rescan definitions", "mcp_servers.tasks.rescan_definitions", 60),
-        ("prune health history", "mcp_servers.tasks.prune_checks", 3_600),
-        ("prune notifications", "bonobot.notifications.tasks.prune_notices", 86_400),
-        ("delete expired data", "bonobot.ledger.tasks.forget_cells", 86_400),
+        ("prune health history", "mcp_servers.tasks.prune_health_history", 3_600),
+        ("prune notifications", "bonobot.notifications.tasks.prune_notifications", 86_400),
+        ("delete expired data", "bonobot.ledger.tasks.delete_expired_data", 86_400),
         ("prune audit log", "bonobot.accounts.tasks.prune_audit", 86_400),
         *oauth_server.build_scheduled_tasks(BONOBOT_OAUTH),
     )

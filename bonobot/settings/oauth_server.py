@@ -50,7 +50,7 @@ def build_installed_apps(enabled: bool) -> list[str]:
 def build_scheduled_tasks(enabled: bool) -> tuple[tuple[str, str, int], ...]:
     """Return scheduled tasks as (name, task, period in seconds)."""
     return (
-        (("prune OAuth clients", "bonobot.oauth_server.tasks.prune_programs", HOUR),)
+        (("prune OAuth clients", "bonobot.oauth_server.tasks.prune_oauth_clients", HOUR),)
         if enabled
         else ()
     )

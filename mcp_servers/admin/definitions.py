@@ -106,7 +106,7 @@ class DefinitionRow:
     facts: list[tuple[Any, str]]
 
     @property
-    def legs(self) -> list[tuple[FlowLabel, Any, bool]]:
+    def label_choices(self) -> list[tuple[FlowLabel, Any, bool]]:
         """All labels with their titles and whether they are effective."""
         return [(label, words, label in self.labels) for label, words in LABEL_NAMES.items()]
 
@@ -269,15 +269,17 @@ def _apply_action(visit: ObjectRequest) -> None:
         _approve_definitions(visit, [posted["only"]])
     elif "shown" in posted.get("do", ""):
         _approve_definitions(visit, posted.getlist("shown"))
-    elif posted.get("do") == "ticked":
+    elif posted.get("do") == "selected":
         _approve_definitions(visit, posted.getlist("seen"))
     elif "label" in posted:
-        _set_definition_labels(visit, [posted["label"]], posted.getlist(f"legs-{posted['label']}"))
+        _set_definition_labels(
+            visit, [posted["label"]], posted.getlist(f"flow_labels-{posted['label']}")
+        )
     elif "unlabel" in posted:
         _set_definition_labels(visit, [posted["unlabel"]], None)
     elif posted.get("do") == "label":
         definition_ids = [entry.partition(":")[0] for entry in posted.getlist("labelled")]
-        _set_definition_labels(visit, definition_ids, posted.getlist("legs"))
+        _set_definition_labels(visit, definition_ids, posted.getlist("flow_labels"))
     elif "withdraw" in posted:
         row = _get_definition(visit.object, posted["withdraw"])
         reset_review(visit.principal, row)

@@ -401,7 +401,7 @@ def build_egress_error(
     """Return a denial by the egress rules as an upstream error, with its code and remedy."""
     if refusal.code == "response_too_large":
         return build_too_large_error(endpoint, refusal.extra["limit"])
-    code = "protocol_error" if refusal.code == "encoding_refused" else refusal.code
+    code = "protocol_error" if refusal.code == "encoding_rejected" else refusal.code
     return UpstreamError(
         f"`{endpoint.name}`: {refusal.detail}",
         code=code,

@@ -165,7 +165,7 @@ class OpenApiUpstream(IdleTracker):
                     key=plan["key"],
                     name=self.endpoint.name,
                 ),
-                code="operation_not_chosen",
+                code="operation_not_selected",
                 server=self.endpoint.name,
                 sent=False,
                 remedy="Select it again on the server's page, or refresh the server.",

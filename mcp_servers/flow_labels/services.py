@@ -101,7 +101,7 @@ def set_labels(
         with record_server_change(
             server,
             principal.actor,
-            "definitions_labelled",
+            "definitions_labeled",
             {
                 "labels": None if new_labels is None else [*new_labels],
                 "definitions": [

@@ -232,10 +232,10 @@ def record_failure(server_id: Any, kind: str, problem: Problem) -> None:
     if server.enabled:
         extend_outage(server, problem, now)
     if is_new:
-        action = "server_lost" if was_connected else "server_connection_failed"
+        action = "server_connection_lost" if was_connected else "server_connection_failed"
         details = {"found_by": kind, "last_connected_at": server.last_connected_at, "why": problem}
         _record_event(
-            server, "server_credentials_refused" if needs_reauth else action, details, problem.code
+            server, "server_credentials_rejected" if needs_reauth else action, details, problem.code
         )
 
 

@@ -109,7 +109,7 @@ async def extend_token_scope(
     if already_requested:
         raise OAuthProblem(
             "The server requires scopes that its authorization server doesn't grant.",
-            code="token_refused",
+            code="token_rejected",
             remedy="Grant the client more scopes at the authorization server.",
         )
     return await _await_refresh(account, refused.version, challenge, requested_scope)

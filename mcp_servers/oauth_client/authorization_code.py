@@ -52,11 +52,11 @@ MAX_SHOWN_LENGTH = 200
 class LoginRefused(Problem):
     """The callback of a sign-in is not acceptable.
 
-    Codes: `state_unknown`, `state_expired`, `state_used`, `state_foreign`, `iss_missing`,
-    `iss_mismatch`, `login_refused`, `login_outdated`.
+    Codes: `state_unknown`, `state_expired`, `state_used`, `state_mismatch`, `iss_missing`,
+    `iss_mismatch`, `login_rejected`, `login_outdated`.
     """
 
-    code = "login_refused"
+    code = "login_rejected"
     title = "Sign-in failed"
 
 
@@ -264,7 +264,7 @@ def _claim_login(state: str, *, user_id: UUID, session: str) -> OAuthLogin:
         # The state stays valid: else anyone who saw it could end another person's sign-in.
         raise LoginRefused(
             "This sign-in was started by another person or in another browser.",
-            code="state_foreign",
+            code="state_mismatch",
             remedy=START_AGAIN,
             status=403,
         )

@@ -116,7 +116,7 @@ class OAuthHttpClient:
         try:
             response = await self._client.request(method, url, content=content, headers=all_headers)
         except EgressDenied as refusal:
-            if refusal.code == "redirect_refused" and method == "GET":
+            if refusal.code == "redirect_denied" and method == "GET":
                 return OAuthResponse(
                     404, {}
                 )  # a redirect elsewhere does not count as the document here

@@ -171,7 +171,7 @@ def _build_token_error(response: OAuthResponse) -> OAuthProblem:
         )
     return OAuthProblem(
         format_message("The authorization server didn't issue a token: {code}.", code=code),
-        code="token_refused",
+        code="token_rejected",
         remedy="Check the client ID, the scopes, and the grant type."
         + (" The server's own error message is withheld." if isinstance(description, str) else ""),
     )
@@ -183,7 +183,7 @@ def _parse_tokens(body: Mapping[str, Any], requested_scope: str) -> OAuthTokens:
     if not _is_sendable(access) or str(token_type).lower() != "bearer":
         raise OAuthProblem(
             "The token endpoint returned no bearer token.",
-            code="token_refused",
+            code="token_rejected",
             remedy="Contact the administrator of the authorization server.",
         )
     scope = body.get("scope")

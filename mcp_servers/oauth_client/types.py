@@ -82,7 +82,7 @@ class OAuthProblem(Problem):
     """Signing in did not work.
 
     Codes: `oauth_metadata_invalid`, `issuer_mismatch`, `issuer_changed`, `resource_mismatch`,
-    `oauth_insecure`, `pkce_unsupported`, `client_unknown`, `token_refused`,
+    `oauth_insecure`, `pkce_unsupported`, `client_unknown`, `token_rejected`,
     `authorization_server_unreachable`; those of egress are passed through.
     """
 

@@ -33,7 +33,7 @@ def compose_document(
 ) -> str:
     """Return the document of operations as JSON text; deterministic.
 
-    Raises `InvalidInput` (`operation_refused`) for an operation that can't be a tool.
+    Raises `InvalidInput` (`operation_rejected`) for an operation that can't be a tool.
     """
     document = _build_document(declared, base_url, field)
     operations = {operation.key: operation for operation in _read_operations(document)}
@@ -73,7 +73,7 @@ def _build_refusal_error(operation: OpenApiOperation, field: str) -> Exception:
         refused=operation.refusal_reason,
     )
     path_field = f"{field}.path" if field else "path"
-    return build_field_error(path_field, detail, "operation_refused", "Correct the operation.")
+    return build_field_error(path_field, detail, "operation_rejected", "Correct the operation.")
 
 
 def _build_document(

@@ -86,7 +86,7 @@ def _parse_operation_keys(raw_keys: Any) -> list[str]:
     if not keys:
         raise InvalidInput(
             "No operation is selected.",
-            code="nothing_chosen",
+            code="nothing_selected",
             field=field,
             remedy="Select at least one. The preview lists them.",
         )

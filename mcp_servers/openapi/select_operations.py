@@ -139,8 +139,8 @@ def select_operations(
     """Return the keys of operations selected by key, operation ID or name, by tag, or all.
 
     Requested operations must exist and be usable; by tag, or for all, unusable ones are skipped.
-    Raises `NotFound` (`unknown_operation`) and `InvalidInput` (`operation_refused`,
-    `nothing_chosen`, `too_many`).
+    Raises `NotFound` (`unknown_operation`) and `InvalidInput` (`operation_rejected`,
+    `nothing_selected`, `too_many`).
     """
     if requested is not None and not isinstance(requested, list | tuple):
         raise InvalidInput("`operations` must be a list.", field="endpoint_config.operations")
@@ -156,7 +156,7 @@ def select_operations(
     if not keys:
         raise InvalidInput(
             "No operation is selected.",
-            code="nothing_chosen",
+            code="nothing_selected",
             field="endpoint_config.operations",
             remedy="Select at least one. The preview lists them.",
         )
@@ -219,7 +219,7 @@ def _get_operation_key(outline: DocumentOutline, name: str) -> str:
                 key=matches[0]["key"],
                 refused=matches[0]["refused"],
             ),
-            code="operation_refused",
+            code="operation_rejected",
             field="endpoint_config.operations",
             remedy="Omit the operation, or correct the document.",
             extra={"pointer": matches[0]["pointer"]},

@@ -56,4 +56,4 @@ def link_preset(principal: Principal, server: Server, slug: str) -> None:
         return
     preset = Preset.objects.find_by_slug(principal.organization_id, slug)
     if preset is not None and preset.transport_type == server.transport_type:
-        update_server_columns(principal, server, "server_changed", {"preset_id": str(preset.pk)})
+        update_server_columns(principal, server, "server_updated", {"preset_id": str(preset.pk)})

@@ -73,13 +73,13 @@ def create_preset(principal: Principal, spec: PresetSpec) -> Preset:
     """
     principal.require(Action.MANAGE_SERVERS)
     preset = Preset(organization_id=principal.organization_id, proof={"kind": "own"})
-    return _save_preset(principal, preset, spec, "preset_added")
+    return _save_preset(principal, preset, spec, "preset_created")
 
 
 def update_preset(principal: Principal, preset: Preset, spec: PresetSpec) -> Preset:
     """Update a preset; existing servers don't change. Raises as `create_preset`."""
     _check_editable(principal, preset)
-    return _save_preset(principal, preset, spec, "preset_changed")
+    return _save_preset(principal, preset, spec, "preset_updated")
 
 
 def patch_preset(principal: Principal, preset: Preset, changes: Mapping[str, Any]) -> Preset:
@@ -91,7 +91,7 @@ def patch_preset(principal: Principal, preset: Preset, changes: Mapping[str, Any
 def delete_preset(principal: Principal, preset: Preset) -> None:
     """Delete a preset; servers created from it stay."""
     _check_editable(principal, preset)
-    record_preset_change(principal, preset, "preset_removed", preset.delete)
+    record_preset_change(principal, preset, "preset_deleted", preset.delete)
 
 
 def _check_editable(principal: Principal, preset: Preset) -> None:

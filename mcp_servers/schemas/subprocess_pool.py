@@ -55,7 +55,7 @@ class ArgumentCheckTimeout(InvalidInput):
 async def check_tool_arguments(schema: Any, arguments: Any, verdict: SchemaVerdict) -> None:
     """Check `arguments`; blocks the loop for about 70 ms (the inline limit) at most.
 
-    Raises `InvalidArguments`, `InvalidInput` (`schema_refused`), `ArgumentCheckTimeout`
+    Raises `InvalidArguments`, `InvalidInput` (`schema_rejected`), `ArgumentCheckTimeout`
     (`validation_timeout`) or `ServiceUnavailable` (`validation_busy`). An omitted required property
     counts as provided if its schema has a default.
     """

@@ -303,7 +303,7 @@ class _CompiledSchema:
 def check_arguments(schema: Any, arguments: Any, verdict: SchemaVerdict) -> None:
     """Check `arguments` inline, within about 70 ms.
 
-    Raises `InvalidArguments`, `InvalidInput` (`schema_refused`), or `SubprocessNeeded` if the
+    Raises `InvalidArguments`, `InvalidInput` (`schema_rejected`), or `SubprocessNeeded` if the
     schema, the arguments or both together exceed the inline limits.
     """
     check_value(schema, arguments, verdict, size=measure_arguments(arguments))
@@ -318,7 +318,7 @@ def check_value(
     if verdict.verdict == "refused":
         raise InvalidInput(
             f"The tool's input schema can't be used. {verdict.reason}".strip(),
-            code="schema_refused",
+            code="schema_rejected",
             remedy="Ask the server's administrator to fix the schema. The tool's page shows where "
             "the problem is.",
         )

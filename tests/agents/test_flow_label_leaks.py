@@ -300,7 +300,7 @@ def test_labels_without_a_session_are_kept_by_token_and_agent(
     clear_agent_labels(factories.build_administrator(acme), helper)
     assert (list_token_labels(first), list_agent_labels(helper)) == ((), ())
     assert call_and_get_code(call, SEND, principal) == ""
-    row = AuditRow.objects.get(action="held_labels_cleared")
+    row = AuditRow.objects.get(action="flow_labels_cleared")
     assert json.loads(row.opened)["details"]["labels"] == [*BOTH]
 
 
@@ -316,7 +316,7 @@ def test_a_reviewer_can_change_labels_with_immediate_effect(
     assert call_and_get_code(call, SEND, principal) == ""
     set_labels(reviewer, office, list(office.definitions.filter(name="send_email")), None)
     assert call_and_get_code(call, SEND, principal) == "approval_required"
-    assert AuditRow.objects.filter(action="definitions_labelled").count() == 2
+    assert AuditRow.objects.filter(action="definitions_labeled").count() == 2
     assert len(get_deliveries()) == 1
 
 

@@ -55,10 +55,10 @@ def test_the_kill_switch_denies_the_next_call_until_it_is_disabled(workshop, cal
     assert call(ECHO, {"text": "x"}).text == "x"
     assert halt_organization(owner, "drill").halted_at is not None
     problem = expect_problem(call, ECHO, {"text": "x"})
-    assert (problem.code, problem.rule) == ("organization_halted", "organization:halted")
+    assert (problem.code, problem.rule) == ("kill_switch_enabled", "organization:halted")
     without_agent = {"agent_id": None, "server_id": workshop.pk, "principal": owner}
     assert (
-        expect_problem(call, "echo", {"text": "x"}, **without_agent).code == "organization_halted"
+        expect_problem(call, "echo", {"text": "x"}, **without_agent).code == "kill_switch_enabled"
     )
     resume_organization(owner)
     assert call(ECHO, {"text": "x"}).text == "x"
@@ -108,11 +108,11 @@ def test_no_session_starts_while_the_kill_switch_is_enabled(helper, take, owner)
     halt_organization(owner)
     helper.organization.refresh_from_db()
     assert (
-        expect_problem(sessions.start_session, owner, helper, "hello").code == "organization_halted"
+        expect_problem(sessions.start_session, owner, helper, "hello").code == "kill_switch_enabled"
     )
     session = Session.objects.get()
     assert (
-        expect_problem(sessions.send_message, owner, session, "more").code == "organization_halted"
+        expect_problem(sessions.send_message, owner, session, "more").code == "kill_switch_enabled"
     )
 
 
@@ -121,10 +121,10 @@ def test_no_model_is_requested_while_the_kill_switch_is_enabled(helper, fake, ta
     helper.organization.halted_at = "2026-01-01T00:00:00Z"
     helper.organization.save()
     assert take(session) == Session.Status.FAILED
-    assert session.error_code == "organization_halted"
+    assert session.error_code == "kill_switch_enabled"
     assert not fake.requests
     row = AuditRow.objects.get(action="agent_model_turn")
-    assert (row.decision, row.code) == ("deny", "organization_halted")
+    assert (row.decision, row.code) == ("deny", "kill_switch_enabled")
 
 
 def test_a_kill_switch_enabled_at_the_start_of_a_turn_applies(
@@ -187,7 +187,7 @@ def test_enabling_the_kill_switch_twice_is_one_change(acme, helper, owner):
     resume_organization(owner)
     resume_organization(owner)
     actions = AuditRow.objects.filter(resource_type="organization").values_list("action", flat=True)
-    assert sorted(actions) == ["organization_halted", "organization_resumed"]
+    assert sorted(actions) == ["kill_switch_enabled", "kill_switch_disabled"]
 
 
 @pytest.mark.parametrize("role", [Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER])

@@ -169,10 +169,10 @@ def test_rest_creates_updates_and_deletes_notes(acme, helper):
     assert operator.delete(path).status == 204
     actions = AuditRow.objects.filter(resource_type="note").order_by("seq")
     assert [row.action for row in actions] == [
-        "note_added",
-        "note_changed",
-        "note_changed",
-        "note_removed",
+        "note_created",
+        "note_updated",
+        "note_updated",
+        "note_deleted",
     ]
 
 

@@ -350,9 +350,9 @@ def test_labels_set_in_another_tab_are_kept(
     definition, _other = server.definitions.filter(kind="tool").order_by("name")[:2]
     path = admin_client.build_url("mcp_servers_server_definitions", server.pk)
     first, second = Tab(owner, path), Tab(owner, path)
-    label = {"label": str(definition.pk), f"legs-{definition.pk}": ["private_data"]}
+    label = {"label": str(definition.pk), f"flow_labels-{definition.pk}": ["private_data"]}
     assert first.save(**label) == 302
-    stale = {"label": str(definition.pk), f"legs-{definition.pk}": ["sends_out"]}
+    stale = {"label": str(definition.pk), f"flow_labels-{definition.pk}": ["sends_out"]}
     assert second.save(**stale) == 409
     definition.refresh_from_db()
     assert definition.labels == ["private_data"]

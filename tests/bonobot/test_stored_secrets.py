@@ -158,7 +158,7 @@ def test_a_masked_secret_isnt_kept_for_another_address(kind: Kind) -> None:
     headers = {"Bonobot-Organization": acme.slug}
     refusal = client.patch(path, kind.body(MASK, ELSEWHERE), **headers)
     assert refusal.status == 400, refusal
-    assert refusal.code == "credential_needed"
+    assert refusal.code == "credential_required"
     assert refusal.json["field"] == kind.secret
     response = client.patch(path, kind.body("entered-again-for-it", ELSEWHERE), **headers)
     assert response.status == 200, response

@@ -37,7 +37,7 @@ from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import BulkJob, BulkJobItem, HealthCheck, Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
-from mcp_servers.tasks import carry_out_round, check_due
+from mcp_servers.tasks import check_due_servers, run_bulk_job
 from tests import admin_client, factories, processes
 from tests.agents.conftest import WORKSHOP
 from tests.end_to_end.accounts import create_member, sign_in
@@ -248,7 +248,7 @@ def test_the_form_shows_the_fields_of_the_chosen_transport(anna: Page, acme: Org
 
 def test_the_worker_checks_servers_that_are_due(acme: Organization, module_worker: Process) -> None:
     server = admin_client.create_web_server(acme, "gone")  # nothing listens there
-    check_due.delay()
+    check_due_servers.delay()
     eventually(lambda: HealthCheck.objects.filter(server=server).exists(), within=20)
     server.refresh_from_db()
     assert (server.status, server.status_code) == (Server.Status.ERROR, "server_unreachable")
@@ -671,7 +671,7 @@ def test_a_bulk_job_continues_after_a_reload_and_after_its_worker_died(
     expect(owner.locator("[data-part=job]")).to_contain_text("No worker is running this job.")
     silent.close()
     set_consuming(True)
-    carry_out_round.delay(str(job_id))
+    run_bulk_job.delay(str(job_id))
     expect(status).to_have_text("5 of 5 servers done", timeout=PATIENCE_MS)
     expect(owner.locator("[data-part=job]")).to_contain_text("Finished")
     expect(owner.locator("[data-part=job]")).not_to_contain_text("No worker")

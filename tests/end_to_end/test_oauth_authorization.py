@@ -140,7 +140,7 @@ def authorize_client(visit: Visit, *client: str | Path) -> None:
         [str(visit.published.agent.pk)],
         visit.address,
     )
-    entries = AuditRow.objects.filter(action="grant_given", actor_label=visit.operator)
+    entries = AuditRow.objects.filter(action="client_access_granted", actor_label=visit.operator)
     assert entries.count() == 1
 
 

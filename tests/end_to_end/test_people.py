@@ -152,7 +152,7 @@ def test_a_person_signs_in_by_a_provider_and_another_links_it(
         faults += check_page(page)
         page.goto(f"/admin/account/sso/{acme.pk}/done/?code=x&state=y")
         faults += check_page(page)
-        expect(page.get_by_text("sign_in_lost")).to_be_visible()
+        expect(page.get_by_text("sign_in_expired")).to_be_visible()
         page.goto("/admin/login/")
         page.locator("[name=username]").fill("bert")
         page.locator("[name=password]").fill(PASSWORD_OF_MEMBERS)

@@ -26,7 +26,7 @@ from mcp_servers.flow_labels.services import set_labels
 from mcp_servers.models import HealthCheck, Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
-from mcp_servers.tasks import check_due, discover_server
+from mcp_servers.tasks import check_due_servers, discover_server
 from tests import factories, large_organization
 from tests.agents.conftest import WORKSHOP
 from tests.processes import Process
@@ -205,7 +205,7 @@ def test_slow_discoveries_and_checks_dont_block_sessions(
     Server.objects.filter(pk__in=[server.pk for server in servers]).update(
         next_check_at=timezone.now()
     )
-    check_due.delay()
+    check_due_servers.delay()
     eventually(lambda: silent.connections == limit, within=30)
     session = session_services.start_session(administrator, helper, "Still there?")
     eventually(lambda: is_done(session), within=30)
@@ -214,7 +214,7 @@ def test_slow_discoveries_and_checks_dont_block_sessions(
 
     def is_flooded() -> bool:
         """Request checks again: the first worker, which is busy, may receive the message."""
-        check_due.delay()
+        check_due_servers.delay()
         return silent.connections >= 2 * limit
 
     eventually(is_flooded, within=30)

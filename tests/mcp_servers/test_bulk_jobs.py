@@ -12,7 +12,7 @@ from bonobot.core.problems import Conflict, Forbidden
 from bonobot.core.runtime import get_runtime
 from mcp_servers import bulk_jobs
 from mcp_servers.models import BulkJob, BulkJobItem, Definition, Server
-from mcp_servers.tasks import carry_out_round, prune_checks
+from mcp_servers.tasks import prune_health_history, run_bulk_job
 from tests import admin_client, factories
 from tests.wait import eventually
 
@@ -122,7 +122,7 @@ def test_a_person_without_permission_cant_start_a_bulk_job(
 
 def test_the_task_runs_the_bulk_job(ann: Principal, servers: list[Server]) -> None:
     job = bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers)
-    carry_out_round(str(job.pk))
+    run_bulk_job(str(job.pk))
     eventually(lambda: BulkJob.objects.get(pk=job.pk).finished_at)
     assert states(job) == {"total": 5, "done": 5}
 
@@ -130,7 +130,7 @@ def test_the_task_runs_the_bulk_job(ann: Principal, servers: list[Server]) -> No
 def test_old_bulk_jobs_are_deleted(ann: Principal, servers: list[Server]) -> None:
     job = run_job(bulk_jobs.start_bulk_job(ann, BulkJob.Kind.DISABLE, servers))
     BulkJob.objects.filter(pk=job.pk).update(finished_at=timezone.now() - timedelta(days=31))
-    prune_checks()
+    prune_health_history()
     assert not BulkJob.objects.exists()
     assert not BulkJobItem.objects.exists()
 

@@ -76,9 +76,9 @@ def test_a_change_is_recorded_and_needs_permission(acme, administrator):
         )
     set_client_capabilities(administrator, server, sampling="allow")
     assert server.sampling == "allow"
-    assert AuditRow.objects.filter(action="server_asking_changed").count() == 1
+    assert AuditRow.objects.filter(action="server_request_permissions_updated").count() == 1
     set_client_capabilities(administrator, server, sampling="allow")
-    assert AuditRow.objects.filter(action="server_asking_changed").count() == 1
+    assert AuditRow.objects.filter(action="server_request_permissions_updated").count() == 1
 
 
 def test_capabilities_are_exported_and_applied(administrator):

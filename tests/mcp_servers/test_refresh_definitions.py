@@ -16,7 +16,7 @@ from mcp_servers.refresh_definitions import (
     handle_change_notification,
     refresh_abandoned_servers,
 )
-from mcp_servers.tasks import check_due
+from mcp_servers.tasks import check_due_servers
 from tests import factories
 from tests.mcp_servers.raw_list_changed_server import discoveries
 from tests.servers import raw_http_server
@@ -120,7 +120,7 @@ def test_the_schedule_refreshes_servers_that_a_dead_process_marked(serve):
     Server.objects.update(next_check_at=timezone.now() + timedelta(hours=1))
     ChangeSubscription.objects.update(stale_at=timezone.now() - timedelta(minutes=1))
     serving.tools = ["one", "two"]
-    check_due()
+    check_due_servers()
     eventually(lambda: server.definitions.filter(name="two").exists())
     eventually(lambda: ChangeSubscription.objects.get().stale_at is None)
 

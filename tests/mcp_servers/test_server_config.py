@@ -234,7 +234,7 @@ def test_a_stored_value_is_never_sent_to_another_host(administrator, headers, au
     other_host = {"url": "https://elsewhere.example.net/mcp", "headers": headers}
     with pytest.raises(Problem) as caught:
         update_server(administrator, server, spec(endpoint_config=other_host, auth_config=auth))
-    assert (caught.value.code, caught.value.field) == ("credential_needed", field)
+    assert (caught.value.code, caught.value.field) == ("credential_required", field)
     assert Server.objects.get().endpoint_config == HTTP
 
 

@@ -14,7 +14,7 @@ from mcp_servers import stderr_log
 from mcp_servers.client.child_process import StderrSnapshot
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import ErrorOutput, Server
-from mcp_servers.tasks import prune_checks
+from mcp_servers.tasks import prune_health_history
 from tests import admin_client, factories, rest
 from tests.command_line import bonobot as bonobot
 
@@ -89,7 +89,7 @@ def test_old_output_is_pruned(server):
         updated_at=timezone.now() - stderr_log.RETENTION - timedelta(hours=1)
     )
     stderr_log.write_snapshot(build_snapshot(server, "new"))
-    assert prune_checks() == 1
+    assert prune_health_history() == 1
     assert stderr_log.load_latest_output(server) == "new"
 
 

@@ -91,12 +91,12 @@ def test_a_dangerous_variable_is_refused_even_for_a_platform_administrator(admin
 def test_an_exception_allows_one_variable_and_is_recorded_with_its_reason(administrator):
     server = create_server(administrator, spec(env_exceptions=REASONS))
     assert server.env_exceptions == REASONS
-    row = AuditRow.objects.get(action="server_added")
+    row = AuditRow.objects.get(action="server_created")
     assert (row.actor_kind, row.actor_id) == (administrator.actor.kind, administrator.actor.id)
     assert json.loads(row.opened)["details"]["env_exceptions"] == REASONS
     later = {"NODE_OPTIONS": "another reason"}
     update_server(administrator, server, build_changed_spec(server, env_exceptions=later))
-    changed = json.loads(AuditRow.objects.get(action="server_changed").opened)
+    changed = json.loads(AuditRow.objects.get(action="server_updated").opened)
     assert changed["details"]["env_exceptions"] == later
 
 
@@ -116,9 +116,9 @@ def test_omitted_exceptions_are_kept_until_their_variable_is_removed(administrat
         ({"NODE_OPTIONS": "two\nlines"}, "invalid"),
         ({"NODE_OPTIONS": "x" * 501}, "invalid"),
         ({"NODE_OPTIONS": None}, "invalid"),
-        ({**REASONS, "TOKEN": "why"}, "needless_exception"),
-        ({**REASONS, "PATH": "why"}, "needless_exception"),
-        ({"node_options": "why"}, "needless_exception"),
+        ({**REASONS, "TOKEN": "why"}, "redundant_exception"),
+        ({**REASONS, "PATH": "why"}, "redundant_exception"),
+        ({"node_options": "why"}, "redundant_exception"),
     ],
 )
 def test_an_exception_needs_a_reason_and_a_variable(administrator, exceptions, code):

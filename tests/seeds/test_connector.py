@@ -29,7 +29,7 @@ def test_selected_capabilities_become_tools_one_to_one(acme, helper, declare):
     server = declare("aws-s3", BUCKETS).server
     operator, path = rest.as_role(acme, Role.OPERATOR), f"agents/{helper.pk}/mcp-servers"
     body = {"server_id": str(server.pk)}
-    assert operator.post(path, body | {"allowed_tools": []}).code == "nothing_chosen"
+    assert operator.post(path, body | {"allowed_tools": []}).code == "nothing_selected"
     assert operator.post(path, body | {"allowed_tools": ["list_buckets"]}).status == 200
     tools = operator.get(f"agents/{helper.pk}/tools").json["results"]
     allowed = {tool["tool"] for tool in tools if tool["server"] and tool["allowed"]}

@@ -291,7 +291,7 @@ async def _handle_http_fetch(
     if method not in options["methods"]:
         raise Forbidden(
             format_message("This agent can't use the method `{method}`.", method=method),
-            code="method_refused",
+            code="method_denied",
             field="method",
             remedy=format_message(
                 "Use one of the allowed methods: {methods}.", methods=", ".join(options["methods"])
@@ -342,7 +342,7 @@ async def _fetch_with_redirects(
             try:
                 response = await client.request(method, url, content=body)
             except EgressDenied as denied:
-                if denied.code != "redirect_refused" or method not in ("GET", "HEAD"):
+                if denied.code != "redirect_denied" or method not in ("GET", "HEAD"):
                     raise
                 url = urljoin(url, str(denied.extra["location"]))
                 continue
@@ -364,7 +364,7 @@ def _require_allowed_host(url: str, hosts: Sequence[str]) -> None:
     if hosts and not any(fnmatchcase(host, pattern) for pattern in hosts):
         raise Forbidden(
             format_message("This agent can't fetch from `{host}`.", host=host),
-            code="host_refused",
+            code="host_denied",
             field="url",
             remedy=format_message(
                 "Use one of the allowed hosts: {hosts}.", hosts=", ".join(hosts)[:500]

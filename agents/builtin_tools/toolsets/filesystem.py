@@ -215,7 +215,7 @@ def _write_file(workspace: Workspace, arguments: dict[str, Any]) -> str:
         if existing_entry is not None and arguments.get("new"):
             raise PathRefused(
                 format_message("`{path}` already exists.", path=path),
-                code="already_there",
+                code="already_exists",
                 field="path",
                 remedy="Choose another name, or omit `new` to replace the file.",
             )

@@ -331,7 +331,7 @@ def _create_repository_folder(workspace: Workspace, path: str) -> None:
     if has_path(workspace, f"{path}/.git" if path else ".git"):
         raise Conflict(
             format_message("The repository `{path}` already exists.", path=path or "."),
-            code="already_there",
+            code="already_exists",
             field="repository",
             remedy="Use that repository, or choose another folder.",
         )

@@ -213,7 +213,7 @@ def _perform_action(request: HttpRequest, principal: Principal) -> HttpResponseB
     if action == "skip":
         set_step_skipped(principal, step)
         return HttpResponseRedirect(build_onboarding_url())
-    if action == "take_up":
+    if action == "unskip":
         set_step_skipped(principal, step, skipped=False)
         return HttpResponseRedirect(build_onboarding_url(step))
     if action in ("close", "open"):

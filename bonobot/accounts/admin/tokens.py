@@ -40,7 +40,7 @@ LIMIT_FIELDS = ("scopes", "agents", "networks", "calls_per_minute")
 class TokenForm(forms.ModelForm):
     """The role, limits and expiry of a token."""
 
-    lasting = forms.ChoiceField(
+    lifetime = forms.ChoiceField(
         label=_("Expires"), choices=LIFETIME_CHOICES, required=False, initial="90", widget=Select
     )
     scopes = forms.MultipleChoiceField(
@@ -88,12 +88,12 @@ class TokenForm(forms.ModelForm):
         """Show the lists of an existing token; disable fields that a grant fixes."""
         super().__init__(*args, **kwargs)
         if self.instance.kind == "grant":
-            for name in ("lasting", "scopes", "agents"):
+            for name in ("lifetime", "scopes", "agents"):
                 self.fields[name].disabled = True
         if self.instance.pk and not self.instance._state.adding:
-            self.fields["lasting"].choices = [(UNCHANGED, _t("unchanged")), *LIFETIME_CHOICES]  # type: ignore[attr-defined]
+            self.fields["lifetime"].choices = [(UNCHANGED, _t("unchanged")), *LIFETIME_CHOICES]  # type: ignore[attr-defined]
             self.initial = dict(self.initial) | {
-                "lasting": UNCHANGED,
+                "lifetime": UNCHANGED,
                 "scopes": self.instance.scopes,
                 "agents": self.instance.agent_ids,
                 "networks": "\n".join(self.instance.networks),
@@ -106,8 +106,8 @@ class TokenForm(forms.ModelForm):
             limits = {name: values[name] for name in ("name", "calls_per_minute")}
             return limits | {"networks": values["networks"].split()}
         terms = {name: values[name] for name in ("name", "client", "calls_per_minute", "scopes")}
-        if values["lasting"] != UNCHANGED:
-            terms["expires_at"] = _compute_expiry(values["lasting"])
+        if values["lifetime"] != UNCHANGED:
+            terms["expires_at"] = _compute_expiry(values["lifetime"])
         return terms | {"agent_ids": values["agents"], "networks": values["networks"].split()}
 
 
@@ -127,13 +127,13 @@ class TokenAdmin(ServiceFormAdmin):
         "agent or a server. It is shown once, when it is created."
     )
     actions = ("revoke_chosen",)
-    problem_fields = {"agent_ids": "agents", "expires_at": "lasting"}
+    problem_fields = {"agent_ids": "agents", "expires_at": "lifetime"}
     add_fieldsets = (
-        (None, {"fields": ("name", "role", "client", "lasting")}),
+        (None, {"fields": ("name", "role", "client", "lifetime")}),
         (_("Limits"), {"fields": LIMIT_FIELDS}),
     )
     fieldsets = (
-        (None, {"fields": ("name", "key", "role", "client", "lasting")}),
+        (None, {"fields": ("name", "key", "role", "client", "lifetime")}),
         (_("Limits"), {"fields": LIMIT_FIELDS}),
         (
             _("Status"),

@@ -35,7 +35,7 @@ def create_issuer(principal: Principal, **values: Any) -> Issuer:
     principal.require(Action.MANAGE_ISSUERS)
     issuer = Issuer(organization_id=principal.organization_id)
     _set_fields(issuer, {"name": "", "url": ""} | values)
-    with _record_change(principal, issuer, "issuer_added", values):
+    with _record_change(principal, issuer, "external_issuer_created", values):
         issuer.save(force_insert=True)
     return issuer
 
@@ -47,14 +47,14 @@ def update_issuer(principal: Principal, issuer: Issuer, **values: Any) -> None:
     _set_fields(issuer, values)
     changed = {name: values[name] for name in before if before[name] != getattr(issuer, name)}
     if changed:
-        with _record_change(principal, issuer, "issuer_changed", changed):
+        with _record_change(principal, issuer, "external_issuer_updated", changed):
             issuer.save()
 
 
 def delete_issuer(principal: Principal, issuer: Issuer) -> None:
     """Delete an issuer."""
     principal.require(Action.MANAGE_ISSUERS)
-    with _record_change(principal, issuer, "issuer_removed", {"url": issuer.url}):
+    with _record_change(principal, issuer, "external_issuer_deleted", {"url": issuer.url}):
         issuer.delete()
 
 

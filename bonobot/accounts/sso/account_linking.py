@@ -72,7 +72,7 @@ def resolve_user(provider: Provider, provider_user: ProviderUser) -> User:
         ) from None
     except SignInRefused as problem:
         _record_event(
-            sign_in, None, "sign_in_refused", ChangeEvent("change", "refused", problem.code)
+            sign_in, None, "sign_in_rejected", ChangeEvent("change", "refused", problem.code)
         )
         raise
     _record_event(sign_in, user, "signed_in", CHANGE_EVENT)
@@ -99,7 +99,7 @@ def unlink_identity(user: User, identity: Identity) -> None:
     if not user.has_usable_password():
         raise Conflict(
             "This would leave you with no way to sign in.",
-            code="last_way_in",
+            code="last_sign_in_method",
             remedy="Ask an owner for a link to set a password first.",
         )
     sign_in = _ProviderSignIn(identity.provider, _build_provider_user(identity))
@@ -266,7 +266,7 @@ def _update_role(sign_in: _ProviderSignIn, user: User) -> None:
         return
     if member.role == Role.OWNER and not accounts.has_other_owner(member):
         return
-    with _record_change(sign_in, user, "member_changed", role=role):
+    with _record_change(sign_in, user, "member_updated", role=role):
         member.role = role
         member.save()
 

@@ -50,7 +50,7 @@ MAX_HINT_LENGTH = 4_096
 class IdentityProviderProblem(Problem):
     """The provider can't be reached, or its response isn't valid.
 
-    Codes: `provider_unreachable`, `provider_refused`, `identity_refused`.
+    Codes: `provider_unreachable`, `provider_denied`, `identity_rejected`.
     """
 
     code = "provider_unreachable"
@@ -140,7 +140,7 @@ async def complete_sign_in(
         why = make_visible(callback.get("error", "") or "no code", 80)
         raise IdentityProviderProblem(
             format_message("The identity provider denied the sign-in ({why}).", why=why),
-            code="provider_refused",
+            code="provider_denied",
             status=403,
             remedy="Try again, or contact the administrator of the identity provider.",
         )
@@ -162,7 +162,7 @@ async def complete_sign_in(
 
 
 async def verify_id_token(client: OidcClient, token: str, *, nonce: str) -> dict[str, Any]:
-    """Return an ID token's claims; raises `IdentityProviderProblem` (`identity_refused`)."""
+    """Return an ID token's claims; raises `IdentityProviderProblem` (`identity_rejected`)."""
     kid, algorithm = _read_token_header(token)
     issuer_address = jwks.IssuerAddress(client.issuer, client.allow_private)
     try:
@@ -266,7 +266,7 @@ async def _fetch_tokens(
         why = make_visible(str(tokens.get("error") or f"HTTP {response.status_code}"), 80)
         raise IdentityProviderProblem(
             format_message("The identity provider returned no ID token ({why}).", why=why),
-            code="provider_refused",
+            code="provider_denied",
             status=502,
             remedy="Check the client ID and secret, and the redirect URI registered for the "
             "client.",
@@ -370,7 +370,7 @@ def _build_refused_error(why: str) -> IdentityProviderProblem:
     logger.info("an identity token was refused: %s", why)
     return IdentityProviderProblem(
         "The identity provider's response couldn't be verified.",
-        code="identity_refused",
+        code="identity_rejected",
         status=403,
         remedy="Start the sign-in again. If it fails again, ask an administrator to check the log.",
     )

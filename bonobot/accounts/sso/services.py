@@ -62,7 +62,7 @@ def create_provider(principal: Principal, **values: Any) -> Provider:
     principal.require(Action.MANAGE_ORGANIZATION)
     provider = Provider(organization_id=principal.organization_id)
     _set_fields(principal, provider, {"name": "", "url": "", "client_id": ""} | values)
-    with _record_change(principal, provider, "provider_added", values):
+    with _record_change(principal, provider, "identity_provider_created", values):
         _save_provider(provider, force_insert=True)
     return provider
 
@@ -88,7 +88,7 @@ def update_provider(principal: Principal, provider: Provider, **values: Any) -> 
     if "enabled" in changed and not provider.enabled:
         _require_other_provider(provider)
     with _record_change(
-        principal, provider, "provider_changed", {name: values[name] for name in changed}
+        principal, provider, "identity_provider_updated", {name: values[name] for name in changed}
     ):
         if "url" in changed:
             Identity.objects.filter(provider=provider).delete()
@@ -99,7 +99,7 @@ def delete_provider(principal: Principal, provider: Provider) -> None:
     """Delete a provider; accounts and memberships are kept."""
     principal.require(Action.MANAGE_ORGANIZATION)
     _require_other_provider(provider)
-    with _record_change(principal, provider, "provider_removed", {}):
+    with _record_change(principal, provider, "identity_provider_deleted", {}):
         provider.delete()
 
 
@@ -115,7 +115,7 @@ def check_provider(principal: Principal, provider: Provider) -> int:
 
 
 def require_tested_sign_in(organization: Organization) -> None:
-    """Raise `Conflict` (`sso_untried`) unless an owner has signed in with a provider.
+    """Raise `Conflict` (`sso_not_tested`) unless an owner has signed in with a provider.
 
     Checked before single sign-on is enforced, so that an organization isn't locked out.
     """
@@ -129,7 +129,7 @@ def require_tested_sign_in(organization: Organization) -> None:
     if not owner_identities.exists():
         raise Conflict(
             "No owner has signed in with an identity provider yet.",
-            code="sso_untried",
+            code="sso_not_tested",
             field="single_sign_on",
             remedy="Add an identity provider, sign in with it as an owner, then require it for "
             "everyone.",
@@ -141,7 +141,7 @@ def _require_other_provider(provider: Provider) -> None:
     if provider.organization.single_sign_on and not others.exclude(pk=provider.pk).exists():
         raise Conflict(
             "All members must sign in with this identity provider.",
-            code="sso_needed",
+            code="sso_required",
             field="enabled",
             remedy="Allow members to sign in with a password first.",
         )

@@ -108,7 +108,7 @@ def update_token(principal: Principal, token: Token, **terms: Any) -> None:
         )
     for name, value in changed.items():
         setattr(token, name, value)
-    with record_token_change(principal, token, "token_changed", _build_audit_details(changed)):
+    with record_token_change(principal, token, "token_updated", _build_audit_details(changed)):
         token.save()
 
 
@@ -194,7 +194,7 @@ def check_client_address(token: Token, address: str) -> None:
         Opening(
             call_id=uuid4(),
             organization_id=token.organization_id,
-            action="token_refused",
+            action="token_rejected",
             event_type="connection",
             resource_type="token",
             resource_id=str(token.pk),
@@ -298,7 +298,9 @@ def create_grant(
     )
     audited_terms = {name: cleaned[name] for name in ("client", "scopes", "agent_ids")}
     grant_details = {"role": role, "resource": resource, "client_id": client_id}
-    with record_token_change(principal, token, "grant_given", audited_terms | grant_details):
+    with record_token_change(
+        principal, token, "client_access_granted", audited_terms | grant_details
+    ):
         token.save()
     return token
 
@@ -351,7 +353,7 @@ def end_grant(token: Token, *, reason: str, actor: Actor | None = None) -> None:
     with record_change(
         organization_id=token.organization_id,
         actor=actor or Actor(kind="token", id=str(token.pk), label=token.name),
-        action="grant_ended",
+        action="client_access_revoked",
         resource_type="token",
         resource_id=str(token.pk),
         resource_name=token.name,

@@ -229,7 +229,7 @@ def _build_provider_error() -> NotFound:
 def _build_sign_in_error() -> NotFound:
     return NotFound(
         "This sign-in has already been used, took too long, or was started in another browser.",
-        code="sign_in_lost",
+        code="sign_in_expired",
         status=400,
         remedy="Start again.",
     )

@@ -36,7 +36,7 @@ def check_kept_secrets(
     """Check that no secret is kept while an address that receives it changes.
 
     `kept_fields` are the fields of secrets that weren't entered again; the addresses are given by
-    field, blank for none. Raises `InvalidInput` (`credential_needed`) for the first secret.
+    field, blank for none. Raises `InvalidInput` (`credential_required`) for the first secret.
     """
     changed_fields = {
         name
@@ -56,7 +56,7 @@ def check_kept_secrets(
             name=field.rpartition(".")[2],
             changed=changed[0],
         ),
-        code="credential_needed",
+        code="credential_required",
         field=field,
         remedy="Enter the value again, or keep the previous URL.",
     )

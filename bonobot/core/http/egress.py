@@ -170,7 +170,7 @@ Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 class EgressDenied(Problem):
     """A connection or response that the guard refuses.
 
-    Codes: `egress_denied`, `bad_url`, `private_address`, `redirect_refused`, `encoding_refused`,
+    Codes: `egress_denied`, `bad_url`, `private_address`, `redirect_denied`, `encoding_rejected`,
     `response_too_large`.
     """
 
@@ -501,7 +501,7 @@ def _check_response(host: str, status: int, headers: httpx2.Headers, limit: int)
             format_message(
                 "`{host}` responded with a redirect. Redirects aren't followed.", host=host
             ),
-            code="redirect_refused",
+            code="redirect_denied",
             remedy="If the new location is correct, use its URL.",
             extra={"location": location[:MAX_URL_LENGTH]},
         )
@@ -513,7 +513,7 @@ def _check_response(host: str, status: int, headers: httpx2.Headers, limit: int)
                 host=host,
                 encoding=encoding[:40],
             ),
-            code="encoding_refused",
+            code="encoding_rejected",
             remedy="Configure the server, or the proxy in front of it, to honor `Accept-Encoding: "
             "identity`.",
         )

@@ -27,6 +27,7 @@ from bonobot.core.api.serializers import StrictSerializer
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.ledger.audit.export import MEDIA_TYPES, ExportFormat, export_pages
+from bonobot.ledger.audit.renamed_codes import list_action_names, list_code_names
 from bonobot.ledger.audit.search import (
     MAX_ROWS_SCANNED,
     AuditSearch,
@@ -117,6 +118,19 @@ class SearchCursorPagination(StableCursorPagination):
         return page
 
 
+class RenamedValueFilter(django_filters.CharFilter):
+    """A filter by a value, which finds its old and new names."""
+
+    def __init__(self, list_names: Callable[[str], list[str]], **options: Any) -> None:
+        """Create a filter; `list_names` returns all names of a value."""
+        super().__init__(**options)
+        self.list_names = list_names
+
+    def filter(self, qs: AuditQuerySet, value: str) -> AuditQuerySet:
+        """Filter rows by one of the names."""
+        return qs.filter(**{f"{self.field_name}__in": self.list_names(value)}) if value else qs
+
+
 class AuditFilter(StrictFilterSet):
     """Filters for audit entries; agents, servers, and actors by ID or name."""
 
@@ -126,13 +140,13 @@ class AuditFilter(StrictFilterSet):
     tool = django_filters.CharFilter(
         method="filter_by_tool", label="Name of the tool, on its server or as models see it"
     )
-    action = django_filters.CharFilter(field_name="action")
+    action = RenamedValueFilter(list_action_names, field_name="action")
     event_type = django_filters.ChoiceFilter(
         choices=[(kind, kind) for kind in EVENT_TYPES], label="Type of the event"
     )
     outcome = django_filters.ChoiceFilter(choices=AuditRow.Outcome.choices)
     decision = django_filters.ChoiceFilter(choices=AuditRow.Decision.choices)
-    code = django_filters.CharFilter(field_name="code")
+    code = RenamedValueFilter(list_code_names, field_name="code")
     actor = django_filters.CharFilter(method="filter_by_actor", label="ID or name of the actor")
     rule = django_filters.CharFilter(field_name="rule")
     resource = django_filters.CharFilter(

@@ -17,6 +17,7 @@ from django.utils.text import smart_split, unescape_string_literal
 
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
+from bonobot.ledger.audit.renamed_codes import list_code_names
 from bonobot.ledger.models import AuditRow
 
 MAX_ROWS_SCANNED = 25_000
@@ -56,6 +57,8 @@ class SearchCriteria:
     def leading_filter(self) -> dict[str, Any]:
         """The filter on the column whose index leads the scan, if there is one."""
         name = next((name for name in INDEXED_COLUMNS if name in self.indexed), None)
+        if name == "code":
+            return {"code__in": list_code_names(self.indexed[name])}
         return {name: self.indexed[name]} if name else {}
 
 

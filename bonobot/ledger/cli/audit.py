@@ -38,7 +38,7 @@ FILTER_OPTIONS = {
     "server": "Only entries of this server (ID or name)",
     "tool": "Only entries of this tool",
     "session": "Only entries of this session (ID)",
-    "action": "Only entries with this action, such as agent_added",
+    "action": "Only entries with this action, such as agent_created",
     "code": "Only entries with this error code",
     "rule": "Only entries decided by this rule",
     "decision": "Only entries with this decision: allow, deny, ask",

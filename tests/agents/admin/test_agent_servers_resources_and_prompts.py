@@ -42,8 +42,8 @@ def submit_selection(acme, helper, server):
         fields = {
             f"{name.replace('_', '-')}-{server.pk}": value for name, value in selection.items()
         }
-        fields |= {"server": str(server.pk), f"ticks-{server.pk}": "1"}
-        fields.setdefault(f"how-{server.pk}", "chosen")
+        fields |= {"server": str(server.pk), f"selection-{server.pk}": "1"}
+        fields.setdefault(f"mode-{server.pk}", "selected")
         return operator.send(
             admin_client.build_url("agents_agent_attach_servers", helper.pk), fields, status=status
         )
@@ -78,12 +78,12 @@ def test_deselecting_removes_an_item_and_an_empty_selection_is_refused(
     attach_server(factories.build_administrator(acme), helper, server, allowed_resources=["*"])
     submit_selection(prompt="review")
     assert get_selection() == ([], ["review"])
-    assert "nothing_chosen" in submit_selection()
+    assert "nothing_selected" in submit_selection()
 
 
 def test_a_form_without_a_selection_keeps_it(acme, helper, server):
     attach_server(factories.build_administrator(acme), helper, server, allowed_resources=["*"])
-    fields = {"server": str(server.pk), f"how-{server.pk}": "all"}
+    fields = {"server": str(server.pk), f"mode-{server.pk}": "all"}
     admin_client.sign_in(acme, Role.OPERATOR).send(
         admin_client.build_url("agents_agent_attach_servers", helper.pk), fields
     )

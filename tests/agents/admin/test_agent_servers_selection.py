@@ -126,7 +126,7 @@ def test_arguments_of_another_servers_definition_arent_found(
 def test_only_selected_tools_are_attached(
     helper: Agent, server: Server, operator: admin_client.AdminClient
 ) -> None:
-    page = attach_selected(operator, helper, server, how="chosen", tool=["add", "a*b"])
+    page = attach_selected(operator, helper, server, mode="selected", tool=["add", "a*b"])
     assert helper.agent_servers.get().allowed_tools == ["a[*]b", "add"]
     assert "1 of 3 tools can be called" in page
     assert "denied_by_attachment" in page
@@ -135,15 +135,15 @@ def test_only_selected_tools_are_attached(
 def test_at_least_one_tool_must_be_selected(
     helper: Agent, server: Server, operator: admin_client.AdminClient
 ) -> None:
-    for how in ("chosen", ""):
-        assert "nothing_chosen" in attach_selected(operator, helper, server, how=how)
+    for mode in ("selected", ""):
+        assert "nothing_selected" in attach_selected(operator, helper, server, mode=mode)
     assert not helper.agent_servers.exists()
 
 
 def test_all_tools_is_a_separate_choice(
     helper: Agent, server: Server, operator: admin_client.AdminClient
 ) -> None:
-    page = attach_selected(operator, helper, server, how="all", tool=["add"])
+    page = attach_selected(operator, helper, server, mode="all", tool=["add"])
     assert helper.agent_servers.get().allowed_tools == []
     assert "all tools, including future ones" in page
 
@@ -152,7 +152,7 @@ def test_unlisted_tools_cant_be_attached(
     helper: Agent, server: Server, operator: admin_client.AdminClient
 ) -> None:
     assert "unknown_tool" in attach_selected(
-        operator, helper, server, how="chosen", tool=["add", "nothing"]
+        operator, helper, server, mode="selected", tool=["add", "nothing"]
     )
     assert not helper.agent_servers.exists()
 
@@ -161,7 +161,7 @@ def test_several_servers_are_attached_together(
     acme: Organization, helper: Agent, server: Server, operator: admin_client.AdminClient
 ) -> None:
     attach_selected(
-        operator, helper, server, admin_client.create_web_server(acme, "bare"), how="all"
+        operator, helper, server, admin_client.create_web_server(acme, "bare"), mode="all"
     )
     assert AgentServer.objects.count() == 2
 
@@ -172,11 +172,11 @@ def test_an_invalid_selection_changes_nothing(
     bare = admin_client.create_web_server(acme, "bare")
     fields = {
         "server": [str(server.pk), str(bare.pk)],
-        f"how-{server.pk}": "all",
-        f"how-{bare.pk}": "chosen",
+        f"mode-{server.pk}": "all",
+        f"mode-{bare.pk}": "selected",
     }
     page = operator.send(admin_client.build_url("agents_agent_attach_servers", helper.pk), fields)
-    assert "nothing_chosen" in page
+    assert "nothing_selected" in page
     assert not AgentServer.objects.exists()
 
 
@@ -194,7 +194,9 @@ def test_the_current_selection_is_shown_and_its_patterns_are_kept(
     assert ">a?b</textarea>" in operator.get(
         "agents_agent_attach_servers", helper.pk, server=str(server.pk)
     )
-    attach_selected(operator, helper, server, how="chosen", tool=["add", "a*b"], denied="a?b\n\n")
+    attach_selected(
+        operator, helper, server, mode="selected", tool=["add", "a*b"], denied="a?b\n\n"
+    )
     agent_server = helper.agent_servers.get()
     assert (agent_server.allowed_tools, agent_server.denied_tools) == (["a*"], ["a?b"])
     assert not agent_server.enabled
@@ -213,7 +215,7 @@ def test_an_unchecked_server_is_discovered_and_its_error_shown(
     )
     page = operator.send(url, {})
     assert "server_unreachable" in page
-    assert f'name="how-{unreachable.pk}"' in page
+    assert f'name="mode-{unreachable.pk}"' in page
 
 
 def test_a_server_of_another_organization_isnt_found(
@@ -233,5 +235,5 @@ def test_a_server_of_another_organization_isnt_found(
 def test_a_reviewer_cant_attach_servers(acme: Organization, helper: Agent, server: Server) -> None:
     reviewer = admin_client.sign_in(acme, Role.REVIEWER)
     reviewer.get("agents_agent_attach_servers", helper.pk, server=str(server.pk), status=403)
-    attach_selected(reviewer, helper, server, how="all", status=403)
+    attach_selected(reviewer, helper, server, mode="all", status=403)
     assert not AgentServer.objects.exists()

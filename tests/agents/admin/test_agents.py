@@ -85,7 +85,7 @@ def test_a_configuration_is_updated_and_recorded(
     helper.refresh_from_db()
     assert (helper.instructions, helper.max_turns) == ("Be brief.", 7)
     assert helper.tools_in_prompt is True
-    assert AuditRow.objects.filter(action="agent_changed", actor_id=operator.user.pk).count() == 1
+    assert AuditRow.objects.filter(action="agent_updated", actor_id=operator.user.pk).count() == 1
 
 
 def test_budgets_are_entered_in_dollars_tokens_and_calls(

@@ -33,7 +33,7 @@ def auditor(acme: Organization) -> admin_client.AdminClient:
 
 
 def create_entry(
-    organization: Organization, action: str = "server_added", name: str = "web"
+    organization: Organization, action: str = "server_created", name: str = "web"
 ) -> AuditRow:
     pk = record_finished_change(
         organization_id=organization.pk,
@@ -68,15 +68,15 @@ def test_entries_of_another_organization_arent_shown(
     [
         {"q": "weather"},
         {"resource_name": "weather"},
-        {"q": "because", "action": "server_removed"},
-        {"kind": "change", "action": "server_removed"},
+        {"q": "because", "action": "server_deleted"},
+        {"kind": "change", "action": "server_deleted"},
     ],
 )
 def test_entries_are_searched(
     acme: Organization, auditor: admin_client.AdminClient, query: dict[str, str]
 ) -> None:
-    create_entry(acme, "server_removed", "weather")
-    create_entry(acme, "server_added", "clock")
+    create_entry(acme, "server_deleted", "weather")
+    create_entry(acme, "server_created", "clock")
     page = admin_client.get_text(auditor.get("ledger_auditrow_changelist", **query))
     if "resource_name" not in query:
         assert "weather" in page
@@ -130,7 +130,7 @@ def test_the_audit_log_cant_be_changed(acme: Organization) -> None:
             admin_client.build_url(name, row.pk), {"post": "yes", "action": "x"}
         )
     administrator.client.post(admin_client.build_url("ledger_auditrow_add"), {"action": "x"})
-    assert AuditRow.objects.filter(pk=row.pk, action="server_added").exists()
+    assert AuditRow.objects.filter(pk=row.pk, action="server_created").exists()
     assert AuditRow.objects.count() == 1
 
 
@@ -145,8 +145,8 @@ def test_the_list_links_to_an_export_with_its_filters(
     acme: Organization, auditor: admin_client.AdminClient
 ) -> None:
     create_entry(acme)
-    page = auditor.get("ledger_auditrow_changelist", action="server_added")
-    assert "export/?action=server_added&amp;form=csv" in page
+    page = auditor.get("ledger_auditrow_changelist", action="server_created")
+    assert "export/?action=server_created&amp;form=csv" in page
 
 
 @pytest.fixture
@@ -244,7 +244,7 @@ def test_actions_have_titles_in_the_readers_language(
     row = create_entry(acme)
     auditor.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
     page = auditor.get("ledger_auditrow_changelist")
-    assert 'title="server_added"' in page
+    assert 'title="server_created"' in page
     assert "Server hinzugefügt" in page
     assert "Server hinzugefügt" in auditor.get("ledger_auditrow_change", row.pk)
 

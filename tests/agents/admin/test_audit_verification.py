@@ -11,7 +11,7 @@ from bonobot.accounts.roles import Role
 from bonobot.ledger import tasks
 from bonobot.ledger.audit import verify_chain
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.tasks import VERIFY_FURTHER, verify_further
+from bonobot.ledger.tasks import CONTINUE_VERIFICATION, continue_verification
 from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
@@ -44,11 +44,11 @@ def test_a_worker_verifies_and_the_page_shows_the_result(
     assert "Integrity not verified" in admin_client.get_text(auditor.get(LIST))
     with django_capture_on_commit_callbacks(execute=True):
         auditor.post(VERIFY)
-    assert queued_tasks == [(VERIFY_FURTHER, str(acme.pk), "")]
+    assert queued_tasks == [(CONTINUE_VERIFICATION, str(acme.pk), "")]
     assert IN_PROGRESS in auditor.get("ledger_auditrow_verification"), "the worker hasn't started"
     with time_machine.travel(datetime.now(UTC) + START_TIMEOUT):
         assert "No worker has started the verification" in admin_client.get_text(auditor.get(LIST))
-    assert verify_further(str(acme.pk))
+    assert continue_verification(str(acme.pk))
     last = AuditRow.objects.for_organization(acme.pk).first().seq
     page = admin_client.get_text(auditor.get("ledger_auditrow_verification"))
     assert f"Verified up to entry {last}" in page
@@ -64,8 +64,8 @@ def test_a_long_verification_continues_in_steps_and_shows_its_progress(
         tasks, "verify_step", lambda pk, **options: verify_chain.verify_step(pk, rows=2, **options)
     )
     with django_capture_on_commit_callbacks(execute=True):
-        assert not verify_further(str(acme.pk))
-    assert queued_tasks == [(VERIFY_FURTHER, str(acme.pk))]
+        assert not continue_verification(str(acme.pk))
+    assert queued_tasks == [(CONTINUE_VERIFICATION, str(acme.pk))]
     auditor = admin_client.sign_in(acme, Role.AUDITOR)
     page = auditor.get(LIST)
     assert IN_PROGRESS in page
@@ -76,7 +76,7 @@ def test_a_long_verification_continues_in_steps_and_shows_its_progress(
         page = auditor.get(LIST)
         assert IN_PROGRESS not in page
         assert "Continue verification" in admin_client.get_text(page)
-    while not verify_further(str(acme.pk)):
+    while not continue_verification(str(acme.pk)):
         pass
     finished = admin_client.get_text(auditor.get("ledger_auditrow_verification"))
     assert "verified Verified up to entry" in finished
@@ -87,7 +87,7 @@ def test_an_error_links_to_its_entry(acme):
     altered = row.opened.replace("agent", "tnega")
     with connection.cursor() as cursor:
         cursor.execute("UPDATE ledger_auditrow SET opened = %s WHERE seq = %s", [altered, row.seq])
-    assert verify_further(str(acme.pk))
+    assert continue_verification(str(acme.pk))
     page = admin_client.sign_in(acme, Role.AUDITOR).get("ledger_auditrow_verification")
     assert f"Entry {row.seq} ·" in admin_client.get_text(page)
     assert admin_client.find_links(page, admin_client.build_url("ledger_auditrow_change", row.pk))

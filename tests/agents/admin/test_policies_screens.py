@@ -171,7 +171,7 @@ def test_the_chat_explains_why_an_agent_has_no_tools(helper, owner):
 
 def test_a_policy_is_simulated_on_past_calls_before_saving(owner, helper) -> None:
     before = load_policy_spec(helper)
-    fields = get_form_fields(owner, helper) | {"mode": "denylist", "do": "try"}
+    fields = get_form_fields(owner, helper) | {"mode": "denylist", "do": "simulate"}
     page = admin_client.get_text(owner.post("agents_agent_policy", helper.pk, **fields))
     assert "Simulation results" in page
     assert "Not saved yet." in page

@@ -25,7 +25,7 @@ def test_a_policy_is_simulated_on_past_calls(acme, agent):
     auditor = admin_client.sign_in(acme, Role.AUDITOR)
     assert "Run in shadow mode" not in admin_client.get_text(auditor.get(SIMULATION_PAGE, agent.pk))
     page = admin_client.get_text(
-        auditor.post(SIMULATION_PAGE, agent.pk, mode="all", ask=LARGE, do="try")
+        auditor.post(SIMULATION_PAGE, agent.pk, mode="all", ask=LARGE, do="simulate")
     )
     assert "3 calls: 3 would change" in page
     assert "allow → ask" in page
@@ -60,7 +60,7 @@ def test_a_draft_is_discarded(acme, agent):
 )
 def test_an_invalid_policy_is_reported_and_kept_in_the_form(acme, agent, fields, code):
     page = admin_client.sign_in(acme, Role.OPERATOR).post(
-        SIMULATION_PAGE, agent.pk, status=400, do="try", **fields
+        SIMULATION_PAGE, agent.pk, status=400, do="simulate", **fields
     )
     assert code in page
     assert fields.get("ask", "") in page
@@ -72,7 +72,7 @@ def test_the_organizations_policy_is_simulated_drafted_and_enforced(acme, agent)
     owner = admin_client.sign_in(acme, Role.OWNER)
     assert url in owner.get("organization_policy")
     page = admin_client.get_text(
-        owner.send(url, {"mode": "all", "deny": "read_result", "do": "try"})
+        owner.send(url, {"mode": "all", "deny": "read_result", "do": "simulate"})
     )
     assert "3 calls: 3 would change" in page
     owner.send(url, {"mode": "all", "deny": "read_result", "do": "shadow"})

@@ -54,7 +54,7 @@ def test_attaching_and_detaching_a_skill_keeps_its_version(acme, operator, helpe
     assert "version 1" in admin_client.get_text(page)
     operator.post("agents_agent_unassign_skill", helper.pk, skill=skill.pk)
     assert list_agent_slugs(skill) == [other.slug]
-    assert AuditRow.objects.filter(action="skill_changed").count() == 2
+    assert AuditRow.objects.filter(action="skill_updated").count() == 2
     skill.refresh_from_db()
     assert skill.version == 1
 

@@ -143,7 +143,7 @@ def test_attaching_again_changes_only_the_given_fields(operator, helper, path, p
 
 def test_tools_must_be_selected_or_all_requested_explicitly(operator, helper, path, pool_server):
     body = {"server_id": str(pool_server.pk)}
-    for allowed_tools, code in (([], "nothing_chosen"), (["list_bucket"], "unknown_tool")):
+    for allowed_tools, code in (([], "nothing_selected"), (["list_bucket"], "unknown_tool")):
         response = operator.post(path, body | {"allowed_tools": allowed_tools})
         assert (response.status, response.code) == (400, code)
         assert response.json["field"] == "allowed_tools"
@@ -164,7 +164,7 @@ def test_an_attachment_is_updated_field_by_field(operator, helper, path, pool_se
     assert operator.patch(url, {"denied_tools": ["x"]}).json["denied_tools"] == ["x"]
     all_tools = operator.patch(url, {"allowed_tools": ["*"], "enabled": True})
     assert (all_tools.json["allowed_tools"], all_tools.json["enabled"]) == (["*"], True)
-    assert operator.patch(url, {"allowed_tools": []}).code == "nothing_chosen"
+    assert operator.patch(url, {"allowed_tools": []}).code == "nothing_selected"
     assert operator.patch(url, {"server_id": str(pool_server.pk)}).code == "unknown_field"
     agent_server = helper.agent_servers.get()
     assert (agent_server.allowed_tools, agent_server.denied_tools) == ([], ["x"])

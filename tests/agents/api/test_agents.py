@@ -69,7 +69,7 @@ def test_a_patch_changes_only_its_fields(operator, helper):
 def test_a_deleted_agent_isnt_found_and_stays_in_the_audit_log(operator):
     assert operator.delete("agents/helper").status == 204
     assert operator.get("agents/helper").status == 404
-    assert AuditRow.objects.filter(action="agent_removed", resource_name="Helper").exists()
+    assert AuditRow.objects.filter(action="agent_deleted", resource_name="Helper").exists()
 
 
 def test_a_duplicate_slug_is_a_conflict(operator):

@@ -45,7 +45,7 @@ def list_usernames(response: rest.RestResponse) -> list[str]:
 
 
 def list_recorded_members() -> list[list[str]]:
-    rows = AuditRow.objects.filter(action="agent_given").order_by("seq")
+    rows = AuditRow.objects.filter(action="agent_access_updated").order_by("seq")
     return [json.loads(row.opened)["details"]["members"] for row in rows]
 
 

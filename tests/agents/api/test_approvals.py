@@ -123,7 +123,7 @@ def test_session_approvals_are_listed_and_revoked(approval, reviewer):
     assert reviewer.delete(f"{path}/{session_approval['id']}").status == 204
     assert not SessionApproval.objects.exists()
     assert reviewer.delete(f"{path}/{session_approval['id']}").status == 404
-    assert AuditRow.objects.filter(action="session_grant_revoked").exists()
+    assert AuditRow.objects.filter(action="session_approval_revoked").exists()
 
 
 def test_an_owner_sets_the_approval_rules(acme, reviewer):

@@ -57,7 +57,7 @@ def test_only_the_person_who_started_the_session_can_answer(acme, helper, server
     rows = reviewer.get("elicitation-requests?state=waiting").json["results"]
     assert {row["id"] for row in rows} == {str(owners_request.pk), str(cli_request.pk)}
     denied = reviewer.post(f"elicitation-requests/{owners_request.pk}/answer", {"action": "cancel"})
-    assert (denied.status, denied.code) == (403, "not_yours")
+    assert (denied.status, denied.code) == (403, "not_owner")
     # No person started the other session, so people who approve calls can answer.
     path = f"elicitation-requests/{cli_request.pk}/answer"
     invalid = reviewer.post(path, {"action": "accept", "content": {"region": "mars"}})
@@ -73,7 +73,7 @@ def test_only_the_person_who_started_the_session_can_answer(acme, helper, server
         "count": 2,
     }
     assert reviewer.post(path, {"action": "decline"}).code == "already_answered"
-    assert AuditRow.objects.filter(action="question_answered").count() == 1
+    assert AuditRow.objects.filter(action="elicitation_request_answered").count() == 1
 
     stranger = factories.create_organization("other")
     assert (

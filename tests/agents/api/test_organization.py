@@ -39,7 +39,7 @@ def test_an_owner_enables_and_disables_the_kill_switch(acme, helper):
     assert organization["running_sessions"] == 0
     assert "drill" in Session.objects.get().error_detail
     response = owner.post(f"agents/{helper.slug}/sessions", {"message": "hello"})
-    assert (response.status, response.code) == (409, "organization_halted")
+    assert (response.status, response.code) == (409, "kill_switch_enabled")
     assert owner.post("organization/resume").json["halted_at"] is None
 
 

@@ -14,7 +14,7 @@ from bonobot.core.text.masking import MASK
 from mcp_servers.health.services import record_contact, record_failure
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets.availability import enable_preset
-from mcp_servers.tasks import check_due
+from mcp_servers.tasks import check_due_servers
 from tests import admin_client, factories, rest
 from tests.rest import RestClient
 
@@ -143,7 +143,7 @@ def test_the_response_doesnt_wait_and_the_progress_can_be_read(
     monkeypatch.setattr(celery_tasks.current_app, "send_task", lambda *task: tasks.append(task))
     with django_capture_on_commit_callbacks(execute=True):
         response = post_import(operator, TWO_SERVERS, apply=True).json
-    assert [name for name, _ in tasks] == [CHECK_DUE] == [check_due.name]
+    assert [name for name, _ in tasks] == [CHECK_DUE] == [check_due_servers.name]
     progress = operator.get(response["progress"]).json
     assert (progress["done"], progress["total"], progress["counts"]["asking"]) == (False, 1, 1)
     server = Server.objects.get()

@@ -11,7 +11,7 @@ from agents.budgets import alerts as budget_alerts
 from agents.budgets.limits import BudgetLimit, build_budget_key
 from agents.budgets.services import BudgetLine, BudgetUse, set_budgets
 from agents.models import Budget
-from agents.tasks import watch_budgets
+from agents.tasks import send_budget_alerts
 from bonobot.ledger.models import BudgetCell
 from bonobot.notifications.models import Notification
 from bonobot.notifications.services import NotificationChannelSpec, save_channel
@@ -56,30 +56,30 @@ def list_events():
 
 def test_a_budget_is_notified_at_eighty_percent_and_when_exhausted(agent, channel):
     spend(agent, 799)
-    assert watch_budgets() == 0
+    assert send_budget_alerts() == 0
     spend(agent, 800)
-    watch_budgets()
-    watch_budgets()
+    send_budget_alerts()
+    send_budget_alerts()
     assert list_events() == ["budget_warning"]
     assert "800 of 1,000 tokens" in Notification.objects.get().text
     spend(agent, 1_000)
-    watch_budgets()
-    watch_budgets()
+    send_budget_alerts()
+    send_budget_alerts()
     assert list_events() == ["budget_exhausted", "budget_warning"]
 
 
 def test_a_raised_budget_is_notified_again(acme, agent, channel):
     spend(agent, 900)
-    watch_budgets()
+    send_budget_alerts()
     set_budgets(factories.build_administrator(acme), agent, [BudgetLine("tokens", "month", 1_100)])
-    watch_budgets()
+    send_budget_alerts()
     assert list_events() == ["budget_warning", "budget_warning"]
 
 
 def test_a_budget_that_denies_calls_counts_as_exhausted(agent, channel, monkeypatch):
     key = spend(agent, 10)
     monkeypatch.setattr(budget_alerts, "_list_refusing_cells", lambda *_: {key})
-    watch_budgets()
+    send_budget_alerts()
     assert list_events() == ["budget_exhausted"]
 
 
@@ -88,14 +88,14 @@ def test_the_organizations_budget_is_notified(acme, channel):
     limit = BudgetLimit("organization", str(acme.pk), "microusd", "month", 100)
     key = build_budget_key(acme.pk, limit, timezone.now())
     BudgetCell.objects.create(key=key, organization_id=acme.pk, spent=100)
-    watch_budgets()
+    send_budget_alerts()
     assert "the organization is exhausted" in Notification.objects.get().text
 
 
 def test_without_channels_no_budget_is_read(agent, django_assert_num_queries):
     spend(agent, 1_000)
     with django_assert_num_queries(1):
-        assert watch_budgets() == 0
+        assert send_budget_alerts() == 0
 
 
 def build_use(spent, limit):

@@ -194,7 +194,7 @@ def test_a_budget_has_one_kind_of_owner(acme, helper, workshop):
 def test_a_changed_price_is_recorded(administrator, workshop):
     set_prices(administrator, workshop, call_price=5)
     set_prices(administrator, workshop, call_price=5)
-    row = AuditRow.objects.get(action="server_priced")
+    row = AuditRow.objects.get(action="server_prices_updated")
     assert json.loads(row.opened)["details"] == {"call_price": 5}
 
 

@@ -153,7 +153,7 @@ def test_rest_sets_toolsets_and_returns_the_effective_tools(acme, helper, tmp_pa
     for body, status, code in (
         ({"builtin_tools": {"shell": {}}}, 403, "platform_admin_only"),
         ({"workspace_folder": str(tmp_path)}, 403, "platform_admin_only"),
-        ({"builtin_tools": {"shll": {}}}, 400, "unknown_kit"),
+        ({"builtin_tools": {"shll": {}}}, 400, "unknown_toolset"),
     ):
         denied = operator.send("PATCH", "agents/helper", body)
         assert (denied.status, denied.code) == (status, code)
@@ -207,7 +207,7 @@ def test_the_page_enables_only_what_the_role_allows(acme, helper, tmp_path: Path
     helper.refresh_from_db()
     assert helper.builtin_tools["shell"] == {"time_s": 30}
     assert helper.workspace_folder == str(tmp_path.resolve())
-    rows = AuditRow.objects.filter(action="agent_changed", resource_id=str(helper.pk))
+    rows = AuditRow.objects.filter(action="agent_updated", resource_id=str(helper.pk))
     assert rows.count() == 3
 
 

@@ -77,7 +77,7 @@ def test_every_stage_names_who_can_change_it():
         (
             lambda admin, agent, server: halt_organization(admin),
             "switches",
-            "organization_halted",
+            "kill_switch_enabled",
             Action.MANAGE_ORGANIZATION,
         ),
         (
@@ -255,4 +255,4 @@ def test_the_reason_why_an_agent_has_no_tools_is_explained(acme, administrator, 
     Definition.objects.all().delete()
     assert find_code() == "nothing_offered"
     halt_organization(administrator)
-    assert find_code() == "organization_halted"
+    assert find_code() == "kill_switch_enabled"

@@ -127,7 +127,7 @@ def test_the_kill_switch_and_a_deleted_agent_apply_to_cached_tokens(
 ):
     halt_organization(factories.build_administrator(acme))
     assert {host.catch_problem(agent_id=helper.pk).code for host in hosts} == {
-        "organization_halted"
+        "kill_switch_enabled"
     }
     helper.delete()
     assert all(isinstance(host.catch_problem(agent_id=helper.pk), NotFound) for host in hosts)

@@ -27,7 +27,7 @@ def test_a_session_approval_is_listed_and_revoked(bonobot, acme):
     assert (row["id"], row["name"]) == (str(session_approval.pk), "mcp_web_add")
     assert bonobot("agents", "revoke-session-approval", str(session_approval.pk)).status == 0
     assert not SessionApproval.objects.exists()
-    assert "session_grant_revoked" in list_recorded_actions()
+    assert "session_approval_revoked" in list_recorded_actions()
 
 
 def test_flow_labels_are_shown_and_cleared(bonobot, acme):
@@ -37,7 +37,7 @@ def test_flow_labels_are_shown_and_cleared(bonobot, acme):
         "held": [],
     }
     assert bonobot("agents", "clear-flow-labels", agent.slug, "--json").status == 0
-    assert "held_labels_cleared" in list_recorded_actions()
+    assert "flow_labels_cleared" in list_recorded_actions()
 
 
 def test_labels_of_stored_data_are_shown_and_cleared(bonobot, acme):

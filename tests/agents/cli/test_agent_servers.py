@@ -136,7 +136,7 @@ def test_an_agent_gets_the_selected_tools_and_at_least_one(bonobot, workshop, ac
         "--tools",
     )
     result = bonobot(*connect, "--tools", " , ", "--json")
-    assert (result.status, result.error["code"]) == (1, "nothing_chosen")
+    assert (result.status, result.error["code"]) == (1, "nothing_selected")
     assert agent.agent_servers.get().allowed_tools == ["e*"]
     bonobot(*connect, "--tools", "add, echo")
     agent_server = agent.agent_servers.get()

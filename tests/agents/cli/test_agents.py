@@ -285,7 +285,7 @@ def test_a_token_is_revoked_by_its_name_unless_several_have_it(acme, bonobot):
 def test_an_entry_of_the_audit_log_is_shown_by_its_number_and_its_id(acme, bonobot):
     factories.create_agent(acme, "helper")
     [listed_entry] = [
-        row for row in bonobot("audit", "list", "--json").json if row["action"] == "agent_added"
+        row for row in bonobot("audit", "list", "--json").json if row["action"] == "agent_created"
     ]
     entry = bonobot("audit", "show", str(listed_entry["seq"]), "--json").json
     assert (entry["id"], entry["resource_name"]) == (listed_entry["id"], "Helper")

@@ -19,7 +19,7 @@ def test_halt_show_and_resume_print_the_state(bonobot, acme):
     assert halted.json["halted_at"]
     assert "The kill switch is enabled." in bonobot("org", "show").out
     result = bonobot("agents", "run", factories.create_agent(acme).slug, "hello", "--json")
-    assert (result.status, result.error["code"]) == (1, "organization_halted")
+    assert (result.status, result.error["code"]) == (1, "kill_switch_enabled")
     assert bonobot("org", "resume", "--json").json["halted_at"] is None
     text = bonobot("org", "show").out
     assert "kill switch" not in text

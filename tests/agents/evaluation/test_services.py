@@ -185,7 +185,7 @@ def test_recording_errors_say_why(administrator, acme, helper, workshop, run, mo
     assert not Recording.objects.exists()
     assert not Replay.objects.exists()
     actions = AuditRow.objects.values_list("action", flat=True)
-    assert {"session_recorded", "recording_replayed", "recording_removed"} <= set(actions)
+    assert {"session_recorded", "recording_replayed", "recording_deleted"} <= set(actions)
 
 
 def test_masked_calls_are_matched_with_their_results(administrator, workshop, run, run_replay):
@@ -223,7 +223,7 @@ def test_the_schedule_starts_forgotten_replays(administrator, workshop, run, mon
     )
     Replay.objects.update(updated_at=timezone.now() - timedelta(minutes=1))
     enqueued = []
-    monkeypatch.setattr("agents.tasks.play_recording.delay", enqueued.append)
+    monkeypatch.setattr("agents.tasks.run_replay.delay", enqueued.append)
     assert sweep() == 1
     assert enqueued == [str(replay.pk)]
 

@@ -147,7 +147,7 @@ def test_the_approval_ends_when_the_client_cancels_the_call(
     session.tell("notifications/cancelled", {"requestId": stream.number})
     eventually(lambda: Approval.objects.get().state == Approval.State.WITHDRAWN)
     stream.close()
-    assert AuditRow.objects.filter(action="call_taken_back").count() == 1
+    assert AuditRow.objects.filter(action="approval_request_canceled").count() == 1
 
 
 def test_the_approval_ends_when_the_client_ends_its_session(

@@ -142,7 +142,7 @@ def test_a_canceled_call_withdraws_its_approval(
     )
     assert get_task(wire, task_id)["status"] == "cancelled"
     assert Approval.objects.get().state == Approval.State.WITHDRAWN
-    assert AuditRow.objects.filter(action="call_taken_back").count() == 1
+    assert AuditRow.objects.filter(action="approval_request_canceled").count() == 1
     # Canceling again changes nothing; the same call can be requested again.
     send_task_request(wire, AGENT, "tasks/cancel", task_id)
     repeated = wire.modern(AGENT, "tools/call", COUNT, capabilities=DECLARED).result

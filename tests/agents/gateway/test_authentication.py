@@ -86,7 +86,7 @@ def test_a_token_from_another_network_is_refused_like_an_unknown_one(
     assert [reply.status for reply in replies] == [401, 401]
     assert len({reply.headers["www-authenticate"] for reply in replies}) == 1
     assert replies[0].headers["www-authenticate"].endswith('error="invalid_token"')
-    assert AuditRow.objects.filter(action="token_refused").count() == 1
+    assert AuditRow.objects.filter(action="token_rejected").count() == 1
     local = token_of(administrator, networks=["127.0.0.0/8"])
     assert get_status(wire, "/mcp/agents/one", local) == 200
 

@@ -53,7 +53,7 @@ def test_the_admin_shows_snippets_of_agents_and_servers(acme):
 def test_a_new_token_is_shown_in_its_snippets_only_once(acme):
     agent = factories.create_agent(acme)
     owner = admin_client.sign_in(acme, Role.OWNER)
-    fields = {"name": "ide", "role": "member", "agents": str(agent.pk), "lasting": ""}
+    fields = {"name": "ide", "role": "member", "agents": str(agent.pk), "lifetime": ""}
     page = owner.post("tenancy_token_add", **fields)
     token = Token.objects.get()
     assert page.count(f"bnb_{token.key}_") > 10

@@ -116,7 +116,7 @@ def test_responses_are_used_once(upstream: Upstream, wire: Wire, other: Wire) ->
     for gateway in (other, wire):
         repeated = call(gateway, **build_retry(pending))
         assert repeated["error"]["code"] == OVER
-        assert repeated["error"]["data"]["code"] == "call_over"
+        assert repeated["error"]["data"]["code"] == "call_ended"
     assert len(upstream.client_responses) == 1
 
 
@@ -138,7 +138,7 @@ def test_a_process_without_heartbeats_isnt_waited_for(
     get_runtime().call(_stop_watching, wire)
     expire_heartbeats(suspended_calls.HOLDER_TIMEOUT_S)
     assert call(other, **build_retry(pending))["error"]["data"]["code"] == "call_lost"
-    assert call(other, **build_retry(pending))["error"]["data"]["code"] == "call_over"
+    assert call(other, **build_retry(pending))["error"]["data"]["code"] == "call_ended"
 
 
 def test_a_slow_process_cancels_a_call_that_was_reported_lost(
@@ -181,7 +181,7 @@ def test_a_deleted_row_ends_the_wait(upstream: Upstream, wire: Wire, other: Wire
     message = stream.next()
     stream.close()
     assert message is not None
-    assert (message["error"]["code"], message["error"]["data"]["code"]) == (OVER, "call_over")
+    assert (message["error"]["code"], message["error"]["data"]["code"]) == (OVER, "call_ended")
 
 
 def test_a_failed_write_is_reported_to_the_waiting_client(

@@ -235,7 +235,7 @@ def check_lost_calls(gateways: tuple[Remote, Remote], handshake: Upstream) -> No
     expired_at = timezone.now() - timedelta(seconds=HOLDER_TIMEOUT_S + 1)
     CallHandoff.objects.update(heartbeat_at=expired_at)
     params = {"name": "mcp_bygone_ask", "arguments": {"times": 1}, **retry}
-    for code in ("call_lost", "call_over"):
+    for code in ("call_lost", "call_ended"):
         error = other.modern(AGENT, "tools/call", params, capabilities=ABLE).error
         assert (error["code"], error["data"]["code"]) == (-32602, code)
     assert (len(handshake.client_responses), count_calls(handshake)) == (

@@ -142,7 +142,7 @@ async def test_a_response_that_isnt_a_chat_completion_is_an_error(stream: bool, 
 async def test_a_redirect_is_refused(stream: bool) -> None:
     async with provider(Refuses(302, "", {"Location": "http://10.0.0.1/v1"})) as fake:
         error = await expect_error(fake, stream=stream)
-    assert (error.code, error.retryable) == ("redirect_refused", False)
+    assert (error.code, error.retryable) == ("redirect_denied", False)
 
 
 @stream_modes

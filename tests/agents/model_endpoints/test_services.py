@@ -117,7 +117,7 @@ def test_a_stored_key_is_kept_only_for_its_url(acme: Organization) -> None:
     row = save(acme)
     with pytest.raises(Problem) as caught:
         save(acme, row=row, base_url="https://evil.example", api_key="********")
-    assert (caught.value.field, caught.value.code) == ("api_key", "credential_needed")
+    assert (caught.value.field, caught.value.code) == ("api_key", "credential_required")
     with pytest.raises(Problem):
         save(acme, row=row, kind="google", api_key="********")
     save(acme, row=row, model="claude-haiku-5", api_key="********")

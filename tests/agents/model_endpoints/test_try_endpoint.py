@@ -41,7 +41,7 @@ def test_an_answering_model_is_reported_with_its_latency_and_recorded(
     endpoint = ModelEndpoint.objects.get()
     trial = try_endpoint(factories.build_administrator(acme), endpoint)
     assert trial.answer
-    row = AuditRow.objects.get(action="model_endpoint_test")
+    row = AuditRow.objects.get(action="model_endpoint_tested")
     assert (row.outcome, row.event_type, row.resource_id) == ("ok", "model", "offline")
     assert row.input_tokens == (trial.usage.input_tokens if trial.usage else 0)
 
@@ -56,7 +56,7 @@ def test_a_failing_model_is_reported_with_a_remedy(acme: Organization) -> None:
         "model_unreachable",
     )
     assert response.json["error"]["remedy"]
-    assert AuditRow.objects.get(action="model_endpoint_test").outcome == "error"
+    assert AuditRow.objects.get(action="model_endpoint_tested").outcome == "error"
     page = admin_client.sign_in(acme, Role.OPERATOR).post("agents_modelendpoint_test", endpoint.pk)
     assert "model_unreachable" in page
 
@@ -82,10 +82,10 @@ def test_an_exhausted_budget_and_the_kill_switch_deny_the_test(acme: Organizatio
     Organization.objects.update(halted_at="2026-01-01T00:00:00Z")
     with pytest.raises(Problem) as halted:
         try_endpoint(administrator, endpoint)
-    assert halted.value.code == "organization_halted"
+    assert halted.value.code == "kill_switch_enabled"
 
 
 def test_a_role_without_permission_cant_test_a_model(acme: Organization) -> None:
     with pytest.raises(Forbidden):
         try_endpoint(factories.create_member(acme, Role.AUDITOR), ModelEndpoint.objects.get())
-    assert not AuditRow.objects.filter(action="model_endpoint_test").exists()
+    assert not AuditRow.objects.filter(action="model_endpoint_tested").exists()

@@ -129,7 +129,7 @@ def test_an_ask_rule_of_the_organization_applies_to_every_agent():
 
 def test_the_kill_switch_denies_before_everything_else():
     halted = EffectivePolicy(policy=OPEN, switches=KillSwitches(organization=False, agent=False))
-    assert decide_tool_call(TOOL, halted).code == "organization_halted"
+    assert decide_tool_call(TOOL, halted).code == "kill_switch_enabled"
 
 
 LARGE = {"properties": {"amount": {"minimum": 1000}}, "required": ["amount"]}
@@ -216,7 +216,7 @@ def test_only_an_approved_definition_is_allowed():
     codes = {
         "pending": "not_approved",
         "changed": "definition_changed",
-        "refused": "definition_refused",
+        "refused": "definition_rejected",
         "gone": "tool_gone",
     }
     assert {state: get_code(replace(TOOL, state=state)) for state in codes} == codes
@@ -344,7 +344,7 @@ NOT_APPROVED = {
     "pending": "not_approved",
     "changed": "definition_changed",
     "instructions_changed": "definition_changed",
-    "refused": "definition_refused",
+    "refused": "definition_rejected",
     "gone": "tool_gone",
 }
 

@@ -81,7 +81,7 @@ def test_only_mode_none_denies_resources_and_prompts():
     [
         (replace(BOOK, state="pending"), "not_approved"),
         (replace(BOOK, state="changed"), "definition_changed"),
-        (replace(BOOK, state="refused"), "definition_refused"),
+        (replace(BOOK, state="refused"), "definition_rejected"),
         (replace(BOOK, state="gone"), "resource_gone"),
         (replace(PROMPT, state="gone"), "prompt_gone"),
         (replace(TEMPLATE, enabled=False), "resource_disabled"),

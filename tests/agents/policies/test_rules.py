@@ -19,7 +19,7 @@ def get_code(*args: object, **more: object) -> str:
 
 def test_all_tools_must_be_selected_explicitly_and_not_by_an_empty_list() -> None:
     assert clean_patterns(["*"], DECLARED) == clean_patterns(["echo", "*"], ()) == []
-    assert get_code([], DECLARED) == get_code([], ()) == "nothing_chosen"
+    assert get_code([], DECLARED) == get_code([], ()) == "nothing_selected"
 
 
 def test_each_name_or_pattern_must_match_a_declared_tool() -> None:

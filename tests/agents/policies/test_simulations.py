@@ -187,7 +187,7 @@ def test_an_enforced_draft_is_removed(administrator, helper, workshop, call):
     with pytest.raises(Problem) as caught:
         call(ADD, {"a": 1, "b": 2})
     assert caught.value.code == "denied_by_policy"
-    row = AuditRow.objects.filter(action="tool_policy_changed").latest("seq")
+    row = AuditRow.objects.filter(action="tool_policy_updated").latest("seq")
     details = json.loads(row.opened)["details"]
     assert details["mode"] == "denylist"
     assert details["in_shadow_since"]
@@ -202,7 +202,7 @@ def test_a_discarded_draft_isnt_recorded_in_later_calls(administrator, helper, w
     actions = AuditRow.objects.filter(event_type="change").order_by("-seq")
     assert list(actions.values_list("action", flat=True)[:2]) == [
         "tool_policy_draft_discarded",
-        "tool_policy_drafted",
+        "tool_policy_draft_created",
     ]
 
 

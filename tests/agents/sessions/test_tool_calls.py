@@ -93,7 +93,7 @@ def test_an_elicitation_request_pauses_the_session_and_its_answer_returns_the_st
     member = factories.create_member(acme, Role.MEMBER)
     with pytest.raises(Problem) as not_theirs:
         answer_request(member, request, "accept", {"name": "Eve"})
-    assert not_theirs.value.code == "not_yours"
+    assert not_theirs.value.code == "not_owner"
 
     answer_request(administrator, request, "accept", {"name": "Ada", "age": 36})
     session.refresh_from_db()
@@ -114,7 +114,7 @@ def test_an_elicitation_request_pauses_the_session_and_its_answer_returns_the_st
     request.refresh_from_db()
     assert request.content.open() == {}
     assert PendingCall.objects.get().closed_at is not None
-    entry = AuditRow.objects.get(action="question_answered")
+    entry = AuditRow.objects.get(action="elicitation_request_answered")
     assert "Ada" not in entry.opened
     assert '"age"' in entry.opened
     with pytest.raises(Problem) as repeated:

@@ -78,7 +78,7 @@ def test_the_text_is_versioned_and_the_agents_arent(acme, helper, notes):
         "Notes: ${version}",
         "Write notes for ${version}.",
     ]
-    row = AuditRow.objects.filter(action="skill_changed").order_by("seq").first()
+    row = AuditRow.objects.filter(action="skill_updated").order_by("seq").first()
     assert json.loads(row.opened)["details"]["changed"] == ["text"]
 
 
@@ -122,7 +122,7 @@ def test_rest_creates_renders_and_runs_a_skill(acme, helper):
     assert operator.post("skills/notes/run", {"agent": "nobody", **values}).status == 404
     factories.create_agent(acme, "other")
     refused = operator.post("skills/notes/run", {"agent": "other", **values})
-    assert refused.code == "skill_not_given"
+    assert refused.code == "skill_not_attached"
     run = operator.post("skills/notes/run", {"agent": "helper", **values})
     assert run.status == 201
     assert Inbox.objects.get().payload["text"] == "Write notes for 1.4."

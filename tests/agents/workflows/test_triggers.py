@@ -348,5 +348,5 @@ def test_roles_that_manage_workflows_manage_triggers(acme, administrator, workfl
             administrator, workflow, TriggerSpec(name="alerts", kind="schedule"), webhook[0]
         )
     rows = AuditRow.objects.filter(resource_type="trigger").values_list("action", "opened")
-    assert [action for action, _ in rows] == ["trigger_added"]
+    assert [action for action, _ in rows] == ["trigger_created"]
     assert webhook[1] not in str(list(rows))

@@ -221,7 +221,7 @@ def test_an_address_has_one_open_invitation(acme: Organization) -> None:
         email="bert@example.com"
     )
     response = client.post("invitations", body | {"email": "bert@example.com"})
-    assert response.json["code"] == "member_already"
+    assert response.json["code"] == "already_member"
     assert create_invitation(factories.create_organization("other"))
 
 
@@ -230,7 +230,7 @@ def test_a_member_cant_join_twice(acme: Organization) -> None:
     user = User.objects.get(pk=factories.create_member(acme, Role.MEMBER).id)
     with pytest.raises(Conflict) as raised:
         invitations.accept_invitation(text, user)
-    assert raised.value.code == "member_already"
+    assert raised.value.code == "already_member"
     assert Invitation.objects.usable().exists()
 
 

@@ -81,7 +81,7 @@ def test_people_update_their_own_profile(anna: User) -> None:
     client.post(reverse("admin:profile"), data)
     anna.refresh_from_db()
     assert anna.get_full_name() == "Anna Ahrens"
-    row = AuditRow.objects.get(action="profile_changed")
+    row = AuditRow.objects.get(action="profile_updated")
     assert row.actor_label == "anna"
 
 
@@ -138,7 +138,7 @@ def test_a_confirmation_link_is_valid_once_for_one_account(anna: User, acme: Org
     factories.create_member(acme, Role.OWNER, "bert")
     other = Client()
     other.post(reverse("admin:login"), {"username": "bert", "password": PASSWORD})
-    assert b"link_ended" in other.get(link).content
+    assert b"link_invalid" in other.get(link).content
     client.post(link)
     assert client.get(link).status_code == 404
     assert client.get(link[:-3] + "xx/").status_code == 404
@@ -173,7 +173,7 @@ def test_signing_out_elsewhere_keeps_the_current_session(anna: User) -> None:
     here.post(reverse("admin:profile_sessions"))
     assert here.get(reverse("admin:profile")).status_code == 200
     assert other_client.get(reverse("admin:profile")).status_code == 302
-    assert AuditRow.objects.filter(action="signed_out_elsewhere").exists()
+    assert AuditRow.objects.filter(action="other_sessions_signed_out").exists()
 
 
 def test_rest_returns_and_updates_the_profile(anna: User) -> None:

@@ -55,7 +55,7 @@ def anna(acme: Organization) -> User:
 def mails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Configure a mail server and run its jobs immediately."""
     monkeypatch.setattr(settings, "BONOBOT_EMAIL_URL", "smtp://mail.example.com")
-    for task in (account_tasks.send_password_resets, account_tasks.mail_factor_reset):
+    for task in (account_tasks.send_password_resets, account_tasks.send_factor_reset_email):
         monkeypatch.setattr(task, "delay", task)
 
 

@@ -26,7 +26,7 @@ from tests import admin_client, factories
 pytestmark = pytest.mark.django_db
 CODE = {
     "sweep": {"task": "agents.tasks.sweep", "schedule": 10.0, "options": {"expires": 9}},
-    "prune": {"task": "mcp_servers.tasks.prune_checks", "schedule": 3600.0},
+    "prune": {"task": "mcp_servers.tasks.prune_health_history", "schedule": 3600.0},
 }
 
 
@@ -71,7 +71,7 @@ def test_an_edited_schedule_is_kept_and_recorded(administrator):
     save_schedule(administrator, get_schedule("prune"), every=60, enabled=False)
     sync_schedules(CODE)
     assert (compute_period_s(get_schedule("prune")), get_schedule("prune").enabled) == (60, False)
-    assert AuditRow.objects.filter(action="schedule_changed").count() == 1
+    assert AuditRow.objects.filter(action="schedule_updated").count() == 1
 
 
 def test_a_new_default_applies_to_schedules_that_werent_edited(administrator):

@@ -17,7 +17,7 @@ def row(organization_id: UUID) -> AuditRow:
     record_finished_change(
         organization_id=organization_id,
         actor=ALICE,
-        action="server_added",
+        action="server_created",
         resource_type="mcp_server",
         resource_id="1",
     )
@@ -52,13 +52,13 @@ def test_entries_of_an_organization_are_ordered_latest_first(
     record_finished_change(
         organization_id=organization_id,
         actor=ALICE,
-        action="server_removed",
+        action="server_deleted",
         resource_type="mcp_server",
         resource_id="1",
     )
     actions = [entry.action for entry in AuditRow.objects.for_organization(organization_id)]
-    assert actions == ["server_removed", "server_added"]
-    assert str(row) == "server_added mcp_server 1: ok"
+    assert actions == ["server_deleted", "server_created"]
+    assert str(row) == "server_created mcp_server 1: ok"
 
 
 def test_a_budget_counter_never_goes_below_zero() -> None:

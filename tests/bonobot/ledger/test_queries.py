@@ -8,7 +8,7 @@ from pytest_django import DjangoAssertNumQueries
 from bonobot.ledger import queries as ledger_queries
 from bonobot.ledger.budgets import BudgetBalance, build_budget_key
 from bonobot.ledger.models import BudgetCell
-from bonobot.ledger.tasks import forget_cells
+from bonobot.ledger.tasks import delete_expired_data
 
 pytestmark = pytest.mark.django_db
 ORGANIZATION, OTHER = UUID(int=1), UUID(int=2)
@@ -72,6 +72,6 @@ def test_the_schedule_deletes_counters_after_ninety_days() -> None:
     ]
     for key in keys:
         BudgetCell.objects.create(key=key, organization_id=ORGANIZATION)
-    forget_cells()
+    delete_expired_data()
     remaining = ledger_queries.load_organization_balances(ORGANIZATION)
     assert (keys[0] in remaining, keys[1] in remaining) == (True, False)

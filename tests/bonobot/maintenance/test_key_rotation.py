@@ -82,7 +82,7 @@ def test_all_values_are_encrypted_with_the_new_key_and_the_old_one_removed(
     assert len(file.read_text(encoding="utf-8").split(",")) == 1
     assert file.stat().st_mode & 0o077 == 0
     actions = AuditRow.objects.order_by("seq").values_list("action", flat=True)
-    assert list(actions) == ["keys_rotation_begun", "keys_rotated"]
+    assert list(actions) == ["key_rotation_started", "keys_rotated"]
 
 
 def test_a_killed_rotation_continues_where_it_stopped(
@@ -182,7 +182,7 @@ def test_keys_from_an_environment_variable_cant_be_rotated(
     settings.BONOBOT_FIELD_KEYS_PATH = None
     with pytest.raises(Conflict) as caught:
         key_rotation.add_key()
-    assert caught.value.code == "keys_given"
+    assert caught.value.code == "keys_managed_externally"
     create_endpoints(acme, 2)
     library.CRYPTER = MultiFernet([Fernet(Fernet.generate_key()), *library.CRYPTER._fernets])
     assert rotate("--existing")["resealed"] == 2

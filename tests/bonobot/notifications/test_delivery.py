@@ -41,7 +41,7 @@ def test_a_webhook_receives_signed_json_once(acme, webhook, hook):
 
 @pytest.mark.parametrize(
     ("status", "error"),
-    [(500, "answered 500: down"), (404, "answered 404"), (302, "redirect_refused")],
+    [(500, "answered 500: down"), (404, "answered 404"), (302, "redirect_denied")],
 )
 def test_a_refused_notification_is_kept_and_retried(acme, webhook, hook, status, error):
     hook.status, hook.body = status, b"down \x1b[31m" + b"x" * 5_000

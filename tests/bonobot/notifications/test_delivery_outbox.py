@@ -11,7 +11,7 @@ from bonobot.notifications import delivery
 from bonobot.notifications.models import Notification
 from bonobot.notifications.notify import NotificationSubject, build_notification
 from bonobot.notifications.services import NotificationChannelSpec, save_channel
-from bonobot.notifications.tasks import prune_notices
+from bonobot.notifications.tasks import prune_notifications
 from tests import factories
 
 
@@ -93,6 +93,6 @@ def test_an_auditor_cant_retry(acme, notification):
 
 def test_old_notifications_are_deleted_unless_pending(notification):
     Notification.objects.update(created_at=timezone.now() - timedelta(days=31))
-    assert prune_notices() == 0
+    assert prune_notifications() == 0
     Notification.objects.update(state=Notification.State.SENT)
-    assert prune_notices() == 1
+    assert prune_notifications() == 1

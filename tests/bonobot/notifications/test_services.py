@@ -39,7 +39,10 @@ def test_secrets_of_a_webhook_arent_in_the_audit_log(owner):
     channel, secret = save_channel(owner, NotificationChannelSpec("Pager", "webhook", url=HOOK))
     delete_channel(owner, channel)
     rows = AuditRow.objects.filter(resource_type="notice_channel")
-    assert {row.action for row in rows} == {"notice_channel_added", "notice_channel_removed"}
+    assert {row.action for row in rows} == {
+        "notification_channel_created",
+        "notification_channel_deleted",
+    }
     assert not any("geheim" in row.opened or secret in row.opened for row in rows)
 
 

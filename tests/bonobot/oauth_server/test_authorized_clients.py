@@ -120,7 +120,7 @@ def test_an_owner_lists_the_clients_and_deletes_one(
     assert not Application.objects.filter(client_id=ide.id).exists()
     assert not RefreshToken.objects.filter(application__client_id=ide.id).exists()
     assert "Notebook" not in get_text(browser.get("oauth_clients"))
-    row = AuditRow.objects.get(action="program_removed")
+    row = AuditRow.objects.get(action="oauth_client_deleted")
     assert (row.resource_id, row.resource_name) == (ide.id, "Notebook")
 
 

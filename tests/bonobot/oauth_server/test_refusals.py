@@ -211,7 +211,7 @@ def test_a_code_that_is_used_twice_revokes_its_tokens(ide: OAuthClient, wire: Wi
     assert error(ide.exchange(code)) == "invalid_grant"
     assert not is_valid(wire, tokens["access_token"])
     assert error(ide.refresh(tokens["refresh_token"])) == "invalid_grant"
-    assert "code_reused" in AuditRow.objects.get(action="grant_ended").opened
+    assert "code_reused" in AuditRow.objects.get(action="client_access_revoked").opened
 
 
 def test_of_several_concurrent_exchanges_of_a_code_one_succeeds(ide: OAuthClient) -> None:
@@ -230,7 +230,7 @@ def test_a_refresh_token_that_is_used_twice_revokes_the_grant(ide: OAuthClient, 
     assert error(ide.refresh(first["refresh_token"])) == "invalid_grant"
     assert not is_valid(wire, second["access_token"])
     assert error(ide.refresh(second["refresh_token"])) == "invalid_grant"
-    assert "refresh_reused" in AuditRow.objects.get(action="grant_ended").opened
+    assert "refresh_reused" in AuditRow.objects.get(action="client_access_revoked").opened
 
 
 def test_of_several_concurrent_refreshes_one_succeeds(ide: OAuthClient) -> None:

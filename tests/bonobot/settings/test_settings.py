@@ -219,7 +219,7 @@ def test_messages_have_no_results() -> None:
 @pytest.mark.parametrize(
     ("task", "queue"),
     [
-        ("mcp_servers.tasks.check_due", "health"),
+        ("mcp_servers.tasks.check_due_servers", "health"),
         ("agents.tasks.sweep", "sweeps"),
         ("agents.tasks.run_session", "sessions"),
         ("elsewhere.tasks.any", "sweeps"),

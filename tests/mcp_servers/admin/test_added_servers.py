@@ -133,7 +133,7 @@ def test_the_result_of_the_first_connection_has_the_review(
         assert "Your role can't review definitions" in admin_client.get_text(page)
         return
     assert [value for value, _rest in boxes] == seen("add")[:1]
-    fields = {"seen": [boxes[0][0]], "do": "ticked", "then": "change"}
+    fields = {"seen": [boxes[0][0]], "do": "selected", "then": "change"}
     page = seat.post("mcp_servers_server_definitions", server.pk, **fields)
     assert approved() == ["docs.add"]
     assert "data-connect" not in page

@@ -74,7 +74,7 @@ def test_only_selected_definitions_are_approved(
     rows = admin_client.declare_tool(server, "add"), admin_client.declare_tool(server, "echo")
     choices = [build_choice(row) for row in rows]
     browser.post(
-        "mcp_servers_server_tools", server.pk, do="ticked", seen=choices[:1], shown=choices
+        "mcp_servers_server_tools", server.pk, do="selected", seen=choices[:1], shown=choices
     )
     assert [row.name for row in Definition.objects.callable()] == ["add"]
 
@@ -83,7 +83,7 @@ def test_an_empty_selection_approves_nothing(
     server: Server, browser: admin_client.AdminClient
 ) -> None:
     row = admin_client.declare_tool(server)
-    browser.post("mcp_servers_server_tools", server.pk, do="ticked", shown=[build_choice(row)])
+    browser.post("mcp_servers_server_tools", server.pk, do="selected", shown=[build_choice(row)])
     assert "Nothing is selected." in " ".join(browser.messages)
     assert not Definition.objects.callable().exists()
 
@@ -193,7 +193,7 @@ def test_labels_are_shown_as_suggested_until_they_are_set(server, browser):
     page = admin_client.get_text(browser.get("mcp_servers_server_tools", server.pk))
     assert "private data" in page
     assert "Flow labels suggested" in page
-    fields = {"label": row.pk, f"legs-{row.pk}": ["private_data"]}
+    fields = {"label": row.pk, f"flow_labels-{row.pk}": ["private_data"]}
     page = admin_client.get_text(browser.post("mcp_servers_server_tools", server.pk, **fields))
     row.refresh_from_db()
     assert row.labels == ["private_data"]
@@ -207,7 +207,7 @@ def test_many_definitions_are_labeled_together(server, browser):
     rows = [admin_client.declare_tool(server, name) for name in ("a", "b", "c")]
     choices = [build_choice(row) for row in rows[:2]]
     browser.post(
-        "mcp_servers_server_tools", server.pk, do="label", labelled=choices, legs="sends_out"
+        "mcp_servers_server_tools", server.pk, do="label", labelled=choices, flow_labels="sends_out"
     )
     assert [row.labels for row in server.definitions.all()] == [["sends_out"], ["sends_out"], None]
     browser.post("mcp_servers_server_tools", server.pk, do="label", labelled=choices)

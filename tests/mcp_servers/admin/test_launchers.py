@@ -14,7 +14,7 @@ def test_a_launcher_is_added_and_recorded() -> None:
     administrator = admin_client.sign_in(factories.create_organization(), None)
     administrator.post("mcp_servers_launcher_add", command="deno", note="for tests")
     assert Launcher.objects.get().command == "deno"
-    assert AuditRow.objects.filter(action="launcher_added", resource_name="deno").count() == 1
+    assert AuditRow.objects.filter(action="launcher_created", resource_name="deno").count() == 1
 
 
 @pytest.mark.parametrize("command", ["bash", "/bin/sh", "../x", "deno run"])
@@ -38,4 +38,4 @@ def test_a_launcher_is_removed_by_the_service() -> None:
     row = Launcher.objects.create(command="deno")
     root.post("mcp_servers_launcher_delete", row.pk, post="yes")
     assert not Launcher.objects.exists()
-    assert AuditRow.objects.filter(action="launcher_removed").count() == 1
+    assert AuditRow.objects.filter(action="launcher_deleted").count() == 1

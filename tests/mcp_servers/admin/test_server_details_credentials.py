@@ -72,7 +72,7 @@ def test_one_value_is_replaced_and_the_others_kept(acme: Organization, server: S
     server.refresh_from_db()
     assert server.auth_config == {"header": "X-Key"}
     assert server.approval == "first"
-    row = AuditRow.objects.for_organization(acme.pk).filter(action="server_changed")[0]
+    row = AuditRow.objects.for_organization(acme.pk).filter(action="server_updated")[0]
     details = json.loads(row.opened)["details"]
     assert details["secrets"] == ["auth.key"]
 

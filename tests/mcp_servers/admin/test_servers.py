@@ -222,7 +222,7 @@ def test_deleting_asks_first_and_lists_what_is_deleted_too(
     assert Server.objects.count() == 1
     run_action(browser, "remove_chosen", server, confirmed="1")
     assert Server.objects.count() == 0
-    assert AuditRow.objects.filter(action="server_removed", resource_name="web").count() == 1
+    assert AuditRow.objects.filter(action="server_deleted", resource_name="web").count() == 1
 
 
 def test_a_server_is_deleted_after_confirmation(

@@ -78,9 +78,9 @@ def test_selected_operations_are_stored_and_the_document_isnt_returned(operator)
 @pytest.mark.parametrize(
     ("operations", "code"),
     [
-        ([], "nothing_chosen"),
+        ([], "nothing_selected"),
         (["nope"], "unknown_operation"),
-        (["GET /bad"], "operation_refused"),
+        (["GET /bad"], "operation_rejected"),
     ],
 )
 def test_an_invalid_selection_is_refused(operator, operations, code):

@@ -62,7 +62,7 @@ def test_a_preset_is_created_used_updated_and_deleted(acme, operator):
     assert operator.delete(path).status == 204
     assert Server.objects.get().preset is None
     actions = AuditRow.objects.filter(resource_type="mcp_preset").values_list("action", flat=True)
-    assert set(actions) == {"preset_added", "preset_changed", "preset_removed"}
+    assert set(actions) == {"preset_created", "preset_updated", "preset_deleted"}
 
 
 def test_presets_of_the_catalog_are_read_only(operator):

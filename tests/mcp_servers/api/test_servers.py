@@ -85,7 +85,7 @@ def test_a_deleted_server_is_gone_and_stays_in_the_audit_log(operator):
     created = operator.post("mcp-servers", HTTP).json
     assert operator.delete(f"mcp-servers/{created['id']}").status == 204
     assert operator.get(f"mcp-servers/{created['id']}").status == 404
-    assert AuditRow.objects.get(action="server_removed").resource_name == "docs"
+    assert AuditRow.objects.get(action="server_deleted").resource_name == "docs"
 
 
 @pytest.mark.parametrize(

@@ -188,8 +188,8 @@ CASES: tuple[Case, ...] = (
     http_case("broken_header", GONE, deadline_s=LONG_S),
     http_case("two_lengths", GONE, deadline_s=LONG_S),
     http_case("negative_length", GONE, deadline_s=LONG_S),
-    http_case("redirect_loop", ("redirect_refused",), "redirect", deadline_s=LONG_S),
-    http_case("redirect_inward", ("redirect_refused",), "redirect", deadline_s=LONG_S),
+    http_case("redirect_loop", ("redirect_denied",), "redirect", deadline_s=LONG_S),
+    http_case("redirect_inward", ("redirect_denied",), "redirect", deadline_s=LONG_S),
     http_case("large_refusal", ("upstream_error",), "500", deadline_s=LONG_S),
     http_case("large_challenge", ("needs_reauth",), "401", deadline_s=LONG_S),
     replace(

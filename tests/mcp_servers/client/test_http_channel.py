@@ -73,7 +73,7 @@ async def test_a_redirect_is_refused_with_its_target(connections: ConnectionPool
     response = raw_http_server.response(307, Location="http://169.254.169.254/")
     async with RawHttp(lambda request: response).listening() as server:
         error = await failure(call(connections, http(server.url, era="modern"), "x"))
-    assert error.code == "redirect_refused"
+    assert error.code == "redirect_denied"
     assert error.extra["location"] == "http://169.254.169.254/"
 
 

@@ -28,7 +28,8 @@ from mcp_servers.models import HealthCheck, Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server, set_server_enabled
 from mcp_servers.subscriptions import leases
-from mcp_servers.tasks import check_due, prune_checks
+from mcp_servers.tasks import check_due_servers as check_due_servers_task
+from mcp_servers.tasks import prune_health_history
 from tests import factories
 from tests.agents.conftest import WORKSHOP
 from tests.servers import raw_http_server
@@ -187,9 +188,9 @@ def test_the_interval_grows_with_failures_up_to_its_limit(failures, transport):
 
 def test_old_history_is_pruned(server):
     get_runtime().call(check_server, server.pk)
-    assert prune_checks() == 0
+    assert prune_health_history() == 0
     HealthCheck.objects.update(created_at=timezone.now() - timedelta(days=31))
-    assert prune_checks() == 1
+    assert prune_health_history() == 1
 
 
 def test_a_server_in_error_is_checked_again_within_an_hour(server):
@@ -199,7 +200,7 @@ def test_a_server_in_error_is_checked_again_within_an_hour(server):
     assert server.next_check_at <= timezone.now() + BACKOFF_LIMIT
     assert claim_due_servers(500) == []
     with time_machine.travel(timezone.now() + BACKOFF_LIMIT, tick=True):
-        check_due()
+        check_due_servers_task()
         eventually(lambda: reload(server).status == Server.Status.CONNECTED, within=30)
         assert (server.failures, server.status_code) == (0, "")
         assert server.next_check_at <= timezone.now() + compute_check_delay(server, 0)
@@ -238,8 +239,8 @@ def test_each_change_of_a_connection_is_recorded_once(server):
     get_runtime().call(check_server, server.pk)
     assert list_connection_entries() == [
         ("server_connected", "ok", ""),
-        ("server_lost", "error", "server_unreachable"),
-        ("server_credentials_refused", "error", "needs_reauth"),
+        ("server_connection_lost", "error", "server_unreachable"),
+        ("server_credentials_rejected", "error", "needs_reauth"),
         ("server_connected", "ok", ""),
     ]
     record_failure(server.pk, HealthCheck.Kind.HEALTH, problem_lost)

@@ -25,7 +25,7 @@ from mcp_servers.health.services import record_contact, record_failure
 from mcp_servers.health.uptime import compute_downtime
 from mcp_servers.models import HealthCheck, Outage, Server, UnmonitoredPeriod
 from mcp_servers.services import set_server_enabled
-from mcp_servers.tasks import prune_checks
+from mcp_servers.tasks import prune_health_history
 from tests import admin_client, factories, large_organization, rest
 
 pytestmark = pytest.mark.django_db
@@ -272,9 +272,9 @@ def test_old_outages_are_deleted_and_open_ones_kept(server):
     long_ago = timezone.now() - timedelta(days=40)
     Outage.objects.update(began_at=long_ago)
     HealthCheck.objects.all().delete()
-    assert prune_checks() == 0
+    assert prune_health_history() == 0
     Outage.objects.update(ended_at=long_ago)
-    assert prune_checks() == 1
+    assert prune_health_history() == 1
 
 
 def test_the_history_page_shows_outages_and_their_cause(acme, server):

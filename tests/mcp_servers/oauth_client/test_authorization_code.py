@@ -169,7 +169,7 @@ def test_the_issuer_of_an_error_response_is_checked_too(owners, register, protec
     )
     assert get_error_code(page) == "iss_missing"
     page = finish_login(owners, start_login(owners, server), error="access_denied<b>", code=None)
-    assert get_error_code(page) == "login_refused"
+    assert get_error_code(page) == "login_rejected"
     assert b"<b>" not in page.content
 
 
@@ -197,8 +197,8 @@ def test_another_person_or_browser_cant_finish_or_cancel_a_login(
     location = start_login(owners, register(LOGIN))
     stranger = browser(factories.create_member(organization, Role.OWNER, "mallory"))
     page = finish_login(stranger, location)
-    assert (page.status_code, get_error_code(page)) == (403, "state_foreign")
-    assert get_error_code(finish_login(browser(owner), location)) == "state_foreign"
+    assert (page.status_code, get_error_code(page)) == (403, "state_mismatch")
+    assert get_error_code(finish_login(browser(owner), location)) == "state_mismatch"
     assert not protected.token_requests
     assert finish_login(owners, location).status_code in (200, 302)
 
@@ -310,7 +310,7 @@ def test_granted_scopes_that_arent_enough_require_no_login(owners, register, pro
     )  # the response named no scope: the requested one applies
     with pytest.raises(Problem) as caught:
         call_tool(server)
-    assert caught.value.code == "token_refused"
+    assert caught.value.code == "token_rejected"
 
 
 def test_each_person_has_their_own_tokens(organization, register, protected):

@@ -39,7 +39,7 @@ assert grants.claim_lease(OAuthGrant.objects.get(server=sys.argv[1]), uuid4())
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
-CODES = {"too much": "response_too_large", "go elsewhere": "redirect_refused"}
+CODES = {"too much": "response_too_large", "go elsewhere": "redirect_denied"}
 
 
 def code_of_call(server) -> str:
@@ -60,7 +60,7 @@ def test_an_invalid_token_response_is_refused(register, protected):
         protected.set(token_says=name)
         codes[name] = code_of_call(server)
         OAuthGrant.objects.all().delete()  # it caches a failure for a while
-    assert codes == {name: CODES.get(name, "token_refused") for name in INVALID_RESPONSES}
+    assert codes == {name: CODES.get(name, "token_rejected") for name in INVALID_RESPONSES}
     protected.set(token_says="")
     assert call_tool(server)
 

@@ -159,7 +159,7 @@ def test_an_insufficient_scope_is_requested_only_once(register, protected):
     protected.set(needed_scope="x y")  # no token has both
     assert [call_and_fail(server).code for _ in range(4)] == [
         "needs_reauth",
-        *["token_refused"] * 3,
+        *["token_rejected"] * 3,
     ]
     assert len(protected.token_requests) == 2
 

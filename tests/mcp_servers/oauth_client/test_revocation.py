@@ -14,7 +14,7 @@ from mcp_servers.models import OAuthClient, OAuthGrant, Server
 from mcp_servers.oauth_client import authorization_code, grants
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import delete_server, update_server
-from mcp_servers.tasks import forget_who_left
+from mcp_servers.tasks import revoke_former_members
 from tests import factories
 from tests.mcp_servers.oauth_client.conftest import CREDENTIALS, LOGIN, call_tool
 from tests.mcp_servers.oauth_client.test_authorization_code import browser, signed_in
@@ -129,9 +129,9 @@ def test_the_tokens_of_a_removed_member_are_revoked(register, owner, organizatio
     people = [factories.create_member(organization, Role.MEMBER, name) for name in ("ann", "ben")]
     for person in people:
         signed_in(browser(person), server)
-    assert forget_who_left() == 0
+    assert revoke_former_members() == 0
     remove_member(owner, Membership.objects.get(user=people[0].id))
-    assert forget_who_left() == 1
+    assert revoke_former_members() == 1
     assert len(list_revocations(protected)) == 2
     assert str(OAuthGrant.objects.get().subject) == people[1].id
 

@@ -123,7 +123,7 @@ async def test_a_busy_api_is_reported_with_retry_after(status):
 
 async def test_a_redirect_isnt_followed():
     error = await call_and_fail(response(302, b"", Location="http://169.254.169.254/"))
-    assert error.code == "redirect_refused"
+    assert error.code == "redirect_denied"
 
 
 async def test_a_body_over_the_limit_is_refused():
@@ -144,7 +144,7 @@ async def test_an_operation_that_is_no_longer_selected_isnt_called():
                 declaration=TOOLS["GET /pets/{id}"],
             )
         await connections.close()
-    assert (error.value.code, error.value.sent, api.asked) == ("operation_not_chosen", False, [])
+    assert (error.value.code, error.value.sent, api.asked) == ("operation_not_selected", False, [])
 
 
 async def test_a_tool_without_an_operation_isnt_called():

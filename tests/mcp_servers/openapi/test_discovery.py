@@ -186,7 +186,7 @@ def test_a_deselected_operation_cant_be_called(administrator, api):
     discover(administrator, server)
     approve_definitions(administrator, server)
     update_server(administrator, server, by_url(api, "GET /pets"))
-    assert call(administrator, server, "getPet", id="1").code == "operation_not_chosen"
+    assert call(administrator, server, "getPet", id="1").code == "operation_not_selected"
     get_runtime().call(check_server, server.pk)
     assert states(server) == {"listPets": "approved", "getPet": "gone"}
 

@@ -153,7 +153,7 @@ def test_a_hostile_argument_is_never_sent(administrator, shop, arguments, code):
 def test_a_huge_response_is_cut_off_and_no_redirect_followed(administrator, shop):
     server = create_approved_server(administrator, shop, HUGE, AWAY)
     assert call(administrator, server, "huge").code == "response_too_large"
-    assert call(administrator, server, "away").code == "redirect_refused"
+    assert call(administrator, server, "away").code == "redirect_denied"
     assert [request.path for request in shop.arrived] == ["/huge", "/away"]
 
 
@@ -191,7 +191,7 @@ def test_changed_labels_require_review_and_apply_afterwards(administrator, shop)
 def test_a_deleted_operation_cant_be_called(administrator, shop):
     server = create_approved_server(administrator, shop)
     delete_operation(administrator, server, "get_order")
-    assert call(administrator, server, "get_order", id="1").code == "operation_not_chosen"
+    assert call(administrator, server, "get_order", id="1").code == "operation_not_selected"
     discover(administrator, server)
     assert states(server) == {"get_order": "gone", "add_order": "approved"}
     create_operation(administrator, server, GET_ORDER)  # unchanged
@@ -217,7 +217,7 @@ def test_conflicts_are_refused_by_field_and_nothing_is_written(administrator, sh
     for operation, field, code in (
         ({**GET_ORDER, "path": "/other"}, "name", "duplicate_name"),
         ({**GET_ORDER, "name": "other"}, "path", "duplicate_operation"),
-        ({**GET_ORDER, "name": "other", "path": "/../x"}, "path", "operation_refused"),
+        ({**GET_ORDER, "name": "other", "path": "/../x"}, "path", "operation_rejected"),
     ):
         with pytest.raises(Problem) as problem:
             create_operation(administrator, server, operation)
@@ -289,7 +289,7 @@ def test_a_server_with_a_changed_url_loses_its_credential(administrator, shop):
     config = {**server.endpoint_config, "url": "http://127.0.0.1:9"}
     with pytest.raises(Problem) as problem:
         update_server(administrator, server, build_changed_spec(server, endpoint_config=config))
-    assert problem.value.code == "credential_needed"
+    assert problem.value.code == "credential_required"
 
 
 def test_instructions_in_a_description_are_detected(administrator, shop):

@@ -119,7 +119,7 @@ def test_hidden_characters_in_names_are_shown() -> None:
 def test_a_refused_schema_has_a_reason() -> None:
     with pytest.raises(Problem) as caught:
         check_arguments({"type": "any"}, {}, classify_schema({"type": "any"}))
-    assert caught.value.code == "schema_refused"
+    assert caught.value.code == "schema_rejected"
     assert "$.type" in caught.value.detail
 
 

@@ -117,11 +117,11 @@ def test_no_path_leaves_the_workspace_and_git_files_are_protected(
         ("write_file", {"path": ".git/hooks/pre-commit", "text": "x"}, "repository_inside"),
         ("move_file", {"path": "bin", "to": "sub/.GIT/config"}, "repository_inside"),
         ("move_file", {"path": "names", "to": "mine"}, "hard_link"),
-        ("move_file", {"path": "bin", "to": "names"}, "already_there"),
+        ("move_file", {"path": "bin", "to": "names"}, "already_exists"),
         ("delete_file", {"path": "../x"}, "outside_workspace"),
         ("make_folder", {"path": "way/x"}, "symbolic_link"),
         ("edit_file", {"path": "names", "edits": [{"old": "a", "new": "b"}]}, "hard_link"),
-        ("write_file", {"path": "bin", "text": "x", "new": True}, "already_there"),
+        ("write_file", {"path": "bin", "text": "x", "new": True}, "already_exists"),
     ):
         failed = call(tool, arguments)
         assert (failed.outcome, failed.code) == ("error", code), (tool, arguments)
@@ -186,7 +186,7 @@ def test_files_keep_the_flow_labels_of_the_session_that_wrote_them(
     assert list(home.iterdir()) == []
     assert call("list_files").text == "No results."
     changes = AuditRow.objects.filter(event_type="change", resource_id=str(helper.pk))
-    assert {"workspace_labelled", "workspace_emptied"} <= set(
+    assert {"workspace_labeled", "workspace_cleared"} <= set(
         changes.values_list("action", flat=True)
     )
 

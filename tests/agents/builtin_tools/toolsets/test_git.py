@@ -174,7 +174,7 @@ def test_a_folder_that_only_looks_like_a_repository_is_refused(home: Path, call:
         ("../x", "outside_workspace"),
     ):
         assert call("git_status", {"repository": path}).code == code, path
-    assert call("git_init", {"repository": "shared"}).code == "already_there"
+    assert call("git_init", {"repository": "shared"}).code == "already_exists"
     for revision in ("--output=/workspace/x", "-p", "HEAD --all", "a\nb", ""):
         with pytest.raises(InvalidArguments):
             call("git_show", {"repository": "shared", "revision": revision})

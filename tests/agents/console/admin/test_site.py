@@ -195,7 +195,7 @@ def test_only_a_platform_administrator_can_create_an_account() -> None:
     admin_client.sign_in(acme, Role.OWNER).post("tenancy_user_add", status=403, **fields)
     admin_client.sign_in(acme, None).post("tenancy_user_add", **fields)
     assert User.objects.get(username="new").check_password("long-enough-1")
-    assert AuditRow.objects.filter(action="user_added").count() == 1
+    assert AuditRow.objects.filter(action="user_created").count() == 1
 
 
 def test_an_administrator_cant_lock_themselves_out() -> None:

@@ -51,7 +51,7 @@ def test_agents_are_created_updated_and_listed_by_page(
     assert second["next"] is None
     assert client.use("list_agents", q="sec", enabled=True)["results"] == [changed]
     assert "second_chat" in client.tools()
-    change = AuditRow.objects.get(action="agent_added", resource_name="Second")
+    change = AuditRow.objects.get(action="agent_created", resource_name="Second")
     assert change.actor_label == "tests"
 
 

@@ -120,7 +120,7 @@ def test_a_session_gets_the_labels_of_the_client_that_writes_to_it(
     session = way(scene)
     assert scene.get_caller(session).try_to_send() == APPROVAL_REQUIRED
     assert [label.label for label in list_session_labels(session)] == [*BOTH]
-    row = AuditRow.objects.get(action="session_labelled")
+    row = AuditRow.objects.get(action="session_labeled")
     assert (row.actor_id, row.resource_id) == (scene.program.principal.id, str(session.pk))
 
 
@@ -129,7 +129,7 @@ def test_a_client_without_labels_adds_none_to_a_session(
     scene: Scene, way: Callable[[Scene], Session]
 ) -> None:
     assert scene.get_caller(way(scene)).try_to_send() == ""
-    assert not AuditRow.objects.filter(action="session_labelled").exists()
+    assert not AuditRow.objects.filter(action="session_labeled").exists()
 
 
 def read_messages(scene: Scene, session: Session) -> None:

@@ -380,7 +380,7 @@ async def test_a_private_address_needs_permission(protocol: ProviderProtocol, st
 async def test_a_redirect_is_refused(protocol: ProviderProtocol, stream: bool) -> None:
     async with provider(protocol, Refuses(302, "", {"Location": "http://10.0.0.1/"})) as fake:
         error = await expect_error(protocol, fake, HI, stream=stream)
-    assert (error.code, error.retryable) == ("redirect_refused", False)
+    assert (error.code, error.retryable) == ("redirect_denied", False)
 
 
 @every_protocol

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.django_db
 def test_a_new_token_is_shown_once() -> None:
     acme = factories.create_organization()
     admin = admin_client.sign_in(acme, Role.OWNER)
-    page = admin.post("tenancy_token_add", name="ci", role="operator", lasting="90")
+    page = admin.post("tenancy_token_add", name="ci", role="operator", lifetime="90")
     token = Token.objects.get()
     assert f"bnb_{token.key}_" in page
     assert token.expires_at is not None
@@ -27,7 +27,7 @@ def test_a_token_can_be_limited_to_an_agent() -> None:
     agent = factories.create_agent(acme)
     admin = admin_client.sign_in(acme, Role.OWNER)
     assert "Helper" in admin.get("tenancy_token_add")
-    admin.post("tenancy_token_add", name="ci", role="member", agents=str(agent.pk), lasting="")
+    admin.post("tenancy_token_add", name="ci", role="member", agents=str(agent.pk), lifetime="")
     assert Token.objects.get().agent_ids == [str(agent.pk)]
 
 
@@ -43,7 +43,7 @@ def test_a_token_is_updated_except_for_its_role() -> None:
         "scopes": ["mcp:tools", "mcp:agents"],
     }
     limits = {"agents": [str(agent.pk)], "networks": "10.0.0.0/8\n::1", "calls_per_minute": "7"}
-    admin.post("tenancy_token_change", token.pk, **fields, **limits, lasting="kept")
+    admin.post("tenancy_token_change", token.pk, **fields, **limits, lifetime="kept")
     token.refresh_from_db()
     assert (token.name, token.client, token.role) == ("IDE", "zed", "member")
     assert (token.scopes, token.networks) == (
@@ -51,7 +51,9 @@ def test_a_token_is_updated_except_for_its_role() -> None:
         ["10.0.0.0/8", "::1/128"],
     )
     assert (token.agent_ids, token.calls_per_minute) == ([str(agent.pk)], 7)
-    page = admin.post("tenancy_token_change", token.pk, **fields, networks="everywhere", lasting="")
+    page = admin.post(
+        "tenancy_token_change", token.pk, **fields, networks="everywhere", lifetime=""
+    )
     assert "'everywhere' isn't a network" in admin_client.get_text(page)
     token.refresh_from_db()
     assert len(token.networks) == 2
@@ -65,7 +67,7 @@ def test_a_token_keeps_a_deleted_agent() -> None:
     agent.delete()
     admin = admin_client.sign_in(acme, Role.OWNER)
     assert f"deleted: {agent_id}" in admin.get("tenancy_token_change", token.pk)
-    admin.post("tenancy_token_change", token.pk, name="ci", agents=[agent_id], lasting="kept")
+    admin.post("tenancy_token_change", token.pk, name="ci", agents=[agent_id], lifetime="kept")
     token.refresh_from_db()
     assert token.agent_ids == [agent_id]
 

@@ -38,7 +38,11 @@ def test_a_platform_administrator_creates_updates_and_deletes_an_issuer(acme, ro
     assert root.get("external-issuers").json["results"] == [changed.json]
     assert root.delete(address).status == 204
     actions = AuditRow.objects.filter(resource_type="issuer").order_by("seq")
-    assert [row.action for row in actions] == ["issuer_added", "issuer_changed", "issuer_removed"]
+    assert [row.action for row in actions] == [
+        "external_issuer_created",
+        "external_issuer_updated",
+        "external_issuer_deleted",
+    ]
 
 
 def test_an_owner_cant_manage_external_issuers(acme, root):

@@ -44,12 +44,12 @@ def test_owners_manage_providers_and_secrets_stay_encrypted(acme: Organization, 
             sso.create_provider(owner, **fields | overrides)
     provider = sso.create_provider(owner, url="https://login.example.com", **fields)
     assert provider.client_secret.open() == "s3cret"
-    assert "s3cret" not in str(AuditRow.objects.get(action="provider_added").__dict__)
+    assert "s3cret" not in str(AuditRow.objects.get(action="identity_provider_created").__dict__)
     with pytest.raises(Conflict):
         sso.create_provider(owner, url="https://login.example.com", **fields)
     with pytest.raises(InvalidInput) as caught:
         sso.update_provider(owner, provider, url="https://other.example.com")
-    assert caught.value.code == "credential_needed"  # a secret is never sent to another provider
+    assert caught.value.code == "credential_required"  # a secret is never sent to another provider
     provider.refresh_from_db()
     sso.update_provider(owner, provider, url="https://other.example.com", client_secret="")
     provider.refresh_from_db()

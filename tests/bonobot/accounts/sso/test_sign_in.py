@@ -113,7 +113,7 @@ def test_forged_id_tokens_are_refused(login: Provider) -> None:
         client = Client()
         response = sign_in(client, login, **overrides)
         results[name] = (response.status_code, read_code(response), is_signed_in(client))
-    assert results == dict.fromkeys(FORGED, (403, "identity_refused", False))
+    assert results == dict.fromkeys(FORGED, (403, "identity_rejected", False))
     assert not User.objects.filter(email=ANNA).exists()
 
 
@@ -123,8 +123,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "not stated": ({"claims": {"email_verified": None}}, "sso_email_unverified"),
     "another domain": ({"claims": {"email": "anna@evil.example"}}, "sso_domain"),
     "subdomain": ({"claims": {"email": "a@x.example.com"}}, "sso_domain"),
-    "refused by the provider": ({"answer": {"error": "access_denied"}}, "provider_refused"),
-    "no code": ({"answer": {"code": ""}}, "provider_refused"),
+    "refused by the provider": ({"answer": {"error": "access_denied"}}, "provider_denied"),
+    "no code": ({"answer": {"code": ""}}, "provider_denied"),
 }
 
 
@@ -138,7 +138,7 @@ def test_a_refused_person_sees_the_reason(login: Provider) -> None:
 
 def test_refused_sign_ins_are_in_the_audit_log(login: Provider) -> None:
     sign_in(Client(), login, claims={"email_verified": False})
-    row = AuditRow.objects.get(action="sign_in_refused")
+    row = AuditRow.objects.get(action="sign_in_rejected")
     assert (row.outcome, row.code) == ("refused", "sso_email_unverified")
 
 
@@ -146,7 +146,7 @@ def test_missing_claims_are_read_from_the_userinfo_endpoint(login: Provider) -> 
     overrides = {"claims": {"email": None, "email_verified": None}}
     userinfo = {"sub": ANNA, "email": ANNA, "email_verified": True}
     assert read_code(sign_in(Client(), login, **overrides, userinfo=userinfo | {"sub": "eve"})) == (
-        "identity_refused"
+        "identity_rejected"
     )
     client = Client()
     sign_in(client, login, **overrides, userinfo=userinfo)
@@ -174,14 +174,14 @@ def test_a_sign_in_is_valid_once_in_one_browser_for_minutes(login: Provider) -> 
         read_authorization_request(client, client.post(reverse("account_sso", args=[login.pk]))),
         ANNA,
     )
-    assert read_code(Client().get(callback)) == "sign_in_lost"
+    assert read_code(Client().get(callback)) == "sign_in_expired"
     session = client.session
     session["single_sign_on_under_way"] |= {"until": time.time() - 1}
     session.save()
-    assert read_code(client.get(callback)) == "sign_in_lost"
+    assert read_code(client.get(callback)) == "sign_in_expired"
     assert not is_signed_in(client)
     sign_in(client, login)
-    assert read_code(client.get(callback)) == "sign_in_lost"
+    assert read_code(client.get(callback)) == "sign_in_expired"
 
 
 def test_a_response_at_the_callback_of_another_organization_is_refused(
@@ -333,7 +333,7 @@ def test_passwords_are_refused_if_single_sign_on_is_required(acme: Organization,
     anna, login = create_person(acme, Role.OWNER), create_provider(acme, url)
     principal = build_user_principal(anna, acme)
     owner, data = rest.as_role(acme, Role.OWNER), {"single_sign_on": True}
-    assert owner.patch("organization", data).code == "sso_untried"
+    assert owner.patch("organization", data).code == "sso_not_tested"
     sign_in(Client(), login)
     assert owner.patch("organization", data).json["single_sign_on"] is True
     client = sign_in_with_password("anna")

@@ -95,10 +95,10 @@ def test_a_modified_response_is_refused(login: Provider, name: str) -> None:
     back = start_sign_in(client, login)
     response = client.get(change_callback(back, **changes))
     assert response.status_code in (400, 403, 502)
-    assert read_code(response) in ("identity_refused", "provider_refused")
+    assert read_code(response) in ("identity_rejected", "provider_denied")
     assert not is_signed_in(client)
     # The pending sign-in was consumed: even the valid response is refused.
-    assert read_code(client.get(back)) == "sign_in_lost"
+    assert read_code(client.get(back)) == "sign_in_expired"
 
 
 def test_a_provider_that_advertises_iss_must_send_it(login: Provider) -> None:
@@ -121,7 +121,7 @@ def test_a_code_of_one_provider_is_refused_for_another(acme: Organization, login
         attacker_callback = start_sign_in(attacker, evil)
         code = dict(parse_qsl(urlsplit(attacker_callback).query))["code"]
         response = client.get(change_callback(callback, code=code))
-        assert read_code(response) == "provider_refused"
+        assert read_code(response) == "provider_denied"
         assert not is_signed_in(client)
 
 
@@ -132,7 +132,7 @@ def test_a_code_of_another_browser_is_refused(login: Provider) -> None:
     stolen_code = dict(parse_qsl(urlsplit(attacker_callback).query))["code"]
     assert read_code(victim.get(change_callback(callback, code=stolen_code))) != ""
     assert not is_signed_in(victim)
-    assert read_code(victim.get(attacker_callback)) == "sign_in_lost"
+    assert read_code(victim.get(attacker_callback)) == "sign_in_expired"
 
 
 def test_the_session_key_changes_at_sign_in(login: Provider) -> None:

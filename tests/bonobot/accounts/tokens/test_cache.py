@@ -122,7 +122,7 @@ def test_a_cached_token_is_refused_from_other_networks(administrator, cache):
     assert verify(cache, text).networks
     with pytest.raises(InvalidToken):
         verify(cache, text, "198.51.100.1")
-    assert AuditRow.objects.filter(action="token_refused").count() == 1
+    assert AuditRow.objects.filter(action="token_rejected").count() == 1
 
 
 def test_the_last_use_is_written_in_the_background_once_a_minute(administrator, cache):

@@ -112,7 +112,7 @@ def test_an_updated_token_keeps_its_secret(organization, issued):
     )
     changed = tokens.authenticate_token(text, "::1")
     assert (changed.name, changed.scopes, changed.networks) == ("pipeline", ["api"], ["::1/128"])
-    details = json.loads(AuditRow.objects.get(action="token_changed").opened)["details"]
+    details = json.loads(AuditRow.objects.get(action="token_updated").opened)["details"]
     assert details == {"scopes": ["api"], "networks": ["::1/128"]}
 
 
@@ -120,7 +120,7 @@ def test_an_update_without_changes_isnt_written(organization, issued):
     before = load_policy_generation(organization.pk)
     tokens.update_token(build_cli_principal(organization), issued[0], name="ci", scopes=[])
     assert load_policy_generation(organization.pk) == before
-    assert not AuditRow.objects.filter(action="token_changed").exists()
+    assert not AuditRow.objects.filter(action="token_updated").exists()
 
 
 def test_a_revoked_token_cant_be_updated(organization, issued):
@@ -151,6 +151,6 @@ def test_a_token_from_another_network_is_refused_as_invalid_and_recorded(organiz
     with pytest.raises(tokens.InvalidToken) as unknown:
         tokens.authenticate_token("bnb_0_0")
     assert elsewhere.value.as_dict() == unknown.value.as_dict()
-    row = AuditRow.objects.get(action="token_refused")
+    row = AuditRow.objects.get(action="token_rejected")
     assert (row.resource_id, row.code, row.decision) == (str(token.pk), "token_network", "deny")
     assert json.loads(row.opened)["details"] == {"address": "198.51.100.1"}

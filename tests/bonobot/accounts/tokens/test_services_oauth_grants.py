@@ -213,9 +213,9 @@ def test_the_audit_log_has_the_grant_and_why_it_ended(acme: Organization, olga: 
     tokens.end_grant(token, reason="refresh_reused")
     granted, ended = AuditRow.objects.filter(resource_id=str(token.pk)).order_by("seq")
     assert (granted.action, granted.actor_id, ended.action) == (
-        "grant_given",
+        "client_access_granted",
         str(olga.pk),
-        "grant_ended",
+        "client_access_revoked",
     )
     token.refresh_from_db()
     for row in (granted, ended):

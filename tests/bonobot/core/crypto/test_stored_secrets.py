@@ -47,7 +47,7 @@ def test_a_kept_secret_is_refused_if_an_address_changes(
     with pytest.raises(InvalidInput) as caught:
         check_kept_secrets(["auth_config.client_secret"], before, after)
     assert (caught.value.code, caught.value.field) == (
-        "credential_needed",
+        "credential_required",
         "auth_config.client_secret",
     )
     assert "https://" not in str(caught.value)

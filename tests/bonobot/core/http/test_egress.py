@@ -269,7 +269,7 @@ async def test_redirects_are_refused_even_if_requested():
     ):
         with pytest.raises(EgressDenied) as error:
             await client.get(url, follow_redirects=True)
-    assert is_denied(error, "redirect_refused")
+    assert is_denied(error, "redirect_denied")
     assert error.value.extra["location"] == "http://169.254.169.254/"
     assert len(heads) == 1
 
@@ -283,7 +283,7 @@ async def test_an_encoded_body_is_refused_before_it_is_read():
     ):
         with pytest.raises(EgressDenied) as error:
             await client.get(url)
-    assert is_denied(error, "encoding_refused")
+    assert is_denied(error, "encoding_rejected")
 
 
 async def test_a_body_over_the_limit_raises_an_error():

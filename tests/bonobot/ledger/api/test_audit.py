@@ -43,7 +43,7 @@ def record_change(organization: Organization, name: str, **details: str) -> Audi
     pk = record_finished_change(
         organization_id=organization.pk,
         actor=Actor("user", "1", "anna"),
-        action="server_added",
+        action="server_created",
         resource_type="mcp_server",
         resource_id="1",
         resource_name=name,
@@ -60,7 +60,7 @@ def list_actions(response: rest.RestResponse) -> list[str]:
 def test_entries_are_listed_latest_first_with_actor_and_action(auditor):
     response = auditor.get("audit")
     assert list_actions(response)[0] == "token_created"
-    assert "agent_added" in list_actions(response)
+    assert "agent_created" in list_actions(response)
     row = response.json["results"][0]
     assert row["actor"]["kind"] == "cli"
     assert row["outcome"] == "ok"
@@ -69,7 +69,7 @@ def test_entries_are_listed_latest_first_with_actor_and_action(auditor):
 def test_entries_are_filtered_by_action_actor_time_and_outcome(auditor):
     later = (timezone.now() + timedelta(hours=1)).isoformat().replace("+00:00", "Z")
     actor = auditor.get("audit").json["results"][0]["actor"]["label"]
-    assert list_actions(auditor.get("audit?action=agent_added")) == ["agent_added"]
+    assert list_actions(auditor.get("audit?action=agent_created")) == ["agent_created"]
     assert auditor.get(f"audit?actor={actor}").json["results"]
     assert auditor.get("audit?actor=nobody").json["results"] == []
     assert auditor.get(f"audit?since={later}").json["results"] == []
@@ -88,7 +88,7 @@ def test_entries_are_searched_by_words_in_names_and_arguments(acme, auditor):
     result = auditor.get("audit?q=weather").json
     assert [row["resource_name"] for row in result["results"]] == ["weather"]
     assert result["looked_to"] is None
-    for words in ("weather j%C3%BCrgen", "%22Jürgen%5C%22 key%22", "WEATHER server_added"):
+    for words in ("weather j%C3%BCrgen", "%22Jürgen%5C%22 key%22", "WEATHER server_created"):
         assert auditor.get(f"audit?q={quote(words, safe='%')}").json["results"], words
     assert auditor.get("audit?q=weather+clock").json["results"] == []
     response = auditor.get(f"audit?q={'word+' * 17}")
@@ -129,7 +129,7 @@ def test_members_are_listed_with_their_roles(acme, auditor):
 
 
 def test_the_export_is_a_file_and_accepts_the_filters_of_the_list(auditor):
-    response = auditor.get("audit/export?action=agent_added&form=csv")
+    response = auditor.get("audit/export?action=agent_created&form=csv")
     assert response.headers["Content-Type"].startswith("text/csv")
     assert "audit-" in response.headers["Content-Disposition"]
     assert auditor.get("audit/export?form=xml").code == "invalid"
@@ -249,3 +249,7 @@ def test_the_export_of_a_search_has_all_matching_entries(auditor, entries):
 
 def test_only_roles_that_can_view_the_audit_log_can_export_it(acme):
     assert rest.as_role(acme, Role.MEMBER).get("audit/export").status == 403
+
+
+def test_an_entry_is_found_by_the_old_and_new_name_of_its_action(auditor):
+    assert list_actions(auditor.get("audit?action=agent_added")) == ["agent_created"]

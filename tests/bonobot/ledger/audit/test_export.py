@@ -21,7 +21,7 @@ def chain(organization_id: UUID, monkeypatch: pytest.MonkeyPatch) -> UUID:
         record_finished_change(
             organization_id=organization_id,
             actor=ALICE,
-            action="server_added",
+            action="server_created",
             resource_type="mcp_server",
             resource_id=str(number),
             resource_name=name,
@@ -49,7 +49,7 @@ def test_a_partial_export_is_verified_from_its_first_entry(chain: UUID) -> None:
 
 def test_a_changed_or_missing_exported_entry_is_detected(chain: UUID) -> None:
     exported = export_lines(chain)
-    changed = [*exported[:2], exported[2].replace("server_added", "server_moved"), *exported[3:]]
+    changed = [*exported[:2], exported[2].replace("server_created", "server_moved"), *exported[3:]]
     assert not verify_exported(audit_export.parse_lines(changed)).ok
     assert not verify_exported(audit_export.parse_lines(exported[:2] + exported[3:])).ok
 

@@ -34,7 +34,7 @@ def record_entries(organization_id: UUID, at: datetime, times: int) -> None:
             record_finished_change(
                 organization_id=organization_id,
                 actor=ALICE,
-                action="server_added",
+                action="server_created",
                 resource_type="mcp_server",
                 resource_id=str(number),
             )

@@ -17,6 +17,11 @@ def test_a_search_with_two_indexes_uses_the_narrower_one() -> None:
     assert criteria.leading_filter == {"server_id": "1"}
 
 
+def test_a_code_leads_the_scan_under_its_old_and_new_names() -> None:
+    criteria = SearchCriteria({"code": "not_ticked", "outcome": "refused"})
+    assert criteria.leading_filter == {"code__in": ["not_selected", "not_ticked"]}
+
+
 def test_other_searches_scan_entries_by_time() -> None:
     assert SearchCriteria(has_other_filters=True).needs_scan
     assert SearchCriteria(has_other_filters=True).leading_filter == {}

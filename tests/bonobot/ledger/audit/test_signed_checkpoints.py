@@ -10,7 +10,7 @@ from bonobot.core.crypto.key_files import generate_signing_key
 from bonobot.ledger.audit import signed_checkpoints
 from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
-from bonobot.ledger.tasks import export_heads
+from bonobot.ledger.tasks import export_signed_checkpoints
 from tests.bonobot.ledger.factories import ALICE
 
 pytestmark = pytest.mark.django_db
@@ -27,7 +27,7 @@ def record_entries(organization_id: UUID, times: int = 1) -> None:
         record_finished_change(
             organization_id=organization_id,
             actor=ALICE,
-            action="server_added",
+            action="server_created",
             resource_type="mcp_server",
             resource_id=str(number),
         )
@@ -42,26 +42,26 @@ def read_checkpoints(organization_id: UUID) -> list[signed_checkpoints.SignedChe
 
 
 def test_a_checkpoint_is_written_once_after_each_change_of_the_chain(organization_id: UUID) -> None:
-    assert export_heads() == 0
+    assert export_signed_checkpoints() == 0
     record_entries(organization_id, 2)
-    assert export_heads() == 1
-    assert export_heads() == 0
+    assert export_signed_checkpoints() == 1
+    assert export_signed_checkpoints() == 0
     record_entries(organization_id)
-    assert export_heads() == 1
+    assert export_signed_checkpoints() == 1
     assert [checkpoint.seq for checkpoint in read_checkpoints(organization_id)] == [2, 3]
 
 
 def test_only_checkpoints_of_the_organization_are_compared(organization_id: UUID) -> None:
     record_entries(organization_id)
     record_entries(uuid4(), 3)
-    assert export_heads() == 2
+    assert export_signed_checkpoints() == 2
     assert [checkpoint.seq for checkpoint in read_checkpoints(organization_id)] == [1]
     assert verify_whole_chain(organization_id, read_checkpoints(organization_id)).ok
 
 
 def test_a_truncated_chain_is_detected_by_a_checkpoint(organization_id: UUID) -> None:
     record_entries(organization_id, 5)
-    export_heads()
+    export_signed_checkpoints()
     with connection.cursor() as cursor:
         cursor.execute("SELECT digest FROM ledger_auditrow WHERE seq = 3")
         (digest,) = cursor.fetchone()
@@ -76,7 +76,7 @@ def test_a_truncated_chain_is_detected_by_a_checkpoint(organization_id: UUID) ->
 
 def test_a_rewritten_chain_is_detected_by_a_checkpoint(organization_id: UUID) -> None:
     record_entries(organization_id, 3)
-    export_heads()
+    export_signed_checkpoints()
     checkpoints = read_checkpoints(organization_id)
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM ledger_auditrow")

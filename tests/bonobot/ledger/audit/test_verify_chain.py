@@ -34,7 +34,7 @@ def chain(organization_id: UUID) -> UUID:
         record_finished_change(
             organization_id=organization_id,
             actor=ALICE,
-            action="server_added",
+            action="server_created",
             resource_type="mcp_server",
             resource_id=str(number),
         )

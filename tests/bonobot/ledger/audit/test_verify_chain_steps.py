@@ -32,7 +32,7 @@ def record_changes(organization_id: UUID, count: int) -> None:
         record_finished_change(
             organization_id=organization_id,
             actor=ALICE,
-            action="server_added",
+            action="server_created",
             resource_type="mcp_server",
             resource_id=str(number),
         )

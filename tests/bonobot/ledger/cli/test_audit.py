@@ -13,7 +13,7 @@ from bonobot.accounts.models import Organization
 from bonobot.core.telemetry.logging import JSONFormatter, TextFormatter
 from bonobot.ledger.audit import search as audit_search
 from bonobot.ledger.models import AuditRow, Verification
-from bonobot.ledger.tasks import export_heads
+from bonobot.ledger.tasks import export_signed_checkpoints
 from tests import factories
 from tests.command_line import Bonobot, acme, bonobot
 
@@ -35,13 +35,13 @@ def _create_entries(acme: Organization) -> None:
 
 def test_entries_are_listed_and_filtered(bonobot: Bonobot) -> None:
     actions = [row["action"] for row in bonobot("audit", "list", "--json").json]
-    assert "agent_added" in actions
+    assert "agent_created" in actions
     assert bonobot("audit", "list", "--outcome", "refused", "--json").json == []
 
 
 def test_entries_are_searched_with_the_filters_of_rest(bonobot: Bonobot) -> None:
     (row,) = bonobot(
-        "audit", "list", "--search", "helper", "--action", "agent_added", "--json"
+        "audit", "list", "--search", "helper", "--action", "agent_created", "--json"
     ).json
     assert row["resource"] == "Helper"
     assert bonobot("audit", "list", "--search", "helper", "--until", "1d", "--json").json == []
@@ -70,7 +70,7 @@ def test_a_search_prints_how_to_continue(
 def test_a_valid_audit_log_is_compared_with_stored_checkpoints(
     bonobot: Bonobot, checkpoint_folder: Path
 ) -> None:
-    export_heads()
+    export_signed_checkpoints()
     result = bonobot("audit", "verify", "--json")
     assert (result.status, result.json["ok"]) == (0, True)
     (file,) = checkpoint_folder.iterdir()
@@ -88,7 +88,7 @@ def test_checkpoints_in_a_log_file_are_compared(
     logger.addHandler(handler)
     try:
         logging.getLogger("bonobot.ledger.queries").setLevel("INFO")
-        export_heads()
+        export_signed_checkpoints()
     finally:
         logger.removeHandler(handler)
         handler.close()
@@ -139,7 +139,7 @@ def test_a_verification_continues_where_the_last_one_ended(bonobot: Bonobot) -> 
 
 
 def test_a_truncated_audit_log_is_detected_by_its_checkpoints(bonobot: Bonobot) -> None:
-    export_heads()
+    export_signed_checkpoints()
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM ledger_auditrow")
         cursor.execute("DELETE FROM ledger_head")
@@ -171,7 +171,7 @@ def test_an_export_can_be_verified_by_itself(bonobot: Bonobot, tmp_path: Path) -
     result = bonobot("audit", "export", "--output", str(file), "--json").json
     assert result["rows"] == AuditRow.objects.count()
     assert bonobot("audit", "verify", "--file", str(file)).status == 0
-    file.write_text(file.read_text(encoding="utf-8").replace("agent_added", "agent_moved"))
+    file.write_text(file.read_text(encoding="utf-8").replace("agent_created", "agent_moved"))
     assert bonobot("audit", "verify", "--file", str(file)).status == 1
 
 

@@ -2,15 +2,7 @@
 
 from agents.evaluation.services import DECISION_CODES
 from agents.policies.compare_decisions import POLICY_DENIAL_CODES
-from agents.policies.renamed_codes import RENAMED_CODES, add_old_codes
-
-
-def test_old_codes_are_added_when_the_new_ones_are_in_the_set():
-    assert add_old_codes({"not_attached", "unknown_tool"}) == {
-        "not_attached",
-        "not_bound",
-        "unknown_tool",
-    }
+from bonobot.ledger.audit.renamed_codes import RENAMED_CODES
 
 
 def test_stored_denials_of_an_attachment_are_denials_by_policy_under_both_codes():
@@ -20,4 +12,9 @@ def test_stored_denials_of_an_attachment_are_denials_by_policy_under_both_codes(
 def test_recordings_are_replayed_the_same_when_they_have_old_codes():
     replayed = {old for old, new in RENAMED_CODES.items() if new in DECISION_CODES}
     assert replayed <= DECISION_CODES
-    assert replayed == {"builtin_off", "denied_by_binding", "not_bound"}
+    assert replayed == {
+        "builtin_off",
+        "definition_refused",
+        "denied_by_binding",
+        "not_bound",
+    }
