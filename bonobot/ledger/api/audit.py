@@ -1,7 +1,7 @@
 """REST API of the audit log: list, detail and export."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
