@@ -20,7 +20,7 @@ from agents.builtin_tools.toolset_options import (
     ToolsetOption,
     apply_defaults,
 )
-from agents.flow_labels.store_labels import clear_agent_stores, list_agent_stores
+from agents.flow_labels.services import clear_agent_stores, list_agent_stores
 from agents.models import Agent
 from agents.services import AgentSpec, update_agent
 from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page

@@ -20,7 +20,6 @@ from agents.api import (
     server_imports,
     sessions,
     skills,
-    store_labels,
     triggers,
     workflows,
 )
@@ -153,7 +152,7 @@ urlpatterns = [
     ),
     path(
         f"{AGENT}/store-labels",
-        store_labels.AgentStoreLabelsView.as_view(),
+        flow_labels.AgentStoreLabelsView.as_view(),
         name="agent-store-labels",
     ),
     path(

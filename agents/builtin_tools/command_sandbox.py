@@ -23,9 +23,8 @@ from bonobot.core.text.untrusted_text import strip_terminal_sequences
 from mcp_servers.client import sandbox_modes
 from mcp_servers.client.child_process import send_group_signal
 from mcp_servers.client.resource_limits import ProcessLimits
-from mcp_servers.client.sandbox import build_namespace_arguments
+from mcp_servers.client.sandbox import build_namespace_arguments, build_system_arguments
 from mcp_servers.client.sandbox_modes import ServerSandboxUnavailable
-from mcp_servers.client.sandbox_system_files import build_system_arguments
 
 TMP_BYTES = 64 * 1024 * 1024  # bytes of /tmp
 ENVIRONMENT = {

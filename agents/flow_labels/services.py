@@ -15,12 +15,12 @@ from uuid import UUID
 from django.db import transaction
 
 from agents.flow_labels.rules import HELD_LABELS, IDLE_S, build_flow_key, build_flow_keys
-from agents.models import Agent, Approval, Session
+from agents.models import Agent, Approval, Note, Session
 from bonobot.accounts.models import Token
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.ledger.admission_rules import CallerFlowLabels, compute_held_labels
-from bonobot.ledger.audit.admin_changes import record_finished_change
+from bonobot.ledger.audit.admin_changes import record_change, record_finished_change
 from bonobot.ledger.models import AuditRow, FlowCell
 from bonobot.ledger.types import FlowLabelEffect
 from mcp_servers.flow_labels import FlowLabel, decode_labels
@@ -195,3 +195,47 @@ def _clear_labels(
             governed=False,
         )
         cells.update(labels=0)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStore:
+    """An agent's store, `workspace` or `notes`, and the labels that reading it may add."""
+
+    name: str
+    labels: tuple[FlowLabel, ...]
+
+
+def list_agent_stores(agent: Agent) -> list[AgentStore]:
+    """Return an agent's stores with their current labels (2 queries)."""
+    workspace_labels = (
+        Agent.objects.filter(pk=agent.pk).values_list("workspace_labels", flat=True).get()
+    )
+    note_labels = 0
+    for labels in Note.objects.filter(agent=agent.pk).values_list("labels", flat=True):
+        note_labels |= labels
+    return [
+        AgentStore("workspace", decode_labels(workspace_labels)),
+        AgentStore("notes", decode_labels(note_labels)),
+    ]
+
+
+def clear_agent_stores(principal: Principal, agent: Agent) -> None:
+    """Clear the labels of an agent's notes and workspace, effective from the next call.
+
+    Raises `Forbidden` without the right to approve definitions.
+    """
+    principal.require(Action.APPROVE_DEFINITIONS)
+    details: dict[str, Any] = {}
+    with record_change(
+        organization_id=agent.organization_id,
+        actor=principal.actor,
+        action="store_labels_cleared",
+        resource_type="agent",
+        resource_id=str(agent.pk),
+        resource_name=agent.name,
+        details=details,
+    ):
+        details |= {store.name: [*store.labels] for store in list_agent_stores(agent)}
+        Agent.objects.filter(pk=agent.pk).update(workspace_labels=0)
+        Note.objects.filter(agent=agent.pk).update(labels=0)
+    agent.workspace_labels = 0

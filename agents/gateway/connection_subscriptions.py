@@ -18,12 +18,13 @@ from mcp_servers.client.change_notifications import ChangeNotification
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import UpstreamError
 from mcp_servers.client.extension_points import change_notification_listeners
-from mcp_servers.subscriptions.held_connections import (
+from mcp_servers.subscriptions.resource_updated import (
     HeldConnection,
+    Key,
     find_connection,
+    get_resource_watcher,
     subscribe_to_resource,
 )
-from mcp_servers.subscriptions.resource_updated import Key, get_resource_watcher
 
 # For this long after the switch to a connection, updates may arrive by the shared feed, too.
 OVERLAP_S = 3.0

@@ -19,8 +19,7 @@ from agents.elicitations import services as elicitations
 from agents.llm import interface as llm_interface
 from agents.models import Agent, Session, Step
 from agents.sessions import step_store
-from agents.sessions.answer_notices import build_answer_notice
-from agents.sessions.child_sessions import cancel_children
+from agents.sessions.child_sessions import build_answer_notice, cancel_children
 from agents.sessions.connect_servers import RunConnections
 from agents.sessions.context_window import compact_after_overflow, compact_history
 from agents.sessions.history import SessionHistory, load_history

@@ -39,6 +39,12 @@ from mcp_servers.admin.servers import (
     summarize_discovery,
 )
 from mcp_servers.discovery import ServerRemoved
+from mcp_servers.flow_labels.services import LABEL_NAMES
+from mcp_servers.flow_labels.store_labels import (
+    clear_store_labels,
+    get_store_labels,
+    list_written_labels,
+)
 from mcp_servers.installed_packages import find_server_installation
 from mcp_servers.models import Definition, HealthCheck, OAuthGrant, Secret, Server
 from mcp_servers.models.definitions import AWAITING_REVIEW
@@ -378,3 +384,29 @@ def show_configuration(visit: ObjectRequest) -> HttpResponseBase:
         form=form,
         may_manage=visit.principal.may(Action.MANAGE_SERVERS),
     )
+
+
+@ServerAdmin.add_page("data_labels", _("Data labels"), order=25)
+def show_data_labels(visit: ObjectRequest) -> HttpResponseBase:
+    """Show the labels of the server's data and the calls that added them."""
+    server: Server = visit.object
+    written_labels = [
+        (entry, [LABEL_NAMES[label] for label in entry.labels])
+        for entry in list_written_labels(server)
+    ]
+    return visit.render_tab(
+        "servers/data_labels.html",
+        server=server,
+        labels=[LABEL_NAMES[label] for label in get_store_labels(server)],
+        written=written_labels,
+        may_clear=visit.principal.may(Action.APPROVE_DEFINITIONS),
+        may_audit=visit.principal.may(Action.VIEW_AUDIT),
+    )
+
+
+@ServerAdmin.add_object_action("clear_data_labels", needs=Action.APPROVE_DEFINITIONS)
+def clear_data_labels(visit: ObjectRequest) -> HttpResponseBase | None:
+    """Clear the labels of the server's data."""
+    clear_store_labels(visit.principal, visit.object)
+    messages.success(visit.request, _t("Data labels cleared. Effective immediately."))
+    return redirect_to_page(visit, "data_labels")

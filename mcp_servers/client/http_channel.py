@@ -21,7 +21,7 @@ import httpx2
 
 from bonobot.core.http.egress import BodyAllowance, EgressDenied
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.object_identity_cache import ObjectIdentityCache
+from bonobot.core.process_cache import ObjectIdentityCache
 from mcp_servers.client.background_tasks import STREAM_SHARE, ReadThrottle
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.errors import (

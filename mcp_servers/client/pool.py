@@ -14,8 +14,8 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 from weakref import WeakKeyDictionary
 
@@ -47,13 +47,71 @@ from mcp_servers.client.extension_points import (
     find_stderr_sink,
 )
 from mcp_servers.client.host import DiscoveryHost, Host, NullHost
-from mcp_servers.client.idle_sessions import IdleSession, IdleSessions, UpstreamKey
 from mcp_servers.client.jsonrpc import McpRequest, OnLog, OnProgress, RequestDeadline
 from mcp_servers.client.list_definitions import ServerDeclarations, list_all_definitions
 from mcp_servers.client.openapi import OpenApiUpstream
 from mcp_servers.client.protocol_versions import HandshakeResult
 from mcp_servers.client.stdio import MAX_CHILDREN, MAX_LIFETIME_S, StdioConnection, StdioPool
 from mcp_servers.client.streamable_http import HttpSession, HttpUpstream
+
+if TYPE_CHECKING:
+    from mcp_servers.client.streamable_http import HttpSession
+
+
+UpstreamKey = tuple[UUID, str]  # server and fingerprint
+
+
+@dataclass(frozen=True)
+class IdleSession:
+    """A session that no holder uses since `since`; `holder` used it last."""
+
+    upstream_key: UpstreamKey
+    owner: str
+    holder: str
+    session: "HttpSession"
+    since: float
+
+
+class IdleSessions:
+    """The idle sessions of a pool, at most `limit`, the oldest first."""
+
+    def __init__(self, limit: int) -> None:
+        """`limit` 0 keeps none."""
+        self._limit = limit
+        self._entries: list[IdleSession] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, entry: IdleSession) -> list[IdleSession]:
+        """Keep a session; return those that exceed the limit and must be ended."""
+        self._entries.append(entry)
+        excess = len(self._entries) - self._limit
+        if excess <= 0:
+            return []
+        evicted, self._entries = self._entries[:excess], self._entries[excess:]
+        return evicted
+
+    def take(self, upstream_key: UpstreamKey, owner: str, holder: str) -> IdleSession | None:
+        """Remove and return a session of the owner: the holder's own one, else the latest."""
+        matching = [
+            entry
+            for entry in self._entries
+            if (entry.upstream_key, entry.owner) == (upstream_key, owner)
+        ]
+        if not matching:
+            return None
+        own = [entry for entry in matching if entry.holder == holder]
+        entry = (own or matching)[-1]
+        self._entries.remove(entry)
+        return entry
+
+    def remove(self, is_removed: Callable[[IdleSession], bool]) -> list[IdleSession]:
+        """Remove and return the sessions for which `is_removed` is true."""
+        removed = [entry for entry in self._entries if is_removed(entry)]
+        self._entries = [entry for entry in self._entries if entry not in removed]
+        return removed
+
 
 # A connection that belongs to one holder.
 HeldConnection = StdioConnection | HttpSession

@@ -22,7 +22,6 @@ from bonobot.ledger.audit.admin_changes import (
 from bonobot.ledger.types import Actor
 from bonobot.notifications.notify import NotificationSubject, notify, notify_recovery
 from mcp_servers.client.list_definitions import ServerDeclarations
-from mcp_servers.health.check_schedule import compute_check_delay, find_unmonitored_since
 from mcp_servers.models import HealthCheck, Outage, Server, UnmonitoredPeriod
 from mcp_servers.subscriptions import leases
 
@@ -283,3 +282,25 @@ def _create_check(server: Server, kind: str, **columns: Any) -> None:
     HealthCheck.objects.create(
         organization_id=server.organization_id, server=server, kind=kind, **columns
     )
+
+
+BACKOFF_LIMIT = timedelta(hours=1)
+# A check may be late by its own pause, and by delays of a busy or restarted worker.
+MIN_LATE = timedelta(minutes=10)
+
+
+def compute_check_delay(server: Server, failures: int) -> timedelta:
+    """Return the time until the next check, doubled with each failure up to an hour."""
+    over_http = server.transport_type != Server.Transport.STDIO
+    seconds = settings.BONOBOT_CHECK_EVERY_S if over_http else settings.BONOBOT_CHECK_STDIO_EVERY_S
+    regular = timedelta(seconds=seconds)
+    return min(regular * 2 ** min(failures, 10), max(regular, BACKOFF_LIMIT))
+
+
+def find_unmonitored_since(server: Server, now: datetime) -> datetime | None:
+    """Return since when the server is unmonitored; None if its checks are on time."""
+    last_check: datetime = server.checked_at or server.created_at
+    if not server.enabled:
+        return last_check
+    allowed_delay = max(2 * compute_check_delay(server, server.failures), MIN_LATE)
+    return last_check if now - last_check > allowed_delay else None

@@ -14,8 +14,8 @@ from typing import Any
 from jsonschema.exceptions import best_match
 
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.object_identity_cache import ObjectIdentityCache
 from bonobot.core.problems import InvalidInput
+from bonobot.core.process_cache import ObjectIdentityCache
 from mcp_servers.schemas.classify_schema import (
     MAX_DEPTH,
     SchemaCost,

@@ -32,6 +32,7 @@ from bonobot.ledger.queries import load_policy_generations
 from mcp_servers.build_endpoint import build_endpoint
 from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.change_notifications import (
+    SUBSCRIBE,
     ChangeNotification,
     DesiredSubscriptions,
     ReopenSchedule,
@@ -39,7 +40,7 @@ from mcp_servers.client.change_notifications import (
     compute_lifetime_s,
 )
 from mcp_servers.client.endpoint import ServerEndpoint
-from mcp_servers.client.pool import get_connection_pool
+from mcp_servers.client.pool import HeldConnection, get_connection_pool
 from mcp_servers.models import OAuthGrant, Server
 from mcp_servers.oauth_client.access_tokens import build_person_endpoint, find_person_id
 from mcp_servers.subscriptions import leases
@@ -557,3 +558,23 @@ def get_resource_watcher() -> ResourceWatcher:
         watcher = _watchers[runtime] = ResourceWatcher()
         runtime.on_close(watcher.stop)
     return watcher
+
+
+__all__ = ["HeldConnection", "find_connection", "subscribe_to_resource"]
+
+SUBSCRIBE_TIMEOUT_S = 10.0
+
+
+def find_connection(endpoint: ServerEndpoint, holder: str) -> HeldConnection | None:
+    """Return the holder's open connection to a server of the handshake era or a child."""
+    return get_connection_pool().find_connection(endpoint, holder)
+
+
+async def subscribe_to_resource(
+    endpoint: ServerEndpoint, holder: str, uri: str
+) -> HeldConnection | None:
+    """Subscribe the holder's connection to a resource, and return it; raises `UpstreamError`."""
+    await get_connection_pool().send_request(
+        endpoint, SUBSCRIBE, {"uri": uri}, holder=holder, timeout_s=SUBSCRIBE_TIMEOUT_S
+    )
+    return find_connection(endpoint, holder)

@@ -15,7 +15,7 @@ from django.utils import timezone
 from agents.approvals.services import resolve_approval
 from agents.builtin_tools.toolset_options import NOTES_TOOLSET
 from agents.calls.pipeline import CallOutcome
-from agents.flow_labels.store_labels import clear_agent_stores, list_agent_stores
+from agents.flow_labels.services import clear_agent_stores, list_agent_stores
 from agents.models import Agent, Approval, StoredResult
 from agents.notes import NoteSpec, save_note
 from agents.services import AgentSpec, detach_server, update_agent

@@ -36,7 +36,7 @@ from agents.llm.offline.arguments import (
 )
 from agents.llm.offline.match_tools import ToolCandidate, ToolTermIndex
 from agents.llm.offline.parameter_slots import UNSET
-from agents.llm.offline.structured_output import render_output
+from agents.llm.offline.replies import render_output
 from agents.llm.offline.text_analysis import (
     HARMFUL_STEMS,
     MAX_TEXT,

@@ -5,8 +5,12 @@ from uuid import UUID
 
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
 from agents.policies.decisions import PolicyDecision, ToolFacts
-from agents.sessions.system_prompt import MAX_LISTED, MAX_NOTE_LENGTH, build_instructions
-from agents.sessions.tool_listing import MAX_LISTED_PARAMETERS
+from agents.sessions.system_prompt import (
+    MAX_LISTED,
+    MAX_LISTED_PARAMETERS,
+    MAX_NOTE_LENGTH,
+    build_instructions,
+)
 
 
 def build_tool(name, *, allowed=True, state="approved", source="mcp", verdict=""):

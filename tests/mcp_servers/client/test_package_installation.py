@@ -16,8 +16,12 @@ import pytest
 from mcp_servers.client import package_installation
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.extension_points import late_installation_listeners
-from mcp_servers.client.launcher_packages import Package
-from mcp_servers.client.package_installation import find_installation, find_program, install_package
+from mcp_servers.client.package_installation import (
+    Package,
+    find_installation,
+    find_program,
+    install_package,
+)
 from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.client.endpoints import call, failure, stdio, text_of
 from tests.parts import ROOT

@@ -9,8 +9,7 @@ import pytest
 
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.host import Host
-from mcp_servers.client.idle_sessions import IdleSession, IdleSessions
-from mcp_servers.client.pool import ConnectionPool
+from mcp_servers.client.pool import ConnectionPool, IdleSession, IdleSessions
 from tests.mcp_servers.client.endpoints import Clock, call, http, text_of, until
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import Asked, HandshakeHttp, RawHttp, SseHttp

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_servers.client.launcher_packages import find_launcher_package
+from mcp_servers.client.package_installation import find_launcher_package
 from mcp_servers.presets.catalog import load_catalog
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bonobot.core.object_identity_cache import ObjectIdentityCache
+from bonobot.core.process_cache import ObjectIdentityCache
 
 
 def test_each_object_is_computed_once() -> None:
