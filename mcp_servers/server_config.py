@@ -1,9 +1,7 @@
-"""Validation of a server's configuration: fields, secrets, sandbox, prices.
+"""Validation of a server's configuration: fields and secrets.
 
 REST, admin, CLI and import all pass a `ServerSpec`. `clean_server_spec` converts it to columns and
 secrets. Secrets are read back as `********`, and writing that mask keeps the stored value.
-
-Prices are in micro-dollars, per call and per second of a call, and count against money budgets.
 """
 
 import re
@@ -16,229 +14,19 @@ from django.conf import settings
 
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.crypto.stored_secrets import check_kept_secrets, normalize_origin
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, InvalidInput
 from bonobot.core.text.masking import MASK
-from mcp_servers.audit import update_server_columns
 from mcp_servers.client_capabilities import ClientCapabilitySettings, build_capability_columns
 from mcp_servers.launchers import check_launcher
 from mcp_servers.models import Launcher, Secret, Server
 from mcp_servers.oauth_client import auth_config as oauth_client_auth_config
 from mcp_servers.openapi import endpoint_config
+from mcp_servers.secret_destinations import SecretKey, check_secret_destinations
+from mcp_servers.server_prices import build_price_columns
+from mcp_servers.server_sandbox import SandboxConfig, clean_sandbox
 from mcp_servers.stdio_validation import check_folders, check_no_nul, clean_env_exceptions
 from mcp_servers.tool_names import check_name
-
-Kind, Network = Server.SandboxMode, Server.Network
-DEFAULT_NETWORKS: dict[str, str] = {
-    Kind.SANDBOX: Network.EGRESS,
-    Kind.NONE: Network.HOST,
-    Kind.NAMESPACES: Network.HOST,
-    Kind.BUBBLEWRAP: Network.NONE,
-}
-
-
-@dataclass(frozen=True)
-class SandboxConfig:
-    """A server's sandbox settings; None means not given."""
-
-    mode: str | None = Kind.NONE
-    network: str | None = Network.HOST
-
-    def to_columns(self) -> dict[str, str | None]:
-        """Return the columns of the server."""
-        return {"sandbox": self.mode, "network": self.network}
-
-
-def clean_sandbox(
-    principal: Principal,
-    transport: str,
-    requested: SandboxConfig,
-    *,
-    old: Server | None,
-    by_preset: bool,
-) -> SandboxConfig:
-    """Return the sandbox settings to store; raises a `Problem` that names the field.
-
-    Settings that aren't given are those of `old`, or the default of `BONOBOT_STDIO_SANDBOX`.
-    By default a sandboxed server has network access under the egress rules, and one with bubblewrap
-    has none. Only platform administrators and approved presets may change the settings.
-    """
-    if transport != Server.Transport.STDIO:
-        return _clean_http_sandbox(requested)
-    is_stdio = old is not None and old.transport_type == Server.Transport.STDIO
-    current = SandboxConfig(old.sandbox, old.network) if old and is_stdio else get_default_sandbox()
-    kind = _clean_choice(requested.mode or current.mode, "sandbox", Kind.values)
-    network = requested.network or _get_default_network(kind, current)
-    sandbox = SandboxConfig(kind, _clean_choice(network, "network", Network.values))
-    if sandbox == SandboxConfig(Kind.NONE, Network.NONE):
-        raise InvalidInput(
-            "Network access can be blocked only for a sandboxed server.",
-            code="needs_sandbox",
-            field="network",
-            remedy="Set `sandbox` to `sandbox`, `namespaces`, or `bubblewrap`.",
-        )
-    if sandbox.network == Network.EGRESS and kind != Kind.SANDBOX:
-        raise InvalidInput(
-            "The egress rules can be applied only to a server in a sandbox.",
-            code="needs_sandbox",
-            field="network",
-            remedy="Set `sandbox` to `sandbox`, or `network` to `host` or `none`.",
-        )
-    if sandbox != current and not (principal.platform_admin or by_preset):
-        raise Forbidden(
-            "Only a platform administrator can set the sandbox of a stdio server.",
-            code="platform_admin_only",
-            field="sandbox",
-            rule="stdio",
-            remedy="Contact a platform administrator.",
-        )
-    return sandbox
-
-
-def get_default_sandbox() -> SandboxConfig:
-    """Return the default sandbox settings of a stdio server."""
-    kind = settings.BONOBOT_STDIO_SANDBOX
-    return SandboxConfig(kind, DEFAULT_NETWORKS[kind])
-
-
-def _get_default_network(kind: str, current: SandboxConfig) -> str | None:
-    namespaces_only = kind == Kind.NAMESPACES and current.network != Network.EGRESS
-    return current.network if kind == current.mode or namespaces_only else DEFAULT_NETWORKS[kind]
-
-
-def _clean_http_sandbox(requested: SandboxConfig) -> SandboxConfig:
-    if requested.mode not in (None, Kind.NONE) or requested.network not in (
-        None,
-        Network.HOST,
-    ):
-        raise InvalidInput(
-            "An HTTP server doesn't run on this host, so it can't be sandboxed.",
-            code="not_for_http",
-            field="sandbox",
-            remedy="Omit `sandbox` and `network`.",
-        )
-    return SandboxConfig()
-
-
-def _clean_choice(value: str | None, field: str, choices: list[str]) -> str:
-    if value is None or value not in choices:
-        raise InvalidInput(
-            format_message("Unknown {field} {value!r}.", field=field, value=value),
-            code=f"unknown_{field}",
-            field=field,
-            remedy=format_message("Use one of: {choices}.", choices=", ".join(choices)),
-        )
-    return value
-
-
-PRICE_NAMES = ("call_price", "second_price")
-PRICE_FIELDS = (*PRICE_NAMES, "calls_per_minute")
-# An hour at this price per second still fits the ledger. It is a million dollars.
-MAX_PRICE = 10**12
-MAX_RATE = 2**31 - 1
-
-
-def build_price_columns(spec: "ServerSpec") -> dict[str, int | None]:
-    """Return the columns for prices and rate of a specification; raises `InvalidInput`."""
-    return clean_prices({name: getattr(spec, name) for name in PRICE_FIELDS})
-
-
-def clean_prices(values: dict[str, int | None]) -> dict[str, int | None]:
-    """Return columns for the values that are not None; a rate of 0 means no limit."""
-    columns: dict[str, int | None] = {}
-    for name, value in values.items():
-        if value is None:
-            continue
-        largest = MAX_PRICE if name in PRICE_NAMES else MAX_RATE
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= largest:
-            raise InvalidInput(
-                f"`{name}` is {value!r}.",
-                field=name,
-                remedy=format_message("Use a whole number from 0 to {largest}", largest=largest)
-                + (
-                    "; prices are in micro-dollars."
-                    if name in PRICE_NAMES
-                    else "; 0 means no limit."
-                ),
-            )
-        columns[name] = (value or None) if name == "calls_per_minute" else value
-    return columns
-
-
-def set_prices(
-    principal: Principal,
-    server: Server,
-    *,
-    call_price: int | None = None,
-    second_price: int | None = None,
-    calls_per_minute: int | None = None,
-) -> None:
-    """Change a server's prices and rate (None keeps one), effective with the next call."""
-    values = {
-        "call_price": call_price,
-        "second_price": second_price,
-        "calls_per_minute": calls_per_minute,
-    }
-    principal.require(Action.MANAGE_SERVERS)
-    update_server_columns(principal, server, "server_prices_updated", clean_prices(values))
-
-
-SecretKey = tuple[str, str]
-FIELD_PREFIXES = {
-    Secret.Placement.HEADER: "endpoint_config.headers.",
-    Secret.Placement.ENV: "endpoint_config.env.",
-}
-
-
-def check_secret_destinations(
-    old: Server | None, columns: Mapping[str, Any], secrets: Mapping[SecretKey, str | None]
-) -> None:
-    """Check that stored secrets (None) are not sent to an address they were not entered for.
-
-    `columns` are the new ones of the server. Raises `InvalidInput` (`credential_required`).
-    """
-    if old is None:
-        return
-    old_columns = {
-        name: getattr(old, name) for name in ("endpoint_config", "auth_type", "auth_config")
-    }
-    kept_fields = {
-        key: _format_secret_field(key) for key, value in secrets.items() if value is None
-    }
-    auth_keys = {key for key in kept_fields if key[0] == Secret.Placement.AUTH}
-    if columns["auth_type"] == Server.Auth.OAUTH2:
-        fields = [kept_fields.pop(key) for key in auth_keys]
-        check_kept_secrets(
-            fields, _get_sign_in_addresses(old_columns), _get_sign_in_addresses(columns)
-        )
-    check_kept_secrets(
-        kept_fields.values(), _get_server_addresses(old_columns), _get_server_addresses(columns)
-    )
-
-
-def _get_server_addresses(columns: Mapping[str, Any]) -> dict[str, str]:
-    """Return the address that headers, API keys and the like are sent to."""
-    return {"endpoint_config.url": normalize_origin(str(columns["endpoint_config"].get("url", "")))}
-
-
-def _get_sign_in_addresses(columns: Mapping[str, Any]) -> dict[str, str]:
-    """Return the full URLs that a client secret or key is sent to, as hosts serve many tenants.
-
-    Without a token URL and an issuer, they are discovered from the server's own URL.
-    """
-    auth_config = columns["auth_config"]
-    addresses = {
-        f"auth_config.{name}": str(auth_config.get(name) or "") for name in ("token_url", "issuer")
-    }
-    if not any(addresses.values()):
-        addresses["endpoint_config.url"] = str(columns["endpoint_config"].get("url", ""))
-    return addresses
-
-
-def _format_secret_field(key: SecretKey) -> str:
-    placement, name = key
-    return f"{FIELD_PREFIXES.get(Secret.Placement(placement), 'auth_config.')}{name}"
 
 
 def read_known_fields(config: Any, known: frozenset[str], where: str) -> dict[str, Any]:

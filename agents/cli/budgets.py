@@ -20,7 +20,7 @@ from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_ta
 from bonobot.core.problems import InvalidInput
 from mcp_servers.cli.servers import MICRO, add_price_arguments, collect_price_options, get_server
 from mcp_servers.cli.servers import serialize_server as server_json
-from mcp_servers.server_config import set_prices
+from mcp_servers.server_prices import set_prices
 
 _LINE_PATTERN = re.compile(r"(?:(session):)?([a-z]+)/([a-z]+)=\$?([\d.,]+)(?:@(\d+)%?)?")
 LINE_FORMAT = "[session:]UNIT/PERIOD=LIMIT[@PERCENT]"

@@ -30,7 +30,7 @@ from agents.gateway.client_request import (
 )
 from agents.gateway.connection_subscriptions import WatchedResource
 from agents.gateway.handlers import Kind
-from agents.gateway.log_forwarding import LogForwarder
+from agents.gateway.log_messages import LogForwarder
 from agents.gateway.mcp_host import MAX_CONNECTIONS
 from agents.gateway.resource_subscriptions import (
     unwatch_resources,

@@ -49,7 +49,7 @@ from agents.gateway.request_bodies import (
     replay_messages,
 )
 from agents.gateway.routes import ROOT_PATH, GatewayAddress, parse_path
-from agents.gateway.session_routing import SessionRouter
+from agents.gateway.session_router import SessionRouter
 from bonobot.accounts.external_issuers.services import list_announced_issuers
 from bonobot.accounts.roles import TokenScope as Wanted
 from bonobot.core.http import response_headers

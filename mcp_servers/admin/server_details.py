@@ -35,7 +35,7 @@ from mcp_servers.admin.server_forms import PROBLEM_FIELDS, ServerForm, build_ini
 from mcp_servers.admin.servers import (
     POOL_DESTINATION,
     ServerAdmin,
-    discover_servers,
+    attempt_discoveries,
     summarize_discovery,
 )
 from mcp_servers.discovery import ServerRemoved
@@ -220,7 +220,7 @@ ServerAdmin.extra_views += (("add/added/", "added", show_added_pool_servers),)
 @ServerAdmin.add_object_action("connect", needs=Action.MANAGE_SERVERS)
 def connect_server(visit: ObjectRequest) -> HttpResponseBase:
     """Discover the server and render the result as a fragment."""
-    [attempt] = discover_servers(
+    [attempt] = attempt_discoveries(
         [visit.object], actor=visit.principal.actor, kind=HealthCheck.Kind.DISCOVERY
     )
     if isinstance(attempt.problem, ServerRemoved):

@@ -31,13 +31,11 @@ from mcp_servers.client_capabilities import CAPABILITY_FIELDS, MAX_TOKENS
 from mcp_servers.models import Secret, Server
 from mcp_servers.server_config import (
     AUTH_FIELDS,
-    MAX_PRICE,
-    MAX_RATE,
-    PRICE_NAMES,
     ServerSpec,
     mask_auth_config,
     mask_endpoint_config,
 )
+from mcp_servers.server_prices import MAX_PRICE, MAX_RATE, PRICE_NAMES
 
 MAX_PAIRS = 100
 

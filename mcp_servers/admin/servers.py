@@ -80,7 +80,7 @@ class DiscoveryAttempt:
     problem: Problem | None = None
 
 
-def discover_servers(
+def attempt_discoveries(
     servers: Sequence[Server], *, actor: Actor, kind: str
 ) -> list[DiscoveryAttempt]:
     """Discover each server; a failure is recorded on that server only."""
@@ -505,7 +505,8 @@ class ServerAdmin(TabbedAdmin):
         if len(servers) > bulk_actions.IMMEDIATE_LIMIT:
             return bulk_actions.start_job_and_redirect(request, job_kind, servers)
         add_discovery_messages(
-            request, discover_servers(servers, actor=self.get_principal(request).actor, kind=kind)
+            request,
+            attempt_discoveries(servers, actor=self.get_principal(request).actor, kind=kind),
         )
         return None
 
@@ -552,7 +553,7 @@ def _format_command(server: Server) -> str:
 @ServerAdmin.add_object_action("test", needs=Action.MANAGE_SERVERS)
 def probe_server(visit: ObjectRequest) -> None:
     """Test the server now."""
-    attempts = discover_servers(
+    attempts = attempt_discoveries(
         [visit.object], actor=visit.principal.actor, kind=HealthCheck.Kind.TEST
     )
     add_discovery_messages(visit.request, attempts)
@@ -561,7 +562,7 @@ def probe_server(visit: ObjectRequest) -> None:
 @ServerAdmin.add_object_action("refresh", needs=Action.MANAGE_SERVERS)
 def refresh_server(visit: ObjectRequest) -> None:
     """Discover the server again."""
-    attempts = discover_servers(
+    attempts = attempt_discoveries(
         [visit.object], actor=visit.principal.actor, kind=HealthCheck.Kind.DISCOVERY
     )
     add_discovery_messages(visit.request, attempts)

@@ -15,13 +15,12 @@ from mcp_servers.oauth_client.queries import LOGIN_STATES, load_login_statuses
 from mcp_servers.oauth_client.types import GRANT_TYPES, PER_CHOICES
 from mcp_servers.server_config import (
     HTTP_TRANSPORT_NAMES,
-    MAX_PRICE,
-    MAX_RATE,
     ServerSpec,
     build_changed_spec,
     mask_auth_config,
     mask_endpoint_config,
 )
+from mcp_servers.server_prices import MAX_PRICE, MAX_RATE
 from mcp_servers.stderr_log import load_latest_output
 from mcp_servers.subscriptions.queries import STATES, load_change_notification_status
 

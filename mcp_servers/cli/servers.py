@@ -27,12 +27,8 @@ from mcp_servers.attached_agents import get_attached_agents
 from mcp_servers.client_capabilities import CAPABILITY_FIELDS
 from mcp_servers.models import HealthCheck, Preset, Server
 from mcp_servers.openapi.document import MAX_DOCUMENT_BYTES
-from mcp_servers.server_config import (
-    PRICE_FIELDS,
-    ServerSpec,
-    mask_auth_config,
-    mask_endpoint_config,
-)
+from mcp_servers.server_config import ServerSpec, mask_auth_config, mask_endpoint_config
+from mcp_servers.server_prices import PRICE_FIELDS
 
 if TYPE_CHECKING:
     from mcp_servers.discovery import DiscoveryResult

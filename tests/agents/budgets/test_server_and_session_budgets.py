@@ -19,7 +19,7 @@ from bonobot.ledger.models import AuditRow
 from bonobot.ledger.queries import load_organization_balances
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server
-from mcp_servers.server_config import set_prices
+from mcp_servers.server_prices import set_prices
 from tests import admin_client, factories, rest
 
 pytestmark = pytest.mark.django_db(transaction=True)

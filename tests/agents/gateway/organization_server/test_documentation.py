@@ -13,7 +13,7 @@ from tests import factories
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-PAGE = Path(__file__).parents[4] / "docs" / "bots.md"
+PAGE = Path(__file__).parents[4] / "docs" / "agents-as-tools.md"
 
 
 def describe_effect(tool: OrganizationTool) -> str:

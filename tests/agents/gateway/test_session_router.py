@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-from agents.gateway import session_routing
+from agents.gateway import session_router
 from agents.gateway.transports import GatewayApplication
 from agents.models import Agent, GatewaySessionMessage, GatewaySessionState
 from bonobot.accounts.models import Organization, Token
@@ -193,7 +193,7 @@ def test_a_subscription_in_one_process_reaches_the_stream_in_another(
     edition_url: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(session_routing, "SYNC_INTERVAL_S", 0.05)
+    monkeypatch.setattr(session_router, "SYNC_INTERVAL_S", 0.05)
     server: Server = create_news_server(acme, helper, edition_url())
     path = f"/mcp/servers/{server.slug}"
     session = wire.handshake(path)
