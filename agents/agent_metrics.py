@@ -202,7 +202,7 @@ def _list_busiest_tools(rollups: Any, uncounted_totals: Mapping[RollupKey, Total
                 kind, total
             )
             server_names[kind.server_id] = total.server_name
-    busiest = sorted(counts_by_tool.items(), key=lambda one: (-one[1].calls, one[0][0]))[
+    busiest = sorted(counts_by_tool.items(), key=lambda item: (-item[1].calls, item[0][0]))[
         :TOOLS_SHOWN
     ]
     return [(tool, server_names[server], server, counts) for (tool, server), counts in busiest]
@@ -219,7 +219,7 @@ def _list_error_reasons(
         if kind.code:
             key = (kind.outcome, kind.code, kind.rule)
             counts_by_reason[key] = counts_by_reason.get(key, 0) + total.calls
-    most_frequent = sorted(counts_by_reason.items(), key=lambda one: (-one[1], one[0]))[
+    most_frequent = sorted(counts_by_reason.items(), key=lambda item: (-item[1], item[0]))[
         :REASONS_SHOWN
     ]
     return [(*key, count) for key, count in most_frequent]

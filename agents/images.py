@@ -90,7 +90,7 @@ def load_message_images(
         {row.sha256: (row.media_type, bytes(row.data)) for row in rows} if digests else {}
     )
     remaining = set(images_by_digest)
-    loaded = []
+    loaded_images = []
     for message in reversed(messages):
         images = [
             reference["sha256"]
@@ -103,8 +103,8 @@ def load_message_images(
             {"media_type": images_by_digest[key][0], "data": images_by_digest[key][1]}
             for key in images
         ]
-        loaded.append(kept_fields | ({"images": image_parts} if image_parts else {}))
-    return loaded[::-1]
+        loaded_images.append(kept_fields | ({"images": image_parts} if image_parts else {}))
+    return loaded_images[::-1]
 
 
 def get_session_blob(session: Session, sha256: str, *, payload_key: str = "images") -> Blob:

@@ -55,7 +55,7 @@ def rank_notes(notes: Iterable[Note], query: str) -> list[Note]:
     query_words = split_words(query)
     scored = [(_compute_score(note, query_words), note) for note in notes]
     # Sorting is stable: among equal scores, newer notes stay first.
-    return [note for score, note in sorted(scored, key=lambda one: -one[0]) if score]
+    return [note for score, note in sorted(scored, key=lambda item: -item[0]) if score]
 
 
 def split_words(text: str) -> frozenset[str]:

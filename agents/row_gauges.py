@@ -51,9 +51,11 @@ def _collect_samples() -> Iterator[GaugeSample]:
     for status in UNFINISHED:
         yield GaugeSample(SESSIONS.name, (status,), counts.get(status, 0))
     yield from _collect_workers()
-    lapsed = Q(runner=None) | Q(runner__heartbeat_at__lt=leases.get_heartbeat_deadline())
+    without_runner = Q(runner=None) | Q(runner__heartbeat_at__lt=leases.get_heartbeat_deadline())
     running = Session.objects.filter(status=Session.Status.RUNNING)
-    yield from build_lease_samples("session", running.count(), running.filter(lapsed).count())
+    yield from build_lease_samples(
+        "session", running.count(), running.filter(without_runner).count()
+    )
     yield from _collect_budgets()
 
 

@@ -62,10 +62,10 @@ def plan_overrides(
 
 
 def apply_overrides(
-    principal: Principal, planned: Sequence[PlannedAttachment]
+    principal: Principal, planned_attachments: Sequence[PlannedAttachment]
 ) -> tuple[PlannedAttachment, ...]:
     """Apply the plan after the servers were created; return the result of each attachment."""
-    return tuple(_apply_attachment(principal, attachment) for attachment in planned)
+    return tuple(_apply_attachment(principal, attachment) for attachment in planned_attachments)
 
 
 def _apply_attachment(principal: Principal, attachment: PlannedAttachment) -> PlannedAttachment:
@@ -85,8 +85,10 @@ def _apply_attachment(principal: Principal, attachment: PlannedAttachment) -> Pl
             set_attachment_enabled(principal, agent, server, enabled=False)
         else:
             attached_server = agent.agent_servers.filter(server=server).first()
-            allowed, denied = _get_wanted_lists(attachment.share, attached_server)
-            attach_server(principal, agent, server, allowed_tools=allowed, denied_tools=denied)
+            allowed_tools, denied_tools = _get_wanted_lists(attachment.share, attached_server)
+            attach_server(
+                principal, agent, server, allowed_tools=allowed_tools, denied_tools=denied_tools
+            )
     except Problem as problem:
         return replace(attachment, action="refuse", problem=problem)
     return attachment
@@ -243,14 +245,14 @@ def plan_import(principal: Principal, text: str, choices: ImportChoices) -> Serv
     """Return the plan of an import; raises `Problem` if the text can't be parsed."""
     overrides = parse_overrides(text)
     choices = replace(choices, known_fields=OVERRIDE_FIELDS, only_tools=overrides.only_tools)
-    planned = plan_servers(principal, text, choices)
+    planned_servers = plan_servers(principal, text, choices)
     if choices.scope_id is not None:  # a private server: overrides don't apply
-        return ServerImport(planned=planned, overrides=overrides)
+        return ServerImport(planned=planned_servers, overrides=overrides)
     new_server_names = {
-        planned_server.entry.name for planned_server in planned if planned_server.ready
+        planned_server.entry.name for planned_server in planned_servers if planned_server.ready
     }
     return ServerImport(
-        planned=planned,
+        planned=planned_servers,
         overrides=overrides,
         shares=plan_overrides(principal, overrides.overrides, new_server_names),
     )

@@ -91,12 +91,12 @@ def update_agent(principal: Principal, agent: Agent, spec: AgentSpec) -> Agent:
     Disabling it ends its sessions.
     """
     principal.require(Action.MANAGE_AGENTS)
-    changed = _apply_agent_spec(agent, clean_toolset_spec(principal, agent, spec))
+    changed_names = _apply_agent_spec(agent, clean_toolset_spec(principal, agent, spec))
     with record_change(
-        **_build_audit_fields(principal, agent, "agent_updated", {"changed": changed})
+        **_build_audit_fields(principal, agent, "agent_updated", {"changed": changed_names})
     ):
         save_validated(agent)
-    if "enabled" in changed and not agent.enabled:
+    if "enabled" in changed_names and not agent.enabled:
         cancel_sessions(principal, agent.sessions.all(), "The agent was disabled.")
     return agent
 
@@ -155,20 +155,20 @@ def _apply_agent_spec(agent: Agent, spec: AgentSpec) -> list[str]:
     values = {f.name: getattr(spec, f.name) for f in fields(spec)}
     if spec.output_schema:
         check_output_schema(spec.output_schema)
-    changed = []
+    changed_names = []
     for name, value in values.items():
         column = f"{name}_id" if name == "model_endpoint" else name
         new_value = value.pk if name == "model_endpoint" and value else value
         if value is not None and getattr(agent, column) != new_value:
             setattr(agent, name, value)
-            changed.append(name)
+            changed_names.append(name)
     if agent.model_endpoint_id and agent.model_endpoint.organization_id != agent.organization_id:
         raise InvalidInput(
             "The model endpoint doesn't exist.",
             field="model_endpoint",
             remedy="Choose one of this organization's endpoints.",
         )
-    return changed
+    return changed_names
 
 
 def _get_default_endpoint(principal: Principal) -> ModelEndpoint:

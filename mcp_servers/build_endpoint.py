@@ -155,8 +155,8 @@ def build_account(server: Server, credentials: Mapping[str, str]) -> OAuthAccoun
     return replace(account, subject=None) if account.by_person else account
 
 
-def _parse_era(stored: str) -> Any:
-    return stored if stored in ("modern", "handshake") else None
+def _parse_era(stored_era: str) -> Any:
+    return stored_era if stored_era in ("modern", "handshake") else None
 
 
 def _build_auth_headers(server: Server, values: dict[str, str]) -> dict[str, str]:

@@ -104,8 +104,8 @@ def list_abandoned_jobs() -> list[UUID]:
 
 def is_stalled(job: BulkJob) -> bool:
     """Return whether an unfinished job has no worker."""
-    due = job.lease_expires_at or job.created_at + PICKUP_LIMIT
-    return job.finished_at is None and due < timezone.now()
+    due_at = job.lease_expires_at or job.created_at + PICKUP_LIMIT
+    return job.finished_at is None and due_at < timezone.now()
 
 
 def retry_failed_items(principal: Principal, job: BulkJob) -> BulkJob:

@@ -55,27 +55,31 @@ def approve_definitions(
     if shown_digests is None:
         fields = ("pk", "name", "kind", "digest", "findings", "pinned_digest")
         waiting = list(server.definitions.awaiting_review().only(*fields))
-        chosen = {row.pk: row.digest for row in waiting if not needs_own_review(row)}
-        held_names = tuple(str(row) for row in waiting if row.pk not in chosen)
+        selected_digests = {row.pk: row.digest for row in waiting if not needs_own_review(row)}
+        held_names = tuple(str(row) for row in waiting if row.pk not in selected_digests)
     else:
-        chosen = dict(shown_digests)
-    names = dict(server.definitions.filter(pk__in=chosen).values_list("pk", "name"))
+        selected_digests = dict(shown_digests)
+    names = dict(server.definitions.filter(pk__in=selected_digests).values_list("pk", "name"))
     with record_server_change(server, principal.actor, "definitions_approved", (details := {})):
         lock_rows(Server.objects.filter(pk=server.pk))
         pinned = [
             pk
-            for pk, digest in chosen.items()
+            for pk, digest in selected_digests.items()
             if _pin_definition(server, pk, digest, principal.label)
         ]
-        details.update({"approved": [{"name": names[pk], "digest": chosen[pk]} for pk in pinned]})
+        details.update(
+            {"approved": [{"name": names[pk], "digest": selected_digests[pk]} for pk in pinned]}
+        )
         if shown_digests and not pinned:
             raise Conflict(
                 "None of these definitions could be approved because they changed or are rejected.",
                 code="nothing_approved",
                 remedy="Reload the definitions, then review them again.",
             )
-    skipped = [names.get(pk, str(pk)) for pk in chosen if pk not in set(pinned)]
-    return DefinitionReviewResult(tuple(names[pk] for pk in pinned), tuple(skipped), held_names)
+    skipped_names = [names.get(pk, str(pk)) for pk in selected_digests if pk not in set(pinned)]
+    return DefinitionReviewResult(
+        tuple(names[pk] for pk in pinned), tuple(skipped_names), held_names
+    )
 
 
 def pin_trusted_definitions(

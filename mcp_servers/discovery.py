@@ -207,24 +207,24 @@ def save_declarations(
     """
     lock_rows(rows := Server.objects.filter(pk=server_id))
     server = rows.get()
-    new, changed, missing = _compare_definitions(
+    new, changed_definitions, missing = _compare_definitions(
         server, declarations, verdicts, findings or DefinitionFindings()
     )
     first = server.discovered_at is None
     renamed = _find_rename(server, declarations)
     record_success(server, kind, declarations)
-    if new or changed or missing or renamed:
-        _write_changes(server, new, changed, missing, renamed, actor=actor, first=first)
+    if new or changed_definitions or missing or renamed:
+        _write_changes(server, new, changed_definitions, missing, renamed, actor=actor, first=first)
     if renamed and server.approval != Server.Approval.ALWAYS:  # else nothing was withdrawn
         _notify_renamed(server, renamed)
     definitions = server.definitions.all()
     definitions.filter(present=True).update(last_seen_at=timezone.now())
-    if new or changed:
-        _notify_pending_review(server, [row.pk for row in (*new, *changed)])
+    if new or changed_definitions:
+        _notify_pending_review(server, [row.pk for row in (*new, *changed_definitions)])
     return DiscoveryResult(
         tools=tuple(definitions.tools().filter(present=True).values_list("name", flat=True)),
         new=len(new),
-        changed=len(changed),
+        changed=len(changed_definitions),
         gone=len(missing),
         waiting=definitions.awaiting_review().count(),
         refused=definitions.exclude(fault="").count(),
@@ -241,25 +241,25 @@ def _compare_definitions(
 ) -> tuple[list[Definition], list[Definition], list[Definition]]:
     """Return new, changed and missing definitions, the first two updated but not saved."""
     existing = {(row.kind, row.name): row for row in server.definitions.all()}
-    seen = {
+    seen_keys = {
         (item.kind, item.name): item
         for item in declarations.items
         if len(item.name) <= MAX_NAME_LENGTH
     }
-    changed = {
+    changed_definitions = {
         key: row
-        for key, item in seen.items()
+        for key, item in seen_keys.items()
         if _update_definition(
             row := existing.get(key) or _build_definition(server, item), item, verdicts, findings
         )
     }
-    new = [row for key, row in changed.items() if key not in existing]
-    updated = [row for key, row in changed.items() if key in existing]
+    new = [row for key, row in changed_definitions.items() if key not in existing]
+    updated = [row for key, row in changed_definitions.items() if key in existing]
     # An incomplete listing says nothing about the definitions after its end.
     missing = [
         row
         for key, row in existing.items()
-        if key not in seen and row.present and row.kind in declarations.complete
+        if key not in seen_keys and row.present and row.kind in declarations.complete
     ]
     return new, updated, missing
 
@@ -267,7 +267,7 @@ def _compare_definitions(
 def _write_changes(
     server: Server,
     new: list[Definition],
-    changed: list[Definition],
+    changed_definitions: list[Definition],
     missing: list[Definition],
     rename: Mapping[str, str],
     *,
@@ -276,21 +276,21 @@ def _write_changes(
 ) -> None:
     details: dict[str, Any] = {
         "new": _build_audit_entries(new),
-        "changed": _build_audit_entries(changed),
+        "changed": _build_audit_entries(changed_definitions),
         "gone": _build_audit_entries(missing),
     }
     if rename:
         details["renamed"] = dict(rename)
     with record_server_change(server, actor, "definitions_discovered", details):
         Definition.objects.bulk_create(new)
-        for row in changed:
+        for row in changed_definitions:
             row.save()
         Definition.objects.filter(pk__in=[row.pk for row in missing]).update(present=False)
         if server.approval == Server.Approval.ALWAYS or (
             server.approval == Server.Approval.FIRST and first
         ):
             pin_trusted_definitions(
-                server, [*new, *changed], pinned_by=f"approval:{server.approval}"
+                server, [*new, *changed_definitions], pinned_by=f"approval:{server.approval}"
             )
         if rename and server.approval != Server.Approval.ALWAYS:
             server.definitions.exclude(pinned_digest="").update(

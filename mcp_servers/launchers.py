@@ -67,15 +67,15 @@ class LauncherNotAllowed(Problem):
 
 
 def check_launcher(
-    command: str, args: Sequence[str] = (), *, allowed: Collection[str]
+    command: str, args: Sequence[str] = (), *, allowed_launchers: Collection[str]
 ) -> tuple[ConfigWarning, ...]:
     """Return warnings about a command that may be started.
 
-    `allowed` contains bare names and absolute paths. Raises `LauncherNotAllowed`
+    `allowed_launchers` contains bare names and absolute paths. Raises `LauncherNotAllowed`
     (`launcher_not_allowed`) for every other command.
     """
-    if reason := _explain_refusal(command, allowed):
-        bare_names = sorted(name for name in allowed if name not in SHELLS)
+    if reason := _explain_refusal(command, allowed_launchers):
+        bare_names = sorted(name for name in allowed_launchers if name not in SHELLS)
         shown_names = ", ".join(f"`{name}`" for name in bare_names[:20]) or "none"
         raise LauncherNotAllowed(
             format_message(
@@ -106,7 +106,7 @@ def find_unpinned_package(command: str, args: Sequence[str]) -> str:
     return "" if _is_package_pinned(package, npm=name not in ("uvx", "uv", "pipx")) else package
 
 
-def _explain_refusal(command: str, allowed: Collection[str]) -> str:
+def _explain_refusal(command: str, allowed_launchers: Collection[str]) -> str:
     """Return why the command is refused, or ""."""
     name = _WINDOWS_ENDING.sub("", re.split(r"[/\\]", command)[-1]).lower()
     if not command:
@@ -120,12 +120,16 @@ def _explain_refusal(command: str, allowed: Collection[str]) -> str:
             return format_message("a path must be absolute")
         if str(PurePosixPath(command)) != command or ".." in command.split("/"):
             return format_message("a path must be normalized")
-        return "" if command in allowed else format_message("the path isn't on the allowlist")
+        return (
+            ""
+            if command in allowed_launchers
+            else format_message("the path isn't on the allowlist")
+        )
     if any(character.isspace() for character in command):
         return format_message("the command and its arguments must be separate")
     if not _BARE_NAME.fullmatch(command):
         return format_message("it isn't the name of a program")
-    return "" if command in allowed else format_message("it isn't on the allowlist")
+    return "" if command in allowed_launchers else format_message("it isn't on the allowlist")
 
 
 def _list_warnings(command: str, args: list[str]) -> Iterator[ConfigWarning]:

@@ -23,9 +23,9 @@ def build_row_gauges() -> RowGauges:
 
 
 def _collect_samples() -> Iterator[GaugeSample]:
-    due = Server.objects.due_for_check()
-    oldest = due.aggregate(at=Min("next_check_at"))
-    yield from build_backlog_samples("checks", due.count(), oldest["at"])
+    due_servers = Server.objects.due_for_check()
+    oldest = due_servers.aggregate(at=Min("next_check_at"))
+    yield from build_backlog_samples("checks", due_servers.count(), oldest["at"])
     yield from build_lease_samples(
         "watch",
         leases.query_wanted_subscriptions().count(),

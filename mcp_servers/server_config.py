@@ -29,20 +29,26 @@ from mcp_servers.stdio_validation import check_folders, check_no_nul, clean_env_
 from mcp_servers.tool_names import check_name
 
 
-def read_known_fields(config: Any, known: frozenset[str], where: str) -> dict[str, Any]:
-    """Return the fields of the object at `where`; raises `InvalidInput` for unknown ones."""
+def read_known_fields(config: Any, known_names: frozenset[str], location: str) -> dict[str, Any]:
+    """Return the fields of the object at `location`; raises `InvalidInput` for unknown ones."""
     if not isinstance(config, Mapping):
         raise InvalidInput(
-            format_message("`{where}` must be an object.", where=where),
-            field=where,
-            remedy=format_message("Supported fields: {known}.", known=", ".join(sorted(known))),
+            format_message("`{where}` must be an object.", where=location),
+            field=location,
+            remedy=format_message(
+                "Supported fields: {known}.", known=", ".join(sorted(known_names))
+            ),
         )
-    if unknown := sorted(set(config) - known):
+    if unknown := sorted(set(config) - known_names):
         raise InvalidInput(
-            format_message("`{where}` has no field {strange!r}.", where=where, strange=unknown[0]),
+            format_message(
+                "`{where}` has no field {strange!r}.", where=location, strange=unknown[0]
+            ),
             code="unknown_field",
-            field=f"{where}.{unknown[0]}",
-            remedy=format_message("Supported fields: {known}.", known=", ".join(sorted(known))),
+            field=f"{location}.{unknown[0]}",
+            remedy=format_message(
+                "Supported fields: {known}.", known=", ".join(sorted(known_names))
+            ),
         )
     return dict(config)
 
@@ -162,8 +168,8 @@ def clean_server_spec(
 
 def list_allowed_launchers() -> frozenset[str]:
     """Return the programs that may start a stdio server, from the setting and the database."""
-    added = Launcher.objects.values_list("command", flat=True)
-    return frozenset((*settings.BONOBOT_LAUNCHERS, *added))
+    added_commands = Launcher.objects.values_list("command", flat=True)
+    return frozenset((*settings.BONOBOT_LAUNCHERS, *added_commands))
 
 
 def _build_tools_column(spec: ServerSpec) -> dict[str, list[str]]:
@@ -185,10 +191,10 @@ def mask_endpoint_config(server: Server) -> dict[str, Any]:
 
 def mask_auth_config(server: Server) -> dict[str, Any]:
     """Return `auth_config` without secrets, with `type` and `configured`."""
-    stored = any(secret.placement == Secret.Placement.AUTH for secret in server.secrets.all())
+    stored_keys = any(secret.placement == Secret.Placement.AUTH for secret in server.secrets.all())
     # A login needs no secret; whether someone has signed in is part of the server's status.
     by_login = server.auth_config.get("grant") == "authorization_code"
-    return {"type": server.auth_type, **server.auth_config, "configured": stored or by_login}
+    return {"type": server.auth_type, **server.auth_config, "configured": stored_keys or by_login}
 
 
 def _clean_name(name: Any) -> str:
@@ -229,10 +235,10 @@ def _clean_approval_mode(principal: Principal, value: Any, old: Server | None) -
     return str(value)
 
 
-def _clean_allow_private(principal: Principal, wanted: bool, old: Server | None) -> bool:
-    if wanted and not (old and old.allow_private):
+def _clean_allow_private(principal: Principal, is_allowed: bool, old: Server | None) -> bool:
+    if is_allowed and not (old and old.allow_private):
         principal.require(Action.ALLOW_PRIVATE_ADDRESS)
-    return bool(wanted)
+    return bool(is_allowed)
 
 
 def _check_may_set_command(
@@ -255,7 +261,7 @@ def _clean_exceptions(
     principal: Principal, spec: ServerSpec, secrets: Collection[SecretKey], old: Server | None
 ) -> dict[str, str]:
     """Return the reasons of allowed dangerous variables; raises for those without one."""
-    names = [name for place, name in secrets if place == Secret.Placement.ENV]
+    names = [name for placement, name in secrets if placement == Secret.Placement.ENV]
     return clean_env_exceptions(principal, names, spec.env_exceptions, old=old)
 
 
@@ -278,7 +284,7 @@ def _clean_stdio_config(
             remedy='List each argument separately: ["-y", "package@1.2.3"].',
         )
     _check_no_placeholders(args, "endpoint_config.args")
-    check_launcher(command, args, allowed=list_allowed_launchers())
+    check_launcher(command, args, allowed_launchers=list_allowed_launchers())
     public: dict[str, Any] = {"command": command, "args": args}
     if cwd:
         _check_no_placeholders([cwd], "endpoint_config.cwd")
@@ -326,20 +332,28 @@ def _clean_http_config(
 
 
 def _clean_named_values(
-    raw: Any, placement: str, where: str, allowed: re.Pattern[str], reserved: re.Pattern[str]
+    raw: Any,
+    placement: str,
+    location: str,
+    allowed_pattern: re.Pattern[str],
+    reserved: re.Pattern[str],
 ) -> dict[SecretKey, str | None]:
     """Return the named values of `env` or `headers`; the mask becomes None (keep)."""
     if raw is None:
         return {}
     if not isinstance(raw, Mapping):
         raise InvalidInput(
-            format_message("`{where}` must be an object with string values.", where=where),
-            field=where,
+            format_message("`{where}` must be an object with string values.", where=location),
+            field=location,
         )
     values: dict[SecretKey, str | None] = {}
     for name, value in raw.items():
-        field_path = f"{where}.{name}"
-        if not isinstance(name, str) or not allowed.fullmatch(name) or reserved.fullmatch(name):
+        field_path = f"{location}.{name}"
+        if (
+            not isinstance(name, str)
+            or not allowed_pattern.fullmatch(name)
+            or reserved.fullmatch(name)
+        ):
             raise InvalidInput(
                 format_message("`{name}` can't be set here.", name=name),
                 field=field_path,
@@ -357,9 +371,11 @@ def _clean_named_values(
 
 def _check_masked_values(secrets: Mapping[SecretKey, str | None], old: Server | None) -> None:
     """Raise `InvalidInput` if the mask is written but no value is stored."""
-    stored = {(secret.placement, secret.name) for secret in old.secrets.all()} if old else set()
+    stored_keys = (
+        {(secret.placement, secret.name) for secret in old.secrets.all()} if old else set()
+    )
     for (placement, name), value in secrets.items():
-        if value is None and (placement, name) not in stored:
+        if value is None and (placement, name) not in stored_keys:
             field_name = "env" if placement == Secret.Placement.ENV else "headers"
             raise InvalidInput(
                 format_message(
@@ -371,13 +387,13 @@ def _check_masked_values(secrets: Mapping[SecretKey, str | None], old: Server | 
             )
 
 
-def _check_no_placeholders(texts: list[str], where: str) -> None:
+def _check_no_placeholders(texts: list[str], location: str) -> None:
     for text in texts:
         if match := _PLACEHOLDER.search(str(text)):
             raise InvalidInput(
                 format_message("The value for {found} is missing.", found=match.group()),
                 code="missing_value",
-                field=where,
+                field=location,
                 remedy="Enter the value. Environment variables aren't read here.",
             )
 
@@ -398,20 +414,22 @@ def _clean_auth_config(
             remedy=format_message("Use one of: {auth_fields}.", auth_fields=", ".join(AUTH_FIELDS)),
         )
     kind = str(raw.get("type", "none"))
-    public, sealed = AUTH_FIELDS[kind]
-    fields = read_known_fields(raw, public | sealed | {"type", "configured"}, "auth_config")
+    public, secret_names = AUTH_FIELDS[kind]
+    fields = read_known_fields(raw, public | secret_names | {"type", "configured"}, "auth_config")
     details = {name: fields[name] for name in sorted(public) if fields.get(name)}
-    stored = {s.name for s in _list_auth_secrets(old)} if old and old.auth_type == kind else set()
+    stored_keys = (
+        {s.name for s in _list_auth_secrets(old)} if old and old.auth_type == kind else set()
+    )
     values: dict[SecretKey, str | None] = {}
-    required = sealed
+    required = secret_names
     if kind == Server.Auth.OAUTH2:
-        required = oauth_client_auth_config.list_required_secrets(fields, stored)
-        stored -= oauth_client_auth_config.list_replaced_secrets(fields)
-    for name in sealed:
+        required = oauth_client_auth_config.list_required_secrets(fields, stored_keys)
+        stored_keys -= oauth_client_auth_config.list_replaced_secrets(fields)
+    for name in secret_names:
         value = fields.get(name) or MASK
-        if value == MASK and name not in stored and name not in required:
+        if value == MASK and name not in stored_keys and name not in required:
             continue
-        if value == MASK and name not in stored:
+        if value == MASK and name not in stored_keys:
             raise InvalidInput(
                 format_message("`{name}` is missing.", name=name),
                 code="missing_value",
@@ -470,7 +488,7 @@ def _list_auth_secrets(old: Server | None) -> list[Secret]:
 
 def build_changed_spec(old: Server, **changes: Any) -> ServerSpec:
     """Return the specification of a stored server with some changes; secrets are kept."""
-    stored = {
+    stored_keys = {
         "name": old.name,
         "transport_type": old.transport_type,
         "endpoint_config": mask_endpoint_config(old),
@@ -479,4 +497,4 @@ def build_changed_spec(old: Server, **changes: Any) -> ServerSpec:
         "approval": old.approval,
         "allow_private": old.allow_private,
     }
-    return ServerSpec(**{**stored, **changes})
+    return ServerSpec(**{**stored_keys, **changes})

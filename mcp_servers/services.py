@@ -86,11 +86,11 @@ def update_server(principal: Principal, server: Server, spec: ServerSpec) -> Ser
     server.next_check_at = None
     server.status = Server.Status.DISCONNECTED if server.enabled else Server.Status.DISABLED
     _check_name_free(server)
-    changed = sorted(name for name in previous if previous[name] != checked.columns[name])
-    details: dict[str, Any] = {"changed": changed}
+    changed_names = sorted(name for name in previous if previous[name] != checked.columns[name])
+    details: dict[str, Any] = {"changed": changed_names}
     with record_server_change(server, principal.actor, "server_updated", details):
         _save_server(server)
-        if "env_exceptions" in changed:
+        if "env_exceptions" in changed_names:
             details |= _build_exception_details(server)
         if replaced := _write_secrets(server, checked, principal.actor):
             details["secrets"] = replaced
@@ -158,9 +158,9 @@ def _revoke_outdated_grants(
 
 def _check_name_free(server: Server) -> None:
     """Raise `Conflict` if the name is taken or too similar to another in the scope."""
-    others = Server.objects.in_scope(server.scope_id).exclude(pk=server.pk)
-    check_name(server.name, others.values_list("name", flat=True))
-    if others.filter(slug=server.slug).exists():
+    other_servers = Server.objects.in_scope(server.scope_id).exclude(pk=server.pk)
+    check_name(server.name, other_servers.values_list("name", flat=True))
+    if other_servers.filter(slug=server.slug).exists():
         raise _build_name_conflict(server)
 
 
@@ -187,22 +187,22 @@ def _write_secrets(server: Server, checked: ServerColumns, actor: Actor) -> list
 
     Returns the names of those written or deleted.
     """
-    stored = {(secret.placement, secret.name): secret for secret in server.secrets.all()}
+    stored_secrets = {(secret.placement, secret.name): secret for secret in server.secrets.all()}
     for key, value in checked.secrets.items():
         if value is None:
             continue
-        secret = stored.get(key) or Secret(
+        secret = stored_secrets.get(key) or Secret(
             organization_id=server.organization_id, server=server, placement=key[0], name=key[1]
         )
         secret.value = value  # type: ignore[assignment]  # the field encrypts the value
         secret.set_at, secret.set_by = timezone.now(), str(actor)[:255]
         secret.save()
-    removed = stored.keys() - checked.secrets.keys()
-    for key in removed:
-        stored[key].delete()
+    removed_keys = stored_secrets.keys() - checked.secrets.keys()
+    for key in removed_keys:
+        stored_secrets[key].delete()
     server.refresh_from_db()
-    written = {key for key, value in checked.secrets.items() if value is not None}
-    return sorted(f"{place}.{name}" for place, name in written | removed)
+    written_keys = {key for key, value in checked.secrets.items() if value is not None}
+    return sorted(f"{placement}.{name}" for placement, name in written_keys | removed_keys)
 
 
 LAUNCHER_REMEDY = (
@@ -213,7 +213,7 @@ LAUNCHER_REMEDY = (
 def create_launcher(principal: Principal, launcher: Launcher) -> None:
     """Allow a program to start stdio servers; raises `InvalidInput` for shells and the like."""
     try:
-        check_launcher(launcher.command, allowed={launcher.command})
+        check_launcher(launcher.command, allowed_launchers={launcher.command})
     except LauncherNotAllowed as refusal:
         raise InvalidInput(str(refusal), field="command", remedy=LAUNCHER_REMEDY) from None
     _write_launcher(principal, launcher, "launcher_created", launcher.save)

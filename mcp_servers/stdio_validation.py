@@ -42,10 +42,10 @@ def clean_env_exceptions(
     `VariableNotAllowed`, `Forbidden` if anyone but a platform administrator changes exceptions, and
     `InvalidInput` for an exception without reason or without need.
     """
-    stored: Mapping[str, str] = old.env_exceptions if old else {}
-    exceptions = {name: why for name, why in stored.items() if name in names}
+    stored_exceptions: Mapping[str, str] = old.env_exceptions if old else {}
+    exceptions = {name: reason for name, reason in stored_exceptions.items() if name in names}
     if requested is not None:
-        cleaned = {name: _clean_reason(name, why) for name, why in requested.items()}
+        cleaned = {name: _clean_reason(name, reason) for name, reason in requested.items()}
         if cleaned != exceptions and not principal.platform_admin:
             raise Forbidden(
                 "Only a platform administrator can add exceptions for environment variables.",
@@ -89,8 +89,8 @@ def check_no_dangerous_variables(names: Iterable[str], *, field: str) -> None:
         )
 
 
-def _clean_reason(name: str, why: Any) -> str:
-    reason = why.strip() if isinstance(why, str) else ""
+def _clean_reason(name: str, raw_reason: Any) -> str:
+    reason = raw_reason.strip() if isinstance(raw_reason, str) else ""
     if not reason or len(reason) > MAX_REASON_LENGTH or not reason.isprintable():
         raise InvalidInput(
             format_message(
@@ -150,12 +150,12 @@ def check_folders(organization_id: UUID, config: Mapping[str, Any]) -> None:
     folders += [("args", folder) for folder in mounts]
     rule = build_folder_rule(organization_id) if folders else SYSTEM_ONLY
     for config_field, folder in folders:
-        if why := rule.find_refusal(folder):
+        if reason := rule.find_refusal(folder):
             raise InvalidInput(
                 format_message(
                     "The folder `{folder}` can't be used because {why}.",
                     folder=make_visible(folder, 300),
-                    why=why,
+                    why=reason,
                 ),
                 code="folder_not_allowed",
                 field=f"endpoint_config.{config_field}",

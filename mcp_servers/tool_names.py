@@ -81,8 +81,8 @@ def slugify(name: str) -> str:
     """
     if not name.strip():
         return ""
-    folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", name)).casefold()
-    ascii_only = "".join(ch for ch in folded if not unicodedata.combining(ch))
+    folded_name = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", name)).casefold()
+    ascii_only = "".join(ch for ch in folded_name if not unicodedata.combining(ch))
     slug = re.sub(r"([_-])[_-]+", r"\1", _SEPARATORS.sub("-", ascii_only)).strip("-_")
     if not slug:
         return f"server-{_hash_parts(name)}"
@@ -91,8 +91,8 @@ def slugify(name: str) -> str:
     return f"{slug[: MAX_SLUG_LENGTH - _SUFFIX_LENGTH - 1].rstrip('-_')}-{_hash_parts(slug)}"
 
 
-def check_name(name: str, others: Iterable[str] = ()) -> None:
-    """Check that a server name is readable, of one alphabet and unlike all of `others`.
+def check_name(name: str, other_names: Iterable[str] = ()) -> None:
+    """Check that a server name is readable, of one alphabet and unlike all of `other_names`.
 
     Raises `InvalidInput` (`missing_name`, `bad_name`, `confusable_name`), `Conflict` (`name_taken`)
     """
@@ -120,19 +120,22 @@ def check_name(name: str, others: Iterable[str] = ()) -> None:
             field="name",
             remedy="Write each word in one alphabet. Look-alike letters can disguise a name.",
         )
-    if (other := find_collision(name, others)) is not None:
+    if (other_name := find_collision(name, other_names)) is not None:
         raise Conflict(
-            format_message("The name is identical or too similar to `{other}`.", other=other),
+            format_message("The name is identical or too similar to `{other}`.", other=other_name),
             code="name_taken",
             field="name",
             remedy="Choose a name that can't be confused with another server's name.",
         )
 
 
-def find_collision(name: str, others: Iterable[str]) -> str | None:
-    """Return the first of `others` (names or slugs) that `name` equals or looks like, if any."""
+def find_collision(name: str, other_names: Iterable[str]) -> str | None:
+    """Return the first of `other_names` (names or slugs) that `name` equals or looks like, if any."""
     forms = _build_comparison_forms(name)
-    return next((other for other in others if forms & _build_comparison_forms(other)), None)
+    return next(
+        (other_name for other_name in other_names if forms & _build_comparison_forms(other_name)),
+        None,
+    )
 
 
 def find_mixed_alphabets(name: str) -> tuple[str, ...]:
@@ -148,16 +151,16 @@ def build_tool_name(
     server_slug: str,
     own_name: str,
     style: Style = "single",
-    taken: Collection[str] = frozenset(),
+    taken_names: Collection[str] = frozenset(),
 ) -> str:
     """Return a tool's name for models: `mcp_{server}_{tool}`, or with double underscores.
 
-    Always 1 to 64 of `[A-Za-z0-9_-]` and not in `taken`; clashes and cuts end in a digest.
+    Always 1 to 64 of `[A-Za-z0-9_-]` and not in `taken_names`; clashes and cuts end in a digest.
     """
     separator = "_" if style == "single" else "__"
     full_name = f"mcp{separator}{_fold(server_slug, style)}{separator}{_fold(own_name, style)}"
     name, attempt = full_name, 0
-    while len(name) > MAX_TOOL_NAME_LENGTH or name in taken:
+    while len(name) > MAX_TOOL_NAME_LENGTH or name in taken_names:
         suffix = _hash_parts(server_slug, own_name, *([str(attempt)] if attempt else []))
         name = f"{full_name[: MAX_TOOL_NAME_LENGTH - _SUFFIX_LENGTH - 1]}_{suffix}"
         attempt += 1
@@ -170,18 +173,18 @@ def has_style(name: str, style: Style) -> bool:
 
 
 def build_tool_names(
-    tools: Sequence[tuple[str, str]], style: Style, taken: Collection[str] = frozenset()
+    tools: Sequence[tuple[str, str]], style: Style, taken_names: Collection[str] = frozenset()
 ) -> list[str]:
     """Return the names of tools, each a server's slug and an own name, in one style.
 
     The order doesn't matter: tools whose names would be equal all get a digest.
     """
     plain_names = [build_tool_name(*tool, style) for tool in tools]
-    counts, used_names = Counter(plain_names), {*taken, *plain_names}
+    counts, used_names = Counter(plain_names), {*taken_names, *plain_names}
     names = []
     for tool, plain_name in zip(tools, plain_names, strict=True):
         name = plain_name
-        if counts[plain_name] > 1 or plain_name in taken:
+        if counts[plain_name] > 1 or plain_name in taken_names:
             name = build_tool_name(*tool, style, used_names)
             used_names.add(name)
         names.append(name)
@@ -225,19 +228,19 @@ def build_rule_name(server_slug: str, pattern: str, style: Style) -> str:
 def parse_rule_target(
     pattern: str,
     servers: Iterable[str],
-    known: Mapping[str, tuple[str, str]] | None = None,
+    known_servers: Mapping[str, tuple[str, str]] | None = None,
 ) -> RuleTarget:
     """Return the target of a pattern (`mcp_github_*`, `mcp__github__create-issue`, `clock`).
 
-    `servers` are the existing slugs; `known` maps stored tool names to (slug, own name), to resolve
+    `servers` are the existing slugs; `known_servers` maps stored tool names to (slug, own name), to resolve
     names with a digest. The longest slug wins. Raises `InvalidInput` (`rule_empty`,
     `rule_ambiguous`, `rule_unknown_server`) with the choices.
     """
     pattern = pattern.strip()
     if not pattern:
         raise InvalidInput("The rule doesn't specify a tool.", code="rule_empty", field="pattern")
-    if known and pattern in known:
-        slug, own_name = known[pattern]
+    if known_servers and pattern in known_servers:
+        slug, own_name = known_servers[pattern]
         return RuleTarget(slug, re.sub(r"([*?\[])", r"[\1]", own_name))
     if pattern == "*":
         return RuleTarget(EVERY_SERVER, "*", builtin=True)
@@ -266,19 +269,21 @@ def _parse_builtin_target(pattern: str) -> RuleTarget:
 def _parse_server_target(pattern: str, slugs: list[str]) -> RuleTarget:
     style: Style = "double" if pattern.startswith("mcp__") else "single"
     separator = "__" if style == "double" else "_"
-    rest = pattern.removeprefix(f"mcp{separator}")
-    folded = re.sub(r"[^A-Za-z0-9_*?\[\]!]", "_", rest) if style == "single" else rest
-    matching = {slug for slug in slugs if folded.startswith(_fold(slug, style) + separator)}
+    remainder = pattern.removeprefix(f"mcp{separator}")
+    folded_name = (
+        re.sub(r"[^A-Za-z0-9_*?\[\]!]", "_", remainder) if style == "single" else remainder
+    )
+    matching = {slug for slug in slugs if folded_name.startswith(_fold(slug, style) + separator)}
     longest = max((len(slug) for slug in matching), default=0)
     best = sorted(slug for slug in matching if len(slug) == longest)
     if len(best) == 1:
-        return RuleTarget(best[0], rest[longest + len(separator) :] or "*")
-    head = _GLOB.split(folded, maxsplit=1)[0]
+        return RuleTarget(best[0], remainder[longest + len(separator) :] or "*")
+    head = _GLOB.split(folded_name, maxsplit=1)[0]
     candidates = best or [slug for slug in slugs if _fold(slug, style).startswith(head)]
-    if not best and len(candidates) == 1 and folded == f"{head}*":
+    if not best and len(candidates) == 1 and folded_name == f"{head}*":
         return RuleTarget(candidates[0], "*")
     raise _build_server_error(
-        pattern, separator, candidates if head != folded or best else [], slugs
+        pattern, separator, candidates if head != folded_name or best else [], slugs
     )
 
 
@@ -299,7 +304,7 @@ def _build_server_error(
             ),
             extra={"choices": candidates},
         )
-    listed = ", ".join(f"`{slug}`" for slug in slugs[:10]) or "not set up"
+    slug_list = ", ".join(f"`{slug}`" for slug in slugs[:10]) or "not set up"
     return InvalidInput(
         format_message("`{pattern}` refers to a server that doesn't exist.", pattern=pattern),
         code="rule_unknown_server",
@@ -307,7 +312,7 @@ def _build_server_error(
         remedy=format_message(
             "Start with `mcp{joint}`, a server and `{joint}`. Servers: {listed}.",
             joint=separator,
-            listed=listed,
+            listed=slug_list,
         ),
         extra={"choices": slugs},
     )
@@ -337,8 +342,8 @@ def _build_comparison_forms(name: str) -> frozenset[str]:
     look = unicodedata.normalize("NFKC", name).translate(_LATIN_TWINS).casefold()
     if look.isascii():
         look = _fold(slugify(look), "single")
-        for one, other in _ASCII_TWINS:
-            look = look.replace(one, other)
+        for first_form, other_name in _ASCII_TWINS:
+            look = look.replace(first_form, other_name)
     return frozenset((f"slug {_fold(slugify(name), 'single')}", f"look {look}"))
 
 

@@ -161,8 +161,8 @@ def _build_field(field: ElicitationField) -> forms.Field:
     return forms.CharField(widget=widget, **common)
 
 
-def _clean_value(field: ElicitationField, entered: Any) -> Any:
+def _clean_value(field: ElicitationField, entered_value: Any) -> Any:
     """Return a value for the protocol; None if nothing was entered."""
     if field.kind == "boolean":
-        return bool(entered)
-    return None if entered in (None, "", []) else entered
+        return bool(entered_value)
+    return None if entered_value in (None, "", []) else entered_value

@@ -252,7 +252,7 @@ def select_visible_tools(
 
 
 def build_tool_groups(
-    tools: Sequence[SnapshotTool], ruled: Sequence[ToolRuleRow], posted: Mapping[str, Any]
+    tools: Sequence[SnapshotTool], tool_rules: Sequence[ToolRuleRow], posted: Mapping[str, Any]
 ) -> tuple[ToolGroup, ...]:
     """Return the groups of sorted tools with their loaded rows."""
     return tuple(
@@ -262,7 +262,7 @@ def build_tool_groups(
             total=len(group_tools),
             allowed=sum(tool.decision.allowed for tool in group_tools),
             asked=sum(tool.decision.verdict == "ask" for tool in group_tools),
-            ruled=tuple(row for row in ruled if get_group_key(row.tool) == key),
+            ruled=tuple(row for row in tool_rules if get_group_key(row.tool) == key),
             chosen=posted.get(f"all-{key}", ""),
         )
         for key, group_tools in (

@@ -98,7 +98,7 @@ class MessageComparison:
 
 
 def compare_messages(
-    recording_replay: Replay, recorded: Transcript, played: Transcript
+    recording_replay: Replay, recorded_transcript: Transcript, replayed_transcript: Transcript
 ) -> list[MessageComparison]:
     """Return the comparison of a replay by message."""
     return [
@@ -112,7 +112,7 @@ def compare_messages(
             ],
         )
         for number, (recorded_message, replayed_message) in enumerate(
-            zip(recorded.exchanges, played.exchanges, strict=True), 1
+            zip(recorded_transcript.exchanges, replayed_transcript.exchanges, strict=True), 1
         )
     ]
 
@@ -185,8 +185,8 @@ def show_replay(visit: ObjectRequest) -> HttpResponseBase:
     recording_replay: Replay = rows.get_or_404(
         visit.object.organization_id, pk=visit.request.GET["replay"]
     )
-    recorded = Transcript.from_dict(recording_replay.recording.conversation)
-    played = (
+    recorded_transcript = Transcript.from_dict(recording_replay.recording.conversation)
+    replayed_transcript = (
         None
         if recording_replay.conversation is None
         else Transcript.from_dict(recording_replay.conversation)
@@ -197,8 +197,12 @@ def show_replay(visit: ObjectRequest) -> HttpResponseBase:
         made=recording_replay,
         what=_describe_changes(recording_replay),
         open=recording_replay.finished_at is None,
-        sides=summarize_transcripts(recorded, played) if played else None,
-        messages_told=compare_messages(recording_replay, recorded, played) if played else [],
+        sides=summarize_transcripts(recorded_transcript, replayed_transcript)
+        if replayed_transcript
+        else None,
+        messages_told=compare_messages(recording_replay, recorded_transcript, replayed_transcript)
+        if replayed_transcript
+        else [],
     )
 
 

@@ -148,10 +148,12 @@ class ToolArgumentForm(forms.Form):
             )
         values = {}
         for index, argument in enumerate(self.asked):
-            entered = self.cleaned_data[f"{FIELD_PREFIX}{index}"]
-            if entered in (None, "", []) and not (argument.required and argument.kind == "text"):
+            entered_value = self.cleaned_data[f"{FIELD_PREFIX}{index}"]
+            if entered_value in (None, "", []) and not (
+                argument.required and argument.kind == "text"
+            ):
                 continue
-            values[argument.name] = _parse_value(argument, entered)
+            values[argument.name] = _parse_value(argument, entered_value)
         return values
 
 
@@ -241,14 +243,14 @@ def _build_help_text(argument: ToolArgument, title: str) -> str:
     return " · ".join(str(part) for part in (*parts, kind) if part)
 
 
-def _parse_value(argument: ToolArgument, entered: Any) -> Any:
+def _parse_value(argument: ToolArgument, entered_value: Any) -> Any:
     if argument.kind in ("choice", "boolean"):
-        return json.loads(entered)
+        return json.loads(entered_value)
     if argument.kind == "choices":
-        return [json.loads(option) for option in entered]
+        return [json.loads(option) for option in entered_value]
     if argument.kind == "lines":
-        return [line for line in entered.splitlines() if line.strip()]
-    return entered
+        return [line for line in entered_value.splitlines() if line.strip()]
+    return entered_value
 
 
 # Media types that are shown as images; other binary content is only named.
@@ -405,29 +407,29 @@ def extract_content_parts(result: dict[str, Any]) -> Iterable[ContentPart]:
             yield _build_part(part, str(message.get("role", "")))
 
 
-def _build_part(part: dict[str, Any], who: str) -> ContentPart:
+def _build_part(part: dict[str, Any], author: str) -> ContentPart:
     if isinstance(part.get("resource"), dict):
         return _build_resource_part(
-            part["resource"], f"{who} {part['resource'].get('uri', '')}".strip()
+            part["resource"], f"{author} {part['resource'].get('uri', '')}".strip()
         )
     if "data" in part:
-        return _build_data_part(who, part, part["data"])
+        return _build_data_part(author, part, part["data"])
     text = part.get("text", part.get("uri", ""))
-    return ContentPart(who=who, text=str(text), mime=str(part.get("mimeType") or ""))
+    return ContentPart(who=author, text=str(text), mime=str(part.get("mimeType") or ""))
 
 
-def _build_resource_part(resource: dict[str, Any], who: str) -> ContentPart:
+def _build_resource_part(resource: dict[str, Any], author: str) -> ContentPart:
     text = decode_text_blob(resource)
     if "blob" in resource and text is None:
-        return _build_data_part(who, resource, resource["blob"])
+        return _build_data_part(author, resource, resource["blob"])
     mime = str(resource.get("mimeType") or "")
-    return ContentPart(who=who, text=str(resource.get("text", text or "")), mime=mime)
+    return ContentPart(who=author, text=str(resource.get("text", text or "")), mime=mime)
 
 
-def _build_data_part(who: str, source: dict[str, Any], data: Any) -> ContentPart:
+def _build_data_part(author: str, source: dict[str, Any], data: Any) -> ContentPart:
     encoded = data if isinstance(data, str) else ""
     mime = str(source.get("mimeType") or "")
-    return ContentPart(who=who, mime=mime, data=encoded, size=len(encoded.rstrip("=")) * 3 // 4)
+    return ContentPart(who=author, mime=mime, data=encoded, size=len(encoded.rstrip("=")) * 3 // 4)
 
 
 def _filter_dicts(items: Any) -> list[dict[str, Any]]:

@@ -82,7 +82,7 @@ def _apply_import(
         server_import.shares = ()
     # Report entries that were chosen in the preview but can't be created.
     apply_import(principal, server_import, create=destination.create_server)
-    refused = [
+    failed_servers = [
         (planned_server, problem)
         for planned_server in server_import.planned
         if planned_server.chosen and server_import.find_server(planned_server) is None
@@ -95,7 +95,7 @@ def _apply_import(
     if server_import.added or any(
         attachment.action in ("give", "take") for attachment in server_import.shares
     ):
-        _add_result_messages(request, server_import, refused)
+        _add_result_messages(request, server_import, failed_servers)
         # A page that can be reloaded: it adds nothing again.
         added_servers = list(server_import.added.values())
         return HttpResponseRedirect(build_added_url(destination, added_servers))
@@ -108,10 +108,10 @@ def _apply_import(
 def _add_result_messages(
     request: HttpRequest,
     server_import: ServerImport,
-    refused: Sequence[tuple[PlannedServer, Problem]],
+    failed_servers: Sequence[tuple[PlannedServer, Problem]],
 ) -> None:
     """Report entries that weren't added, and the results of attachments."""
-    for planned_server, problem in refused:
+    for planned_server, problem in failed_servers:
         text = _("%(server)s was not added (line %(line)s · %(field)s): %(problem)s")
         values = {
             "server": planned_server.entry.name,
@@ -142,10 +142,10 @@ def _render_page(
     problem: Problem | None = None,
     status: int = 200,
 ) -> HttpResponseBase:
-    planned = server_import.planned if server_import else ()
+    planned_servers = server_import.planned if server_import else ()
     parameters = {
         parameter.name: parameter.as_dict()
-        for planned_server in planned
+        for planned_server in planned_servers
         for parameter in planned_server.entry.parameters
     }
     # Filled parameters are no longer listed by the entry, but stay in the form.
@@ -165,7 +165,7 @@ def _render_page(
                 _list_kept_tools(server_import, planned_server),
                 _describe_sign_in(planned_server),
             )
-            for planned_server in planned
+            for planned_server in planned_servers
         ],
         shares=server_import.shares if server_import else (),
         beside=server_import.overrides if server_import else None,

@@ -162,7 +162,9 @@ def edit_skill(visit: ObjectRequest) -> HttpResponseBase:
     form = SkillForm(visit.principal, posted, initial=_build_initial(skill))
     if posted is not None:
         visit.principal.require(Action.MANAGE_WORKFLOWS)
-        if form.try_save(lambda entered: save_skill(visit.principal, entered.build_spec(), skill)):
+        if form.try_save(
+            lambda valid_form: save_skill(visit.principal, valid_form.build_spec(), skill)
+        ):
             messages.success(visit.request, _t("Saved. Effective from the next turn."))
             return redirect_to_page(visit, "edit")
     return visit.render_tab(

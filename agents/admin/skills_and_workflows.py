@@ -112,7 +112,9 @@ class AssignableAdmin(TabbedAdmin):
         initial = self.build_initial(principal) | {"agents": request.GET.getlist("agent")}
         form = self.form_class(principal, posted, initial=initial)
         title, success_message = self.titles
-        created = form.try_save(lambda entered: self.save(principal, entered)) if posted else None
+        created = (
+            form.try_save(lambda valid_form: self.save(principal, valid_form)) if posted else None
+        )
         if created is None:
             return render_screen(request, self.add_template, title=title, form=form, opts=self.opts)
         messages.success(request, str(success_message))

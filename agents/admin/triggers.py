@@ -94,8 +94,8 @@ def show_triggers(visit: ObjectRequest) -> HttpResponseBase:
     form = _build_form(posted, selected_trigger)
     if posted is not None:
         visit.principal.require(Action.MANAGE_WORKFLOWS)
-        if form.is_valid() and (saved := _save_trigger(visit, form, selected_trigger)):
-            trigger, secret = saved
+        if form.is_valid() and (saved_trigger := _save_trigger(visit, form, selected_trigger)):
+            trigger, secret = saved_trigger
             messages.success(visit.request, _t("The trigger was saved."))
             return (
                 _render_secret(visit, trigger, secret)

@@ -211,7 +211,7 @@ def edit_workflow(visit: ObjectRequest) -> HttpResponseBase:
     form = WorkflowForm(visit.principal, posted, initial=_build_initial(workflow))
     if posted is not None:
         visit.principal.require(Action.MANAGE_WORKFLOWS)
-        if form.try_save(lambda entered: _save_workflow(visit, entered)):
+        if form.try_save(lambda valid_form: _save_workflow(visit, valid_form)):
             messages.success(visit.request, _t("Saved. Runs in progress aren't affected."))
             return redirect_to_page(visit, "edit")
     return visit.render_tab(

@@ -86,7 +86,7 @@ class CallApprovalSerializer(StrictSerializer):
 class ApprovalAnswerBody(StrictSerializer):
     """The decision on an approval."""
 
-    answer = serializers.ChoiceField([(one, one) for one in ANSWERS])
+    answer = serializers.ChoiceField([(answer, answer) for answer in ANSWERS])
     message = serializers.CharField(
         required=False,
         allow_blank=True,
@@ -165,10 +165,10 @@ class AnswerApprovalView(ApprovalView):
         """
         approval = self.get_approval(approval_id)
         body = self.read_body(ApprovalAnswerBody)
-        answered = resolve_approval(
+        resolved_approval = resolve_approval(
             self.principal, approval, body["answer"], body.get("message", "")
         )
-        return self.respond_row(answered, CallApprovalSerializer)
+        return self.respond_row(resolved_approval, CallApprovalSerializer)
 
 
 class SessionApprovalListView(SessionView):

@@ -84,7 +84,7 @@ class ElicitationRequestSerializer(StrictSerializer):
 class ElicitationAnswerBody(StrictSerializer):
     """The answer to an elicitation request."""
 
-    action = serializers.ChoiceField([(one, one) for one in ANSWERS])
+    action = serializers.ChoiceField([(answer, answer) for answer in ANSWERS])
     content = serializers.DictField(
         required=False, help_text="With `accept` of a form: values by field name."
     )
@@ -156,7 +156,7 @@ class AnswerElicitationView(ElicitationRequestView):
         """
         elicitation_request = self.get_elicitation_request(request_id)
         body = self.read_body(ElicitationAnswerBody)
-        answered = answer_request(
+        answered_request = answer_request(
             self.principal, elicitation_request, body["action"], body.get("content")
         )
-        return self.respond_row(answered, ElicitationRequestSerializer)
+        return self.respond_row(answered_request, ElicitationRequestSerializer)

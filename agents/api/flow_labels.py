@@ -41,8 +41,10 @@ class AgentHeldLabelsView(AgentView):
     @describe_operation("get_agent_flow_labels", answer=HeldLabelsSerializer)
     def get(self, request: object, agent_id: str) -> Response:
         """Get an agent's flow labels from calls without a session; they expire after 24 hours."""
-        held = list_agent_labels(self.get_agent(agent_id))
-        return self.respond_row({"held": held, "at": timezone.now()}, HeldLabelsSerializer)
+        current_labels = list_agent_labels(self.get_agent(agent_id))
+        return self.respond_row(
+            {"held": current_labels, "at": timezone.now()}, HeldLabelsSerializer
+        )
 
     @describe_operation("clear_agent_flow_labels", status=204)
     def delete(self, request: object, agent_id: str) -> Response:
@@ -59,8 +61,10 @@ class TokenHeldLabelsView(TokenView):
     @describe_operation("get_token_flow_labels", answer=HeldLabelsSerializer)
     def get(self, request: object, token_id: str) -> Response:
         """Get a token's flow labels from calls without a session; they expire after 24 hours."""
-        held = list_token_labels(self.get_token(token_id))
-        return self.respond_row({"held": held, "at": timezone.now()}, HeldLabelsSerializer)
+        current_labels = list_token_labels(self.get_token(token_id))
+        return self.respond_row(
+            {"held": current_labels, "at": timezone.now()}, HeldLabelsSerializer
+        )
 
     @describe_operation("clear_token_flow_labels", status=204)
     def delete(self, request: object, token_id: str) -> Response:

@@ -18,7 +18,9 @@ from bonobot.core.api.serializers import StrictSerializer, VersionedBody, Versio
 from bonobot.core.text.masking import MASK
 
 # Fields that are written as they are read; the API key is not.
-COPIED_FIELDS = tuple(one.name for one in fields(ModelEndpointSpec) if one.name != "api_key")
+COPIED_FIELDS = tuple(
+    spec_field.name for spec_field in fields(ModelEndpointSpec) if spec_field.name != "api_key"
+)
 MAX_PRICE = 2**53
 MAX_TOKENS = 10_000_000
 MAX_TOKENS_HELP = (

@@ -199,8 +199,8 @@ class TriggerDetailView(TriggerView):
         """Update a trigger, or enable or disable it; its kind can't be changed."""
         trigger = self.get_trigger(workflow_id, trigger_id)
         spec = TriggerSpec(**({"name": trigger.name} | self.read_body(TriggerBody, partial=True)))
-        changed, _ = save_trigger(self.principal, trigger.workflow, spec, trigger)
-        return self.show_trigger(changed, TriggerSerializer)
+        updated_trigger, _ = save_trigger(self.principal, trigger.workflow, spec, trigger)
+        return self.show_trigger(updated_trigger, TriggerSerializer)
 
     @describe_operation("delete_workflow_trigger", status=204)
     def delete(self, request: object, workflow_id: str, trigger_id: str) -> Response:

@@ -52,7 +52,7 @@ def _notify_organization(organization_id: UUID) -> int:
         budgets.select_related("agent", "server").order_by("pk").iterator(BATCH_SIZE)
     ):
         for row, use in zip(rows, load_budget_use(rows), strict=True):
-            if event := find_event(use, refused=use.key in refusing_keys):
+            if event := find_event(use, is_denied=use.key in refusing_keys):
                 notified_count += notify(
                     organization_id,
                     event,
@@ -63,10 +63,10 @@ def _notify_organization(organization_id: UUID) -> int:
     return notified_count
 
 
-def find_event(use: BudgetUse, *, refused: bool) -> str:
+def find_event(use: BudgetUse, *, is_denied: bool) -> str:
     """Return the event to report for a budget, or an empty string."""
     limit = use.line.limit
-    if refused or use.spent >= limit > 0:
+    if is_denied or use.spent >= limit > 0:
         return "budget_exhausted"
     return "budget_warning" if limit > 0 and use.warned else ""
 

@@ -36,14 +36,14 @@ def estimate_amounts(price: CallPrice, deadline_ms: int) -> dict[str, int]:
 
 
 def calculate_amounts(
-    price: CallPrice, *, deadline_ms: int, duration_ms: int, sent: bool, is_outcome_known: bool
+    price: CallPrice, *, deadline_ms: int, duration_ms: int, was_sent: bool, is_outcome_known: bool
 ) -> dict[str, int]:
     """Return the actual amounts of a call: zero if unsent, the maximum if its outcome is unknown.
 
     The time is limited to the deadline, because starting a server isn't charged, so a settlement
     never exceeds the reservation.
     """
-    if not sent:
+    if not was_sent:
         return {"calls": 0, "seconds": 0, "microusd": 0}
     billed_ms = min(duration_ms, deadline_ms) if is_outcome_known else deadline_ms
     return {"calls": 1, "seconds": billed_ms, "microusd": calculate_cost(price, billed_ms)}

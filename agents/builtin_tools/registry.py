@@ -113,10 +113,14 @@ class BuiltinToolCatalog:
 def load_builtin_tools(agent: Agent, effective_policy: EffectivePolicy) -> BuiltinToolCatalog:
     """Load an agent's built-in tools, skills, callable agents and workflows (queries)."""
     assignments = list(agent.assignments.select_related("skill", "callable_agent", "workflow"))
-    skills = [build_template(one.skill) for one in assignments if one.skill and one.skill.enabled]
+    skills = [
+        build_template(assignment.skill)
+        for assignment in assignments
+        if assignment.skill and assignment.skill.enabled
+    ]
     return BuiltinToolCatalog(
         assignments,
-        {skill.name: skill for skill in sorted(skills, key=lambda one: one.name)},
+        {skill.name: skill for skill in sorted(skills, key=lambda item: item.name)},
         build_toolbox(agent),
         any(scope.resources for scope in effective_policy.scopes.values()),
         agent.tool_search_above,

@@ -226,11 +226,11 @@ def clean_toolsets(value: Any) -> dict[str, dict[str, Any]]:
     return {toolset.name: options for toolset, options in _iterate_cleaned_toolsets(value)}
 
 
-def apply_defaults(stored: Mapping[str, Any]) -> dict[str, OptionValues]:
+def apply_defaults(stored_options: Mapping[str, Any]) -> dict[str, OptionValues]:
     """Return stored toolsets with all their options; unknown ones are left out."""
     return {
         name: {**TOOLSETS[name].defaults, **options}
-        for name, options in stored.items()
+        for name, options in stored_options.items()
         if name in TOOLSETS
     }
 

@@ -137,7 +137,7 @@ def _calculate_amounts(
         deadline_ms=calculate_deadline_ms(request, server),
         duration_ms=call_result.duration_ms,
         # Polling a task isn't charged: the call that started it was.
-        sent=(call_result.sent and not (request.continuation and request.continuation.task_id))
+        was_sent=(call_result.sent and not (request.continuation and request.continuation.task_id))
         or server is None,
         is_outcome_known=call_result.outcome != "unknown",
     )

@@ -193,16 +193,16 @@ def _attach_server(
     if attachment is not None and all(getattr(options, name) is None for name in CHOICES):
         set_attachment_enabled(cli.principal, agent, server, enabled=True)
         return
-    allowed = attachment.allowed_tools if attachment else []
+    allowed_tools = attachment.allowed_tools if attachment else []
     if selected is not None:
-        allowed = clean_patterns(selected, {row.name for row in tools}, field="--tools")
-    denied = attachment.denied_tools if attachment and excluded is None else excluded
+        allowed_tools = clean_patterns(selected, {row.name for row in tools}, field="--tools")
+    denied_tools = attachment.denied_tools if attachment and excluded is None else excluded
     attach_server(
         cli.principal,
         agent,
         server,
-        allowed_tools=allowed,
-        denied_tools=denied or (),
+        allowed_tools=allowed_tools,
+        denied_tools=denied_tools or (),
         allowed_resources=options.resource,
         allowed_prompts=options.prompt,
     )

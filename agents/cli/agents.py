@@ -74,7 +74,7 @@ def _update_agent(cli: CommandContext, options: argparse.Namespace) -> None:
             cli.principal, agent, AgentSpec(name=options.name or agent.name, **changes)
         )
     limits = {name: getattr(agent, name) for name in AGENT_LIMITS}
-    shown = {
+    displayed_values = {
         "name": agent.name,
         "description": agent.description,
         "model": agent.model_endpoint.slug,
@@ -84,12 +84,14 @@ def _update_agent(cli: CommandContext, options: argparse.Namespace) -> None:
     cli.emit(
         {
             "slug": agent.slug,
-            **shown,
+            **displayed_values,
             "instructions": agent.instructions,
             "output_schema": agent.output_schema or None,
         }
     )
-    cli.print_message(", ".join(f"{name}: {value}" for name, value in shown.items() if value != ""))
+    cli.print_message(
+        ", ".join(f"{name}: {value}" for name, value in displayed_values.items() if value != "")
+    )
 
 
 def _get_endpoint(cli: CommandContext, slug: str) -> ModelEndpoint:

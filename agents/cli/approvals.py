@@ -94,11 +94,11 @@ def _wait_for_started_sessions(session: Session, timeout_s: float) -> None:
     Without a live worker, this process runs them. No time limit if `timeout_s` is 0.
     """
     deadline = time.monotonic() + (timeout_s or inf)
-    started = Session.objects.filter(root_id=session.pk).unfinished()
+    started_sessions = Session.objects.filter(root_id=session.pk).unfinished()
     while _is_waiting(session) and time.monotonic() < deadline:
         if _has_pending_requests(session):
             return
-        session_ids = list(started.values_list("pk", flat=True))
+        session_ids = list(started_sessions.values_list("pk", flat=True))
         if not session_ids:
             return
         if not has_live_runner(exclude_runner_id=get_session_runner().runner_id):

@@ -269,9 +269,9 @@ class TerminalChat:
             self.cli.print_message(f"{session.status}: {make_visible(session.error_detail)}")
 
     def _process_line(self, line: str) -> bool:
-        name, _, rest = line.strip().partition(" ")
+        name, _, argument = line.strip().partition(" ")
         if command := COMMANDS.get(name):
-            return command.run(self, rest.strip())
+            return command.run(self, argument.strip())
         if name.startswith("/") and not name.startswith("//"):
             suggestions = get_close_matches(name, COMMANDS, n=1, cutoff=0.7)
             if suggestions:

@@ -209,9 +209,11 @@ def _answer_elicitation_request(cli: CommandContext, options: argparse.Namespace
     content = _build_content(
         options, tuple(iterate_fields(question.schema)) if question.schema else ()
     )
-    answered = answer_request(cli.principal, question, options.action, content)
-    cli.emit(serialize_elicitation_request(answered))
-    cli.print_message(f"{make_visible(answered.server_name, 120)}: {answered.state}")
+    answered_request = answer_request(cli.principal, question, options.action, content)
+    cli.emit(serialize_elicitation_request(answered_request))
+    cli.print_message(
+        f"{make_visible(answered_request.server_name, 120)}: {answered_request.state}"
+    )
 
 
 def _build_content(

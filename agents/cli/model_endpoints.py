@@ -17,7 +17,9 @@ from bonobot.core.text.masking import MASK
 
 # Fields of the specification that have an option of the same name.
 _OPTION_FIELDS = tuple(
-    one.name for one in fields(ModelEndpointSpec) if one.name not in ("api_key", "fallback")
+    spec_field.name
+    for spec_field in fields(ModelEndpointSpec)
+    if spec_field.name not in ("api_key", "fallback")
 )
 
 

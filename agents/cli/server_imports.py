@@ -128,8 +128,8 @@ def _read_source(cli: CommandContext, options: argparse.Namespace) -> tuple[str,
     machine = UserMachine(home=Path.home(), folder=Path.cwd(), environ=os.environ)
     file = read_client_config(options.client, machine)
     cli.print_message(f"Reading {file.path}")
-    for other in file.other_paths:
-        cli.print_message(f"Also found, but not read: {other}")
+    for other_path in file.other_paths:
+        cli.print_message(f"Also found, but not read: {other_path}")
     return str(file.path), file.text
 
 
@@ -170,8 +170,8 @@ def _plan_installed_servers(cli: CommandContext, options: argparse.Namespace) ->
         if program.preset.slug not in existing_slugs
     ]
     _check_entry_names(options, {entry.name for entry in entries})
-    planned = plan_entries(cli.principal, entries, ImportChoices(chosen=options.only))
-    return ImportReport(source="loopback address", planned=planned)
+    planned_servers = plan_entries(cli.principal, entries, ImportChoices(chosen=options.only))
+    return ImportReport(source="loopback address", planned=planned_servers)
 
 
 def _collect_secrets(program: InstalledProgram) -> dict[str, str]:
@@ -215,12 +215,12 @@ def _show_plan(cli: CommandContext, report: ImportReport) -> None:
         return
     rows = [
         (
-            _ENTRY_ACTIONS.get(action := planned.as_dict()["action"], action),
-            planned.entry.name,
-            planned.entry.transport_type,
-            _format_endpoint(planned),
+            _ENTRY_ACTIONS.get(action := planned_server.as_dict()["action"], action),
+            planned_server.entry.name,
+            planned_server.entry.transport_type,
+            _format_endpoint(planned_server),
         )
-        for planned in report.planned
+        for planned_server in report.planned
     ]
     cli.out.print(
         build_table("", "NAME", "TRANSPORT", "ENDPOINT", rows=rows, empty="Nothing to add.")
@@ -234,9 +234,9 @@ def _show_plan(cli: CommandContext, report: ImportReport) -> None:
                 f"{share.agent}: {tools}{without}"
             )
         )
-    for planned in report.planned:
-        for problem in planned.problems:
-            _show_problem(cli, planned.entry.name, problem, planned.entry.line)
+    for planned_server in report.planned:
+        for problem in planned_server.problems:
+            _show_problem(cli, planned_server.entry.name, problem, planned_server.entry.line)
     share_problems = {str(s.problem): s.problem for s in report.shares if s.problem}
     for problem in (*report.overrides.problems, *share_problems.values()):
         _show_problem(cli, "", problem, 0)
@@ -244,11 +244,11 @@ def _show_plan(cli: CommandContext, report: ImportReport) -> None:
         cli.print_message(f"! {text}")
     if any(
         problem.code == "missing_value"
-        for planned in report.planned
-        for problem in planned.problems
+        for planned_server in report.planned
+        for problem in planned_server.problems
     ):
         cli.print_message("→ Set the values in the environment or with --set NAME=VALUE.")
-    if any(planned.private and planned.problems for planned in report.planned):
+    if any(planned_server.private and planned_server.problems for planned_server in report.planned):
         cli.print_message("→ To allow these private addresses, use --allow-private.")
 
 
@@ -273,13 +273,13 @@ def _show_problem(cli: CommandContext, name: str, problem: Problem, line: int) -
     location = (
         f"line {problem.extra.get('line') or line}" if problem.extra.get("line") or line else ""
     )
-    where = " ".join(part for part in (location, name, problem.field) if part)
-    text = f"✗ {where}: {problem.code}: {problem} {problem.remedy}".strip()
+    position = " ".join(part for part in (location, name, problem.field) if part)
+    text = f"✗ {position}: {problem.code}: {problem} {problem.remedy}".strip()
     cli.out.print(make_visible(text), style="red", markup=False)
 
 
-def _format_endpoint(planned: PlannedServer) -> str:
-    endpoint_config = planned.as_dict()["endpoint_config"]
+def _format_endpoint(planned_server: PlannedServer) -> str:
+    endpoint_config = planned_server.as_dict()["endpoint_config"]
     return str(
         endpoint_config.get("url")
         or " ".join([endpoint_config.get("command", ""), *endpoint_config.get("args", [])])

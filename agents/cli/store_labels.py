@@ -27,16 +27,16 @@ def _clear_server_labels(cli: CommandContext, options: argparse.Namespace) -> No
 
 
 def _print_server_labels(cli: CommandContext, server: Server) -> None:
-    labels, written = get_store_labels(server), list_written_labels(server)
+    labels, written_labels = get_store_labels(server), list_written_labels(server)
     cli.emit(
         {
             "server": server.slug,
             "labels": [*labels],
-            "written": [_serialize_written_labels(entry) for entry in written],
+            "written": [_serialize_written_labels(entry) for entry in written_labels],
         }
     )
     cli.print_message(f"Flow labels of the data in {server.name}: {', '.join(labels) or 'none'}.")
-    if written and not cli.as_json:
+    if written_labels and not cli.as_json:
         lines = [
             (
                 f"{entry.created_at:%Y-%m-%d %H:%M}",
@@ -45,7 +45,7 @@ def _print_server_labels(cli: CommandContext, server: Server) -> None:
                 make_visible(entry.caller, 60),
                 entry.cleared_by and f"cleared by {make_visible(entry.cleared_by, 60)}",
             )
-            for entry in written
+            for entry in written_labels
         ]
         cli.out.print(
             build_table("WRITTEN", "FLOW LABELS", "TOOL", "CALLER", "", rows=lines, empty="")

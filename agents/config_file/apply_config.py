@@ -38,12 +38,12 @@ from mcp_servers.presets.instantiate_preset import link_preset
 from mcp_servers.services import create_server, delete_server, update_server
 
 _STORED_ENDPOINT_FIELDS = tuple(
-    one.name for one in fields(ModelEndpointSpec) if one.name != "api_key"
+    spec_field.name for spec_field in fields(ModelEndpointSpec) if spec_field.name != "api_key"
 )
 
 
 def apply_config(
-    principal: Principal, wanted: WantedConfig, *, prune: bool = False, dry_run: bool = False
+    principal: Principal, config: WantedConfig, *, prune: bool = False, dry_run: bool = False
 ) -> ConfigPlan:
     """Plan and apply a configuration in one transaction, and return the plan.
 
@@ -52,7 +52,7 @@ def apply_config(
     changes writes nothing.
     """
     with transaction.atomic():
-        plan = build_plan(principal, wanted, prune=prune)
+        plan = build_plan(principal, config, prune=prune)
         if plan.problems or not plan.changes:
             return plan
         # A savepoint, so that a failed step rolls everything back.
@@ -92,9 +92,9 @@ def _apply_plan(principal: Principal, plan: ConfigPlan) -> None:
 
 def _mark_problem_location(step: ConfigPlanStep, problem: Problem) -> Problem:
     """Add the location in the file to a problem."""
-    wanted = step.wanted[1] if isinstance(step.wanted, tuple) else step.wanted
-    if wanted is not None:
-        located: Problem = wanted.place.mark(problem)
+    entry = step.wanted[1] if isinstance(step.wanted, tuple) else step.wanted
+    if entry is not None:
+        located: Problem = entry.place.mark(problem)
         return located
     problem.field = f"{step.kind} {step.name}"
     return problem
@@ -121,10 +121,10 @@ def _apply_model_endpoint(principal: Principal, step: ConfigPlanStep) -> None:
                 remedy="Add it under `model_endpoints`, or use an existing model endpoint.",
             )
     spec = ModelEndpointSpec(**{"name": step.wanted.slug, **stored_values, **wanted_values})
-    saved = save_endpoint(principal, spec, row)
-    if saved.slug != step.name:
-        saved.slug = step.name
-        saved.save(update_fields=["slug"])
+    saved_endpoint = save_endpoint(principal, spec, row)
+    if saved_endpoint.slug != step.name:
+        saved_endpoint.slug = step.name
+        saved_endpoint.save(update_fields=["slug"])
 
 
 def _apply_server(principal: Principal, step: ConfigPlanStep) -> None:
@@ -143,13 +143,13 @@ def _apply_agent(principal: Principal, step: ConfigPlanStep) -> None:
     if step.action == "remove":
         delete_agent(principal, step.row)
         return
-    wanted, endpoints = (
+    agent_entry, endpoints = (
         step.wanted,
         ModelEndpoint.objects.for_organization(principal.organization_id),
     )
-    values = {"name": step.row.name if step.row else wanted.slug, **wanted.values}
-    model = endpoints.get(slug=wanted.model) if wanted.model is not None else None
-    spec = AgentSpec(slug=wanted.slug, model_endpoint=model, **values)
+    values = {"name": step.row.name if step.row else agent_entry.slug, **agent_entry.values}
+    model = endpoints.get(slug=agent_entry.model) if agent_entry.model is not None else None
+    spec = AgentSpec(slug=agent_entry.slug, model_endpoint=model, **values)
     if step.row is None:
         create_agent(principal, spec)
     else:

@@ -80,20 +80,20 @@ def _add_apply_arguments(parser: argparse.ArgumentParser) -> None:
 def _handle_apply(cli: CommandContext, options: argparse.Namespace) -> None:
     text = sys.stdin.read() if options.file == "-" else read_text(Path(options.file))
     values = {**os.environ, **parse_pairs(options.set, "--set")}
-    wanted = read_config_file(text, values)
+    config = read_config_file(text, values)
     if options.allow_private:
-        allow_private_addresses(wanted)
-    plan = apply_config(cli.principal, wanted, prune=options.prune, dry_run=True)
+        allow_private_addresses(config)
+    plan = apply_config(cli.principal, config, prune=options.prune, dry_run=True)
     _show_plan(cli, plan)
-    for notice in wanted.notices if not cli.as_json else ():
+    for notice in config.notices if not cli.as_json else ():
         cli.print_message(f"! {notice}")
     status: dict[str, Any] = {"applied": False}
     outcomes: dict[str, DiscoveryOutcome] = {}
     if not plan.problems and plan.changes and not options.dry_run and _confirm_apply(cli, options):
-        plan = apply_config(cli.principal, wanted, prune=options.prune)
+        plan = apply_config(cli.principal, config, prune=options.prune)
         status["applied"] = not plan.problems
         outcomes = {} if options.no_discover else _discover_changed_servers(cli, plan)
-    result = plan.as_dict() | {"notices": wanted.notices} | status
+    result = plan.as_dict() | {"notices": config.notices} | status
     cli.emit(
         result | {"discovery": {name: discovery.as_dict() for name, discovery in outcomes.items()}}
     )
@@ -129,8 +129,8 @@ def _discover_changed_servers(cli: CommandContext, plan: ConfigPlan) -> dict[str
     return discover_servers(cli, list(pool.filter(name__in=names, enabled=True)))
 
 
-def _is_subset(fields: tuple[str, ...], known: set[str]) -> bool:
-    return bool(fields) and known.issuperset(fields)
+def _is_subset(fields: tuple[str, ...], known_fields: set[str]) -> bool:
+    return bool(fields) and known_fields.issuperset(fields)
 
 
 def _show_plan(cli: CommandContext, plan: ConfigPlan) -> None:
@@ -169,8 +169,8 @@ def _show_result(
 
 def _show_problem(cli: CommandContext, problem: Problem) -> None:
     document, line = problem.extra.get("document"), problem.extra.get("line")
-    where = f"document {document}, line {line}, " if document else ""
-    text = f"✗ {where}{problem.field}: {problem.code}: {problem} {problem.remedy}".strip()
+    position = f"document {document}, line {line}, " if document else ""
+    text = f"✗ {position}{problem.field}: {problem.code}: {problem} {problem.remedy}".strip()
     cli.out.print(make_visible(text), style="red", markup=False)
 
 

@@ -39,10 +39,10 @@ class FieldReader:
             self._node = SourceNode({}, node.line)
         self._reject_duplicate_fields()
 
-    def accept_old_names(self, known: Collection[str]) -> None:
-        """Read fields under their old names, too, if the new ones are `known`."""
+    def accept_old_names(self, known_names: Collection[str]) -> None:
+        """Read fields under their old names, too, if the new ones are in `known_names`."""
         names = {name: name for name, _line, _node in self._node.fields}
-        new_names = {old: new for new, old in replace_renamed_fields(names, known).items()}
+        new_names = {old: new for new, old in replace_renamed_fields(names, known_names).items()}
         self._node = replace(
             self._node,
             fields=tuple((new_names[name], line, node) for name, line, node in self._node.fields),
@@ -148,10 +148,10 @@ class FieldReader:
         node = self._node.get(name) or self._node
         self._add_problem(name, node.line, code, f"`{self._build_path(name)}` isn't valid.", remedy)
 
-    def reject_unknown_fields(self, known: Collection[str]) -> None:
-        """Add a problem for every field that isn't `known`."""
+    def reject_unknown_fields(self, known_names: Collection[str]) -> None:
+        """Add a problem for every field that isn't in `known_names`."""
         for name, line, _ in self._node.fields:
-            if name not in known:
+            if name not in known_names:
                 visible_name = make_visible(name, 64)
                 detail = f"Unknown field `{visible_name}`."
                 self._add_problem(
@@ -159,7 +159,7 @@ class FieldReader:
                     line,
                     "unknown_field",
                     detail,
-                    f"Supported fields: {', '.join(known)}.",
+                    f"Supported fields: {', '.join(known_names)}.",
                 )
 
     def _reject_duplicate_fields(self) -> None:

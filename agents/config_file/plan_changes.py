@@ -72,9 +72,9 @@ class ConfigPlan:
         }
 
 
-def build_plan(principal: Principal, wanted: WantedConfig, *, prune: bool = False) -> ConfigPlan:
-    """Plan how to apply `wanted`; `prune` removes what its sections don't name."""
-    planner = _ConfigPlanner(principal, wanted, prune)
+def build_plan(principal: Principal, config: WantedConfig, *, prune: bool = False) -> ConfigPlan:
+    """Plan how to apply `config`; `prune` removes what its sections don't name."""
+    planner = _ConfigPlanner(principal, config, prune)
     steps = (
         *planner.plan_model_endpoints(),
         *planner.plan_servers(),
@@ -87,7 +87,7 @@ def build_plan(principal: Principal, wanted: WantedConfig, *, prune: bool = Fals
         *planner.plan_workflows(),
         *(planner.plan_removals() if prune else ()),
     )
-    return ConfigPlan(steps=steps, problems=(*wanted.problems, *planner.problems))
+    return ConfigPlan(steps=steps, problems=(*config.problems, *planner.problems))
 
 
 def _count_fallbacks(endpoints: Mapping[str, WantedModelEndpoint], slug: str) -> int:
@@ -109,8 +109,8 @@ def _get_stored_value(row: ModelEndpoint, name: str) -> object:
 
 
 class _ConfigPlanner:
-    def __init__(self, principal: Principal, wanted: WantedConfig, prune: bool) -> None:
-        self._principal, self._wanted, self._prune = principal, wanted, prune
+    def __init__(self, principal: Principal, config: WantedConfig, prune: bool) -> None:
+        self._principal, self._wanted, self._prune = principal, config, prune
         self.problems: list[Problem] = []
         organization = principal.organization_id
         endpoints = ModelEndpoint.objects.for_organization(organization)
@@ -131,106 +131,108 @@ class _ConfigPlanner:
     def plan_model_endpoints(self) -> Iterator[ConfigPlanStep]:
         wanted_endpoints = self._wanted.endpoints
         for slug in sorted(
-            wanted_endpoints, key=lambda one: _count_fallbacks(wanted_endpoints, one)
+            wanted_endpoints, key=lambda endpoint: _count_fallbacks(wanted_endpoints, endpoint)
         ):
             yield self._plan_model_endpoint(wanted_endpoints[slug], self._endpoints.get(slug))
 
     def _plan_model_endpoint(
-        self, wanted: WantedModelEndpoint, row: ModelEndpoint | None
+        self, entry: WantedModelEndpoint, row: ModelEndpoint | None
     ) -> ConfigPlanStep:
         if row is None:
             return ConfigPlanStep(
-                kind="model_endpoint", name=wanted.slug, action="create", wanted=wanted
+                kind="model_endpoint", name=entry.slug, action="create", wanted=entry
             )
-        changed = [
-            name for name, value in wanted.values.items() if _get_stored_value(row, name) != value
+        changed_names = [
+            name for name, value in entry.values.items() if _get_stored_value(row, name) != value
         ]
-        return _build_step("model_endpoint", wanted.slug, changed, wanted, row)
+        return _build_step("model_endpoint", entry.slug, changed_names, entry, row)
 
     def plan_servers(self) -> Iterator[ConfigPlanStep]:
         slugs = {row.slug: row for row in self._servers.values()}
-        for name, wanted in self._wanted.servers.items():
+        for name, entry in self._wanted.servers.items():
             row = self._servers.get(name)
-            if row is None and (other := slugs.get(slugify(name))) is not None:
-                self.problems.append(wanted.place.mark(_build_similar_name_error(name, other.name)))
+            if row is None and (other_name := slugs.get(slugify(name))) is not None:
+                self.problems.append(
+                    entry.place.mark(_build_similar_name_error(name, other_name.name))
+                )
                 continue
             try:
-                yield self._plan_server(wanted, row)
+                yield self._plan_server(entry, row)
             except Problem as problem:
-                self.problems.append(wanted.place.mark(problem))
+                self.problems.append(entry.place.mark(problem))
 
-    def _plan_server(self, wanted: WantedServer, row: Server | None) -> ConfigPlanStep:
-        spec = build_server_spec(wanted, row)
+    def _plan_server(self, entry: WantedServer, row: Server | None) -> ConfigPlanStep:
+        spec = build_server_spec(entry, row)
         checked = clean_server_spec(self._principal, spec, old=row)
         if row is None:
-            return ConfigPlanStep(kind="server", name=wanted.name, action="create", wanted=wanted)
-        changed = [n for n, value in checked.columns.items() if getattr(row, n) != value]
+            return ConfigPlanStep(kind="server", name=entry.name, action="create", wanted=entry)
+        changed_names = [n for n, value in checked.columns.items() if getattr(row, n) != value]
         if checked.document is not None and not _has_same_document(row, checked.document):
-            changed.append("document")
-        stored = {(s.placement, s.name): s.value.open() for s in row.secrets.all()}
-        changed += [
+            changed_names.append("document")
+        stored_values = {(s.placement, s.name): s.value.open() for s in row.secrets.all()}
+        changed_names += [
             f"{_PREFIXES.get(key[0], key[0])}.{key[1]}"
-            for key in sorted(stored.keys() | checked.secrets.keys())
-            if stored.get(key) != checked.secrets.get(key)
+            for key in sorted(stored_values.keys() | checked.secrets.keys())
+            if stored_values.get(key) != checked.secrets.get(key)
         ]
-        return _build_step("server", wanted.name, changed, wanted, row)
+        return _build_step("server", entry.name, changed_names, entry, row)
 
     def plan_organization_policy(self) -> Iterator[ConfigPlanStep]:
-        if (wanted := self._wanted.policy) is not None:
+        if (entry := self._wanted.policy) is not None:
             organization = Organization.objects.get(pk=self._principal.organization_id)
-            changed = [] if _is_same_policy(organization, wanted.text) else ["policy"]
+            changed_names = [] if _is_same_policy(organization, entry.text) else ["policy"]
             yield _build_step(
-                "organization_policy", organization.slug, changed, wanted, organization
+                "organization_policy", organization.slug, changed_names, entry, organization
             )
 
         if (draft := self._wanted.draft) is not None:
             organization = Organization.objects.get(pk=self._principal.organization_id)
-            changed = [] if _is_same_draft(organization, draft.text) else ["policy_draft"]
+            changed_names = [] if _is_same_draft(organization, draft.text) else ["policy_draft"]
             yield _build_step(
-                "organization_policy_draft", organization.slug, changed, draft, organization
+                "organization_policy_draft", organization.slug, changed_names, draft, organization
             )
 
     def plan_organization_budgets(self) -> Iterator[ConfigPlanStep]:
-        if (wanted := self._wanted.budgets) is not None:
+        if (entry := self._wanted.budgets) is not None:
             organization = Organization.objects.get(pk=self._principal.organization_id)
             yield _build_step(
                 "organization_budgets",
                 organization.slug,
-                _list_budget_changes(organization, wanted),
-                wanted,
+                _list_budget_changes(organization, entry),
+                entry,
                 organization,
             )
 
     def plan_server_budgets(self) -> Iterator[ConfigPlanStep]:
-        for wanted in self._wanted.server_budgets:
-            row = self._servers.get(wanted.server)
-            changed = _list_budget_changes(row, wanted)
-            yield _build_step("server_budgets", wanted.server, changed, wanted, row)
+        for entry in self._wanted.server_budgets:
+            row = self._servers.get(entry.server)
+            changed_names = _list_budget_changes(row, entry)
+            yield _build_step("server_budgets", entry.server, changed_names, entry, row)
 
     def plan_agents(self) -> Iterator[ConfigPlanStep]:
-        for slug, wanted in self._wanted.agents.items():
+        for slug, entry in self._wanted.agents.items():
             row = self._agents.get(slug)
-            if wanted.model is not None and not self._has_endpoint(wanted.model):
-                missing = _build_missing_error("model endpoint", wanted.model, "model")
-                self.problems.append(wanted.place.mark(missing))
+            if entry.model is not None and not self._has_endpoint(entry.model):
+                missing = _build_missing_error("model endpoint", entry.model, "model")
+                self.problems.append(entry.place.mark(missing))
                 continue
-            yield self._plan_agent(wanted, row)
-            yield from self._plan_agent_servers(wanted, row)
-            yield from self._plan_agent_policies(wanted, row)
+            yield self._plan_agent(entry, row)
+            yield from self._plan_agent_servers(entry, row)
+            yield from self._plan_agent_policies(entry, row)
 
     def _has_endpoint(self, slug: str) -> bool:
         return slug in self._endpoints or slug in self._wanted.endpoints
 
-    def _plan_agent(self, wanted: WantedAgent, row: Agent | None) -> ConfigPlanStep:
+    def _plan_agent(self, entry: WantedAgent, row: Agent | None) -> ConfigPlanStep:
         if row is None:
-            return ConfigPlanStep(kind="agent", name=wanted.slug, action="create", wanted=wanted)
-        changed = [n for n, value in wanted.values.items() if getattr(row, n) != value]
-        if wanted.model is not None and row.model_endpoint.slug != wanted.model:
-            changed.append("model")
-        return _build_step("agent", wanted.slug, changed, wanted, row)
+            return ConfigPlanStep(kind="agent", name=entry.slug, action="create", wanted=entry)
+        changed_names = [n for n, value in entry.values.items() if getattr(row, n) != value]
+        if entry.model is not None and row.model_endpoint.slug != entry.model:
+            changed_names.append("model")
+        return _build_step("agent", entry.slug, changed_names, entry, row)
 
     def _plan_agent_servers(
-        self, wanted: WantedAgent, row: Agent | None
+        self, entry: WantedAgent, row: Agent | None
     ) -> Iterator[ConfigPlanStep]:
         stored_rows = row.agent_servers.select_related("server") if row else ()
         stored_by_name = {
@@ -238,7 +240,7 @@ class _ConfigPlanner:
             for agent_server in stored_rows
             if not agent_server.server.private_to_agent
         }
-        for agent_server in wanted.agent_servers or ():
+        for agent_server in entry.agent_servers or ():
             if (
                 agent_server.server not in self._servers
                 and agent_server.server not in self._wanted.server_names
@@ -247,88 +249,90 @@ class _ConfigPlanner:
                     agent_server.place.mark(_build_missing_error("server", agent_server.server, ""))
                 )
                 continue
-            name = f"{wanted.slug}/{agent_server.server}"
+            name = f"{entry.slug}/{agent_server.server}"
             if (existing := stored_by_name.get(agent_server.server)) is None:
                 yield ConfigPlanStep(
-                    kind="agent_server", name=name, action="create", wanted=(wanted, agent_server)
+                    kind="agent_server", name=name, action="create", wanted=(entry, agent_server)
                 )
             else:
                 yield _build_step(
                     "agent_server",
                     name,
                     _list_agent_server_changes(agent_server, existing),
-                    (wanted, agent_server),
+                    (entry, agent_server),
                     existing,
                 )
-        if self._prune and wanted.agent_servers is not None:
+        if self._prune and entry.agent_servers is not None:
             for name in sorted(
                 stored_by_name.keys()
-                - {agent_server.server for agent_server in wanted.agent_servers}
+                - {agent_server.server for agent_server in entry.agent_servers}
             ):
                 yield ConfigPlanStep(
                     kind="agent_server",
-                    name=f"{wanted.slug}/{name}",
+                    name=f"{entry.slug}/{name}",
                     action="remove",
                     row=stored_by_name[name],
                 )
 
     def _plan_agent_policies(
-        self, wanted: WantedAgent, row: Agent | None
+        self, entry: WantedAgent, row: Agent | None
     ) -> Iterator[ConfigPlanStep]:
-        if wanted.policy is not None:
-            same = row is not None and _is_same_policy(row, wanted.policy)
-            changed = [] if same else ["policy"]
-            yield _build_step("policy", wanted.slug, changed, wanted, row)
-        if wanted.draft is not None:
-            same = row is not None and _is_same_draft(row, wanted.draft)
-            changed = [] if same else ["policy_draft"]
-            yield _build_step("policy_draft", wanted.slug, changed, wanted, row)
-        if wanted.budgets is not None:
-            stored = {build_line(budget) for budget in row.budgets.all()} if row else set()
-            changed = ["budgets"] if stored != set(wanted.budgets) else []
-            yield _build_step("budgets", wanted.slug, changed, wanted, row)
+        if entry.policy is not None:
+            same = row is not None and _is_same_policy(row, entry.policy)
+            changed_names = [] if same else ["policy"]
+            yield _build_step("policy", entry.slug, changed_names, entry, row)
+        if entry.draft is not None:
+            same = row is not None and _is_same_draft(row, entry.draft)
+            changed_names = [] if same else ["policy_draft"]
+            yield _build_step("policy_draft", entry.slug, changed_names, entry, row)
+        if entry.budgets is not None:
+            stored_values = {build_line(budget) for budget in row.budgets.all()} if row else set()
+            changed_names = ["budgets"] if stored_values != set(entry.budgets) else []
+            yield _build_step("budgets", entry.slug, changed_names, entry, row)
 
     def plan_callable_agents(self) -> Iterator[ConfigPlanStep]:
-        for slug, wanted in self._wanted.agents.items():
-            if wanted.callable_agents is None:
+        for slug, entry in self._wanted.agents.items():
+            if entry.callable_agents is None:
                 continue
-            unknown = set(wanted.callable_agents) - self._agents.keys() - self._wanted.agents.keys()
+            unknown = set(entry.callable_agents) - self._agents.keys() - self._wanted.agents.keys()
             if unknown:
                 missing = _build_missing_error("agent", min(unknown), "callable_agents")
-                self.problems.append(wanted.place.mark(missing))
+                self.problems.append(entry.place.mark(missing))
                 continue
             row = self._agents.get(slug)
-            stored = set(list_callable_agents(row)) if row else set()
-            changed = [] if stored == set(wanted.callable_agents) else ["callable_agents"]
-            yield _build_step("callable_agents", slug, changed, wanted, row)
+            stored_values = set(list_callable_agents(row)) if row else set()
+            changed_names = (
+                [] if stored_values == set(entry.callable_agents) else ["callable_agents"]
+            )
+            yield _build_step("callable_agents", slug, changed_names, entry, row)
 
     def plan_skills(self) -> Iterator[ConfigPlanStep]:
-        for name, wanted in self._wanted.skills.items():
+        for name, entry in self._wanted.skills.items():
             row = self._skills.get(name)
-            unknown = set(wanted.values.get("agents", ())) - self._agents.keys()
+            unknown = set(entry.values.get("agents", ())) - self._agents.keys()
             if unknown := unknown - self._wanted.agents.keys():
                 missing = _build_missing_error("agent", min(unknown), "agents")
-                self.problems.append(wanted.place.mark(missing))
+                self.problems.append(entry.place.mark(missing))
             elif row is None:
-                yield ConfigPlanStep(kind="skill", name=name, action="create", wanted=wanted)
+                yield ConfigPlanStep(kind="skill", name=name, action="create", wanted=entry)
             else:
                 try:
-                    yield _build_step("skill", name, list_skill_changes(row, wanted), wanted, row)
+                    yield _build_step("skill", name, list_skill_changes(row, entry), entry, row)
                 except Problem as problem:
-                    self.problems.append(wanted.place.mark(problem))
+                    self.problems.append(entry.place.mark(problem))
 
     def plan_workflows(self) -> Iterator[ConfigPlanStep]:
-        for name, wanted in self._wanted.workflows.items():
+        for name, entry in self._wanted.workflows.items():
             row = self._workflows.get(name)
-            changed = list_workflow_changes(row, wanted) if row else []
+            changed_names = list_workflow_changes(row, entry) if row else []
             if row is None:
-                yield ConfigPlanStep(kind="workflow", name=name, action="create", wanted=wanted)
+                yield ConfigPlanStep(kind="workflow", name=name, action="create", wanted=entry)
             else:
-                yield _build_step("workflow", name, changed, wanted, row)
+                yield _build_step("workflow", name, changed_names, entry, row)
 
     def plan_removals(self) -> Iterator[ConfigPlanStep]:
         """Yield removals of rows that the file's sections don't name; agents first."""
-        for section, kind, rows, wanted in (
+        for section, kind, rows, entries in (
             ("workflows", "workflow", self._workflows, self._wanted.workflows),
             ("skills", "skill", self._skills, self._wanted.skills),
             ("agents", "agent", self._agents, self._wanted.agents),
@@ -336,55 +340,59 @@ class _ConfigPlanner:
             ("model_endpoints", "model_endpoint", self._endpoints, self._wanted.endpoints),
         ):
             if section in self._wanted.sections:
-                for name in sorted(rows.keys() - wanted.keys()):
+                for name in sorted(rows.keys() - entries.keys()):
                     yield ConfigPlanStep(kind=kind, name=name, action="remove", row=rows[name])
 
 
-def build_server_spec(wanted: WantedServer, row: Server | None) -> ServerSpec:
+def build_server_spec(entry: WantedServer, row: Server | None) -> ServerSpec:
     """Return the specification of a server; missing settings keep the stored values."""
     stored_values: Mapping[str, Any] = {}
     if row is not None:
         stored_values = {
             name: getattr(row, name) for name in ("description", "approval", "allow_private")
         }
-    return ServerSpec(**{**wanted.configuration, **stored_values, **wanted.settings})
+    return ServerSpec(**{**entry.configuration, **stored_values, **entry.settings})
 
 
 def _has_same_document(row: Server, text: str) -> bool:
-    stored = find_document(row)
-    return stored is not None and stored.digest == hash_document(text)
+    stored_values = find_document(row)
+    return stored_values is not None and stored_values.digest == hash_document(text)
 
 
-def _build_step(kind: str, name: str, changed: list[str], wanted: Any, row: Any) -> ConfigPlanStep:
-    action = "change" if changed else "unchanged"
+def _build_step(
+    kind: str, name: str, changed_names: list[str], entry: Any, row: Any
+) -> ConfigPlanStep:
+    action = "change" if changed_names else "unchanged"
     return ConfigPlanStep(
-        kind=kind, name=name, action=action, fields=tuple(changed), wanted=wanted, row=row
+        kind=kind, name=name, action=action, fields=tuple(changed_names), wanted=entry, row=row
     )
 
 
-def _list_agent_server_changes(agent_server: WantedAgentServer, stored: Any) -> list[str]:
-    wanted = {
+def _list_agent_server_changes(agent_server: WantedAgentServer, stored_server: Any) -> list[str]:
+    entry_values = {
         "enabled": agent_server.enabled,
         **{name: list(getattr(agent_server, name)) for name in ACCESS_FIELDS},
     }
-    return [name for name, value in wanted.items() if getattr(stored, name) != value]
+    return [name for name, value in entry_values.items() if getattr(stored_server, name) != value]
 
 
-def _list_budget_changes(owner: Organization | Server | None, wanted: WantedBudgets) -> list[str]:
-    stored = {build_line(budget) for budget in list_budgets(owner)} if owner is not None else set()
-    return ["budgets"] if stored != set(wanted.lines) else []
+def _list_budget_changes(owner: Organization | Server | None, entry: WantedBudgets) -> list[str]:
+    stored_values = (
+        {build_line(budget) for budget in list_budgets(owner)} if owner is not None else set()
+    )
+    return ["budgets"] if stored_values != set(entry.lines) else []
 
 
-def _is_same_draft(owner: Owner, wanted: PolicySpec) -> bool:
+def _is_same_draft(owner: Owner, policy: PolicySpec) -> bool:
     try:
-        return is_current_draft(owner, wanted)
+        return is_current_draft(owner, policy)
     except InvalidInput:
         return False  # see `_is_same_policy`
 
 
-def _is_same_policy(owner: Owner, wanted: PolicySpec) -> bool:
+def _is_same_policy(owner: Owner, policy: PolicySpec) -> bool:
     try:
-        return is_current_policy(owner, wanted)
+        return is_current_policy(owner, policy)
     except InvalidInput:
         # It names a server of the same file or an unknown one; applying finds out which.
         return False
@@ -398,9 +406,9 @@ def _build_missing_error(kind: str, name: str, field_name: str) -> NotFound:
     )
 
 
-def _build_similar_name_error(name: str, other: str) -> Conflict:
+def _build_similar_name_error(name: str, other_name: str) -> Conflict:
     return Conflict(
-        f"`{name}` is too similar to the existing name `{other}`.",
+        f"`{name}` is too similar to the existing name `{other_name}`.",
         code="name_taken",
         remedy="Use the existing name, or choose a different one.",
     )

@@ -192,31 +192,31 @@ def read_config_file(text: str, values: Mapping[str, str]) -> WantedConfig:
     Collects the problems of single fields; raises `InvalidInput` if nothing can be read.
     """
     roots = read_yaml_documents(text) if is_yaml(text) else (read_json(text).root,)
-    wanted = WantedConfig()
+    config = WantedConfig()
     for number, root in enumerate(roots, start=1):
         if root.value is None:
             continue
-        _ConfigReader(wanted, values, number).read_document(root)
-    if not wanted.sections and not wanted.problems:
+        _ConfigReader(config, values, number).read_document(root)
+    if not config.sections and not config.problems:
         raise InvalidInput(
             "The file contains nothing to apply.",
             code="nothing_to_apply",
             remedy=f"Add at least one of: {', '.join(SECTIONS[1:])}.",
         )
-    return wanted
+    return config
 
 
-def allow_private_addresses(wanted: WantedConfig) -> None:
+def allow_private_addresses(config: WantedConfig) -> None:
     """Permit private addresses for the HTTP servers of a file, which needs the permission."""
-    for name, server in wanted.servers.items():
+    for name, server in config.servers.items():
         if server.configuration["transport_type"] != "stdio":
             settings = {"allow_private": True, **server.settings}
-            wanted.servers[name] = replace(server, settings=settings)
+            config.servers[name] = replace(server, settings=settings)
 
 
 class _ConfigReader:
-    def __init__(self, wanted: WantedConfig, values: Mapping[str, str], document: int) -> None:
-        self._wanted, self._values, self._document = wanted, values, document
+    def __init__(self, config: WantedConfig, values: Mapping[str, str], document: int) -> None:
+        self._wanted, self._values, self._document = config, values, document
         self._tool_servers: list[str] = []
         self._builtin_tools: Any = None
 
@@ -226,21 +226,21 @@ class _ConfigReader:
             top.reject_field(
                 "bonobot", "unknown_version", f"This version of Bonobot supports version {VERSION}."
             )
-        for name, place, node in self._iterate_section(top, "model_endpoints"):
-            self._wanted.endpoints[name] = self._read_model_endpoint(name, place, node)
-        for name, place, node in self._iterate_section(top, "servers"):
-            self._add_server(name, place, node)
+        for name, location, node in self._iterate_section(top, "model_endpoints"):
+            self._wanted.endpoints[name] = self._read_model_endpoint(name, location, node)
+        for name, location, node in self._iterate_section(top, "servers"):
+            self._add_server(name, location, node)
         self._read_tools(top)
-        for name, place, node in self._iterate_section(top, "agents"):
-            self._wanted.agents[name] = self._read_agent(name, place, node)
+        for name, location, node in self._iterate_section(top, "agents"):
+            self._wanted.agents[name] = self._read_agent(name, location, node)
         self._read_overrides(root)
-        for name, place, node in self._iterate_section(top, "skills"):
+        for name, location, node in self._iterate_section(top, "skills"):
             self._wanted.skills[name] = read_skill(
-                name, place, self._build_field_reader(node, place.path)
+                name, location, self._build_field_reader(node, location.path)
             )
-        for name, place, node in self._iterate_section(top, "workflows"):
-            reader = self._build_field_reader(node, place.path)
-            self._wanted.workflows[name] = read_workflow(name, place, reader, node)
+        for name, location, node in self._iterate_section(top, "workflows"):
+            reader = self._build_field_reader(node, location.path)
+            self._wanted.workflows[name] = read_workflow(name, location, reader, node)
         self._read_organization_policy(top)
         self._read_organization_draft(top)
         self._read_organization_budgets(top)
@@ -259,26 +259,26 @@ class _ConfigReader:
         self._wanted.sections.add(name)
         existing = getattr(self._wanted, {"model_endpoints": "endpoints"}.get(name, name))
         for key, line, node in top.list_entries(name):
-            place = ConfigLocation(
+            location = ConfigLocation(
                 document=self._document, line=line, path=f"{name}.{make_visible(key, 64)}"
             )
             if key in existing:
                 if existing[key].place.document != self._document:
                     self._reject_duplicate(
-                        place, "duplicate_name", f"`{make_visible(key, 64)}` is defined twice."
+                        location, "duplicate_name", f"`{make_visible(key, 64)}` is defined twice."
                     )
                 continue
-            yield key, place, node
+            yield key, location, node
 
-    def _reject_duplicate(self, place: ConfigLocation, code: str, detail: str) -> None:
+    def _reject_duplicate(self, location: ConfigLocation, code: str, detail: str) -> None:
         self._wanted.problems.append(
-            place.mark(InvalidInput(detail, code=code, field="", remedy="Remove the duplicate."))
+            location.mark(InvalidInput(detail, code=code, field="", remedy="Remove the duplicate."))
         )
 
     def _read_server(
-        self, name: str, place: ConfigLocation, node: SourceNode
+        self, name: str, location: ConfigLocation, node: SourceNode
     ) -> WantedServer | None:
-        reader = self._build_field_reader(node, place.path)
+        reader = self._build_field_reader(node, location.path)
         settings = {
             "description": reader.read_text("description"),
             "approval": reader.read_text("approval"),
@@ -295,32 +295,32 @@ class _ConfigReader:
             "session_state": reader.read_text("session_state"),
         }
         entry = read_server(
-            ServerNode(name, place.line, node), self._values, {}, _EXTRA_SERVER_FIELDS
+            ServerNode(name, location.line, node), self._values, {}, _EXTRA_SERVER_FIELDS
         )
-        problems = [*entry.problems, *_iterate_omissions(entry, place)]
+        problems = [*entry.problems, *_iterate_omissions(entry, location)]
         try:
             check_name(name, self._wanted.servers)
         except Problem as problem:
             problems.append(problem)
-        self._wanted.problems += [place.mark(problem) for problem in problems]
+        self._wanted.problems += [location.mark(problem) for problem in problems]
         given_settings = {
             setting: value for setting, value in settings.items() if value is not None
         }
         if (lines := self._read_budgets(reader)) is not None:
-            self._wanted.server_budgets.append(WantedBudgets(lines, place, name))
+            self._wanted.server_budgets.append(WantedBudgets(lines, location, name))
         if problems:
             return None
         return WantedServer(
             name=name,
-            place=place,
+            place=location,
             configuration=entry.build_configuration(),
             settings=given_settings,
             preset=entry.preset,
         )
 
-    def _add_server(self, name: str, place: ConfigLocation, node: SourceNode) -> None:
+    def _add_server(self, name: str, location: ConfigLocation, node: SourceNode) -> None:
         self._wanted.server_names.add(name)
-        if (server := self._read_server(name, place, node)) is not None:
+        if (server := self._read_server(name, location, node)) is not None:
             self._wanted.servers[name] = server
 
     def _read_tools(self, top: FieldReader) -> None:
@@ -334,13 +334,13 @@ class _ConfigReader:
         node = top.read_object("tools")
         for server_node in walk_servers(node.get("mcp_servers")) if node else ():
             name = server_node.name or ""
-            place = ConfigLocation(
+            location = ConfigLocation(
                 document=self._document,
                 line=server_node.line,
                 path=f"tools.mcp_servers.{make_visible(name, 64)}",
             )
             self._tool_servers.append(name)
-            self._add_server(name, place, server_node.node)
+            self._add_server(name, location, server_node.node)
 
     def _read_overrides(self, root: SourceNode) -> None:
         """Read `bot_overrides`: the servers and tools of agents by slug."""
@@ -348,31 +348,31 @@ class _ConfigReader:
             return
         self._wanted.sections.add("agents")
         overrides = read_overrides(root)
-        place = ConfigLocation(document=self._document, line=root.line, path="bot_overrides")
-        self._wanted.problems += [place.mark(problem) for problem in overrides.problems]
+        location = ConfigLocation(document=self._document, line=root.line, path="bot_overrides")
+        self._wanted.problems += [location.mark(problem) for problem in overrides.problems]
         for override in overrides.overrides:
-            place = ConfigLocation(
+            location = ConfigLocation(
                 document=self._document,
                 line=override.line,
                 path=f"bot_overrides.{make_visible(override.agent, 64)}",
             )
             servers = tuple(
                 WantedAgentServer(
-                    one.server, place, not one.removed, one.allowed or (), one.denied or ()
+                    item.server, location, not item.removed, item.allowed or (), item.denied or ()
                 )
-                for one in override.server_overrides
+                for item in override.server_overrides
             )
             agent = self._wanted.agents.get(override.agent) or WantedAgent(
-                slug=override.agent, place=place, values={}
+                slug=override.agent, place=location, values={}
             )
             self._wanted.agents[override.agent] = replace(
                 agent, agent_servers=(*(agent.agent_servers or ()), *servers)
             )
 
     def _read_model_endpoint(
-        self, slug: str, place: ConfigLocation, node: SourceNode
+        self, slug: str, location: ConfigLocation, node: SourceNode
     ) -> WantedModelEndpoint:
-        reader = self._build_field_reader(node, place.path)
+        reader = self._build_field_reader(node, location.path)
         if not _SLUG.fullmatch(slug):
             reader.reject_field("", "bad_slug", "Use at most 64 letters, digits, `-`, and `_`.")
         reader.accept_old_names((*_ENDPOINT_TEXTS, *_ENDPOINT_FLAGS))
@@ -383,7 +383,7 @@ class _ConfigReader:
         if values["api_key"]:
             values["api_key"] = self._fill_placeholders(reader, "api_key", values["api_key"])
         given_values = {name: value for name, value in values.items() if value is not None}
-        return WantedModelEndpoint(slug=slug, place=place, values=given_values)
+        return WantedModelEndpoint(slug=slug, place=location, values=given_values)
 
     def _fill_placeholders(self, reader: FieldReader, name: str, text: str) -> str:
         filled, missing = placeholders.fill_placeholders(text, self._values)
@@ -392,8 +392,8 @@ class _ConfigReader:
             reader.reject_field(name, code, f"Set the environment variable `{reference.name}`.")
         return filled
 
-    def _read_agent(self, slug: str, place: ConfigLocation, node: SourceNode) -> WantedAgent:
-        reader = self._build_field_reader(node, place.path)
+    def _read_agent(self, slug: str, location: ConfigLocation, node: SourceNode) -> WantedAgent:
+        reader = self._build_field_reader(node, location.path)
         reader.accept_old_names(_AGENT_RELATIONS)
         values = reader.read_texts("name", "description", "instructions")
         for name in AGENT_FLAGS:
@@ -417,13 +417,13 @@ class _ConfigReader:
         reader.reject_unknown_fields((*values, *other_fields))
         return WantedAgent(
             slug=slug,
-            place=place,
+            place=location,
             values={name: value for name, value in values.items() if value is not None},
             model=model,
-            policy=self._read_policy(reader, "policy", f"{place.path}.policy"),
-            draft=self._read_policy(reader, "policy_draft", f"{place.path}.policy_draft"),
+            policy=self._read_policy(reader, "policy", f"{location.path}.policy"),
+            draft=self._read_policy(reader, "policy_draft", f"{location.path}.policy_draft"),
             budgets=self._read_budgets(reader),
-            agent_servers=self._read_agent_servers(reader) or self._list_tool_servers(place),
+            agent_servers=self._read_agent_servers(reader) or self._list_tool_servers(location),
             callable_agents=reader.read_text_list("callable_agents")
             if reader.has_field("callable_agents")
             else None,
@@ -446,31 +446,33 @@ class _ConfigReader:
             reader.reject_field("", problem.code, f"tools.builtin: {problem} {problem.remedy}")
             return None
 
-    def _list_tool_servers(self, place: ConfigLocation) -> tuple[WantedAgentServer, ...] | None:
+    def _list_tool_servers(self, location: ConfigLocation) -> tuple[WantedAgentServer, ...] | None:
         """Return the servers of `tools`, which all agents of the file get."""
         if not self._tool_servers:
             return None
-        return tuple(WantedAgentServer(name, place) for name in self._tool_servers)
+        return tuple(WantedAgentServer(name, location) for name in self._tool_servers)
 
     def _read_organization_policy(self, top: FieldReader) -> None:
-        if (place := self._find_organization_field(top, "policy", self._wanted.policy)) is None:
+        if (location := self._find_organization_field(top, "policy", self._wanted.policy)) is None:
             return
         if (text := self._read_policy(top, "policy", "policy")) is not None:
-            self._wanted.policy = WantedPolicy(text, place)
+            self._wanted.policy = WantedPolicy(text, location)
 
     def _read_organization_draft(self, top: FieldReader) -> None:
         if (
-            place := self._find_organization_field(top, "policy_draft", self._wanted.draft)
+            location := self._find_organization_field(top, "policy_draft", self._wanted.draft)
         ) is None:
             return
         if (text := self._read_policy(top, "policy_draft", "policy_draft")) is not None:
-            self._wanted.draft = WantedPolicy(text, place)
+            self._wanted.draft = WantedPolicy(text, location)
 
     def _read_organization_budgets(self, top: FieldReader) -> None:
-        if (place := self._find_organization_field(top, "budgets", self._wanted.budgets)) is None:
+        if (
+            location := self._find_organization_field(top, "budgets", self._wanted.budgets)
+        ) is None:
             return
         if (lines := self._read_budgets(top)) is not None:
-            self._wanted.budgets = WantedBudgets(lines, place)
+            self._wanted.budgets = WantedBudgets(lines, location)
 
     def _find_organization_field(
         self, top: FieldReader, name: str, existing: object
@@ -478,11 +480,11 @@ class _ConfigReader:
         """Return the location of an organization field; None if it is missing or a duplicate."""
         if not top.has_field(name):
             return None
-        place = ConfigLocation(document=self._document, line=top.get_line(name), path=name)
+        location = ConfigLocation(document=self._document, line=top.get_line(name), path=name)
         self._wanted.sections.add(name)
         if existing is None:
-            return place
-        self._reject_duplicate(place, "duplicate_name", f"`{name}` is defined twice.")
+            return location
+        self._reject_duplicate(location, "duplicate_name", f"`{name}` is defined twice.")
         return None
 
     def _read_policy(self, owner: FieldReader, name: str, path: str) -> PolicySpec | None:
@@ -559,13 +561,13 @@ class _ConfigReader:
         return tuple(agent_servers)
 
 
-def _iterate_omissions(entry: ImportEntry, place: ConfigLocation) -> Iterator[Problem]:
+def _iterate_omissions(entry: ImportEntry, location: ConfigLocation) -> Iterator[Problem]:
     """Yield a problem for each field that an import would ignore."""
     for notice in entry.notices:
         if notice.code == "left_out":
             yield InvalidInput(
                 notice.detail,
                 code="unknown_field",
-                field=place.path,
+                field=location.path,
                 remedy="Correct the name, or remove the field.",
             )

@@ -41,7 +41,7 @@ class WantedWorkflow:
 
 
 def read_workflow(
-    name: str, place: ConfigLocation, reader: FieldReader, node: SourceNode
+    name: str, location: ConfigLocation, reader: FieldReader, node: SourceNode
 ) -> WantedWorkflow:
     """Read a workflow; its definition is validated when it is applied."""
     enabled = reader.read_boolean("enabled")
@@ -51,7 +51,7 @@ def read_workflow(
     settings = {"enabled": enabled, "agents": agents}
     return WantedWorkflow(
         name=name,
-        place=place,
+        place=location,
         definition={key: value for key, value in fields.items() if key not in WORKFLOW_SETTINGS},
         settings={key: value for key, value in settings.items() if value is not None},
         triggers=_read_triggers(reader) if reader.has_field("triggers") else None,
@@ -76,24 +76,24 @@ def _read_triggers(reader: FieldReader) -> tuple[TriggerSpec, ...]:
     return tuple(triggers)
 
 
-def list_workflow_changes(row: Workflow, wanted: WantedWorkflow) -> list[str]:
+def list_workflow_changes(row: Workflow, entry: WantedWorkflow) -> list[str]:
     """Return the fields in which a stored workflow differs."""
-    changed = [] if row.definition == wanted.definition else ["definition"]
-    stored = {"enabled": row.enabled, "agents": list_agent_slugs(row)}
-    for name, value in wanted.settings.items():
+    changed_names = [] if row.definition == entry.definition else ["definition"]
+    stored_values = {"enabled": row.enabled, "agents": list_agent_slugs(row)}
+    for name, value in entry.settings.items():
         wanted_value = sorted(value) if name == "agents" else value
-        if wanted_value != stored[name]:
-            changed.append(name)
-    return changed if _has_same_triggers(row, wanted) else [*changed, "triggers"]
+        if wanted_value != stored_values[name]:
+            changed_names.append(name)
+    return changed_names if _has_same_triggers(row, entry) else [*changed_names, "triggers"]
 
 
-def _has_same_triggers(row: Workflow, wanted: WantedWorkflow) -> bool:
-    if wanted.triggers is None:
+def _has_same_triggers(row: Workflow, entry: WantedWorkflow) -> bool:
+    if entry.triggers is None:
         return True
-    stored = {trigger.name: trigger for trigger in row.triggers.all()}
-    return stored.keys() == {trigger.name for trigger in wanted.triggers} and all(
-        getattr(stored[trigger.name], name) == value
-        for trigger in wanted.triggers
+    stored_values = {trigger.name: trigger for trigger in row.triggers.all()}
+    return stored_values.keys() == {trigger.name for trigger in entry.triggers} and all(
+        getattr(stored_values[trigger.name], name) == value
+        for trigger in entry.triggers
         for name in _TRIGGER_FIELDS
         if (value := getattr(trigger, name)) is not None
     )
@@ -140,7 +140,7 @@ class WantedSkill:
         return SkillSpec(name=self.name, **self.values)
 
 
-def read_skill(name: str, place: ConfigLocation, reader: FieldReader) -> WantedSkill:
+def read_skill(name: str, location: ConfigLocation, reader: FieldReader) -> WantedSkill:
     """Read a skill, collecting problems."""
     values = reader.read_texts(*SKILL_TEXTS)
     values["enabled"] = reader.read_boolean("enabled")
@@ -150,7 +150,7 @@ def read_skill(name: str, place: ConfigLocation, reader: FieldReader) -> WantedS
         values["arguments"] = [_read_argument(reader, node.to_python()) for node in arguments]
     reader.reject_unknown_fields((*SKILL_TEXTS, "enabled", "agents", "arguments"))
     given_values = {name: value for name, value in values.items() if value is not None}
-    return WantedSkill(name=name, place=place, values=given_values)
+    return WantedSkill(name=name, place=location, values=given_values)
 
 
 def _read_argument(reader: FieldReader, argument: Any) -> dict[str, Any]:
@@ -160,21 +160,21 @@ def _read_argument(reader: FieldReader, argument: Any) -> dict[str, Any]:
     return {"name": "broken"}
 
 
-def list_skill_changes(row: Skill, wanted: WantedSkill) -> list[str]:
+def list_skill_changes(row: Skill, entry: WantedSkill) -> list[str]:
     """Return the fields in which a stored skill differs; raises `InvalidInput`."""
-    wanted_values = dict(wanted.values)
+    wanted_values = dict(entry.values)
     if "arguments" in wanted_values:
         wanted_values["arguments"] = [
             argument.as_dict() for argument in read_arguments(wanted_values["arguments"])
         ]
-    stored: dict[str, Any] = {
+    stored_values: dict[str, Any] = {
         name: getattr(row, name) for name in (*SKILL_TEXTS, "enabled", "arguments")
     }
-    stored["agents"] = list_agent_slugs(row)
+    stored_values["agents"] = list_agent_slugs(row)
     wanted_values["agents"] = (
-        sorted(wanted_values["agents"]) if "agents" in wanted_values else stored["agents"]
+        sorted(wanted_values["agents"]) if "agents" in wanted_values else stored_values["agents"]
     )
-    return [name for name, value in wanted_values.items() if stored[name] != value]
+    return [name for name, value in wanted_values.items() if stored_values[name] != value]
 
 
 def export_skills(rows: Iterable[Skill]) -> dict[str, Any]:

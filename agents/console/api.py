@@ -41,8 +41,8 @@ class OnboardingSerializer(VersionedSerializer):
 
     def build_parts(self, instance: Any, representation: Mapping[str, Any]) -> dict[str, Any]:
         """Return the writable values; which steps are done is computed."""
-        skipped = [step["slug"] for step in representation["steps"] if step["skipped"]]
-        return {"hidden": representation["hidden"], "skipped": skipped}
+        skipped_steps = [step["slug"] for step in representation["steps"] if step["skipped"]]
+        return {"hidden": representation["hidden"], "skipped": skipped_steps}
 
 
 @extend_schema_serializer(
@@ -75,9 +75,9 @@ class OnboardingView(ResourceView):
         values: dict[str, Any] = self.read_body(OnboardingBody, partial=True)
         if "skipped" in values:
             for slug in SLUGS:
-                set_step_skipped(self.principal, slug, skipped=slug in values["skipped"])
+                set_step_skipped(self.principal, slug, is_skipped=slug in values["skipped"])
         if "hidden" in values:
-            set_onboarding_closed(self.principal, closed=values["hidden"])
+            set_onboarding_closed(self.principal, is_closed=values["hidden"])
         return self._show_progress()
 
     def _show_progress(self) -> Response:

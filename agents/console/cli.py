@@ -51,16 +51,16 @@ def _add_step_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("step", metavar="STEP", help=f"One of: {', '.join(SLUGS)}")
 
 
-def _handle_skip(cli: CommandContext, options: argparse.Namespace, *, skipped: bool) -> None:
-    set_step_skipped(cli.principal, options.step, skipped=skipped)
+def _handle_skip(cli: CommandContext, options: argparse.Namespace, *, is_skipped: bool) -> None:
+    set_step_skipped(cli.principal, options.step, is_skipped=is_skipped)
     cli.emit(_describe_progress(cli))
     cli.print_message(
-        f"The step {options.step} {'was skipped' if skipped else 'is no longer skipped'}."
+        f"The step {options.step} {'was skipped' if is_skipped else 'is no longer skipped'}."
     )
 
 
 def _handle_hide(cli: CommandContext, options: argparse.Namespace, *, hidden: bool) -> None:
-    set_onboarding_closed(cli.principal, closed=hidden)
+    set_onboarding_closed(cli.principal, is_closed=hidden)
     cli.emit(_describe_progress(cli))
     cli.print_message(
         f"The first steps are {'hidden from' if hidden else 'shown on'} the dashboard."
@@ -77,14 +77,14 @@ VERBS = (
     CommandVerb(
         "skip",
         "Skip a step",
-        partial(_handle_skip, skipped=True),
+        partial(_handle_skip, is_skipped=True),
         _add_step_argument,
         ("first-run skip model",),
     ),
     CommandVerb(
         "unskip",
         "Undo skipping a step",
-        partial(_handle_skip, skipped=False),
+        partial(_handle_skip, is_skipped=False),
         _add_step_argument,
         ("first-run unskip model",),
     ),

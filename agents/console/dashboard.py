@@ -48,10 +48,10 @@ class DashboardBudget:
     @property
     def tone(self) -> str:
         """Return the tone that shows how much is used."""
-        used = self.spent + self.reserved
-        if used >= self.limit:
+        used_amount = self.spent + self.reserved
+        if used_amount >= self.limit:
             return "bad"
-        return "warn" if used * 100 >= self.warn_at * self.limit else "good"
+        return "warn" if used_amount * 100 >= self.warn_at * self.limit else "good"
 
 
 def build_dashboard(
@@ -202,7 +202,7 @@ def _list_budgets(organization_id: UUID) -> list[DashboardBudget]:
     dashboard_budgets = [
         _build_budget(row, usage) for row, usage in zip(rows, load_budget_use(rows), strict=True)
     ]
-    dashboard_budgets.sort(key=lambda one: -(one.spent + one.reserved) / (one.limit or 1))
+    dashboard_budgets.sort(key=lambda item: -(item.spent + item.reserved) / (item.limit or 1))
     return dashboard_budgets[:MAX_ITEMS]
 
 

@@ -118,7 +118,7 @@ def load_onboarding_progress(organization_id: UUID) -> OnboardingProgress:
     return OnboardingProgress(tuple(steps), closed_at is not None, untold)
 
 
-def set_step_skipped(principal: Principal, slug: str, *, skipped: bool = True) -> None:
+def set_step_skipped(principal: Principal, slug: str, *, is_skipped: bool = True) -> None:
     """Skip or resume a step; raises `Forbidden`, `InvalidInput`."""
     if slug not in SLUGS:
         remedy = format_message("Use one of: {slugs}.", slugs=", ".join(SLUGS))
@@ -129,15 +129,15 @@ def set_step_skipped(principal: Principal, slug: str, *, skipped: bool = True) -
     row.skipped = [
         step_slug
         for step_slug in SLUGS
-        if (skipped if step_slug == slug else step_slug in row.skipped)
+        if (is_skipped if step_slug == slug else step_slug in row.skipped)
     ]
     row.save(update_fields=["skipped"])
 
 
-def set_onboarding_closed(principal: Principal, *, closed: bool = True) -> None:
+def set_onboarding_closed(principal: Principal, *, is_closed: bool = True) -> None:
     """Hide the checklist from the dashboard, or show it again."""
     row = _ensure_first_run(principal)
-    row.closed_at = timezone.now() if closed else None
+    row.closed_at = timezone.now() if is_closed else None
     row.save(update_fields=["closed_at"])
 
 

@@ -218,9 +218,9 @@ def _finish_replay(lease: ReplayLease, **values: Any) -> None:
         if not _filter_leased(lease).update(runner=None, finished_at=now, updated_at=now, **values):
             return
         same_recording = Replay.objects.filter(recording__replays=lease.replay_id)
-        finished = same_recording.exclude(finished_at=None).order_by("-created_at")
+        finished_replays = same_recording.exclude(finished_at=None).order_by("-created_at")
         Replay.objects.filter(
-            pk__in=list(finished.values_list("pk", flat=True)[MAX_FINISHED_REPLAYS:])
+            pk__in=list(finished_replays.values_list("pk", flat=True)[MAX_FINISHED_REPLAYS:])
         ).delete()
 
 

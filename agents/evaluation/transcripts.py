@@ -256,10 +256,10 @@ def match_calls(before: Sequence[NumberedCall], after: Sequence[NumberedCall]) -
     same, unmatched_before, unmatched_after = _match_by_key(
         before, after, lambda call: (call.tool, format_arguments(call))
     )
-    altered, missing, added = _match_by_key(
+    changed_pairs, missing, added_calls = _match_by_key(
         unmatched_before, unmatched_after, lambda call: call.tool
     )
-    return CallPairs(tuple(same), tuple(altered), tuple(missing), tuple(added))
+    return CallPairs(tuple(same), tuple(changed_pairs), tuple(missing), tuple(added_calls))
 
 
 def format_arguments(call: RecordedCall) -> str:

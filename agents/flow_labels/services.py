@@ -59,26 +59,30 @@ class LabelSource:
 
 def list_approval_label_sources(approval: Approval) -> list[LabelSource]:
     """Return the labels the caller held when the approval was requested (at most one query)."""
-    held = [FlowLabel(name) for name in approval.flow_labels]
+    current_labels = [FlowLabel(name) for name in approval.flow_labels]
     return _collect_label_sources(
-        _list_preceding_calls(approval)[:MAX_APPROVAL_CALLS_READ] if held else (),
-        held,
+        _list_preceding_calls(approval)[:MAX_APPROVAL_CALLS_READ] if current_labels else (),
+        current_labels,
         MAX_CALLS_SHOWN,
     )
 
 
-def list_session_label_sources(session: Session, held: Collection[FlowLabel]) -> list[LabelSource]:
+def list_session_label_sources(
+    session: Session, current_labels: Collection[FlowLabel]
+) -> list[LabelSource]:
     """Return the sources of a session's labels (at most one query)."""
     rows = (
         _list_labeled_calls(session.organization_id).filter(session_id=session.pk).order_by("seq")
     )
-    return _collect_label_sources(rows[:MAX_SESSION_CALLS_READ] if held else (), held, 1)
+    return _collect_label_sources(
+        rows[:MAX_SESSION_CALLS_READ] if current_labels else (), current_labels, 1
+    )
 
 
 def _collect_label_sources(
-    rows: Iterable[AuditRow], held: Collection[FlowLabel], max_calls: int
+    rows: Iterable[AuditRow], current_labels: Collection[FlowLabel], max_calls: int
 ) -> list[LabelSource]:
-    sources = {label: LabelSource(label) for label in held}
+    sources = {label: LabelSource(label) for label in current_labels}
     for row in rows:
         labels = parse_labels(row)
         for label, source in sources.items():
@@ -128,10 +132,10 @@ def list_token_labels(token: Token) -> tuple[FlowLabel, ...]:
 
 def list_session_labels(session: Session) -> list[LabelSource]:
     """Return a session's labels, each with the first call that added it."""
-    held = _load_labels(
+    current_labels = _load_labels(
         [build_flow_key(session.organization_id, "session", session.root_id or session.pk)], None
     )
-    return list_session_label_sources(session, held)
+    return list_session_label_sources(session, current_labels)
 
 
 def list_current_labels(
@@ -168,8 +172,10 @@ def _load_labels(keys: Collection[str], idle_s: int | None) -> tuple[FlowLabel, 
     now = time.time_ns() // 1_000
     held_bits = 0
     for cell in FlowCell.objects.filter(pk__in=keys):
-        held = CallerFlowLabels(cell.labels, cell.touched)
-        held_bits |= compute_held_labels(held, FlowLabelEffect(cell.key, 0, 0, idle_s), now)
+        current_labels = CallerFlowLabels(cell.labels, cell.touched)
+        held_bits |= compute_held_labels(
+            current_labels, FlowLabelEffect(cell.key, 0, 0, idle_s), now
+        )
     return decode_labels(held_bits & HELD_LABELS)
 
 

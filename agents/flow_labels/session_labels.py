@@ -26,9 +26,11 @@ def label_session(principal: Principal, session: Session) -> None:
     """Add the labels of the token that writes to a session (one query for a token)."""
     if principal.kind != "token":
         return
-    held = encode_labels(list_current_labels(principal, session_id=None, agent_id=session.agent_id))
-    if held:
-        _add_labels(principal, held, [_build_session_key(session)], session, None)
+    current_bits = encode_labels(
+        list_current_labels(principal, session_id=None, agent_id=session.agent_id)
+    )
+    if current_bits:
+        _add_labels(principal, current_bits, [_build_session_key(session)], session, None)
 
 
 def label_reader(principal: Principal, *sessions: Session) -> None:
@@ -71,12 +73,12 @@ def _add_labels(
                 pk=key, defaults={"organization_id": principal.organization_id}
             )
             now = _get_now_us()
-            held = compute_held_labels(
+            current_bits = compute_held_labels(
                 CallerFlowLabels(cell.labels, cell.touched),
                 FlowLabelEffect(key, idle_s=idle_s),
                 now,
             )
-            FlowCell.objects.filter(pk=key).update(labels=held | labels, touched=now)
+            FlowCell.objects.filter(pk=key).update(labels=current_bits | labels, touched=now)
 
 
 def _is_missing_labels(labels: int, keys: Iterable[str], idle_s: int | None) -> bool:

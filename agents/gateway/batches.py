@@ -97,21 +97,21 @@ class BatchResponse:
         receive = replay_messages(
             [{"type": "http.request", "body": body, "more_body": False}], self._wait_disconnect
         )
-        is_stream, rest = False, b""
+        is_stream, remaining_bytes = False, b""
 
         async def send(part: dict[str, Any]) -> None:
-            nonlocal is_stream, rest
+            nonlocal is_stream, remaining_bytes
             if part["type"] == "http.response.start":
                 is_stream = _is_event_stream(part["headers"])
                 return
             content = part.get("body", b"")
             if is_stream and content:
                 await self._send_events(content)
-            rest += b"" if is_stream else content
+            remaining_bytes += b"" if is_stream else content
 
         await handle({**self._scope, "headers": headers}, receive, send)
-        if rest and is_request(message):  # an error in place of a stream
-            await self._send_events(_build_event(rest, message["id"]))
+        if remaining_bytes and is_request(message):  # an error in place of a stream
+            await self._send_events(_build_event(remaining_bytes, message["id"]))
 
     async def _send_events(self, content: bytes) -> None:
         async with self._sending:

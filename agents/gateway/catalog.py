@@ -55,14 +55,14 @@ def rename_resources(result: Any, rename: Rename) -> Any:
     """
     if not isinstance(result, Mapping):
         return result
-    changed: dict[str, Any] = {}
+    changed_fields: dict[str, Any] = {}
     if isinstance(items := result.get("contents"), list):
-        changed["contents"] = [_rename_resource(item, rename) for item in items]
+        changed_fields["contents"] = [_rename_resource(item, rename) for item in items]
     if isinstance(items := result.get("content"), list):
-        changed["content"] = [_rename_block(item, rename) for item in items]
+        changed_fields["content"] = [_rename_block(item, rename) for item in items]
     if isinstance(items := result.get("messages"), list):
-        changed["messages"] = [_rename_message(item, rename) for item in items]
-    return {**result, **changed} if changed else result
+        changed_fields["messages"] = [_rename_message(item, rename) for item in items]
+    return {**result, **changed_fields} if changed_fields else result
 
 
 def rename_ui_resource(declaration: Mapping[str, Any], rename: Rename) -> dict[str, Any]:

@@ -88,22 +88,30 @@ class ChangeStreams:
     async def listen(self, inbound: GatewayRequest) -> dict[str, Any]:
         """Answer `subscriptions/listen`: acknowledge the subscriptions, then send notifications."""
         meta = {SUBSCRIPTION_ID: inbound.context.request_id}
-        granted = _parse_requested_topics(inbound.get_object("notifications"))
+        granted_topics = _parse_requested_topics(inbound.get_object("notifications"))
         topics = {
-            topic for topic, field_name in LIST_CHANGED_FIELDS.items() if granted.get(field_name)
+            topic
+            for topic, field_name in LIST_CHANGED_FIELDS.items()
+            if granted_topics.get(field_name)
         }
-        uris = granted.pop(RESOURCE_SUBSCRIPTIONS_FIELD, ())
-        watched = await watch_resources(inbound.caller, uris, inbound.choose_holder)
-        if watched:
-            granted[RESOURCE_SUBSCRIPTIONS_FIELD] = [uri for uri in uris if uri in watched]
+        uris = granted_topics.pop(RESOURCE_SUBSCRIPTIONS_FIELD, ())
+        watched_resources = await watch_resources(inbound.caller, uris, inbound.choose_holder)
+        if watched_resources:
+            granted_topics[RESOURCE_SUBSCRIPTIONS_FIELD] = [
+                uri for uri in uris if uri in watched_resources
+            ]
         try:
-            notifications = self.iterate_notifications(inbound.caller, topics, lambda: watched)
+            notifications = self.iterate_notifications(
+                inbound.caller, topics, lambda: watched_resources
+            )
             await anext(notifications)  # changes are noticed from here on
-            await inbound.send_notification(ACKNOWLEDGED, {"notifications": granted, "_meta": meta})
+            await inbound.send_notification(
+                ACKNOWLEDGED, {"notifications": granted_topics, "_meta": meta}
+            )
             async for method, params in notifications:
                 await inbound.send_notification(method, {**params, "_meta": meta})
         finally:
-            unwatch_resources(watched.values())
+            unwatch_resources(watched_resources.values())
         return {"_meta": meta}
 
     async def notify_session(
@@ -245,7 +253,7 @@ async def _has_same_access(caller: AuthenticatedClient) -> bool:
 
 def _parse_requested_topics(requested: Mapping[str, Any]) -> dict[str, Any]:
     """Return the requested subscriptions that are supported; raises `MCPError`."""
-    granted: dict[str, Any] = {
+    granted_topics: dict[str, Any] = {
         name: True for name in LIST_CHANGED_FIELDS.values() if requested.get(name) is True
     }
     uris = requested.get(RESOURCE_SUBSCRIPTIONS_FIELD)
@@ -254,5 +262,5 @@ def _parse_requested_topics(requested: Mapping[str, Any]) -> dict[str, Any]:
             raise build_invalid_params_error(
                 f"`{RESOURCE_SUBSCRIPTIONS_FIELD}` must be at most {MAX_WATCHED_RESOURCES} URIs"
             )
-        granted[RESOURCE_SUBSCRIPTIONS_FIELD] = list(dict.fromkeys(uris))
-    return granted
+        granted_topics[RESOURCE_SUBSCRIPTIONS_FIELD] = list(dict.fromkeys(uris))
+    return granted_topics

@@ -112,8 +112,8 @@ class GatewaySessionStore:
         holder, shared_holder = _build_holders(session_id, caller, session.capabilities)
         if session_id:
             session.holders = (holder, shared_holder)
-            for one in session.holders:
-                self.logs.add_subscriber(session_id, session, one)
+            for session_holder in session.holders:
+                self.logs.add_subscriber(session_id, session, session_holder)
         return GatewayRequest(
             caller=caller,
             context=context,
@@ -235,9 +235,9 @@ class GatewaySessionStore:
                 lambda endpoint: choose_holder(endpoint, holder, shared_holder),
             )
         unwatch_resources(
-            watched
+            resource
             for uri in removed_uris
-            if (watched := session.watched.pop(uri, None)) is not None
+            if (resource := session.watched.pop(uri, None)) is not None
         )
 
     async def save_session(self, inbound: GatewayRequest) -> None:
@@ -270,14 +270,14 @@ class GatewaySessionStore:
 
     def can_add_watch(self, inbound: GatewayRequest, uri: str) -> bool:
         """Tell whether a session doesn't watch a resource yet; raises `MCPError` at the limit."""
-        watched = self._get_or_create_session(
+        watched_resources = self._get_or_create_session(
             self.get_session_id(inbound.context), inbound.context
         ).watched
-        if len(watched) >= MAX_WATCHED_RESOURCES and uri not in watched:
+        if len(watched_resources) >= MAX_WATCHED_RESOURCES and uri not in watched_resources:
             raise build_invalid_params_error(
                 f"a session watches {MAX_WATCHED_RESOURCES} resources at most"
             )
-        return uri not in watched
+        return uri not in watched_resources
 
     def record_list(self, inbound: GatewayRequest, kind: Kind, digest: str) -> bool:
         """Record a list's digest, so that the session is notified of changes.
@@ -304,8 +304,8 @@ class GatewaySessionStore:
     def remove_watch(self, inbound: GatewayRequest, uri: str) -> None:
         """Remove a resource watch from a session."""
         session = self._get_or_create_session(self.get_session_id(inbound.context), inbound.context)
-        if (watched := session.watched.pop(uri, None)) is not None:
-            unwatch_resources([watched])
+        if (resource := session.watched.pop(uri, None)) is not None:
+            unwatch_resources([resource])
 
     def _release_if_disconnected(self, session_id: str) -> None:
         """Close the connections of a session whose stream was closed, if it is gone."""
@@ -324,9 +324,9 @@ class GatewaySessionStore:
         now = get_runtime().loop.time()
         used_holders = {
             holder
-            for session_id, other in self._sessions.items()
-            if other is not session and self._is_connected(session_id, now)
-            for holder in other.holders
+            for session_id, other_session in self._sessions.items()
+            if other_session is not session and self._is_connected(session_id, now)
+            for holder in other_session.holders
         }
         for holder in set(session.holders) - used_holders:
             get_runtime().create_task(_release_holder(holder), name="release connections")

@@ -82,22 +82,22 @@ class ConnectionSubscriptions:
         self._watched: dict[tuple[UUID, str], dict[WatchedResource, str]] = {}
         self._locks: dict[tuple[UUID, str], asyncio.Lock] = {}
 
-    def add_resource(self, watched: WatchedResource) -> None:
+    def add_resource(self, resource: WatchedResource) -> None:
         """Add a resource of a handshake server."""
-        if watched.key is None or not watched.holder:
+        if resource.key is None or not resource.holder:
             return
-        source, own_uri = watched.key
-        self._watched.setdefault((source.server_id, watched.holder), {})[watched] = own_uri
+        source, own_uri = resource.key
+        self._watched.setdefault((source.server_id, resource.holder), {})[resource] = own_uri
 
     def remove_resources(self, resources: Iterable[WatchedResource]) -> None:
         """Remove resources; their connections may be closed when idle."""
-        for watched in resources:
-            if watched.key is None:
+        for resource in resources:
+            if resource.key is None:
                 continue
-            key = watched.key[0].server_id, watched.holder
+            key = resource.key[0].server_id, resource.holder
             group = self._watched.get(key, {})
-            if group.pop(watched, None) is not None and watched.connection is not None:
-                watched.connection.allow_closing()
+            if group.pop(resource, None) is not None and resource.connection is not None:
+                resource.connection.allow_closing()
             if not group:
                 self._watched.pop(key, None)
                 self._locks.pop(key, None)
@@ -117,32 +117,36 @@ class ConnectionSubscriptions:
         group = self._watched.get((server_id, notification.holder))
         if not notification.uri or not group:
             return
-        for watched, own_uri in group.items():
+        for resource, own_uri in group.items():
             is_part = notification.uri.startswith(own_uri.rstrip("/") + "/")
-            if watched.connection is not None and (notification.uri == own_uri or is_part):
-                watched.update_count += 1
+            if resource.connection is not None and (notification.uri == own_uri or is_part):
+                resource.update_count += 1
         for listener in tuple(get_resource_watcher().change_listeners):
             listener()
 
     async def _subscribe_missing(self, endpoint: ServerEndpoint, holder: str) -> None:
         group = self._watched.get((endpoint.server_id, holder), {})
         current = find_connection(endpoint, holder)
-        missing = [one for one in group if one.connection is None or one.connection is not current]
-        known = {group[one] for one in group if current is not None and one.connection is current}
-        for own_uri in dict.fromkeys(group[one] for one in missing):
+        missing = [
+            item for item in group if item.connection is None or item.connection is not current
+        ]
+        known_uris = {
+            group[item] for item in group if current is not None and item.connection is current
+        }
+        for own_uri in dict.fromkeys(group[item] for item in missing):
             with suppress(UpstreamError):  # then the feed's updates count
                 connection = (
                     current
-                    if own_uri in known
+                    if own_uri in known_uris
                     else await subscribe_to_resource(endpoint, holder, own_uri)
                 )
                 now = get_runtime().loop.time()
-                for watched in missing:
-                    if connection is not None and group.get(watched) == own_uri:
-                        if watched.connection is not None:
-                            watched.connection.allow_closing()
+                for resource in missing:
+                    if connection is not None and group.get(resource) == own_uri:
+                        if resource.connection is not None:
+                            resource.connection.allow_closing()
                         connection.keep_open()
-                        watched.switch_to(connection, now)
+                        resource.switch_to(connection, now)
 
 
 _subscriptions: WeakKeyDictionary[Runtime, ConnectionSubscriptions] = WeakKeyDictionary()

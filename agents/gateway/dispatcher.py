@@ -214,12 +214,12 @@ class GatewayDispatcher:
             return {}
         if not await is_readable(inbound.caller, uri):
             raise build_unknown_name_error("resource", uri)
-        watched = await watch_resources(inbound.caller, [uri], inbound.choose_holder)
-        if not watched:
+        watched_resources = await watch_resources(inbound.caller, [uri], inbound.choose_holder)
+        if not watched_resources:
             raise build_invalid_params_error(
                 "the server doesn't tell of changes of this resource", {"uri": uri}
             )
-        self.sessions.add_watches(inbound, watched)
+        self.sessions.add_watches(inbound, watched_resources)
         await self.sessions.save_session(inbound)
         return {}
 

@@ -34,9 +34,9 @@ def translate_execution(declaration: dict[str, Any]) -> dict[str, Any]:
     execution = declaration.get("execution")
     if not isinstance(execution, Mapping) or "taskSupport" not in execution:
         return dict(declaration)
-    rest = {name: value for name, value in execution.items() if name != "taskSupport"}
+    other_fields = {name: value for name, value in execution.items() if name != "taskSupport"}
     fields = {name: value for name, value in declaration.items() if name != "execution"}
-    return fields | ({"execution": rest} if rest else {})
+    return fields | ({"execution": other_fields} if other_fields else {})
 
 
 def translate_result(result: Mapping[str, Any]) -> dict[str, Any]:

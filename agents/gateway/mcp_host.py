@@ -25,7 +25,7 @@ from mcp_servers.client.host import (
 )
 from mcp_servers.client.jsonrpc import TASKS_EXTENSION
 
-METHODS_BY_CAPABILITY = {asked: method for method, asked in KINDS_BY_METHOD.items()}
+METHODS_BY_CAPABILITY = {capability: method for method, capability in KINDS_BY_METHOD.items()}
 # Connections of one modern client to one server, for concurrent calls.
 MAX_CONNECTIONS = 8
 
@@ -45,13 +45,15 @@ class GatewayHost(Host):
 
     def capabilities(self, endpoint: ServerEndpoint) -> Mapping[str, Any]:
         """Return the client's capabilities that are allowed for this server."""
-        chosen = {
+        selected_capabilities = {
             name: value
             for name, value in self._client_capabilities.items()
             if name in endpoint.allowed_requests
         }
         extensions = self._client_capabilities.get("extensions")
-        return chosen | ({"extensions": extensions} if isinstance(extensions, dict) else {})
+        return selected_capabilities | (
+            {"extensions": extensions} if isinstance(extensions, dict) else {}
+        )
 
     def can_be_asked(self, endpoint: ServerEndpoint) -> bool:
         """Tell whether this server may send this client any request."""

@@ -48,13 +48,13 @@ async def watch_resources(
     for uri, (endpoint, own_uri) in sources.items():
         if can_watch_resources(endpoint):
             by_server.setdefault(endpoint.server_id, (endpoint, {}))[1][own_uri] = uri
-    watched: dict[str, WatchedResource] = {}
+    watched_resources: dict[str, WatchedResource] = {}
 
     async def subscribe(endpoint: ServerEndpoint, client_uris: Mapping[str, str]) -> None:
         for own_uri, change_count in (
             await get_resource_watcher().watch_resources(endpoint, client_uris)
         ).items():
-            watched[client_uris[own_uri]] = resource = WatchedResource(
+            watched_resources[client_uris[own_uri]] = resource = WatchedResource(
                 str(change_count),
                 (build_source(endpoint), own_uri),
                 choose_holder(endpoint) if endpoint.era == "handshake" else "",
@@ -68,14 +68,14 @@ async def watch_resources(
                     user_endpoint = await resolve_user_endpoint(endpoint, caller.principal, None)
                     group.create_task(subscribe(user_endpoint, client_uris))
     except BaseException:
-        unwatch_resources(watched.values())
+        unwatch_resources(watched_resources.values())
         raise
-    return watched
+    return watched_resources
 
 
-def unwatch_resources(watched: Iterable[WatchedResource]) -> None:
+def unwatch_resources(watched_resources: Iterable[WatchedResource]) -> None:
     """Stop watching resources for a client."""
-    resources = list(watched)
+    resources = list(watched_resources)
     get_connection_subscriptions().remove_resources(resources)
     get_resource_watcher().unwatch_resources(
         resource.key for resource in resources if resource.key is not None
@@ -83,18 +83,18 @@ def unwatch_resources(watched: Iterable[WatchedResource]) -> None:
 
 
 async def collect_changed_uris(
-    caller: AuthenticatedClient, watched: Mapping[str, WatchedResource]
+    caller: AuthenticatedClient, watched_resources: Mapping[str, WatchedResource]
 ) -> list[str]:
     """Return the URIs whose state changed, and update the known states.
 
     A URI is repeated for updates that its server sent on the connection of the client's calls.
     """
-    if not watched:
+    if not watched_resources:
         return []
     changed_uris = []
     now = get_runtime().loop.time()
-    for uri, state in (await _load_states(caller, watched)).items():
-        if (resource := watched.get(uri)) is None:
+    for uri, state in (await _load_states(caller, watched_resources)).items():
+        if (resource := watched_resources.get(uri)) is None:
             continue
         if resource.leave_lost_connection():
             changed_uris.append(uri)  # updates may have been missed
@@ -120,13 +120,15 @@ async def is_readable(caller: AuthenticatedClient, uri: str) -> bool:
 
 
 async def _load_states(
-    caller: AuthenticatedClient, watched: Mapping[str, WatchedResource]
+    caller: AuthenticatedClient, watched_resources: Mapping[str, WatchedResource]
 ) -> dict[str, str]:
     if caller.target.kind == "organization":
-        return await get_runtime().run_orm(load_resource_states, caller.principal, list(watched))
+        return await get_runtime().run_orm(
+            load_resource_states, caller.principal, list(watched_resources)
+        )
     change_counts = {
         uri: get_resource_watcher().find_change_count(resource.key)
-        for uri, resource in watched.items()
+        for uri, resource in watched_resources.items()
         if resource.key
     }
     return {

@@ -115,7 +115,9 @@ class SessionRouter:
             return body  # a request
         message = parse_object(body)
         local_id = _read_session_id(scope)
-        local = next((one for one in self._sessions.values() if one.local_id == local_id), None)
+        local = next(
+            (session for session in self._sessions.values() if session.local_id == local_id), None
+        )
         if message is None or local is None:
             return body
         if message.get("method") == CANCELLED:

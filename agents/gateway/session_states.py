@@ -96,13 +96,13 @@ def add_message(state_id: UUID, sender: UUID, body: Mapping[str, Any]) -> None:
 
 
 def load_messages(
-    state_ids: Collection[UUID], receiver: UUID, seen: Collection[UUID]
+    state_ids: Collection[UUID], receiver: UUID, seen_ids: Collection[UUID]
 ) -> list[tuple[UUID, UUID, dict[str, Any]]]:
     """Return the ids, sessions and bodies of messages that other processes received."""
     rows = (
         GatewaySessionMessage.objects.filter(state__in=state_ids)
         .exclude(sender=receiver)
-        .exclude(pk__in=seen)
+        .exclude(pk__in=seen_ids)
     )
     return [(row.pk, row.state_id, row.body.open()) for row in rows]
 

@@ -151,18 +151,18 @@ class SuspendedCallRegistry:
             handoff.send_answers, organization_id, call_id, encrypted_responses
         ):
             raise _build_call_over_error()
-        changed = asyncio.Event()
+        change_event = asyncio.Event()
         channel = handoff.build_channel(call_id)
-        await get_bus().add_listener(channel, changed.set)
+        await get_bus().add_listener(channel, change_event.set)
         try:
-            return await _wait_for_answer(call_id, changed)
+            return await _wait_for_answer(call_id, change_event)
         except asyncio.CancelledError:
             get_runtime().spawn(
                 get_runtime().run_orm(handoff.abandon_call, call_id), name="leave a held call"
             )
             raise
         finally:
-            get_bus().remove_listener(channel, changed.set)
+            get_bus().remove_listener(channel, change_event.set)
 
     def _remove_call(self, call_id: str) -> None:
         """Remove a finished call; close its handoff unless another process is resuming it."""
@@ -220,12 +220,12 @@ class SuspendedCallRegistry:
         await get_runtime().run_orm(handoff.save_result, call.id, _encrypt_payload(result))
 
 
-async def _wait_for_answer(call_id: str, changed: asyncio.Event) -> CallProgress:
+async def _wait_for_answer(call_id: str, change_event: asyncio.Event) -> CallProgress:
     """Wait for the result of another process's call; raises `MCPError` if its holder is dead."""
     clock = get_runtime().loop.time
     heartbeat_at, seen_at = None, clock()
     while True:
-        changed.clear()
+        change_event.clear()
         status = await get_runtime().run_orm(handoff.find_status, call_id)
         if status is None:
             raise _build_call_over_error()
@@ -243,7 +243,7 @@ async def _wait_for_answer(call_id: str, changed: asyncio.Event) -> CallProgress
                 raise _build_call_lost_error()
             continue  # the holder has just answered
         await _wait_for_event(
-            changed,
+            change_event,
             min(FALLBACK_POLL_INTERVAL_S, POLL_INTERVAL_S * 4)
             if get_bus().is_subscribed
             else POLL_INTERVAL_S,

@@ -365,13 +365,13 @@ async def serve_stdio(token: str, address: GatewayAddress) -> None:
         await get_runtime().run_orm(prepare_management_tools)
     dispatcher = GatewayDispatcher(partial(authenticate_client, token, address, NO_ADDRESS))
     find_session = partial(dispatcher.sessions.find_stdio_session, caller)
-    async with stdio_server() as (received, sent):
+    async with stdio_server() as (read_stream, write_stream):
         notifier = get_runtime().loop.create_task(
             dispatcher.change_streams.notify_session(caller, find_session)
         )
         try:
             options = dispatcher.server.create_initialization_options()
-            await dispatcher.server.run(received, sent, options)
+            await dispatcher.server.run(read_stream, write_stream, options)
         finally:
             notifier.cancel()
             dispatcher.change_streams.stop()

@@ -97,7 +97,7 @@ def order_messages(messages: Sequence[Message]) -> list[Message]:
     by turn number, which may differ in sessions with failed turns. Raises `ValueError` for a result
     without a call.
     """
-    ordered: list[Message] = []
+    ordered_messages: list[Message] = []
     for head, tail in _iterate_rounds(messages):
         results = {
             parse_call_index(result["call_id"]): result
@@ -105,12 +105,12 @@ def order_messages(messages: Sequence[Message]) -> list[Message]:
             if result["role"] == "tool"
         }
         if head is not None:
-            ordered.append(head)
-            ordered.extend(_order_results(head["calls"], results))
+            ordered_messages.append(head)
+            ordered_messages.extend(_order_results(head["calls"], results))
         if results:
             raise ValueError(f"Results without a call before them: {sorted(results)}")
-        ordered.extend(message for message in tail if message["role"] == "user")
-    return ordered
+        ordered_messages.extend(message for message in tail if message["role"] == "user")
+    return ordered_messages
 
 
 def _order_results(calls: Sequence[Message], results: dict[int, Message]) -> Iterator[Message]:

@@ -46,8 +46,8 @@ def convert_output_schema(kind: Kind, schema: Schema) -> Schema:
     if kind in ("google", "vertex"):
         return simplify_schema(schema)
     if kind in ("anthropic", "bedrock"):
-        closed: Schema = _close_objects(simplify_schema(schema))
-        return closed
+        closed_schema: Schema = _close_objects(simplify_schema(schema))
+        return closed_schema
     return schema
 
 
@@ -57,16 +57,18 @@ def _close_objects(schema: Any) -> Any:
         return [_close_objects(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    closed = {
+    closed_schema = {
         keyword: _close_objects(value) if keyword in ("items", "anyOf") else value
         for keyword, value in schema.items()
         if keyword not in LIMIT_KEYWORDS
     }
     if isinstance(properties := schema.get("properties"), dict):
-        closed["properties"] = {name: _close_objects(child) for name, child in properties.items()}
+        closed_schema["properties"] = {
+            name: _close_objects(child) for name, child in properties.items()
+        }
     if schema.get("type") == "object":
-        closed.setdefault("additionalProperties", False)
-    return closed
+        closed_schema.setdefault("additionalProperties", False)
+    return closed_schema
 
 
 def simplify_schema(schema: Schema) -> Schema:
@@ -115,11 +117,13 @@ class _SchemaWriter:
         if not isinstance(schema, dict) or depth > MAX_DEPTH or self._remaining_nodes < 0:
             return {}
         schema, open_references = self._merge_references(schema, open_references)
-        written = {keyword: schema[keyword] for keyword in KEPT_KEYWORDS if keyword in schema}
+        converted_schema = {
+            keyword: schema[keyword] for keyword in KEPT_KEYWORDS if keyword in schema
+        }
         if "const" in schema:
-            written["enum"] = [schema["const"]]
-        _convert_type(written)
-        _convert_format(written)
+            converted_schema["enum"] = [schema["const"]]
+        _convert_type(converted_schema)
+        _convert_format(converted_schema)
 
         def write_child(child: Any) -> Schema:
             return self.write_node(child, depth + 1, open_references)
@@ -128,21 +132,21 @@ class _SchemaWriter:
             allowed_properties = {
                 name: child for name, child in properties.items() if child is not False
             }
-            written["properties"] = {
+            converted_schema["properties"] = {
                 name: write_child(child) for name, child in allowed_properties.items()
             }
         if isinstance(items := schema.get("items"), dict):
-            written["items"] = write_child(items)
+            converted_schema["items"] = write_child(items)
         elif prefix_items := _get_list(schema, "prefixItems"):
-            written["items"] = {"anyOf": [write_child(child) for child in prefix_items]}
+            converted_schema["items"] = {"anyOf": [write_child(child) for child in prefix_items]}
         if isinstance(additional := schema.get("additionalProperties"), dict):
-            written["additionalProperties"] = write_child(additional)
+            converted_schema["additionalProperties"] = write_child(additional)
         if alternatives := [*_get_list(schema, "anyOf"), *_get_list(schema, "oneOf")]:
-            written["anyOf"] = [
-                *written.pop("anyOf", []),
+            converted_schema["anyOf"] = [
+                *converted_schema.pop("anyOf", []),
                 *(write_child(child) for child in alternatives),
             ]
-        return written
+        return converted_schema
 
     def _merge_references(
         self, schema: Schema, open_references: tuple[str, ...]
@@ -167,19 +171,22 @@ class _SchemaWriter:
 
 def _merge_schemas(parts: list[Any]) -> Schema:
     """Merge schemas; for conflicting keywords, the last one wins."""
-    merged: Schema = {}
+    merged_schema: Schema = {}
     for part in parts:
         if not isinstance(part, dict):
             continue
         for keyword, value in part.items():
-            previous = merged.get(keyword)
+            previous = merged_schema.get(keyword)
             if keyword == "properties" and isinstance(previous, dict) and isinstance(value, dict):
-                merged[keyword] = previous | value
+                merged_schema[keyword] = previous | value
             elif keyword in ("required", "allOf") and isinstance(previous, list):
-                merged[keyword] = [*previous, *(item for item in value if item not in previous)]
+                merged_schema[keyword] = [
+                    *previous,
+                    *(item for item in value if item not in previous),
+                ]
             else:
-                merged[keyword] = value
-    return merged
+                merged_schema[keyword] = value
+    return merged_schema
 
 
 def _find_referenced_schema(root: Schema, reference: str) -> Schema | None:

@@ -192,11 +192,11 @@ def compute_fitting_tokens(
     unit = parse_unit(exhausted.rule)
     if unit not in BOUNDED_UNITS:
         return 0
-    left = exhausted.remaining
+    remaining_amount = exhausted.remaining
 
     def is_affordable(answer: int) -> bool:
-        used = _measure_usage(unit, endpoint, replace(expected, output_tokens=answer))
-        return used is not None and used <= left
+        used_amount = _measure_usage(unit, endpoint, replace(expected, output_tokens=answer))
+        return used_amount is not None and used_amount <= remaining_amount
 
     # The cost grows with the answer's length, so use binary search.
     fit, too_long = 0, expected.output_tokens
@@ -212,8 +212,8 @@ def correct_estimate(estimate: int, last_turn: Mapping[str, Any] | None) -> int:
     """Scale an estimate of input tokens up by the error of the last turn's estimate."""
     if not last_turn or not (last_estimate := last_turn.get("estimated_input_tokens")):
         return estimate
-    used = last_turn.get("usage", {}).get("input_tokens", 0)
-    return max(estimate, ceil(estimate * used / last_estimate))
+    used_amount = last_turn.get("usage", {}).get("input_tokens", 0)
+    return max(estimate, ceil(estimate * used_amount / last_estimate))
 
 
 def _measure_usage(
@@ -303,8 +303,8 @@ async def _admit_request(
 
 
 async def _write_refusal(opening: Opening, refusal: Refusal) -> None:
-    refused = replace(opening, decision="deny", code=refusal.code, rule=refusal.rule)
-    await get_writer().record_refusal_async(refused)
+    denied_opening = replace(opening, decision="deny", code=refusal.code, rule=refusal.rule)
+    await get_writer().record_refusal_async(denied_opening)
 
 
 def _reload_snapshot(snapshot: CallSnapshot) -> CallSnapshot:

@@ -89,10 +89,13 @@ class PolicyComparison:
 
 
 def compare_policies(
-    tool: ToolFacts, arguments: Arguments | None, current: EffectivePolicy, changed: EffectivePolicy
+    tool: ToolFacts,
+    arguments: Arguments | None,
+    current: EffectivePolicy,
+    changed_policy: EffectivePolicy,
 ) -> VerdictPair:
     """Return the verdicts about a call with arguments from the audit log."""
-    policies = _filter_for_tool(current, tool), _filter_for_tool(changed, tool)
+    policies = _filter_for_tool(current, tool), _filter_for_tool(changed_policy, tool)
     unknown_conditions = _list_unknown_conditions(policies, list_hidden_paths(arguments))
     if len(unknown_conditions) > MAX_UNKNOWN_CONDITIONS:
         return VerdictPair("undecidable")
@@ -119,7 +122,7 @@ def _summarize_decisions(decisions: list[tuple[PolicyDecision, ...]]) -> Verdict
     )
     before = current_verdicts.pop() if len(current_verdicts) == 1 else ""
     after = changed_verdicts.pop() if len(changed_verdicts) == 1 else ""
-    if all(current == changed for current, changed in verdict_pairs):
+    if all(current == changed_verdict for current, changed_verdict in verdict_pairs):
         return VerdictPair("same", before, after, rule if after else "")
     kind: Kind = "flip" if len(verdict_pairs) == 1 else "undecidable"
     return VerdictPair(kind, before, after, rule if after else "")
@@ -223,7 +226,7 @@ def is_path_relevant(schema: Any, path: Path) -> bool:
 
 
 def _is_keyword_relevant(keyword: str, value: Any, path: Path) -> bool:
-    first, rest = path[0], path[1:]
+    first, remaining_path = path[0], path[1:]
     if (
         keyword in _STRUCTURE_KEYWORDS
         or keyword in _SCALAR_KEYWORDS
@@ -237,15 +240,15 @@ def _is_keyword_relevant(keyword: str, value: Any, path: Path) -> bool:
     if keyword in _ARRAY_KEYWORDS:
         items = value if isinstance(value, list) else [value]
         return isinstance(first, int) and any(
-            is_path_relevant(subschema, rest) for subschema in items
+            is_path_relevant(subschema, remaining_path) for subschema in items
         )
     if keyword in _OBJECT_KEYWORDS:
-        return isinstance(first, str) and is_path_relevant(value, rest)
+        return isinstance(first, str) and is_path_relevant(value, remaining_path)
     if keyword == "properties":
-        return first in value and is_path_relevant(value[first], rest)
+        return first in value and is_path_relevant(value[first], remaining_path)
     if keyword == "patternProperties":
         return isinstance(first, str) and any(
-            is_path_relevant(subschema, rest) for subschema in value.values()
+            is_path_relevant(subschema, remaining_path) for subschema in value.values()
         )
     # `const`, `enum` and `uniqueItems` compare whole values; references may point anywhere.
     return True

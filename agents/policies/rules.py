@@ -162,11 +162,13 @@ def clean_patterns(
     return list(dict.fromkeys(patterns))
 
 
-def is_name_allowed(name: str, allowed: Sequence[str], denied: Sequence[str] = ()) -> bool:
+def is_name_allowed(
+    name: str, allowed_patterns: Sequence[str], denied_patterns: Sequence[str] = ()
+) -> bool:
     """Return whether these lists allow a name."""
-    if any(fnmatchcase(name, glob) for glob in denied):
+    if any(fnmatchcase(name, glob) for glob in denied_patterns):
         return False
-    return not allowed or any(fnmatchcase(name, glob) for glob in allowed)
+    return not allowed_patterns or any(fnmatchcase(name, glob) for glob in allowed_patterns)
 
 
 def build_globs(

@@ -149,7 +149,9 @@ class PolicySimulation:
 
     def _list_groups(self, kind: str) -> list[SimulationGroup]:
         groups = [group for key, group in self.groups.items() if key[0] == kind]
-        return sorted(groups, key=lambda one: (-one.calls, one.server_name, one.tool, one.after))
+        return sorted(
+            groups, key=lambda item: (-item.calls, item.server_name, item.tool, item.after)
+        )
 
 
 @dataclass(slots=True)
@@ -280,8 +282,10 @@ def _build_policy_override(
 ) -> Callable[[EffectivePolicy, bool], EffectivePolicy]:
     """Return a function that applies another policy of the owner to an effective policy."""
     if isinstance(owner, Agent):
-        return lambda ruling, of_agent: replace(ruling, policy=policy)
-    return lambda ruling, of_agent: apply_organization_policy(ruling, policy, of_agent)
+        return lambda current_policy, of_agent: replace(current_policy, policy=policy)
+    return lambda current_policy, of_agent: apply_organization_policy(
+        current_policy, policy, of_agent
+    )
 
 
 def _filter_decided_calls(
@@ -364,9 +368,9 @@ def _read_details(calls: Iterable[AuditedCall]) -> None:
     if not calls_by_id:
         return
     entries = AuditRow.objects.filter(pk__in=calls_by_id).values_list("pk", "opened")
-    for row_id, opened in entries:
+    for row_id, opened_text in entries:
         call = calls_by_id[row_id]
-        call.details = json.loads(opened).get("details", {})
+        call.details = json.loads(opened_text).get("details", {})
         call.tool = call.details.get("tool_name", call.tool)
 
 

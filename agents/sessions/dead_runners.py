@@ -67,9 +67,9 @@ def release_dead_runners(
     """
     return [
         session_id
-        for other in runners
-        if other.has_ended or (trust_heartbeats and other.is_silent)
-        for session_id in _release_sessions(other.runner)
+        for runner in runners
+        if runner.has_ended or (trust_heartbeats and runner.is_silent)
+        for session_id in _release_sessions(runner.runner)
     ]
 
 

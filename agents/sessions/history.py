@@ -111,7 +111,7 @@ def build_history(steps: Sequence[Step]) -> SessionHistory:
         output_schema=reader.output_schema,
         rejected_count=reader.rejected_count,
         found_tools=tuple(reader.found_tools)[-MAX_FOUND_TOOLS:],
-        settled_steps=tuple(takewhile(lambda one: one.state != Step.State.INTENT, steps)),
+        settled_steps=tuple(takewhile(lambda step: step.state != Step.State.INTENT, steps)),
     )
 
 

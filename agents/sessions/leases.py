@@ -186,13 +186,13 @@ def claim_session(session_id: UUID, runner_id: UUID) -> SessionLease | None:
         return None
     fence = session.fence
     # The fence in the condition lets only one of two concurrent claims succeed.
-    claimed = Session.objects.filter(pk=session_id, fence=fence).update(
+    claimed_count = Session.objects.filter(pk=session_id, fence=fence).update(
         runner_id=runner_id,
         fence=F("fence") + 1,
         status=Session.Status.RUNNING,
         updated_at=timezone.now(),
     )
-    return SessionLease(session_id, runner_id, fence + 1) if claimed else None
+    return SessionLease(session_id, runner_id, fence + 1) if claimed_count else None
 
 
 def release_session(lease: SessionLease) -> None:

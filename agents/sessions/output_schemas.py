@@ -124,8 +124,8 @@ async def check_final_answer(
 
 
 def _parse_json(text: str) -> Any:
-    fenced = _FENCED.fullmatch(text.strip())
-    return json.loads(fenced[1] if fenced else text, parse_constant=_reject_constant)
+    code_block = _FENCED.fullmatch(text.strip())
+    return json.loads(code_block[1] if code_block else text, parse_constant=_reject_constant)
 
 
 def _reject_constant(name: str) -> None:

@@ -216,7 +216,7 @@ async def show_progress(
 
 
 def _build_partial_output(
-    lease: SessionLease, step: Step, organization_id: UUID, shown: Mapping[str, Any]
+    lease: SessionLease, step: Step, organization_id: UUID, shown_output: Mapping[str, Any]
 ) -> PartialOutput:
     return PartialOutput(
         step_id=step.pk,
@@ -225,7 +225,7 @@ def _build_partial_output(
         fence=lease.fence,
         seq=step.seq,
         saved_payload=step.payload,
-        shown=shown,
+        shown=shown_output,
     )
 
 

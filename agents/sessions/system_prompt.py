@@ -91,15 +91,15 @@ def _render_tools_section(
     shown_tools: Sequence[SnapshotTool],
     listed_tools: Sequence[SnapshotTool],
 ) -> str:
-    offered = snapshot.list_callable_tools()
+    callable_tools = snapshot.list_callable_tools()
     lines = ["## MCP Tools"]
-    servers = sorted({tool.facts.server_name for tool in offered if tool.facts.server_name})
+    servers = sorted({tool.facts.server_name for tool in callable_tools if tool.facts.server_name})
     if servers:
         lines.append(f"Tools come from these servers: {', '.join(servers)}.")
-    elif not offered:
+    elif not callable_tools:
         no_tools_reason = find_no_tools_reason(snapshot)
         lines.append(f"You have no tools now. {no_tools_reason or ''}".rstrip())
-    if hidden_count := len(offered) - len(shown_tools):
+    if hidden_count := len(callable_tools) - len(shown_tools):
         lines.append(
             f"You can call {hidden_count} tools more than you are shown. Look for the one "
             "that you need "

@@ -78,18 +78,18 @@ class TimelineSection:
 
 def build_timeline(events: Sequence[TimelineEvent], now: datetime) -> list[TimelineSection]:
     """Return the sections of a session's events."""
-    ordered = sorted(events, key=lambda event: event.began)
+    ordered_events = sorted(events, key=lambda event: event.began)
     starts = [
         0,
         *(
             index
-            for index, ordered_event in enumerate(ordered)
+            for index, ordered_event in enumerate(ordered_events)
             if index and ordered_event.kind == "message"
         ),
     ]
     return [
-        _build_section(ordered[first:last], now)
-        for first, last in pairwise((*starts, len(ordered)))
+        _build_section(ordered_events[first:last], now)
+        for first, last in pairwise((*starts, len(ordered_events)))
         if first < last
     ]
 
@@ -132,10 +132,12 @@ def _build_bar_parts(
 ) -> Iterator[TimelineBarPart]:
     total_s = (section.ended - section.began).total_seconds() or 1.0
     for started_at, ended_at, is_wait in spans:
-        left = 100 * (started_at - section.began).total_seconds() / total_s
+        offset_percent = 100 * (started_at - section.began).total_seconds() / total_s
         width = max(MIN_WIDTH, 100 * (ended_at - started_at).total_seconds() / total_s)
         yield TimelineBarPart(
-            round(min(left, 100 - MIN_WIDTH), 2), round(min(width, 100 - left), 2), is_wait
+            round(min(offset_percent, 100 - MIN_WIDTH), 2),
+            round(min(width, 100 - offset_percent), 2),
+            is_wait,
         )
 
 

@@ -63,13 +63,13 @@ def save_skill(principal: Principal, spec: SkillSpec, skill: Skill | None = None
         if existing_skill
         else Skill(organization_id=principal.organization_id)
     )
-    changed = _apply_skill_spec(skill, spec)
+    changed_names = _apply_skill_spec(skill, spec)
     agents = None if spec.agents is None else get_agents_by_slug(principal, spec.agents, "agents")
     digest = compute_json_digest(skill.to_payload())
     is_new = existing_skill is None or digest != skill.digest
     if is_new:
         skill.version, skill.digest = (skill.version + 1 if existing_skill else 1), digest
-    details = {"changed": changed, "version": skill.version, "digest": skill.digest}
+    details = {"changed": changed_names, "version": skill.version, "digest": skill.digest}
     with record_assignment_change(
         principal, skill, "skill_updated" if existing_skill else "skill_created", details
     ):
@@ -117,12 +117,12 @@ def _apply_skill_spec(skill: Skill, spec: SkillSpec) -> list[str]:
             )
     if spec.arguments is not None:
         values["arguments"] = [argument.as_dict() for argument in read_arguments(spec.arguments)]
-    changed = [name for name, value in values.items() if getattr(skill, name) != value]
-    for name in changed:
+    changed_names = [name for name, value in values.items() if getattr(skill, name) != value]
+    for name in changed_names:
         setattr(skill, name, values[name])
     if not skill.text.strip():
         raise InvalidInput(
             "The skill has no instructions.", field="text", remedy="Enter the instructions."
         )
     check_text(skill.text, read_arguments(skill.arguments))
-    return changed
+    return changed_names

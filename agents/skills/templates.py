@@ -82,7 +82,7 @@ def read_arguments(declarations: Iterable[Mapping[str, Any]]) -> tuple[TemplateA
             )
         choices = declaration.get("choices") or ()
         arguments.append(TemplateArgument(**{**declaration, "choices": tuple(choices)}))
-        _check_argument(arguments[-1], path, {other.name for other in arguments[:-1]})
+        _check_argument(arguments[-1], path, {argument.name for argument in arguments[:-1]})
     if len(arguments) > MAX_ARGUMENTS:
         raise InvalidInput(
             format_message("There are {count} arguments.", count=len(arguments)),

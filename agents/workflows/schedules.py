@@ -24,10 +24,10 @@ OPEN_STATUSES = (Session.Status.QUEUED, Session.Status.RUNNING, Session.Status.W
 def start_due_runs() -> int:
     """Start the runs that are due; return how many."""
     now = timezone.now()
-    due = Trigger.objects.filter(enabled=True, next_at__lte=now).order_by("next_at")
+    due_triggers = Trigger.objects.filter(enabled=True, next_at__lte=now).order_by("next_at")
     return sum(
         _start_due_run(trigger, now)
-        for trigger in due.select_related("workflow")[:MAX_RUNS_PER_SWEEP]
+        for trigger in due_triggers.select_related("workflow")[:MAX_RUNS_PER_SWEEP]
     )
 
 

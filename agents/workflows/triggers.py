@@ -171,14 +171,14 @@ def _apply_schedule(row: Trigger, spec: TriggerSpec, was_off: bool) -> None:
         row.every_s, row.cron = spec.every_s, spec.cron or ""
     elif spec.cron:
         row.every_s, row.cron = None, " ".join(spec.cron.split())
-    due = build_schedule(row).compute_next_due(timezone.now())
+    due_at = build_schedule(row).compute_next_due(timezone.now())
     # A re-enabled schedule doesn't run for times at which it was disabled.
     if (
         was_off
         or row.next_at is None
         or old_values != [getattr(row, name) for name in _SCHEDULE_FIELDS]
     ):
-        row.next_at = due
+        row.next_at = due_at
 
 
 def build_schedule(row: Trigger) -> TriggerSchedule:

@@ -33,16 +33,16 @@ MAX_SESSIONS_SHOWN = 50
 
 def update_own_profile(user: User, **values: Any) -> None:
     """Update a user's own profile (`OWN_FIELDS`); raises `InvalidInput`."""
-    if changed := _set_profile_fields(user, values, OWN_FIELDS):
+    if changed_names := _set_profile_fields(user, values, OWN_FIELDS):
         with record_changes_at_end():  # checks the preconditions of the request before writing
-            user.save(update_fields=changed)
-            record_own_change("profile_updated", user, changed=changed)
+            user.save(update_fields=changed_names)
+            record_own_change("profile_updated", user, changed=changed_names)
 
 
 def update_profile(principal: Principal, user: User, **values: Any) -> None:
     """Update another user's profile and email as an administrator; raises `InvalidInput`."""
-    if changed := _set_profile_fields(user, values, MANAGED_FIELDS):
-        save_user(principal, user, changed, adding=False)
+    if changed_names := _set_profile_fields(user, values, MANAGED_FIELDS):
+        save_user(principal, user, changed_names, adding=False)
 
 
 def request_email_change(user: User, email: str, client_address: str) -> str:
@@ -129,7 +129,7 @@ def confirm_email_change(user: User, link_token: str) -> str:
 def list_sessions(user: User) -> list[UserSession]:
     """Return a user's sessions, newest first; deletes those that ended."""
     sessions = UserSession.objects.purge_and_list(user)
-    return sorted(sessions, key=lambda one: one.created_at, reverse=True)
+    return sorted(sessions, key=lambda session: session.created_at, reverse=True)
 
 
 def sign_out_other_sessions(user: User, *, current_session_key: str) -> int:
@@ -149,25 +149,29 @@ def sign_out_everywhere(principal: Principal, user: User) -> int:
     return ended_count
 
 
-def _set_profile_fields(user: User, values: dict[str, Any], allowed: tuple[str, ...]) -> list[str]:
+def _set_profile_fields(
+    user: User, values: dict[str, Any], allowed_names: tuple[str, ...]
+) -> list[str]:
     """Set fields on the user and return the names of those that changed; raises `InvalidInput`."""
-    before = {name: getattr(user, name) for name in allowed}
+    before = {name: getattr(user, name) for name in allowed_names}
     for name, value in values.items():
-        if name not in allowed:
+        if name not in allowed_names:
             raise InvalidInput(
                 format_message("{name!r} can't be set here.", name=name),
                 field=name,
-                remedy=format_message("Supported fields: {allowed}.", allowed=", ".join(allowed)),
+                remedy=format_message(
+                    "Supported fields: {allowed}.", allowed=", ".join(allowed_names)
+                ),
             )
         cleaned = _parse_email(value) if name == "email" else value.strip()
         setattr(user, name, "" if (name, cleaned) == ("time_zone", "UTC") else cleaned)
-    changed = [name for name, value in before.items() if getattr(user, name) != value]
+    changed_names = [name for name, value in before.items() if getattr(user, name) != value]
     try:
-        user.clean_fields(exclude={field.name for field in user._meta.fields} - set(changed))
+        user.clean_fields(exclude={field.name for field in user._meta.fields} - set(changed_names))
     except ValidationError as error:
         field, messages = next(iter(error.message_dict.items()))
         raise InvalidInput(messages[0], field=field, remedy="Change this value.") from None
-    return changed
+    return changed_names
 
 
 def _parse_email(email: str) -> str:

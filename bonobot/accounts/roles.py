@@ -121,8 +121,8 @@ def list_roles_within(role: Role) -> tuple[Role, ...]:
     """Return the roles that may do no more than `role`, least privileged first."""
     return tuple(
         sorted(
-            (one for one in Role if ROLE_ACTIONS[one] <= ROLE_ACTIONS[role]),
-            key=lambda one: (len(ROLE_ACTIONS[one]), one),
+            (candidate for candidate in Role if ROLE_ACTIONS[candidate] <= ROLE_ACTIONS[role]),
+            key=lambda candidate: (len(ROLE_ACTIONS[candidate]), candidate),
         )
     )
 

@@ -137,7 +137,7 @@ def _is_identifier(slug: str) -> bool:
     return True
 
 
-def save_user(principal: Principal, user: User, changed: list[str], *, adding: bool) -> None:
+def save_user(principal: Principal, user: User, changed_names: list[str], *, adding: bool) -> None:
     """Create or update a user; a disabled user can't sign in."""
     _require_platform_admin(principal)
     if str(user.pk) == principal.id and not (user.is_active and user.is_superuser):
@@ -154,7 +154,7 @@ def save_user(principal: Principal, user: User, changed: list[str], *, adding: b
         resource_type="user",
         resource_id=str(user.pk),
         resource_name=user.get_username(),
-        details={"changed": changed},
+        details={"changed": changed_names},
     ):
         user.save()
 

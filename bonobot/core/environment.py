@@ -186,8 +186,8 @@ def _is_document_url(value: str) -> bool:
         parts = urlsplit(value)
     except ValueError:
         return False
-    rest = (parts.query, parts.fragment)
-    is_valid = parts.scheme == "https" and len(parts.path) > 1 and not any(rest)
+    remainder = (parts.query, parts.fragment)
+    is_valid = parts.scheme == "https" and len(parts.path) > 1 and not any(remainder)
     return is_valid and _is_origin(f"https://{parts.netloc}")
 
 

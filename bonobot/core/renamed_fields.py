@@ -17,11 +17,13 @@ RENAMED_FIELDS = {
 }
 
 
-def replace_renamed_fields(values: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+def replace_renamed_fields(
+    values: Mapping[str, Any], known_names: Collection[str]
+) -> dict[str, Any]:
     """Return the values by the new names of their fields, if these are `known`."""
     replaced = {}
     for name, value in values.items():
         new_name = RENAMED_FIELDS.get(name, name)
-        is_renamed = name not in known and new_name in known and new_name not in values
+        is_renamed = name not in known_names and new_name in known_names and new_name not in values
         replaced[new_name if is_renamed else name] = value
     return replaced

@@ -308,16 +308,18 @@ def close_runtime(timeout_s: float = CLOSE_TIMEOUT_S) -> None:
 
 def _start_runtime() -> Runtime:
     loop = asyncio.new_event_loop()
-    started = threading.Event()
-    thread = threading.Thread(target=_run_loop, args=(loop, started), name="runtime", daemon=True)
+    started_event = threading.Event()
+    thread = threading.Thread(
+        target=_run_loop, args=(loop, started_event), name="runtime", daemon=True
+    )
     thread.start()
-    started.wait()
+    started_event.wait()
     return Runtime(loop, thread)
 
 
-def _run_loop(loop: asyncio.AbstractEventLoop, started: threading.Event) -> None:
+def _run_loop(loop: asyncio.AbstractEventLoop, started_event: threading.Event) -> None:
     asyncio.set_event_loop(loop)
-    loop.call_soon(started.set)
+    loop.call_soon(started_event.set)
     try:
         loop.run_forever()
     finally:

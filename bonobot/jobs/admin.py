@@ -140,7 +140,7 @@ class ScheduleAdmin(ServiceFormAdmin):
         save_schedule(
             self.get_principal(request),
             row,
-            every=cleaned_data["every"],
+            period_s=cleaned_data["every"],
             enabled=cleaned_data["enabled"],
         )
         return row

@@ -43,22 +43,22 @@ def sync_schedules(entries: Entries) -> None:
     Keeps an administrator's changes (period, enabled) within the entry's limits.
     """
     rows = {row.name: row for row in PeriodicTask.objects.select_related("interval")}
-    changed = False
+    has_changes = False
     for name, entry in entries.items():
         row = rows.get(name)
         if row is None:
             PeriodicTask.objects.create(**_build_columns(name, entry))
         elif repairs := _compute_repairs(row, entry):
             PeriodicTask.objects.filter(pk=row.pk).update(**repairs)
-            changed = True
+            has_changes = True
     obsolete = [row.pk for name, row in rows.items() if name not in entries and _is_own_task(row)]
     if obsolete:
         PeriodicTask.objects.filter(pk__in=obsolete).delete()
-    if changed:
+    if has_changes:
         PeriodicTasks.update_changed()
 
 
-def save_schedule(principal: Principal, row: PeriodicTask, *, every: int, enabled: bool) -> None:
+def save_schedule(principal: Principal, row: PeriodicTask, *, period_s: int, enabled: bool) -> None:
     """Set an entry's period (seconds) and whether it is enabled.
 
     Raises `Forbidden`, `InvalidInput` and `Conflict`.
@@ -79,9 +79,9 @@ def save_schedule(principal: Principal, row: PeriodicTask, *, every: int, enable
             field="enabled",
             remedy="Keep it enabled. You can use a longer interval.",
         )
-    if not 1 <= every <= (max_period_s or MAX_PERIOD_S):
+    if not 1 <= period_s <= (max_period_s or MAX_PERIOD_S):
         raise InvalidInput(
-            format_message("The interval is {every} s.", every=every),
+            format_message("The interval is {every} s.", every=period_s),
             field="every",
             remedy=format_message(
                 "Use a whole number of seconds from 1 to {longest}.",
@@ -95,11 +95,11 @@ def save_schedule(principal: Principal, row: PeriodicTask, *, every: int, enable
         resource_type="schedule",
         resource_id=str(row.pk),
         resource_name=row.name,
-        details={"every_s": every, "enabled": enabled},
+        details={"every_s": period_s, "enabled": enabled},
         governed=False,
     ):
-        row.interval = _ensure_interval(every)
-        row.expire_seconds = _compute_expiry_s(every, get_scheduled_entries().get(row.name, {}))
+        row.interval = _ensure_interval(period_s)
+        row.expire_seconds = _compute_expiry_s(period_s, get_scheduled_entries().get(row.name, {}))
         row.enabled = enabled
         # The scheduler writes the same row: don't overwrite its last run.
         row.save(update_fields=["interval", "expire_seconds", "enabled", "date_changed"])
@@ -119,23 +119,23 @@ def read_default_period_s(row: PeriodicTask) -> int:
 
 
 def _build_columns(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
-    every = int(entry["schedule"])
+    period_s = int(entry["schedule"])
     return {
         "name": name,
         "task": entry["task"],
-        "interval": _ensure_interval(every),
-        "expire_seconds": _compute_expiry_s(every, entry),
-        "headers": json.dumps({DEFAULT_PERIOD_HEADER: every}),
+        "interval": _ensure_interval(period_s),
+        "expire_seconds": _compute_expiry_s(period_s, entry),
+        "headers": json.dumps({DEFAULT_PERIOD_HEADER: period_s}),
     }
 
 
 def _compute_repairs(row: PeriodicTask, entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the corrected values of a row's invalid columns."""
-    default, every = int(entry["schedule"]), compute_period_s(row)
+    default, period_s = int(entry["schedule"]), compute_period_s(row)
     max_period_s = MAX_ESSENTIAL_PERIODS.get(row.name, MAX_PERIOD_S)
-    is_unedited = every == read_default_period_s(row)
-    if not 1 <= every <= max_period_s or is_unedited:
-        every = default
+    is_unedited = period_s == read_default_period_s(row)
+    if not 1 <= period_s <= max_period_s or is_unedited:
+        period_s = default
     expected: dict[str, Any] = {
         "task": entry["task"],
         "crontab_id": None,
@@ -144,7 +144,7 @@ def _compute_repairs(row: PeriodicTask, entry: Mapping[str, Any]) -> dict[str, A
         "one_off": False,
         "start_time": None,
         "expires": None,
-        "expire_seconds": _compute_expiry_s(every, entry),
+        "expire_seconds": _compute_expiry_s(period_s, entry),
         "args": "[]",
         "kwargs": "{}",
         "headers": json.dumps({DEFAULT_PERIOD_HEADER: default}),
@@ -152,21 +152,21 @@ def _compute_repairs(row: PeriodicTask, entry: Mapping[str, Any]) -> dict[str, A
     if row.name in MAX_ESSENTIAL_PERIODS:
         expected["enabled"] = True
     repairs = {name: value for name, value in expected.items() if getattr(row, name) != value}
-    if every != compute_period_s(row):
-        repairs["interval"] = _ensure_interval(every)
+    if period_s != compute_period_s(row):
+        repairs["interval"] = _ensure_interval(period_s)
     return repairs
 
 
-def _ensure_interval(every: int) -> IntervalSchedule:
-    values = {"every": every, "period": IntervalSchedule.SECONDS}
+def _ensure_interval(period_s: int) -> IntervalSchedule:
+    values = {"every": period_s, "period": IntervalSchedule.SECONDS}
     return IntervalSchedule.objects.filter(**values).first() or IntervalSchedule.objects.create(
         **values
     )
 
 
-def _compute_expiry_s(every: int, entry: Mapping[str, Any]) -> int:
-    expires: int = entry.get("options", {}).get("expires", every)
-    return max(min(expires, every * EXPIRES_PERCENT // 100), 1)
+def _compute_expiry_s(period_s: int, entry: Mapping[str, Any]) -> int:
+    expires: int = entry.get("options", {}).get("expires", period_s)
+    return max(min(expires, period_s * EXPIRES_PERCENT // 100), 1)
 
 
 def _is_own_task(row: PeriodicTask) -> bool:

@@ -26,27 +26,35 @@ class CallerFlowLabels:
     last_used_us: int = 0
 
 
-def compute_held_labels(held: CallerFlowLabels, flow: FlowLabelEffect, now: int) -> int:
+def compute_held_labels(caller_labels: CallerFlowLabels, flow: FlowLabelEffect, now: int) -> int:
     """Return the labels still held: none after the idle time."""
-    if flow.idle_s is not None and now - held.last_used_us > flow.idle_s * MICROSECONDS_PER_SECOND:
+    if (
+        flow.idle_s is not None
+        and now - caller_labels.last_used_us > flow.idle_s * MICROSECONDS_PER_SECOND
+    ):
         return 0
-    return held.labels
+    return caller_labels.labels
 
 
-def is_blocked(held: CallerFlowLabels, flow: FlowLabelEffect, now: int) -> bool:
+def is_blocked(caller_labels: CallerFlowLabels, flow: FlowLabelEffect, now: int) -> bool:
     """Return whether the caller holds all labels that block this call."""
     return (
         bool(flow.blocking_labels)
-        and compute_held_labels(held, flow, now) & flow.blocking_labels == flow.blocking_labels
+        and compute_held_labels(caller_labels, flow, now) & flow.blocking_labels
+        == flow.blocking_labels
     )
 
 
-def add_labels(held: CallerFlowLabels, flow: FlowLabelEffect, now: int) -> CallerFlowLabels:
+def add_labels(
+    caller_labels: CallerFlowLabels, flow: FlowLabelEffect, now: int
+) -> CallerFlowLabels:
     """Return the labels after the call's admission; the same object if nothing changes."""
-    current_labels = compute_held_labels(held, flow, now)
+    current_labels = compute_held_labels(caller_labels, flow, now)
     labels = current_labels | flow.added_labels
-    if labels == held.labels and (not labels or now - held.last_used_us < TOUCH_INTERVAL_US):
-        return held
+    if labels == caller_labels.labels and (
+        not labels or now - caller_labels.last_used_us < TOUCH_INTERVAL_US
+    ):
+        return caller_labels
     return CallerFlowLabels(labels, now)
 
 
@@ -94,13 +102,16 @@ class StoredApproval:
 
 
 def validate_approval(
-    stored: StoredApproval | None, approval: ApprovalReference, organization_id: UUID, now: int
+    stored_approval: StoredApproval | None,
+    approval: ApprovalReference,
+    organization_id: UUID,
+    now: int,
 ) -> Verdict:
     """Return the error code if the approval can't be used, else an empty string."""
-    if stored is None or stored.organization_id != organization_id:
+    if stored_approval is None or stored_approval.organization_id != organization_id:
         return "approval_unknown"
-    if stored.digest != approval.digest:
+    if stored_approval.digest != approval.digest:
         return "approval_mismatch"
-    if stored.spent_by is not None:
+    if stored_approval.spent_by is not None:
         return "approval_spent"
-    return "approval_expired" if now > stored.expires_us else ""
+    return "approval_expired" if now > stored_approval.expires_us else ""

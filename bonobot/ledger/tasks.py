@@ -34,9 +34,9 @@ def count_usage() -> int:
 
     Then some days of those that aren't in the summaries yet are summed.
     """
-    counted = build_rollups.count_all_organizations()
+    counted_rows = build_rollups.count_all_organizations()
     build_rollups.sum_missing_days()
-    return counted
+    return counted_rows
 
 
 @shared_task(base=ExclusiveTask)

@@ -97,14 +97,14 @@ def read_backup(folder: Path) -> BackupManifest:
         manifest = BackupManifest(
             **json.loads((folder / MANIFEST_NAME).read_text(encoding="utf-8"))
         )
-        changed = [
+        changed_files = [
             name for name, digest in manifest.files.items() if hash_file(folder / name) != digest
         ]
     except (OSError, ValueError, TypeError) as error:
         raise _build_invalid_backup_error(f"{str(folder)!r} holds no backup ({error}).") from error
-    if changed:
+    if changed_files:
         raise _build_invalid_backup_error(
-            f"These files aren't what was saved: {', '.join(changed)}."
+            f"These files aren't what was saved: {', '.join(changed_files)}."
         )
     return manifest
 

@@ -158,7 +158,8 @@ def _iterate_batches(field: Any, size: int) -> Iterator[list[tuple[Any, str]]]:
     while True:
         remaining = rows if last is None else rows.filter(pk__gt=last)
         batch = [
-            (pk, sealed.mark) for pk, sealed in remaining.values_list("pk", field.attname)[:size]
+            (pk, encrypted_value.mark)
+            for pk, encrypted_value in remaining.values_list("pk", field.attname)[:size]
         ]
         if not batch:
             return
@@ -182,8 +183,8 @@ def _rotate_field(field: Any, size: int, on_progress: Callable[[int], object]) -
 def _replace_value(field: Any, pk: Any, old: str, new: str) -> int:
     """Write the new text unless the value changed meanwhile; return the row count."""
     meta, quote = field.model._meta, connection.ops.quote_name
-    where = f"{quote(meta.pk.column)} = %s AND {quote(field.column)} = %s"
-    statement = f"UPDATE {quote(meta.db_table)} SET {quote(field.column)} = %s WHERE {where}"  # noqa: S608
+    condition = f"{quote(meta.pk.column)} = %s AND {quote(field.column)} = %s"
+    statement = f"UPDATE {quote(meta.db_table)} SET {quote(field.column)} = %s WHERE {condition}"  # noqa: S608
     with connection.cursor() as cursor:
         cursor.execute(statement, [new, meta.pk.get_db_prep_value(pk, connection), old])
         return int(cursor.rowcount)

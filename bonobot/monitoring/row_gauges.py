@@ -57,8 +57,8 @@ def build_backlog_samples(
     """Yield the number of waiting items of a queue and the age of the oldest in seconds."""
     now = timezone.now()
     yield GaugeSample(WAITING, (queue,), count)
-    waited = max((now - (oldest_at or now)).total_seconds(), 0)
-    yield GaugeSample(WAITING_SECONDS, (queue,), waited)
+    wait_s = max((now - (oldest_at or now)).total_seconds(), 0)
+    yield GaugeSample(WAITING_SECONDS, (queue,), wait_s)
 
 
 def build_lease_samples(kind: str, count: int, expired: int) -> Iterator[GaugeSample]:

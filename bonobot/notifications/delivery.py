@@ -61,17 +61,19 @@ def claim_notification(notice: Notification) -> bool:
 
 def settle_notification(notice: Notification, error: str) -> None:
     """Save the result of an attempt (`error` blank: delivered) if the claim is still valid."""
-    claimed = Notification.objects.filter(
+    claimed_rows = Notification.objects.filter(
         pk=notice.pk, state=Notification.State.WAITING, next_attempt_at=notice.next_attempt_at
     )
     now = timezone.now()
     retry_delay = compute_retry_delay(notice.attempts)
     if not error:
-        claimed.update(state=Notification.State.SENT, sent_at=now, next_attempt_at=None, error="")
+        claimed_rows.update(
+            state=Notification.State.SENT, sent_at=now, next_attempt_at=None, error=""
+        )
     elif retry_delay is None or notice.event == "test":
-        claimed.update(state=Notification.State.FAILED, next_attempt_at=None, error=error)
+        claimed_rows.update(state=Notification.State.FAILED, next_attempt_at=None, error=error)
     else:
-        claimed.update(next_attempt_at=now + retry_delay, error=error)
+        claimed_rows.update(next_attempt_at=now + retry_delay, error=error)
     notice.refresh_from_db()
 
 
@@ -108,16 +110,16 @@ def cancel_waiting_notifications(channel: NotificationChannel) -> None:
 
 def prune_notifications() -> int:
     """Delete finished notifications older than 30 days; return how many."""
-    finished = Notification.objects.exclude(state=Notification.State.WAITING)
-    return int(finished.filter(created_at__lt=timezone.now() - RETENTION).delete()[0])
+    finished_notifications = Notification.objects.exclude(state=Notification.State.WAITING)
+    return int(finished_notifications.filter(created_at__lt=timezone.now() - RETENTION).delete()[0])
 
 
 def send_due_notifications() -> int:
     """Claim and send due notifications; return how many."""
-    claimed = claim_due_notifications()
-    if claimed:
-        send_notifications(claimed)
-    return len(claimed)
+    claimed_notifications = claim_due_notifications()
+    if claimed_notifications:
+        send_notifications(claimed_notifications)
+    return len(claimed_notifications)
 
 
 def send_notifications(notices: Sequence[Notification]) -> None:

@@ -180,8 +180,8 @@ def filter_unused_clients(since: datetime | None = None) -> "QuerySet[Applicatio
 
 def prune_unused_clients() -> int:
     """Delete clients that were not authorized within a day; return how many."""
-    removed, _each = filter_unused_clients(timezone.now() - UNUSED_RETENTION).delete()
-    return int(removed)
+    removed_count, _each = filter_unused_clients(timezone.now() - UNUSED_RETENTION).delete()
+    return int(removed_count)
 
 
 def build_registration_response(application: Application) -> dict[str, Any]:

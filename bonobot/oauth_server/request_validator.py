@@ -150,8 +150,8 @@ def generate_token(prefix: str, grant: Token) -> str:
 
 def find_grant(text: str, *prefixes: str) -> Token | None:
     """Return the grant that a token names, or None; doesn't validate the token."""
-    prefix, _, rest = text.partition("_")
-    key = rest.partition("_")[0]
+    prefix, _, secret_part = text.partition("_")
+    key = secret_part.partition("_")[0]
     if (prefixes and prefix not in prefixes) or not key.isalnum():
         return None
     grant: Token | None = Token.objects.filter(key=key, user__isnull=False).first()

@@ -19,5 +19,5 @@ def prune_oauth_clients() -> int:
     unused_grants = Token.objects.filter(
         user__isnull=False, digest="", expires_at__lt=timezone.now()
     )
-    removed, _each = unused_grants.delete()
-    return int(removed) + client_registration.prune_unused_clients()
+    removed_count, _each = unused_grants.delete()
+    return int(removed_count) + client_registration.prune_unused_clients()

@@ -216,13 +216,23 @@ def _render_consent_page(
         problem=problem,
         wanted=authorization_request,
         offer=option,
-        others=[one.organization for one in options if one is not option],
+        others=[
+            other_option.organization for other_option in options if other_option is not option
+        ],
         query=_build_query(request),
-        roles=[(one, ROLE_NAMES[one], ROLE_DESCRIPTIONS[one], one == role) for one in option.roles],
+        roles=[
+            (
+                other_option,
+                ROLE_NAMES[other_option],
+                ROLE_DESCRIPTIONS[other_option],
+                other_option == role,
+            )
+            for other_option in option.roles
+        ],
         scopes=[
-            (one, SCOPE_DESCRIPTIONS[one], one in selected_scopes)
-            for one in GRANT_SCOPES
-            if one in authorization_request.scopes
+            (other_option, SCOPE_DESCRIPTIONS[other_option], other_option in selected_scopes)
+            for other_option in GRANT_SCOPES
+            if other_option in authorization_request.scopes
         ],
         agents=[(pk, name, pk in agents) for pk, name in option.agents],
         status=problem.status if problem else 200,

@@ -202,8 +202,8 @@ class ProcessSupervisor:
             return
         delay_s = policy.compute_delay_s(child.ends)
         child.restart_at = now + delay_s
-        when = f"in {delay_s:g} s" if delay_s else "now"
-        self.print_error(f"`{name}` ended ({child.last_end}). It is restarted {when}.")
+        delay_text = f"in {delay_s:g} s" if delay_s else "now"
+        self.print_error(f"`{name}` ended ({child.last_end}). It is restarted {delay_text}.")
 
     def copy_output(self, timeout_s: float) -> None:
         """Copy the programs' output to the terminal; return after the timeout or a signal."""

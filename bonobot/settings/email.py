@@ -32,8 +32,8 @@ def parse_mail_server(name: str, url: str) -> MailServer:
         port = parts.port or DEFAULT_PORTS.get(parts.scheme, 0)
     except ValueError:
         raise _build_url_error(name) from None
-    rest = (parts.path.rstrip("/"), parts.query, parts.fragment)
-    if parts.scheme not in DEFAULT_PORTS or not parts.hostname or any(rest):
+    remainder = (parts.path.rstrip("/"), parts.query, parts.fragment)
+    if parts.scheme not in DEFAULT_PORTS or not parts.hostname or any(remainder):
         raise _build_url_error(name)
     return MailServer(
         host=parts.hostname,

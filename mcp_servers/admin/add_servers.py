@@ -138,7 +138,7 @@ def choose_preset(
         cards=cards,
         categories=sorted(
             ((category, preset_catalog.format_category(category)) for category in category_slugs),
-            key=lambda one: one[1],
+            key=lambda item: item[1],
         ),
         category=selected_category,
         other_ways=(destination.url("paste"), destination.url("form")),

@@ -72,18 +72,18 @@ def show_added_servers(
         _approve_selected(request, principal, servers)
         return HttpResponseRedirect(build_added_url(destination, servers))
     is_known = {server.pk: server.discovered_at is not None for server in servers}
-    added = [
+    added_rows = [
         (server, load_new_definitions(server) if is_known[server.pk] else None)
         for server in servers
     ]
     unknown_count = sum(server.enabled and not is_known[server.pk] for server in servers)
-    selected_count = sum(len(review.clean) for _server, review in added if review)
+    selected_count = sum(len(review.clean) for _server, review in added_rows if review)
     may_approve = principal.may(Action.APPROVE_DEFINITIONS)
     return destination.render_page(
         request,
         "paste",
         "servers/added.html",
-        added=added,
+        added=added_rows,
         selected=selected_count,
         unknown=unknown_count,
         may_approve=may_approve,
@@ -111,29 +111,29 @@ def _approve_selected(request: HttpRequest, principal: Principal, servers: list[
         raise InvalidInput(
             "Nothing is selected.", field="seen", remedy="Select the definitions to approve."
         )
-    approved, skipped = 0, list[str]()
+    approved, skipped_names = 0, list[str]()
     for server in servers:
         rows = server.definitions.values_list("pk", flat=True)
-        shown: dict[UUID, str] = {pk: digests[str(pk)] for pk in rows if str(pk) in digests}
-        if not shown:
+        shown_digests: dict[UUID, str] = {pk: digests[str(pk)] for pk in rows if str(pk) in digests}
+        if not shown_digests:
             continue
         try:
-            result = approve_definitions(principal, server, shown)
+            result = approve_definitions(principal, server, shown_digests)
         except Conflict:
-            skipped += [str(row) for row in server.definitions.filter(pk__in=shown)]
+            skipped_names += [str(row) for row in server.definitions.filter(pk__in=shown_digests)]
         else:
             approved += len(result.approved)
-            skipped += result.skipped
-    _add_messages(request, approved, skipped)
+            skipped_names += result.skipped
+    _add_messages(request, approved, skipped_names)
 
 
-def _add_messages(request: HttpRequest, approved: int, skipped: list[str]) -> None:
+def _add_messages(request: HttpRequest, approved: int, skipped_names: list[str]) -> None:
     values: dict[str, Any] = {"n": approved}
     if approved:
         text = ngettext("%(n)d definition approved.", "%(n)d definitions approved.", approved)
         messages.success(request, text % values)
-    if skipped:
+    if skipped_names:
         text = _t(
             "Not approved because they changed or are rejected: %(names)s. Review them again."
         )
-        messages.warning(request, text % {"names": ", ".join(skipped[:10])})
+        messages.warning(request, text % {"names": ", ".join(skipped_names[:10])})

@@ -340,7 +340,7 @@ class OperationForm(forms.Form):
     )
     method = forms.ChoiceField(
         label=_("Method"),
-        choices=[(one, one) for one in METHODS],
+        choices=[(method, method) for method in METHODS],
         initial="GET",
         widget=Select(attrs={"aria-label": _("Method")}),
     )
@@ -433,7 +433,9 @@ def _parse_parameter(row: Mapping[str, str], field: str) -> dict[str, Any]:
     if row["default"].strip():
         parameter["default"] = parse_value(row["type"], row["default"], field=f"{field}.default")
     if row["enum"].strip():
-        parameter["enum"] = parse_value(row["type"], row["enum"], many=True, field=f"{field}.enum")
+        parameter["enum"] = parse_value(
+            row["type"], row["enum"], as_list=True, field=f"{field}.enum"
+        )
     return parameter
 
 

@@ -252,7 +252,7 @@ class PresetCategoryFilter(DropdownFilter):
         slugs = presets.values_list("category", flat=True).distinct()
         return sorted(
             ((category, preset_catalog.format_category(category)) for category in slugs),
-            key=lambda one: one[1],
+            key=lambda item: item[1],
         )
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
@@ -304,8 +304,8 @@ class PresetAdmin(ScopedAdmin):
         fieldsets = super().get_fieldsets(request, obj)
         if getattr(obj, "switch", None) is None:
             return fieldsets
-        (title, first), *others = fieldsets
-        return [(title, {**first, "fields": (*first["fields"], "enabling")}), *others]
+        (title, first), *other_fieldsets = fieldsets
+        return [(title, {**first, "fields": (*first["fields"], "enabling")}), *other_fieldsets]
 
     def get_urls(self) -> list[URLPattern]:
         """Add the URLs that enable and disable a preset."""
@@ -363,8 +363,8 @@ class PresetAdmin(ScopedAdmin):
         if preset is None or not self.has_change_permission(request, preset):
             return super().change_view(request, object_id, form_url, extra_context)
         principal = self.get_principal(request)
-        locked = preset.transport_type != Server.Transport.HTTP and not principal.platform_admin
-        form = _build_edit_form(request, principal, preset, locked=locked)
+        is_locked = preset.transport_type != Server.Transport.HTTP and not principal.platform_admin
+        form = _build_edit_form(request, principal, preset, is_locked=is_locked)
         if form.is_bound and form.is_valid():
             try:
                 patch_preset(principal, preset, form.get_values())
@@ -372,7 +372,7 @@ class PresetAdmin(ScopedAdmin):
                 add_problem_to_form(form, problem, map_problem_fields(problem))
             else:
                 return _redirect_after_save(request, preset)
-        return self._render_form(request, form, preset, locked=locked)
+        return self._render_form(request, form, preset, is_locked=is_locked)
 
     def _render_form(
         self,
@@ -380,7 +380,7 @@ class PresetAdmin(ScopedAdmin):
         form: forms.Form,
         preset: Preset | None = None,
         *,
-        locked: bool = False,
+        is_locked: bool = False,
     ) -> HttpResponseBase:
         return render_screen(
             request,
@@ -389,7 +389,7 @@ class PresetAdmin(ScopedAdmin):
             opts=self.opts,
             form=form,
             preset=preset,
-            locked=locked,
+            locked=is_locked,
             may_delete=preset is not None,
         )
 
@@ -491,10 +491,10 @@ def _is_own(preset: Any) -> bool:
 
 
 def _build_edit_form(
-    request: HttpRequest, principal: Principal, preset: Preset, *, locked: bool
+    request: HttpRequest, principal: Principal, preset: Preset, *, is_locked: bool
 ) -> PresetDetailsForm:
     posted = request.POST if request.method == "POST" else None
-    if locked:
+    if is_locked:
         return PresetDetailsForm(posted, initial=build_initial(preset))
     return PresetEditForm(principal, posted, initial=build_initial(preset))
 

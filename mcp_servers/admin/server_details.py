@@ -97,13 +97,15 @@ def show_operation(visit: ObjectRequest) -> HttpResponseBase:
     """Show the form of a declared operation, or create or update it."""
     server: Server = visit.object
     name = visit.request.GET.get("name", "")
-    stored = get_declared_operation(server, name) if name else None
+    stored_operation = get_declared_operation(server, name) if name else None
     posted = visit.request.POST if visit.request.method == "POST" else None
-    form = OperationForm(posted, initial=build_operation_initial(stored) if stored else None)
+    form = OperationForm(
+        posted, initial=build_operation_initial(stored_operation) if stored_operation else None
+    )
     if posted is not None and form.is_valid():
         try:
             operation = form.build_operation()
-            if stored is None:
+            if stored_operation is None:
                 create_operation(visit.principal, server, operation)
             else:
                 update_operation(visit.principal, server, name, operation)
@@ -121,7 +123,7 @@ def show_operation(visit: ObjectRequest) -> HttpResponseBase:
         operation=form,
         name=name,
         url=url,
-        sent=_build_example_request(visit, stored, url),
+        sent=_build_example_request(visit, stored_operation, url),
     )
 
 
@@ -130,20 +132,20 @@ def show_operation_removal(visit: ObjectRequest) -> HttpResponseBase:
     """Confirm the deletion of an operation, or delete it."""
     server: Server = visit.object
     name = visit.request.GET.get("name", "")
-    stored = get_declared_operation(server, name)
+    stored_operation = get_declared_operation(server, name)
     if visit.request.method == "POST":
         delete_operation(visit.principal, server, name)
         messages.success(visit.request, _t("%(name)s was deleted.") % {"name": name})
         return _redirect_to_server(visit)
-    return visit.render_tab("servers/remove_operation.html", server=server, one=stored)
+    return visit.render_tab("servers/remove_operation.html", server=server, one=stored_operation)
 
 
 def _build_example_request(
-    visit: ObjectRequest, stored: dict[str, Any] | None, url: str
+    visit: ObjectRequest, stored_operation: dict[str, Any] | None, url: str
 ) -> dict[str, Any]:
-    if visit.request.method == "POST" or stored is None:
+    if visit.request.method == "POST" or stored_operation is None:
         return build_example_request(visit.request)
-    return dict(build_operation_preview(stored, url)["request"])
+    return dict(build_operation_preview(stored_operation, url)["request"])
 
 
 def _redirect_to_server(visit: ObjectRequest) -> HttpResponseBase:

@@ -304,8 +304,8 @@ class OperationListView(OperationView):
         return paginate_items(
             self.request,
             list_declared_operations(server),
-            lambda one: str(one["name"]),
-            lambda one: OperationSerializer(one, context=context).data,
+            lambda operation: str(operation["name"]),
+            lambda operation: OperationSerializer(operation, context=context).data,
         )
 
     @describe_operation(

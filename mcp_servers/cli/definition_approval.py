@@ -41,9 +41,11 @@ def _add_approve_arguments(parser: argparse.ArgumentParser) -> None:
 def _approve_definitions(cli: CommandContext, options: argparse.Namespace) -> None:
     server = get_server(cli, options.server)
     waiting = list(server.definitions.awaiting_review().order_by("kind", "name"))
-    named = _select_by_name(server, options.names) + _select_by_digest(server, options.digest or ())
-    if named:
-        selected, left_out = named, []
+    named_definitions = _select_by_name(server, options.names) + _select_by_digest(
+        server, options.digest or ()
+    )
+    if named_definitions:
+        selected, left_out = named_definitions, []
     else:
         selected = [row for row in waiting if not needs_own_review(row)]
         left_out = [row for row in waiting if needs_own_review(row)]
@@ -59,8 +61,8 @@ def _approve_definitions(cli: CommandContext, options: argparse.Namespace) -> No
     result = DefinitionReviewResult((), ())
     if digests:
         result = approve_definitions(cli.principal, server, digests)
-    held = tuple(str(row) for row in left_out)
-    result = DefinitionReviewResult(result.approved, result.skipped, held)
+    held_names = tuple(str(row) for row in left_out)
+    result = DefinitionReviewResult(result.approved, result.skipped, held_names)
     cli.emit({"approved": result.approved, "skipped": result.skipped, "held": result.held})
     show_review_result(cli, server, result)
     for row in left_out:

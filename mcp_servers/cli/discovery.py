@@ -82,8 +82,8 @@ async def _discover_all(
 
 def show_review_result(cli: CommandContext, server: Server, result: DefinitionReviewResult) -> None:
     """Print the result of an approval and the findings that were left out."""
-    skipped = f", {len(result.skipped)} skipped" if result.skipped or not result.held else ""
-    cli.print_message(f"{len(result.approved)} approved{skipped}")
+    skipped_text = f", {len(result.skipped)} skipped" if result.skipped or not result.held else ""
+    cli.print_message(f"{len(result.approved)} approved{skipped_text}")
     if result.held:
         show_review_findings(cli, server)
 

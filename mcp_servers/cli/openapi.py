@@ -251,9 +251,9 @@ def _parse_parameters(options: argparse.Namespace) -> list[dict[str, Any]]:
                     field=f"--{option}",
                     remedy="Declare it with --param, and use the format NAME=VALUE.",
                 )
-            kind, many = parameters_by_name[name]["type"], schema_key == "enum"
+            kind, is_list = parameters_by_name[name]["type"], schema_key == "enum"
             parameters_by_name[name][schema_key] = parse_value(
-                kind, value, many=many, field=f"--{option}"
+                kind, value, as_list=is_list, field=f"--{option}"
             )
     return parameters
 
@@ -261,10 +261,10 @@ def _parse_parameters(options: argparse.Namespace) -> list[dict[str, Any]]:
 def _parse_parameter(text: str, options: argparse.Namespace) -> dict[str, Any]:
     parts = text.split(":", 3)
     required = any(part.endswith("!") for part in parts[:3])
-    name, kind, place = (part.removesuffix("!") for part in [*parts[:3], "", ""][:3])
+    name, kind, location = (part.removesuffix("!") for part in [*parts[:3], "", ""][:3])
     default = "query" if options.method in QUERY_METHODS else "body"
     parameter: dict[str, Any] = {"name": name, "type": kind or "string", "required": required}
-    parameter["in"] = place or ("path" if f"{{{name}}}" in options.url else default)
+    parameter["in"] = location or ("path" if f"{{{name}}}" in options.url else default)
     return parameter | ({"description": parts[3]} if len(parts) > 3 else {})
 
 

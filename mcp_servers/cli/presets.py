@@ -85,9 +85,9 @@ def _serialize_preset(preset: Preset, enabled: Collection[UUID]) -> dict[str, An
 
 
 def _load_catalog(cli: CommandContext) -> None:
-    loaded = load_presets()
-    cli.emit(asdict(loaded))
-    counts = ((len(slugs), change) for change, slugs in asdict(loaded).items())
+    catalog_changes = load_presets()
+    cli.emit(asdict(catalog_changes))
+    counts = ((len(slugs), change) for change, slugs in asdict(catalog_changes).items())
     cli.print_message(", ".join(f"{count} {change}" for count, change in counts))
 
 
@@ -102,9 +102,9 @@ def _check_packages(cli: CommandContext, slugs: list[str]) -> None:
         build_table("PRESET", "STATE", "PACKAGE", "DETAIL", rows=rows, empty="No presets."),
     )
     states = [result.state for result in results]
-    gone, unknown = states.count("gone"), states.count("unknown")
-    cli.print_message(f"{gone} packages no longer exist, {unknown} couldn't be checked")
-    if gone or unknown:
+    gone_count, unknown = states.count("gone"), states.count("unknown")
+    cli.print_message(f"{gone_count} packages no longer exist, {unknown} couldn't be checked")
+    if gone_count or unknown:
         raise CommandFailed
 
 
@@ -113,8 +113,8 @@ def _list_entries(slugs: list[str]) -> list[CatalogEntry]:
     return [entry for entry in load_catalog() if not slugs or entry.slug in slugs]
 
 
-def _check_slugs(slugs: list[str], known: set[str]) -> None:
-    if missing := [slug for slug in slugs if slug not in known]:
+def _check_slugs(slugs: list[str], known_slugs: set[str]) -> None:
+    if missing := [slug for slug in slugs if slug not in known_slugs]:
         raise _build_unknown_preset_error(missing[0])
 
 

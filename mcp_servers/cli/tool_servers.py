@@ -30,10 +30,10 @@ def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _create_server(cli: CommandContext, options: argparse.Namespace) -> None:
     transport = options.server_type or ("http" if options.url else "stdio")
-    needed, other = ("url", "command") if transport == "http" else ("command", "url")
-    if not getattr(options, needed) or getattr(options, other):
+    needed, other_option = ("url", "command") if transport == "http" else ("command", "url")
+    if not getattr(options, needed) or getattr(options, other_option):
         raise InvalidInput(
-            f"A server of the type `{transport}` requires --{needed}, and no --{other}.",
+            f"A server of the type `{transport}` requires --{needed}, and no --{other_option}.",
             field=f"--{needed}",
             remedy="Use --command for a program, or --server-type http with --url.",
         )
@@ -41,9 +41,9 @@ def _create_server(cli: CommandContext, options: argparse.Namespace) -> None:
     _VERBS["add"].add_arguments(parser)
     flags = {"allow_private": options.allow_private, "disabled": not options.enable}
     arguments = [options.name, f"--{needed}={getattr(options, needed)}"]
-    given = parser.parse_args(arguments, argparse.Namespace(**flags))
-    given.env, given.header = options.env, options.header
-    _VERBS["add"].run(cli, given)
+    parsed_options = parser.parse_args(arguments, argparse.Namespace(**flags))
+    parsed_options.env, parsed_options.header = options.env, options.header
+    _VERBS["add"].run(cli, parsed_options)
 
 
 def _add_toggle_arguments(parser: argparse.ArgumentParser) -> None:

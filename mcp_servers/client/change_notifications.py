@@ -150,9 +150,9 @@ def parse_granted_topics(message: Mapping[str, Any]) -> frozenset[Topic] | None:
     params = message.get("params")
     if message.get("method") != ACKNOWLEDGED or not isinstance(params, Mapping):
         return None
-    granted = params.get("notifications")
+    granted_topics = params.get("notifications")
     return frozenset(
-        topic for topic, field in LIST_CHANGED_FIELDS.items() if _has_flag(granted, field)
+        topic for topic, field in LIST_CHANGED_FIELDS.items() if _has_flag(granted_topics, field)
     )
 
 
@@ -161,8 +161,12 @@ def parse_granted_uris(message: Mapping[str, Any]) -> frozenset[str] | None:
     params = message.get("params")
     if message.get("method") != ACKNOWLEDGED or not isinstance(params, Mapping):
         return None
-    granted = params.get("notifications")
-    uris = granted.get(RESOURCE_SUBSCRIPTIONS_FIELD) if isinstance(granted, Mapping) else None
+    granted_topics = params.get("notifications")
+    uris = (
+        granted_topics.get(RESOURCE_SUBSCRIPTIONS_FIELD)
+        if isinstance(granted_topics, Mapping)
+        else None
+    )
     return frozenset(uri for uri in uris or () if isinstance(uri, str))
 
 
@@ -194,8 +198,8 @@ OPEN_TIMEOUT_S = 1.0
 class StreamingSession(Protocol):
     """A session of the handshake era with a stream of server messages."""
 
-    async def receive_messages(self, opened: asyncio.Event) -> None:
-        """Pass on messages until the stream ends; set `opened` when it is open."""
+    async def receive_messages(self, opened_event: asyncio.Event) -> None:
+        """Pass on messages until the stream ends; set `opened_event` when it is open."""
 
 
 async def receive_list_changes(
@@ -213,19 +217,19 @@ async def receive_list_changes(
     none.
     """
     request = build_listen_request(topics)
-    granted: frozenset[Topic] | None = None
+    granted_topics: frozenset[Topic] | None = None
 
     async def handle_message(message: dict[str, Any]) -> None:
-        nonlocal granted
+        nonlocal granted_topics
         # Ignore frames of other subscriptions and frames before the acknowledgment.
         if is_subscription_frame(message, request_id):
-            if granted is None:
-                granted = _parse_agreed_topics(endpoint, message, topics)
-                if granted is not None:
-                    await on_open(granted)
+            if granted_topics is None:
+                granted_topics = _parse_agreed_topics(endpoint, message, topics)
+                if granted_topics is not None:
+                    await on_open(granted_topics)
             elif (
                 notification := parse_change_notification(message)
-            ) is not None and notification.topic in granted:
+            ) is not None and notification.topic in granted_topics:
                 on_notification(notification)
         await asyncio.sleep(FRAME_PAUSE_S)
 
@@ -234,7 +238,7 @@ async def receive_list_changes(
         request, message, build_routing_headers(request), handle_message
     )
     parse_result(endpoint, response.message)
-    if granted is None:
+    if granted_topics is None:
         raise build_protocol_error(
             endpoint,
             format_message("it ended `{listen}` without acknowledging it", listen=LISTEN),
@@ -245,14 +249,14 @@ async def watch_session_stream(
     session: StreamingSession, topics: frozenset[Topic], on_open: OnOpen
 ) -> None:
     """Receive a session's stream to its end; a silent server counts as open."""
-    opened = asyncio.Event()
-    receiving = asyncio.ensure_future(session.receive_messages(opened))
-    opening = asyncio.ensure_future(opened.wait())
+    opened_event = asyncio.Event()
+    receiving = asyncio.ensure_future(session.receive_messages(opened_event))
+    opening = asyncio.ensure_future(opened_event.wait())
     try:
         await asyncio.wait(
             {receiving, opening}, timeout=OPEN_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
         )
-        if opened.is_set() or not receiving.done():
+        if opened_event.is_set() or not receiving.done():
             await on_open(topics)
         await receiving
     finally:
@@ -274,12 +278,12 @@ def throttle_messages(on_message: OnMessage) -> OnMessage:
 def _parse_agreed_topics(
     endpoint: ServerEndpoint, message: Mapping[str, Any], topics: frozenset[Topic]
 ) -> frozenset[Topic] | None:
-    granted = parse_granted_topics(message)
-    if granted is None:
+    granted_topics = parse_granted_topics(message)
+    if granted_topics is None:
         return None
-    if not granted & topics:
+    if not granted_topics & topics:
         raise build_not_offered_error(endpoint)
-    return granted & topics
+    return granted_topics & topics
 
 
 SUBSCRIBE, UNSUBSCRIBE = "resources/subscribe", "resources/unsubscribe"
@@ -323,13 +327,13 @@ async def watch_resources_in_session(
     on_result: OnSubscriptionResult,
 ) -> None:
     """Subscribe to desired resources in a session until its stream ends; raises what ended it."""
-    opened = asyncio.Event()
+    opened_event = asyncio.Event()
 
     async def on_open(_: object) -> None:
-        opened.set()
+        opened_event.set()
 
     async def subscribe_when_open() -> None:
-        await opened.wait()
+        await opened_event.wait()
         await sync_subscriptions(endpoint, session.send_request, desired, on_result)
 
     await wait_for_first(watch_session_stream(session, frozenset(), on_open), subscribe_when_open())

@@ -184,12 +184,12 @@ class LineSplitter:
 
     def feed(self, data: bytes) -> Iterator[bytes | OverlongLine]:
         """Yield the lines that `data` completes."""
-        *line_ends, rest = data.split(b"\n")
+        *line_ends, remainder = data.split(b"\n")
         for line_end in line_ends:
             self._add_part(line_end)
             yield self._overlong or b"".join(self._parts)
             self._start_line()
-        self._add_part(rest)
+        self._add_part(remainder)
         if self._overlong and self._size > MAX_LINE_FACTOR * self._limit:
             yield replace(self._overlong, endless=True)
 
@@ -542,8 +542,8 @@ def _prepare_launch(
         raise build_sandbox_error(endpoint, str(problem), problem.remedy) from None
 
 
-def _build_start_error(endpoint: ServerEndpoint, why: str) -> UpstreamError:
-    return build_unreachable_error(endpoint, why, remedy=COMMAND_REMEDY)
+def _build_start_error(endpoint: ServerEndpoint, reason: str) -> UpstreamError:
+    return build_unreachable_error(endpoint, reason, remedy=COMMAND_REMEDY)
 
 
 async def _wait_for_event(event: asyncio.Event, seconds: float) -> bool:
@@ -609,13 +609,13 @@ class StderrReporter:
         await asyncio.sleep(REPORT_INTERVAL_S)
         await sink(self._build_snapshot())
 
-    def _build_snapshot(self, ended: str = "") -> StderrSnapshot:
+    def _build_snapshot(self, end_reason: str = "") -> StderrSnapshot:
         return StderrSnapshot(
             self._child_id,
             self._endpoint.server_id,
             self._endpoint.organization_id,
             self._tail.get_text(),
-            ended,
+            end_reason,
         )
 
 

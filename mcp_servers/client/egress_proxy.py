@@ -176,10 +176,10 @@ def parse_head(head: bytes) -> ProxyRequest:
     if method == b"CONNECT":
         host, port = _parse_authority(target.decode("ascii"), 0)
         return ProxyRequest(host, port, True, b"")
-    scheme, separator, rest = target.partition(b"://")
+    scheme, separator, remainder = target.partition(b"://")
     if scheme.lower() != b"http" or not separator:
         raise ValueError(target)
-    authority, slash, path = rest.partition(b"/")
+    authority, slash, path = remainder.partition(b"/")
     host, port = _parse_authority(authority.decode("ascii"), 80)
     forwarded_fields = [
         field

@@ -69,8 +69,10 @@ _NAMES = {
     ),
 }
 HARMLESS_NAMES = frozenset(("NODE_ENV", "NODE_NO_WARNINGS"))
-_BY_NAME = {name: why for why, names in _NAMES.items() for name in names}
-_BY_PREFIX = tuple((prefix, why) for why, found in _PREFIXES.items() for prefix in found)
+_BY_NAME = {name: reason for reason, names in _NAMES.items() for name in names}
+_BY_PREFIX = tuple(
+    (prefix, reason) for reason, prefixes in _PREFIXES.items() for prefix in prefixes
+)
 
 
 def find_variable_danger(name: str) -> TranslatableMessage | None:
@@ -78,9 +80,9 @@ def find_variable_danger(name: str) -> TranslatableMessage | None:
     upper = name.upper()
     if upper in HARMLESS_NAMES:
         return None
-    if why := _BY_NAME.get(upper):
-        return why
-    return next((why for prefix, why in _BY_PREFIX if upper.startswith(prefix)), None)
+    if reason := _BY_NAME.get(upper):
+        return reason
+    return next((reason for prefix, reason in _BY_PREFIX if upper.startswith(prefix)), None)
 
 
 def list_variables_needing_exception(

@@ -116,7 +116,7 @@ def quote_text(endpoint: ServerEndpoint, text: str, limit: int = MAX_QUOTE_LENGT
 
 def build_unreachable_error(
     endpoint: ServerEndpoint,
-    why: str,
+    reason: str,
     *,
     sent: bool = False,
     remedy: str = UNREACHABLE_REMEDY,
@@ -129,7 +129,7 @@ def build_unreachable_error(
         format_message(
             "`{endpoint}` can't be reached: {why}.",
             endpoint=endpoint.name,
-            why=why if isinstance(why, TranslatableMessage) else why.rstrip(". "),
+            why=reason if isinstance(reason, TranslatableMessage) else reason.rstrip(". "),
         ),
         code="server_unreachable",
         server=endpoint.name,
@@ -156,30 +156,32 @@ def build_connection_error(
     )
 
 
-def build_sandbox_error(endpoint: ServerEndpoint, why: str, remedy: str) -> UpstreamError:
+def build_sandbox_error(endpoint: ServerEndpoint, reason: str, remedy: str) -> UpstreamError:
     """Return the error of a server whose sandbox does not work here."""
-    detail = format_message("`{endpoint}` wasn't started: {why}.", endpoint=endpoint.name, why=why)
-    return _build_sandbox_error(endpoint, detail, "sandbox_unavailable", remedy)
-
-
-def build_not_sandboxed_error(endpoint: ServerEndpoint, why: str, remedy: str) -> UpstreamError:
-    """Return the error of an organization's server if sandboxes do not work here."""
     detail = format_message(
-        "`{endpoint}` wasn't started: servers of organizations must run in a sandbox, but {why}.",
-        endpoint=endpoint.name,
-        why=why,
+        "`{endpoint}` wasn't started: {why}.", endpoint=endpoint.name, why=reason
     )
     return _build_sandbox_error(endpoint, detail, "sandbox_unavailable", remedy)
 
 
-def build_variable_error(endpoint: ServerEndpoint, name: str, why: Any) -> UpstreamError:
+def build_not_sandboxed_error(endpoint: ServerEndpoint, reason: str, remedy: str) -> UpstreamError:
+    """Return the error of an organization's server if sandboxes do not work here."""
+    detail = format_message(
+        "`{endpoint}` wasn't started: servers of organizations must run in a sandbox, but {why}.",
+        endpoint=endpoint.name,
+        why=reason,
+    )
+    return _build_sandbox_error(endpoint, detail, "sandbox_unavailable", remedy)
+
+
+def build_variable_error(endpoint: ServerEndpoint, name: str, reason: Any) -> UpstreamError:
     """Return the error of a server with a dangerous variable that no exception names."""
     return _build_refusal(
         endpoint,
         format_message(
             "the environment variable `{name}` requires an exception because {why}",
             name=make_visible(name, 100),
-            why=why,
+            why=reason,
         ),
         "variable_not_allowed",
         format_message(
@@ -206,11 +208,11 @@ def build_missing_folder_error(endpoint: ServerEndpoint) -> UpstreamError:
     )
 
 
-def build_folder_error(endpoint: ServerEndpoint, why: Any) -> UpstreamError:
+def build_folder_error(endpoint: ServerEndpoint, reason: Any) -> UpstreamError:
     """Return the error of a server whose folder is not allowed."""
     return _build_refusal(
         endpoint,
-        format_message("its folder can't be used because {why}", why=why),
+        format_message("its folder can't be used because {why}", why=reason),
         "folder_not_allowed",
         format_message("Use the server's own folder or a folder in the organization's workspace."),
         "endpoint_config.cwd",
@@ -231,11 +233,11 @@ def build_installing_error(endpoint: ServerEndpoint, progress: str) -> UpstreamE
     )
 
 
-def build_installation_error(endpoint: ServerEndpoint, why: Any) -> UpstreamError:
+def build_installation_error(endpoint: ServerEndpoint, reason: Any) -> UpstreamError:
     """Return the error of a server whose package could not be installed."""
     return UpstreamError(
         format_message(
-            "`{endpoint}` couldn't be installed: {why}.", endpoint=endpoint.name, why=why
+            "`{endpoint}` couldn't be installed: {why}.", endpoint=endpoint.name, why=reason
         ),
         code="installation_failed",
         server=endpoint.name,
@@ -248,9 +250,11 @@ def build_installation_error(endpoint: ServerEndpoint, why: Any) -> UpstreamErro
 
 
 def _build_refusal(
-    endpoint: ServerEndpoint, why: str, code: str, remedy: str, field: str
+    endpoint: ServerEndpoint, reason: str, code: str, remedy: str, field: str
 ) -> UpstreamError:
-    detail = format_message("`{endpoint}` wasn't started: {why}.", endpoint=endpoint.name, why=why)
+    detail = format_message(
+        "`{endpoint}` wasn't started: {why}.", endpoint=endpoint.name, why=reason
+    )
     return UpstreamError(
         detail, code=code, server=endpoint.name, sent=False, remedy=remedy, field=field
     )
@@ -310,11 +314,11 @@ def build_header_error(endpoint: ServerEndpoint) -> UpstreamError:
 
 
 def build_crash_error(
-    endpoint: ServerEndpoint, how: str, stderr: str, *, sent: bool = True
+    endpoint: ServerEndpoint, end_reason: str, stderr: str, *, sent: bool = True
 ) -> UpstreamError:
     """Return the error of a child process that ended; `stderr` is its last output."""
     quoted_output = quote_text(endpoint, stderr.strip()[-MAX_QUOTE_LENGTH:])
-    summary = format_message("`{endpoint}` exited: {how}.", endpoint=endpoint.name, how=how)
+    summary = format_message("`{endpoint}` exited: {how}.", endpoint=endpoint.name, how=end_reason)
     return UpstreamError(
         summary
         + (
@@ -332,7 +336,7 @@ def build_crash_error(
 
 def build_protocol_error(
     endpoint: ServerEndpoint,
-    why: str,
+    reason: str,
     *,
     remedy: str = "",
     answered: bool = False,
@@ -340,14 +344,14 @@ def build_protocol_error(
 ) -> UpstreamError:
     """Return the error of a server that violates the protocol.
 
-    `quotes_server` says that `why` contains output of the server.
+    `quotes_server` says that `reason` contains output of the server.
     """
     summary = format_message("`{endpoint}` violated the protocol.", endpoint=endpoint.name)
     return UpstreamError(
         format_message(
             "`{endpoint}` violated the protocol: {why}.",
             endpoint=endpoint.name,
-            why=why if isinstance(why, TranslatableMessage) else why.rstrip(". "),
+            why=reason if isinstance(reason, TranslatableMessage) else reason.rstrip(". "),
         ),
         code="protocol_error",
         server=endpoint.name,

@@ -152,18 +152,18 @@ class HttpChannel:
             await asyncio.sleep(pause_s)
 
     async def receive_messages(
-        self, headers: Mapping[str, str], on_message: OnMessage, opened: asyncio.Event
+        self, headers: Mapping[str, str], on_message: OnMessage, opened_event: asyncio.Event
     ) -> None:
         """Pass on server messages that belong to no request, until their stream ends.
 
-        `opened` is set once the headers arrive. Raises `UpstreamError` if the stream is lost or
+        `opened_event` is set once the headers arrive. Raises `UpstreamError` if the stream is lost or
         refused.
         """
         state = _ResponseState(McpRequest("listen"), NO_REQUEST_ID, on_message, resumable=False)
         async with self._open_response(state.request, "GET", headers) as response:
             if _get_content_type(response) != EVENT_STREAM:
                 raise build_protocol_error(self._endpoint, "it opened no event stream")
-            opened.set()
+            opened_event.set()
             await self._read_event_stream(response, state)
 
     async def receive_events(self, allowance: BodyAllowance, on_event: OnEvent) -> None:
@@ -447,7 +447,7 @@ def encode_header_value(value: str) -> str:
 
 def validate_header_annotations(schema: Any) -> str:
     """Return what is wrong with a schema's `x-mcp-header` annotations, or ""."""
-    seen: set[str] = set()
+    seen_names: set[str] = set()
     for path, node in _iterate_schemas(schema):
         if HEADER_ANNOTATION not in node:
             continue
@@ -461,9 +461,9 @@ def validate_header_annotations(schema: Any) -> str:
                 f"`{HEADER_ANNOTATION}` of `{'.'.join(path)}`, which isn't a string, "
                 "integer or boolean"
             )
-        if token.lower() in seen:
+        if token.lower() in seen_names:
             return f"`{HEADER_ANNOTATION}` {token!r} is there twice"
-        seen.add(token.lower())
+        seen_names.add(token.lower())
     return ""
 
 

@@ -131,7 +131,7 @@ async def _read_listing(
 ) -> None:
     """Read one listing to its end or first error."""
     cursor: str | None = None
-    seen: set[str] = set()
+    seen_cursors: set[str] = set()
     for _ in range(MAX_PAGES):
         params = {} if cursor is None else {"cursor": cursor}
         try:
@@ -144,11 +144,11 @@ async def _read_listing(
         if cursor is None and not cut_reason:
             partial.complete.add(listing.kind)
             return
-        cut_reason = cut_reason or _validate_cursor(cursor, seen)
+        cut_reason = cut_reason or _validate_cursor(cursor, seen_cursors)
         if cut_reason:
             partial.notices.append(f"`{listing.method}` was cut short: {cut_reason}.")
             return
-        seen.add(str(cursor))
+        seen_cursors.add(str(cursor))
     partial.notices.append(f"`{listing.method}` was cut short: more than {MAX_PAGES} pages.")
 
 
@@ -161,10 +161,10 @@ def _add_failure(listing: _ListMethod, error: UpstreamError, partial: _PartialLi
     partial.notices.append(f"`{listing.method}` failed: {error}")
 
 
-def _validate_cursor(cursor: Any, seen: set[str]) -> str:
+def _validate_cursor(cursor: Any, seen_cursors: set[str]) -> str:
     if not isinstance(cursor, str) or len(cursor) > MAX_CURSOR:
         return "its cursor is not a short text"
-    return "its cursor was there before" if cursor in seen else ""
+    return "its cursor was there before" if cursor in seen_cursors else ""
 
 
 def _add_page(

@@ -190,9 +190,9 @@ class PackageLocation:
         temporary_path.write_text(text, encoding="utf-8")
         temporary_path.replace(path)
 
-    def record_failure(self, why: str) -> None:
+    def record_failure(self, reason: str) -> None:
         """Store why an installation failed."""
-        self.write_note("failed", json.dumps({"at": time.time(), "why": why}))
+        self.write_note("failed", json.dumps({"at": time.time(), "why": reason}))
 
     def create_folder(self) -> Path:
         """Create a folder to install into; delete those of killed installations."""
@@ -308,9 +308,9 @@ async def _wait_for_installation(
         if (
             not reinstall
             and endpoint.patience_s is None
-            and (why := location.find_recent_failure())
+            and (reason := location.find_recent_failure())
         ):
-            raise build_installation_error(endpoint, why)
+            raise build_installation_error(endpoint, reason)
         task = asyncio.create_task(_install(endpoint, package, location, reinstall=reinstall))
         _running_installations[location.link] = task
         task.add_done_callback(partial(_finish_installation, location.link))
@@ -375,15 +375,15 @@ async def _run_installer(
         sandbox=endpoint.sandbox
         and _build_installer_sandbox(endpoint.sandbox, location.packages, folder),
     )
-    ended = asyncio.Event()
+    end_event = asyncio.Event()
     progress = InstallationProgress(location)
     tail = StderrTail(endpoint.secrets)
     tail.on_add = lambda: progress.update(tail.get_last_output())
     child = await spawn_child(
-        installer_endpoint, progress.add_line, lambda _child: ended.set(), tail
+        installer_endpoint, progress.add_line, lambda _child: end_event.set(), tail
     )
     try:
-        await ended.wait()
+        await end_event.wait()
     finally:
         await child.close(0)
     if child.returncode != 0:

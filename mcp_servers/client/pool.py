@@ -101,16 +101,16 @@ class IdleSessions:
         ]
         if not matching:
             return None
-        own = [entry for entry in matching if entry.holder == holder]
-        entry = (own or matching)[-1]
+        own_entries = [entry for entry in matching if entry.holder == holder]
+        entry = (own_entries or matching)[-1]
         self._entries.remove(entry)
         return entry
 
     def remove(self, is_removed: Callable[[IdleSession], bool]) -> list[IdleSession]:
         """Remove and return the sessions for which `is_removed` is true."""
-        removed = [entry for entry in self._entries if is_removed(entry)]
-        self._entries = [entry for entry in self._entries if entry not in removed]
-        return removed
+        removed_entries = [entry for entry in self._entries if is_removed(entry)]
+        self._entries = [entry for entry in self._entries if entry not in removed_entries]
+        return removed_entries
 
 
 # A connection that belongs to one holder.
@@ -302,9 +302,9 @@ class ConnectionPool:
         limit_s = endpoint.connect_s + endpoint.read_s
         deadline = asyncio.timeout(limit_s)
 
-        async def handle_open(granted: frozenset[Topic]) -> None:
+        async def handle_open(granted_topics: frozenset[Topic]) -> None:
             deadline.reschedule(None)
-            await on_open(granted)
+            await on_open(granted_topics)
 
         try:
             async with deadline:
@@ -360,7 +360,7 @@ class ConnectionPool:
             await self._keep_sessions(holder, owner)
         await _run_all(
             self._stdio_pool.close(
-                lambda at, whose: whose == holder and (server_id is None or at == server_id)
+                lambda at, owner: owner == holder and (server_id is None or at == server_id)
             ),
             *(upstream.release(holder) for upstream in upstreams),
         )
@@ -384,7 +384,7 @@ class ConnectionPool:
         if versions is None:
             return
         await self._close_servers(open_servers - versions.keys())
-        changed = {
+        changed_keys = {
             server_id
             for server_id, version in versions.items()
             if self._versions.get(server_id, version) != version
@@ -394,7 +394,9 @@ class ConnectionPool:
             for server_id, version in (self._versions | dict(versions)).items()
             if any(key[0] == server_id for key in self._upstreams)
         }
-        idle_sessions = self._idle_sessions.remove(lambda one: one.upstream_key[0] in changed)
+        idle_sessions = self._idle_sessions.remove(
+            lambda session: session.upstream_key[0] in changed_keys
+        )
         await _run_all(*_end_sessions(idle_sessions))
 
     def get_stderr_tail(self, server_id: UUID) -> str:
@@ -413,7 +415,9 @@ class ConnectionPool:
             self._stdio_pool.close_idle(now - self._idle_s),
             *(self._close_upstream(key) for key in idle),
             *_end_sessions(
-                self._idle_sessions.remove(lambda one: one.since < now - self._idle_session_s)
+                self._idle_sessions.remove(
+                    lambda session: session.since < now - self._idle_session_s
+                )
             ),
             *(
                 upstream.close_idle_sessions(now - self._idle_s)
@@ -435,14 +439,14 @@ class ConnectionPool:
     async def _close_servers(self, server_ids: Collection[UUID]) -> None:
         keys = [key for key in self._upstreams if key[0] in server_ids]
         await _run_all(
-            self._stdio_pool.close(lambda whose, _: whose in server_ids),
+            self._stdio_pool.close(lambda owner, _: owner in server_ids),
             *(self._close_upstream(key) for key in keys),
         )
 
     def _close_upstream(self, key: UpstreamKey) -> Coroutine[Any, Any, None]:
         """Remove an upstream at once; return what closes it and its idle sessions."""
         upstream = self._upstreams.pop(key)
-        idle_sessions = self._idle_sessions.remove(lambda one: one.upstream_key == key)
+        idle_sessions = self._idle_sessions.remove(lambda session: session.upstream_key == key)
 
         async def close() -> None:
             await _run_all(*_end_sessions(idle_sessions))

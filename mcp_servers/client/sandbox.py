@@ -258,16 +258,16 @@ def iterate_program_folders(command: str) -> Iterator[str]:
     folders = [Path(command).parent, Path(command).resolve().parent]
     # `…/bin/npx` links to `…/lib/node_modules/npm/bin`, so the siblings of `bin` are needed too.
     # The same applies to a virtual environment, recognized by its `pyvenv.cfg`.
-    for folder in [one for one in folders if one.name == "bin"]:
+    for folder in [candidate for candidate in folders if candidate.name == "bin"]:
         folders += [folder.parent / name for name in BESIDE_BIN]
         if (folder.parent / "pyvenv.cfg").is_file():
             folders.append((folder / "python").resolve().parents[1])
     # `node_modules/.bin/program` needs the packages next to `.bin`.
-    folders += [one.parent for one in folders if one.name == ".bin"]
+    folders += [candidate.parent for candidate in folders if candidate.name == ".bin"]
     folders += [Path(sys.prefix), Path(sys.prefix).resolve(), Path(sys.base_prefix)]
     system = ("/usr", *(f"/{name}" for name in ("bin", "sbin", "lib", "lib64")))
     for path in dict.fromkeys(folders):
-        if path != Path("/") and not any(_contains(one, str(path)) for one in system):
+        if path != Path("/") and not any(_contains(candidate, str(path)) for candidate in system):
             yield str(path)
 
 

@@ -33,8 +33,8 @@ RESOLVER_FOLDER = "/run/systemd/resolve"  # /etc/resolv.conf often links to it
 class ServerSandboxUnavailable(Exception):
     """This sandbox mode doesn't work here; `remedy` names the missing package or setting."""
 
-    def __init__(self, why: str, remedy: str) -> None:
-        super().__init__(why)
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(reason)
         self.remedy = remedy
 
 

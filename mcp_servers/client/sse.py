@@ -92,10 +92,10 @@ class SseSession:
         finally:
             self._last_used_at = self._clock()
 
-    async def receive_messages(self, opened: asyncio.Event) -> None:
+    async def receive_messages(self, opened_event: asyncio.Event) -> None:
         """Keep the stream open for server messages; raises what ends it."""
         assert self._owner_task is not None  # noqa: S101 - it was opened
-        opened.set()
+        opened_event.set()
         self._watcher_count += 1
         try:
             await asyncio.wait({self._owner_task})

@@ -516,13 +516,15 @@ class StdioPool:
         keys = [key for key in self._entries if matches(*key)]
         closings = [self._entries.pop(key).connection.close() for key in keys]
         for connection in [
-            one for one in self._retired if matches(one.endpoint.server_id, RETIRED_HOLDER)
+            candidate
+            for candidate in self._retired
+            if matches(candidate.endpoint.server_id, RETIRED_HOLDER)
         ]:
             self._retired.remove(connection)
             closings.append(connection.close())
         async with asyncio.TaskGroup() as group:
-            for one in closings:
-                group.create_task(one)
+            for candidate in closings:
+                group.create_task(candidate)
 
     async def close_idle(self, before: float) -> None:
         """Close the children unused since `before` or past their lifetime, never during a call."""
@@ -532,7 +534,7 @@ class StdioPool:
             elif entry.connection.busy or entry.connection.watched:
                 entry.used_at = self._clock()
         idle = {key for key, entry in self._entries.items() if entry.used_at < before}
-        for connection in [one for one in self._retired if not one.busy]:
+        for connection in [candidate for candidate in self._retired if not candidate.busy]:
             self._retired.remove(connection)
             self._tasks.spawn(connection.close(), name="close an old child")
         await self.close(lambda *key: key in idle)

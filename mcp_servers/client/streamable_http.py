@@ -154,14 +154,14 @@ class StreamableHttpSession:
             self._last_used_at = self._clock()
         return parse_result(self._endpoint, response.message)
 
-    async def receive_messages(self, opened: asyncio.Event) -> None:
+    async def receive_messages(self, opened_event: asyncio.Event) -> None:
         """Pass on server messages until their stream ends; raises what ended it."""
         handle_message = throttle_messages(
             self._build_shared_handler(McpRequest("listen"), NO_REQUEST_ID)
         )
         self._pending_count += 1
         try:
-            await self._channel.receive_messages(self._headers, handle_message, opened)
+            await self._channel.receive_messages(self._headers, handle_message, opened_event)
         finally:
             self._pending_count -= 1
 

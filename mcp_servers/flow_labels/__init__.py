@@ -27,7 +27,7 @@ LABEL_BITS = {FlowLabel.PRIVATE_DATA: 1, FlowLabel.UNTRUSTED_CONTENT: 2, FlowLab
 
 def encode_labels(labels: Iterable[str]) -> int:
     """Return flow labels as the bits in the ledger; other labels are ignored."""
-    return reduce(lambda found, label: found | LABEL_BITS.get(FlowLabel(label), 0), labels, 0)
+    return reduce(lambda bits, label: bits | LABEL_BITS.get(FlowLabel(label), 0), labels, 0)
 
 
 def decode_labels(bits: int) -> tuple[FlowLabel, ...]:

@@ -96,8 +96,10 @@ def set_labels(
     """
     principal.require(Action.APPROVE_DEFINITIONS)
     new_labels = None if labels is None else _parse_labels(labels)
-    changed = [row for row in rows if row.labels != (None if new_labels is None else [*new_labels])]
-    if changed:
+    changed_rows = [
+        row for row in rows if row.labels != (None if new_labels is None else [*new_labels])
+    ]
+    if changed_rows:
         with record_server_change(
             server,
             principal.actor,
@@ -105,12 +107,13 @@ def set_labels(
             {
                 "labels": None if new_labels is None else [*new_labels],
                 "definitions": [
-                    {"kind": row.kind, "name": row.name, "before": row.labels} for row in changed
+                    {"kind": row.kind, "name": row.name, "before": row.labels}
+                    for row in changed_rows
                 ],
             },
         ):
             lock_rows(Server.objects.filter(pk=server.pk))
-            keys = [row.pk for row in changed]
+            keys = [row.pk for row in changed_rows]
             changed_definitions = Definition.objects.filter(server=server, pk__in=keys)
             changed_definitions.update(labels=None if new_labels is None else [*new_labels])
     return new_labels

@@ -39,12 +39,12 @@ CONCURRENCY_LIMIT = "health"
 
 def claim_due_servers(limit: int) -> list[UUID]:
     """Claim servers that are due, by advancing `next_check_at`; return their ids."""
-    claimed = []
+    claimed_servers = []
     for server in Server.objects.due_for_check().order_by("next_check_at")[:limit]:
         rows = Server.objects.filter(pk=server.pk, next_check_at=server.next_check_at)
         if rows.update(next_check_at=timezone.now() + compute_check_delay(server, server.failures)):
-            claimed.append(server.pk)
-    return claimed
+            claimed_servers.append(server.pk)
+    return claimed_servers
 
 
 def get_discovery_lifetime(discovery: Mapping[str, Any] | None) -> timedelta:
@@ -96,12 +96,12 @@ class HealthCheckRunner:
 
     async def _claim_due(self) -> bool:
         self._repeat = False
-        claimed = await get_runtime().run_background_orm(
+        claimed_servers = await get_runtime().run_background_orm(
             claim_due_servers, get_concurrency_limit(CONCURRENCY_LIMIT).limit - len(self._tasks)
         )
-        for server_id in claimed:
+        for server_id in claimed_servers:
             self._tasks.spawn(self._run_check(server_id), name=f"check {server_id}")
-        return bool(claimed)
+        return bool(claimed_servers)
 
     async def _wait_for_slot(self) -> None:
         while len(self._tasks) >= get_concurrency_limit(CONCURRENCY_LIMIT).limit:

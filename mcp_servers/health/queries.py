@@ -156,7 +156,9 @@ def get_outage_duration(outage: Outage, now: datetime | None = None) -> timedelt
 
 def _build_window_counts(column: str, now: datetime) -> dict[str, Any]:
     """Return a count of rows for each window."""
-    return {name: Count("pk", filter=Q(**{f"{column}__gte": now - back})) for name, back in WINDOWS}
+    return {
+        name: Count("pk", filter=Q(**{f"{column}__gte": now - window})) for name, window in WINDOWS
+    }
 
 
 def _load_check_counts(server: Server, now: datetime) -> dict[str, tuple[dict[int, int], int]]:
@@ -181,7 +183,7 @@ def _load_check_counts(server: Server, now: datetime) -> dict[str, tuple[dict[in
 def _load_call_counts(server: Server, now: datetime) -> dict[str, int]:
     """Return the calls in each window, by whole hours and days (five queries)."""
     today, hour = truncate_time(to_utc(now), "day"), truncate_time(to_utc(now), "hour")
-    since = {name: today - back + DAY for name, back in WINDOWS}
+    since = {name: today - window + DAY for name, window in WINDOWS}
     filters: dict[str, Any] = {"server_id": server.pk, "event_type": "call"}
     reader = open_reader(server.organization_id, Reported(min(since.values()), None, "day"))
     days = reader.load_lines("begins", **filters)

@@ -102,16 +102,18 @@ class _OverrideReader:
         only_tools: Mapping[str, tuple[str, ...]],
         path: str,
     ) -> Iterator[AgentServerOverride]:
-        removed = self.read_names(bot, "removed_servers", f"{path}.removed_servers")
-        for server in removed:
+        removed_servers = self.read_names(bot, "removed_servers", f"{path}.removed_servers")
+        for server in removed_servers:
             yield AgentServerOverride(server, bot.line, removed=True)
         permissions_path = f"{path}.tool_permissions"
         permissions_by_server = {
             name: child for name, _, child in self._read_fields(permissions, permissions_path)
         }
-        added = self.read_names(bot, "additional_servers", f"{path}.additional_servers")
-        for server in dict.fromkeys((*added, *permissions_by_server)):
-            if server in removed:
+        additional_servers = self.read_names(
+            bot, "additional_servers", f"{path}.additional_servers"
+        )
+        for server in dict.fromkeys((*additional_servers, *permissions_by_server)):
+            if server in removed_servers:
                 self._add_problem(
                     format_message("`{server}` is both added and removed.", server=server),
                     f"{path}",
@@ -120,13 +122,13 @@ class _OverrideReader:
                 continue
             node = permissions_by_server.get(server, SourceNode({}, bot.line))
             server_path = f"{permissions_path}.{make_visible(server, 64)}"
-            allowed = self.read_names(node, "allowed", f"{server_path}.allowed") or only_tools.get(
-                server, ()
-            )
+            allowed_tools = self.read_names(
+                node, "allowed", f"{server_path}.allowed"
+            ) or only_tools.get(server, ())
             yield AgentServerOverride(
                 server,
                 node.line,
-                allowed=allowed,
+                allowed=allowed_tools,
                 denied=self.read_names(node, "denied", f"{server_path}.denied"),
             )
 

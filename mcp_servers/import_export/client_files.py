@@ -116,11 +116,11 @@ def _extract_claude_code_servers(text: str, folder: Path) -> str:
         document = json.loads(text)
     except ValueError:
         return text  # the import reports the error
-    merged: dict[str, Any] = {}
+    merged_servers: dict[str, Any] = {}
     for section in _iterate_server_sections(document, folder):
         servers = section.get("mcpServers")
-        merged.update(servers if isinstance(servers, dict) else {})
-    return json.dumps({"mcpServers": merged}, indent=2)
+        merged_servers.update(servers if isinstance(servers, dict) else {})
+    return json.dumps({"mcpServers": merged_servers}, indent=2)
 
 
 def _iterate_server_sections(document: Any, folder: Path) -> Iterator[dict[str, Any]]:

@@ -98,9 +98,9 @@ def _plan_entry(
     principal: Principal, entry: ImportEntry, choices: ImportChoices, used_names: Collection[str]
 ) -> PlannedServer:
     is_chosen = choices.chosen is None or entry.name in choices.chosen
-    planned = PlannedServer(entry=entry, problems=entry.problems, chosen=is_chosen)
+    planned_server = PlannedServer(entry=entry, problems=entry.problems, chosen=is_chosen)
     if entry.problems:
-        return planned
+        return planned_server
     is_private = _is_private(entry)
     is_permitted = entry.allow_private or entry.name in choices.allow_private
     is_allowed = is_private and is_permitted
@@ -115,10 +115,12 @@ def _plan_entry(
     except Problem as problem:
         if problem.code == "private_address":
             problem.remedy = PRIVATE_ADDRESS_REMEDY
-        return replace(planned, problems=(problem,), private=is_private)
+        return replace(planned_server, problems=(problem,), private=is_private)
     if is_private and not is_allowed:
-        return replace(planned, problems=(_build_private_address_problem(entry),), private=True)
-    return replace(planned, spec=spec, private=is_private)
+        return replace(
+            planned_server, problems=(_build_private_address_problem(entry),), private=True
+        )
+    return replace(planned_server, spec=spec, private=is_private)
 
 
 def _is_private(entry: ImportEntry) -> bool:

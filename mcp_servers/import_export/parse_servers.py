@@ -233,11 +233,11 @@ def _read_fields(node: SourceNode, collector: EntryCollector) -> ServerFields:
     config = node.get("endpoint_config")
     for name, _, value in (*node.fields, *(config.fields if config else ())):
         if name in fields:
-            shown = make_visible(name, 64)
+            shown_name = make_visible(name, 64)
             collector.add_warning(
                 "repeated_member",
-                format_message("`{shown}` occurs twice. The last value is used.", shown=shown),
-                shown,
+                format_message("`{shown}` occurs twice. The last value is used.", shown=shown_name),
+                shown_name,
             )
         fields[name] = value
     return fields
@@ -251,9 +251,11 @@ def _read_transport(fields: ServerFields, collector: EntryCollector) -> Transpor
             continue
         transport_name = str(node.value).strip().lower().replace("_", "-")
         if transport_name not in TRANSPORTS:
-            shown = make_visible(str(node.value), 40) if isinstance(node.value, str) else "this"
+            shown_value = (
+                make_visible(str(node.value), 40) if isinstance(node.value, str) else "this"
+            )
             remedy = "Use `stdio`, `http`, `streamable_http`, `sse`, or `openapi`."
-            detail = format_message("Unknown transport `{shown}`.", shown=shown)
+            detail = format_message("Unknown transport `{shown}`.", shown=shown_value)
             collector.add_problem("unknown_transport", detail, "transport_type", remedy, node.line)
             return ""
         transport = transport or TRANSPORTS[transport_name]
@@ -465,8 +467,8 @@ def _flatten_lists(node: SourceNode) -> SourceNode:
     flattened = []
     for name, line, value in node.fields:
         if isinstance(value.value, list):
-            joined = " ".join(str(item.value) for item in value.items)
-            flattened.append((name, line, SourceNode(joined, value.line)))
+            joined_text = " ".join(str(item.value) for item in value.items)
+            flattened.append((name, line, SourceNode(joined_text, value.line)))
         elif name != "configured" and value.value is not None:
             flattened.append((name, line, value))
     return SourceNode(node.value, node.line, fields=tuple(flattened))
@@ -519,8 +521,8 @@ def _warn_unused_fields(
     if transport == "openapi":
         known_fields |= API_FIELDS
     if unused_names := [make_visible(name, 64) for name in fields if name not in known_fields]:
-        listed = ", ".join(f"`{name}`" for name in unused_names[:20])
-        collector.add_warning("left_out", format_message("Ignored: {listed}.", listed=listed))
+        name_list = ", ".join(f"`{name}`" for name in unused_names[:20])
+        collector.add_warning("left_out", format_message("Ignored: {listed}.", listed=name_list))
 
 
 def _has_no_auth(fields: ServerFields) -> bool:
@@ -587,11 +589,11 @@ def parse_import(
     document = detect_servers(source.root)
     notices = [ConfigWarning("tolerated", message) for message in describe_tolerated_syntax(source)]
     if unused_keys := [name for name in document.unused_keys if name not in known_fields]:
-        listed = ", ".join(f"`{name}`" for name in unused_keys[:20])
+        name_list = ", ".join(f"`{name}`" for name in unused_keys[:20])
         notices.append(
             ConfigWarning(
                 "left_out",
-                format_message("Ignored entries outside the servers: {listed}.", listed=listed),
+                format_message("Ignored entries outside the servers: {listed}.", listed=name_list),
             )
         )
     if applicable_keys := [name for name in APPLIED_KEYS if name in document.unused_keys]:
@@ -622,10 +624,15 @@ def parse_import(
 def _validate_name(entry: ImportEntry, earlier_entries: list[ImportEntry]) -> tuple[Problem, ...]:
     """Return the problem with a name by itself or compared with earlier entries."""
     duplicate = next(
-        (other for other in earlier_entries if other.name == entry.name and entry.name), None
+        (
+            earlier_entry
+            for earlier_entry in earlier_entries
+            if earlier_entry.name == entry.name and entry.name
+        ),
+        None,
     )
     try:
-        check_name(entry.name, [other.name for other in earlier_entries])
+        check_name(entry.name, [earlier_entry.name for earlier_entry in earlier_entries])
     except Problem as problem:
         if duplicate is not None:
             problem.code = "duplicate_name"

@@ -84,14 +84,14 @@ async def get_access_token(account: OAuthAccount) -> AccessToken:
 
 
 async def replace_refused_token(
-    account: OAuthAccount, refused: AccessToken, challenge: BearerChallenge | None
+    account: OAuthAccount, rejected_token: AccessToken, challenge: BearerChallenge | None
 ) -> AccessToken:
     """Return a new token in place of one rejected with 401."""
-    return await _await_refresh(account, refused.version, challenge, "")
+    return await _await_refresh(account, rejected_token.version, challenge, "")
 
 
 async def extend_token_scope(
-    account: OAuthAccount, refused: AccessToken, challenge: BearerChallenge
+    account: OAuthAccount, rejected_token: AccessToken, challenge: BearerChallenge
 ) -> AccessToken:
     """Return a token with the scopes of a challenge in addition to those requested before.
 
@@ -112,7 +112,7 @@ async def extend_token_scope(
             code="token_rejected",
             remedy="Grant the client more scopes at the authorization server.",
         )
-    return await _await_refresh(account, refused.version, challenge, requested_scope)
+    return await _await_refresh(account, rejected_token.version, challenge, requested_scope)
 
 
 async def get_signed_in_account(account: OAuthAccount) -> OAuthAccount:
@@ -217,7 +217,7 @@ async def _refresh_under_lease(
         if shown_problem.code == LoginNeeded.code:
             await _mark_needs_reauth(account, shown_problem)
         return shown_problem
-    stored = await orm(
+    stored_grant = await orm(
         grants.store_tokens,
         grant,
         holder,
@@ -227,7 +227,7 @@ async def _refresh_under_lease(
         client_id=client_id,
         requested_scope=scope or grant.requested_scope,
     )
-    if not stored:
+    if not stored_grant:
         return AuthorizationServerUnavailable("The sign-in took too long.", remedy="Try again.")
     return AccessToken(tokens.access, grant.version + 1, tokens.scope)
 

@@ -13,7 +13,9 @@ SECRET_FIELDS = frozenset({"client_secret", "private_key"})
 CHOICES = {"grant": GRANT_TYPES, "per": PER_CHOICES}
 
 
-def list_required_secrets(config: Mapping[str, Any], stored: Collection[str]) -> frozenset[str]:
+def list_required_secrets(
+    config: Mapping[str, Any], stored_names: Collection[str]
+) -> frozenset[str]:
     """Return the required secrets; a private key replaces the client secret.
 
     Raises `InvalidInput` for invalid fields and combinations.
@@ -42,15 +44,15 @@ def list_required_secrets(config: Mapping[str, Any], stored: Collection[str]) ->
             remedy="Client credentials authentication requires it.",
         )
     has_key = bool(private_key) or (
-        "private_key" in stored and not _find_entered_value(config, "client_secret")
+        "private_key" in stored_names and not _find_entered_value(config, "client_secret")
     )
     return frozenset() if has_key else frozenset({"client_secret"})
 
 
 def list_replaced_secrets(config: Mapping[str, Any]) -> frozenset[str]:
     """Return the stored secrets that entered ones replace (a key a secret, and vice versa)."""
-    entered = frozenset(name for name in SECRET_FIELDS if _find_entered_value(config, name))
-    return SECRET_FIELDS - entered if len(entered) == 1 else frozenset()
+    entered_names = frozenset(name for name in SECRET_FIELDS if _find_entered_value(config, name))
+    return SECRET_FIELDS - entered_names if len(entered_names) == 1 else frozenset()
 
 
 def check_urls(config: Mapping[str, Any], *, allow_private: bool) -> None:

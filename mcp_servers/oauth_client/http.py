@@ -42,11 +42,13 @@ class OAuthHttpClient:
         self._client = client
         self._account = account
 
-    def clean_url(self, url: Any, what: str) -> str:
+    def clean_url(self, url: Any, description: str) -> str:
         """Return the URL if it is allowed; raises `OAuthProblem` or `EgressDenied`."""
         if not isinstance(url, str) or not url:
             raise OAuthProblem(
-                format_message("The authorization server's metadata has no {what}.", what=what),
+                format_message(
+                    "The authorization server's metadata has no {what}.", what=description
+                ),
                 code="oauth_metadata_invalid",
                 remedy="Its metadata is incomplete. Contact its administrator.",
             )
@@ -55,7 +57,7 @@ class OAuthHttpClient:
             raise OAuthProblem(
                 format_message(
                     "The {what} `{url}` doesn't use https.",
-                    what=what,
+                    what=description,
                     url=make_visible(url, MAX_SHOWN_LENGTH),
                 ),
                 code="oauth_insecure",
@@ -63,14 +65,14 @@ class OAuthHttpClient:
             )
         return url
 
-    async def get(self, url: str, what: str) -> OAuthResponse:
+    async def get(self, url: str, description: str) -> OAuthResponse:
         """Return the document at `url`."""
-        return await self._send("GET", self.clean_url(url, what), what)
+        return await self._send("GET", self.clean_url(url, description), description)
 
     async def post(
         self,
         url: str,
-        what: str,
+        description: str,
         *,
         form: Mapping[str, str] | None = None,
         document: Mapping[str, Any] | None = None,
@@ -83,11 +85,17 @@ class OAuthHttpClient:
         else:
             content, content_type = json.dumps(document), "application/json"
         all_headers = {"Content-Type": content_type, **(headers or {})}
-        return await self._send("POST", self.clean_url(url, what), what, content, all_headers)
+        return await self._send(
+            "POST", self.clean_url(url, description), description, content, all_headers
+        )
 
-    async def delete(self, url: str, what: str, *, headers: Mapping[str, str]) -> OAuthResponse:
+    async def delete(
+        self, url: str, description: str, *, headers: Mapping[str, str]
+    ) -> OAuthResponse:
         """Delete what is at `url`."""
-        return await self._send("DELETE", self.clean_url(url, what), what, headers=headers)
+        return await self._send(
+            "DELETE", self.clean_url(url, description), description, headers=headers
+        )
 
     async def fetch_challenge(self, url: str) -> str:
         """Return the `WWW-Authenticate` challenge to a request without credentials."""
@@ -108,7 +116,7 @@ class OAuthHttpClient:
         self,
         method: str,
         url: str,
-        what: str,
+        description: str,
         content: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> OAuthResponse:
@@ -122,7 +130,7 @@ class OAuthHttpClient:
                 )  # a redirect elsewhere does not count as the document here
             raise
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise _build_unreachable_error(url, what, error) from None
+            raise _build_unreachable_error(url, description, error) from None
         return OAuthResponse(response.status_code, _parse_json_object(response))
 
 
@@ -153,12 +161,12 @@ def _parse_json_object(response: httpx2.Response) -> Mapping[str, Any]:
 
 
 def _build_unreachable_error(
-    url: str, what: str, error: Exception
+    url: str, description: str, error: Exception
 ) -> AuthorizationServerUnavailable:
     return AuthorizationServerUnavailable(
         format_message(
             "The {what} at `{host}` can't be reached ({name}).",
-            what=what,
+            what=description,
             host=make_visible(httpx2.URL(url).host, MAX_SHOWN_LENGTH),
             name=type(error).__name__,
         ),

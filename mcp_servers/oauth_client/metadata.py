@@ -88,10 +88,10 @@ class AuthorizationServer:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, stored: dict[str, Any]) -> "AuthorizationServer":
+    def from_dict(cls, stored_metadata: dict[str, Any]) -> "AuthorizationServer":
         """Return the instance for a dict of `as_dict`."""
-        lists = {name: tuple(stored.get(name, ())) for name in ("methods", "scopes")}
-        return cls(**{**stored, **lists})
+        lists = {name: tuple(stored_metadata.get(name, ())) for name in ("methods", "scopes")}
+        return cls(**{**stored_metadata, **lists})
 
 
 @dataclass(frozen=True)

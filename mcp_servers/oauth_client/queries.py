@@ -89,7 +89,11 @@ def list_pending_logins(principal: Principal, limit: int) -> list[tuple[Server, 
     interactive_servers = list(servers.filter(INTERACTIVE).order_by("name", "pk"))
     own_servers = [server for server in interactive_servers if can_sign_in(principal, server)]
     statuses = load_login_statuses(principal, own_servers)
-    pending = [(one, statuses[one.pk]) for one in own_servers if statuses[one.pk].state == "needed"]
+    pending = [
+        (own_server, statuses[own_server.pk])
+        for own_server in own_servers
+        if statuses[own_server.pk].state == "needed"
+    ]
     return pending[:limit]
 
 

@@ -99,7 +99,9 @@ def revoke_grants(
 def _build_revocation(account: OAuthAccount, row: OAuthGrant) -> GrantRevocation | None:
     try:
         kinds = (("refresh_token", row.refresh_token), ("access_token", row.access_token))
-        tokens = tuple((kind, sealed.open()) for kind, sealed in kinds if sealed)
+        tokens = tuple(
+            (kind, encrypted_token.open()) for kind, encrypted_token in kinds if encrypted_token
+        )
         authorization_server = (
             AuthorizationServer.from_dict(row.authorization_server)
             if row.authorization_server

@@ -84,9 +84,9 @@ def read_inputs(raw: Any, path_parameters: Sequence[str], field: str) -> tuple[O
     inputs = [
         _read_input(item, path_parameters, f"{field}[{i}]") for i, item in enumerate(raw or ())
     ]
-    seen: set[tuple[str, str]] = set()
+    seen_inputs: set[tuple[str, str]] = set()
     for index, item in enumerate(inputs):
-        if (item.name, item.location) in seen:
+        if (item.name, item.location) in seen_inputs:
             raise build_field_error(
                 f"{field}[{index}].name",
                 format_message(
@@ -97,11 +97,11 @@ def read_inputs(raw: Any, path_parameters: Sequence[str], field: str) -> tuple[O
                 "duplicate_name",
                 "Remove the duplicate.",
             )
-        seen.add((item.name, item.location))
+        seen_inputs.add((item.name, item.location))
     missing = [
         OperationInput(name=name, location="path", required=True)
         for name in dict.fromkeys(path_parameters)
-        if (name, "path") not in seen
+        if (name, "path") not in seen_inputs
     ]
     return (*missing, *inputs)
 
@@ -625,12 +625,12 @@ def _build_field_namer(field: str) -> Any:
     return lambda name: f"{field}.{name}" if field else name
 
 
-def parse_value(value_type: str, text: str, *, many: bool = False, field: str = "") -> Any:
+def parse_value(value_type: str, text: str, *, as_list: bool = False, field: str = "") -> Any:
     """Return a value of a type; lists are comma-separated or JSON.
 
     Raises `InvalidInput` (`bad_value`).
     """
-    is_list = many or value_type in LIST_TYPES
+    is_list = as_list or value_type in LIST_TYPES
     item_type = value_type.removesuffix("[]")
     text = text.strip()
     try:

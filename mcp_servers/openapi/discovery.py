@@ -109,8 +109,8 @@ async def discover_operations(server: Server, endpoint: ServerEndpoint) -> Serve
     """
     started_at = time.perf_counter()
     url = server.endpoint_config.get("document_url", "")
-    stored = await get_runtime().run_orm(find_document, server)
-    text, etag = (stored.text, stored.etag) if stored else (None, "")
+    stored_document = await get_runtime().run_orm(find_document, server)
+    text, etag = (stored_document.text, stored_document.etag) if stored_document else (None, "")
     new_text = None
     if url:
         fetched = await _fetch_server_document(url, endpoint, etag if text is not None else "")

@@ -43,28 +43,28 @@ class OpenApiDocument:
 
         Raises `UnusableDocumentPart` for circular, long, remote or dangling references.
         """
-        seen: list[str] = []
+        seen_references: list[str] = []
         while isinstance(node, dict) and isinstance(node.get("$ref"), str):
             reference = node["$ref"]
-            if reference in seen or len(seen) >= MAX_REFERENCE_CHAIN:
+            if reference in seen_references or len(seen_references) >= MAX_REFERENCE_CHAIN:
                 raise UnusableDocumentPart(
                     format_message(
                         "`{reference}` refers to itself.", reference=make_visible(reference, 100)
                     ),
                     pointer,
                 )
-            seen.append(reference)
+            seen_references.append(reference)
             node, pointer = self.get_referenced_node(reference, pointer), reference[1:]
         return node, pointer
 
     def get_referenced_node(self, reference: str, pointer: str) -> Any:
         """Return the target of a reference; raises `UnusableDocumentPart` at `pointer`."""
-        shown = make_visible(reference, 100)
+        shown_reference = make_visible(reference, 100)
         if not reference.startswith("#"):
             raise UnusableDocumentPart(
                 format_message(
                     "`{shown}` is in another document. External documents aren't fetched.",
-                    shown=shown,
+                    shown=shown_reference,
                 ),
                 pointer,
             )
@@ -76,7 +76,9 @@ class OpenApiDocument:
                 node = node.get(token) if isinstance(node, dict) else None
             if node is None:
                 raise UnusableDocumentPart(
-                    format_message("`{shown}` points to nothing in the document.", shown=shown),
+                    format_message(
+                        "`{shown}` points to nothing in the document.", shown=shown_reference
+                    ),
                     pointer,
                 )
         return node
@@ -113,9 +115,9 @@ def parse_document(text: str) -> OpenApiDocument:
     if not match or not isinstance(version, str):
         if version is None:
             raise _build_document_error("the `openapi` version field is missing")
-        shown = make_visible(str(version), 20)
+        shown_version = make_visible(str(version), 20)
         raise _build_version_error(
-            format_message("OpenAPI {shown} isn't supported.", shown=shown),
+            format_message("OpenAPI {shown} isn't supported.", shown=shown_version),
             "Use version 3.0, 3.1, or 3.2.",
         )
     if not isinstance(root.get("paths", {}), dict):

@@ -63,12 +63,12 @@ def _compose_declared(declared: Any, config: Mapping[str, Any]) -> tuple[dict[st
     from mcp_servers.openapi.compose_document import compose_document
     from mcp_servers.openapi.declared_operations import read_declared_operations
 
-    for other in ("document", "document_url"):
-        if config.get(other):
+    for other_field in ("document", "document_url"):
+        if config.get(other_field):
             raise InvalidInput(
                 "An API has either a document or manually declared operations, not both.",
                 code="document_and_declared",
-                field=f"endpoint_config.{other}",
+                field=f"endpoint_config.{other_field}",
                 remedy="Omit one of them, or add the API as two servers.",
             )
     base_url = str(config.get("url", "")).strip()

@@ -364,12 +364,12 @@ def _collect_defaults(properties: Any, depth: int) -> dict[str, Any]:
 
 
 def _merge_defaults(arguments: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    merged = {**defaults, **arguments}
+    merged_arguments = {**defaults, **arguments}
     for name, default in defaults.items():
-        argument = merged[name]
+        argument = merged_arguments[name]
         if isinstance(default, Mapping) and isinstance(argument, Mapping):
-            merged[name] = _merge_defaults(argument, default)
-    return merged
+            merged_arguments[name] = _merge_defaults(argument, default)
+    return merged_arguments
 
 
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "query")

@@ -81,7 +81,7 @@ def _fill_url_variables(server: Mapping[str, Any]) -> str | None:
     }
     if not url or not all(values.values()):
         return None
-    return _VARIABLE.sub(lambda found: values[found[1]], url)
+    return _VARIABLE.sub(lambda match: values[match[1]], url)
 
 
 def _list_url_variables(url: str) -> Iterator[str]:

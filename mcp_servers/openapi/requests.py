@@ -146,10 +146,10 @@ def _encode_path_value(parameter: Mapping[str, Any], value: Any) -> str:
             return prefix + separator.join(
                 f"{_quote_text(k)}={_quote_text(_format_text(v))}" for k, v in value.items()
             )
-        joined = ",".join(
+        joined_values = ",".join(
             f"{_quote_text(k)},{_quote_text(_format_text(v))}" for k, v in value.items()
         )
-        return f";{name}={joined}" if style == "matrix" else prefix + joined
+        return f";{name}={joined_values}" if style == "matrix" else prefix + joined_values
     items = value if isinstance(value, list) else [value]
     encoded_items = [_quote_text(_format_text(item)) for item in items]
     if not all(encoded_items):

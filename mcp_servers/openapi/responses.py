@@ -90,8 +90,8 @@ def _format_status_phrase(status: int) -> str:
 
 
 def _parse_charset(content_type: str) -> str:
-    _, _, rest = content_type.lower().partition("charset=")
-    charset = rest.partition(";")[0].strip(" \"'")
+    _, _, charset_text = content_type.lower().partition("charset=")
+    charset = charset_text.partition(";")[0].strip(" \"'")
     return charset if charset in ("iso-8859-1", "latin-1", "us-ascii", "windows-1252") else "utf-8"
 
 

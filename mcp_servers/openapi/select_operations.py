@@ -229,12 +229,14 @@ def _get_operation_key(outline: DocumentOutline, name: str) -> str:
 
 def _is_unchanged(existing_server: Server, config: Mapping[str, Any]) -> bool:
     """Tell whether the configuration has no change that needs the document."""
-    stored = existing_server.endpoint_config
+    stored_config = existing_server.endpoint_config
     return (
         not existing_server.speaks_mcp
         and config.get("document") is None
         and bool(config.get("url"))
-        and all(config.get(name) == stored.get(name) for name in ("document_url", "operations"))
+        and all(
+            config.get(name) == stored_config.get(name) for name in ("document_url", "operations")
+        )
     )
 
 

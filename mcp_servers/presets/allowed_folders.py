@@ -91,7 +91,7 @@ def _resolve_folder(organization_id: UUID, parameter: Mapping[str, Any], value: 
 def _build_folder_error(
     parameter: Mapping[str, Any], value: str, reason: str, folders: Iterable[Path]
 ) -> InvalidInput:
-    listed = ", ".join(f"`{folder}`" for folder in folders)
+    folder_list = ", ".join(f"`{folder}`" for folder in folders)
     return InvalidInput(
         f"{_get_label(parameter)} {reason}: `{make_visible(value, 300)}`.",
         code="folder_not_allowed",
@@ -100,7 +100,7 @@ def _build_folder_error(
         remedy=format_message(
             "Choose a path within {listed}. A platform administrator can allow more "
             "folders with `BONOBOT_PRESET_FOLDERS`.",
-            listed=listed,
+            listed=folder_list,
         ),
     )
 

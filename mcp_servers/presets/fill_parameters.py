@@ -74,12 +74,12 @@ def _validate_parameter_names(
 ) -> Iterator[Problem]:
     for name in values.keys() - parameters.keys():
         safe_name = make_visible(name, 64)
-        listed = ", ".join(f"`{known_name}`" for known_name in parameters) or "none"
+        name_list = ", ".join(f"`{known_name}`" for known_name in parameters) or "none"
         yield InvalidInput(
             format_message("The preset has no parameter `{shown}`.", shown=safe_name),
             code="unknown_parameter",
             field=safe_name,
-            remedy=format_message("The preset's parameters: {listed}.", listed=listed),
+            remedy=format_message("The preset's parameters: {listed}.", listed=name_list),
         )
 
 

@@ -111,8 +111,8 @@ def _check_editable(principal: Principal, preset: Preset) -> None:
 
 def _save_preset(principal: Principal, preset: Preset, spec: PresetSpec, action: str) -> Preset:
     columns = spec.to_columns()
-    changed = [name for name, value in columns.items() if getattr(preset, name) != value]
-    _check_can_start(principal, preset, columns, changed)
+    changed_names = [name for name, value in columns.items() if getattr(preset, name) != value]
+    _check_can_start(principal, preset, columns, changed_names)
     check_name(spec.name)
     _check_documentation_url(spec.documentation_url)
     check_preset_columns(columns)
@@ -122,16 +122,16 @@ def _save_preset(principal: Principal, preset: Preset, spec: PresetSpec, action:
     same_slug = Preset.objects.filter(organization_id=principal.organization_id, slug=preset.slug)
     if same_slug.exclude(pk=preset.pk).exists():
         raise build_name_conflict(spec.name)
-    record_preset_change(principal, preset, action, preset.save, changed=sorted(changed))
+    record_preset_change(principal, preset, action, preset.save, changed=sorted(changed_names))
     return preset
 
 
 def _check_can_start(
-    principal: Principal, preset: Preset, columns: Mapping[str, Any], changed: list[str]
+    principal: Principal, preset: Preset, columns: Mapping[str, Any], changed_names: list[str]
 ) -> None:
     """Raise `Forbidden` unless the principal may change what program this preset starts."""
     stdio = Server.Transport.STDIO in (preset.transport_type, columns["transport_type"])
-    if stdio and not principal.platform_admin and set(changed) & set(LAUNCH_FIELDS):
+    if stdio and not principal.platform_admin and set(changed_names) & set(LAUNCH_FIELDS):
         raise Forbidden(
             "Only a platform administrator can change which program a preset starts, or "
             "its arguments.",
@@ -205,7 +205,7 @@ def build_preset(principal: Principal, server: Server, name: str) -> Preset:
     endpoint: dict[str, Any] = dict(server.endpoint_config)
     auth: dict[str, Any] = dict(server.auth_config)
     parameters: list[dict[str, Any]] = []
-    for secret in sorted(server.secrets.all(), key=lambda each: (each.placement, each.name)):
+    for secret in sorted(server.secrets.all(), key=lambda item: (item.placement, item.name)):
         parameter = _build_secret_parameter(secret, {item["name"] for item in parameters})
         parameters.append(parameter)
         reference = f"${{{parameter['name']}}}"
@@ -316,25 +316,28 @@ def load_presets() -> CatalogChanges:
     }
     with transaction.atomic():
         rows = {row.slug: row for row in Preset.objects.from_platform()}
-        changed = [
+        changed_slugs = [
             slug
             for slug, row in rows.items()
             if slug in columns_by_slug and _apply_columns(row, columns_by_slug[slug])
         ]
-        added = [slug for slug in columns_by_slug if slug not in rows]
-        removed = [slug for slug in rows if slug not in columns_by_slug]
-        if changed:
+        added_slugs = [slug for slug in columns_by_slug if slug not in rows]
+        removed_slugs = [slug for slug in rows if slug not in columns_by_slug]
+        if changed_slugs:
             columns = next(iter(columns_by_slug.values()))
-            Preset.objects.bulk_update([rows[slug] for slug in changed], [*columns, "resolution"])
-        if added:
+            Preset.objects.bulk_update(
+                [rows[slug] for slug in changed_slugs], [*columns, "resolution"]
+            )
+        if added_slugs:
             # Another process may load the catalog at the same time.
             new_rows = [
-                Preset(organization=None, slug=slug, **columns_by_slug[slug]) for slug in added
+                Preset(organization=None, slug=slug, **columns_by_slug[slug])
+                for slug in added_slugs
             ]
             Preset.objects.bulk_create(new_rows, ignore_conflicts=True)
-        if removed:
-            Preset.objects.from_platform().filter(slug__in=removed).delete()
-    return CatalogChanges(tuple(added), tuple(changed), tuple(removed))
+        if removed_slugs:
+            Preset.objects.from_platform().filter(slug__in=removed_slugs).delete()
+    return CatalogChanges(tuple(added_slugs), tuple(changed_slugs), tuple(removed_slugs))
 
 
 def load_presets_if_outdated() -> CatalogChanges:

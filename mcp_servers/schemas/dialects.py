@@ -117,8 +117,8 @@ def _validate_unique_items(
 ) -> Iterator[ValidationError]:
     # Linear time, by canonical strings; jsonschema compares every pair.
     if unique and validator.is_type(instance, "array"):
-        seen = {_canonicalize_value(item) for item in instance}
-        if len(seen) < len(instance):
+        seen_values = {_canonicalize_value(item) for item in instance}
+        if len(seen_values) < len(instance):
             yield ValidationError("has the same item twice")
 
 

@@ -70,17 +70,17 @@ def describe_kind(value: Any, *, show_value: bool = False) -> str:
 def _describe_missing(error: Any, path: str) -> ArgumentViolation:
     names = [name for name in error.validator_value if name not in error.instance]
     field_path = format_json_path((*error.absolute_path, names[0])) if names else path
-    listed = _format_values(names)
+    name_list = _format_values(names)
     is_single = len(names) == 1
     if error.absolute_path and is_single:
-        detail = format_message("{listed} is missing in `{path}`.", listed=listed, path=path)
+        detail = format_message("{listed} is missing in `{path}`.", listed=name_list, path=path)
     elif error.absolute_path:
-        detail = format_message("{listed} are missing in `{path}`.", listed=listed, path=path)
+        detail = format_message("{listed} are missing in `{path}`.", listed=name_list, path=path)
     elif is_single:
-        detail = format_message("{listed} is missing.", listed=listed)
+        detail = format_message("{listed} is missing.", listed=name_list)
     else:
-        detail = format_message("{listed} are missing.", listed=listed)
-    return ArgumentViolation(field_path, detail, format_message("Add {listed}.", listed=listed))
+        detail = format_message("{listed} are missing.", listed=name_list)
+    return ArgumentViolation(field_path, detail, format_message("Add {listed}.", listed=name_list))
 
 
 def _describe_unknown(error: Any, path: str) -> ArgumentViolation:
@@ -114,18 +114,18 @@ def _describe_type(subject: str, expected: Any, value: Any) -> str:
 
 
 def _describe_enum(subject: str, choices: Any, value: Any) -> str:
-    listed, described_value = _format_values(choices), describe_kind(value, show_value=True)
+    name_list, described_value = _format_values(choices), describe_kind(value, show_value=True)
     if len(choices) == 1:
         return format_message(
             "{subject} must be {kinds}, got {kind}.",
             subject=subject,
-            kinds=listed,
+            kinds=name_list,
             kind=described_value,
         )
     return format_message(
         "{subject} must be one of {listed}, got {kind}.",
         subject=subject,
-        listed=listed,
+        listed=name_list,
         kind=described_value,
     )
 
@@ -212,10 +212,12 @@ _WORDINGS: dict[str, Wording] = {
 
 
 def _format_values(values: Any) -> str:
-    shown = [
+    shown_values = [
         make_visible(item if isinstance(item, str) else json.dumps(item), 64) for item in values
     ]
     suffix = (
-        f" and {len(shown) - _MAX_LISTED_VALUES} more" if len(shown) > _MAX_LISTED_VALUES else ""
+        f" and {len(shown_values) - _MAX_LISTED_VALUES} more"
+        if len(shown_values) > _MAX_LISTED_VALUES
+        else ""
     )
-    return ", ".join(f"`{item}`" for item in shown[:_MAX_LISTED_VALUES]) + suffix
+    return ", ".join(f"`{item}`" for item in shown_values[:_MAX_LISTED_VALUES]) + suffix

@@ -110,8 +110,8 @@ def claim_resources(holder: UUID, ids: Collection[UUID]) -> list[ResourceUpdateS
     )
     _update(free.filter(state=State.REFUSED), state=State.ASKED)
     _update(free, holder=holder, heartbeat_at=now)
-    claimed = ResourceSubscription.objects.filter(pk__in=ids, holder=holder)
-    return load_watched_resources(list(claimed.values_list("pk", flat=True)))
+    claimed_rows = ResourceSubscription.objects.filter(pk__in=ids, holder=holder)
+    return load_watched_resources(list(claimed_rows.values_list("pk", flat=True)))
 
 
 def renew_resource_leases(holder: UUID, wanted_ids: Collection[UUID]) -> None:
@@ -123,22 +123,26 @@ def renew_resource_leases(holder: UUID, wanted_ids: Collection[UUID]) -> None:
 
 def load_held_resources(holder: UUID) -> set[UUID]:
     """Return the wanted resources of this process; delete the others (2 queries)."""
-    held = ResourceSubscription.objects.filter(holder=holder)
-    _delete(held.filter(last_requested_at__lt=timezone.now() - UNWANTED_AFTER))
-    return set(held.values_list("pk", flat=True))
+    held_rows = ResourceSubscription.objects.filter(holder=holder)
+    _delete(held_rows.filter(last_requested_at__lt=timezone.now() - UNWANTED_AFTER))
+    return set(held_rows.values_list("pk", flat=True))
 
 
-def settle_resources(holder: UUID, granted: Collection[UUID], refused: Collection[UUID]) -> None:
+def settle_resources(
+    holder: UUID, granted_ids: Collection[UUID], refused_ids: Collection[UUID]
+) -> None:
     """Record granted and refused subscriptions; refused ones lose their holder."""
-    held = ResourceSubscription.objects.filter(holder=holder)
-    _update(held.filter(pk__in=granted), state=State.GRANTED)
-    _update(held.filter(pk__in=refused), state=State.REFUSED, holder=None, heartbeat_at=None)
+    held_rows = ResourceSubscription.objects.filter(holder=holder)
+    _update(held_rows.filter(pk__in=granted_ids), state=State.GRANTED)
+    _update(
+        held_rows.filter(pk__in=refused_ids), state=State.REFUSED, holder=None, heartbeat_at=None
+    )
 
 
 def increment_change_counts(holder: UUID, ids: Collection[UUID]) -> None:
     """Record that resources changed (1 query)."""
-    held = ResourceSubscription.objects.filter(pk__in=ids, holder=holder)
-    _update(held, changes=F("changes") + 1)
+    held_rows = ResourceSubscription.objects.filter(pk__in=ids, holder=holder)
+    _update(held_rows, changes=F("changes") + 1)
 
 
 def release_resource_leases(holder: UUID) -> None:
@@ -199,7 +203,7 @@ def query_unclaimed_subscriptions() -> QuerySet[ChangeSubscription]:
 
 def claim_servers(holder: UUID, limit: int) -> list[UUID]:
     """Claim up to `limit` servers without a live holder; return their ids."""
-    claimed = []
+    claimed_servers = []
     for pk, server_id in (
         query_unclaimed_subscriptions()
         .order_by("created_at")
@@ -210,8 +214,8 @@ def claim_servers(holder: UUID, limit: int) -> list[UUID]:
             holder=holder, heartbeat_at=timezone.now(), listening_since=None, code="", detail=""
         )
         if updated:
-            claimed.append(server_id)
-    return claimed
+            claimed_servers.append(server_id)
+    return claimed_servers
 
 
 def renew_change_leases(holder: UUID) -> None:
@@ -221,8 +225,8 @@ def renew_change_leases(holder: UUID) -> None:
 
 def load_leased_servers(holder: UUID) -> list[ServerLease]:
     """Return the servers that this process must listen to; release the others."""
-    held = query_wanted_subscriptions().filter(holder=holder)
-    servers = list(held.values_list("server_id", "organization_id"))
+    held_rows = query_wanted_subscriptions().filter(holder=holder)
+    servers = list(held_rows.values_list("server_id", "organization_id"))
     release_change_leases(holder, besides=[server_id for server_id, _ in servers])
     generations = load_policy_generations({organization_id for _, organization_id in servers})
     return [
@@ -233,14 +237,16 @@ def load_leased_servers(holder: UUID) -> list[ServerLease]:
 
 def release_change_leases(holder: UUID, *, besides: list[UUID] | None = None) -> None:
     """Release all servers of this process except `besides`."""
-    held = ChangeSubscription.objects.filter(holder=holder).exclude(server_id__in=besides or [])
-    update_in_order(held, holder=None, heartbeat_at=None, listening_since=None)
+    held_rows = ChangeSubscription.objects.filter(holder=holder).exclude(
+        server_id__in=besides or []
+    )
+    update_in_order(held_rows, holder=None, heartbeat_at=None, listening_since=None)
 
 
 def mark_stream_opened(holder: UUID, server_id: UUID) -> bool:
     """Record that the stream is open; return False if another process holds the lease."""
-    held = ChangeSubscription.objects.filter(server_id=server_id, holder=holder)
-    return bool(held.update(listening_since=timezone.now(), code="", detail=""))
+    held_rows = ChangeSubscription.objects.filter(server_id=server_id, holder=holder)
+    return bool(held_rows.update(listening_since=timezone.now(), code="", detail=""))
 
 
 def mark_stream_lost(holder: UUID, server_id: UUID, problem: Problem | None) -> None:
@@ -255,5 +261,5 @@ def mark_stream_lost(holder: UUID, server_id: UUID, problem: Problem | None) -> 
 def mark_stream_refused(holder: UUID, server_id: UUID, problem: Problem) -> None:
     """Record that the server has no stream; it is not retried before the next discovery."""
     mark_stream_lost(holder, server_id, problem)
-    held = ChangeSubscription.objects.filter(server_id=server_id, holder=holder)
-    held.update(refused_at=timezone.now(), holder=None, heartbeat_at=None)
+    held_rows = ChangeSubscription.objects.filter(server_id=server_id, holder=holder)
+    held_rows.update(refused_at=timezone.now(), holder=None, heartbeat_at=None)

@@ -160,7 +160,7 @@ class ListChangedListener:
             if (stream := self._streams.get(server_id)) is not None:
                 stream.configuration = configuration
 
-            async def handle_open(granted: frozenset[Topic]) -> None:
+            async def handle_open(granted_topics: frozenset[Topic]) -> None:
                 if not await get_runtime().run_orm(leases.mark_stream_opened, self.id, server_id):
                     raise ListenerLeaseLost
                 get_refresher().request_refresh(server_id, noticed=False)

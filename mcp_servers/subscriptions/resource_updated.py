@@ -178,12 +178,12 @@ class ResourceFeed:
             # No caller would report it: it is logged and retried later.
             logger.exception("following resources of server %s broke off", self.source.server_id)
 
-    def _handle_result(self, uri: str, granted: bool) -> None:
+    def _handle_result(self, uri: str, is_granted: bool) -> None:
         missed = uri in self._missed
         self._missed.discard(uri)
-        if granted:
+        if is_granted:
             self._granted.add(uri)
-        self._on_result(uri, granted, missed and granted)
+        self._on_result(uri, is_granted, missed and is_granted)
 
     def _close_connection(self) -> None:
         if self._opening is not None:
@@ -210,14 +210,18 @@ def load_source_access(
     }
     logins = _load_logins(current)
     # After the generations: rows read before them may be older.
-    changed = {item.server_id for item in current if current[item] != generations_seen[item]}
-    servers = {item.pk: item for item in running.filter(pk__in=changed).prefetch_related("secrets")}
+    changed_servers = {
+        item.server_id for item in current if current[item] != generations_seen[item]
+    }
+    servers = {
+        item.pk: item for item in running.filter(pk__in=changed_servers).prefetch_related("secrets")
+    }
     access = {}
     for source, generation in current.items():
         if source.subject is not None and source not in logins:
             continue
         endpoint = None
-        if source.server_id in changed:
+        if source.server_id in changed_servers:
             endpoint = _find_source_endpoint(servers.get(source.server_id), source)
             if endpoint is None:
                 continue
@@ -324,9 +328,9 @@ class ResourceWatcher:
         except BaseException:
             self.unwatch_resources(keys)
             raise
-        granted = {key for key in keys if self._watches[key].state == State.GRANTED}
-        change_counts = {key[1]: self._watches[key].changes for key in granted}
-        self.unwatch_resources(key for key in keys if key not in granted)
+        granted_keys = {key for key in keys if self._watches[key].state == State.GRANTED}
+        change_counts = {key[1]: self._watches[key].changes for key in granted_keys}
+        self.unwatch_resources(key for key in keys if key not in granted_keys)
         return change_counts
 
     def unwatch_resources(self, keys: Iterable[Key]) -> None:
@@ -396,7 +400,7 @@ class ResourceWatcher:
         watch = self._watches.get((row.source, row.uri))
         if watch is None:
             return False
-        changed = watch.changes != row.changes
+        has_changes = watch.changes != row.changes
         watch.changes = row.changes
         if row.holder != self.id:
             watch.state = row.state
@@ -404,7 +408,7 @@ class ResourceWatcher:
             watch.state = State.GRANTED
         if watch.state != State.ASKED:
             watch.settled.set()
-        return changed
+        return has_changes
 
     def _is_granted(self, row: leases.ResourceUpdateState) -> bool:
         """Return whether a subscription of this process is granted."""
@@ -429,19 +433,21 @@ class ResourceWatcher:
             feed.start(self._tasks)
         return feed
 
-    def _handle_result(self, source: UpdateSource, uri: str, granted: bool, missed: bool) -> None:
+    def _handle_result(
+        self, source: UpdateSource, uri: str, is_granted: bool, missed: bool
+    ) -> None:
         """Handle the result of a subscription; `missed` counts as a change."""
         feed = self._feeds.get(source)
         row_id = feed.ids.get(uri) if feed is not None else None
         if feed is None or row_id is None:
             return
-        self._results[row_id] = granted
+        self._results[row_id] = is_granted
         if missed:
             self._changed_ids.add(row_id)
-        if not granted:
+        if not is_granted:
             self._remove_uri(feed, uri)
         if (watch := self._watches.get((source, uri))) is not None:
-            watch.state = State.GRANTED if granted else State.REFUSED
+            watch.state = State.GRANTED if is_granted else State.REFUSED
             watch.settled.set()
         self._schedule_flush()
 
@@ -457,7 +463,7 @@ class ResourceWatcher:
             results, self._results = self._results, {}
             try:
                 if results:
-                    granted_ids = [row_id for row_id, granted in results.items() if granted]
+                    granted_ids = [row_id for row_id, is_granted in results.items() if is_granted]
                     await orm(
                         leases.settle_resources,
                         self.id,
@@ -508,12 +514,12 @@ class ResourceWatcher:
                 {row_id for feed in self._feeds.values() for row_id in feed.row_ids}
             )
         rows = await orm(leases.load_watched_resources, ids) if ids else []
-        changed = [row for row in rows if self._apply_state(row)]
+        changed_rows = [row for row in rows if self._apply_state(row)]
         await self._claim_resources(
             row.id for row in rows if row.holder is None and row.state != State.REFUSED
         )
         await self._restore_resources(ids - {row.id for row in rows})
-        if changed:
+        if changed_rows:
             for listener in tuple(self.change_listeners):
                 listener()
 

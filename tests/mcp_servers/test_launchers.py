@@ -11,7 +11,7 @@ ALLOWED = {"npx", "uvx", "node", "python", "python3", "docker", "/opt/mcp/bin/se
 
 @pytest.mark.parametrize("command", ["npx", "python3", "docker", "/opt/mcp/bin/server"])
 def test_a_listed_launcher_can_start(command: str) -> None:
-    assert check_launcher(command, [], allowed=ALLOWED) == ()
+    assert check_launcher(command, [], allowed_launchers=ALLOWED) == ()
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_listed_launcher_can_start(command: str) -> None:
 )
 def test_every_other_command_is_refused_with_a_remedy(command: str, reason: str) -> None:
     with pytest.raises(LauncherNotAllowed) as caught:
-        check_launcher(command, [], allowed=ALLOWED)
+        check_launcher(command, [], allowed_launchers=ALLOWED)
     assert caught.value.code == "launcher_not_allowed"
     assert caught.value.field == "endpoint_config.command"
     assert reason in caught.value.detail
@@ -62,15 +62,15 @@ def test_every_other_command_is_refused_with_a_remedy(command: str, reason: str)
 @pytest.mark.parametrize("shell", sorted(SHELLS))
 def test_a_shell_is_refused_even_if_listed(shell: str) -> None:
     with pytest.raises(LauncherNotAllowed):
-        check_launcher(shell, ["-c", "id"], allowed={shell, f"/bin/{shell}"})
+        check_launcher(shell, ["-c", "id"], allowed_launchers={shell, f"/bin/{shell}"})
     with pytest.raises(LauncherNotAllowed):
-        check_launcher(f"/bin/{shell}", [], allowed={shell, f"/bin/{shell}"})
+        check_launcher(f"/bin/{shell}", [], allowed_launchers={shell, f"/bin/{shell}"})
 
 
 @given(st.text(max_size=40), st.sets(st.sampled_from(["npx", "uvx", "/opt/x"])))
 def test_only_listed_launchers_pass(command: str, allowed: set[str]) -> None:
     try:
-        check_launcher(command, [], allowed=allowed)
+        check_launcher(command, [], allowed_launchers=allowed)
     except LauncherNotAllowed:
         assert command not in allowed
     else:
@@ -98,7 +98,7 @@ def test_only_listed_launchers_pass(command: str, allowed: set[str]) -> None:
     ],
 )
 def test_a_package_without_a_version_gets_a_warning(command: str, args: list[str]) -> None:
-    (warning,) = check_launcher(command, args, allowed=ALLOWED)
+    (warning,) = check_launcher(command, args, allowed_launchers=ALLOWED)
     assert warning.code == "unpinned_version"
     assert warning.field == "endpoint_config.args"
 
@@ -122,7 +122,7 @@ def test_a_package_without_a_version_gets_a_warning(command: str, args: list[str
     ],
 )
 def test_a_pinned_or_local_package_gets_no_warning(command: str, args: list[str]) -> None:
-    assert check_launcher(command, args, allowed=ALLOWED) == ()
+    assert check_launcher(command, args, allowed_launchers=ALLOWED) == ()
 
 
 @pytest.mark.parametrize(
@@ -130,6 +130,6 @@ def test_a_pinned_or_local_package_gets_no_warning(command: str, args: list[str]
     [("python", ["-c", "print(1)"]), ("python3", ["-u", "-c", "x"]), ("node", ["-e", "x"])],
 )
 def test_program_code_in_the_arguments_gets_a_warning(command: str, args: list[str]) -> None:
-    (warning,) = check_launcher(command, args, allowed=ALLOWED)
+    (warning,) = check_launcher(command, args, allowed_launchers=ALLOWED)
     assert warning.code == "inline_code"
     assert warning.as_dict().keys() == {"code", "detail", "field"}

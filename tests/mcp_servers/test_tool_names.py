@@ -57,7 +57,7 @@ def test_no_two_tools_share_a_name(tools: list[tuple[str, str]], style: str) -> 
 
 def test_conflicting_and_truncated_names_end_in_a_digest() -> None:
     first = build_tool_name("a", "b_c")
-    second = build_tool_name("a_b", "c", taken={first})
+    second = build_tool_name("a_b", "c", taken_names={first})
     assert re.fullmatch(r"mcp_a_b_c_[0-9a-f]{8}", second)
     long = build_tool_name("server", "x" * 100)
     assert len(long) == 64
@@ -67,8 +67,8 @@ def test_conflicting_and_truncated_names_end_in_a_digest() -> None:
 
 def test_a_conflicting_digest_is_replaced_by_another() -> None:
     first = build_tool_name("a", "b_c")
-    second = build_tool_name("a_b", "c", taken={first})
-    assert build_tool_name("a_b", "c", taken={first, second}) not in {first, second}
+    second = build_tool_name("a_b", "c", taken_names={first})
+    assert build_tool_name("a_b", "c", taken_names={first, second}) not in {first, second}
 
 
 @given(st.text(max_size=300))

@@ -126,10 +126,10 @@ async def _handle_list_resources(context: BuiltinToolContext, arguments: dict[st
         )
         summary = " ".join(summary.split())[:MAX_DESCRIPTION_LENGTH]
         lines.append(f"{slug} {definition.name} {mime}{template} {summary}".strip())
-    shown = lines[:MAX_LISTED_RESOURCES]
-    if omitted := len(lines) - len(shown):
-        shown.append(f"[{omitted} more: name a server to see fewer]")
-    return "\n".join(shown) or "There are no resources to read."
+    shown_lines = lines[:MAX_LISTED_RESOURCES]
+    if omitted := len(lines) - len(shown_lines):
+        shown_lines.append(f"[{omitted} more: name a server to see fewer]")
+    return "\n".join(shown_lines) or "There are no resources to read."
 
 
 async def _handle_read_resource(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:

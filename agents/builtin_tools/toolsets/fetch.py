@@ -224,11 +224,11 @@ class _PageTextParser:
             if self._hidden_elements[-1] == "title" and self._title is not None:
                 self._title.append(data)
         elif self._pre_depth:
-            *lines, rest = data.split("\n")
+            *lines, last_line = data.split("\n")
             for line in lines:
                 self._line.append(line)
                 self._end_line(keep_spaces=True)
-            self._line.append(rest)
+            self._line.append(last_line)
         else:
             self._line.append(data)
 
@@ -341,10 +341,10 @@ async def _fetch_with_redirects(
             _require_allowed_host(url, options["hosts"])
             try:
                 response = await client.request(method, url, content=body)
-            except EgressDenied as denied:
-                if denied.code != "redirect_denied" or method not in ("GET", "HEAD"):
+            except EgressDenied as denial:
+                if denial.code != "redirect_denied" or method not in ("GET", "HEAD"):
                     raise
-                url = urljoin(url, str(denied.extra["location"]))
+                url = urljoin(url, str(denial.extra["location"]))
                 continue
             return await run_in_thread(_format_response, url, response)
     raise ServiceUnavailable(

@@ -159,8 +159,8 @@ def _describe_path(workspace: Workspace, path: str) -> str:
         if entry is None:
             raise build_not_found_error(path)
         usage_text = "" if path or workspace.attached else _format_usage(workspace, folder)
-    changed = datetime.fromtimestamp(entry.modified_ns / 1e9, UTC).isoformat(timespec="seconds")
-    lines = [path or ".", f"kind: {entry.kind}", f"bytes: {entry.size}", f"changed: {changed}"]
+    modified_at = datetime.fromtimestamp(entry.modified_ns / 1e9, UTC).isoformat(timespec="seconds")
+    lines = [path or ".", f"kind: {entry.kind}", f"bytes: {entry.size}", f"changed: {modified_at}"]
     if entry.kind == "file" and entry.link_count > 1:
         lines.append(f"names: {entry.link_count} (hard links: not read or written)")
     return "\n".join(lines) + usage_text

@@ -119,9 +119,13 @@ def _collect_parameter_texts(schema: Mapping[str, Any]) -> tuple[str, str]:
     if not isinstance(properties, Mapping):
         return "", ""
     descriptions = [
-        one.get("description") for one in properties.values() if isinstance(one, Mapping)
+        property_schema.get("description")
+        for property_schema in properties.values()
+        if isinstance(property_schema, Mapping)
     ]
-    return " ".join(properties), " ".join(one for one in descriptions if isinstance(one, str))
+    return " ".join(properties), " ".join(
+        property_schema for property_schema in descriptions if isinstance(property_schema, str)
+    )
 
 
 FIND_TOOLS = "find_tools"

@@ -255,12 +255,12 @@ async def _handle_status(context: BuiltinToolContext, arguments: dict[str, Any])
 
 async def _handle_diff(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
     revisions = [arguments[name] for name in ("from", "to") if name in arguments]
-    staged = ("--cached",) if arguments.get("staged") else ()
+    staged_flags = ("--cached",) if arguments.get("staged") else ()
     git_arguments = (
         "diff",
         *PLAIN_OUTPUT,
         "--ignore-submodules=all",
-        *staged,
+        *staged_flags,
         "--end-of-options",
         *revisions,
     )

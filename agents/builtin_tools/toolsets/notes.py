@@ -47,14 +47,14 @@ async def _handle_search_notes(context: BuiltinToolContext, arguments: dict[str,
 
 
 def _search_notes(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
-    admitted = encode_labels(context.labels)
+    label_bits = encode_labels(context.labels)
     matching_notes = _load_matching_notes(_require_agent_id(context), arguments)
     # A note saved after admission may have labels that weren't part of the decision.
-    shown = [note for note in matching_notes if not note.labels & ~admitted]
-    if not shown:
+    visible_notes = [note for note in matching_notes if not note.labels & ~label_bits]
+    if not visible_notes:
         return "No matching notes." if arguments.get("query") else "No notes yet."
     return "\n\n".join(
-        f"## {note.title} ({note.updated_at:%Y-%m-%d})\n{note.text}" for note in shown
+        f"## {note.title} ({note.updated_at:%Y-%m-%d})\n{note.text}" for note in visible_notes
     )
 
 

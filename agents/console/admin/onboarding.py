@@ -86,10 +86,10 @@ class OnboardingModelEndpointForm(forms.Form):
         endpoints = ModelEndpoint.objects.for_organization(principal.organization_id)
         values = dict(self.cleaned_data)
         existing_endpoint = endpoints.filter(name=values["name"]).first()
-        saved: ModelEndpoint = save_endpoint(
+        saved_endpoint: ModelEndpoint = save_endpoint(
             principal, ModelEndpointSpec(**values), endpoint=existing_endpoint
         )
-        return saved
+        return saved_endpoint
 
 
 class OnboardingAgentForm(forms.Form):
@@ -185,12 +185,12 @@ def show_onboarding(request: HttpRequest) -> HttpResponseBase:
     progress = load_onboarding_progress(principal.organization_id)
     step = _select_step(request, progress)
     form = _build_form(request, principal, step)
-    saved = _save_form(principal, form)
-    if isinstance(saved, Agent):
-        return _redirect_after_creation(request, saved)
+    is_saved = _save_form(principal, form)
+    if isinstance(is_saved, Agent):
+        return _redirect_after_creation(request, is_saved)
     test_result = problem = None
-    if saved is not None:
-        test_result, problem = _try_model_endpoint(principal, saved)
+    if is_saved is not None:
+        test_result, problem = _try_model_endpoint(principal, is_saved)
         progress = load_onboarding_progress(principal.organization_id)
     return render_screen(
         request,
@@ -214,10 +214,10 @@ def _perform_action(request: HttpRequest, principal: Principal) -> HttpResponseB
         set_step_skipped(principal, step)
         return HttpResponseRedirect(build_onboarding_url())
     if action == "unskip":
-        set_step_skipped(principal, step, skipped=False)
+        set_step_skipped(principal, step, is_skipped=False)
         return HttpResponseRedirect(build_onboarding_url(step))
     if action in ("close", "open"):
-        set_onboarding_closed(principal, closed=action == "close")
+        set_onboarding_closed(principal, is_closed=action == "close")
         return HttpResponseRedirect(
             reverse("admin:index") if action == "close" else build_onboarding_url()
         )
@@ -322,9 +322,9 @@ def _redirect_after_creation(request: HttpRequest, agent: Agent) -> HttpResponse
 
 
 def _build_add_view(add_view: Callable[..., HttpResponseBase]) -> View:
-    def add_server(request: HttpRequest, **named: Any) -> HttpResponseBase:
+    def add_server(request: HttpRequest, **url_arguments: Any) -> HttpResponseBase:
         return add_view(
-            request, resolve_principal(request), ONBOARDING_DESTINATION, *named.values()
+            request, resolve_principal(request), ONBOARDING_DESTINATION, *url_arguments.values()
         )
 
     return add_server

@@ -335,7 +335,7 @@ class _ArgumentFiller:
         ]
         if not values_here and (word := PLAIN_VALUE.match(self.text, position)):
             values_here = [ExtractedValue("word", word.group().rstrip(".!?)"), *word.span())]
-        for candidate in sorted(values_here, key=lambda found: found.kind != slot.kind):
+        for candidate in sorted(values_here, key=lambda value: value.kind != slot.kind):
             value = convert_value(slot, candidate.value)
             if value is not UNSET:
                 return self._use_value(candidate, value)
@@ -367,7 +367,7 @@ class _ArgumentFiller:
                 candidate for candidate in candidates if not FILE_NAME.search(str(candidate.value))
             ]
         if slot.role:
-            directed = [
+            directed_values = [
                 candidate for candidate in candidates if self._find_role(candidate) == slot.role
             ]
             rivals = [
@@ -375,19 +375,21 @@ class _ArgumentFiller:
                 for other_slot in self.slots
                 if other_slot.kind == slot.kind and other_slot.name != slot.name
             ]
-            if not directed and any(rival.name not in self.arguments for rival in rivals):
+            if not directed_values and any(rival.name not in self.arguments for rival in rivals):
                 # Two slots and no preposition: use the order of the message.
-                directed = [candidate for candidate in candidates if not self._find_role(candidate)]
-            candidates = directed or (
+                directed_values = [
+                    candidate for candidate in candidates if not self._find_role(candidate)
+                ]
+            candidates = directed_values or (
                 [] if len(candidates) < 2 and rivals and slot.role == "source" else candidates
             )
         return self._use_value(candidates[0]) if candidates else UNSET
 
     def _find_role(self, extracted: ExtractedValue) -> str:
         """Return "source" after `from` or a time (`14:30 in X`), "target" after `to`, else ""."""
-        for other in self.values:
-            between = self.text[other.end : extracted.start]
-            if other.kind in ("time", "datetime") and SAME_PLACE.fullmatch(between):
+        for other_value in self.values:
+            between = self.text[other_value.end : extracted.start]
+            if other_value.kind in ("time", "datetime") and SAME_PLACE.fullmatch(between):
                 return "source"
         if SOURCE_PHRASE.search(self._get_preceding_text(extracted.start)):
             return "source"

@@ -289,13 +289,15 @@ def find_tool_name(name: str, names: Sequence[str]) -> str:
     if name in names:
         return name
     normalized_name = re.sub(r"\W", "_", name)
-    matches = [other for other in names if other.endswith((f"_{name}", f"_{normalized_name}"))]
+    matches = [
+        candidate for candidate in names if candidate.endswith((f"_{name}", f"_{normalized_name}"))
+    ]
     return matches[0] if len(matches) == 1 else name
 
 
 def find_close_names(name: str, names: Sequence[str]) -> list[str]:
     """Return the tools with similar names, the most similar first."""
-    names_by_ending = {other.rpartition("_")[2]: other for other in names}
+    names_by_ending = {candidate.rpartition("_")[2]: candidate for candidate in names}
     close_names = get_close_matches(name, names, n=3, cutoff=0.75)
     return close_names or [
         names_by_ending[ending]
@@ -336,7 +338,7 @@ def _format_json_error(text: str, position: int, name: str, error: Exception) ->
 def _format_unknown_tool(name: str, names: Sequence[str]) -> str:
     close_names = find_close_names(name, names)
     hint = (
-        " Did you mean " + " or ".join(f"`/{other}`" for other in close_names) + "?"
+        " Did you mean " + " or ".join(f"`/{candidate}`" for candidate in close_names) + "?"
         if close_names
         else ""
     )
@@ -552,10 +554,12 @@ def _build_context(earlier_messages: Sequence[Message], instructions: str) -> Me
 
 def _find_missing_arguments(earlier_messages: Sequence[Message]) -> MissingArguments | None:
     """Return the question of the last turn, if any."""
-    stored = earlier_messages[-1].get("asked") if earlier_messages else None
-    if not stored:
+    stored_arguments = earlier_messages[-1].get("asked") if earlier_messages else None
+    if not stored_arguments:
         return None
-    return MissingArguments(stored["tool"], stored["arguments"], tuple(stored["missing"]))
+    return MissingArguments(
+        stored_arguments["tool"], stored_arguments["arguments"], tuple(stored_arguments["missing"])
+    )
 
 
 def _build_reply(

@@ -117,7 +117,7 @@ def list_synonyms(term: str) -> Iterable[str]:
 
 
 SYNONYM_STEMS = {
-    to_stem(word): tuple(to_stem(other) for other in also) for word, also in SYNONYMS.items()
+    to_stem(word): tuple(to_stem(synonym) for synonym in also) for word, also in SYNONYMS.items()
 }
 WEAK_STEMS = frozenset(to_stem(word) for word in WEAK_WORDS)
 CHANGING_STEMS = frozenset(to_stem(word) for word in CHANGING_WORDS)
@@ -316,7 +316,7 @@ def extract_values(text: str) -> tuple[ExtractedValue, ...]:
         )
         for match in QUOTED.finditer(text)
     ]
-    return tuple(sorted([*typed_values, *quoted], key=lambda found: (found.start, -found.end)))
+    return tuple(sorted([*typed_values, *quoted], key=lambda value: (value.start, -value.end)))
 
 
 def _iterate_typed_values(text: str) -> Iterator[ExtractedValue]:

@@ -40,8 +40,8 @@ class DeltaMerger:
 
     def take_rest(self) -> bytes:
         """Return what is left at the end of the stream."""
-        rest, self._rest = self._rest, b""
-        return rest
+        remainder, self._rest = self._rest, b""
+        return remainder
 
 
 def merge_text_deltas(frames: Sequence[bytes]) -> list[bytes]:
@@ -96,8 +96,8 @@ class MergedStream(httpx2.AsyncByteStream):
         async for chunk in self._stream:
             if events := merger.add_chunk(chunk):
                 yield events
-        if rest := merger.take_rest():
-            yield rest
+        if remainder := merger.take_rest():
+            yield remainder
 
     async def aclose(self) -> None:
         """Close the wrapped stream."""

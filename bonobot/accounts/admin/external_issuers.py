@@ -121,8 +121,8 @@ class IssuerAdmin(ServiceFormAdmin):
         if "agents" in form.base_fields:
             agents = get_agent_directory().list_choices(self.get_principal(request).organization_id)
             missing_ids = set(getattr(obj, "agent_ids", ())) - {pk for pk, _name in agents}
-            removed = [(pk, _t("deleted: %s") % pk) for pk in sorted(missing_ids)]
-            form.base_fields["agents"].choices = [*agents, *removed]
+            deleted_choices = [(pk, _t("deleted: %s") % pk) for pk in sorted(missing_ids)]
+            form.base_fields["agents"].choices = [*agents, *deleted_choices]
         return form
 
     @display(description=_("status"))

@@ -113,21 +113,21 @@ class InvitationAdmin(ServiceFormAdmin):
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Invitation:
         """Create the invitation; store the result on the request for `response_add`."""
         values = form.cleaned_data
-        sent = invitations.create_invitation(
+        sent_invitation = invitations.create_invitation(
             self.get_principal(request),
             values["email"],
             Role(values["role"]),
             agent_ids=values["agents"],
         )
-        request.posted = sent  # type: ignore[attr-defined]
-        return sent.invitation
+        request.posted = sent_invitation  # type: ignore[attr-defined]
+        return sent_invitation.invitation
 
     def response_add(
         self, request: HttpRequest, obj: Invitation, post_url_continue: str | None = None
     ) -> HttpResponse:
         """Report that it was mailed, or show its link once."""
-        sent: SentInvitation = request.posted  # type: ignore[attr-defined]
-        return self._show_sent_invitation(request, sent)
+        sent_invitation: SentInvitation = request.posted  # type: ignore[attr-defined]
+        return self._show_sent_invitation(request, sent_invitation)
 
     def get_urls(self) -> list[URLPattern]:
         """Return the URLs, including those of the actions."""
@@ -162,19 +162,23 @@ class InvitationAdmin(ServiceFormAdmin):
         invitation: Invitation = Invitation.objects.get_or_404(principal.organization_id, pk=pk)
         return invitation
 
-    def _show_sent_invitation(self, request: HttpRequest, sent: SentInvitation) -> HttpResponse:
-        if not sent.link:
-            message = _t("An invitation was sent to %(email)s.") % {"email": sent.invitation.email}
+    def _show_sent_invitation(
+        self, request: HttpRequest, sent_invitation: SentInvitation
+    ) -> HttpResponse:
+        if not sent_invitation.link:
+            message = _t("An invitation was sent to %(email)s.") % {
+                "email": sent_invitation.invitation.email
+            }
             messages.success(request, message)
             return _redirect_to_members()
         return render_screen(
             request,
             "people/invitation_created.html",
-            title=sent.invitation.email,
-            object=sent.invitation,
+            title=sent_invitation.invitation.email,
+            object=sent_invitation.invitation,
             opts=self.opts,
-            link=sent.link,
-            problem=format_problem(sent.problem) if sent.problem else "",
+            link=sent_invitation.link,
+            problem=format_problem(sent_invitation.problem) if sent_invitation.problem else "",
         )
 
 

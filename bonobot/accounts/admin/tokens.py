@@ -170,11 +170,13 @@ class TokenAdmin(ServiceFormAdmin):
         if "agents" in form.base_fields:
             agents = get_agent_directory().list_choices(self.get_principal(request).organization_id)
             missing_ids = set(getattr(obj, "agent_ids", ())) - {pk for pk, _name in agents}
-            removed = [(pk, _t("deleted: %s") % pk) for pk in sorted(missing_ids)]
-            form.base_fields["agents"].choices = [*agents, *removed]
+            deleted_choices = [(pk, _t("deleted: %s") % pk) for pk in sorted(missing_ids)]
+            form.base_fields["agents"].choices = [*agents, *deleted_choices]
         if "scopes" in form.base_fields and not self._may_offer_platform(request, obj):
             scopes = form.base_fields["scopes"]
-            scopes.choices = [one for one in scopes.choices if one[0] != TokenScope.PLATFORM]
+            scopes.choices = [
+                choice for choice in scopes.choices if choice[0] != TokenScope.PLATFORM
+            ]
         return form
 
     def _may_offer_platform(self, request: HttpRequest, obj: Model | None) -> bool:

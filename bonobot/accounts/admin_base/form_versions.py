@@ -217,11 +217,11 @@ def _find_differences(request: HttpRequest, read_forms: list[ReadForm]) -> Itera
                 name, control.values, read_form.version
             ):
                 own_values = normalize_values(request.POST.getlist(name))
-                changed = (
+                changed_fields = (
                     not is_same_part(name, own_values, read_form.version)
                     and own_values != control.values
                 )
-                yield Difference(control, name, own_values if changed else None)
+                yield Difference(control, name, own_values if changed_fields else None)
 
 
 def _merge_changes(posted: Any, request: HttpRequest, read_forms: list[ReadForm]) -> QueryDict:
@@ -230,7 +230,7 @@ def _merge_changes(posted: Any, request: HttpRequest, read_forms: list[ReadForm]
     If both changed a list, additions and removals of both are applied; for a text, the user's value
     is used. Choices and rows of inputs keep the current value, so the user must choose again.
     """
-    merged = posted.copy()
+    merged_data = posted.copy()
     for read_form in read_forms:
         page = _load_page(request, read_form.page)
         form = next((form for form in page.forms if form.key == read_form.key), None)
@@ -251,10 +251,10 @@ def _merge_changes(posted: Any, request: HttpRequest, read_forms: list[ReadForm]
                 or must_choose_again
                 or _get_row_prefix(name, control) in row_prefixes
             ):
-                merged.setlist(name, control.values)
+                merged_data.setlist(name, control.values)
             elif name in changed_names and control.kind in ("set", "lines"):
-                merged.setlist(name, _merge_choices(control, name, values, read_form.version))
-    return merged
+                merged_data.setlist(name, _merge_choices(control, name, values, read_form.version))
+    return merged_data
 
 
 def _merge_choices(control: Control, name: str, own_values: list[str], version: str) -> list[str]:
@@ -266,9 +266,15 @@ def _merge_choices(control: Control, name: str, own_values: list[str], version: 
     def was_read(element: str) -> bool:
         return is_same_part(build_element_key(name, element), True, version)
 
-    added = [element for element in posted if element not in current and not was_read(element)]
-    kept = [element for element in current if element in posted or not was_read(element)]
-    return ["\n".join(kept + added)] if control.kind == "lines" else kept + added
+    added_elements = [
+        element for element in posted if element not in current and not was_read(element)
+    ]
+    kept_elements = [element for element in current if element in posted or not was_read(element)]
+    return (
+        ["\n".join(kept_elements + added_elements)]
+        if control.kind == "lines"
+        else kept_elements + added_elements
+    )
 
 
 def _get_row_prefix(name: str, control: Control) -> str:

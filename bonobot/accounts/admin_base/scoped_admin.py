@@ -149,8 +149,8 @@ class ScopedAdmin(ModelAdmin):
         columns = super().get_list_display(request)
         if self.can_perform(request, self.needs_to_change):
             return columns
-        shown = (self.change_columns.get(str(column), column) for column in columns)
-        return tuple(column for column in shown if column)
+        shown_columns = (self.change_columns.get(str(column), column) for column in columns)
+        return tuple(column for column in shown_columns if column)
 
     def get_paginator(
         self,

@@ -94,10 +94,10 @@ class InvitationView(ResourceView):
             )
         return invitation
 
-    def respond_sent_invitation(self, sent: SentInvitation, **options: Any) -> Response:
+    def respond_sent_invitation(self, sent_invitation: SentInvitation, **options: Any) -> Response:
         """Return a response with the link or the problem of sending."""
         response = self.respond_row(
-            sent.invitation, SentInvitationSerializer, posted=sent, **options
+            sent_invitation.invitation, SentInvitationSerializer, posted=sent_invitation, **options
         )
         response["Cache-Control"] = "no-store"
         return response

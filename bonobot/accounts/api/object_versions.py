@@ -98,8 +98,8 @@ def _load_current_object(view: Any) -> tuple[Mapping[str, Any], Mapping[str, Any
 
 def _parse_strong_tags(header: str) -> list[str]:
     """Return the strong tags of a header; invalid ones are dropped."""
-    matches = [_TAG.fullmatch(one) for one in header.split(",")]
-    return [one[2] for one in matches if one is not None and not one[1]]
+    matches = [_TAG.fullmatch(tag) for tag in header.split(",")]
+    return [tag[2] for tag in matches if tag is not None and not tag[1]]
 
 
 def _build_version_problem(
@@ -110,6 +110,6 @@ def _build_version_problem(
 ) -> Conflict:
     if parts is None:
         return Unversioned(code=problem_class.code, status=problem_class.status)
-    changed = {name: current.get(name, MASK) for name in list_changed_parts(parts, version)}
+    changed_parts = {name: current.get(name, MASK) for name in list_changed_parts(parts, version)}
     field = IF_MATCH_HEADER if problem_class is PreconditionFailed else VERSION_FIELD
-    return problem_class(changed, compute_version(parts), field=field)
+    return problem_class(changed_parts, compute_version(parts), field=field)

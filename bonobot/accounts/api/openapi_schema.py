@@ -132,9 +132,9 @@ class ResourceViewSchema(AutoSchema):
 
     def get_description(self) -> str:  # type: ignore[override]  # as drf-spectacular has it
         """Return the rest of the docstring and the roles."""
-        rest = self._read_docstring().partition("\n")[2].strip()
+        description = self._read_docstring().partition("\n")[2].strip()
         roles = f"Roles: {self._describe_roles()}."
-        return f"{rest}\n\n{roles}" if rest else roles
+        return f"{description}\n\n{roles}" if description else roles
 
     def get_override_parameters(self) -> list[Any]:
         """Return the header parameters of every operation."""

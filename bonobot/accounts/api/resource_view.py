@@ -153,20 +153,20 @@ class ResourceView(GenericAPIView):
     def check_parameters(self) -> None:
         """Raise `InvalidInput` (code `unknown_parameter`) for unknown query parameters."""
         filters = getattr(self, "filterset_class", None)
-        known = {"cursor", "limit", *(filters.base_filters if filters else ())}
-        known |= {"ordering"} if self.orderings else set()
-        known |= (
+        known_parameters = {"cursor", "limit", *(filters.base_filters if filters else ())}
+        known_parameters |= {"ordering"} if self.orderings else set()
+        known_parameters |= (
             {api_serializers.FIELDS_PARAMETER}
             if api_serializers.list_selectable_fields(self, "GET")
             else set()
         )
-        if unknown := sorted(set(self.request.query_params) - known):
+        if unknown := sorted(set(self.request.query_params) - known_parameters):
             raise InvalidInput(
                 format_message("Unknown parameter {strange!r}.", strange=unknown[0]),
                 code="unknown_parameter",
                 field=unknown[0],
                 remedy=format_message(
-                    "Supported parameters: {known}.", known=", ".join(sorted(known))
+                    "Supported parameters: {known}.", known=", ".join(sorted(known_parameters))
                 ),
             )
 

@@ -80,15 +80,18 @@ def _send_invitation(cli: CommandContext, options: argparse.Namespace) -> None:
     )
 
 
-def _show_invitation(cli: CommandContext, sent: SentInvitation) -> None:
-    problem = sent.problem.code if sent.problem else ""
-    cli.emit(_serialize_invitation(sent.invitation) | {"link": sent.link, "problem": problem})
-    if not sent.link:
-        cli.print_message(f"An invitation was sent to {sent.invitation.email}.")
+def _show_invitation(cli: CommandContext, sent_invitation: SentInvitation) -> None:
+    problem = sent_invitation.problem.code if sent_invitation.problem else ""
+    cli.emit(
+        _serialize_invitation(sent_invitation.invitation)
+        | {"link": sent_invitation.link, "problem": problem}
+    )
+    if not sent_invitation.link:
+        cli.print_message(f"An invitation was sent to {sent_invitation.invitation.email}.")
         return
-    cli.print_message(sent.link)
-    if sent.problem:
-        cli.show_problem(sent.problem)
+    cli.print_message(sent_invitation.link)
+    if sent_invitation.problem:
+        cli.show_problem(sent_invitation.problem)
     if not cli.as_json:
         cli.err.print("Give this link to the person. It isn't shown again.", style="dim")
 

@@ -145,9 +145,9 @@ class JwksCache:
             async with asyncio.timeout(FETCH_TIMEOUT_S):
                 keys = await _fetch_keys(issuer)
         except (httpx2.HTTPError, EgressDenied, TimeoutError) as fault:
-            why = make_visible(str(fault) or "it does not answer in time", 200)
+            reason = make_visible(str(fault) or "it does not answer in time", 200)
             raise _build_unreachable_error(
-                format_message("can't be reached: {why}", why=why)
+                format_message("can't be reached: {why}", why=reason)
             ) from fault
         key_set = self._key_sets[issuer] = JwkSet(keys, self._clock())
         self._key_sets.move_to_end(issuer)
@@ -244,9 +244,9 @@ def _parse_key(published: Mapping[str, Any], algorithm: str) -> Any | None:
     return key
 
 
-def _build_unreachable_error(why: str) -> IssuerUnreachable:
+def _build_unreachable_error(reason: str) -> IssuerUnreachable:
     return IssuerUnreachable(
-        format_message("The issuer of the token {why}.", why=why),
+        format_message("The issuer of the token {why}.", why=reason),
         remedy="Try again later. A platform administrator can run `bonobot issuers check`.",
         retry_after=RETRY_S,
     )

@@ -139,19 +139,21 @@ def find_claimed_role(issuer: Issuer | Provider, claims: Mapping[str, Any]) -> R
     """Return the first role, in enum order, that a claim's values map to, else the default."""
     values = list_claim_strings(get_claim(claims, issuer.role_claim)) if issuer.role_claim else ()
     mapped_roles = {issuer.roles.get(value) for value in values}
-    found = next((role for role in Role if role in mapped_roles), None)
-    return found or (Role(issuer.role) if issuer.role else None)
+    claimed_role = next((role for role in Role if role in mapped_roles), None)
+    return claimed_role or (Role(issuer.role) if issuer.role else None)
 
 
 def list_allowed_scopes(issuer: Issuer, claims: Mapping[str, Any]) -> frozenset[TokenScope]:
     """Return the scopes that the token has and the issuer's row allows."""
-    allowed = frozenset(
+    allowed_scopes = frozenset(
         scope for scope in GATEWAY_SCOPES if not issuer.scopes or scope in issuer.scopes
     )
     if not issuer.scope_claim:
-        return allowed
+        return allowed_scopes
     scopes = get_claim(claims, issuer.scope_claim)
-    return allowed & set(scopes.split() if isinstance(scopes, str) else list_claim_strings(scopes))
+    return allowed_scopes & set(
+        scopes.split() if isinstance(scopes, str) else list_claim_strings(scopes)
+    )
 
 
 def get_claim(claims: Mapping[str, Any], name: str) -> Any:
@@ -231,7 +233,7 @@ def _verify_claims(text: str, key: Any, algorithm: str, issuer: Issuer) -> dict[
     return claims
 
 
-def _build_bad_token(issuer: Issuer, why: str) -> Exception:
+def _build_bad_token(issuer: Issuer, reason: str) -> Exception:
     """Return the generic error; the reason is only logged."""
-    logger.info("a token of the issuer %r was refused: %s", issuer.url, why)
+    logger.info("a token of the issuer %r was refused: %s", issuer.url, reason)
     return build_invalid_token_error()

@@ -45,9 +45,11 @@ def update_issuer(principal: Principal, issuer: Issuer, **values: Any) -> None:
     principal.require(Action.MANAGE_ISSUERS)
     before = {name: getattr(issuer, name) for name in values if name in FIELD_CLEANERS}
     _set_fields(issuer, values)
-    changed = {name: values[name] for name in before if before[name] != getattr(issuer, name)}
-    if changed:
-        with _record_change(principal, issuer, "external_issuer_updated", changed):
+    changed_values = {
+        name: values[name] for name in before if before[name] != getattr(issuer, name)
+    }
+    if changed_values:
+        with _record_change(principal, issuer, "external_issuer_updated", changed_values):
             issuer.save()
 
 
@@ -95,8 +97,8 @@ def _set_fields(issuer: Issuer, values: Mapping[str, Any]) -> None:
             field="role",
             remedy="Set a role for everyone, or name the claim that contains the role.",
         )
-    taken = Issuer.objects.filter(url=issuer.url).exclude(pk=issuer.pk)
-    if taken.exists():
+    conflicting_issuers = Issuer.objects.filter(url=issuer.url).exclude(pk=issuer.pk)
+    if conflicting_issuers.exists():
         raise Conflict(
             "This issuer is already registered. It can belong to only one organization.",
             code="issuer_taken",

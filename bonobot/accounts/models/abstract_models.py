@@ -48,9 +48,11 @@ class ScopedQuerySet(models.QuerySet):
             return self.for_organization(organization_id).get(**lookup)
         except (ObjectDoesNotExist, ValidationError, ValueError):
             name = self.model._meta.verbose_name
-            shown = next(iter(lookup.values()), "")
+            shown_id = next(iter(lookup.values()), "")
             raise NotFound(
-                format_message("The {name} {shown!r} doesn't exist.", name=name, shown=str(shown)),
+                format_message(
+                    "The {name} {shown!r} doesn't exist.", name=name, shown=str(shown_id)
+                ),
                 field=next(iter(lookup), ""),
                 remedy="Check the ID or name, and the organization you are working in.",
             ) from None

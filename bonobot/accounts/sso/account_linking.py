@@ -84,8 +84,8 @@ def link_identity(provider: Provider, provider_user: ProviderUser, user: User) -
     sign_in = _ProviderSignIn(provider, provider_user)
     _require_domain(sign_in)
     _require_member(sign_in, user)
-    others = Identity.objects.filter(provider=provider, subject=provider_user.subject)
-    if others.exclude(user=user).exists():
+    other_identities = Identity.objects.filter(provider=provider, subject=provider_user.subject)
+    if other_identities.exclude(user=user).exists():
         raise SignInRefused(
             "sso_taken",
             "This account of the identity provider is already linked to another user.",

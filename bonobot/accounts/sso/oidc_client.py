@@ -137,9 +137,9 @@ async def complete_sign_in(
         raise _build_refused_error("it isn't the response to this sign-in")
     code = callback.get("code", "")
     if callback.get("error") or not 0 < len(code) <= MAX_CODE_LENGTH:
-        why = make_visible(callback.get("error", "") or "no code", 80)
+        reason = make_visible(callback.get("error", "") or "no code", 80)
         raise IdentityProviderProblem(
-            format_message("The identity provider denied the sign-in ({why}).", why=why),
+            format_message("The identity provider denied the sign-in ({why}).", why=reason),
             code="provider_denied",
             status=403,
             remedy="Try again, or contact the administrator of the identity provider.",
@@ -263,9 +263,9 @@ async def _fetch_tokens(
     )
     tokens = _parse_json_object(response)
     if response.status_code != 200 or not isinstance(tokens.get("id_token"), str):
-        why = make_visible(str(tokens.get("error") or f"HTTP {response.status_code}"), 80)
+        reason = make_visible(str(tokens.get("error") or f"HTTP {response.status_code}"), 80)
         raise IdentityProviderProblem(
-            format_message("The identity provider returned no ID token ({why}).", why=why),
+            format_message("The identity provider returned no ID token ({why}).", why=reason),
             code="provider_denied",
             status=502,
             remedy="Check the client ID and secret, and the redirect URI registered for the "
@@ -357,17 +357,17 @@ def _parse_json_object(response: httpx2.Response) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _build_unreachable_error(why: str) -> IdentityProviderProblem:
+def _build_unreachable_error(reason: str) -> IdentityProviderProblem:
     return IdentityProviderProblem(
-        format_message("The identity provider can't be reached: {why}", why=why),
+        format_message("The identity provider can't be reached: {why}", why=reason),
         remedy="Try again later. An administrator of the identity provider or of this "
         "installation can check the settings.",
     )
 
 
-def _build_refused_error(why: str) -> IdentityProviderProblem:
+def _build_refused_error(reason: str) -> IdentityProviderProblem:
     """Return the generic error; the reason is only logged."""
-    logger.info("an identity token was refused: %s", why)
+    logger.info("an identity token was refused: %s", reason)
     return IdentityProviderProblem(
         "The identity provider's response couldn't be verified.",
         code="identity_rejected",

@@ -78,19 +78,22 @@ def update_provider(principal: Principal, provider: Provider, **values: Any) -> 
     _set_fields(principal, provider, values)
     if provider.client_secret and "client_secret" not in values:
         check_kept_secrets(["client_secret"], {"url": before["url"]}, {"url": provider.url})
-    changed = [
+    changed_names = [
         name
         for name in values
         if before[name] != getattr(provider, name) and (before[name] or getattr(provider, name))
     ]
-    if not changed:
+    if not changed_names:
         return
-    if "enabled" in changed and not provider.enabled:
+    if "enabled" in changed_names and not provider.enabled:
         _require_other_provider(provider)
     with _record_change(
-        principal, provider, "identity_provider_updated", {name: values[name] for name in changed}
+        principal,
+        provider,
+        "identity_provider_updated",
+        {name: values[name] for name in changed_names},
     ):
-        if "url" in changed:
+        if "url" in changed_names:
             Identity.objects.filter(provider=provider).delete()
         _save_provider(provider)
 
@@ -137,8 +140,11 @@ def require_tested_sign_in(organization: Organization) -> None:
 
 
 def _require_other_provider(provider: Provider) -> None:
-    others = Provider.objects.enabled().filter(organization=provider.organization_id)
-    if provider.organization.single_sign_on and not others.exclude(pk=provider.pk).exists():
+    other_providers = Provider.objects.enabled().filter(organization=provider.organization_id)
+    if (
+        provider.organization.single_sign_on
+        and not other_providers.exclude(pk=provider.pk).exists()
+    ):
         raise Conflict(
             "All members must sign in with this identity provider.",
             code="sso_required",

@@ -208,9 +208,9 @@ def thousands(count: int) -> str:
 
 
 @register.filter
-def share(part: int | None, whole: int | None) -> int:
-    """Return `part` of `whole` in percent, 0 to 100."""
-    return min(100, round(100 * (part or 0) / whole)) if whole else 0
+def share(part: int | None, total: int | None) -> int:
+    """Return `part` of `total` in percent, 0 to 100."""
+    return min(100, round(100 * (part or 0) / total)) if total else 0
 
 
 def render_badge(state: Any, text: Any = None, title: Any = "") -> SafeString:

@@ -89,7 +89,7 @@ def _clean_client(value: Any) -> str:
 
 
 def _clean_scopes(value: Any) -> list[str]:
-    requested = {str(one) for one in value or ()}
+    requested = {str(item) for item in value or ()}
     if unknown := sorted(requested - set(TokenScope)):
         raise InvalidInput(
             format_message("Unknown scope {strange!r}.", strange=unknown[0]),

@@ -87,28 +87,30 @@ def update_token(principal: Principal, token: Token, **terms: Any) -> None:
     granted).
     """
     principal.require(Action.MANAGE_TOKENS)
-    changed = {
+    changed_values = {
         name: value
         for name, value in clean_constraints(terms).items()
         if value != getattr(token, name)
     }
-    if not changed:
+    if not changed_values:
         return
     _check_platform_scope(principal, {"scopes": token.scopes})
-    _check_platform_scope(principal, changed)
+    _check_platform_scope(principal, changed_values)
     if token.revoked_at is not None:
         raise Conflict(
             "The token was revoked.", code="token_revoked", remedy="Create a new one instead."
         )
-    if token.kind == "grant" and not GRANT_TERM_NAMES.issuperset(changed):
+    if token.kind == "grant" and not GRANT_TERM_NAMES.issuperset(changed_values):
         raise Conflict(
             "This token was granted by a user. Only that user can decide what it can do.",
             code="grant_fixed",
             remedy="Limit its networks or its rate, or revoke it.",
         )
-    for name, value in changed.items():
+    for name, value in changed_values.items():
         setattr(token, name, value)
-    with record_token_change(principal, token, "token_updated", _build_audit_details(changed)):
+    with record_token_change(
+        principal, token, "token_updated", _build_audit_details(changed_values)
+    ):
         token.save()
 
 
@@ -159,8 +161,8 @@ def authenticate_token(text: str, address: str = "") -> Token:
 
 def parse_token(text: str) -> tuple[str, str]:
     """Return the public key and secret of a token's text, or two blank strings."""
-    prefix, _, rest = text.partition("_")
-    key, _, secret = rest.partition("_")
+    prefix, _, secret_part = text.partition("_")
+    key, _, secret = secret_part.partition("_")
     return (key, secret) if prefix in (ISSUED_PREFIX, GRANT_PREFIX) else ("", "")
 
 

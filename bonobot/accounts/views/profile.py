@@ -28,8 +28,8 @@ def _list_time_zones() -> list[tuple[str, Any]]:
     """Return the time zones grouped by area, as form choices."""
     areas: dict[str, list[tuple[str, str]]] = {}
     for name in sorted(localization.list_time_zones()):
-        area, _slash, place = name.partition("/")
-        areas.setdefault(area, []).append((name, place.replace("_", " ")))
+        area, _slash, city = name.partition("/")
+        areas.setdefault(area, []).append((name, city.replace("_", " ")))
     return [("", "UTC"), *areas.items()]
 
 

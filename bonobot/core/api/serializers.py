@@ -217,16 +217,16 @@ def build_list_pattern(names: Iterable[str], *, sign: str = "") -> str:
     return f"^{item_pattern}(,{item_pattern})*$"
 
 
-def limit_serializer_fields(serializer: Any, wanted: frozenset[str] | None) -> Any:
+def limit_serializer_fields(serializer: Any, field_names: frozenset[str] | None) -> Any:
     """Remove unwanted fields from a serializer, so that they aren't computed."""
     fields = getattr(serializer, "child", serializer).fields
-    for name in [name for name in fields if wanted is not None and name not in wanted]:
+    for name in [name for name in fields if field_names is not None and name not in field_names]:
         fields.pop(name)
     return serializer
 
 
-def select_fields(data: Any, wanted: frozenset[str]) -> Any:
+def select_fields(data: Any, field_names: frozenset[str]) -> Any:
     """Return a response with the wanted fields only, of each row if it is a list."""
     if set(data) >= {"results", "next"}:
-        return {**data, "results": [select_fields(row, wanted) for row in data["results"]]}
-    return {name: value for name, value in data.items() if name in wanted}
+        return {**data, "results": [select_fields(row, field_names) for row in data["results"]]}
+    return {name: value for name, value in data.items() if name in field_names}

@@ -174,7 +174,9 @@ def _build_fish_condition(level: CompletionLevel, levels: Sequence[CompletionLev
     if not level.path:
         return "__fish_use_subcommand"
     conditions = [f"__fish_seen_subcommand_from {word}" for word in level.path]
-    next_words = [other.path[-1] for other in levels if other.path[:-1] == level.path]
+    next_words = [
+        other_level.path[-1] for other_level in levels if other_level.path[:-1] == level.path
+    ]
     if next_words:
         conditions.append(f"not __fish_seen_subcommand_from {' '.join(next_words)}")
     return "; and ".join(conditions)

@@ -43,18 +43,18 @@ def check_kept_secrets(
         for name in old_addresses.keys() | new_addresses.keys()
         if old_addresses.get(name) != new_addresses.get(name)
     }
-    changed = sorted(
+    changed_names = sorted(
         name for name in changed_fields if old_addresses.get(name) or new_addresses.get(name)
     )
     field = next(iter(sorted(kept_fields)), None)
-    if field is None or not changed:
+    if field is None or not changed_names:
         return
     raise InvalidInput(
         format_message(
             "The stored value of `{name}` belongs to the previous URL and can't "
             "be kept when `{changed}` changes.",
             name=field.rpartition(".")[2],
-            changed=changed[0],
+            changed=changed_names[0],
         ),
         code="credential_required",
         field=field,

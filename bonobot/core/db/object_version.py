@@ -98,9 +98,10 @@ def _parse_marks(version: str) -> frozenset[str]:
 
 
 def _split_marks(version: str) -> frozenset[str]:
-    rest = version[_WHOLE_LENGTH:]
+    mark_text = version[_WHOLE_LENGTH:]
     return frozenset(
-        rest[offset : offset + _PART_LENGTH] for offset in range(0, len(rest), _PART_LENGTH)
+        mark_text[offset : offset + _PART_LENGTH]
+        for offset in range(0, len(mark_text), _PART_LENGTH)
     )
 
 
@@ -136,9 +137,11 @@ def collect_secret_marks(instance: Any) -> dict[str, str]:
     if not isinstance(instance, Model):
         return {}
     names = [f.name for f in instance._meta.concrete_fields if isinstance(f, SealedFieldMixin)]
-    sealed = {name: getattr(instance, name) for name in names}
-    if any(value and not value.stored for value in sealed.values()):  # just set: read the stored
+    secrets_by_name = {name: getattr(instance, name) for name in names}
+    if any(
+        value and not value.stored for value in secrets_by_name.values()
+    ):  # just set: read the stored
         stored_row = type(instance)._base_manager.only(*names).get(pk=instance.pk)
-        sealed = {name: getattr(stored_row, name) for name in names}
+        secrets_by_name = {name: getattr(stored_row, name) for name in names}
     related: dict[str, str] = getattr(instance, "related_secret_marks", dict)()
-    return {name: value.mark for name, value in sealed.items()} | related
+    return {name: value.mark for name, value in secrets_by_name.items()} | related

@@ -72,7 +72,7 @@ def encode_catalog(catalog: Mapping[Message, tuple[str, ...]]) -> bytes:
 
 def compile_catalogs(folder: Path) -> list[Path]:
     """Compile the `.po` files in a folder that changed since; return the `.mo` files written."""
-    written = []
+    written_files = []
     for source in sorted(folder.glob("*/LC_MESSAGES/*.po")):
         target = source.with_suffix(".mo")
         changed_ns = source.stat().st_mtime_ns
@@ -83,5 +83,5 @@ def compile_catalogs(folder: Path) -> list[Path]:
         unfinished.write_bytes(encode_catalog(read_catalog(source)))
         os.utime(unfinished, ns=(changed_ns, changed_ns))
         unfinished.replace(target)
-        written.append(target)
-    return written
+        written_files.append(target)
+    return written_files

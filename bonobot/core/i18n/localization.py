@@ -141,15 +141,15 @@ def _load_translations(language: str) -> tuple[dict[str, str], dict[str, list[Tr
             parts = tuple(split_template(text))
         except ValueError:
             parts = ()
-        if not any(one.placeholder for one in parts):
+        if not any(item.placeholder for item in parts):
             fixed_messages[text] = translated
-        elif sum(letter.isalpha() for one in parts for letter in one.text) >= MIN_LETTERS:
+        elif sum(letter.isalpha() for item in parts for letter in item.text) >= MIN_LETTERS:
             first_word, space, _rest = parts[0].text.partition(" ")
             templates[first_word if space else ""].append(TranslatedTemplate(parts, translated))
     for candidates in templates.values():
         # Templates that begin with a placeholder match the rest of any sentence: try them last.
         candidates.sort(
-            key=lambda one: (not one.parts[0].text, -sum(len(part.text) for part in one.parts))
+            key=lambda item: (not item.parts[0].text, -sum(len(part.text) for part in item.parts))
         )
     return fixed_messages, templates
 

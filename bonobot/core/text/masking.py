@@ -140,9 +140,11 @@ class Masker:
         }
         # Longest first, so that a secret that contains another one is masked as a whole. Very long
         # ones (keys, documents) are few and would make the pattern huge.
-        ordered = sorted(forms, key=len, reverse=True)
-        self._long_forms = [form for form in ordered if len(form) > MAX_PATTERN_LENGTH]
-        short_forms = [re2.escape(form) for form in ordered if len(form) <= MAX_PATTERN_LENGTH]
+        ordered_forms = sorted(forms, key=len, reverse=True)
+        self._long_forms = [form for form in ordered_forms if len(form) > MAX_PATTERN_LENGTH]
+        short_forms = [
+            re2.escape(form) for form in ordered_forms if len(form) <= MAX_PATTERN_LENGTH
+        ]
         self._known_pattern = (
             re2.compile("|".join(short_forms), _LARGE_MEMORY) if short_forms else None
         )

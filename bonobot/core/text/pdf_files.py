@@ -44,8 +44,8 @@ def estimate_pdf_pages(data: bytes) -> int:
 
 def _iterate_object_streams(data: bytes) -> Iterator[bytes]:
     """Yield the unpacked object streams, in which newer files list their pages."""
-    left, position = _MAX_UNPACKED_BYTES, data.find(b"/ObjStm")
-    while position >= 0 and left > 0:
+    remaining_bytes, position = _MAX_UNPACKED_BYTES, data.find(b"/ObjStm")
+    while position >= 0 and remaining_bytes > 0:
         window_end = position + _MAX_DICTIONARY_BYTES
         start = _STREAM_START.search(data, position, window_end)
         if start is None:
@@ -55,9 +55,9 @@ def _iterate_object_streams(data: bytes) -> Iterator[bytes]:
         if end < 0:
             return
         try:
-            objects = zlib.decompressobj().decompress(data[start.end() : end], left)
+            objects = zlib.decompressobj().decompress(data[start.end() : end], remaining_bytes)
         except zlib.error:  # another filter, or none
             objects = b""
-        left -= len(objects)
+        remaining_bytes -= len(objects)
         yield objects
         position = data.find(b"/ObjStm", end)

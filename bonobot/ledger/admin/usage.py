@@ -142,9 +142,9 @@ def _build_period_query(request: HttpRequest, days: int) -> str:
     return _build_query_string(request, since=first.isoformat(), until="")
 
 
-def _build_query_string(request: HttpRequest, **changed: str) -> str:
+def _build_query_string(request: HttpRequest, **changed_parameters: str) -> str:
     parameters = request.GET.copy()
-    for name, value in changed.items():
+    for name, value in changed_parameters.items():
         parameters[name] = value
         if not value:
             del parameters[name]

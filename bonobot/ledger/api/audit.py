@@ -249,9 +249,9 @@ class AuditEntryDetailSerializer(AuditEntrySerializer):
     @extend_schema_field({"type": "object", "additionalProperties": True})
     def get_details(self, row: AuditRow) -> dict[str, Any]:
         """Return the details of the request, updated with those of the outcome."""
-        sealed = [json.loads(text) for text in (row.opened, row.closed) if text]
+        entries = [json.loads(text) for text in (row.opened, row.closed) if text]
         details: dict[str, Any] = {}
-        for facts in sealed:
+        for facts in entries:
             details |= facts.get("details", {})
         return details
 

@@ -186,14 +186,14 @@ def _write_changes(pending: _PendingChanges) -> None:
     for organization_id in pending.raised_generations:
         tip = tips[organization_id]
         tips[organization_id] = ChainTip(tip.seq, tip.digest, tip.generation + 1)
-    sealed: list[SealedItem] = []
+    sealed_items: list[SealedItem] = []
     for change, at in pending.changes:
         tip = tips[change.organization_id]
         item = _build_item(change, at, tip.generation)
         tip = tips[change.organization_id] = tip.extend(item.text)
-        sealed.append(SealedItem(item, tip.seq, tip.digest))
-    if sealed:
-        sql.write_opened(database, sealed)
+        sealed_items.append(SealedItem(item, tip.seq, tip.digest))
+    if sealed_items:
+        sql.write_opened(database, sealed_items)
     sql.write_heads(database, tips)
 
 

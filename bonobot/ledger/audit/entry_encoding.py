@@ -77,7 +77,7 @@ OPENING_COLUMNS = (*OPENED_COLUMNS, OUTCOME_COLUMN)
 CLOSING_COLUMNS = (*CLOSED_COLUMNS, EntryColumn("code", "text", 64))
 _DEFAULTS = tuple(column.default for column in COLUMNS)
 _LENGTHS = tuple(column.length for column in COLUMNS if column.length)
-_get_texts = itemgetter(*(place for place, column in enumerate(COLUMNS) if column.length))
+_get_texts = itemgetter(*(index for index, column in enumerate(COLUMNS) if column.length))
 
 
 def build_opening_facts(
@@ -168,11 +168,11 @@ def build_columns(columns: Iterable[EntryColumn], facts: Facts) -> tuple[Any, ..
 
 def parse_columns(opened_text: str, closed_text: str) -> tuple[Any, ...]:
     """Return the columns that a row with these texts must have; raises ValueError if unreadable."""
-    opened = json.loads(opened_text)
-    closed = json.loads(closed_text) if closed_text else opened
-    if closed["id"] != opened["id"]:
+    opening_facts = json.loads(opened_text)
+    closing_facts = json.loads(closed_text) if closed_text else opening_facts
+    if closing_facts["id"] != opening_facts["id"]:
         raise ValueError("the closing belongs to another row")
-    return build_columns(COLUMNS, opened | closed)
+    return build_columns(COLUMNS, opening_facts | closing_facts)
 
 
 def has_matching_columns(opened_text: str, closed_text: str, columns: tuple[Any, ...]) -> bool:
@@ -187,10 +187,10 @@ def has_matching_columns(opened_text: str, closed_text: str, columns: tuple[Any,
         facts = from_json(opened_text, cache_strings="keys")
         entry_id = facts["id"]
         if closed_text:
-            closed = from_json(closed_text, cache_strings="keys")
-            if closed["id"] != entry_id:
+            closing_facts = from_json(closed_text, cache_strings="keys")
+            if closing_facts["id"] != entry_id:
                 return False
-            facts.update(closed)
+            facts.update(closing_facts)
         if tuple(map(facts.get, COLUMN_NAMES, _DEFAULTS)) != columns:
             return False
         # Texts that fit their column and have no NUL are stored unchanged.

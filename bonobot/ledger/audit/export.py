@@ -24,10 +24,10 @@ def export_pages(rows: QuerySet[AuditRow], export_format: ExportFormat) -> Itera
     """Yield an organization's rows as text, page by page, in the order of the chain."""
     if export_format == "csv":
         yield format_csv([CSV_HEADING])
-    ordered = rows.order_by("seq")
+    ordered_rows = rows.order_by("seq")
     last_seq: int | None = None
     while entries := chain_reader.load_entries(
-        (ordered if last_seq is None else ordered.filter(seq__gt=last_seq))[:PAGE_SIZE]
+        (ordered_rows if last_seq is None else ordered_rows.filter(seq__gt=last_seq))[:PAGE_SIZE]
     ):
         last_seq = entries[-1].seq
         yield (

@@ -81,11 +81,15 @@ def prune_entries(
     name of the file the rows were archived to.
     """
     build_rollups.count_organization(organization_id)
-    removed, seq = 0, find_chain_start(organization_id)[0]
+    removed_count, seq = 0, find_chain_start(organization_id)[0]
     while batch := _prune_batch(organization_id, before, up_to):
-        removed, seq = removed + batch.rows, batch.seq
-    if removed:
-        details = {"before": entry_encoding.format_timestamp(before), "rows": removed, "up_to": seq}
+        removed_count, seq = removed_count + batch.rows, batch.seq
+    if removed_count:
+        details = {
+            "before": entry_encoding.format_timestamp(before),
+            "rows": removed_count,
+            "up_to": seq,
+        }
         record_finished_change(
             organization_id=organization_id,
             actor=actor,
@@ -95,7 +99,7 @@ def prune_entries(
             details=details | ({"archive": archive} if archive else {}),
             governed=False,
         )
-    return PruneResult(removed, seq)
+    return PruneResult(removed_count, seq)
 
 
 def find_cut_position(
@@ -216,12 +220,12 @@ def archive_and_prune(
     The file gets its name once it is complete and synced to disk. Raises OSError (FileExistsError
     if the file exists); then nothing is deleted.
     """
-    planned = plan_pruning(organization_id, before=before)
-    if not planned.rows:
-        return planned
-    _write_archive(organization_id, planned.seq, file)
+    pruning_plan = plan_pruning(organization_id, before=before)
+    if not pruning_plan.rows:
+        return pruning_plan
+    _write_archive(organization_id, pruning_plan.seq, file)
     return prune_entries(
-        organization_id, before=before, actor=actor, up_to=planned.seq, archive=file.name
+        organization_id, before=before, actor=actor, up_to=pruning_plan.seq, archive=file.name
     )
 
 

@@ -162,8 +162,10 @@ def _show_entry(cli: CommandContext, options: argparse.Namespace) -> None:
     entry = AuditEntryDetailSerializer(row).data
     fields = {name: value for name, value in entry.items() if name != "details"}
     fields |= {f"details.{name}": value for name, value in entry["details"].items()}
-    shown = [(name, text) for name, value in fields.items() if (text := _format_value(value))]
-    cli.emit(entry, build_table("FIELD", "VALUE", rows=shown, empty=""))
+    shown_fields = [
+        (name, text) for name, value in fields.items() if (text := _format_value(value))
+    ]
+    cli.emit(entry, build_table("FIELD", "VALUE", rows=shown_fields, empty=""))
 
 
 def _format_value(value: Any) -> str:

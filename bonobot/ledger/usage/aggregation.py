@@ -157,14 +157,16 @@ def estimate_quantile(counts: Sequence[int], share: float) -> float | None:
     total = sum(counts)
     if not total:
         return None
-    rank, counted = share * total, 0
+    rank, cumulative_count = share * total, 0
     for index, count in enumerate(counts):
-        if count and counted + count >= rank:
+        if count and cumulative_count + count >= rank:
             if index == len(BOUNDS_MS):
                 break
             lower_bound = BOUNDS_MS[index - 1] if index else 0
-            return lower_bound + (BOUNDS_MS[index] - lower_bound) * (rank - counted) / count
-        counted += count
+            return (
+                lower_bound + (BOUNDS_MS[index] - lower_bound) * (rank - cumulative_count) / count
+            )
+        cumulative_count += count
     return float(BOUNDS_MS[-1])
 
 
@@ -193,14 +195,14 @@ class UsageDimension(NamedTuple):
         """Return whether it counts rows of this kind."""
         return all(getattr(kind, name) == value for name, value in self.filters.items())
 
-    def can_answer(self, by: Iterable[str], where: Mapping[str, Any]) -> bool:
+    def can_answer(self, by: Iterable[str], filters: Mapping[str, Any]) -> bool:
         """Return whether a report with these columns and filters can be read from its summaries."""
         known_columns = {*self.columns, "begins", "organization_id"}
-        other_filters = {name: value for name, value in where.items() if name not in self.filters}
+        other_filters = {name: value for name, value in filters.items() if name not in self.filters}
         return (
             known_columns.issuperset(by)
             and known_columns.union(self.names).issuperset(other_filters)
-            and all(where.get(name) == value for name, value in self.filters.items())
+            and all(filters.get(name) == value for name, value in self.filters.items())
         )
 
 

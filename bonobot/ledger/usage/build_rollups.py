@@ -170,11 +170,11 @@ def add_to_summaries(sums: Mapping[RollupKey, RollupSum], since: datetime | None
     """Add totals to the summaries of complete days; the caller must hold the cursor's lock."""
     if since is None:
         return
-    summaries = summarize_rollups(sums, lambda place: place.begins >= since)
+    summaries = summarize_rollups(sums, lambda rollup_key: rollup_key.begins >= since)
     # Sorted, so that rows are always locked in the same order.
     rows = [
         _build_summary_row(*item)
-        for item in sorted(summaries, key=lambda one: _build_summary_key(one[0]))
+        for item in sorted(summaries, key=lambda item: _build_summary_key(item[0]))
     ]
     with connection.cursor() as cursor:
         for start in range(0, len(rows), INSERT_BATCH_SIZE):
@@ -411,11 +411,11 @@ def count_all_organizations() -> int:
     """Count new entries of all organizations, some batches of each; return how many ended."""
     heads = dict(Head.objects.values_list("organization_id", "seq"))
     counted_heads = dict(RollupCursor.objects.values_list("organization_id", "head"))
-    changed = [
+    changed_ids = [
         changed_id for changed_id, seq in heads.items() if seq != counted_heads.get(changed_id)
     ]
     return sum(
-        count_organization(organization_id, rounds=MAX_ROUNDS) for organization_id in changed
+        count_organization(organization_id, rounds=MAX_ROUNDS) for organization_id in changed_ids
     )
 
 
@@ -618,7 +618,7 @@ def _build_rollup(key: str, rollup_key: RollupKey) -> Rollup:
 def _add_to_rollup(row: Rollup, total: RollupSum) -> None:
     for name in SUM_FIELDS:
         setattr(row, name, getattr(row, name) + getattr(total, name))
-    for name, added in zip(TOOK, total.duration_counts, strict=True):
-        setattr(row, name, getattr(row, name) + added)
+    for name, increment in zip(TOOK, total.duration_counts, strict=True):
+        setattr(row, name, getattr(row, name) + increment)
     row.agent_name, row.server_name = total.agent_name, total.server_name
     row.last_at = max(filter(None, (row.last_at, total.last_at)), default=None)

@@ -198,38 +198,38 @@ class UsageReader:
     summed_since: datetime | None = None
 
     def load_lines(
-        self, *by: str, limit: int = MAX_LINES, **where: Any
+        self, *by: str, limit: int = MAX_LINES, **filters: Any
     ) -> dict[LineKey, UsageLine]:
         """Return the lines by key, most calls first (one query)."""
         if unknown_columns := set(by) - REPORT_COLUMNS:
             raise ValueError(f"A report can't be by {sorted(unknown_columns)}.")
         span = self.span if "begins" in by else self.span.to_days_if_whole()
-        lines = self._load_counted_lines(span, by, limit, where)
-        for key, line in self._iterate_uncounted(span, by, where):
+        lines = self._load_counted_lines(span, by, limit, filters)
+        for key, line in self._iterate_uncounted(span, by, filters):
             lines.setdefault(key, UsageLine()).add_line(line)
-        ordered = sorted(lines.items(), key=lambda one: (-one[1].calls, -one[1].turns))
-        return dict(ordered[:limit])
+        ordered_lines = sorted(lines.items(), key=lambda item: (-item[1].calls, -item[1].turns))
+        return dict(ordered_lines[:limit])
 
-    def load_total(self, **where: Any) -> UsageLine:
+    def load_total(self, **filters: Any) -> UsageLine:
         """Return the total of all lines (one query)."""
         return sum_lines(
-            self.load_lines("organization_id", limit=MAX_ORGANIZATIONS, **where).values()
+            self.load_lines("organization_id", limit=MAX_ORGANIZATIONS, **filters).values()
         )
 
     def _load_counted_lines(
-        self, span: ReportSpan, by: Sequence[str], limit: int, where: Mapping[str, Any]
+        self, span: ReportSpan, by: Sequence[str], limit: int, filters: Mapping[str, Any]
     ) -> dict[LineKey, UsageLine]:
-        dimension = self._find_dimension(span, by, where)
+        dimension = self._find_dimension(span, by, filters)
         if dimension is None:
-            rows, sums = self._query_rollups(span, where), _SUMS
+            rows, sums = self._query_rollups(span, filters), _SUMS
         else:
-            rows, sums = self._query_summaries(dimension, span, by, limit, where), _SUMMED
-        grouped = rows.order_by().values(*by).annotate(**sums, **_NAMES)
-        lines = grouped.order_by("-n_calls", "-n_turns", *by)[:limit]
+            rows, sums = self._query_summaries(dimension, span, by, limit, filters), _SUMMED
+        grouped_rows = rows.order_by().values(*by).annotate(**sums, **_NAMES)
+        lines = grouped_rows.order_by("-n_calls", "-n_turns", *by)[:limit]
         return {tuple(row[name] for name in by): _build_line(row) for row in lines}
 
     def _find_dimension(
-        self, span: ReportSpan, by: Sequence[str], where: Mapping[str, Any]
+        self, span: ReportSpan, by: Sequence[str], filters: Mapping[str, Any]
     ) -> UsageDimension | None:
         """Return the dimension whose complete summaries can answer the report, or None."""
         if self.summed_since is None or span.since < self.summed_since:
@@ -237,7 +237,7 @@ class UsageReader:
         if span.grain == "hour" and span.since < timezone.now() - MAX_HOURLY_AGE:
             return None
         return next(
-            (dimension for dimension in DIMENSIONS if dimension.can_answer(by, where)), None
+            (dimension for dimension in DIMENSIONS if dimension.can_answer(by, filters)), None
         )
 
     def _query_summaries(
@@ -246,9 +246,11 @@ class UsageReader:
         span: ReportSpan,
         by: Sequence[str],
         limit: int,
-        where: Mapping[str, Any],
+        conditions: Mapping[str, Any],
     ) -> QuerySet[Summary]:
-        filters = {name: value for name, value in where.items() if name not in dimension.filters}
+        filters = {
+            name: value for name, value in conditions.items() if name not in dimension.filters
+        }
         rows = Summary.objects.filter(dimension=dimension.name, **filters)
         rows = self._filter_span(rows, span)
         if filters.keys() >= set(dimension.columns):  # indexes only have the subject
@@ -264,8 +266,8 @@ class UsageReader:
             )
             sums = {f"n_{name}": SumOf(Cast(name, FloatField())) for name in ranking}
             ordering = [f"-{name}" for name in sums]
-            grouped = rows.order_by().values("subject").annotate(**sums)
-            top_subjects = grouped.order_by(*ordering, "subject")[:limit]
+            grouped_rows = rows.order_by().values("subject").annotate(**sums)
+            top_subjects = grouped_rows.order_by(*ordering, "subject")[:limit]
             rows = rows.filter(subject__in=top_subjects.values("subject"))
         return rows
 
@@ -282,14 +284,14 @@ class UsageReader:
             self.organization_id, dimension.name, span.grain, list_steps(span), limit=limit
         )
 
-    def _query_rollups(self, span: ReportSpan, where: Mapping[str, Any]) -> Any:
-        rows = self._filter_span(Rollup.objects.filter(**where), span)
+    def _query_rollups(self, span: ReportSpan, filters: Mapping[str, Any]) -> Any:
+        rows = self._filter_span(Rollup.objects.filter(**filters), span)
         for column, name in NAME_COLUMNS.items():
-            if name in where and self.summed_since and self.summed_since <= span.since:
+            if name in filters and self.summed_since and self.summed_since <= span.since:
                 # Translate the name to ids, so that an index of rollups can be used.
                 summaries = Summary.objects.filter(dimension=name.removesuffix("_name"))
                 named_summaries = self._filter_span(summaries, span.expand_to_days()).filter(
-                    **{name: where[name]}
+                    **{name: filters[name]}
                 )
                 rows = rows.filter(**{f"{column}__in": named_summaries.values(column)})
         return rows
@@ -303,14 +305,14 @@ class UsageReader:
         return rows.filter(begins__lt=span.until) if span.until else rows
 
     def _iterate_uncounted(
-        self, span: ReportSpan, by: Sequence[str], where: Mapping[str, Any]
+        self, span: ReportSpan, by: Sequence[str], filters: Mapping[str, Any]
     ) -> Iterable[tuple[LineKey, UsageLine]]:
         for rollup_key, sums in fold_entries(self.tail, (span.grain,)).items():
             names = {"agent_name": sums.agent_name, "server_name": sums.server_name}
             facts = {**rollup_key.kind._asdict(), **names, "begins": rollup_key.begins}
             if not span.contains(rollup_key.begins):
                 continue
-            if any(facts[name] != value for name, value in where.items()):
+            if any(facts[name] != value for name, value in filters.items()):
                 continue
             yield tuple(facts[name] for name in by), build_line(rollup_key.kind, sums)
 

@@ -188,9 +188,9 @@ def _build_entries(
 ) -> Iterator[UsageReportEntry]:
     if by == "day":
         lines = dict(sorted(lines.items()))
-    for (key, *rest), line in lines.items():
+    for (key, *other_keys), line in lines.items():
         name, server = str(key or ""), ""
-        subject = next(iter(rest), key)
+        subject = next(iter(other_keys), key)
         if by == "organization":
             name = names.get(key, name)
         elif by == "agent":

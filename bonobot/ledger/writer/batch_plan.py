@@ -306,8 +306,8 @@ def _decide_close_item(plan: BatchPlan, item: CloseItem) -> bool:
 def _seal_item(plan: BatchPlan, item: Item) -> ChainTip:
     tip = plan.state.tips[item.organization_id].extend(item.text)
     plan.state.tips[item.organization_id] = tip
-    sealed = plan.closed if isinstance(item, CloseItem) else plan.opened
-    sealed.append(SealedItem(item, tip.seq, tip.digest))
+    sealed_items = plan.closed if isinstance(item, CloseItem) else plan.opened
+    sealed_items.append(SealedItem(item, tip.seq, tip.digest))
     return tip
 
 

@@ -160,18 +160,18 @@ class BatchCommitter:
         """Commit the items and return their answers, in any order."""
         database = self._database = self._database or open_database()
         with database.connection.wrap_database_errors:
-            answered = _recover_answers(database, queued_items)
-            answered_items = {queued_item for queued_item, _ in answered}
+            recovered_items = _recover_answers(database, queued_items)
+            answered_items = {queued_item for queued_item, _ in recovered_items}
             remaining = [
                 queued_item
                 for queued_item in queued_items
                 if queued_item not in answered_items and not queued_item.is_abandoned
             ]
             if remaining:
-                answered += zip(
+                recovered_items += zip(
                     remaining, _commit_items(database, self._cache, remaining), strict=True
                 )
-        return answered
+        return recovered_items
 
     def has_row(self, call_id: UUID) -> bool:
         """Return whether a row with this id exists; raises database errors."""
@@ -227,13 +227,13 @@ def _recover_answers(
     rows = sql.load_written_rows(
         database, [queued_item.item.call_id for queued_item in uncertain_items]
     )
-    answered: list[AnsweredItem] = []
+    answered_items: list[AnsweredItem] = []
     for queued_item in uncertain_items:
         row = rows.get(queued_item.item.call_id)
         answer = _recover_answer(queued_item, row) if row else None
         if answer is not None:
-            answered.append((queued_item, answer))
-    return answered
+            answered_items.append((queued_item, answer))
+    return answered_items
 
 
 def _recover_answer(queued_item: QueuedItem, row: sql.WrittenRow) -> Answer | None:

@@ -48,10 +48,10 @@ AnsweredItem = tuple[QueuedItem, Answer]
 OnAbandoned = Callable[[QueuedItem, Answer], None]
 
 
-def wake_callers(answered: Iterable[AnsweredItem], on_abandoned: OnAbandoned) -> None:
+def wake_callers(answered_items: Iterable[AnsweredItem], on_abandoned: OnAbandoned) -> None:
     """Wake each caller once; `on_abandoned` gets answers that no caller waits for."""
     by_loop: dict[asyncio.AbstractEventLoop, list[AnsweredItem]] = {}
-    for queued_item, answer in answered:
+    for queued_item, answer in answered_items:
         if queued_item.loop is None:
             _resolve_answer(queued_item, answer, on_abandoned)
         else:
@@ -64,8 +64,8 @@ def wake_callers(answered: Iterable[AnsweredItem], on_abandoned: OnAbandoned) ->
                 on_abandoned(queued_item, answer)
 
 
-def _resolve_answers(answered: Iterable[AnsweredItem], on_abandoned: OnAbandoned) -> None:
-    for queued_item, answer in answered:
+def _resolve_answers(answered_items: Iterable[AnsweredItem], on_abandoned: OnAbandoned) -> None:
+    for queued_item, answer in answered_items:
         _resolve_answer(queued_item, answer, on_abandoned)
 
 

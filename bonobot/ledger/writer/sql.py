@@ -297,22 +297,22 @@ def lock_heads(database: LedgerDatabase, organizations: Iterable[UUID]) -> dict[
     return _load_tips(_lock_heads(database, sorted(organizations)))[0]
 
 
-def write_opened(database: LedgerDatabase, sealed: Sequence[SealedItem]) -> None:
+def write_opened(database: LedgerDatabase, sealed_items: Sequence[SealedItem]) -> None:
     """Insert rows with their opening entry."""
     database.execute_each(
-        _INSERT_ROW, [build_opening_row(database, sealed_item) for sealed_item in sealed]
+        _INSERT_ROW, [build_opening_row(database, sealed_item) for sealed_item in sealed_items]
     )
 
 
 def write_closed(
     database: LedgerDatabase,
-    sealed: Sequence[SealedItem],
+    sealed_items: Sequence[SealedItem],
     condition: UpdateCondition = NO_CONDITION,
 ) -> None:
     """Update open rows with their closing entry."""
     rows_without_code: list[Row] = []
     rows_with_code: list[Row] = []
-    for sealed_item in sealed:
+    for sealed_item in sealed_items:
         row, call_id = (
             _build_closing_row(database, sealed_item),
             database.encode_uuid(sealed_item.item.call_id),
@@ -353,7 +353,10 @@ def write_rates(database: LedgerDatabase, rates: Mapping[str, int]) -> None:
 
 def write_flows(database: LedgerDatabase, flows: Mapping[str, CallerFlowLabels]) -> None:
     """Update flow cells."""
-    rows = [(held.labels, held.last_used_us, key) for key, held in flows.items()]
+    rows = [
+        (caller_labels.labels, caller_labels.last_used_us, key)
+        for key, caller_labels in flows.items()
+    ]
     database.execute_each(_SET_FLOW, rows)
 
 
@@ -408,17 +411,17 @@ def load_written_rows(database: LedgerDatabase, call_ids: Sequence[UUID]) -> dic
     return {_parse_uuid(row): WrittenRow(*values) for row, *values in rows}
 
 
-def build_opening_row(database: LedgerDatabase, sealed: SealedItem) -> Row:
+def build_opening_row(database: LedgerDatabase, sealed_item: SealedItem) -> Row:
     """Return the values of `OPENING_NAMES` for a new row."""
-    item = sealed.item
+    item = sealed_item.item
     columns = database.encode_row(entry_encoding.OPENING_COLUMNS, item.columns)
-    return (sealed.seq, sealed.digest, item.text, *columns)
+    return (sealed_item.seq, sealed_item.digest, item.text, *columns)
 
 
-def _build_closing_row(database: LedgerDatabase, sealed: SealedItem) -> Row:
-    item = sealed.item
+def _build_closing_row(database: LedgerDatabase, sealed_item: SealedItem) -> Row:
+    item = sealed_item.item
     columns = database.encode_row(entry_encoding.CLOSING_COLUMNS, item.columns)
-    return (sealed.seq, sealed.digest, item.text, *columns)
+    return (sealed_item.seq, sealed_item.digest, item.text, *columns)
 
 
 def _lock_heads(database: LedgerDatabase, organizations: Sequence[UUID]) -> SqlCursor | None:
@@ -544,8 +547,8 @@ def write_if_unchanged(
     with database.open_pipeline():
         database.begin()
         clock = _move_head(database, before, owner, tip)
-        opened = [(*build_opening_row(database, item), *head_values) for item in plan.opened]
-        database.execute_each(_OPEN_IF_ADMITTED, opened)
+        opening_rows = [(*build_opening_row(database, item), *head_values) for item in plan.opened]
+        database.execute_each(_OPEN_IF_ADMITTED, opening_rows)
         write_closed(database, plan.closed, condition)
         write_cells(database, filter_changed(before.cells, after.cells), condition)
         execute_rows(database, _SET_RATES_PIPELINED, rates, *head_values)
@@ -573,7 +576,10 @@ def _move_head(
     ]
     values += [(key, cell.spent, cell.reserved) for key, cell in before.cells.items()]
     values += before.rates.items()
-    values += [(key, held.labels, held.last_used_us) for key, held in before.flows.items()]
+    values += [
+        (key, caller_labels.labels, caller_labels.last_used_us)
+        for key, caller_labels in before.flows.items()
+    ]
     same = "".join(
         [
             *[_SAME_CELL] * len(before.cells),

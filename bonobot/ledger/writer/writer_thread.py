@@ -304,7 +304,7 @@ class LedgerWriter:
             else:
                 new_items.append(queued_item)
                 first_refusals |= {key: queued_item} if key else {}
-        answered = self._committer.commit(new_items) if new_items else []
+        answered_items = self._committer.commit(new_items) if new_items else []
         for key, queued_item in first_refusals.items():
             for ended_window in self._repeated_refusals.open_window(
                 key, queued_item.item.call_id, at=queued_item.queued_at, now=now
@@ -315,7 +315,7 @@ class LedgerWriter:
                 self._repeated_refusals.count_refusal(
                     queued_item.refusal_key, queued_item.queued_at
                 )
-        return answered + repeats
+        return answered_items + repeats
 
     def _commit_one_by_one(self, batch: list[QueuedItem], error: Exception) -> None:
         """Commit the items of a failed batch one by one, so that only the faulty one fails."""

@@ -157,8 +157,8 @@ class NotificationChannelAdmin(TabbedAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[NotificationChannel]:
         """Return the channels with the state of their last notification."""
-        tried = Notification.objects.filter(channel=OuterRef("pk"), attempts__gt=0)
-        latest = tried.order_by("-created_at").values("state")[:1]
+        tried_notifications = Notification.objects.filter(channel=OuterRef("pk"), attempts__gt=0)
+        latest = tried_notifications.order_by("-created_at").values("state")[:1]
         return super().get_queryset(request).annotate(latest_state=Subquery(latest))
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:

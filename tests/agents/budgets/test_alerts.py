@@ -106,6 +106,6 @@ def build_use(spent, limit):
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.booleans())
 def test_more_spending_never_lowers_the_alert(spent, limit, refused):
     levels = ["", "budget_warning", "budget_exhausted"]
-    before = levels.index(budget_alerts.find_event(build_use(spent, limit), refused=refused))
-    after = levels.index(budget_alerts.find_event(build_use(spent + 1, limit), refused=refused))
+    before = levels.index(budget_alerts.find_event(build_use(spent, limit), is_denied=refused))
+    after = levels.index(budget_alerts.find_event(build_use(spent + 1, limit), is_denied=refused))
     assert before <= after

@@ -29,7 +29,7 @@ def test_a_free_server_reserves_no_money_budget():
 def test_no_call_costs_more_than_was_reserved(price, deadline, duration, sent, known):
     reserved = {"microusd": 0} | estimate_amounts(price, deadline)
     actual = calculate_amounts(
-        price, deadline_ms=deadline, duration_ms=duration, sent=sent, is_outcome_known=known
+        price, deadline_ms=deadline, duration_ms=duration, was_sent=sent, is_outcome_known=known
     )
     assert all(0 <= actual[unit] <= reserved[unit] for unit in reserved)
 
@@ -37,10 +37,10 @@ def test_no_call_costs_more_than_was_reserved(price, deadline, duration, sent, k
 @given(prices, times, times)
 def test_an_unsent_call_costs_nothing_and_an_unknown_one_its_reservation(price, deadline, duration):
     unsent = calculate_amounts(
-        price, deadline_ms=deadline, duration_ms=duration, sent=False, is_outcome_known=True
+        price, deadline_ms=deadline, duration_ms=duration, was_sent=False, is_outcome_known=True
     )
     assert set(unsent.values()) == {0}
     unknown = calculate_amounts(
-        price, deadline_ms=deadline, duration_ms=duration, sent=True, is_outcome_known=False
+        price, deadline_ms=deadline, duration_ms=duration, was_sent=True, is_outcome_known=False
     )
     assert unknown == {"microusd": 0} | estimate_amounts(price, deadline)

@@ -49,7 +49,7 @@ def test_a_skipped_step_is_skipped_for_all_and_can_be_undone(acme: Organization)
     set_step_skipped(administrator, "connect")
     set_step_skipped(administrator, "model")
     assert list_open_steps(acme) == ["approve", "agent", "ask"]
-    set_step_skipped(administrator, "connect", skipped=False)
+    set_step_skipped(administrator, "connect", is_skipped=False)
     assert FirstRun.objects.get().skipped == ["model"]
     with pytest.raises(Problem):
         set_step_skipped(administrator, "nothing")

@@ -68,7 +68,7 @@ def test_the_schedules_are_created_once(django_assert_max_num_queries):
 
 def test_an_edited_schedule_is_kept_and_recorded(administrator):
     sync_schedules(CODE)
-    save_schedule(administrator, get_schedule("prune"), every=60, enabled=False)
+    save_schedule(administrator, get_schedule("prune"), period_s=60, enabled=False)
     sync_schedules(CODE)
     assert (compute_period_s(get_schedule("prune")), get_schedule("prune").enabled) == (60, False)
     assert AuditRow.objects.filter(action="schedule_updated").count() == 1
@@ -76,7 +76,7 @@ def test_an_edited_schedule_is_kept_and_recorded(administrator):
 
 def test_a_new_default_applies_to_schedules_that_werent_edited(administrator):
     sync_schedules(CODE)
-    save_schedule(administrator, get_schedule("sweep"), every=20, enabled=True)
+    save_schedule(administrator, get_schedule("sweep"), period_s=20, enabled=True)
     faster = {name: entry | {"schedule": 5.0} for name, entry in CODE.items()}
     sync_schedules(faster)
     assert list_periods() == {"sweep": 20, "prune": 5}
@@ -143,14 +143,14 @@ def test_only_a_platform_administrator_edits_schedules():
     sync_schedules(CODE)
     owner = factories.create_member(factories.create_organization(), Role.OWNER)
     with pytest.raises(Problem) as raised:
-        save_schedule(owner, get_schedule("prune"), every=60, enabled=True)
+        save_schedule(owner, get_schedule("prune"), period_s=60, enabled=True)
     assert raised.value.code == "forbidden"
 
 
 @pytest.mark.parametrize("every", [1, 2, 7, 60, 86_400])
 def test_a_message_expires_before_the_next_one(administrator, every):
     sync_schedules(CODE)
-    save_schedule(administrator, get_schedule("prune"), every=every, enabled=True)
+    save_schedule(administrator, get_schedule("prune"), period_s=every, enabled=True)
     sync_schedules(CODE)
     assert get_schedule("prune").expire_seconds <= max(every * 0.9, 1)
 
@@ -164,8 +164,8 @@ def test_everything_essential_is_scheduled_often_enough():
 
 def test_the_scheduler_sends_the_stored_schedules(administrator, scheduler):
     assert set(scheduler.schedule) == set(schedules.get_scheduled_entries())
-    save_schedule(administrator, get_schedule("prune notifications"), every=5, enabled=True)
-    save_schedule(administrator, get_schedule("watch budgets"), every=60, enabled=False)
+    save_schedule(administrator, get_schedule("prune notifications"), period_s=5, enabled=True)
+    save_schedule(administrator, get_schedule("watch budgets"), period_s=60, enabled=False)
     changed = scheduler.schedule
     assert changed["prune notifications"].schedule.run_every.total_seconds() == 5
     assert "watch budgets" not in changed
@@ -173,7 +173,7 @@ def test_the_scheduler_sends_the_stored_schedules(administrator, scheduler):
 
 def test_the_scheduler_writes_only_its_own_columns(administrator, scheduler):
     entry = scheduler.schedule["prune notifications"]
-    save_schedule(administrator, get_schedule("prune notifications"), every=5, enabled=False)
+    save_schedule(administrator, get_schedule("prune notifications"), period_s=5, enabled=False)
     scheduler.reserve(entry)
     entry.save()
     after = get_schedule("prune notifications")
@@ -199,7 +199,7 @@ def test_doctor_detects_the_scheduler_by_its_last_run(administrator):
     sync_schedules(schedules.get_scheduled_entries())
     PeriodicTask.objects.filter(name="sweep").update(last_run_at=timezone.now())
     assert list_states() == {"schedule": "ok"}
-    save_schedule(administrator, get_schedule("watch budgets"), every=60, enabled=False)
+    save_schedule(administrator, get_schedule("watch budgets"), period_s=60, enabled=False)
     long_ago = timezone.now() - timedelta(minutes=5)
     PeriodicTask.objects.filter(name="sweep").update(last_run_at=long_ago)
     assert list_states() == {"schedule": "failed", "disabled": "warning"}

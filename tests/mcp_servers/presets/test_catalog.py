@@ -61,7 +61,7 @@ def test_each_package_is_pinned_to_the_tested_version(entry: CatalogEntry) -> No
         assert entry.proof["kind"] == "documentation"
         return
     command, args = entry.endpoint_config["command"], entry.endpoint_config["args"]
-    assert check_launcher(command, args, allowed=LAUNCHERS) == ()
+    assert check_launcher(command, args, allowed_launchers=LAUNCHERS) == ()
     assert f"{entry.proof['package']}@{entry.proof['version']}" in args
     assert command == {"npm": "npx", "pypi": "uvx"}[entry.proof["registry"]]
     assert entry.program
