@@ -130,7 +130,7 @@ def check_name(name: str, other_names: Iterable[str] = ()) -> None:
 
 
 def find_collision(name: str, other_names: Iterable[str]) -> str | None:
-    """Return the first of `other_names` (names or slugs) that `name` equals or looks like, if any."""
+    """Return the first of `other_names` (names, slugs) that `name` equals or looks like, if any."""
     forms = _build_comparison_forms(name)
     return next(
         (other_name for other_name in other_names if forms & _build_comparison_forms(other_name)),
@@ -232,8 +232,8 @@ def parse_rule_target(
 ) -> RuleTarget:
     """Return the target of a pattern (`mcp_github_*`, `mcp__github__create-issue`, `clock`).
 
-    `servers` are the existing slugs; `known_servers` maps stored tool names to (slug, own name), to resolve
-    names with a digest. The longest slug wins. Raises `InvalidInput` (`rule_empty`,
+    `servers` are the existing slugs; `known_servers` maps stored tool names to (slug, own name), to
+    resolve names with a digest. The longest slug wins. Raises `InvalidInput` (`rule_empty`,
     `rule_ambiguous`, `rule_unknown_server`) with the choices.
     """
     pattern = pattern.strip()

@@ -4,6 +4,8 @@ Messages with an old name that are queued during the upgrade still run. The next
 this module.
 """
 
+from typing import Any
+
 from celery import Celery
 
 RENAMED_TASKS = {
@@ -26,4 +28,5 @@ def register_renamed_tasks(app: Celery) -> None:
     """Register the tasks under their old names, too; those of apps that are off have none."""
     for old_name, new_name in RENAMED_TASKS.items():
         if task := app.tasks.get(new_name):
-            app.task(task.run, name=old_name, base=type(task).__bases__[0])
+            base: Any = type(task).__bases__[0]
+            app.task(name=old_name, base=base)(task.run)

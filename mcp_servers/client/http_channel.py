@@ -156,8 +156,8 @@ class HttpChannel:
     ) -> None:
         """Pass on server messages that belong to no request, until their stream ends.
 
-        `opened_event` is set once the headers arrive. Raises `UpstreamError` if the stream is lost or
-        refused.
+        `opened_event` is set once the headers arrive. Raises `UpstreamError` if the stream is lost
+        or refused.
         """
         state = _ResponseState(McpRequest("listen"), NO_REQUEST_ID, on_message, resumable=False)
         async with self._open_response(state.request, "GET", headers) as response:
