@@ -22,7 +22,7 @@ from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import factories
-from tests.agents.crash_scenarios import Mortals
+from tests.agents.crash_scenarios import CrashProcess
 from tests.agents.llm.openai_server import FakeOpenAI, openai_server
 from tests.processes import serve
 
@@ -70,47 +70,47 @@ def workshop(acme: Organization, helper: Agent, effects: Path) -> Iterator[Serve
 
 
 @pytest.fixture(scope="session")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def call_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file in which the HTTP servers log their calls."""
     return tmp_path_factory.mktemp("written") / "calls"
 
 
 @pytest.fixture(scope="session")
-def counting_url(written: Path) -> Iterator[str]:
+def counting_url(call_log: Path) -> Iterator[str]:
     """Run the server that logs its calls for the whole test session."""
-    with serve("call_log_server.py", written) as url:
+    with serve("call_log_server.py", call_log) as url:
         yield url
 
 
 @pytest.fixture
 def counting(
-    acme: Organization, helper: Agent, counting_url: str, written: Path
+    acme: Organization, helper: Agent, counting_url: str, call_log: Path
 ) -> Iterator[Server]:
     """The server that logs its calls, attached to the agent, with an empty log."""
-    written.write_text("")
+    call_log.write_text("")
     server = factories.create_http_server(acme, counting_url, "counting")
     yield factories.approve_server(acme, server, helper)
     get_runtime().call(get_connection_pool().forget_server, server.pk)
 
 
 @pytest.fixture(scope="session")
-def idle_mortals(django_db_setup: None) -> Iterator[list[Mortals]]:
+def idle_processes(django_db_setup: None) -> Iterator[list[CrashProcess]]:
     """Idle parent processes for crash tests, kept because each takes two seconds to start."""
-    idle: list[Mortals] = []
+    idle: list[CrashProcess] = []
     yield idle
     for process in idle:
         process.end()
 
 
 @pytest.fixture
-def mortals(
-    acme: Organization, tmp_path: Path, idle_mortals: list[Mortals]
-) -> Iterator[Callable[[], Mortals]]:
+def start_crash_process(
+    acme: Organization, tmp_path: Path, idle_processes: list[CrashProcess]
+) -> Iterator[Callable[[], CrashProcess]]:
     """A function that returns a parent process for crash tests: an idle one, or a new one."""
-    processes: list[Mortals] = []
+    processes: list[CrashProcess] = []
 
-    def get_process() -> Mortals:
-        process = idle_mortals.pop() if idle_mortals else Mortals()
+    def get_process() -> CrashProcess:
+        process = idle_processes.pop() if idle_processes else CrashProcess()
         processes.append(process)
         process.log_into(tmp_path)
         return process
@@ -118,7 +118,7 @@ def mortals(
     yield get_process
     for process in processes:
         if process.idle:
-            idle_mortals.append(process)
+            idle_processes.append(process)
         else:
             process.end()
 
@@ -159,7 +159,7 @@ def runner(transactional_db: None) -> Iterator[SessionRunner]:
 
 
 @pytest.fixture
-def take(runner: SessionRunner) -> Callable[[Session], str]:
+def run_to_rest(runner: SessionRunner) -> Callable[[Session], str]:
     """A function that runs a session until it is idle and returns its status."""
 
     async def run_until_idle(session_id: UUID) -> None:
@@ -177,7 +177,7 @@ def take(runner: SessionRunner) -> Callable[[Session], str]:
 
 @pytest.fixture
 def run(
-    acme: Organization, helper: Agent, take: Callable[[Session], str]
+    acme: Organization, helper: Agent, run_to_rest: Callable[[Session], str]
 ) -> Callable[..., Session]:
     """A function that sends the agent a message and runs the session until it is idle."""
     administrator = factories.build_administrator(acme)
@@ -187,7 +187,7 @@ def run(
             session = sessions.start_session(administrator, helper, text)
         else:
             sessions.send_message(administrator, session, text)
-        take(session)
+        run_to_rest(session)
         return session
 
     return send_message

@@ -40,7 +40,7 @@ def choose_kill_points(moments: int, sample_size: int) -> list[tuple[int, bool]]
     return points if WHOLE else points[:: len(points) // sample_size | 1]
 
 
-class Mortals:
+class CrashProcess:
     """A process that forks the children to kill; `log_into` sets the folder of their log."""
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class RunLog:
         return f"killed at {len(self.passed_moments)}, {(self.passed_moments or ['?'])[-1]}"
 
 
-def run_until_rest(root: Session, processes: Mortals, *, approve: bool, at: int = 0) -> RunLog:
+def run_until_rest(root: Session, processes: CrashProcess, *, approve: bool, at: int = 0) -> RunLog:
     """Run a session until it rests, and answer the requests to people.
 
     The process that reaches the moment `at` is killed there.
@@ -172,7 +172,7 @@ def run_until_rest(root: Session, processes: Mortals, *, approve: bool, at: int 
 
 def kill_at_each_moment(
     start: Callable[[], Session],
-    processes: Mortals,
+    processes: CrashProcess,
     sample_size: int,
     check: Callable[..., None],
 ) -> None:

@@ -200,7 +200,7 @@ def test_a_model_that_follows_every_injection_leaks_nothing(run, get_deliveries,
     assert all(approval.flow_labels == [*BOTH] for approval in approvals)
 
 
-def test_an_approval_allows_exactly_one_external_call(run, get_deliveries, acme, take):
+def test_an_approval_allows_exactly_one_external_call(run, get_deliveries, acme, run_to_rest):
     reviewer = factories.create_member(acme, Role.REVIEWER)
     plan = [[["read_file", {"path": "x"}]], [["get_issue", {"id": 0}]]]
     run([plan], obeys=True)
@@ -209,7 +209,7 @@ def test_an_approval_allows_exactly_one_external_call(run, get_deliveries, acme,
         resolve_approval(reviewer, other, "deny")
     session = Session.objects.get()
     Session.objects.filter(pk=session.pk).update(status=Session.Status.QUEUED, runner=None)
-    assert take(session) == Session.Status.DONE
+    assert run_to_rest(session) == Session.Status.DONE
     assert [(delivery["tool"], SECRET in delivery["body"]) for delivery in get_deliveries()] == [
         ("send_email", True)
     ]

@@ -85,13 +85,13 @@ def test_a_running_session_is_canceled_with_the_reason(acme, helper, fake, runne
     assert "Leaked key." in end.payload["detail"]
 
 
-def test_a_waiting_session_is_canceled(acme, helper, workshop, take, owner):
+def test_a_waiting_session_is_canceled(acme, helper, workshop, run_to_rest, owner):
     set_policy(owner, helper, PolicySpec("all", ask=(ECHO,)))
     session = sessions.start_session(owner, helper, f'/{ECHO} {{"text": "x"}}')
-    assert take(session) == Session.Status.WAITING
+    assert run_to_rest(session) == Session.Status.WAITING
     assert load_impact(acme) == KillSwitchImpact(running=0, waiting=1, agents=1, servers=1)
     halt_organization(owner)
-    assert take(session) == Session.Status.CANCELLED
+    assert run_to_rest(session) == Session.Status.CANCELLED
     assert Approval.objects.get().state == Approval.State.WITHDRAWN
 
 
@@ -102,9 +102,9 @@ def test_a_queued_session_ends_immediately(acme, helper, owner):
     assert (session.status, "drill" in session.error_detail) == ("cancelled", True)
 
 
-def test_no_session_starts_while_the_kill_switch_is_enabled(helper, take, owner):
+def test_no_session_starts_while_the_kill_switch_is_enabled(helper, run_to_rest, owner):
     session = sessions.start_session(owner, helper, "hello")
-    take(session)
+    run_to_rest(session)
     halt_organization(owner)
     helper.organization.refresh_from_db()
     assert (
@@ -116,11 +116,11 @@ def test_no_session_starts_while_the_kill_switch_is_enabled(helper, take, owner)
     )
 
 
-def test_no_model_is_requested_while_the_kill_switch_is_enabled(helper, fake, take, owner):
+def test_no_model_is_requested_while_the_kill_switch_is_enabled(helper, fake, run_to_rest, owner):
     session = sessions.start_session(owner, helper, "hello")
     helper.organization.halted_at = "2026-01-01T00:00:00Z"
     helper.organization.save()
-    assert take(session) == Session.Status.FAILED
+    assert run_to_rest(session) == Session.Status.FAILED
     assert session.error_code == "kill_switch_enabled"
     assert not fake.requests
     row = AuditRow.objects.get(action="agent_model_turn")
@@ -128,7 +128,7 @@ def test_no_model_is_requested_while_the_kill_switch_is_enabled(helper, fake, ta
 
 
 def test_a_kill_switch_enabled_at_the_start_of_a_turn_applies(
-    helper, fake, take, owner, monkeypatch
+    helper, fake, run_to_rest, owner, monkeypatch
 ):
     session = sessions.start_session(owner, helper, "hello")
     fake.script += [Says("never")]
@@ -138,7 +138,7 @@ def test_a_kill_switch_enabled_at_the_start_of_a_turn_applies(
         return reserves(*args)
 
     monkeypatch.setattr(request_budget, "build_reservations", reserve_late)
-    assert take(session) in (Session.Status.FAILED, Session.Status.CANCELLED)
+    assert run_to_rest(session) in (Session.Status.FAILED, Session.Status.CANCELLED)
     assert not fake.requests
 
 
@@ -207,9 +207,9 @@ def test_other_organizations_arent_affected(acme, helper, owner):
     assert session.status == Session.Status.QUEUED
 
 
-def test_idle_sessions_arent_affected(helper, take, owner):
+def test_idle_sessions_arent_affected(helper, run_to_rest, owner):
     session = sessions.start_session(owner, helper, "hello")
-    take(session)
+    run_to_rest(session)
     assert sessions.cancel_sessions(owner, Session.objects.all(), "why") == 0
     session.refresh_from_db()
     assert session.status == Session.Status.DONE

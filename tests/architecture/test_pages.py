@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import PAGES, blocks, instead
-from tests.docs.run_blocks import forbidden, names_in, told
+from tests.docs.run_blocks import forbidden, iterate_statements, names_in
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,5 +24,5 @@ def test_blocks_that_arent_run_have_a_reason_and_valid_names(page: Path) -> None
         if "not run" in block.marks or instead(block):
             assert not list(names_in(block, ROOT)), str(block)
         else:
-            list(told(block))
+            list(iterate_statements(block))
             assert not forbidden(block), f"{block}: mark it (tests/docs/pages.py says how)"

@@ -38,7 +38,7 @@ from tests import factories
 from tests.parts import ROOT
 from tests.processes import build_environment
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked, RawHttp
+from tests.servers.raw_http_server import RawHttp, RecordedRequest
 
 GOVERNED = {model._meta.label: model for model in apps.get_models() if issubclass(model, Governed)}
 # A snapshot also reads the generation itself.
@@ -57,7 +57,7 @@ TOOL = "mcp_web_echo"
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def _answer(request: Asked) -> bytes:
+def _answer(request: RecordedRequest) -> bytes:
     if request.method == "server/discover":
         return raw_http_server.discovery(request)
     tools = {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]}

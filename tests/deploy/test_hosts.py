@@ -69,8 +69,8 @@ def test_a_command_runs_with_the_settings_and_secrets_of_the_services(tmp_path: 
 def test_nginx_uses_the_ports_of_the_units() -> None:
     target = (DEPLOY / "systemd" / "bonobot.target").read_text(encoding="utf-8")
     site = (DEPLOY / "nginx" / "site.conf").read_text(encoding="utf-8")
-    asked = re.findall(r"server 127\.0\.0\.1:(\d+)", site)
-    assert asked == re.findall(r"bonobot-web@(\d+)\.service", target)
+    send_request = re.findall(r"server 127\.0\.0\.1:(\d+)", site)
+    assert send_request == re.findall(r"bonobot-web@(\d+)\.service", target)
     unit = (DEPLOY / "systemd" / "bonobot-web@.service").read_text(encoding="utf-8")
     assert "--port %i" in unit
 
@@ -106,7 +106,7 @@ def upstream() -> Iterator[int]:
             thread.join()
 
 
-def written(folder: Path, *, port: int, upstreams: tuple[int, int]) -> Path:
+def write_site(folder: Path, *, port: int, upstreams: tuple[int, int]) -> Path:
     """Write the site as one would install it, with other ports and without TLS; return the file."""
     for path in (DEPLOY / "nginx").glob("bonobot*.conf"):
         shutil.copy(path, folder)
@@ -129,7 +129,7 @@ def written(folder: Path, *, port: int, upstreams: tuple[int, int]) -> Path:
     return main
 
 
-def asked(port: int, path: str, headers: dict[str, str]) -> tuple[int, str]:
+def send_request(port: int, path: str, headers: dict[str, str]) -> tuple[int, str]:
     link = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
         link.request("POST", path, body=b"{}", headers={"Host": "bonobot.example.com", **headers})
@@ -141,7 +141,7 @@ def asked(port: int, path: str, headers: dict[str, str]) -> tuple[int, str]:
 
 def answers(port: int) -> bool:
     try:
-        return asked(port, "/", {})[0] == 200
+        return send_request(port, "/", {})[0] == 200
     except OSError:
         return False
 
@@ -150,21 +150,26 @@ def answers(port: int) -> bool:
 def test_requests_of_a_token_reach_one_process_and_others_any(tmp_path: Path) -> None:
     port = find_unused_port()
     with upstream() as first, upstream() as second:
-        file = written(tmp_path, port=port, upstreams=(first, second))
+        file = write_site(tmp_path, port=port, upstreams=(first, second))
         with subprocess.Popen(
             ["nginx", "-p", tmp_path, "-c", file, "-e", tmp_path / "error.log"]
         ) as nginx:
             try:
                 eventually(lambda: nginx.poll() is None and answers(port), what="nginx")
                 token = {"Authorization": "Bearer one"}
-                begun = asked(port, "/mcp", token)[1]
+                begun = send_request(port, "/mcp", token)[1]
                 goes_on = token | {"Mcp-Session-Id": "7"}
-                assert {asked(port, "/mcp/agents/demo", goes_on)[1] for _ in range(5)} == {begun}
+                assert {send_request(port, "/mcp/agents/demo", goes_on)[1] for _ in range(5)} == {
+                    begun
+                }
                 assert begun.endswith(" 127.0.0.1 bonobot.example.com")
                 tokens = ({"Authorization": f"Bearer {number}"} for number in range(30))
-                assert len({asked(port, "/mcp", one)[1] for one in tokens}) == 2
-                assert len({asked(port, "/admin/", {})[1] for _ in range(30)}) == 2
-                assert [asked(port, path, {})[0] for path in ("/metrics", "/readyz")] == [404, 404]
+                assert len({send_request(port, "/mcp", one)[1] for one in tokens}) == 2
+                assert len({send_request(port, "/admin/", {})[1] for _ in range(30)}) == 2
+                assert [send_request(port, path, {})[0] for path in ("/metrics", "/readyz")] == [
+                    404,
+                    404,
+                ]
             finally:
                 nginx.terminate()
 

@@ -43,7 +43,7 @@ REQUEST = re.compile(
 )
 
 
-def told(block: Block) -> Iterator[Statement]:
+def iterate_statements(block: Block) -> Iterator[Statement]:
     """Yield the commands that test a block; data is tested with a command that reads it."""
     if command := instead(block):
         yield Statement(command, block.line)
@@ -130,7 +130,7 @@ def check_block(
 ) -> list[str]:
     """Run a block and return the differences from the page."""
     faults = []
-    statements_to_run = list(told(block))
+    statements_to_run = list(iterate_statements(block))
     assert not forbidden(block), f"{block}: {forbidden(block)} may not be run: mark it"
     for statement in statements_to_run:
         last = statement is statements_to_run[-1]

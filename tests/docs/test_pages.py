@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import Block, blocks, instead, matches, statements
-from tests.docs.run_blocks import forbidden, told
+from tests.docs.run_blocks import forbidden, iterate_statements
 
 
 def page(folder: Path, text: str) -> Path:
@@ -20,7 +20,7 @@ def block(language: str, text: str, **marks: str) -> Block:
 
 def test_a_block_that_cant_be_run_must_be_marked() -> None:
     with pytest.raises(AssertionError, match="neither run nor marked"):
-        list(told(block("text", "whatever")))
+        list(iterate_statements(block("text", "whatever")))
 
 
 def test_a_block_that_changes_the_host_must_be_marked() -> None:

@@ -268,8 +268,8 @@ class Drill:
         codes = Counter(text[:90] for text in self.load.tally.lost.values())
         for text, times in codes.most_common(8):
             console.print(f"  {times} × {text}", markup=False)
-        told, faults = findings(self.organization_id, self.load)
-        for one in told:
+        notes, faults = findings(self.organization_id, self.load)
+        for one in notes:
             console.print(f"  {one}", markup=False)
         for fault in (*self.faults, *faults):
             console.print(f"FAULT: {fault}", style="red", markup=False)

@@ -21,8 +21,8 @@ def findings(organization_id: UUID, load: Load) -> tuple[list[str], list[str]]:
     connection.close()  # it may be one of before the restart
     abandoned = settle_abandoned_calls(opened_before=timezone.now() - timedelta(seconds=1))
     charged = Counter(load.charged())
-    told, faults = _sessions(load, charged)
-    told += [
+    notes, faults = _sessions(load, charged)
+    notes += [
         f"{len(load.tally.answered)} calls of clients were answered, {len(load.tally.lost)} lost; "
         f"of those, {sum(key in charged for key in load.tally.lost)} were made",
         f"{load.tally.told} questions were answered by the person",
@@ -33,7 +33,7 @@ def findings(organization_id: UUID, load: Load) -> tuple[list[str], list[str]]:
         f"{key} was answered and never charged" for key in load.tally.answered - set(charged)
     ]
     report = verify_whole_chain(organization_id)
-    told.append("eport.rows audit entries, eport.seq entries")
+    notes.append("eport.rows audit entries, eport.seq entries")
     faults += [f"audit: {fault}" for fault in report.faults]
     rows = AuditRow.objects.filter(organization_id=organization_id, event_type="call")
     if still := rows.running().count():
@@ -43,8 +43,8 @@ def findings(organization_id: UUID, load: Load) -> tuple[list[str], list[str]]:
     for cell in BudgetCell.objects.filter(organization_id=organization_id).exclude(reserved=0):
         faults.append(f"budget {cell.key}: {cell.reserved} are still set aside")
     cells = BudgetCell.objects.filter(organization_id=organization_id)
-    told += [f"budget {cell.key.rpartition(':')[2]}: {cell.spent} spent" for cell in cells]
-    return told, faults
+    notes += [f"budget {cell.key.rpartition(':')[2]}: {cell.spent} spent" for cell in cells]
+    return notes, faults
 
 
 def _sessions(load: Load, charged: Counter[str]) -> tuple[list[str], list[str]]:
@@ -67,9 +67,9 @@ def _sessions(load: Load, charged: Counter[str]) -> tuple[list[str], list[str]]:
         faults.append(f"{len(load.tally.sessions) - known} sessions are missing")
     if untold > load.tally.untold:
         faults.append(f"{untold} sessions were begun though nobody was told")
-    told = f"{sum(statuses.values())} sessions: {dict(statuses)}"
+    notes = f"{sum(statuses.values())} sessions: {dict(statuses)}"
     lost = f"of {load.tally.untold} beginnings nobody was told the outcome, {untold} had begun"
-    return [told, lost], faults
+    return [notes, lost], faults
 
 
 def _key(opened: str) -> str:

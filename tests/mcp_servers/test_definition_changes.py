@@ -15,7 +15,7 @@ from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.discovery import DiscoveryResult, run_discovery
 from tests import factories
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked, RawHttp
+from tests.servers.raw_http_server import RawHttp, RecordedRequest
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -56,7 +56,7 @@ def states(administrator: Principal) -> Callable[..., list[dict[str, str]]]:
         current: list[Listing] = [listings[0]]
         greeting: dict[str, Any] = {}
 
-        def respond(request: Asked) -> bytes:
+        def respond(request: RecordedRequest) -> bytes:
             if request.method == "server/discover":
                 return raw_http_server.discovery(request, **greeting)
             message = {"jsonrpc": "2.0", "id": request.id, "result": {"tools": current[0]}}

@@ -21,7 +21,7 @@ from tests.agents.conftest import run, runner, take
 from tests.command_line import acme, bonobot
 from tests.rest import RestClient
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked, RawHttp
+from tests.servers.raw_http_server import RawHttp, RecordedRequest
 
 __all__ = ["acme", "bonobot", "run", "runner", "take"]
 
@@ -52,7 +52,7 @@ class DeclaredServer:
         self.http = RawHttp(self._answer)
         self.server: Server
 
-    def _answer(self, request: Asked) -> bytes:
+    def _answer(self, request: RecordedRequest) -> bytes:
         if request.method == "server/discover":
             return raw_http_server.discovery(request)
         if request.method == "tools/list":

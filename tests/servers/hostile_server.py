@@ -16,8 +16,8 @@ from tests.servers import raw_http_server
 from tests.servers.raw_http_server import (
     CHUNKED,
     STREAM,
-    Asked,
     RawHttp,
+    RecordedRequest,
     chunk,
     event,
     response,
@@ -48,7 +48,7 @@ async def ending(*parts: bytes) -> AsyncIterator[bytes]:
         yield part
 
 
-def build_answer(request: Asked, value: Any = None) -> dict[str, Any]:
+def build_answer(request: RecordedRequest, value: Any = None) -> dict[str, Any]:
     text = {"content": [{"type": "text", "text": "ok"}]}
     return {"jsonrpc": "2.0", "id": request.id, "result": text if value is None else value}
 
@@ -59,16 +59,16 @@ def build_gzip_bomb() -> bytes:
     return gzip.compress(b'{"jsonrpc": "2.0", "id": 1, "result": {}' + b" " * 100 * MIB + b"}", 1)
 
 
-def answer_gzip(request: Asked) -> bytes:
+def answer_gzip(request: RecordedRequest) -> bytes:
     return response(200, build_gzip_bomb(), Content_Encoding="gzip")
 
 
-def answer_nested(request: Asked) -> bytes:
+def answer_nested(request: RecordedRequest) -> bytes:
     body = b'{"jsonrpc":"2.0","id":%d,"result":{"a":%s}}' % (request.id, b"[" * MIB + b"]" * MIB)
     return response(200, body)
 
 
-def answer_wide(request: Asked) -> bytes:
+def answer_wide(request: RecordedRequest) -> bytes:
     body = b'{"jsonrpc":"2.0","id":%d,"result":{"a":[%s0]}}' % (request.id, b"[]," * MIB)
     return response(200, body)
 
@@ -77,11 +77,11 @@ def headers(lines: Iterator[bytes]) -> bytes:
     return JSON + b"".join(lines) + b"Content-Length: 2\r\n\r\n{}"
 
 
-def redirect(request: Asked, location: str) -> bytes:
+def redirect(request: RecordedRequest, location: str) -> bytes:
     return response(302, kind="", Location=location)
 
 
-ANSWERS: dict[str, Callable[[Asked], Answer]] = {
+ANSWERS: dict[str, Callable[[RecordedRequest], Answer]] = {
     "good": lambda request: result(request, build_answer(request)["result"]),
     "hang": lambda request: stream(),
     "hang_up": lambda request: ending(),
@@ -192,7 +192,7 @@ def build_listing(name: str, cursor: str | None) -> dict[str, Any]:
     return pages.get(name, lambda: {"tools": build_tools("echo")})()
 
 
-def respond(request: Asked) -> Answer:
+def respond(request: RecordedRequest) -> Answer:
     name = request.path.strip("/")
     if request.method == "server/discover":
         return raw_http_server.discovery(request)

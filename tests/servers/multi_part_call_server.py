@@ -10,7 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from raw_http_server import MODERN, Asked, RawHttp, error, result  # the script next to this one
+from raw_http_server import (  # the script next to this one
+    MODERN,
+    RawHttp,
+    RecordedRequest,
+    error,
+    result,
+)
 
 FILE = Path(sys.argv[1])
 TASKS = "io.modelcontextprotocol/tasks"
@@ -105,7 +111,7 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
     return complete_call(method, params)
 
 
-def respond(request: Asked) -> bytes:
+def respond(request: RecordedRequest) -> bytes:
     value = answer(request.method, request.message.get("params", {}))
     if value is None:
         return error(request, -32602, 200)

@@ -15,7 +15,7 @@ MODERN = "2026-07-28"
 
 
 @dataclass(frozen=True)
-class Asked:
+class RecordedRequest:
     """One HTTP request."""
 
     verb: str
@@ -36,7 +36,7 @@ class Asked:
         return str(self.message["params"]["name"])
 
 
-Respond = Callable[[Asked], bytes | AsyncIterator[bytes]]
+Respond = Callable[[RecordedRequest], bytes | AsyncIterator[bytes]]
 
 
 @dataclass
@@ -44,7 +44,7 @@ class RawHttp:
     """A listening endpoint and its requests; `gone` counts responses that the client cut off."""
 
     respond: Respond
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[RecordedRequest] = field(default_factory=list)
     gone: int = 0
     port: int = 0
     cut: asyncio.Event = field(default_factory=asyncio.Event)
@@ -76,7 +76,7 @@ class RawHttp:
         writer.close()
 
     async def _answer(
-        self, request: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, request: RecordedRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         answer = self.respond(request)
         if isinstance(answer, bytes):
@@ -103,13 +103,13 @@ async def _stream(answer: AsyncIterator[bytes], writer: asyncio.StreamWriter) ->
         await writer.drain()
 
 
-async def _read(reader: asyncio.StreamReader) -> Asked:
+async def _read(reader: asyncio.StreamReader) -> RecordedRequest:
     head = (await reader.readuntil(b"\r\n\r\n")).decode()
     first, *lines = head.strip().split("\r\n")
     headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
     body = await reader.readexactly(int(headers.get("content-length", 0)))
     verb, path, _ = first.split()
-    return Asked(verb, headers, json.loads(body) if body else None, path)
+    return RecordedRequest(verb, headers, json.loads(body) if body else None, path)
 
 
 # --- responses
@@ -126,14 +126,14 @@ def response(
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-def result(request: Asked, value: Any, **headers: str) -> bytes:
+def result(request: RecordedRequest, value: Any, **headers: str) -> bytes:
     """Return a JSON-RPC result."""
     message = {"jsonrpc": "2.0", "id": request.id, "result": value}
     return response(200, json.dumps(message).encode(), **headers)
 
 
 def error(
-    request: Asked, code: int, status: int = 400, data: Any = None, text: str = "refused"
+    request: RecordedRequest, code: int, status: int = 400, data: Any = None, text: str = "refused"
 ) -> bytes:
     """Return a JSON-RPC error."""
     error_object = {"code": code, "message": text, "data": data}
@@ -158,12 +158,14 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
-def discovery(request: Asked, **more: Any) -> bytes:
+def discovery(request: RecordedRequest, **more: Any) -> bytes:
     """Return the discovery of a modern server with tools."""
     return result(request, {"supportedVersions": [MODERN], "capabilities": {"tools": {}}, **more})
 
 
-def initialization(request: Asked, session: str = "", version: str = "2025-11-25") -> bytes:
+def initialization(
+    request: RecordedRequest, session: str = "", version: str = "2025-11-25"
+) -> bytes:
     """Return the `initialize` result of a handshake-era server with tools."""
     value = {
         "protocolVersion": version,
@@ -173,7 +175,7 @@ def initialization(request: Asked, session: str = "", version: str = "2025-11-25
     return result(request, value, **({"Mcp_Session_Id": session} if session else {}))
 
 
-def text(request: Asked, value: str = "ok") -> bytes:
+def text(request: RecordedRequest, value: str = "ok") -> bytes:
     """Return a tool's result with one text."""
     return result(request, {"content": [{"type": "text", "text": value}]})
 
@@ -181,7 +183,7 @@ def text(request: Asked, value: str = "ok") -> bytes:
 # --- whole servers
 
 
-def modern(respond: Callable[[Asked], Any]) -> RawHttp:
+def modern(respond: Callable[[RecordedRequest], Any]) -> RawHttp:
     """Return a modern endpoint whose tool calls `respond` answers."""
     return RawHttp(
         lambda request: (
@@ -193,13 +195,15 @@ def modern(respond: Callable[[Asked], Any]) -> RawHttp:
 class HandshakeHttp:
     """Answers like a server of the handshake era, with sessions that it can lose."""
 
-    def __init__(self, respond: Callable[[Asked], Any], *, lost: bytes | None = None) -> None:
+    def __init__(
+        self, respond: Callable[[RecordedRequest], Any], *, lost: bytes | None = None
+    ) -> None:
         self.known: set[str] = set()
         self.opened = 0
         self._respond = respond
         self._lost = lost
 
-    def __call__(self, request: Asked) -> Any:
+    def __call__(self, request: RecordedRequest) -> Any:
         session = request.headers.get("mcp-session-id", "")
         if request.method == "initialize":
             self.opened += 1
@@ -223,13 +227,15 @@ class SseHttp:
     `respond` returns the events for a message, or the bytes of its POST's response.
     """
 
-    def __init__(self, respond: Callable[[Asked], Any], address: str = "/messages?n={}") -> None:
+    def __init__(
+        self, respond: Callable[[RecordedRequest], Any], address: str = "/messages?n={}"
+    ) -> None:
         self.streams: dict[str, asyncio.Queue[bytes | None]] = {}
         self.opened = 0
         self._respond = respond
         self._address = address
 
-    def __call__(self, request: Asked) -> Any:
+    def __call__(self, request: RecordedRequest) -> Any:
         if request.verb == "GET":
             self.opened += 1
             address = self._address.format(self.opened)
@@ -252,7 +258,7 @@ class SseHttp:
             stream.put_nowait(None)
         self.streams.clear()
 
-    def _greeting(self, request: Asked) -> bytes:
+    def _greeting(self, request: RecordedRequest) -> bytes:
         value = {"protocolVersion": "2024-11-05", "capabilities": {"tools": {}}}
         return said(request, value)
 
@@ -263,7 +269,7 @@ class SseHttp:
             yield part
 
 
-def said(request: Asked, value: Any) -> bytes:
+def said(request: RecordedRequest, value: Any) -> bytes:
     """Return the event that answers a message; empty for a notification."""
     if request.id is None:
         return b""

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from bonobot.core.runtime import get_runtime
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked, RawHttp
+from tests.servers.raw_http_server import RawHttp, RecordedRequest
 
 SUBJECT = "alice"
 
@@ -82,7 +82,7 @@ class TokenIssuer:
         signing_key = key if key is not None else self.private[kid or "one"]
         return jwt.encode(self.claims(audience, **claims), signing_key, algorithm, headers=header)
 
-    def _answer(self, request: Asked) -> bytes:
+    def _answer(self, request: RecordedRequest) -> bytes:
         if self.down:
             return raw_http_server.response(503)
         if request.path == "/.well-known/oauth-authorization-server":

@@ -65,7 +65,7 @@ class Release:
         """Return the command line of one of its commands."""
         return [str(self.python), "-m", "bonobot", *words]
 
-    def told(self, line: str) -> dict[str, Any]:
+    def run_command(self, line: str) -> dict[str, Any]:
         """Run an operation; return its JSON, or the problem if it was refused."""
         done = subprocess.run(
             [*self.command(*shlex.split(line)), "--json"],
@@ -119,7 +119,7 @@ def record(checkout: Path, folder: Path) -> None:
         )
         try:
             wait_until_ready(up)
-            facts = {name: release.told(line) for name, line in OPERATIONS.items()}
+            facts = {name: release.run_command(line) for name, line in OPERATIONS.items()}
         finally:
             up.send_signal(signal.SIGINT)
             said, _ = up.communicate(timeout=60)

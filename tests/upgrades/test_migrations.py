@@ -39,7 +39,7 @@ def state() -> ProjectState:
     return made
 
 
-def told(*operations: Operation, contracts: str = "") -> list[str]:
+def list_faults(*operations: Operation, contracts: str = "") -> list[str]:
     body = {"operations": operations, "contracts": contracts}
     made = type("Migration", (Migration,), body)("0099_x", "agents")
     return [*faults(made, state())]
@@ -78,27 +78,27 @@ KIND = {
 def test_what_old_processes_would_mind_is_a_fault_unless_it_is_explained(
     operation: Operation,
 ) -> None:
-    assert len(told(operation)) == 1
-    assert told(operation, contracts="Nothing has read it since 0.2.") == []
+    assert len(list_faults(operation)) == 1
+    assert list_faults(operation, contracts="Nothing has read it since 0.2.") == []
 
 
 @pytest.mark.parametrize("operation", KIND.values(), ids=KIND)
 def test_what_only_adds_is_none(operation: Operation) -> None:
-    assert told(operation) == []
+    assert list_faults(operation) == []
 
 
 def test_a_new_table_may_be_completed_in_its_own_migration() -> None:
     create = migrations.CreateModel("New", [("id", models.AutoField(primary_key=True))])
     field = migrations.AddField("new", "n", models.IntegerField(default=0))
-    assert told(create, field) == []
+    assert list_faults(create, field) == []
 
 
 def test_a_model_may_be_renamed_when_its_table_keeps_its_name() -> None:
     keep = migrations.AlterModelTable("step", "agents_step")
     rename = migrations.RenameModel("Step", "Stage")
-    assert told(keep, rename) == []
-    assert len(told(rename)) == 1
-    assert len(told(migrations.AlterModelTable("step", "agents_stage"), rename)) == 1
+    assert list_faults(keep, rename) == []
+    assert len(list_faults(rename)) == 1
+    assert len(list_faults(migrations.AlterModelTable("step", "agents_stage"), rename)) == 1
 
 
 @pytest.mark.django_db(transaction=True)

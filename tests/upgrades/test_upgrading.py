@@ -40,7 +40,7 @@ class Upgraded:
     after: dict[str, int]
     said: dict[str, Ended]
 
-    def told(self, name: str) -> Any:
+    def read_answer(self, name: str) -> Any:
         """Return the JSON of a command that succeeded."""
         ended = self.said[name]
         assert ended.status == 0, ended.err
@@ -105,16 +105,16 @@ def test_content_types_are_those_of_a_new_database(upgraded: Upgraded) -> None:
 
 
 def test_the_audit_verifies_across_releases(upgraded: Upgraded) -> None:
-    assert upgraded.told("verify")["ok"] is True
+    assert upgraded.read_answer("verify")["ok"] is True
 
 
 def test_every_sealed_value_opens(upgraded: Upgraded) -> None:
-    assert upgraded.told("keys")["unreadable"] == 0
+    assert upgraded.read_answer("keys")["unreadable"] == 0
 
 
 def test_agents_and_their_rules_are_what_they_were(upgraded: Upgraded) -> None:
-    assert [agent["slug"] for agent in upgraded.told("agents")] == ["demo"]
-    assert upgraded.told("allowed")["decision"] == "allow"
+    assert [agent["slug"] for agent in upgraded.read_answer("agents")] == ["demo"]
+    assert upgraded.read_answer("allowed")["decision"] == "allow"
     assert json.loads(upgraded.said["disabled"].out)["code"] == "server_disabled"
 
 
@@ -122,7 +122,7 @@ def test_tokens_open_what_they_opened(upgraded: Upgraded, web: Web) -> None:
     me = httpx.get(f"{web.url}/api/agents", headers=upgraded.bearer("owner"))
     assert [agent["slug"] for agent in me.json()["results"]] == ["demo"]
     demo = upgraded.left.facts["member"]["agent_id"]
-    assert {row["name"]: row["agents"] for row in upgraded.told("tokens")} == {
+    assert {row["name"]: row["agents"] for row in upgraded.read_answer("tokens")} == {
         "owner": [],
         "ci": [demo],
     }
@@ -138,7 +138,7 @@ def test_a_session_can_be_read_and_another_be_run(upgraded: Upgraded, web: Web) 
     read = httpx.get(path, headers=upgraded.bearer("owner"))
     assert read.status_code == 200
     assert old["answer"].splitlines()[0] in read.text
-    again = upgraded.told("run")
+    again = upgraded.read_answer("run")
     assert again["status"] == "done"
     assert [call["state"] for call in again["calls"]] == ["done"]
 

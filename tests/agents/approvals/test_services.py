@@ -250,85 +250,91 @@ def list_call_steps(session):
 
 
 def test_a_session_waits_and_continues_after_the_answer(
-    approval_policy, acme, helper, take, reviewer
+    approval_policy, acme, helper, run_to_rest, reviewer
 ):
     session = start_session(acme, helper, f'/{ECHO} {{"text": "hello"}}')
-    assert take(session) == Session.Status.WAITING
+    assert run_to_rest(session) == Session.Status.WAITING
     assert session.runner is None
     (step,) = list_call_steps(session)
     assert step.payload["approval"]["approval_id"] == str(get_pending_approval().pk)
     resolve_approval(reviewer, get_pending_approval(), "approve")
-    assert take(session) == Session.Status.DONE
+    assert run_to_rest(session) == Session.Status.DONE
     (step,) = list_call_steps(session)
     assert (step.state, step.payload["text"]) == (Step.State.DONE, "hello")
 
 
-def test_the_other_calls_of_the_turn_dont_wait(approval_policy, acme, helper, take, reviewer):
+def test_the_other_calls_of_the_turn_dont_wait(
+    approval_policy, acme, helper, run_to_rest, reviewer
+):
     text = f'/{ECHO} {{"text": "hello"}}\n/{ADD} {{"a": 1, "b": 2}}'
     session = start_session(acme, helper, text)
-    assert take(session) == Session.Status.WAITING
+    assert run_to_rest(session) == Session.Status.WAITING
     assert [step.state for step in list_call_steps(session)] == [Step.State.INTENT, Step.State.DONE]
     resolve_approval(reviewer, get_pending_approval(), "deny", "No echo today.")
-    assert take(session) == Session.Status.DONE
+    assert run_to_rest(session) == Session.Status.DONE
     first, _ = list_call_steps(session)
     assert (first.state, first.payload["code"]) == (Step.State.FAILED, "approval_denied")
     assert "No echo today." in first.payload["text"]
 
 
-def test_a_session_approval_is_valid_until_revoked(approval_policy, acme, helper, take, reviewer):
+def test_a_session_approval_is_valid_until_revoked(
+    approval_policy, acme, helper, run_to_rest, reviewer
+):
     session = start_session(acme, helper, f'/{ECHO} {{"text": "one"}}')
-    take(session)
+    run_to_rest(session)
     resolve_approval(reviewer, get_pending_approval(), "approve_session")
-    assert take(session) == Session.Status.DONE
+    assert run_to_rest(session) == Session.Status.DONE
     administrator = factories.build_administrator(acme)
     sessions.send_message(administrator, session, f'/{ECHO} {{"text": "two"}}')
-    assert take(session) == Session.Status.DONE
+    assert run_to_rest(session) == Session.Status.DONE
     revoke_session_approval(reviewer, SessionApproval.objects.get())
     sessions.send_message(administrator, session, f'/{ECHO} {{"text": "three"}}')
-    assert take(session) == Session.Status.WAITING
+    assert run_to_rest(session) == Session.Status.WAITING
 
 
-def test_canceling_a_waiting_session_withdraws_its_approval(approval_policy, acme, helper, take):
+def test_canceling_a_waiting_session_withdraws_its_approval(
+    approval_policy, acme, helper, run_to_rest
+):
     session = start_session(acme, helper, f'/{ECHO} {{"text": "hello"}}')
-    take(session)
+    run_to_rest(session)
     assert sessions.cancel_session(factories.build_administrator(acme), session)
     assert Approval.objects.get().state == Approval.State.WITHDRAWN
-    assert take(session) == Session.Status.CANCELLED
+    assert run_to_rest(session) == Session.Status.CANCELLED
     (step,) = list_call_steps(session)
     assert (step.state, step.payload["code"]) == (Step.State.FAILED, "not_made")
 
 
 def test_an_approval_ends_when_its_call_is_made_without_it(
-    approval_policy, acme, helper, take, reviewer
+    approval_policy, acme, helper, run_to_rest, reviewer
 ):
     administrator = factories.build_administrator(acme)
     set_policy(administrator, helper, PolicySpec("all", ask=(ECHO, ADD)))
     session = start_session(acme, helper, f'/{ECHO} {{"text": "hello"}}\n/{ADD} {{"a": 1, "b": 2}}')
-    take(session)
+    run_to_rest(session)
     set_policy(administrator, helper, PolicySpec("all", ask=(ADD,)))
     resolve_approval(reviewer, Approval.objects.waiting().get(own_name="add"), "deny")
-    assert take(session) == Session.Status.DONE
+    assert run_to_rest(session) == Session.Status.DONE
     assert not Approval.objects.waiting().exists()
 
 
 def test_the_schedule_continues_a_session_whose_answer_came_early(
-    approval_policy, acme, helper, take, reviewer
+    approval_policy, acme, helper, run_to_rest, reviewer
 ):
     session = start_session(acme, helper, f'/{ECHO} {{"text": "hello"}}')
-    take(session)
+    run_to_rest(session)
     resolve_approval(reviewer, get_pending_approval(), "approve")
     Session.objects.filter(pk=session.pk).update(status=Session.Status.WAITING)
     sweep()
-    assert take(session) == Session.Status.DONE
+    assert run_to_rest(session) == Session.Status.DONE
 
 
 def test_an_expired_approval_continues_the_session_without_the_call(
-    approval_policy, acme, helper, take
+    approval_policy, acme, helper, run_to_rest
 ):
     session = start_session(acme, helper, f'/{ECHO} {{"text": "hello"}}')
-    take(session)
+    run_to_rest(session)
     Approval.objects.update(expires_at=timezone.now())
     sweep()
-    assert take(session) == Session.Status.DONE
+    assert run_to_rest(session) == Session.Status.DONE
     (step,) = list_call_steps(session)
     assert step.payload["code"] == "approval_expired"

@@ -22,10 +22,10 @@ from bonobot.ledger.models import AuditRow
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.models import Server
 from tests import factories, rest
-from tests.agents.gateway.conftest import Wire, token_of, wire
+from tests.agents.gateway.conftest import GatewayClient, gateway_client, token_of
 from tests.agents.gateway.test_transports import LONG_S, Pipes, pipes
 
-__all__ = ["pipes", "wire"]
+__all__ = ["gateway_client", "pipes"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 AGENT = "/mcp/agents/helper"
@@ -65,13 +65,16 @@ def approve(administrator: Principal) -> None:
 
 
 def test_a_modern_client_repeats_the_call_an_hour_later(
-    administrator: Principal, wire: Wire, effects: Any, pass_an_hour: Callable[[], None]
+    administrator: Principal,
+    gateway_client: GatewayClient,
+    effects: Any,
+    pass_an_hour: Callable[[], None],
 ) -> None:
     for _ in range(3):
-        assert wire.modern(AGENT, "tools/call", COUNT).code == "approval_required"
+        assert gateway_client.modern(AGENT, "tools/call", COUNT).code == "approval_required"
         pass_an_hour()
     approve(administrator)
-    result = wire.modern(AGENT, "tools/call", COUNT).result
+    result = gateway_client.modern(AGENT, "tools/call", COUNT).result
     assert (result["isError"], effects.read_text()) == (False, "once\n")
     assert AuditRow.objects.filter(code="approval_required", outcome="refused").count() == 3
 
@@ -79,13 +82,13 @@ def test_a_modern_client_repeats_the_call_an_hour_later(
 def test_a_modern_client_returns_from_the_approval_page_after_days(
     acme: Organization,
     administrator: Principal,
-    wire: Wire,
+    gateway_client: GatewayClient,
     effects: Any,
     pass_an_hour: Callable[[], None],
 ) -> None:
     """Its request state is valid for as long as the approval can be answered."""
     Organization.objects.filter(pk=acme.pk).update(approval_hours=72)
-    response = wire.modern(AGENT, "tools/call", COUNT, capabilities=SHOWS_URLS).result
+    response = gateway_client.modern(AGENT, "tools/call", COUNT, capabilities=SHOWS_URLS).result
     for _ in range(30):
         pass_an_hour()
     approve(administrator)
@@ -93,14 +96,19 @@ def test_a_modern_client_returns_from_the_approval_page_after_days(
         "requestState": response["requestState"],
         "inputResponses": {KEY: {"action": "accept"}},
     }
-    result = wire.modern(AGENT, "tools/call", COUNT | params, capabilities=SHOWS_URLS).result
+    result = gateway_client.modern(
+        AGENT, "tools/call", COUNT | params, capabilities=SHOWS_URLS
+    ).result
     assert (result["isError"], effects.read_text()) == (False, "once\n")
 
 
 def test_a_handshake_client_repeats_the_call_an_hour_later(
-    administrator: Principal, wire: Wire, effects: Any, pass_an_hour: Callable[[], None]
+    administrator: Principal,
+    gateway_client: GatewayClient,
+    effects: Any,
+    pass_an_hour: Callable[[], None],
 ) -> None:
-    session = wire.handshake(AGENT)
+    session = gateway_client.handshake(AGENT)
     assert session.ask("tools/call", COUNT).code == "approval_required"
     pass_an_hour()
     assert session.ask("tools/call", COUNT).code == "approval_required"
@@ -111,7 +119,7 @@ def test_a_handshake_client_repeats_the_call_an_hour_later(
 
 def test_a_handshake_client_that_waits_gets_its_result_an_hour_later(
     administrator: Principal,
-    wire: Wire,
+    gateway_client: GatewayClient,
     effects: Any,
     settings: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -120,7 +128,7 @@ def test_a_handshake_client_that_waits_gets_its_result_an_hour_later(
     """The time to answer servers' requests doesn't limit the time to approve a call."""
     monkeypatch.setattr(approvals, "POLL_INTERVAL_S", 0.05)
     settings.BONOBOT_ANSWER_S = 0.1
-    session = wire.handshake(AGENT, capabilities=SHOWS_URLS)
+    session = gateway_client.handshake(AGENT, capabilities=SHOWS_URLS)
     call = session.begin("tools/call", COUNT)
     url_request = call.next()
     assert url_request is not None
@@ -216,26 +224,26 @@ def test_a_session_continues_an_hour_later(
     administrator: Principal,
     helper: Agent,
     effects: Any,
-    take: Callable[[Session], str],
+    run_to_rest: Callable[[Session], str],
     pass_an_hour: Callable[[], None],
 ) -> None:
     session = start_session(administrator, helper, f'/{TOOL} {{"what": "once"}}')
-    assert take(session) == Session.Status.WAITING
+    assert run_to_rest(session) == Session.Status.WAITING
     pass_an_hour()
     approve(administrator)
-    assert take(session) == Session.Status.DONE
+    assert run_to_rest(session) == Session.Status.DONE
     step = session.steps.get(kind=Step.Kind.CALL)
     assert (step.state, effects.read_text()) == (Step.State.DONE, "once\n")
 
 
 def test_a_waiting_client_is_refused_when_the_approval_expires(
-    wire: Wire,
+    gateway_client: GatewayClient,
     effects: Any,
     monkeypatch: pytest.MonkeyPatch,
     pass_an_hour: Callable[[], None],
 ) -> None:
     monkeypatch.setattr(approvals, "POLL_INTERVAL_S", 0.05)
-    session = wire.handshake(AGENT, capabilities=SHOWS_URLS)
+    session = gateway_client.handshake(AGENT, capabilities=SHOWS_URLS)
     call = session.begin("tools/call", COUNT)
     url_request = call.next()
     assert url_request is not None

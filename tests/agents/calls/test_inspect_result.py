@@ -11,7 +11,7 @@ from agents.calls.pipeline import CallOutcome
 from agents.models import Agent
 from bonobot.accounts.models import Organization
 from bonobot.ledger.models import AuditRow
-from tests.agents.gateway.upstream_server import OBJECT, Upstream, give
+from tests.agents.gateway.upstream_server import OBJECT, Upstream, attach_upstream
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TEXT = {"content": [{"type": "text", "text": "21 degrees"}]}
@@ -28,7 +28,7 @@ def upstream(acme: Organization, helper: Agent) -> Iterator[Upstream]:
     tool = {"name": "weather", "inputSchema": OBJECT, "outputSchema": WEATHER}
     found.overrides["tools/list"] = {"tools": [tool]}
     with found.listening():
-        give(found, acme, helper)
+        attach_upstream(found, acme, helper)
         yield found
 
 

@@ -15,7 +15,7 @@ from mcp_servers.models import Server
 from mcp_servers.refresh_definitions import get_refresher
 from tests import factories
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked, RawHttp
+from tests.servers.raw_http_server import RawHttp, RecordedRequest
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -28,7 +28,7 @@ class HeaderServer:
         self.declared = "Region"
         self.http = RawHttp(self._respond)
 
-    def _respond(self, request: Asked) -> bytes:
+    def _respond(self, request: RecordedRequest) -> bytes:
         if request.method == "server/discover":
             return raw_http_server.discovery(request)
         if request.method == "tools/list":

@@ -9,10 +9,10 @@ import pytest
 from agents.calls.pipeline import CallOutcome
 from agents.models import Agent
 from bonobot.accounts.models import Organization
-from tests.agents.gateway.conftest import Wire, wire
-from tests.agents.gateway.upstream_server import CREATED_AT, OBJECT, Upstream, give
+from tests.agents.gateway.conftest import GatewayClient, gateway_client
+from tests.agents.gateway.upstream_server import CREATED_AT, OBJECT, Upstream, attach_upstream
 
-__all__ = ["wire"]
+__all__ = ["gateway_client"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 AGENT = "/mcp/agents/helper"
@@ -37,7 +37,7 @@ def upstream(acme: Organization, helper: Agent) -> Iterator[Upstream]:
         "tasks/result": REPORT,
     }
     with found.listening():
-        give(found, acme, helper)
+        attach_upstream(found, acme, helper)
         yield found
 
 
@@ -77,12 +77,12 @@ def test_a_server_that_answers_at_once_needs_no_task(
 
 @pytest.mark.parametrize("era", ["modern", "handshake"])
 def test_gateway_clients_call_it_like_any_other_tool(
-    upstream: Upstream, wire: Wire, era: str
+    upstream: Upstream, gateway_client: GatewayClient, era: str
 ) -> None:
     ask = (
-        wire.handshake(AGENT).ask
+        gateway_client.handshake(AGENT).ask
         if era == "handshake"
-        else lambda method, params=None: wire.modern(AGENT, method, params)
+        else lambda method, params=None: gateway_client.modern(AGENT, method, params)
     )
     (tool,) = ask("tools/list").result["tools"]
     assert "execution" not in tool

@@ -19,8 +19,8 @@ from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.services import set_labels
 from mcp_servers.models import Server
 from tests import factories, rest
-from tests.agents.gateway.conftest import wire  # noqa: F401  # a fixture
-from tests.agents.gateway.upstream_server import Upstream, give
+from tests.agents.gateway.conftest import gateway_client  # noqa: F401  # a fixture
+from tests.agents.gateway.upstream_server import Upstream, attach_upstream
 from tests.parts import ROOT
 from tests.servers import raw_http_server
 from tests.wait import eventually
@@ -38,7 +38,7 @@ def get_last_call() -> AuditRow:
 @pytest.fixture
 def upstream(acme, helper) -> Iterator[Upstream]:
     with Upstream("anew").listening() as server:
-        give(server, acme, helper)
+        attach_upstream(server, acme, helper)
         yield server
 
 
@@ -152,13 +152,15 @@ def test_a_servers_own_error_is_an_outcome(upstream, call):
     assert (outcome.outcome, outcome.code) == ("error", "upstream_error")
 
 
-def test_rest_and_the_gateway_report_the_same(upstream, acme, wire):  # noqa: F811
+def test_rest_and_the_gateway_report_the_same(upstream, acme, gateway_client):  # noqa: F811
     upstream.http.respond = reset_connection
     response = rest.as_role(acme, Role.OPERATOR).post(
         f"agents/helper/tools/{ECHO}/call", {"arguments": {}}
     )
     assert (response.status, response.json["outcome"]) == (200, "unknown")
-    reply = wire.modern("/mcp/agents/helper", "tools/call", {"name": ECHO, "arguments": {}})
+    reply = gateway_client.modern(
+        "/mcp/agents/helper", "tools/call", {"name": ECHO, "arguments": {}}
+    )
     assert reply.result["isError"] is True
     problem = reply.result["_meta"]["bonobot/problem"]
     assert problem["code"] == response.code == "outcome_unknown"
@@ -166,8 +168,8 @@ def test_rest_and_the_gateway_report_the_same(upstream, acme, wire):  # noqa: F8
     assert reply.result["content"] == [{"type": "text", "text": text}]
 
 
-def test_a_failed_read_of_a_resource_has_no_unknown_outcome(upstream, wire):  # noqa: F811
-    (resource,) = wire.modern("/mcp/agents/helper", "resources/list").result["resources"]
+def test_a_failed_read_of_a_resource_has_no_unknown_outcome(upstream, gateway_client):  # noqa: F811
+    (resource,) = gateway_client.modern("/mcp/agents/helper", "resources/list").result["resources"]
     upstream.http.respond = lambda request: raw_http_server.response(503)
-    reply = wire.modern("/mcp/agents/helper", "resources/read", {"uri": resource["uri"]})
+    reply = gateway_client.modern("/mcp/agents/helper", "resources/read", {"uri": resource["uri"]})
     assert reply.code == "server_unreachable"

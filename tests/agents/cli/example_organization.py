@@ -27,7 +27,7 @@ from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import admin_client, factories
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked, RawHttp
+from tests.servers.raw_http_server import RawHttp, RecordedRequest
 
 OBJECT_SCHEMA = {"type": "object"}
 RESPONSES: Mapping[str, dict[str, Any]] = {
@@ -296,7 +296,7 @@ CALLS: Mapping[str, Call] = {
 def run_server() -> Iterator[RawHttp]:
     """Run a server with two tools, a resource, and a prompt on the runtime's loop."""
 
-    def respond(request: Asked) -> bytes:
+    def respond(request: RecordedRequest) -> bytes:
         if request.method in RESPONSES:
             return raw_http_server.result(request, RESPONSES[request.method])
         if ".well-known" in request.path:

@@ -25,12 +25,12 @@ PLAN = '/mcp_counting_charge {"key": "one"}\n/mcp_counting_get_balance {"key": "
 
 
 @pytest.fixture
-def recording(acme, helper, counting, mortals):
+def recording(acme, helper, counting, start_crash_process):
     """Record a session of two calls in an organization with a token budget."""
     Agent.objects.update(calls_per_minute=100_000)
     administrator = factories.build_administrator(acme)
     session = sessions.start_session(administrator, helper, PLAN)
-    run_until_rest(session, mortals(), approve=False)
+    run_until_rest(session, start_crash_process(), approve=False)
     assert session.status == Session.Status.DONE
     Budget.objects.create(
         organization=acme, agent=helper, unit="tokens", period="total", limit=100_000_000
@@ -38,15 +38,15 @@ def recording(acme, helper, counting, mortals):
     return create_recording(administrator, session)
 
 
-def test_a_killed_replay_is_restarted_and_ends_once(acme, recording, written, mortals):
-    processes, administrator = mortals(), factories.build_administrator(acme)
+def test_a_killed_replay_is_restarted_and_ends_once(acme, recording, call_log, start_crash_process):
+    processes, administrator = start_crash_process(), factories.build_administrator(acme)
     uninterrupted = create_replay(
         administrator, recording, ReplayOverrides(instructions="Be brief.")
     )
     assert processes.run(replay=uninterrupted) == "0"
     kill_points, killed = choose_kill_points(len(processes.passed_moments), 2), 0
     uninterrupted.refresh_from_db()
-    before, turns = written.read_text(), recording.turns
+    before, turns = call_log.read_text(), recording.turns
     for at, _ in kill_points:
         replay = create_replay(administrator, recording, ReplayOverrides(instructions="Be brief."))
         killed += processes.run(replay=replay, at=at) == "SIGKILL"
@@ -72,7 +72,7 @@ def test_a_killed_replay_is_restarted_and_ends_once(acme, recording, written, mo
         assert rows.filter(outcome="ok").count() in range(turns, 2 * turns + 1), context
         assert_settled(acme.pk, context)
     assert killed >= len(kill_points) * 3 // 4
-    assert written.read_text() == before, "no server was called"
+    assert call_log.read_text() == before, "no server was called"
 
 
 def _get_turns(replay):

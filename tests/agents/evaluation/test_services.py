@@ -249,11 +249,11 @@ def test_the_newest_results_are_kept(administrator, workshop, run, run_replay, m
 
 
 def test_a_model_that_fails_ends_the_replay_with_its_code(
-    administrator, helper, workshop, run, take, run_replay, fake
+    administrator, helper, workshop, run, run_to_rest, run_replay, fake
 ):
     session = run("Hello")
     sessions.send_message(administrator, session, "And again")
-    take(session)
+    run_to_rest(session)
     recording = create_recording(administrator, session)
     spec = ModelEndpointSpec(
         name="Frail", kind="openai", base_url=fake.url, model="m", api_key="k", allow_private=True

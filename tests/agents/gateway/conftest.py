@@ -58,7 +58,7 @@ class Reply:
         return str(self.error["data"]["code"])
 
 
-class Wire:
+class GatewayClient:
     """An MCP client that sends single requests to the gateway."""
 
     def __init__(self, mount: GatewayApplication, token: str) -> None:
@@ -158,9 +158,11 @@ class Wire:
 class Session:
     """A session of the handshake era."""
 
-    def __init__(self, wire: Wire, path: str, initialization: Reply, token: str | None) -> None:
+    def __init__(
+        self, gateway_client: GatewayClient, path: str, initialization: Reply, token: str | None
+    ) -> None:
         self.initialization = initialization
-        self._wire, self._path, self._token = wire, path, token
+        self._wire, self._path, self._token = gateway_client, path, token
         self.headers = {
             "Mcp_Session_Id": initialization.headers.get("mcp-session-id", ""),
             "MCP_Protocol_Version": "2025-11-25",
@@ -313,9 +315,9 @@ def token_of(principal: Principal, role: Role = Role.OWNER, **more: Any) -> str:
 
 
 @pytest.fixture
-def wire(acme: Organization) -> Iterator[Wire]:
+def gateway_client(acme: Organization) -> Iterator[GatewayClient]:
     """A client of the gateway with an owner's token of the organization."""
     mount = GatewayApplication()
-    yield Wire(mount, token_of(factories.build_administrator(acme)))
+    yield GatewayClient(mount, token_of(factories.build_administrator(acme)))
     get_runtime().call(mount.stop)
     get_writer().close()

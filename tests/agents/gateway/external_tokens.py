@@ -12,7 +12,7 @@ from bonobot.accounts.models import Issuer, Organization
 from bonobot.accounts.tokens import cache as token_cache
 from bonobot.accounts.tokens.cache import VerifiedTokenCache
 from tests import factories
-from tests.agents.gateway.conftest import Wire
+from tests.agents.gateway.conftest import GatewayClient
 from tests.servers.token_issuer import TokenIssuer, listening
 
 AGENT = "/mcp/agents/helper"
@@ -50,17 +50,17 @@ def trusted(acme: Organization, login: TokenIssuer) -> Issuer:
     return factories.create_issuer(acme, login.url, role="operator", allow_private=True)
 
 
-def list_tools(wire: Wire, token: str, path: str = AGENT) -> Any:
-    return wire.modern(path, "tools/list", token=token)
+def list_tools(gateway_client: GatewayClient, token: str, path: str = AGENT) -> Any:
+    return gateway_client.modern(path, "tools/list", token=token)
 
 
-def assert_refused(wire: Wire, token: str, path: str = AGENT) -> None:
+def assert_refused(gateway_client: GatewayClient, token: str, path: str = AGENT) -> None:
     """Check that a token is refused without a reason."""
-    reply = list_tools(wire, token, path)
+    reply = list_tools(gateway_client, token, path)
     assert (reply.status, reply.message["code"]) == (401, "bad_token"), reply.message
     assert reply.headers["www-authenticate"].endswith(', error="invalid_token"')
 
 
-def can_list_tools(wire: Wire, token: str) -> bool:
+def can_list_tools(gateway_client: GatewayClient, token: str) -> bool:
     """Return whether the tools are listed; a refusal may be a JSON-RPC error."""
-    return "result" in list_tools(wire, token).message
+    return "result" in list_tools(gateway_client, token).message

@@ -19,8 +19,8 @@ from bonobot.accounts.principals import build_token_principal
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
 from tests import factories
-from tests.agents.gateway.conftest import Reply, Wire
-from tests.agents.gateway.upstream_server import ABLE, Json, Upstream, give
+from tests.agents.gateway.conftest import GatewayClient, Reply
+from tests.agents.gateway.upstream_server import ABLE, Json, Upstream, attach_upstream
 
 ROOT = "/mcp"
 NOWHERE = "nowhere"
@@ -31,7 +31,7 @@ class Party:
     """A principal and its objects; all of them have `mark` in their names."""
 
     mark: str
-    wire: Wire
+    gateway_client: GatewayClient
     agent: Agent
     token: str
     ids: dict[str, str] = field(default_factory=dict)
@@ -51,14 +51,18 @@ class Party:
     def ask(self, path: str, method: str, params: Json, **headers: str) -> Reply:
         """Send a request of the modern era with all capabilities."""
         sent: Any = headers
-        return self.wire.modern(path, method, params, capabilities=ABLE, token=self.token, **sent)
+        return self.gateway_client.modern(
+            path, method, params, capabilities=ABLE, token=self.token, **sent
+        )
 
 
-def create_party(organization: Organization, wire: Wire, upstream: Upstream, role: Role) -> Party:
+def create_party(
+    organization: Organization, gateway_client: GatewayClient, upstream: Upstream, role: Role
+) -> Party:
     """Create an agent with a server, a skill, a workflow and a session, and a token for it."""
     administrator, mark = factories.build_administrator(organization), upstream.mark
     agent = factories.create_agent(organization, mark)
-    server = give(upstream, organization, agent)
+    server = attach_upstream(upstream, organization, agent)
     token, text = create_token(administrator, name=mark, role=role, agent_ids=[str(agent.pk)])
     principal = build_token_principal(token)
     skill = save_skill(
@@ -75,7 +79,7 @@ def create_party(organization: Organization, wire: Wire, upstream: Upstream, rol
         "run_id": str(run.pk),
         "session_id": str(session.pk),
     }
-    return start_requests(Party(mark, wire, agent, text, ids))
+    return start_requests(Party(mark, gateway_client, agent, text, ids))
 
 
 def create_twin(party: Party) -> Party:

@@ -12,7 +12,7 @@ from bonobot.accounts.models import Organization
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Server
 from tests import factories
-from tests.agents.gateway.conftest import Session, Wire, token_of
+from tests.agents.gateway.conftest import GatewayClient, Session, token_of
 from tests.wait import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -25,12 +25,12 @@ KEY = "bonobot-approval"
 
 @pytest.fixture
 def input_required(
-    acme: Organization, helper: Agent, workshop: Server, wire: Wire
+    acme: Organization, helper: Agent, workshop: Server, gateway_client: GatewayClient
 ) -> dict[str, Any]:
     """The result of a call that needs approval."""
     administrator = factories.build_administrator(acme)
     set_policy(administrator, helper, PolicySpec("all", ask=("mcp_workshop_count",)))
-    return wire.modern(AGENT, "tools/call", COUNT, capabilities=SHOWS).result
+    return gateway_client.modern(AGENT, "tools/call", COUNT, capabilities=SHOWS).result
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def build_retry(input_required: dict[str, Any], action: str = "accept") -> dict[
 
 
 def test_the_call_runs_once_after_its_approval(
-    acme: Organization, wire: Wire, input_required: dict[str, Any], effects: Any
+    acme: Organization, gateway_client: GatewayClient, input_required: dict[str, Any], effects: Any
 ) -> None:
     elicitation = input_required["inputRequests"][KEY]
     approval = Approval.objects.get()
@@ -57,21 +57,25 @@ def test_the_call_runs_once_after_its_approval(
     )
     assert elicitation["params"]["url"].endswith(f"/{approval.pk}/change/")
     resolve_approval(factories.build_administrator(acme), approval, "approve")
-    result = wire.modern(
+    result = gateway_client.modern(
         AGENT, "tools/call", COUNT | build_retry(input_required), capabilities=SHOWS
     ).result
     assert (result["resultType"], effects.read_text()) == ("complete", "once\n")
-    repeated = wire.modern(
+    repeated = gateway_client.modern(
         AGENT, "tools/call", COUNT | build_retry(input_required), capabilities=SHOWS
     ).result
     assert (repeated["resultType"], effects.read_text()) == ("input_required", "once\n")
 
 
 def test_a_client_that_repeats_before_the_answer_waits_for_it(
-    acme: Organization, wire: Wire, input_required: dict[str, Any], effects: Any, fast_polling: None
+    acme: Organization,
+    gateway_client: GatewayClient,
+    input_required: dict[str, Any],
+    effects: Any,
+    fast_polling: None,
 ) -> None:
     params = COUNT | build_retry(input_required)
-    stream = wire.listen(AGENT, params, method="tools/call", capabilities=SHOWS)
+    stream = gateway_client.listen(AGENT, params, method="tools/call", capabilities=SHOWS)
     with pytest.raises(TimeoutError):
         stream.next(within=0.2)
     assert not effects.read_text()
@@ -83,10 +87,13 @@ def test_a_client_that_repeats_before_the_answer_waits_for_it(
 
 
 def test_a_client_that_waited_long_gets_the_url_again(
-    wire: Wire, input_required: dict[str, Any], fast_polling: None, monkeypatch: pytest.MonkeyPatch
+    gateway_client: GatewayClient,
+    input_required: dict[str, Any],
+    fast_polling: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(approvals, "MAX_WAIT_S", 0.0)
-    repeated = wire.modern(
+    repeated = gateway_client.modern(
         AGENT, "tools/call", COUNT | build_retry(input_required), capabilities=SHOWS
     ).result
     assert repeated["resultType"] == "input_required"
@@ -95,11 +102,13 @@ def test_a_client_that_waited_long_gets_the_url_again(
 
 
 @pytest.fixture
-def session(acme: Organization, helper: Agent, workshop: Server, wire: Wire) -> Session:
+def session(
+    acme: Organization, helper: Agent, workshop: Server, gateway_client: GatewayClient
+) -> Session:
     """A session of the handshake era at an agent whose policy asks for approval."""
     administrator = factories.build_administrator(acme)
     set_policy(administrator, helper, PolicySpec("all", ask=("mcp_workshop_count",)))
-    return wire.handshake(AGENT, capabilities=SHOWS)
+    return gateway_client.handshake(AGENT, capabilities=SHOWS)
 
 
 def test_a_handshake_client_gets_the_url_and_continues_after_the_approval(
@@ -151,7 +160,7 @@ def test_the_approval_ends_when_the_client_cancels_the_call(
 
 
 def test_the_approval_ends_when_the_client_ends_its_session(
-    session: Session, wire: Wire, fast_polling: None
+    session: Session, gateway_client: GatewayClient, fast_polling: None
 ) -> None:
     stream = session.begin("tools/call", COUNT)
     elicitation = stream.next()
@@ -163,19 +172,19 @@ def test_the_approval_ends_when_the_client_ends_its_session(
 
 
 def test_an_approved_call_runs_although_the_user_declined_the_url(
-    acme: Organization, wire: Wire, input_required: dict[str, Any], effects: Any
+    acme: Organization, gateway_client: GatewayClient, input_required: dict[str, Any], effects: Any
 ) -> None:
     resolve_approval(factories.build_administrator(acme), Approval.objects.get(), "approve")
     declined = COUNT | build_retry(input_required, "decline")
-    result = wire.modern(AGENT, "tools/call", declined, capabilities=SHOWS).result
+    result = gateway_client.modern(AGENT, "tools/call", declined, capabilities=SHOWS).result
     assert (result["resultType"], effects.read_text()) == ("complete", "once\n")
 
 
 def test_the_approval_ends_when_the_user_of_a_modern_client_declines(
-    wire: Wire, input_required: dict[str, Any]
+    gateway_client: GatewayClient, input_required: dict[str, Any]
 ) -> None:
     declined = COUNT | build_retry(input_required, "decline")
-    reply = wire.modern(AGENT, "tools/call", declined, capabilities=SHOWS)
+    reply = gateway_client.modern(AGENT, "tools/call", declined, capabilities=SHOWS)
     assert (reply.result["isError"], reply.code) == (True, "approval_cancelled")
     assert Approval.objects.get().state == Approval.State.WITHDRAWN
 
@@ -190,18 +199,20 @@ def test_the_approval_ends_when_the_user_of_a_modern_client_declines(
     ],
 )
 def test_a_state_is_valid_only_for_its_call(
-    wire: Wire, input_required: dict[str, Any], other: dict[str, Any]
+    gateway_client: GatewayClient, input_required: dict[str, Any], other: dict[str, Any]
 ) -> None:
-    reply = wire.modern(
+    reply = gateway_client.modern(
         AGENT, "tools/call", COUNT | build_retry(input_required) | other, capabilities=SHOWS
     )
     assert reply.error["code"] == -32602
 
 
 def test_a_state_is_valid_only_for_its_caller(
-    acme: Organization, wire: Wire, input_required: dict[str, Any]
+    acme: Organization, gateway_client: GatewayClient, input_required: dict[str, Any]
 ) -> None:
     other_token = token_of(factories.build_administrator(acme))
     params = COUNT | build_retry(input_required)
-    reply = wire.modern(AGENT, "tools/call", params, capabilities=SHOWS, token=other_token)
+    reply = gateway_client.modern(
+        AGENT, "tools/call", params, capabilities=SHOWS, token=other_token
+    )
     assert reply.error["code"] == -32602

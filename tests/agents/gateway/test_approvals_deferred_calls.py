@@ -20,9 +20,9 @@ from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Server
 from tests import factories
-from tests.agents.gateway.conftest import Reply, Wire, token_of
+from tests.agents.gateway.conftest import GatewayClient, Reply, token_of
 from tests.agents.gateway.test_mcp_tasks import DECLARED, TASKS, UNKNOWN, send_task_request
-from tests.agents.gateway.upstream_server import ABLE, ANSWERS, Upstream, give
+from tests.agents.gateway.upstream_server import ABLE, ANSWERS, Upstream, attach_upstream
 from tests.wait import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -42,9 +42,9 @@ def ask_policy(acme: Organization, helper: Agent, workshop: Server) -> None:
 
 
 @pytest.fixture
-def task_id(ask_policy: None, wire: Wire) -> str:
+def task_id(ask_policy: None, gateway_client: GatewayClient) -> str:
     """The id of the task of a deferred call."""
-    task = wire.modern(AGENT, "tools/call", COUNT, capabilities=DECLARED).result
+    task = gateway_client.modern(AGENT, "tools/call", COUNT, capabilities=DECLARED).result
     assert (task["resultType"], task["status"]) == ("task", "working")
     assert task["ttlMs"] > timedelta(hours=24).total_seconds() * 1_000
     number: str = task["taskId"]
@@ -63,22 +63,22 @@ def resolve(acme: Organization) -> Resolve:
 
 
 @pytest.fixture
-def other(wire: Wire) -> Iterator[Wire]:
+def other(gateway_client: GatewayClient) -> Iterator[GatewayClient]:
     """The same client at another process, which shares only the database."""
     mount = GatewayApplication()
-    yield Wire(mount, wire.token)
+    yield GatewayClient(mount, gateway_client.token)
     get_runtime().call(mount.stop)
 
 
-def get_task(wire: Wire, task_id: str, **more: Any) -> dict[str, Any]:
-    return send_task_request(wire, AGENT, "tasks/get", task_id, **more).result
+def get_task(gateway_client: GatewayClient, task_id: str, **more: Any) -> dict[str, Any]:
+    return send_task_request(gateway_client, AGENT, "tasks/get", task_id, **more).result
 
 
-def wait_for_task(wire: Wire, task_id: str, path: str = AGENT) -> dict[str, Any]:
+def wait_for_task(gateway_client: GatewayClient, task_id: str, path: str = AGENT) -> dict[str, Any]:
     """Poll the task until it ends and return it."""
 
     def find_ended_task() -> dict[str, Any] | None:
-        task = send_task_request(wire, path, "tasks/get", task_id).result
+        task = send_task_request(gateway_client, path, "tasks/get", task_id).result
         return task if task["status"] in ("completed", "failed", "cancelled") else None
 
     return eventually(find_ended_task, what="the end of the task") or {}
@@ -90,122 +90,148 @@ def get_code(task: dict[str, Any]) -> str:
 
 
 def test_any_process_runs_the_call_once_after_its_approval(
-    task_id: str, wire: Wire, other: Wire, resolve: Resolve, effects: Any
+    task_id: str,
+    gateway_client: GatewayClient,
+    other: GatewayClient,
+    resolve: Resolve,
+    effects: Any,
 ) -> None:
-    task = get_task(wire, task_id)
+    task = get_task(gateway_client, task_id)
     path = f"/{Approval.objects.get().pk}/change/"
     assert (task["status"], path in task["statusMessage"]) == ("working", True)
     assert not effects.read_text()
     resolve("approve")
     ended = wait_for_task(other, task_id)
     assert ended["result"]["content"][0]["text"]
-    assert (wait_for_task(wire, task_id), effects.read_text()) == (ended, "once\n")
+    assert (wait_for_task(gateway_client, task_id), effects.read_text()) == (ended, "once\n")
     (call,) = AuditRow.objects.filter(event_type="call", outcome="ok")
     assert (call.pk, call.actor_label) == (DeferredCall.objects.get().call_id, "tests")
 
 
 def test_a_client_with_url_elicitation_is_asked_once(
-    task_id: str, wire: Wire, resolve: Resolve
+    task_id: str, gateway_client: GatewayClient, resolve: Resolve
 ) -> None:
-    task = get_task(wire, task_id, capabilities=SHOWS)
+    task = get_task(gateway_client, task_id, capabilities=SHOWS)
     elicitation = task["inputRequests"][KEY]
     assert (task["status"], elicitation["method"]) == ("input_required", "elicitation/create")
     assert elicitation["params"]["url"].endswith(f"/{Approval.objects.get().pk}/change/")
     accepted = {"inputResponses": {KEY: {"action": "accept"}}}
-    send_task_request(wire, AGENT, "tasks/update", task_id, params=accepted)
-    assert get_task(wire, task_id, capabilities=SHOWS)["status"] == "working"
+    send_task_request(gateway_client, AGENT, "tasks/update", task_id, params=accepted)
+    assert get_task(gateway_client, task_id, capabilities=SHOWS)["status"] == "working"
     resolve("approve")
-    assert wait_for_task(wire, task_id)["status"] == "completed"
+    assert wait_for_task(gateway_client, task_id)["status"] == "completed"
 
 
 def test_a_denial_is_the_result_of_the_task(
-    task_id: str, wire: Wire, resolve: Resolve, effects: Any
+    task_id: str, gateway_client: GatewayClient, resolve: Resolve, effects: Any
 ) -> None:
     resolve("deny", message="Not today.")
-    ended = wait_for_task(wire, task_id)
+    ended = wait_for_task(gateway_client, task_id)
     assert get_code(ended) == "approval_denied"
     assert "Not today." in ended["result"]["content"][0]["text"]
     assert not effects.read_text()
 
 
-def test_an_expired_approval_is_a_denial(task_id: str, wire: Wire, effects: Any) -> None:
+def test_an_expired_approval_is_a_denial(
+    task_id: str, gateway_client: GatewayClient, effects: Any
+) -> None:
     Approval.objects.update(expires_at=timezone.now())
-    assert get_code(wait_for_task(wire, task_id)) == "approval_expired"
+    assert get_code(wait_for_task(gateway_client, task_id)) == "approval_expired"
     assert not effects.read_text()
 
 
 def test_a_canceled_call_withdraws_its_approval(
-    task_id: str, wire: Wire, other: Wire, effects: Any
+    task_id: str, gateway_client: GatewayClient, other: GatewayClient, effects: Any
 ) -> None:
     assert (
         send_task_request(other, AGENT, "tasks/cancel", task_id).result["resultType"] == "complete"
     )
-    assert get_task(wire, task_id)["status"] == "cancelled"
+    assert get_task(gateway_client, task_id)["status"] == "cancelled"
     assert Approval.objects.get().state == Approval.State.WITHDRAWN
     assert AuditRow.objects.filter(action="approval_request_canceled").count() == 1
     # Canceling again changes nothing; the same call can be requested again.
-    send_task_request(wire, AGENT, "tasks/cancel", task_id)
-    repeated = wire.modern(AGENT, "tools/call", COUNT, capabilities=DECLARED).result
-    assert get_task(wire, repeated["taskId"])["status"] == "working"
+    send_task_request(gateway_client, AGENT, "tasks/cancel", task_id)
+    repeated = gateway_client.modern(AGENT, "tools/call", COUNT, capabilities=DECLARED).result
+    assert get_task(gateway_client, repeated["taskId"])["status"] == "working"
     assert Approval.objects.waiting().count() == 1
     assert not effects.read_text()
 
 
-def test_declining_the_url_cancels_the_call(task_id: str, wire: Wire) -> None:
+def test_declining_the_url_cancels_the_call(task_id: str, gateway_client: GatewayClient) -> None:
     declined = {"inputResponses": {KEY: {"action": "decline"}}}
-    send_task_request(wire, AGENT, "tasks/update", task_id, params=declined)
-    assert get_task(wire, task_id)["status"] == "cancelled"
+    send_task_request(gateway_client, AGENT, "tasks/update", task_id, params=declined)
+    assert get_task(gateway_client, task_id)["status"] == "cancelled"
 
 
 def test_the_task_is_visible_only_to_its_caller(
-    acme: Organization, task_id: str, wire: Wire, resolve: Resolve, effects: Any
+    acme: Organization, task_id: str, gateway_client: GatewayClient, resolve: Resolve, effects: Any
 ) -> None:
     resolve("approve")
     other_token = token_of(factories.build_administrator(acme))
     foreign_token = token_of(factories.build_administrator(factories.create_organization("other")))
     for method in ("tasks/get", "tasks/update", "tasks/cancel"):
         params = {"inputResponses": {}} if method == "tasks/update" else {}
-        reply = send_task_request(wire, AGENT, method, task_id, token=other_token, params=params)
+        reply = send_task_request(
+            gateway_client, AGENT, method, task_id, token=other_token, params=params
+        )
         assert reply.error["code"] == UNKNOWN
-    assert send_task_request(wire, AGENT, "tasks/get", task_id, token=foreign_token).status == 404
+    assert (
+        send_task_request(gateway_client, AGENT, "tasks/get", task_id, token=foreign_token).status
+        == 404
+    )
     assert not effects.read_text()
-    assert wait_for_task(wire, task_id)["status"] == "completed"
+    assert wait_for_task(gateway_client, task_id)["status"] == "completed"
 
 
-def test_a_client_without_tasks_gets_the_ordinary_result(ask_policy: None, wire: Wire) -> None:
+def test_a_client_without_tasks_gets_the_ordinary_result(
+    ask_policy: None, gateway_client: GatewayClient
+) -> None:
     url_only = {"elicitation": {"url": {}}}
-    result = wire.modern(AGENT, "tools/call", COUNT, capabilities=url_only).result
+    result = gateway_client.modern(AGENT, "tools/call", COUNT, capabilities=url_only).result
     assert result["resultType"] == "input_required"
-    reply = wire.modern(AGENT, "tools/call", COUNT)
+    reply = gateway_client.modern(AGENT, "tools/call", COUNT)
     assert (reply.result["isError"], reply.code) == (True, "approval_required")
     assert not DeferredCall.objects.exists()
 
 
-def test_the_same_call_is_deferred_once(task_id: str, wire: Wire) -> None:
-    wire.modern(AGENT, "tools/call", COUNT, capabilities=DECLARED)
+def test_the_same_call_is_deferred_once(task_id: str, gateway_client: GatewayClient) -> None:
+    gateway_client.modern(AGENT, "tools/call", COUNT, capabilities=DECLARED)
     assert (DeferredCall.objects.count(), Approval.objects.count()) == (1, 1)
 
 
 def test_an_approval_of_an_outdated_call_asks_again(
-    acme: Organization, helper: Agent, task_id: str, wire: Wire, resolve: Resolve, effects: Any
+    acme: Organization,
+    helper: Agent,
+    task_id: str,
+    gateway_client: GatewayClient,
+    resolve: Resolve,
+    effects: Any,
 ) -> None:
     resolve("approve")
     policy = PolicySpec("all", ask=("mcp_workshop_*",))
     set_policy(factories.build_administrator(acme), helper, policy)
-    get_task(wire, task_id)
+    get_task(gateway_client, task_id)
     eventually(lambda: Approval.objects.waiting().exists(), what="the new approval")
-    assert get_task(wire, task_id)["status"] == "working"
+    assert get_task(gateway_client, task_id)["status"] == "working"
     resolve("approve")
-    assert (wait_for_task(wire, task_id)["status"], effects.read_text()) == ("completed", "once\n")
+    assert (wait_for_task(gateway_client, task_id)["status"], effects.read_text()) == (
+        "completed",
+        "once\n",
+    )
 
 
 def test_a_call_denied_by_a_later_policy_doesnt_run(
-    acme: Organization, helper: Agent, task_id: str, wire: Wire, resolve: Resolve, effects: Any
+    acme: Organization,
+    helper: Agent,
+    task_id: str,
+    gateway_client: GatewayClient,
+    resolve: Resolve,
+    effects: Any,
 ) -> None:
     resolve("approve")
     policy = PolicySpec("denylist", deny=("mcp_workshop_count",))
     set_policy(factories.build_administrator(acme), helper, policy)
-    ended = wait_for_task(wire, task_id)
+    ended = wait_for_task(gateway_client, task_id)
     assert (ended["status"], ended["error"]["code"]) == ("failed", UNKNOWN)
     assert not effects.read_text()
 
@@ -221,7 +247,7 @@ def expire_lease(row: DeferredCall) -> None:
 
 
 def test_an_unsent_call_is_run_by_another_process(
-    task_id: str, wire: Wire, resolve: Resolve, effects: Any
+    task_id: str, gateway_client: GatewayClient, resolve: Resolve, effects: Any
 ) -> None:
     resolve("approve")
     row = deferred_calls.find_deferred_call(
@@ -229,10 +255,10 @@ def test_an_unsent_call_is_run_by_another_process(
     )
     assert row is not None
     assert deferred_calls.claim_deferred_call(row)
-    assert get_task(wire, task_id)["status"] == "working"
+    assert get_task(gateway_client, task_id)["status"] == "working"
     assert not effects.read_text()
     expire_lease(row)
-    assert wait_for_task(wire, task_id)["status"] == "completed"
+    assert wait_for_task(gateway_client, task_id)["status"] == "completed"
     assert effects.read_text() == "once\n"
     # The process that lost its lease changes nothing.
     assert not deferred_calls.update_heartbeat(row)
@@ -240,31 +266,35 @@ def test_an_unsent_call_is_run_by_another_process(
 
 
 def test_a_process_that_lost_its_lease_sends_nothing(
-    task_id: str, wire: Wire, resolve: Resolve, effects: Any, monkeypatch: pytest.MonkeyPatch
+    task_id: str,
+    gateway_client: GatewayClient,
+    resolve: Resolve,
+    effects: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     resolve("approve")
     # Another process has claimed the call before this one sends it.
     monkeypatch.setattr(deferred_calls, "update_heartbeat", lambda row: False)
-    ended = wait_for_task(wire, task_id)
+    ended = wait_for_task(gateway_client, task_id)
     call = AuditRow.objects.get(pk=DeferredCall.objects.get().call_id)
     assert (get_code(ended), call.code) == ("superseded", "superseded")
     assert not effects.read_text()
 
 
 def test_a_sent_call_isnt_repeated(
-    task_id: str, wire: Wire, resolve: Resolve, effects: Any
+    task_id: str, gateway_client: GatewayClient, resolve: Resolve, effects: Any
 ) -> None:
     resolve("approve")
-    wait_for_task(wire, task_id)
+    wait_for_task(gateway_client, task_id)
     row = DeferredCall.objects.get()
     DeferredCall.objects.filter(pk=row.pk).update(state=DeferredCall.State.RUNNING)
     expire_lease(row)
-    assert get_code(wait_for_task(wire, task_id)) == "outcome_unknown"
+    assert get_code(wait_for_task(gateway_client, task_id)) == "outcome_unknown"
     assert effects.read_text() == "once\n"
 
 
 def test_one_of_many_concurrent_polls_runs_the_call(
-    task_id: str, wire: Wire, resolve: Resolve, effects: Any
+    task_id: str, gateway_client: GatewayClient, resolve: Resolve, effects: Any
 ) -> None:
     resolve("approve")
     row = deferred_calls.find_deferred_call(
@@ -278,10 +308,12 @@ def test_one_of_many_concurrent_polls_runs_the_call(
     )
 
 
-def test_a_deferred_call_is_deleted_after_its_ttl(task_id: str, wire: Wire) -> None:
+def test_a_deferred_call_is_deleted_after_its_ttl(
+    task_id: str, gateway_client: GatewayClient
+) -> None:
     with time_machine.travel(timezone.now() + timedelta(days=3), tick=False):
         assert deferred_calls.delete_expired() == 1
-    assert send_task_request(wire, AGENT, "tasks/get", task_id).error["code"] == UNKNOWN
+    assert send_task_request(gateway_client, AGENT, "tasks/get", task_id).error["code"] == UNKNOWN
 
 
 # --- servers that request input, and servers that create tasks
@@ -290,39 +322,41 @@ def test_a_deferred_call_is_deleted_after_its_ttl(task_id: str, wire: Wire) -> N
 @pytest.fixture
 def shop(acme: Organization, helper: Agent) -> Iterator[Upstream]:
     with Upstream("shop").listening() as upstream:
-        give(upstream, acme, helper)
+        attach_upstream(upstream, acme, helper)
         set_policy(
             factories.build_administrator(acme), helper, PolicySpec("all", ask=("mcp_shop_*",))
         )
         yield upstream
 
 
-def start_task(wire: Wire, tool: str) -> str:
+def start_task(gateway_client: GatewayClient, tool: str) -> str:
     params = {"name": f"mcp_shop_{tool}", "arguments": {}}
-    reply: Reply = wire.modern(AGENT, "tools/call", params, capabilities=ABLE)
+    reply: Reply = gateway_client.modern(AGENT, "tools/call", params, capabilities=ABLE)
     task_id: str = reply.result["taskId"]
     return task_id
 
 
 def test_input_requests_of_the_server_are_requested_by_the_task(
-    shop: Upstream, wire: Wire, other: Wire, resolve: Resolve
+    shop: Upstream, gateway_client: GatewayClient, other: GatewayClient, resolve: Resolve
 ) -> None:
-    task_id = start_task(wire, "ask")
+    task_id = start_task(gateway_client, "ask")
     resolve("approve")
-    requests = eventually(lambda: get_task(wire, task_id).get("inputRequests"), what="request")
+    requests = eventually(
+        lambda: get_task(gateway_client, task_id).get("inputRequests"), what="request"
+    )
     assert [*requests] == [*ANSWERS]
     send_task_request(other, AGENT, "tasks/update", task_id, params={"inputResponses": ANSWERS})
-    ended = wait_for_task(wire, task_id)
+    ended = wait_for_task(gateway_client, task_id)
     assert "Ann" in ended["result"]["content"][0]["text"]
     assert Approval.objects.count() == 1
 
 
 def test_a_task_of_the_server_becomes_the_clients_task(
-    shop: Upstream, wire: Wire, other: Wire, resolve: Resolve
+    shop: Upstream, gateway_client: GatewayClient, other: GatewayClient, resolve: Resolve
 ) -> None:
-    task_id = start_task(wire, "work")
+    task_id = start_task(gateway_client, "work")
     resolve("approve")
-    assert wait_for_task(wire, task_id)["result"]["content"][0]["text"] == 'shop "worked"'
+    assert wait_for_task(gateway_client, task_id)["result"]["content"][0]["text"] == 'shop "worked"'
     assert get_task(other, task_id)["taskId"] == task_id
 
 
@@ -333,7 +367,7 @@ def test_a_task_of_the_server_becomes_the_clients_task(
 def handshake_server(acme: Organization, helper: Agent) -> Iterator[Upstream]:
     """A server of the handshake era that requests input during a call, or never answers."""
     with Upstream("bygone", handshake=True).listening() as upstream:
-        give(upstream, acme, helper)
+        attach_upstream(upstream, acme, helper)
         policy = PolicySpec("all", ask=("mcp_bygone_*",))
         set_policy(factories.build_administrator(acme), helper, policy)
         yield upstream
@@ -343,43 +377,49 @@ def handshake_server(acme: Organization, helper: Agent) -> Iterator[Upstream]:
 def test_a_call_that_is_canceled_while_running_ends(
     location: str,
     handshake_server: Upstream,
-    wire: Wire,
-    other: Wire,
+    gateway_client: GatewayClient,
+    other: GatewayClient,
     resolve: Resolve,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(mcp_tasks, "HEARTBEAT_INTERVAL_S", 0.05)
     arguments = {"times": 0, "for_ever": True}
     params = {"name": "mcp_bygone_ask", "arguments": arguments}
-    task_id = wire.modern(AGENT, "tools/call", params, capabilities=ABLE).result["taskId"]
+    task_id = gateway_client.modern(AGENT, "tools/call", params, capabilities=ABLE).result["taskId"]
     resolve("approve")
-    assert get_task(wire, task_id)["status"] == "working"
+    assert get_task(gateway_client, task_id)["status"] == "working"
     eventually(
         lambda: "tools/call" in handshake_server.http.methods(), what="the call of the server"
     )
-    send_task_request(wire if location == "here" else other, AGENT, "tasks/cancel", task_id)
-    assert wait_for_task(wire, task_id)["status"] == "cancelled"
+    send_task_request(
+        gateway_client if location == "here" else other, AGENT, "tasks/cancel", task_id
+    )
+    assert wait_for_task(gateway_client, task_id)["status"] == "cancelled"
     call = AuditRow.objects.get(pk=DeferredCall.objects.get().call_id)
     eventually(lambda: call.refresh_from_db() or call.closed, what="the end of the call")
     assert handshake_server.http.methods().count("tools/call") == 1
 
 
 def test_a_call_claimed_by_another_process_doesnt_run_here(
-    task_id: str, wire: Wire, resolve: Resolve, effects: Any, monkeypatch: pytest.MonkeyPatch
+    task_id: str,
+    gateway_client: GatewayClient,
+    resolve: Resolve,
+    effects: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     resolve("approve")
     monkeypatch.setattr(deferred_calls, "claim_deferred_call", lambda row: False)
-    assert get_task(wire, task_id)["status"] == "working"
+    assert get_task(gateway_client, task_id)["status"] == "working"
     assert not effects.read_text()
 
 
 def test_an_error_of_the_server_is_the_result_of_the_task(
-    shop: Upstream, wire: Wire, resolve: Resolve
+    shop: Upstream, gateway_client: GatewayClient, resolve: Resolve
 ) -> None:
     shop.overrides["tools/call"] = {"code": -32050, "data": {"why": "shut"}}
-    task_id = start_task(wire, "echo")
+    task_id = start_task(gateway_client, "echo")
     resolve("approve")
-    ended = wait_for_task(wire, task_id)
+    ended = wait_for_task(gateway_client, task_id)
     assert (ended["status"], ended["error"]["code"]) == ("failed", -32050)
     assert ended["error"]["data"] == {"why": "shut"}
 
@@ -393,20 +433,24 @@ async def return_false(*_: Any) -> bool:
 
 
 def test_a_call_that_cant_be_made_has_its_reason(
-    task_id: str, wire: Wire, resolve: Resolve, effects: Any, monkeypatch: pytest.MonkeyPatch
+    task_id: str,
+    gateway_client: GatewayClient,
+    resolve: Resolve,
+    effects: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     resolve("approve")
     monkeypatch.setattr(mcp_tasks.pipeline, "make_call", raise_unavailable)
-    assert get_code(wait_for_task(wire, task_id)) == "audit_unavailable"
+    assert get_code(wait_for_task(gateway_client, task_id)) == "audit_unavailable"
     assert not effects.read_text()
 
 
 def test_an_internal_error_is_reported_for_a_removed_tool(
-    task_id: str, wire: Wire, resolve: Resolve, monkeypatch: pytest.MonkeyPatch
+    task_id: str, gateway_client: GatewayClient, resolve: Resolve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolve("approve")
     monkeypatch.setattr(mcp_tasks.pipeline, "make_call", raise_unavailable)
     monkeypatch.setattr(mcp_tasks, "is_tool_listed", return_false)
-    ended = wait_for_task(wire, task_id)
+    ended = wait_for_task(gateway_client, task_id)
     assert (ended["status"], ended["error"]["code"]) == ("failed", -32603)
     assert ended["error"]["data"]["code"] == "audit_unavailable"

@@ -9,8 +9,8 @@ import pytest
 from agents.gateway.batches import parse_batch
 from agents.models import Agent
 from bonobot.accounts.models import Organization
-from tests.agents.gateway.conftest import Reply, Session, Wire
-from tests.agents.gateway.upstream_server import Upstream, give
+from tests.agents.gateway.conftest import GatewayClient, Reply, Session
+from tests.agents.gateway.upstream_server import Upstream, attach_upstream
 
 pytestmark = pytest.mark.django_db(transaction=True)
 AGENT = "/mcp/agents/helper"
@@ -20,7 +20,7 @@ AGENT = "/mcp/agents/helper"
 def upstream(acme: Organization, helper: Agent) -> Iterator[Upstream]:
     found = Upstream("anew")
     with found.listening():
-        give(found, acme, helper)
+        attach_upstream(found, acme, helper)
         yield found
 
 
@@ -32,19 +32,23 @@ def call(number: int, text: str) -> dict[str, Any]:
     return request(number, "tools/call", name="mcp_anew_echo", arguments={"text": text})
 
 
-def send(session: Session, wire: Wire, messages: Any) -> tuple[Reply, dict[Any, Any]]:
+def send(
+    session: Session, gateway_client: GatewayClient, messages: Any
+) -> tuple[Reply, dict[Any, Any]]:
     """Send a batch and return the responses by id."""
     headers = session._with_bearer()
     headers.pop("MCP_Protocol_Version")
-    transported = wire.send("POST", AGENT, json.dumps(messages).encode(), **headers)
+    transported = gateway_client.send("POST", AGENT, json.dumps(messages).encode(), **headers)
     return transported, {one["id"]: one for one in transported.messages if "id" in one}
 
 
-def test_each_request_of_a_batch_is_answered(upstream: Upstream, wire: Wire) -> None:
-    session = wire.handshake(AGENT, version="2025-03-26")
+def test_each_request_of_a_batch_is_answered(
+    upstream: Upstream, gateway_client: GatewayClient
+) -> None:
+    session = gateway_client.handshake(AGENT, version="2025-03-26")
     notification = {"jsonrpc": "2.0", "method": "notifications/initialized"}
     reply, answers = send(
-        session, wire, [notification, call(1, "a"), call(2, "b"), request(3, "nothing")]
+        session, gateway_client, [notification, call(1, "a"), call(2, "b"), request(3, "nothing")]
     )
     assert reply.status == 200
     assert sorted(answers) == [1, 2, 3]
@@ -53,28 +57,32 @@ def test_each_request_of_a_batch_is_answered(upstream: Upstream, wire: Wire) -> 
     assert answers[3]["error"]["code"] == -32601
 
 
-def test_a_batch_without_requests_is_accepted(upstream: Upstream, wire: Wire) -> None:
-    session = wire.handshake(AGENT, version="2025-03-26")
-    reply, answers = send(session, wire, [{"jsonrpc": "2.0", "method": "notifications/x"}])
+def test_a_batch_without_requests_is_accepted(
+    upstream: Upstream, gateway_client: GatewayClient
+) -> None:
+    session = gateway_client.handshake(AGENT, version="2025-03-26")
+    reply, answers = send(
+        session, gateway_client, [{"jsonrpc": "2.0", "method": "notifications/x"}]
+    )
     assert (reply.status, answers) == (202, {})
 
 
 def test_invalid_messages_of_a_batch_are_answered_with_errors(
-    upstream: Upstream, wire: Wire
+    upstream: Upstream, gateway_client: GatewayClient
 ) -> None:
-    session = wire.handshake(AGENT, version="2025-03-26")
+    session = gateway_client.handshake(AGENT, version="2025-03-26")
     bad = {"jsonrpc": "1.0", "id": 1, "method": "ping"}
-    _, answers = send(session, wire, [bad, request(2, "ping")])
+    _, answers = send(session, gateway_client, [bad, request(2, "ping")])
     assert "error" in answers[1]
     assert answers[2]["result"] == {}
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2024-11-05"])
 def test_batches_are_refused_in_sessions_of_other_versions(
-    upstream: Upstream, wire: Wire, version: str
+    upstream: Upstream, gateway_client: GatewayClient, version: str
 ) -> None:
-    session = wire.handshake(AGENT, version=version)
-    reply, _ = send(session, wire, [request(1, "ping")])
+    session = gateway_client.handshake(AGENT, version=version)
+    reply, _ = send(session, gateway_client, [request(1, "ping")])
     assert (reply.status, reply.error["code"]) == (400, -32600)
 
 

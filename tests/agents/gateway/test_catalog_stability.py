@@ -17,7 +17,7 @@ from mcp_servers.refresh_definitions import get_refresher
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import factories
-from tests.agents.gateway.conftest import Wire
+from tests.agents.gateway.conftest import GatewayClient
 from tests.mcp_servers.raw_list_changed_server import discoveries
 from tests.npm_servers import serve_everything
 from tests.wait import eventually
@@ -103,13 +103,13 @@ def server(
 
 @pytest.mark.parametrize("era", ["modern", "handshake"])
 def test_the_catalog_stays_complete_when_a_client_without_capabilities_calls(
-    era: str, server: Server, wire: Wire
+    era: str, server: Server, gateway_client: GatewayClient
 ) -> None:
     declared = list_present_tools(server)
     reply = (
-        wire.modern(AGENT, "tools/call", CHANGE)
+        gateway_client.modern(AGENT, "tools/call", CHANGE)
         if era == "modern"
-        else wire.handshake(AGENT).ask("tools/call", CHANGE)
+        else gateway_client.handshake(AGENT).ask("tools/call", CHANGE)
     )
     assert reply.result["content"][0]["type"] == "resource_link"
     wait_for_refresh(server)

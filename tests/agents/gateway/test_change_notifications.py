@@ -26,7 +26,7 @@ from mcp_servers.client.change_notifications import TOPICS
 from mcp_servers.definition_reviews import reset_review
 from mcp_servers.models import Server
 from tests import factories
-from tests.agents.gateway.conftest import Wire
+from tests.agents.gateway.conftest import GatewayClient
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -162,36 +162,43 @@ def test_changes_are_detected_after_a_database_outage(
 
 
 def test_the_number_of_streams_per_process_is_limited(
-    acme: Organization, helper: Agent, wire: Wire, monkeypatch: pytest.MonkeyPatch
+    acme: Organization,
+    helper: Agent,
+    gateway_client: GatewayClient,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(change_notifications, "MAX_STREAMS", 1)
     params = {"notifications": {"toolsListChanged": True}}
-    first = wire.listen("/mcp/agents/helper", params)
+    first = gateway_client.listen("/mcp/agents/helper", params)
     assert (first.next() or {})["params"]["notifications"] == {"toolsListChanged": True}
-    reply = wire.modern("/mcp/agents/helper", "subscriptions/listen", params)
+    reply = gateway_client.modern("/mcp/agents/helper", "subscriptions/listen", params)
     assert reply.error["code"] == BAD
     first.close()
-    second = wire.listen("/mcp/agents/helper", params)
+    second = gateway_client.listen("/mcp/agents/helper", params)
     assert "method" in (second.next() or {})
     second.close()
 
 
 @pytest.mark.parametrize("uris", [[7], ["a", None], ["a", "b"]])
 def test_invalid_or_too_many_uris_are_refused(
-    acme: Organization, helper: Agent, wire: Wire, monkeypatch: pytest.MonkeyPatch, uris: Any
+    acme: Organization,
+    helper: Agent,
+    gateway_client: GatewayClient,
+    monkeypatch: pytest.MonkeyPatch,
+    uris: Any,
 ) -> None:
     monkeypatch.setattr(change_notifications, "MAX_WATCHED_RESOURCES", 1)
     params = {"notifications": {"resourceSubscriptions": uris}}
-    reply = wire.modern("/mcp/agents/helper", "subscriptions/listen", params)
+    reply = gateway_client.modern("/mcp/agents/helper", "subscriptions/listen", params)
     assert reply.error["code"] == BAD
 
 
 def test_a_change_before_the_stream_opens_is_notified_when_it_opens(
-    acme: Organization, helper: Agent, workshop: Server, wire: Wire
+    acme: Organization, helper: Agent, workshop: Server, gateway_client: GatewayClient
 ) -> None:
     administrator, session = (
         factories.build_administrator(acme),
-        wire.handshake("/mcp/agents/helper"),
+        gateway_client.handshake("/mcp/agents/helper"),
     )
     assert session.ask("tools/list").result["tools"]
     set_policy(administrator, helper, PolicySpec("denylist", deny=("mcp_workshop_add",)))
@@ -207,11 +214,11 @@ def test_a_change_before_the_stream_opens_is_notified_when_it_opens(
 
 
 def test_a_known_list_isnt_notified_when_the_stream_opens(
-    acme: Organization, helper: Agent, workshop: Server, wire: Wire
+    acme: Organization, helper: Agent, workshop: Server, gateway_client: GatewayClient
 ) -> None:
     administrator, session = (
         factories.build_administrator(acme),
-        wire.handshake("/mcp/agents/helper"),
+        gateway_client.handshake("/mcp/agents/helper"),
     )
     for mode in ("denylist", "all"):
         set_policy(administrator, helper, PolicySpec(mode))

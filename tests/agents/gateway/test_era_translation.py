@@ -8,8 +8,8 @@ import pytest
 from agents.gateway.era_translation import translate_declaration, translate_result
 from agents.models import Agent
 from bonobot.accounts.models import Organization
-from tests.agents.gateway.conftest import Wire
-from tests.agents.gateway.upstream_server import Upstream, give
+from tests.agents.gateway.conftest import GatewayClient
+from tests.agents.gateway.upstream_server import Upstream, attach_upstream
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -29,7 +29,7 @@ def upstream(acme: Organization, helper: Agent) -> Iterator[Upstream]:
     server = Upstream("anew")
     server.overrides["tools/list"] = {"tools": TOOLS}
     with server.listening():
-        give(server, acme, helper)
+        attach_upstream(server, acme, helper)
         yield server
 
 
@@ -41,32 +41,37 @@ def list_schemas(result: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
 
 
 def test_schemas_that_describe_no_object_are_only_listed_in_the_modern_era(
-    upstream: Upstream, wire: Wire
+    upstream: Upstream, gateway_client: GatewayClient
 ) -> None:
-    modern = list_schemas(wire.modern(AGENT, "tools/list").result)
+    modern = list_schemas(gateway_client.modern(AGENT, "tools/list").result)
     assert modern == {"names": (OBJECT, LIST), "person": ({}, OBJECT)}
-    handshake = list_schemas(wire.handshake(AGENT).ask("tools/list").result)
+    handshake = list_schemas(gateway_client.handshake(AGENT).ask("tools/list").result)
     assert handshake == {"names": (OBJECT, None), "person": (OBJECT, OBJECT)}
 
 
 def test_a_list_becomes_text_in_a_result_of_the_handshake_era(
-    upstream: Upstream, wire: Wire
+    upstream: Upstream, gateway_client: GatewayClient
 ) -> None:
     upstream.overrides["tools/call"] = {"content": [], "structuredContent": ["Ada", "Björn"]}
-    assert wire.modern(AGENT, "tools/call", CALL).result["structuredContent"] == ["Ada", "Björn"]
-    result = wire.handshake(AGENT).ask("tools/call", CALL).result
+    assert gateway_client.modern(AGENT, "tools/call", CALL).result["structuredContent"] == [
+        "Ada",
+        "Björn",
+    ]
+    result = gateway_client.handshake(AGENT).ask("tools/call", CALL).result
     assert "structuredContent" not in result
     assert result["content"] == [{"type": "text", "text": '["Ada", "Björn"]'}]
 
 
-def test_a_url_elicitation_has_an_id_in_the_handshake_era(upstream: Upstream, wire: Wire) -> None:
+def test_a_url_elicitation_has_an_id_in_the_handshake_era(
+    upstream: Upstream, gateway_client: GatewayClient
+) -> None:
     params = {"mode": "url", "message": "Sign in", "url": "https://example.com/start"}
     requests = {"login": {"method": "elicitation/create", "params": params}}
     upstream.overrides["tools/call"] = {
         **{"resultType": "input_required", "inputRequests": requests},
         "requestState": "s",
     }
-    session = wire.handshake(AGENT, capabilities={"elicitation": {"url": {}}})
+    session = gateway_client.handshake(AGENT, capabilities={"elicitation": {"url": {}}})
     stream = session.begin("tools/call", CALL)
     request = stream.next()
     assert request is not None

@@ -14,7 +14,7 @@ from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import factories, processes
-from tests.agents.gateway.conftest import Wire
+from tests.agents.gateway.conftest import GatewayClient
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -68,10 +68,10 @@ def read_text(result: dict) -> str:
 
 
 def test_a_client_of_the_handshake_era_is_asked_in_the_middle_of_a_call(
-    server: Server, wire: Wire
+    server: Server, gateway_client: GatewayClient
 ) -> None:
     assert server.era == "modern"
-    session = wire.handshake(AGENT, capabilities=ABLE)
+    session = gateway_client.handshake(AGENT, capabilities=ABLE)
     answers = {
         "ask": {"action": "accept", "content": {"name": "Ada"}},
         "sample": {"role": "assistant", "content": {"type": "text", "text": "blue"}, "model": "m"},
@@ -86,17 +86,24 @@ def test_a_client_of_the_handshake_era_is_asked_in_the_middle_of_a_call(
     assert Server.objects.get().era == "modern"
 
 
-def test_each_client_gets_the_era_that_it_needs(server: Server, wire: Wire) -> None:
-    able, unable = wire.handshake(AGENT, capabilities=ABLE), wire.handshake(AGENT)
+def test_each_client_gets_the_era_that_it_needs(
+    server: Server, gateway_client: GatewayClient
+) -> None:
+    able, unable = (
+        gateway_client.handshake(AGENT, capabilities=ABLE),
+        gateway_client.handshake(AGENT),
+    )
     results = [
         able.ask("tools/call", build_call("era")).result,
         unable.ask("tools/call", build_call("era")).result,
-        wire.modern(AGENT, "tools/call", build_call("era"), capabilities=ABLE).result,
+        gateway_client.modern(AGENT, "tools/call", build_call("era"), capabilities=ABLE).result,
     ]
     assert [read_text(result) for result in results] == [HANDSHAKE, MODERN, MODERN]
 
 
-def test_a_client_is_only_asked_in_a_mode_that_it_supports(server: Server, wire: Wire) -> None:
-    session = wire.handshake(AGENT, capabilities={"elicitation": {"url": {}}})
+def test_a_client_is_only_asked_in_a_mode_that_it_supports(
+    server: Server, gateway_client: GatewayClient
+) -> None:
+    session = gateway_client.handshake(AGENT, capabilities={"elicitation": {"url": {}}})
     reply = session.ask("tools/call", build_call("ask"))
     assert "doesn't support" in str(reply.message)

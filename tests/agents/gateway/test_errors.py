@@ -8,9 +8,16 @@ import pytest
 from agents.gateway.client_request import LOG_LEVELS
 from agents.models import Agent
 from bonobot.accounts.models import Organization
-from tests.agents.gateway.conftest import META, Wire
+from tests.agents.gateway.conftest import META, GatewayClient
 from tests.agents.gateway.test_mcp_tasks import send_task_request
-from tests.agents.gateway.upstream_server import ABLE, CREATED_AT, TASKS, Json, Upstream, give
+from tests.agents.gateway.upstream_server import (
+    ABLE,
+    CREATED_AT,
+    TASKS,
+    Json,
+    Upstream,
+    attach_upstream,
+)
 from tests.servers import raw_http_server
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -26,7 +33,7 @@ SAMPLE = {"a": {"method": "sampling/createMessage", "params": {}}}
 @pytest.fixture
 def upstream(acme: Organization, helper: Agent) -> Iterator[Upstream]:
     with Upstream("anew").listening() as server:
-        give(server, acme, helper)
+        attach_upstream(server, acme, helper)
         yield server
 
 
@@ -40,61 +47,67 @@ METHODS = pytest.mark.parametrize(
 )
 
 
-def build_params(wire: Wire, method: str, params: Json) -> Json:
+def build_params(gateway_client: GatewayClient, method: str, params: Json) -> Json:
     """Return the parameters with the listed name or URI."""
     if method == "prompts/get":
-        (item,) = wire.modern(AGENT, "prompts/list").result["prompts"]
+        (item,) = gateway_client.modern(AGENT, "prompts/list").result["prompts"]
         return {"name": item["name"]}
     if method == "resources/read":
-        (item,) = wire.modern(AGENT, "resources/list").result["resources"]
+        (item,) = gateway_client.modern(AGENT, "resources/list").result["resources"]
         return {"uri": item["uri"]}
     return params
 
 
 @METHODS
 def test_an_error_of_the_server_is_unchanged(
-    upstream: Upstream, wire: Wire, method: str, params: Json
+    upstream: Upstream, gateway_client: GatewayClient, method: str, params: Json
 ) -> None:
-    params = build_params(wire, method, params)
+    params = build_params(gateway_client, method, params)
     upstream.overrides[method] = ERROR
-    modern = wire.modern(AGENT, method, params).error
+    modern = gateway_client.modern(AGENT, method, params).error
     assert (modern["code"], modern["data"]) == (ERROR["code"], ERROR["data"])
-    handshake = wire.handshake(AGENT).ask(method, params).error
+    handshake = gateway_client.handshake(AGENT).ask(method, params).error
     assert (handshake["code"], handshake["data"]) == (ERROR["code"], ERROR["data"])
 
 
-def test_a_not_found_error_has_the_code_of_the_clients_era(upstream: Upstream, wire: Wire) -> None:
-    params = build_params(wire, "resources/read", {})
+def test_a_not_found_error_has_the_code_of_the_clients_era(
+    upstream: Upstream, gateway_client: GatewayClient
+) -> None:
+    params = build_params(gateway_client, "resources/read", {})
     upstream.overrides["resources/read"] = {"code": -32002}
-    assert wire.modern(AGENT, "resources/read", params).error["code"] == -32602
-    assert wire.handshake(AGENT).ask("resources/read", params).error["code"] == -32002
+    assert gateway_client.modern(AGENT, "resources/read", params).error["code"] == -32602
+    assert gateway_client.handshake(AGENT).ask("resources/read", params).error["code"] == -32002
 
 
 @METHODS
 def test_an_unavailable_server_is_reported_with_our_code(
-    upstream: Upstream, wire: Wire, method: str, params: Json
+    upstream: Upstream, gateway_client: GatewayClient, method: str, params: Json
 ) -> None:
-    params = build_params(wire, method, params)
+    params = build_params(gateway_client, method, params)
     upstream.http.respond = lambda request: raw_http_server.response(503)
-    reply = wire.modern(AGENT, method, params)
+    reply = gateway_client.modern(AGENT, method, params)
     # A tool call was sent, so it may have run.
     assert reply.code == ("outcome_unknown" if method == "tools/call" else "server_unreachable")
     assert reply.message.get("result", {"isError": True})["isError"] is True
 
 
-def test_a_client_gets_log_messages_from_its_chosen_level(upstream: Upstream, wire: Wire) -> None:
+def test_a_client_gets_log_messages_from_its_chosen_level(
+    upstream: Upstream, gateway_client: GatewayClient
+) -> None:
     upstream.logs = [{"level": entry, "data": entry} for entry in (*LOG_LEVELS, "loudly", ["info"])]
     meta: Json = {f"{META}logLevel": "error"}
-    notifications = wire.modern(AGENT, "tools/call", ECHO, meta=meta).notifications
+    notifications = gateway_client.modern(AGENT, "tools/call", ECHO, meta=meta).notifications
     assert [entry["params"]["data"] for entry in notifications] == list(
         LOG_LEVELS[LOG_LEVELS.index("error") :]
     )
-    assert wire.modern(AGENT, "tools/call", ECHO).notifications == []
+    assert gateway_client.modern(AGENT, "tools/call", ECHO).notifications == []
 
 
-def test_a_session_gets_log_messages_from_its_set_level(upstream: Upstream, wire: Wire) -> None:
+def test_a_session_gets_log_messages_from_its_set_level(
+    upstream: Upstream, gateway_client: GatewayClient
+) -> None:
     upstream.logs = [{"level": entry, "data": entry} for entry in LOG_LEVELS]
-    session = wire.handshake(AGENT)
+    session = gateway_client.handshake(AGENT)
     assert len(session.ask("tools/call", ECHO).notifications) == len(LOG_LEVELS)
     assert session.ask("logging/setLevel", {"level": "loudly"}).error["code"] == -32602
     assert session.ask("logging/setLevel", {"level": "alert"}).result == {}
@@ -102,75 +115,81 @@ def test_a_session_gets_log_messages_from_its_set_level(upstream: Upstream, wire
     assert [entry["params"]["level"] for entry in notifications] == ["alert", "emergency"]
 
 
-def test_a_resource_read_can_take_several_rounds(upstream: Upstream, wire: Wire) -> None:
-    params = build_params(wire, "resources/read", {})
+def test_a_resource_read_can_take_several_rounds(
+    upstream: Upstream, gateway_client: GatewayClient
+) -> None:
+    params = build_params(gateway_client, "resources/read", {})
     input_required = {
         "resultType": "input_required",
         "inputRequests": {"name": upstream.elicitation},
     }
     upstream.overrides["resources/read"] = input_required
-    result = wire.modern(AGENT, "resources/read", params, capabilities=ABLE).result
+    result = gateway_client.modern(AGENT, "resources/read", params, capabilities=ABLE).result
     assert result["resultType"] == "input_required"
     assert "cacheScope" not in result
     del upstream.overrides["resources/read"]
     retry = {"requestState": result["requestState"], "inputResponses": {}}
-    completed = wire.modern(AGENT, "resources/read", params | retry, capabilities=ABLE).result
+    completed = gateway_client.modern(
+        AGENT, "resources/read", params | retry, capabilities=ABLE
+    ).result
     assert (completed["resultType"], completed["cacheScope"]) == ("complete", "private")
 
 
 @pytest.mark.parametrize("params", [{"name": 7}, {"name": "x", "arguments": []}, {}])
 def test_parameters_of_another_type_are_refused(
-    upstream: Upstream, wire: Wire, params: Json
+    upstream: Upstream, gateway_client: GatewayClient, params: Json
 ) -> None:
-    session = wire.handshake(AGENT)
+    session = gateway_client.handshake(AGENT)
     assert session.ask("tools/call", params).error["code"] == -32602
 
 
-def start_task(wire: Wire) -> str:
-    task_id: str = wire.modern(AGENT, "tools/call", WORK, capabilities=ABLE).result["taskId"]
+def start_task(gateway_client: GatewayClient) -> str:
+    task_id: str = gateway_client.modern(AGENT, "tools/call", WORK, capabilities=ABLE).result[
+        "taskId"
+    ]
     return task_id
 
 
-def test_a_failed_task_has_its_error(upstream: Upstream, wire: Wire) -> None:
-    task_id = start_task(wire)
+def test_a_failed_task_has_its_error(upstream: Upstream, gateway_client: GatewayClient) -> None:
+    task_id = start_task(gateway_client)
     upstream.overrides["tasks/get"] = {
         **TASK,
         "status": "failed",
         "error": {"code": -1, "message": "x"},
     }
-    task = send_task_request(wire, AGENT, "tasks/get", task_id, capabilities=ABLE).result
+    task = send_task_request(gateway_client, AGENT, "tasks/get", task_id, capabilities=ABLE).result
     assert (task["status"], task["error"]["code"]) == ("failed", -1)
 
 
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/update", "tasks/cancel"])
 def test_a_server_that_refuses_its_task_is_reported(
-    upstream: Upstream, wire: Wire, method: str
+    upstream: Upstream, gateway_client: GatewayClient, method: str
 ) -> None:
-    task_id = start_task(wire)
+    task_id = start_task(gateway_client)
     upstream.overrides[method] = ERROR
-    error = send_task_request(wire, AGENT, method, task_id, capabilities=ABLE).error
+    error = send_task_request(gateway_client, AGENT, method, task_id, capabilities=ABLE).error
     assert (error["code"], error["data"]) == (ERROR["code"], ERROR["data"])
     upstream.http.respond = lambda request: raw_http_server.response(503)
-    unreachable = send_task_request(wire, AGENT, method, task_id, capabilities=ABLE)
+    unreachable = send_task_request(gateway_client, AGENT, method, task_id, capabilities=ABLE)
     assert unreachable.code == "server_unreachable"
 
 
 def test_a_task_requests_only_input_that_the_client_supports(
-    upstream: Upstream, wire: Wire
+    upstream: Upstream, gateway_client: GatewayClient
 ) -> None:
-    task_id = start_task(wire)
+    task_id = start_task(gateway_client)
     waiting = {**TASK, "status": "input_required", "inputRequests": {"name": upstream.elicitation}}
     upstream.overrides["tasks/get"] = waiting
-    task = send_task_request(wire, AGENT, "tasks/get", task_id, capabilities=ABLE).result
+    task = send_task_request(gateway_client, AGENT, "tasks/get", task_id, capabilities=ABLE).result
     assert task["inputRequests"] == {"name": upstream.elicitation}
     unable: dict[str, Any] = {"extensions": {TASKS: {}}}
     assert (
-        send_task_request(wire, AGENT, "tasks/get", task_id, capabilities=unable).code
+        send_task_request(gateway_client, AGENT, "tasks/get", task_id, capabilities=unable).code
         == "protocol_error"
     )
     upstream.overrides["tasks/get"] = waiting | {"inputRequests": SAMPLE}
     assert (
-        send_task_request(wire, AGENT, "tasks/get", task_id, capabilities=ABLE).code
+        send_task_request(gateway_client, AGENT, "tasks/get", task_id, capabilities=ABLE).code
         == "protocol_error"
     )
 
@@ -179,23 +198,25 @@ def test_a_task_requests_only_input_that_the_client_supports(
     "invalid", [{"taskId": ""}, {"status": "input_required", "inputRequests": SAMPLE}]
 )
 def test_a_task_that_violates_the_extension_is_refused(
-    upstream: Upstream, wire: Wire, invalid: Json
+    upstream: Upstream, gateway_client: GatewayClient, invalid: Json
 ) -> None:
     task = {**TASK, "resultType": "task", "status": "working", "pollIntervalMs": 10}
     upstream.overrides["tools/call"] = task | invalid
-    assert wire.modern(AGENT, "tools/call", WORK, capabilities=ABLE).code == "protocol_error"
+    assert (
+        gateway_client.modern(AGENT, "tools/call", WORK, capabilities=ABLE).code == "protocol_error"
+    )
 
 
 @METHODS
 def test_forbidden_server_requests_dont_reach_the_client(
-    upstream: Upstream, wire: Wire, method: str, params: Json
+    upstream: Upstream, gateway_client: GatewayClient, method: str, params: Json
 ) -> None:
-    params = build_params(wire, method, params)
+    params = build_params(gateway_client, method, params)
     able = ABLE | {"sampling": {}}
     for requests in ({"inputRequests": SAMPLE}, {}, {"inputRequests": SAMPLE, "requestState": "s"}):
         upstream.overrides[method] = {"resultType": "input_required", **requests}
-        reply = wire.modern(AGENT, method, params, capabilities=able)
+        reply = gateway_client.modern(AGENT, method, params, capabilities=able)
         assert reply.code == "protocol_error"
         assert "inputRequests" not in reply.message.get("result", {})
-        session = wire.handshake(AGENT, capabilities=able)
+        session = gateway_client.handshake(AGENT, capabilities=able)
         assert session.ask(method, params).code == "protocol_error"

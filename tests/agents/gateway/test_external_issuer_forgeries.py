@@ -15,7 +15,7 @@ from agents.models import Agent
 from bonobot.accounts.external_issuers import jwks
 from bonobot.accounts.models import Issuer, Organization
 from tests import factories
-from tests.agents.gateway.conftest import Wire
+from tests.agents.gateway.conftest import GatewayClient
 from tests.agents.gateway.external_tokens import (
     RESOURCE,
     Clock,
@@ -104,58 +104,62 @@ ATTACKS: dict[str, Any] = {
 
 
 def test_forged_and_invalid_tokens_are_refused(
-    helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer
+    helper: Agent, gateway_client: GatewayClient, login: TokenIssuer, trusted: Issuer
 ) -> None:
-    replies = {name: list_tools(wire, build(login)) for name, build in ATTACKS.items()}
+    replies = {name: list_tools(gateway_client, build(login)) for name, build in ATTACKS.items()}
     assert {name: reply.status for name, reply in replies.items()} == dict.fromkeys(ATTACKS, 401)
     assert {reply.message["code"] for reply in replies.values()} == {"bad_token"}
-    assert list_tools(wire, login.token(RESOURCE, more="x" * 8_000)).status == 401
-    assert list_tools(wire, login.token(RESOURCE)).status == 200
+    assert list_tools(gateway_client, login.token(RESOURCE, more="x" * 8_000)).status == 401
+    assert list_tools(gateway_client, login.token(RESOURCE)).status == 200
 
 
 def test_urls_in_a_token_header_arent_requested(
-    helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer
+    helper: Agent, gateway_client: GatewayClient, login: TokenIssuer, trusted: Issuer
 ) -> None:
     with listening() as evil:
         evil.private["one"] = generate_key()
         evil.rotate("evil")
         urls = dict.fromkeys(("jku", "x5u"), f"{evil.url}/keys")
         text = login.token(RESOURCE, key=evil.private["evil"], headers={**urls, "kid": "evil"})
-        assert_refused(wire, text)
+        assert_refused(gateway_client, text)
         assert not evil.http.asked
 
 
-def test_an_untrusted_issuer_isnt_requested(helper: Agent, wire: Wire, login: TokenIssuer) -> None:
-    assert_refused(wire, login.token(RESOURCE))
+def test_an_untrusted_issuer_isnt_requested(
+    helper: Agent, gateway_client: GatewayClient, login: TokenIssuer
+) -> None:
+    assert_refused(gateway_client, login.token(RESOURCE))
     assert not login.http.asked
 
 
 def test_a_token_is_valid_only_for_its_organization(
-    acme: Organization, helper: Agent, wire: Wire, login: TokenIssuer
+    acme: Organization, helper: Agent, gateway_client: GatewayClient, login: TokenIssuer
 ) -> None:
     other = factories.create_organization("other")
     factories.create_issuer(other, login.url, role="owner", allow_private=True)
-    assert list_tools(wire, login.token(RESOURCE)).status == 404
+    assert list_tools(gateway_client, login.token(RESOURCE)).status == 404
 
 
 def test_published_symmetric_and_weak_keys_arent_used(
-    helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer
+    helper: Agent, gateway_client: GatewayClient, login: TokenIssuer, trusted: Issuer
 ) -> None:
     secret = base64.urlsafe_b64encode(b"s" * 32).decode().rstrip("=")
     login.keys.append({"kty": "oct", "kid": "oct", "k": secret})
     weak = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505
     login.publish("weak", weak.public_key())
     login.publish("enc", login.private["one"].public_key(), use="enc")
-    assert_refused(wire, login.token(RESOURCE, kid="oct", key=b"s" * 32, algorithm="HS256"))
+    assert_refused(
+        gateway_client, login.token(RESOURCE, kid="oct", key=b"s" * 32, algorithm="HS256")
+    )
     with pytest.warns(InsecureKeyLengthWarning):
-        assert_refused(wire, login.token(RESOURCE, kid="weak", key=weak))
-    assert_refused(wire, login.token(RESOURCE, kid="enc", key=login.private["one"]))
+        assert_refused(gateway_client, login.token(RESOURCE, kid="weak", key=weak))
+    assert_refused(gateway_client, login.token(RESOURCE, kid="enc", key=login.private["one"]))
     # Without a key id the only matching key is used; none if there are several.
-    assert_refused(wire, login.token(RESOURCE, kid=None))
+    assert_refused(gateway_client, login.token(RESOURCE, kid=None))
 
 
 def test_keys_are_fetched_only_from_the_issuers_metadata(
-    helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer, clock: Clock
+    helper: Agent, gateway_client: GatewayClient, login: TokenIssuer, trusted: Issuer, clock: Clock
 ) -> None:
     for metadata in (
         {"issuer": "https://login.example.com"},
@@ -164,7 +168,7 @@ def test_keys_are_fetched_only_from_the_issuers_metadata(
         {"jwks_uri": "http://169.254.169.254/keys"},
     ):
         login.metadata = metadata
-        reply = list_tools(wire, login.token(RESOURCE))
+        reply = list_tools(gateway_client, login.token(RESOURCE))
         assert (reply.status, reply.message["code"]) == (503, "issuer_unreachable"), metadata
         clock.now += jwks.RETRY_S
     assert login.reads == 0

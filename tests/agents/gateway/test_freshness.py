@@ -39,7 +39,7 @@ from bonobot.ledger.audit.admin_changes import increment_generation
 from bonobot.ledger.queries import load_policy_generation
 from mcp_servers.models import Definition, Preset, Secret, Server
 from tests import factories
-from tests.agents.gateway.conftest import Wire, token_of
+from tests.agents.gateway.conftest import GatewayClient, token_of
 from tests.bonobot import test_governed_rows
 from tests.bonobot.test_governed_rows import GOVERNED, helper
 from tests.servers.raw_http_server import RawHttp
@@ -155,9 +155,9 @@ def web(upstream: RawHttp) -> Iterator[str]:
 class Caller:
     """Calls a tool through the same gateway."""
 
-    def __init__(self, agent: Agent, wire: Wire, upstream: RawHttp) -> None:
+    def __init__(self, agent: Agent, gateway_client: GatewayClient, upstream: RawHttp) -> None:
         self.agent, self.organization_id = agent, agent.organization_id
-        self._wire, self._upstream = wire, upstream
+        self._wire, self._upstream = gateway_client, upstream
         self.rows = load_all_rows()
 
     def __call__(self) -> Observation:
@@ -216,9 +216,9 @@ def caller(helper: Agent, upstream: RawHttp) -> Iterator[Caller]:
     text = token_of(administrator, Role.OWNER, calls_per_minute=MANY)
     Agent.objects.filter(pk=helper.pk).update(calls_per_minute=MANY)
     ToolPolicy.objects.filter(agent=helper).update(mode="denylist")  # so that rules apply
-    wire = Wire(mount, text)
-    wire.modern(AGENT, "tools/call", CALL)
-    yield Caller(helper, wire, upstream)
+    gateway_client = GatewayClient(mount, text)
+    gateway_client.modern(AGENT, "tools/call", CALL)
+    yield Caller(helper, gateway_client, upstream)
     get_runtime().call(mount.stop)
 
 

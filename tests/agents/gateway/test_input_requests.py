@@ -8,8 +8,8 @@ from agents.gateway import approvals
 from agents.gateway import handlers as gateway_handlers
 from agents.models import Agent
 from bonobot.accounts.models import Organization
-from tests.agents.gateway.conftest import Wire
-from tests.agents.gateway.upstream_server import Upstream, give
+from tests.agents.gateway.conftest import GatewayClient
+from tests.agents.gateway.upstream_server import Upstream, attach_upstream
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -21,12 +21,14 @@ ASK = {"name": "mcp_anew_ask", "arguments": {}}
 def upstream(acme: Organization, helper: Agent) -> Iterator[Upstream]:
     """A modern server that requests input before it answers."""
     with Upstream("anew").listening() as server:
-        give(server, acme, helper)
+        attach_upstream(server, acme, helper)
         yield server
 
 
-def test_the_call_continues_with_the_clients_response(upstream: Upstream, wire: Wire) -> None:
-    session = wire.handshake(AGENT, capabilities={"elicitation": {}})
+def test_the_call_continues_with_the_clients_response(
+    upstream: Upstream, gateway_client: GatewayClient
+) -> None:
+    session = gateway_client.handshake(AGENT, capabilities={"elicitation": {}})
     stream = session.begin("tools/call", ASK)
     request = stream.next()
     assert request is not None
@@ -39,8 +41,10 @@ def test_the_call_continues_with_the_clients_response(upstream: Upstream, wire: 
     stream.close()
 
 
-def test_a_client_that_answers_with_an_error_ends_the_call(upstream: Upstream, wire: Wire) -> None:
-    session = wire.handshake(AGENT, capabilities={"elicitation": {}})
+def test_a_client_that_answers_with_an_error_ends_the_call(
+    upstream: Upstream, gateway_client: GatewayClient
+) -> None:
+    session = gateway_client.handshake(AGENT, capabilities={"elicitation": {}})
     stream = session.begin("tools/call", ASK)
     session.answer(stream.next() or {}, error={"code": -1, "message": "No."})
     response = stream.next()
@@ -50,10 +54,10 @@ def test_a_client_that_answers_with_an_error_ends_the_call(upstream: Upstream, w
 
 
 def test_a_server_with_endless_requests_is_stopped(
-    upstream: Upstream, wire: Wire, monkeypatch: pytest.MonkeyPatch
+    upstream: Upstream, gateway_client: GatewayClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway_handlers, "MAX_ROUNDS", 1)
-    session = wire.handshake(AGENT, capabilities={"elicitation": {}})
+    session = gateway_client.handshake(AGENT, capabilities={"elicitation": {}})
     stream = session.begin("tools/call", ASK)
     session.answer(stream.next() or {}, result={"action": "decline"})
     response = stream.next()

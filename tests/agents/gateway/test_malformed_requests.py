@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
-from tests.agents.gateway.conftest import META, MODERN, Wire
+from tests.agents.gateway.conftest import META, MODERN, GatewayClient
 from tests.approved_server import create_approved_server
 from tests.conformance_server import serve_everything
 
@@ -169,10 +169,15 @@ def everything_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_malformed_requests_get_an_error_response(
-    everything_url: str, wire: Wire, acme: Organization, caplog: pytest.LogCaptureFixture
+    everything_url: str,
+    gateway_client: GatewayClient,
+    acme: Organization,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     published = create_approved_server(everything_url, acme)
-    sessions = {path: wire.handshake(path).headers["Mcp_Session_Id"] for path in published.paths}
+    sessions = {
+        path: gateway_client.handshake(path).headers["Mcp_Session_Id"] for path in published.paths
+    }
 
     @settings(
         max_examples=EXAMPLES,
@@ -188,8 +193,10 @@ def test_malformed_requests_get_an_error_response(
             # Other verbs end the session or wait forever for notifications.
             number = sessions.get(path, "x") if verb == "POST" else "x"
             headers = {**headers, SESSION: number, "MCP-Protocol-Version": "2025-11-25"}
-        bearer = {"Authorization": f"Bearer {wire.token}"}
-        status = get_runtime().call(_send_request, wire, verb, path, body, bearer | headers)
+        bearer = {"Authorization": f"Bearer {gateway_client.token}"}
+        status = get_runtime().call(
+            _send_request, gateway_client, verb, path, body, bearer | headers
+        )
         errors = [
             record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR
         ]
@@ -199,7 +206,7 @@ def test_malformed_requests_get_an_error_response(
 
 
 async def _send_request(
-    wire: Wire, verb: str, path: str, body: bytes, headers: dict[str, str]
+    gateway_client: GatewayClient, verb: str, path: str, body: bytes, headers: dict[str, str]
 ) -> int:
     """Send a request to the ASGI application and return the status."""
     sent_messages: list[dict[str, Any]] = []
@@ -234,6 +241,6 @@ async def _send_request(
         "server": ("127.0.0.1", 80),
     }
     async with asyncio.timeout(LONGEST_S):
-        await wire._mount(scope, receive, send)
+        await gateway_client._mount(scope, receive, send)
     status: int = sent_messages[0]["status"]
     return status

@@ -19,8 +19,8 @@ from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import factories
-from tests.agents.gateway.conftest import Reply, Session, Stream, Wire
-from tests.agents.gateway.upstream_server import ABLE, Json, Upstream, give
+from tests.agents.gateway.conftest import GatewayClient, Reply, Session, Stream
+from tests.agents.gateway.upstream_server import ABLE, Json, Upstream, attach_upstream
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -37,7 +37,7 @@ def handshake_servers(acme: Organization, helper: Agent) -> Iterator[tuple[Upstr
         Upstream("second", handshake=True).listening() as second,
     ):
         for upstream in (first, second):
-            give(upstream, acme, helper)
+            attach_upstream(upstream, acme, helper)
         yield first, second
 
 
@@ -60,64 +60,68 @@ def stdio_server(acme: Organization, helper: Agent, tmp_path: Path) -> Server:
     return server
 
 
-def call(wire: Wire, tool: str, **more: Any) -> Json:
+def call(gateway_client: GatewayClient, tool: str, **more: Any) -> Json:
     params = {"name": f"mcp_{tool}", "arguments": {}, **more}
-    return wire.modern(AGENT, "tools/call", params, capabilities=ABLE).result
+    return gateway_client.modern(AGENT, "tools/call", params, capabilities=ABLE).result
 
 
-def call_with_answer(wire: Wire, tool: str, pending: Json, name: str, **more: Any) -> str:
+def call_with_answer(
+    gateway_client: GatewayClient, tool: str, pending: Json, name: str, **more: Any
+) -> str:
     answer = {"action": "accept", "content": {"name": name}}
     responses = dict.fromkeys(pending["inputRequests"], answer)
     result = call(
-        wire, tool, requestState=pending["requestState"], inputResponses=responses, **more
+        gateway_client, tool, requestState=pending["requestState"], inputResponses=responses, **more
     )
     assert result["resultType"] == "complete"
     return str(result["content"][0]["text"])
 
 
 def test_two_servers_can_request_input_of_a_modern_client(
-    handshake_servers: tuple[Upstream, Upstream], wire: Wire
+    handshake_servers: tuple[Upstream, Upstream], gateway_client: GatewayClient
 ) -> None:
-    pending = {mark: call(wire, f"{mark}_ask") for mark in ("first", "second")}
+    pending = {mark: call(gateway_client, f"{mark}_ask") for mark in ("first", "second")}
     for mark, result in pending.items():
         assert result["resultType"] == "input_required"
         assert f"{mark} asks" in json.dumps(result["inputRequests"])
-    assert "Ben" in call_with_answer(wire, "second_ask", pending["second"], "Ben")
-    assert "Ann" in call_with_answer(wire, "first_ask", pending["first"], "Ann")
+    assert "Ben" in call_with_answer(gateway_client, "second_ask", pending["second"], "Ben")
+    assert "Ann" in call_with_answer(gateway_client, "first_ask", pending["first"], "Ann")
     assert [len(upstream.client_responses) for upstream in handshake_servers] == [1, 1]
 
 
 def test_two_calls_of_a_modern_client_get_their_own_responses(
-    handshake_servers: tuple[Upstream, Upstream], wire: Wire
+    handshake_servers: tuple[Upstream, Upstream], gateway_client: GatewayClient
 ) -> None:
-    pending = [call(wire, "first_ask", arguments={"n": n}) for n in range(2)]
+    pending = [call(gateway_client, "first_ask", arguments={"n": n}) for n in range(2)]
     for n, name in ((1, "Ben"), (0, "Ann")):
-        text = call_with_answer(wire, "first_ask", pending[n], name, arguments={"n": n})
+        text = call_with_answer(gateway_client, "first_ask", pending[n], name, arguments={"n": n})
         assert [option for option in NAMES if option in text] == [name]
 
 
 def test_concurrent_stdio_calls_with_requests_have_their_own_processes(
-    stdio_server: Server, wire: Wire
+    stdio_server: Server, gateway_client: GatewayClient
 ) -> None:
     def build_arguments(text: str) -> Json:
         form = {"mode": "form", "message": text, "requestedSchema": {"type": "object"}}
         return {"requests": [{"method": "elicitation/create", "params": form}]}
 
-    pending = [call(wire, "asker_ask", arguments=build_arguments(f"{n}?")) for n in range(2)]
+    pending = [
+        call(gateway_client, "asker_ask", arguments=build_arguments(f"{n}?")) for n in range(2)
+    ]
     for n, result in enumerate(pending):
         (item,) = result["inputRequests"].values()
         assert item["params"]["message"] == f"{n}?"
     for n, name in ((1, "Ben"), (0, "Ann")):
         text = call_with_answer(
-            wire, "asker_ask", pending[n], name, arguments=build_arguments(f"{n}?")
+            gateway_client, "asker_ask", pending[n], name, arguments=build_arguments(f"{n}?")
         )
         assert [item for item in NAMES if item in text] == [name]
 
 
 def test_a_handshake_client_is_asked_on_the_stream_of_its_call(
-    handshake_servers: tuple[Upstream, Upstream], wire: Wire
+    handshake_servers: tuple[Upstream, Upstream], gateway_client: GatewayClient
 ) -> None:
-    session = wire.handshake(AGENT, capabilities={"elicitation": {}})
+    session = gateway_client.handshake(AGENT, capabilities={"elicitation": {}})
     calls = [start_call(session, "mcp_first_ask", n, {"n": n}) for n in range(2)]
     calls.append(start_call(session, "mcp_second_ask", 2, {}))
     requests = [item.next() for item in calls]

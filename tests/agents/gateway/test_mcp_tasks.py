@@ -11,7 +11,7 @@ from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
 from mcp_servers.definition_reviews import reset_review
 from tests import factories
-from tests.agents.gateway.conftest import Reply, Wire, token_of
+from tests.agents.gateway.conftest import GatewayClient, Reply, token_of
 from tests.approved_server import ApprovedServer, create_approved_server
 from tests.conformance_server import serve_everything
 from tests.wait import eventually
@@ -39,45 +39,54 @@ def server_path(published: ApprovedServer) -> str:
     return published.paths[0]
 
 
-def start_task(wire: Wire, path: str, tool: str, **arguments: Any) -> str:
+def start_task(gateway_client: GatewayClient, path: str, tool: str, **arguments: Any) -> str:
     """Call a tool whose server creates a task, and return the task's id."""
     params = {"name": tool, "arguments": arguments}
-    task = wire.modern(path, "tools/call", params, capabilities=DECLARED).result
+    task = gateway_client.modern(path, "tools/call", params, capabilities=DECLARED).result
     assert (task["resultType"], task["status"]) == ("task", "working")
     task_id: str = task["taskId"]
     return task_id
 
 
-def send_task_request(wire: Wire, path: str, method: str, task_id: str, **more: Any) -> Reply:
+def send_task_request(
+    gateway_client: GatewayClient, path: str, method: str, task_id: str, **more: Any
+) -> Reply:
     """Send a request about a task."""
     task_params = {"taskId": task_id, **more.pop("params", {})}
     options = {"capabilities": DECLARED, "Mcp_Name": task_id, **more}
-    return wire.modern(path, method, task_params, **options)
+    return gateway_client.modern(path, method, task_params, **options)
 
 
-def wait_for_task(wire: Wire, path: str, task_id: str) -> dict[str, Any]:
+def wait_for_task(gateway_client: GatewayClient, path: str, task_id: str) -> dict[str, Any]:
     """Poll a task until it ends and return it."""
 
     def find_ended_task() -> dict[str, Any] | None:
-        task = send_task_request(wire, path, "tasks/get", task_id).result
+        task = send_task_request(gateway_client, path, "tasks/get", task_id).result
         return task if task["status"] in ("completed", "failed", "cancelled") else None
 
     return eventually(find_ended_task, what="the end of the task") or {}
 
 
-def test_tasks_are_declared_if_a_server_supports_them(server_path: str, wire: Wire) -> None:
-    capabilities = wire.modern(server_path, "server/discover").result["capabilities"]
+def test_tasks_are_declared_if_a_server_supports_them(
+    server_path: str, gateway_client: GatewayClient
+) -> None:
+    capabilities = gateway_client.modern(server_path, "server/discover").result["capabilities"]
     assert capabilities["extensions"] == {TASKS: {}}
-    assert "extensions" not in wire.handshake(server_path).initialization.result["capabilities"]
+    assert (
+        "extensions"
+        not in gateway_client.handshake(server_path).initialization.result["capabilities"]
+    )
 
 
-def test_any_process_returns_a_task_and_its_end_is_recorded(server_path: str, wire: Wire) -> None:
-    task_id = start_task(wire, server_path, "slow_compute", seconds=0.1, label="it")
+def test_any_process_returns_a_task_and_its_end_is_recorded(
+    server_path: str, gateway_client: GatewayClient
+) -> None:
+    task_id = start_task(gateway_client, server_path, "slow_compute", seconds=0.1, label="it")
     call = AuditRow.objects.filter(event_type="call").order_by("seq").last()
     assert call is not None
     assert (call.outcome, call.code) == ("ok", "task")
     other_gateway = GatewayApplication()
-    task = wait_for_task(Wire(other_gateway, wire.token), server_path, task_id)
+    task = wait_for_task(GatewayClient(other_gateway, gateway_client.token), server_path, task_id)
     get_runtime().call(other_gateway.stop)
     assert (task["status"], task["taskId"]) == ("completed", task_id)
     assert task["result"]["content"] == [{"type": "text", "text": "Computed it"}]
@@ -86,65 +95,87 @@ def test_any_process_returns_a_task_and_its_end_is_recorded(server_path: str, wi
 
 
 def test_a_tool_at_an_agent_endpoint_can_become_a_task(
-    published: ApprovedServer, wire: Wire
+    published: ApprovedServer, gateway_client: GatewayClient
 ) -> None:
     path = published.paths[1]
-    task_id = start_task(wire, path, "mcp_everything_failing_job")
-    task = wait_for_task(wire, path, task_id)
+    task_id = start_task(gateway_client, path, "mcp_everything_failing_job")
+    task = wait_for_task(gateway_client, path, task_id)
     assert (task["status"], task["result"]["isError"]) == ("completed", True)
     assert AuditRow.objects.get(action="call_task_ended").outcome == "error"
 
 
-def test_a_task_waits_for_input_and_can_be_canceled(server_path: str, wire: Wire) -> None:
-    task_id = start_task(wire, server_path, "confirm_delete", filename="a.txt")
+def test_a_task_waits_for_input_and_can_be_canceled(
+    server_path: str, gateway_client: GatewayClient
+) -> None:
+    task_id = start_task(gateway_client, server_path, "confirm_delete", filename="a.txt")
     requests = eventually(
-        lambda: send_task_request(wire, server_path, "tasks/get", task_id).result.get(
+        lambda: send_task_request(gateway_client, server_path, "tasks/get", task_id).result.get(
             "inputRequests"
         ),
         what="request",
     )
     answers = {key: {"action": "accept", "content": {"confirm": True}} for key in requests}
     params = {"inputResponses": answers}
-    result = send_task_request(wire, server_path, "tasks/update", task_id, params=params).result
+    result = send_task_request(
+        gateway_client, server_path, "tasks/update", task_id, params=params
+    ).result
     assert result["resultType"] == "complete"
-    assert wait_for_task(wire, server_path, task_id)["result"]["content"][0]["text"] == "Deleted"
-    long_task = start_task(wire, server_path, "slow_compute", seconds=60)
     assert (
-        send_task_request(wire, server_path, "tasks/cancel", long_task).result["resultType"]
+        wait_for_task(gateway_client, server_path, task_id)["result"]["content"][0]["text"]
+        == "Deleted"
+    )
+    long_task = start_task(gateway_client, server_path, "slow_compute", seconds=60)
+    assert (
+        send_task_request(gateway_client, server_path, "tasks/cancel", long_task).result[
+            "resultType"
+        ]
         == "complete"
     )
-    assert wait_for_task(wire, server_path, long_task)["status"] == "cancelled"
+    assert wait_for_task(gateway_client, server_path, long_task)["status"] == "cancelled"
 
 
 def test_tasks_of_others_are_unknown(
-    acme: Organization, published: ApprovedServer, server_path: str, wire: Wire
+    acme: Organization, published: ApprovedServer, server_path: str, gateway_client: GatewayClient
 ) -> None:
-    task_id = start_task(wire, server_path, "slow_compute", seconds=60)
-    other = Wire(wire._mount, token_of(factories.build_administrator(acme)))
+    task_id = start_task(gateway_client, server_path, "slow_compute", seconds=60)
+    other = GatewayClient(gateway_client._mount, token_of(factories.build_administrator(acme)))
     assert send_task_request(other, server_path, "tasks/get", task_id).error["code"] == UNKNOWN
     assert (
-        send_task_request(wire, published.paths[1], "tasks/get", task_id).error["code"] == UNKNOWN
+        send_task_request(gateway_client, published.paths[1], "tasks/get", task_id).error["code"]
+        == UNKNOWN
     )
     forged = task_id[:-8] + "AAAAAAA="
     for guess in (forged, "1", ""):
-        assert send_task_request(wire, server_path, "tasks/cancel", guess).error["code"] == UNKNOWN
+        assert (
+            send_task_request(gateway_client, server_path, "tasks/cancel", guess).error["code"]
+            == UNKNOWN
+        )
 
 
 def test_tasks_of_a_revoked_tool_end(
-    acme: Organization, published: ApprovedServer, server_path: str, wire: Wire
+    acme: Organization, published: ApprovedServer, server_path: str, gateway_client: GatewayClient
 ) -> None:
-    task_id = start_task(wire, server_path, "slow_compute", seconds=60)
+    task_id = start_task(gateway_client, server_path, "slow_compute", seconds=60)
     row = published.server.definitions.get(name="slow_compute")
     reset_review(factories.build_administrator(acme), row)
-    assert send_task_request(wire, server_path, "tasks/get", task_id).error["code"] == UNKNOWN
+    assert (
+        send_task_request(gateway_client, server_path, "tasks/get", task_id).error["code"]
+        == UNKNOWN
+    )
 
 
-def test_a_request_that_violates_the_extension_is_refused(server_path: str, wire: Wire) -> None:
-    task_id = start_task(wire, server_path, "slow_compute", seconds=60)
-    undeclared = send_task_request(wire, server_path, "tasks/get", task_id, capabilities={})
+def test_a_request_that_violates_the_extension_is_refused(
+    server_path: str, gateway_client: GatewayClient
+) -> None:
+    task_id = start_task(gateway_client, server_path, "slow_compute", seconds=60)
+    undeclared = send_task_request(
+        gateway_client, server_path, "tasks/get", task_id, capabilities={}
+    )
     assert (undeclared.status, undeclared.error["code"]) == (400, -32021)
     assert undeclared.error["data"] == {"requiredCapabilities": {"extensions": {TASKS: {}}}}
-    mismatched = send_task_request(wire, server_path, "tasks/get", task_id, Mcp_Name="another")
+    mismatched = send_task_request(
+        gateway_client, server_path, "tasks/get", task_id, Mcp_Name="another"
+    )
     assert (mismatched.status, mismatched.error["code"]) == (400, -32020)
-    removed = send_task_request(wire, server_path, "tasks/result", task_id)
+    removed = send_task_request(gateway_client, server_path, "tasks/result", task_id)
     assert (removed.status, removed.error["code"]) == (404, -32601)

@@ -23,7 +23,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
 from tests import factories
-from tests.agents.gateway.conftest import Reply, Stream, Wire
+from tests.agents.gateway.conftest import GatewayClient, Reply, Stream
 from tests.agents.gateway.isolation_cases import (
     NOWHERE,
     PERSONAL,
@@ -64,8 +64,10 @@ def modern_url() -> Iterator[str]:
 
 
 @pytest.fixture
-def owner(acme: Organization, wire: Wire, upstreams: Callable[[str], Upstream]) -> Party:
-    return create_party(acme, wire, upstreams("zanzibar"), Role.MEMBER)
+def owner(
+    acme: Organization, gateway_client: GatewayClient, upstreams: Callable[[str], Upstream]
+) -> Party:
+    return create_party(acme, gateway_client, upstreams("zanzibar"), Role.MEMBER)
 
 
 def create_stranger(
@@ -73,9 +75,14 @@ def create_stranger(
 ) -> Party:
     """Create a party with another agent of the organization, or of another organization."""
     if kind_of_stranger == "a colleague":
-        return create_party(owner.agent.organization, owner.wire, upstreams("borneo"), Role.MEMBER)
+        return create_party(
+            owner.agent.organization, owner.gateway_client, upstreams("borneo"), Role.MEMBER
+        )
     return create_party(
-        factories.create_organization("other"), owner.wire, upstreams("cyprus"), Role.OWNER
+        factories.create_organization("other"),
+        owner.gateway_client,
+        upstreams("cyprus"),
+        Role.OWNER,
     )
 
 
@@ -138,7 +145,7 @@ class EraClient:
         if self._modern:
             return party.ask(path, method, params, **headers)
         if path not in self._sessions:
-            self._sessions[path] = party.wire.handshake(path, token=party.token)
+            self._sessions[path] = party.gateway_client.handshake(path, token=party.token)
         reply: Reply = self._sessions[path].ask(method, params)
         return reply
 
@@ -172,7 +179,9 @@ def test_an_endpoint_of_others_is_like_a_missing_one(
 def send_request(stranger: Party, path: str, method: str, *, modern: bool) -> Reply:
     if modern:
         return stranger.ask(path, method, {})
-    return stranger.wire._request(path, method, {}, {"Mcp_Session_Id": "x" * 32}, stranger.token)
+    return stranger.gateway_client._request(
+        path, method, {}, {"Mcp_Session_Id": "x" * 32}, stranger.token
+    )
 
 
 @pytest.mark.parametrize("kind_of_stranger", ["a twin", *STRANGERS])
@@ -184,12 +193,12 @@ def test_a_session_of_others_is_like_a_missing_one(
         if kind_of_stranger == "a twin"
         else create_stranger(kind_of_stranger, owner, upstreams)
     )
-    session = owner.wire.handshake(owner.home, token=owner.token)
+    session = owner.gateway_client.handshake(owner.home, token=owner.token)
     session_id = session.headers["Mcp_Session_Id"]
     for method in DISPATCHER.get_handlers(is_modern=False):
         for path in (stranger.home, ROOT):
             replies = [
-                stranger.wire._request(
+                stranger.gateway_client._request(
                     path,
                     method,
                     {},
@@ -204,7 +213,10 @@ def test_a_session_of_others_is_like_a_missing_one(
     for verb in ("GET", "DELETE"):
         bearer = {"Authorization": f"Bearer {stranger.token}"}
         assert (
-            stranger.wire.send(verb, stranger.home, **{**session.headers, **bearer}).status == 404
+            stranger.gateway_client.send(
+                verb, stranger.home, **{**session.headers, **bearer}
+            ).status
+            == 404
         )
     assert session.ask("ping").status == 200
 
@@ -222,11 +234,11 @@ def test_changes_for_others_arent_notified(
     uris = [get_watched_uri(owner), get_watched_uri(stranger)]
     if ERAS[era]:
         params = {"notifications": {**SUBSCRIPTIONS, "resourceSubscriptions": uris}}
-        stream = stranger.wire.listen(ROOT, params, stranger.token)
+        stream = stranger.gateway_client.listen(ROOT, params, stranger.token)
         granted = (stream.next() or {})["params"]["notifications"]
         assert granted["resourceSubscriptions"] == uris  # as for a missing one
     else:
-        session = stranger.wire.handshake(ROOT, token=stranger.token)
+        session = stranger.gateway_client.handshake(ROOT, token=stranger.token)
         for uri in uris:
             session.ask("resources/subscribe", {"uri": uri})
         stream = session.follow()
@@ -278,7 +290,7 @@ def test_a_list_change_is_notified_only_to_its_principal(
 ) -> None:
     stranger = create_stranger(kind_of_stranger, owner, upstreams)
     streams = [
-        party.wire.listen(party.home, {"notifications": SUBSCRIPTIONS}, party.token)
+        party.gateway_client.listen(party.home, {"notifications": SUBSCRIPTIONS}, party.token)
         for party in (owner, stranger)
     ]
     methods = [(stream.next() or {})["method"] for stream in streams]
@@ -312,7 +324,7 @@ def test_responses_go_only_to_the_call_that_requested_them(
 
 @pytest.mark.parametrize("era", ERAS)
 def test_progress_is_sent_only_to_its_caller(
-    era: str, acme: Organization, helper: Agent, wire: Wire, modern_url: str
+    era: str, acme: Organization, helper: Agent, gateway_client: GatewayClient, modern_url: str
 ) -> None:
     """Two principals call one server in parallel with the same progress token."""
     administrator = factories.build_administrator(acme)
@@ -326,8 +338,8 @@ def test_progress_is_sent_only_to_its_caller(
         meta = {"progressToken": 1}
         if ERAS[era]:
             barrier.wait(TOLD_WITHIN_S)
-            return wire.modern(path, "tools/call", params, meta=meta, token=tokens[steps])
-        session = wire.handshake(path, token=tokens[steps])
+            return gateway_client.modern(path, "tools/call", params, meta=meta, token=tokens[steps])
+        session = gateway_client.handshake(path, token=tokens[steps])
         barrier.wait(TOLD_WITHIN_S)
         return session.ask("tools/call", {**params, "_meta": meta})
 

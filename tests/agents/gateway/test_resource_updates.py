@@ -18,7 +18,7 @@ from mcp_servers.client.change_notifications import ChangeNotification
 from mcp_servers.models import ResourceSubscription, Server
 from mcp_servers.subscriptions import leases, resource_updated
 from tests import factories
-from tests.agents.gateway.conftest import Session, Stream, Wire, token_of
+from tests.agents.gateway.conftest import GatewayClient, Session, Stream, token_of
 from tests.resource_updates import PAPER, SECRET, WEATHER, create_news_server, edition_url
 from tests.wait import eventually
 
@@ -61,15 +61,17 @@ def read_update(stream: Stream) -> str:
     return str(notification["params"]["uri"])
 
 
-def call(wire: Wire, path: str, tool: dict[str, str], uri: str) -> str:
+def call(gateway_client: GatewayClient, path: str, tool: dict[str, str], uri: str) -> str:
     params = {"name": tool[path], "arguments": {"uri": uri}}
-    return str(wire.modern(path, "tools/call", params).result["content"][0]["text"])
+    return str(gateway_client.modern(path, "tools/call", params).result["content"][0]["text"])
 
 
-def open_stream(wire: Wire, path: str, *uris: str, **more: Any) -> tuple[Stream, list[str]]:
+def open_stream(
+    gateway_client: GatewayClient, path: str, *uris: str, **more: Any
+) -> tuple[Stream, list[str]]:
     """Subscribe to resources; return the stream and the granted URIs."""
     subscriptions = {"resourceSubscriptions": [URI_PREFIXES[path] + uri for uri in uris]}
-    stream = wire.listen(path, {"notifications": subscriptions}, **more)
+    stream = gateway_client.listen(path, {"notifications": subscriptions}, **more)
     acknowledgment = stream.next()
     assert acknowledgment is not None
     assert acknowledgment["method"] == ACKNOWLEDGED
@@ -82,46 +84,48 @@ def subscribe(session: Session, uri: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("path", [AGENT, SERVER])
 def test_a_modern_client_subscribes_to_resources_of_both_eras(
-    path: str, news: Server, wire: Wire
+    path: str, news: Server, gateway_client: GatewayClient
 ) -> None:
-    stream, granted = open_stream(wire, path, PAPER, SECRET, "news://nothing")
+    stream, granted = open_stream(gateway_client, path, PAPER, SECRET, "news://nothing")
     assert granted == [URI_PREFIXES[path] + PAPER, URI_PREFIXES[path] + SECRET]
     for uri in (SECRET, PAPER):
-        call(wire, path, PRINT, uri)
+        call(gateway_client, path, PRINT, uri)
         assert read_update(stream) == URI_PREFIXES[path] + uri
     stream.close()
 
 
 @pytest.mark.parametrize("path", [AGENT, SERVER])
 def test_a_handshake_client_subscribes_to_resources_of_both_eras(
-    path: str, news: Server, wire: Wire
+    path: str, news: Server, gateway_client: GatewayClient
 ) -> None:
-    session = wire.handshake(path)
+    session = gateway_client.handshake(path)
     assert session.initialization.result["capabilities"]["resources"]["subscribe"] is True
     stream = session.follow()
     for uri in (PAPER, SECRET, PAPER):  # subscribing twice is allowed
         assert "result" in subscribe(session, URI_PREFIXES[path] + uri)
-    call(wire, path, PRINT, PAPER)
+    call(gateway_client, path, PRINT, PAPER)
     assert read_update(stream) == URI_PREFIXES[path] + PAPER
     session.ask("resources/unsubscribe", {"uri": URI_PREFIXES[path] + PAPER})
-    call(wire, path, PRINT, PAPER)
-    call(wire, path, PRINT, SECRET)
+    call(gateway_client, path, PRINT, PAPER)
+    call(gateway_client, path, PRINT, SECRET)
     assert read_update(stream) == URI_PREFIXES[path] + SECRET
     stream.close()
 
 
-def test_an_update_before_the_stream_opens_is_sent_when_it_opens(news: Server, wire: Wire) -> None:
-    session = wire.handshake(AGENT)
+def test_an_update_before_the_stream_opens_is_sent_when_it_opens(
+    news: Server, gateway_client: GatewayClient
+) -> None:
+    session = gateway_client.handshake(AGENT)
     subscribe(session, URI_PREFIXES[AGENT] + PAPER)
     row = ResourceSubscription.objects.get()
     for _ in range(2):
-        call(wire, AGENT, PRINT, PAPER)
+        call(gateway_client, AGENT, PRINT, PAPER)
     eventually(lambda: ResourceSubscription.objects.get(pk=row.pk).changes, what="the change")
     stream = session.follow()
     assert read_update(stream) == URI_PREFIXES[AGENT] + PAPER
     stream.close()
     before = ResourceSubscription.objects.get().changes
-    call(wire, AGENT, PRINT, PAPER)  # also between two streams
+    call(gateway_client, AGENT, PRINT, PAPER)  # also between two streams
     eventually(lambda: ResourceSubscription.objects.get().changes > before, what="the next change")
     second = session.follow()
     assert read_update(second) == URI_PREFIXES[AGENT] + PAPER
@@ -129,9 +133,9 @@ def test_an_update_before_the_stream_opens_is_sent_when_it_opens(news: Server, w
 
 
 def test_an_update_of_a_sub_resource_is_sent_for_the_resource(
-    modern_news: Server, wire: Wire
+    modern_news: Server, gateway_client: GatewayClient
 ) -> None:
-    session = wire.handshake(SERVER)
+    session = gateway_client.handshake(SERVER)
     stream = session.follow()
     subscribe(session, PAPER)
     get_runtime().call(report_sub_resource_change, modern_news)
@@ -147,39 +151,44 @@ async def report_sub_resource_change(server: Server) -> None:
 
 
 def test_subscriptions_refused_by_the_server_arent_granted(
-    acme: Organization, helper: Agent, wire: Wire, edition_url: Callable[..., str]
+    acme: Organization,
+    helper: Agent,
+    gateway_client: GatewayClient,
+    edition_url: Callable[..., str],
 ) -> None:
     create_news_server(acme, helper, edition_url("handshake"))
-    stream, granted = open_stream(wire, SERVER, WEATHER, PAPER)
+    stream, granted = open_stream(gateway_client, SERVER, WEATHER, PAPER)
     assert granted == [PAPER]
     stream.close()
-    session = wire.handshake(SERVER)
+    session = gateway_client.handshake(SERVER)
     refused = subscribe(session, WEATHER)["error"]
     unknown = subscribe(session, "news://nothing")["error"]
     assert (refused["code"], unknown["code"]) == (-32602, -32602)
     assert unknown["data"] == {"uri": "news://nothing"}
 
 
-def test_unsupported_subscriptions_arent_declared(library: Server, wire: Wire) -> None:
+def test_unsupported_subscriptions_arent_declared(
+    library: Server, gateway_client: GatewayClient
+) -> None:
     path = "/mcp/servers/library"
     for capabilities in (
-        wire.handshake(path).initialization.result["capabilities"],
-        wire.modern(path, "server/discover").result["capabilities"],
+        gateway_client.handshake(path).initialization.result["capabilities"],
+        gateway_client.modern(path, "server/discover").result["capabilities"],
     ):
         assert capabilities["resources"] == {"listChanged": True}
-    refused = subscribe(wire.handshake(path), "lib://rules")["error"]
+    refused = subscribe(gateway_client.handshake(path), "lib://rules")["error"]
     assert refused["code"] == -32602
 
 
 @pytest.mark.usefixtures("fast_cleanup")
 def test_many_clients_share_one_subscription_that_ends_with_the_last(
-    modern_news: Server, wire: Wire
+    modern_news: Server, gateway_client: GatewayClient
 ) -> None:
-    streams = [open_stream(wire, path, PAPER)[0] for path in (AGENT, SERVER, SERVER)]
-    session = wire.handshake(AGENT)
+    streams = [open_stream(gateway_client, path, PAPER)[0] for path in (AGENT, SERVER, SERVER)]
+    session = gateway_client.handshake(AGENT)
     subscribe(session, URI_PREFIXES[AGENT] + PAPER)
-    assert call(wire, SERVER, READERS, PAPER) == "0 sessions, 1 streams"
-    call(wire, SERVER, PRINT, PAPER)
+    assert call(gateway_client, SERVER, READERS, PAPER) == "0 sessions, 1 streams"
+    call(gateway_client, SERVER, PRINT, PAPER)
     assert [read_update(stream) for stream in streams] == [
         URI_PREFIXES[AGENT] + PAPER,
         PAPER,
@@ -187,43 +196,43 @@ def test_many_clients_share_one_subscription_that_ends_with_the_last(
     ]
     for stream in streams:
         stream.close()
-    assert call(wire, SERVER, READERS, PAPER) == "0 sessions, 1 streams"
-    wire.send("DELETE", AGENT, **session._with_bearer())
+    assert call(gateway_client, SERVER, READERS, PAPER) == "0 sessions, 1 streams"
+    gateway_client.send("DELETE", AGENT, **session._with_bearer())
     eventually(lambda: not ResourceSubscription.objects.exists(), what="the end of the row")
     eventually(
-        lambda: call(wire, SERVER, READERS, PAPER) == "0 sessions, 0 streams",
+        lambda: call(gateway_client, SERVER, READERS, PAPER) == "0 sessions, 0 streams",
         what="the end of the stream at the server",
     )
 
 
 @pytest.mark.usefixtures("fast_cleanup")
 def test_an_idle_session_loses_its_subscriptions(
-    modern_news: Server, wire: Wire, monkeypatch: pytest.MonkeyPatch
+    modern_news: Server, gateway_client: GatewayClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_sessions, "IDLE_S", 0.2)
-    session = wire.handshake(SERVER)
+    session = gateway_client.handshake(SERVER)
     stream = session.follow()
     subscribe(session, PAPER)
-    call(wire, SERVER, PRINT, PAPER)
+    call(gateway_client, SERVER, PRINT, PAPER)
     assert read_update(stream) == PAPER
     stream.close()
     eventually(lambda: not ResourceSubscription.objects.exists(), what="the end of the row")
 
 
 def test_a_lost_permission_ends_the_updates(
-    acme: Organization, helper: Agent, modern_news: Server, wire: Wire
+    acme: Organization, helper: Agent, modern_news: Server, gateway_client: GatewayClient
 ) -> None:
     administrator = factories.build_administrator(acme)
     token = token_of(administrator)
-    other, _ = open_stream(wire, SERVER, PAPER, token=token)
-    session = wire.handshake(AGENT)
+    other, _ = open_stream(gateway_client, SERVER, PAPER, token=token)
+    session = gateway_client.handshake(AGENT)
     stream = session.follow()
     for uri in (PAPER, SECRET):
         subscribe(session, URI_PREFIXES[AGENT] + uri)
     attach_server(administrator, helper, modern_news, allowed_resources=[SECRET])
     revoke_token(administrator, Token.objects.get(key=token.split("_")[1]))
-    call(wire, SERVER, PRINT, PAPER)
-    call(wire, SERVER, PRINT, SECRET)
+    call(gateway_client, SERVER, PRINT, PAPER)
+    call(gateway_client, SERVER, PRINT, SECRET)
     notifications = [stream.next() for _ in range(2)]
     methods = {n["method"]: n for n in notifications if n}
     assert methods[UPDATED]["params"]["uri"] == URI_PREFIXES[AGENT] + SECRET
@@ -232,30 +241,30 @@ def test_a_lost_permission_ends_the_updates(
     assert UPDATED not in json.dumps(remaining)
     repeated = subscribe(session, URI_PREFIXES[AGENT] + PAPER)
     assert "result" in repeated  # it was already subscribed, and gets no more updates
-    new = subscribe(wire.handshake(AGENT), URI_PREFIXES[AGENT] + PAPER)
+    new = subscribe(gateway_client.handshake(AGENT), URI_PREFIXES[AGENT] + PAPER)
     assert new["error"]["code"] == -32602
     stream.close()
 
 
-def test_sessions_of_others_arent_ended(modern_news: Server, wire: Wire) -> None:
-    session = wire.handshake(SERVER)
+def test_sessions_of_others_arent_ended(modern_news: Server, gateway_client: GatewayClient) -> None:
+    session = gateway_client.handshake(SERVER)
     subscribe(session, PAPER)
     path = "/mcp/agents/helper"
-    wire.send("DELETE", path, **session._with_bearer())
-    mount: GatewayApplication = wire._mount
+    gateway_client.send("DELETE", path, **session._with_bearer())
+    mount: GatewayApplication = gateway_client._mount
     (remaining,) = mount.dispatcher.sessions._sessions.values()
     assert list(remaining.watched) == [PAPER]
 
 
 def test_the_number_of_subscriptions_per_session_is_limited(
-    modern_news: Server, wire: Wire, monkeypatch: pytest.MonkeyPatch
+    modern_news: Server, gateway_client: GatewayClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_sessions, "MAX_WATCHED_RESOURCES", 1)
-    session = wire.handshake(SERVER)
+    session = gateway_client.handshake(SERVER)
     assert "result" in subscribe(session, PAPER)
     assert "result" in subscribe(session, PAPER)
     assert subscribe(session, SECRET)["error"]["code"] == -32602
     monkeypatch.setattr(resource_updated, "MAX_WATCHED", 1)
-    stream, granted = open_stream(wire, SERVER, SECRET)
+    stream, granted = open_stream(gateway_client, SERVER, SECRET)
     assert granted == []
     stream.close()

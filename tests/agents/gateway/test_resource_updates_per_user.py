@@ -22,7 +22,7 @@ from mcp_servers.models import ResourceSubscription, Server
 from mcp_servers.oauth_client.authorization_code import sign_out
 from mcp_servers.oauth_client.revocation import revoke_former_members
 from tests import factories
-from tests.agents.gateway.conftest import Session, Stream, Wire
+from tests.agents.gateway.conftest import GatewayClient, Session, Stream
 from tests.agents.gateway.test_resource_updates import (
     ACKNOWLEDGED,
     AGENT,
@@ -48,9 +48,11 @@ WATCHED = "resourceSubscriptions"
 class Reader:
     """A person's client at an endpoint and the resources it watches."""
 
-    def __init__(self, wire: Wire, principal: Principal, path: str, era: str) -> None:
+    def __init__(
+        self, gateway_client: GatewayClient, principal: Principal, path: str, era: str
+    ) -> None:
         self.principal, self.subject = principal, UUID(principal.id)
-        self.wire, self.path, self.era = wire, path, era
+        self.gateway_client, self.path, self.era = gateway_client, path, era
         self.token = authorize_client(principal, path)
         self.session: Session | None = None
         self.stream: Stream | None = None
@@ -60,12 +62,12 @@ class Reader:
         own_uris = [URI_PREFIXES[self.path] + uri for uri in uris]
         if self.era == "modern":
             params = {"notifications": {WATCHED: own_uris}}
-            self.stream = self.wire.listen(self.path, params, self.token)
+            self.stream = self.gateway_client.listen(self.path, params, self.token)
             acknowledgment = self.stream.next()
             assert acknowledgment is not None
             assert acknowledgment["method"] == ACKNOWLEDGED
             return list(acknowledgment["params"]["notifications"].get(WATCHED, []))
-        self.session = self.wire.handshake(self.path, token=self.token)
+        self.session = self.gateway_client.handshake(self.path, token=self.token)
         self.stream = self.session.follow()
         messages = {
             uri: self.session.ask("resources/subscribe", {"uri": uri}).message for uri in own_uris
@@ -75,7 +77,7 @@ class Reader:
     def call(self, tool: dict[str, str], uri: str) -> str:
         """Call a tool as this person."""
         params = {"name": tool[self.path], "arguments": {"uri": uri}}
-        reply = self.wire.modern(self.path, "tools/call", params, token=self.token)
+        reply = self.gateway_client.modern(self.path, "tools/call", params, token=self.token)
         return str(reply.result["content"][0]["text"])
 
     def read_update(self) -> str:
@@ -129,10 +131,13 @@ def news(
 
 @pytest.fixture
 def readers(
-    request: Any, news: Server, wire: Wire, people: tuple[Principal, Principal]
+    request: Any, news: Server, gateway_client: GatewayClient, people: tuple[Principal, Principal]
 ) -> Iterator[tuple[Reader, Reader]]:
     era, path = getattr(request, "param", ("modern", AGENT))
-    pair = Reader(wire, people[0], path, era), Reader(wire, people[1], path, era)
+    pair = (
+        Reader(gateway_client, people[0], path, era),
+        Reader(gateway_client, people[1], path, era),
+    )
     yield pair
     for reader in pair:
         reader.close()
@@ -187,24 +192,24 @@ def test_a_person_without_a_login_is_refused(readers: tuple[Reader, Reader], new
 
 @pytest.mark.parametrize("news", ["modern"], indirect=True)
 def test_a_client_without_a_person_gets_no_subscription(
-    readers: tuple[Reader, Reader], wire: Wire
+    readers: tuple[Reader, Reader], gateway_client: GatewayClient
 ) -> None:
     ann, _ = readers
     assert ann.watch(PAPER)
     for era, token in product(ERAS, (None, ann.token)):
         auth = {"token": token}
         reply = (
-            wire.handshake(ann.path, **auth).initialization
+            gateway_client.handshake(ann.path, **auth).initialization
             if era == "handshake"
-            else wire.modern(ann.path, "server/discover", **auth)
+            else gateway_client.modern(ann.path, "server/discover", **auth)
         )
         declared = reply.result["capabilities"]["resources"].get("subscribe", False)
         assert declared is (token is not None)
     params = {"notifications": {WATCHED: [URI_PREFIXES[ann.path] + PAPER]}}
-    stream = wire.listen(ann.path, params)
+    stream = gateway_client.listen(ann.path, params)
     assert WATCHED not in (stream.next() or {})["params"]["notifications"]
     stream.close()
-    session = wire.handshake(ann.path)
+    session = gateway_client.handshake(ann.path)
     refused = session.ask("resources/subscribe", {"uri": URI_PREFIXES[ann.path] + PAPER})
     assert refused.error["code"] == -32602
 

@@ -17,8 +17,8 @@ from bonobot.accounts.tokens.services import revoke_token
 from bonobot.core.runtime import get_runtime
 from mcp_servers.models import Server
 from tests import factories
-from tests.agents.gateway.conftest import Session, Stream, Wire, token_of
-from tests.agents.gateway.upstream_server import ANSWERS, KEY, Upstream, give
+from tests.agents.gateway.conftest import GatewayClient, Session, Stream, token_of
+from tests.agents.gateway.upstream_server import ANSWERS, KEY, Upstream, attach_upstream
 from tests.resource_updates import PAPER, create_news_server, edition_url
 from tests.wait import eventually
 
@@ -35,35 +35,39 @@ def old(acme: Organization, helper: Agent) -> Iterator[Upstream]:
     """A server of the handshake era that asks in the middle of a call."""
     found = Upstream("old", handshake=True)
     with found.listening():
-        give(found, acme, helper)
+        attach_upstream(found, acme, helper)
         yield found
 
 
 @pytest.fixture
-def start_process(wire: Wire) -> Iterator[Callable[[], Wire]]:
+def start_process(gateway_client: GatewayClient) -> Iterator[Callable[[], GatewayClient]]:
     """Return a function that starts another web process, as far as the gateway knows."""
     started: list[GatewayApplication] = []
 
-    def start() -> Wire:
+    def start() -> GatewayClient:
         started.append(GatewayApplication())
-        return Wire(started[-1], wire.token)
+        return GatewayClient(started[-1], gateway_client.token)
 
     yield start
     for mount in started:
         get_runtime().call(mount.stop)
 
 
-def move(session: Session, wire: Wire, token: str | None = None) -> Session:
+def move(session: Session, gateway_client: GatewayClient, token: str | None = None) -> Session:
     """Return the same session as a client of another process."""
     moved = object.__new__(Session)
-    moved.__dict__ = {**session.__dict__, "_wire": wire, "_token": token or wire.token}
+    moved.__dict__ = {
+        **session.__dict__,
+        "_wire": gateway_client,
+        "_token": token or gateway_client.token,
+    }
     return moved
 
 
 def test_a_session_is_served_by_every_process(
-    old: Upstream, wire: Wire, start_process: Callable[[], Wire]
+    old: Upstream, gateway_client: GatewayClient, start_process: Callable[[], GatewayClient]
 ) -> None:
-    session = wire.handshake(AGENT, version="2025-03-26")
+    session = gateway_client.handshake(AGENT, version="2025-03-26")
     other = move(session, start_process())
     for one in (other, session, other):
         reply = one.ask("tools/call", ECHO)
@@ -73,14 +77,14 @@ def test_a_session_is_served_by_every_process(
     session.ask("ping")
     levels = {
         found.log_level
-        for mount in (wire._mount, other._wire._mount)
+        for mount in (gateway_client._mount, other._wire._mount)
         for found in mount.dispatcher.sessions._sessions.values()
     }
     assert levels == {"error"}
 
 
 def test_a_session_survives_a_restart(
-    old: Upstream, wire: Wire, start_process: Callable[[], Wire]
+    old: Upstream, gateway_client: GatewayClient, start_process: Callable[[], GatewayClient]
 ) -> None:
     first = start_process()
     session = first.handshake(AGENT, capabilities={"elicitation": {}})
@@ -97,9 +101,12 @@ def test_a_session_survives_a_restart(
 
 
 def test_a_session_belongs_to_its_principal_and_address(
-    old: Upstream, wire: Wire, acme: Organization, start_process: Callable[[], Wire]
+    old: Upstream,
+    gateway_client: GatewayClient,
+    acme: Organization,
+    start_process: Callable[[], GatewayClient],
 ) -> None:
-    session, process = wire.handshake(AGENT), start_process()
+    session, process = gateway_client.handshake(AGENT), start_process()
     boss = factories.build_administrator(acme)
     stranger = move(session, process, token_of(boss))
     assert stranger.ask("tools/list").status == 404
@@ -107,14 +114,14 @@ def test_a_session_belongs_to_its_principal_and_address(
     assert own.ask("tools/list", path="/mcp").status == 404
     assert stranger.end().status == 404
     assert own.ask("tools/list").status == 200
-    revoke_token(boss, Token.objects.get(key=wire.token.split("_")[1]))
+    revoke_token(boss, Token.objects.get(key=gateway_client.token.split("_")[1]))
     assert "bad_token" in json.dumps(own.ask("tools/list").message)
 
 
 def test_a_deleted_session_ends_in_every_process(
-    old: Upstream, wire: Wire, start_process: Callable[[], Wire]
+    old: Upstream, gateway_client: GatewayClient, start_process: Callable[[], GatewayClient]
 ) -> None:
-    session = wire.handshake(AGENT)
+    session = gateway_client.handshake(AGENT)
     stream = session.follow()
     other = move(session, start_process())
     assert other.ask("tools/list").status == 200
@@ -126,9 +133,9 @@ def test_a_deleted_session_ends_in_every_process(
 
 
 def test_a_session_is_deleted_before_its_client_gets_the_response(
-    old: Upstream, wire: Wire, monkeypatch: pytest.MonkeyPatch
+    old: Upstream, gateway_client: GatewayClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = wire.handshake(AGENT)
+    session = gateway_client.handshake(AGENT)
     handle_request, counts = StreamableHTTPSessionManager.handle_request, []
 
     async def count_rows(manager: Any, scope: Any, receive: Any, send: Any) -> None:
@@ -142,20 +149,20 @@ def test_a_session_is_deleted_before_its_client_gets_the_response(
 
 
 def test_an_expired_session_is_unknown(
-    old: Upstream, wire: Wire, start_process: Callable[[], Wire]
+    old: Upstream, gateway_client: GatewayClient, start_process: Callable[[], GatewayClient]
 ) -> None:
-    session = wire.handshake(AGENT)
+    session = gateway_client.handshake(AGENT)
     GatewaySessionState.objects.update(used_at=timezone.now() - timedelta(hours=25))
     assert move(session, start_process()).ask("tools/list").status == 404
     assert session.ask("tools/list").status == 404
-    wire.handshake(AGENT)
+    gateway_client.handshake(AGENT)
     assert GatewaySessionState.objects.count() == 1
 
 
 def test_an_answer_reaches_the_process_that_asked(
-    old: Upstream, wire: Wire, start_process: Callable[[], Wire]
+    old: Upstream, gateway_client: GatewayClient, start_process: Callable[[], GatewayClient]
 ) -> None:
-    session = wire.handshake(AGENT, capabilities={"elicitation": {}})
+    session = gateway_client.handshake(AGENT, capabilities={"elicitation": {}})
     other = move(session, start_process())
     streams = [one.begin("tools/call", ASK) for one in (session, other)]
     asked = [stream.next() or {} for stream in streams]
@@ -173,36 +180,36 @@ def test_an_answer_reaches_the_process_that_asked(
 
 
 def test_a_cancellation_reaches_the_process_that_calls(
-    old: Upstream, wire: Wire, start_process: Callable[[], Wire]
+    old: Upstream, gateway_client: GatewayClient, start_process: Callable[[], GatewayClient]
 ) -> None:
-    session = wire.handshake(AGENT, capabilities={"elicitation": {}})
+    session = gateway_client.handshake(AGENT, capabilities={"elicitation": {}})
     other = move(session, start_process())
     stream = session.begin("tools/call", ASK)
     assert stream.next() is not None
     other.tell("notifications/cancelled", {"requestId": stream.number})
-    told: list[Any] = list(iter(stream.next, None))
-    assert "cancelled" in json.dumps(told).lower()
+    messages: list[Any] = list(iter(stream.next, None))
+    assert "cancelled" in json.dumps(messages).lower()
     stream.close()
 
 
 def test_a_subscription_in_one_process_reaches_the_stream_in_another(
     acme: Organization,
     helper: Agent,
-    wire: Wire,
-    start_process: Callable[[], Wire],
+    gateway_client: GatewayClient,
+    start_process: Callable[[], GatewayClient],
     edition_url: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(session_router, "SYNC_INTERVAL_S", 0.05)
     server: Server = create_news_server(acme, helper, edition_url())
     path = f"/mcp/servers/{server.slug}"
-    session = wire.handshake(path)
+    session = gateway_client.handshake(path)
     stream: Stream = session.follow()
     other = move(session, start_process())
     assert "result" in other.ask("resources/subscribe", {"uri": PAPER}).message
-    (here,) = wire._mount.dispatcher.sessions._sessions.values()
+    (here,) = gateway_client._mount.dispatcher.sessions._sessions.values()
     eventually(lambda: PAPER in here.watched, what="the subscription")
     params = {"name": "print", "arguments": {"uri": PAPER}}
-    wire.modern(path, "tools/call", params)
+    gateway_client.modern(path, "tools/call", params)
     assert (stream.next() or {})["params"] == {"uri": PAPER}
     stream.close()

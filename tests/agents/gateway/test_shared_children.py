@@ -15,7 +15,7 @@ from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import factories
-from tests.agents.gateway.conftest import Session, Wire, token_of
+from tests.agents.gateway.conftest import GatewayClient, Session, token_of
 from tests.wait import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -49,10 +49,10 @@ def call(session: Session) -> None:
 
 
 def test_sessions_of_a_principal_share_a_child_that_ends_with_the_last(
-    talk: Server, wire: Wire, acme: Organization
+    talk: Server, gateway_client: GatewayClient, acme: Organization
 ) -> None:
-    sessions = [wire.handshake(PATH) for _ in range(3)]
-    other = wire.handshake(PATH, token=token_of(factories.build_administrator(acme)))
+    sessions = [gateway_client.handshake(PATH) for _ in range(3)]
+    other = gateway_client.handshake(PATH, token=token_of(factories.build_administrator(acme)))
     for session in (*sessions, other):
         call(session)
     assert count_children(talk) == 2
@@ -65,8 +65,10 @@ def test_sessions_of_a_principal_share_a_child_that_ends_with_the_last(
     eventually(lambda: count_children(talk) == 0, what="the end of the child")
 
 
-def test_sessions_whose_server_may_ask_use_a_child_each_at_a_time(talk: Server, wire: Wire) -> None:
-    sessions = [wire.handshake(PATH, capabilities={"elicitation": {}}) for _ in range(2)]
+def test_sessions_whose_server_may_ask_use_a_child_each_at_a_time(
+    talk: Server, gateway_client: GatewayClient
+) -> None:
+    sessions = [gateway_client.handshake(PATH, capabilities={"elicitation": {}}) for _ in range(2)]
     for session in sessions:
         call(session)
     assert count_children(talk) == 1
@@ -86,11 +88,11 @@ def test_sessions_whose_server_may_ask_use_a_child_each_at_a_time(talk: Server, 
 
 
 def test_each_session_has_a_child_if_the_server_keeps_state(
-    talk: Server, wire: Wire, acme: Organization
+    talk: Server, gateway_client: GatewayClient, acme: Organization
 ) -> None:
     boss = factories.build_administrator(acme)
     set_client_capabilities(boss, talk, session_state="kept")
-    sessions = [wire.handshake(PATH) for _ in range(2)]
+    sessions = [gateway_client.handshake(PATH) for _ in range(2)]
     for session in sessions:
         call(session)
     assert count_children(talk) == 2
@@ -99,10 +101,10 @@ def test_each_session_has_a_child_if_the_server_keeps_state(
 
 
 def test_a_closed_stream_frees_the_child(
-    talk: Server, wire: Wire, monkeypatch: pytest.MonkeyPatch
+    talk: Server, gateway_client: GatewayClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_sessions, "DISCONNECT_GRACE_S", 0.0)
-    session = wire.handshake(PATH)
+    session = gateway_client.handshake(PATH)
     stream = session.follow()
     call(session)
     assert count_children(talk) == 1

@@ -17,8 +17,8 @@ from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow
 from tests import factories
 from tests.agents.calls.test_pipeline_audit_failure import LONG, Away, away
-from tests.agents.gateway.conftest import Wire, token_of
-from tests.agents.gateway.upstream_server import ABLE, Json, Upstream, give
+from tests.agents.gateway.conftest import GatewayClient, token_of
+from tests.agents.gateway.upstream_server import ABLE, Json, Upstream, attach_upstream
 from tests.wait import eventually
 
 __all__ = ["away"]
@@ -34,21 +34,21 @@ FAILED = -32050
 def upstream(acme: Organization, helper: Agent) -> Iterator[Upstream]:
     """A server of the handshake era that requests input during a call."""
     with Upstream("bygone", handshake=True).listening() as server:
-        give(server, acme, helper)
+        attach_upstream(server, acme, helper)
         yield server
 
 
 @pytest.fixture
-def other(wire: Wire) -> Iterator[Wire]:
+def other(gateway_client: GatewayClient) -> Iterator[GatewayClient]:
     """Another gateway on the same database."""
     mount = GatewayApplication()
-    yield Wire(mount, wire.token)
+    yield GatewayClient(mount, gateway_client.token)
     get_runtime().call(mount.stop)
 
 
-def call(wire: Wire, **more: Any) -> Json:
+def call(gateway_client: GatewayClient, **more: Any) -> Json:
     params = {"name": ASK, "arguments": {"times": more.pop("times", 1)}} | more
-    return wire.modern(AGENT, "tools/call", params, capabilities=ABLE).message
+    return gateway_client.modern(AGENT, "tools/call", params, capabilities=ABLE).message
 
 
 def build_retry(pending: Json, name: str = "Ann") -> Json:
@@ -65,9 +65,9 @@ def text(message: Json) -> str:
 
 
 def test_a_response_at_another_process_continues_the_call(
-    upstream: Upstream, wire: Wire, other: Wire
+    upstream: Upstream, gateway_client: GatewayClient, other: GatewayClient
 ) -> None:
-    pending = call(wire)
+    pending = call(gateway_client)
     assert pending["result"]["resultType"] == "input_required"
     assert "bygone asks" in str(pending["result"]["inputRequests"])
     message = call(other, **build_retry(pending))
@@ -78,10 +78,10 @@ def test_a_response_at_another_process_continues_the_call(
 
 
 def test_a_call_with_several_requests_can_continue_at_any_process(
-    upstream: Upstream, wire: Wire, other: Wire
+    upstream: Upstream, gateway_client: GatewayClient, other: GatewayClient
 ) -> None:
-    pending = call(wire, times=3)
-    for name, gateway in (("Ann", other), ("Ben", wire)):
+    pending = call(gateway_client, times=3)
+    for name, gateway in (("Ann", other), ("Ben", gateway_client)):
         pending = call(gateway, times=3, **build_retry(pending, name))
         assert pending["result"]["resultType"] == "input_required"
     message = call(other, times=3, **build_retry(pending, "Cho"))
@@ -92,8 +92,10 @@ def test_a_call_with_several_requests_can_continue_at_any_process(
     ]
 
 
-def test_stored_rows_are_encrypted(upstream: Upstream, wire: Wire, other: Wire) -> None:
-    pending = call(wire)
+def test_stored_rows_are_encrypted(
+    upstream: Upstream, gateway_client: GatewayClient, other: GatewayClient
+) -> None:
+    pending = call(gateway_client)
     stored: list[str] = []
 
     def record_rows(channel: str) -> None:
@@ -110,10 +112,12 @@ def test_stored_rows_are_encrypted(upstream: Upstream, wire: Wire, other: Wire) 
     assert "Ann" not in "".join(stored)
 
 
-def test_responses_are_used_once(upstream: Upstream, wire: Wire, other: Wire) -> None:
-    pending = call(wire)
+def test_responses_are_used_once(
+    upstream: Upstream, gateway_client: GatewayClient, other: GatewayClient
+) -> None:
+    pending = call(gateway_client)
     assert "Ann" in text(call(other, **build_retry(pending)))
-    for gateway in (other, wire):
+    for gateway in (other, gateway_client):
         repeated = call(gateway, **build_retry(pending))
         assert repeated["error"]["code"] == OVER
         assert repeated["error"]["data"]["code"] == "call_ended"
@@ -121,34 +125,37 @@ def test_responses_are_used_once(upstream: Upstream, wire: Wire, other: Wire) ->
 
 
 def test_a_lost_process_is_reported(
-    upstream: Upstream, wire: Wire, other: Wire, monkeypatch: pytest.MonkeyPatch
+    upstream: Upstream,
+    gateway_client: GatewayClient,
+    other: GatewayClient,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pending = call(wire)
+    pending = call(gateway_client)
     monkeypatch.setattr(suspended_calls, "HOLDER_TIMEOUT_S", 0.3)
-    get_runtime().call(_stop_watching, wire)
+    get_runtime().call(_stop_watching, gateway_client)
     message = call(other, **build_retry(pending))
     assert message["error"]["code"] == OVER
     assert message["error"]["data"]["code"] == "call_lost"
 
 
 def test_a_process_without_heartbeats_isnt_waited_for(
-    upstream: Upstream, wire: Wire, other: Wire
+    upstream: Upstream, gateway_client: GatewayClient, other: GatewayClient
 ) -> None:
-    pending = call(wire)
-    get_runtime().call(_stop_watching, wire)
+    pending = call(gateway_client)
+    get_runtime().call(_stop_watching, gateway_client)
     expire_heartbeats(suspended_calls.HOLDER_TIMEOUT_S)
     assert call(other, **build_retry(pending))["error"]["data"]["code"] == "call_lost"
     assert call(other, **build_retry(pending))["error"]["data"]["code"] == "call_ended"
 
 
 def test_a_slow_process_cancels_a_call_that_was_reported_lost(
-    upstream: Upstream, wire: Wire, other: Wire
+    upstream: Upstream, gateway_client: GatewayClient, other: GatewayClient
 ) -> None:
-    pending = call(wire)
-    get_runtime().call(_stop_watching, wire)
+    pending = call(gateway_client)
+    get_runtime().call(_stop_watching, gateway_client)
     expire_heartbeats(suspended_calls.HOLDER_TIMEOUT_S)
     assert call(other, **build_retry(pending))["error"]["data"]["code"] == "call_lost"
-    get_runtime().call(_restart_watching, wire)
+    get_runtime().call(_restart_watching, gateway_client)
     eventually(lambda: not CallHandoff.objects.exists(), what="the end of the handoff")
     assert upstream.client_responses == []
 
@@ -158,22 +165,24 @@ def expire_heartbeats(seconds: float) -> None:
     CallHandoff.objects.update(heartbeat_at=timezone.now() - timedelta(seconds=seconds + 1))
 
 
-async def _restart_watching(wire: Wire) -> None:
-    calls = wire._mount.dispatcher._upstream_handlers._suspended_calls
+async def _restart_watching(gateway_client: GatewayClient) -> None:
+    calls = gateway_client._mount.dispatcher._upstream_handlers._suspended_calls
     calls._watching = asyncio.create_task(calls._watch_handoffs())
 
 
-async def _stop_watching(wire: Wire) -> None:
+async def _stop_watching(gateway_client: GatewayClient) -> None:
     """Stop a gateway's polling, as if its process had ended."""
-    task = wire._mount.dispatcher._upstream_handlers._suspended_calls._watching
+    task = gateway_client._mount.dispatcher._upstream_handlers._suspended_calls._watching
     assert task is not None
     task.cancel()
     await asyncio.wait({task})
 
 
-def test_a_deleted_row_ends_the_wait(upstream: Upstream, wire: Wire, other: Wire) -> None:
+def test_a_deleted_row_ends_the_wait(
+    upstream: Upstream, gateway_client: GatewayClient, other: GatewayClient
+) -> None:
     arguments = {"times": 1, "for_ever": True}
-    pending = call(wire, arguments=arguments)
+    pending = call(gateway_client, arguments=arguments)
     params = {"name": ASK, "arguments": arguments, **build_retry(pending)}
     stream = other.listen(AGENT, params, method="tools/call", capabilities=ABLE)
     eventually(lambda: upstream.client_responses, what="the answer at the server")
@@ -185,9 +194,9 @@ def test_a_deleted_row_ends_the_wait(upstream: Upstream, wire: Wire, other: Wire
 
 
 def test_a_failed_write_is_reported_to_the_waiting_client(
-    upstream: Upstream, wire: Wire, other: Wire, away: Away
+    upstream: Upstream, gateway_client: GatewayClient, other: GatewayClient, away: Away
 ) -> None:
-    pending = call(wire)
+    pending = call(gateway_client)
     away.tries = LONG
     result = call(other, **build_retry(pending))["result"]
     away.tries = 0
@@ -198,33 +207,37 @@ def test_a_failed_write_is_reported_to_the_waiting_client(
 
 @pytest.mark.parametrize("location", ["here", "elsewhere"])
 def test_a_server_that_fails_after_a_response_is_reported(
-    location: str, upstream: Upstream, wire: Wire, other: Wire
+    location: str, upstream: Upstream, gateway_client: GatewayClient, other: GatewayClient
 ) -> None:
-    pending = call(wire, arguments={"times": 1, "fails": True})
-    gateway = wire if location == "here" else other
+    pending = call(gateway_client, arguments={"times": 1, "fails": True})
+    gateway = gateway_client if location == "here" else other
     message = call(gateway, arguments={"times": 1, "fails": True}, **build_retry(pending))
     assert message["error"]["code"] == FAILED
 
 
 def test_a_client_that_doesnt_return_declines_the_request(
-    upstream: Upstream, wire: Wire, settings: Any
+    upstream: Upstream, gateway_client: GatewayClient, settings: Any
 ) -> None:
     settings.BONOBOT_ANSWER_S = 0.1
-    pending = call(wire)
+    pending = call(gateway_client)
     (response,) = eventually(lambda: upstream.client_responses, what="the answer at the server")
     assert response["error"]["code"] == -1
     eventually(lambda: not CallHandoff.objects.exists(), what="the end of the call")
-    assert call(wire, **build_retry(pending))["error"]["code"] == OVER
+    assert call(gateway_client, **build_retry(pending))["error"]["code"] == OVER
 
 
 @pytest.mark.parametrize("location", ["here", "elsewhere"])
 def test_an_expired_token_cant_continue_a_call(
-    location: str, acme: Organization, upstream: Upstream, wire: Wire, other: Wire
+    location: str,
+    acme: Organization,
+    upstream: Upstream,
+    gateway_client: GatewayClient,
+    other: GatewayClient,
 ) -> None:
-    gateway = wire if location == "here" else other
+    gateway = gateway_client if location == "here" else other
     token = token_of(factories.build_administrator(acme))
-    wire.token = other.token = token
-    pending = call(wire)
+    gateway_client.token = other.token = token
+    pending = call(gateway_client)
     other.modern(AGENT, "tools/list")  # the other process caches the token
     revoke_token(factories.build_administrator(acme), Token.objects.get(key=token.split("_")[1]))
     message = call(gateway, **build_retry(pending))
@@ -232,18 +245,20 @@ def test_an_expired_token_cant_continue_a_call(
     assert upstream.client_responses == []
 
 
-def test_missing_responses_are_requested_again(upstream: Upstream, wire: Wire, other: Wire) -> None:
-    pending = call(wire)
+def test_missing_responses_are_requested_again(
+    upstream: Upstream, gateway_client: GatewayClient, other: GatewayClient
+) -> None:
+    pending = call(gateway_client)
     repeated = call(other, **build_retry(pending) | {"inputResponses": {}})
     assert repeated["result"]["inputRequests"] == pending["result"]["inputRequests"]
     assert "Ann" in text(call(other, **build_retry(repeated)))
 
 
 def test_a_client_that_leaves_ends_the_call_at_its_process(
-    upstream: Upstream, wire: Wire, other: Wire
+    upstream: Upstream, gateway_client: GatewayClient, other: GatewayClient
 ) -> None:
     arguments = {"times": 1, "for_ever": True}
-    pending = call(wire, arguments=arguments)
+    pending = call(gateway_client, arguments=arguments)
     params = {"name": ASK, "arguments": arguments, **build_retry(pending)}
     stream = other.listen(AGENT, params, method="tools/call", capabilities=ABLE)
     eventually(lambda: upstream.client_responses, what="the answer at the server")

@@ -31,16 +31,16 @@ from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import factories
-from tests.agents.conftest import runner, take
-from tests.agents.gateway.conftest import META, Reply, Wire
+from tests.agents.conftest import run_to_rest, runner
+from tests.agents.gateway.conftest import META, GatewayClient, Reply
 from tests.agents.gateway.organization_server.conftest import running_worker
-from tests.agents.gateway.upstream_server import ABLE, Json, Upstream, give
+from tests.agents.gateway.upstream_server import ABLE, Json, Upstream, attach_upstream
 from tests.parts import ROOT
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked, RawHttp
+from tests.servers.raw_http_server import RawHttp, RecordedRequest
 from tests.traces import collect_spans
 
-__all__ = ["runner", "running_worker", "take"]
+__all__ = ["run_to_rest", "runner", "running_worker"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -147,7 +147,7 @@ def find_forms(text: Any, token_forms: set[str]) -> list[str]:
 
 
 def send_all_methods(
-    wire: Wire, token: str, path: str, mark: str, tool: str = "echo"
+    gateway_client: GatewayClient, token: str, path: str, mark: str, tool: str = "echo"
 ) -> list[Reply]:
     """Send the token in every way with every method, in both eras."""
     name = f"mcp_{mark}_{tool}"
@@ -163,8 +163,10 @@ def send_all_methods(
         "server/discover": {},
     }
     more = {"token": token, "meta": meta(token), **headers(token)}
-    replies = [wire.modern(path, method, params, **more) for method, params in requests.items()]
-    session = wire.handshake(path, token=token)
+    replies = [
+        gateway_client.modern(path, method, params, **more) for method, params in requests.items()
+    ]
+    session = gateway_client.handshake(path, token=token)
     session.headers |= headers(token)
     session_meta = {"authorization": f"Bearer {token}", "example.com/kept": "unchanged"}
     for method, params in requests.items():
@@ -176,7 +178,7 @@ def send_all_methods(
 def test_servers_of_both_eras_never_receive_the_token(
     acme: Organization,
     helper: Agent,
-    wire: Wire,
+    gateway_client: GatewayClient,
     token: str,
     token_forms: set[str],
     start_recorder: Callable[[Any], RecordingServer],
@@ -187,10 +189,10 @@ def test_servers_of_both_eras_never_receive_the_token(
         upstream("bygone", start_recorder, handshake=True),
     )
     for server in (modern, handshake):
-        give(server, acme, helper)
+        attach_upstream(server, acme, helper)
     with caplog.at_level(logging.DEBUG), collect_spans() as spans:
         for server in (modern, handshake):
-            replies = send_all_methods(wire, token, AGENT, server.mark)
+            replies = send_all_methods(gateway_client, token, AGENT, server.mark)
             assert replies[0].result["content"], replies[0]
             assert not [reply for reply in replies if find_forms(reply, token_forms - {token})]
             assert not find_forms(server.http.recorded, token_forms)
@@ -200,10 +202,10 @@ def test_servers_of_both_eras_never_receive_the_token(
             assert b"unchanged" in server.http.recorded
         call = {"name": "mcp_anew_work", "arguments": {}}
         more = {"token": token, "meta": meta(token), "capabilities": ABLE, **headers(token)}
-        task = wire.modern(AGENT, "tools/call", call, **more).result["taskId"]
+        task = gateway_client.modern(AGENT, "tools/call", call, **more).result["taskId"]
         for method in ("tasks/get", "tasks/update", "tasks/cancel"):
             params = {"taskId": task, "inputResponses": {}}
-            assert wire.modern(AGENT, method, params, **more, Mcp_Name=task).result
+            assert gateway_client.modern(AGENT, method, params, **more, Mcp_Name=task).result
         spans_text = [span.to_json() + repr(span.context) for span in spans.get_finished_spans()]
         assert spans_text
         assert not find_forms(spans_text, token_forms)
@@ -224,7 +226,12 @@ def find_in_rows(token_forms: set[str]) -> list[str]:
 
 
 def test_a_child_process_never_receives_the_token(
-    acme: Organization, helper: Agent, wire: Wire, token: str, token_forms: set[str], tmp_path: Path
+    acme: Organization,
+    helper: Agent,
+    gateway_client: GatewayClient,
+    token: str,
+    token_forms: set[str],
+    tmp_path: Path,
 ) -> None:
     tape = tmp_path / "tape"
     command = [str(ROOT / "tests" / "servers" / "stdin_recorder.py"), str(tape)]
@@ -235,7 +242,7 @@ def test_a_child_process_never_receives_the_token(
     params = {"name": "mcp_taped_echo", "arguments": {"said": "by the caller"}}
     more = {"token": token, "meta": meta(token), **headers(token)}
     try:
-        assert wire.modern(AGENT, "tools/call", params, **more).result["content"]
+        assert gateway_client.modern(AGENT, "tools/call", params, **more).result["content"]
         recorded = tape.read_text(encoding="utf-8")
     finally:
         get_runtime().call(get_connection_pool().forget_server, server.pk)
@@ -247,7 +254,7 @@ def test_a_child_process_never_receives_the_token(
 def test_a_failed_sign_in_doesnt_reveal_the_token(
     acme: Organization,
     helper: Agent,
-    wire: Wire,
+    gateway_client: GatewayClient,
     token: str,
     token_forms: set[str],
     start_recorder: Callable[[Any], RecordingServer],
@@ -256,7 +263,7 @@ def test_a_failed_sign_in_doesnt_reveal_the_token(
     """The server and its authorization metadata require another token."""
     requires_sign_in = False
 
-    def respond(request: Asked) -> Any:
+    def respond(request: RecordedRequest) -> Any:
         if requires_sign_in or request.verb == "GET":
             path = '/.well-known/oauth-protected-resource"'
             challenge = f'Bearer error="invalid_token", resource_metadata="{recorder.url}{path}'
@@ -265,14 +272,16 @@ def test_a_failed_sign_in_doesnt_reveal_the_token(
 
     server = Upstream("closing")
     recorder = server.http = start_recorder(respond)
-    give(server, acme, helper)
+    attach_upstream(server, acme, helper)
     requires_sign_in = True
     with caplog.at_level(logging.DEBUG):
-        replies = send_all_methods(wire, token, AGENT, "closing")
+        replies = send_all_methods(gateway_client, token, AGENT, "closing")
         rejected = [
-            wire.modern(AGENT, "tools/list", token=f"{token}x", **headers(token)),
-            wire.modern("/mcp/nothing", "tools/list", token=token, **headers(token)),
-            wire.send("POST", AGENT, b"{}", Authorization=f"Basic {token}", **headers(token)),
+            gateway_client.modern(AGENT, "tools/list", token=f"{token}x", **headers(token)),
+            gateway_client.modern("/mcp/nothing", "tools/list", token=token, **headers(token)),
+            gateway_client.send(
+                "POST", AGENT, b"{}", Authorization=f"Basic {token}", **headers(token)
+            ),
         ]
     assert replies[0].result["isError"]
     assert [reply.status for reply in rejected] == [401, 404, 401]
@@ -288,7 +297,7 @@ def test_a_failed_sign_in_doesnt_reveal_the_token(
 def test_models_and_their_servers_never_receive_the_token(
     acme: Organization,
     helper: Agent,
-    wire: Wire,
+    gateway_client: GatewayClient,
     token: str,
     token_forms: set[str],
     start_recorder: Callable[[Any], RecordingServer],
@@ -312,7 +321,7 @@ def test_models_and_their_servers_never_receive_the_token(
     update_agent(administrator, helper, AgentSpec(name="Helper", model_endpoint=model))
     params = {"name": "helper_chat", "arguments": {"message": "Hello there", "wait_s": 30}}
     more = {"token": token, "meta": meta(token), **headers(token)}
-    result = wire.modern("/mcp", "tools/call", params, **more).result["structuredContent"]
+    result = gateway_client.modern("/mcp", "tools/call", params, **more).result["structuredContent"]
     assert result["resting"]
     assert b"Hello there" in recorder.recorded
     assert not find_forms(recorder.recorded, token_forms)

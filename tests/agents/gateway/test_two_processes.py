@@ -24,8 +24,8 @@ from tests import factories
 from tests.agents.conftest import acme, helper
 from tests.agents.gateway.conftest import (
     LONG_S,
+    GatewayClient,
     Reply,
-    Wire,
     _build_headers,
     _build_meta,
     _complete_headers,
@@ -39,7 +39,7 @@ from tests.agents.gateway.test_resource_updates_per_user import (
     news,
     people,
 )
-from tests.agents.gateway.upstream_server import ABLE, ANSWERS, Json, Upstream, give
+from tests.agents.gateway.upstream_server import ABLE, ANSWERS, Json, Upstream, attach_upstream
 from tests.processes import Web
 from tests.resource_updates import PAPER, edition_url
 
@@ -50,7 +50,7 @@ AGENT = "/mcp/agents/helper"
 SUBSCRIPTIONS = {"toolsListChanged": True}
 
 
-class Remote(Wire):
+class Remote(GatewayClient):
     """A client of the gateway of a web process."""
 
     def __init__(self, web: Web, token: str) -> None:
@@ -94,7 +94,7 @@ def upstreams(acme: Organization, helper: Agent) -> Iterator[tuple[Upstream, Ups
         Upstream("bygone", handshake=True).listening() as handshake,
     ):
         for upstream in (modern, handshake):
-            give(upstream, acme, helper)
+            attach_upstream(upstream, acme, helper)
         yield modern, handshake
 
 
@@ -128,9 +128,9 @@ def test_two_web_processes_behave_like_one(
     check_lost_calls(gateways, upstreams[1])
 
 
-def call_tool(wire: Remote, tool: str, **more: Any) -> Json:
+def call_tool(gateway_client: Remote, tool: str, **more: Any) -> Json:
     params = {"name": f"mcp_{tool}", "arguments": more.pop("arguments", {}), **more}
-    return wire.modern(AGENT, "tools/call", params, capabilities=ABLE).result
+    return gateway_client.modern(AGENT, "tools/call", params, capabilities=ABLE).result
 
 
 def text(result: Json) -> str:

@@ -18,7 +18,7 @@ from mcp_servers.models import Server
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import factories
-from tests.agents.gateway.conftest import Session, Stream, Wire
+from tests.agents.gateway.conftest import GatewayClient, Session, Stream
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -48,43 +48,52 @@ def poke(session: Session, times: int = 1) -> list[dict[str, Any]]:
     return session.ask("tools/call", params).notifications
 
 
-def take(stream: Stream, count: int) -> list[str]:
+def read_updates(stream: Stream, count: int) -> list[str]:
     """Return what comes next, in short."""
     found = [stream.next() or {} for _ in range(count)]
     return [one["params"].get("data") or one["method"] for one in found]
 
 
-def test_updates_and_logs_come_once_each(talk: Server, wire: Wire) -> None:
-    session = wire.handshake(PATH)
+def test_updates_and_logs_come_once_each(talk: Server, gateway_client: GatewayClient) -> None:
+    session = gateway_client.handshake(PATH)
     stream = session.follow()
     session.ask("resources/subscribe", {"uri": URI})
-    told = poke(session, 3)
+    notifications = poke(session, 3)
     logs = ["poked 0", "poked 1", "poked 2"]
-    on_call = [one["params"]["data"] for one in told]
-    found = take(stream, 6 - len(on_call))
+    on_call = [one["params"]["data"] for one in notifications]
+    found = read_updates(stream, 6 - len(on_call))
     assert sorted(on_call + found) == sorted([*logs, *[UPDATED] * 3])
-    told = poke(session)  # nothing else was left
-    assert sorted([*(one["params"]["data"] for one in told), *take(stream, 2 - len(told))]) == [
+    notifications = poke(session)  # nothing else was left
+    assert sorted(
+        [
+            *(one["params"]["data"] for one in notifications),
+            *read_updates(stream, 2 - len(notifications)),
+        ]
+    ) == [
         UPDATED,
         "poked 0",
     ]
     stream.close()
 
 
-def test_others_arent_told_what_a_connection_of_its_own_gets(talk: Server, wire: Wire) -> None:
-    first, second = wire.handshake(PATH), wire.handshake(PATH)
+def test_others_arent_told_what_a_connection_of_its_own_gets(
+    talk: Server, gateway_client: GatewayClient
+) -> None:
+    first, second = gateway_client.handshake(PATH), gateway_client.handshake(PATH)
     streams = [first.follow(), second.follow()]
     for session in (first, second):
         session.ask("resources/subscribe", {"uri": URI})
     for session, stream, times in ((first, streams[0], 2), (second, streams[1], 1)):
-        told = poke(session, times)
-        assert take(stream, 2 * times - len(told)).count(UPDATED) == times
+        notifications = poke(session, times)
+        assert read_updates(stream, 2 * times - len(notifications)).count(UPDATED) == times
     for stream in streams:
         stream.close()
 
 
-def test_a_log_message_during_two_calls_of_a_client_comes_once(talk: Server, wire: Wire) -> None:
-    session = wire.handshake(PATH)
+def test_a_log_message_during_two_calls_of_a_client_comes_once(
+    talk: Server, gateway_client: GatewayClient
+) -> None:
+    session = gateway_client.handshake(PATH)
     poke(session, 0)
     stream = session.follow()
     held = session.begin("tools/call", {"name": "hold", "arguments": {}})
@@ -102,13 +111,13 @@ async def _wait_until_busy(pool: Any) -> None:
         await asyncio.sleep(0)
 
 
-def test_quieter_messages_arent_forwarded(talk: Server, wire: Wire) -> None:
-    session = wire.handshake(PATH)
+def test_quieter_messages_arent_forwarded(talk: Server, gateway_client: GatewayClient) -> None:
+    session = gateway_client.handshake(PATH)
     stream = session.follow()
     session.ask("logging/setLevel", {"level": "error"})
     session.ask("resources/subscribe", {"uri": URI})
     assert poke(session) == []
-    assert take(stream, 1) == [UPDATED]
+    assert read_updates(stream, 1) == [UPDATED]
     stream.close()
 
 

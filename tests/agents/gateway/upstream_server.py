@@ -19,7 +19,7 @@ from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
 from tests import factories
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked, HandshakeHttp, RawHttp
+from tests.servers.raw_http_server import HandshakeHttp, RawHttp, RecordedRequest
 
 Json = dict[str, Any]
 TASKS = "io.modelcontextprotocol/tasks"
@@ -58,7 +58,7 @@ class Upstream:
         form = {"mode": "form", "message": f"{self.mark} asks", "requestedSchema": schema}
         return {"method": "elicitation/create", "params": form}
 
-    def _modern(self, request: Asked) -> bytes:
+    def _modern(self, request: RecordedRequest) -> bytes:
         if request.method in self.overrides:
             return self._override(request, self.overrides[request.method])
         if request.method == "tools/call":
@@ -67,12 +67,12 @@ class Upstream:
             return raw_http_server.response(202, kind="")
         return self._respond(request)
 
-    def _override(self, request: Asked, override: Json) -> bytes:
+    def _override(self, request: RecordedRequest, override: Json) -> bytes:
         if "code" in override:
             return raw_http_server.error(request, override["code"], 200, override.get("data"))
         return raw_http_server.result(request, override)
 
-    def _stream_logs(self, request: Asked, result: Json) -> bytes:
+    def _stream_logs(self, request: RecordedRequest, result: Json) -> bytes:
         if not self.logs:
             return raw_http_server.result(request, result)
         logs = [{"method": "notifications/message", "params": entry} for entry in self.logs]
@@ -97,7 +97,7 @@ class Upstream:
             return {"resultType": "input_required", **result}
         return self._text(params.get("inputResponses") or params.get("arguments"))
 
-    def _respond(self, request: Asked) -> bytes:
+    def _respond(self, request: RecordedRequest) -> bytes:
         params = request.message.get("params", {})
         results = self._list_definitions() | {
             "server/discover": {
@@ -139,7 +139,7 @@ class Upstream:
             "prompts/list": {"prompts": [{"name": f"{self.mark}-greet", "arguments": [argument]}]},
         }
 
-    def _handshake(self, request: Asked) -> bytes | AsyncIterator[bytes]:
+    def _handshake(self, request: RecordedRequest) -> bytes | AsyncIterator[bytes]:
         if not request.method:  # the response to the elicitation of `ask`
             waiting = self._pending.pop(str(request.id), None)
             if waiting is not None:
@@ -155,7 +155,7 @@ class Upstream:
             )
         return self._respond(request)
 
-    async def _request_input(self, request: Asked) -> AsyncIterator[bytes]:
+    async def _request_input(self, request: RecordedRequest) -> AsyncIterator[bytes]:
         """Request input as often as the arguments say, then return all responses."""
         yield raw_http_server.STREAM
         answers: list[Json] = []
@@ -197,7 +197,9 @@ class Upstream:
             get_runtime().call(listening.__aexit__, None, None, None)
 
 
-def give(upstream: Upstream, organization: Organization, agent: Agent, **more: Any) -> Server:
+def attach_upstream(
+    upstream: Upstream, organization: Organization, agent: Agent, **more: Any
+) -> Server:
     """Register the server under its mark and attach it to an agent."""
     administrator = factories.build_administrator(organization)
     spec = ServerSpec(

@@ -20,7 +20,7 @@ from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import update_server
 from tests import factories
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked, HandshakeHttp, RawHttp
+from tests.servers.raw_http_server import HandshakeHttp, RawHttp, RecordedRequest
 from tests.wait import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -35,7 +35,7 @@ class Legacy:
         self.tools = [{"name": "look", "inputSchema": {"type": "object"}}]
         self.server: Server
 
-    def _answer(self, asked: Asked) -> bytes:
+    def _answer(self, asked: RecordedRequest) -> bytes:
         if asked.method == "tools/list":
             return raw_http_server.result(asked, {"tools": self.tools})
         if asked.method == "ping":
@@ -90,16 +90,16 @@ def test_the_sessions_of_a_person_with_an_agent_share_one_handshake(legacy, run)
     assert notices(first) == []
 
 
-def test_sessions_of_others_have_their_own_handshake(acme, helper, legacy, take, run):
+def test_sessions_of_others_have_their_own_handshake(acme, helper, legacy, run_to_rest, run):
     old = legacy("old")
     run(CALL)
     ada = factories.create_member(acme, Role.OPERATOR, "ada@example.com")
-    take(sessions.start_session(ada, helper, CALL))
+    run_to_rest(sessions.start_session(ada, helper, CALL))
     assert old.era.opened == 2
     # Two people who write to one session share it with nobody else.
     session = run(CALL)
     sessions.send_message(ada, session, CALL)
-    take(session)
+    run_to_rest(session)
     assert old.era.opened == 3
     run(CALL)
     assert old.era.opened == 3
@@ -140,7 +140,7 @@ def test_servers_are_contacted_in_parallel_and_not_waited_for(legacy, run, setti
     servers = [legacy("old"), legacy("older")]
     asked: list[Any] = []
 
-    async def never(one: Asked) -> Any:
+    async def never(one: RecordedRequest) -> Any:
         asked.append(one)
         await asyncio.Event().wait()
         yield b""

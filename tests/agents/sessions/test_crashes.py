@@ -45,9 +45,9 @@ def _counting(acme, helper, counting):
     )
 
 
-def check(session, written, *, approve, context, plan=PLAN):
+def check(session, call_log, *, approve, context, plan=PLAN):
     """Check that no step is lost or doubled, and that calls match the log."""
-    counts = Counter(written.read_text().splitlines())
+    counts = Counter(call_log.read_text().splitlines())
     session.refresh_from_db()
     assert session.status == Session.Status.DONE, context
     assert_in_order(session, context)
@@ -67,28 +67,32 @@ def check(session, written, *, approve, context, plan=PLAN):
     assert len(calls) == len(plan.splitlines()), context
 
 
-def start_session(acme, helper, written, plan=PLAN):
-    written.write_text("")
+def start_session(acme, helper, call_log, plan=PLAN):
+    call_log.write_text("")
     return sessions.start_session(factories.build_administrator(acme), helper, plan)
 
 
-def test_a_killed_worker_loses_nothing_and_repeats_no_charge(acme, helper, written, mortals):
+def test_a_killed_worker_loses_nothing_and_repeats_no_charge(
+    acme, helper, call_log, start_crash_process
+):
     killed = 0
-    processes = mortals()
+    processes = start_crash_process()
     for at, approve in KILLS:
-        session = start_session(acme, helper, written)
+        session = start_session(acme, helper, call_log)
         killed += processes.run(session, at=at) == "SIGKILL"
         context = f"killed at {at}, {(processes.passed_moments or ['?'])[-1]}"
         run_until_rest(session, processes, approve=approve)
-        check(session, written, approve=approve, context=context)
+        check(session, call_log, approve=approve, context=context)
     assert killed >= len(KILLS) - 2
 
 
-def test_a_paused_worker_does_nothing_after_its_lease_expired(acme, helper, written, mortals):
-    paused, processes = mortals(), mortals()
+def test_a_paused_worker_does_nothing_after_its_lease_expired(
+    acme, helper, call_log, start_crash_process
+):
+    paused, processes = start_crash_process(), start_crash_process()
     stopped = 0
     for at in STOPS:
-        session = start_session(acme, helper, written, ONE)
+        session = start_session(acme, helper, call_log, ONE)
         pid = paused.start(session, at=at, sent=signal.SIGSTOP)
         outcome = paused.wait()
         context = f"stopped at {at}, {(paused.passed_moments or ['?'])[-1]}"
@@ -96,5 +100,5 @@ def test_a_paused_worker_does_nothing_after_its_lease_expired(acme, helper, writ
             stopped += 1
             run_until_rest(session, processes, approve=False)
             assert paused.resume(pid) == "0", context
-        check(session, written, approve=False, context=context, plan=ONE)
+        check(session, call_log, approve=False, context=context, plan=ONE)
     assert stopped >= len(STOPS) - 2

@@ -48,19 +48,19 @@ def second(acme, helper, counting):
 
 
 @pytest.fixture
-def start(acme, helper, second, written):
+def start(acme, helper, second, call_log):
     """Return a function that starts a session with an empty call log."""
     administrator = factories.build_administrator(acme)
 
     def go():
-        written.write_text("")
+        call_log.write_text("")
         return sessions.start_session(administrator, helper, PLAN)
 
     return go
 
 
 @pytest.fixture
-def check(helper, second, written):
+def check(helper, second, call_log):
     """Return a function that checks that nothing is lost, doubled or charged twice."""
     before = Counter()
 
@@ -69,7 +69,7 @@ def check(helper, second, written):
         assert_in_order(session, context)
         child = session.children.get()
         assert {item.status for item in get_session_tree(session)} == {Session.Status.DONE}, context
-        counts = Counter(written.read_text().splitlines())
+        counts = Counter(call_log.read_text().splitlines())
         repeated = Approval.objects.filter(session__in=get_session_tree(session)).exists()
         for step in list_calls(session):
             name, arguments = step.payload["name"], step.payload["arguments"]
@@ -110,8 +110,8 @@ def _describe_kill_point(at, processes):
     return f"killed at {at}, {(processes.passed_moments or ['?'])[-1]}"
 
 
-def test_parent_and_child_survive_a_crash_of_their_process(start, check, mortals):
-    kill_at_each_moment(start, mortals(), SAMPLE_SIZE, check)
+def test_parent_and_child_survive_a_crash_of_their_process(start, check, start_crash_process):
+    kill_at_each_moment(start, start_crash_process(), SAMPLE_SIZE, check)
 
 
 def _run_parent_and_child(session, parents, child_processes, at=0):
@@ -124,8 +124,10 @@ def _run_parent_and_child(session, parents, child_processes, at=0):
     return parents.wait()
 
 
-def test_a_parent_survives_a_crash_while_its_child_runs_elsewhere(start, check, mortals):
-    parents, processes = mortals(), mortals()
+def test_a_parent_survives_a_crash_while_its_child_runs_elsewhere(
+    start, check, start_crash_process
+):
+    parents, processes = start_crash_process(), start_crash_process()
     session = start()
     assert _run_parent_and_child(session, parents, processes) == "0"
     moments = choose_kill_points(len(parents.passed_moments), SAMPLE_SIZE)
@@ -141,8 +143,10 @@ def test_a_parent_survives_a_crash_while_its_child_runs_elsewhere(start, check, 
     assert killed >= len(moments) * 3 // 4
 
 
-def test_a_child_survives_a_crash_while_its_parent_waits_elsewhere(start, check, mortals):
-    parents, processes = mortals(), mortals()
+def test_a_child_survives_a_crash_while_its_parent_waits_elsewhere(
+    start, check, start_crash_process
+):
+    parents, processes = start_crash_process(), start_crash_process()
     killed, moments = 0, [(0, False)]
     while moments:
         at, approve = moments.pop(0)

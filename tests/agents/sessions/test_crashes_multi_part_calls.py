@@ -76,7 +76,9 @@ def check(file, session, context, *, approve):
 @pytest.mark.parametrize(
     ("text", "sample_size"), [(TOOLS, 3), (READ, 2)], ids=["tools", "a resource"]
 )
-def test_a_multi_part_call_continues_after_a_crash(start, mortals, tmp_path, text, sample_size):
+def test_a_multi_part_call_continues_after_a_crash(
+    start, start_crash_process, tmp_path, text, sample_size
+):
     kill_at_each_moment(
-        partial(start, text), mortals(), sample_size, partial(check, tmp_path / "parts")
+        partial(start, text), start_crash_process(), sample_size, partial(check, tmp_path / "parts")
     )

@@ -20,7 +20,7 @@ def get_crash_step(session: Session) -> Step:
     return session.steps.get(kind=Step.Kind.CALL, payload__name="mcp_workshop_crash")
 
 
-def test_a_person_is_asked_about_a_call_whose_server_died(acme, workshop, run, take):
+def test_a_person_is_asked_about_a_call_whose_server_died(acme, workshop, run, run_to_rest):
     session = run("/mcp_workshop_crash")
     assert (session.status, session.runner) == (Session.Status.WAITING, None)
     approval = Approval.objects.get(session=session)
@@ -33,7 +33,7 @@ def test_a_person_is_asked_about_a_call_whose_server_died(acme, workshop, run, t
     assert session.calls == 1
 
     resolve_approval(factories.build_administrator(acme), approval, "deny", "I did it by hand.")
-    take(session)
+    run_to_rest(session)
     step = get_crash_step(session)
     assert (step.state, step.payload["code"]) == (Step.State.UNKNOWN, "outcome_unknown")
     assert step.payload["text"] == (
@@ -44,12 +44,12 @@ def test_a_person_is_asked_about_a_call_whose_server_died(acme, workshop, run, t
     assert (session.status, session.calls) == (Session.Status.DONE, 1)
 
 
-def test_a_lost_call_is_made_again_when_a_person_approves_it(acme, workshop, run, take):
+def test_a_lost_call_is_made_again_when_a_person_approves_it(acme, workshop, run, run_to_rest):
     session = run("/mcp_workshop_crash")
     first = get_crash_step(session)
     administrator = factories.build_administrator(acme)
     resolve_approval(administrator, Approval.objects.get(session=session), "approve")
-    take(session)
+    run_to_rest(session)
     repeated = get_crash_step(session)
     assert repeated.payload["earlier"] == [str(first.call_id)]
     assert session.status == Session.Status.WAITING  # the server died again
@@ -57,23 +57,23 @@ def test_a_lost_call_is_made_again_when_a_person_approves_it(acme, workshop, run
     assert approval.call_id == repeated.call_id != first.call_id
 
 
-def test_the_other_calls_of_the_turn_are_not_repeated(acme, workshop, run, take, effects):
+def test_the_other_calls_of_the_turn_are_not_repeated(acme, workshop, run, run_to_rest, effects):
     session = run(COUNT_AND_CRASH)
     administrator = factories.build_administrator(acme)
     approvals = Approval.objects.filter(session=session)
     assert approvals.count() in (1, 2)  # the other call is lost, too, if it was still running
     for approval in approvals:
         resolve_approval(administrator, approval, "deny", "")
-    take(session)
+    run_to_rest(session)
     assert session.status == Session.Status.DONE
     assert effects.read_text().splitlines() in (["once"], [])
     assert AuditRow.objects.filter(session_id=session.pk, event_type="call").count() == 2
 
 
-def test_a_canceled_session_asks_nobody_about_its_lost_call(acme, workshop, run, take):
+def test_a_canceled_session_asks_nobody_about_its_lost_call(acme, workshop, run, run_to_rest):
     session = run("/mcp_workshop_crash")
     sessions.cancel_session(factories.build_administrator(acme), session)
-    take(session)
+    run_to_rest(session)
     assert session.status == Session.Status.CANCELLED
     assert Approval.objects.get().state == Approval.State.WITHDRAWN
     step = get_crash_step(session)

@@ -221,7 +221,7 @@ def admit_call(step, acme, limit, approval=None):
 
 
 def test_a_sent_call_waits_for_a_person_and_a_denial_keeps_it_unrepeated(
-    acme, workshop, interrupted_session, run, take, effects
+    acme, workshop, interrupted_session, run, run_to_rest, effects
 ):
     (step,) = list_steps(interrupted_session, Step.Kind.CALL)
     admit_call(step, acme, limit=10)
@@ -233,7 +233,7 @@ def test_a_sent_call_waits_for_a_person_and_a_denial_keeps_it_unrepeated(
     (cell,) = load_organization_balances(acme.pk).values()
     assert (cell.spent, cell.reserved) == (3, 0)
     resolve_approval(factories.build_administrator(acme), approval, "deny", "I did it by hand.")
-    take(interrupted_session)
+    run_to_rest(interrupted_session)
     (call,) = list_steps(interrupted_session, Step.Kind.CALL)
     assert (call.state, call.call_id) == (Step.State.UNKNOWN, step.call_id)
     assert "I did it by hand." in call.payload["text"]
@@ -242,7 +242,7 @@ def test_a_sent_call_waits_for_a_person_and_a_denial_keeps_it_unrepeated(
 
 
 def test_a_call_that_may_have_run_is_repeated_after_approval(
-    acme, workshop, interrupted_session, run, take, effects
+    acme, workshop, interrupted_session, run, run_to_rest, effects
 ):
     (step,) = list_steps(interrupted_session, Step.Kind.CALL)
     admit_call(step, acme, limit=10)
@@ -252,7 +252,7 @@ def test_a_call_that_may_have_run_is_repeated_after_approval(
         Approval.objects.get(session=interrupted_session),
         "approve",
     )
-    take(interrupted_session)
+    run_to_rest(interrupted_session)
     (call,) = list_steps(interrupted_session, Step.Kind.CALL)
     assert call.state == Step.State.DONE
     assert call.call_id != step.call_id
@@ -262,7 +262,7 @@ def test_a_call_that_may_have_run_is_repeated_after_approval(
 
 @pytest.mark.parametrize("labels", [[], [FlowLabel.REPEATABLE]])
 def test_an_approval_is_still_valid_when_its_interrupted_call_is_repeated(
-    acme, helper, workshop, interrupted_session, run, take, call, effects, labels
+    acme, helper, workshop, interrupted_session, run, run_to_rest, call, effects, labels
 ):
     administrator = factories.build_administrator(acme)
     count = list(workshop.definitions.filter(name="count"))
@@ -281,7 +281,7 @@ def test_an_approval_is_still_valid_when_its_interrupted_call_is_repeated(
     run("and now?", interrupted_session)
     for waiting in Approval.objects.filter(code="call_interrupted"):
         resolve_approval(administrator, waiting, "approve")
-        take(interrupted_session)
+        run_to_rest(interrupted_session)
     assert (interrupted_session.status, effects.read_text()) == (Session.Status.DONE, "once\n")
 
 
@@ -338,12 +338,12 @@ def test_a_call_that_ended_in_the_audit_log_has_a_lost_result(
 
 
 def test_canceling_asks_nobody_about_a_call_that_may_have_run(
-    acme, workshop, interrupted_session, run, take
+    acme, workshop, interrupted_session, run, run_to_rest
 ):
     admit_call(list_steps(interrupted_session, Step.Kind.CALL)[0], acme, limit=10)
     run("and now?", interrupted_session)
     sessions.cancel_session(factories.build_administrator(acme), interrupted_session)
-    take(interrupted_session)
+    run_to_rest(interrupted_session)
     assert interrupted_session.status == Session.Status.CANCELLED
     assert Approval.objects.get().state == Approval.State.WITHDRAWN
     assert list_steps(interrupted_session, Step.Kind.CALL)[0].state == Step.State.UNKNOWN
@@ -384,11 +384,11 @@ def stop_during_call(acme, helper, workshop):
     return start_and_stop
 
 
-def test_a_stopping_worker_waits_for_its_calls(stop_during_call, take):
+def test_a_stopping_worker_waits_for_its_calls(stop_during_call, run_to_rest):
     session = stop_during_call(seconds=1, within_s=30)
     (call,) = list_steps(session, Step.Kind.CALL)
     assert call.state == Step.State.DONE
-    take(session)
+    run_to_rest(session)
     assert session.status == Session.Status.DONE
     assert len(list_steps(session, Step.Kind.CALL)) == 1
 
@@ -412,9 +412,9 @@ def test_a_worker_that_stops_while_claiming_a_session_runs_nothing(
     assert (session.status, session.runner) == (Session.Status.QUEUED, None)
 
 
-def test_a_call_that_outlasts_the_stop_waits_for_approval(stop_during_call, take):
+def test_a_call_that_outlasts_the_stop_waits_for_approval(stop_during_call, run_to_rest):
     session = stop_during_call(seconds=60, within_s=0)
-    take(session)
+    run_to_rest(session)
     assert session.status == Session.Status.WAITING
     assert Approval.objects.get(session=session).code == "call_interrupted"
 

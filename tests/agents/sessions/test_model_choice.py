@@ -83,7 +83,7 @@ def test_an_endpoint_that_is_no_longer_selectable_refuses_messages_of_members(
 
 
 def test_the_chosen_endpoint_answers_every_message_with_its_fallbacks(
-    administrator, helper, fake, take, create_endpoint
+    administrator, helper, fake, run_to_rest, create_endpoint
 ):
     working = save_endpoint(
         administrator,
@@ -102,9 +102,9 @@ def test_the_chosen_endpoint_answers_every_message_with_its_fallbacks(
     )
     fake.script = [Says("first"), Says("second")]
     session = sessions.start_session(administrator, helper, "hello", model_endpoint=chosen)
-    assert take(session) == "done"
+    assert run_to_rest(session) == "done"
     sessions.send_message(administrator, session, "again")
-    assert take(session) == "done"
+    assert run_to_rest(session) == "done"
     assert build_report(session.pk)["answer"] == "second"
     assert build_report(session.pk)["model_endpoint"] == "chosen"
     turns = AuditRow.objects.filter(action="agent_model_turn").order_by("seq")
@@ -113,20 +113,22 @@ def test_the_chosen_endpoint_answers_every_message_with_its_fallbacks(
     assert json.loads(started.opened)["details"]["model_endpoint"] == "chosen"
 
 
-def test_a_replay_uses_the_endpoint_of_the_session(administrator, helper, take, create_endpoint):
+def test_a_replay_uses_the_endpoint_of_the_session(
+    administrator, helper, run_to_rest, create_endpoint
+):
     small = create_endpoint("Small")
     session = sessions.start_session(administrator, helper, "hello", model_endpoint=small)
-    take(session)
+    run_to_rest(session)
     recording = create_recording(administrator, session)
     replay = create_replay(administrator, recording, ReplayOverrides())
     assert load_replay_context(replay.pk).endpoints[0].id == str(small.pk)
 
 
 def test_the_agents_endpoint_is_used_after_the_chosen_one_was_deleted(
-    administrator, helper, take, create_endpoint
+    administrator, helper, run_to_rest, create_endpoint
 ):
     small = create_endpoint("Small")
     session = sessions.start_session(administrator, helper, "hello", model_endpoint=small)
     delete_endpoint(administrator, small)
-    assert take(session) == "done"
+    assert run_to_rest(session) == "done"
     assert session.effective_endpoint == helper.model_endpoint

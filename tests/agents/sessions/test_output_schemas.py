@@ -114,11 +114,11 @@ def test_an_answer_that_violates_the_schema_says_where(text, detail):
 
 
 def test_the_value_of_an_answer_is_returned_and_the_schema_is_in_the_prompt(
-    administrator, helper, model, take
+    administrator, helper, model, run_to_rest
 ):
     model.script = [Says(json.dumps(VALUE))]
     session = sessions.start_session(administrator, helper, "List", output_schema=SCHEMA)
-    assert take(session) == "done"
+    assert run_to_rest(session) == "done"
     report = build_report(session.pk)
     assert (report["output"], json.loads(report["answer"])) == (VALUE, VALUE)
     assert '"required":["title","count"]' in model.read(0).system
@@ -126,10 +126,10 @@ def test_the_value_of_an_answer_is_returned_and_the_schema_is_in_the_prompt(
     assert "response_format" not in model.requests[0]
 
 
-def test_the_model_is_asked_again_with_the_error(administrator, helper, model, take):
+def test_the_model_is_asked_again_with_the_error(administrator, helper, model, run_to_rest):
     model.script = [Says("Three."), Says('{"title": "a"}'), Says(json.dumps(VALUE))]
     session = sessions.start_session(administrator, helper, "List", output_schema=SCHEMA)
-    assert take(session) == "done"
+    assert run_to_rest(session) == "done"
     assert build_report(session.pk)["output"] == VALUE
     last = model.read(2).with_role("user")[-1].text
     assert "count" in last
@@ -138,11 +138,11 @@ def test_the_model_is_asked_again_with_the_error(administrator, helper, model, t
 
 
 def test_a_session_fails_after_repeated_violations_and_keeps_the_text(
-    administrator, helper, model, take
+    administrator, helper, model, run_to_rest
 ):
     model.script = [Says("one"), Says("two"), Says("three")]
     session = sessions.start_session(administrator, helper, "List", output_schema=SCHEMA)
-    assert take(session) == "failed"
+    assert run_to_rest(session) == "failed"
     assert session.error_code == "output_schema_violation"
     turns = session.steps.filter(kind=Step.Kind.MODEL).order_by("seq")
     assert [step.payload["text"] for step in turns] == ["one", "two", "three"]
@@ -151,19 +151,21 @@ def test_a_session_fails_after_repeated_violations_and_keeps_the_text(
     # The next message has its own attempts, and no schema.
     model.script = [Says("free text")]
     sessions.send_message(administrator, session, "again")
-    assert take(session) == "done"
+    assert run_to_rest(session) == "done"
     assert build_report(session.pk)["answer"] == "free text"
 
 
-def test_the_schema_of_a_message_replaces_that_of_the_agent(administrator, helper, model, take):
+def test_the_schema_of_a_message_replaces_that_of_the_agent(
+    administrator, helper, model, run_to_rest
+):
     update_agent(administrator, helper, AgentSpec(name=helper.name, output_schema=SCHEMA))
     model.script = [Says(json.dumps(VALUE)), Says('{"ok": true}'), Says(json.dumps(VALUE))]
     session = sessions.start_session(administrator, helper, "List")
-    take(session)
+    run_to_rest(session)
     assert build_report(session.pk)["output"] == VALUE
     own = {"type": "object", "required": ["ok"], "additionalProperties": True}
     sessions.send_message(administrator, session, "Check", output_schema=own)
-    take(session)
+    run_to_rest(session)
     assert build_report(session.pk)["output"] == {"ok": True}
     sessions.resend_message(administrator, session)
     helper.refresh_from_db()
@@ -172,10 +174,10 @@ def test_the_schema_of_a_message_replaces_that_of_the_agent(administrator, helpe
     assert not helper.output_schema
 
 
-def test_a_replay_asks_for_the_same_output(administrator, helper, model, take):
+def test_a_replay_asks_for_the_same_output(administrator, helper, model, run_to_rest):
     model.script = [Says(json.dumps(VALUE)), Says("text"), Says(json.dumps(VALUE))]
     session = sessions.start_session(administrator, helper, "List", output_schema=SCHEMA)
-    take(session)
+    run_to_rest(session)
     recording = create_recording(administrator, session)
     replay = create_replay(administrator, recording, ReplayOverrides())
     transcript = get_runtime().call(replay_messages, load_replay_context(replay.pk))
@@ -183,16 +185,16 @@ def test_a_replay_asks_for_the_same_output(administrator, helper, model, take):
     assert len(transcript.exchanges[0].turns) == 2
 
 
-def test_the_offline_model_answers_simple_schemas(administrator, helper, take):
+def test_the_offline_model_answers_simple_schemas(administrator, helper, run_to_rest):
     session = sessions.start_session(administrator, helper, "hello", output_schema=SCHEMA)
-    assert take(session) == "done"
+    assert run_to_rest(session) == "done"
     assert build_report(session.pk)["output"]["count"] == 1
 
 
-def test_the_offline_model_refuses_other_schemas(administrator, helper, take):
+def test_the_offline_model_refuses_other_schemas(administrator, helper, run_to_rest):
     schema = {"type": "object", "properties": {"a": {"pattern": "^[0-9]+$", "type": "string"}}}
     session = sessions.start_session(administrator, helper, "hello", output_schema=schema)
-    assert take(session) == "failed"
+    assert run_to_rest(session) == "failed"
     assert "offline model" in session.error_detail
     with pytest.raises(ModelError):
         render_output({"type": "object", "minProperties": 1}, "text")

@@ -102,14 +102,14 @@ def test_servers_can_be_detached_and_attached_during_a_session(
 
 
 def test_changes_between_two_messages_are_reported_with_the_next_one(
-    acme, helper, workshop, fake, take
+    acme, helper, workshop, fake, run_to_rest
 ):
     administrator = factories.build_administrator(acme)
     fake.script = [Says("one"), Says("two")]
     session = sessions.start_session(administrator, helper, "go")
-    take(session)
+    run_to_rest(session)
     set_attachment_enabled(administrator, helper, workshop, enabled=False)
     sessions.send_message(administrator, session, "again")
-    take(session)
+    run_to_rest(session)
     assert "workshop was disconnected" in read_prompt_and_tools(fake.requests[1])[0]
     assert session.steps.filter(kind=Step.Kind.NOTICE).count() == 1

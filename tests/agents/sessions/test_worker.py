@@ -43,24 +43,24 @@ def fail_first_calls(monkeypatch, module, name, exception, *, times):
     return faults
 
 
-def test_a_database_outage_ends_no_session(session, take, runner, monkeypatch):
+def test_a_database_outage_ends_no_session(session, run_to_rest, runner, monkeypatch):
     faults = fail_first_calls(monkeypatch, loop, "run_session", OperationalError("away"), times=1)
-    take(session)
+    run_to_rest(session)
     eventually(lambda: session.refresh_from_db() or session.status == Session.Status.DONE)
     assert not faults
 
 
-def test_a_worker_whose_row_is_deleted_continues_with_a_new_one(session, take, runner):
+def test_a_worker_whose_row_is_deleted_continues_with_a_new_one(session, run_to_rest, runner):
     get_runtime().call(runner.start)
     before = runner.runner_id
     Runner.objects.all().delete()
-    assert take(session) == Session.Status.DONE
+    assert run_to_rest(session) == Session.Status.DONE
     assert Runner.objects.filter(pk=runner.runner_id).exclude(pk=before).exists()
 
 
-def test_a_stopped_worker_claims_nothing(session, take, runner):
+def test_a_stopped_worker_claims_nothing(session, run_to_rest, runner):
     get_runtime().call(runner.drain)
-    assert take(session) == Session.Status.QUEUED
+    assert run_to_rest(session) == Session.Status.QUEUED
     assert not Runner.objects.exclude(stopped_at=None).filter(pk=runner.runner_id).exists()
 
 
@@ -137,12 +137,12 @@ def test_a_worker_that_stops_leaves_messages_to_others(session, runner, monkeypa
     assert announced == [session.pk]
 
 
-def test_sessions_of_a_dead_worker_continue_when_another_one_starts(session, take, runner):
+def test_sessions_of_a_dead_worker_continue_when_another_one_starts(session, run_to_rest, runner):
     dead_id = leases.register_runner()
     leases.claim_session(session.pk, dead_id)
     Runner.objects.filter(pk=dead_id).update(heartbeat_at=timezone.now() - leases.LEASE_DURATION)
     # The heartbeat may release it first, and before announces it to other workers.
-    eventually(lambda: take(session) == Session.Status.DONE)
+    eventually(lambda: run_to_rest(session) == Session.Status.DONE)
     assert Runner.objects.get(pk=dead_id).stopped_at
 
 

@@ -29,7 +29,7 @@ STEPS = ["pay", "ask", "never", "last"]
 
 
 @pytest.fixture
-def start_run(acme, helper, counting, written):
+def start_run(acme, helper, counting, call_log):
     """Return a function that starts a run with an empty call log."""
     second = factories.create_agent(acme, "second")
     factories.approve_server(acme, counting, second)
@@ -39,15 +39,15 @@ def start_run(acme, helper, counting, written):
     workflow = save_workflow(administrator, WorkflowSpec(name="pays", source=SOURCE))
 
     def go():
-        written.write_text("")
+        call_log.write_text("")
         return run_workflow(administrator, workflow, {"key": "own"}).session
 
     return go
 
 
-def check(written, session, context, *, approve):
+def check(call_log, session, context, *, approve):
     """Check that each step ran once, or ended the run with an unknown outcome."""
-    counts = Counter(written.read_text().splitlines())
+    counts = Counter(call_log.read_text().splitlines())
     session.refresh_from_db()
     assert_in_order(session, context)
     run = WorkflowRun.objects.get(session=session)
@@ -71,5 +71,5 @@ def check(written, session, context, *, approve):
     assert counts["charge never"] == 0, context
 
 
-def test_a_killed_run_executes_each_step_once(start_run, written, mortals):
-    kill_at_each_moment(start_run, mortals(), 3, partial(check, written))
+def test_a_killed_run_executes_each_step_once(start_run, call_log, start_crash_process):
+    kill_at_each_moment(start_run, start_crash_process(), 3, partial(check, call_log))

@@ -7,10 +7,10 @@ from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.oauth_server import client_registration
 from tests import factories
-from tests.agents.gateway.conftest import acme, effects, helper, wire, workshop
+from tests.agents.gateway.conftest import acme, effects, gateway_client, helper, workshop
 from tests.bonobot.oauth_server.oauth_client import OAuthClient
 
-__all__ = ["acme", "effects", "helper", "wire", "workshop"]
+__all__ = ["acme", "effects", "gateway_client", "helper", "workshop"]
 
 
 @pytest.fixture(autouse=True)

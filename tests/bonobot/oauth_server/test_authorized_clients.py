@@ -15,7 +15,7 @@ from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from tests import admin_client, factories
 from tests.admin_client import AdminClient, get_text
-from tests.agents.gateway.conftest import Wire
+from tests.agents.gateway.conftest import GatewayClient
 from tests.bonobot.oauth_server.oauth_client import RESOURCE, OAuthClient
 from tests.bonobot.oauth_server.test_refusals import is_valid
 
@@ -33,7 +33,7 @@ def other(acme: Organization) -> User:
 
 
 def test_a_person_lists_and_revokes_their_authorized_clients(
-    acme: Organization, olga: User, ide: OAuthClient, wire: Wire
+    acme: Organization, olga: User, ide: OAuthClient, gateway_client: GatewayClient
 ) -> None:
     tokens, browser = ide.authorize(), AdminClient(olga)
     page = get_text(browser.get("authorized_clients"))
@@ -42,7 +42,7 @@ def test_a_person_lists_and_revokes_their_authorized_clients(
     grant = Token.objects.get(user=olga)
     browser.post("authorized_clients", grant=grant.pk)
     assert "Notebook" in browser.messages[0]
-    assert not is_valid(wire, tokens["access_token"])
+    assert not is_valid(gateway_client, tokens["access_token"])
     assert ide.refresh(tokens["refresh_token"]).status_code == 400
     row = AuditRow.objects.get(action="token_revoked")
     assert (row.actor_label, row.resource_id) == ("olga", str(grant.pk))
@@ -52,13 +52,13 @@ def test_a_person_lists_and_revokes_their_authorized_clients(
 
 
 def test_a_person_cant_revoke_the_clients_of_another_person(
-    ide: OAuthClient, other: User, wire: Wire
+    ide: OAuthClient, other: User, gateway_client: GatewayClient
 ) -> None:
     tokens, browser = ide.authorize(), AdminClient(other)
     assert "Notebook" not in get_text(browser.get("authorized_clients"))
     for grant in (Token.objects.get(user__isnull=False).pk, "x", ""):
         browser.post("authorized_clients", grant=grant, status=404)
-    assert is_valid(wire, tokens["access_token"])
+    assert is_valid(gateway_client, tokens["access_token"])
 
 
 def test_the_user_menu_links_to_the_authorized_clients(olga: User) -> None:
@@ -84,7 +84,7 @@ def test_the_page_uses_the_same_number_of_queries_for_many_clients(
 
 
 def test_rest_lists_and_revokes_only_a_persons_own_clients(
-    ide: OAuthClient, olga: User, other: User, wire: Wire
+    ide: OAuthClient, olga: User, other: User, gateway_client: GatewayClient
 ) -> None:
     tokens = ide.authorize()
     other_client, client = Client(), Client()
@@ -94,9 +94,9 @@ def test_rest_lists_and_revokes_only_a_persons_own_clients(
     assert (row["client"], row["given_by"], row["kind"]) == ("Notebook", "olga", "grant")
     assert other_client.get("/api/authorized-clients").json()["results"] == []
     assert other_client.delete(f"/api/authorized-clients/{row['id']}").status_code == 404
-    assert is_valid(wire, tokens["access_token"])
+    assert is_valid(gateway_client, tokens["access_token"])
     assert client.delete(f"/api/authorized-clients/{row['id']}").status_code == 204
-    assert not is_valid(wire, tokens["access_token"])
+    assert not is_valid(gateway_client, tokens["access_token"])
     assert client.delete(f"/api/authorized-clients/{row['id']}").status_code == 404
 
 
@@ -104,7 +104,7 @@ def test_rest_lists_and_revokes_only_a_persons_own_clients(
 
 
 def test_an_owner_lists_the_clients_and_deletes_one(
-    acme: Organization, ide: OAuthClient, helper: Agent, other: User, wire: Wire
+    acme: Organization, ide: OAuthClient, helper: Agent, other: User, gateway_client: GatewayClient
 ) -> None:
     helper.members.add(other)
     browser = AdminClient(User.objects.get(username="owner"))
@@ -115,8 +115,8 @@ def test_an_owner_lists_the_clients_and_deletes_one(
     for text in ("Notebook", "oscar", "Desktop", "olga", "registered"):
         assert text in page, text
     browser.post("oauth_clients", program=ide.id)
-    assert not is_valid(wire, second["access_token"])
-    assert is_valid(wire, first["access_token"])
+    assert not is_valid(gateway_client, second["access_token"])
+    assert is_valid(gateway_client, first["access_token"])
     assert not Application.objects.filter(client_id=ide.id).exists()
     assert not RefreshToken.objects.filter(application__client_id=ide.id).exists()
     assert "Notebook" not in get_text(browser.get("oauth_clients"))
@@ -125,7 +125,7 @@ def test_an_owner_lists_the_clients_and_deletes_one(
 
 
 def test_a_client_that_another_organization_authorized_stays_registered(
-    acme: Organization, ide: OAuthClient, wire: Wire
+    acme: Organization, ide: OAuthClient, gateway_client: GatewayClient
 ) -> None:
     browser, other_organization = (
         AdminClient(User.objects.get(username="owner")),

@@ -17,7 +17,7 @@ from bonobot.accounts.services import update_member_role
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Server
 from tests import factories
-from tests.agents.gateway.conftest import Wire
+from tests.agents.gateway.conftest import GatewayClient
 from tests.bonobot.oauth_server.oauth_client import (
     AGENT,
     ALLOW,
@@ -32,12 +32,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 ORIGIN = RESOURCE.removesuffix(AGENT)
 
 
-def is_valid(wire: Wire, text: str, path: str = AGENT) -> bool:
-    return wire.modern(path, "tools/list", token=text).status == 200
+def is_valid(gateway_client: GatewayClient, text: str, path: str = AGENT) -> bool:
+    return gateway_client.modern(path, "tools/list", token=text).status == 200
 
 
 def test_an_authorized_client_calls_the_endpoint_and_refreshes_its_token(
-    ide: OAuthClient, wire: Wire, workshop: Server
+    ide: OAuthClient, gateway_client: GatewayClient, workshop: Server
 ) -> None:
     first = ide.authorize()
     assert (first["token_type"], first["expires_in"], first["scope"]) == (
@@ -46,15 +46,15 @@ def test_an_authorized_client_calls_the_endpoint_and_refreshes_its_token(
         "mcp:tools",
     )
     assert first["access_token"].startswith("bno_")
-    assert is_valid(wire, first["access_token"])
+    assert is_valid(gateway_client, first["access_token"])
     echo = {"name": "mcp_workshop_echo", "arguments": {"text": "hello"}}
-    response = wire.modern(AGENT, "tools/call", echo, token=first["access_token"])
+    response = gateway_client.modern(AGENT, "tools/call", echo, token=first["access_token"])
     assert response.result["isError"] is False
     row = AuditRow.objects.filter(actor_label="IDE (olga)").order_by("seq").last()
     assert row is not None
     second = ide.refresh(first["refresh_token"]).json()
-    assert not is_valid(wire, first["access_token"])
-    assert is_valid(wire, second["access_token"])
+    assert not is_valid(gateway_client, first["access_token"])
+    assert is_valid(gateway_client, second["access_token"])
 
 
 # -- invalid authorization requests ---------------------------------------
@@ -204,12 +204,14 @@ def test_a_code_expires_after_a_minute(ide: OAuthClient) -> None:
         assert error(ide.exchange(code)) == "invalid_grant"
 
 
-def test_a_code_that_is_used_twice_revokes_its_tokens(ide: OAuthClient, wire: Wire) -> None:
+def test_a_code_that_is_used_twice_revokes_its_tokens(
+    ide: OAuthClient, gateway_client: GatewayClient
+) -> None:
     code = ide.code()
     tokens = ide.exchange(code).json()
-    assert is_valid(wire, tokens["access_token"])
+    assert is_valid(gateway_client, tokens["access_token"])
     assert error(ide.exchange(code)) == "invalid_grant"
-    assert not is_valid(wire, tokens["access_token"])
+    assert not is_valid(gateway_client, tokens["access_token"])
     assert error(ide.refresh(tokens["refresh_token"])) == "invalid_grant"
     assert "code_reused" in AuditRow.objects.get(action="client_access_revoked").opened
 
@@ -224,11 +226,13 @@ def test_of_several_concurrent_exchanges_of_a_code_one_succeeds(ide: OAuthClient
 # -- refresh tokens ------------------------------------------------------------------------------
 
 
-def test_a_refresh_token_that_is_used_twice_revokes_the_grant(ide: OAuthClient, wire: Wire) -> None:
+def test_a_refresh_token_that_is_used_twice_revokes_the_grant(
+    ide: OAuthClient, gateway_client: GatewayClient
+) -> None:
     first = ide.authorize()
     second = ide.refresh(first["refresh_token"]).json()
     assert error(ide.refresh(first["refresh_token"])) == "invalid_grant"
-    assert not is_valid(wire, second["access_token"])
+    assert not is_valid(gateway_client, second["access_token"])
     assert error(ide.refresh(second["refresh_token"])) == "invalid_grant"
     assert "refresh_reused" in AuditRow.objects.get(action="client_access_revoked").opened
 
@@ -257,10 +261,12 @@ def test_a_refresh_token_is_refused_with_other_parameters(
     assert ide.refresh(first["refresh_token"]).status_code == 200  # it is still valid
 
 
-def test_access_and_refresh_tokens_arent_interchangeable(ide: OAuthClient, wire: Wire) -> None:
+def test_access_and_refresh_tokens_arent_interchangeable(
+    ide: OAuthClient, gateway_client: GatewayClient
+) -> None:
     tokens = ide.authorize()
     assert error(ide.refresh(tokens["access_token"])) == "invalid_grant"
-    assert not is_valid(wire, tokens["refresh_token"])
+    assert not is_valid(gateway_client, tokens["refresh_token"])
 
 
 # -- revocation ----------------------------------------------------------
@@ -292,40 +298,42 @@ def revoke_access_token(ide: OAuthClient, acme: Organization, tokens: dict[str, 
     "ending", [lower_role, deactivate, halt_organization, revoke_refresh_token, revoke_access_token]
 )
 def test_the_next_call_after_a_revocation_is_refused(
-    ending: Callable[..., None], ide: OAuthClient, acme: Organization, wire: Wire
+    ending: Callable[..., None], ide: OAuthClient, acme: Organization, gateway_client: GatewayClient
 ) -> None:
     tokens = ide.authorize()
-    assert is_valid(wire, tokens["access_token"])
+    assert is_valid(gateway_client, tokens["access_token"])
     ending(ide, acme, tokens)
-    assert not is_valid(wire, tokens["access_token"])
+    assert not is_valid(gateway_client, tokens["access_token"])
     assert error(ide.refresh(tokens["refresh_token"])) == "invalid_grant"
 
 
 def test_a_client_works_again_after_the_kill_switch_is_disabled(
-    ide: OAuthClient, acme: Organization, wire: Wire
+    ide: OAuthClient, acme: Organization, gateway_client: GatewayClient
 ) -> None:
     tokens = ide.authorize()
     halt_organization(ide, acme, tokens)
     assert error(ide.refresh(tokens["refresh_token"])) == "invalid_grant"
     Organization.objects.filter(pk=acme.pk).update(halted_at=None)
-    assert is_valid(wire, tokens["access_token"])
+    assert is_valid(gateway_client, tokens["access_token"])
     assert ide.refresh(tokens["refresh_token"]).status_code == 200
 
 
-def test_a_client_cant_revoke_the_token_of_another_client(ide: OAuthClient, wire: Wire) -> None:
+def test_a_client_cant_revoke_the_token_of_another_client(
+    ide: OAuthClient, gateway_client: GatewayClient
+) -> None:
     tokens = ide.authorize()
     assert OAuthClient().revoke(tokens["refresh_token"]).status_code == 200
-    assert is_valid(wire, tokens["access_token"])
+    assert is_valid(gateway_client, tokens["access_token"])
 
 
 def test_a_token_is_valid_only_for_its_endpoint(
-    ide: OAuthClient, acme: Organization, wire: Wire
+    ide: OAuthClient, acme: Organization, gateway_client: GatewayClient
 ) -> None:
     factories.create_agent(acme, "other")
     text = ide.authorize()["access_token"]
-    assert is_valid(wire, text)
+    assert is_valid(gateway_client, text)
     for path in ("/mcp", "/mcp/agents/other", "/mcp/servers/workshop"):
-        reply = wire.modern(path, "tools/list", token=text)
+        reply = gateway_client.modern(path, "tools/list", token=text)
         assert (reply.status, reply.message["code"]) == (401, "bad_token")
 
 

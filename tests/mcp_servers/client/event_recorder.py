@@ -10,7 +10,7 @@ from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.client.endpoints import Clock, http
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked
+from tests.servers.raw_http_server import RecordedRequest
 
 WATCH = "watch:test"
 LIST_CHANGED_CAPABILITIES = {"tools": {"listChanged": True}}
@@ -48,7 +48,7 @@ def modern_http(url: str, **capabilities: Any) -> ServerEndpoint:
     return http(url, era="modern", discovery=build_discovery(**capabilities))
 
 
-def frame(request: Asked, method: str, number: Any = None, **params: Any) -> bytes:
+def frame(request: RecordedRequest, method: str, number: Any = None, **params: Any) -> bytes:
     """Return one notification on the stream of a request."""
     meta = {"io.modelcontextprotocol/subscriptionId": request.id if number is None else number}
     return raw_http_server.event(
@@ -56,19 +56,21 @@ def frame(request: Asked, method: str, number: Any = None, **params: Any) -> byt
     )
 
 
-def acknowledgement(request: Asked, **granted: bool) -> bytes:
+def acknowledgement(request: RecordedRequest, **granted: bool) -> bytes:
     granted = granted or {"toolsListChanged": True}
     return frame(request, "notifications/subscriptions/acknowledged", notifications=granted)
 
 
-def end(request: Asked) -> bytes:
+def end(request: RecordedRequest) -> bytes:
     return raw_http_server.event({"jsonrpc": "2.0", "id": request.id, "result": {}})
 
 
-def stream(*parts: Callable[[Asked], bytes], hold: bool = False) -> Callable[[Asked], Events]:
+def stream(
+    *parts: Callable[[RecordedRequest], bytes], hold: bool = False
+) -> Callable[[RecordedRequest], Events]:
     """Return a handler that streams these events, then keeps the stream open or breaks it off."""
 
-    async def answer(request: Asked) -> Events:
+    async def answer(request: RecordedRequest) -> Events:
         yield raw_http_server.STREAM
         for part in parts:
             yield part(request)
@@ -78,7 +80,7 @@ def stream(*parts: Callable[[Asked], bytes], hold: bool = False) -> Callable[[As
     return answer
 
 
-def notice(method: str = CHANGED, **params: Any) -> Callable[[Asked], bytes]:
+def notice(method: str = CHANGED, **params: Any) -> Callable[[RecordedRequest], bytes]:
     return lambda request: raw_http_server.event(
         {"jsonrpc": "2.0", "method": method, "params": params}
     )

@@ -23,7 +23,7 @@ from tests.mcp_servers.client.event_recorder import (
     stream,
 )
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked, RawHttp
+from tests.servers.raw_http_server import RawHttp, RecordedRequest
 
 
 async def test_a_modern_server_notifies_that_its_tools_changed(
@@ -130,7 +130,7 @@ async def test_refused_credentials_are_reported(recorder):
 async def test_a_flood_of_notifications_is_throttled(recorder, monkeypatch):
     monkeypatch.setattr(change_notifications, "FRAME_PAUSE_S", 0.002)
 
-    async def flood(request: Asked) -> Events:
+    async def flood(request: RecordedRequest) -> Events:
         yield raw_http_server.STREAM + acknowledgement(request)
         while True:
             yield frame(request, CHANGED) * 100

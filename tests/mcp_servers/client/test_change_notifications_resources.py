@@ -23,7 +23,7 @@ from tests.mcp_servers.client.event_recorder import (
 )
 from tests.mcp_servers.client.event_recorder import stream as streamed
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked, RawHttp
+from tests.servers.raw_http_server import RawHttp, RecordedRequest
 
 FEED = "updates:test"
 PAPER, SECRET, WEATHER = "news://paper", "news://secret", "news://weather"
@@ -190,7 +190,7 @@ async def test_a_stream_that_ends_before_its_acknowledgment_is_a_protocol_error(
 async def test_foreign_and_early_frames_are_ignored(
     recorder: EventRecorder,
 ) -> None:
-    def acknowledge(request: Asked) -> bytes:
+    def acknowledge(request: RecordedRequest) -> bytes:
         accepted = {"resourceSubscriptions": [PAPER, 7]}
         return frame(request, "notifications/subscriptions/acknowledged", notifications=accepted)
 
@@ -221,7 +221,7 @@ async def test_resources_that_arent_acknowledged_arent_notified(recorder: EventR
 
 
 async def test_a_server_without_streams_offers_no_subscriptions(recorder: EventRecorder) -> None:
-    def refuse(request: Asked) -> bytes:
+    def refuse(request: RecordedRequest) -> bytes:
         return raw_http_server.error(request, -32601, 404)
 
     async with raw_http_server.modern(refuse).listening() as server:
@@ -233,13 +233,13 @@ async def test_a_server_without_streams_offers_no_subscriptions(recorder: EventR
 async def test_a_session_that_doesnt_answer_a_subscription_times_out(
     recorder: EventRecorder,
 ) -> None:
-    async def silent(request: Asked) -> AsyncIterator[bytes]:
+    async def silent(request: RecordedRequest) -> AsyncIterator[bytes]:
         yield raw_http_server.STREAM
         await asyncio.Event().wait()
 
     sessions = raw_http_server.HandshakeHttp(silent)
 
-    def answer(request: Asked) -> Any:
+    def answer(request: RecordedRequest) -> Any:
         return silent(request) if request.verb == "GET" else sessions(request)
 
     async with RawHttp(answer).listening() as server:

@@ -32,12 +32,12 @@ from tests.mcp_servers.client.event_recorder import (
     stream,
 )
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked, HandshakeHttp, RawHttp, SseHttp
+from tests.servers.raw_http_server import HandshakeHttp, RawHttp, RecordedRequest, SseHttp
 
 WORKSHOP = str(SERVERS / "tool_server.py")
 
 
-def handshake(events: Callable[[Asked], Any]) -> tuple[HandshakeHttp, RawHttp]:
+def handshake(events: Callable[[RecordedRequest], Any]) -> tuple[HandshakeHttp, RawHttp]:
     era = HandshakeHttp(raw_http_server.text)
     return era, RawHttp(
         lambda request: (
@@ -73,7 +73,7 @@ async def test_a_handshake_server_without_a_stream_is_reported(recorder):
 async def test_a_stream_without_headers_counts_as_open(recorder, start_listening, monkeypatch):
     monkeypatch.setattr(change_notifications, "OPEN_TIMEOUT_S", 0.05)
 
-    async def silent(request: Asked) -> Events:
+    async def silent(request: RecordedRequest) -> Events:
         await asyncio.Event().wait()
         yield b""
 
@@ -93,8 +93,10 @@ async def test_notifications_of_an_existing_session_are_received(recorder):
     assert recorder.notifications == [ChangeNotification("tools", holder=HOLDER)]
 
 
-def _with_capabilities(respond: Callable[[Asked], Any]) -> Callable[[Asked], Any]:
-    def answer(request: Asked) -> Any:
+def _with_capabilities(
+    respond: Callable[[RecordedRequest], Any],
+) -> Callable[[RecordedRequest], Any]:
+    def answer(request: RecordedRequest) -> Any:
         response = respond(request)
         if request.method == "initialize":
             value = {"protocolVersion": "2025-11-25", "capabilities": LIST_CHANGED_CAPABILITIES}

@@ -23,7 +23,7 @@ from tests.mcp_servers.client.endpoints import (
     text_of,
 )
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked
+from tests.servers.raw_http_server import RecordedRequest
 
 ALL = frozenset({"sampling", "elicitation", "roots"})
 SCRIPT = "live_requests_server.py"
@@ -105,7 +105,7 @@ async def test_a_stateless_server_is_called_in_the_modern_era(connections: Conne
 async def test_a_modern_server_that_refuses_the_handshake_is_asked_for_it_once(
     connections: ConnectionPool, code: int, status: int
 ) -> None:
-    def respond(request: Asked) -> bytes:
+    def respond(request: RecordedRequest) -> bytes:
         if request.method == "initialize":
             return raw_http_server.error(request, code, status, {"supported": [MODERN]})
         return raw_http_server.text(request)
@@ -120,7 +120,7 @@ async def test_a_modern_server_that_refuses_the_handshake_is_asked_for_it_once(
 async def test_a_modern_server_that_hangs_up_on_the_handshake_is_called_anyway(
     connections: ConnectionPool,
 ) -> None:
-    def respond(request: Asked) -> bytes:
+    def respond(request: RecordedRequest) -> bytes:
         if request.method == "initialize":
             return raw_http_server.STREAM  # without events
         return raw_http_server.text(request)
@@ -133,7 +133,7 @@ async def test_a_modern_server_that_hangs_up_on_the_handshake_is_called_anyway(
 async def test_an_outage_during_the_handshake_is_no_refusal(connections: ConnectionPool) -> None:
     refusals = [raw_http_server.response(503)]
 
-    def respond(request: Asked) -> bytes:
+    def respond(request: RecordedRequest) -> bytes:
         if request.method == "initialize" and refusals:
             return refusals.pop()
         if request.method == "initialize":

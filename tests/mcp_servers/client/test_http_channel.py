@@ -13,7 +13,7 @@ from mcp_servers.client import jsonrpc
 from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.client.endpoints import HOLDER, call, failure, http, text_of
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked, RawHttp, modern
+from tests.servers.raw_http_server import RawHttp, RecordedRequest, modern
 
 LIMIT_S = 0.3
 Events = AsyncIterator[bytes]
@@ -127,7 +127,7 @@ async def test_credentials_are_sent_in_every_era(connections: ConnectionPool):
     ],
 )
 async def test_an_invalid_response_is_a_protocol_error(
-    connections: ConnectionPool, answer: Callable[[Asked], bytes], reason: str
+    connections: ConnectionPool, answer: Callable[[RecordedRequest], bytes], reason: str
 ):
     async with RawHttp(answer).listening() as server:
         error = await failure(call(connections, http(server.url, era="modern"), "x"))
@@ -144,7 +144,7 @@ async def test_a_compressed_body_is_refused_without_reading_it(connections: Conn
 
 
 async def test_a_body_over_the_limit_is_refused(connections: ConnectionPool):
-    def respond(request: Asked) -> bytes:
+    def respond(request: RecordedRequest) -> bytes:
         return raw_http_server.text(request, "x" * 5000)
 
     async with RawHttp(respond).listening() as server:
@@ -154,13 +154,13 @@ async def test_a_body_over_the_limit_is_refused(connections: ConnectionPool):
         assert (await failure(call(connections, endpoint, "x"))).code == "response_too_large"
 
 
-def stream_events(events: Callable[[Asked], Events]) -> RawHttp:
+def stream_events(events: Callable[[RecordedRequest], Events]) -> RawHttp:
     """Return a modern endpoint whose responses are event streams."""
     return RawHttp(lambda request: events(request))
 
 
 async def test_other_events_arent_taken_as_the_response(connections: ConnectionPool):
-    async def events(request: Asked) -> Events:
+    async def events(request: RecordedRequest) -> Events:
         yield raw_http_server.STREAM + b": a comment\n\n"
         yield raw_http_server.event({"jsonrpc": "2.0", "id": 99, "result": {}})
         yield raw_http_server.event({"jsonrpc": "2.0", "id": request.id, "method": "roots/list"})
@@ -177,7 +177,7 @@ async def test_other_events_arent_taken_as_the_response(connections: ConnectionP
 
 
 async def test_an_event_over_the_limit_ends_the_call(connections: ConnectionPool):
-    async def events(request: Asked) -> Events:
+    async def events(request: RecordedRequest) -> Events:
         yield raw_http_server.STREAM
         while True:
             yield b"data: " + b"x" * 10_000
@@ -188,7 +188,7 @@ async def test_an_event_over_the_limit_ends_the_call(connections: ConnectionPool
 
 
 async def test_a_stream_over_its_limit_ends_the_call(connections: ConnectionPool):
-    async def events(request: Asked) -> Events:
+    async def events(request: RecordedRequest) -> Events:
         yield raw_http_server.STREAM
         while True:
             yield b":" + b"x" * 1000 + b"\n\n"
@@ -213,7 +213,7 @@ async def test_a_stream_of_comments_only_ends_at_the_deadline(connections: Conne
 
 
 async def test_a_call_on_a_broken_stream_isnt_repeated(connections: ConnectionPool):
-    async def events(request: Asked) -> Events:
+    async def events(request: RecordedRequest) -> Events:
         yield raw_http_server.STREAM + raw_http_server.event("", id="7", retry="1")
 
     async with stream_events(events).listening() as server:
@@ -223,7 +223,7 @@ async def test_a_call_on_a_broken_stream_isnt_repeated(connections: ConnectionPo
 
 
 async def test_a_listing_on_a_broken_stream_is_repeated_once(connections: ConnectionPool):
-    async def events(request: Asked) -> Events:
+    async def events(request: RecordedRequest) -> Events:
         yield raw_http_server.STREAM
 
     async with stream_events(events).listening() as server:
@@ -253,7 +253,7 @@ async def test_a_timeout_before_the_connection_reports_that_nothing_was_sent(
 
 
 async def test_a_hanging_server_doesnt_delay_others(connections: ConnectionPool, modern_url: str):
-    async def silent(request: Asked) -> Events:
+    async def silent(request: RecordedRequest) -> Events:
         yield raw_http_server.STREAM
         await asyncio.Event().wait()
 

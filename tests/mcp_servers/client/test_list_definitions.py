@@ -10,7 +10,7 @@ from mcp_servers.client.list_definitions import ServerDeclarations
 from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.client.endpoints import faulty_stdio, http
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked, RawHttp
+from tests.servers.raw_http_server import RawHttp, RecordedRequest
 
 
 def names(survey: ServerDeclarations, kind: str = "tool") -> list[str]:
@@ -94,7 +94,7 @@ async def test_an_invalid_definition_doesnt_hide_others(connections: ConnectionP
 async def test_an_invalid_header_annotation_is_an_error_only_over_http(connections: ConnectionPool):
     tool = {"name": "t", "inputSchema": {"properties": {"a": {"x-mcp-header": "a b"}}}}
 
-    def respond(request: Asked) -> bytes:
+    def respond(request: RecordedRequest) -> bytes:
         if request.method == "server/discover":
             return raw_http_server.discovery(request)
         return raw_http_server.result(request, {"tools": [tool]})
@@ -105,7 +105,7 @@ async def test_an_invalid_header_annotation_is_an_error_only_over_http(connectio
 
 
 async def test_only_declared_capabilities_are_listed(connections: ConnectionPool):
-    def respond(request: Asked) -> bytes:
+    def respond(request: RecordedRequest) -> bytes:
         if request.method == "server/discover":
             return raw_http_server.discovery(request)
         return raw_http_server.result(request, {"tools": []})
@@ -146,7 +146,7 @@ async def test_an_endless_listing_is_truncated_and_reported(
 def build_failing_server(*methods: str) -> RawHttp:
     """Return a server whose listings of these methods fail."""
 
-    def respond(request: Asked) -> bytes:
+    def respond(request: RecordedRequest) -> bytes:
         if request.method == "server/discover":
             capabilities = {"tools": {}, "resources": {}, "prompts": {}}
             return raw_http_server.discovery(request, capabilities=capabilities)
@@ -185,7 +185,7 @@ async def test_a_hanging_listing_ends_discovery_at_its_timeout(connections: Conn
 
 
 async def test_refused_credentials_end_discovery(connections: ConnectionPool):
-    def respond(request: Asked) -> bytes:
+    def respond(request: RecordedRequest) -> bytes:
         return (
             raw_http_server.discovery(request)
             if request.method == "server/discover"
@@ -210,7 +210,7 @@ async def test_the_server_info_can_have_any_value(connections: ConnectionPool):
 
 
 async def test_many_servers_are_discovered_in_parallel(connections: ConnectionPool):
-    def respond(request: Asked) -> Any:
+    def respond(request: RecordedRequest) -> Any:
         return (
             raw_http_server.discovery(request)
             if request.method == "server/discover"

@@ -26,14 +26,14 @@ from tests.mcp_servers.client.endpoints import (
     until,
 )
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked, RawHttp
+from tests.servers.raw_http_server import RawHttp, RecordedRequest
 
 
 def children(connections: ConnectionPool) -> int:
     return len(connections._stdio_pool._entries)
 
 
-def handshake(request: Asked) -> bytes:
+def handshake(request: RecordedRequest) -> bytes:
     """Respond like a server of the handshake era with sessions."""
     if request.method == "initialize":
         return raw_http_server.initialization(request, f"s{id(request)}")

@@ -12,12 +12,12 @@ from mcp_servers.client.host import Host
 from mcp_servers.client.pool import ConnectionPool, IdleSession, IdleSessions
 from tests.mcp_servers.client.endpoints import Clock, call, http, text_of, until
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked, HandshakeHttp, RawHttp, SseHttp
+from tests.servers.raw_http_server import HandshakeHttp, RawHttp, RecordedRequest, SseHttp
 
 KEY, OTHER_KEY = (uuid4(), "a"), (uuid4(), "b")
 
 
-def respond(asked: Asked) -> bytes:
+def respond(asked: RecordedRequest) -> bytes:
     """Answer pings and calls."""
     if asked.method == "ping":
         return raw_http_server.result(asked, {})
@@ -110,7 +110,7 @@ async def test_a_broken_session_is_replaced(connections: ConnectionPool, is_lost
 
 
 async def test_a_server_need_not_know_pings(connections: ConnectionPool):
-    def without_ping(asked: Asked) -> bytes:
+    def without_ping(asked: RecordedRequest) -> bytes:
         if asked.method == "ping":
             return raw_http_server.error(asked, -32601, status=200)
         return respond(asked)
@@ -171,7 +171,7 @@ async def test_a_change_of_the_server_ends_its_idle_sessions(clock: Clock):
 
 
 async def test_a_session_over_sse_is_kept_too(connections: ConnectionPool):
-    def answer(asked: Asked) -> bytes:
+    def answer(asked: RecordedRequest) -> bytes:
         return raw_http_server.said(asked, {"content": [{"type": "text", "text": "ok"}]})
 
     async with RawHttp(era := SseHttp(answer)).listening() as server:
@@ -199,7 +199,7 @@ class Home(Host):
 async def test_the_current_holders_host_answers_the_server(connections: ConnectionPool):
     questions: asyncio.Queue[int] = asyncio.Queue()
 
-    async def ask(asked: Asked) -> Any:
+    async def ask(asked: RecordedRequest) -> Any:
         yield raw_http_server.STREAM
         while True:
             question = {"jsonrpc": "2.0", "id": await questions.get(), "method": "roots/list"}
@@ -207,7 +207,7 @@ async def test_the_current_holders_host_answers_the_server(connections: Connecti
 
     era = HandshakeHttp(respond)
 
-    def answer(asked: Asked) -> Any:
+    def answer(asked: RecordedRequest) -> Any:
         return ask(asked) if asked.verb == "GET" else era(asked)
 
     async def ask_now(question_id: int) -> Any:

@@ -11,32 +11,32 @@ from mcp_servers.client.errors import UpstreamError
 from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.client.endpoints import call, failure, faulty_stdio, http, text_of
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked, RawHttp, SseHttp
+from tests.servers.raw_http_server import RawHttp, RecordedRequest, SseHttp
 
 LIMIT = 300_000
 
 
-def build_message(request: Asked, size: int) -> str:
+def build_message(request: RecordedRequest, size: int) -> str:
     """Return a JSON-RPC result of `size` bytes."""
     result = {"content": [{"type": "text", "text": ""}]}
     message = json.dumps({"jsonrpc": "2.0", "id": request.id, "result": result})
     return message.replace('"text": ""', f'"text": "{"x" * (size - len(message))}"')
 
 
-def answer_with_json(size: int) -> Callable[[Asked], Any]:
+def answer_with_json(size: int) -> Callable[[RecordedRequest], Any]:
     return lambda request: raw_http_server.response(200, build_message(request, size).encode())
 
 
-def answer_with_event(size: int) -> Callable[[Asked], Any]:
-    async def stream(request: Asked) -> AsyncIterator[bytes]:
+def answer_with_event(size: int) -> Callable[[RecordedRequest], Any]:
+    async def stream(request: RecordedRequest) -> AsyncIterator[bytes]:
         event = raw_http_server.event(build_message(request, size), id="1")
         yield raw_http_server.STREAM + event
 
     return stream
 
 
-def answer_on_separate_stream(size: int) -> Callable[[Asked], Any]:
-    def answer(request: Asked) -> bytes:
+def answer_on_separate_stream(size: int) -> Callable[[RecordedRequest], Any]:
+    def answer(request: RecordedRequest) -> bytes:
         return (
             raw_http_server.event(build_message(request, size), event="message")
             if request.method == "tools/call"
@@ -92,7 +92,7 @@ async def test_a_line_has_the_same_limit(connections: ConnectionPool):
 
 
 async def test_a_stream_without_end_is_refused_with_the_setting(connections: ConnectionPool):
-    async def stream(request: Asked) -> AsyncIterator[bytes]:
+    async def stream(request: RecordedRequest) -> AsyncIterator[bytes]:
         yield raw_http_server.STREAM
         while True:
             yield b":" + b"x" * 1000 + b"\n\n"

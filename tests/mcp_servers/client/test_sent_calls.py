@@ -10,20 +10,20 @@ from mcp_servers.client.endpoint import WIRE_FIELD
 from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.client.endpoints import HOLDER, call, failure, faulty_stdio, http, until
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked, HandshakeHttp, RawHttp, SseHttp
+from tests.servers.raw_http_server import HandshakeHttp, RawHttp, RecordedRequest, SseHttp
 
 LIMIT_S = 0.2
 SSE = {"era": "handshake", "discovery": {WIRE_FIELD: "sse"}}
 Events = AsyncIterator[bytes]
 
 
-async def reset_connection(request: Asked) -> Events:
+async def reset_connection(request: RecordedRequest) -> Events:
     """Close the connection without a response."""
     return
     yield b""
 
 
-async def hang(request: Asked) -> Events:
+async def hang(request: RecordedRequest) -> Events:
     """Never respond."""
     await asyncio.Event().wait()
     yield b""
@@ -40,7 +40,7 @@ async def hang(request: Asked) -> Events:
     ],
 )
 async def test_a_call_that_was_sent_over_http_is_not_retryable(
-    connections: ConnectionPool, answer: Callable[[Asked], Any]
+    connections: ConnectionPool, answer: Callable[[RecordedRequest], Any]
 ):
     async with RawHttp(answer).listening() as server:
         endpoint = http(server.url, era="modern", read_s=2)
@@ -73,7 +73,7 @@ async def test_a_call_may_have_run_when_we_close_its_process(connections: Connec
 
 
 async def test_a_call_may_have_run_when_its_event_stream_is_lost(connections: ConnectionPool):
-    def lose_stream(request: Asked) -> bytes:
+    def lose_stream(request: RecordedRequest) -> bytes:
         if request.method == "tools/call":
             # A chunk that is too short: the connection is lost in the middle of an event.
             wire.streams[request.path].put_nowait(b"data: {")
@@ -90,7 +90,7 @@ async def test_a_call_may_have_run_when_its_event_stream_is_lost(connections: Co
 async def test_a_call_may_have_run_when_its_event_stream_breaks_the_protocol(
     connections: ConnectionPool,
 ):
-    def break_stream(request: Asked) -> bytes:
+    def break_stream(request: RecordedRequest) -> bytes:
         if request.method == "tools/call":
             return b"data: " + b"x" * 40_000  # more than the limit of a whole stream
         return b""
@@ -106,14 +106,14 @@ async def test_a_call_may_have_run_when_its_event_stream_breaks_the_protocol(
 async def test_a_call_is_not_sent_again_when_its_server_lost_the_session_meanwhile(
     connections: ConnectionPool, status: int
 ):
-    async def break_off(request: Asked) -> Events:
+    async def break_off(request: RecordedRequest) -> Events:
         era.known.clear()  # like after a restart
         yield raw_http_server.STREAM + raw_http_server.event("", id="7", retry="1")
 
     era = HandshakeHttp(lambda request: break_off(request))
     lost = raw_http_server.response(status, b"No valid session ID", "text/plain")
 
-    def respond(request: Asked) -> Any:
+    def respond(request: RecordedRequest) -> Any:
         return lost if request.verb == "GET" else era(request)
 
     async with RawHttp(respond).listening() as server:

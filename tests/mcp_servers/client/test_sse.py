@@ -12,21 +12,23 @@ from mcp_servers.client.endpoint import MIB, WIRE_FIELD
 from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.client.endpoints import HOLDER, Clock, call, failure, http, text_of, until
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked, RawHttp, SseHttp, said
+from tests.servers.raw_http_server import RawHttp, RecordedRequest, SseHttp, said
 
 SSE = {"era": "handshake", "discovery": {WIRE_FIELD: "sse"}}
 PROGRESS = [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
 
 
-def ok(request: Asked) -> bytes:
+def ok(request: RecordedRequest) -> bytes:
     """Answer every message with a text."""
     return said(request, {"content": [{"type": "text", "text": "ok"}]})
 
 
-def tool(answers: dict[str, Callable[[Asked], bytes]]) -> Callable[[Asked], bytes]:
+def tool(
+    answers: dict[str, Callable[[RecordedRequest], bytes]],
+) -> Callable[[RecordedRequest], bytes]:
     """Answer the named tools with their handlers, and everything else with a text."""
 
-    def respond(request: Asked) -> bytes:
+    def respond(request: RecordedRequest) -> bytes:
         handler = request.method == "tools/call" and answers.get(request.tool)
         return handler(request) if handler else ok(request)
 
@@ -139,9 +141,9 @@ async def test_a_server_without_a_stream_keeps_its_first_error(
     ],
 )
 async def test_sse_isnt_tried_after_a_modern_error_or_an_outage(
-    connections: ConnectionPool, refusal: Callable[[Asked], bytes]
+    connections: ConnectionPool, refusal: Callable[[RecordedRequest], bytes]
 ):
-    def respond(request: Asked) -> bytes:
+    def respond(request: RecordedRequest) -> bytes:
         return (
             raw_http_server.response(404)
             if request.method == "server/discover"
@@ -154,7 +156,7 @@ async def test_sse_isnt_tried_after_a_modern_error_or_an_outage(
 
 
 async def test_a_stream_that_needs_credentials_is_reported(connections: ConnectionPool):
-    def respond(request: Asked) -> bytes:
+    def respond(request: RecordedRequest) -> bytes:
         return raw_http_server.response(401 if request.verb == "GET" else 405)
 
     async with RawHttp(respond).listening() as server:
@@ -163,7 +165,7 @@ async def test_a_stream_that_needs_credentials_is_reported(connections: Connecti
 
 
 async def test_a_server_that_was_upgraded_is_detected_again(connections: ConnectionPool):
-    def moved(request: Asked) -> bytes:
+    def moved(request: RecordedRequest) -> bytes:
         if request.verb == "GET":
             return raw_http_server.response(405)
         if request.method == "server/discover":
@@ -183,7 +185,7 @@ async def test_a_server_that_was_downgraded_is_detected_again(connections: Conne
 
 
 async def test_a_server_cant_choose_the_transport_itself(connections: ConnectionPool):
-    def respond(request: Asked) -> bytes:
+    def respond(request: RecordedRequest) -> bytes:
         return raw_http_server.discovery(request, **{WIRE_FIELD: "sse"})
 
     async with RawHttp(respond).listening() as server:
@@ -227,7 +229,7 @@ async def test_a_stream_without_an_endpoint_event_times_out(connections: Connect
         yield raw_http_server.STREAM + b": hello\n\n"
         await asyncio.Event().wait()
 
-    def respond(request: Asked) -> Any:
+    def respond(request: RecordedRequest) -> Any:
         return silent() if request.verb == "GET" else raw_http_server.response(405)
 
     async with RawHttp(respond).listening() as server:
@@ -299,7 +301,7 @@ async def test_a_session_that_the_server_lost_is_reopened_once(connections: Conn
 
 
 async def test_a_call_that_loses_its_stream_isnt_repeated(connections: ConnectionPool):
-    def hang_up(request: Asked) -> bytes:
+    def hang_up(request: RecordedRequest) -> bytes:
         wire.hang_up()
         return b""
 
@@ -329,7 +331,7 @@ async def test_a_refused_message_fails_only_its_own_request(connections: Connect
 
 
 async def test_an_invalid_message_doesnt_affect_others(connections: ConnectionPool):
-    def answer(request: Asked) -> bytes:
+    def answer(request: RecordedRequest) -> bytes:
         unknown = {"jsonrpc": "2.0", "id": request.id + 99, "result": {}}
         return (
             raw_http_server.event("{broken", event="nonsense")
@@ -350,7 +352,7 @@ async def test_an_event_over_the_limit_ends_the_stream(connections: ConnectionPo
 
 
 async def test_a_stream_can_carry_sixteen_bodies_between_two_requests(connections: ConnectionPool):
-    half = said(Asked("POST", {}, {"id": 99}), {"a": "x" * 800}) * 10
+    half = said(RecordedRequest("POST", {}, {"id": 99}), {"a": "x" * 800}) * 10
     wire = SseHttp(tool({"x": lambda request: half + ok(request)}))
     async with RawHttp(wire).listening() as server:
         endpoint = http(server.url, max_body=1000, **SSE)

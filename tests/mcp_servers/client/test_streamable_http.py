@@ -12,7 +12,7 @@ from mcp_servers.client import jsonrpc
 from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.client.endpoints import HOLDER, call, failure, http, text_of
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked, HandshakeHttp, RawHttp, modern
+from tests.servers.raw_http_server import HandshakeHttp, RawHttp, RecordedRequest, modern
 
 LIMIT_S = 0.3
 Events = AsyncIterator[bytes]
@@ -64,7 +64,7 @@ async def test_progress_extends_the_deadline_that_the_caller_did_not_choose_up_t
 ):
     handled = asyncio.Event()
 
-    async def report(request: Asked) -> Events:
+    async def report(request: RecordedRequest) -> Events:
         handled.set()
         yield raw_http_server.STREAM
         while await handled.wait():
@@ -196,9 +196,9 @@ async def test_a_handshake_era_server_is_detected_and_called(
     ],
 )
 async def test_a_server_that_refuses_the_probe_gets_a_handshake(
-    connections: ConnectionPool, refusal: Callable[[Asked], bytes]
+    connections: ConnectionPool, refusal: Callable[[RecordedRequest], bytes]
 ):
-    def respond(request: Asked) -> bytes:
+    def respond(request: RecordedRequest) -> bytes:
         if request.method == "server/discover":
             return refusal(request)
         if request.method == "initialize":
@@ -226,7 +226,7 @@ async def test_a_server_that_refuses_the_probe_gets_a_handshake(
     ],
 )
 async def test_no_handshake_follows_an_outage_or_a_modern_error(
-    connections: ConnectionPool, refusal: Callable[[Asked], bytes], code: str
+    connections: ConnectionPool, refusal: Callable[[RecordedRequest], bytes], code: str
 ):
     async with RawHttp(refusal).listening() as server:
         error = await failure(connections.perform_handshake(http(server.url), holder=HOLDER))
@@ -247,7 +247,7 @@ async def test_a_wrong_stored_modern_era_is_detected_again(connections: Connecti
 async def test_a_wrong_stored_handshake_era_is_detected_again(
     connections: ConnectionPool, modern_url: str
 ):
-    def respond(request: Asked) -> bytes:
+    def respond(request: RecordedRequest) -> bytes:
         if request.method == "initialize":
             return raw_http_server.error(
                 request, -32022, 400, {"supported": [jsonrpc.MODERN_VERSION]}
@@ -294,7 +294,7 @@ async def test_a_new_discovery_detects_the_era_again(connections: ConnectionPool
 async def test_a_server_that_refuses_a_version_it_lists_is_asked_again(
     connections: ConnectionPool,
 ):
-    def respond(request: Asked) -> bytes:
+    def respond(request: RecordedRequest) -> bytes:
         if len(server.asked) == 1:
             return raw_http_server.error(
                 request, -32022, 400, {"supported": [jsonrpc.MODERN_VERSION]}

@@ -12,7 +12,7 @@ from mcp_servers.client.host import Host
 from mcp_servers.client.pool import ConnectionPool
 from tests.mcp_servers.client.endpoints import HOLDER, call, failure, http, text_of, until
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked, HandshakeHttp, RawHttp
+from tests.servers.raw_http_server import HandshakeHttp, RawHttp, RecordedRequest
 
 LIMIT_S = 0.3
 ASKED = frozenset({"elicitation"})
@@ -88,7 +88,7 @@ async def test_calls_that_lose_a_session_together_reopen_one(connections: Connec
 
 
 async def test_without_a_session_id_a_404_is_an_error(connections: ConnectionPool):
-    def respond(request: Asked) -> bytes:
+    def respond(request: RecordedRequest) -> bytes:
         if request.method == "initialize":
             return raw_http_server.initialization(request)
         return raw_http_server.response(202 if request.id is None else 404, kind="")
@@ -105,11 +105,11 @@ async def test_without_a_session_id_a_404_is_an_error(connections: ConnectionPoo
 
 
 async def test_a_broken_stream_is_resumed_after_its_last_event(connections: ConnectionPool):
-    async def broken(request: Asked) -> Events:
+    async def broken(request: RecordedRequest) -> Events:
         yield raw_http_server.STREAM + raw_http_server.event("", id="41", retry="5")
         yield raw_http_server.event({"jsonrpc": "2.0", "method": "notifications/message"}, id="42")
 
-    async def resume(request: Asked) -> Events:
+    async def resume(request: RecordedRequest) -> Events:
         response = {
             "jsonrpc": "2.0",
             "id": 2,
@@ -117,7 +117,7 @@ async def test_a_broken_stream_is_resumed_after_its_last_event(connections: Conn
         }
         yield raw_http_server.STREAM + raw_http_server.event(response, id="43")
 
-    def respond(request: Asked) -> Any:
+    def respond(request: RecordedRequest) -> Any:
         return broken(request)
 
     era = HandshakeHttp(respond)
@@ -130,14 +130,14 @@ async def test_a_broken_stream_is_resumed_after_its_last_event(connections: Conn
 
 
 async def test_a_stream_that_breaks_repeatedly_is_given_up(connections: ConnectionPool):
-    async def broken(request: Asked) -> Events:
+    async def broken(request: RecordedRequest) -> Events:
         yield raw_http_server.CHUNKED + raw_http_server.chunk(
             raw_http_server.event("", id="41", retry="1")
         )
 
     era = HandshakeHttp(broken)
 
-    def respond(request: Asked) -> Any:
+    def respond(request: RecordedRequest) -> Any:
         return broken(request) if request.verb == "GET" else era(request)
 
     async with RawHttp(respond).listening() as server:
@@ -152,13 +152,13 @@ async def test_a_call_that_is_given_up_in_a_session_is_canceled_by_its_id(
 ):
     cancelled = asyncio.Event()
 
-    async def silent(request: Asked) -> Events:
+    async def silent(request: RecordedRequest) -> Events:
         yield raw_http_server.STREAM
         await asyncio.Event().wait()
 
     era = HandshakeHttp(silent)
 
-    def respond(request: Asked) -> Any:
+    def respond(request: RecordedRequest) -> Any:
         if request.method == "notifications/cancelled":
             cancelled.set()
         return era(request)
@@ -182,7 +182,7 @@ async def test_progress_and_server_requests_arrive_on_the_stream_of_a_call(
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
         reports.append((progress, total, message))
 
-    async def events(request: Asked) -> Events:
+    async def events(request: RecordedRequest) -> Events:
         token = request.message["params"]["_meta"]["progressToken"]
         params = {"progressToken": token, "progress": 1}
         notification = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
@@ -193,7 +193,7 @@ async def test_progress_and_server_requests_arrive_on_the_stream_of_a_call(
 
     era = HandshakeHttp(events)
 
-    def respond(request: Asked) -> Any:
+    def respond(request: RecordedRequest) -> Any:
         if request.id == "q":
             response_received.set()
             return raw_http_server.response(202, kind="")
@@ -211,7 +211,7 @@ async def test_progress_and_server_requests_arrive_on_the_stream_of_a_call(
 async def test_a_session_that_cant_be_ended_is_abandoned(connections: ConnectionPool):
     era = HandshakeHttp(raw_http_server.text)
 
-    def respond(request: Asked) -> Any:
+    def respond(request: RecordedRequest) -> Any:
         return raw_http_server.response(500) if request.verb == "DELETE" else era(request)
 
     async with RawHttp(respond).listening() as server:
@@ -239,7 +239,7 @@ class ElicitingHost(Host):
 async def test_server_requests_on_a_separate_stream_reach_the_host(connections: ConnectionPool):
     host, answers = ElicitingHost(), []
 
-    async def events(request: Asked) -> Events:
+    async def events(request: RecordedRequest) -> Events:
         number = request.headers.get("last-event-id", "0")
         elicitation = {
             "jsonrpc": "2.0",
@@ -253,7 +253,7 @@ async def test_server_requests_on_a_separate_stream_reach_the_host(connections: 
 
     era = HandshakeHttp(raw_http_server.text)
 
-    def respond(request: Asked) -> Any:
+    def respond(request: RecordedRequest) -> Any:
         if request.verb == "GET" and len(host.questions) < 3:
             return events(request)
         if request.verb == "GET":
@@ -279,13 +279,13 @@ async def test_without_a_host_no_stream_is_opened(connections: ConnectionPool):
 
 
 async def test_the_stream_ends_with_its_session(connections: ConnectionPool):
-    async def silent(request: Asked) -> Events:
+    async def silent(request: RecordedRequest) -> Events:
         yield raw_http_server.STREAM
         await asyncio.Event().wait()
 
     era = HandshakeHttp(raw_http_server.text)
 
-    def respond(request: Asked) -> Any:
+    def respond(request: RecordedRequest) -> Any:
         return silent(request) if request.verb == "GET" else era(request)
 
     async with RawHttp(respond).listening() as server:
@@ -301,13 +301,13 @@ async def test_a_stream_that_doesnt_open_is_waited_for_briefly(
 ):
     monkeypatch.setattr(streamable_http, "LISTEN_TIMEOUT_S", 0.1)
 
-    async def hang(request: Asked) -> Events:
+    async def hang(request: RecordedRequest) -> Events:
         await asyncio.Event().wait()
         yield b""
 
     era = HandshakeHttp(raw_http_server.text)
 
-    def respond(request: Asked) -> Any:
+    def respond(request: RecordedRequest) -> Any:
         return hang(request) if request.verb == "GET" else era(request)
 
     async with RawHttp(respond).listening() as server:

@@ -14,10 +14,10 @@ from jsonschema import Draft202012Validator
 from agents.models import Session
 from agents.sessions.worker import SessionRunner
 from bonobot.core.runtime import get_runtime
-from tests.agents.conftest import runner, take
-from tests.agents.gateway.conftest import Reply, Wire
+from tests.agents.conftest import run_to_rest, runner
+from tests.agents.gateway.conftest import GatewayClient, Reply
 
-__all__ = ["runner", "take"]
+__all__ = ["run_to_rest", "runner"]
 
 PATH = "/mcp"
 
@@ -26,18 +26,20 @@ PATH = "/mcp"
 class Client:
     """A client of the organization's tools that validates every result."""
 
-    wire: Wire
+    gateway_client: GatewayClient
     token: str | None = None
 
     def tools(self) -> dict[str, dict[str, Any]]:
         """Return the listed tools by name."""
-        declarations = self.wire.modern(PATH, "tools/list", token=self.token).result["tools"]
+        declarations = self.gateway_client.modern(PATH, "tools/list", token=self.token).result[
+            "tools"
+        ]
         return {tool["name"]: tool for tool in declarations}
 
     def call(self, name: str, arguments: dict[str, Any] | None = None, **more: Any) -> Reply:
         """Call a tool."""
         params = {"name": name, "arguments": arguments or {}}
-        return self.wire.modern(PATH, "tools/call", params, token=self.token, **more)
+        return self.gateway_client.modern(PATH, "tools/call", params, token=self.token, **more)
 
     def use(self, name: str, /, **arguments: Any) -> dict[str, Any]:
         """Call a tool successfully and return its structured content."""
@@ -49,9 +51,9 @@ class Client:
 
 
 @pytest.fixture
-def client(wire: Wire) -> Client:
+def client(gateway_client: GatewayClient) -> Client:
     """A client with an owner's token."""
-    return Client(wire)
+    return Client(gateway_client)
 
 
 @pytest.fixture

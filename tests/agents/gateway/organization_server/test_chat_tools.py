@@ -17,7 +17,7 @@ from bonobot.accounts.roles import Role
 from bonobot.ledger.models import AuditRow
 from mcp_servers.models import Server
 from tests import factories
-from tests.agents.gateway.conftest import Wire, token_of
+from tests.agents.gateway.conftest import GatewayClient, token_of
 from tests.agents.gateway.organization_server.conftest import PATH, Client
 from tests.wait import eventually
 
@@ -80,12 +80,12 @@ def test_progress_reports_text_and_calls_on_request(
 
 
 def test_a_message_can_be_sent_without_waiting_and_waited_for_later(
-    helper: Agent, client: Client, take: Take
+    helper: Agent, client: Client, run_to_rest: Take
 ) -> None:
     sent = client.use("helper_chat", message="hello", wait_s=0)
     assert (sent["status"], sent["resting"], sent["answer"]) == ("queued", False, "")
     assert client.use("session_status", session_id=sent["session_id"])["status"] == "queued"
-    take(Session.objects.get())
+    run_to_rest(Session.objects.get())
     status = client.use("session_status", session_id=sent["session_id"], wait_s=30)
     assert (status["status"], bool(status["answer"])) == ("done", True)
 
@@ -110,24 +110,24 @@ def test_pending_requests_are_returned_with_their_urls(
 
 
 def test_a_client_that_leaves_doesnt_stop_the_session(
-    helper: Agent, wire: Wire, take: Take
+    helper: Agent, gateway_client: GatewayClient, run_to_rest: Take
 ) -> None:
-    mcp_session = wire.handshake(PATH)
+    mcp_session = gateway_client.handshake(PATH)
     params = {"name": "helper_chat", "arguments": {"message": "hello", "wait_s": 60}}
     request = ("tools/call", params, mcp_session.headers, None, 777)
     with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(wire._request, PATH, *request)
+        future = pool.submit(gateway_client._request, PATH, *request)
         session = eventually(Session.objects.first)
         body = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 777}}
-        bearer = f"Bearer {wire.token}"
-        wire.send(
+        bearer = f"Bearer {gateway_client.token}"
+        gateway_client.send(
             "POST", PATH, json.dumps(body).encode(), Authorization=bearer, **mcp_session.headers
         )
         future.result(30)
     eventually(lambda: [row.outcome for row in load_rows()] == ["cancelled"])
     session.refresh_from_db()
     assert session.status == "queued"
-    assert take(session) == "done"
+    assert run_to_rest(session) == "done"
 
 
 def test_each_call_is_recorded_with_its_client_and_outcome(
@@ -160,13 +160,15 @@ def test_only_allowed_tools_are_listed_and_others_are_unknown(
     administrator = factories.build_administrator(acme)
     assert {"helper_chat", "other_chat"} <= set(client.tools())
     assert "resting_chat" not in client.tools()
-    limited = Client(client.wire, token_of(administrator, Role.MEMBER, agent_ids=[helper.pk]))
+    limited = Client(
+        client.gateway_client, token_of(administrator, Role.MEMBER, agent_ids=[helper.pk])
+    )
     assert {"helper_chat", "session_status", "session_cancel"} <= set(limited.tools())
     assert "other_chat" not in limited.tools()
     for name in ("other_chat", "resting_chat", "no_chat"):
         error = limited.call(name, {"message": "hello"}).error
         assert error == {"code": -32602, "message": f"Unknown tool: {name}"}
-    reader = Client(client.wire, token_of(administrator, Role.AUDITOR))
+    reader = Client(client.gateway_client, token_of(administrator, Role.AUDITOR))
     listed = set(reader.tools())
     assert "session_status" in listed
     assert not {"helper_chat", "session_cancel"} & listed
@@ -182,7 +184,7 @@ def test_the_rate_limit_of_a_token_applies(
     acme: Organization, helper: Agent, client: Client
 ) -> None:
     administrator = factories.build_administrator(acme)
-    limited = Client(client.wire, token_of(administrator, calls_per_minute=1))
+    limited = Client(client.gateway_client, token_of(administrator, calls_per_minute=1))
     arguments = {"message": "hello", "wait_s": 0}
     assert not limited.call("helper_chat", arguments).result.get("isError")
     assert limited.call("helper_chat", arguments).code == "rate_limited"
@@ -202,7 +204,7 @@ def test_characters_that_cant_be_stored_are_replaced(helper: Agent, client: Clie
         ("prompts/get", {"name": "\x00"}),
         ("resources/read", {"uri": "bonobot://agents/\x00"}),
     ):
-        reply = client.wire.handshake(PATH).ask(method, params)
+        reply = client.gateway_client.handshake(PATH).ask(method, params)
         assert reply.error["code"] == -32602
 
 
@@ -227,12 +229,12 @@ def test_long_slugs_get_short_unique_names(acme: Organization, client: Client) -
 
 
 def test_the_instructions_explain_the_endpoint(
-    acme: Organization, helper: Agent, wire: Wire
+    acme: Organization, helper: Agent, gateway_client: GatewayClient
 ) -> None:
-    discovery = wire.modern(PATH, "server/discover").result
+    discovery = gateway_client.modern(PATH, "server/discover").result
     assert "`helper` (Helper)" in discovery["instructions"]
     assert {"tools", "resources", "prompts", "completions"} <= set(discovery["capabilities"])
-    session = wire.handshake(PATH)
+    session = gateway_client.handshake(PATH)
     assert session.initialization.result["instructions"] == discovery["instructions"]
     names = [tool["name"] for tool in session.ask("tools/list").result["tools"]]
     assert "helper_chat" in names

@@ -10,7 +10,7 @@ from agents.skills.services import SkillSpec, save_skill
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from tests import factories
-from tests.agents.gateway.conftest import Wire, token_of
+from tests.agents.gateway.conftest import GatewayClient, token_of
 from tests.agents.gateway.organization_server.conftest import PATH
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -31,15 +31,15 @@ def _skills(acme: Organization, helper: Agent) -> None:
     save_skill(administrator, SkillSpec(name="off", text="Enter a value.", enabled=False))
 
 
-def test_skills_are_listed_and_rendered_as_prompts(wire: Wire) -> None:
-    listed = wire.modern(PATH, "prompts/list").result["prompts"]
+def test_skills_are_listed_and_rendered_as_prompts(gateway_client: GatewayClient) -> None:
+    listed = gateway_client.modern(PATH, "prompts/list").result["prompts"]
     assert [item["name"] for item in listed] == ["given", "notes"]
     arguments = {item["name"]: item for item in listed[1]["arguments"]}
     assert (arguments["version"]["required"], arguments["tone"]["required"]) == (True, False)
     params = {"name": "notes", "arguments": {"version": "1.4"}}
     for result in (
-        wire.modern(PATH, "prompts/get", params).result,
-        wire.handshake(PATH).ask("prompts/get", params).result,
+        gateway_client.modern(PATH, "prompts/get", params).result,
+        gateway_client.handshake(PATH).ask("prompts/get", params).result,
     ):
         [message] = result["messages"]
         text = "Write notes for 1.4, plain."
@@ -47,10 +47,10 @@ def test_skills_are_listed_and_rendered_as_prompts(wire: Wire) -> None:
         assert result["description"] == "Notes"
 
 
-def test_wrong_arguments_and_unknown_prompts_are_refused(wire: Wire) -> None:
+def test_wrong_arguments_and_unknown_prompts_are_refused(gateway_client: GatewayClient) -> None:
     def get_error(name: str, **arguments: object) -> tuple[int, str]:
         params = {"name": name, "arguments": arguments}
-        error = wire.modern(PATH, "prompts/get", params).error
+        error = gateway_client.modern(PATH, "prompts/get", params).error
         return error["code"], (error.get("data") or {}).get("code", "")
 
     assert get_error("notes") == (-32602, "missing_argument")
@@ -61,31 +61,31 @@ def test_wrong_arguments_and_unknown_prompts_are_refused(wire: Wire) -> None:
 
 
 def test_only_the_skills_of_a_token_are_listed(
-    acme: Organization, helper: Agent, wire: Wire
+    acme: Organization, helper: Agent, gateway_client: GatewayClient
 ) -> None:
     token = token_of(factories.build_administrator(acme), Role.MEMBER, agent_ids=[helper.pk])
-    listed = wire.modern(PATH, "prompts/list", token=token).result["prompts"]
+    listed = gateway_client.modern(PATH, "prompts/list", token=token).result["prompts"]
     assert [prompt["name"] for prompt in listed] == ["given"]
-    reply = wire.modern(PATH, "prompts/get", {"name": "notes"}, token=token)
+    reply = gateway_client.modern(PATH, "prompts/get", {"name": "notes"}, token=token)
     assert reply.error == {"code": -32602, "message": "Unknown prompt: notes"}
 
 
-def test_arguments_with_choices_are_completed(wire: Wire) -> None:
+def test_arguments_with_choices_are_completed(gateway_client: GatewayClient) -> None:
     def complete(name: str, prefix: str, prompt: str = "notes") -> list[str]:
         params = {
             "ref": {"type": "ref/prompt", "name": prompt},
             "argument": {"name": name, "value": prefix},
         }
-        values: list[str] = wire.modern(PATH, "completion/complete", params).result["completion"][
-            "values"
-        ]
+        values: list[str] = gateway_client.modern(PATH, "completion/complete", params).result[
+            "completion"
+        ]["values"]
         return values
 
     assert complete("tone", "P") == ["plain", "proud"]
     assert complete("tone", "pr") == ["proud"]
     assert complete("version", "1") == []
     params = {"ref": {"type": "ref/prompt", "name": "off"}, "argument": {"name": "x", "value": ""}}
-    assert wire.modern(PATH, "completion/complete", params).error["code"] == -32602
+    assert gateway_client.modern(PATH, "completion/complete", params).error["code"] == -32602
 
 
 def test_the_prompt_list_takes_one_query(acme: Organization) -> None:

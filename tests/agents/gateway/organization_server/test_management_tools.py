@@ -155,7 +155,7 @@ def test_a_role_sees_only_its_tools_and_others_are_unknown(
     role: Role, acme: Organization, helper: Agent, client: Client
 ) -> None:
     administrator = factories.build_administrator(acme)
-    other = Client(client.wire, token_of(administrator, role))
+    other = Client(client.gateway_client, token_of(administrator, role))
     listed, everything = set(other.tools()), set(client.tools())
     assert listed <= everything
     assert ("create_agent" in listed) == (role in (Role.OWNER, Role.OPERATOR))
@@ -171,7 +171,9 @@ def test_a_token_for_one_agent_has_no_management_tools(
 ) -> None:
     administrator = factories.build_administrator(acme)
     factories.create_agent(acme, "other")
-    limited = Client(client.wire, token_of(administrator, Role.OWNER, agent_ids=[helper.pk]))
+    limited = Client(
+        client.gateway_client, token_of(administrator, Role.OWNER, agent_ids=[helper.pk])
+    )
     listed = set(limited.tools())
     writes = {
         "create_agent",
@@ -193,7 +195,7 @@ def test_the_mcp_scopes_of_a_token_decide_its_tools(
     administrator = factories.build_administrator(acme)
 
     def create_client(scope: TokenScope) -> Client:
-        return Client(client.wire, token_of(administrator, scopes=[scope]))
+        return Client(client.gateway_client, token_of(administrator, scopes=[scope]))
 
     runs, manages = create_client(TokenScope.AGENTS), create_client(TokenScope.MANAGE)
     assert {"helper_chat", "run_skill", "list_agents"} <= set(runs.tools())
@@ -201,14 +203,16 @@ def test_the_mcp_scopes_of_a_token_decide_its_tools(
     assert runs.use("list_agents")["results"]
     assert not {"helper_chat", "run_skill"} & set(manages.tools())
     assert manages.use("create_agent", name="Second")["slug"] == "second"
-    reply = client.wire.modern(PATH, "tools/list", token=create_client(TokenScope.TOOLS).token)
+    reply = client.gateway_client.modern(
+        PATH, "tools/list", token=create_client(TokenScope.TOOLS).token
+    )
     assert (reply.status, reply.message["code"]) == (403, "insufficient_scope")
     assert reply.message["scopes"] == ["mcp:agents", "mcp:manage", "api"]
 
 
 def test_organizations_are_isolated(acme: Organization, helper: Agent, client: Client) -> None:
     administrator = factories.build_administrator(factories.create_organization("other"))
-    other_client = Client(client.wire, token_of(administrator))
+    other_client = Client(client.gateway_client, token_of(administrator))
     assert other_client.use("list_agents")["results"] == []
     assert other_client.call("update_agent", {"agent_id": str(helper.pk)}).code == "not_found"
     assert "helper_chat" not in other_client.tools()

@@ -21,7 +21,7 @@ from bonobot.accounts.principals import Principal, build_token_principal
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
 from tests import factories, rest
-from tests.agents.gateway.conftest import Wire, token_of
+from tests.agents.gateway.conftest import GatewayClient, token_of
 from tests.agents.gateway.organization_server.conftest import PATH, Client
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -42,8 +42,8 @@ def workflow(acme: Organization, helper: Agent) -> Workflow:
     return factories.create_workflow(helper)
 
 
-def read(wire: Wire, uri: str, **more: Any) -> dict[str, Any]:
-    result = wire.modern(PATH, "resources/read", {"uri": uri}, **more).result
+def read(gateway_client: GatewayClient, uri: str, **more: Any) -> dict[str, Any]:
+    result = gateway_client.modern(PATH, "resources/read", {"uri": uri}, **more).result
     [content] = result["contents"]
     assert (content["uri"], content["mimeType"]) == (uri, "application/json")
     data: dict[str, Any] = json.loads(content["text"])
@@ -51,24 +51,31 @@ def read(wire: Wire, uri: str, **more: Any) -> dict[str, Any]:
 
 
 def test_agents_and_workflows_are_listed_and_read_as_in_rest(
-    acme: Organization, helper: Agent, workflow: Workflow, session: Session, wire: Wire
+    acme: Organization,
+    helper: Agent,
+    workflow: Workflow,
+    session: Session,
+    gateway_client: GatewayClient,
 ) -> None:
-    listed = wire.modern(PATH, "resources/list").result["resources"]
+    listed = gateway_client.modern(PATH, "resources/list").result["resources"]
     names = {item["name"]: item["uri"] for item in listed}
     assert names == {
         "helper": build_uri("agents", helper.pk),
         workflow.name: build_uri("workflows", workflow.pk),
     }
     owner = rest.as_role(acme, Role.OWNER)
-    agent = read(wire, names["helper"])
+    agent = read(gateway_client, names["helper"])
     assert agent.pop("sessions") == {"queued": 1}
     assert agent == owner.get("agents/helper").json
-    assert read(wire, build_uri("agents", "helper"))["id"] == str(helper.pk)
-    workflow_data = read(wire, names[workflow.name])
+    assert read(gateway_client, build_uri("agents", "helper"))["id"] == str(helper.pk)
+    workflow_data = read(gateway_client, names[workflow.name])
     assert workflow_data.pop("runs") == {}
     assert workflow_data == owner.get(f"workflows/{workflow.pk}").json
-    assert read(wire, build_uri("sessions", session.pk)) == owner.get(f"sessions/{session.pk}").json
-    templates = wire.modern(PATH, "resources/templates/list").result["resourceTemplates"]
+    assert (
+        read(gateway_client, build_uri("sessions", session.pk))
+        == owner.get(f"sessions/{session.pk}").json
+    )
+    templates = gateway_client.modern(PATH, "resources/templates/list").result["resourceTemplates"]
     assert [item["uriTemplate"] for item in templates] == [
         "bonobot://agents/{id}",
         "bonobot://sessions/{id}",
@@ -77,13 +84,17 @@ def test_agents_and_workflows_are_listed_and_read_as_in_rest(
 
 
 def test_resources_without_permission_are_unknown(
-    acme: Organization, helper: Agent, session: Session, wire: Wire, administrator: Principal
+    acme: Organization,
+    helper: Agent,
+    session: Session,
+    gateway_client: GatewayClient,
+    administrator: Principal,
 ) -> None:
     factories.create_agent(acme, "other")
     other_organization = factories.create_organization("other")
     foreign = factories.create_agent(other_organization, "far")
     member = token_of(administrator, Role.MEMBER, agent_ids=[helper.pk])
-    assert read(wire, build_uri("agents", "helper"), token=member)["sessions"] == {}
+    assert read(gateway_client, build_uri("agents", "helper"), token=member)["sessions"] == {}
     for uri in (
         build_uri("agents", "other"),
         build_uri("sessions", session.pk),
@@ -91,9 +102,9 @@ def test_resources_without_permission_are_unknown(
         "bonobot://servers/x",
         "file:///etc/passwd",
     ):
-        reply = wire.modern(PATH, "resources/read", {"uri": uri}, token=member)
+        reply = gateway_client.modern(PATH, "resources/read", {"uri": uri}, token=member)
         assert (reply.error["code"], reply.error["data"]) == (-32602, {"uri": uri})
-    listed = wire.modern(PATH, "resources/list", token=member).result["resources"]
+    listed = gateway_client.modern(PATH, "resources/list", token=member).result["resources"]
     assert [resource["name"] for resource in listed] == ["helper"]
 
 
@@ -159,9 +170,9 @@ def test_names_in_templates_are_completed(
             "ref": {"type": "ref/resource", "uri": template},
             "argument": {"name": "id", "value": prefix},
         }
-        values: list[str] = client.wire.modern(PATH, "completion/complete", params).result[
-            "completion"
-        ]["values"]
+        values: list[str] = client.gateway_client.modern(
+            PATH, "completion/complete", params
+        ).result["completion"]["values"]
         return values
 
     factories.create_agent(acme, "other")
@@ -170,4 +181,4 @@ def test_names_in_templates_are_completed(
     assert complete("bonobot://workflows/{id}", workflow.name[:2]) == [workflow.name]
     assert complete("bonobot://sessions/{id}", str(session.pk)[:8]) == [str(session.pk)]
     params = {"ref": {"type": "ref/resource", "uri": "x"}, "argument": {"name": "id", "value": ""}}
-    assert client.wire.modern(PATH, "completion/complete", params).error["code"] == -32602
+    assert client.gateway_client.modern(PATH, "completion/complete", params).error["code"] == -32602

@@ -18,7 +18,7 @@ from bonobot.accounts.models import Organization
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import AuditRow, FlowCell
 from tests import factories, rest
-from tests.agents.gateway.conftest import Wire
+from tests.agents.gateway.conftest import GatewayClient
 from tests.agents.gateway.organization_server.conftest import PATH, Client
 from tests.agents.labeled_stores import APPROVAL_REQUIRED, BOTH, Caller, World, create_world
 
@@ -33,7 +33,7 @@ class Scene:
     program: Caller
     rest: rest.RestClient
     client: Client
-    wire: Wire
+    gateway_client: GatewayClient
     text: str
 
     def create_session(self) -> Session:
@@ -52,9 +52,11 @@ def world(acme: Organization, helper: Agent) -> Iterator[World]:
 
 
 @pytest.fixture
-def scene(world: World, wire: Wire) -> Scene:
+def scene(world: World, gateway_client: GatewayClient) -> Scene:
     program, text = world.issue_organization_token()
-    return Scene(world, program, rest.RestClient(text), Client(wire, text), wire, text)
+    return Scene(
+        world, program, rest.RestClient(text), Client(gateway_client, text), gateway_client, text
+    )
 
 
 def start(scene: Scene) -> Session:
@@ -146,7 +148,9 @@ def wait_for_rest(scene: Scene, session: Session) -> None:
 
 def read_resource(scene: Scene, session: Session) -> None:
     params = {"uri": build_uri("sessions", session.pk)}
-    assert scene.wire.modern(PATH, "resources/read", params, token=scene.text).result["contents"]
+    assert scene.gateway_client.modern(PATH, "resources/read", params, token=scene.text).result[
+        "contents"
+    ]
 
 
 def read_by_rest(scene: Scene, session: Session) -> None:
