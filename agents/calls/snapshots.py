@@ -27,6 +27,7 @@ from agents.builtin_tools.registry import BUILTIN_TOOLS, AgentBuiltinTool, load_
 from agents.builtin_tools.toolset_options import AgentToolsets
 from agents.builtin_tools.toolsets.find_tools import FIND_TOOLS
 from agents.builtin_tools.types import BuiltinTool
+from agents.calls.required_tasks import requires_task
 from agents.models import Agent, AgentServer, ToolName
 from agents.policies.compare_decisions import POLICY_DENIAL_CODES
 from agents.policies.decisions import (
@@ -57,6 +58,7 @@ from mcp_servers.flow_labels.inference import LabelContext
 from mcp_servers.flow_labels.services import get_effective_labels, get_store_use, load_label_context
 from mcp_servers.flow_labels.store_use import NO_STORE, READS_ONLY, StoreUse
 from mcp_servers.models import Definition, Server
+from mcp_servers.oauth_client.access_tokens import is_per_person
 from mcp_servers.schemas import SchemaVerdict
 from mcp_servers.schemas.defaults import fill_defaults
 from mcp_servers.tool_names import (
@@ -314,6 +316,7 @@ class SnapshotTool:
     labels: tuple[str, ...] = ()
     store_use: StoreUse = NO_STORE
     builtin: BuiltinTool | None = field(default=None, compare=False)
+    requires_task: bool = False  # can only be called as a task
 
     @property
     def input_schema(self) -> dict[str, Any]:
@@ -324,6 +327,10 @@ class SnapshotTool:
     def description(self) -> str:
         """The description, else the title, else an empty string."""
         return self.declaration.get("description") or self.declaration.get("title") or ""
+
+
+# What a call's name means.
+Target = SnapshotTool | SnapshotDefinition
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +346,7 @@ class ServerFacts:
     price: CallPrice = FREE
     calls_per_minute: int | None = None
     has_failed: bool = False  # its last call or check before the snapshot
+    is_per_person: bool = False  # each person signs in to it separately
 
 
 @dataclass(frozen=True, slots=True)
@@ -603,16 +611,18 @@ def _load_server_snapshot(server_id: UUID) -> CallSnapshot:
 
 
 def _build_server_facts(server: Server) -> ServerFacts:
+    endpoint = build_endpoint(server)
     return ServerFacts(
         id=server.pk,
         name=server.name,
         slug=server.slug,
         enabled=server.enabled,
-        endpoint=build_endpoint(server),
+        endpoint=endpoint,
         origin=load_label_context(server),
         price=CallPrice(server.call_price, server.second_price),
         calls_per_minute=server.calls_per_minute,
         has_failed=server.status in (Server.Status.ERROR, Server.Status.NEEDS_REAUTH),
+        is_per_person=is_per_person(endpoint),
     )
 
 
@@ -658,6 +668,7 @@ def _build_mcp_tool(name: str, row: Definition, server: ServerFacts, state: str)
         definition_id=row.pk,
         labels=get_effective_labels(row, server.origin),
         store_use=get_store_use(row, server.origin),
+        requires_task=requires_task(server.endpoint, row.payload),
     )
 
 
