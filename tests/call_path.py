@@ -1,5 +1,6 @@
 """Record which of the product's functions run for one governed call."""
 
+import asyncio
 import sys
 import threading
 from collections.abc import Iterator
@@ -28,12 +29,16 @@ def trace_call() -> set[Function]:
     close_writer()  # so that the writer's next thread records, too
     with governed_call.opened() as door, _recorded_functions() as functions:
 
-        async def make_calls() -> set[Function]:
-            for _ in range(WARM_UP_CALLS):
-                await door.governed()
+        async def record_call() -> set[Function]:
             functions.clear()
             await door.governed()
             return set(functions)
+
+        async def make_calls() -> set[Function]:
+            for _ in range(WARM_UP_CALLS):
+                await door.governed()
+            # In a task of its own, so that nothing around it is resumed meanwhile.
+            return await asyncio.create_task(record_call())
 
         return get_runtime().call(make_calls)
 

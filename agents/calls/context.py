@@ -5,8 +5,9 @@ from typing import Any
 from uuid import UUID
 
 from agents.budgets.limits import BudgetLimit
+from agents.calls.definitions import ServerFacts
 from agents.calls.results import ResultText
-from agents.calls.snapshots import CallSnapshot, ServerFacts, SnapshotTool, Target
+from agents.calls.snapshots import CallSnapshot, SnapshotTool, Target
 from agents.calls.types import CallOutcome, CallRequest
 from agents.policies.decisions import PolicyDecision
 from bonobot.ledger.types import Admission, ApprovalReference

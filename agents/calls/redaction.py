@@ -7,7 +7,8 @@ Results returned to callers only lose the organization's secrets.
 from typing import Any
 from uuid import UUID
 
-from agents.calls.snapshots import CallSnapshot, ServerFacts
+from agents.calls.definitions import ServerFacts
+from agents.calls.snapshots import CallSnapshot
 from bonobot.core.crypto.organization_secrets import find_cached_masker, load_masker
 from bonobot.core.crypto.signatures import compute_fingerprint
 from bonobot.core.runtime import get_runtime

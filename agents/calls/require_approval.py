@@ -12,8 +12,9 @@ from django.utils import timezone
 
 from agents.approvals.services import build_page_url, build_requester_fields, create_approval
 from agents.calls.context import ApprovalGrant, CallContext
+from agents.calls.definitions import ServerFacts
 from agents.calls.redaction import redact_value
-from agents.calls.snapshots import ServerFacts, Target
+from agents.calls.snapshots import Target
 from agents.calls.types import CallRefused, CallRequest
 from agents.flow_labels.rules import build_flow_keys
 from agents.models import Approval, Session, SessionApproval

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from agents.calls.snapshots import CallSnapshot, SnapshotDefinition, SnapshotTool, Target
+from agents.calls.definitions import SnapshotDefinition
+from agents.calls.snapshots import CallSnapshot, SnapshotTool, Target
 from agents.calls.types import CallRequest
 from agents.policies.decisions import can_span_slashes, decide_definition
 from bonobot.core.i18n.messages import format_message

@@ -11,9 +11,10 @@ from agents.budgets.admission_queue import notify_settled
 from agents.budgets.call_costs import FREE, calculate_amounts
 from agents.budgets.limits import build_settlements
 from agents.calls.context import CallContext
+from agents.calls.definitions import ServerFacts
 from agents.calls.redaction import redact_result
 from agents.calls.results import clean_text
-from agents.calls.snapshots import CallSnapshot, ServerFacts
+from agents.calls.snapshots import CallSnapshot
 from agents.calls.types import OutcomeUnrecorded
 from agents.calls.unknown_outcomes import (
     OUTCOME_UNKNOWN_CODE,
