@@ -196,7 +196,8 @@ def _build_optional_details(
         details["approval_id"] = str(approval.id) if approval else "session"
     if approval_id is not None:
         details |= {"approval_id": str(approval_id), "call_id": str(request.call_id)}
-    if isinstance(target, SnapshotTool):
+    has_shadow_policy = snapshot.draft is not None or snapshot.organization_draft is not None
+    if has_shadow_policy and isinstance(target, SnapshotTool):
         shadow_decisions = snapshot.compare_shadow_policies(target, request.arguments, decision)
         for name, shadow_decision in shadow_decisions.items():
             details[name] = {"decision": shadow_decision.verdict, "rule": shadow_decision.rule}

@@ -199,8 +199,6 @@ class CallSnapshot:
 
         Empty for a call that isn't denied by policy, since no policy would change that.
         """
-        if self.draft is None and self.organization_draft is None:
-            return {}
         if decision.verdict == "deny" and decision.code not in POLICY_DENIAL_CODES:
             return {}
         drafts = {SHADOW: self.draft, ORGANIZATION_SHADOW: self.organization_draft}
