@@ -16,7 +16,7 @@ from typing import Any
 
 from django.db.backends.utils import CursorWrapper
 
-from agents.calls import admit, check_and_admit, inspect_result, settle_call
+from agents.calls import admit, decide_call, inspect_result, pipeline, settle_call
 from bonobot.core.runtime import Runtime
 from bonobot.ledger.writer import committer
 from bonobot.ledger.writer.queue import LoopWaiters
@@ -26,10 +26,10 @@ from mcp_servers.schemas import subprocess_pool
 
 # What is timed: stage, owner, function. A stage's own time is without the stages inside it.
 STAGES: tuple[tuple[str, Any, str], ...] = (
-    ("resolve", check_and_admit, "find_target"),
+    ("resolve", decide_call, "find_target"),
     ("check the arguments", subprocess_pool, "check_arguments"),
-    ("decide", check_and_admit, "_decide_call"),
-    ("open: names, budgets, rates", check_and_admit, "build_admission"),
+    ("decide", pipeline, "decide_call"),
+    ("open: names, budgets, rates", pipeline, "build_admission"),
     ("open: mask the arguments", admit, "build_audited_arguments"),
     ("seal the opening", LedgerWriter, "_build_admission"),
     ("scan the result", inspect_result, "_render_result"),

@@ -22,7 +22,8 @@ from django.utils.translation import gettext_lazy as _
 from agents.admin.agents import AgentAdmin
 from agents.admin.server_imports import import_servers
 from agents.agent_metrics import ServerUsage, load_usage_by_server
-from agents.calls.snapshots import SnapshotDefinition, SnapshotTool, get_snapshot_cache
+from agents.calls.definitions import SnapshotDefinition
+from agents.calls.snapshots import SnapshotTool, get_snapshot_cache
 from agents.models import Agent, AgentServer
 from agents.policies.rules import (
     EVERYTHING,

@@ -17,13 +17,9 @@ from agents.api.call_serializers import (
     ExplanationSerializer,
 )
 from agents.calls import pipeline
+from agents.calls.definitions import SnapshotDefinition
 from agents.calls.explain import build_missing_tool_error, explain_call
-from agents.calls.snapshots import (
-    CallSnapshot,
-    SnapshotDefinition,
-    SnapshotTool,
-    get_snapshot_cache,
-)
+from agents.calls.snapshots import CallSnapshot, SnapshotTool, get_snapshot_cache
 from agents.calls.types import Method
 from agents.models import Agent
 from agents.sessions.services import require_run_permission

@@ -61,7 +61,8 @@ class AdmissionQueue:
         try:
             yield ticket
         finally:
-            self._leave(ticket)
+            if ticket.waits_for:
+                self._leave(ticket)
 
     async def admit_call(self, ticket: AdmissionTicket, admission: Admission) -> None:
         """Admit a call; wait while it is refused only for now.
@@ -72,8 +73,9 @@ class AdmissionQueue:
         if ticket.patience.rate_s:
             keys |= {charge.key for charge in admission.charges}
         while True:
-            await self._wait_for_earlier(ticket, keys)
-            ticket.woken.clear()
+            if self._waiting:
+                await self._wait_for_earlier(ticket, keys)
+                ticket.woken.clear()
             try:
                 await get_writer().admit_call_async(admission)
             except RateLimited as refusal:
@@ -116,14 +118,13 @@ class AdmissionQueue:
     def _join(self, ticket: AdmissionTicket, key: str) -> None:
         """Have a ticket wait for a key, behind earlier ones."""
         if ticket.waits_for != key:
-            self._leave(ticket)
+            if ticket.waits_for:
+                self._leave(ticket)
             insort(self._waiting.setdefault(key, []), ticket, key=attrgetter("number"))
             ticket.waits_for = key
 
     def _leave(self, ticket: AdmissionTicket) -> None:
         """Take a ticket out of its queue, and have the next one try."""
-        if not ticket.waits_for:
-            return
         tickets = self._waiting[ticket.waits_for]
         tickets.remove(ticket)
         if tickets:
@@ -139,14 +140,18 @@ async def _wait_for_event(event: asyncio.Event, seconds: float) -> None:
             await event.wait()
 
 
-_lock = threading.Lock()
+_creation_lock = threading.Lock()
 _by_runtime: WeakKeyDictionary[Runtime, AdmissionQueue] = WeakKeyDictionary()
 
 
 def get_admission_queue() -> AdmissionQueue:
     """Return the queue of this process's runtime."""
-    with _lock:
-        return _by_runtime.setdefault(get_runtime(), AdmissionQueue())
+    runtime = get_runtime()
+    queue = _by_runtime.get(runtime)
+    if queue is None:
+        with _creation_lock:
+            queue = _by_runtime.setdefault(runtime, AdmissionQueue())
+    return queue
 
 
 def notify_settled(reservations: Iterable[BudgetReservation]) -> None:

@@ -2,8 +2,8 @@
 
 from uuid import UUID
 
+from agents.calls.definitions import ServerFacts
 from agents.calls.settle_call import record_server_trouble
-from agents.calls.snapshots import ServerFacts
 from agents.calls.user_endpoints import resolve_user_endpoint
 from bonobot.accounts.principals import Principal
 from bonobot.core.problems import Problem

@@ -9,10 +9,10 @@ from uuid import UUID
 
 from agents.builtin_tools.registry import run_builtin_tool
 from agents.builtin_tools.types import BuiltinToolContext
-from agents.calls.admit import calculate_deadline_ms
-from agents.calls.check_and_admit import AdmittedCall, redecide_call
+from agents.calls.context import CallContext
+from agents.calls.decide_call import redecide_call
 from agents.calls.pending_calls import send_leg
-from agents.calls.required_tasks import call_as_task, requires_task
+from agents.calls.required_tasks import call_as_task
 from agents.calls.resolve import build_params, get_argument_schema
 from agents.calls.snapshots import SnapshotTool, get_snapshot_cache
 from agents.calls.types import CallIncomplete, CallOutcome, CallRequest, CallSuperseded, Method
@@ -30,9 +30,7 @@ MIN_TIMEOUT_S = 0.1  # for a retry shortly before the deadline
 MakeCall = Callable[[CallRequest], Awaitable[CallOutcome]]
 
 
-async def forward_call(
-    request: CallRequest, admitted: AdmittedCall, make_call: MakeCall
-) -> dict[str, Any]:
+async def forward_call(context: CallContext, make_call: MakeCall) -> dict[str, Any]:
     """Return the raw result; retry once if the server rejects headers built from an old schema.
 
     A server that rejects the headers (-32020) didn't process the call. Its definitions are then
@@ -41,41 +39,34 @@ async def forward_call(
     """
     started_at = perf_counter()
     try:
-        return await _send_call(request, admitted, make_call)
+        return await _send_call(context, make_call)
     except UpstreamError as problem:
-        old_target, server_id = admitted.target, admitted.target.facts.server_id
-        if (
-            problem.rpc_code != HEADER_MISMATCH
-            or not isinstance(old_target, SnapshotTool)
-            or server_id is None
-        ):
+        target, server, holder = context.target, context.server, context.request.holder
+        is_mismatch = problem.rpc_code == HEADER_MISMATCH
+        if not is_mismatch or not isinstance(target, SnapshotTool) or server is None:
             raise
-        await await_refresh_on_error(server_id, problem, request.holder)
-        redecided = await redecide_call(request, admitted)
-        if get_argument_schema(request, redecided.target) == old_target.input_schema:
+        await await_refresh_on_error(server.id, problem, holder)
+        redecided = await redecide_call(context)
+        if get_argument_schema(redecided.request, redecided.target) == target.input_schema:
             raise
-    server = redecided.snapshot.servers.get(server_id)
-    remaining_s = calculate_deadline_ms(request, server) / 1000 - (perf_counter() - started_at)
-    retry_request = replace(redecided.request, timeout_s=max(remaining_s, MIN_TIMEOUT_S))
-    return await _send_call(retry_request, redecided, make_call)
+    remaining_s = redecided.deadline_ms / 1000 - (perf_counter() - started_at)
+    redecided.request = replace(redecided.request, timeout_s=max(remaining_s, MIN_TIMEOUT_S))
+    return await _send_call(redecided, make_call)
 
 
-async def _send_call(
-    request: CallRequest, admitted: AdmittedCall, make_call: MakeCall
-) -> dict[str, Any]:
-    snapshot, target = admitted.snapshot, admitted.target
+async def _send_call(context: CallContext, make_call: MakeCall) -> dict[str, Any]:
+    request, target, server = context.request, context.target, context.server
     if request.may_send is not None and not await request.may_send():
         raise CallSuperseded("Another process took over this session before the call was sent.")
     if (builtin := target.builtin if isinstance(target, SnapshotTool) else None) is not None:
-        context = _build_tool_context(request, admitted, make_call)
-        return await run_builtin_tool(builtin, context, request.arguments)
-    server_id = target.facts.server_id
-    if server_id is None:
+        tool_context = _build_tool_context(context, make_call)
+        return await run_builtin_tool(builtin, tool_context, request.arguments)
+    if server is None:
         raise NotFound("This tool has no server.", code="unknown_tool")
-    shared_endpoint = snapshot.servers[server_id].endpoint
-    endpoint = await resolve_user_endpoint(shared_endpoint, request.principal, request.session_id)
-
-    declaration = target.declaration if isinstance(target, SnapshotTool) else None
+    endpoint = server.endpoint
+    if server.is_per_person:
+        endpoint = await resolve_user_endpoint(endpoint, request.principal, request.session_id)
+    tool = target if isinstance(target, SnapshotTool) else None
 
     async def send_within(
         method: str, params: Mapping[str, Any], timeout_s: float | None
@@ -89,30 +80,29 @@ async def _send_call(
             on_progress=request.on_progress,
             on_log=request.relay.on_log if request.relay else None,
             log_subscriber=request.relay.log_subscriber if request.relay else "",
-            input_schema=target.input_schema if isinstance(target, SnapshotTool) else None,
-            declaration=declaration,
+            input_schema=tool.input_schema if tool else None,
+            declaration=tool.declaration if tool else None,
             host=request.host,
         )
 
     async def send_request(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        if method == "tools/call" and declaration and requires_task(endpoint, declaration):
+        if method == "tools/call" and tool and tool.requires_task:
             return await call_as_task(endpoint, params, send_within, request.timeout_s)
         return await send_within(method, params, request.timeout_s)
 
     return await send_leg(request, endpoint, send_request, build_params(request, target))
 
 
-def _build_tool_context(
-    request: CallRequest, admitted: AdmittedCall, make_call: MakeCall
-) -> BuiltinToolContext:
-    snapshot, toolbox = admitted.snapshot, admitted.snapshot.toolbox
+def _build_tool_context(context: CallContext, make_call: MakeCall) -> BuiltinToolContext:
+    request, snapshot = context.request, context.snapshot
+    toolbox = snapshot.toolbox
     return BuiltinToolContext(
         organization_id=snapshot.organization_id,
         agent_id=snapshot.agent_id,
         session_id=request.session_id,
         principal=request.principal,
         call_id=request.call_id,
-        labels=admitted.target.labels,
+        labels=context.target.labels,
         label_session_id=request.label_session_id,
         snapshot=snapshot,
         toolbox=replace(toolbox, folder=request.folder) if request.folder else toolbox,

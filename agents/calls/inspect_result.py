@@ -8,11 +8,10 @@ from uuid import UUID
 
 from django.conf import settings
 
-from agents.calls.check_and_admit import AdmittedCall
+from agents.calls.context import CallContext
 from agents.calls.redaction import redact_result
 from agents.calls.results import ResultText, estimate_size, render_result
 from agents.calls.snapshots import SnapshotTool
-from agents.calls.types import CallRequest
 from agents.models import StoredResult
 from bonobot.core.crypto.signatures import compute_fingerprint
 from bonobot.core.runtime import get_runtime
@@ -27,19 +26,20 @@ MAX_VIOLATION_LENGTH = 300
 VIOLATION_META_KEY = "bonobot/outputSchemaViolation"
 
 
-async def inspect_result(
-    request: CallRequest, admitted: AdmittedCall, result: dict[str, Any]
-) -> tuple[ResultText, dict[str, Any], dict[str, Any]]:
-    """Return the result as text for models, as JSON, and its details for the audit log."""
-    organization_id = admitted.snapshot.organization_id
-    limit = settings.BONOBOT_RESULT_LIMIT
-    if admitted.target.facts.source == "builtin":
+async def inspect_result(context: CallContext) -> None:
+    """Set the result's text for models, the result without secrets, and its audit details."""
+    request, target, snapshot = context.request, context.target, context.snapshot
+    result, limit = context.result, settings.BONOBOT_RESULT_LIMIT
+    if target.facts.source == "builtin":
         limit += NOTE_SIZE  # room for the truncation note of the call that it made
-    # Scan long texts in a thread, to keep the event loop free.
-    violation = await _find_violation(admitted, result)
+    schema = target.declaration.get("outputSchema") if isinstance(target, SnapshotTool) else None
+    violation = ""
+    if isinstance(schema, dict) and not result.get("isError"):
+        violation = await _find_violation(schema, result, snapshot.organization_id)
     render = partial(
-        _render_result, result, organization_id, limit=limit, result_id=request.call_id
+        _render_result, result, snapshot.organization_id, limit=limit, result_id=request.call_id
     )
+    # Scan long texts in a thread, to keep the event loop free.
     is_short = estimate_size(result, MAX_INLINE_SIZE) <= MAX_INLINE_SIZE
     result_text, result, audit_details = render() if is_short else await asyncio.to_thread(render)
     if violation:
@@ -49,28 +49,25 @@ async def inspect_result(
         await get_runtime().run_orm(
             StoredResult.objects.create,
             pk=request.call_id,
-            organization_id=organization_id,
-            agent_id=admitted.snapshot.agent_id,
+            organization_id=snapshot.organization_id,
+            agent_id=snapshot.agent_id,
             session_id=request.session_id,
             text=result_text.full_text,
         )
-    return result_text, result, audit_details
+    context.result_text, context.result = result_text, result
+    context.audit_details = audit_details
 
 
-async def _find_violation(admitted: AdmittedCall, result: dict[str, Any]) -> str:
+async def _find_violation(
+    schema: dict[str, Any], result: dict[str, Any], organization_id: UUID
+) -> str:
     """Return how a result violates the tool's output schema; blank if it doesn't."""
-    target = admitted.target
-    declaration = target.declaration if isinstance(target, SnapshotTool) else {}
-    schema = declaration.get("outputSchema")
-    if not isinstance(schema, dict) or result.get("isError"):
-        return ""
     if "structuredContent" not in result:
         return "$: The structured result is missing."
     violation = await find_output_violation(schema, result["structuredContent"])
     # It quotes the server's values.
     return make_visible(
-        str(redact_result({"text": violation}, admitted.snapshot.organization_id)["text"]),
-        MAX_VIOLATION_LENGTH,
+        str(redact_result({"text": violation}, organization_id)["text"]), MAX_VIOLATION_LENGTH
     )
 
 

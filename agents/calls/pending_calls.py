@@ -26,7 +26,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from agents.approvals.services import calculate_expiry
-from agents.calls.check_and_admit import AdmittedCall
+from agents.calls.context import CallContext
 from agents.calls.redaction import redact_result
 from agents.calls.results import (
     MAX_ROUNDS,
@@ -248,27 +248,26 @@ async def send_leg(
         return {"resultType": "url", "inputRequests": elicitations}
 
 
-async def save_pending_call(
-    request: CallRequest, admitted: AdmittedCall, result: Mapping[str, Any]
-) -> UUID | None:
+async def save_pending_call(context: CallContext) -> UUID | None:
     """Save a call whose result is incomplete as a pending call, and return its id.
+
+    Returns None for a complete result, and for a caller who continues the call itself.
 
     Raises `UpstreamError` (`protocol_error`) if the server asks for something it may not.
     """
-    server_id = admitted.target.facts.server_id
-    server = admitted.snapshot.servers.get(server_id) if server_id else None
-    if server is None or result.get("resultType", "complete") == "complete":
+    request, server = context.request, context.server
+    if server is None:
         return None
     try:
         incomplete = parse_incomplete_result(
-            result, _get_allowed_requests(request, server.endpoint)
+            context.result, _get_allowed_requests(request, server.endpoint)
         )
         if incomplete is None or request.relay:
             return None
         if request.session_id is None or request.host is None:
             raise InvalidInputRequest("it requested input, but the caller can't provide any")
         write = partial(write_incomplete_result, server_id=server.id, name=server.name)
-        own_name = admitted.target.facts.own_name
+        own_name = context.target.facts.own_name
         return (await get_runtime().run_orm(partial(write, own=own_name), request, incomplete)).pk
     except InvalidInputRequest as fault:
         raise build_protocol_error(server.endpoint, str(fault), answered=True) from None

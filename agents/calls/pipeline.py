@@ -1,13 +1,16 @@
 """`make_call`, the only way to make a governed call.
 
-Steps:
-1. `resolve`: which attached server, server and definition the name means.
-2. `check_and_admit`: check the arguments, decide by the policy (allow, deny or ask), and admit the
-   call with its audit entry (`admit`), or request an approval (`require_approval`). Without an
-   audit entry there is no call.
-3. `forward`: send it to its server, or run the built-in tool.
-4. `inspect_result`: mask secrets, scan and truncate the text.
-5. `settle_call`: close the audit entry and settle the budgets. An admitted call is always settled.
+One `CallContext` goes through all stages:
+
+1. `prepare_call`: which snapshot decides the call, and what its caller may do now.
+2. `resolve_target`: which attached server, server and definition the name means.
+3. `check_call_arguments`: whether the arguments match the definition's schema.
+4. `decide_call`: allow, deny or ask, by the policy; for *ask* `require_approval`.
+5. `build_admission` and `AdmissionQueue.admit_call`: write the audit entry, reserve the budgets.
+   Without an audit entry there is no call.
+6. `forward_call`: send it to its server, or run the built-in tool.
+7. `inspect_result`: mask secrets, scan and truncate the text.
+8. `settle_call`: close the audit entry and settle the budgets. An admitted call is always settled.
 
 Each call is an OpenTelemetry span that follows the GenAI conventions (`execute_tool`).
 """
@@ -17,36 +20,49 @@ from time import perf_counter
 
 from opentelemetry.trace import Span
 
-from agents.calls.check_and_admit import AdmittedCall, admit_call
+from agents.budgets.admission_queue import get_admission_queue
+from agents.calls.admit import build_admission, choose_patience
 from agents.calls.connections import release_connections, release_server_connections
+from agents.calls.context import CallContext
+from agents.calls.decide_call import (
+    add_call_labels,
+    build_rules_changing_error,
+    check_call_arguments,
+    decide_call,
+    is_stale,
+    prepare_call,
+    record_refusal,
+    resolve_target,
+)
 from agents.calls.forward import cancel_task, forward_call
 from agents.calls.inspect_result import inspect_result
 from agents.calls.pending_calls import save_pending_call
-from agents.calls.require_approval import ApprovalRequired
-from agents.calls.resolve import Target
+from agents.calls.require_approval import ApprovalRequired, require_approval
 from agents.calls.results import clean_completion
-from agents.calls.settle_call import (
-    CallResult,
-    record_contact,
-    record_failure,
-    settle_call,
-)
-from agents.calls.snapshots import SnapshotTool
+from agents.calls.root_limits import load_root_limits
+from agents.calls.settle_call import record_contact, record_failure, settle_call
 from agents.calls.types import CallIncomplete, CallOutcome, CallRefused, CallRequest
+from agents.policies.decisions import PolicyDecision
 from bonobot.core.problems import Problem
+from bonobot.core.runtime import get_runtime
 from bonobot.core.telemetry import tracing
 from bonobot.core.telemetry.logging import LogContext
+from bonobot.ledger.refusals import FlowNeedsApproval, Refusal, StaleSnapshot
 
 __all__ = [
     "ApprovalRequired",
     "CallOutcome",
     "CallRefused",
     "CallRequest",
+    "admit_call",
     "cancel_task",
     "make_call",
     "release_connections",
     "release_server_connections",
 ]
+
+# Only constant policy changes can make a snapshot stale this often between reading and admission.
+MAX_ATTEMPTS = 5
 
 
 async def make_call(request: CallRequest) -> CallOutcome:
@@ -55,76 +71,88 @@ async def make_call(request: CallRequest) -> CallOutcome:
     Raises `CallRefused`, `InvalidArguments`, `NotFound` (unknown tool) or the ledger's `Refusal`,
     each after recording it in the audit log. A server's failure is an outcome, not an exception.
     """
+    context = CallContext(request)
     with LogContext(call=str(request.call_id)), _trace_call(request) as span:
-        return _set_span_outcome(span, await _forward_and_settle(await admit_call(request)))
+        await admit_call(context)
+        started_at = perf_counter()
+        try:
+            await _complete_call(context)
+        except Problem as problem:
+            await record_failure(context, problem)
+        finally:  # even if the caller disconnects
+            context.duration_ms = round((perf_counter() - started_at) * 1000)
+            await settle_call(context)
+        if context.answered and context.server is not None:
+            await record_contact(context.snapshot, context.server, context.duration_ms)
+        if span is not None:
+            tracing.set_span_attributes(span, bonobot__outcome=context.outcome)
+            tracing.mark_span_failed(span, context.code if context.outcome != "ok" else "")
+        return context.build_outcome()
 
 
-async def _forward_and_settle(admitted: AdmittedCall) -> CallOutcome:
-    """Forward the call and always settle it, even if the caller disconnects."""
-    request, started_at, call_result = admitted.request, perf_counter(), CallResult()
+async def admit_call(context: CallContext) -> None:
+    """Resolve, check and decide a call, and admit it.
+
+    Admission compares the policy generation of the decision with the current one, so a policy
+    change applies from the next call on.
+
+    Raises `CallRefused` (`ApprovalRequired` if a person must approve it), `InvalidArguments`,
+    `NotFound` (unknown tool) or the ledger's `Refusal`, each after recording it in the audit log;
+    `BadToken` if the caller's token is no longer valid.
+    """
+    queue, flow_decision = get_admission_queue(), None
+    with queue.open_ticket(choose_patience(context.request)) as ticket:
+        await prepare_call(context, fresh=False)
+        for _ in range(MAX_ATTEMPTS):
+            try:
+                await resolve_target(context)
+                await check_call_arguments(context)
+                decide_call(context, flow_decision)
+                await add_call_labels(context)
+                if context.decision.verdict == "ask":
+                    context.grant = await get_runtime().run_orm(require_approval, context)
+                if context.request.root:
+                    context.root_limits = await load_root_limits(context.request.root)
+                context.admission = build_admission(context)
+                await queue.admit_call(ticket, context.admission)
+                return
+            except StaleSnapshot:
+                await prepare_call(context, fresh=True)
+            except FlowNeedsApproval as refusal:
+                flow_decision = PolicyDecision(
+                    "ask", "flow", refusal.code, str(refusal), refusal.remedy
+                )
+            except Problem as problem:
+                if isinstance(problem, Refusal) or not await is_stale(context.snapshot):
+                    await record_refusal(context, problem)
+                    raise
+                await prepare_call(context, fresh=True)
+    rules_changing = build_rules_changing_error()
+    await record_refusal(context, rules_changing)
+    raise rules_changing
+
+
+async def _complete_call(context: CallContext) -> None:
+    """Forward an admitted call and inspect its result, or save how to continue it."""
+    request = context.request
     try:
-        await _complete_call(request, admitted, call_result)
-    except Problem as problem:
-        await record_failure(request, admitted, problem, call_result)
-    finally:
-        call_result.duration_ms = round((perf_counter() - started_at) * 1000)
-        await settle_call(request, admitted, call_result)
-    if call_result.answered:
-        await record_contact(admitted, call_result)
-    return CallOutcome(
-        call_id=request.call_id,
-        outcome=call_result.outcome,
-        text=call_result.result_text.text,
-        result=call_result.result,
-        duration_ms=call_result.duration_ms,
-        code=call_result.code,
-        remedy=call_result.remedy,
-        cause=call_result.cause,
-        cost_microusd=call_result.amounts["microusd"],
-        server_name=admitted.target.facts.server_name,
-        own_name=_get_requested_name(request, admitted.target),
-        sanitized=call_result.result_text.sanitized,
-        flagged=call_result.result_text.flagged,
-        instructs=call_result.outcome == "ok" and _is_trusted_instruction(admitted.target),
-        exchange_id=call_result.exchange_id,
-        error=call_result.error,
-    )
-
-
-def _is_trusted_instruction(target: Target) -> bool:
-    """Return whether the result is a trusted instruction of the organization's own people."""
-    return isinstance(target, SnapshotTool) and bool(
-        target.builtin and target.builtin.returns_instructions
-    )
-
-
-async def _complete_call(
-    request: CallRequest, admitted: AdmittedCall, call_result: CallResult
-) -> None:
-    try:
-        call_result.result = await forward_call(request, admitted, make_call)
+        context.result = await forward_call(context, make_call)
     except CallIncomplete as incomplete:
-        call_result.outcome, call_result.code = "ok", incomplete.outcome.code
-        call_result.exchange_id = incomplete.outcome.exchange_id
+        context.outcome, context.code = "ok", incomplete.outcome.code
+        context.exchange_id = incomplete.outcome.exchange_id
         return
-    call_result.answered = True
-    call_result.exchange_id = await save_pending_call(request, admitted, call_result.result)
-    result_type = str(call_result.result.get("resultType", "complete"))
-    if call_result.exchange_id is not None or (request.relay and result_type != "complete"):
-        call_result.outcome, call_result.code = "ok", result_type
-        return
+    context.answered = True
+    result_type = str(context.result.get("resultType", "complete"))
+    if result_type != "complete":
+        context.exchange_id = await save_pending_call(context)
+        if context.exchange_id is not None or request.relay:
+            context.outcome, context.code = "ok", result_type
+            return
     if request.method == "completion/complete":
-        call_result.result = clean_completion(call_result.result)
-    call_result.result_text, call_result.result, call_result.audit_details = await inspect_result(
-        request, admitted, call_result.result
-    )
-    is_tool_error = bool(call_result.result.get("isError"))
-    call_result.outcome, call_result.code = ("error", "tool_error") if is_tool_error else ("ok", "")
-
-
-def _get_requested_name(request: CallRequest, target: Target) -> str:
-    """Return the tool's own name at its server; for other methods the requested name or URI."""
-    return target.facts.own_name if request.method == "tools/call" else request.tool
+        context.result = clean_completion(context.result)
+    await inspect_result(context)
+    is_tool_error = bool(context.result.get("isError"))
+    context.outcome, context.code = ("error", "tool_error") if is_tool_error else ("ok", "")
 
 
 def _trace_call(request: CallRequest) -> AbstractContextManager[Span | None]:
@@ -141,11 +169,3 @@ def _trace_call(request: CallRequest) -> AbstractContextManager[Span | None]:
         mcp__method__name=request.method,
         bonobot__organization__id=str(request.principal.organization_id),
     )
-
-
-def _set_span_outcome(span: Span | None, outcome: CallOutcome) -> CallOutcome:
-    """Record the outcome on the span and return it."""
-    if span is not None:
-        tracing.set_span_attributes(span, bonobot__outcome=outcome.outcome)
-        tracing.mark_span_failed(span, outcome.code if outcome.outcome != "ok" else "")
-    return outcome

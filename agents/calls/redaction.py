@@ -7,10 +7,16 @@ Results returned to callers only lose the organization's secrets.
 from typing import Any
 from uuid import UUID
 
-from agents.calls.snapshots import CallSnapshot, ServerFacts
+from agents.calls.definitions import ServerFacts
+from agents.calls.snapshots import CallSnapshot
 from bonobot.core.crypto.organization_secrets import find_cached_masker, load_masker
+from bonobot.core.crypto.signatures import compute_fingerprint
 from bonobot.core.runtime import get_runtime
+from bonobot.core.text.canonical_json import compute_digest, to_canonical_json, to_sorted_json
 from bonobot.core.text.masking import Masker, build_searchable_text, get_organization_secrets
+from bonobot.core.text.untrusted_text import make_storable
+
+MAX_ARGUMENTS_LENGTH = 16_384  # characters in the audit log
 
 
 async def ensure_masker_loaded(snapshot: CallSnapshot) -> None:
@@ -41,6 +47,26 @@ def redact_value(value: Any, organization_id: UUID, server: ServerFacts | None) 
     if server is not None:
         value = server.endpoint.masker.mask_known(value)
     return masker.mask_value(value)
+
+
+def build_audited_arguments(
+    arguments: dict[str, Any], organization_id: UUID, server: ServerFacts | None = None
+) -> dict[str, Any]:
+    """Return the masked arguments, at most 16,384 characters, and their fingerprint."""
+    masked = redact_value(arguments, organization_id, server)
+    try:
+        text = to_canonical_json(masked)
+    except ValueError:  # clients send numbers that JSON can't represent
+        masked = make_storable(masked)
+        text = to_canonical_json(masked)
+    serialized = text if masked is arguments else to_sorted_json(arguments)
+    if len(text) > MAX_ARGUMENTS_LENGTH:
+        masked = {
+            "truncated": text[:MAX_ARGUMENTS_LENGTH],
+            "sha256": compute_digest(text),
+            "length": len(text),
+        }
+    return {"arguments": masked, "input_sha256": compute_fingerprint(organization_id, serialized)}
 
 
 def redact_result(result: dict[str, Any], organization_id: UUID) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from uuid import UUID
 from django.utils import timezone
 
 from agents.approvals.services import build_page_url, build_requester_fields, create_approval
+from agents.calls.context import ApprovalGrant, CallContext
+from agents.calls.definitions import ServerFacts
 from agents.calls.redaction import redact_value
-from agents.calls.resolve import Target
-from agents.calls.snapshots import CallSnapshot, ServerFacts
+from agents.calls.snapshots import Target
 from agents.calls.types import CallRefused, CallRequest
 from agents.flow_labels.rules import build_flow_keys
 from agents.models import Approval, Session, SessionApproval
@@ -58,13 +59,6 @@ class ApprovalRequired(CallRefused):
 
 
 @dataclass(frozen=True, slots=True)
-class ApprovalGrant:
-    """An approval for this one call, or None if the tool is approved for the session."""
-
-    approval: ApprovalReference | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ApprovalDigests:
     """Digests of what an approval is bound to."""
 
@@ -74,25 +68,24 @@ class ApprovalDigests:
     combined: str
 
 
-def require_approval(
-    request: CallRequest, snapshot: CallSnapshot, target: Target, decision: PolicyDecision
-) -> ApprovalGrant:
-    """Return the call's approval (queries the database).
+def require_approval(context: CallContext) -> ApprovalGrant:
+    """Return the approval of a call whose decision is *ask* (queries the database).
 
     Raises `ApprovalRequired`, or `CallRefused` (`approval_denied`, `approval_expired`).
     """
-    digests = compute_approval_digests(request, target, decision)
+    request, target = context.request, context.target
+    digests = compute_approval_digests(request, target, context.decision)
     if request.session_id and _has_session_grant(request.session_id, target, digests):
         return ApprovalGrant()
     approval = (
-        Approval.objects.filter(organization_id=snapshot.organization_id, digest=digests.combined)
+        Approval.objects.filter(
+            organization_id=context.snapshot.organization_id, digest=digests.combined
+        )
         .order_by("-created_at")
         .first()
     )
     if approval is None:
-        raise ApprovalRequired(
-            create_approval(_build_approval(request, snapshot, target, decision, digests))
-        )
+        raise ApprovalRequired(create_approval(_build_approval(context, digests)))
     is_own_approval = approval.call_id == request.call_id
     if approval.state == Approval.State.APPROVED and not _is_spent(approval):
         return ApprovalGrant(ApprovalReference(approval.pk, approval.digest))
@@ -105,9 +98,7 @@ def require_approval(
         is_own_approval or (is_denied(approval) and approval.expires_at > timezone.now())
     ):
         raise refusal
-    raise ApprovalRequired(
-        create_approval(_build_approval(request, snapshot, target, decision, digests))
-    )
+    raise ApprovalRequired(create_approval(_build_approval(context, digests)))
 
 
 def build_refusal(approval: Approval) -> CallRefused | None:
@@ -180,22 +171,16 @@ def _is_spent(approval: Approval) -> bool:
     return not ApprovalCell.objects.filter(pk=approval.pk, spent_by=None).exists()
 
 
-def _build_approval(
-    request: CallRequest,
-    snapshot: CallSnapshot,
-    target: Target,
-    decision: PolicyDecision,
-    digests: ApprovalDigests,
-) -> Approval:
-    facts = target.facts
-    server = snapshot.servers.get(facts.server_id) if facts.server_id else None
+def _build_approval(context: CallContext, digests: ApprovalDigests) -> Approval:
+    request, decision = context.request, context.decision
+    organization_id = context.snapshot.organization_id
     return Approval(
-        organization_id=snapshot.organization_id,
+        organization_id=organization_id,
         agent_id=request.agent_id,
         session_id=request.session_id,
         call_id=request.call_id,
         method=request.method,
-        **build_target_fields(target, request.arguments, snapshot.organization_id, server),
+        **build_target_fields(context.target, request.arguments, organization_id, context.server),
         arguments_digest=digests.arguments,
         rules_digest=digests.rules,
         digest=digests.combined,

@@ -9,14 +9,13 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from agents.calls.snapshots import CallSnapshot, SnapshotDefinition, SnapshotTool
+from agents.calls.definitions import SnapshotDefinition
+from agents.calls.snapshots import CallSnapshot, SnapshotTool, Target
 from agents.calls.types import CallRequest
 from agents.policies.decisions import can_span_slashes, decide_definition
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 from mcp_servers.uri_templates import matches_template
-
-Target = SnapshotTool | SnapshotDefinition
 
 # A person disabled or rejected this exact resource: templates must not allow it again.
 FINAL_DENIAL_CODES = frozenset({"resource_disabled", "definition_rejected"})

@@ -1,41 +1,42 @@
-"""Snapshots of everything that decisions and calls need, and the names of agents' tools.
+"""Snapshots of everything that decisions and calls need.
 
 A snapshot stores its policy generation, which is read first, so that a concurrent change makes it
 stale, never wrong. Admission rejects stale snapshots, so a cached one needs no query.
-
-A tool's name is created when the tool is first seen and stored; calls find it in both styles. If
-two processes create it at the same time, the unique constraint lets one win, and the other reads
-that name.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from types import MappingProxyType
-from typing import Any, ClassVar, cast
+from typing import Any
 from uuid import UUID
 
-from django.conf import settings
-from django.db import IntegrityError, transaction
-
-from agents.budgets.call_costs import FREE, CallPrice
 from agents.budgets.limits import BudgetLimit
 from agents.budgets.services import load_limits
-from agents.builtin_tools.registry import BUILTIN_TOOLS, AgentBuiltinTool, load_builtin_tools
+from agents.builtin_tools.registry import AgentBuiltinTool, load_builtin_tools
 from agents.builtin_tools.toolset_options import AgentToolsets
 from agents.builtin_tools.toolsets.find_tools import FIND_TOOLS
 from agents.builtin_tools.types import BuiltinTool
-from agents.models import Agent, AgentServer, ToolName
+from agents.calls.definitions import (
+    DefinitionKey,
+    ServerFacts,
+    SnapshotDefinition,
+    build_definitions,
+    build_server_facts,
+    collect_server_instructions,
+    get_effective_state,
+    list_servers_with_changed_instructions,
+    split_tools,
+)
+from agents.calls.required_tasks import requires_task
+from agents.calls.tool_names import create_tool_names
+from agents.models import Agent, AgentServer
 from agents.policies.compare_decisions import POLICY_DENIAL_CODES
 from agents.policies.decisions import (
-    DefinitionFacts,
     EffectivePolicy,
-    Kind,
     PolicyDecision,
     ToolFacts,
-    decide_definition,
     decide_tool_call,
 )
 from agents.policies.queries import (
@@ -51,245 +52,12 @@ from agents.skills.templates import SkillTemplate
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 from bonobot.ledger.queries import load_policy_generation
-from mcp_servers.build_endpoint import build_endpoint
-from mcp_servers.client.endpoint import ServerEndpoint
-from mcp_servers.flow_labels.inference import LabelContext
-from mcp_servers.flow_labels.services import get_effective_labels, get_store_use, load_label_context
-from mcp_servers.flow_labels.store_use import NO_STORE, READS_ONLY, StoreUse
+from mcp_servers.flow_labels.services import get_effective_labels, get_store_use
+from mcp_servers.flow_labels.store_use import NO_STORE, StoreUse
 from mcp_servers.models import Definition, Server
 from mcp_servers.schemas import SchemaVerdict
 from mcp_servers.schemas.defaults import fill_defaults
-from mcp_servers.tool_names import (
-    Style,
-    build_tool_aliases,
-    build_tool_name,
-    build_tool_names,
-    has_style,
-)
-from mcp_servers.uri_templates import list_variables
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotDefinition:
-    """A resource, template or prompt of a server; `name` is its URI, template or own name.
-
-    `variables` are the template's variables, none if it can't be parsed.
-    """
-
-    name: str
-    facts: DefinitionFacts
-    decision: PolicyDecision
-    declaration: Mapping[str, Any]
-    digest: str = ""
-    definition_id: UUID | None = None
-    labels: tuple[str, ...] = ()
-    variables: tuple[str, ...] = ()
-    store_use: ClassVar[StoreUse] = READS_ONLY
-
-    @property
-    def schema_verdict(self) -> SchemaVerdict:
-        """How arguments are checked: inline, because we build these schemas."""
-        return SchemaVerdict("inline", "")
-
-    @property
-    def title(self) -> str:
-        """The title, else the name, else an empty string."""
-        title = self.declaration.get("title") or self.declaration.get("name")
-        return title if isinstance(title, str) else ""
-
-    @property
-    def description(self) -> str:
-        """The description or an empty string."""
-        description = self.declaration.get("description")
-        return description if isinstance(description, str) else ""
-
-    @property
-    def argument_schema(self) -> dict[str, Any]:
-        """The JSON Schema of a prompt's declared arguments, all of them strings."""
-        declared = self.declaration.get("arguments") or ()
-        return {
-            "type": "object",
-            "properties": {
-                argument["name"]: {
-                    "type": "string",
-                    "description": str(argument.get("description") or ""),
-                }
-                for argument in declared
-            },
-            "required": [
-                argument["name"] for argument in declared if argument.get("required") is True
-            ],
-            "additionalProperties": False,
-        }
-
-
-# Server, kind and own name identify a resource, template or prompt.
-DefinitionKey = tuple[UUID, str, str]
-
-
-def split_tools(rows: Iterable[Definition]) -> tuple[list[Definition], list[Definition]]:
-    """Return the tools, and the resources, templates and prompts."""
-    definitions = list(rows)
-    other_kinds = (
-        Definition.Kind.RESOURCE,
-        Definition.Kind.RESOURCE_TEMPLATE,
-        Definition.Kind.PROMPT,
-    )
-    return (
-        [row for row in definitions if row.kind == Definition.Kind.TOOL],
-        [row for row in definitions if row.kind in other_kinds],
-    )
-
-
-def list_servers_with_changed_instructions(rows: Iterable[Definition]) -> frozenset[UUID]:
-    """Return the servers whose instructions differ from the approved ones.
-
-    None of their definitions can be called until the new instructions are reviewed, because
-    changed instructions may mean a different server.
-    """
-    return frozenset(
-        row.server_id
-        for row in rows
-        if row.kind == Definition.Kind.INSTRUCTIONS
-        and row.present
-        and row.pinned_digest not in ("", row.digest)
-    )
-
-
-def get_effective_state(row: Definition, changed_servers: frozenset[UUID]) -> str:
-    """Return a definition's state for decisions, considering its server's instructions."""
-    is_blocked = row.server_id in changed_servers and row.state == Definition.State.APPROVED
-    return "instructions_changed" if is_blocked else str(row.state)
-
-
-def collect_server_instructions(
-    rows: Iterable[Definition],
-    servers: "Mapping[UUID, ServerFacts]",
-    effective_policy: EffectivePolicy,
-) -> dict[str, str]:
-    """Return the approved instructions of enabled servers, by server name.
-
-    Changed instructions are withheld, and block the server's other definitions.
-    """
-    instructions = {}
-    for row in rows:
-        if row.kind != Definition.Kind.INSTRUCTIONS or not row.enabled:
-            continue
-        server, scope = servers[row.server_id], effective_policy.find_scope(row.server_id)
-        in_use = server.enabled and scope is not None and scope.enabled
-        if in_use and row.state == Definition.State.APPROVED:
-            instructions[server.name] = str(row.payload.get("text") or "")
-    return instructions
-
-
-def build_definitions(
-    rows: Iterable[Definition],
-    servers: "Mapping[UUID, ServerFacts]",
-    effective_policy: EffectivePolicy,
-    changed_servers: frozenset[UUID] = frozenset(),
-) -> dict[DefinitionKey, SnapshotDefinition]:
-    """Return the definitions of the rows, each with its decision.
-
-    `changed_servers` are the servers with changed instructions.
-    """
-    definitions = {}
-    for row in rows:
-        server = servers[row.server_id]
-        facts = _build_definition_facts(row, server, get_effective_state(row, changed_servers))
-        definitions[row.server_id, row.kind, row.name] = SnapshotDefinition(
-            name=row.name,
-            facts=facts,
-            decision=decide_definition(facts, effective_policy),
-            declaration=row.payload,
-            digest=row.digest,
-            definition_id=row.pk,
-            labels=get_effective_labels(row, server.origin),
-            # Parsed here, off the event loop: importing the parser takes time.
-            variables=list_variables(row.name) if facts.kind == "resource_template" else (),
-        )
-    return definitions
-
-
-def _build_definition_facts(row: Definition, server: "ServerFacts", state: str) -> DefinitionFacts:
-    return DefinitionFacts(
-        kind=cast(Kind, row.kind),
-        own_name=row.name,
-        server_id=server.id,
-        server_name=server.name,
-        server_enabled=server.enabled,
-        state=state,
-        enabled=row.enabled,
-    )
-
-
-ToolNames = dict[tuple[UUID, str], str]
-
-
-def create_tool_names(
-    agent: Agent, servers: Sequence[Server], rows: Sequence[Definition]
-) -> ToolNames:
-    """Return (server id, own name) → name for `rows`; stores new names."""
-    names = _load_tool_names(agent)
-    style = cast(Style, settings.BONOBOT_TOOL_NAME_STYLE)
-    if not all(has_style(name, style) for name in names.values()):
-        _restyle_tool_names(agent, style)
-        names = _load_tool_names(agent)
-    new_rows = [row for row in rows if (row.server_id, row.name) not in names]
-    if not new_rows:
-        return names
-    try:
-        with transaction.atomic():
-            ToolName.objects.bulk_create(_build_tool_names(agent, servers, new_rows, names))
-    except IntegrityError:
-        # Another process created the names in the meantime; use those.
-        return create_tool_names(agent, servers, rows)
-    return _load_tool_names(agent)
-
-
-def _load_tool_names(agent: Agent) -> ToolNames:
-    # There may be thousands per snapshot: don't build model objects.
-    rows = agent.tool_names.values_list("server_id", "own_name", "name")
-    return {(server_id, own_name): name for server_id, own_name, name in rows}
-
-
-def _restyle_tool_names(agent: Agent, style: Style) -> None:
-    """Rename the agent's tools whose names have another style; old names stay aliases."""
-    rows = agent.tool_names.select_related("server").only("name", "own_name", "server__slug")
-    outdated = [row for row in rows if not has_style(row.name, style)]
-    taken_names = {row.name for row in rows} | set(BUILTIN_TOOLS)
-    tools = [(row.server.slug, row.own_name) for row in outdated]
-    for row, name in zip(outdated, build_tool_names(tools, style, taken_names), strict=True):
-        row.name = name
-    # Another process may be renaming them, too; it chooses the same names.
-    with suppress(IntegrityError), transaction.atomic():
-        ToolName.objects.bulk_update(outdated, ["name"], batch_size=500)
-
-
-def _build_tool_names(
-    agent: Agent, servers: Sequence[Server], new_rows: Sequence[Definition], names: ToolNames
-) -> list[ToolName]:
-    slugs = {server.pk: server.slug for server in servers}
-    taken_names = set(names.values()) | set(BUILTIN_TOOLS)
-    tool_names = []
-    for row in new_rows:
-        name = build_tool_name(
-            slugs[row.server_id],
-            row.name,
-            style=cast(Style, settings.BONOBOT_TOOL_NAME_STYLE),
-            taken_names=taken_names,
-        )
-        taken_names.add(name)
-        tool_names.append(
-            ToolName(
-                organization_id=agent.organization_id,
-                agent=agent,
-                server_id=row.server_id,
-                own_name=row.name,
-                name=name,
-            )
-        )
-    return tool_names
-
+from mcp_servers.tool_names import build_tool_aliases
 
 MAX_CACHED_SNAPSHOTS = 1000
 MAX_CACHED_DECISIONS = 1000  # one per tool and set of met conditions
@@ -314,6 +82,7 @@ class SnapshotTool:
     labels: tuple[str, ...] = ()
     store_use: StoreUse = NO_STORE
     builtin: BuiltinTool | None = field(default=None, compare=False)
+    requires_task: bool = False  # can only be called as a task
 
     @property
     def input_schema(self) -> dict[str, Any]:
@@ -326,19 +95,8 @@ class SnapshotTool:
         return self.declaration.get("description") or self.declaration.get("title") or ""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerFacts:
-    """A server's data for calls; the endpoint knows which values must be masked."""
-
-    id: UUID
-    name: str
-    slug: str
-    enabled: bool
-    endpoint: ServerEndpoint
-    origin: LabelContext = field(default_factory=LabelContext)
-    price: CallPrice = FREE
-    calls_per_minute: int | None = None
-    has_failed: bool = False  # its last call or check before the snapshot
+# What a call's name means.
+Target = SnapshotTool | SnapshotDefinition
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,8 +199,6 @@ class CallSnapshot:
 
         Empty for a call that isn't denied by policy, since no policy would change that.
         """
-        if self.draft is None and self.organization_draft is None:
-            return {}
         if decision.verdict == "deny" and decision.code not in POLICY_DENIAL_CODES:
             return {}
         drafts = {SHADOW: self.draft, ORGANIZATION_SHADOW: self.organization_draft}
@@ -518,7 +274,7 @@ def _load_agent_snapshot(agent_id: UUID) -> CallSnapshot:
     agent = Agent.objects.select_related("tool_policy", "organization").get(pk=agent_id)
     attached_servers = _load_attached_servers(agent)
     servers = {
-        attached_server.server_id: _build_server_facts(attached_server.server)
+        attached_server.server_id: build_server_facts(attached_server.server)
         for attached_server in attached_servers
     }
     organization_policy = find_organization_policy(agent.organization_id)
@@ -577,7 +333,7 @@ def _load_server_snapshot(server_id: UUID) -> CallSnapshot:
         .prefetch_related("secrets")
         .get(pk=server_id)
     )
-    facts = _build_server_facts(server)
+    facts = build_server_facts(server)
     organization_policy = find_organization_policy(server.organization_id)
     effective_policy = build_server_policy(server, organization_policy)
     definitions = list(server.definitions.only_call_fields())
@@ -599,20 +355,6 @@ def _load_server_snapshot(server_id: UUID) -> CallSnapshot:
         organization_draft=build_organization_draft(
             organization_policy, effective_policy, for_agent=False
         ),
-    )
-
-
-def _build_server_facts(server: Server) -> ServerFacts:
-    return ServerFacts(
-        id=server.pk,
-        name=server.name,
-        slug=server.slug,
-        enabled=server.enabled,
-        endpoint=build_endpoint(server),
-        origin=load_label_context(server),
-        price=CallPrice(server.call_price, server.second_price),
-        calls_per_minute=server.calls_per_minute,
-        has_failed=server.status in (Server.Status.ERROR, Server.Status.NEEDS_REAUTH),
     )
 
 
@@ -658,6 +400,7 @@ def _build_mcp_tool(name: str, row: Definition, server: ServerFacts, state: str)
         definition_id=row.pk,
         labels=get_effective_labels(row, server.origin),
         store_use=get_store_use(row, server.origin),
+        requires_task=requires_task(server.endpoint, row.payload),
     )
 
 

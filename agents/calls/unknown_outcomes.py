@@ -2,7 +2,7 @@
 
 from typing import TypeGuard
 
-from agents.calls.resolve import Target
+from agents.calls.snapshots import Target
 from agents.calls.types import CallRequest
 from bonobot.core.i18n.messages import TranslatableMessage, format_message
 from bonobot.core.problems import Problem

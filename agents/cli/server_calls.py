@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from agents.calls import pipeline
-from agents.calls.snapshots import CallSnapshot, SnapshotDefinition, get_snapshot_cache
+from agents.calls.definitions import SnapshotDefinition
+from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
 from agents.calls.types import Method
 from agents.models import Agent
 from bonobot.core.cli.command_group import (

@@ -18,6 +18,9 @@ from mcp_servers.flow_labels.store_use import StoreUse
 
 IDLE_S = 24 * 3600
 HELD_LABELS = encode_labels((FlowLabel.PRIVATE_DATA, FlowLabel.UNTRUSTED_CONTENT))
+EXTERNAL_EFFECT = encode_labels((FlowLabel.SENDS_OUT,))
+# There are few sets of labels, and each call has one.
+_encode_label_set = lru_cache(maxsize=256)(encode_labels)
 
 
 def build_flow_effects(
@@ -29,10 +32,10 @@ def build_flow_effects(
     stores: tuple[Store, ...] = (),
 ) -> tuple[FlowLabelEffect, ...]:
     """Return the label effects of a call; none if it has no labels and uses no stores."""
-    label_bits = encode_labels(labels)
+    label_bits = _encode_label_set(tuple(labels))
     if not label_bits and not stores:
         return ()
-    blocking_labels = HELD_LABELS if label_bits & encode_labels((FlowLabel.SENDS_OUT,)) else 0
+    blocking_labels = HELD_LABELS if label_bits & EXTERNAL_EFFECT else 0
     keys = build_flow_keys(principal, session_id=session_id, agent_id=agent_id)
     idle_s = None if session_id else IDLE_S
     return tuple(

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from agents.calls.snapshots import CallSnapshot, SnapshotDefinition, SnapshotTool
+from agents.calls.definitions import SnapshotDefinition
+from agents.calls.snapshots import CallSnapshot, SnapshotTool
 from agents.gateway.client_request import build_invalid_params_error
 from agents.gateway.routes import GatewayTarget
 from mcp_servers.client.change_notifications import TOPICS

@@ -16,7 +16,7 @@ from django.conf import settings
 from django.db import Error as DatabaseFault
 
 from agents.calls.connections import connect_server, release_connections, set_connection_owner
-from agents.calls.snapshots import ServerFacts
+from agents.calls.definitions import ServerFacts
 from agents.models import Inbox, Session
 from agents.sessions.leases import SessionLease
 from agents.sessions.run_context import RunContext, load_server_state

@@ -9,9 +9,10 @@ from uuid import UUID
 
 from django.utils import timezone
 
+from agents.calls.definitions import ServerFacts
 from agents.calls.explain import NoToolsReason, find_no_tools_reason
 from agents.calls.root_limits import RootSession
-from agents.calls.snapshots import CallSnapshot, ServerFacts, get_snapshot_cache
+from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
 from agents.llm import interface as llm_interface
 from agents.llm.pricing import fill_context_window
 from agents.model_endpoints.services import build_endpoint, build_fallback_chain

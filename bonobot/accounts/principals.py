@@ -87,7 +87,7 @@ class Principal:
                     "Contact someone who has permission: {who_may}.", who_may=ALLOWED_ROLES[action]
                 ),
             )
-        if not is_action_in_scope(self.scopes, action):
+        if self.scopes is not None and not is_action_in_scope(self.scopes, action):
             raise InsufficientScope(*list_scopes_with_action(action))
 
     def require_scope(self, scope: TokenScope) -> None:

@@ -38,7 +38,7 @@ BONOBOT_ANSWER_S = environment.read_number("BONOBOT_ANSWER_S", 300, minimum=1, m
 # --- Sessions ------------------------------------------------------------------------------------
 
 # Seconds that a session's call or turn waits for its rate limit, or for a budget that others have
-# reserved: `agents.calls.check_and_admit`, `agents.model_endpoints.request_budget`.
+# reserved: `agents.calls.admit`, `agents.model_endpoints.request_budget`.
 BONOBOT_ADMISSION_WAIT_S = environment.read_number(
     "BONOBOT_ADMISSION_WAIT_S", 300, minimum=0, maximum=3_600
 )

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agents.calls.check_and_admit import admit_call
+from agents.calls.context import CallContext
+from agents.calls.pipeline import admit_call
 from agents.calls.root_limits import RootSession
 from agents.calls.types import CallRequest, RelayOptions
 from agents.flow_labels.services import clear_agent_labels, clear_token_labels
@@ -85,7 +86,7 @@ class Caller:
         }
         request = CallRequest(tool=tool, arguments=dict(arguments or {}), **(fields | options))
         try:
-            get_runtime().call(admit_call, request)
+            get_runtime().call(admit_call, CallContext(request))
         except Problem as problem:
             return problem.code
         return ""

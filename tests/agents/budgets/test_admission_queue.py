@@ -17,7 +17,6 @@ from agents.budgets.admission_queue import (
 )
 from agents.budgets.limits import build_charge
 from agents.budgets.services import BudgetLine, set_budgets
-from agents.calls import check_and_admit
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent, Session, Step
 from agents.sessions.services import start_session
@@ -335,7 +334,7 @@ def test_a_caller_without_a_session_waits_briefly_for_a_reserved_budget(
     call: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(check_and_admit, "CALLER_WAIT_S", 0.1)
+    monkeypatch.setattr("agents.calls.admit.CALLER_WAIT_S", 0.1)
     set_budgets(administrator, helper, [BudgetLine("calls", "total", 2)])
     call(ECHO, {"text": "x"})
     (key,) = load_organization_balances(acme.pk)

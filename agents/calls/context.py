@@ -1,0 +1,99 @@
+"""`CallContext`: what is known about one call, from its request to its outcome."""
+
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from agents.budgets.limits import BudgetLimit
+from agents.calls.definitions import ServerFacts
+from agents.calls.results import ResultText
+from agents.calls.snapshots import CallSnapshot, SnapshotTool, Target
+from agents.calls.types import CallOutcome, CallRequest
+from agents.policies.decisions import PolicyDecision
+from bonobot.ledger.types import Admission, ApprovalReference
+from bonobot.ledger.types import Outcome as LedgerOutcome
+
+NO_TEXT = ResultText("")
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalGrant:
+    """An approval for this one call, or None if the tool is approved for the session."""
+
+    approval: ApprovalReference | None = None
+
+
+@dataclass(slots=True, eq=False)
+class CallContext:
+    """One call: `make_call` creates it, and each stage adds what later stages need.
+
+    `request` is the caller's, with the principal and the tool's listed name as of the snapshot.
+    """
+
+    request: CallRequest
+    # Set by `prepare_call`; a newer snapshot replaces it and what was resolved with it.
+    snapshot: CallSnapshot = field(init=False)
+    # Set by `resolve_target`; `server` and `deadline_ms` stay empty for built-in tools.
+    is_resolved: bool = False
+    target: Target = field(init=False)
+    server: ServerFacts | None = None
+    deadline_ms: int = 0
+    # Set by `decide_call` and for a decision that needs a person.
+    decision: PolicyDecision = field(init=False)
+    grant: ApprovalGrant | None = None
+    root_limits: tuple[BudgetLimit, ...] = ()
+    admission: Admission = field(init=False)
+    # Set by the stages after the admission; until something else is known, it was canceled.
+    outcome: LedgerOutcome = "unknown"
+    code: str = "cancelled"
+    result_text: ResultText = NO_TEXT
+    result: dict[str, Any] = field(default_factory=dict)
+    audit_details: dict[str, Any] = field(default_factory=dict)
+    remedy: str = ""
+    cause: str = ""
+    sent: bool = True
+    answered: bool = False
+    duration_ms: int = 0
+    exchange_id: UUID | None = None
+    error: dict[str, Any] | None = None
+    amounts: dict[str, int] = field(default_factory=dict)
+
+    def set_snapshot(self, snapshot: CallSnapshot) -> None:
+        """Set the snapshot that decides the call; its target has to be resolved again."""
+        self.snapshot, self.is_resolved = snapshot, False
+        self.server, self.deadline_ms = None, 0
+
+    def set_target(self, target: Target) -> None:
+        """Set the target with its server, and how long the call may run."""
+        self.target, self.is_resolved = target, True
+        server_id, request = target.facts.server_id, self.request
+        self.server = self.snapshot.servers.get(server_id) if server_id else None
+        self.deadline_ms = 0
+        if self.server is not None:
+            read_s = self.server.endpoint.read_s
+            seconds = read_s if request.timeout_s is None else request.timeout_s
+            self.deadline_ms = round(seconds * 1000)
+
+    def build_outcome(self) -> CallOutcome:
+        """Return the outcome of the settled call."""
+        request, target = self.request, self.target
+        builtin = target.builtin if isinstance(target, SnapshotTool) else None
+        return CallOutcome(
+            call_id=request.call_id,
+            outcome=self.outcome,
+            text=self.result_text.text,
+            result=self.result,
+            duration_ms=self.duration_ms,
+            code=self.code,
+            remedy=self.remedy,
+            cause=self.cause,
+            cost_microusd=self.amounts["microusd"],
+            server_name=target.facts.server_name,
+            own_name=target.facts.own_name if request.method == "tools/call" else request.tool,
+            sanitized=self.result_text.sanitized,
+            flagged=self.result_text.flagged,
+            # The result is a trusted instruction of the organization's own people.
+            instructs=self.outcome == "ok" and builtin is not None and builtin.returns_instructions,
+            exchange_id=self.exchange_id,
+            error=self.error,
+        )

@@ -1,0 +1,90 @@
+"""Record which of the product's functions run for one governed call."""
+
+import asyncio
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+
+from benchmarks import governed_call
+from bonobot.core.runtime import get_runtime
+from bonobot.ledger.writer.writer_thread import close_writer
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("agents/", "bonobot/", "mcp_servers/")
+WARM_UP_CALLS = 3
+
+# A function: the path of its module, and its qualified name.
+Function = tuple[str, str]
+
+
+def trace_call() -> set[Function]:
+    """Return the product's functions that run for one warm call of `benchmarks.governed_call`.
+
+    These are all that start between `make_call` and its outcome, in the thread of the event loop
+    and in the writer's. Comprehensions and lambdas are parts of the function around them.
+    """
+    close_writer()  # so that the writer's next thread records, too
+    with governed_call.opened() as door, _recorded_functions() as functions:
+
+        async def record_call() -> set[Function]:
+            functions.clear()
+            await door.governed()
+            return set(functions)
+
+        async def make_calls() -> set[Function]:
+            for _ in range(WARM_UP_CALLS):
+                await door.governed()
+            # In a task of its own, so that nothing around it is resumed meanwhile.
+            return await asyncio.create_task(record_call())
+
+        return get_runtime().call(make_calls)
+
+
+def list_by_module(functions: set[Function]) -> dict[str, list[str]]:
+    """Return the functions by module, sorted."""
+    modules: dict[str, list[str]] = {}
+    for module, name in sorted(functions):
+        modules.setdefault(module, []).append(name)
+    return modules
+
+
+@contextmanager
+def _recorded_functions() -> Iterator[set[Function]]:
+    functions: set[Function] = set()
+    known: dict[CodeType, Function | None] = {}
+
+    def record(frame: FrameType, event: str, _argument: object) -> None:
+        if event != "call":
+            return
+        code = frame.f_code
+        if code not in known:
+            known[code] = _identify_function(code)
+        if (function := known[code]) is not None:
+            functions.add(function)
+
+    async def start() -> None:
+        sys.setprofile(record)
+
+    async def stop() -> None:
+        sys.setprofile(None)
+
+    threading.setprofile(record)
+    get_runtime().call(start)
+    try:
+        yield functions
+    finally:
+        get_runtime().call(stop)
+        threading.setprofile(None)
+        close_writer()
+
+
+def _identify_function(code: CodeType) -> Function | None:
+    """Return the function that the code belongs to; None if it isn't the product's."""
+    module = code.co_filename.removeprefix(f"{ROOT}/")
+    name = code.co_qualname.partition(".<locals>.<")[0]
+    if not module.startswith(PACKAGES) or name.startswith("<"):
+        return None
+    return module, name
