@@ -72,7 +72,7 @@ def _build_tool_names(
             slugs[row.server_id],
             row.name,
             style=cast(Style, settings.BONOBOT_TOOL_NAME_STYLE),
-            taken=taken_names,
+            taken_names=taken_names,
         )
         taken_names.add(name)
         tool_names.append(
