@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.client.endpoint import KINDS_BY_METHOD
+from mcp_servers.client.server_requests import KINDS_BY_METHOD
 from mcp_servers.scanning import clean_result, inspect_result
 
 # MCP's limit on the number of completion values, and our limit on their length.

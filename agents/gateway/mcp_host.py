@@ -16,7 +16,7 @@ from uuid import UUID
 from mcp.shared.exceptions import MCPError
 
 from agents.gateway.client_request import GatewayRequest
-from mcp_servers.client.endpoint import KINDS_BY_METHOD, ServerEndpoint
+from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.host import (
     Host,
     HostRequestRejected,
@@ -24,6 +24,7 @@ from mcp_servers.client.host import (
     can_answer,
 )
 from mcp_servers.client.jsonrpc import TASKS_EXTENSION
+from mcp_servers.client.server_requests import KINDS_BY_METHOD
 
 METHODS_BY_CAPABILITY = {capability: method for method, capability in KINDS_BY_METHOD.items()}
 # Connections of one modern client to one server, for concurrent calls.

@@ -15,15 +15,7 @@ from mcp_servers.client.folder_rules import SYSTEM_ONLY, FolderRule
 from mcp_servers.client.resource_limits import UNLIMITED, ProcessLimits
 from mcp_servers.client.sandbox import Sandbox
 from mcp_servers.client.sandbox_modes import NO_SANDBOX, ServerSandbox
-
-ServerRequestKind = Literal["sampling", "elicitation", "roots"]
-
-KINDS_BY_METHOD: dict[str, ServerRequestKind] = {
-    "sampling/createMessage": "sampling",
-    "elicitation/create": "elicitation",
-    "roots/list": "roots",
-}
-
+from mcp_servers.client.server_requests import ServerRequestKind
 
 Transport = Literal["stdio", "http", "openapi"]
 Era = Literal["modern", "handshake", ""]  # "" for servers that do not speak MCP

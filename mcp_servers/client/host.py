@@ -15,8 +15,9 @@ from typing import Any, Protocol
 
 from bonobot.core.problems import InvalidInput, Problem
 from mcp_servers.client.background_tasks import TaskSet
-from mcp_servers.client.endpoint import ServerEndpoint, ServerRequestKind
+from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.jsonrpc import TASKS_EXTENSION, McpRequest
+from mcp_servers.client.server_requests import ServerRequestKind
 
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602

@@ -17,13 +17,13 @@ from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Server
 from tests import factories
-from tests.agents.conftest import run, runner, take
+from tests.agents.conftest import run, run_to_rest, runner
 from tests.command_line import acme, bonobot
 from tests.rest import RestClient
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import RawHttp, RecordedRequest
 
-__all__ = ["acme", "bonobot", "run", "runner", "take"]
+__all__ = ["acme", "bonobot", "run", "run_to_rest", "runner"]
 
 FILES = Path(__file__).parent / "files"
 Tool = dict[str, Any]

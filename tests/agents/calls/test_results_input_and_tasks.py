@@ -20,7 +20,7 @@ from agents.calls.results import (
     parse_task,
     parse_url_elicitations,
 )
-from mcp_servers.client.endpoint import KINDS_BY_METHOD
+from mcp_servers.client.server_requests import KINDS_BY_METHOD
 
 REQUEST = {"method": "elicitation/create", "params": {"message": "Which one?"}}
 ALLOWED = frozenset({"elicitation"})

@@ -42,7 +42,7 @@ def upstream(acme, helper) -> Iterator[Upstream]:
         yield server
 
 
-async def reset_connection(request: raw_http_server.Asked) -> Any:
+async def reset_connection(request: raw_http_server.RecordedRequest) -> Any:
     """Close the connection without a response."""
     return
     yield b""

@@ -91,7 +91,7 @@ async def test_messages_before_the_response_of_a_chatty_server_arent_delayed(
 ):
     note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {}}
 
-    def chatty(request: raw_http_server.Asked) -> bytes:
+    def chatty(request: raw_http_server.RecordedRequest) -> bytes:
         answer = {"jsonrpc": "2.0", "id": request.id, "result": {"content": []}}
         return (
             raw_http_server.STREAM
