@@ -398,4 +398,10 @@ def show_agent_sessions(visit: ObjectRequest) -> HttpResponseBase:
     grants = agent.grants.filter(session__in=visible_sessions).select_related("session")[
         :MAX_GRANTS
     ]
-    return visit.render_tab("agents/sessions.html", agent=agent, paged=page, grants=grants)
+    return visit.render_tab(
+        "agents/sessions.html",
+        agent=agent,
+        paged=page,
+        grants=grants,
+        may_import=agent.enabled and sessions.can_run_agent(visit.principal, agent),
+    )

@@ -362,3 +362,19 @@ def test_an_answer_without_thinking_has_no_place_for_it(
 ) -> None:
     create_step(session, "model", text="It is noon.")
     assert "bb-thinking" not in operator.get("agents_session_change", session.pk)
+
+
+def test_an_exported_session_is_imported(
+    acme: Organization, helper: Agent, operator: admin_client.AdminClient
+) -> None:
+    assert "Import session" in operator.get("agents_agent_sessions", helper.pk)
+    message = b'{"steps": [{"seq": 1, "kind": "message", "state": "done", "text": "Hi"}]}'
+    page = operator.post(
+        "agents_agent_import_session", helper.pk, file=SimpleUploadedFile("s.json", message)
+    )
+    assert "imported this session from a file" in page
+    assert Session.objects.get().status == "cancelled"
+    operator.post("agents_agent_import_session", helper.pk, file=SimpleUploadedFile("s", b"{}"))
+    assert "The file has no list of steps." in " ".join(operator.messages)
+    auditor = admin_client.sign_in(acme, Role.AUDITOR)
+    assert "Import session" not in auditor.get("agents_agent_sessions", helper.pk)
