@@ -33,12 +33,6 @@ def input_required(
     return wire.modern(AGENT, "tools/call", COUNT, capabilities=SHOWS).result
 
 
-@pytest.fixture
-def fast_polling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Poll for answers frequently."""
-    monkeypatch.setattr(approvals, "POLL_INTERVAL_S", 0.05)
-
-
 def build_retry(input_required: dict[str, Any], action: str = "accept") -> dict[str, Any]:
     return {
         "requestState": input_required["requestState"],
@@ -68,7 +62,7 @@ def test_the_call_runs_once_after_its_approval(
 
 
 def test_a_client_that_repeats_before_the_answer_waits_for_it(
-    acme: Organization, wire: Wire, input_required: dict[str, Any], effects: Any, fast_polling: None
+    acme: Organization, wire: Wire, input_required: dict[str, Any], effects: Any
 ) -> None:
     params = COUNT | build_retry(input_required)
     stream = wire.listen(AGENT, params, method="tools/call", capabilities=SHOWS)
@@ -83,7 +77,7 @@ def test_a_client_that_repeats_before_the_answer_waits_for_it(
 
 
 def test_a_client_that_waited_long_gets_the_url_again(
-    wire: Wire, input_required: dict[str, Any], fast_polling: None, monkeypatch: pytest.MonkeyPatch
+    wire: Wire, input_required: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(approvals, "MAX_WAIT_S", 0.0)
     repeated = wire.modern(
@@ -103,7 +97,7 @@ def session(acme: Organization, helper: Agent, workshop: Server, wire: Wire) -> 
 
 
 def test_a_handshake_client_gets_the_url_and_continues_after_the_approval(
-    acme: Organization, session: Session, effects: Any, fast_polling: None
+    acme: Organization, session: Session, effects: Any
 ) -> None:
     stream = session.begin("tools/call", COUNT)
     elicitation = stream.next()
@@ -137,7 +131,7 @@ def test_a_session_whose_user_declines_ends_the_approval_with_the_call(
 
 @pytest.mark.parametrize("accepted", [True, False])
 def test_the_approval_ends_when_the_client_cancels_the_call(
-    session: Session, fast_polling: None, accepted: bool
+    session: Session, accepted: bool
 ) -> None:
     stream = session.begin("tools/call", COUNT)
     elicitation = stream.next()
@@ -150,9 +144,7 @@ def test_the_approval_ends_when_the_client_cancels_the_call(
     assert AuditRow.objects.filter(action="call_taken_back").count() == 1
 
 
-def test_the_approval_ends_when_the_client_ends_its_session(
-    session: Session, wire: Wire, fast_polling: None
-) -> None:
+def test_the_approval_ends_when_the_client_ends_its_session(session: Session, wire: Wire) -> None:
     stream = session.begin("tools/call", COUNT)
     elicitation = stream.next()
     assert elicitation is not None
