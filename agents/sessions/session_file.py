@@ -259,6 +259,8 @@ class _StepReader:
             "by": f"{author} (imported)" if author else "(imported)",
         }
         if fields.values.get("output_schema") is not None:
+            if not isinstance(fields.values["output_schema"], dict):
+                fields.refuse("output_schema", format_message("`output_schema` isn't an object."))
             try:
                 schema = check_output_schema(fields.values["output_schema"])
             except InvalidInput as problem:

@@ -72,6 +72,7 @@ def test_results_are_framed_and_notices_have_no_effect():
         ((MESSAGE | {"replaces": 1},), "steps[0].replaces"),
         ((MESSAGE | {"replaces": []},), "steps[0].replaces"),
         ((MESSAGE | {"output_schema": {"type": 5}},), "steps[0].output_schema"),
+        ((MESSAGE | {"output_schema": "x"},), "steps[0].output_schema"),
         ((TURN,), "steps[0].kind"),
         ((MESSAGE, TURN | {"turn": True}), "steps[1].turn"),
         ((MESSAGE, TURN, TURN | {"seq": 3}), "steps[2].turn"),
