@@ -52,6 +52,19 @@ def notify_runners_of_cancel() -> None:
     message_bus.wake_listeners(CANCEL_TOPIC)
 
 
+def notify_of_answer(session_id: UUID) -> None:
+    """Notify the process that runs a session, after the commit, that a person answered.
+
+    A waiting session is queued by `wake_session` instead.
+    """
+    message_bus.wake_listeners(build_answers_topic(session_id))
+
+
+def build_answers_topic(session_id: UUID) -> str:
+    """Return the bus topic of the answers to a session's approvals and elicitation requests."""
+    return f"answers:{session_id}"
+
+
 def build_bus_topic(session_id: UUID) -> str:
     """Return the bus topic of a session."""
     return f"session:{session_id}"

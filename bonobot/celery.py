@@ -4,6 +4,7 @@ import gc
 import logging.config
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from celery import Celery
@@ -19,7 +20,7 @@ from celery.signals import (
 )
 
 from bonobot.jobs.broker import register_transport
-from bonobot.jobs.queues import set_sent_at
+from bonobot.jobs.queues import QUEUE_NAMES, SESSION_QUEUE, set_sent_at
 from bonobot.jobs.renamed_tasks import register_renamed_tasks
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
@@ -41,9 +42,21 @@ def register_old_task_names(**_: Any) -> None:
 
 
 @celeryd_init.connect
-def delay_garbage_collection(**_: Any) -> None:
-    """Don't look for garbage among the modules that a worker loads at its start."""
+def take_over_sessions(options: Mapping[str, Any], **_: Any) -> None:
+    """Continue the sessions of a worker that died, before Celery connects to its broker.
+
+    Celery's start takes longer than a session should stand still. A worker that doesn't serve the
+    queue of sessions takes none over.
+    """
+    # Loaded modules aren't garbage; `bonobot worker` disables this even earlier.
     gc.disable()
+    names = options.get("queues") or QUEUE_NAMES
+    if SESSION_QUEUE not in (names.split(",") if isinstance(names, str) else names):
+        return
+    from agents.sessions.worker import get_session_runner  # models, which need settings
+    from bonobot.core.runtime import get_runtime
+
+    get_runtime().call(get_session_runner().take_over_sessions)
 
 
 @setup_logging.connect
@@ -70,8 +83,8 @@ def register_runner(**_: Any) -> None:
 
     probe_server.start_probe_server(probe_server.measure_loop_age_s)
     get_runtime().call(get_session_runner().start)
-    # The sessions of a worker that died before, without waiting for the first heartbeat.
-    get_runtime().spawn(get_session_runner().take_over_sessions(), name="take over sessions")
+    # Other sessions whose messages were lost.
+    get_runtime().spawn(get_session_runner().announce_sessions(), name="announce sessions")
     get_runtime().call(get_listener().start)
     # Loaded objects are permanent: scanning them again would pause all sessions.
     gc.freeze()

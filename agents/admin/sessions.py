@@ -1,5 +1,6 @@
 """Sessions in the admin: list, page, timeline, and the chat and session tabs of an agent."""
 
+import json
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -53,6 +54,7 @@ from bonobot.core.admin.theme import (
     display,
     register,
 )
+from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.models import AuditRow
 from mcp_servers.flow_labels.services import LABEL_NAMES
@@ -170,7 +172,13 @@ def show_steps(visit: ObjectRequest) -> HttpResponseBase:
 def send_message(visit: ObjectRequest) -> None:
     """Send another message."""
     files = read_attachments(visit.request)
-    sessions.send_message(visit.principal, visit.object, visit.request.POST.get("text", ""), files)
+    sessions.send_message(
+        visit.principal,
+        visit.object,
+        visit.request.POST.get("text", ""),
+        files,
+        output_schema=read_output_schema(visit.request),
+    )
 
 
 @SessionAdmin.add_object_action("retry", needs=Action.RUN_AGENTS)
@@ -212,6 +220,24 @@ def handle_revoke(visit: ObjectRequest) -> None:
     revoke_session_approval(visit.principal, grant)
     text = _t("%(tool)s requires approval again, starting with the next call.")
     messages.success(visit.request, text % {"tool": make_visible(grant.label, 120)})
+
+
+def read_output_schema(request: HttpRequest) -> dict[str, Any] | None:
+    """Return the output schema that was entered for a message; None for none."""
+    text = request.POST.get("output_schema", "").strip()
+    if not text:
+        return None
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError):
+        schema = None
+    if not isinstance(schema, dict):
+        raise InvalidInput(
+            "The output schema isn't a JSON object.",
+            field="output_schema",
+            remedy="Enter a JSON Schema, or leave the field empty.",
+        )
+    return schema
 
 
 def read_attachments(request: HttpRequest) -> list[Attachment]:
@@ -379,6 +405,7 @@ def start_session(visit: ObjectRequest) -> HttpResponseBase:
         text,
         attachments=files,
         model_endpoint=find_selectable_endpoint(visit.principal, visit.object, name),
+        output_schema=read_output_schema(visit.request),
     )
     return HttpResponseRedirect(f"{visit.url()}?session={session.pk}")
 
@@ -398,4 +425,10 @@ def show_agent_sessions(visit: ObjectRequest) -> HttpResponseBase:
     grants = agent.grants.filter(session__in=visible_sessions).select_related("session")[
         :MAX_GRANTS
     ]
-    return visit.render_tab("agents/sessions.html", agent=agent, paged=page, grants=grants)
+    return visit.render_tab(
+        "agents/sessions.html",
+        agent=agent,
+        paged=page,
+        grants=grants,
+        may_import=agent.enabled and sessions.can_run_agent(visit.principal, agent),
+    )

@@ -18,6 +18,7 @@ from agents.api import (
     recordings,
     server_calls,
     server_imports,
+    session_imports,
     sessions,
     skills,
     triggers,
@@ -159,6 +160,11 @@ urlpatterns = [
         f"{AGENT}/flow-labels", flow_labels.AgentHeldLabelsView.as_view(), name="agent-flow-labels"
     ),
     path(f"{AGENT}/sessions", sessions.AgentSessionListView.as_view(), name="agent-sessions"),
+    path(
+        f"{AGENT}/sessions/import",
+        session_imports.ImportSessionView.as_view(),
+        name="session-import",
+    ),
     path("sessions", sessions.SessionListView.as_view(), name="sessions"),
     path(SESSION, sessions.SessionDetailView.as_view(), name="session"),
     path(f"{SESSION}/messages", sessions.SendMessageView.as_view(), name="messages"),

@@ -11,11 +11,12 @@ from django.urls import reverse
 from django.utils import timezone
 
 from agents.models import Approval, Session, SessionApproval
-from agents.session_wakeups import wake_session
+from agents.session_wakeups import notify_of_answer, wake_session
 from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
+from bonobot.core.message_bus import wake_listeners
 from bonobot.core.problems import Conflict, Forbidden, InvalidInput
 from bonobot.ledger.audit.admin_changes import ChangeEvent, record_change
 from bonobot.ledger.models import ApprovalCell
@@ -62,7 +63,7 @@ def resolve_approval(
             _create_approval_cell(approval)
         if answer == "approve_session":
             _create_session_approval(principal, approval)
-        _wake_session(approval)
+        _wake_waiting_calls(approval)
     return Approval.objects.get(pk=approval.pk)
 
 
@@ -97,6 +98,7 @@ def withdraw_approval(principal: Principal, approval: Approval) -> bool:
         details={"call_id": str(approval.call_id)},
         governed=False,
     ):
+        _wake_waiting_calls(approval)
         return bool(waiting.update(state=Approval.State.WITHDRAWN, decided_at=timezone.now()))
 
 
@@ -126,7 +128,7 @@ def expire_overdue() -> int:
             Approval.objects.filter(pk=approval.pk, state=Approval.State.WAITING).update(
                 state=Approval.State.EXPIRED, decided_at=timezone.now()
             )
-            _wake_session(approval)
+            _wake_waiting_calls(approval)
     return len(overdue)
 
 
@@ -226,9 +228,16 @@ def _create_session_approval(principal: Principal, approval: Approval) -> None:
     )
 
 
-def _wake_session(approval: Approval) -> None:
-    """Wake the session that waits for the answer, if there is one."""
+def build_bus_topic(approval_id: UUID) -> str:
+    """Return the bus topic of an approval, whose listeners are woken when it ends."""
+    return f"approval:{approval_id}"
+
+
+def _wake_waiting_calls(approval: Approval) -> None:
+    """Wake what waits for the approval's end: a session, or a process with the call."""
+    wake_listeners(build_bus_topic(approval.pk))
     if approval.session_id is not None:
+        notify_of_answer(approval.session_id)
         wake_session(approval.session_id)
 
 

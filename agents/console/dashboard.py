@@ -3,11 +3,13 @@
 The number of queries is fixed: counts are grouped and lists are short.
 """
 
+import time
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.db.models import Count, F, OuterRef, Q, Subquery
 from django.urls import reverse
 from django.utils import timezone
@@ -20,6 +22,7 @@ from agents.console.pending_counts import PendingCounts
 from agents.models import Approval, Budget, Session
 from agents.models.approvals import PersonRequestQuerySet
 from bonobot.accounts.principals import Principal
+from bonobot.processes.process_status import ProcessStatus, read_statuses
 from mcp_servers.health.queries import build_outage_condition
 from mcp_servers.health.services import NEEDS_REAUTH
 from mcp_servers.models import Definition, Outage, Server
@@ -83,10 +86,26 @@ def build_dashboard(
         "activity": CallActivity(organization_id, range_slug),
         "ranges": RANGES,
         "running": pending.sessions,
+        "processes": _list_ended_processes(principal),
+        "quarantined": sessions.filter(quarantined_at__isnull=False)
+        .select_related("agent")
+        .order_by("-quarantined_at")[:MAX_ITEMS],
         "recent": sessions.select_related("agent").order_by("-created_at")[:MAX_ITEMS],
         "spends": _list_budgets(organization_id),
         "begun": load_onboarding_progress(organization_id),
     }
+
+
+def _list_ended_processes(principal: Principal) -> list[ProcessStatus]:
+    """Return the processes of `bonobot up` that ended in the last day, for its administrators."""
+    if not principal.platform_admin:
+        return []
+    max_age_s = timedelta(hours=OUTAGE_HOURS).total_seconds()
+    return [
+        process
+        for process in read_statuses(settings.BONOBOT_VAR)
+        if process.needs_attention(time.time(), max_age_s)
+    ]
 
 
 def _build_server_states(counts: dict[str, int]) -> list[dict[str, Any]]:

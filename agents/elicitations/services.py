@@ -18,7 +18,7 @@ from django.utils import timezone
 from agents.approvals.services import build_requester_fields
 from agents.elicitations.forms import ElicitationParams, clean_content, iterate_fields
 from agents.models import ElicitationRequest, PendingCall, Session
-from agents.session_wakeups import wake_session
+from agents.session_wakeups import notify_of_answer, wake_session
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets
@@ -132,7 +132,7 @@ def answer_request(
         if cleaned_content:
             elicitation.content = cleaned_content
             elicitation.save(update_fields=["content"])
-        wake_session(elicitation.session_id)
+        _wake_session(elicitation.session_id)
     return elicitation
 
 
@@ -216,8 +216,14 @@ def expire_overdue() -> int:
             ElicitationRequest.objects.filter(
                 pk=elicitation.pk, state=ElicitationRequest.State.WAITING
             ).update(state=ElicitationRequest.State.EXPIRED, answered_at=timezone.now())
-            wake_session(elicitation.session_id)
+            _wake_session(elicitation.session_id)
     return len(overdue)
+
+
+def _wake_session(session_id: UUID) -> None:
+    """Wake the session whether it was suspended or its process waits."""
+    notify_of_answer(session_id)
+    wake_session(session_id)
 
 
 def _find_existing_request(origin: ElicitationOrigin) -> ElicitationRequest | None:

@@ -19,7 +19,7 @@ from bonobot.ledger.admission_rules import CallerFlowLabels, compute_held_labels
 from bonobot.ledger.audit.admin_changes import record_finished_change
 from bonobot.ledger.models import FlowCell
 from bonobot.ledger.types import FlowLabelEffect
-from mcp_servers.flow_labels import decode_labels, encode_labels
+from mcp_servers.flow_labels import FlowLabel, decode_labels, encode_labels
 
 
 def label_session(principal: Principal, session: Session) -> None:
@@ -31,6 +31,12 @@ def label_session(principal: Principal, session: Session) -> None:
     )
     if current_bits:
         _add_labels(principal, current_bits, [_build_session_key(session)], session, None)
+
+
+def label_imported_session(principal: Principal, session: Session) -> None:
+    """Add the labels of content of unknown origin: untrusted, and possibly private."""
+    labels = encode_labels((FlowLabel.PRIVATE_DATA, FlowLabel.UNTRUSTED_CONTENT))
+    _add_labels(principal, labels, [_build_session_key(session)], session, None)
 
 
 def label_reader(principal: Principal, *sessions: Session) -> None:

@@ -16,7 +16,7 @@ from uuid import UUID
 from django.utils import timezone
 from mcp.shared.exceptions import MCPError
 
-from agents.approvals.services import withdraw_approval
+from agents.approvals.services import build_bus_topic, withdraw_approval
 from agents.calls.deferred_calls import create_deferred_call
 from agents.calls.pipeline import ApprovalRequired, CallRefused
 from agents.calls.require_approval import build_refusal, is_denied
@@ -26,12 +26,12 @@ from agents.gateway.errors import build_refusal_result
 from agents.gateway.mcp_host import list_supported_requests
 from agents.gateway.request_state import TASK, build_protocol_error, encrypt_state
 from agents.models import Approval, DeferredCall
+from bonobot.core.message_bus import listen
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 
 APPROVAL_REQUEST_KEY = "bonobot-approval"
 ELICITATION_METHOD = "elicitation/create"
-POLL_INTERVAL_S = 1.0
 # A modern client's request is answered within this time, if necessary with a new elicitation.
 MAX_WAIT_S = 20.0
 
@@ -91,11 +91,13 @@ async def end_declined_approval(inbound: GatewayRequest, approval_id: UUID) -> N
 
 async def wait_for_decision(approval_id: UUID, timeout_s: float = inf) -> None:
     """Wait until an approval is decided or has expired, at most `timeout_s` seconds."""
-    deadline = get_runtime().loop.time() + timeout_s
-    while await get_runtime().run_orm(_is_pending, approval_id):
-        if get_runtime().loop.time() >= deadline:
-            return
-        await asyncio.sleep(POLL_INTERVAL_S)
+    clock = get_runtime().loop.time
+    deadline = clock() + timeout_s
+    async with listen(build_bus_topic(approval_id)) as listener:
+        while await get_runtime().run_orm(_is_pending, approval_id):
+            if clock() >= deadline:
+                return
+            await listener.wait(deadline - clock())
 
 
 async def _withdraw_approval(inbound: GatewayRequest, approval_id: UUID) -> None:

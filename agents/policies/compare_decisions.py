@@ -193,9 +193,14 @@ def _apply_rule_assumptions(
             yield replace(rule, condition=None)
 
 
+def is_hidden(arguments: Any) -> bool:
+    """Return whether audited arguments are missing or truncated as a whole."""
+    return not isinstance(arguments, Mapping) or set(arguments) == _TRUNCATED_KEYS
+
+
 def list_hidden_paths(arguments: Any) -> tuple[Path, ...]:
     """Return the paths of hidden values in audited arguments; `()` is the whole value."""
-    if not isinstance(arguments, Mapping) or set(arguments) == _TRUNCATED_KEYS:
+    if is_hidden(arguments):
         return ALL_PATHS
     paths = tuple(islice(_list_masked_paths(arguments, ()), MAX_HIDDEN_PATHS + 1))
     return paths if len(paths) <= MAX_HIDDEN_PATHS else ALL_PATHS

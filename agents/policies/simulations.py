@@ -5,7 +5,7 @@ can't change: kill switches count as on, definitions as approved, servers as att
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from time import monotonic
@@ -16,7 +16,12 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from agents.models import Agent
-from agents.policies.compare_decisions import POLICY_DENIAL_CODES, PolicyComparison, VerdictPair
+from agents.policies.compare_decisions import (
+    POLICY_DENIAL_CODES,
+    PolicyComparison,
+    VerdictPair,
+    is_hidden,
+)
 from agents.policies.decisions import ALL_SWITCHES_ON, EffectivePolicy, ToolFacts
 from agents.policies.queries import apply_organization_policy, load_policy
 from agents.policies.rules import Policy
@@ -33,6 +38,8 @@ from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, NotFound
 from bonobot.ledger.models import AuditRow
+from mcp_servers.models import Definition
+from mcp_servers.schemas.defaults import fill_defaults
 
 DEFAULT_DAYS = 7
 MAX_DAYS = 366
@@ -372,6 +379,24 @@ def _read_details(calls: Iterable[AuditedCall]) -> None:
         call = calls_by_id[row_id]
         call.details = json.loads(opened_text).get("details", {})
         call.tool = call.details.get("tool_name", call.tool)
+    _fill_schema_defaults(calls_by_id.values())
+
+
+def _fill_schema_defaults(calls: Collection[AuditedCall]) -> None:
+    """Add the defaults that count as provided values in decisions (one query).
+
+    Past calls are simulated with the schemas that the servers declare now.
+    """
+    tools = Definition.objects.filter(
+        kind=Definition.Kind.TOOL,
+        server_id__in={call.server_id for call in calls if call.server_id},
+        name__in={call.tool for call in calls},
+    )
+    schemas = {(tool.server_id, tool.name): tool.input_schema for tool in tools}
+    for call in calls:
+        arguments, schema = call.details.get("arguments"), schemas.get((call.server_id, call.tool))
+        if schema and not is_hidden(arguments):
+            call.details["arguments"] = fill_defaults(schema, arguments)
 
 
 def _compare_call(

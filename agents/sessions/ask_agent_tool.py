@@ -13,7 +13,6 @@ from agents.models import Agent
 from agents.sessions import child_sessions
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Conflict
-from bonobot.core.runtime import get_runtime
 from mcp_servers.flow_labels import FlowLabel
 
 MAX_NAME_LENGTH = 64
@@ -65,19 +64,18 @@ def build_ask_tool(agent: Agent) -> BuiltinTool:
 
 
 async def _ask_agent(agent_id: UUID, context: BuiltinToolContext, arguments: dict[str, Any]) -> str:
-    text = arguments["message"]
+    text, parent_id = arguments["message"], get_parent_session_id(context)
     add_message = child_sessions.build_message_initializer(context.principal, text)
-    child_id = await get_runtime().run_orm(
+    start = partial(
         child_sessions.start_child,
         context.principal,
-        get_parent_session_id(context),
+        parent_id,
         context.call_id,
         agent_id,
         text,
         add_message,
     )
-    await child_sessions.wait_for_child(child_id)
-    return await get_runtime().run_orm(child_sessions.get_child_answer, child_id)
+    return await child_sessions.run_child(parent_id, start)
 
 
 def get_parent_session_id(context: BuiltinToolContext) -> UUID:

@@ -7,21 +7,27 @@ A tree has at most `MAX_DEPTH` levels below its root.
 import asyncio
 from collections.abc import Callable
 from uuid import UUID, uuid5
+from weakref import WeakValueDictionary
+
+from django.conf import settings
 
 from agents.llm import interface as llm_interface
 from agents.models import Agent, Inbox, Session, Step
 from agents.policies.queries import require_enabled
-from agents.session_wakeups import notify_worker, run_locally
+from agents.session_wakeups import build_bus_topic, notify_worker, run_locally
+from agents.sessions.answer_notices import ANSWER_NOTICE_CODES
 from agents.sessions.services import MAX_TITLE_LENGTH, check_message, request_cancel
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from bonobot.core.i18n.messages import format_message
+from bonobot.core.message_bus import listen
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.admin_changes import record_change
 
 MAX_DEPTH = 3
-POLL_INTERVAL_S = 0.5
+# Minimum pause between two queries for a child's status.
+MIN_QUERY_INTERVAL_S = 0.05
 FINISHED_STATUSES = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
 # The code of a call whose child session waits for a person: the parent session waits too.
 CHILD_WAITING_CODE = "child_waits"
@@ -117,20 +123,50 @@ def build_message_initializer(principal: Principal, text: str) -> ChildInitializ
     return add_message
 
 
+async def run_child(parent_id: UUID, start: Callable[[], UUID]) -> str:
+    """Start a child with `start`, which returns its id, and return its answer when it ends.
+
+    Of the children of one session, `BONOBOT_PARALLEL_CHILD_SESSIONS` run at once; the others start
+    when one ends or waits for a person. Raises what `wait_for_child` and `get_child_answer` raise.
+    """
+    async with _get_child_limit(parent_id):
+        child_id = await get_runtime().run_orm(start)
+        await wait_for_child(child_id)
+    return await get_runtime().run_orm(get_child_answer, child_id)
+
+
+# The limits of the sessions that run in this process, while one of their calls uses it.
+_child_limits: WeakValueDictionary[UUID, asyncio.Semaphore] = WeakValueDictionary()
+
+
+def _get_child_limit(parent_id: UUID) -> asyncio.Semaphore:
+    """Return the limit on a session's running children. Call on the loop only."""
+    limit = _child_limits.get(parent_id)
+    if limit is None:
+        limit = asyncio.Semaphore(settings.BONOBOT_PARALLEL_CHILD_SESSIONS)
+        _child_limits[parent_id] = limit
+    return limit
+
+
 async def wait_for_child(child_id: UUID) -> str:
     """Wait until a child ends and return its status; raises `ChildSessionWaiting`.
 
-    At most two queries per second. A queued child is run in this process if it has a runner.
+    A queued child is run in this process if it has a runner. Its steps wake up this process, too,
+    so between two queries there is a short pause.
     """
-    while True:
-        status = await get_runtime().run_orm(_load_status, child_id)
-        if status in FINISHED_STATUSES:
-            return str(status)
-        if status == Session.Status.WAITING:
-            raise ChildSessionWaiting("The session started by this call is waiting for a person.")
-        if status == Session.Status.QUEUED:
-            await run_locally(child_id)
-        await asyncio.sleep(POLL_INTERVAL_S)
+    async with listen(build_bus_topic(child_id)) as listener:
+        while True:
+            status = await get_runtime().run_orm(_load_status, child_id)
+            if status in FINISHED_STATUSES:
+                return str(status)
+            if status == Session.Status.WAITING:
+                raise ChildSessionWaiting(
+                    "The session started by this call is waiting for a person."
+                )
+            if status == Session.Status.QUEUED:
+                await run_locally(child_id)
+            await listener.wait()
+            await asyncio.sleep(MIN_QUERY_INTERVAL_S)
 
 
 def get_child_answer(child_id: UUID) -> str:

@@ -18,6 +18,7 @@ from agents.elicitations import services as elicitations
 from agents.models import Approval, ElicitationRequest, Session, Step
 from agents.sessions.events import build_step_data
 from agents.sessions.history import find_superseded_seqs, list_current_steps
+from agents.sessions.session_file import FORMAT_VERSION
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
@@ -61,6 +62,7 @@ def to_json(session: Session, steps: Sequence[Step]) -> dict[str, Any]:
     """Return a session with all its steps; superseded ones are marked."""
     superseded_seqs = find_superseded_seqs(steps)
     return {
+        "version": FORMAT_VERSION,
         "id": str(session.pk),
         "agent": session.agent.slug,
         "model_endpoint": session.effective_endpoint.slug,

@@ -8,6 +8,7 @@ person the session is suspended without a worker.
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from time import monotonic
 from typing import Any
@@ -26,9 +27,11 @@ from agents.elicitations import forms as elicitation_forms
 from agents.elicitations import services as elicitations
 from agents.elicitations.services import ElicitationOrigin
 from agents.models import Approval, ElicitationRequest, PendingCall, Session, Step
+from agents.session_wakeups import build_answers_topic
 from agents.sessions import sampling, sampling_messages, step_store
 from agents.sessions.leases import SessionLease
 from bonobot.core.i18n.messages import format_message
+from bonobot.core.message_bus import WakeupListener, listen
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
@@ -44,8 +47,8 @@ from mcp_servers.models import Server
 
 # The name of the only root.
 ROOT_NAME = "workspace"
-# Seconds between polls for a person's answer.
-POLL_INTERVAL_S = 1.0
+# Seconds until a waiting request notices, without a wake-up, that its process is stopping.
+MAX_WAIT_S = 1.0
 # Maximum requests of one server per run.
 MAX_SERVER_REQUESTS = 32
 
@@ -130,11 +133,15 @@ class SessionHost(Host):
             settings.BONOBOT_ANSWER_S if await get_runtime().run_orm(stdio_servers.exists) else 0
         )
         deadline = monotonic() + wait_s
-        while monotonic() < deadline and not self.lease.state.is_stopping:
-            await asyncio.sleep(POLL_INTERVAL_S)
-            if await self._collect_available_responses(step, pending_call):
-                return True
+        async with self._listen_for_answers() as listener:
+            while monotonic() < deadline and not self.lease.state.is_stopping:
+                await listener.wait(min(MAX_WAIT_S, deadline - monotonic()))
+                if await self._collect_available_responses(step, pending_call):
+                    return True
         return False
+
+    def _listen_for_answers(self) -> AbstractAsyncContextManager[WakeupListener]:
+        return listen(build_answers_topic(self._session.pk))
 
     async def _collect_available_responses(self, step: Step, pending_call: PendingCall) -> bool:
         """Collect available responses; each is saved at once, so that none is computed twice."""
@@ -241,13 +248,16 @@ class SessionHost(Host):
         """Wait for approval up to `BONOBOT_ANSWER_S` seconds; raises `CallRefused`."""
         request_id = uuid4()
         try:
-            async with asyncio.timeout(settings.BONOBOT_ANSWER_S):
+            async with (
+                asyncio.timeout(settings.BONOBOT_ANSWER_S),
+                self._listen_for_answers() as listener,
+            ):
                 while await sampling.find_pending_approval(
                     self._session, server_id, request, str(request_id), request_id
                 ):
                     if self.lease.state.is_stopping:
                         raise CallRefused("This process is shutting down.", code="approval_expired")
-                    await asyncio.sleep(POLL_INTERVAL_S)
+                    await listener.wait(MAX_WAIT_S)
         except TimeoutError:
             raise CallRefused(
                 "The request expired without an answer.", code="approval_expired"
@@ -259,14 +269,16 @@ class SessionHost(Host):
 
     async def _wait_for_answer(self, question_id: UUID) -> dict[str, Any]:
         """Wait for a person's answer and return it; `cancel` if this process doesn't wait."""
-        while True:
-            question = await get_runtime().run_orm(ElicitationRequest.objects.get, pk=question_id)
-            if (answer := elicitations.build_result(question)) is not None:
-                await get_runtime().run_orm(elicitations.clear_content, question_id)
-                return answer
-            if self.lease.state.is_stopping or self.lease.state.cancels_live_requests:
-                return {"action": "cancel"}
-            await asyncio.sleep(POLL_INTERVAL_S)
+        orm = get_runtime().run_orm
+        async with self._listen_for_answers() as listener:
+            while True:
+                question = await orm(ElicitationRequest.objects.get, pk=question_id)
+                if (answer := elicitations.build_result(question)) is not None:
+                    await orm(elicitations.clear_content, question_id)
+                    return answer
+                if self.lease.state.is_stopping or self.lease.state.cancels_live_requests:
+                    return {"action": "cancel"}
+                await listener.wait(MAX_WAIT_S)
 
     def _build_roots(self) -> dict[str, Any]:
         """Return the `roots/list` result: the attached folder, or the agent's own."""

@@ -39,6 +39,8 @@ CANCEL_POLL_INTERVAL_S = 1.0
 # A queued session that no worker took within this time is announced again when a worker starts or
 # dies: the message may have been lost with the worker that received it.
 MIN_QUEUED_TIME = timedelta(seconds=1)
+# Sessions that a starting worker claims at once.
+MAX_TAKEN_OVER = 50
 # An event loop that didn't tick for this long is stuck, and must not keep its leases.
 LOOP_STUCK_S = 5.0
 
@@ -233,9 +235,17 @@ class SessionRunner:
         )
 
     async def take_over_sessions(self) -> None:
-        """Release and announce what earlier workers left; called once when a worker starts."""
-        await self.release_dead_runners()
-        await self.announce_sessions()
+        """Run what earlier workers left, without waiting for messages; called when a worker starts.
+
+        At most `MAX_TAKEN_OVER` sessions; the others are announced to all workers.
+        """
+        await self.start()
+        released_ids = await self.release_dead_runners()
+        unattended_ids = await get_runtime().run_orm(
+            leases.list_unattended_sessions, MIN_QUEUED_TIME
+        )
+        for session_id in [*released_ids, *unattended_ids][:MAX_TAKEN_OVER]:
+            await self.claim_and_run(session_id)
 
     async def announce_sessions(self) -> None:
         """Notify workers of queued sessions, whose earlier messages may have been lost."""

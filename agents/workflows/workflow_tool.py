@@ -15,7 +15,6 @@ from agents.sessions.ask_agent_tool import build_tool_name, get_parent_session_i
 from agents.workflows.definitions import parse_workflow
 from agents.workflows.services import RunOrigin, check_run_inputs, create_run
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.runtime import get_runtime
 from mcp_servers.flow_labels import FlowLabel
 
 
@@ -39,11 +38,8 @@ async def _handle_workflow_call(
     workflow_id: UUID, context: BuiltinToolContext, arguments: dict[str, Any]
 ) -> str:
     parent_id = get_parent_session_id(context)
-    child_id = await get_runtime().run_orm(
-        _start_child_run, workflow_id, parent_id, context, arguments
-    )
-    await child_sessions.wait_for_child(child_id)
-    return await get_runtime().run_orm(child_sessions.get_child_answer, child_id)
+    start = partial(_start_child_run, workflow_id, parent_id, context, arguments)
+    return await child_sessions.run_child(parent_id, start)
 
 
 def _start_child_run(

@@ -9,7 +9,8 @@ loop; `wake_listeners` may be called from any thread.
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from weakref import WeakKeyDictionary
@@ -20,6 +21,10 @@ from django.db import transaction
 from bonobot.core.runtime import Runtime, find_runtime, get_runtime
 
 WakeCallback = Callable[[], object]
+
+# How often code that waits for a wake-up polls: without a connected bus, and with one.
+POLL_INTERVAL_S = 0.5
+FALLBACK_POLL_INTERVAL_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,36 @@ def get_bus() -> MessageBus:
         if (bus := _buses.get(runtime)) is None:
             bus = _buses[runtime] = _create_bus()
         return bus
+
+
+class WakeupListener:
+    """Waits for the wake-ups of a channel; one between two waits isn't lost."""
+
+    def __init__(self) -> None:
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """End the current wait, or the next one."""
+        self._woken.set()
+
+    async def wait(self, max_s: float = FALLBACK_POLL_INTERVAL_S) -> None:
+        """Return after the next wake-up, or when it is time to poll, at most after `max_s`."""
+        poll_s = FALLBACK_POLL_INTERVAL_S if get_bus().is_subscribed else POLL_INTERVAL_S
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(poll_s, max_s)):
+                await self._woken.wait()
+        self._woken.clear()
+
+
+@asynccontextmanager
+async def listen(channel: str) -> AsyncIterator[WakeupListener]:
+    """Listen to a channel; check the rows after entering and after each wait."""
+    listener = WakeupListener()
+    await get_bus().add_listener(channel, listener.wake)
+    try:
+        yield listener
+    finally:
+        get_bus().remove_listener(channel, listener.wake)
 
 
 def wake_listeners(channel: str) -> None:

@@ -23,9 +23,10 @@ class TaskQueue:
     tasks: tuple[str, ...]
 
 
+SESSION_QUEUE = "sessions"
 QUEUES = (
     TaskQueue(
-        "sessions",
+        SESSION_QUEUE,
         "agent sessions and replays",
         ("agents.tasks.run_session", "agents.tasks.run_replay"),
     ),

@@ -65,6 +65,7 @@ COMMAND_GROUPS = {
                 "add run chat retry export-session policy set enable disable remove explain"
             ),
             "agents.cli.agents:CALLABLE_AGENT_VERBS": "callable-agents",
+            "agents.cli.session_imports:VERBS": "import-session",
             "agents.cli.tools:WORKSPACE_VERBS": "tools workspace",
             "agents.cli.sessions:VERBS": "sessions cancel release",
             "agents.cli.sessions:SESSION_APPROVAL_VERBS": (

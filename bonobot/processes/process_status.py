@@ -18,15 +18,20 @@ State = Literal["running", "restarting", "stopped"]
 
 @dataclass(frozen=True)
 class ProcessStatus:
-    """A process: its state, how often it was restarted, and how it ended the last time.
+    """A process: its state, how often it was restarted, and how and when it ended the last time.
 
-    `stopped`: it ended too often and isn't started again.
+    `stopped`: it ended too often and isn't started again. `last_end_at` is in seconds since 1970.
     """
 
     name: str
     state: State
     restarts: int = 0
     last_end: str = ""
+    last_end_at: float = 0.0
+
+    def needs_attention(self, now: float, max_age_s: float) -> bool:
+        """Return whether it doesn't run, or ended within `max_age_s`."""
+        return self.state != "running" or now - self.last_end_at < max_age_s
 
 
 def write_statuses(folder: Path, statuses: Sequence[ProcessStatus], url: str = "") -> None:

@@ -22,7 +22,7 @@ ROOT_WARNING = "ignore:You're running the worker with superuser privileges"
 # Loopback addresses by wildcard address, to connect from this machine.
 LOOPBACK_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not listened on
 # Checks run separately (`bonobot check`): Celery's would load all URLs and pages in each worker.
-CELERY_ARGUMENTS = ("celery", "--quiet", "--skip-checks", "--app", "bonobot")
+CELERY_ARGUMENTS = ("--quiet", "--skip-checks", "--app", "bonobot")
 
 
 HTTP_PROTOCOL = "bonobot.processes.http_protocol:Protocol"
@@ -47,7 +47,8 @@ def build_worker_process(queues: tuple[str, ...] = QUEUE_NAMES, name: str = "") 
     return ProcessSpec(
         "worker",
         build_python_command(
-            *(*CELERY_ARGUMENTS, "worker", "--pool", "threads", "--queues", ",".join(queues)),
+            *("bonobot.processes.worker_program", *CELERY_ARGUMENTS, "worker"),
+            *("--pool", "threads", "--queues", ",".join(queues)),
             *("--without-gossip", "--without-mingle"),
             *(("--hostname", f"{name}@%h") if name else ()),
         ),
@@ -57,7 +58,9 @@ def build_worker_process(queues: tuple[str, ...] = QUEUE_NAMES, name: str = "") 
 
 def build_beat_process() -> ProcessSpec:
     """Return the beat process, which schedules jobs; of several, one leads."""
-    return ProcessSpec("beat", build_python_command(*CELERY_ARGUMENTS, "beat", "--pidfile="))
+    return ProcessSpec(
+        "beat", build_python_command("celery", *CELERY_ARGUMENTS, "beat", "--pidfile=")
+    )
 
 
 def list_processes(host: str, port: int, *, with_worker: bool) -> tuple[ProcessSpec, ...]:

@@ -71,6 +71,7 @@ class SupervisedProcess:
     ends: int = 0
     restarts: int = 0
     last_end: str = ""
+    last_end_at: float = 0.0
     restart_at: float | None = None
     is_given_up: bool = False
 
@@ -84,7 +85,9 @@ class SupervisedProcess:
         """The state for the settings check."""
         state: State
         state = "running" if self.is_started else "stopped" if self.is_given_up else "restarting"
-        return ProcessStatus(self.program.name, state, self.restarts, self.last_end)
+        return ProcessStatus(
+            self.program.name, state, self.restarts, self.last_end, self.last_end_at
+        )
 
     @property
     def output(self) -> IO[bytes]:
@@ -177,7 +180,7 @@ class ProcessSupervisor:
             if child.restart_at is not None and now >= child.restart_at:
                 restarted = self._start(child.program)
                 restarted.ends, restarted.restarts = child.ends, child.restarts + 1
-                restarted.last_end = child.last_end
+                restarted.last_end, restarted.last_end_at = child.last_end, child.last_end_at
                 self._children[index] = restarted
             elif child.is_started and child.popen.poll() is not None:
                 self._handle_end(child, now)
@@ -191,6 +194,7 @@ class ProcessSupervisor:
         self._copy_rest(child)
         policy, name = self._restart_policy, child.program.name
         child.last_end = format_exit_status(child.popen.wait())
+        child.last_end_at = time.time()
         child.ends = 1 if now - child.started_at >= policy.stable_s else child.ends + 1
         if child.ends > policy.max_restarts:
             child.is_given_up = True

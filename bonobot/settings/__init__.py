@@ -62,6 +62,7 @@ from bonobot.settings.limits import (  # noqa: F401 - read through `django.conf.
     BONOBOT_MAX_BODY,
     BONOBOT_MAX_DEFINITIONS,
     BONOBOT_ORG_CALLS_PER_MINUTE,
+    BONOBOT_PARALLEL_CHILD_SESSIONS,
     BONOBOT_PASSWORD_RESET_H,
     BONOBOT_QUARANTINE_CRASHES,
     BONOBOT_READ_S,

@@ -83,6 +83,10 @@ BONOBOT_MAX_DEFINITIONS = environment.read_number(
 BONOBOT_SESSION_CONNECT_S = environment.read_number(
     "BONOBOT_SESSION_CONNECT_S", 5, minimum=1, maximum=60
 )
+# Child sessions of one session that run at once: `agents.sessions.child_sessions`.
+BONOBOT_PARALLEL_CHILD_SESSIONS = environment.read_number(
+    "BONOBOT_PARALLEL_CHILD_SESSIONS", 8, minimum=1, maximum=200
+)
 # Seconds that an MCP session (handshake era) is kept after the session of an agent that used it; 0
 # keeps none: `mcp_servers.client.pool`.
 BONOBOT_HTTP_SESSION_IDLE_S = environment.read_number(

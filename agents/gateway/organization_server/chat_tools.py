@@ -8,7 +8,7 @@ Sessions don't depend on the client: one that disconnects or stops waiting doesn
 
 import asyncio
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import datetime
 from typing import Any
@@ -38,9 +38,11 @@ from agents.sessions.events import (
     watch_session,
 )
 from agents.sessions.history import list_current_steps
+from agents.sessions.model_choice import find_selectable_endpoint
 from agents.sessions.services import MAX_MESSAGE_LENGTH, cancel_session, send_message, start_session
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
+from bonobot.core.problems import InvalidInput
 from bonobot.core.runtime import get_runtime
 from mcp_servers.tool_names import MAX_TOOL_NAME_LENGTH
 
@@ -72,6 +74,10 @@ STATUS_SCHEMA = build_output_schema(
             "description": "True if the session has ended or is waiting for a person.",
         },
         "answer": {**TEXT_SCHEMA, "description": "The agent's answer; empty until it is done."},
+        "output": {
+            "type": ["object", "null"],
+            "description": "The parsed answer if it had to match an output schema, else null.",
+        },
         "calls": {
             "type": "array",
             "items": CALL_SCHEMA,
@@ -97,13 +103,14 @@ def load_session_status(session_id: UUID, after_seq: int | None = None) -> dict[
         after_seq = find_last_message_seq(session)
     new_steps = list(session.steps.filter(seq__gt=after_seq).order_by("seq"))
     end_steps = [step for step in new_steps if step.kind == Step.Kind.END]
-    is_done = session.status == Session.Status.DONE
+    end = end_steps[-1].payload if end_steps and session.status == Session.Status.DONE else {}
     return {
         "session_id": str(session.pk),
         "agent": session.agent.slug,
         "status": session.status,
         "resting": session.status in RESTING_STATUSES,
-        "answer": end_steps[-1].payload.get("answer", "") if end_steps and is_done else "",
+        "answer": end.get("answer", ""),
+        "output": end.get("output"),
         "calls": [_build_call(step) for step in new_steps if step.kind == Step.Kind.CALL][
             -MAX_CALLS:
         ],
@@ -246,6 +253,20 @@ CHAT_INPUT = ToolInputSchema(
             **SESSION_ID_SCHEMA,
             "description": "The session to continue. Default: a new session.",
         },
+        "model_endpoint": {
+            "type": "string",
+            "maxLength": 64,
+            "description": (
+                "ID or slug of a model endpoint for a new session. Default: the agent's."
+            ),
+        },
+        "output_schema": {
+            "type": "object",
+            "description": (
+                "JSON Schema of an object that the answer must match; the parsed answer is "
+                "`output`. Default: the agent's."
+            ),
+        },
         "wait_s": {
             **WAIT_SCHEMA,
             "default": DEFAULT_WAIT_S,
@@ -352,9 +373,8 @@ def _build_chat_tool(agent: Agent) -> OrganizationTool:
 def _build_chat_runner(agent: Agent) -> ToolRunner:
     async def run_chat(inbound: GatewayRequest, arguments: dict[str, Any]) -> dict[str, Any]:
         principal = inbound.caller.principal
-        message, requested_id = arguments["message"], arguments.get("session_id")
         session_id, after_seq = await get_runtime().run_orm(
-            _send_message, principal, agent, message, requested_id
+            _send_message, principal, agent, arguments
         )
         if wait_s := arguments.get("wait_s", DEFAULT_WAIT_S):
             await wait_until_resting(inbound, session_id, after_seq, wait_s)
@@ -364,14 +384,29 @@ def _build_chat_runner(agent: Agent) -> ToolRunner:
 
 
 def _send_message(
-    principal: Principal, agent: Agent, message: str, session_id: str | None
+    principal: Principal, agent: Agent, arguments: Mapping[str, Any]
 ) -> tuple[UUID, int]:
     """Send an agent a message; return the session's id and the last step before the message."""
+    message, schema = arguments["message"], arguments.get("output_schema")
+    endpoint_name, session_id = arguments.get("model_endpoint", ""), arguments.get("session_id")
     if session_id is None:
-        return start_session(principal, agent, message).pk, 0
+        session = start_session(
+            principal,
+            agent,
+            message,
+            model_endpoint=find_selectable_endpoint(principal, agent, endpoint_name),
+            output_schema=schema,
+        )
+        return session.pk, 0
+    if endpoint_name:
+        raise InvalidInput(
+            "The model of a session can't be changed.",
+            field="model_endpoint",
+            remedy="Omit `model_endpoint`, or omit `session_id` to start a new session.",
+        )
     session = _get_session(principal, session_id, agent=agent)
     last_seq = session.steps.aggregate(last=Max("seq"))["last"] or 0
-    send_message(principal, session, message)
+    send_message(principal, session, message, output_schema=schema)
     return session.pk, last_seq
 
 

@@ -267,6 +267,12 @@ SESSIONS_AREA = Area(
             cli="agents export-session",
         ),
         Feature(
+            "Import a session",
+            admin="agent.import_session",
+            rest="import_session",
+            cli="agents import-session",
+        ),
+        Feature(
             "Download a session's images and files",
             admin="session.image session.file",
             rest="get_session_image get_session_file",

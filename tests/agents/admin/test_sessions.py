@@ -1,5 +1,6 @@
 """Sessions in the admin: started, shown step by step, continued, canceled."""
 
+import json
 import re
 from typing import Any
 from uuid import uuid4
@@ -362,3 +363,34 @@ def test_an_answer_without_thinking_has_no_place_for_it(
 ) -> None:
     create_step(session, "model", text="It is noon.")
     assert "bb-thinking" not in operator.get("agents_session_change", session.pk)
+
+
+def test_an_exported_session_is_imported(
+    acme: Organization, helper: Agent, operator: admin_client.AdminClient
+) -> None:
+    assert "Import session" in operator.get("agents_agent_sessions", helper.pk)
+    message = b'{"steps": [{"seq": 1, "kind": "message", "state": "done", "text": "Hi"}]}'
+    page = operator.post(
+        "agents_agent_import_session", helper.pk, file=SimpleUploadedFile("s.json", message)
+    )
+    assert "imported this session from a file" in page
+    assert Session.objects.get().status == "cancelled"
+    operator.post("agents_agent_import_session", helper.pk, file=SimpleUploadedFile("s", b"{}"))
+    assert "The file has no list of steps." in " ".join(operator.messages)
+    auditor = admin_client.sign_in(acme, Role.AUDITOR)
+    assert "Import session" not in auditor.get("agents_agent_sessions", helper.pk)
+
+
+def test_an_output_schema_is_entered_for_a_message(
+    helper: Agent, operator: admin_client.AdminClient
+) -> None:
+    assert 'name="output_schema"' in operator.get("agents_agent_change", helper.pk)
+    operator.post("agents_agent_start", helper.pk, text="hi", output_schema="[]")
+    assert "a JSON object. Enter a JSON Schema" in " ".join(operator.messages)
+    schema = '{"type": "object", "properties": {"title": {"type": "string"}}}'
+    operator.post("agents_agent_start", helper.pk, text="hi", output_schema=schema)
+    session = Session.objects.get()
+    operator.post("agents_session_send", session.pk, text="more", output_schema=schema)
+    operator.post("agents_session_send", session.pk, text="plain", output_schema=" ")
+    sent = [item.payload.get("output_schema") for item in Inbox.objects.order_by("pk")]
+    assert sent == [json.loads(schema), json.loads(schema), None]

@@ -256,3 +256,22 @@ def test_an_attached_text_is_returned_as_plain_text(operator: RestClient):
         "text/plain; charset=utf-8",
     )
     assert "sandbox" in response.headers["Content-Security-Policy"]
+
+
+def test_an_exported_session_is_imported(acme: Organization, operator: RestClient):
+    session_id = operator.post("agents/helper/sessions", START_BODY).json["id"]
+    finish_session(session_id)
+    exported = operator.get(f"sessions/{session_id}/export?as=json").json
+    imported = operator.post("agents/helper/sessions/import", {"session": exported})
+    assert (imported.status, imported.json["started_by"]) == (201, "operator token")
+    assert imported.json["status"] == Session.objects.get(pk=session_id).status
+    steps = operator.get(f"sessions/{imported.json['id']}").json["steps"]
+    assert steps[1]["text"] == "What time?"
+    continued = operator.post(f"sessions/{imported.json['id']}/messages", {"message": "And now?"})
+    assert (continued.status, continued.json["status"]) == (202, "queued")
+    exported["steps"][0]["kind"] = "x"
+    refused = operator.post("agents/helper/sessions/import", {"session": exported})
+    assert (refused.status, refused.json["field"]) == (400, "session.steps[0].kind")
+    auditor = rest.as_role(acme, Role.AUDITOR)
+    path = "agents/helper/sessions/import"
+    assert auditor.post(path, {"session": exported}).json["code"] == "forbidden"

@@ -9,7 +9,7 @@ import time_machine
 from django.utils import timezone
 
 from agents.approvals.services import resolve_approval
-from agents.gateway import approvals, transports
+from agents.gateway import transports
 from agents.gateway.routes import GatewayAddress
 from agents.models import Agent, Approval, Session, Step
 from agents.policies.services import PolicySpec, set_policy
@@ -122,11 +122,9 @@ def test_a_handshake_client_that_waits_gets_its_result_an_hour_later(
     gateway_client: GatewayClient,
     effects: Any,
     settings: Any,
-    monkeypatch: pytest.MonkeyPatch,
     pass_an_hour: Callable[[], None],
 ) -> None:
     """The time to answer servers' requests doesn't limit the time to approve a call."""
-    monkeypatch.setattr(approvals, "POLL_INTERVAL_S", 0.05)
     settings.BONOBOT_ANSWER_S = 0.1
     session = gateway_client.handshake(AGENT, capabilities=SHOWS_URLS)
     call = session.begin("tools/call", COUNT)
@@ -148,10 +146,8 @@ def test_a_stdio_client_that_waits_gets_its_result_an_hour_later(
     pipes: Pipes,
     effects: Any,
     settings: Any,
-    monkeypatch: pytest.MonkeyPatch,
     pass_an_hour: Callable[[], None],
 ) -> None:
-    monkeypatch.setattr(approvals, "POLL_INTERVAL_S", 0.05)
     settings.BONOBOT_ANSWER_S = 0.1
     token = token_of(administrator)
     serving = get_runtime().spawn(
@@ -239,10 +235,8 @@ def test_a_session_continues_an_hour_later(
 def test_a_waiting_client_is_refused_when_the_approval_expires(
     gateway_client: GatewayClient,
     effects: Any,
-    monkeypatch: pytest.MonkeyPatch,
     pass_an_hour: Callable[[], None],
 ) -> None:
-    monkeypatch.setattr(approvals, "POLL_INTERVAL_S", 0.05)
     session = gateway_client.handshake(AGENT, capabilities=SHOWS_URLS)
     call = session.begin("tools/call", COUNT)
     url_request = call.next()

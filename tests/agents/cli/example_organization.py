@@ -79,6 +79,7 @@ CALLS: Mapping[str, Call] = {
         ("helper", "mcp_docs_echo"), ("helper", "nothing"), "unknown_tool", reads=True
     ),
     "agents export-session": Call(("@session0",), ("nothing",), reads=True),
+    "agents import-session": Call(("helper", "session.json"), ("nobody", "session.json")),
     "agents list": Call((), NOBODY, reads=True),
     "agents callable-agents": Call(("helper",), ("nobody",), reads=True),
     "agents policy": Call(("helper",), ("nobody",), reads=True),
@@ -375,6 +376,8 @@ def create_example_objects(organization: Organization, url: str, folder: Path) -
     for number in range(4):
         factories.create_issuer(organization, f"https://{number}.example.com", f"spare-{number}")
         factories.create_provider(organization, f"https://{number}.example.com", f"spare-{number}")
+    message = {"seq": 1, "kind": "message", "state": "done", "text": "Hello"}
+    (folder / "session.json").write_text(json.dumps({"steps": [message]}))
     (folder / "bonobot.yaml").write_text("servers:\n  more: {url: https://more.example.com/mcp}\n")
     for number in range(4):
         text = json.dumps({f"client-{number}": {"url": url}})

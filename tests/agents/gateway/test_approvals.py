@@ -33,12 +33,6 @@ def input_required(
     return gateway_client.modern(AGENT, "tools/call", COUNT, capabilities=SHOWS).result
 
 
-@pytest.fixture
-def fast_polling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Poll for answers frequently."""
-    monkeypatch.setattr(approvals, "POLL_INTERVAL_S", 0.05)
-
-
 def build_retry(input_required: dict[str, Any], action: str = "accept") -> dict[str, Any]:
     return {
         "requestState": input_required["requestState"],
@@ -68,11 +62,7 @@ def test_the_call_runs_once_after_its_approval(
 
 
 def test_a_client_that_repeats_before_the_answer_waits_for_it(
-    acme: Organization,
-    gateway_client: GatewayClient,
-    input_required: dict[str, Any],
-    effects: Any,
-    fast_polling: None,
+    acme: Organization, gateway_client: GatewayClient, input_required: dict[str, Any], effects: Any
 ) -> None:
     params = COUNT | build_retry(input_required)
     stream = gateway_client.listen(AGENT, params, method="tools/call", capabilities=SHOWS)
@@ -87,10 +77,7 @@ def test_a_client_that_repeats_before_the_answer_waits_for_it(
 
 
 def test_a_client_that_waited_long_gets_the_url_again(
-    gateway_client: GatewayClient,
-    input_required: dict[str, Any],
-    fast_polling: None,
-    monkeypatch: pytest.MonkeyPatch,
+    gateway_client: GatewayClient, input_required: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(approvals, "MAX_WAIT_S", 0.0)
     repeated = gateway_client.modern(
@@ -112,7 +99,7 @@ def session(
 
 
 def test_a_handshake_client_gets_the_url_and_continues_after_the_approval(
-    acme: Organization, session: Session, effects: Any, fast_polling: None
+    acme: Organization, session: Session, effects: Any
 ) -> None:
     stream = session.begin("tools/call", COUNT)
     elicitation = stream.next()
@@ -146,7 +133,7 @@ def test_a_session_whose_user_declines_ends_the_approval_with_the_call(
 
 @pytest.mark.parametrize("accepted", [True, False])
 def test_the_approval_ends_when_the_client_cancels_the_call(
-    session: Session, fast_polling: None, accepted: bool
+    session: Session, accepted: bool
 ) -> None:
     stream = session.begin("tools/call", COUNT)
     elicitation = stream.next()
@@ -160,7 +147,7 @@ def test_the_approval_ends_when_the_client_cancels_the_call(
 
 
 def test_the_approval_ends_when_the_client_ends_its_session(
-    session: Session, gateway_client: GatewayClient, fast_polling: None
+    session: Session, gateway_client: GatewayClient
 ) -> None:
     stream = session.begin("tools/call", COUNT)
     elicitation = stream.next()

@@ -14,6 +14,7 @@ from agents.policies.simulations import simulate_policy, simulate_shadow_policy
 from agents.services import delete_agent
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Forbidden, InvalidInput, NotFound, Problem
+from bonobot.ledger.audit.admin_changes import increment_generation
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.services import delete_server
@@ -67,6 +68,24 @@ def test_a_simulation_lists_changed_decisions(administrator, helper, workshop, c
     arguments = json.loads(AuditRow.objects.get(pk=flip.samples[0]).opened)["details"]["arguments"]
     assert arguments == {"text": "hello!"}
     assert "echo" in flip.rule
+
+
+def test_a_simulation_counts_schema_defaults_as_provided_values_like_a_decision(
+    administrator, helper, workshop, call
+):
+    definition = workshop.definitions.get(name="add")
+    schema = definition.payload["inputSchema"]
+    schema["properties"]["b"]["default"] = 7
+    type(definition).objects.filter(pk=definition.pk).update(payload=definition.payload)
+    increment_generation(helper.organization_id)
+    call(ADD, {"a": 1})
+    lucky = RuleSpec(ADD, {"properties": {"b": {"const": 7}}, "required": ["b"]})
+    simulation = simulate_policy(administrator, helper, PolicySpec("all", ask=(lucky,)))
+    assert count_changes(simulation) == {("add", "allow", "ask"): 1}
+    set_policy(administrator, helper, PolicySpec("all", ask=(lucky,)))
+    with pytest.raises(Problem) as asked:
+        call(ADD, {"a": 1})
+    assert asked.value.code == "approval_required"
 
 
 def test_denials_can_change_too_and_count_with_their_repeats(administrator, helper, workshop, call):

@@ -1,6 +1,7 @@
 """A session runner in this process: database outages, a deleted row, stopping."""
 
 import asyncio
+from datetime import timedelta
 from time import monotonic
 
 import pytest
@@ -169,3 +170,17 @@ def test_a_session_that_another_process_releases_during_the_claim_is_claimed(
     get_runtime().call(runner.start)
     monkeypatch.setattr(dead_runners, "list_other_runners", release_before_listing)
     assert get_runtime().call(runner._claim_session, session.pk) is not None
+
+
+def test_a_starting_worker_runs_what_a_dead_one_left_without_messages(
+    acme, helper, runner, monkeypatch
+):
+    monkeypatch.setattr("bonobot.core.celery_tasks.enqueue_task_on_commit", lambda *_: None)
+    administrator = factories.build_administrator(acme)
+    sessions_left = [sessions.start_session(administrator, helper, "hello") for _ in range(2)]
+    dead_id = leases.register_runner()
+    leases.claim_session(sessions_left[0].pk, dead_id)
+    Runner.objects.filter(pk=dead_id).update(heartbeat_at=timezone.now() - leases.LEASE_DURATION)
+    monkeypatch.setattr(running, "MIN_QUEUED_TIME", timedelta(0))
+    get_runtime().call(runner.take_over_sessions)
+    eventually(lambda: Session.objects.filter(status="done").count() == 2)

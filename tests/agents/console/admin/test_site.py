@@ -1,21 +1,25 @@
 """The admin as a whole: signing in, and what each role can see and do."""
 
 import re
+import time
 from html import unescape
+from pathlib import Path
 
 import pytest
 from django.contrib.admin import site
 from django.test import Client
 from django.urls import reverse
-from pytest_django import DjangoAssertNumQueries
+from pytest_django import DjangoAssertNumQueries, Settings
 
 from agents.models import Session
+from agents.sessions.quarantine import quarantine_session
 from agents.sessions.services import start_session
 from bonobot.accounts.models import Membership, User
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.ledger.models import AuditRow
 from bonobot.notifications.models import Notification
+from bonobot.processes.process_status import ProcessStatus, write_statuses
 from mcp_servers.health.services import record_failure
 from mcp_servers.models import Server
 from tests import admin_client, factories
@@ -260,3 +264,26 @@ def test_the_dashboard_shows_outages_with_remedies() -> None:
         == 1
     )
     assert "1 notification wasn't delivered in the last day." in page
+
+
+def test_the_dashboard_lists_quarantined_sessions_and_ended_processes(
+    settings: Settings, tmp_path: Path
+) -> None:
+    settings.BONOBOT_VAR = tmp_path
+    acme = factories.create_organization()
+    quarantine_session(factories.create_answered_session(factories.create_agent(acme)))
+    statuses = [
+        ProcessStatus("web", "running"),
+        ProcessStatus("worker", "running", 2, "killed by SIGKILL", time.time()),
+        ProcessStatus("beat", "stopped", 5, "exit status 1"),
+    ]
+    write_statuses(tmp_path, statuses)
+    page = admin_client.get_text(admin_client.sign_in(acme, None).get("index"))
+    assert "Quarantined sessions" in page
+    assert "The process worker ended in the last day and was restarted." in page
+    assert "Last end: killed by SIGKILL. Restarts: 2." in page
+    assert "The process beat ended too often" in page
+    assert "The process web" not in page
+    page = admin_client.get_text(admin_client.sign_in(acme, Role.OWNER).get("index"))
+    assert "Quarantined sessions" in page
+    assert "The process" not in page, "the installation isn't theirs"

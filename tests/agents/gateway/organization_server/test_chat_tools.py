@@ -10,6 +10,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from agents.gateway.organization_server.handlers import load_tools
+from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent, Session
 from agents.policies.services import PolicySpec, set_policy
 from bonobot.accounts.models import Organization
@@ -247,3 +248,20 @@ def test_the_tool_list_uses_a_fixed_number_of_queries(acme: Organization, helper
     with CaptureQueriesContext(connection) as queries:
         assert len([name for name in load_tools(administrator) if name.endswith("_chat")]) == 6
     assert len(queries) == 1
+
+
+def test_a_model_and_an_output_schema_are_chosen_for_a_message(
+    acme: Organization, helper: Agent, client: Client, running_worker: None
+) -> None:
+    spec = ModelEndpointSpec(name="Other model", kind="offline")
+    endpoint = save_endpoint(factories.build_administrator(acme), spec)
+    schema = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}
+    chosen = {"model_endpoint": endpoint.slug, "output_schema": schema}
+    status = client.use("helper_chat", message="hello", wait_s=30, **chosen)
+    assert status["output"] == json.loads(status["answer"])
+    session = Session.objects.get()
+    assert session.model_endpoint == endpoint
+    refused = client.call("helper_chat", {"message": "x", "session_id": str(session.pk)} | chosen)
+    assert "can't be changed" in json.dumps(refused.result)
+    plain = client.use("helper_chat", message="hi", session_id=str(session.pk), wait_s=30)
+    assert plain["output"] is None
