@@ -15,7 +15,6 @@ from agents.llm import interface as llm_interface
 from agents.models import Agent, Inbox, Session, Step
 from agents.policies.queries import require_enabled
 from agents.session_wakeups import build_bus_topic, notify_worker, run_locally
-from agents.sessions.answer_notices import ANSWER_NOTICE_CODES
 from agents.sessions.services import MAX_TITLE_LENGTH, check_message, request_cancel
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
