@@ -24,7 +24,7 @@ ENGLISH = (
 )
 ON_SCREENS = ("agents.gateway.client_config_snippets",)
 # Parameters and variables that pass such a text on.
-HANDED = frozenset({*TEXTS, "how", "what", "why"})
+HANDED = frozenset({*TEXTS, "crash_reason", "how", "target_label", "what", "why"})
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Makers = dict[str, set[str | int]]
 

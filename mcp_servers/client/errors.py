@@ -314,11 +314,13 @@ def build_header_error(endpoint: ServerEndpoint) -> UpstreamError:
 
 
 def build_crash_error(
-    endpoint: ServerEndpoint, end_reason: str, stderr: str, *, sent: bool = True
+    endpoint: ServerEndpoint, crash_reason: str, stderr: str, *, sent: bool = True
 ) -> UpstreamError:
     """Return the error of a child process that ended; `stderr` is its last output."""
     quoted_output = quote_text(endpoint, stderr.strip()[-MAX_QUOTE_LENGTH:])
-    summary = format_message("`{endpoint}` exited: {how}.", endpoint=endpoint.name, how=end_reason)
+    summary = format_message(
+        "`{endpoint}` exited: {how}.", endpoint=endpoint.name, how=crash_reason
+    )
     return UpstreamError(
         summary
         + (

@@ -42,12 +42,12 @@ class OAuthHttpClient:
         self._client = client
         self._account = account
 
-    def clean_url(self, url: Any, description: str) -> str:
+    def clean_url(self, url: Any, target_label: str) -> str:
         """Return the URL if it is allowed; raises `OAuthProblem` or `EgressDenied`."""
         if not isinstance(url, str) or not url:
             raise OAuthProblem(
                 format_message(
-                    "The authorization server's metadata has no {what}.", what=description
+                    "The authorization server's metadata has no {what}.", what=target_label
                 ),
                 code="oauth_metadata_invalid",
                 remedy="Its metadata is incomplete. Contact its administrator.",
@@ -57,7 +57,7 @@ class OAuthHttpClient:
             raise OAuthProblem(
                 format_message(
                     "The {what} `{url}` doesn't use https.",
-                    what=description,
+                    what=target_label,
                     url=make_visible(url, MAX_SHOWN_LENGTH),
                 ),
                 code="oauth_insecure",
@@ -65,14 +65,14 @@ class OAuthHttpClient:
             )
         return url
 
-    async def get(self, url: str, description: str) -> OAuthResponse:
+    async def get(self, url: str, target_label: str) -> OAuthResponse:
         """Return the document at `url`."""
-        return await self._send("GET", self.clean_url(url, description), description)
+        return await self._send("GET", self.clean_url(url, target_label), target_label)
 
     async def post(
         self,
         url: str,
-        description: str,
+        target_label: str,
         *,
         form: Mapping[str, str] | None = None,
         document: Mapping[str, Any] | None = None,
@@ -86,15 +86,15 @@ class OAuthHttpClient:
             content, content_type = json.dumps(document), "application/json"
         all_headers = {"Content-Type": content_type, **(headers or {})}
         return await self._send(
-            "POST", self.clean_url(url, description), description, content, all_headers
+            "POST", self.clean_url(url, target_label), target_label, content, all_headers
         )
 
     async def delete(
-        self, url: str, description: str, *, headers: Mapping[str, str]
+        self, url: str, target_label: str, *, headers: Mapping[str, str]
     ) -> OAuthResponse:
         """Delete what is at `url`."""
         return await self._send(
-            "DELETE", self.clean_url(url, description), description, headers=headers
+            "DELETE", self.clean_url(url, target_label), target_label, headers=headers
         )
 
     async def fetch_challenge(self, url: str) -> str:
@@ -116,7 +116,7 @@ class OAuthHttpClient:
         self,
         method: str,
         url: str,
-        description: str,
+        target_label: str,
         content: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> OAuthResponse:
@@ -130,7 +130,7 @@ class OAuthHttpClient:
                 )  # a redirect elsewhere does not count as the document here
             raise
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise _build_unreachable_error(url, description, error) from None
+            raise _build_unreachable_error(url, target_label, error) from None
         return OAuthResponse(response.status_code, _parse_json_object(response))
 
 
@@ -161,12 +161,12 @@ def _parse_json_object(response: httpx2.Response) -> Mapping[str, Any]:
 
 
 def _build_unreachable_error(
-    url: str, description: str, error: Exception
+    url: str, target_label: str, error: Exception
 ) -> AuthorizationServerUnavailable:
     return AuthorizationServerUnavailable(
         format_message(
             "The {what} at `{host}` can't be reached ({name}).",
-            what=description,
+            what=target_label,
             host=make_visible(httpx2.URL(url).host, MAX_SHOWN_LENGTH),
             name=type(error).__name__,
         ),

@@ -374,7 +374,7 @@
       const { text, thinking } = textsBySeq.get(seq);
       textElement.textContent = makeVisible(text);
       textElement.hidden = !textElement.textContent;
-      for (const typingDots of queryAll(".bb-typing", textElement.parentElement)) typingDots.hidden = !textElement.hidden;
+      for (const dots of queryAll(".bb-typing", textElement.parentElement)) dots.hidden = !textElement.hidden;
       const thinkingElement = list.querySelector(`[data-seq="${seq}"] [data-thinks]`);
       if (thinkingElement) {
         thinkingElement.textContent = makeVisible(thinking);
@@ -409,8 +409,8 @@
 
     function handleProgress(event) {
       const { seq, done, total, message } = JSON.parse(event.data);
-      const progressElement = list.querySelector(`[data-seq="${seq}"] [data-progress]`);
-      if (progressElement) progressElement.textContent = `${makeVisible(message)} ${total ? `${done} / ${total}` : done}`.trim();
+      const progress = list.querySelector(`[data-seq="${seq}"] [data-progress]`);
+      if (progress) progress.textContent = `${makeVisible(message)} ${total ? `${done} / ${total}` : done}`.trim();
     }
 
     // No more events are expected; a pending request may still be answered elsewhere.

@@ -126,9 +126,9 @@ def test_schedules_of_another_kind_or_too_slow_are_restored():
 @pytest.mark.parametrize(
     ("name", "fields", "code"),
     [
-        ("sweep", {"every": 10, "enabled": False}, "schedule_essential"),
-        ("sweep", {"every": 61, "enabled": True}, "invalid"),
-        ("prune", {"every": 0, "enabled": True}, "invalid"),
+        ("sweep", {"period_s": 10, "enabled": False}, "schedule_essential"),
+        ("sweep", {"period_s": 61, "enabled": True}, "invalid"),
+        ("prune", {"period_s": 0, "enabled": True}, "invalid"),
     ],
 )
 def test_disabling_an_essential_schedule_is_refused(administrator, name, fields, code):
