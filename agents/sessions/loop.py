@@ -188,14 +188,16 @@ async def fail_run(lease: SessionLease, problem: Problem) -> None:
 async def _append_notices(lease: SessionLease, context: RunContext) -> None:
     for name in context.unavailable_servers:
         logger.warning("session %s: server %s is not reachable", lease.session_id, name)
-        text = format_message("The server {name} is not reachable now.", name=name)
-        unreachable = {"code": "server_unreachable", "text": text}
-        await get_runtime().run_orm(step_store.append_step, lease, Step.Kind.NOTICE, unreachable)
+        payload = {
+            "code": "server_unreachable",
+            "text": format_message("The server {name} is not reachable now.", name=name),
+        }
+        await get_runtime().run_orm(step_store.append_step, lease, Step.Kind.NOTICE, payload)
     if context.no_tools_reason:
         reason = context.no_tools_reason
         text = f"{format_message('The agent has no tools now.')} {reason}"
-        payload = {"code": "no_tools", "why": reason.code, "text": text}
-        await get_runtime().run_orm(step_store.append_step, lease, Step.Kind.NOTICE, payload)
+        no_tools = {"code": "no_tools", "why": reason.code, "text": text}
+        await get_runtime().run_orm(step_store.append_step, lease, Step.Kind.NOTICE, no_tools)
 
 
 async def _execute_session(lease: SessionLease, context: RunContext) -> dict[str, Any] | None:
