@@ -11,10 +11,10 @@ from weakref import WeakValueDictionary
 
 from django.conf import settings
 
-from agents.llm import interface as llm_interface
 from agents.models import Agent, Inbox, Session, Step
 from agents.policies.queries import require_enabled
 from agents.session_wakeups import build_bus_topic, notify_worker, run_locally
+from agents.sessions.answer_notices import ANSWER_NOTICE_CODES
 from agents.sessions.services import MAX_TITLE_LENGTH, check_message, request_cancel
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
@@ -231,31 +231,3 @@ def _build_child_id(parent_id: UUID, call_id: UUID) -> UUID:
 def _load_status(session_id: UUID) -> str:
     status = Session.objects.filter(pk=session_id).values_list("status", flat=True).first()
     return str(status or Session.Status.CANCELLED)
-
-
-ANSWER_CUT_CODE, ANSWER_FILTERED_CODE = "answer_cut", "answer_filtered"
-ANSWER_NOTICE_CODES = (ANSWER_CUT_CODE, ANSWER_FILTERED_CODE)
-
-
-def build_answer_notice(
-    reply: llm_interface.ModelReply, max_tokens: int | None
-) -> dict[str, str] | None:
-    """Return the notice on an incomplete answer; None for a complete one."""
-    if reply.finish == "content_filter":
-        return {
-            "code": ANSWER_FILTERED_CODE,
-            "text": "The answer is incomplete: the provider's content filter stopped it.",
-        }
-    if reply.limit:
-        return {
-            "code": ANSWER_CUT_CODE,
-            "text": f"The answer was cut off at {reply.limit}, the limit for one answer.",
-        }
-    if reply.finish != "length":
-        return None
-    limit = f"at {max_tokens:,} tokens" if max_tokens else "at the model's own limit"
-    return {
-        "code": ANSWER_CUT_CODE,
-        "text": f"The answer was cut off {limit}. The model endpoint "
-        "sets the maximum length, and the remaining budget can reduce it.",
-    }

@@ -19,7 +19,8 @@ from agents.elicitations import services as elicitations
 from agents.llm import interface as llm_interface
 from agents.models import Agent, Session, Step
 from agents.sessions import step_store
-from agents.sessions.child_sessions import build_answer_notice, cancel_children
+from agents.sessions.answer_notices import build_answer_notice
+from agents.sessions.child_sessions import cancel_children
 from agents.sessions.connect_servers import RunConnections
 from agents.sessions.context_window import compact_after_overflow, compact_history
 from agents.sessions.history import SessionHistory, load_history
@@ -187,16 +188,16 @@ async def fail_run(lease: SessionLease, problem: Problem) -> None:
 async def _append_notices(lease: SessionLease, context: RunContext) -> None:
     for name in context.unavailable_servers:
         logger.warning("session %s: server %s is not reachable", lease.session_id, name)
-        await get_runtime().run_orm(
-            step_store.append_step,
-            lease,
-            Step.Kind.NOTICE,
-            {"code": "server_unreachable", "text": f"The server {name} is not reachable now."},
-        )
-    if context.no_tools_reason:
-        text = f"The agent has no tools now. {context.no_tools_reason}"
-        payload = {"code": "no_tools", "why": context.no_tools_reason.code, "text": text}
+        payload = {
+            "code": "server_unreachable",
+            "text": format_message("The server {name} is not reachable now.", name=name),
+        }
         await get_runtime().run_orm(step_store.append_step, lease, Step.Kind.NOTICE, payload)
+    if context.no_tools_reason:
+        reason = context.no_tools_reason
+        text = f"{format_message('The agent has no tools now.')} {reason}"
+        no_tools = {"code": "no_tools", "why": reason.code, "text": text}
+        await get_runtime().run_orm(step_store.append_step, lease, Step.Kind.NOTICE, no_tools)
 
 
 async def _execute_session(lease: SessionLease, context: RunContext) -> dict[str, Any] | None:
@@ -313,15 +314,19 @@ async def _wait_for_next_request(
     next_request = context.find_next_request(history)
     if next_request is None:
         raise problem
-    failure = str(problem)
     if next_request.is_fallback:
         code = "model_fallback"
-        text = f"{failure} Trying the fallback model {next_request.endpoint.title!r} instead."
+        next_step = format_message(
+            "Trying the fallback model {title!r} instead.", title=next_request.endpoint.title
+        )
     else:
         code = "model_retry"
-        text = (
-            f"{failure} Retrying in {next_request.wait_s:.1f} s (attempt {next_request.attempt})."
+        next_step = format_message(
+            "Retrying in {wait_s:.1f} s (attempt {attempt}).",
+            wait_s=next_request.wait_s,
+            attempt=next_request.attempt,
         )
+    text = f"{problem} {next_step}"
     payload = {"code": code, "text": text, "wait_s": round(next_request.wait_s, 3)}
     await orm(step_store.append_step, lease, Step.Kind.NOTICE, payload)
     await asyncio.sleep(next_request.wait_s)

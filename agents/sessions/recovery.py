@@ -21,6 +21,7 @@ from agents.sessions.interrupted_calls import ask_person, get_unknown_text
 from agents.sessions.leases import SessionLease
 from agents.sessions.sampling import withdraw_live_approvals
 from agents.sessions.tool_calls import cancel_pending_call, resume_interrupted_call
+from bonobot.core.i18n.messages import format_message
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.abandoned_calls import settle_session_calls
 from bonobot.ledger.models import AuditRow
@@ -34,8 +35,10 @@ NOT_MADE_TEXT = "This call was not made because the run ended first."
 UNFINISHED_TEXT = (
     "This call was not completed: the run ended while the server was still working or waiting."
 )
-CUT_OFF_TEXT = "The run ended before the answer was complete."
-TURN_LOST_TEXT = "The process ended before the model answered, so the request was repeated."
+CUT_OFF_TEXT = format_message("The run ended before the answer was complete.")
+TURN_LOST_TEXT = format_message(
+    "The process ended before the model answered, so the request was repeated."
+)
 
 Verdict = Literal["make", "again", "ask", "lost", "unknown"]
 

@@ -25,6 +25,7 @@ from agents.sessions.mcp_host import SessionHost
 from agents.sessions.model_fallback import NextRequest, find_next_request
 from agents.sessions.services import build_principal, load_token_rate
 from bonobot.accounts.principals import Principal
+from bonobot.core.i18n.messages import format_message
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.health.check_servers import is_catalog_expired
 from mcp_servers.models import Server
@@ -66,14 +67,18 @@ def compare_servers(previous: ServerNames | None, current: ServerNames) -> list[
         ServerChange(
             DISCONNECTED,
             UUID(server_id),
-            f"The server {name} was disconnected. Its tools are no longer available.",
+            format_message(
+                "The server {name} was disconnected. Its tools are no longer available.", name=name
+            ),
         )
         for server_id, name in sorted(previous.items(), key=lambda item: item[1])
         if server_id not in current
     ]
     connected = [
         ServerChange(
-            CONNECTED, UUID(server_id), f"The server {name} was connected. Its tools are available."
+            CONNECTED,
+            UUID(server_id),
+            format_message("The server {name} was connected. Its tools are available.", name=name),
         )
         for server_id, name in sorted(current.items(), key=lambda item: item[1])
         if server_id not in previous

@@ -7,7 +7,8 @@ from uuid import uuid4
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
-from django.utils import timezone
+from django.template.loader import render_to_string
+from django.utils import timezone, translation
 
 from agents.admin import chat
 from agents.admin.chat import load_steps
@@ -211,6 +212,32 @@ def test_a_session_shows_each_kind_of_step(
     ):
         assert expected in text
     assert '<span class="bb-key">&quot;time&quot;</span>' in page
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("The server web is not reachable now.", "Der Server web ist zurzeit nicht erreichbar."),
+        (
+            "The server web was disconnected. Its tools are no longer available.",
+            "Der Server web wurde getrennt. Seine Tools sind nicht mehr verfügbar.",
+        ),
+        ("No capacity. Retrying in 1.5 s (attempt 2).", "Neuer Versuch in 1.5 s (Versuch 2)."),
+        (
+            "No capacity. Trying the fallback model 'Big' instead.",
+            "Stattdessen wird das Fallback-Modell &#x27;Big&#x27; verwendet.",
+        ),
+        (
+            "The answer was cut off at 1,024 tokens. The model endpoint sets the maximum length, "
+            "and the remaining budget can reduce it.",
+            "Die Antwort wurde nach 1,024 Tokens abgeschnitten.",
+        ),
+    ],
+)
+def test_a_notice_is_shown_in_the_readers_language(text: str, shown: str) -> None:
+    with translation.override("de"):
+        page = render_to_string("admin/sessions/notice.html", {"payload": {"text": text}})
+    assert shown in page
 
 
 def test_a_result_with_instructions_is_marked(
