@@ -9,6 +9,7 @@ import yaml
 from agents.assignments import list_agent_slugs
 from agents.config_file.field_readers import ConfigLocation, FieldReader
 from agents.models import Skill, Trigger, Workflow
+from agents.models.skills import SKILL_TEXTS
 from agents.skills.services import SkillSpec
 from agents.skills.templates import read_arguments
 from agents.workflows.definitions import WORKFLOW_FIELDS
@@ -122,7 +123,6 @@ def _export_trigger(row: Trigger) -> dict[str, Any]:
     return exported
 
 
-SKILL_TEXTS = ("title", "description", "text")
 _ARGUMENT_FIELDS = ("name", "description", "required", "default", "choices")
 
 
