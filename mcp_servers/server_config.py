@@ -247,14 +247,14 @@ def read_known_fields(config: Any, known: frozenset[str], where: str) -> dict[st
         raise InvalidInput(
             format_message("`{where}` must be an object.", where=where),
             field=where,
-            remedy=format_message("Supported fields: {known}.", known=", ".join(sorted(known))),
+            remedy=format_message("Supported fields: {fields}.", fields=", ".join(sorted(known))),
         )
     if unknown := sorted(set(config) - known):
         raise InvalidInput(
             format_message("`{where}` has no field {strange!r}.", where=where, strange=unknown[0]),
             code="unknown_field",
             field=f"{where}.{unknown[0]}",
-            remedy=format_message("Supported fields: {known}.", known=", ".join(sorted(known))),
+            remedy=format_message("Supported fields: {fields}.", fields=", ".join(sorted(known))),
         )
     return dict(config)
 

@@ -156,7 +156,8 @@ def read_skill(name: str, place: ConfigLocation, reader: FieldReader) -> WantedS
 def _read_argument(reader: FieldReader, argument: Any) -> dict[str, Any]:
     if isinstance(argument, dict):
         return argument
-    reader.reject_field("arguments", "bad_value", f"Each has: {', '.join(_ARGUMENT_FIELDS)}.")
+    remedy = f"An argument has the fields {', '.join(_ARGUMENT_FIELDS)}."
+    reader.reject_field("arguments", "bad_value", remedy)
     return {"name": "broken"}
 
 

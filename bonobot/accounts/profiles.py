@@ -157,7 +157,7 @@ def _set_profile_fields(user: User, values: dict[str, Any], allowed: tuple[str, 
             raise InvalidInput(
                 format_message("{name!r} can't be set here.", name=name),
                 field=name,
-                remedy=format_message("Supported fields: {allowed}.", allowed=", ".join(allowed)),
+                remedy=format_message("Supported fields: {fields}.", fields=", ".join(allowed)),
             )
         cleaned = _parse_email(value) if name == "email" else value.strip()
         setattr(user, name, "" if (name, cleaned) == ("time_zone", "UTC") else cleaned)

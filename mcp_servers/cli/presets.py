@@ -10,6 +10,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.core.cli.command_group import CommandContext, CommandFailed, CommandVerb, build_table
 from bonobot.core.problems import NotFound
 from bonobot.core.runtime import get_runtime
+from bonobot.core.text.counts import format_count
 from mcp_servers.cli.servers import get_server
 from mcp_servers.models import Preset
 from mcp_servers.presets.availability import disable_preset, enable_preset, list_enabled_ids
@@ -103,7 +104,8 @@ def _check_packages(cli: CommandContext, slugs: list[str]) -> None:
     )
     states = [result.state for result in results]
     gone, unknown = states.count("gone"), states.count("unknown")
-    cli.print_message(f"{gone} packages no longer exist, {unknown} couldn't be checked")
+    missing = format_count(gone, "package")
+    cli.print_message(f"{missing} not found. {unknown} couldn't be checked.")
     if gone or unknown:
         raise CommandFailed
 
