@@ -36,7 +36,7 @@ def read_known_fields(config: Any, known_names: frozenset[str], location: str) -
             format_message("`{where}` must be an object.", where=location),
             field=location,
             remedy=format_message(
-                "Supported fields: {known}.", known=", ".join(sorted(known_names))
+                "Supported fields: {fields}.", fields=", ".join(sorted(known_names))
             ),
         )
     if unknown := sorted(set(config) - known_names):
@@ -47,7 +47,7 @@ def read_known_fields(config: Any, known_names: frozenset[str], location: str) -
             code="unknown_field",
             field=f"{location}.{unknown[0]}",
             remedy=format_message(
-                "Supported fields: {known}.", known=", ".join(sorted(known_names))
+                "Supported fields: {fields}.", fields=", ".join(sorted(known_names))
             ),
         )
     return dict(config)

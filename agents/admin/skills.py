@@ -16,7 +16,7 @@ from agents.admin.skills_and_workflows import MAX_VERSIONS, AssignableAdmin, Ass
 from agents.assignments import list_agent_slugs
 from agents.models import Agent, AgentAssignment, Skill
 from agents.models.agent_access import filter_by_visible_agents
-from agents.models.skills import MAX_SKILL_LENGTH
+from agents.models.skills import MAX_SKILL_LENGTH, SKILL_TEXTS
 from agents.sessions.services import can_run_agent, run_skill
 from agents.skills.services import SkillSpec, delete_skill, save_skill
 from agents.skills.templates import format_lines, parse_lines, read_arguments
@@ -177,9 +177,8 @@ def edit_skill(visit: ObjectRequest) -> HttpResponseBase:
 
 
 def _build_initial(skill: Skill) -> dict[str, Any]:
-    names = ("name", "title", "description", "text", "enabled")
     return {
-        **{name: getattr(skill, name) for name in names},
+        **{name: getattr(skill, name) for name in ("name", *SKILL_TEXTS, "enabled")},
         "arguments": format_lines(read_arguments(skill.arguments)),
         "agents": list_agent_slugs(skill),
     }

@@ -17,6 +17,7 @@ from bonobot.core.cli.command_group import (
     parse_pairs,
 )
 from bonobot.core.problems import InvalidInput, Problem
+from bonobot.core.text.counts import format_count
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.definition_approval import review_new_server
 from mcp_servers.cli.discovery import DiscoveryOutcome, discover_servers
@@ -296,7 +297,7 @@ def _show_result(cli: CommandContext, report: ImportReport) -> None:
         )
     for name, problem in report.problems_by_name.items():
         _show_problem(cli, name, problem, 0)
-    cli.print_message(f"{len(report.added)} servers added.")
+    cli.print_message(f"{format_count(len(report.added), 'server')} added.")
 
 
 VERBS = (

@@ -7,6 +7,7 @@ from agents.assignments import list_agent_slugs
 from agents.cli.agents import get_agent
 from agents.cli.sessions import add_wait_arguments, show_session_result
 from agents.models import Skill
+from agents.models.skills import SKILL_TEXTS
 from agents.sessions.services import run_skill
 from agents.skills.services import SkillSpec, delete_skill, get_skill, save_skill
 from agents.skills.templates import LINE_SYNTAX, build_template, parse_line, render_skill
@@ -48,7 +49,7 @@ def add_enabled_arguments(parser: argparse.ArgumentParser) -> None:
 
 def serialize_skill(skill: Skill) -> dict[str, Any]:
     """Return the JSON representation of a skill."""
-    names = ("name", "title", "description", "text", "arguments", "enabled", "version", "digest")
+    names = ("name", *SKILL_TEXTS, "arguments", "enabled", "version", "digest")
     values = {name: getattr(skill, name) for name in names}
     return {"id": str(skill.pk), **values, "agents": list_agent_slugs(skill)}
 

@@ -20,6 +20,7 @@ from bonobot.core.cli.command_group import (
     parse_pairs,
 )
 from bonobot.core.problems import Problem
+from bonobot.core.text.counts import format_count
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.discovery import DiscoveryOutcome, discover_servers
 from mcp_servers.import_export.client_files import read_text
@@ -54,7 +55,11 @@ def _handle_export(cli: CommandContext, options: argparse.Namespace) -> None:
     if not cli.as_json:
         servers = Server.objects.for_organization(cli.principal.organization_id)
         if private := servers.exclude(scope_id=cli.principal.organization_id).count():
-            cli.err.print(f"{private} servers that are private to an agent are not exported.")
+            cli.err.print(
+                "1 server that is private to an agent isn't exported."
+                if private == 1
+                else f"{private} servers that are private to an agent aren't exported."
+            )
         # Written directly to avoid wrapping, so that it can be read back.
         cli.out.file.write(f"{text}\n")
 
@@ -164,7 +169,7 @@ def _show_result(
     elif not plan.changes:
         cli.print_message("No changes. Everything already matches the file.")
     elif applied:
-        cli.print_message(f"{len(plan.changes)} changes applied.")
+        cli.print_message(f"{format_count(len(plan.changes), 'change')} applied.")
 
 
 def _show_problem(cli: CommandContext, problem: Problem) -> None:

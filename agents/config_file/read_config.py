@@ -245,7 +245,7 @@ class _ConfigReader:
         self._read_organization_draft(top)
         self._read_organization_budgets(top)
         if ignored := [name for name in IGNORED_FIELDS if top.has_field(name)]:
-            self._wanted.notices.append(f"Ignored, not settings of Bonobot: {', '.join(ignored)}.")
+            self._wanted.notices.append(f"Ignored fields of other clients: {', '.join(ignored)}.")
         top.reject_unknown_fields((*SECTIONS, *CLIENT_SECTIONS, *IGNORED_FIELDS))
 
     def _build_field_reader(self, node: SourceNode, path: str) -> FieldReader:

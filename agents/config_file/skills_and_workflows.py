@@ -9,6 +9,7 @@ import yaml
 from agents.assignments import list_agent_slugs
 from agents.config_file.field_readers import ConfigLocation, FieldReader
 from agents.models import Skill, Trigger, Workflow
+from agents.models.skills import SKILL_TEXTS
 from agents.skills.services import SkillSpec
 from agents.skills.templates import read_arguments
 from agents.workflows.definitions import WORKFLOW_FIELDS
@@ -122,7 +123,6 @@ def _export_trigger(row: Trigger) -> dict[str, Any]:
     return exported
 
 
-SKILL_TEXTS = ("title", "description", "text")
 _ARGUMENT_FIELDS = ("name", "description", "required", "default", "choices")
 
 
@@ -156,7 +156,8 @@ def read_skill(name: str, location: ConfigLocation, reader: FieldReader) -> Want
 def _read_argument(reader: FieldReader, argument: Any) -> dict[str, Any]:
     if isinstance(argument, dict):
         return argument
-    reader.reject_field("arguments", "bad_value", f"Each has: {', '.join(_ARGUMENT_FIELDS)}.")
+    remedy = f"An argument has the fields {', '.join(_ARGUMENT_FIELDS)}."
+    reader.reject_field("arguments", "bad_value", remedy)
     return {"name": "broken"}
 
 

@@ -14,6 +14,8 @@ from bonobot.accounts.models.abstract_models import (
 from bonobot.accounts.principals import Principal
 
 MAX_SKILL_LENGTH = 32_000
+# The texts that people write, in every interface, with their maximum lengths.
+SKILL_TEXTS = {"title": 255, "description": 500, "text": MAX_SKILL_LENGTH}
 
 
 class SkillQuerySet(GovernedQuerySet):

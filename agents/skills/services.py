@@ -13,7 +13,7 @@ from agents.assignments import (
 )
 from agents.models import Skill, SkillVersion
 from agents.models.agents import build_agent_lookup as by_id_or_slug
-from agents.models.skills import MAX_SKILL_LENGTH
+from agents.models.skills import SKILL_TEXTS
 from agents.skills.templates import check_text, read_arguments
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -22,7 +22,6 @@ from bonobot.core.problems import InvalidInput
 from bonobot.core.text.canonical_json import compute_json_digest
 
 _NAME = re.compile(r"[-a-zA-Z0-9_]{1,64}")
-_MAX_LENGTHS = {"title": 255, "description": 500, "text": MAX_SKILL_LENGTH}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,10 +104,10 @@ def _apply_skill_spec(skill: Skill, spec: SkillSpec) -> list[str]:
         )
     values: dict[str, Any] = {
         name: getattr(spec, name)
-        for name in ("name", "title", "description", "text", "enabled")
+        for name in ("name", *SKILL_TEXTS, "enabled")
         if getattr(spec, name) is not None
     }
-    for name, max_length in _MAX_LENGTHS.items():
+    for name, max_length in SKILL_TEXTS.items():
         if len(values.get(name, "")) > max_length:
             raise InvalidInput(
                 format_message("The field has {count} characters.", count=len(values[name])),

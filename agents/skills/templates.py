@@ -76,8 +76,8 @@ def read_arguments(declarations: Iterable[Mapping[str, Any]]) -> tuple[TemplateA
                 ),
                 field=f"{path}.{unknown_fields[0]}",
                 remedy=format_message(
-                    "Supported fields: {dataclass_fields}.",
-                    dataclass_fields=", ".join(TemplateArgument.__dataclass_fields__),
+                    "Supported fields: {fields}.",
+                    fields=", ".join(TemplateArgument.__dataclass_fields__),
                 ),
             )
         choices = declaration.get("choices") or ()

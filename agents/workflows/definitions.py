@@ -335,7 +335,7 @@ def _check_known_fields(
         raise _build_definition_error(
             field_path,
             format_message("Unknown field `{strange}`.", strange=unknown_fields[0][:100]),
-            format_message("Supported fields: {known}.", known=", ".join(known_fields)),
+            format_message("Supported fields: {fields}.", fields=", ".join(known_fields)),
             code="unknown_field",
         )
 

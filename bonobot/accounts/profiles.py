@@ -160,7 +160,7 @@ def _set_profile_fields(
                 format_message("{name!r} can't be set here.", name=name),
                 field=name,
                 remedy=format_message(
-                    "Supported fields: {allowed}.", allowed=", ".join(allowed_names)
+                    "Supported fields: {fields}.", fields=", ".join(allowed_names)
                 ),
             )
         cleaned = _parse_email(value) if name == "email" else value.strip()

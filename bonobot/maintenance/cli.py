@@ -8,6 +8,7 @@ from typing import Any
 
 from bonobot.core.cli.command_group import CommandContext, CommandFailed, CommandVerb, build_table
 from bonobot.core.problems import Conflict, InvalidInput
+from bonobot.core.text.counts import format_count
 from bonobot.ledger.types import Actor
 from bonobot.maintenance import key_rotation
 
@@ -88,7 +89,7 @@ def _rotate_keys(cli: CommandContext, options: argparse.Namespace) -> None:
     )
     cli.emit(_serialize_status(remaining) | {"resealed": rotated})
     cli.print_message(
-        f"{rotated} values were encrypted with the new key. {remaining.older} remain."
+        f"{format_count(rotated, 'value')} encrypted with the new key. {remaining.older} remaining."
     )
     if remaining.unreadable:
         cli.print_message(

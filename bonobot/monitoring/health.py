@@ -34,6 +34,7 @@ from bonobot.accounts.models import Token
 from bonobot.core.crypto.encrypted_fields import list_sealed_fields
 from bonobot.core.crypto.sealed_values import can_unseal
 from bonobot.core.runtime import get_runtime
+from bonobot.core.text.counts import format_count
 from bonobot.jobs import broker, schedules
 from bonobot.jobs.celery_beat import SYNC_INTERVAL_S
 from bonobot.monitoring.readiness_parts import ReadinessPart, probe_registered_parts
@@ -50,7 +51,7 @@ def find_readiness_problem() -> str:
         except DatabaseError:
             return "the database doesn't respond"
         if pending:
-            return f"{pending} migrations are not applied: run `bonobot migrate`"
+            return f"{format_count(pending, 'unapplied migration')}. Run: bonobot migrate"
         _ready.set()
     return ""
 

@@ -9,6 +9,7 @@ from typing import Any
 from bonobot.accounts.roles import Action
 from bonobot.core.cli.command_group import CommandContext, CommandVerb
 from bonobot.core.problems import Conflict, NotFound
+from bonobot.core.text.counts import format_count
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.discovery import show_review_findings, show_review_result
 from mcp_servers.cli.servers import get_server
@@ -150,7 +151,7 @@ def _show_definition(cli: CommandContext, row: Definition) -> None:
     for line in lines[:MAX_DIFF_LINES]:
         cli.print_message(f"    {make_visible(line, MAX_DESCRIPTION_SHOWN)}")
     if len(lines) > MAX_DIFF_LINES:
-        cli.print_message(f"    … {len(lines) - MAX_DIFF_LINES} more lines")
+        cli.print_message(f"    … {format_count(len(lines) - MAX_DIFF_LINES, 'more line')}")
 
 
 def _to_lines(value: Any) -> list[str]:

@@ -9,6 +9,7 @@ from uuid import UUID
 from bonobot.core.cli.command_group import CommandContext
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
+from bonobot.core.text.counts import format_count
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.types import Actor
 from mcp_servers.definition_reviews import DefinitionReviewResult
@@ -43,8 +44,9 @@ class DiscoveryOutcome:
         if self.result is None:
             problem = self.problem
             return f"{problem.code}: {problem} {problem.remedy}".strip() if problem else ""
-        waiting = f", {self.waiting} definitions to review" if self.waiting else ""
-        return f"{len(self.result.tools)} tools in {self.result.latency_ms} ms{waiting}"
+        tools = format_count(len(self.result.tools), "tool")
+        review = f", {format_count(self.waiting, 'definition')} to review" if self.waiting else ""
+        return f"{tools} in {self.result.latency_ms} ms{review}"
 
 
 def discover_servers(cli: CommandContext, servers: Sequence[Server]) -> dict[str, DiscoveryOutcome]:

@@ -10,6 +10,7 @@ from bonobot.accounts.principals import Principal
 from bonobot.core.cli.command_group import CommandContext, CommandFailed, CommandVerb, build_table
 from bonobot.core.problems import NotFound
 from bonobot.core.runtime import get_runtime
+from bonobot.core.text.counts import format_count
 from mcp_servers.cli.servers import get_server
 from mcp_servers.models import Preset
 from mcp_servers.presets.availability import disable_preset, enable_preset, list_enabled_ids
@@ -102,9 +103,10 @@ def _check_packages(cli: CommandContext, slugs: list[str]) -> None:
         build_table("PRESET", "STATE", "PACKAGE", "DETAIL", rows=rows, empty="No presets."),
     )
     states = [result.state for result in results]
-    gone_count, unknown = states.count("gone"), states.count("unknown")
-    cli.print_message(f"{gone_count} packages no longer exist, {unknown} couldn't be checked")
-    if gone_count or unknown:
+    gone, unknown = states.count("gone"), states.count("unknown")
+    missing = format_count(gone, "package")
+    cli.print_message(f"{missing} not found. {unknown} couldn't be checked.")
+    if gone or unknown:
         raise CommandFailed
 
 

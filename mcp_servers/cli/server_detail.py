@@ -10,6 +10,7 @@ from typing import Any
 from django.utils import timezone
 
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
+from bonobot.core.text.counts import format_count
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.attached_agents import get_attached_agents
 from mcp_servers.cli.servers import get_server, serialize_server
@@ -159,7 +160,8 @@ def _iterate_lines(server_data: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def _iterate_capabilities(server_data: dict[str, Any]) -> Iterator[str]:
     if server_data["sampling"] != Server.Sampling.OFF:
         tokens = server_data["sampling_tokens"]
-        token_limit = "default token limit" if tokens is None else f"{tokens} tokens per day"
+        daily_limit = "" if tokens is None else f"{format_count(tokens, 'token')} per day"
+        token_limit = daily_limit or "default token limit"
         yield f"sampling ({server_data['sampling']}; {token_limit})"
     if server_data["elicitation"]:
         yield "elicitation"

@@ -22,6 +22,7 @@ from bonobot.core.cli.command_group import (
     parse_pairs,
 )
 from bonobot.core.problems import InvalidInput, NotFound, Problem
+from bonobot.core.text.counts import format_count
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.attached_agents import get_attached_agents
 from mcp_servers.client_capabilities import CAPABILITY_FIELDS
@@ -530,7 +531,7 @@ def _test_server(cli: CommandContext, options: argparse.Namespace) -> None:
             "latency_ms": result.latency_ms,
         }
     )
-    cli.print_message(f"connected: {len(tools)} tools in {result.latency_ms} ms")
+    cli.print_message(f"Connected: {format_count(len(tools), 'tool')} in {result.latency_ms} ms")
 
 
 def _refresh_server(cli: CommandContext, options: argparse.Namespace) -> None:

@@ -121,7 +121,7 @@ def _read_input(raw: Any, path_parameters: Sequence[str], field: str) -> Operati
                 "Unknown parameter field `{strange}`.", strange=format_node(unknown_fields[0])
             ),
             "unknown_field",
-            format_message("Supported fields: {members}.", members=", ".join(PARAMETER_FIELDS)),
+            format_message("Supported fields: {fields}.", fields=", ".join(PARAMETER_FIELDS)),
         )
     name = raw["name"].strip() if isinstance(raw.get("name"), str) else ""
     location = raw.get("in") or ("path" if name in path_parameters else "query")
@@ -434,7 +434,7 @@ def check_known_fields(raw: Mapping[str, Any], allowed_fields: tuple[str, ...], 
             _build_field_namer(field)(unknown_fields[0][:64]),
             format_message("Unknown field `{strange}`.", strange=format_node(unknown_fields[0])),
             "unknown_field",
-            format_message("Supported fields: {known}.", known=", ".join(allowed_fields)),
+            format_message("Supported fields: {fields}.", fields=", ".join(allowed_fields)),
         )
 
 

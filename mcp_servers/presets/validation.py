@@ -114,7 +114,7 @@ def _parse_parameter(raw: Any, path: str) -> dict[str, Any]:
         raise _build_error(
             f"{path}.{unknown_fields[0]}",
             f"Unknown parameter field {unknown_fields[0]!r}.",
-            format_message("Supported fields: {members}.", members=", ".join(_PARAMETER_FIELDS)),
+            format_message("Supported fields: {fields}.", fields=", ".join(_PARAMETER_FIELDS)),
             "unknown_field",
         )
     for field_name, field_type in _PARAMETER_FIELDS.items():
@@ -177,7 +177,7 @@ def _check_endpoint_config(transport: str, config: Any) -> None:
         raise _build_error(
             f"endpoint_config.{unknown_fields[0]}",
             f"Unknown field {unknown_fields[0]!r}.",
-            format_message("Supported fields: {known}.", known=", ".join(sorted(allowed_fields))),
+            format_message("Supported fields: {fields}.", fields=", ".join(sorted(allowed_fields))),
             "unknown_field",
         )
     for field_name in ("env", "headers"):
@@ -234,8 +234,8 @@ def _check_auth_config(transport: str, auth_type: str, config: Mapping[str, Any]
             f"auth_config.{unknown_fields[0]}",
             f"Unknown authentication field {unknown_fields[0]!r}.",
             format_message(
-                "Supported fields: {public}.",
-                public=", ".join(sorted(public_fields | encrypted_fields)) or "none",
+                "Supported fields: {fields}.",
+                fields=", ".join(sorted(public_fields | encrypted_fields)) or "none",
             ),
             "unknown_field",
         )

@@ -81,7 +81,7 @@ def _set_fields(issuer: Issuer, values: Mapping[str, Any]) -> None:
             ),
             field=unknown[0],
             remedy=format_message(
-                "Supported fields: {checks}.", checks=", ".join(sorted(FIELD_CLEANERS))
+                "Supported fields: {fields}.", fields=", ".join(sorted(FIELD_CLEANERS))
             ),
         )
     for name, value in values.items():

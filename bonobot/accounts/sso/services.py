@@ -174,7 +174,7 @@ def _set_fields(principal: Principal, provider: Provider, values: Mapping[str, A
             ),
             field=unknown[0],
             remedy=format_message(
-                "Supported fields: {checks}.", checks=", ".join(sorted(FIELD_CLEANERS))
+                "Supported fields: {fields}.", fields=", ".join(sorted(FIELD_CLEANERS))
             ),
         )
     url_changes = values.get("url", provider.url) != provider.url

@@ -33,7 +33,7 @@ def clean_constraints(terms: Mapping[str, Any]) -> dict[str, Any]:
             format_message("A token has no writable field {strange!r}.", strange=unknown[0]),
             field=unknown[0],
             remedy=format_message(
-                "Supported fields: {terms}.", terms=", ".join(sorted(TERM_NAMES))
+                "Supported fields: {fields}.", fields=", ".join(sorted(TERM_NAMES))
             ),
         )
     return {name: _CLEANERS[name](value) for name, value in terms.items()}

@@ -18,6 +18,7 @@ from bonobot.core.cli.command_group import (
     parse_time,
 )
 from bonobot.core.problems import InvalidInput, NotFound
+from bonobot.core.text.counts import format_count
 from bonobot.ledger.audit import export as audit_export
 from bonobot.ledger.audit import retention, signed_checkpoints
 from bonobot.ledger.audit import search as audit_search
@@ -204,7 +205,7 @@ def _show_verification(cli: CommandContext, options: argparse.Namespace) -> None
         }
     )
     since = f" from the checkpoint at {report.start}" if report.start else ""
-    state = "no errors" if report.ok else f"{len(faults)} errors"
+    state = "no errors" if report.ok else format_count(len(faults), "error")
     cli.print_message(f"{report.rows} entries{since} verified: {state}")
     for fault in faults:
         cli.print_message(f"✗ {fault}")
@@ -340,7 +341,8 @@ def _prune_entries(cli: CommandContext, options: argparse.Namespace) -> None:
     if options.dry_run:
         cli.emit({"rows": row_count, "seq": plan.seq, "dry_run": True})
         cli.print_message(
-            f"{row_count} entries would be deleted. The hash chain would continue after {plan.seq}."
+            f"{format_count(row_count, 'entry', 'entries')} would be deleted. "
+            f"The hash chain would continue after {plan.seq}."
         )
         return
     question = f"Permanently delete {row_count} entries before {options.before:%Y-%m-%d %H:%M}?"

@@ -8,6 +8,7 @@ from bonobot.accounts.templatetags.display import dollars, milliseconds, thousan
 from bonobot.accounts.usage_reports import load_usage_report
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table, parse_time
 from bonobot.core.problems import InvalidInput
+from bonobot.core.text.counts import format_count
 from bonobot.ledger.usage import build_rollups
 from bonobot.ledger.usage.report import GROUPS, UsageQuery, UsageReport, UsageReportEntry
 
@@ -92,7 +93,7 @@ def _export_report(cli: CommandContext, options: argparse.Namespace) -> None:
             remedy="Specify a file in an existing folder that you can write to.",
         ) from error
     cli.emit({"rows": len(report.entries), "file": options.output})
-    cli.print_message(f"{len(report.entries)} rows were written to {options.output}.")
+    cli.print_message(f"Wrote {format_count(len(report.entries), 'row')} to {options.output}.")
 
 
 def _rebuild_rollups(cli: CommandContext, options: argparse.Namespace) -> None:

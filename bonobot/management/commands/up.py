@@ -18,6 +18,7 @@ from bonobot import __version__
 from bonobot.core import runtime
 from bonobot.core.cli.command_group import CommandContext
 from bonobot.core.problems import Problem, ServiceUnavailable
+from bonobot.core.text.counts import format_count
 from bonobot.ledger.writer import writer_thread
 from bonobot.management.command_groups import COMMAND_HELPS
 from bonobot.monitoring import health
@@ -122,7 +123,7 @@ class Command(BaseCommand):
             )
             raise ServiceUnavailable(detail, code="database_unavailable", remedy=remedy) from None
         if pending:
-            self.stdout.write(f"Applying {pending} migrations")
+            self.stdout.write(f"Applying {format_count(pending, 'migration')}")
             call_command("migrate", interactive=False, verbosity=0)
         try:
             load_presets_if_outdated()

@@ -125,7 +125,7 @@ def test_an_unavailable_registry_marks_no_package_as_missing(bonobot, monkeypatc
         use_registry(monkeypatch, listener.getsockname()[1])
         result = bonobot("mcp", "presets", "--check", "time")
     assert result.status == 1
-    assert "0 packages no longer exist, 1 couldn't be checked" in result.out
+    assert "0 packages not found. 1 couldn't be checked." in result.out
 
 
 def test_a_saved_preset_requires_the_secrets_of_its_server(bonobot):
