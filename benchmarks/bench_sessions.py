@@ -36,6 +36,8 @@ from agents.policies.services import PolicySpec, RuleSpec, set_policy
 from agents.sessions.services import start_session
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.writer.writer_thread import get_writer
+from mcp_servers.flow_labels import FlowLabel
+from mcp_servers.flow_labels.services import set_labels
 from tests import factories, processes
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import Asked, RawHttp
@@ -181,7 +183,10 @@ def _agent(model_port: int, server_url: str) -> Agent:
     agent = factories.create_agent(
         acme, calls_per_minute=NEVER // 1000, instructions="Answer briefly."
     )
-    factories.approve_server(acme, factories.create_http_server(acme, server_url), agent)
+    server = factories.create_http_server(acme, server_url)
+    factories.approve_server(acme, server, agent)
+    # Without labels, a call after the first one needs an approval.
+    set_labels(boss, server, list(server.definitions.all()), [FlowLabel.UNTRUSTED_CONTENT])
     never = RuleSpec("mcp_web_look_up", {"properties": {"text": {"const": "never"}}})
     set_policy(boss, agent, PolicySpec("all", deny=(never,)))
     lines = [BudgetLine("tokens", "month", NEVER), BudgetLine("calls", "month", NEVER)]
