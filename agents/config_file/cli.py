@@ -21,7 +21,8 @@ from bonobot.core.cli.command_group import (
 )
 from bonobot.core.problems import Problem
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.cli.discovery import DiscoveryOutcome, discover_servers
+from mcp_servers.cli.discovery import discover_servers
+from mcp_servers.concurrent_discovery import DiscoveryAttempt
 from mcp_servers.import_export.client_files import read_text
 from mcp_servers.models import Server
 
@@ -88,7 +89,7 @@ def _handle_apply(cli: CommandContext, options: argparse.Namespace) -> None:
     for notice in wanted.notices if not cli.as_json else ():
         cli.print_message(f"! {notice}")
     status: dict[str, Any] = {"applied": False}
-    outcomes: dict[str, DiscoveryOutcome] = {}
+    outcomes: dict[str, DiscoveryAttempt] = {}
     if not plan.problems and plan.changes and not options.dry_run and _confirm_apply(cli, options):
         plan = apply_config(cli.principal, wanted, prune=options.prune)
         status["applied"] = not plan.problems
@@ -113,7 +114,7 @@ def _confirm_apply(cli: CommandContext, options: argparse.Namespace) -> bool:
     return not options.prune
 
 
-def _discover_changed_servers(cli: CommandContext, plan: ConfigPlan) -> dict[str, DiscoveryOutcome]:
+def _discover_changed_servers(cli: CommandContext, plan: ConfigPlan) -> dict[str, DiscoveryAttempt]:
     """Discover the servers that are new or whose connection has changed."""
     if plan.problems:
         return {}
@@ -146,7 +147,7 @@ def _show_plan(cli: CommandContext, plan: ConfigPlan) -> None:
 
 
 def _show_result(
-    cli: CommandContext, plan: ConfigPlan, applied: bool, outcomes: dict[str, DiscoveryOutcome]
+    cli: CommandContext, plan: ConfigPlan, applied: bool, outcomes: dict[str, DiscoveryAttempt]
 ) -> None:
     if cli.as_json:
         return

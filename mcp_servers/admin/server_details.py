@@ -32,12 +32,8 @@ from mcp_servers.admin.openapi import (
     show_api_configuration,
 )
 from mcp_servers.admin.server_forms import PROBLEM_FIELDS, ServerForm, build_initial
-from mcp_servers.admin.servers import (
-    POOL_DESTINATION,
-    ServerAdmin,
-    discover_servers,
-    summarize_discovery,
-)
+from mcp_servers.admin.servers import POOL_DESTINATION, ServerAdmin, summarize_discovery
+from mcp_servers.concurrent_discovery import discover_servers
 from mcp_servers.discovery import ServerRemoved
 from mcp_servers.installed_packages import find_server_installation
 from mcp_servers.models import Definition, HealthCheck, OAuthGrant, Secret, Server
