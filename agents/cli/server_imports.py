@@ -210,8 +210,8 @@ def _show_plan(cli: CommandContext, report: ImportReport) -> None:
         )
         for planned in report.planned
     ]
-    cli.out.print(
-        build_table("", "NAME", "TRANSPORT", "ENDPOINT", rows=rows, empty="Nothing to add.")
+    cli.print_result(
+        build_table("ACTION", "NAME", "TRANSPORT", "ENDPOINT", rows=rows, empty="Nothing to add.")
     )
     for share in report.shares:
         tools = ", ".join(share.share.allowed) or "all tools"

@@ -141,8 +141,8 @@ def _show_plan(cli: CommandContext, plan: ConfigPlan) -> None:
         (_ACTION_SIGNS[step.action], step.action, step.kind, step.name, ", ".join(step.fields))
         for step in plan.steps
     ]
-    cli.out.print(
-        build_table("", "", "KIND", "NAME", "FIELDS", rows=rows, empty="The file lists no objects.")
+    cli.print_result(
+        build_table("", "ACTION", "KIND", "NAME", "FIELDS", rows=rows, empty="The file lists no objects.")
     )
 
 
@@ -153,6 +153,11 @@ def _show_result(
         return
     for problem in plan.problems:
         _show_problem(cli, problem)
+    codes = {problem.code for problem in plan.problems}
+    if "missing_value" in codes:
+        cli.print_message("→ Set the values in the environment or with --set NAME=VALUE.")
+    if "private_address" in codes:
+        cli.print_message("→ To allow these private addresses, use --allow-private.")
     for name, outcome in outcomes.items():
         mark, style = ("✓", "green") if outcome.problem is None else ("✗", "red")
         cli.out.print(
