@@ -142,7 +142,9 @@ def _show_plan(cli: CommandContext, plan: ConfigPlan) -> None:
         for step in plan.steps
     ]
     cli.print_result(
-        build_table("", "ACTION", "KIND", "NAME", "FIELDS", rows=rows, empty="The file lists no objects.")
+        build_table(
+            "", "ACTION", "KIND", "NAME", "FIELDS", rows=rows, empty="The file lists no objects."
+        )
     )
 
 
