@@ -10,12 +10,10 @@ from typing import Any
 from django.utils import timezone
 
 from agents.models import Agent, Session
-from agents.sessions.services import cancel_sessions
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.ledger.audit.admin_changes import record_change
-from mcp_servers.close_connections import close_outdated_connections
 from mcp_servers.models import Server
 
 MAX_REASON_LENGTH = 500
@@ -76,6 +74,9 @@ def halt_organization(principal: Principal, reason: str = "") -> Organization:
     Every call and turn is refused with `kill_switch_enabled` and no session starts; running and
     waiting sessions are canceled, child processes and connections closed.
     """
+    from agents.sessions.services import cancel_sessions
+    from mcp_servers.close_connections import close_outdated_connections
+
     principal.require(Action.MANAGE_ORGANIZATION)
     organization = Organization.objects.get(pk=principal.organization_id)
     if organization.halted_at is None:

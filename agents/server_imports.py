@@ -14,6 +14,8 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, NotFound, Problem
+from mcp_servers.concurrent_discovery import DiscoveryAttempt, discover_servers
+from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.import_export.agent_overrides import (
     OVERRIDE_FIELDS,
     AgentOverride,
@@ -187,7 +189,10 @@ def _find_server(principal: Principal, name: str) -> Server | None:
 
 @dataclass(kw_only=True)
 class ServerImport:
-    """A server import: its plan and, once applied, its results."""
+    """A server import: its plan and, once applied, its results.
+
+    `attempts` has the discoveries of added servers that the caller waited for.
+    """
 
     planned: Sequence[PlannedServer]
     overrides: ImportOverrides = field(default_factory=ImportOverrides)
@@ -195,6 +200,7 @@ class ServerImport:
     applied: bool = False
     added: dict[str, Server] = field(default_factory=dict)
     problems_by_name: dict[str, Problem] = field(default_factory=dict)
+    attempts: dict[str, DiscoveryAttempt] = field(default_factory=dict)
 
     @property
     def problems(self) -> bool:
@@ -229,12 +235,24 @@ class ServerImport:
         data = planned_server.as_dict() | {
             "allowed_tools": list(self.overrides.only_tools.get(name, ())),
             "server_id": None,
+            "discovery": None,
         }
         if (server := self.find_server(planned_server)) is not None:
             data |= {"action": "added", "server_id": str(server.pk)}
         elif planned_server.ready and (problem := self.problems_by_name.get(name)) is not None:
             data |= {"action": "refuse", "problems": [problem.as_dict()]}
+        if (attempt := self.attempts.get(name)) is not None:
+            data["discovery"] = attempt.as_dict()
         return data
+
+    def list_enabled_servers(self) -> list[Server]:
+        """Return the added servers that can be discovered."""
+        return [server for server in self.added.values() if server.enabled]
+
+    def record_attempt(self, attempt: DiscoveryAttempt) -> None:
+        """Store a discovery with the number of definitions that are still pending review."""
+        waiting = attempt.server.definitions.awaiting_review().count()
+        self.attempts[attempt.server.name] = replace(attempt, waiting=waiting)
 
     def find_server(self, planned_server: PlannedServer) -> Server | None:
         """Return the server that was created from an entry, or None."""
@@ -279,3 +297,15 @@ def apply_import(
             server_import.problems_by_name[planned_server.entry.name] = problem
     server_import.shares = apply_overrides(principal, server_import.shares)
     server_import.applied = True
+
+
+def approve_added_servers(principal: Principal, server_import: ServerImport) -> None:
+    """Discover the added servers at once and approve their definitions, except suspicious ones.
+
+    A failed discovery is recorded in `attempts` and in the server's status.
+    """
+    servers = server_import.list_enabled_servers()
+    for attempt in discover_servers(servers, actor=principal.actor):
+        if attempt.problem is None:
+            approve_definitions(principal, attempt.server)
+        server_import.record_attempt(attempt)

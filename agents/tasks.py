@@ -17,7 +17,7 @@ from agents.sessions.leases import list_unattended_sessions
 from agents.sessions.services import requeue_answered_sessions
 from agents.sessions.worker import get_session_runner
 from agents.workflows import schedules
-from bonobot.core.celery_tasks import ExclusiveTask
+from bonobot.core.exclusive_task import ExclusiveTask
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.abandoned_calls import settle_abandoned_calls
 

@@ -5,7 +5,7 @@ This concerns the current host: each host installs what it starts.
 
 import logging
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.conf import settings
@@ -13,20 +13,20 @@ from django.conf import settings
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.problems import Problem
-from bonobot.core.runtime import get_runtime
 from mcp_servers.audit import record_server_change
-from mcp_servers.build_endpoint import build_endpoint
-from mcp_servers.client.package_installation import Installation, find_installation
-from mcp_servers.client.package_installation import install_package as installed
-from mcp_servers.discovery import run_discovery
-from mcp_servers.health.check_servers import SYSTEM
 from mcp_servers.models import Server
+
+if TYPE_CHECKING:
+    from mcp_servers.client.package_installation import Installation
 
 logger = logging.getLogger(__name__)
 
 
 def find_server_installation(server: Server) -> dict[str, Any] | None:
     """Return `state` and `detail` of a server's package; None if it has none."""
+    from mcp_servers.build_endpoint import build_endpoint
+    from mcp_servers.client.package_installation import find_installation
+
     if server.transport_type != Server.Transport.STDIO:
         return None
     try:
@@ -36,11 +36,16 @@ def find_server_installation(server: Server) -> dict[str, Any] | None:
     return asdict(installation) if installation else None
 
 
-async def reinstall_package(principal: Principal, server: Server) -> Installation | None:
+async def reinstall_package(principal: Principal, server: Server) -> "Installation | None":
     """Reinstall a server's package and wait for it; return None if it has none.
 
     Raises `UpstreamError` (`installation_failed`).
     """
+    from bonobot.core.runtime import get_runtime
+    from mcp_servers.build_endpoint import build_endpoint
+    from mcp_servers.client.package_installation import find_installation
+    from mcp_servers.client.package_installation import install_package as installed
+
     principal.require(Action.MANAGE_SERVERS)
     orm = get_runtime().run_background_orm
     endpoint = replace(
@@ -60,12 +65,17 @@ def _record_installation(principal: Principal, server: Server) -> None:
 
 def discover_after_installation(server_id: UUID) -> None:
     """Start the discovery of a server whose package was installed too late for its start."""
+    from bonobot.core.runtime import get_runtime
+
     get_runtime().spawn(
         _run_discovery(server_id), name=f"discover {server_id} after its installation"
     )
 
 
 async def _run_discovery(server_id: UUID) -> None:
+    from mcp_servers.discovery import run_discovery
+    from mcp_servers.health.check_servers import SYSTEM
+
     try:
         await run_discovery(server_id, actor=SYSTEM)
     except Problem as problem:

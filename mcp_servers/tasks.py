@@ -8,8 +8,8 @@ from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
 
-from bonobot.core.celery_tasks import ExclusiveTask
 from bonobot.core.concurrency_limits import get_concurrency_limit
+from bonobot.core.exclusive_task import ExclusiveTask
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from mcp_servers import bulk_jobs, refresh_definitions, stderr_log

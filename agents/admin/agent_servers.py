@@ -52,7 +52,7 @@ from mcp_servers.admin.add_servers import (
 )
 from mcp_servers.admin.added_servers import show_added_servers
 from mcp_servers.admin.openapi import add_api, add_declared_api
-from mcp_servers.admin.servers import attempt_discoveries
+from mcp_servers.concurrent_discovery import discover_servers
 from mcp_servers.models import Definition, HealthCheck, Server
 
 
@@ -329,7 +329,7 @@ def show_server_picker(visit: ObjectRequest) -> HttpResponseBase:
 def discover_picked_server(visit: ObjectRequest) -> HttpResponseBase:
     """Discover a server and return its panel of the page."""
     [selection] = _load_selections(visit, [visit.request.GET.get("server", "")])
-    [discovery] = attempt_discoveries(
+    [discovery] = discover_servers(
         [selection.server], actor=visit.principal.actor, kind=HealthCheck.Kind.DISCOVERY
     )
     [selection] = _load_selections(visit, [str(selection.server.pk)])

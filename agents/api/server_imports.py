@@ -15,7 +15,7 @@ from drf_spectacular.utils import (
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from agents.server_imports import apply_import, plan_import
+from agents.server_imports import apply_import, approve_added_servers, plan_import
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ, ResourceView, require_row
 from bonobot.accounts.roles import Action
@@ -117,6 +117,10 @@ def _build_names_field(help_text: str) -> serializers.ListField:
             "Import, with a private address",
             {"text": EXAMPLE_TEXT, "apply": True, "allow_private": ["docs"]},
         ),
+        OpenApiExample(
+            "Import, and approve the definitions",
+            {"text": EXAMPLE_TEXT, "apply": True, "approve": True},
+        ),
     ]
 )
 class ImportBody(StrictSerializer):
@@ -125,6 +129,12 @@ class ImportBody(StrictSerializer):
     text = serializers.CharField(max_length=MAX_TEXT_LENGTH, trim_whitespace=False)
     apply = serializers.BooleanField(
         required=False, help_text="Add the valid entries. Default: preview only."
+    )
+    approve = serializers.BooleanField(
+        required=False,
+        help_text="With `apply`: discover the added servers at once and approve their definitions, "
+        "except suspicious ones. Requires permission to review definitions. Without it, "
+        "definitions are pending review.",
     )
     fill = serializers.DictField(
         child=serializers.CharField(allow_blank=True),
@@ -152,6 +162,11 @@ class PreviewAuthConfigField(serializers.JSONField):
     """`auth_config` with secrets masked."""
 
 
+@extend_schema_field(JSON_OBJECT)
+class DiscoveryField(serializers.JSONField):
+    """The result of a discovery, or its problem."""
+
+
 class ImportEntrySerializer(StrictSerializer):
     """One server of the configuration, and what happens to it."""
 
@@ -172,6 +187,11 @@ class ImportEntrySerializer(StrictSerializer):
     action = serializers.ChoiceField(["add", "refuse", "leave out", "added"])
     server_id = serializers.UUIDField(
         allow_null=True, help_text="ID of the server, after it is added."
+    )
+    discovery = DiscoveryField(
+        allow_null=True,
+        help_text="With `approve`, what the discovery of the added server found: `status` "
+        "(`connected`, `error`), `tools`, `waiting` and `refused`, or `code`, `detail`, `remedy`.",
     )
 
 
@@ -246,9 +266,11 @@ class ImportServersView(ResourceView):
 
         The text can be the configuration of any MCP client (`mcpServers`, `servers`, a map of
         servers, or one server). With `apply`, each entry is added completely or not at all; entries
-        with problems are skipped. `allowed_tools` of servers and `bot_overrides` are imported. The
-        response doesn't wait for the servers: workers scan them, and `progress` is the URL of their
-        progress.
+        with problems are skipped. `allowed_tools` of servers and `bot_overrides` are imported.
+
+        The response doesn't wait for the servers: workers scan them, and `progress` is the URL of
+        their progress. With `approve`, the servers are discovered at once and their definitions are
+        approved, except suspicious ones; each entry has the result (`discovery`).
         """
         body = self.read_body(ImportBody)
         choices = ImportChoices(
@@ -256,13 +278,30 @@ class ImportServersView(ResourceView):
             allow_private=self._get_allowed_private(body),
             chosen=body.get("chosen"),
         )
+        approves = self._takes_approval(body)
         server_import = plan_import(self.principal, body["text"], choices)
         if body.get("apply", False):
             apply_import(self.principal, server_import)
-            enqueue_server_checks()
+            if approves:
+                approve_added_servers(self.principal, server_import)
+            else:
+                enqueue_server_checks()
         query_pairs = [("server", server.pk) for server in server_import.added.values()]
         progress_url = f"{self.request.path}?{urlencode(query_pairs)}" if query_pairs else None
         return Response(server_import.as_dict() | {"progress": progress_url})
+
+    def _takes_approval(self, body: dict[str, Any]) -> bool:
+        approves: bool = body.get("approve", False)
+        if approves:
+            self.principal.require(Action.APPROVE_DEFINITIONS)
+            if not body.get("apply", False):
+                raise InvalidInput(
+                    format_message("A preview adds no servers, so nothing can be approved."),
+                    code="no_effect",
+                    field="approve",
+                    remedy="Add `apply`, or omit `approve`.",
+                )
+        return approves
 
     def _get_allowed_private(self, body: dict[str, Any]) -> list[str]:
         names: list[str] = body.get("allow_private", [])

@@ -1,4 +1,4 @@
-"""The command `agents list`, which loads neither tools nor sessions."""
+"""The command `agents list`, which loads neither tools nor sessions, and the lookup of an agent."""
 
 import argparse
 from typing import Any
@@ -12,6 +12,12 @@ from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_ta
 
 # Session states that are counted in the list.
 BUSY_STATUSES = (Session.Status.RUNNING.value, Session.Status.WAITING.value)
+
+
+def get_agent(cli: CommandContext, slug: str) -> Agent:
+    """Return an agent by slug; raises `NotFound`."""
+    agent: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=slug)
+    return agent
 
 
 def serialize_agent(agent: Agent) -> dict[str, Any]:

@@ -2,27 +2,23 @@
 
 import argparse
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.utils import timezone
-from rich.console import RenderableType
 
 from agents.models import Agent
-from agents.policies.rules import clean_patterns
-from agents.services import attach_server, set_attachment_enabled
 from bonobot.core.cli import command_group
 from bonobot.core.cli.command_group import CommandContext, CommandFailed, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput, NotFound
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.cli.discovery import discover_servers
 from mcp_servers.cli.servers import get_server
-from mcp_servers.definition_reviews import set_definition_enabled
 from mcp_servers.models import Definition, Server
-from mcp_servers.oauth_client.queries import LoginStatus, load_login_statuses
-from mcp_servers.services import set_server_enabled
-from mcp_servers.subscriptions.queries import load_change_notification_status
-from mcp_servers.tool_names import matches_tool_name
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from mcp_servers.oauth_client.queries import LoginStatus
 
 MAX_ERROR_LENGTH = 120
 # Options that choose what an agent gets of a server.
@@ -38,6 +34,8 @@ def _add_status_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _show_status(cli: CommandContext, options: argparse.Namespace) -> None:
+    from mcp_servers.oauth_client.queries import load_login_statuses
+
     server_ids = [get_server(cli, name).pk for name in options.servers]
     agent = _get_agent(cli, options.agent) if options.agent else None
 
@@ -63,11 +61,13 @@ def _iterate_servers(
     return rows.select_related("change_subscription").iterator()
 
 
-def _serialize_sign_in(logins: dict[UUID, LoginStatus], server: Server) -> dict[str, Any] | None:
+def _serialize_sign_in(logins: "dict[UUID, LoginStatus]", server: Server) -> dict[str, Any] | None:
     return logins[server.pk].as_dict() if server.pk in logins else None
 
 
 def _serialize_server(server: Server) -> dict[str, Any]:
+    from mcp_servers.subscriptions.queries import load_change_notification_status
+
     return {
         "name": server.name,
         "slug": server.slug,
@@ -85,7 +85,7 @@ def _serialize_server(server: Server) -> dict[str, Any]:
     }
 
 
-def _render_status(statuses: list[dict[str, Any]]) -> RenderableType:
+def _render_status(statuses: list[dict[str, Any]]) -> "RenderableType":
     rows = [
         (
             status["name"],
@@ -159,6 +159,9 @@ def _add_connect_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _connect_server(cli: CommandContext, options: argparse.Namespace) -> None:
+    from mcp_servers.cli.discovery import discover_servers
+    from mcp_servers.services import set_server_enabled
+
     server = get_server(cli, options.server)
     if options.agent:
         agent = _get_agent(cli, options.agent)
@@ -186,6 +189,9 @@ def _attach_server(
     cli: CommandContext, agent: Agent, server: Server, options: argparse.Namespace
 ) -> None:
     """Attach the server, or enable the attachment; lists that aren't given stay unchanged."""
+    from agents.policies.rules import clean_patterns
+    from agents.services import attach_server, set_attachment_enabled
+
     tools = list(server.definitions.tools())
     selected, excluded = _split_names(options.tools), _split_names(options.without)
     _match_tools(server, tools, excluded, "--without")
@@ -217,6 +223,9 @@ def _split_names(values: Sequence[str] | None) -> list[str] | None:
 
 
 def _disconnect_server(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.services import set_attachment_enabled
+    from mcp_servers.services import set_server_enabled
+
     server = get_server(cli, options.server)
     if options.agent:
         agent = _get_agent(cli, options.agent)
@@ -255,6 +264,8 @@ def _add_tools_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _handle_tools(cli: CommandContext, options: argparse.Namespace) -> None:
+    from mcp_servers.definition_reviews import set_definition_enabled
+
     server = get_server(cli, options.server)
     tools = list(server.definitions.tools())
     disabled = _match_tools(server, tools, options.disable, "--disable")
@@ -284,6 +295,8 @@ def _match_tools(
     server: Server, tools: Sequence[Definition], patterns: Sequence[str] | None, field: str
 ) -> set[str]:
     """Return the names that match the patterns; raises `NotFound` for a pattern without match."""
+    from mcp_servers.tool_names import matches_tool_name
+
     matches: set[str] = set()
     for pattern in patterns or ():
         matched = {row.name for row in tools if matches_tool_name(pattern, row.name)}

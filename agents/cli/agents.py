@@ -9,7 +9,7 @@ from agents.callable_agents import list_callable_agents, set_callable_agents
 from agents.calls.explain import build_missing_tool_error, explain_call
 from agents.calls.snapshots import get_snapshot_cache
 from agents.cli import chat, policy_simulations, sessions
-from agents.cli.agent_list import serialize_agent
+from agents.cli.agent_list import get_agent, serialize_agent
 from agents.config_file.read_config import AGENT_LIMITS
 from agents.models import Agent, ModelEndpoint
 from agents.policies.services import load_policy_spec, set_policy
@@ -132,12 +132,6 @@ SET_VERB = CommandVerb(
 
 
 MARKS = {"allow": "✓", "ask": "?", "deny": "✗", "skip": "–"}
-
-
-def get_agent(cli: CommandContext, slug: str) -> Agent:
-    """Return an agent by slug; raises `NotFound`."""
-    agent: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=slug)
-    return agent
 
 
 def _add_create_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,18 +6,11 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from rich.json import JSON
-from rich.padding import Padding
-
-from agents.approvals.services import build_page_url, is_own_call, resolve_approval
 from agents.cli import elicitations
 from agents.models import Approval, ElicitationRequest, Session
-from agents.sessions.leases import has_live_runner
-from agents.sessions.worker import get_session_runner
 from bonobot.core.cli import command_group
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.problems import ServiceUnavailable
-from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
 
 # Answers at a terminal; the first one is the default.
@@ -28,6 +21,8 @@ SHOWN_FIELDS = ("id", "state", "name", "server", "agent", "requested_by", "expir
 
 def serialize_approval(approval: Approval) -> dict[str, Any]:
     """Return the JSON representation of an approval."""
+    from agents.approvals.services import build_page_url
+
     return {
         "id": str(approval.pk),
         "state": approval.state,
@@ -58,6 +53,8 @@ def answer_pending_requests(
     Asks on the terminal if possible; otherwise, with `wait`, waits for an answer from elsewhere.
     Raises `ServiceUnavailable` (code `still_waiting`) after `timeout_s` seconds.
     """
+    from agents.approvals.services import is_own_call, resolve_approval
+
     if elicitations.answer_at_terminal(cli, session):
         return True
     if not _is_waiting(session):
@@ -93,6 +90,10 @@ def _wait_for_started_sessions(session: Session, timeout_s: float) -> None:
 
     Without a live worker, this process runs them. No time limit if `timeout_s` is 0.
     """
+    from agents.sessions.leases import has_live_runner
+    from agents.sessions.worker import get_session_runner
+    from bonobot.core.runtime import get_runtime
+
     deadline = time.monotonic() + (timeout_s or inf)
     started_sessions = Session.objects.filter(root_id=session.pk).unfinished()
     while _is_waiting(session) and time.monotonic() < deadline:
@@ -117,6 +118,8 @@ def _has_pending_requests(session: Session) -> bool:
 
 def show_pending_requests(cli: CommandContext, session: Session) -> None:
     """Print what the session waits for and how to answer it."""
+    from agents.approvals.services import build_page_url
+
     elicitations.show_elicitation_requests(cli, session)
     for approval in Approval.objects.waiting().in_session_tree(session.pk):
         cli.print_message(
@@ -155,6 +158,9 @@ def _show_approval(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _print_approval(cli: CommandContext, approval: Approval) -> None:
+    from rich.json import JSON
+    from rich.padding import Padding
+
     serialized = serialize_approval(approval)
     rows = [
         (name, serialized[name]) for name in (*SHOWN_FIELDS, "rule", "reason", "decided_by", "url")
@@ -189,6 +195,8 @@ def _deny_call(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _decide_call(cli: CommandContext, pk: str, decision: str, message: str = "") -> None:
+    from agents.approvals.services import resolve_approval
+
     approval = resolve_approval(cli.principal, _get_approval(cli, pk), decision, message)
     cli.emit(serialize_approval(approval))
     cli.print_message(f"{make_visible(approval.label, 120)}: {approval.state}")

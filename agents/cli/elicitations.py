@@ -4,17 +4,16 @@ import argparse
 import json
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.prompt import Prompt
-
-from agents.elicitations.forms import ElicitationField, iterate_fields
-from agents.elicitations.services import answer_request, build_page_url, can_answer
 from agents.models import ElicitationRequest, Session
 from bonobot.core.cli import command_group
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
+
+if TYPE_CHECKING:
+    from agents.elicitations.forms import ElicitationField
 
 MAX_LISTED = 100
 
@@ -72,6 +71,8 @@ YES_ANSWERS = frozenset({"y", "yes", "true", "1", "on"})
 
 def serialize_elicitation_request(question: ElicitationRequest) -> dict[str, Any]:
     """Return the JSON representation of an elicitation request."""
+    from agents.elicitations.services import build_page_url
+
     return {
         "id": str(question.pk),
         "state": question.state,
@@ -94,6 +95,9 @@ def serialize_elicitation_request(question: ElicitationRequest) -> dict[str, Any
 
 def answer_at_terminal(cli: CommandContext, session: Session) -> bool:
     """Ask the pending requests on the terminal; return whether they were answered."""
+    from agents.elicitations.forms import iterate_fields
+    from agents.elicitations.services import answer_request, can_answer
+
     waiting = ElicitationRequest.objects.waiting().in_session_tree(session.pk)
     pending = list(waiting.select_related("agent"))
     if (
@@ -116,6 +120,8 @@ def answer_at_terminal(cli: CommandContext, session: Session) -> bool:
 
 def show_elicitation_requests(cli: CommandContext, session: Session) -> None:
     """Print the session's pending elicitation requests and how to answer them."""
+    from agents.elicitations.services import build_page_url
+
     for question in ElicitationRequest.objects.waiting().in_session_tree(session.pk):
         cli.print_message(
             f"{make_visible(question.server_name, 120)} requests input: "
@@ -127,14 +133,16 @@ def show_elicitation_requests(cli: CommandContext, session: Session) -> None:
         )
 
 
-def _ask_field(cli: CommandContext, field: ElicitationField) -> Any:
+def _ask_field(cli: CommandContext, field: "ElicitationField") -> Any:
+    from rich.prompt import Prompt
+
     name = make_visible(field.title or field.name, 120)
     choices = f" ({', '.join(value for value, _ in field.options)})" if field.options else ""
     text = Prompt.ask(f"{name}{make_visible(choices, 500)}", console=cli.err, default="").strip()
     return _parse_value(field, text) if text else None
 
 
-def _parse_value(field: ElicitationField, text: str) -> Any:
+def _parse_value(field: "ElicitationField", text: str) -> Any:
     """Convert the typed text to the JSON type of the field; raises `InvalidInput`."""
     if field.kind == "boolean":
         return text.lower() in YES_ANSWERS
@@ -177,6 +185,8 @@ def _show_elicitation_request(cli: CommandContext, options: argparse.Namespace) 
 
 
 def _print_elicitation_request(cli: CommandContext, question: ElicitationRequest) -> None:
+    from agents.elicitations.forms import iterate_fields
+
     serialized = serialize_elicitation_request(question)
     rows = [
         (name, serialized[name])
@@ -205,6 +215,9 @@ def _add_answer_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _answer_elicitation_request(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.elicitations.forms import iterate_fields
+    from agents.elicitations.services import answer_request
+
     question = _get_elicitation_request(cli, options.id)
     content = _build_content(
         options, tuple(iterate_fields(question.schema)) if question.schema else ()
@@ -217,7 +230,7 @@ def _answer_elicitation_request(cli: CommandContext, options: argparse.Namespace
 
 
 def _build_content(
-    options: argparse.Namespace, fields: tuple[ElicitationField, ...]
+    options: argparse.Namespace, fields: "tuple[ElicitationField, ...]"
 ) -> dict[str, Any]:
     try:
         content = json.loads(options.content) if options.content else {}

@@ -2,7 +2,7 @@
 
 import argparse
 
-from agents.cli.agents import get_agent
+from agents.cli.agent_list import get_agent
 from agents.flow_labels.services import (
     clear_agent_labels,
     clear_token_labels,

@@ -4,8 +4,7 @@ import argparse
 from dataclasses import fields
 from typing import Any
 
-from agents.model_endpoints.services import ModelEndpointSpec, delete_endpoint, save_endpoint
-from agents.model_endpoints.try_endpoint import try_endpoint
+from agents.model_endpoints.services import ModelEndpointSpec
 from agents.models import ModelEndpoint
 from bonobot.core.cli.command_group import (
     CommandContext,
@@ -161,11 +160,15 @@ def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _create_endpoint(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.model_endpoints.services import save_endpoint
+
     endpoint = save_endpoint(cli.principal, _build_spec(cli, options, {"api_key": ""}))
     _show_endpoint(cli, endpoint, "was created")
 
 
 def _update_endpoint(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.model_endpoints.services import save_endpoint
+
     endpoint = _get_endpoint(cli, options.slug)
     stored_values: dict[str, Any] = {
         name: getattr(endpoint, name) for name in (*_OPTION_FIELDS, "fallback")
@@ -202,6 +205,8 @@ def _add_slug_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def _delete_endpoint(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.model_endpoints.services import delete_endpoint
+
     endpoint = _get_endpoint(cli, options.slug)
     serialized = serialize_endpoint(endpoint)
     delete_endpoint(cli.principal, endpoint)
@@ -210,6 +215,8 @@ def _delete_endpoint(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _test_endpoint(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.model_endpoints.try_endpoint import try_endpoint
+
     endpoint = _get_endpoint(cli, options.slug)
     with cli.show_spinner(f"Testing {endpoint.name}…"):
         result = try_endpoint(cli.principal, endpoint)

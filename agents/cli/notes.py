@@ -3,10 +3,9 @@
 import argparse
 from typing import Any
 
-from agents.cli.agents import get_agent
+from agents.cli.agent_list import get_agent
 from agents.models import Note
 from agents.models.agents import MAX_NOTES
-from agents.notes import NOTE_LABELS, NoteSpec, delete_note, get_note, rank_notes, save_note
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.text.untrusted_text import make_visible
 
@@ -27,6 +26,8 @@ def serialize_note(note: Note) -> dict[str, Any]:
 
 
 def _list_notes(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.notes import rank_notes
+
     rows = get_agent(cli, options.agent).notes.all()[:MAX_NOTES]
     notes = rank_notes(rows, options.search) if options.search else list(rows)
     table_rows = [
@@ -39,6 +40,8 @@ def _list_notes(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _write_note(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.notes import NoteSpec, save_note
+
     agent = get_agent(cli, options.agent)
     existing_note = agent.notes.filter(title=options.title).first()
     spec = NoteSpec(options.title, options.text, tuple(options.label or ()))
@@ -47,6 +50,8 @@ def _write_note(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _delete_note(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.notes import delete_note, get_note
+
     note = get_note(cli.principal, get_agent(cli, options.agent), options.title)
     delete_note(cli.principal, note)
     cli.emit(serialize_note(note))
@@ -65,6 +70,8 @@ def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_write_arguments(parser: argparse.ArgumentParser) -> None:
+    from agents.notes import NOTE_LABELS
+
     _add_agent_argument(parser)
     parser.add_argument(
         "title", metavar="TITLE", help="Title. A note with the same title is replaced."

@@ -3,15 +3,15 @@
 import argparse
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agents import organization_offboarding
-from agents.kill_switch import KillSwitchImpact, halt_organization, load_impact, resume_organization
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import build_cli_principal
-from bonobot.accounts.services import save_organization
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput
+
+if TYPE_CHECKING:
+    from agents.kill_switch import KillSwitchImpact
 
 
 def _get_organization(cli: CommandContext) -> Organization:
@@ -25,6 +25,8 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
 
 def handle_export(cli: CommandContext, options: argparse.Namespace) -> None:
     """Write everything of an organization into a folder."""
+    from agents import organization_offboarding
+
     organization = _get_organization(cli)
     with cli.show_spinner("Exporting…"):
         result = organization_offboarding.export_organization(
@@ -60,6 +62,8 @@ def add_delete_arguments(parser: argparse.ArgumentParser) -> None:
 
 def handle_delete(cli: CommandContext, options: argparse.Namespace) -> None:
     """Remove an organization with all that is its own."""
+    from agents import organization_offboarding
+
     organization = _get_organization(cli)
     if options.dry_run:
         result = organization_offboarding.count_organization_rows(organization)
@@ -95,7 +99,9 @@ UNSET: Any = object()
 FLAGS = ("four_eyes", "second_factor", "single_sign_on")
 
 
-def _serialize_organization(organization: Organization, impact: KillSwitchImpact) -> dict[str, Any]:
+def _serialize_organization(
+    organization: Organization, impact: "KillSwitchImpact"
+) -> dict[str, Any]:
     return {
         "slug": organization.slug,
         "name": organization.name,
@@ -111,6 +117,8 @@ def _serialize_organization(organization: Organization, impact: KillSwitchImpact
 
 
 def _show_organization(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.kill_switch import load_impact
+
     organization = _get_organization(cli)
     serialized = _serialize_organization(organization, load_impact(organization))
     rows = [
@@ -130,12 +138,16 @@ def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _create_organization(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.kill_switch import load_impact
+    from bonobot.accounts.services import save_organization
+
     organization = Organization(slug=options.slug, name=options.name or options.slug)
     # The principal belongs to no organization yet; its audit shows a CLI principal.
     save_organization(build_cli_principal(organization), organization, adding=True)
     cli.emit(_serialize_organization(organization, load_impact(organization)))
     cli.print_message(f"{organization.slug} was created. Invite its owner:")
-    cli.print_message("bonobot members invite EMAIL --role owner")
+    # With the option, because the new organization is nobody's current one.
+    cli.print_message(f"bonobot members invite EMAIL --role owner --org {organization.slug}")
 
 
 def _parse_number_or_default(text: str) -> int | None:
@@ -187,6 +199,9 @@ def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _update_organization(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.kill_switch import load_impact
+    from bonobot.accounts.services import save_organization
+
     names = ("calls_per_minute", "approval_hours", "audit_days", *FLAGS)
     changes = {name: value for name in names if (value := getattr(options, name)) is not UNSET}
     if not changes:
@@ -215,6 +230,8 @@ def _add_halt_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _halt_organization(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.kill_switch import halt_organization, load_impact
+
     organization = _get_organization(cli)
     impact = load_impact(organization)
     question = (
@@ -239,6 +256,8 @@ def _halt_organization(cli: CommandContext, options: argparse.Namespace) -> None
 
 
 def _resume_organization(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.kill_switch import load_impact, resume_organization
+
     organization = resume_organization(cli.principal)
     cli.emit(_serialize_organization(organization, load_impact(organization)))
     cli.print_message(

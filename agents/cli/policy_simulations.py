@@ -5,41 +5,19 @@ import json
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from agents.calls.missing_tools import describe_missing_tool, list_missing_tools
 from agents.models import Agent
-from agents.policies.services import (
-    EFFECTS,
-    Entry,
-    Owner,
-    PolicySpec,
-    RuleSpec,
-    format_entries,
-    load_policy_spec,
-    set_policy,
-)
-from agents.policies.shadow_mode import (
-    ShadowDraft,
-    delete_draft,
-    enforce_draft,
-    find_draft,
-    format_owner_option,
-    set_draft,
-)
-from agents.policies.simulations import (
-    DEFAULT_DAYS,
-    MAX_ROWS,
-    PolicySimulation,
-    SimulationGroup,
-    simulate_policy,
-    simulate_shadow_policy,
-)
 from bonobot.accounts.models import Organization
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput, NotFound
+
+if TYPE_CHECKING:
+    from agents.policies.services import Entry, Owner, PolicySpec
+    from agents.policies.shadow_mode import ShadowDraft
+    from agents.policies.simulations import PolicySimulation, SimulationGroup
 
 MAX_SECONDS = 300.0  # a person waits at the terminal and can stop it
 
@@ -69,6 +47,9 @@ def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
 
 def handle_organization_policy(cli: CommandContext, options: argparse.Namespace) -> None:
     """Show or change the organization's policy and its draft; raises `InvalidInput`."""
+    from agents.policies.services import load_policy_spec, set_policy
+    from agents.policies.shadow_mode import find_draft
+
     organization = Organization.objects.get(pk=cli.principal.organization_id)
     apply_draft_options(cli, organization, options)
     policy = None if options.shadow else collect_policy_options(organization, options)
@@ -85,13 +66,15 @@ def handle_organization_policy(cli: CommandContext, options: argparse.Namespace)
     show_draft(cli, organization, draft)
 
 
-def warn_about_missing_tools(cli: CommandContext, owner: Owner, policy: PolicySpec) -> None:
+def warn_about_missing_tools(cli: CommandContext, owner: "Owner", policy: "PolicySpec") -> None:
     """Print a warning for each rule that names no tool."""
+    from agents.calls.missing_tools import describe_missing_tool, list_missing_tools
+
     for name in list_missing_tools(owner, policy):
         cli.err.print(f"! {describe_missing_tool(name)}", markup=False)
 
 
-def show_draft(cli: CommandContext, owner: Owner, draft: ShadowDraft | None) -> None:
+def show_draft(cli: CommandContext, owner: "Owner", draft: "ShadowDraft | None") -> None:
     """Print the draft in shadow mode and how to simulate it."""
     if draft is not None:
         owner_option = f"--agent {owner.slug}" if isinstance(owner, Agent) else "--organization"
@@ -102,8 +85,10 @@ def show_draft(cli: CommandContext, owner: Owner, draft: ShadowDraft | None) -> 
         )
 
 
-def collect_policy_options(owner: Owner, options: argparse.Namespace) -> PolicySpec | None:
+def collect_policy_options(owner: "Owner", options: argparse.Namespace) -> "PolicySpec | None":
     """Return the policy in the options, or None; raises `InvalidInput`."""
+    from agents.policies.services import EFFECTS, PolicySpec, load_policy_spec
+
     texts_by_effect = {effect: getattr(options, effect) for effect in EFFECTS}
     if not (options.policy or options.mode or any(texts_by_effect.values())):
         return None
@@ -117,8 +102,10 @@ def collect_policy_options(owner: Owner, options: argparse.Namespace) -> PolicyS
     return PolicySpec(options.mode or current_policy.mode, **lists)
 
 
-def apply_draft_options(cli: CommandContext, owner: Owner, options: argparse.Namespace) -> None:
+def apply_draft_options(cli: CommandContext, owner: "Owner", options: argparse.Namespace) -> None:
     """Create, enforce or delete the draft, as the options say."""
+    from agents.policies.shadow_mode import delete_draft, enforce_draft, set_draft
+
     if options.shadow:
         policy = collect_policy_options(owner, options)
         if policy is None:
@@ -135,8 +122,10 @@ def apply_draft_options(cli: CommandContext, owner: Owner, options: argparse.Nam
         delete_draft(cli.principal, owner)
 
 
-def format_policy(policy: PolicySpec) -> str:
+def format_policy(policy: "PolicySpec") -> str:
     """Format a policy as one line."""
+    from agents.policies.services import EFFECTS, format_entries
+
     return "; ".join(
         [
             f"mode {policy.mode}",
@@ -145,8 +134,10 @@ def format_policy(policy: PolicySpec) -> str:
     )
 
 
-def _parse_rule(text: str) -> Entry:
+def _parse_rule(text: str) -> "Entry":
     """Parse a rule: a name or glob, or JSON with a tool and its condition."""
+    from agents.policies.services import RuleSpec
+
     if not text.lstrip().startswith("{"):
         return text
     rule = parse_json_object(text, "--allow, --ask or --deny")
@@ -171,7 +162,7 @@ def parse_json_object(text: str, field: str) -> dict[str, Any]:
     )
 
 
-def _read_policy_file(path: str) -> PolicySpec:
+def _read_policy_file(path: str) -> "PolicySpec":
     # REST's libraries would take a fifth of the start of every command.
     from agents.api.policies import PolicySerializer, build_policy_spec
 
@@ -203,6 +194,8 @@ def _build_file_error(path: str, reason: str) -> InvalidInput:
 
 
 def _add_simulation_arguments(parser: argparse.ArgumentParser) -> None:
+    from agents.policies.simulations import DEFAULT_DAYS, MAX_ROWS
+
     owners = parser.add_mutually_exclusive_group(required=True)
     owners.add_argument("--agent", metavar="SLUG", help="Use the calls and policy of this agent")
     owners.add_argument(
@@ -243,8 +236,11 @@ def _replay_audit(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _simulate_policy(
-    cli: CommandContext, owner: Owner, options: argparse.Namespace
-) -> PolicySimulation:
+    cli: CommandContext, owner: "Owner", options: argparse.Namespace
+) -> "PolicySimulation":
+    from agents.policies.shadow_mode import format_owner_option
+    from agents.policies.simulations import simulate_policy, simulate_shadow_policy
+
     limits = {"max_rows": max(options.rows, 1), "max_seconds": MAX_SECONDS}
     policy = collect_policy_options(owner, options)
     if options.shadow:
@@ -268,7 +264,7 @@ def _simulate_policy(
     return simulate_policy(cli.principal, owner, policy, days=options.days, **limits)
 
 
-def _render_simulation(simulation: PolicySimulation) -> Any:
+def _render_simulation(simulation: "PolicySimulation") -> Any:
     rows = [_build_row(group) for group in (*simulation.flips, *simulation.unsure)]
     empty = (
         "No decisions change."
@@ -279,7 +275,7 @@ def _render_simulation(simulation: PolicySimulation) -> Any:
     return build_table(*columns, rows=rows, empty=empty)
 
 
-def _build_row(group: SimulationGroup) -> tuple[Any, ...]:
+def _build_row(group: "SimulationGroup") -> tuple[Any, ...]:
     server = group.server_name or "built-in"
     return (
         server,
@@ -291,7 +287,7 @@ def _build_row(group: SimulationGroup) -> tuple[Any, ...]:
     )
 
 
-def _summarize_simulation(simulation: PolicySimulation) -> list[str]:
+def _summarize_simulation(simulation: "PolicySimulation") -> list[str]:
     lines = [
         f"{simulation.calls} calls since {simulation.since:%Y-%m-%d %H:%M}: "
         f"{simulation.flipped} changed, {simulation.same} unchanged, "

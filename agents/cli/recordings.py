@@ -7,16 +7,7 @@ from typing import Any
 
 from agents.cli import sessions
 from agents.cli.policy_simulations import add_policy_arguments, collect_policy_options
-from agents.evaluation import replay_runner as playing
-from agents.evaluation.services import (
-    ReplayOverrides,
-    create_recording,
-    create_replay,
-    delete_recording,
-)
 from agents.models import Agent, Recording, Replay
-from agents.sessions.leases import has_live_runner
-from agents.sessions.worker import get_session_runner
 from bonobot.core.cli.command_group import (
     CommandContext,
     CommandFailed,
@@ -25,7 +16,6 @@ from bonobot.core.cli.command_group import (
     read_text,
 )
 from bonobot.core.problems import ServiceUnavailable
-from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
 
 POLL_INTERVAL_S = 0.5
@@ -60,6 +50,8 @@ def _convert_to_json(data: Any) -> dict[str, Any]:
 
 
 def _record_session(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.evaluation.services import create_recording
+
     recording = create_recording(cli.principal, sessions.get_session(cli, options.session))
     cli.emit(_serialize_recording(recording))
     cli.print_message(
@@ -92,6 +84,8 @@ def _list_recordings(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _delete_recording(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.evaluation.services import delete_recording
+
     recording = _get_recording(cli, options.recording)
     serialized = _serialize_recording(recording)
     delete_recording(cli.principal, recording)
@@ -100,6 +94,8 @@ def _delete_recording(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _replay_recording(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.evaluation.services import ReplayOverrides, create_replay
+
     recording = _get_recording(cli, options.recording)
     overrides = ReplayOverrides(
         instructions=read_text(options.instructions_file, "--instructions-file"),
@@ -120,6 +116,11 @@ def _replay_recording(cli: CommandContext, options: argparse.Namespace) -> None:
 
 def _wait_for_replay(pending_replay: Replay, timeout_s: float) -> None:
     """Wait for the end of a replay; without a worker, run it in this process."""
+    from agents.evaluation import replay_runner as playing
+    from agents.sessions.leases import has_live_runner
+    from agents.sessions.worker import get_session_runner
+    from bonobot.core.runtime import get_runtime
+
     if not has_live_runner(exclude_runner_id=get_session_runner().runner_id):
         get_runtime().call(playing.run_replay, pending_replay.pk, timeout_s=timeout_s)
     deadline = monotonic() + timeout_s

@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.counts import format_count
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.definition_approval import review_new_server
-from mcp_servers.cli.discovery import DiscoveryOutcome, discover_servers
+from mcp_servers.cli.discovery import discover_servers
 from mcp_servers.cli.servers import add_approve_argument
 from mcp_servers.import_export import parse_import
 from mcp_servers.import_export.client_files import (
@@ -41,21 +41,13 @@ _SHARE_ACTIONS = {"give": "attach", "take": "detach", "keep": "unchanged", "refu
 
 @dataclass(kw_only=True)
 class ImportReport(ServerImport):
-    """An import with its source and the discovery outcomes; printed by `--json`."""
+    """An import with its source; printed by `--json`."""
 
     source: str
-    outcomes: dict[str, DiscoveryOutcome] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON representation."""
         return {"source": self.source} | super().as_dict()
-
-    def describe_entry(self, planned_server: PlannedServer) -> dict[str, Any]:
-        """Return one entry, with its discovery outcome."""
-        serialized = super().describe_entry(planned_server)
-        if (outcome := self.outcomes.get(planned_server.entry.name)) is not None:
-            serialized["discovery"] = outcome.as_dict()
-        return serialized
 
 
 def _add_import_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,7 +100,7 @@ def complete_import(cli: CommandContext, options: argparse.Namespace, report: Im
     cli.emit(report.as_dict())
     if report.applied and not cli.as_json:
         _show_result(cli, report)
-    failed = any(outcome.problem for outcome in report.outcomes.values())
+    failed = any(attempt.problem for attempt in report.attempts.values())
     if report.problems or report.problems_by_name or failed:
         raise CommandFailed
 
@@ -201,14 +193,10 @@ def _confirm_import(cli: CommandContext, options: argparse.Namespace, report: Im
 
 def _apply_import(cli: CommandContext, options: argparse.Namespace, report: ImportReport) -> None:
     apply_import(cli.principal, report)
-    enabled_servers = [server for server in report.added.values() if server.enabled]
-    report.outcomes = discover_servers(cli, enabled_servers)
-    for name, outcome in report.outcomes.items():
-        if outcome.problem is None:
-            server = report.added[name]
-            review_new_server(cli, server, approve=options.approve)
-            waiting = server.definitions.awaiting_review().count()
-            report.outcomes[name] = replace(outcome, waiting=waiting)
+    for attempt in discover_servers(cli, report.list_enabled_servers()).values():
+        if attempt.problem is None:
+            review_new_server(cli, attempt.server, approve=options.approve)
+        report.record_attempt(attempt)
 
 
 def _show_plan(cli: CommandContext, report: ImportReport) -> None:
@@ -223,8 +211,8 @@ def _show_plan(cli: CommandContext, report: ImportReport) -> None:
         )
         for planned_server in report.planned
     ]
-    cli.out.print(
-        build_table("", "NAME", "TRANSPORT", "ENDPOINT", rows=rows, empty="Nothing to add.")
+    cli.print_result(
+        build_table("ACTION", "NAME", "TRANSPORT", "ENDPOINT", rows=rows, empty="Nothing to add.")
     )
     for share in report.shares:
         tools = ", ".join(share.share.allowed) or "all tools"
@@ -288,10 +276,10 @@ def _format_endpoint(planned_server: PlannedServer) -> str:
 
 
 def _show_result(cli: CommandContext, report: ImportReport) -> None:
-    for name, outcome in report.outcomes.items():
-        mark, style = ("✓", "green") if outcome.problem is None else ("✗", "red")
+    for name, attempt in report.attempts.items():
+        mark, style = ("✓", "green") if attempt.problem is None else ("✗", "red")
         cli.out.print(
-            f"{mark} {make_visible(name)}: {make_visible(outcome.format_summary())}",
+            f"{mark} {make_visible(name)}: {make_visible(attempt.format_summary())}",
             style=style,
             markup=False,
         )

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from agents.cli.agents import get_agent
+from agents.cli.agent_list import get_agent
 from agents.sessions.session_file import MAX_FILE_BYTES, parse_session_file
 from agents.sessions.session_import import import_session
 from bonobot.core.cli.command_group import CommandContext, CommandVerb

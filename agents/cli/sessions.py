@@ -11,29 +11,15 @@ from contextlib import aclosing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.db.models import Q
 from rich.console import Group, RenderableType
-from rich.json import JSON
-from rich.live import Live
-from rich.markdown import Markdown
-from rich.padding import Padding
-from rich.spinner import Spinner
-from rich.text import Text
 
-from agents.approvals.services import revoke_session_approval
-from agents.attachments import MAX_TOTAL_BYTES, Attachment
 from agents.cli import approvals, policy_simulations
 from agents.models import Agent, ElicitationRequest, Session, SessionApproval, Step
-from agents.sessions.events import PROGRESS, TEXT, THINKING, SessionEvent, watch_session
-from agents.sessions.export import MEDIA_TYPES, build_report, export_session
-from agents.sessions.leases import HEARTBEAT_INTERVAL_S, has_live_runner
-from agents.sessions.model_choice import find_selectable_endpoint
-from agents.sessions.quarantine import release_quarantined_session
-from agents.sessions.services import cancel_session, resend_message, start_session
-from agents.sessions.worker import get_session_runner
+from agents.sessions.events import SessionEvent
 from bonobot.core.cli.command_group import (
     CommandContext,
     CommandFailed,
@@ -42,8 +28,12 @@ from bonobot.core.cli.command_group import (
     read_text,
 )
 from bonobot.core.problems import InvalidInput, ServiceUnavailable
-from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from agents.attachments import Attachment
 
 # Limits for arguments and results in shortened calls.
 MAX_LINES, MAX_CHARACTERS = 12, 2_000
@@ -64,11 +54,14 @@ class SessionRenderer:
         self._show_answers = show_answers
         self._open_steps: dict[int, dict[str, Any]] = {}
         self._printed: set[int] = set()
-        self._live: Live | None = None
+        self._live: Any = None
 
     @contextmanager
     def show_live_steps(self) -> Iterator[None]:
         """Show unfinished steps at the bottom of a terminal while the block runs."""
+        from rich.live import Live
+        from rich.text import Text
+
         self._open_steps.clear()
         if self._cli.as_json or not self._cli.out.is_terminal:
             yield
@@ -89,6 +82,8 @@ class SessionRenderer:
             self._refresh_live()
 
     def _handle_event(self, event: SessionEvent) -> None:
+        from agents.sessions.events import PROGRESS, TEXT, THINKING
+
         data = event.data
         if event.kind == TEXT:
             step = self._open_steps.get(data["seq"])
@@ -126,6 +121,8 @@ class SessionRenderer:
             )
 
     def _refresh_live(self) -> None:
+        from rich.spinner import Spinner
+
         if self._live is not None:
             parts = [
                 part
@@ -135,6 +132,8 @@ class SessionRenderer:
             self._live.update(Group(*(parts or [Spinner("dots", "The agent is working…")])))
 
     def _render_open_step(self, step: dict[str, Any]) -> Iterator[RenderableType]:
+        from rich.spinner import Spinner
+
         if step["kind"] == Step.Kind.CALL:
             yield Spinner("dots", _render_running_call(step))
         elif text := step.get("text", ""):
@@ -146,6 +145,8 @@ class SessionRenderer:
 
 def render_call(data: dict[str, Any], *, full: bool = False) -> RenderableType:
     """Render a finished call with arguments and result, shortened or in full."""
+    from rich.text import Text
+
     mark = MARKS.get(data["state"], ("✗", "red"))
     duration = f" {data['duration_ms']} ms" if data.get("duration_ms") is not None else ""
     code = f" {data['code']}" if data.get("code") else ""
@@ -162,6 +163,9 @@ def render_call(data: dict[str, Any], *, full: bool = False) -> RenderableType:
 
 def render_model_text(text: str, *, formatted: bool) -> RenderableType:
     """Render a model's text as Markdown or plain text."""
+    from rich.markdown import Markdown
+    from rich.text import Text
+
     if not formatted:
         return Text(make_visible(text))
     # Show link addresses, because the link text is untrusted.
@@ -169,6 +173,9 @@ def render_model_text(text: str, *, formatted: bool) -> RenderableType:
 
 
 def _render_excerpt(text: str, full: bool) -> RenderableType:
+    from rich.padding import Padding
+    from rich.text import Text
+
     excerpt, hidden_lines = make_visible(text), 0
     with suppress(ValueError):
         excerpt = make_visible(json.dumps(json.loads(text), indent=2, ensure_ascii=False))
@@ -181,13 +188,18 @@ def _render_excerpt(text: str, full: bool) -> RenderableType:
 
 
 def _highlight_json(text: str) -> RenderableType:
+    from rich.json import JSON
+    from rich.text import Text
+
     try:
         return JSON(text)
     except ValueError:
         return Text(text, style="dim")
 
 
-def _render_running_call(step: dict[str, Any]) -> Text:
+def _render_running_call(step: dict[str, Any]) -> "Text":
+    from rich.text import Text
+
     name = make_visible(step.get("name", ""), 120)
     progress = step.get("progress") or {}
     if not progress:
@@ -266,6 +278,9 @@ def read_output_schema(path: str | None) -> dict[str, Any] | None:
 
 def handle_run(cli: CommandContext, options: argparse.Namespace) -> None:
     """Give an agent a message and wait for its answer."""
+    from agents.sessions.model_choice import find_selectable_endpoint
+    from agents.sessions.services import start_session
+
     agent: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=options.slug)
     attachments = read_attachments(options.attach or ())
     session = start_session(
@@ -295,6 +310,8 @@ def add_retry_arguments(parser: argparse.ArgumentParser) -> None:
 
 def handle_retry(cli: CommandContext, options: argparse.Namespace) -> None:
     """Send a message of a session again, in its place, and wait for the answer."""
+    from agents.sessions.services import resend_message
+
     session = get_session(cli, options.session)
     attachments = read_attachments(options.attach or ())
     last_seq = session.steps.order_by("-seq").values_list("seq", flat=True).first() or 0
@@ -309,12 +326,14 @@ def get_session(cli: CommandContext, pk: str) -> Session:
     return session
 
 
-def read_attachments(paths: "list[str] | tuple[()]") -> list[Attachment]:
+def read_attachments(paths: "list[str] | tuple[()]") -> "list[Attachment]":
     """Read files to attach; raises `InvalidInput` (field `--attach`)."""
     return [_read_attachment(Path(path).expanduser()) for path in paths]
 
 
-def _read_attachment(path: Path) -> Attachment:
+def _read_attachment(path: Path) -> "Attachment":
+    from agents.attachments import MAX_TOTAL_BYTES, Attachment
+
     try:
         with path.open("rb") as file:
             return Attachment(path.name, file.read(MAX_TOTAL_BYTES + 1))
@@ -331,6 +350,8 @@ def show_session_result(
     cli: CommandContext, session: Session, options: argparse.Namespace, last_seq: int = 0
 ) -> None:
     """Follow a session until it stops and print its result; raises `CommandFailed` if not done."""
+    from agents.sessions.export import build_report
+
     wait_for_session(cli, session, options, last_seq)
     result = build_report(session.pk)
     if result["status"] == Session.Status.RUNNING and result["questions"]:
@@ -350,6 +371,9 @@ def wait_for_session(
     cli: CommandContext, session: Session, options: argparse.Namespace, last_seq: int = 0
 ) -> None:
     """Follow a session until it stops, getting its pending requests answered."""
+    from agents.sessions.worker import get_session_runner
+    from bonobot.core.runtime import get_runtime
+
     renderer = SessionRenderer(cli, show_answers=False, last_seq=last_seq)
     follow = partial(
         show_session_steps,
@@ -381,6 +405,9 @@ def _cancel_live_requests(cli: CommandContext, session: Session) -> bool:
 
     A server of the handshake era waits on its connection, which ends with this process.
     """
+    from agents.sessions.worker import get_session_runner
+    from bonobot.core.runtime import get_runtime
+
     requests = ElicitationRequest.objects.waiting().filter(session_id=session.pk, pending_call=None)
     names = {make_visible(request.server_name, 120) for request in requests}
     if not names or not get_runtime().call(get_session_runner().cancel_live_requests, session.pk):
@@ -406,6 +433,10 @@ def show_session_steps(
     Raises `ServiceUnavailable` (code `still_running`) after `timeout_s` seconds; Ctrl-C leaves the
     session running.
     """
+    from agents.sessions.leases import has_live_runner
+    from agents.sessions.worker import get_session_runner
+    from bonobot.core.runtime import get_runtime
+
     if not has_live_runner(exclude_runner_id=get_session_runner().runner_id):
         # Without a live worker, this process runs the session.
         get_runtime().call(get_session_runner().claim_and_run, session.pk)
@@ -423,6 +454,8 @@ def show_session_steps(
 
 def _describe_continuation(session: Session) -> str:
     """Say whether a session that takes too long continues without this command."""
+    from agents.sessions.worker import get_session_runner
+
     if get_session_runner().is_running(session.pk):
         return (
             "This command ran it, because no worker is running, so it stops now. A worker "
@@ -435,6 +468,11 @@ def _describe_continuation(session: Session) -> str:
 async def _show_events(
     session_id: UUID, renderer: SessionRenderer, is_blocked: Callable[[], bool] | None
 ) -> None:
+    from agents.sessions.events import watch_session
+    from agents.sessions.leases import HEARTBEAT_INTERVAL_S
+    from agents.sessions.worker import get_session_runner
+    from bonobot.core.runtime import get_runtime
+
     last_claim_at, has_request = monotonic(), False
     async with aclosing(watch_session(session_id, renderer.last_seq)) as batches:
         async for events in batches:
@@ -505,6 +543,8 @@ def _list_sessions(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _cancel_session(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.sessions.services import cancel_session
+
     session = get_session(cli, options.session)
     was_requested = cancel_session(cli.principal, session)
     cli.emit({"id": str(session.pk), "cancelled": was_requested})
@@ -514,6 +554,8 @@ def _cancel_session(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _release_session(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.sessions.quarantine import release_quarantined_session
+
     session = get_session(cli, options.session)
     release_quarantined_session(cli.principal, session)
     cli.emit({"id": str(session.pk), "released": True})
@@ -577,6 +619,8 @@ def _list_session_approvals(cli: CommandContext, options: argparse.Namespace) ->
 
 
 def _revoke_session_approval(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.approvals.services import revoke_session_approval
+
     rows: Any = SessionApproval.objects
     grant: SessionApproval = rows.get_or_404(cli.principal.organization_id, pk=options.grant)
     serialized = _serialize_grant(grant)
@@ -617,6 +661,8 @@ SESSION_APPROVAL_VERBS = (
 
 def add_export_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `export-session`."""
+    from agents.sessions.export import MEDIA_TYPES
+
     parser.add_argument("session", metavar="SESSION", help="ID of the session")
     parser.add_argument(
         "--as",
@@ -630,6 +676,8 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
 
 def handle_export(cli: CommandContext, options: argparse.Namespace) -> None:
     """Write a session down; with `--json` as JSON."""
+    from agents.sessions.export import export_session
+
     text = export_session(
         get_session(cli, options.session), "json" if cli.as_json else options.form
     )

@@ -1,16 +1,11 @@
 """The command group `skills`, and options shared with workflows and triggers."""
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agents.assignments import list_agent_slugs
-from agents.cli.agents import get_agent
-from agents.cli.sessions import add_wait_arguments, show_session_result
+from agents.cli.agent_list import get_agent
 from agents.models import Skill
 from agents.models.skills import SKILL_TEXTS
-from agents.sessions.services import run_skill
-from agents.skills.services import SkillSpec, delete_skill, get_skill, save_skill
-from agents.skills.templates import LINE_SYNTAX, build_template, parse_line, render_skill
 from bonobot.core.cli.command_group import (
     CommandContext,
     CommandVerb,
@@ -20,6 +15,9 @@ from bonobot.core.cli.command_group import (
 )
 from bonobot.core.problems import Conflict, InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
+
+if TYPE_CHECKING:
+    from agents.skills.services import SkillSpec
 
 
 def add_name_argument(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +47,8 @@ def add_enabled_arguments(parser: argparse.ArgumentParser) -> None:
 
 def serialize_skill(skill: Skill) -> dict[str, Any]:
     """Return the JSON representation of a skill."""
+    from agents.assignments import list_agent_slugs
+
     names = ("name", *SKILL_TEXTS, "arguments", "enabled", "version", "digest")
     values = {name: getattr(skill, name) for name in names}
     return {"id": str(skill.pk), **values, "agents": list_agent_slugs(skill)}
@@ -75,12 +75,16 @@ def _list_skills(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _show_skill_text(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.skills.services import get_skill
+
     skill = get_skill(cli.principal, options.name)
     cli.emit(serialize_skill(skill))
     cli.print_message(make_visible(skill.text, len(skill.text)))
 
 
 def _create_skill(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.skills.services import save_skill
+
     if Skill.objects.filter(
         organization_id=cli.principal.organization_id, name=options.name
     ).exists():
@@ -94,11 +98,15 @@ def _create_skill(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _update_skill(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.skills.services import get_skill, save_skill
+
     skill = get_skill(cli.principal, options.name)
     _show_skill(cli, save_skill(cli.principal, _build_spec(options), skill))
 
 
 def _show_skill(cli: CommandContext, skill: Skill) -> None:
+    from agents.assignments import list_agent_slugs
+
     cli.emit(serialize_skill(skill))
     cli.print_message(
         f"{skill.name} was saved as version {skill.version}. Agents: "
@@ -107,6 +115,11 @@ def _show_skill(cli: CommandContext, skill: Skill) -> None:
 
 
 def _run_skill(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.cli.sessions import show_session_result
+    from agents.sessions.services import run_skill
+    from agents.skills.services import get_skill
+    from agents.skills.templates import build_template, render_skill
+
     skill = get_skill(cli.principal, options.name)
     arguments = parse_pairs(options.values, "KEY=VALUE")
     if options.dry_run:
@@ -126,6 +139,8 @@ def _run_skill(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _delete_skill(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.skills.services import delete_skill, get_skill
+
     skill = get_skill(cli.principal, options.name)
     serialized = serialize_skill(skill)
     delete_skill(cli.principal, skill)
@@ -133,7 +148,10 @@ def _delete_skill(cli: CommandContext, options: argparse.Namespace) -> None:
     cli.print_message(f"{options.name} was deleted.")
 
 
-def _build_spec(options: argparse.Namespace) -> SkillSpec:
+def _build_spec(options: argparse.Namespace) -> "SkillSpec":
+    from agents.skills.services import SkillSpec
+    from agents.skills.templates import parse_line
+
     return SkillSpec(
         name=options.name,
         title=options.title,
@@ -152,6 +170,8 @@ def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_write_arguments(parser: argparse.ArgumentParser) -> None:
+    from agents.skills.templates import LINE_SYNTAX
+
     add_name_argument(parser)
     text_source = parser.add_mutually_exclusive_group()
     text_source.add_argument("--file", help="File with the instructions. -: standard input")
@@ -169,6 +189,8 @@ def _add_write_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    from agents.cli.sessions import add_wait_arguments
+
     add_name_argument(parser)
     parser.add_argument(
         "values", metavar="KEY=VALUE", nargs="*", help="Values of the skill's arguments"

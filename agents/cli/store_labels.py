@@ -2,7 +2,7 @@
 
 import argparse
 
-from agents.cli.agents import get_agent as find_agent
+from agents.cli.agent_list import get_agent as find_agent
 from agents.flow_labels.services import clear_agent_stores, list_agent_stores
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.text.untrusted_text import make_visible

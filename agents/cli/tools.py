@@ -4,11 +4,8 @@ import argparse
 import json
 from typing import Any
 
-from agents.builtin_tools.registry import BUILTIN_TOOLS
-from agents.builtin_tools.services import clear_workspace, describe_workspace
 from agents.builtin_tools.toolset_options import TOOLSETS, apply_defaults
 from agents.models import Agent
-from agents.services import AgentSpec, update_agent
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput
 from mcp_servers.models import Definition
@@ -19,6 +16,8 @@ def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _list_tools(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.builtin_tools.registry import BUILTIN_TOOLS
+
     serialized = (
         [] if options.mcp else [_serialize_builtin_tool(tool) for tool in BUILTIN_TOOLS.values()]
     )
@@ -94,6 +93,8 @@ def _add_toolset_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _handle_toolsets(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.services import AgentSpec, update_agent
+
     agent = _get_agent(cli, options.slug)
     kits = {name: dict(kit_options) for name, kit_options in agent.builtin_tools.items()}
     for name in options.enable:
@@ -174,6 +175,9 @@ def _add_workspace_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _handle_workspace(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.builtin_tools.services import clear_workspace, describe_workspace
+    from agents.services import AgentSpec, update_agent
+
     agent = _get_agent(cli, options.slug)
     folder = "" if options.detach else options.attach
     if (folder, options.mib, options.files) != (None, None, None):

@@ -2,29 +2,15 @@
 
 import argparse
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agents.assignments import list_agent_slugs
-from agents.cli.sessions import add_wait_arguments, wait_for_session
 from agents.cli.skills import (
     add_agents_arguments,
     add_enabled_arguments,
     add_name_argument,
     collect_agents,
 )
-from agents.cli.triggers import VERBS as TRIGGER_VERBS
 from agents.models import Session, Workflow, WorkflowRun
-from agents.sessions.services import cancel_session
-from agents.workflows.queries import list_steps
-from agents.workflows.queries import serialize_run as run_json
-from agents.workflows.services import (
-    WorkflowSpec,
-    approve_workflow,
-    delete_workflow,
-    get_workflow,
-    run_workflow,
-    save_workflow,
-)
 from bonobot.core.cli.command_group import (
     CommandContext,
     CommandFailed,
@@ -35,12 +21,17 @@ from bonobot.core.cli.command_group import (
 )
 from bonobot.core.text.untrusted_text import make_visible
 
+if TYPE_CHECKING:
+    from agents.workflows.services import WorkflowSpec
+
 RUNS_LISTED = 50
 MAX_TEXT_SHOWN = 300
 
 
 def serialize_workflow(workflow: Workflow) -> dict[str, Any]:
     """Return the JSON representation of a workflow."""
+    from agents.assignments import list_agent_slugs
+
     names = ("name", "description", "source", "enabled", "version", "digest", "state")
     values = {name: getattr(workflow, name) for name in names}
     return {
@@ -70,16 +61,22 @@ def _list_workflows(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _show_workflow_source(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.workflows.services import get_workflow
+
     workflow = get_workflow(cli.principal, options.name)
     cli.emit(serialize_workflow(workflow))
     cli.print_message(make_visible(workflow.source, len(workflow.source)))
 
 
 def _create_workflow(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.workflows.services import save_workflow
+
     _show_workflow(cli, save_workflow(cli.principal, _build_spec(options)))
 
 
 def _update_workflow(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.workflows.services import get_workflow, save_workflow
+
     workflow = get_workflow(cli.principal, options.name)
     _show_workflow(cli, save_workflow(cli.principal, _build_spec(options), workflow))
 
@@ -92,12 +89,16 @@ def _show_workflow(cli: CommandContext, workflow: Workflow) -> None:
 
 
 def _approve_workflow(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.workflows.services import approve_workflow, get_workflow
+
     workflow = approve_workflow(cli.principal, get_workflow(cli.principal, options.name))
     cli.emit(serialize_workflow(workflow))
     cli.print_message("Approved. Its agents can now call this version.")
 
 
 def _delete_workflow(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.workflows.services import delete_workflow, get_workflow
+
     workflow = get_workflow(cli.principal, options.name)
     serialized = serialize_workflow(workflow)
     delete_workflow(cli.principal, workflow)
@@ -106,6 +107,9 @@ def _delete_workflow(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _run_workflow(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.cli.sessions import wait_for_session
+    from agents.workflows.services import get_workflow, run_workflow
+
     workflow = get_workflow(cli.principal, options.name)
     run = run_workflow(cli.principal, workflow, read_inputs(options.inputs, "INPUTS"))
     if not options.no_wait:
@@ -114,9 +118,13 @@ def _run_workflow(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _list_runs(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.workflows.queries import serialize_run as run_json
+
     rows = WorkflowRun.objects.for_organization(cli.principal.organization_id)
     rows = rows.select_related("session")
     if options.name:
+        from agents.workflows.services import get_workflow
+
         rows = rows.filter(workflow=get_workflow(cli.principal, options.name))
     serialized = [run_json(row) for row in rows[:RUNS_LISTED]]
     table_rows = [
@@ -133,6 +141,9 @@ def _show_run_steps(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _cancel_run(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.sessions.services import cancel_session
+    from agents.workflows.queries import serialize_run as run_json
+
     run = _get_run(cli, options.id)
     was_running = cancel_session(cli.principal, run.session)
     cli.emit(run_json(_get_run(cli, options.id)))
@@ -140,6 +151,9 @@ def _cancel_run(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _show_run(cli: CommandContext, run: WorkflowRun, *, fail_when_unfinished: bool = True) -> None:
+    from agents.workflows.queries import list_steps
+    from agents.workflows.queries import serialize_run as run_json
+
     run = WorkflowRun.objects.select_related("session").get(pk=run.pk)
     steps = [
         {**step, "call_id": step["call_id"] and str(step["call_id"])} for step in list_steps(run)
@@ -164,7 +178,9 @@ def _get_run(cli: CommandContext, run_id: str) -> WorkflowRun:
     return run
 
 
-def _build_spec(options: argparse.Namespace) -> WorkflowSpec:
+def _build_spec(options: argparse.Namespace) -> "WorkflowSpec":
+    from agents.workflows.services import WorkflowSpec
+
     return WorkflowSpec(
         name=options.name,
         source=read_text(options.file),
@@ -185,6 +201,8 @@ def _add_write_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    from agents.cli.sessions import add_wait_arguments
+
     add_name_argument(parser)
     parser.add_argument(
         "inputs",
@@ -265,5 +283,4 @@ VERBS = (
         ("workflows remove triage",),
         "Delete the workflow {name}?",
     ),
-    *TRIGGER_VERBS,
 )

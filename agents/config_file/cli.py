@@ -22,7 +22,8 @@ from bonobot.core.cli.command_group import (
 from bonobot.core.problems import Problem
 from bonobot.core.text.counts import format_count
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.cli.discovery import DiscoveryOutcome, discover_servers
+from mcp_servers.cli.discovery import discover_servers
+from mcp_servers.concurrent_discovery import DiscoveryAttempt
 from mcp_servers.import_export.client_files import read_text
 from mcp_servers.models import Server
 
@@ -93,7 +94,7 @@ def _handle_apply(cli: CommandContext, options: argparse.Namespace) -> None:
     for notice in config.notices if not cli.as_json else ():
         cli.print_message(f"! {notice}")
     status: dict[str, Any] = {"applied": False}
-    outcomes: dict[str, DiscoveryOutcome] = {}
+    outcomes: dict[str, DiscoveryAttempt] = {}
     if not plan.problems and plan.changes and not options.dry_run and _confirm_apply(cli, options):
         plan = apply_config(cli.principal, config, prune=options.prune)
         status["applied"] = not plan.problems
@@ -118,7 +119,7 @@ def _confirm_apply(cli: CommandContext, options: argparse.Namespace) -> bool:
     return not options.prune
 
 
-def _discover_changed_servers(cli: CommandContext, plan: ConfigPlan) -> dict[str, DiscoveryOutcome]:
+def _discover_changed_servers(cli: CommandContext, plan: ConfigPlan) -> dict[str, DiscoveryAttempt]:
     """Discover the servers that are new or whose connection has changed."""
     if plan.problems:
         return {}
@@ -145,18 +146,25 @@ def _show_plan(cli: CommandContext, plan: ConfigPlan) -> None:
         (_ACTION_SIGNS[step.action], step.action, step.kind, step.name, ", ".join(step.fields))
         for step in plan.steps
     ]
-    cli.out.print(
-        build_table("", "", "KIND", "NAME", "FIELDS", rows=rows, empty="The file lists no objects.")
+    cli.print_result(
+        build_table(
+            "", "ACTION", "KIND", "NAME", "FIELDS", rows=rows, empty="The file lists no objects."
+        )
     )
 
 
 def _show_result(
-    cli: CommandContext, plan: ConfigPlan, applied: bool, outcomes: dict[str, DiscoveryOutcome]
+    cli: CommandContext, plan: ConfigPlan, applied: bool, outcomes: dict[str, DiscoveryAttempt]
 ) -> None:
     if cli.as_json:
         return
     for problem in plan.problems:
         _show_problem(cli, problem)
+    codes = {problem.code for problem in plan.problems}
+    if "missing_value" in codes:
+        cli.print_message("→ Set the values in the environment or with --set NAME=VALUE.")
+    if "private_address" in codes:
+        cli.print_message("→ To allow these private addresses, use --allow-private.")
     for name, outcome in outcomes.items():
         mark, style = ("✓", "green") if outcome.problem is None else ("✗", "red")
         cli.out.print(

@@ -12,7 +12,6 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
-from django.urls import reverse
 from django.utils import timezone
 
 from agents.approvals.services import build_requester_fields
@@ -51,7 +50,8 @@ class ElicitationOrigin:
 
 def build_page_path(elicitation: ElicitationRequest) -> str:
     """Return the path of the request's page in the admin."""
-    return reverse("admin:agents_elicitationrequest_change", args=[elicitation.pk])
+    # Not by `reverse`: listing them must not load the whole admin.
+    return f"/admin/agents/elicitationrequest/{elicitation.pk}/change/"
 
 
 def build_page_url(elicitation: ElicitationRequest) -> str:

@@ -17,7 +17,6 @@ from uuid import UUID
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.schemas import SubprocessNeeded, is_valid_for_schema
 from mcp_servers.tool_names import fold_own_name, is_exact_pattern, matches_tool_name
 
 Effect = Literal["allow", "ask", "deny"]
@@ -49,6 +48,8 @@ class Rule:
 
     def is_condition_met(self, arguments: Arguments | None) -> bool:
         """Return whether the condition is met; an undecidable one never allows more."""
+        from mcp_servers.schemas import SubprocessNeeded, is_valid_for_schema
+
         if self.condition is None:
             return True
         if arguments is None:

@@ -4,7 +4,7 @@ from celery import shared_task
 
 from bonobot.accounts import audit_retention, password_reset, second_factor
 from bonobot.accounts.models import User
-from bonobot.core.celery_tasks import ExclusiveTask
+from bonobot.core.exclusive_task import ExclusiveTask
 
 
 @shared_task

@@ -7,7 +7,8 @@ from uuid import UUID
 from celery import shared_task
 from django.utils import timezone
 
-from bonobot.core.celery_tasks import ExclusiveTask, enqueue_task_on_commit
+from bonobot.core.celery_tasks import enqueue_task_on_commit
+from bonobot.core.exclusive_task import ExclusiveTask
 from bonobot.ledger import queries as ledger_queries
 from bonobot.ledger.audit import signed_checkpoints
 from bonobot.ledger.audit.verify_chain import verify_step

@@ -75,13 +75,14 @@ COMMAND_GROUPS = {
             "agents.cli.store_labels:OF_AGENTS": "store-labels clear-store-labels",
             "agents.cli.recordings:VERBS": "record recordings replay remove-recording",
         },
-        reads="list",
+        reads="list sessions",
     ),
     "approvals": GroupEntry(
         "List, show, approve, and deny pending approvals",
         {
             "agents.cli.approvals:VERBS": "list show approve deny",
         },
+        reads="list show",
     ),
     "audit": GroupEntry(
         "List, verify, export, and prune the audit log",
@@ -102,6 +103,7 @@ COMMAND_GROUPS = {
         {
             "agents.console.cli:VERBS": "show skip unskip hide unhide",
         },
+        reads="show",
     ),
     "issuers": GroupEntry(
         "Manage external issuers whose tokens are accepted over MCP",
@@ -142,7 +144,7 @@ COMMAND_GROUPS = {
             "agents.gateway.cli:SERVE_VERBS": "serve",
             "agents.gateway.cli:SNIPPET_VERBS": "snippet",
         },
-        reads="list history logs launchers",
+        reads="list show status history logs launchers",
     ),
     "members": GroupEntry(
         "Manage members and invitations of an organization",
@@ -152,18 +154,21 @@ COMMAND_GROUPS = {
                 "reset-second-factor reset-password"
             ),
         },
+        reads="list",
     ),
     "models": GroupEntry(
         "Manage the model endpoints of agents",
         {
             "agents.cli.model_endpoints:VERBS": "list add set test remove",
         },
+        reads="list",
     ),
     "notes": GroupEntry(
         "Read, write, and delete notes of agents",
         {
             "agents.cli.notes:VERBS": "list write remove",
         },
+        reads="list",
     ),
     "notifications": GroupEntry(
         "Manage notification channels, and show and retry notifications",
@@ -178,18 +183,21 @@ COMMAND_GROUPS = {
         {
             "agents.cli.organization:VERBS": "show set halt export delete resume add",
         },
+        reads="show",
     ),
     "elicitations": GroupEntry(
         "List, show, and answer elicitation requests of servers",
         {
             "agents.cli.elicitations:VERBS": "list show answer",
         },
+        reads="list show",
     ),
     "skills": GroupEntry(
         "Create, show, and run skills: named instructions with arguments",
         {
             "agents.cli.skills:VERBS": "list show add set run remove",
         },
+        reads="list",
     ),
     "sso": GroupEntry(
         "Manage OpenID Connect identity providers",
@@ -211,7 +219,7 @@ COMMAND_GROUPS = {
             "agents.cli.tools:VERBS": "list",
             "mcp_servers.cli.tool_servers:VERBS": "add-mcp remove-mcp toggle-mcp list-mcp test-mcp",
         },
-        reads="list-mcp",
+        reads="list list-mcp",
     ),
     "usage": GroupEntry(
         "Show calls, tokens, and cost",
@@ -224,10 +232,13 @@ COMMAND_GROUPS = {
         "Create, run, and show workflows: sequences of calls and messages to agents",
         {
             "agents.cli.workflows:VERBS": (
-                "list show add set approve run runs steps cancel remove triggers "
-                "add-trigger set-trigger replace-secret remove-trigger"
+                "list show add set approve run runs steps cancel remove"
+            ),
+            "agents.cli.triggers:VERBS": (
+                "triggers add-trigger set-trigger replace-secret remove-trigger"
             ),
         },
+        reads="list runs",
     ),
 }
 

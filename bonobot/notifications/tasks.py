@@ -2,7 +2,7 @@
 
 from celery import shared_task
 
-from bonobot.core.celery_tasks import ExclusiveTask
+from bonobot.core.exclusive_task import ExclusiveTask
 from bonobot.notifications import delivery
 
 

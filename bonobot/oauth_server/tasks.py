@@ -5,7 +5,7 @@ from django.utils import timezone
 from oauth2_provider.models import clear_expired
 
 from bonobot.accounts.models import Token
-from bonobot.core.celery_tasks import ExclusiveTask
+from bonobot.core.exclusive_task import ExclusiveTask
 from bonobot.oauth_server import client_registration
 
 

@@ -32,12 +32,8 @@ from mcp_servers.admin.openapi import (
     show_api_configuration,
 )
 from mcp_servers.admin.server_forms import PROBLEM_FIELDS, ServerForm, build_initial
-from mcp_servers.admin.servers import (
-    POOL_DESTINATION,
-    ServerAdmin,
-    attempt_discoveries,
-    summarize_discovery,
-)
+from mcp_servers.admin.servers import POOL_DESTINATION, ServerAdmin, summarize_discovery
+from mcp_servers.concurrent_discovery import discover_servers
 from mcp_servers.discovery import ServerRemoved
 from mcp_servers.flow_labels.services import LABEL_NAMES
 from mcp_servers.flow_labels.store_labels import (
@@ -222,7 +218,7 @@ ServerAdmin.extra_views += (("add/added/", "added", show_added_pool_servers),)
 @ServerAdmin.add_object_action("connect", needs=Action.MANAGE_SERVERS)
 def connect_server(visit: ObjectRequest) -> HttpResponseBase:
     """Discover the server and render the result as a fragment."""
-    [attempt] = attempt_discoveries(
+    [attempt] = discover_servers(
         [visit.object], actor=visit.principal.actor, kind=HealthCheck.Kind.DISCOVERY
     )
     if isinstance(attempt.problem, ServerRemoved):

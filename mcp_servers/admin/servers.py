@@ -1,8 +1,6 @@
 """The admin of servers: list, filters, bulk actions, test and refresh."""
 
-import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -42,11 +40,8 @@ from bonobot.core.admin.theme import (
     register,
 )
 from bonobot.core.i18n import localization
-from bonobot.core.problems import Problem
-from bonobot.core.runtime import get_runtime
 from bonobot.core.text.syntax_highlighting import render_sentence
 from bonobot.core.text.untrusted_text import make_visible
-from bonobot.ledger.types import Actor
 from mcp_servers import services
 from mcp_servers.admin import bulk_actions, openapi
 from mcp_servers.admin.add_servers import (
@@ -56,7 +51,8 @@ from mcp_servers.admin.add_servers import (
     choose_preset,
 )
 from mcp_servers.admin.bulk_actions import collect_impact, confirm_removal
-from mcp_servers.discovery import DiscoveryResult, run_discovery
+from mcp_servers.concurrent_discovery import DiscoveryAttempt, discover_servers
+from mcp_servers.discovery import DiscoveryResult
 from mcp_servers.health.queries import (
     DAY,
     build_outage_condition,
@@ -67,43 +63,6 @@ from mcp_servers.health.queries import (
 from mcp_servers.health.uptime import UptimeSegment, build_uptime_segments
 from mcp_servers.models import BulkJob, Definition, HealthCheck, Outage, Server, UnmonitoredPeriod
 from mcp_servers.models.definitions import AWAITING_REVIEW, DefinitionQuerySet
-
-MAX_CONCURRENT_DISCOVERIES = 16
-
-
-@dataclass(frozen=True)
-class DiscoveryAttempt:
-    """The discovery result of one server, or the problem."""
-
-    server: Server
-    result: DiscoveryResult | None = None
-    problem: Problem | None = None
-
-
-def attempt_discoveries(
-    servers: Sequence[Server], *, actor: Actor, kind: str
-) -> list[DiscoveryAttempt]:
-    """Discover each server; a failure is recorded on that server only."""
-    return get_runtime().call(_discover_all, servers, actor, kind)
-
-
-async def _discover_all(
-    servers: Sequence[Server], actor: Actor, kind: str
-) -> list[DiscoveryAttempt]:
-    semaphore = asyncio.Semaphore(MAX_CONCURRENT_DISCOVERIES)
-
-    async def discover_one(server: Server) -> DiscoveryAttempt:
-        async with semaphore:
-            try:
-                return DiscoveryAttempt(
-                    server, result=await run_discovery(server.pk, actor=actor, kind=kind)
-                )
-            except Problem as problem:
-                return DiscoveryAttempt(server, problem=problem)
-
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(discover_one(server)) for server in servers]
-    return [task.result() for task in tasks]
 
 
 def add_discovery_messages(request: HttpRequest, attempts: Sequence[DiscoveryAttempt]) -> None:
@@ -506,7 +465,7 @@ class ServerAdmin(TabbedAdmin):
             return bulk_actions.start_job_and_redirect(request, job_kind, servers)
         add_discovery_messages(
             request,
-            attempt_discoveries(servers, actor=self.get_principal(request).actor, kind=kind),
+            discover_servers(servers, actor=self.get_principal(request).actor, kind=kind),
         )
         return None
 
@@ -553,7 +512,7 @@ def _format_command(server: Server) -> str:
 @ServerAdmin.add_object_action("test", needs=Action.MANAGE_SERVERS)
 def probe_server(visit: ObjectRequest) -> None:
     """Test the server now."""
-    attempts = attempt_discoveries(
+    attempts = discover_servers(
         [visit.object], actor=visit.principal.actor, kind=HealthCheck.Kind.TEST
     )
     add_discovery_messages(visit.request, attempts)
@@ -562,7 +521,7 @@ def probe_server(visit: ObjectRequest) -> None:
 @ServerAdmin.add_object_action("refresh", needs=Action.MANAGE_SERVERS)
 def refresh_server(visit: ObjectRequest) -> None:
     """Discover the server again."""
-    attempts = attempt_discoveries(
+    attempts = discover_servers(
         [visit.object], actor=visit.principal.actor, kind=HealthCheck.Kind.DISCOVERY
     )
     add_discovery_messages(visit.request, attempts)

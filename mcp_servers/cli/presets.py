@@ -3,20 +3,19 @@
 import argparse
 from collections.abc import Callable, Collection
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from bonobot.accounts.principals import Principal
 from bonobot.core.cli.command_group import CommandContext, CommandFailed, CommandVerb, build_table
 from bonobot.core.problems import NotFound
-from bonobot.core.runtime import get_runtime
 from bonobot.core.text.counts import format_count
 from mcp_servers.cli.servers import get_server
 from mcp_servers.models import Preset
-from mcp_servers.presets.availability import disable_preset, enable_preset, list_enabled_ids
-from mcp_servers.presets.catalog import CatalogEntry, load_catalog
-from mcp_servers.presets.check_packages import resolve, save_resolutions
-from mcp_servers.presets.services import delete_preset, load_presets, save_as_preset
+from mcp_servers.presets.availability import disable_preset, enable_preset
+
+if TYPE_CHECKING:
+    from mcp_servers.presets.catalog import CatalogEntry
 
 
 def _add_presets_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +44,8 @@ def _handle_presets(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _list_presets(cli: CommandContext, slugs: list[str]) -> None:
+    from mcp_servers.presets.availability import list_enabled_ids
+
     presets = Preset.objects.available_to(cli.principal.organization_id)
     if slugs:
         presets = presets.filter(slug__in=slugs)
@@ -86,6 +87,8 @@ def _serialize_preset(preset: Preset, enabled: Collection[UUID]) -> dict[str, An
 
 
 def _load_catalog(cli: CommandContext) -> None:
+    from mcp_servers.presets.services import load_presets
+
     catalog_changes = load_presets()
     cli.emit(asdict(catalog_changes))
     counts = ((len(slugs), change) for change, slugs in asdict(catalog_changes).items())
@@ -93,6 +96,9 @@ def _load_catalog(cli: CommandContext) -> None:
 
 
 def _check_packages(cli: CommandContext, slugs: list[str]) -> None:
+    from bonobot.core.runtime import get_runtime
+    from mcp_servers.presets.check_packages import resolve, save_resolutions
+
     entries = _list_entries(slugs)
     with cli.show_spinner(f"Checking {len(entries)} presets…"):
         results = get_runtime().call(resolve, entries)
@@ -110,7 +116,9 @@ def _check_packages(cli: CommandContext, slugs: list[str]) -> None:
         raise CommandFailed
 
 
-def _list_entries(slugs: list[str]) -> list[CatalogEntry]:
+def _list_entries(slugs: list[str]) -> "list[CatalogEntry]":
+    from mcp_servers.presets.catalog import load_catalog
+
     _check_slugs(slugs, {entry.slug for entry in load_catalog()})
     return [entry for entry in load_catalog() if not slugs or entry.slug in slugs]
 
@@ -134,6 +142,8 @@ def _add_save_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _save_preset(cli: CommandContext, options: argparse.Namespace) -> None:
+    from mcp_servers.presets.services import save_as_preset
+
     server = get_server(cli, options.server)
     preset = save_as_preset(cli.principal, server, options.name)
     cli.emit(_describe_preset(cli, preset))
@@ -149,6 +159,8 @@ def _add_preset_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def _delete_preset(cli: CommandContext, options: argparse.Namespace) -> None:
+    from mcp_servers.presets.services import delete_preset
+
     preset = _get_preset(cli, options.preset)
     serialized = _describe_preset(cli, preset)
     delete_preset(cli.principal, preset)
@@ -176,6 +188,8 @@ def _get_preset(cli: CommandContext, slug: str) -> Preset:
 
 
 def _describe_preset(cli: CommandContext, preset: Preset) -> dict[str, Any]:
+    from mcp_servers.presets.availability import list_enabled_ids
+
     return _serialize_preset(preset, list_enabled_ids(cli.principal.organization_id))
 
 

@@ -14,15 +14,7 @@ from bonobot.core.text.counts import format_count
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.attached_agents import get_attached_agents
 from mcp_servers.cli.servers import get_server, serialize_server
-from mcp_servers.health.queries import (
-    build_connection_status,
-    list_recent_outages,
-    load_uptime_windows,
-)
-from mcp_servers.installed_packages import find_server_installation
 from mcp_servers.models import Definition, Server
-from mcp_servers.oauth_client.queries import load_login_statuses
-from mcp_servers.subscriptions.queries import load_change_notification_status
 
 
 def _add_server_argument(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +45,15 @@ def _serialize_settings(server: Server) -> dict[str, Any]:
 
 def _load_status(cli: CommandContext, server: Server) -> dict[str, Any]:
     """Return the sign-in, change notification, installation and health status of a server."""
+    from mcp_servers.health.queries import (
+        build_connection_status,
+        list_recent_outages,
+        load_uptime_windows,
+    )
+    from mcp_servers.installed_packages import find_server_installation
+    from mcp_servers.oauth_client.queries import load_login_statuses
+    from mcp_servers.subscriptions.queries import load_change_notification_status
+
     now, outages = timezone.now(), list_recent_outages(server, timezone.now())
     login_status = load_login_statuses(cli.principal, [server]).get(server.pk)
     return {

@@ -319,6 +319,17 @@ def _check_options(options: argparse.Namespace) -> None:
         )
 
 
+def _show_launcher_warnings(cli: CommandContext, server: Server) -> None:
+    """Print what is risky in the command of a stdio server, such as a package without a version."""
+    from mcp_servers.launchers import check_launcher
+
+    config = server.endpoint_config
+    if server.transport_type == Server.Transport.STDIO:
+        command = config["command"]
+        for warning in check_launcher(command, config.get("args", ()), allowed_launchers={command}):
+            cli.print_note(f"! {warning.detail}", {"warning": warning.as_dict()})
+
+
 def _create_server(cli: CommandContext, options: argparse.Namespace) -> None:
     from mcp_servers.cli.definition_approval import review_new_server
     from mcp_servers.services import create_server
@@ -336,6 +347,7 @@ def _create_server(cli: CommandContext, options: argparse.Namespace) -> None:
         if refusal.code == "private_address":  # commands run as a platform administrator
             refusal.remedy = "Check the address. To allow it, add --allow-private."
         raise
+    _show_launcher_warnings(cli, server)
     if agent_id:
         get_attached_agents().attach(cli.principal, agent_id, server)
     if not server.enabled:

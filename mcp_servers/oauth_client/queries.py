@@ -11,7 +11,6 @@ from django.db.models import Q
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from mcp_servers.models import OAuthGrant, Server
-from mcp_servers.oauth_client.access_tokens import build_login_url
 from mcp_servers.oauth_client.types import PER_CHOICES
 
 State = Literal["signed_in", "needed", "personal"]
@@ -68,6 +67,8 @@ def load_login_statuses(principal: Principal, servers: Iterable[Server]) -> dict
 def _build_login_status(
     principal: Principal, server: Server, grants: list[OAuthGrant]
 ) -> LoginStatus:
+    from mcp_servers.oauth_client.access_tokens import build_login_url
+
     person_id = principal.id if principal.kind == "user" else None
     subject = person_id if server.by_person else str(server.organization_id)
     own_grant = next((grant for grant in grants if str(grant.subject) == subject), None)

@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 from bonobot.core.i18n.messages import format_message
 from mcp_servers.models import ChangeSubscription, Server
-from mcp_servers.subscriptions.leases import compute_lease_deadline
 
 State = Literal[
     "listening", "opening", "lost", "refused", "not_told", "while_running", "unwatched", "disabled"
@@ -70,6 +69,8 @@ def load_change_notification_status(server: Server) -> ChangeNotificationStatus:
 
 
 def _compute_state(server: Server, watch: ChangeSubscription | None) -> State:
+    from mcp_servers.subscriptions.leases import compute_lease_deadline
+
     if not server.enabled:
         return "disabled"
     if server.transport_type == Server.Transport.STDIO:

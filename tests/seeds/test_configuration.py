@@ -4,6 +4,7 @@ import pytest
 
 from agents.models import Agent
 from agents.server_imports import apply_import, plan_import
+from bonobot.accounts.models import Invitation
 from bonobot.processes.process_status import (
     ProcessStatus,
     delete_statuses,
@@ -138,3 +139,16 @@ def test_a_new_organization_doesnt_become_anyones_current_one(acme, bonobot):
     administrator = rest.as_administrator()
     assert bonobot("org", "add", "Aardvark").status == 0
     assert administrator.get("me").json["organization"] == acme.slug
+
+
+def test_the_printed_next_step_of_a_new_organization_works_as_printed(acme, bonobot):
+    printed = bonobot("org", "add", "other")
+    _program, *arguments = printed.out.splitlines()[-1].replace("EMAIL", "a@b.example").split()
+    invited = bonobot(*arguments, "--json")
+    assert (invited.status, Invitation.objects.get().organization.slug) == (0, "other"), invited.err
+
+
+def test_a_package_without_a_version_is_a_warning(acme, bonobot):
+    line = "npx -y @modelcontextprotocol/server-github"
+    result = bonobot("tools", "add-mcp", "github", "--command", line)
+    assert (result.status, result.err.split()[:2]) == (0, ["!", "`npx`"])

@@ -47,3 +47,9 @@ def test_an_authentication_error_asks_for_valid_credentials(acme, declare):
     result = rest.as_role(acme, Role.OPERATOR).post(f"mcp-servers/{declared.server.pk}/test").json
     assert (result["status"], result["code"]) == ("needs_reauth", "needs_reauth")
     assert result["remedy"]
+
+
+def test_a_filter_names_its_values_when_it_refuses_one(acme):
+    answer = rest.as_role(acme, Role.AUDITOR).get("audit?event_type=tool_call")
+    assert (answer.status, answer.json["errors"][0]["code"]) == (400, "invalid_choice")
+    assert "call, model, change, approval, connection" in answer.json["detail"]

@@ -13,9 +13,10 @@ from agents.services import AgentSpec, update_agent
 from agents.sessions.system_prompt import build_instructions, build_tool_specs
 from bonobot.accounts.roles import Role
 from mcp_servers.admin.added_servers import build_added_url
-from mcp_servers.models import Server
+from mcp_servers.models import Definition, Server
 from tests import admin_client, factories, rest
 from tests.seeds.conftest import ATTACK, BUCKETS, WEATHER, tool
+from tests.servers.raw_http_server import response
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -48,6 +49,29 @@ def test_a_pasted_server_is_usable_after_one_button(acme, helper, listen, call):
     root.send(address, {"seen": boxes})
     assert call(NAMES[0], city="San Francisco").text == '{"city": "San Francisco"}'
     assert server.definitions.awaiting_review().get().name == "odd"
+
+
+def test_an_import_over_rest_can_approve_while_it_adds(platform, listen, acme):
+    odd, gone = listen((*WEATHER, tool("odd", ATTACK))), listen(WEATHER)
+    gone.http.respond = lambda request: response(503)
+    urls = {"weather": odd.http.url, "gone": gone.http.url}
+    config = {name: {"url": url} for name, url in urls.items()}
+    off = {"url": "https://mcp.example.com/mcp", "enabled": False}
+    body = {"text": json.dumps(config | {"off": off}), "allow_private": list(urls)}
+    for caller, change, code in (
+        (platform, {}, "no_effect"),
+        (rest.as_role(acme, Role.OPERATOR), {"apply": True, "allow_private": []}, "forbidden"),
+    ):
+        refused = caller.post("mcp-servers/import", body | {"approve": True} | change)
+        assert refused.code == code
+    assert not Server.objects.exists()
+    answer = platform.post("mcp-servers/import", body | {"apply": True, "approve": True})
+    found = {entry["name"]: entry["discovery"] for entry in answer.json["entries"]}
+    weather = found.pop("weather")
+    assert [weather[name] for name in ("status", "tools", "waiting")] == ["connected", 2, 1]
+    assert (found["gone"]["status"], found["gone"]["code"]) == ("error", "server_unreachable")
+    assert found["off"] is None
+    assert [row.name for row in Definition.objects.awaiting_review()] == ["odd"]
 
 
 def test_a_tool_is_called_by_names_of_both_styles(style, declare, call, helper):

@@ -21,8 +21,7 @@ import re2
 from agents.builtin_tools.toolset_options import HTTP_METHODS, TOOLSETS, OptionValues
 from agents.builtin_tools.types import BuiltinTool, BuiltinToolContext, BuiltinToolHints
 from agents.builtin_tools.workspaces import run_in_thread
-from agents.images import MAX_IMAGE_BYTES, detect_media_type
-from bonobot.core.http.egress import MAX_URL_LENGTH, EgressDenied, build_guarded_client
+from bonobot.core.http.egress import MAX_URL_LENGTH
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, InvalidInput, Problem, ServiceUnavailable
 from mcp_servers.flow_labels import FlowLabel
@@ -325,6 +324,8 @@ async def _fetch_with_redirects(
     method: str, arguments: Mapping[str, Any], options: OptionValues, timeout_s: float
 ) -> str | dict[str, Any]:
     """Fetch a URL and follow redirects, each checked like the first URL."""
+    from bonobot.core.http.egress import EgressDenied, build_guarded_client
+
     url, body = arguments["url"], arguments.get("body")
     headers = {"Accept": "text/html, text/*;q=0.9, application/json;q=0.9, */*;q=0.1"}
     if body is not None:
@@ -382,6 +383,8 @@ def _parse_host(url: str) -> str:
 
 def _format_response(url: str, response: httpx2.Response) -> str | dict[str, Any]:
     """Return a summary line and the text or image of a response."""
+    from agents.images import MAX_IMAGE_BYTES, detect_media_type
+
     media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     data = response.content
     summary = (

@@ -16,7 +16,6 @@ from agents.builtin_tools.types import AgentSnapshot, BuiltinTool, BuiltinToolCo
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.flow_labels import FlowLabel
-from mcp_servers.scanning.description_markup import strip_markup
 
 # Term frequency saturation and length normalization
 # (Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond", 2009).
@@ -163,6 +162,8 @@ def _build_index(snapshot: AgentSnapshot) -> ToolSearchIndex:
 
 
 def _shorten_description(snapshot: AgentSnapshot, name: str) -> str:
+    from mcp_servers.scanning.description_markup import strip_markup
+
     description = strip_markup(snapshot.tools[name].description)
     return make_visible(" ".join(description.split()), MAX_DESCRIPTION_LENGTH)
 

@@ -5,7 +5,6 @@ from typing import Any
 
 from bonobot.accounts.models import Provider
 from bonobot.accounts.roles import Role
-from bonobot.accounts.sso import services as sso
 from bonobot.core.cli.command_group import (
     CommandContext,
     CommandVerb,
@@ -28,6 +27,8 @@ FLAG_FIELDS = tuple(FLAG_HELP)
 
 def serialize_provider(provider: Provider) -> dict[str, Any]:
     """Return a provider as JSON data, its secret masked."""
+    from bonobot.accounts.sso import services as sso
+
     names = ("name", "url", *TEXT_FIELDS, "domains", "roles", *FLAG_FIELDS)
     values = {name: getattr(provider, name) for name in names}
     redirect_uri = sso.build_redirect_uri(provider.organization_id)
@@ -113,6 +114,8 @@ def _list_providers(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _create_provider(cli: CommandContext, options: argparse.Namespace) -> None:
+    from bonobot.accounts.sso import services as sso
+
     provider = sso.create_provider(
         cli.principal, name=options.name, **_collect_provider_options(options)
     )
@@ -123,6 +126,8 @@ def _create_provider(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _update_provider(cli: CommandContext, options: argparse.Namespace) -> None:
+    from bonobot.accounts.sso import services as sso
+
     provider = _get_provider(cli, options)
     sso.update_provider(cli.principal, provider, **_collect_provider_options(options))
     cli.emit(serialize_provider(provider))
@@ -130,6 +135,8 @@ def _update_provider(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _check_provider(cli: CommandContext, options: argparse.Namespace) -> None:
+    from bonobot.accounts.sso import services as sso
+
     provider = _get_provider(cli, options)
     with cli.show_spinner(f"Checking {provider.url}…"):
         keys = sso.check_provider(cli.principal, provider)
@@ -138,6 +145,8 @@ def _check_provider(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _delete_provider(cli: CommandContext, options: argparse.Namespace) -> None:
+    from bonobot.accounts.sso import services as sso
+
     provider = _get_provider(cli, options)
     serialized = serialize_provider(provider)
     sso.delete_provider(cli.principal, provider)

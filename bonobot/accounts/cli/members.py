@@ -1,25 +1,18 @@
 """The command group `members`, with invitations."""
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.utils import timezone
 
-from bonobot.accounts import profiles
 from bonobot.accounts.agent_directory import find_agent_ids
-from bonobot.accounts.invitations import (
-    SentInvitation,
-    create_invitation,
-    resend_invitation,
-    revoke_invitation,
-)
 from bonobot.accounts.models import Invitation, Membership
-from bonobot.accounts.password_reset import send_reset_link
 from bonobot.accounts.roles import Role
-from bonobot.accounts.second_factor import reset_second_factor
-from bonobot.accounts.services import add_member, remove_member, update_member_role
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.problems import NotFound
+
+if TYPE_CHECKING:
+    from bonobot.accounts.invitations import SentInvitation
 
 ROLES = [role.value for role in Role]
 
@@ -74,13 +67,15 @@ def _add_invite_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _send_invitation(cli: CommandContext, options: argparse.Namespace) -> None:
+    from bonobot.accounts.invitations import create_invitation
+
     agents = find_agent_ids(cli.principal.organization_id, options.agent or ())
     _show_invitation(
         cli, create_invitation(cli.principal, options.email, Role(options.role), agent_ids=agents)
     )
 
 
-def _show_invitation(cli: CommandContext, sent_invitation: SentInvitation) -> None:
+def _show_invitation(cli: CommandContext, sent_invitation: "SentInvitation") -> None:
     problem = sent_invitation.problem.code if sent_invitation.problem else ""
     cli.emit(
         _serialize_invitation(sent_invitation.invitation)
@@ -113,12 +108,16 @@ def _get_open_invitation(cli: CommandContext, email: str) -> Invitation:
 
 
 def _resend_invitation(cli: CommandContext, options: argparse.Namespace) -> None:
+    from bonobot.accounts.invitations import resend_invitation
+
     _show_invitation(
         cli, resend_invitation(cli.principal, _get_open_invitation(cli, options.email))
     )
 
 
 def _revoke_invitation(cli: CommandContext, options: argparse.Namespace) -> None:
+    from bonobot.accounts.invitations import revoke_invitation
+
     invitation = _get_open_invitation(cli, options.email)
     revoke_invitation(cli.principal, invitation)
     cli.emit(_serialize_invitation(invitation) | {"state": "revoked"})
@@ -135,12 +134,16 @@ def _add_role_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_member(cli: CommandContext, options: argparse.Namespace) -> None:
+    from bonobot.accounts.services import add_member
+
     member = add_member(cli.principal, options.username, Role(options.role))
     cli.emit(_serialize_member(member))
     cli.print_message(f"{options.username} now has the role {member.role}.")
 
 
 def _update_role(cli: CommandContext, options: argparse.Namespace) -> None:
+    from bonobot.accounts.services import update_member_role
+
     member = get_member(cli, options.username)
     update_member_role(cli.principal, member, Role(options.role))
     cli.emit(_serialize_member(member))
@@ -148,6 +151,8 @@ def _update_role(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _remove_member(cli: CommandContext, options: argparse.Namespace) -> None:
+    from bonobot.accounts.services import remove_member
+
     member = get_member(cli, options.username)
     serialized = _serialize_member(member)
     remove_member(cli.principal, member)
@@ -156,6 +161,8 @@ def _remove_member(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _reset_second_factor(cli: CommandContext, options: argparse.Namespace) -> None:
+    from bonobot.accounts.second_factor import reset_second_factor
+
     member = get_member(cli, options.username)
     reset_second_factor(cli.principal, member.user)
     cli.emit(_serialize_member(member))
@@ -165,6 +172,8 @@ def _reset_second_factor(cli: CommandContext, options: argparse.Namespace) -> No
 
 
 def _reset_password(cli: CommandContext, options: argparse.Namespace) -> None:
+    from bonobot.accounts.password_reset import send_reset_link
+
     member = get_member(cli, options.username)
     link = send_reset_link(cli.principal, member.user)
     cli.emit(_serialize_member(member) | {"link": link})
@@ -189,6 +198,8 @@ def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _update_member(cli: CommandContext, options: argparse.Namespace) -> None:
+    from bonobot.accounts import profiles
+
     member = get_member(cli, options.username)
     values = {name: getattr(options, name) for name in profiles.MANAGED_FIELDS}
     values = {name: value for name, value in values.items() if value is not None}
@@ -199,6 +210,8 @@ def _update_member(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _sign_out_member(cli: CommandContext, options: argparse.Namespace) -> None:
+    from bonobot.accounts import profiles
+
     member = get_member(cli, options.username)
     ended_count = profiles.sign_out_everywhere(cli.principal, member.user)
     cli.emit(_serialize_member(member) | {"ended": ended_count})

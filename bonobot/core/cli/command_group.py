@@ -9,6 +9,7 @@ import argparse
 import difflib
 import json
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,6 +42,11 @@ FILE_WIDTH = 200
 
 # With one of these, rich handles a pipe as a terminal.
 TERMINAL_VARIABLES = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
+
+# A command of a group in a sentence, up to its end: `bonobot GROUP VERB …`.
+PRINTED_COMMAND = re.compile(
+    r"\bbonobot (?!completion )[a-z-]+ [a-z][a-z-]*(?:(?!`|\. |\.$|   |\n).)*", re.MULTILINE
+)
 
 AddArguments = Callable[[argparse.ArgumentParser], object]
 
@@ -81,8 +87,11 @@ class CommandContext:
     @cached_property
     def out(self) -> "Console":
         """The console of stdout."""
-        width = None if self._stdout.isatty() else FILE_WIDTH
-        return _build_console(self._stdout, width=width, no_color=self._no_color)
+        if self._stdout.isatty():
+            return _build_console(self._stdout, no_color=self._no_color)
+        return _build_console(
+            _UnpaddedFile(self._stdout), width=FILE_WIDTH, no_color=self._no_color
+        )
 
     @cached_property
     def err(self) -> "Console":
@@ -115,7 +124,9 @@ class CommandContext:
 
     def print_result(self, rendered: Any) -> None:
         """Print a result; a table as tab-separated lines unless stdout is a terminal."""
-        if isinstance(rendered, TextTable) and not self.is_terminal:
+        if isinstance(rendered, str):  # instead of an empty table
+            self.out.print(self._complete_commands(rendered), markup=False)
+        elif isinstance(rendered, TextTable) and not self.is_terminal:
             self._stdout.writelines(f"{line}\n" for line in rendered.format_lines())
         else:
             self.out.print(rendered)
@@ -123,14 +134,23 @@ class CommandContext:
     def print_message(self, text: str) -> None:
         """Print a message unless `--json` is given."""
         if not self.as_json:
-            self.out.print(text, markup=False)
+            self.out.print(self._complete_commands(text), markup=False)
+
+    def _complete_commands(self, text: str) -> str:
+        """Return the text with the organization of this command in the commands that it names."""
+        if self._org is None:
+            return text
+        option = f" --org {self._org}"
+        return PRINTED_COMMAND.sub(
+            lambda found: found[0] if " --org " in found[0] else found[0].rstrip() + option, text
+        )
 
     def print_note(self, text: str, facts: Mapping[str, Any]) -> None:
         """Print a note to stderr: `text`, or `facts` with `--json`."""
         if self.as_json:
             self._stderr.write(json.dumps(facts, default=str, ensure_ascii=False) + "\n")
         else:
-            self.err.print(text, markup=False)
+            self.err.print(self._complete_commands(text), markup=False)
 
     def show_spinner(self, text: str) -> AbstractContextManager[Any]:
         """Show a spinner on a terminal."""
@@ -201,7 +221,7 @@ class CommandContext:
             f"{problem.code}{field_note}: {make_visible(str(problem))}", style="red", markup=False
         )
         if problem.remedy:
-            self.err.print(f"→ {problem.remedy}", markup=False)
+            self.err.print(f"→ {self._complete_commands(str(problem.remedy))}", markup=False)
 
 
 class CommandGroup(BaseCommand):
@@ -410,6 +430,20 @@ def expand_variables(text: str, field: str) -> str:
             remedy="Set it and try again. Bonobot's own variables can't be used here.",
         )
     return filled
+
+
+class _UnpaddedFile:
+    """A file or pipe that gets no spaces at the ends of lines, with which rich fills its width."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(re.sub(" +(?=\n)", "", text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _build_console(stream: Any, *, width: int | None = None, no_color: bool = False) -> "Console":

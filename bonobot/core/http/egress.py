@@ -492,7 +492,8 @@ def _check_classification(
         shown=host_label,
         what=classification.description,
     )
-    raise EgressDenied(message, field="url")
+    remedy = format_message("Enter another address. This one can't be allowed.")
+    raise EgressDenied(message, field="url", remedy=remedy)
 
 
 def _check_response(host: str, status: int, headers: httpx2.Headers, limit: int) -> None:

@@ -19,16 +19,13 @@ from bonobot.core.cli.command_group import (
 )
 from bonobot.core.problems import InvalidInput, NotFound
 from bonobot.core.text.counts import format_count
-from bonobot.ledger.audit import export as audit_export
-from bonobot.ledger.audit import retention, signed_checkpoints
-from bonobot.ledger.audit import search as audit_search
-from bonobot.ledger.audit.signed_checkpoints import SignedCheckpoint
-from bonobot.ledger.audit.verify_chain import VerificationReport, verify_exported, verify_step
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import EVENT_TYPES
 
 if TYPE_CHECKING:
     from bonobot.ledger.api.audit import AuditFilter
+    from bonobot.ledger.audit.signed_checkpoints import SignedCheckpoint
+    from bonobot.ledger.audit.verify_chain import VerificationReport
 
 MAX_DIGITS = 18  # of a number that the database can store
 SINCE_HELP = "Start of the period, such as 2026-11-01, 7d, or 12h"
@@ -62,6 +59,8 @@ def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _show_entries(cli: CommandContext, options: argparse.Namespace) -> None:
+    from bonobot.ledger.audit import search as audit_search
+
     filters = _build_filter(cli, options)
     rows, limit = filters.qs, max(options.limit, 0)
     looked_to = filters.build_search(cli.principal.organization_id).find_stop_time()
@@ -213,7 +212,11 @@ def _show_verification(cli: CommandContext, options: argparse.Namespace) -> None
         raise CommandFailed
 
 
-def _verify_chain(cli: CommandContext, options: argparse.Namespace) -> VerificationReport:
+def _verify_chain(cli: CommandContext, options: argparse.Namespace) -> "VerificationReport":
+    from bonobot.ledger.audit import export as audit_export
+    from bonobot.ledger.audit import signed_checkpoints
+    from bonobot.ledger.audit.verify_chain import verify_exported
+
     organization_id = cli.principal.organization_id
     try:
         if options.file:
@@ -247,9 +250,11 @@ def _verify_chain(cli: CommandContext, options: argparse.Namespace) -> Verificat
 
 
 def _verify_stepwise(
-    cli: CommandContext, checkpoints: list[SignedCheckpoint], *, restart: bool
-) -> VerificationReport:
+    cli: CommandContext, checkpoints: "list[SignedCheckpoint]", *, restart: bool
+) -> "VerificationReport":
     """Verify to the end in steps, so that `--continue` can resume it."""
+    from bonobot.ledger.audit.verify_chain import verify_step
+
     with cli.show_percentage("Verifying the audit log") as show:
         while True:
             progress = verify_step(
@@ -262,6 +267,8 @@ def _verify_stepwise(
 
 
 def _show_checkpoints(cli: CommandContext, options: argparse.Namespace) -> None:
+    from bonobot.ledger.audit import signed_checkpoints
+
     statements = signed_checkpoints.sign_chain_ends(cli.principal.organization_id)
     cli.emit(statements)
     for statement in statements:
@@ -273,6 +280,8 @@ def _show_checkpoints(cli: CommandContext, options: argparse.Namespace) -> None:
 
 
 def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
+    from bonobot.ledger.audit import export as audit_export
+
     parser.add_argument(
         "--format",
         choices=sorted(audit_export.MEDIA_TYPES),
@@ -287,6 +296,8 @@ def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _export_entries(cli: CommandContext, options: argparse.Namespace) -> None:
+    from bonobot.ledger.audit import export as audit_export
+
     rows = AuditRow.objects.for_organization(cli.principal.organization_id)
     if options.since:
         rows = rows.filter(opened_at__gte=options.since)
@@ -335,6 +346,8 @@ def _add_prune_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _prune_entries(cli: CommandContext, options: argparse.Namespace) -> None:
+    from bonobot.ledger.audit import retention
+
     organization_id = cli.principal.organization_id
     plan = retention.plan_pruning(organization_id, before=options.before)
     row_count = plan.rows

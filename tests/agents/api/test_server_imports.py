@@ -4,11 +4,11 @@ import json
 from uuid import UUID
 
 import pytest
+from celery import current_app
 
 from agents.api.server_imports import CHECK_DUE
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
-from bonobot.core import celery_tasks
 from bonobot.core.problems import Problem
 from bonobot.core.text.masking import MASK
 from mcp_servers.health.services import record_contact, record_failure
@@ -140,7 +140,7 @@ def test_the_response_doesnt_wait_and_the_progress_can_be_read(
     operator, monkeypatch, django_capture_on_commit_callbacks
 ):
     tasks = []
-    monkeypatch.setattr(celery_tasks.current_app, "send_task", lambda *task: tasks.append(task))
+    monkeypatch.setattr(current_app, "send_task", lambda *task: tasks.append(task))
     with django_capture_on_commit_callbacks(execute=True):
         response = post_import(operator, TWO_SERVERS, apply=True).json
     assert [name for name, _ in tasks] == [CHECK_DUE] == [check_due_servers.name]

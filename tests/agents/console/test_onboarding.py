@@ -166,9 +166,9 @@ def test_servers_can_be_added_every_way_and_return_to_the_step(acme: Organizatio
         owner.get(f"first_run_{page_name}")
     page = owner.get("first_run", step="connect")
     assert admin_client.build_url("first_run_paste") in page
+    assert 'value="add">Add and connect' in page
     text = '{"mcpServers": {"docs": {"url": "https://mcp.example.com/mcp"}}}'
-    owner.post("first_run_paste", text=text, do="preview")
-    page = owner.post("first_run_paste", text=text, do="add", seen="1", add="docs")
+    page = owner.post("first_run_paste", text=text, do="add")
     assert f"{admin_client.build_url('first_run')}?step=approve" in page
     assert Server.objects.get().name == "docs"
     page = owner.get("first_run", step="connect", connect=Server.objects.get().pk)

@@ -6,6 +6,7 @@ from datetime import timedelta
 from uuid import uuid4
 
 import pytest
+from celery import current_app
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
@@ -21,7 +22,6 @@ from agents.sessions import leases, loop, recovery, sampling, step_store
 from agents.sessions import services as sessions
 from agents.sessions.export import build_report
 from agents.sessions.worker import SessionRunner
-from bonobot.core import celery_tasks
 from bonobot.core.problems import InvalidInput
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.verify_chain import verify_whole_chain
@@ -435,7 +435,7 @@ def test_a_message_without_a_broker_is_started_by_the_schedule(acme, helper, mon
     def fail(*_):
         raise OperationalError("no broker")
 
-    monkeypatch.setattr(celery_tasks.current_app, "send_task", fail)
+    monkeypatch.setattr(current_app, "send_task", fail)
     session = sessions.start_session(factories.build_administrator(acme), helper, "hello")
     assert session.status == Session.Status.QUEUED
     assert "waits for the sweep" in caplog.text

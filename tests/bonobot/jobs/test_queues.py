@@ -3,7 +3,7 @@ import time
 import pytest
 
 from bonobot.celery import app
-from bonobot.core.celery_tasks import ExclusiveTask
+from bonobot.core.exclusive_task import ExclusiveTask
 from bonobot.jobs.queues import (
     QUEUE_NAMES,
     QUEUES,

@@ -10,7 +10,8 @@ from bonobot.accounts.roles import Role
 from mcp_servers.admin import server_details
 from mcp_servers.admin.add_servers import ServerDestination
 from mcp_servers.admin.added_servers import build_added_url
-from mcp_servers.admin.servers import POOL_DESTINATION, DiscoveryAttempt
+from mcp_servers.admin.servers import POOL_DESTINATION
+from mcp_servers.concurrent_discovery import DiscoveryAttempt
 from mcp_servers.discovery import DiscoveryResult
 from mcp_servers.models import Definition, Server
 from tests import admin_client, factories

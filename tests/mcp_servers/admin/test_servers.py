@@ -11,11 +11,10 @@ from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Problem
 from bonobot.ledger.models import AuditRow
-from mcp_servers import services
+from mcp_servers import concurrent_discovery, services
 from mcp_servers.admin import server_details
-from mcp_servers.admin import servers as contacts
 from mcp_servers.admin import servers as listing
-from mcp_servers.admin.servers import DiscoveryAttempt
+from mcp_servers.concurrent_discovery import DiscoveryAttempt
 from mcp_servers.discovery import DiscoveryResult
 from mcp_servers.models import Definition, Server
 from mcp_servers.server_config import ServerSpec
@@ -163,7 +162,7 @@ def test_testing_many_servers_shows_each_result(
     }
     monkeypatch.setattr(
         listing,
-        "attempt_discoveries",
+        "discover_servers",
         lambda servers, **options: [outcomes[server.pk] for server in servers],
     )
     page = run_action(browser, "test_chosen", good, bad)
@@ -257,7 +256,7 @@ def test_testing_the_connection_returns_a_page_fragment(
     server = admin_client.create_web_server(acme)
     monkeypatch.setattr(
         server_details,
-        "attempt_discoveries",
+        "discover_servers",
         lambda servers, **options: [DiscoveryAttempt(server, result=RESULT)],
     )
     page = browser.post("mcp_servers_server_connect", server.pk)
@@ -272,10 +271,10 @@ def test_a_server_that_is_deleted_during_its_test_is_reported_as_missing(
 ) -> None:
     def delete_and_discover(servers: list[Server], **options: Any) -> list[DiscoveryAttempt]:
         Server.objects.filter(pk=servers[0].pk).delete()
-        return contacts.attempt_discoveries(servers, **options)
+        return concurrent_discovery.discover_servers(servers, **options)
 
     server = admin_client.create_web_server(acme)
-    monkeypatch.setattr(server_details, "attempt_discoveries", delete_and_discover)
+    monkeypatch.setattr(server_details, "discover_servers", delete_and_discover)
     assert "<code>not_found</code>" in browser.post(
         "mcp_servers_server_connect", server.pk, status=404
     )
@@ -293,7 +292,7 @@ def test_a_failed_connection_links_to_the_field_to_correct(
         Server.objects.update(auth_type=auth)
         failed = DiscoveryAttempt(server, problem=Problem("no", code=code))
         monkeypatch.setattr(
-            server_details, "attempt_discoveries", lambda *_, failed=failed, **__: [failed]
+            server_details, "discover_servers", lambda *_, failed=failed, **__: [failed]
         )
         page = browser.post("mcp_servers_server_connect", server.pk)
         assert admin_client.find_links(
@@ -310,8 +309,8 @@ def test_a_failure_of_one_server_doesnt_affect_others(
         return RESULT
 
     servers = [Server(name="bad"), Server(name="good")]
-    monkeypatch.setattr(contacts, "run_discovery", discover)
-    first, second = contacts.attempt_discoveries(
+    monkeypatch.setattr(concurrent_discovery, "run_discovery", discover)
+    first, second = concurrent_discovery.discover_servers(
         servers, actor=factories.build_administrator(acme).actor, kind="test"
     )
     assert first.problem is not None

@@ -7,6 +7,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.padding import Padding
 
 from bonobot import __main__ as command
 from bonobot.core.cli import command_group
@@ -35,6 +36,37 @@ def test_a_table_in_a_pipe_is_tab_separated_without_padding() -> None:
     assert lines[0] == "NAME\tSTATE"
     assert lines[2] == "longer\t"
     assert len(lines) == 3
+
+
+def test_other_output_in_a_pipe_has_no_padding() -> None:
+    out = StringIO()
+    cli = CommandContext(org=None, as_json=False, stdout=out, stderr=StringIO())
+    cli.out.print(Padding("{\n}", (0, 4)))
+    assert out.getvalue() == "    {\n    }\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        ("Enable it: bonobot mcp enable a.b", "Enable it: bonobot mcp enable a.b --org acme"),
+        (
+            "Run `bonobot mcp install S`, or wait.",
+            "Run `bonobot mcp install S --org acme`, or wait.",
+        ),
+        ("See: bonobot mcp launchers. More", "See: bonobot mcp launchers --org acme. More"),
+        ("bonobot org resume --org b", "bonobot org resume --org b"),
+        (
+            "bonobot approvals deny 1   (or open it)",
+            "bonobot approvals deny 1 --org acme   (or open it)",
+        ),
+        ("Run `bonobot up`. It starts", "Run `bonobot up`. It starts"),
+    ],
+)
+def test_printed_commands_name_the_organization_of_the_command(text: str, printed: str) -> None:
+    for org, expected in (("acme", printed), (None, text)):
+        out = StringIO()
+        CommandContext(org=org, as_json=False, stdout=out, stderr=out).print_message(text)
+        assert out.getvalue() == f"{expected}\n"
 
 
 def test_a_table_on_a_terminal_is_aligned(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@ import threading
 from typing import Any
 
 from bonobot.celery import app
-from bonobot.core.celery_tasks import ExclusiveTask
+from bonobot.core.exclusive_task import ExclusiveTask
 
 WAIT_S = 10
 
