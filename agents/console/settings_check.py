@@ -447,9 +447,9 @@ def inspect_server_sandboxes() -> Iterator[SettingsFinding]:
         server_count = _count_sandboxed_servers(kind)
         detail = (
             format_message(
-                "{problem}; {asked} servers require it and can't start",
+                "{problem}; servers that require it and can't start: {count}",
                 problem=problem,
-                asked=server_count,
+                count=server_count,
             )
             if server_count
             else problem
@@ -476,9 +476,9 @@ def inspect_stdio_sandbox() -> Iterator[SettingsFinding]:
     if has_several_organizations:
         server_count = _count_sandboxed_servers(Server.SandboxMode.SANDBOX)
         detail = format_message(
-            "{problem}; {asked} stdio servers of organizations can't be started",
+            "{problem}; stdio servers that can't start: {count}",
             problem=problem,
-            asked=server_count,
+            count=server_count,
         )
         yield SettingsFinding(
             STDIO_SANDBOX, "failed" if server_count else "warning", detail, problem.remedy
@@ -538,9 +538,9 @@ def inspect_command_sandbox() -> Iterator[SettingsFinding]:
     except DatabaseError:
         agent_count = 0  # which `database` tells
     detail = format_message(
-        "{problem}; {asked} agents have a shell or git and can't use them",
+        "{problem}; agents that can't use their shell or git: {count}",
         problem=problem,
-        asked=agent_count,
+        count=agent_count,
     )
     if agent_count:
         yield SettingsFinding("sandbox", "failed", detail, problem.remedy)

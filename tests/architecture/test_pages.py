@@ -1,5 +1,7 @@
 """Pages of the documentation have their place, and each of their blocks is tried or marked."""
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,17 @@ from tests.docs.pages import PAGES, blocks, instead
 from tests.docs.run_blocks import forbidden, iterate_statements, names_in
 
 ROOT = Path(__file__).resolve().parents[2]
+CONTRIBUTOR_PAGES = (
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "docs" / "architecture.md",
+    *sorted((ROOT / "docs" / "decisions").glob("*.md")),
+)
+# A file that a recipe creates.
+CREATED_BY_RECIPES = {"templates/admin/agents/facts.html"}
+FILE = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|html|json|toml|svg|css|po|md|yaml))`")
+NAME_IN_FILE = re.compile(
+    r"`([\w.]+)` (?:in|of) `((?:[\w.-]+/)+[\w.-]+\.py)`|`([\w.]+)` \(`((?:[\w.-]+/)+[\w.-]+\.py)`\)"
+)
 
 
 def test_every_page_of_the_documentation_is_in_the_navigation() -> None:
@@ -26,3 +39,25 @@ def test_blocks_that_arent_run_have_a_reason_and_valid_names(page: Path) -> None
         else:
             list(iterate_statements(block))
             assert not forbidden(block), f"{block}: mark it (tests/docs/pages.py says how)"
+
+
+@pytest.mark.parametrize("page", CONTRIBUTOR_PAGES, ids=lambda page: page.stem)
+def test_files_and_names_in_pages_for_contributors_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    files = set(FILE.findall(text)) - CREATED_BY_RECIPES
+    missing = {name for name in files if not list(_find_files(name))}
+    for names in NAME_IN_FILE.findall(text):
+        name, file = names[:2] if names[0] else names[2:]
+        last = re.compile(rf"\b{name.rpartition('.')[2]}\b")
+        if not any(last.search(path.read_text(encoding="utf-8")) for path in _find_files(file)):
+            missing.add(f"{name} in {file}")
+    assert not missing
+
+
+def _find_files(name: str) -> Iterator[Path]:
+    """Yield the file; a short path such as `admin/channels.py` is relative to a package."""
+    if (ROOT / name).exists():
+        yield ROOT / name
+    else:
+        for package in ("agents", "bonobot", "mcp_servers"):
+            yield from (ROOT / package).rglob(name)

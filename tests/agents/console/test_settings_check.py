@@ -265,7 +265,7 @@ def test_the_sandbox_is_checked_without_a_database(monkeypatch: pytest.MonkeyPat
     ("organizations", "state", "detail"),
     [
         (("acme",), "warning", "run as this user as long as there is only one organization"),
-        (("acme", "others"), "failed", "1 stdio servers of organizations can't be started"),
+        (("acme", "others"), "failed", "stdio servers that can't start: 1"),
     ],
 )
 def test_a_missing_sandbox_fails_with_several_organizations(
