@@ -244,9 +244,11 @@ def simulate_policy(
     comparisons = PolicyComparisonCache(_build_policy_override(owner, build_policy(owner, spec)))
     for page in _load_pages(simulation, owner, max_rows, max_seconds):
         decided_calls = list(_filter_decided_calls(simulation, comparisons, page))
-        _read_details(
+        detailed_calls = [
             call for call, comparison in decided_calls if _needs_details(comparison, call)
-        )
+        ]
+        _read_details(detailed_calls)
+        _fill_schema_defaults(detailed_calls)
         for call, comparison in decided_calls:
             _compare_call(simulation, comparison, call)
     return simulation
@@ -375,7 +377,6 @@ def _read_details(calls: Iterable[AuditedCall]) -> None:
         call = calls_by_id[row_id]
         call.details = json.loads(opened).get("details", {})
         call.tool = call.details.get("tool_name", call.tool)
-    _fill_schema_defaults(calls_by_id.values())
 
 
 def _fill_schema_defaults(calls: Collection[AuditedCall]) -> None:
@@ -388,7 +389,9 @@ def _fill_schema_defaults(calls: Collection[AuditedCall]) -> None:
         server_id__in={call.server_id for call in calls if call.server_id},
         name__in={call.tool for call in calls},
     )
-    schemas = {(tool.server_id, tool.name): tool.input_schema for tool in tools}
+    schemas: dict[tuple[UUID | None, str], dict[str, Any]] = {
+        (tool.server_id, tool.name): tool.input_schema for tool in tools
+    }
     for call in calls:
         arguments, schema = call.details.get("arguments"), schemas.get((call.server_id, call.tool))
         if schema and not is_hidden(arguments):
