@@ -246,9 +246,11 @@ def simulate_policy(
     comparisons = PolicyComparisonCache(_build_policy_override(owner, build_policy(owner, spec)))
     for page in _load_pages(simulation, owner, max_rows, max_seconds):
         decided_calls = list(_filter_decided_calls(simulation, comparisons, page))
-        _read_details(
+        detailed_calls = [
             call for call, comparison in decided_calls if _needs_details(comparison, call)
-        )
+        ]
+        _read_details(detailed_calls)
+        _fill_schema_defaults(detailed_calls)
         for call, comparison in decided_calls:
             _compare_call(simulation, comparison, call)
     return simulation
@@ -379,7 +381,6 @@ def _read_details(calls: Iterable[AuditedCall]) -> None:
         call = calls_by_id[row_id]
         call.details = json.loads(opened_text).get("details", {})
         call.tool = call.details.get("tool_name", call.tool)
-    _fill_schema_defaults(calls_by_id.values())
 
 
 def _fill_schema_defaults(calls: Collection[AuditedCall]) -> None:
@@ -392,7 +393,9 @@ def _fill_schema_defaults(calls: Collection[AuditedCall]) -> None:
         server_id__in={call.server_id for call in calls if call.server_id},
         name__in={call.tool for call in calls},
     )
-    schemas = {(tool.server_id, tool.name): tool.input_schema for tool in tools}
+    schemas: dict[tuple[UUID | None, str], dict[str, Any]] = {
+        (tool.server_id, tool.name): tool.input_schema for tool in tools
+    }
     for call in calls:
         arguments, schema = call.details.get("arguments"), schemas.get((call.server_id, call.tool))
         if schema and not is_hidden(arguments):

@@ -178,8 +178,7 @@ class _Fields:
     def read_number(self, name: str, *, minimum: int, maximum: int) -> int:
         """Return an integer within limits."""
         value = self.values.get(name)
-        is_integer = isinstance(value, int) and not isinstance(value, bool)
-        if not is_integer or not minimum <= value <= maximum:
+        if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
             text = format_message(
                 "`{name}` isn't an integer from {minimum} to {maximum}.",
                 name=name,
@@ -187,7 +186,7 @@ class _Fields:
                 maximum=maximum,
             )
             self.refuse(name, text)
-        return int(value)
+        return value
 
     def read_choice(self, name: str, choices: Mapping[str, Any] | tuple[str, ...]) -> str:
         """Return one of the choices."""
@@ -298,9 +297,11 @@ class _StepReader:
         self._check_position(step, fields)
         name = fields.read_text("name", required=True)
         if not _TOOL_NAME.fullmatch(name):
-            text = format_message("`name` isn't the name of a tool.")
-            remedy = format_message("Use at most 64 letters, digits, `_` and `-`.")
-            fields.refuse("name", text, remedy)
+            fields.refuse(
+                "name",
+                format_message("`name` isn't the name of a tool."),
+                format_message("Use at most 64 letters, digits, `_` and `-`."),
+            )
         arguments = fields.values.get("arguments")
         if arguments is not None and not isinstance(arguments, dict):
             fields.refuse("arguments", format_message("`arguments` isn't an object."))

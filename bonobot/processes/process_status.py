@@ -7,7 +7,7 @@ for want of it.
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -27,7 +27,7 @@ class ProcessStatus:
     state: State
     restarts: int = 0
     last_end: str = ""
-    last_end_at: float = 0.0
+    last_end_at: float = field(default=0.0, compare=False)
 
     def needs_attention(self, now: float, max_age_s: float) -> bool:
         """Return whether it doesn't run, or ended within `max_age_s`."""

@@ -141,16 +141,16 @@ def test_a_simulation_stops_at_its_limits_and_reports_it(administrator, helper, 
     assert simulate_policy(administrator, helper, PolicySpec("none"), max_rows=7).stopped == ""
 
 
-def test_a_page_takes_two_queries(administrator, helper, workshop, django_assert_num_queries):
+def test_a_page_takes_three_queries(administrator, helper, workshop, django_assert_num_queries):
     history(helper, 20, workshop, "echo")
     spec = PolicySpec("all", ask=(LOUD,))
     simulate_policy(administrator, helper, spec)  # caches tool names
     rules = 3  # resolving tool names
     policies = 4  # the agent, its rules, its servers, the organization's policy
-    with django_assert_num_queries(policies + rules + 2):
+    with django_assert_num_queries(policies + rules + 3):
         assert simulate_policy(administrator, helper, spec).rows == 20
     history(helper, 200, workshop, "echo")
-    with django_assert_num_queries(policies + rules + 2):
+    with django_assert_num_queries(policies + rules + 3):
         assert simulate_policy(administrator, helper, spec).rows == 220
 
 
