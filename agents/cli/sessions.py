@@ -144,7 +144,6 @@ class SessionRenderer:
 
 def render_call(data: dict[str, Any], *, full: bool = False) -> RenderableType:
     """Render a finished call with arguments and result, shortened or in full."""
-
     mark = MARKS.get(data["state"], ("✗", "red"))
     duration = f" {data['duration_ms']} ms" if data.get("duration_ms") is not None else ""
     code = f" {data['code']}" if data.get("code") else ""
