@@ -16,6 +16,7 @@ from uuid import UUID
 
 from django.db.models import Q
 from rich.console import Group, RenderableType
+from rich.text import Text
 
 from agents.cli import approvals, policy_simulations
 from agents.models import Agent, ElicitationRequest, Session, SessionApproval, Step
@@ -28,11 +29,10 @@ from bonobot.core.cli.command_group import (
     read_text,
 )
 from bonobot.core.problems import InvalidInput, ServiceUnavailable
+from bonobot.core.runtime import get_runtime
 from bonobot.core.text.untrusted_text import make_visible
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from agents.attachments import Attachment
 
 # Limits for arguments and results in shortened calls.
@@ -60,7 +60,6 @@ class SessionRenderer:
     def show_live_steps(self) -> Iterator[None]:
         """Show unfinished steps at the bottom of a terminal while the block runs."""
         from rich.live import Live
-        from rich.text import Text
 
         self._open_steps.clear()
         if self._cli.as_json or not self._cli.out.is_terminal:
@@ -145,8 +144,6 @@ class SessionRenderer:
 
 def render_call(data: dict[str, Any], *, full: bool = False) -> RenderableType:
     """Render a finished call with arguments and result, shortened or in full."""
-    from rich.text import Text
-
     mark = MARKS.get(data["state"], ("✗", "red"))
     duration = f" {data['duration_ms']} ms" if data.get("duration_ms") is not None else ""
     code = f" {data['code']}" if data.get("code") else ""
@@ -164,7 +161,6 @@ def render_call(data: dict[str, Any], *, full: bool = False) -> RenderableType:
 def render_model_text(text: str, *, formatted: bool) -> RenderableType:
     """Render a model's text as Markdown or plain text."""
     from rich.markdown import Markdown
-    from rich.text import Text
 
     if not formatted:
         return Text(make_visible(text))
@@ -174,7 +170,6 @@ def render_model_text(text: str, *, formatted: bool) -> RenderableType:
 
 def _render_excerpt(text: str, full: bool) -> RenderableType:
     from rich.padding import Padding
-    from rich.text import Text
 
     excerpt, hidden_lines = make_visible(text), 0
     with suppress(ValueError):
@@ -189,7 +184,6 @@ def _render_excerpt(text: str, full: bool) -> RenderableType:
 
 def _highlight_json(text: str) -> RenderableType:
     from rich.json import JSON
-    from rich.text import Text
 
     try:
         return JSON(text)
@@ -197,8 +191,7 @@ def _highlight_json(text: str) -> RenderableType:
         return Text(text, style="dim")
 
 
-def _render_running_call(step: dict[str, Any]) -> "Text":
-    from rich.text import Text
+def _render_running_call(step: dict[str, Any]) -> Text:
 
     name = make_visible(step.get("name", ""), 120)
     progress = step.get("progress") or {}
@@ -372,7 +365,6 @@ def wait_for_session(
 ) -> None:
     """Follow a session until it stops, getting its pending requests answered."""
     from agents.sessions.worker import get_session_runner
-    from bonobot.core.runtime import get_runtime
 
     renderer = SessionRenderer(cli, show_answers=False, last_seq=last_seq)
     follow = partial(
@@ -406,7 +398,6 @@ def _cancel_live_requests(cli: CommandContext, session: Session) -> bool:
     A server of the handshake era waits on its connection, which ends with this process.
     """
     from agents.sessions.worker import get_session_runner
-    from bonobot.core.runtime import get_runtime
 
     requests = ElicitationRequest.objects.waiting().filter(session_id=session.pk, pending_call=None)
     names = {make_visible(request.server_name, 120) for request in requests}
@@ -435,7 +426,6 @@ def show_session_steps(
     """
     from agents.sessions.leases import has_live_runner
     from agents.sessions.worker import get_session_runner
-    from bonobot.core.runtime import get_runtime
 
     if not has_live_runner(exclude_runner_id=get_session_runner().runner_id):
         # Without a live worker, this process runs the session.
@@ -471,7 +461,6 @@ async def _show_events(
     from agents.sessions.events import watch_session
     from agents.sessions.leases import HEARTBEAT_INTERVAL_S
     from agents.sessions.worker import get_session_runner
-    from bonobot.core.runtime import get_runtime
 
     last_claim_at, has_request = monotonic(), False
     async with aclosing(watch_session(session_id, renderer.last_seq)) as batches:

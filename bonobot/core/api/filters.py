@@ -34,7 +34,8 @@ class StrictFilterSet(django_filters.FilterSet):
         """Return whether all values are valid."""
         for field in self.form.fields.values():
             if isinstance(field, forms.ChoiceField):
-                values = ", ".join(str(value) for value, _label in field.choices if value)
+                choices: Any = field.choices
+                values = ", ".join(str(value) for value, _label in choices if value)
                 field.error_messages["invalid_choice"] = f"Must be one of: {values}."
         valid = bool(super().is_valid())
         for name, field_filter in self.filters.items():

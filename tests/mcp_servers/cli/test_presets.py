@@ -9,8 +9,8 @@ import pytest
 
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
-from mcp_servers.cli import presets
 from mcp_servers.models import Preset, Server
+from mcp_servers.presets import check_packages
 from mcp_servers.presets.catalog import load_catalog
 from mcp_servers.presets.check_packages import resolve
 from mcp_servers.presets.services import load_presets
@@ -50,7 +50,7 @@ def use_registry(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
     async def resolve_locally(entries):
         return await resolve(entries, registries={"npm": url, "pypi": url}, allow_private=True)
 
-    monkeypatch.setattr(presets, "resolve", resolve_locally)
+    monkeypatch.setattr(check_packages, "resolve", resolve_locally)
 
 
 def states(result) -> dict[str, str]:
