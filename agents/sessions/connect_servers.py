@@ -19,7 +19,7 @@ from agents.calls.connections import connect_server, release_connections, set_co
 from agents.calls.definitions import ServerFacts
 from agents.models import Inbox, Session
 from agents.sessions.leases import SessionLease
-from agents.sessions.run_context import RunContext, load_server_state
+from agents.sessions.run_context import NO_RESPONSE, RunContext, load_server_state
 from agents.sessions.tool_calls import build_holder_key
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
@@ -62,7 +62,7 @@ class RunConnections:
             return context
         await asyncio.wait([task for _server_id, task in self._tasks], timeout=limit_s)
         for server_id in {server_id for server_id, task in self._tasks if not task.done()}:
-            self._failures[server_id] = f"no response within {limit_s} s"
+            self._failures[server_id] = NO_RESPONSE
             if server_id not in plan.to_refresh:
                 # It records the outcome, so that the next runs need not wait.
                 get_refresher().request_refresh(server_id, noticed=False, actor=SESSION_START)

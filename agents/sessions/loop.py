@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from django.conf import settings
+
 from agents.approvals.services import withdraw_approvals
 from agents.attachments import build_model_messages
 from agents.calls import pipeline
@@ -29,7 +31,9 @@ from agents.sessions.output_schemas import check_final_answer
 from agents.sessions.recovery import close_pending_steps, recover_calls
 from agents.sessions.run_context import (
     DISCONNECTED,
+    NO_RESPONSE,
     RunContext,
+    UnavailableServer,
     compare_servers,
     list_connected_servers,
     load_run_context,
@@ -185,12 +189,22 @@ async def fail_run(lease: SessionLease, problem: Problem) -> None:
         logger.warning("session %s was lost before it could be closed", lease.session_id)
 
 
+def _describe_unavailable_server(server: UnavailableServer) -> str:
+    if server.reason == NO_RESPONSE:
+        return format_message(
+            "The server {name} didn't respond within {seconds} s. Calls to it may fail.",
+            name=server.name,
+            seconds=settings.BONOBOT_SESSION_CONNECT_S,
+        )
+    return format_message("The server {name} is not reachable now.", name=server)
+
+
 async def _append_notices(lease: SessionLease, context: RunContext) -> None:
-    for name in context.unavailable_servers:
-        logger.warning("session %s: server %s is not reachable", lease.session_id, name)
+    for server in context.unavailable_servers:
+        logger.warning("session %s: server %s is not reachable", lease.session_id, server)
         payload = {
             "code": "server_unreachable",
-            "text": format_message("The server {name} is not reachable now.", name=name),
+            "text": _describe_unavailable_server(server),
         }
         await get_runtime().run_orm(step_store.append_step, lease, Step.Kind.NOTICE, payload)
     if context.no_tools_reason:

@@ -86,6 +86,21 @@ def compare_servers(previous: ServerNames | None, current: ServerNames) -> list[
     return [*disconnected, *connected]
 
 
+# The reason of a server that didn't respond within `BONOBOT_SESSION_CONNECT_S`.
+NO_RESPONSE = "no_response"
+
+
+@dataclass(frozen=True)
+class UnavailableServer:
+    """A server that is unavailable to a run: `reason` is `NO_RESPONSE`, a code, or a phrase."""
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.reason})"
+
+
 @dataclass(frozen=True)
 class ContactPlan:
     """The servers to contact when a run starts: to connect, and to refresh."""
@@ -98,7 +113,7 @@ class ContactPlan:
 class ServerState:
     """What is known about the agent's servers before or after they were contacted."""
 
-    unavailable_servers: tuple[str, ...]
+    unavailable_servers: tuple[UnavailableServer, ...]
     # Why the agent has no tools; None if it has some.
     no_tools_reason: NoToolsReason | None
     contact_plan: ContactPlan
@@ -114,7 +129,7 @@ class RunContext:
     # The endpoint of the session, or else of the agent, and its fallbacks.
     endpoints: tuple[llm_interface.ModelEndpointConfig, ...]
     principal: Principal
-    unavailable_servers: tuple[str, ...]
+    unavailable_servers: tuple[UnavailableServer, ...]
     # Why the agent has no tools; None if it has some.
     no_tools_reason: NoToolsReason | None
     # Answers servers' requests.
@@ -251,11 +266,11 @@ def _needs_refresh(server: Server) -> bool:
 
 def _list_unavailable_servers(
     servers: Iterable[Server], failures: Mapping[UUID, str]
-) -> Iterator[str]:
-    """Yield the names of unavailable servers, with the reason."""
+) -> Iterator[UnavailableServer]:
+    """Yield the unavailable servers, with the reason."""
     for server in servers:
         is_known = server.discovered_at is not None
         if server.status in FAILED_STATUSES:
-            yield f"{server.name} ({server.status_code or 'not discovered yet'})"
+            yield UnavailableServer(server.name, server.status_code or "not discovered yet")
         elif server.pk in failures or not is_known:
-            yield f"{server.name} ({failures.get(server.pk, 'not discovered yet')})"
+            yield UnavailableServer(server.name, failures.get(server.pk, "not discovered yet"))

@@ -14,6 +14,7 @@ from agents.llm.messages import DATA_INSTRUCTIONS, DISABLED_TOOLS_PREFIX
 from agents.llm.prompted_tools import escape_tags
 from agents.llm.tool_schemas import simplify_schema
 from agents.sessions.output_schemas import OutputSchema, build_output_instructions
+from agents.sessions.run_context import UnavailableServer
 from mcp_servers.scanning.description_markup import strip_markup
 
 # Maximum number of names in a list.
@@ -27,7 +28,7 @@ MAX_DESCRIPTION_LENGTH = 1_024
 def build_instructions(
     agent_instructions: str,
     snapshot: CallSnapshot,
-    unavailable_servers: Sequence[str],
+    unavailable_servers: Sequence[UnavailableServer],
     server_changes: Sequence[str] = (),
     shown_tools: Sequence[SnapshotTool] | None = None,
     *,
@@ -86,7 +87,7 @@ def _render_skills_section(snapshot: CallSnapshot) -> str:
 
 def _render_tools_section(
     snapshot: CallSnapshot,
-    unavailable_servers: Sequence[str],
+    unavailable_servers: Sequence[UnavailableServer],
     server_changes: Sequence[str],
     shown_tools: Sequence[SnapshotTool],
     listed_tools: Sequence[SnapshotTool],
@@ -113,7 +114,7 @@ def _render_tools_section(
             f"A person is asked before these run, so call them only where needed: {listed_names}."
         )
     lines += [f"Since your last turn: {line}" for line in server_changes]
-    lines += [f"Not reachable now: {name}." for name in unavailable_servers]
+    lines += [f"Not reachable now: {server}." for server in unavailable_servers]
     server_tools = [tool for tool in listed_tools if tool.facts.server_name]
     lines += list_tool_parameters(build_tool_specs(server_tools))
     if blocked_tools := list(_iterate_blocked_tools(snapshot)):

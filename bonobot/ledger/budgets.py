@@ -6,6 +6,7 @@ A cell is one budget in one period, with the key
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Literal
 from uuid import UUID
 
@@ -14,8 +15,8 @@ from bonobot.core.i18n.messages import format_message
 Period = Literal["day", "month", "total"]
 _KEY_PARTS = ("kind", "organization", "scope", "scope_id", "unit", "period", "bucket")
 _UNIT_LABELS = {
-    "microusd": format_message("money (micro-dollars)"),
-    "milliseconds": format_message("running time (milliseconds)"),
+    "microusd": format_message("dollars"),
+    "milliseconds": format_message("seconds of running time"),
     "calls": format_message("calls"),
     "tokens": format_message("tokens"),
 }
@@ -24,6 +25,8 @@ _PERIOD_LABELS = {
     "month": format_message("per month"),
     "total": format_message("in total"),
 }
+# Decimal places of amounts that are kept in a fraction of the unit that people read.
+_DECIMAL_PLACES = {"microusd": 6, "milliseconds": 3}
 # Owners of rates and budgets, by scope.
 OWNER_LABELS = {
     "global": format_message("installation's"),
@@ -83,9 +86,19 @@ def build_budget_key(
     )
 
 
+def format_amount(unit: str, amount: int) -> str:
+    """Return an amount as people read it: micro-dollars in dollars, milliseconds in seconds."""
+    if unit not in _DECIMAL_PLACES:
+        return f"{amount:,}"
+    value = Decimal(amount).scaleb(-_DECIMAL_PLACES[unit])
+    rounded = value.quantize(Decimal("0.01"))
+    return f"{rounded if rounded == value else value.normalize():,f}"
+
+
 def parse_unit(key: str) -> str:
-    """Return the unit of a cell's key."""
-    return key.split(":")[4]
+    """Return the unit of a cell's key; empty for other keys."""
+    parts = key.split(":")
+    return parts[_KEY_PARTS.index("unit")] if len(parts) == len(_KEY_PARTS) else ""
 
 
 def describe_budget_key(key: str) -> str:

@@ -5,7 +5,13 @@ from math import ceil
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Problem
 from bonobot.ledger.admission_rules import Verdict
-from bonobot.ledger.budgets import OWNER_LABELS, BudgetBalance, describe_budget_key
+from bonobot.ledger.budgets import (
+    OWNER_LABELS,
+    BudgetBalance,
+    describe_budget_key,
+    format_amount,
+    parse_unit,
+)
 from bonobot.ledger.types import BudgetReservation, FlowLabelEffect, RateCharge
 
 MICROSECONDS_PER_SECOND = 1_000_000
@@ -105,15 +111,16 @@ class BudgetExhausted(Refusal):
     title = "Budget exhausted"
 
     def __init__(self, reservation: BudgetReservation, balance: BudgetBalance) -> None:
+        unit = parse_unit(reservation.key)
         super().__init__(
             format_message(
                 "The {named} is {limit}. This call may need {amount}, but {spent} are used "
                 "and {reserved} are reserved for running calls.",
                 named=describe_budget_key(reservation.key),
-                limit=reservation.limit,
-                amount=reservation.amount,
-                spent=balance.spent,
-                reserved=balance.reserved,
+                limit=format_amount(unit, reservation.limit or 0),
+                amount=format_amount(unit, reservation.amount),
+                spent=format_amount(unit, balance.spent),
+                reserved=format_amount(unit, balance.reserved),
             ),
             rule=reservation.key,
             remedy="Wait for the next period, or ask someone with permission to raise the budget.",

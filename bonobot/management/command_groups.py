@@ -90,6 +90,7 @@ COMMAND_GROUPS = {
             "bonobot.ledger.cli.audit:VERBS": "list show verify checkpoint export prune",
             "agents.cli.policy_simulations:AUDIT_VERBS": "simulate",
         },
+        reads="list",
     ),
     "budgets": GroupEntry(
         "Show and set budgets of organizations, agents, sessions, and servers",

@@ -55,7 +55,7 @@ def _approve_definitions(cli: CommandContext, options: argparse.Namespace) -> No
             _show_definition(cli, row)
     _check_changes_are_confirmed(cli, options, selected)
     must_ask = selected and cli.can_ask and not options.yes
-    if must_ask and not cli.confirm(f"Approve {len(selected)} definitions?"):
+    if must_ask and not cli.confirm(f"Approve {format_count(len(selected), 'definition')}?"):
         cli.print_message("Nothing was approved.")
         return
     digests = {row.pk: row.digest for row in selected}
@@ -86,7 +86,10 @@ def review_new_server(cli: CommandContext, server: Server, *, approve: bool = Fa
         return
     for row in selected:
         _show_definition(cli, row)
-    question = f"Approve these {len(selected)} definitions, so that agents can use them?"
+    question = (
+        f"Approve {format_count(len(selected), 'definition')}, so that agents can use "
+        f"{'it' if len(selected) == 1 else 'them'}?"
+    )
     if selected and cli.confirm(question, default=True):
         digests = {row.pk: row.digest for row in selected}
         show_review_result(cli, server, approve_definitions(cli.principal, server, digests))

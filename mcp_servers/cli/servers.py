@@ -484,13 +484,12 @@ def _install_server(cli: CommandContext, options: argparse.Namespace) -> None:
 def _show_discovery(cli: CommandContext, server: Server) -> None:
     serialized = serialize_server(server)
     cli.print_message(
-        f"{server.name}: {serialized['tools']} tools, {server.latency_ms} ms"
+        f"{server.name}: {format_count(serialized['tools'], 'tool')}, {server.latency_ms} ms"
         + (f", {server.era} era" if server.era else "")
     )
     if serialized["waiting"]:
-        cli.print_message(
-            f"{serialized['waiting']} definitions to review: bonobot mcp approve {server.slug}"
-        )
+        waiting = format_count(serialized["waiting"], "definition")
+        cli.print_message(f"{waiting} to review: bonobot mcp approve {server.slug}")
 
 
 def _add_list_arguments(parser: argparse.ArgumentParser) -> None:

@@ -139,7 +139,8 @@ def _list_tokens(cli: CommandContext, options: argparse.Namespace) -> None:
     serialized = [serialize_token(token) for token in tokens]
     rows = [
         (
-            *(t["key"], t["name"], t["kind"], t["role"], t["last_used_at"]),
+            *(t["key"], t["name"], t["kind"], t["role"]),
+            f"{t['last_used_at']:%Y-%m-%d %H:%M}" if t["last_used_at"] else "never",
             "revoked" if t["revoked_at"] else "",
         )
         for t in serialized

@@ -448,13 +448,13 @@ class _UnpaddedFile:
 
 def _build_console(stream: Any, *, width: int | None = None, no_color: bool = False) -> "Console":
     """Return a console; with `--no-color` or `NO_COLOR` it writes no escape sequences at all."""
-    from rich.console import Console
+    from bonobot.core.cli.pipe_console import PipeConsole
 
     if no_color or os.environ.get("NO_COLOR"):
-        return Console(
+        return PipeConsole(
             file=stream, highlight=False, width=width, color_system=None, force_terminal=False
         )
-    return Console(file=stream, highlight=False, width=width)
+    return PipeConsole(file=stream, highlight=False, width=width)
 
 
 def _format_examples(lines: Sequence[str]) -> str:

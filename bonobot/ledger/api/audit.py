@@ -1,14 +1,13 @@
 """REST API of the audit log: list, detail and export."""
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any, ClassVar
-from uuid import UUID
 
 import django_filters
 from asgiref.sync import sync_to_async
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.http import StreamingHttpResponse
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
@@ -21,21 +20,17 @@ from rest_framework.response import Response
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import ResourceView, require_row
 from bonobot.accounts.roles import Action
-from bonobot.core.api.filters import StrictFilterSet
 from bonobot.core.api.pagination import ORDERING_PARAMETER, StableCursorPagination
 from bonobot.core.api.serializers import StrictSerializer
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
+from bonobot.ledger.api.audit_filter import AuditFilter, parse_uuid
 from bonobot.ledger.audit.export import MEDIA_TYPES, ExportFormat, export_pages
-from bonobot.ledger.audit.renamed_codes import list_action_names, list_code_names
 from bonobot.ledger.audit.search import (
     MAX_ROWS_SCANNED,
     AuditSearch,
-    SearchCriteria,
-    build_text_filter,
 )
 from bonobot.ledger.models import AuditQuerySet, AuditRow
-from bonobot.ledger.types import EVENT_TYPES
 
 
 def build_download(rows: QuerySet[AuditRow], form: ExportFormat) -> StreamingHttpResponse:
@@ -116,86 +111,6 @@ class SearchCursorPagination(StableCursorPagination):
             "from there, even if this page is empty. Null: all entries were searched.",
         }
         return page
-
-
-class RenamedValueFilter(django_filters.CharFilter):
-    """A filter by a value, which finds its old and new names."""
-
-    def __init__(self, list_names: Callable[[str], list[str]], **options: Any) -> None:
-        """Create a filter; `list_names` returns all names of a value."""
-        super().__init__(**options)
-        self.list_names = list_names
-
-    def filter(self, qs: AuditQuerySet, value: str) -> AuditQuerySet:
-        """Filter rows by one of the names."""
-        return qs.filter(**{f"{self.field_name}__in": self.list_names(value)}) if value else qs
-
-
-class AuditFilter(StrictFilterSet):
-    """Filters for audit entries; agents, servers, and actors by ID or name."""
-
-    agent = django_filters.CharFilter(method="filter_by_agent", label="ID or name of the agent")
-    server = django_filters.CharFilter(method="filter_by_server", label="ID or name of the server")
-    session = django_filters.UUIDFilter(field_name="session_id")
-    tool = django_filters.CharFilter(
-        method="filter_by_tool", label="Name of the tool, on its server or as models see it"
-    )
-    action = RenamedValueFilter(list_action_names, field_name="action")
-    event_type = django_filters.ChoiceFilter(
-        choices=[(kind, kind) for kind in EVENT_TYPES], label="Type of the event"
-    )
-    outcome = django_filters.ChoiceFilter(choices=AuditRow.Outcome.choices)
-    decision = django_filters.ChoiceFilter(choices=AuditRow.Decision.choices)
-    code = RenamedValueFilter(list_code_names, field_name="code")
-    actor = django_filters.CharFilter(method="filter_by_actor", label="ID or name of the actor")
-    rule = django_filters.CharFilter(field_name="rule")
-    resource = django_filters.CharFilter(
-        field_name="resource_id", label="ID of the affected object"
-    )
-    q = django_filters.CharFilter(
-        method="filter_by_words", label="Words that must all occur in names, codes, or arguments"
-    )
-    since = django_filters.IsoDateTimeFilter(field_name="opened_at", lookup_expr="gte")
-    until = django_filters.IsoDateTimeFilter(field_name="opened_at", lookup_expr="lt")
-
-    def build_search(self, organization_id: UUID) -> AuditSearch:
-        """Return the search for these filters, which must be valid."""
-        values = {name: value for name, value in self.form.cleaned_data.items() if value}
-        since, until, _form = (values.pop(name, None) for name in ("since", "until", "form"))
-        indexed = {column: values.pop(name) for name, column in self._list_indexed_columns(values)}
-        criteria = SearchCriteria(indexed, has_other_filters=bool(values))
-        return AuditSearch(organization_id, criteria, since=since, until=until)
-
-    @staticmethod
-    def _list_indexed_columns(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Return the (filter, column) pairs of filters on an indexed column."""
-        plain = [("session", "session_id"), ("code", "code"), ("outcome", "outcome")]
-        ids = [
-            (name, f"{name}_id")
-            for name in ("agent", "server")
-            if _parse_uuid(values.get(name, ""))
-        ]
-        return [(name, column) for name, column in (*plain, *ids) if name in values]
-
-    def filter_by_words(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
-        """Filter rows that contain all words."""
-        return rows.filter(build_text_filter(value))
-
-    def filter_by_agent(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
-        """Filter rows by agent."""
-        return rows.filter(_match_id_or_name("agent", value))
-
-    def filter_by_server(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
-        """Filter rows by server."""
-        return rows.filter(_match_id_or_name("server", value))
-
-    def filter_by_tool(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
-        """Filter rows by tool."""
-        return rows.filter(Q(tool_name=value) | Q(resource_id=value))
-
-    def filter_by_actor(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
-        """Filter rows by actor."""
-        return rows.filter(Q(actor_id=value) | Q(actor_label=value))
 
 
 class AuditActorSerializer(StrictSerializer):
@@ -324,19 +239,7 @@ class AuditEntryView(ResourceView):
     @describe_operation("get_audit_entry", answer=AuditEntryDetailSerializer)
     def get(self, request: object, audit_id: str) -> Response:
         """Get an audit entry with its details: masked arguments, durations, flow, digests."""
-        pk = _parse_uuid(audit_id)
+        pk = parse_uuid(audit_id)
         rows = AuditRow.objects.for_organization(self.organization_id)
         row = require_row(rows.filter(pk=pk).first() if pk else None, "audit entry", audit_id)
         return self.respond_row(row, AuditEntryDetailSerializer)
-
-
-def _match_id_or_name(field: str, value: str) -> Q:
-    pk = _parse_uuid(value)
-    return Q(**{f"{field}_id": pk}) if pk else Q(**{f"{field}_name": value})
-
-
-def _parse_uuid(text: str) -> UUID | None:
-    try:
-        return UUID(text)
-    except ValueError:
-        return None

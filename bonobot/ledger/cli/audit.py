@@ -23,7 +23,7 @@ from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import EVENT_TYPES
 
 if TYPE_CHECKING:
-    from bonobot.ledger.api.audit import AuditFilter
+    from bonobot.ledger.api.audit_filter import AuditFilter
     from bonobot.ledger.audit.signed_checkpoints import SignedCheckpoint
     from bonobot.ledger.audit.verify_chain import VerificationReport
 
@@ -97,7 +97,7 @@ def _show_entries(cli: CommandContext, options: argparse.Namespace) -> None:
 
 def _build_filter(cli: CommandContext, options: argparse.Namespace) -> "AuditFilter":
     """Return the validated filters, parsed as in REST; raises `InvalidInput` naming the option."""
-    from bonobot.ledger.api.audit import AuditFilter  # REST's libraries load slowly
+    from bonobot.ledger.api.audit_filter import AuditFilter  # its library loads slowly
 
     values = {name: getattr(options, name) for name in (*FILTER_OPTIONS, "since", "until")}
     values |= {"q": options.search, "event_type": options.event}

@@ -6,11 +6,11 @@ from argparse import ArgumentParser
 from typing import IO, Any, cast
 
 from django.core.management.base import BaseCommand
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from agents.console.settings_check import SettingsFinding, run_settings_checks
+from bonobot.core.cli.pipe_console import PipeConsole
 from bonobot.management.command_groups import COMMAND_HELPS
 
 MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", "red")}
@@ -30,7 +30,7 @@ class Command(BaseCommand):
             checks = [finding.as_dict() for finding in findings]
             self.stdout.write(json.dumps({"ok": not failed, "checks": checks}, indent=2))
         else:
-            console = Console(file=cast(IO[str], self.stdout._out), highlight=False)
+            console = PipeConsole(file=cast(IO[str], self.stdout._out), highlight=False)
             console.print(build_findings_table(findings))
         if failed:
             self.stderr.write(f"{failed} of {len(findings)} checks failed.")

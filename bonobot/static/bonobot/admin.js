@@ -272,7 +272,7 @@
       }
       // Checkboxes of a form elsewhere on the page, whose button shows how many are selected.
       if (container.querySelector("input[form]")) updateCounts(document);
-      for (const bar of queryAll("progress[data-asked]")) bar.value += 1;
+      for (const bar of queryAll("progress[data-checks]")) bar.value += 1;
       const next = container.querySelector("[data-then]")?.dataset.then;
       if (next) location.assign(next);
     }

@@ -8,12 +8,30 @@ from hypothesis import strategies as st
 from bonobot.ledger.budgets import (
     BudgetBalance,
     build_budget_key,
+    format_amount,
     format_period,
     reserve_amount,
     settle_reservation,
 )
 
 amounts = st.integers(0, 10_000)
+
+
+@pytest.mark.parametrize(
+    ("unit", "amount", "text"),
+    [
+        ("microusd", 1_000_000, "1.00"),
+        ("microusd", 37, "0.000037"),
+        ("microusd", 1_234_567_890, "1,234.56789"),
+        ("milliseconds", 1_500, "1.50"),
+        ("tokens", 12_345, "12,345"),
+        ("", 3, "3"),
+    ],
+)
+def test_amounts_are_formatted_in_the_units_that_people_read(
+    unit: str, amount: int, text: str
+) -> None:
+    assert format_amount(unit, amount) == text
 
 
 @given(st.integers(0, 20_000), st.lists(st.tuples(amounts, amounts, st.booleans()), max_size=40))

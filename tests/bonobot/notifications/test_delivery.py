@@ -205,9 +205,9 @@ TRANSLATIONS = {
         "Anna hat einen Test an diesen Kanal gesendet. Benachrichtigungen deiner "
         "Organisation kommen hier an."
     ),
-    "The budget of the agent Helper is exhausted: 1,000 of 900 micro-dollars per day. Calls "
+    "The budget of the agent Helper is exhausted: 1.50 of 1.25 dollars per day. Calls "
     "are denied until the next period or until the budget is raised.": (
-        "Ein Budget (der Agent Helper) ist aufgebraucht: 1,000 von 900 Mikrodollar pro Tag. "
+        "Ein Budget (der Agent Helper) ist aufgebraucht: 1.50 von 1.25 Dollar pro Tag. "
         "Aufrufe werden abgelehnt, bis der nächste Zeitraum beginnt oder das Budget erhöht "
         "wird."
     ),

@@ -67,6 +67,25 @@ def test_clean_definitions_are_preselected_and_suspicious_ones_are_not(
     assert "Approve selected: 2" in admin_client.get_text(page)
 
 
+def test_findings_have_labels_of_words(
+    owner: admin_client.AdminClient, servers: list[Server]
+) -> None:
+    finding = {"tier": "soft", "rule": "override_rules", "path": "$.description"}
+    span = {"excerpt": "Ignore", "start": 0, "end": 6}
+    Definition.objects.filter(name="odd").update(findings=[finding | span])
+    assert "overrides instructions" in admin_client.get_text(owner.open(address(servers)))
+
+
+def test_the_progress_of_several_checks_loads_nothing(
+    owner: admin_client.AdminClient, servers: list[Server]
+) -> None:
+    Server.objects.update(discovered_at=None)
+    Definition.objects.all().delete()
+    page = owner.open(address(servers))
+    assert "<progress" in page
+    assert "data-asked" not in page  # elements with it load a part of the page
+
+
 def test_one_button_approves_the_definitions_of_all_added_servers(
     owner: admin_client.AdminClient, servers: list[Server]
 ) -> None:

@@ -12,6 +12,7 @@ from rich.padding import Padding
 from bonobot import __main__ as command
 from bonobot.core.cli import command_group
 from bonobot.core.cli.command_group import CommandContext, build_table
+from bonobot.core.cli.pipe_console import PipeConsole
 from tests.processes import build_environment
 
 ROOT = Path(__file__).parents[4]
@@ -22,6 +23,13 @@ class Terminal(StringIO):
 
     def isatty(self) -> bool:
         return True
+
+
+class ClosedPipe(StringIO):
+    """A pipe that nothing reads."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
 
 
 def print_table(stdout: StringIO) -> str:
@@ -156,6 +164,11 @@ def test_no_color_prints_no_escape_sequences(arguments: list[str]) -> None:
     )
     cli.out.print("text", style="bold red")
     assert ("\x1b" in stdout.getvalue()) is (not arguments)
+
+
+def test_a_console_raises_a_broken_pipe_instead_of_exiting() -> None:
+    with pytest.raises(BrokenPipeError):
+        PipeConsole(file=ClosedPipe()).print("a line")
 
 
 def test_a_closed_pipe_ends_the_command_without_a_traceback() -> None:
