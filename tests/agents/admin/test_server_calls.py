@@ -62,7 +62,9 @@ def test_the_form_of_the_input_schema_builds_the_arguments(
     fields = {f"arg-{names.index('a')}": "2", f"arg-{names.index('b')}": "40"}
     page = try_tool(owner, workshop, "add", "", input="form", **fields)
     assert "42" in admin_client.get_text(page)
-    assert "invalid_arguments" in try_tool(owner, workshop, "add", "", input="form", **{"arg-0": "x"})
+    assert "invalid_arguments" in try_tool(
+        owner, workshop, "add", "", input="form", **{"arg-0": "x"}
+    )
 
 
 @pytest.mark.parametrize(
