@@ -34,7 +34,7 @@ from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
 from bonobot.core.runtime import get_runtime
 from tests import factories, processes
-from tests.servers.raw_http_server import Asked, RawHttp
+from tests.servers.raw_http_server import RawHttp, RecordedRequest
 
 SESSIONS = int(os.environ.get("BENCH_SESSIONS", "40"))
 TARGET_MS = 50
@@ -54,7 +54,7 @@ class StreamingModel(RawHttp):
         super().__init__(self._stream_answer)
         self.sent_at: dict[str, float] = {}
 
-    async def _stream_answer(self, asked: Asked) -> AsyncIterator[bytes]:
+    async def _stream_answer(self, asked: RecordedRequest) -> AsyncIterator[bytes]:
         prompt = next(
             message["content"] for message in asked.message["messages"] if message["role"] == "user"
         )

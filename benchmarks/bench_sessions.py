@@ -40,7 +40,7 @@ from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.services import set_labels
 from tests import factories, processes
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked, RawHttp
+from tests.servers.raw_http_server import RawHttp, RecordedRequest
 from tests.wait import eventually
 
 SESSIONS = int(os.environ.get("BENCH_SESSIONS", "200"))
@@ -65,11 +65,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 class SlowModel(RawHttp):
     """A provider that answers each request after `wait_s`, over connections that are kept."""
 
-    respond: Callable[[Asked], bytes] = field(default=lambda asked: _streamed(asked))
+    respond: Callable[[RecordedRequest], bytes] = field(default=lambda asked: _streamed(asked))
     wait_s: float = MODEL_S
 
     async def _answer(
-        self, asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, asked: RecordedRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         await asyncio.sleep(self.wait_s)
         await super()._answer(asked, reader, writer)
@@ -194,7 +194,7 @@ def _agent(model_port: int, server_url: str) -> Agent:
     return agent
 
 
-def _served(asked: Asked) -> bytes:
+def _served(asked: RecordedRequest) -> bytes:
     if asked.method == "server/discover":
         return raw_http_server.discovery(asked)
     if asked.method == "tools/list":
@@ -202,7 +202,7 @@ def _served(asked: Asked) -> bytes:
     return raw_http_server.text(asked, WORDS)
 
 
-def _streamed(asked: Asked, turns_with_calls: int = 0) -> bytes:
+def _streamed(asked: RecordedRequest, turns_with_calls: int = 0) -> bytes:
     """Return two calls for the first turns, and then an answer, as OpenAI streams them."""
     answered = sum(one["role"] == "assistant" for one in asked.message["messages"])
     if answered < turns_with_calls:

@@ -13,7 +13,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from mcp_servers.models import Server
 from mcp_servers.tasks import check_due_servers
 from tests import factories, processes
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked, RawHttp
+from tests.servers.raw_http_server import RawHttp, RecordedRequest
 from tests.wait import eventually
 
 SERVERS = 300
@@ -36,7 +36,7 @@ BAR_S = 30.0
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-async def slowly(asked: Asked) -> raw_http_server.AsyncIterator[bytes]:
+async def slowly(asked: RecordedRequest) -> AsyncIterator[bytes]:
     """Answer after 50 ms, or never at `/hang`."""
     await asyncio.sleep(3_600 if asked.path == "/hang" else ANSWER_S)
     tools = [{"name": "one", "inputSchema": {"type": "object"}}]

@@ -37,7 +37,7 @@ from bonobot.core.runtime import get_runtime
 from bonobot.ledger.writer.writer_thread import get_writer
 from tests import factories
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked, RawHttp
+from tests.servers.raw_http_server import RawHttp, RecordedRequest
 
 CATALOGUE = Path(__file__).with_name("azure_tools.json.gz")
 PREFIX = "mcp_azure_"
@@ -104,7 +104,7 @@ class Scripted:
         self.provider = RawHttp(self._model)
         self.server = RawHttp(self._served)
 
-    def _served(self, asked: Asked) -> bytes:
+    def _served(self, asked: RecordedRequest) -> bytes:
         if asked.method == "server/discover":
             return raw_http_server.discovery(asked)
         if asked.method == "tools/list":
@@ -112,7 +112,7 @@ class Scripted:
         self.called.append(asked.tool)
         return raw_http_server.text(asked, "Done.")
 
-    def _model(self, asked: Asked) -> bytes:
+    def _model(self, asked: RecordedRequest) -> bytes:
         said = asked.message
         task = next(one["content"] for one in said["messages"] if one["role"] == "user")
         done = [call["function"]["name"] for one in said["messages"] for call in _calls(one)]

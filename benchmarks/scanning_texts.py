@@ -18,6 +18,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+# Public servers that send what the user wrote to their authors: neither attacks nor ordinary, so
+# nothing is learned from them and they count in no figure.
+COLLECTORS = frozenset({"pypi:ableton-mcp"})
 # The short definitions are left out by these groups, as others are by their server.
 SHORT_GROUPS = 8
 FOLDER = Path(__file__).with_name("scanning_corpus")
@@ -78,21 +81,19 @@ def kin_of(name: str, family: str) -> str:
 
 
 def payload_of(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a stored row as a definition."""
+    """Return a stored row as a definition; `params` are the descriptions of its parameters."""
     properties = {
         name: {"type": "string", **({"description": said} if said else {})}
         for name, said in row.get("params", {}).items()
     }
-    return {
-        "name": row["name"],
-        "description": row["description"],
-        "inputSchema": {"type": "object", "properties": properties},
-    }
+    schema = row.get("schema", {"type": "object", "properties": properties})
+    return {"name": row["name"], "description": row["description"], "inputSchema": schema}
 
 
 def ordinary() -> list[Sample]:
     """Return the definitions of public servers."""
-    found = [(row["server"], payload_of(row)) for row in _read_rows("tools")]
+    rows = [row for row in _read_rows("tools") if row["server"] not in COLLECTORS]
+    found = [(row["server"], payload_of(row)) for row in rows]
     azure = gzip.decompress((FOLDER.parent / "azure_tools.json.gz").read_bytes())
     found += [("azure", tool) for tool in json.loads(azure)]
     own: dict[str, set[str]] = defaultdict(set)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.servers import raw_http_server
-from tests.servers.raw_http_server import Asked
+from tests.servers.raw_http_server import RecordedRequest
 
 SCHEMA = {
     "type": "object",
@@ -19,7 +19,7 @@ SAID = {"resultType": "complete", "content": [{"type": "text", "text": "It is wa
 COMPLETE = {"resultType": "complete", "ttlMs": 60_000, "cacheScope": "public"}
 
 
-def answer(asked: Asked) -> bytes:
+def answer(asked: RecordedRequest) -> bytes:
     """Answer as the server that is called."""
     if asked.method == "server/discover":
         return raw_http_server.discovery(asked)

@@ -26,13 +26,8 @@ from mcp_servers.client.list_definitions import DECLARED_TWICE, RawDefinition, S
 from mcp_servers.client.package_installation import install_package
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.definition_reviews import pin_trusted_definitions
-from mcp_servers.health import services as health
-from mcp_servers.health.services import (
-    record_attempt,
-    record_failure,
-    record_success,
-    undo_attempt,
-)
+from mcp_servers.health import outages
+from mcp_servers.health.contacts import record_attempt, record_failure, record_success, undo_attempt
 from mcp_servers.models import Definition, HealthCheck, Server
 from mcp_servers.models.definitions import MAX_NAME_LENGTH
 from mcp_servers.oauth_client.access_tokens import build_background_endpoint, build_person_endpoint
@@ -322,7 +317,7 @@ def _notify_renamed(server: Server, rename: Mapping[str, str]) -> None:
     notify(
         server.organization_id,
         "definitions_waiting",
-        health.build_server_subject(server, "tools"),
+        outages.build_server_subject(server, "tools"),
         format_message(
             "{server} now reports the name {new} instead of {old}. Its approvals "
             "were revoked. Review its tools again before they can be called.",
@@ -345,7 +340,7 @@ def _notify_pending_review(server: Server, definition_ids: list[UUID]) -> None:
     notify(
         server.organization_id,
         "definitions_waiting",
-        health.build_server_subject(server, "tools"),
+        outages.build_server_subject(server, "tools"),
         format_message(
             "{server} has new or changed definitions ({n}): {names}. They can't be called "
             "until they are approved.",

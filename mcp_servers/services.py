@@ -18,7 +18,7 @@ from bonobot.ledger.audit.admin_changes import record_change
 from bonobot.ledger.types import Actor
 from mcp_servers.audit import record_server_change
 from mcp_servers.close_connections import close_outdated_connections
-from mcp_servers.health import services as health
+from mcp_servers.health import outages
 from mcp_servers.launchers import LauncherNotAllowed, check_launcher
 from mcp_servers.models import (
     ApiDocument,
@@ -116,7 +116,7 @@ def set_server_enabled(principal: Principal, server: Server, *, enabled: bool) -
             next_check_at=None,
         )
         if not enabled:
-            health.close_outages(server)
+            outages.close_outages(server)
             close_outdated_connections()
     server.refresh_from_db()
 

@@ -14,8 +14,7 @@ from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from mcp_servers import bulk_jobs, refresh_definitions, stderr_log
 from mcp_servers.discovery import ServerRemoved, run_discovery
-from mcp_servers.health import check_servers
-from mcp_servers.health import services as health
+from mcp_servers.health import check_servers, outages
 from mcp_servers.models import BulkJob, HealthCheck
 from mcp_servers.oauth_client import revocation
 from mcp_servers.refresh_definitions import refresh_abandoned_servers
@@ -85,7 +84,7 @@ def prune_health_history() -> int:
     oldest_kept = timezone.now() - HISTORY_RETENTION
     old = HealthCheck.objects.filter(created_at__lt=oldest_kept)
     BulkJob.objects.filter(finished_at__lt=oldest_kept).delete()
-    periods = health.prune_outages(HISTORY_RETENTION) + health.prune_unmonitored_periods(
+    periods = outages.prune_outages(HISTORY_RETENTION) + outages.prune_unmonitored_periods(
         HISTORY_RETENTION
     )
     return int(old.delete()[0]) + periods + stderr_log.prune_error_outputs()

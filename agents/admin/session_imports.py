@@ -9,8 +9,8 @@ from django.urls import reverse
 from django.utils.translation import gettext as _t
 
 from agents.admin.agents import AgentAdmin
-from agents.sessions.session_file import MAX_FILE_BYTES, parse_session_file
 from agents.sessions.session_import import import_session
+from agents.sessions.session_import_file import MAX_FILE_BYTES, parse_session_file
 from bonobot.accounts.admin_base import ObjectRequest
 from bonobot.accounts.roles import Action
 from bonobot.core.problems import InvalidInput

@@ -6,8 +6,8 @@ from rest_framework.response import Response
 
 from agents.api.agents import AgentView
 from agents.api.sessions import SessionSerializer
-from agents.sessions.session_file import UnusableSessionFile, read_session
 from agents.sessions.session_import import import_session
+from agents.sessions.session_import_file import UnusableSessionFile, read_session
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.roles import Action
 from bonobot.core.api.serializers import StrictSerializer

@@ -11,14 +11,15 @@ from typing import Any
 
 from django.utils import timezone
 
-from agents.budgets.limits import build_budget_key, build_charge, select_limits, to_whole_units
+from agents.budgets.limits import build_budget_key, select_limits, to_whole_units
+from agents.budgets.rate_limits import build_charge
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
 from agents.flow_labels.rules import HELD_LABELS, build_flow_keys
 from agents.policies.decisions import StageVerdict, evaluate_agent_stage, evaluate_tool_stages
 from agents.policies.rules import Arguments
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import ALLOWED_ROLES, Action
-from bonobot.core import rate_limits
+from bonobot.core import cell_rate
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, NotFound, Problem
 from bonobot.core.runtime import get_runtime
@@ -233,7 +234,7 @@ def _explain_rate_limit(snapshot: CallSnapshot) -> StageExplanation:
     tat = RateCell.objects.filter(pk=rate_charge.key).values_list("tat", flat=True).first() or 0
     now, interval = (
         int(timezone.now().timestamp() * MICROSECONDS_PER_SECOND),
-        rate_limits.compute_interval(rate_charge.per_minute),
+        cell_rate.compute_interval(rate_charge.per_minute),
     )
     # Round up: a partly regained call doesn't count yet.
     remaining = max(0, rate_charge.burst - -(-max(0, tat - now) // interval))
@@ -243,7 +244,7 @@ def _explain_rate_limit(snapshot: CallSnapshot) -> StageExplanation:
         burst=rate_charge.burst,
         per_minute=rate_charge.per_minute,
     )
-    verdict = rate_limits.admit_request(tat, now, interval, rate_charge.burst)
+    verdict = cell_rate.admit_request(tat, now, interval, rate_charge.burst)
     if verdict.allowed:
         return StageExplanation("rate", "allow", rate_charge.key, reason=reason)
     wait_s = -(-verdict.retry_after // MICROSECONDS_PER_SECOND)

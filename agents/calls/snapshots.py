@@ -18,6 +18,7 @@ from agents.builtin_tools.registry import AgentBuiltinTool, load_builtin_tools
 from agents.builtin_tools.toolset_options import AgentToolsets
 from agents.builtin_tools.toolsets.find_tools import FIND_TOOLS
 from agents.builtin_tools.types import BuiltinTool
+from agents.calls.agent_tool_names import create_tool_names
 from agents.calls.definitions import (
     DefinitionKey,
     ServerFacts,
@@ -30,7 +31,6 @@ from agents.calls.definitions import (
     split_tools,
 )
 from agents.calls.required_tasks import requires_task
-from agents.calls.tool_names import create_tool_names
 from agents.models import Agent, AgentServer
 from agents.policies.compare_decisions import POLICY_DENIAL_CODES
 from agents.policies.decisions import (

@@ -159,7 +159,7 @@ def _add_connect_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _connect_server(cli: CommandContext, options: argparse.Namespace) -> None:
-    from mcp_servers.cli.discovery import discover_servers
+    from mcp_servers.cli.discovery import discover_with_progress
     from mcp_servers.services import set_server_enabled
 
     server = get_server(cli, options.server)
@@ -177,7 +177,7 @@ def _connect_server(cli: CommandContext, options: argparse.Namespace) -> None:
         )
     if not server.enabled:
         set_server_enabled(cli.principal, server, enabled=True)
-    outcome = discover_servers(cli, [server])[server.name]
+    outcome = discover_with_progress(cli, [server])[server.name]
     server.refresh_from_db()
     cli.emit(_serialize_server(server) | {"discovery": outcome.as_dict()})
     cli.print_message(make_visible(f"{server.name}: {outcome.format_summary()}"))

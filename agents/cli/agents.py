@@ -360,18 +360,18 @@ VERBS = (
     ),
     SET_VERB,
     CommandVerb(
-        "enable",
-        "Enable an agent",
-        _build_enable_handler(True),
-        _add_slug_argument,
-        ("agents enable demo",),
-    ),
-    CommandVerb(
         "disable",
         "Disable an agent and cancel its sessions",
         _build_enable_handler(False),
         _add_slug_argument,
         ("agents disable demo",),
+    ),
+    CommandVerb(
+        "enable",
+        "Enable an agent",
+        _build_enable_handler(True),
+        _add_slug_argument,
+        ("agents enable demo",),
     ),
     CommandVerb(
         "remove",

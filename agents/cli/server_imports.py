@@ -20,7 +20,7 @@ from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.counts import format_count
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.definition_approval import review_new_server
-from mcp_servers.cli.discovery import discover_servers
+from mcp_servers.cli.discovery import discover_with_progress
 from mcp_servers.cli.servers import add_approve_argument
 from mcp_servers.import_export import parse_import
 from mcp_servers.import_export.client_files import (
@@ -193,7 +193,7 @@ def _confirm_import(cli: CommandContext, options: argparse.Namespace, report: Im
 
 def _apply_import(cli: CommandContext, options: argparse.Namespace, report: ImportReport) -> None:
     apply_import(cli.principal, report)
-    for attempt in discover_servers(cli, report.list_enabled_servers()).values():
+    for attempt in discover_with_progress(cli, report.list_enabled_servers()).values():
         if attempt.problem is None:
             review_new_server(cli, attempt.server, approve=options.approve)
         report.record_attempt(attempt)

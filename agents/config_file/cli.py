@@ -22,7 +22,7 @@ from bonobot.core.cli.command_group import (
 from bonobot.core.problems import Problem
 from bonobot.core.text.counts import format_count
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.cli.discovery import discover_servers
+from mcp_servers.cli.discovery import discover_with_progress
 from mcp_servers.concurrent_discovery import DiscoveryAttempt
 from mcp_servers.import_export.client_files import read_text
 from mcp_servers.models import Server
@@ -132,7 +132,7 @@ def _discover_changed_servers(cli: CommandContext, plan: ConfigPlan) -> dict[str
         and not _is_subset(step.fields, unrelated_fields)
     ]
     pool = Server.objects.for_organization(cli.principal.organization_id).in_organization_pool()
-    return discover_servers(cli, list(pool.filter(name__in=names, enabled=True)))
+    return discover_with_progress(cli, list(pool.filter(name__in=names, enabled=True)))
 
 
 def _is_subset(fields: tuple[str, ...], known_fields: set[str]) -> bool:

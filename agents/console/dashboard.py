@@ -23,8 +23,8 @@ from agents.models import Approval, Budget, Session
 from agents.models.approvals import PersonRequestQuerySet
 from bonobot.accounts.principals import Principal
 from bonobot.processes.process_status import ProcessStatus, read_statuses
+from mcp_servers.health.outages import NEEDS_REAUTH
 from mcp_servers.health.queries import build_outage_condition
-from mcp_servers.health.services import NEEDS_REAUTH
 from mcp_servers.models import Definition, Outage, Server
 from mcp_servers.models.definitions import DefinitionQuerySet
 from mcp_servers.oauth_client.queries import list_pending_logins

@@ -15,7 +15,7 @@ from agents.models import Agent, Session, Step
 from agents.policies.queries import require_enabled
 from agents.sessions.output_schemas import map_texts
 from agents.sessions.services import MAX_TITLE_LENGTH, require_run_permission
-from agents.sessions.session_file import SessionFile
+from agents.sessions.session_import_file import SessionFile
 from bonobot.accounts.principals import Principal
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets
 from bonobot.ledger.audit.admin_changes import record_change

@@ -62,7 +62,7 @@ COMMAND_GROUPS = {
         {
             "agents.cli.agent_list:VERBS": "list",
             "agents.cli.agents:VERBS": (
-                "add run chat retry export-session policy set enable disable remove explain"
+                "add run chat retry export-session policy set disable enable remove explain"
             ),
             "agents.cli.agents:CALLABLE_AGENT_VERBS": "callable-agents",
             "agents.cli.session_imports:VERBS": "import-session",

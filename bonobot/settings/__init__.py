@@ -23,7 +23,7 @@ from bonobot.jobs import queues
 from bonobot.processes.process_status import read_running_url
 from bonobot.settings import admin as setting_admin
 from bonobot.settings import email as setting_email
-from bonobot.settings import oauth_server
+from bonobot.settings import oauth_server, schedules
 from bonobot.settings.accounts import (  # noqa: F401 - settings of other apps
     ACCOUNT_ADAPTER,
     ACCOUNT_EMAIL_VERIFICATION,
@@ -326,34 +326,7 @@ CELERY_TASK_QUEUES = SimpleLazyObject(queues.build_task_queues)
 CELERY_TASK_DEFAULT_ROUTING_KEY = queues.DEFAULT_QUEUE
 CELERY_TASK_ROUTES = queues.build_task_routes()
 CELERY_BEAT_SCHEDULER = "bonobot.jobs.celery_beat:BonobotScheduler"
-
-
-def _build_schedule_entry(task: str, seconds: int) -> dict[str, Any]:
-    """Return an entry whose message expires before the next one is sent."""
-    expires = min(seconds - 1, 3_600)
-    return {"task": task, "schedule": float(seconds), "options": {"expires": expires}}
-
-
-# The entries and their default periods; `jobs.schedules` stores them in editable rows.
-CELERY_BEAT_SCHEDULE = {
-    name: _build_schedule_entry(task, seconds)
-    for name, task, seconds in (
-        ("check due servers", "mcp_servers.tasks.check_due_servers", 10),
-        ("sweep", "agents.tasks.sweep", 10),
-        ("deliver notifications", "bonobot.notifications.tasks.send_due_notifications", 10),
-        ("run due workflows", "agents.tasks.run_due_workflows", 10),
-        ("count usage", "bonobot.ledger.tasks.count_usage", 60),
-        ("export audit checkpoints", "bonobot.ledger.tasks.export_signed_checkpoints", 60),
-        ("watch budgets", "agents.tasks.send_budget_alerts", 60),
-        ("delete tokens of former members", "mcp_servers.tasks.revoke_former_members", 60),
-        ("rescan definitions", "mcp_servers.tasks.rescan_definitions", 60),
-        ("prune health history", "mcp_servers.tasks.prune_health_history", 3_600),
-        ("prune notifications", "bonobot.notifications.tasks.prune_notifications", 86_400),
-        ("delete expired data", "bonobot.ledger.tasks.delete_expired_data", 86_400),
-        ("prune audit log", "bonobot.accounts.tasks.prune_audit", 86_400),
-        *oauth_server.build_scheduled_tasks(BONOBOT_OAUTH),
-    )
-}
+CELERY_BEAT_SCHEDULE = schedules.build_default_schedule(with_oauth=BONOBOT_OAUTH)
 
 # Each scheduled task uses at most one thread (`ExclusiveTask`).
 CELERY_WORKER_CONCURRENCY = len(CELERY_BEAT_SCHEDULE) + BONOBOT_WORKER_THREADS

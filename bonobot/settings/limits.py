@@ -124,13 +124,13 @@ BONOBOT_STDIO_CPU_S = environment.read_number("BONOBOT_STDIO_CPU_S", 3_600, mini
 
 # --- Health checks -------------------------------------------------------------------------------
 
-# Seconds between checks: `mcp_servers.health.services`.
+# Seconds between checks: `mcp_servers.health.check_intervals`.
 BONOBOT_CHECK_EVERY_S = environment.read_number("BONOBOT_CHECK_EVERY_S", 60, minimum=10)
-# Seconds between checks of stdio servers without a child: `mcp_servers.health.services`.
+# Seconds between checks of stdio servers without a child: `mcp_servers.health.check_intervals`.
 BONOBOT_CHECK_STDIO_EVERY_S = environment.read_number(
     "BONOBOT_CHECK_STDIO_EVERY_S", 600, minimum=10
 )
-# Failed checks until a server counts as down: `mcp_servers.health.services`.
+# Failed checks until a server counts as down: `mcp_servers.health.outages`.
 BONOBOT_DOWN_AFTER = environment.read_number("BONOBOT_DOWN_AFTER", 3, minimum=1, maximum=100)
 # Servers whose change notifications a process receives:
 # `mcp_servers.subscriptions.list_changed`.

@@ -10,7 +10,9 @@ from mcp_servers.definition_reviews import DefinitionReviewResult
 from mcp_servers.models import Server
 
 
-def discover_servers(cli: CommandContext, servers: Sequence[Server]) -> dict[str, DiscoveryAttempt]:
+def discover_with_progress(
+    cli: CommandContext, servers: Sequence[Server]
+) -> dict[str, DiscoveryAttempt]:
     """Discover the servers concurrently, with a progress bar; return the attempts by name."""
     if not servers:
         return {}

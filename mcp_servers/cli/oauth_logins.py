@@ -10,7 +10,7 @@ from bonobot.core.cli.command_group import CommandContext, CommandFailed, Comman
 from bonobot.core.problems import Conflict, Problem
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.definition_approval import review_new_server
-from mcp_servers.cli.discovery import discover_servers
+from mcp_servers.cli.discovery import discover_with_progress
 from mcp_servers.cli.servers import get_server
 from mcp_servers.models import OAuthGrant, Server
 from mcp_servers.oauth_client import authorization_code
@@ -66,7 +66,7 @@ def _sign_in(cli: CommandContext, options: argparse.Namespace) -> None:
             code="needs_reauth",
             remedy=f"Open {url} and try again.",
         )
-    outcome = discover_servers(cli, [server])[server.name]
+    outcome = discover_with_progress(cli, [server])[server.name]
     if outcome.problem is None and cli.can_ask:
         review_new_server(cli, server)
         waiting = server.definitions.awaiting_review().count()

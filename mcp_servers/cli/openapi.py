@@ -15,7 +15,7 @@ from bonobot.core.cli.command_group import (
 )
 from bonobot.core.problems import InvalidInput, NotFound
 from bonobot.core.text.untrusted_text import make_visible
-from mcp_servers.cli.discovery import discover_servers
+from mcp_servers.cli.discovery import discover_with_progress
 from mcp_servers.cli.servers import get_server
 from mcp_servers.definition_reviews import approve_definitions
 from mcp_servers.models import Server
@@ -155,7 +155,7 @@ def _create_operation(cli: CommandContext, options: argparse.Namespace) -> None:
         update_operation(cli.principal, server, options.name, operation)
     else:
         create_operation(cli.principal, server, operation)
-    outcome = discover_servers(cli, [server])[server.name]
+    outcome = discover_with_progress(cli, [server])[server.name]
     if options.approve and outcome.problem is None:
         rows = server.definitions.awaiting_review().filter(name=options.name)
         approve_definitions(cli.principal, server, {row.pk: row.digest for row in rows})
@@ -276,7 +276,7 @@ def _add_delete_arguments(parser: argparse.ArgumentParser) -> None:
 def _delete_operation(cli: CommandContext, options: argparse.Namespace) -> None:
     server = get_server(cli, options.server)
     delete_operation(cli.principal, server, options.name)
-    discover_servers(cli, [server])
+    discover_with_progress(cli, [server])
     cli.emit({"removed": options.name, "server": server.slug})
     cli.print_message(f"{options.name} was deleted.")
 

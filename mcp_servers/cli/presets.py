@@ -109,10 +109,10 @@ def _check_packages(cli: CommandContext, slugs: list[str]) -> None:
         build_table("PRESET", "STATE", "PACKAGE", "DETAIL", rows=rows, empty="No presets."),
     )
     states = [result.state for result in results]
-    gone, unknown = states.count("gone"), states.count("unknown")
-    missing = format_count(gone, "package")
+    gone_count, unknown = states.count("gone"), states.count("unknown")
+    missing = format_count(gone_count, "package")
     cli.print_message(f"{missing} not found. {unknown} couldn't be checked.")
-    if gone or unknown:
+    if gone_count or unknown:
         raise CommandFailed
 
 

@@ -45,7 +45,7 @@ from mcp_servers.client.errors import (
 )
 from mcp_servers.client.extension_points import StderrSink
 from mcp_servers.client.forwarded_ports import find_forwarded_ports, replace_addresses
-from mcp_servers.client.sandbox_folders import FolderReplaced, OpenFolders
+from mcp_servers.client.open_folders import FolderReplaced, OpenFolders
 from mcp_servers.client.sandbox_modes import ServerSandboxUnavailable
 
 TRIAL_TIMEOUT_S = 5.0

@@ -23,7 +23,7 @@ from bonobot.ledger.audit.admin_changes import record_changes_at_end
 from bonobot.ledger.types import Actor
 from bonobot.notifications.notify import notify
 from mcp_servers.audit import record_server_change
-from mcp_servers.health import services as health
+from mcp_servers.health import outages
 from mcp_servers.models import Definition, Server
 from mcp_servers.scanning.definitions import RULES_VERSION, scan_definition
 from mcp_servers.scanning.results import StrippedValue, strip_json_value
@@ -212,7 +212,7 @@ def _notify_refused(server: Server, rows: Sequence[Definition]) -> None:
     notify(
         server.organization_id,
         "definitions_refused",
-        health.build_server_subject(server, "tools"),
+        outages.build_server_subject(server, "tools"),
         format_message(
             "{server}: {n} approved definitions were rescanned with updated rules and can "
             "no longer be called: {why}.",

@@ -187,7 +187,7 @@ def test_enabling_the_kill_switch_twice_is_one_change(acme, helper, owner):
     resume_organization(owner)
     resume_organization(owner)
     actions = AuditRow.objects.filter(resource_type="organization").values_list("action", flat=True)
-    assert sorted(actions) == ["kill_switch_enabled", "kill_switch_disabled"]
+    assert sorted(actions) == ["kill_switch_disabled", "kill_switch_enabled"]
 
 
 @pytest.mark.parametrize("role", [Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER])

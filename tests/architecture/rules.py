@@ -54,6 +54,8 @@ EVERYWHERE = frozenset({"bonobot.__version__", "bonobot.models.Lease"}) | {
 }
 
 DECISIONS = (
+    "agents.budgets.limits",
+    "agents.budgets.rate_limits",
     "agents.calls.results",
     "agents.console.svg_charts",
     "agents.elicitations.forms",
@@ -62,7 +64,7 @@ DECISIONS = (
     "agents.policies.rules",
     "agents.sessions.sampling_messages",
     "agents.sessions.timeline_bars",
-    "bonobot.core.rate_limits",
+    "bonobot.core.cell_rate",
     "bonobot.core.http.ip_addresses",
     "bonobot.core.text.canonical_json",
     "bonobot.ledger.audit.entry_encoding",

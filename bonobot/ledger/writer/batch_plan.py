@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from bonobot.core import rate_limits
+from bonobot.core import cell_rate
 from bonobot.ledger import admission_rules, budgets
 from bonobot.ledger.admission_rules import CallerFlowLabels, StoredApproval
 from bonobot.ledger.audit import entry_encoding
@@ -322,8 +322,8 @@ def _admit_call(plan: BatchPlan, admission: Admission) -> Refusal | None:
     new_rates: dict[str, int] = {}
     for charge in admission.charges:
         tat = new_rates.get(charge.key, state.rates[charge.key])
-        interval = rate_limits.compute_interval(charge.per_minute)
-        verdict = rate_limits.admit_request(tat, state.now, interval, charge.burst, charge.cost)
+        interval = cell_rate.compute_interval(charge.per_minute)
+        verdict = cell_rate.admit_request(tat, state.now, interval, charge.burst, charge.cost)
         if not verdict.allowed:
             return RateLimited(charge, wait_us=verdict.retry_after)
         new_rates[charge.key] = verdict.tat

@@ -51,7 +51,7 @@ def create_entry(
 def test_entries_show_who_did_what(acme: Organization, auditor: admin_client.AdminClient) -> None:
     create_entry(acme)
     page = admin_client.get_text(auditor.get("ledger_auditrow_changelist"))
-    assert "server added web" in page
+    assert "server created web" in page
     assert "user: anna⟨U+200B⟩" in page
 
 
@@ -97,7 +97,7 @@ def test_entries_are_filtered_by_date(
 ) -> None:
     create_entry(acme)
     page = admin_client.get_text(auditor.get("ledger_auditrow_changelist", **query))
-    assert ("server added" in page) == expected
+    assert ("server created" in page) == expected
 
 
 def test_the_filters_of_links_from_other_pages_are_allowed(
@@ -105,9 +105,9 @@ def test_the_filters_of_links_from_other_pages_are_allowed(
 ) -> None:
     row = create_entry(acme)
     page = auditor.get("ledger_auditrow_changelist", resource_id=row.resource_id)
-    assert "server added" in page
+    assert "server created" in page
     for name in ("server_id", "agent_id", "session_id"):
-        assert "server added" not in auditor.get(
+        assert "server created" not in auditor.get(
             "ledger_auditrow_changelist", **{name: str(uuid4())}
         )
 
@@ -245,8 +245,8 @@ def test_actions_have_titles_in_the_readers_language(
     auditor.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
     page = auditor.get("ledger_auditrow_changelist")
     assert 'title="server_created"' in page
-    assert "Server hinzugefügt" in page
-    assert "Server hinzugefügt" in auditor.get("ledger_auditrow_change", row.pk)
+    assert "Server erstellt" in page
+    assert "Server erstellt" in auditor.get("ledger_auditrow_change", row.pk)
 
 
 def test_every_recorded_action_has_a_german_title(acme: Organization) -> None:

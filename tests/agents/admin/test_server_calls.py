@@ -60,9 +60,11 @@ def test_the_form_of_the_input_schema_builds_the_arguments(
 ) -> None:
     names = list(workshop.definitions.get(name="add").input_schema["properties"])
     fields = {f"arg-{names.index('a')}": "2", f"arg-{names.index('b')}": "40"}
-    page = try_tool(owner, workshop, "add", "", how="form", **fields)
+    page = try_tool(owner, workshop, "add", "", input="form", **fields)
     assert "42" in admin_client.get_text(page)
-    assert "invalid_arguments" in try_tool(owner, workshop, "add", "", how="form", **{"arg-0": "x"})
+    assert "invalid_arguments" in try_tool(
+        owner, workshop, "add", "", input="form", **{"arg-0": "x"}
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from agents.budgets.admission_queue import (
     get_admission_queue,
     notify_settled,
 )
-from agents.budgets.limits import build_charge
+from agents.budgets.rate_limits import build_charge
 from agents.budgets.services import BudgetLine, set_budgets
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent, Session, Step
@@ -25,7 +25,7 @@ from bonobot.accounts.models import Organization, Token
 from bonobot.accounts.principals import Principal, build_token_principal
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
-from bonobot.core import rate_limits
+from bonobot.core import cell_rate
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.models import RateCell
@@ -300,7 +300,7 @@ def test_a_call_of_a_session_waits_for_its_rate_limit_within_a_bound(
     settings.BONOBOT_ADMISSION_WAIT_S = wait_s
     token, principal = create_session_token(administrator, 60)
     charge = build_charge(acme.pk, "token", token.pk, 60)
-    interval = rate_limits.compute_interval(charge.per_minute)
+    interval = cell_rate.compute_interval(charge.per_minute)
     # The next call is allowed in two seconds.
     now_us = int(timezone.now().timestamp() * 1_000_000)
     RateCell.objects.create(pk=charge.key, tat=now_us + interval * (charge.burst - 1) + 2_000_000)

@@ -11,8 +11,12 @@ from agents.services import AgentSpec, update_agent
 from agents.sessions.export import export_session
 from agents.sessions.history import load_history
 from agents.sessions.services import send_message
-from agents.sessions.session_file import MAX_FILE_BYTES, UnusableSessionFile, parse_session_file
 from agents.sessions.session_import import import_session
+from agents.sessions.session_import_file import (
+    MAX_FILE_BYTES,
+    UnusableSessionFile,
+    parse_session_file,
+)
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Conflict, Forbidden, NotFound
 from bonobot.ledger.models import AuditRow

@@ -88,7 +88,7 @@ def test_an_earlier_login_doesnt_end_the_wait(bonobot, linear, monkeypatch):
 
     monkeypatch.setattr(oauth_logins, "pause", pause)
     monkeypatch.setattr(
-        oauth_logins, "discover_servers", lambda cli, servers: {"linear": Outcome()}
+        oauth_logins, "discover_with_progress", lambda cli, servers: {"linear": Outcome()}
     )
     result = bonobot("mcp", "login", "linear", "--json")
     assert result.status == 0, result.err

@@ -2,8 +2,8 @@
 
 import pytest
 
-from agents.calls import tool_names
-from agents.calls.tool_names import create_tool_names
+from agents.calls import agent_tool_names
+from agents.calls.agent_tool_names import create_tool_names
 from agents.models import ToolName
 from tests import factories
 from tests.agents.conftest import acme, effects, helper, workshop
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def test_a_second_process_uses_the_names_of_the_first(acme, helper, workshop, monkeypatch):
     rows = list(workshop.definitions.filter(kind="tool"))
     ToolName.objects.all().delete()
-    first_names, load_tool_names = [], tool_names._load_tool_names
+    first_names, load_tool_names = [], agent_tool_names._load_tool_names
 
     def load_before_first_process(agent):
         names = load_tool_names(agent)
@@ -24,7 +24,7 @@ def test_a_second_process_uses_the_names_of_the_first(acme, helper, workshop, mo
             first_names[0] = create_tool_names(agent, [workshop], rows)
         return names
 
-    monkeypatch.setattr(tool_names, "_load_tool_names", load_before_first_process)
+    monkeypatch.setattr(agent_tool_names, "_load_tool_names", load_before_first_process)
     second_names = create_tool_names(helper, [workshop], rows)
     assert (second_names, len(second_names)) == (first_names[0], len(rows))
     assert ToolName.objects.count() == len(rows)

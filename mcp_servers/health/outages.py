@@ -1,0 +1,122 @@
+"""Outages and unmonitored periods of servers: recorded, notified and pruned."""
+
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db.models import F
+from django.urls import reverse_lazy
+from django.utils import timezone
+
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Problem
+from bonobot.core.text.untrusted_text import make_storable
+from bonobot.notifications.notify import NotificationSubject, notify, notify_recovery
+from mcp_servers.health.check_intervals import find_unmonitored_since
+from mcp_servers.models import Outage, Server, UnmonitoredPeriod
+
+NEEDS_REAUTH = "needs_reauth"
+
+
+def extend_outage(server: Server, problem: Problem, now: datetime) -> None:
+    """Record a failed contact: start or extend the outage, and notify if it lasts."""
+    columns = {"code": problem.code[:64], "detail": make_storable(str(problem))}
+    open_outages = Outage.objects.filter(server=server, ended_at=None)
+    if not open_outages.update(failures=F("failures") + 1, **columns):
+        new_outage = Outage(
+            organization_id=server.organization_id, server=server, began_at=now, **columns
+        )
+        # If two contacts fail at once, the second uses the first one's row.
+        Outage.objects.bulk_create([new_outage], ignore_conflicts=True)
+    outage = open_outages.first()
+    if outage is not None:
+        _notify_outage(server, outage, problem)
+
+
+def end_outages(server: Server, now: datetime) -> None:
+    """End the server's outages, and send recovery notifications."""
+    for outage in Outage.objects.filter(server=server, ended_at=None):
+        if Outage.objects.filter(pk=outage.pk, ended_at=None).update(ended_at=now):
+            text = format_message(
+                "{server} is responding again after {lasted} ({code}).",
+                server=server.name,
+                lasted=_format_duration(now - outage.began_at),
+                code=outage.code,
+            )
+            notify_recovery(
+                server.organization_id,
+                build_server_subject(server),
+                text,
+                topic=_build_topic(outage),
+            )
+
+
+def _format_duration(time: timedelta) -> str:
+    """Return a duration with unit symbols of all languages."""
+    minutes = max(1, round(time.total_seconds() / 60))
+    if minutes < 120:
+        return f"{minutes} min"
+    return f"{minutes // 60} h" if minutes < 2 * 24 * 60 else f"{minutes // (24 * 60)} d"
+
+
+def close_outages(server: Server) -> None:
+    """End the outages of a server that is no longer checked, without notification."""
+    Outage.objects.filter(server=server, ended_at=None).update(ended_at=timezone.now())
+
+
+def prune_outages(older_than: timedelta) -> int:
+    """Delete old outages; return the number of rows."""
+    return int(Outage.objects.filter(ended_at__lt=timezone.now() - older_than).delete()[0])
+
+
+def build_server_subject(server: Server, page: str = "change") -> NotificationSubject:
+    """Return the server as the subject of notifications; its URL is resolved lazily."""
+    link = reverse_lazy(f"admin:mcp_servers_server_{page}", args=[server.pk])
+    return NotificationSubject("mcp_server", str(server.pk), server.name, link)
+
+
+def _notify_outage(server: Server, outage: Outage, problem: Problem) -> None:
+    reason = f"{problem} {problem.remedy}".strip()
+    if problem.code == NEEDS_REAUTH:
+        event, text = (
+            NEEDS_REAUTH,
+            format_message("{server} needs new credentials.", server=server.name),
+        )
+    elif outage.failures >= settings.BONOBOT_DOWN_AFTER:
+        event = "server_down"
+        text = format_message(
+            "{server} hasn't responded since {since} UTC ({n} failed attempts).",
+            server=server.name,
+            since=f"{outage.began_at:%Y-%m-%d %H:%M}",
+            n=outage.failures,
+        )
+    else:
+        return
+    notify(
+        server.organization_id,
+        event,
+        build_server_subject(server),
+        f"{text} {reason}",
+        topic=_build_topic(outage),
+    )
+
+
+def _build_topic(outage: Outage) -> str:
+    return f"outage:{outage.pk}"
+
+
+def record_unmonitored_period(server: Server, now: datetime) -> None:
+    """Record the unmonitored period that ends now, if there is one."""
+    since = find_unmonitored_since(server, now)
+    if since is not None and since < now:
+        gap = UnmonitoredPeriod(
+            organization_id=server.organization_id, server=server, began_at=since, ended_at=now
+        )
+        # Two contacts at once have the same start: one row is enough.
+        UnmonitoredPeriod.objects.bulk_create([gap], ignore_conflicts=True)
+
+
+def prune_unmonitored_periods(older_than: timedelta) -> int:
+    """Delete old unmonitored periods; return the number of rows."""
+    return int(
+        UnmonitoredPeriod.objects.filter(ended_at__lt=timezone.now() - older_than).delete()[0]
+    )
