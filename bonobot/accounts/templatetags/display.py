@@ -29,6 +29,7 @@ STATE_TONES = {
     **dict.fromkeys(("connecting", "running", "queued", "open", "intent"), "busy"),
     **dict.fromkeys(("pending", "changed", "waiting", "needs_reauth", "unknown", "ask"), "warn"),
     "warning": "warn",
+    "soft": "warn",
     **dict.fromkeys(("error", "failed", "refused", "deny", "revoked", "hard"), "bad"),
 }
 # Labels of states, units and periods; other values are shown as they are.
