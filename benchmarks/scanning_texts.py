@@ -123,8 +123,25 @@ def short(seed: int, count: int) -> list[Sample]:
         if grammar.chance.random() < (0.3 if said else 0.7):
             action = {"type": "string", "enum": grammar.chance.sample(grammar.slots["verb"], 3)}
             payload["inputSchema"]["properties"]["action"] = action
+        if grammar.chance.random() < 0.5:
+            _add_sdk_titles(payload)
         samples.append(Sample(payload, frozenset({name}), f"short:{number % SHORT_GROUPS}"))
     return samples
+
+
+def _add_sdk_titles(payload: dict[str, Any]) -> None:
+    """Add what the Python SDK derives from a function: titles and the schema of its result."""
+    name, schema = payload["name"], payload["inputSchema"]
+    schema["title"] = f"{name}Arguments"
+    for field, declared in schema["properties"].items():
+        declared["title"] = field.replace("_", " ").title()
+    result = {"result": {"title": "Result", "type": "string"}}
+    payload["outputSchema"] = {
+        "type": "object",
+        "properties": result,
+        "required": ["result"],
+        "title": f"{name}Output",
+    }
 
 
 def honest(seed: int, each: int) -> list[Sample]:

@@ -44,7 +44,7 @@ WINDOW = 240
 FEWEST_TEXTS = 4
 EACH = 100
 EACH_HONEST = 100
-SHORT = 2_000
+SHORT = 3_000
 STRENGTH = 3.0
 # How much of the attack a window has at least.
 LEAST_SHARE = 0.6
