@@ -1,5 +1,6 @@
 """The types of built-in tools: the tool, its call context, its hints."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -128,7 +129,8 @@ class BuiltinToolContext:
 
     Nested calls go through policy and audit like any other, so the tool can do nothing that its
     agent can't. `labels` are the flow labels that the call was admitted with. `timeout_s` is how
-    long the caller waits; None means the tool's own timeout.
+    long the caller waits; None means the tool's own timeout. `stopping` is set when the caller's
+    process stops, and another one will repeat the call.
     """
 
     organization_id: UUID
@@ -143,6 +145,7 @@ class BuiltinToolContext:
     toolbox: AgentToolsets
     call: Callable[..., Awaitable[NestedCallOutcome]]
     timeout_s: float | None = None
+    stopping: asyncio.Event | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,7 @@ def _build_tool_context(context: CallContext, make_call: MakeCall) -> BuiltinToo
         toolbox=replace(toolbox, folder=request.folder) if request.folder else toolbox,
         call=partial(_make_nested_call, make_call, request),
         timeout_s=request.timeout_s,
+        stopping=request.stopping,
     )
 
 
@@ -136,7 +137,7 @@ async def _make_nested_call(
             client=parent.client,
             timeout_s=parent.timeout_s,
             may_send=parent.may_send,
-            should_stop_polling=parent.should_stop_polling,
+            stopping=parent.stopping,
             host=parent.host,
             continuation=parent.continuation,
         )

@@ -325,7 +325,7 @@ async def _poll_task(
         if (result := _parse_task_result(endpoint, continuation, task)) is not None:
             return result
         pause_s = max(continuation.poll_s, parse_poll_ms(task.get("pollIntervalMs")) / 1000)
-        should_stop = request.should_stop_polling is not None and request.should_stop_polling()
+        should_stop = request.stopping is not None and request.stopping.is_set()
         if should_stop or failures >= MAX_POLL_FAILURES or monotonic() + pause_s > deadline:
             interval_ms = round(pause_s * 1000)
             return {

@@ -1,5 +1,6 @@
 """Requests, outcomes and errors of the call pipeline."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -107,7 +108,8 @@ class CallRequest:
     that requested this one. `root` is set if another session started this one.
     `may_send` is awaited just before sending: a caller that lost its lease must not send. `host`
     handles requests of the server, `continuation` marks a later leg of a call, and
-    `should_stop_polling` ends a long poll of a task. `relay` is set if an MCP client gets the
+    `stopping` is set when the caller's process stops, which ends a long poll of a task and the wait
+    for a child session. `relay` is set if an MCP client gets the
     result unchanged. `repeats` are the ids under which the same call was admitted before: its
     approval is valid for all of them. `principal_generation` is the policy generation of a cached
     principal; `renew_principal` reads it again and raises `BadToken` if its token is no longer
@@ -135,7 +137,7 @@ class CallRequest:
     principal_generation: int | None = None
     renew_principal: Callable[[], Awaitable[Principal]] | None = None
     may_send: Callable[[], Awaitable[bool]] | None = None
-    should_stop_polling: Callable[[], bool] | None = None
+    stopping: asyncio.Event | None = None
     host: Host | None = None
     continuation: CallContinuation | None = None
     relay: RelayOptions | None = None

@@ -75,7 +75,7 @@ async def _ask_agent(agent_id: UUID, context: BuiltinToolContext, arguments: dic
         text,
         add_message,
     )
-    return await child_sessions.run_child(parent_id, start)
+    return await child_sessions.run_child(parent_id, start, context.stopping)
 
 
 def get_parent_session_id(context: BuiltinToolContext) -> UUID:

@@ -5,7 +5,8 @@ A tree has at most `MAX_DEPTH` levels below its root.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from uuid import UUID, uuid5
 from weakref import WeakValueDictionary
 
@@ -19,7 +20,7 @@ from agents.sessions.services import MAX_TITLE_LENGTH, check_message, request_ca
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.message_bus import listen
+from bonobot.core.message_bus import WakeupListener, listen
 from bonobot.core.problems import Problem
 from bonobot.core.runtime import get_runtime
 from bonobot.ledger.audit.admin_changes import record_change
@@ -30,6 +31,8 @@ MIN_QUERY_INTERVAL_S = 0.05
 FINISHED_STATUSES = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
 # The code of a call whose child session waits for a person: the parent session waits too.
 CHILD_WAITING_CODE = "child_waits"
+# The code of a call that stopped waiting for its child session, because its process is stopping.
+PARENT_STOPPING_CODE = "parent_stops"
 
 ChildInitializer = Callable[[Session], object]
 
@@ -39,6 +42,13 @@ class ChildSessionWaiting(Problem):
 
     code = CHILD_WAITING_CODE
     status = 409
+
+
+class ParentSessionStopping(Problem):
+    """The process of the parent session is stopping; the call is made again in another one."""
+
+    code = PARENT_STOPPING_CODE
+    status = 503
 
 
 class CallDepthExceeded(Problem):
@@ -122,15 +132,19 @@ def build_message_initializer(principal: Principal, text: str) -> ChildInitializ
     return add_message
 
 
-async def run_child(parent_id: UUID, start: Callable[[], UUID]) -> str:
+async def run_child(
+    parent_id: UUID, start: Callable[[], UUID], stopping: asyncio.Event | None = None
+) -> str:
     """Start a child with `start`, which returns its id, and return its answer when it ends.
 
     Of the children of one session, `BONOBOT_PARALLEL_CHILD_SESSIONS` run at once; the others start
-    when one ends or waits for a person. Raises what `wait_for_child` and `get_child_answer` raise.
+    when one ends or waits for a person. None is started once `stopping` is set. Raises what
+    `wait_for_child` and `get_child_answer` raise.
     """
     async with _get_child_limit(parent_id):
+        _check_not_stopping(stopping)
         child_id = await get_runtime().run_orm(start)
-        await wait_for_child(child_id)
+        await wait_for_child(child_id, stopping)
     return await get_runtime().run_orm(get_child_answer, child_id)
 
 
@@ -147,13 +161,14 @@ def _get_child_limit(parent_id: UUID) -> asyncio.Semaphore:
     return limit
 
 
-async def wait_for_child(child_id: UUID) -> str:
-    """Wait until a child ends and return its status; raises `ChildSessionWaiting`.
+async def wait_for_child(child_id: UUID, stopping: asyncio.Event | None = None) -> str:
+    """Wait until a child ends and return its status.
 
-    A queued child is run in this process if it has a runner. Its steps wake up this process, too,
-    so between two queries there is a short pause.
+    Raises `ChildSessionWaiting`, and `ParentSessionStopping` as soon as `stopping` is set. A queued
+    child is run in this process if it has a runner. Its steps wake up this process, too, so between
+    two queries there is a short pause.
     """
-    async with listen(build_bus_topic(child_id)) as listener:
+    async with listen(build_bus_topic(child_id)) as listener, _wake_when_set(stopping, listener):
         while True:
             status = await get_runtime().run_orm(_load_status, child_id)
             if status in FINISHED_STATUSES:
@@ -162,10 +177,32 @@ async def wait_for_child(child_id: UUID) -> str:
                 raise ChildSessionWaiting(
                     "The session started by this call is waiting for a person."
                 )
+            _check_not_stopping(stopping)
             if status == Session.Status.QUEUED:
                 await run_locally(child_id)
             await listener.wait()
             await asyncio.sleep(MIN_QUERY_INTERVAL_S)
+
+
+def _check_not_stopping(stopping: asyncio.Event | None) -> None:
+    if stopping is not None and stopping.is_set():
+        raise ParentSessionStopping("The process that runs this session is stopping.")
+
+
+@asynccontextmanager
+async def _wake_when_set(
+    event: asyncio.Event | None, listener: WakeupListener
+) -> AsyncIterator[None]:
+    """Wake a listener when an event is set."""
+    if event is None:
+        yield
+        return
+    task = asyncio.create_task(event.wait(), name="wait for the stop")
+    task.add_done_callback(lambda _: listener.wake())
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 def get_child_answer(child_id: UUID) -> str:

@@ -6,6 +6,7 @@ Heartbeats are written and compared with the database's clock, so the hosts' clo
 `dead_runners` releases the sessions of runners without heartbeats, and of ended processes.
 """
 
+import asyncio
 import logging
 import socket
 from collections.abc import Collection, Iterator
@@ -35,13 +36,14 @@ class LeaseState:
     """State shared by a runner and the loop of one of its sessions, within the process.
 
     `has_lapsed`: the process stalled for longer than its lease, so another may hold the session.
-    `is_canceled`: the loop found a request to cancel and ends the run itself.
+    `is_canceled`: a request to cancel ends the run.
+    `stopping`: set when this process hands the session over to another one.
     `cancels_live_requests`: what servers request on live connections is canceled.
     """
 
     def __init__(self, renewed_at: float | None = None) -> None:
         """Create the state of a lease renewed at `renewed_at` (monotonic; default: now)."""
-        self.is_stopping = False
+        self.stopping = asyncio.Event()
         self.is_calling = False
         self.has_lapsed = False
         self.is_canceled = False
@@ -49,6 +51,11 @@ class LeaseState:
         # The number of the session's last step, once loaded.
         self.last_seq: int | None = None
         self._renewed_at = monotonic() if renewed_at is None else renewed_at
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether this process hands the session over as soon as no call is running."""
+        return self.stopping.is_set()
 
     def mark_renewed(self, renewed_at: float) -> None:
         """Record a renewal that started at a time of this process's monotonic clock."""

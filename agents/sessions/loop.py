@@ -124,19 +124,38 @@ async def run_session(lease: SessionLease) -> None:
         keep_sessions = True
     except SessionHandedOff:
         await orm(release_session, lease)
-    except TimeoutError:
-        if not time_limit.expired():
-            raise  # of a database or a socket
-        await fail_run(
-            lease,
-            RunLimitExceeded("The time limit for one message was exceeded.", code="time_exhausted"),
-        )
+    except asyncio.CancelledError:
+        await _release_if_stopping(lease)
+        raise
+    except TimeoutError as error:
+        await _fail_overdue_run(lease, time_limit, error)
     except AuditUnavailable:
         raise  # temporary, like an unavailable database
     except Problem as problem:
         await fail_run(lease, problem)
     finally:
         await asyncio.shield(connections.close(keep_sessions=keep_sessions))
+
+
+async def _release_if_stopping(lease: SessionLease) -> None:
+    """Release the session before its connections close, which may take seconds.
+
+    A run that a person canceled isn't released: its end is still to be recorded.
+    """
+    if lease.state.is_stopping and not lease.state.is_canceled:
+        await get_runtime().run_orm(release_session, lease)
+
+
+async def _fail_overdue_run(
+    lease: SessionLease, time_limit: asyncio.Timeout, error: TimeoutError
+) -> None:
+    """Record that the run exceeded its time limit; raise the error of a database or a socket."""
+    if not time_limit.expired():
+        raise error
+    await fail_run(
+        lease,
+        RunLimitExceeded("The time limit for one message was exceeded.", code="time_exhausted"),
+    )
 
 
 async def _suspend_session(lease: SessionLease) -> None:

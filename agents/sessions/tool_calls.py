@@ -25,7 +25,7 @@ from agents.images import extract_images, store_images
 from agents.llm.messages import build_frame
 from agents.models import PendingCall, Session, Step
 from agents.sessions import step_store
-from agents.sessions.child_sessions import CHILD_WAITING_CODE
+from agents.sessions.child_sessions import CHILD_WAITING_CODE, PARENT_STOPPING_CODE
 from agents.sessions.interrupted_calls import ask_about_call
 from agents.sessions.leases import SessionLease, renew_session_lease
 from agents.sessions.mcp_host import SessionHost
@@ -240,6 +240,9 @@ async def _make_call(caller: SessionCaller, step: Step) -> bool:
             # It is made again, with another id, when its child session rests.
             await get_runtime().run_orm(step_store.replace_call_id, caller.lease, step)
             return False
+        if outcome.code == PARENT_STOPPING_CODE:
+            await get_runtime().run_orm(step_store.replace_call_id, caller.lease, step)
+            raise SessionHandedOff
         if (
             isinstance(outcome, pipeline.CallOutcome)
             and outcome.code == OUTCOME_UNKNOWN_CODE
@@ -271,7 +274,7 @@ def _build_request(
         repeats=frozenset(map(UUID, step.payload.get("earlier", ()))),
         may_send=partial(_is_lease_held, caller.lease),
         on_progress=partial(show_progress, caller.lease, step, caller.session.organization_id),
-        should_stop_polling=lambda: caller.lease.state.is_stopping,
+        stopping=caller.lease.state.stopping,
         host=caller.host,
         continuation=pending_calls.build_continuation(pending_call) if pending_call else None,
     )

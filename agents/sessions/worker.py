@@ -277,6 +277,7 @@ class SessionRunner:
                 and not self._lease_states[session_id].is_canceled
             ):
                 self._cancelled_ids.add(session_id)
+                self._lease_states[session_id].is_canceled = True
                 task.cancel()
 
     def _handle_cancel_signal(self) -> None:
@@ -291,7 +292,7 @@ class SessionRunner:
         """Stop waiting in this process for a person who has to answer a session's server."""
         task = self._tasks.get(session_id)
         if task is not None:
-            self._lease_states[session_id].is_stopping = True
+            self._lease_states[session_id].stopping.set()
             await asyncio.wait({task})
 
     async def cancel_live_requests(self, session_id: UUID) -> bool:
@@ -313,8 +314,9 @@ class SessionRunner:
     async def drain(self, timeout_s: float | None = None) -> None:
         """Stop claiming sessions, release the running ones, and unregister; later calls wait, too.
 
-        Model requests are canceled, since repeating them only costs tokens. Running calls get
-        `timeout_s` (default: `BONOBOT_DRAIN_S`) to finish, because their results would be lost.
+        Model requests are canceled, since repeating them only costs tokens, and calls no longer
+        wait for child sessions. Other running calls get `timeout_s` (default: `BONOBOT_DRAIN_S`) to
+        finish, because their results would be lost.
         """
         if self._drain_task is None:
             self._drain_task = asyncio.create_task(self._release_and_stop(timeout_s), name="drain")
@@ -324,7 +326,7 @@ class SessionRunner:
         timeout_s = settings.BONOBOT_DRAIN_S if timeout_s is None else timeout_s
         self._is_draining = True
         for session_id, task in self._tasks.items():
-            self._lease_states[session_id].is_stopping = True
+            self._lease_states[session_id].stopping.set()
             if not self._lease_states[session_id].is_calling:
                 task.cancel()
         tasks = list(self._tasks.values())

@@ -39,7 +39,7 @@ async def _handle_workflow_call(
 ) -> str:
     parent_id = get_parent_session_id(context)
     start = partial(_start_child_run, workflow_id, parent_id, context, arguments)
-    return await child_sessions.run_child(parent_id, start)
+    return await child_sessions.run_child(parent_id, start, context.stopping)
 
 
 def _start_child_run(

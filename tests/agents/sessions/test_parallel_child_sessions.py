@@ -10,6 +10,7 @@ from agents.llm import interface as llm_interface
 from agents.models import Inbox, Session, Step
 from agents.sessions import child_sessions
 from agents.sessions import services as sessions
+from agents.sessions.worker import SessionRunner
 from bonobot.core.runtime import get_runtime
 from tests import factories
 from tests.agents.sessions.client_request_sessions import run_session
@@ -113,6 +114,24 @@ def test_a_stop_ends_running_children_and_starts_no_others(runner, model, admini
     session.refresh_from_db()
     assert (session.status, session.children.count()) == ("cancelled", 2)
     assert not Inbox.objects.filter(session__parent=session, kind="message", processed_at=None)
+
+
+def test_a_stopping_worker_hands_a_parent_over_without_waiting_for_its_children(
+    runner, model, session
+):
+    stopping_runner = SessionRunner()
+    model.meeting = asyncio.Barrier(99)
+    get_runtime().call(stopping_runner.claim_and_run, session.pk)
+    eventually(lambda: model.running == 2)
+    get_runtime().call(stopping_runner.drain, 60, timeout_s=5)
+    assert set(Session.objects.values_list("status", flat=True)) == {"queued"}
+    assert session.children.count() == 2
+    model.meeting = asyncio.Barrier(2)
+    session = run_session(session, runner)
+    assert session.status == Session.Status.DONE, session.error_detail
+    answer = session.steps.get(kind=Step.Kind.END).payload["answer"]
+    assert answer == " ".join(f"{task} done" for task in TASKS), "each answer once"
+    assert session.children.count() == session.steps.filter(kind="call").count() == len(TASKS)
 
 
 def test_a_parent_is_woken_when_its_child_ends(runner, model, administrator, session, monkeypatch):

@@ -138,6 +138,50 @@ def test_a_worker_that_stops_leaves_messages_to_others(session, runner, monkeypa
     assert announced == [session.pk]
 
 
+@pytest.fixture
+def run_until_model(session, runner, monkeypatch):
+    """A function that runs the session until it waits for its model."""
+    started = asyncio.Event()
+
+    async def wait_for_model(*_):
+        started.set()
+        await asyncio.Event().wait()
+
+    def run_session():
+        get_runtime().call(runner.claim_and_run, session.pk)
+        get_runtime().call(started.wait, timeout_s=30)
+
+    monkeypatch.setattr(loop, "_execute_session", wait_for_model)
+    return run_session
+
+
+def test_a_stopping_worker_releases_sessions_before_it_closes_their_connections(
+    runner, run_until_model, monkeypatch
+):
+    statuses = []
+
+    async def read_status(*_, **__):
+        statuses.append(await get_runtime().run_orm(lambda: Session.objects.get().status))
+
+    monkeypatch.setattr(loop.RunConnections, "close", read_status)
+    run_until_model()
+    get_runtime().call(runner.drain)
+    assert statuses == [Session.Status.QUEUED]
+
+
+def test_a_stopping_worker_records_that_a_person_canceled_a_session(
+    acme, session, runner, run_until_model
+):
+    run_until_model()
+    lease_state = runner._lease_states[session.pk]
+    get_runtime().loop.call_soon_threadsafe(lease_state.stopping.set)
+    sessions.cancel_session(factories.build_administrator(acme), session)
+    get_runtime().call(runner._cancel_requested_sessions)
+    eventually(lambda: not runner.is_running(session.pk))
+    session.refresh_from_db()
+    assert session.status == Session.Status.CANCELLED
+
+
 def test_sessions_of_a_dead_worker_continue_when_another_one_starts(session, run_to_rest, runner):
     dead_id = leases.register_runner()
     leases.claim_session(session.pk, dead_id)
