@@ -10,7 +10,6 @@ on.
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from uuid import UUID
 
 from bonobot.core.i18n.messages import TranslatableMessage, format_message
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
@@ -30,36 +29,31 @@ RESULT_TYPE_NAME = "InputRequiredResult"
 # Annotations by which a server declares that a repeated call of a tool has no further effect.
 REPEATABLE_HINTS = ("readOnlyHint", "idempotentHint")
 
-CallKey = tuple[UUID, str, str]
+CallKey = tuple[str, str]
 
 
 class ModernCalls:
-    """The calls that failed in the handshake era, the least recently used are forgotten."""
+    """Calls of one server that failed in the handshake era; the least recently used are dropped."""
 
     def __init__(self) -> None:
         self._definitions: OrderedDict[CallKey, str] = OrderedDict()
 
-    def add(self, endpoint: ServerEndpoint, request: McpRequest) -> None:
+    def add(self, request: McpRequest) -> None:
         """Remember that a call must be made in the modern era."""
-        key = _build_key(endpoint, request)
+        key = _build_key(request)
         self._definitions[key] = _compute_definition_digest(request)
         self._definitions.move_to_end(key)
         if len(self._definitions) > MAX_MODERN_CALLS:
             self._definitions.popitem(last=False)
 
-    def contains(self, endpoint: ServerEndpoint, request: McpRequest) -> bool:
+    def contains(self, request: McpRequest) -> bool:
         """Return whether a call, with the same definition, must be made in the modern era."""
-        key = _build_key(endpoint, request)
+        key = _build_key(request)
         digest = self._definitions.get(key)
         if digest is None or digest != _compute_definition_digest(request):
             return False
         self._definitions.move_to_end(key)
         return True
-
-    def forget_server(self, server_id: UUID) -> None:
-        """Forget the calls of a server."""
-        for key in [key for key in self._definitions if key[0] == server_id]:
-            del self._definitions[key]
 
 
 def is_modern_result_refused(
@@ -156,9 +150,9 @@ def _is_invalid_result(error: UpstreamError) -> bool:
     return error.rpc_code == INTERNAL_ERROR and error.rpc_message == INVALID_RESULT_MESSAGE
 
 
-def _build_key(endpoint: ServerEndpoint, request: McpRequest) -> CallKey:
+def _build_key(request: McpRequest) -> CallKey:
     name_field = "uri" if request.method == "resources/read" else "name"
-    return endpoint.server_id, request.method, str(request.params.get(name_field))
+    return request.method, str(request.params.get(name_field))
 
 
 def _compute_definition_digest(request: McpRequest) -> str:

@@ -189,7 +189,7 @@ class ConnectionPool:
         )
         self._upstreams: dict[UpstreamKey, HttpUpstream | OpenApiUpstream] = {}
         self._owners: dict[str, str] = {}
-        self._modern_calls = ModernCalls()
+        self._modern_calls: dict[UUID, ModernCalls] = {}
         self._idle_session_s = idle_session_s
         self._idle_sessions = IdleSessions(max_idle_sessions if idle_session_s else 0)
         self._sweeper: asyncio.Task[None] | None = None
@@ -381,7 +381,7 @@ class ConnectionPool:
     async def forget_server(self, server_id: UUID) -> None:
         """Close everything of a server and drop the stderr of its children."""
         await self._close_servers({server_id})
-        self._modern_calls.forget_server(server_id)
+        self._modern_calls.pop(server_id, None)
         self._stdio_pool.forget_stderr(server_id)
 
     async def close_outdated_connections(self) -> None:
@@ -494,7 +494,8 @@ class ConnectionPool:
     ) -> dict[str, Any]:
         limit_s = endpoint.read_s if timeout_s is None else timeout_s
         async with _enforce_deadline(endpoint, request, limit_s, extensible=timeout_s is None):
-            request.needs_modern = self._modern_calls.contains(endpoint, request)
+            known_calls = self._modern_calls.get(endpoint.server_id)
+            request.needs_modern = known_calls is not None and known_calls.contains(request)
             try:
                 return await self._send_in_era(endpoint, request, holder, host)
             except UpstreamError as error:
@@ -502,7 +503,7 @@ class ConnectionPool:
                     raise build_live_request_error(endpoint, error) from error
                 if not is_modern_result_refused(endpoint, request, error):
                     raise
-                self._modern_calls.add(endpoint, request)
+                self._modern_calls.setdefault(endpoint.server_id, ModernCalls()).add(request)
                 if not is_repeatable(request, error):
                     raise build_modern_call_error(endpoint, error) from error
             request.needs_modern, request.sent = True, False

@@ -65,8 +65,14 @@ def call_tool(administrator, helper, runner):
             requests = ElicitationRequest.objects.waiting().filter(session=session)
             answer_request(administrator, eventually(requests.first), "accept", content)
         future.result(60)
-        get_runtime().call(run_until_rest, runner, session.pk)  # if it was suspended
-        step = Step.objects.get(session=session, kind=Step.Kind.CALL)
+        steps = Step.objects.filter(session=session, kind=Step.Kind.CALL)
+
+        def has_ended() -> bool:  # a session may be suspended while it waits for the person
+            get_runtime().call(run_until_rest, runner, session.pk)
+            return steps.filter(state__in=("done", "failed")).exists()
+
+        eventually(has_ended)
+        step = steps.get()
         return step.state, step.payload["text"]
 
     return call

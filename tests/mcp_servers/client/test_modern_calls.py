@@ -129,19 +129,19 @@ async def test_only_the_error_of_the_other_era_leads_to_a_modern_call(
 
 
 def test_the_oldest_calls_are_forgotten() -> None:
-    calls, endpoint = ModernCalls(), http("http://127.0.0.1:1")
+    calls = ModernCalls()
     requests = [
         McpRequest("resources/read", {"uri": f"test://{number}"})
         for number in range(MAX_MODERN_CALLS + 1)
     ]
     for request in requests:
-        calls.add(endpoint, request)
-    assert [calls.contains(endpoint, request) for request in requests[:2]] == [False, True]
+        calls.add(request)
+    assert [calls.contains(request) for request in requests[:2]] == [False, True]
 
 
 def test_a_tool_whose_definition_changed_is_tried_again() -> None:
-    calls, endpoint = ModernCalls(), http("http://127.0.0.1:1")
+    calls = ModernCalls()
     params = {"name": "x", "arguments": {}}
-    calls.add(endpoint, McpRequest("tools/call", params, declaration={"description": "old"}))
+    calls.add(McpRequest("tools/call", params, declaration={"description": "old"}))
     changed = McpRequest("tools/call", params, declaration={"description": "new"})
-    assert not calls.contains(endpoint, changed)
+    assert not calls.contains(changed)
