@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 from bonobot import __version__
-from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.endpoint import Era, ServerEndpoint
 from mcp_servers.client.errors import build_protocol_error, build_rpc_error
 
 if TYPE_CHECKING:
@@ -135,7 +135,8 @@ class McpRequest:
     `log_subscriber`, `host` answers the server's requests.
 
     `sent` becomes true when it is sent: until then the server can't have done anything. `deadline`
-    is paused while the server waits for a response from us.
+    is paused while the server waits for a response from us. `era` is the one in which it was sent,
+    and `needs_modern` says that a server of both eras can only answer it in the modern one.
     """
 
     method: str
@@ -148,6 +149,8 @@ class McpRequest:
     host: "Host | None" = None
     sent: bool = False
     deadline: RequestDeadline | None = None
+    era: Era | None = None
+    needs_modern: bool = False
 
     @property
     def idempotent(self) -> bool:

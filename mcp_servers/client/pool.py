@@ -49,6 +49,16 @@ from mcp_servers.client.extension_points import (
 from mcp_servers.client.host import DiscoveryHost, Host, NullHost
 from mcp_servers.client.jsonrpc import McpRequest, OnLog, OnProgress, RequestDeadline
 from mcp_servers.client.list_definitions import ServerDeclarations, list_all_definitions
+from mcp_servers.client.modern_calls import (
+    MODERN_SUFFIX,
+    ModernCalls,
+    build_live_request_error,
+    build_modern_call_error,
+    is_later_part,
+    is_live_request_refused,
+    is_modern_result_refused,
+    is_repeatable,
+)
 from mcp_servers.client.openapi import OpenApiUpstream
 from mcp_servers.client.protocol_versions import HandshakeResult
 from mcp_servers.client.stdio import MAX_CHILDREN, MAX_LIFETIME_S, StdioConnection, StdioPool
@@ -179,6 +189,7 @@ class ConnectionPool:
         )
         self._upstreams: dict[UpstreamKey, HttpUpstream | OpenApiUpstream] = {}
         self._owners: dict[str, str] = {}
+        self._modern_calls: dict[UUID, ModernCalls] = {}
         self._idle_session_s = idle_session_s
         self._idle_sessions = IdleSessions(max_idle_sessions if idle_session_s else 0)
         self._sweeper: asyncio.Task[None] | None = None
@@ -360,7 +371,9 @@ class ConnectionPool:
             await self._keep_sessions(holder, owner)
         await _run_all(
             self._stdio_pool.close(
-                lambda at, owner: owner == holder and (server_id is None or at == server_id)
+                lambda at, owner: (
+                    owner.removesuffix(MODERN_SUFFIX) == holder and server_id in (None, at)
+                )
             ),
             *(upstream.release(holder) for upstream in upstreams),
         )
@@ -368,6 +381,7 @@ class ConnectionPool:
     async def forget_server(self, server_id: UUID) -> None:
         """Close everything of a server and drop the stderr of its children."""
         await self._close_servers({server_id})
+        self._modern_calls.pop(server_id, None)
         self._stdio_pool.forget_stderr(server_id)
 
     async def close_outdated_connections(self) -> None:
@@ -480,22 +494,39 @@ class ConnectionPool:
     ) -> dict[str, Any]:
         limit_s = endpoint.read_s if timeout_s is None else timeout_s
         async with _enforce_deadline(endpoint, request, limit_s, extensible=timeout_s is None):
-            if endpoint.transport == "stdio":
-                return await self._send_to_child(endpoint, request, holder, host)
-            return await self._send_over_http(endpoint, request, holder, host)
+            known_calls = self._modern_calls.get(endpoint.server_id)
+            request.needs_modern = known_calls is not None and known_calls.contains(request)
+            try:
+                return await self._send_in_era(endpoint, request, holder, host)
+            except UpstreamError as error:
+                if is_live_request_refused(request, error):
+                    raise build_live_request_error(endpoint, error) from error
+                if not is_modern_result_refused(endpoint, request, error):
+                    raise
+                self._modern_calls.setdefault(endpoint.server_id, ModernCalls()).add(request)
+                if not is_repeatable(request, error):
+                    raise build_modern_call_error(endpoint, error) from error
+            request.needs_modern, request.sent = True, False
+            return await self._send_in_era(endpoint, request, holder, host)
+
+    async def _send_in_era(
+        self, endpoint: ServerEndpoint, request: McpRequest, holder: str, host: Host
+    ) -> dict[str, Any]:
+        if endpoint.transport == "stdio":
+            return await self._send_to_child(endpoint, request, holder, host)
+        return await self._send_over_http(endpoint, request, holder, host)
 
     async def _send_to_child(
         self, endpoint: ServerEndpoint, request: McpRequest, holder: str, host: Host
     ) -> dict[str, Any]:
-        async with self._use_child(endpoint, holder, host) as connection:
-            await connection.wait_until_open()
+        async with self._use_matching_child(endpoint, request, holder, host) as connection:
             try:
                 return await connection.send_request(request)
             except UpstreamError as error:
                 if error.code != "server_crashed" or (error.sent and not request.idempotent):
                     raise
         # It died before it saw the request, or the request is idempotent: reconnect once.
-        async with self._use_child(endpoint, holder, host) as connection:
+        async with self._use_matching_child(endpoint, request, holder, host) as connection:
             return await connection.send_request(request)
 
     async def _send_over_http(
@@ -526,11 +557,31 @@ class ConnectionPool:
         return self._upstreams[key]
 
     @asynccontextmanager
+    async def _use_matching_child(
+        self, endpoint: ServerEndpoint, request: McpRequest, holder: str, host: Host
+    ) -> AsyncIterator[StdioConnection]:
+        """Yield the holder's child, or its second one for a modern call.
+
+        A child that began in one era accepts no requests of the other one.
+        """
+        async with self._use_child(endpoint, holder, host) as connection:
+            handshake = await connection.wait_until_open()
+            is_modern_call = endpoint.era == "modern" and (
+                request.needs_modern or is_later_part(request)
+            )
+            if handshake.era == "modern" or not is_modern_call:
+                yield connection
+                return
+        async with self._use_child(endpoint, holder, host, is_modern=True) as connection:
+            await connection.wait_until_open()
+            yield connection
+
+    @asynccontextmanager
     async def _use_child(
-        self, endpoint: ServerEndpoint, holder: str, host: Host
+        self, endpoint: ServerEndpoint, holder: str, host: Host, *, is_modern: bool = False
     ) -> AsyncIterator[StdioConnection]:
         """Yield the holder's child, which isn't closed to make room during the block."""
-        connection = await self._open_child(endpoint, holder, host)
+        connection = await self._open_child(endpoint, holder, host, is_modern=is_modern)
         try:
             with connection.track_use():
                 yield connection
@@ -538,12 +589,15 @@ class ConnectionPool:
             self._stdio_pool.wake_waiting()
 
     async def _open_child(
-        self, endpoint: ServerEndpoint, holder: str, host: Host
+        self, endpoint: ServerEndpoint, holder: str, host: Host, *, is_modern: bool = False
     ) -> StdioConnection:
-        """Return the holder's child, opening; waits for room at the limit."""
+        """Return the holder's child, or its second one that is modern; waits at the limit."""
+        on_notification = self._build_notification_handler(endpoint, holder)
+        if is_modern:
+            holder += MODERN_SUFFIX
         await self._stdio_pool.wait_for_room(endpoint, holder, self._wait_s)
         return self._stdio_pool.get_connection(
-            endpoint, holder, host, self._build_notification_handler(endpoint, holder)
+            endpoint, holder, host, on_notification, is_modern=is_modern
         )
 
     def find_connection(self, endpoint: ServerEndpoint, holder: str) -> HeldConnection | None:

@@ -69,7 +69,8 @@ class StdioConnection:
     """A child process and its requests, run by one owner task.
 
     `on_notification` gets the change notifications of the child; no child is started for them.
-    `stderr_sink` gets what the child writes to stderr.
+    `stderr_sink` gets what the child writes to stderr. With `is_modern`, a child that supports both
+    eras gets no handshake even if the host needs one.
     """
 
     def __init__(
@@ -79,6 +80,8 @@ class StdioConnection:
         tail: StderrTail,
         on_notification: OnNotification | None = None,
         stderr_sink: StderrSink | None = None,
+        *,
+        is_modern: bool = False,
     ) -> None:
         self.endpoint = endpoint
         self.handshake: HandshakeResult | None = None
@@ -86,6 +89,7 @@ class StdioConnection:
         self._host = host
         self._tail = tail
         self._on_notification = on_notification
+        self._is_modern = is_modern
         self._ended = asyncio.Event()
         self._watcher_count = 0
         self._user_count = 0
@@ -134,6 +138,7 @@ class StdioConnection:
         capabilities = select_request_capabilities(
             self.endpoint, request, request.host or self._host
         )
+        request.era = handshake.era
         meta = build_request_meta(handshake.era, capabilities)
         assert self._peer is not None  # noqa: S101 - it has greeted
         return await self._peer.send_request(request, meta)
@@ -182,7 +187,7 @@ class StdioConnection:
 
     async def _run_connection(self) -> None:
         era: Era | None = self.endpoint.era
-        if self._host.needs_handshake(self.endpoint):
+        if not self._is_modern and self._host.needs_handshake(self.endpoint):
             era = "handshake"
         try:
             while await self._run_child(era):
@@ -434,10 +439,13 @@ class StdioPool:
         holder: str,
         host: Host,
         on_notification: OnNotification | None = None,
+        *,
+        is_modern: bool = False,
     ) -> StdioConnection:
         """Return the holder's connection; open one if there is none alive.
 
-        `on_notification` gets the change notifications of a newly opened one.
+        `on_notification` gets the change notifications of a newly opened one. `is_modern` says
+        that it is used only in the modern era.
 
         Raises `UpstreamError`: the crash of the last child if it was replaced a moment ago, or
         that the pool is full.
@@ -461,7 +469,8 @@ class StdioPool:
         self._remove_child(key)
         self._make_room(endpoint)
         connection = StdioConnection(
-            endpoint, host, self._add_tail(endpoint), on_notification, self._stderr_sink
+            *(endpoint, host, self._add_tail(endpoint), on_notification, self._stderr_sink),
+            is_modern=is_modern,
         )
         self._entries[key] = StdioPoolEntry(connection, now, now, replaced_at)
         return connection

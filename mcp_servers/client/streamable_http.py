@@ -342,6 +342,7 @@ class HttpUpstream(IdleTracker):
                 if (await self.perform_handshake(holder, host)).era == "modern":
                     raise
         session = session or await self._get_session(holder, host, self._wire)
+        request.era = "handshake"
         try:
             return await session.send_request(request)
         except UpstreamError as error:
@@ -495,7 +496,7 @@ class HttpUpstream(IdleTracker):
                 group.create_task(self.release(holder))
 
     async def _send_modern_request(self, request: McpRequest, host: Host) -> dict[str, Any]:
-        request_id = next(self._request_ids)
+        request_id, request.era = next(self._request_ids), "modern"
         meta = build_modern_meta(select_request_capabilities(self.endpoint, request, host))
         message = build_request_message(request_id, request, meta)
 
@@ -533,7 +534,8 @@ class HttpUpstream(IdleTracker):
         Without a session id the server has no way to send requests during the call.
         """
         is_needed = self._era == "modern" and host.needs_handshake(self.endpoint)
-        if not is_needed or self._is_modern_only or not request.era_neutral:
+        is_modern_call = request.needs_modern or not request.era_neutral
+        if not is_needed or self._is_modern_only or is_modern_call:
             return None
         try:
             async with asyncio.timeout(self.endpoint.start_s):

@@ -86,6 +86,23 @@ def test_a_client_of_the_handshake_era_is_asked_in_the_middle_of_a_call(
     assert Server.objects.get().era == "modern"
 
 
+def test_a_client_of_the_handshake_era_is_asked_for_the_input_that_a_modern_result_requests(
+    server: Server, gateway_client: GatewayClient
+) -> None:
+    session = gateway_client.handshake(AGENT, capabilities=ABLE)
+    # It may have had an effect, so it isn't repeated, and the next call is modern.
+    error = session.ask("tools/call", build_call("greet")).message["error"]
+    assert (error["code"], "2026-07-28" in error["message"]) == (-32603, True)
+    texts = []
+    for tool in ("greet", "greet_safely", "ask"):
+        stream = session.begin("tools/call", build_call(tool))
+        answer = {"action": "accept", "content": {"name": "Ada"}}
+        session.answer(stream.next() or {}, result=answer)
+        texts.append(read_text((stream.next() or {})["result"]))
+        stream.close()
+    assert texts == ["Hello Ada"] * 3
+
+
 def test_each_client_gets_the_era_that_it_needs(
     server: Server, gateway_client: GatewayClient
 ) -> None:

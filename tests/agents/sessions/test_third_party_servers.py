@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 
@@ -14,7 +15,7 @@ from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Launcher
 from mcp_servers.server_config import ServerSpec
 from mcp_servers.services import create_server
-from tests import factories
+from tests import factories, processes
 from tests.agents.conftest import WORKSHOP
 from tests.agents.sessions.client_request_sessions import run_until_rest
 from tests.wait import eventually
@@ -27,20 +28,22 @@ LIVE = "tests.servers.live_requests_server"
 
 @pytest.fixture
 def register(acme, helper, administrator):
-    """Return a function that registers a program as a server that may request everything."""
+    """Return a function that registers a program or a URL as a server with all requests."""
     servers = []
 
     def register_program(command: str, *args: str):
-        server = create_server(
-            administrator,
-            ServerSpec(
-                name="other",
-                transport_type="stdio",
-                endpoint_config={"command": command, "args": list(args)},
-                sampling="allow",
-                roots=True,
-            ),
+        is_url = command.startswith("http")
+        spec = ServerSpec(
+            name="other",
+            transport_type="http" if is_url else "stdio",
+            endpoint_config={"url": command}
+            if is_url
+            else {"command": command, "args": list(args)},
+            allow_private=is_url,
+            sampling="allow",
+            roots=True,
         )
+        server = create_server(administrator, spec)
         servers.append(server)
         return factories.approve_server(acme, server, helper)
 
@@ -53,15 +56,19 @@ def register(acme, helper, administrator):
 def call_tool(administrator, helper, runner):
     """Return a function that calls a tool, answers its elicitation, and returns the result."""
 
-    def call(tool: str, content=None, **arguments):
+    def call(tool: str, content=None, *, suspends: bool = False, **arguments):
         session = sessions.start_session(
             administrator, helper, f"/mcp_other_{tool} {json.dumps(arguments)}"
         )
         future = get_runtime().spawn(run_until_rest(runner, session.pk), name="run")
+        if suspends:  # the session waits for the person without a worker
+            future.result(60)
         if content is not None:
             requests = ElicitationRequest.objects.waiting().filter(session=session)
             answer_request(administrator, eventually(requests.first), "accept", content)
         future.result(60)
+        if suspends:
+            get_runtime().call(run_until_rest, runner, session.pk)
         step = Step.objects.get(session=session, kind=Step.Kind.CALL)
         return step.state, step.payload["text"]
 
@@ -82,6 +89,22 @@ def test_a_server_of_both_eras_requests_input_during_a_call(register, call_tool)
     assert call_tool("ask", {"name": "Ada"}) == ("done", "Hello Ada")
     state, text = call_tool("sample")
     assert (state, text.startswith("painted ")) == ("done", True)
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+def test_a_server_of_both_eras_requests_input_in_the_result_of_a_call(
+    register, call_tool, transport: str
+):
+    with ExitStack() as stack:
+        program = (sys.executable, "-m", LIVE, "stdio")
+        if transport == "http":
+            program = (stack.enter_context(processes.serve("live_requests_server.py", "http")),)
+        register(*program)
+        state, text = call_tool("greet")
+        assert (state, "2026-07-28" in text) == ("failed", True)
+        for tool in ("greet", "greet_safely"):
+            answer = call_tool(tool, {"name": "Ada"}, suspends=transport == "http")
+            assert answer == ("done", "Hello Ada")
 
 
 @pytest.mark.npm
