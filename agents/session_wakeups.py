@@ -1,13 +1,16 @@
 """Wake-ups of waiting sessions, and notifications of workers and watchers."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
+from django.db import transaction
 from django.utils import timezone
 
 from agents.models import Session
 from bonobot.core import celery_tasks, message_bus
+from bonobot.core.db.transactions import lock_rows
 from bonobot.core.runtime import Runtime, get_runtime
 
 LocalRunner = Callable[[UUID], Awaitable[object]]
@@ -25,10 +28,33 @@ def notify_worker(session_id: UUID) -> None:
 
 
 def wake_session(session_id: UUID) -> None:
-    """Queue a waiting session for a worker; it suspends again if it still has to wait."""
+    """Queue a waiting session for a worker; it suspends again if it still has to wait.
+
+    Call it in the transaction that ends what the session waits for. A session that is being
+    suspended meanwhile may have seen it pending, and may not be visible as waiting yet. So a
+    session that doesn't wait is checked again after the commit.
+    """
+    if not _queue_waiting_session(session_id):
+        transaction.on_commit(partial(_wake_suspended_session, session_id), robust=True)
+
+
+def _queue_waiting_session(session_id: UUID) -> bool:
+    """Queue a session if it waits; return whether it did."""
     waiting_sessions = Session.objects.filter(pk=session_id, status=Session.Status.WAITING)
-    if waiting_sessions.update(status=Session.Status.QUEUED, updated_at=timezone.now()):
-        notify_worker(session_id)
+    if not waiting_sessions.update(status=Session.Status.QUEUED, updated_at=timezone.now()):
+        return False
+    notify_worker(session_id)
+    return True
+
+
+def _wake_suspended_session(session_id: UUID) -> None:
+    """Wake a session if it waits, after the transaction that may be suspending it right now.
+
+    The lock waits for that transaction. Only this row is locked, so there can be no deadlock.
+    """
+    with transaction.atomic():
+        lock_rows(Session.objects.filter(pk=session_id))
+        _queue_waiting_session(session_id)
 
 
 def register_local_runner(runner: LocalRunner) -> None:

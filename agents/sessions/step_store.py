@@ -17,7 +17,6 @@ from agents.models import Approval, Inbox, Session, Step
 from agents.session_wakeups import notify_watchers, wake_session
 from agents.sessions.leases import LeaseLost, SessionLease
 from bonobot.core.db.fields import generate_uuid7
-from bonobot.core.db.transactions import lock_rows
 from bonobot.core.text.untrusted_text import make_storable
 
 
@@ -239,27 +238,9 @@ def close_session(
 
 
 def wake_parent(session_id: UUID) -> None:
-    """Wake the session that waits for this one, if any; call it in the transaction that ends it.
-
-    A parent that is being suspended may have seen this session before it ended, and may not be
-    visible as waiting yet. So a parent that doesn't wait is checked again after the commit.
-    """
-    parents = Session.objects.filter(children=session_id).values_list("pk", "status")
-    for parent_id, status in parents:
-        if status == Session.Status.WAITING:
-            wake_session(parent_id)
-        else:
-            transaction.on_commit(partial(_wake_suspended_session, parent_id), robust=True)
-
-
-def _wake_suspended_session(session_id: UUID) -> None:
-    """Wake a session if it waits, after the transaction that may be suspending it right now.
-
-    The lock waits for that transaction. Only this row is locked, so there can be no deadlock.
-    """
-    with transaction.atomic():
-        lock_rows(Session.objects.filter(pk=session_id))
-        wake_session(session_id)
+    """Wake the session that waits for this one, if any; call it in the transaction that ends it."""
+    for parent_id in Session.objects.filter(children=session_id).values_list("pk", flat=True):
+        wake_session(parent_id)
 
 
 def take_messages(lease: SessionLease) -> bool:
