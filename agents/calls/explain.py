@@ -48,7 +48,7 @@ CHANGED_BY: Mapping[str, Action | None] = {
     "attachment_lists": Action.MANAGE_AGENTS,
     "organization_rules": Action.MANAGE_ORGANIZATION,
     "policy": Action.MANAGE_AGENTS,
-    "consent": Action.APPROVE_CALLS,
+    "approval": Action.APPROVE_CALLS,
     "flow": Action.APPROVE_CALLS,
     "rate": Action.MANAGE_AGENTS,
     "budgets": Action.MANAGE_AGENTS,
@@ -182,9 +182,9 @@ def _build_stage_explanation(name: str, stage_verdict: StageVerdict) -> StageExp
 def _explain_approval(verdicts: list[StageVerdict]) -> StageExplanation:
     asking_verdict = next((verdict for verdict in verdicts if verdict.asks), None)
     if asking_verdict is None:
-        return StageExplanation("consent", "allow", reason="No rule requires approval.")
+        return StageExplanation("approval", "allow", reason="No rule requires approval.")
     return StageExplanation(
-        "consent",
+        "approval",
         "ask",
         asking_verdict.rule,
         "approval_required",

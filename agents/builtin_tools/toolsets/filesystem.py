@@ -221,7 +221,7 @@ def _write_file(workspace: Workspace, arguments: dict[str, Any]) -> str:
             )
         require_room_for_file(workspace, folder, path, len(data), existing_entry)
         is_new = folder.write(path, data, create_parents=True)
-    return f"{'Made' if is_new else 'Replaced'} {path}, {len(data):,} bytes."
+    return f"{'Created' if is_new else 'Replaced'} {path}, {len(data):,} bytes."
 
 
 def require_room_for_file(
@@ -254,7 +254,7 @@ def _create_folder(workspace: Workspace, path: str) -> str:
     with workspace.open() as folder, workspace.lock(folder):
         workspace.require_room(folder, 0, len(split_path(path)))
         is_new = folder.create_folder(path)
-    return f"Made {path}." if is_new else f"{path} was there."
+    return f"Created {path}." if is_new else f"{path} already exists."
 
 
 async def _handle_move_file(context: BuiltinToolContext, arguments: dict[str, Any]) -> str:

@@ -324,7 +324,7 @@ async def _handle_init(context: BuiltinToolContext, arguments: dict[str, Any]) -
     sandbox = CommandSandbox(root=workspace.root, start_folder=path, limits=LIMITS)
     git_arguments = ("init", "--template=", "--initial-branch=main", "--quiet", ".")
     await run_sandboxed_git(workspace, sandbox, git_arguments, {})
-    return f"Made a repository at {path or '.'}, on the branch main."
+    return f"Created an empty repository at {path or '.'}, on the branch main."
 
 
 def _create_repository_folder(workspace: Workspace, path: str) -> None:

@@ -19,19 +19,26 @@ def _get_organization(slug: str | None) -> Organization:
     if slug:
         if organization := Organization.objects.filter(slug=slug).first():
             return organization
-        slugs = Organization.objects.order_by("slug").values_list("slug", flat=True)
         raise NotFound(
             f"The organization {slug!r} doesn't exist.",
             field="--org",
-            remedy=f"Use one of: {', '.join(slugs[:MAX_SLUGS_SHOWN])}.",
+            remedy=f"Use one of: {_format_slugs()}.",
         )
     organizations = list(Organization.objects.order_by("slug")[:2])
     if len(organizations) == 1:
         return organizations[0]
     if organizations:
         raise InvalidInput(
-            "There are several organizations.", field="--org", remedy="Specify one with --org SLUG."
+            "There are several organizations.",
+            field="--org",
+            remedy=f"Add --org SLUG, with one of: {_format_slugs()}.",
         )
     raise NotFound(
         "No organization exists yet.", field="--org", remedy="Run `bonobot up` to create one."
     )
+
+
+def _format_slugs() -> str:
+    """Return the first slugs of all organizations."""
+    slugs = Organization.objects.order_by("slug").values_list("slug", flat=True)
+    return ", ".join(slugs[:MAX_SLUGS_SHOWN])

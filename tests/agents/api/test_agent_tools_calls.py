@@ -80,7 +80,7 @@ def test_every_stage_of_a_decision_is_explained(operator, workshop):
         "resolve",
         "arguments",
         *DECISION_STAGES,
-        "consent",
+        "approval",
         "flow",
         "rate",
         "budgets",

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db
 
 NAME = "mcp_web_add"
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-ORDER = ["resolve", "arguments", *DECISION_STAGES, "consent", "flow", "rate", "budgets"]
+ORDER = ["resolve", "arguments", *DECISION_STAGES, "approval", "flow", "rate", "budgets"]
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_a_required_approval_is_explained(administrator, helper):
         "policy",
         "approval_required",
     )
-    assert get_stage(explanation, "consent")["who"] == ALLOWED_ROLES[Action.APPROVE_CALLS]
+    assert get_stage(explanation, "approval")["who"] == ALLOWED_ROLES[Action.APPROVE_CALLS]
 
 
 def test_arguments_decide_conditions_and_are_validated(administrator, helper):

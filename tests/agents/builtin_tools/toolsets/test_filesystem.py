@@ -45,7 +45,7 @@ def test_file_tools_are_missing_until_enabled(helper: Agent, call: Call):
 
 def test_files_are_written_listed_read_edited_found_and_deleted(home: Path, call: Call):
     written = call("write_file", {"path": "notes/today.md", "text": "buy milk\nring Ann\n"})
-    assert written.text == "Made notes/today.md, 18 bytes."
+    assert written.text == "Created notes/today.md, 18 bytes."
     assert home.stat().st_mode & 0o777 == 0o700
     assert call("list_files").text == "notes/"
     assert call("list_files", {"glob": "*.md"}).text == "notes/today.md  18 bytes"
@@ -64,7 +64,7 @@ def test_files_are_written_listed_read_edited_found_and_deleted(home: Path, call
     assert call("file_info", {"path": "."}).text.splitlines()[-1] == (
         "holds: 28 of 268,435,456 bytes, 2 of 10,000 files and folders"
     )
-    assert call("make_folder", {"path": "a/b"}).text == "Made a/b."
+    assert call("make_folder", {"path": "a/b"}).text == "Created a/b."
     failed = call("delete_file", {"path": "old"})
     assert (failed.outcome, failed.code) == ("error", "not_empty")
     call("delete_file", {"path": "old", "with_contents": True})
