@@ -1,6 +1,6 @@
 """The conformance server behind Bonobot: discovered, approved and attached to an agent.
 
-An administrator removes the labels that were derived from its tools' descriptions.
+An administrator removes the labels that Bonobot suggests, unless they are wanted.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,9 @@ class ApprovedServer:
         return f"/mcp/servers/{self.server.slug}", f"/mcp/agents/{self.agent.slug}"
 
 
-def create_approved_server(url: str, organization: Organization | None = None) -> ApprovedServer:
+def create_approved_server(
+    url: str, organization: Organization | None = None, *, suggested_labels: bool = False
+) -> ApprovedServer:
     """Register the server at `url` with all client capabilities enabled."""
     organization = organization or factories.create_organization()
     administrator = factories.build_administrator(organization)
@@ -52,6 +54,7 @@ def create_approved_server(url: str, organization: Organization | None = None) -
     agent = factories.create_agent(organization)
     server = factories.approve_server(organization, create_server(administrator, spec))
     attach_server(administrator, agent, server, allowed_resources=["*"], allowed_prompts=["*"])
-    set_labels(administrator, server, list(server.definitions.all()), [])
+    if not suggested_labels:
+        set_labels(administrator, server, list(server.definitions.all()), [])
     _, token = create_token(administrator, name="suite", role=Role.OPERATOR, calls_per_minute=MANY)
     return ApprovedServer(organization, server, agent, token)

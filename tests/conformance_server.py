@@ -1,4 +1,4 @@
-"""The server with every fixture of the conformance suite, as a process over Streamable HTTP."""
+"""Servers with every fixture of the conformance suite, as processes over Streamable HTTP."""
 
 import subprocess
 import sys
@@ -8,13 +8,14 @@ from pathlib import Path
 
 from tests.parts import ROOT
 
-MODULE = "tests.servers.conformance_server"
+OUR_SERVER = "tests.servers.conformance_server"
+SDK_SERVER = "tests.servers.sdk_everything_server"
 
 
 @contextmanager
-def serve_everything(folder: Path) -> Iterator[str]:
-    """Run the server and yield its URL; what it logs goes to `folder`."""
-    command = [sys.executable, "-m", MODULE, "http"]
+def serve_everything(folder: Path, module: str = OUR_SERVER) -> Iterator[str]:
+    """Run a server and yield its URL; what it logs goes to `folder`."""
+    command = [sys.executable, "-m", module, "http"]
     with (
         (folder / "everything.log").open("wb") as log,
         subprocess.Popen(

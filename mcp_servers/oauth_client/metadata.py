@@ -99,6 +99,7 @@ class _ProtectedResource:
     identifier: str
     issuers: tuple[str, ...]
     scopes: tuple[str, ...]
+    has_metadata: bool = True
 
 
 async def discover_authorization_server(
@@ -115,6 +116,14 @@ async def discover_authorization_server(
         resource = await _fetch_protected_resource(http_client, account, challenge)
         issuer = _choose_issuer(resource, account.issuer or pinned)
         document = await _fetch_server_metadata(http_client, issuer)
+        if document is None and (resource.has_metadata or not account.interactive):
+            raise _build_metadata_error(
+                format_message(
+                    "`{issuer}` doesn't publish any metadata.",
+                    issuer=make_visible(issuer, MAX_SHOWN_LENGTH),
+                )
+            )
+        document = document or _build_default_metadata(issuer)
         scopes = (challenge.scopes if challenge else ()) or resource.scopes
         return _build_authorization_server(
             http_client, issuer, document, resource.identifier, scopes
@@ -140,7 +149,8 @@ async def _fetch_protected_resource(
             )
         )
     # Servers of 2025-03-26 have no resource metadata: they are their own authorization server.
-    return _ProtectedResource(account.url, (build_origin(httpx2.URL(account.url)),), ())
+    origin = build_origin(httpx2.URL(account.url))
+    return _ProtectedResource(account.url, (origin,), (), has_metadata=False)
 
 
 def _parse_protected_resource(
@@ -181,7 +191,10 @@ def _choose_issuer(resource: _ProtectedResource, pinned: str) -> str:
     )
 
 
-async def _fetch_server_metadata(http_client: OAuthHttpClient, issuer: str) -> dict[str, Any]:
+async def _fetch_server_metadata(
+    http_client: OAuthHttpClient, issuer: str
+) -> dict[str, Any] | None:
+    """Return the metadata document of an authorization server, or None if it has none."""
     if len(http_client.clean_url(issuer, "authorization server")) > MAX_ISSUER_LENGTH:
         raise _build_metadata_error("The authorization server's identifier is too long.")
     for url in list_metadata_urls(issuer):
@@ -200,12 +213,20 @@ async def _fetch_server_metadata(http_client: OAuthHttpClient, issuer: str) -> d
                 )
             return dict(response.body)
         _check_status(response.status, url)
-    raise _build_metadata_error(
-        format_message(
-            "`{issuer}` doesn't publish any metadata.",
-            issuer=make_visible(issuer, MAX_SHOWN_LENGTH),
-        )
-    )
+    return None
+
+
+def _build_default_metadata(origin: str) -> dict[str, Any]:
+    """Return what MCP 2025-03-26 defines for a server at `origin` without any metadata.
+
+    That revision requires PKCE of every authorization server.
+    """
+    return {
+        "authorization_endpoint": f"{origin}/authorize",
+        "token_endpoint": f"{origin}/token",
+        "registration_endpoint": f"{origin}/register",
+        "code_challenge_methods_supported": ["S256"],
+    }
 
 
 def _build_authorization_server(

@@ -9,6 +9,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("agents", "bonobot", "mcp_servers")
+# A copy of the SDK's server, unchanged.
+FOREIGN = Path("tests/servers/sdk_everything_server/server.py")
 
 # Strings that Django, Celery and importlib resolve: "agents.Agent", "agents.tasks.run".
 DOTTED = re.compile(r"(?:agents|bonobot|mcp_servers|tenancy|ledger|notices)(?:\.[A-Za-z_]\w*)+")
@@ -161,6 +163,8 @@ def _read(package: str) -> Iterator[Source]:
     for path in sorted((ROOT / package).rglob("*.py")):
         relative = path.relative_to(ROOT)
         if "migrations" in relative.parts or "node_modules" in relative.parts:
+            continue
+        if relative == FOREIGN:
             continue
         is_package = path.name == "__init__.py"
         parts = relative.parent.parts if is_package else relative.with_suffix("").parts

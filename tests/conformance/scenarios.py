@@ -31,7 +31,7 @@ BEYOND = {
         "http-header-validation",
         "http-custom-header-server-validation",
     ),
-    HANDSHAKE: ("server-session-lifecycle", "json-schema-2020-12"),
+    HANDSHAKE: ("server-session-lifecycle", "json-schema-2020-12", "server-sse-polling"),
 }
 # Recommended, not required: for resumed streams and notifications.
 TOLERATED = (
@@ -41,6 +41,24 @@ TOLERATED = (
     "sep-2575-server-sends-tools-list-changed-on-subscription",
     "sep-2575-server-sends-prompts-list-changed-on-subscription",
 )
+# Calls with an external effect: with the labels that Bonobot suggests for the SDK's server, they
+# need approval after the caller has received private data and untrusted content.
+NEED_APPROVAL = ("tools-call-sampling", "tools-call-elicitation")
+# Client scenarios with servers of 2025-03-26, which have no resource metadata.
+EARLIER_SERVERS = (
+    "auth/2025-03-26-oauth-metadata-backcompat",
+    "auth/2025-03-26-oauth-endpoint-fallback",
+)
+# The skills extension, which Bonobot doesn't support, as a server and as a client.
+EXCLUDED = (
+    "sep-2640-skills-directory",
+    "sep-2640-skills-enumeration",
+    "sep-2640-skills-manifest",
+    "sep-2640-client-no-prefetch",
+    "sep-2640-client-verify-digest",
+    "sep-2640-client-verify-size",
+    "sep-2640-client-verify-frontmatter",
+)
 # Extensions that no revision requires.
 UNSUPPORTED = (
     "auth/enterprise-managed-authorization",
@@ -48,3 +66,6 @@ UNSUPPORTED = (
     "auth/dpop-nonce",
     "auth/wif-jwt-bearer",
 )
+# Scenarios of authorization servers, which are the same in all revisions but for a check.
+AUTHORIZATION_SERVER = ("authorization-server-metadata-endpoint", "authorization-code-grant")
+AUTHORIZATION_REVISIONS = ("2025-03-26", "2025-06-18", HANDSHAKE, MODERN)

@@ -4,7 +4,8 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,20 +17,46 @@ _FOLDER = re.compile(r"server-(.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
 
 
 def conformance(*arguments: str, cwd: Path, **more: str) -> "subprocess.CompletedProcess[str]":
-    """Run the suite with its own Node.js, which is newer than most installed ones."""
-    node = NODE / "node_modules" / "node" / "bin" / "node"
-    suite = NODE / "node_modules/@modelcontextprotocol/conformance/dist/index.js"
-    for part in (node, suite):
-        assert part.exists(), f"`{part.name}` isn't installed: run `npm ci` in {NODE}"
+    """Run the suite to its end."""
     return subprocess.run(
-        [str(node), str(suite), *arguments],
+        _build_command(arguments),
         capture_output=True,
         cwd=cwd,
-        env={"PATH": os.environ["PATH"], "HOME": str(cwd), "PYTHONPATH": str(ROOT), **more},
+        env=_build_environment(cwd) | more,
         text=True,
         timeout=LONGEST_S,
         check=False,
     )
+
+
+@contextmanager
+def start_conformance(*arguments: str, cwd: Path) -> "Iterator[subprocess.Popen[str]]":
+    """Start the suite, whose output says what a person has to do."""
+    with subprocess.Popen(
+        _build_command(arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=cwd,
+        env=_build_environment(cwd),
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _build_command(arguments: Iterable[str]) -> list[str]:
+    """Return the command of the suite with its own Node.js, newer than most installed ones."""
+    node = NODE / "node_modules" / "node" / "bin" / "node"
+    suite = NODE / "node_modules/@modelcontextprotocol/conformance/dist/index.js"
+    for part in (node, suite):
+        assert part.exists(), f"`{part.name}` isn't installed: run `npm ci` in {NODE}"
+    return [str(node), str(suite), *arguments]
+
+
+def _build_environment(home: Path) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(ROOT)}
 
 
 def required(role: str, revision: str, folder: Path) -> list[str]:

@@ -11,7 +11,14 @@ from django.conf import settings
 
 from tests.conformance.client import DOCUMENT, RELAY
 from tests.conformance.scenario_listener import relay
-from tests.conformance.scenarios import HANDSHAKE, MODERN, SELECTION, UNSUPPORTED
+from tests.conformance.scenarios import (
+    EARLIER_SERVERS,
+    EXCLUDED,
+    HANDSHAKE,
+    MODERN,
+    SELECTION,
+    UNSUPPORTED,
+)
 from tests.conformance.suite import LONGEST_S, conformance, required
 from tests.parts import ROOT
 
@@ -55,6 +62,19 @@ def test_all_scenarios_pass_except_unsupported_ones(revision: str, port: int, tm
     assert {name for name, mark in marks.items() if mark == "✗"} == set(UNSUPPORTED)
 
 
+@pytest.mark.skipif(not WHOLE, reason="`make conformance` runs all scenarios")
+def test_servers_of_2025_03_26_are_supported(port: int, tmp_path: Path):
+    completed = conformance(
+        *("client", "--command", CLIENT, "--suite", "backcompat"),
+        *("--timeout", f"{LONGEST_S * 1000}"),
+        cwd=tmp_path,
+        **{RELAY: str(port)},
+    )
+    output = completed.stdout + completed.stderr
+    assert re.findall(r"^✓ (\S+): \d+ passed", output, re.M) == list(EARLIER_SERVERS), output
+    assert completed.returncode == 0, output
+
+
 @pytest.mark.skipif(not WHOLE, reason="`make conformance` asks the suite")
 @pytest.mark.parametrize("revision", [MODERN, HANDSHAKE])
 def test_the_conformance_page_lists_every_required_scenario(revision: str, tmp_path: Path):
@@ -63,6 +83,19 @@ def test_the_conformance_page_lists_every_required_scenario(revision: str, tmp_p
     assert re.findall(r"^\| `(\S+)` \|", table, re.MULTILINE) == required(
         "Client", revision, tmp_path
     )
+
+
+@pytest.mark.skipif(not WHOLE, reason="`make conformance` asks the suite")
+def test_the_conformance_page_lists_every_scenario_of_the_suite(tmp_path: Path):
+    output = conformance("list", cwd=tmp_path).stdout
+    scenarios = re.findall(r"^\s+- (\S+) \[", output, re.MULTILINE)
+    listed = re.findall(r"^\| `(\S+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert {*scenarios} == {*listed}
+
+
+def test_the_conformance_page_lists_excluded_scenarios():
+    table = PAGE.read_text(encoding="utf-8").partition("# What is excluded")[2]
+    assert tuple(re.findall(r"^\| `(\S+)` \|", table, re.MULTILINE)) == EXCLUDED
 
 
 def test_the_conformance_page_lists_unsupported_scenarios():

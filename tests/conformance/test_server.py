@@ -1,4 +1,4 @@
-"""The official conformance suite tests the gateway, in front of our own server."""
+"""The official conformance suite tests the gateway, in front of our own and the SDK's server."""
 
 import os
 import re
@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.approved_server import create_approved_server
+from agents.flow_labels.services import clear_token_labels
+from bonobot.accounts.models import Token
+from bonobot.ledger.models import AuditRow
+from tests import factories
+from tests.approved_server import ApprovedServer, create_approved_server
 from tests.conformance.bearer_proxy import door
-from tests.conformance.scenarios import BEYOND, HANDSHAKE, MODERN, TASKS, TOLERATED
+from tests.conformance.scenarios import BEYOND, HANDSHAKE, MODERN, NEED_APPROVAL, TASKS, TOLERATED
 from tests.conformance.suite import SuiteResult, required, run_server_suite
-from tests.conformance_server import serve_everything
+from tests.conformance_server import OUR_SERVER, SDK_SERVER, serve_everything
 from tests.parts import ROOT
 from tests.processes import Web
 
@@ -22,18 +26,32 @@ needs_all_scenarios = pytest.mark.skipif(not WHOLE, reason="`make conformance` r
 PAGE = ROOT / "docs" / "conformance.md"
 SHOWN = 2_000  # characters of the end of the suite's output, which has the summary
 COUNTS = {MODERN: 37, HANDSHAKE: 30}
+NO_LABELS, SUGGESTED = "no labels", "suggested labels"
+# Upstream servers, and the flow labels of their definitions.
+SETUPS = [
+    *((revision, OUR_SERVER, labels) for revision in COUNTS for labels in (NO_LABELS, SUGGESTED)),
+    *((revision, SDK_SERVER, NO_LABELS) for revision in COUNTS),
+    (MODERN, SDK_SERVER, SUGGESTED),
+]
 
 
 @pytest.fixture
-def upstream(tmp_path: Path) -> Iterator[str]:
-    with serve_everything(tmp_path) as url:
+def upstream(server: str, tmp_path: Path) -> Iterator[str]:
+    with serve_everything(tmp_path, server) as url:
         yield url
 
 
 @pytest.fixture
-def gateway(upstream: str, start_web: Callable[..., Web], free_port: int) -> Iterator[str]:
+def published(upstream: str, labels: str) -> ApprovedServer:
+    """Register and approve the server."""
+    return create_approved_server(upstream, suggested_labels=labels == SUGGESTED)
+
+
+@pytest.fixture
+def gateway(
+    published: ApprovedServer, start_web: Callable[..., Web], free_port: int
+) -> Iterator[str]:
     """Put Bonobot in front of the server, and a proxy that adds the token in front of Bonobot."""
-    published = create_approved_server(upstream)
     url = f"http://127.0.0.1:{free_port}"
     web = start_web(BONOBOT_URL=url)
     with door(free_port, web.port, published.token):
@@ -66,24 +84,52 @@ def scenarios(revision: str, tmp_path: Path) -> list[str]:
     return required_scenarios
 
 
+def list_additional_scenarios(server: str, names: Iterable[str]) -> list[str]:
+    """Return those of the scenarios for which the server has fixtures; the SDK's has no tasks."""
+    return [name for name in names if server == OUR_SERVER or name not in TASKS]
+
+
 @needs_all_scenarios
+@pytest.mark.parametrize("server", [OUR_SERVER, SDK_SERVER])
 @pytest.mark.parametrize("revision", [MODERN, HANDSHAKE])
 def test_the_upstream_server_has_every_fixture(
-    revision: str, scenarios: list[str], upstream: str, tmp_path: Path
+    revision: str, server: str, scenarios: list[str], upstream: str, tmp_path: Path
 ) -> None:
     result = run_server_suite(upstream, tmp_path, "--requirements", revision)
-    assert_conformance(result, [*scenarios, *(TASKS if revision == MODERN else ())])
+    additional = TASKS if revision == MODERN else ()
+    assert_conformance(result, [*scenarios, *list_additional_scenarios(server, additional)])
 
 
 @needs_all_scenarios
-@pytest.mark.parametrize("revision", [MODERN, HANDSHAKE])
+@pytest.mark.parametrize(("revision", "server", "labels"), SETUPS)
 def test_the_gateway_conforms(
-    revision: str, scenarios: list[str], gateway: str, tmp_path: Path
+    revision: str, server: str, scenarios: list[str], gateway: str, tmp_path: Path
 ) -> None:
     assert_conformance(
         run_server_suite(gateway, tmp_path, "--requirements", revision),
-        [*scenarios, *BEYOND[revision]],
+        [*scenarios, *list_additional_scenarios(server, BEYOND[revision])],
     )
+
+
+@needs_all_scenarios
+@pytest.mark.parametrize(("revision", "server", "labels"), [(HANDSHAKE, SDK_SERVER, SUGGESTED)])
+def test_only_calls_that_need_approval_dont_pass_with_suggested_labels(
+    revision: str,
+    scenarios: list[str],
+    published: ApprovedServer,
+    gateway: str,
+    tmp_path: Path,
+) -> None:
+    result = run_server_suite(gateway, tmp_path / "all", "--requirements", revision)
+    assert {*scenarios} - {*result.passed()} == {*NEED_APPROVAL}
+    assert AuditRow.objects.filter(code="approval_required").count() == len(NEED_APPROVAL)
+    administrator = factories.build_administrator(published.organization)
+    for name in NEED_APPROVAL:
+        clear_token_labels(administrator, Token.objects.get(name="suite"))
+        alone = run_server_suite(
+            gateway, tmp_path / name, "--scenario", name, "--spec-version", revision
+        )
+        assert_conformance(alone, [name])
 
 
 @needs_all_scenarios

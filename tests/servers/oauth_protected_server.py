@@ -55,6 +55,8 @@ class Settings:
     revocation_status: int = 200
     managed_at: str = ""
     resource_metadata: str = ""
+    resource_metadata_served: bool = True
+    metadata_served: bool = True
     authorization_servers: list[str] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -97,7 +99,9 @@ def origin(request: Request) -> str:
 
 
 async def resource_metadata(request: Request) -> Response:
-    """RFC 9728."""
+    """RFC 9728; servers of 2025-03-26 don't have it."""
+    if not settings.resource_metadata_served:
+        return Response(status_code=404)
     base_url = origin(request)
     return JSONResponse(
         {
@@ -109,7 +113,9 @@ async def resource_metadata(request: Request) -> Response:
 
 
 async def authorization_server_metadata(request: Request) -> Response:
-    """RFC 8414."""
+    """RFC 8414; optional for servers of 2025-03-26."""
+    if not settings.metadata_served:
+        return Response(status_code=404)
     base_url = origin(request)
     document: dict[str, Any] = {
         "issuer": settings.issuer or base_url,
@@ -212,7 +218,9 @@ async def mcp(request: Request) -> Response:
         or token["expires_at"] <= time.time()
         or token["resource"] != f"{base_url}/mcp"
     ):
-        challenge = f'Bearer error="invalid_token", resource_metadata="{metadata_url}"'
+        challenge = 'Bearer error="invalid_token"'
+        if settings.resource_metadata_served:
+            challenge += f', resource_metadata="{metadata_url}"'
         return Response(status_code=401, headers={"WWW-Authenticate": challenge})
     needed = settings.needed_scope
     if needed and (settings.never_enough or needed not in token["scope"].split()):

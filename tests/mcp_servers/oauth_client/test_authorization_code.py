@@ -131,6 +131,25 @@ def test_an_authorization_server_without_pkce_is_refused(owners, register, prote
     assert not OAuthLogin.objects.exists()
 
 
+def test_a_server_of_2025_03_26_without_metadata_has_default_endpoints(owners, register, protected):
+    protected.set(resource_metadata_served=False, metadata_served=False)
+    server = register(LOGIN)
+    location = start_login(owners, server)
+    assert location.startswith(f"{protected.origin}/authorize?")
+    assert finish_login(owners, location).status_code in (200, 302)
+    assert call_tool(server)
+    assert OAuthClient.objects.get().issuer == protected.origin
+
+
+def test_an_authorization_server_that_a_resource_names_must_publish_metadata(
+    owners, register, protected
+):
+    protected.set(metadata_served=False)
+    page = start_login(owners, register(LOGIN))
+    assert get_error_code(page) == "oauth_metadata_invalid"
+    assert not protected.seen()["registrations"]
+
+
 def test_an_authorization_url_that_isnt_http_is_refused(owners, register, protected):
     protected.set(extra={"authorization_endpoint": "javascript:alert(1)"})
     assert get_error_code(start_login(owners, register(LOGIN))) == "bad_url"

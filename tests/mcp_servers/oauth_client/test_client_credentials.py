@@ -210,6 +210,12 @@ def test_credentials_arent_sent_to_another_authorization_server(register, protec
     assert len(protected.token_requests) == 1
 
 
+def test_credentials_arent_sent_to_a_default_token_endpoint(register, protected):
+    protected.set(resource_metadata_served=False, metadata_served=False)
+    assert call_and_fail(register()).code == "oauth_metadata_invalid"
+    assert not protected.token_requests
+
+
 def test_a_token_url_needs_no_metadata(register, protected):
     protected.set(authorization_servers=["https://nowhere.example"])
     assert call_tool(register({**CREDENTIALS, "token_url": f"{protected.origin}/token"}))
