@@ -10,7 +10,8 @@ import pytest
 
 from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.pool import ConnectionPool
-from tests.mcp_servers.client.endpoints import SERVERS, Clock, until
+from tests import processes
+from tests.mcp_servers.client.endpoints import ALL, SCRIPT, SERVERS, Clock, http, stdio, until
 from tests.mcp_servers.client.event_recorder import EventRecorder
 
 
@@ -24,6 +25,19 @@ async def connections(clock: Clock) -> AsyncIterator[ConnectionPool]:
     pool = ConnectionPool(clock=clock)
     yield pool
     await pool.close()
+
+
+@pytest.fixture(scope="module", params=["http", "stdio"])
+def make_endpoint(request: pytest.FixtureRequest) -> Iterator[Callable[..., ServerEndpoint]]:
+    """Return a function that builds the endpoint of a server that supports both eras."""
+    if request.param == "stdio":
+        script = str(SERVERS / SCRIPT)
+        yield lambda **more: stdio(
+            sys.executable, script, "stdio", allowed_requests=ALL, **{"start_s": 60, **more}
+        )
+        return
+    with processes.serve(SCRIPT, "http") as url:
+        yield lambda **more: http(url, allowed_requests=ALL, **more)
 
 
 @pytest.fixture

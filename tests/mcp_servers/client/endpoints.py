@@ -14,6 +14,9 @@ from mcp_servers.client.errors import UpstreamError
 from mcp_servers.client.pool import ConnectionPool
 
 SERVERS = Path(__file__).parents[2] / "servers"
+# A server that supports both eras and sends requests of each kind, and these kinds.
+SCRIPT = "live_requests_server.py"
+ALL = frozenset({"sampling", "elicitation", "roots"})
 ORGANIZATION = UUID(int=1)
 HOLDER = "session:test"
 

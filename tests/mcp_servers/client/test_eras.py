@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,9 @@ from mcp_servers.client.host import Host, build_declared_capabilities
 from mcp_servers.client.pool import ConnectionPool
 from tests import processes
 from tests.mcp_servers.client.endpoints import (
+    ALL,
     HOLDER,
+    SCRIPT,
     SERVERS,
     call,
     failure,
@@ -25,8 +27,6 @@ from tests.mcp_servers.client.endpoints import (
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import RecordedRequest
 
-ALL = frozenset({"sampling", "elicitation", "roots"})
-SCRIPT = "live_requests_server.py"
 HANDSHAKE, MODERN = "2025-11-25", "2026-07-28"
 
 
@@ -46,19 +46,6 @@ class LiveHost(Host):
 
     async def sampling(self, endpoint: ServerEndpoint, params: Mapping[str, Any]) -> dict[str, Any]:
         return {"role": "assistant", "content": {"type": "text", "text": "blue"}, "model": "m"}
-
-
-@pytest.fixture(scope="module", params=["http", "stdio"])
-def make_endpoint(request: pytest.FixtureRequest) -> Iterator[Callable[..., ServerEndpoint]]:
-    """Return a function that builds the endpoint of a server that supports both eras."""
-    if request.param == "stdio":
-        script = str(SERVERS / SCRIPT)
-        yield lambda **more: stdio(
-            sys.executable, script, "stdio", allowed_requests=ALL, **{"start_s": 60, **more}
-        )
-        return
-    with processes.serve(SCRIPT, "http") as url:
-        yield lambda **more: http(url, allowed_requests=ALL, **more)
 
 
 async def discover(connections: ConnectionPool, endpoint: ServerEndpoint) -> dict[str, Any]:

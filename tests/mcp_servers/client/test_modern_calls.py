@@ -1,7 +1,7 @@
 """Calls that servers of both eras answer only in the modern era."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,9 +10,18 @@ from mcp_servers.client.endpoint import ServerEndpoint
 from mcp_servers.client.jsonrpc import McpRequest
 from mcp_servers.client.modern_calls import MAX_MODERN_CALLS, MODERN_SUFFIX, ModernCalls
 from mcp_servers.client.pool import ConnectionPool
-from tests import processes
-from tests.mcp_servers.client.endpoints import HOLDER, SERVERS, call, failure, http, stdio, text_of
-from tests.mcp_servers.client.test_eras import ALL, SCRIPT, LiveHost, discover
+from tests.mcp_servers.client.endpoints import (
+    ALL,
+    HOLDER,
+    SCRIPT,
+    SERVERS,
+    call,
+    failure,
+    http,
+    stdio,
+    text_of,
+)
+from tests.mcp_servers.client.test_eras import LiveHost, discover
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import RecordedRequest
 
@@ -22,19 +31,6 @@ FASTMCP_ERROR = (
     "Tool 'x' returned an InputRequiredResult to request client input, but the multi-round-trip "
     "result type (SEP-2322) only exists at MCP 2026-07-28; this connection negotiated '2025-11-25'."
 )
-
-
-@pytest.fixture(scope="module", params=["http", "stdio"])
-def make_endpoint(request: pytest.FixtureRequest) -> Iterator[Callable[..., ServerEndpoint]]:
-    """Return a function that builds the endpoint of a server that supports both eras."""
-    if request.param == "stdio":
-        script = str(SERVERS / SCRIPT)
-        yield lambda **more: stdio(
-            sys.executable, script, "stdio", allowed_requests=ALL, **{"start_s": 60, **more}
-        )
-        return
-    with processes.serve(SCRIPT, "http") as url:
-        yield lambda **more: http(url, allowed_requests=ALL, **more)
 
 
 async def send(
