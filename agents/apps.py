@@ -29,6 +29,7 @@ class AgentsConfig(AppConfig):
         from mcp_servers.attached_agents import register_attached_agents
         from mcp_servers.server_panels import register_server_panel
 
+        self._register_restorable_kinds()
         register_agent_directory(ModelAgentDirectory())
         register_attached_agents(ModelAttachedAgents())
         register_join_hook(LazyFunction("agents.services.grant_invited_agents"))
@@ -47,3 +48,32 @@ class AgentsConfig(AppConfig):
             "workflow", LazyFunction("agents.workflows.workflow_tool.build_workflow_tool")
         )
         register_workflow_executor(LazyFunction("agents.workflows.executor.execute_workflow"))
+
+    def _register_restorable_kinds(self) -> None:
+        from bonobot.accounts.deletions.kinds import RestorableKind, register_restorable_kind
+        from bonobot.accounts.roles import Action
+        from bonobot.core.extension_points import LazyFunction
+        from mcp_servers.apps import OBSERVED_MODELS
+
+        register_restorable_kind(
+            RestorableKind(
+                name="agent",
+                label=_("Agent"),
+                model="agents.agent",
+                needs=Action.MANAGE_AGENTS,
+                restored_action="agent_restored",
+                ignored_models=OBSERVED_MODELS,
+                after_restore=LazyFunction("agents.services.cancel_restored_sessions"),
+                finish=LazyFunction("agents.services.delete_workspace"),
+            )
+        )
+        for name, label in (("skill", _("Skill")), ("workflow", _("Workflow"))):
+            register_restorable_kind(
+                RestorableKind(
+                    name=name,
+                    label=label,
+                    model=f"agents.{name}",
+                    needs=Action.MANAGE_WORKFLOWS,
+                    restored_action=f"{name}_restored",
+                )
+            )

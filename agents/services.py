@@ -2,12 +2,11 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import Any
+from uuid import UUID
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
-from django.db import transaction
 from django.utils.text import slugify
 
 from agents.builtin_tools.services import clean_toolset_spec
@@ -18,11 +17,13 @@ from agents.models import (
     Approval,
     ElicitationRequest,
     ModelEndpoint,
+    Session,
     ToolPolicy,
 )
 from agents.sessions.output_schemas import check_output_schema
 from agents.sessions.services import cancel_sessions
-from bonobot.accounts.models import Invitation, User
+from bonobot.accounts.deletions.services import keep_deleted_rows
+from bonobot.accounts.models import Deletion, Invitation, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.db.transactions import lock_rows
@@ -125,19 +126,31 @@ def set_agent_members(principal: Principal, agent: Agent, usernames: Collection[
         agent.members.set(users_by_name.values())
 
 
-def delete_agent(principal: Principal, agent: Agent) -> None:
+def delete_agent(principal: Principal, agent: Agent) -> Deletion | None:
     """Delete an agent with its sessions, private servers and own workspace.
 
-    Its audit entries stay.
+    Its audit entries stay. Returns the deletion if the agent can be restored; its workspace is
+    deleted when that is no longer possible.
     """
     principal.require(Action.MANAGE_AGENTS)
-    remove_workspace = partial(delete_own_folder, agent.organization_id, agent.pk)
     with record_change(**_build_audit_fields(principal, agent, "agent_deleted")):
         _lock_sessions(agent)
         lock_server_rows(private_servers := Server.objects.in_scope(agent.pk))
+        deletion = keep_deleted_rows(principal, "agent", agent, *private_servers)
         private_servers.delete()
         agent.delete()
-        transaction.on_commit(remove_workspace)
+    return deletion
+
+
+def cancel_restored_sessions(principal: Principal, agent_id: str) -> None:
+    """Cancel the sessions that weren't finished when their agent was deleted."""
+    sessions = Session.objects.filter(agent=agent_id)
+    cancel_sessions(principal, sessions, "The agent was deleted and restored.")
+
+
+def delete_workspace(organization_id: UUID, agent_id: str) -> None:
+    """Delete the own workspace of a deleted agent."""
+    delete_own_folder(organization_id, UUID(agent_id))
 
 
 def _lock_sessions(agent: Agent) -> None:

@@ -4,6 +4,19 @@ from django.apps import AppConfig
 from django.db.models.signals import post_migrate
 from django.utils.translation import gettext_lazy as _
 
+# Rows that tell what was seen of a server, which its next checks write again.
+OBSERVED_MODELS = frozenset(
+    f"mcp_servers.{name}"
+    for name in (
+        "changesubscription",
+        "erroroutput",
+        "healthcheck",
+        "outage",
+        "resourcesubscription",
+        "unmonitoredperiod",
+    )
+)
+
 
 class McpServersConfig(AppConfig):
     """The registry of MCP servers."""
@@ -14,10 +27,32 @@ class McpServersConfig(AppConfig):
 
     def ready(self) -> None:
         """Register gauges, signal handlers and the hooks of the client package."""
+        from bonobot.accounts.deletions.kinds import RestorableKind, register_restorable_kind
+        from bonobot.accounts.roles import Action
         from bonobot.core.extension_points import LazyFunction
         from bonobot.monitoring.row_gauges import register_row_gauges
         from mcp_servers.client import extension_points
 
+        register_restorable_kind(
+            RestorableKind(
+                name="mcp_server",
+                label=_("Server"),
+                model="mcp_servers.server",
+                needs=Action.MANAGE_SERVERS,
+                restored_action="server_restored",
+                ignored_models=OBSERVED_MODELS,
+                after_restore=LazyFunction("mcp_servers.services.check_restored_server"),
+            )
+        )
+        register_restorable_kind(
+            RestorableKind(
+                name="mcp_preset",
+                label=_("Preset"),
+                model="mcp_servers.preset",
+                needs=Action.MANAGE_SERVERS,
+                restored_action="preset_restored",
+            )
+        )
         register_row_gauges(LazyFunction("mcp_servers.row_gauges.build_row_gauges"))
         post_migrate.connect(
             LazyFunction("mcp_servers.presets.services.load_after_migrate"), sender=self, weak=False

@@ -8,6 +8,8 @@ from django.db import IntegrityError
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from bonobot.accounts.deletions.services import keep_deleted_rows
+from bonobot.accounts.models import Deletion
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.db.transactions import lock_rows
@@ -121,16 +123,26 @@ def set_server_enabled(principal: Principal, server: Server, *, enabled: bool) -
     server.refresh_from_db()
 
 
-def delete_server(principal: Principal, server: Server) -> None:
-    """Delete a server with its definitions and secrets; the audit log keeps its name."""
+def delete_server(principal: Principal, server: Server) -> Deletion | None:
+    """Delete a server with its definitions and secrets; the audit log keeps its name.
+
+    Returns the deletion if the server can be restored; its OAuth tokens are revoked for good.
+    """
     principal.require(Action.MANAGE_SERVERS)
     account = find_server_account(server)
     with record_server_change(server, principal.actor, "server_deleted"):
         lock_server_rows(Server.objects.filter(pk=server.pk))
         if account is not None:
             revoke_grants(server, account, principal.actor, server.grants.all(), unregister=True)
+        deletion = keep_deleted_rows(principal, "mcp_server", server)
         server.delete()
         close_outdated_connections()
+    return deletion
+
+
+def check_restored_server(principal: Principal, server_id: str) -> None:
+    """Have a restored server checked at once."""
+    Server.objects.filter(pk=server_id).update(next_check_at=None)
 
 
 def lock_server_rows(servers: QuerySet[Server]) -> None:

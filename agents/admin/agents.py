@@ -40,6 +40,7 @@ from bonobot.accounts.admin_base import (
     redirect_to_page,
     render_screen,
 )
+from bonobot.accounts.admin_base.deleted_messages import add_deleted_message
 from bonobot.accounts.models import Membership
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
@@ -176,8 +177,8 @@ class AgentAdmin(TabbedAdmin):
         agent = self.get_object_or_404(request, object_id)
         principal.require(Action.MANAGE_AGENTS)
         if request.method == "POST":
-            delete_agent(principal, agent)
-            messages.success(request, _t("%(agent)s was deleted.") % {"agent": agent})
+            name = str(agent)
+            add_deleted_message(request, name, delete_agent(principal, agent))
             return HttpResponseRedirect(reverse("admin:agents_agent_changelist"))
         return render_screen(
             request,

@@ -21,6 +21,7 @@ from agents.sessions.services import can_run_agent, run_skill
 from agents.skills.services import SkillSpec, delete_skill, save_skill
 from agents.skills.templates import format_lines, parse_lines, read_arguments
 from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page
+from bonobot.accounts.models import Deletion
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import Textarea, TextInput, display, register
@@ -113,9 +114,9 @@ class SkillAdmin(AssignableAdmin):
         """Create or update a skill; raises `Problem`."""
         return save_skill(principal, form.build_spec(), row)
 
-    def remove(self, principal: Principal, row: Any) -> None:
+    def remove(self, principal: Principal, row: Any) -> Deletion | None:
         """Delete a skill with its versions."""
-        delete_skill(principal, row)
+        return delete_skill(principal, row)
 
 
 @SkillAdmin.add_page("change", _("Run"), order=10, needs=READERS)

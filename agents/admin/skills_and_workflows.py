@@ -27,6 +27,7 @@ from bonobot.accounts.admin_base import (
     redirect_to_page,
     render_screen,
 )
+from bonobot.accounts.models import Deletion
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import Checkbox, display
@@ -84,8 +85,8 @@ class AssignableAdmin(TabbedAdmin):
         """Create or update a row; raises `Problem`."""
         raise NotImplementedError
 
-    def remove(self, principal: Principal, row: Any) -> None:
-        """Delete a row."""
+    def remove(self, principal: Principal, row: Any) -> Deletion | None:
+        """Delete a row; return the deletion if the row can be restored."""
         raise NotImplementedError
 
     def build_initial(self, principal: Principal) -> dict[str, Any]:
@@ -123,7 +124,7 @@ class AssignableAdmin(TabbedAdmin):
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
         """Delete through the service."""
-        self.remove(self.get_principal(request), obj)
+        request.deletion = self.remove(self.get_principal(request), obj)  # type: ignore[attr-defined]
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """Return what is deleted; versions need no permission of their own."""

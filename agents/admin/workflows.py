@@ -29,6 +29,7 @@ from agents.workflows.services import (
     save_workflow,
 )
 from bonobot.accounts.admin_base import ObjectRequest, redirect_to_page
+from bonobot.accounts.models import Deletion
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import render_badge
@@ -148,9 +149,9 @@ class WorkflowAdmin(AssignableAdmin):
         """Create or update a workflow; raises `Problem`."""
         return save_workflow(principal, WorkflowSpec(**form.cleaned_data), row)
 
-    def remove(self, principal: Principal, row: Any) -> None:
+    def remove(self, principal: Principal, row: Any) -> Deletion | None:
         """Delete a workflow with its versions."""
-        delete_workflow(principal, row)
+        return delete_workflow(principal, row)
 
 
 @WorkflowAdmin.add_page("change", _("Runs"), order=10, needs=READERS)

@@ -15,6 +15,8 @@ from agents.models import Skill, SkillVersion
 from agents.models.agents import build_agent_lookup as by_id_or_slug
 from agents.models.skills import SKILL_TEXTS
 from agents.skills.templates import check_text, read_arguments
+from bonobot.accounts.deletions.services import keep_deleted_rows
+from bonobot.accounts.models import Deletion
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
@@ -87,11 +89,13 @@ def save_skill(principal: Principal, spec: SkillSpec, skill: Skill | None = None
     return skill
 
 
-def delete_skill(principal: Principal, skill: Skill) -> None:
-    """Delete a skill with its versions."""
+def delete_skill(principal: Principal, skill: Skill) -> Deletion | None:
+    """Delete a skill with its versions; return the deletion, which can be restored."""
     principal.require(Action.MANAGE_WORKFLOWS)
     with record_assignment_change(principal, skill, "skill_deleted", {"digest": skill.digest}):
+        deletion = keep_deleted_rows(principal, "skill", skill)
         skill.delete()
+    return deletion
 
 
 def _apply_skill_spec(skill: Skill, spec: SkillSpec) -> list[str]:

@@ -20,6 +20,8 @@ from agents.policies.queries import require_enabled
 from agents.session_wakeups import notify_worker
 from agents.sessions.services import require_run_permission
 from agents.workflows.definitions import WorkflowDefinition, parse_workflow
+from bonobot.accounts.deletions.services import keep_deleted_rows
+from bonobot.accounts.models import Deletion
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.crypto.organization_secrets import mask_organization_secrets
@@ -144,13 +146,18 @@ def approve_workflow(principal: Principal, workflow: Workflow, seen_digest: str 
     return workflow
 
 
-def delete_workflow(principal: Principal, workflow: Workflow) -> None:
-    """Delete a workflow with its versions and triggers; its runs remain as sessions."""
+def delete_workflow(principal: Principal, workflow: Workflow) -> Deletion | None:
+    """Delete a workflow with its versions and triggers; its runs remain as sessions.
+
+    Returns the deletion, which can be restored.
+    """
     principal.require(Action.MANAGE_WORKFLOWS)
     with record_assignment_change(
         principal, workflow, "workflow_deleted", {"digest": workflow.digest}
     ):
+        deletion = keep_deleted_rows(principal, "workflow", workflow)
         workflow.delete()
+    return deletion
 
 
 def _apply_workflow_spec(principal: Principal, workflow: Workflow, spec: WorkflowSpec) -> None:

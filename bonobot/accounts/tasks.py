@@ -1,8 +1,9 @@
-"""Celery tasks: send account email, prune the audit log."""
+"""Celery tasks: send account email, prune the audit log and deleted objects."""
 
 from celery import shared_task
 
 from bonobot.accounts import audit_retention, password_reset, second_factor
+from bonobot.accounts.deletions import services as deletions
 from bonobot.accounts.models import User
 from bonobot.core.exclusive_task import ExclusiveTask
 
@@ -24,3 +25,9 @@ def send_factor_reset_email(account: str) -> None:
 def prune_audit() -> int:
     """Delete audit entries that are older than their organization's retention period."""
     return audit_retention.prune_expired_entries()
+
+
+@shared_task(base=ExclusiveTask)
+def finish_expired_deletions() -> int:
+    """Delete for good what can't be restored anymore."""
+    return deletions.finish_expired_deletions()

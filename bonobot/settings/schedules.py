@@ -15,6 +15,7 @@ SCHEDULED_TASKS = (
     ("watch budgets", "agents.tasks.send_budget_alerts", 60),
     ("delete tokens of former members", "mcp_servers.tasks.revoke_former_members", 60),
     ("rescan definitions", "mcp_servers.tasks.rescan_definitions", 60),
+    ("delete unrestored objects", "bonobot.accounts.tasks.finish_expired_deletions", 60),
     ("prune health history", "mcp_servers.tasks.prune_health_history", 3_600),
     ("prune notifications", "bonobot.notifications.tasks.prune_notifications", 86_400),
     ("delete expired data", "bonobot.ledger.tasks.delete_expired_data", 86_400),

@@ -333,7 +333,7 @@ class PresetAdmin(ScopedAdmin):
 
     def delete_model(self, request: HttpRequest, obj: Preset) -> None:
         """Delete the preset through the service."""
-        delete_preset(self.get_principal(request), obj)
+        request.deletion = delete_preset(self.get_principal(request), obj)  # type: ignore[attr-defined]
 
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None

@@ -29,6 +29,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from bonobot.accounts.admin_base import ObjectRequest, TabbedAdmin, format_problem
+from bonobot.accounts.admin_base.deleted_messages import add_deleted_message
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import ago, milliseconds, percent
@@ -446,8 +447,8 @@ class ServerAdmin(TabbedAdmin):
         principal.require(Action.MANAGE_SERVERS)
         if request.method != "POST":
             return confirm_removal(self, request, [collect_impact(server)])
-        services.delete_server(principal, server)
-        messages.success(request, _t("%(server)s was deleted.") % {"server": server})
+        name = str(server)
+        add_deleted_message(request, name, services.delete_server(principal, server))
         return HttpResponseRedirect(reverse("admin:mcp_servers_server_changelist"))
 
     def changelist_view(

@@ -9,6 +9,8 @@ from django.core.exceptions import ValidationError
 from django.core.validators import URLValidator
 from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
 
+from bonobot.accounts.deletions.services import keep_deleted_rows
+from bonobot.accounts.models import Deletion
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
@@ -88,10 +90,13 @@ def patch_preset(principal: Principal, preset: Preset, changes: Mapping[str, Any
     return update_preset(principal, preset, replace(build_spec(preset), **changes))
 
 
-def delete_preset(principal: Principal, preset: Preset) -> None:
-    """Delete a preset; servers created from it stay."""
+def delete_preset(principal: Principal, preset: Preset) -> Deletion | None:
+    """Delete a preset; servers created from it stay. Returns the deletion, to restore it."""
     _check_editable(principal, preset)
-    record_preset_change(principal, preset, "preset_deleted", preset.delete)
+    with record_change(**_build_audit_fields(principal, preset, "preset_deleted", {})):
+        deletion = keep_deleted_rows(principal, "mcp_preset", preset)
+        preset.delete()
+    return deletion
 
 
 def _check_editable(principal: Principal, preset: Preset) -> None:
@@ -164,21 +169,28 @@ def record_preset_change(
     **details: Any,
 ) -> None:
     """Save a preset and record the change; raises `Conflict` (`name_taken`)."""
-    with record_change(
-        organization_id=principal.organization_id,
-        actor=principal.actor,
-        action=action,
-        resource_type="mcp_preset",
-        resource_id=str(preset.pk),
-        resource_name=preset.name,
-        details=details,
-        governed=False,
-    ):
+    with record_change(**_build_audit_fields(principal, preset, action, details)):
         try:
             save()
         except IntegrityError:
             # The same name was saved after the check.
             raise build_name_conflict(preset.name) from None
+
+
+def _build_audit_fields(
+    principal: Principal, preset: Preset, action: str, details: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of `record_change`."""
+    return {
+        "organization_id": principal.organization_id,
+        "actor": principal.actor,
+        "action": action,
+        "resource_type": "mcp_preset",
+        "resource_id": str(preset.pk),
+        "resource_name": preset.name,
+        "details": details,
+        "governed": False,
+    }
 
 
 def build_name_conflict(name: str) -> Conflict:

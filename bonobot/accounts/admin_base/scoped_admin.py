@@ -20,6 +20,7 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext_lazy as _
 
+from bonobot.accounts.admin_base.deleted_messages import add_deleted_message
 from bonobot.accounts.admin_base.responses import add_problem_to_form
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.principals import Principal
@@ -261,6 +262,15 @@ class ScopedAdmin(ModelAdmin):
         notes = {"removing": self.delete_note, "hindering": self.delete_obstacle_note}
         with self.explain_denial(request):
             return super().delete_view(request, object_id, {**notes, **(extra_context or {})})
+
+    def response_delete(self, request: HttpRequest, obj_display: str, obj_id: Any) -> HttpResponse:
+        """Go to the list; offer to undo the deletion if `delete_model` set `request.deletion`."""
+        deletion = getattr(request, "deletion", None)
+        if deletion is None:
+            return super().response_delete(request, obj_display, obj_id)
+        add_deleted_message(request, deletion.name, deletion)
+        address = f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist"
+        return HttpResponseRedirect(reverse(address))
 
     @contextmanager
     def explain_denial(self, request: HttpRequest) -> Iterator[None]:

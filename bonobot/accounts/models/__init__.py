@@ -1,5 +1,6 @@
 """Models of organizations, users, tokens, invitations and identity providers."""
 
+from bonobot.accounts.models.deletions import Deletion
 from bonobot.accounts.models.external_issuers import Issuer
 from bonobot.accounts.models.idempotency import StoredResponse
 from bonobot.accounts.models.identity_providers import Identity, Provider
@@ -16,6 +17,7 @@ from bonobot.accounts.models.tokens import Token, TokenQuerySet
 
 __all__ = [
     "Attempts",
+    "Deletion",
     "FactorSecret",
     "FirstRun",
     "Identity",

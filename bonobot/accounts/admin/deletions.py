@@ -1,0 +1,88 @@
+"""Admin of recently deleted objects, which can be restored."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from django.utils.decorators import method_decorator
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+from django.views.decorators.http import require_POST
+
+from bonobot.accounts.admin_base.responses import handle_problems
+from bonobot.accounts.admin_base.scoped_admin import ScopedAdmin
+from bonobot.accounts.deletions.kinds import get_restorable_kind
+from bonobot.accounts.deletions.services import list_deletions, restore_deletion
+from bonobot.accounts.models import Deletion
+from bonobot.accounts.roles import Action
+from bonobot.accounts.templatetags.display import ago
+from bonobot.core.admin.theme import display, register
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import NotFound
+
+
+@register(Deletion)
+class DeletionAdmin(ScopedAdmin):
+    """What the user can restore in the active organization."""
+
+    needs_to_view = (Action.MANAGE_AGENTS, Action.MANAGE_SERVERS, Action.MANAGE_WORKFLOWS)
+    list_display = ("name", "type_label", "deleted_by", "deleted", "expires", "restore_button")
+    list_display_links = None
+    search_fields = ("name", "deleted_by")
+    empty_icon = "restore_from_trash"
+    empty_text = _(
+        "Deleted agents, servers, presets, skills, and workflows can be restored for ten minutes."
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return what the user can restore now."""
+        return list_deletions(self.get_principal(request)).defer("rows")
+
+    def get_urls(self) -> list[URLPattern]:
+        """Add the view that restores an object."""
+        view = method_decorator([require_POST, handle_problems])(self.restore_view)
+        site_view = self.admin_site.admin_view(view)
+        name = "tenancy_deletion_restore"
+        return [path("<uuid:deletion_id>/restore/", site_view, name=name), *super().get_urls()]
+
+    def restore_view(self, request: HttpRequest, deletion_id: Any) -> HttpResponseRedirect:
+        """Restore an object and show it."""
+        principal = self.get_principal(request)
+        deletion = list_deletions(principal).filter(pk=deletion_id).first()
+        if deletion is None:
+            raise NotFound(
+                format_message("The object can't be restored anymore."),
+                remedy="Deleted objects can be restored for ten minutes. Create it again.",
+            )
+        restore_deletion(principal, deletion)
+        messages.success(request, _t("%(name)s was restored.") % {"name": deletion.name})
+        model = get_restorable_kind(deletion.kind).model.replace(".", "_")
+        return HttpResponseRedirect(reverse(f"admin:{model}_change", args=[deletion.object_id]))
+
+    @display(description=_("type"), ordering="kind")
+    def type_label(self, deletion: Deletion) -> str:
+        """Return the type of the object."""
+        return str(get_restorable_kind(deletion.kind).label)
+
+    @display(description=_("deleted"), ordering="created_at")
+    def deleted(self, deletion: Deletion) -> Any:
+        """Return when it was deleted."""
+        return ago(deletion.created_at)
+
+    @display(description=_("can be restored until"), ordering="expires_at")
+    def expires(self, deletion: Deletion) -> Any:
+        """Return until when it can be restored."""
+        return ago(deletion.expires_at)
+
+    @display(description="")
+    def restore_button(self, deletion: Deletion) -> SafeString:
+        """Return the button that restores it."""
+        return format_html(
+            '<button class="bb-button bb-slim" type="submit" formmethod="post" formaction="{}">{}</button>',
+            reverse("admin:tenancy_deletion_restore", args=[deletion.pk]),
+            _t("Restore"),
+        )

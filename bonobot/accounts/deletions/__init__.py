@@ -1,0 +1,1 @@
+"""Deleted objects that can be restored for ten minutes."""
