@@ -61,19 +61,27 @@ class AgentsConfig(AppConfig):
                 label=_("Agent"),
                 model="agents.agent",
                 needs=Action.MANAGE_AGENTS,
-                restored_action="agent_restored",
+                action="agent_restored",
                 ignored_models=OBSERVED_MODELS,
                 after_restore=LazyFunction("agents.services.cancel_restored_sessions"),
                 finish=LazyFunction("agents.services.delete_workspace"),
             )
         )
-        for name, label in (("skill", _("Skill")), ("workflow", _("Workflow"))):
-            register_restorable_kind(
-                RestorableKind(
-                    name=name,
-                    label=label,
-                    model=f"agents.{name}",
-                    needs=Action.MANAGE_WORKFLOWS,
-                    restored_action=f"{name}_restored",
-                )
+        register_restorable_kind(
+            RestorableKind(
+                name="skill",
+                label=_("Skill"),
+                model="agents.skill",
+                needs=Action.MANAGE_WORKFLOWS,
+                action="skill_restored",
             )
+        )
+        register_restorable_kind(
+            RestorableKind(
+                name="workflow",
+                label=_("Workflow"),
+                model="agents.workflow",
+                needs=Action.MANAGE_WORKFLOWS,
+                action="workflow_restored",
+            )
+        )

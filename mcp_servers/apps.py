@@ -39,7 +39,7 @@ class McpServersConfig(AppConfig):
                 label=_("Server"),
                 model="mcp_servers.server",
                 needs=Action.MANAGE_SERVERS,
-                restored_action="server_restored",
+                action="server_restored",
                 ignored_models=OBSERVED_MODELS,
                 after_restore=LazyFunction("mcp_servers.services.check_restored_server"),
             )
@@ -50,7 +50,7 @@ class McpServersConfig(AppConfig):
                 label=_("Preset"),
                 model="mcp_servers.preset",
                 needs=Action.MANAGE_SERVERS,
-                restored_action="preset_restored",
+                action="preset_restored",
             )
         )
         register_row_gauges(LazyFunction("mcp_servers.row_gauges.build_row_gauges"))

@@ -41,6 +41,7 @@ from bonobot.accounts.admin_base import (
     render_screen,
 )
 from bonobot.accounts.admin_base.deleted_messages import add_deleted_message
+from bonobot.accounts.deletions.services import can_restore_later
 from bonobot.accounts.models import Membership
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action, Role
@@ -187,7 +188,8 @@ class AgentAdmin(TabbedAdmin):
             object=agent,
             opts=self.opts,
             sessions=agent.sessions.count(),
-            private=list(Server.objects.in_scope(agent.pk)),
+            private=(private_servers := list(Server.objects.in_scope(agent.pk))),
+            restorable=can_restore_later("agent", agent, *private_servers),
         )
 
 

@@ -183,6 +183,7 @@ COMMAND_GROUPS = {
         "Manage the organization and its kill switch",
         {
             "agents.cli.organization:VERBS": "show set halt export delete resume add",
+            "bonobot.accounts.cli.deletions:VERBS": "deletions restore",
         },
         reads="show",
     ),

@@ -131,7 +131,9 @@ def test_a_restored_agent_has_its_sessions_and_members(acme: Organization) -> No
     deletions.restore_deletion(administrator, deletion)
 
     assert dump_rows() == before
-    assert [user.username for user in Agent.objects.get(slug="helper").members.all()] == [anna.label]
+    assert [user.username for user in Agent.objects.get(slug="helper").members.all()] == [
+        anna.label
+    ]
     assert Session.objects.get() == done
     assert list(AuditRow.objects.order_by("seq").values_list("action", flat=True))[-2:] == [
         "agent_deleted",

@@ -6,23 +6,19 @@ from django.contrib import messages
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
-from django.utils.decorators import method_decorator
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 
-from bonobot.accounts.admin_base.responses import handle_problems
 from bonobot.accounts.admin_base.scoped_admin import ScopedAdmin
 from bonobot.accounts.deletions.kinds import get_restorable_kind
-from bonobot.accounts.deletions.services import list_deletions, restore_deletion
+from bonobot.accounts.deletions.services import get_deletion, list_deletions, restore_deletion
 from bonobot.accounts.models import Deletion
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import ago
 from bonobot.core.admin.theme import display, register
-from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import NotFound
 
 
 @register(Deletion)
@@ -44,20 +40,14 @@ class DeletionAdmin(ScopedAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         """Add the view that restores an object."""
-        view = method_decorator([require_POST, handle_problems])(self.restore_view)
-        site_view = self.admin_site.admin_view(view)
+        view = self.admin_site.admin_view(require_POST(self.restore_view))
         name = "tenancy_deletion_restore"
-        return [path("<uuid:deletion_id>/restore/", site_view, name=name), *super().get_urls()]
+        return [path("<uuid:deletion_id>/restore/", view, name=name), *super().get_urls()]
 
     def restore_view(self, request: HttpRequest, deletion_id: Any) -> HttpResponseRedirect:
         """Restore an object and show it."""
         principal = self.get_principal(request)
-        deletion = list_deletions(principal).filter(pk=deletion_id).first()
-        if deletion is None:
-            raise NotFound(
-                format_message("The object can't be restored anymore."),
-                remedy="Deleted objects can be restored for ten minutes. Create it again.",
-            )
+        deletion = get_deletion(principal, deletion_id)
         restore_deletion(principal, deletion)
         messages.success(request, _t("%(name)s was restored.") % {"name": deletion.name})
         model = get_restorable_kind(deletion.kind).model.replace(".", "_")
@@ -82,7 +72,7 @@ class DeletionAdmin(ScopedAdmin):
     def restore_button(self, deletion: Deletion) -> SafeString:
         """Return the button that restores it."""
         return format_html(
-            '<button class="bb-button bb-slim" type="submit" formmethod="post" formaction="{}">{}</button>',
+            '<button class="bb-button bb-slim" type="submit" formaction="{}">{}</button>',
             reverse("admin:tenancy_deletion_restore", args=[deletion.pk]),
             _t("Restore"),
         )

@@ -23,6 +23,7 @@ from django.utils.translation import gettext_lazy as _
 from bonobot.accounts.admin_base.deleted_messages import add_deleted_message
 from bonobot.accounts.admin_base.responses import add_problem_to_form
 from bonobot.accounts.current_organization import resolve_principal
+from bonobot.accounts.deletions.kinds import list_restorable_kinds
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import ago
@@ -259,7 +260,12 @@ class ScopedAdmin(ModelAdmin):
 
         Raises `Forbidden`.
         """
-        notes = {"removing": self.delete_note, "hindering": self.delete_obstacle_note}
+        restorable_models = {kind.model for kind in list_restorable_kinds()}
+        notes = {
+            "removing": self.delete_note,
+            "hindering": self.delete_obstacle_note,
+            "restorable": self.opts.label_lower in restorable_models,
+        }
         with self.explain_denial(request):
             return super().delete_view(request, object_id, {**notes, **(extra_context or {})})
 

@@ -2,6 +2,7 @@
 
 from django.urls import path
 
+from bonobot.accounts.api.deletions import DeletionListView, RestoreDeletionView
 from bonobot.accounts.api.identity_providers import (
     CheckIdentityProviderView,
     IdentityProviderDetailView,
@@ -28,6 +29,12 @@ urlpatterns = [
         "identity-providers/<str:provider_id>/check",
         CheckIdentityProviderView.as_view(),
         name="provider-check",
+    ),
+    path("deletions", DeletionListView.as_view(), name="deletions"),
+    path(
+        "deletions/<str:deletion_id>/restore",
+        RestoreDeletionView.as_view(),
+        name="deletion-restore",
     ),
     path("audit", AuditListView.as_view(), name="audit"),
     path("audit/export", AuditExportView.as_view(), name="audit-export"),

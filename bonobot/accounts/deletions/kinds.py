@@ -19,17 +19,17 @@ class RestorableKind:
     """A kind of object that can be restored after its deletion.
 
     `name` is the type of the object in the audit log, `label` its name on screens, `model` its
-    model (`app.model`), `needs` what a principal must be allowed to do, `ignored_models` the models
-    of rows that aren't restored because they are observed again. `after_restore` is called in the transaction that restores the
-    object, with its ID; `finish` when it can't be restored anymore, with the IDs of the
-    organization and the object.
+    model (`app.model`), `needs` what a principal must be allowed to do, `action` the audit action
+    of a restoration, `ignored_models` the models of rows that aren't restored because they are
+    observed again. `after_restore` is called in the transaction that restores the object, with its
+    ID; `finish` when it can't be restored anymore, with the IDs of the organization and the object.
     """
 
     name: str
     label: str | Promise
     model: str
     needs: Action
-    restored_action: str
+    action: str
     ignored_models: frozenset[str] = frozenset()
     after_restore: Callable[["Principal", str], Any] | None = None
     finish: Callable[[UUID, str], Any] | None = None

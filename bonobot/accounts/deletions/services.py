@@ -13,7 +13,7 @@ from bonobot.accounts.deletions.kinds import (
     get_restorable_kind,
     list_restorable_kinds,
 )
-from bonobot.accounts.deletions.stored_rows import collect_rows, insert_rows
+from bonobot.accounts.deletions.stored_rows import can_collect_rows, collect_rows, insert_rows
 from bonobot.accounts.models import Deletion
 from bonobot.accounts.models.deletions import RESTORE_PERIOD, DeletionQuerySet
 from bonobot.accounts.principals import Principal
@@ -47,11 +47,24 @@ def keep_deleted_rows(
     )
 
 
+def can_restore_later(kind_name: str, item: Any, *others: Model) -> bool:
+    """Return whether the object could be restored if it were deleted now."""
+    return can_collect_rows([item, *others], get_restorable_kind(kind_name).ignored_models)
+
+
 def list_deletions(principal: Principal) -> DeletionQuerySet:
     """Return what the principal may restore now, newest first."""
     kinds = [kind.name for kind in list_restorable_kinds() if principal.may(kind.needs)]
     rows: DeletionQuerySet = Deletion.objects.for_organization(principal.organization_id)
     return rows.restorable().filter(kind__in=kinds)
+
+
+def get_deletion(principal: Principal, deletion_id: str) -> Deletion:
+    """Return a deletion that the principal may restore; raises `NotFound`."""
+    deletion: Deletion = list_deletions(principal).get_or_404(
+        principal.organization_id, pk=deletion_id
+    )
+    return deletion
 
 
 def restore_deletion(principal: Principal, deletion: Deletion) -> None:
@@ -61,7 +74,7 @@ def restore_deletion(principal: Principal, deletion: Deletion) -> None:
     with record_change(
         organization_id=deletion.organization_id,
         actor=principal.actor,
-        action=kind.restored_action,
+        action=kind.action,
         resource_type=kind.name,
         resource_id=deletion.object_id,
         resource_name=deletion.name,

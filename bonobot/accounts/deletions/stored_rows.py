@@ -5,7 +5,7 @@ encrypted for their row and are restored under the same key.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from django.apps import apps
@@ -50,11 +50,9 @@ def collect_rows(
 
     Rows of the ignored models are left out.
     """
-    collector = Collector(using=router.db_for_write(type(objects[0])), origin=objects[0])
-    for item in objects:
-        collector.collect([item])
+    collector = _collect(objects)
     keys_by_model = _list_keys(collector, ignored_models)
-    if sum(map(len, keys_by_model.values())) > MAX_ROWS:
+    if _is_too_long(keys_by_model):
         return None
     rows = [
         StoredRow(model=model._meta.label_lower, values=_dump_values(row))
@@ -62,6 +60,13 @@ def collect_rows(
         for row in model._base_manager.filter(pk__in=keys)
     ]
     return StoredRows(rows=rows, links=_list_links(collector))
+
+
+def can_collect_rows(
+    objects: Sequence[Model], ignored_models: frozenset[str] = frozenset()
+) -> bool:
+    """Return whether `collect_rows` would return rows."""
+    return not _is_too_long(_list_keys(_collect(objects), ignored_models))
 
 
 def insert_rows(stored: StoredRows) -> None:
@@ -80,6 +85,17 @@ def insert_rows(stored: StoredRows) -> None:
         model._base_manager.filter(pk__in=link["keys"], **unset).update(
             **{link["attribute"]: link["value"]}
         )
+
+
+def _collect(objects: Sequence[Model]) -> Collector:
+    collector = Collector(using=router.db_for_write(type(objects[0])), origin=objects[0])
+    for item in objects:
+        collector.collect([item])
+    return collector
+
+
+def _is_too_long(keys_by_model: Mapping[type[Model], Sequence[Any]]) -> bool:
+    return sum(map(len, keys_by_model.values())) > MAX_ROWS
 
 
 def _list_keys(

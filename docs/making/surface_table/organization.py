@@ -48,6 +48,12 @@ ORGANIZATION_AREA = Area(
             why="Writes a folder on the host.",
         ),
         Feature(
+            "List and restore recently deleted objects",
+            admin="deletion.list deletion.restore",
+            rest="list_deletions restore_deletion",
+            cli="org deletions, org restore",
+        ),
+        Feature(
             "Manage members",
             admin="membership.list membership.change membership.delete",
             rest="list_members get_member update_member remove_member",

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from agents.evaluation.services import create_recording
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
@@ -13,7 +14,7 @@ from agents.models import Agent
 from agents.notes import NoteSpec, save_note
 from agents.sessions.quarantine import quarantine_session
 from agents.sessions.services import request_cancel, start_session
-from agents.skills.services import SkillSpec, save_skill
+from agents.skills.services import SkillSpec, delete_skill, save_skill
 from agents.workflows.services import run_workflow
 from bonobot.accounts.invitations import create_invitation
 from bonobot.accounts.models import Organization, User
@@ -206,6 +207,8 @@ CALLS: Mapping[str, Call] = {
     "keys rotate": Call(("--yes", "--wait", "0"), NOBODY, "whole_installation"),
     "keys status": Call((), NOBODY, "whole_installation", reads=True),
     "org add": Call(("new-#",), ("No Slug",), "invalid"),
+    "org deletions": Call((), NOBODY, reads=True),
+    "org restore": Call(("@deletion#",), (str(uuid4()),)),
     "org delete": Call(("--dry-run",), (*NOBODY, "--dry-run"), reads=True),
     "org export": Call(("left-#",), ("left", *NOBODY)),
     "org halt": Call(("--yes",), NOBODY),
@@ -412,6 +415,11 @@ def create_example_objects(organization: Organization, url: str, folder: Path) -
     recordings["@replayed-recording"] = create_recording(
         administrator, factories.create_answered_session(agent)
     ).pk
+    deletions = [
+        delete_skill(administrator, save_skill(administrator, SkillSpec(name=f"old-{n}", text="x")))
+        for n in range(4)
+    ]
+    values |= {f"@deletion{n}": row.pk for n, row in enumerate(deletions) if row is not None}
     server = admin_client.create_web_server(organization, "asking")
     session = start_session(administrator, agent, "Provision it")
     request_cancel(administrator, session)  # otherwise a verb that runs sessions would run it

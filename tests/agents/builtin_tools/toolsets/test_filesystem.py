@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from agents.builtin_tools.services import clear_workspace, describe_workspace
 from agents.builtin_tools.workspaces import get_own_folder
 from agents.calls.pipeline import CallOutcome, CallRefused
 from agents.models import Agent
 from agents.services import delete_agent
-from bonobot.accounts.models import Organization
+from bonobot.accounts.deletions import services as deletions
+from bonobot.accounts.models import Deletion, Organization
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.queries import load_policy_generation
 from tests import factories
@@ -191,10 +193,14 @@ def test_files_keep_the_flow_labels_of_the_session_that_wrote_them(
     )
 
 
-def test_a_workspace_is_deleted_with_its_agent(
+def test_a_workspace_is_deleted_when_its_agent_can_no_longer_be_restored(
     acme: Organization, helper: Agent, home: Path, call: Call
 ):
     call("write_file", {"path": "a", "text": "x"})
     assert home.is_dir()
     delete_agent(factories.build_administrator(acme), helper)
+    assert deletions.finish_expired_deletions() == 0
+    assert home.is_dir()
+    Deletion.objects.update(expires_at=timezone.now())
+    assert deletions.finish_expired_deletions() == 1
     assert not home.exists()
