@@ -4,7 +4,7 @@ from agents.evaluation.services import ReplayOverrides, create_recording, create
 from agents.images import store_images
 from agents.llm.interface import ImageData
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
-from agents.skills.services import SkillSpec, save_skill
+from agents.skills.services import SkillSpec, delete_skill, save_skill
 from agents.workflows.services import run_workflow
 from bonobot.accounts.invitations import create_invitation
 from bonobot.accounts.models import Membership, Organization
@@ -44,6 +44,9 @@ def create_everything(organization: Organization, suffix: str = "") -> dict[str,
     skill = save_skill(
         administrator, SkillSpec(name=f"tell{suffix}", text="Hello", agents=[agent.slug])
     )
+    spare_skill = save_skill(administrator, SkillSpec(name=f"spare{suffix}", text="Hello"))
+    deletion = delete_skill(administrator, spare_skill)
+    assert deletion is not None
     workflow = factories.create_workflow(agent, f"tell{suffix}")
     run = run_workflow(administrator, workflow, {})
     recording = create_recording(administrator, factories.create_answered_session(agent))
@@ -87,6 +90,7 @@ def create_everything(organization: Organization, suffix: str = "") -> dict[str,
         "replay_id": str(replay.pk),
         "trigger_id": str(factories.create_trigger(workflow).pk),
         "skill_id": str(skill.pk),
+        "deletion_id": str(deletion.pk),
         "note_id": str(note.pk),
         "channel_id": str(notification.channel_id),
         "notification_id": str(notification.pk),

@@ -67,6 +67,7 @@ QUEUES = (
             "bonobot.ledger.tasks.export_signed_checkpoints",
             "bonobot.ledger.tasks.delete_expired_data",
             "bonobot.ledger.tasks.continue_verification",
+            "bonobot.accounts.tasks.finish_expired_deletions",
             "bonobot.accounts.tasks.prune_audit",
             "bonobot.notifications.tasks.prune_notifications",
             "mcp_servers.tasks.prune_health_history",
