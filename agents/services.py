@@ -144,7 +144,7 @@ def delete_agent(principal: Principal, agent: Agent) -> Deletion | None:
 
 def cancel_restored_sessions(principal: Principal, agent_id: str) -> None:
     """Cancel the sessions that weren't finished when their agent was deleted."""
-    sessions = Session.objects.filter(agent=agent_id)
+    sessions = Session.objects.filter(agent=UUID(agent_id))
     cancel_sessions(principal, sessions, "The agent was deleted and restored.")
 
 

@@ -113,7 +113,8 @@ def _list_keys(
 def _list_links(collector: Collector) -> list[StoredLink]:
     """Return the foreign keys that are set to null, grouped by their value."""
     keys: dict[tuple[str, str, Any], list[Any]] = defaultdict(list)
-    for (field, _new_value), groups in collector.field_updates.items():
+    field_updates: Any = collector.field_updates  # lists of querysets, unlike in the stubs
+    for (field, _new_value), groups in field_updates.items():
         for instance in (instance for group in groups for instance in group):
             value = field.value_to_string(instance)
             keys[_get_label(field.model), field.attname, value].append(instance.pk)
