@@ -28,6 +28,7 @@ from mcp.types import JSONRPCError, JSONRPCResponse
 from starlette.requests import Request
 
 from agents.gateway.authentication import AuthenticatedClient
+from agents.gateway.catalog import DeclarationPage
 from agents.gateway.client_request import LOG_LEVEL_KEY
 from agents.gateway.dispatcher import find_input_schema
 from agents.gateway.request_bodies import Receive, Send, parse_object
@@ -267,16 +268,20 @@ class _Response:
 
 def _encode_result(request_id: int | str, result: dict[str, Any]) -> bytes:
     """Return the JSON of a response, as the SDK writes it."""
-    message = {"jsonrpc": "2.0", "id": request_id, "result": result}
     try:
-        return _encode(message, allow_nan=False)
+        fields = ",".join(f"{_encode(name)}:{_encode(value)}" for name, value in result.items())
     except (TypeError, ValueError):  # what JSON doesn't have, the SDK replaces
-        return _encode_with_sdk(JSONRPCResponse.model_validate(message))
+        response = JSONRPCResponse(jsonrpc="2.0", id=request_id, result=result)
+        return _encode_with_sdk(response)
+    return f'{{"jsonrpc":"2.0","id":{_encode(request_id)},"result":{{{fields}}}}}'.encode()
 
 
 def _encode_with_sdk(message: JSONRPCResponse | JSONRPCError) -> bytes:
-    return _encode(message.model_dump(mode="json", by_alias=True, exclude_none=True))
+    fields = message.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def _encode(message: Mapping[str, Any], *, allow_nan: bool = True) -> bytes:
-    return json.dumps(message, separators=(",", ":"), allow_nan=allow_nan).encode()
+def _encode(value: Any) -> str:
+    if isinstance(value, DeclarationPage):
+        return value.encoded
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)

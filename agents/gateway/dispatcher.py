@@ -22,11 +22,7 @@ from agents.gateway.client_request import (
     negotiate_version,
 )
 from agents.gateway.client_sessions import GatewaySessionStore, build_modern_request
-from agents.gateway.era_translation import (
-    translate_declaration,
-    translate_execution,
-    translate_result,
-)
+from agents.gateway.era_translation import translate_declaration, translate_result
 from agents.gateway.errors import build_mcp_error, build_unknown_name_error
 from agents.gateway.handlers import EndpointHandlers, Kind, UpstreamHandlers
 from agents.gateway.mcp_tasks import TaskHandlers
@@ -214,8 +210,6 @@ class GatewayDispatcher:
             if self.sessions.record_list(inbound, kind, compute_list_digest(declarations)):
                 await self.sessions.save_session(inbound)
             declarations = tuple(map(translate_declaration, declarations))
-        elif kind == "tools":
-            declarations = tuple(map(translate_execution, declarations))
         return build_page(declarations, field_name, inbound.params.get("cursor")) | CACHE_HINTS
 
     async def _read_resource(self, inbound: GatewayRequest) -> dict[str, Any]:
