@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.databases import ROOT, on_each
-from benchmarks.upstream_server import arguments
+from benchmarks.upstream_server import modern_request
 
 CONNECTIONS = (1, 8, 32)
 CALLS = int(os.environ.get("BENCH_CALLS", "200"))
@@ -40,8 +40,6 @@ ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 START_S = 60.0
-MODERN = "2026-07-28"
-META = "io.modelcontextprotocol/"
 
 
 @dataclass
@@ -57,21 +55,6 @@ class Target:
     times: dict[int, list[float]] = field(default_factory=dict)
     rates: dict[int, list[float]] = field(default_factory=dict)
     spent: dict[int, list[float]] = field(default_factory=dict)
-
-    def head(self, length: int) -> bytes:
-        """Return the lines before a request's body."""
-        lines = [
-            f"POST {self.path} HTTP/1.1",
-            f"Host: 127.0.0.1:{self.port}",
-            "Accept: application/json, text/event-stream",
-            "Content-Type: application/json",
-            f"Content-Length: {length}",
-            f"MCP-Protocol-Version: {MODERN}",
-            "Mcp-Method: tools/call",
-            f"Mcp-Name: {self.tool}",
-            *([f"Authorization: Bearer {self.token}"] if self.token else []),
-        ]
-        return "\r\n".join([*lines, "", ""]).encode()
 
     @property
     def processor_s(self) -> float:
@@ -161,15 +144,9 @@ async def _round(
 
 
 def _request(target: Target, number: int) -> bytes:
-    meta = {
-        f"{META}protocolVersion": MODERN,
-        f"{META}clientInfo": {"name": "bench", "version": "1"},
-        f"{META}clientCapabilities": {},
-    }
-    params = {"name": target.tool, "arguments": arguments(number), "_meta": meta}
-    message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
-    body = json.dumps(message).encode()
-    return target.head(len(body)) + body
+    headers, body = modern_request(target.tool, number, target.token)
+    lines = [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([f"POST {target.path} HTTP/1.1", *lines, "", ""]).encode() + body
 
 
 async def _answer(reader: asyncio.StreamReader) -> Any:

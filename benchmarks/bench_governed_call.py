@@ -9,7 +9,7 @@ Rounds of bare and governed calls (`benchmarks.governed_call`) alternate in one 
 all threads: PostgreSQL's own work isn't in it, the server's, which answers on the same loop, is in
 both. The table gives the median round and the best, since whatever else runs on the machine makes
 every round dearer; its load stands beside. Instructions don't depend on that: callgrind counts
-them, but not what the kernel does.
+them, but not what the kernel does. There, the call is also requested from the gateway.
 """
 
 import gc
@@ -81,13 +81,14 @@ def count_instructions() -> None:
 
     with governed_call.opened() as one:
         for at_once in CONCURRENCY[:2]:
-            for which in (one.bare, one.governed):
+            for which in (one.bare, one.governed, one.requested):
                 get_runtime().call(governed_call.spent, which, calls=24, at_once=at_once)
         gc.collect()
         gc.disable()
         control("-i", "on")
         for at_once in CONCURRENCY[:2]:
-            for name, which in (("bare", one.bare), ("governed", one.governed)):
+            calls = {"bare": one.bare, "governed": one.governed, "requested": one.requested}
+            for name, which in calls.items():
                 control("-z")
                 get_runtime().call(governed_call.spent, which, calls=CALLS, at_once=at_once)
                 control("-d", f"{name} {at_once}")
@@ -155,12 +156,15 @@ def instructions() -> None:
     from benchmarks.callgrind import counted_on_sqlite
 
     console = Console()
-    table = _table("Millions of instructions per call", "at once", "bare", "governed", "added")
+    titles = ("at once", "bare", "governed", "added", "requested")
+    table = _table("Millions of instructions per call", *titles)
     found = counted_on_sqlite(__file__, calls=CALLS)
     for at_once in CONCURRENCY[:2]:
-        bare, governed = found[f"bare {at_once}"], found[f"governed {at_once}"]
-        figures = [f"{figure / 1e6:.2f}" for figure in (bare, governed, governed - bare)]
-        table.add_row(str(at_once), *figures)
+        bare, governed, requested = (
+            found[f"{name} {at_once}"] for name in ("bare", "governed", "requested")
+        )
+        figures = (bare, governed, governed - bare, requested)
+        table.add_row(str(at_once), *(f"{figure / 1e6:.2f}" for figure in figures))
     console.print(table)
 
 

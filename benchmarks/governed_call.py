@@ -2,7 +2,8 @@
 
 Everything is on: rules with a condition, a pinned definition, checked arguments, rate limits,
 budgets, flow labels, the durable audit, masking and the scan of the result. The bare call is the
-same request through the connections alone. No two calls have the same arguments.
+same request through the connections alone; the requested one is the governed call as a modern
+client makes it, from the ASGI request to its response. No two calls have the same arguments.
 """
 
 import asyncio
@@ -16,11 +17,14 @@ from typing import Any
 from agents.budgets.services import BudgetLine, set_budgets
 from agents.calls.pipeline import CallRequest, make_call
 from agents.calls.snapshots import get_snapshot_cache
+from agents.gateway.transports import GatewayApplication
 from agents.models import Agent
 from agents.policies.services import PolicySpec, RuleSpec, set_policy
 from agents.services import attach_server
-from benchmarks.upstream_server import answer, arguments
+from benchmarks.upstream_server import answer, arguments, modern_request
 from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Role
+from bonobot.accounts.tokens.services import create_token
 from bonobot.core.runtime import get_runtime
 from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.definition_reviews import approve_definitions
@@ -35,10 +39,11 @@ One = Callable[[], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Door:
-    """The two calls that are compared."""
+    """The calls that are compared."""
 
     bare: One
     governed: One
+    requested: One
 
 
 @contextmanager
@@ -104,4 +109,29 @@ def _door(url: str) -> Door:
         outcome = await make_call(asked)
         assert outcome.outcome == "ok", outcome.text
 
-    return Door(bare, governed)
+    return Door(bare, governed, _requested(boss, agent, numbers))
+
+
+def _requested(boss: Principal, agent: Agent, numbers: Iterator[int]) -> One:
+    """Return a function that calls the tool through the gateway's ASGI application."""
+    gateway = GatewayApplication()
+    _, token = create_token(boss, name="bench", role=Role.OPERATOR, calls_per_minute=NEVER)
+
+    async def requested() -> None:
+        headers, body = modern_request("mcp_web_echo", next(numbers), token)
+        incoming = [{"type": "http.request", "body": body, "more_body": False}]
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return incoming.pop() if incoming else await asyncio.Event().wait()
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": f"/mcp/agents/{agent.slug}"}
+        fields = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        scope |= {"query_string": b"", "headers": fields, "client": ("127.0.0.1", 1)}
+        await gateway(scope, receive, send)
+        assert sent[0]["status"] == 200, sent
+
+    return requested

@@ -1,10 +1,12 @@
 """The server that benchmarks call, and what they call it with; needs no Django."""
 
+import json
 from typing import Any
 
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import RecordedRequest
 
+_META = "io.modelcontextprotocol/"
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -31,3 +33,25 @@ def arguments(number: int) -> dict[str, Any]:
     """Return the arguments of a call: those of no two calls are the same."""
     text = f"the quick brown fox number {number}"
     return {"text": text, "note": "x" * 200, "count": number, "where": {"city": "Ulm"}}
+
+
+def modern_request(tool: str, number: int, token: str = "") -> tuple[dict[str, str], bytes]:
+    """Return the headers and the body of a modern call of the upstream's tool."""
+    meta = {
+        f"{_META}protocolVersion": raw_http_server.MODERN,
+        f"{_META}clientInfo": {"name": "bench", "version": "1"},
+        f"{_META}clientCapabilities": {},
+    }
+    params = {"name": tool, "arguments": arguments(number), "_meta": meta}
+    message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+    body = json.dumps(message).encode()
+    return {
+        "Host": "127.0.0.1",
+        "Accept": "application/json, text/event-stream",
+        "Content-Type": "application/json",
+        "Content-Length": str(len(body)),
+        "MCP-Protocol-Version": raw_http_server.MODERN,
+        "Mcp-Method": "tools/call",
+        "Mcp-Name": tool,
+        **({"Authorization": f"Bearer {token}"} if token else {}),
+    }, body

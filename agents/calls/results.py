@@ -8,6 +8,7 @@ import base64
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import Any, Literal
 
 from bonobot.core.text.untrusted_text import make_visible
@@ -21,6 +22,11 @@ MAX_COMPLETION_LENGTH = 512
 EXCERPT_LENGTH = 400
 # Text types that don't start with `text/`.
 TEXT_MIME_TYPES = frozenset({"application/json", "application/xml", "application/yaml"})
+
+
+# Digests of texts in which nothing was found.
+MAX_CLEAN_TEXTS = 4_096
+_clean_texts: set[bytes] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +74,21 @@ def render_result(result: dict[str, Any], *, limit: int, result_id: object) -> R
 
 
 def clean_text(text: str) -> ResultText:
-    """Return a text that is safe for models, with counts of what was removed or flagged."""
+    """Return a text that is safe for models, with counts of what was removed or flagged.
+
+    Scanning takes a hundred times as long as hashing, and tools often give the same answer, so
+    texts in which nothing was found are remembered by their digests.
+    """
+    digest = sha256(text.encode(errors="surrogatepass")).digest()
+    if digest in _clean_texts:
+        return ResultText(text, length_before=len(text), length_after=len(text))
     inspected = inspect_result(text)
     # JSON allows lone surrogates; databases and models don't.
     cleaned = inspected.text.encode(errors="replace").decode()
+    if cleaned == text and not inspected.sanitized and not inspected.flagged:
+        if len(_clean_texts) >= MAX_CLEAN_TEXTS:
+            _clean_texts.clear()
+        _clean_texts.add(digest)
     return ResultText(
         cleaned,
         sanitized=inspected.sanitized,

@@ -8,15 +8,18 @@ URIs and URI templates get the slug in front of their scheme, `docs+file:///a.tx
 A client's URI is resolved by the known prefixes, never guessed.
 """
 
+import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
 from agents.calls.definitions import SnapshotDefinition
 from agents.calls.snapshots import CallSnapshot, SnapshotTool
 from agents.gateway.client_request import build_invalid_params_error
+from agents.gateway.era_translation import translate_execution
 from agents.gateway.routes import GatewayTarget
 from mcp_servers.client.change_notifications import TOPICS
 from mcp_servers.client.jsonrpc import TASKS_EXTENSION
@@ -106,14 +109,37 @@ CATALOG_KEY = "gateway shelf"
 Declaration = dict[str, Any]
 
 
+class DeclarationPage(list[Declaration]):
+    """A page of a list that no longer changes."""
+
+    @cached_property
+    def encoded(self) -> str:
+        """Its JSON, encoded once; raises `ValueError` for numbers that JSON doesn't have."""
+        return json.dumps(self, separators=(",", ":"), allow_nan=False)
+
+
+class DeclarationList(tuple[Declaration, ...]):
+    """Declarations that no longer change, whose pages are built once."""
+
+    @cached_property
+    def _pages(self) -> dict[int, DeclarationPage]:
+        return {}
+
+    def get_page(self, start: int) -> DeclarationPage:
+        """Return the page that starts at a position."""
+        if (page := self._pages.get(start)) is None:
+            page = self._pages[start] = DeclarationPage(self[start : start + PAGE_SIZE])
+        return page
+
+
 @dataclass(frozen=True)
 class GatewayCatalog:
     """The declarations of a target, in a stable order, and lookups by the client's names."""
 
-    tools: tuple[Declaration, ...]
-    resources: tuple[Declaration, ...]
-    templates: tuple[Declaration, ...]
-    prompts: tuple[Declaration, ...]
+    tools: DeclarationList
+    resources: DeclarationList
+    templates: DeclarationList
+    prompts: DeclarationList
     prompts_by_name: Mapping[str, SnapshotDefinition]
     servers_by_prefix: Mapping[str, UUID]
     capabilities: Mapping[str, Any]
@@ -159,7 +185,11 @@ def build_page(
     start = 0 if cursor is None else _parse_cursor(cursor)
     if start > len(declarations):
         raise build_invalid_params_error("`cursor` isn't valid for this list")
-    page: dict[str, Any] = {field_name: list(declarations[start : start + PAGE_SIZE])}
+    is_kept = isinstance(declarations, DeclarationList) and start % PAGE_SIZE == 0
+    items = (
+        declarations.get_page(start) if is_kept else list(declarations[start : start + PAGE_SIZE])
+    )
+    page: dict[str, Any] = {field_name: items}
     if start + PAGE_SIZE < len(declarations):
         page["nextCursor"] = urlsafe_b64encode(str(start + PAGE_SIZE).encode()).decode()
     return page
@@ -192,16 +222,20 @@ def _build_catalog(target: GatewayTarget, snapshot: CallSnapshot) -> GatewayCata
     }
     tools = [tool for tool in snapshot.list_callable_tools() if tool.facts.source == "mcp"]
     return GatewayCatalog(
-        tools=tuple(_build_tool_declaration(tool, prefixes_by_server) for tool in tools),
-        resources=tuple(
+        tools=DeclarationList(
+            translate_execution(_build_tool_declaration(tool, prefixes_by_server)) for tool in tools
+        ),
+        resources=DeclarationList(
             _build_located_declaration(item, "uri", prefixes_by_server)
             for item in list_visible_definitions("resource")
         ),
-        templates=tuple(
+        templates=DeclarationList(
             _build_located_declaration(item, "uriTemplate", prefixes_by_server)
             for item in list_visible_definitions("resource_template")
         ),
-        prompts=tuple({**item.declaration, "name": name} for name, item in prompts.items()),
+        prompts=DeclarationList(
+            {**item.declaration, "name": name} for name, item in prompts.items()
+        ),
         prompts_by_name=prompts,
         servers_by_prefix=prefixes,
         capabilities=_build_capabilities(snapshot, person=False),

@@ -51,7 +51,7 @@ class GatewayRequest:
     """
 
     caller: AuthenticatedClient
-    context: Context
+    method: str
     is_modern: bool
     holder: str
     shared_holder: str = ""
@@ -60,15 +60,19 @@ class GatewayRequest:
     params: Mapping[str, Any] = field(default_factory=dict)
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     client_name: str = ""
+    # None for a request that was answered without the SDK (`direct_requests`).
+    sdk_context: Context | None = None
 
     def choose_holder(self, endpoint: ServerEndpoint) -> str:
         """Return the key that owns the connection of a call to a server."""
         return choose_holder(endpoint, self.holder, self.shared_holder)
 
     @property
-    def method(self) -> str:
-        """The method's name."""
-        return self.context.method
+    def context(self) -> Context:
+        """The SDK's context, over which the client is notified; raises `RuntimeError` without."""
+        if self.sdk_context is None:
+            raise RuntimeError(f"{self.method} is answered without the SDK")
+        return self.sdk_context
 
     @property
     def meta(self) -> Mapping[str, Any]:
@@ -113,8 +117,9 @@ class GatewayRequest:
     async def report_progress(
         self, progress: float, total: float | None, message: str | None
     ) -> None:
-        """Send a progress notification."""
-        await self.context.session.report_progress(progress, total, message)
+        """Send a progress notification, if the client requested them."""
+        if self.wants_progress:
+            await self.context.session.report_progress(progress, total, message)
 
     async def forward_log(self, params: Mapping[str, Any]) -> None:
         """Forward a server's log message if its level is high enough."""

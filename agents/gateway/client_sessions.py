@@ -86,26 +86,8 @@ class GatewaySessionStore:
         # The session id of the only client on stdio.
         self._stdio_session_id = f"stdio-{uuid4()}"
 
-    def build_request(
-        self, context: Context, caller: AuthenticatedClient, *, is_modern: bool
-    ) -> GatewayRequest:
-        """Return a request with its client's state."""
-        params = context.params or {}
-        if is_modern:
-            meta = params.get("_meta")
-            meta = meta if isinstance(meta, Mapping) else {}
-            capabilities = read_capabilities(meta)
-            return GatewayRequest(
-                caller=caller,
-                context=context,
-                is_modern=True,
-                holder=_build_holder(caller, capabilities),
-                subscriber=_build_holder(caller, capabilities),
-                log_level=read_log_level(meta),
-                params=params,
-                capabilities=capabilities,
-                client_name=read_client_name(meta),
-            )
+    def build_request(self, context: Context, caller: AuthenticatedClient) -> GatewayRequest:
+        """Return a request of the handshake era with its session's state."""
         session_id = self.get_session_id(context)
         session = self._get_or_create_session(session_id, context)
         session.owner_key, session.caller = caller.key, caller
@@ -116,15 +98,16 @@ class GatewaySessionStore:
                 self.logs.add_subscriber(session_id, session, session_holder)
         return GatewayRequest(
             caller=caller,
-            context=context,
+            method=context.method,
             is_modern=False,
             holder=holder,
             shared_holder=shared_holder,
             subscriber=session_id,
             log_level=session.log_level,
-            params=params,
+            params=context.params or {},
             capabilities=session.capabilities,
             client_name=session.client_name,
+            sdk_context=context,
         )
 
     def get_session_id(self, context: Context) -> str:
@@ -364,6 +347,34 @@ class GatewaySessionStore:
         if session_id:
             self._sessions.move_to_end(session_id)
         return session
+
+
+def build_modern_request(
+    caller: AuthenticatedClient,
+    method: str,
+    params: Mapping[str, Any],
+    context: Context | None = None,
+) -> GatewayRequest:
+    """Return a modern request, which carries its client's state.
+
+    `context` is the SDK's, None for a request that is answered without it.
+    """
+    meta = params.get("_meta")
+    meta = meta if isinstance(meta, Mapping) else {}
+    capabilities = read_capabilities(meta)
+    holder = _build_holder(caller, capabilities)
+    return GatewayRequest(
+        caller=caller,
+        method=method,
+        is_modern=True,
+        holder=holder,
+        subscriber=holder,
+        log_level=read_log_level(meta),
+        params=params,
+        capabilities=capabilities,
+        client_name=read_client_name(meta),
+        sdk_context=context,
+    )
 
 
 def _build_holders(

@@ -5,6 +5,7 @@ SDK's types drop unknown fields; results of its middleware are sent unchanged.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from mcp.server.context import CallNext, HandlerResult
@@ -20,12 +21,8 @@ from agents.gateway.client_request import (
     build_invalid_params_error,
     negotiate_version,
 )
-from agents.gateway.client_sessions import GatewaySessionStore
-from agents.gateway.era_translation import (
-    translate_declaration,
-    translate_execution,
-    translate_result,
-)
+from agents.gateway.client_sessions import GatewaySessionStore, build_modern_request
+from agents.gateway.era_translation import translate_declaration, translate_result
 from agents.gateway.errors import build_mcp_error, build_unknown_name_error
 from agents.gateway.handlers import EndpointHandlers, Kind, UpstreamHandlers
 from agents.gateway.mcp_tasks import TaskHandlers
@@ -112,17 +109,38 @@ class GatewayDispatcher:
             self.sessions.register_session(ctx, await self._get_caller())
         if ctx.request_id is None or handler is None:
             return await call_next(ctx)
-        caller = await self._get_caller()
+        build_request = (
+            partial(build_modern_request, method=ctx.method, params=ctx.params or {}, context=ctx)
+            if is_modern
+            else partial(self.sessions.build_request, ctx)
+        )
+        return await self._answer(await self._get_caller(), ctx.method, handler, build_request)
+
+    async def answer_directly(
+        self, caller: AuthenticatedClient, method: str, params: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the result of a modern request that the SDK doesn't handle; raises `MCPError`."""
+        build_request = partial(build_modern_request, method=method, params=params)
+        return await self._answer(caller, method, self._modern_handlers[method], build_request)
+
+    async def _answer(
+        self,
+        caller: AuthenticatedClient,
+        method: str,
+        handler: Handler,
+        build_request: Callable[[AuthenticatedClient], GatewayRequest],
+    ) -> dict[str, Any]:
+        """Return the result of a request; raises `MCPError`."""
         try:
-            if ctx.method not in ADMITTED_METHODS or caller.target.kind == "organization":
+            if method not in ADMITTED_METHODS or caller.target.kind == "organization":
                 caller = await caller.refresh_if_changed()
-            inbound = self.sessions.build_request(ctx, caller, is_modern=is_modern)
+            inbound = build_request(caller)
             with (
                 tracing.start_span(
-                    ctx.method,
+                    method,
                     kind="server",
-                    carrier=inbound.forwarded_meta,
-                    mcp__method__name=ctx.method,
+                    carrier=inbound.forwarded_meta if tracing.is_tracing() else None,
+                    mcp__method__name=method,
                 ),
                 self.sessions.track_request(inbound),
             ):
@@ -192,8 +210,6 @@ class GatewayDispatcher:
             if self.sessions.record_list(inbound, kind, compute_list_digest(declarations)):
                 await self.sessions.save_session(inbound)
             declarations = tuple(map(translate_declaration, declarations))
-        elif kind == "tools":
-            declarations = tuple(map(translate_execution, declarations))
         return build_page(declarations, field_name, inbound.params.get("cursor")) | CACHE_HINTS
 
     async def _read_resource(self, inbound: GatewayRequest) -> dict[str, Any]:
@@ -231,6 +247,11 @@ class GatewayDispatcher:
 
 def _find_input_schema(name: str) -> Any:
     """Return the input schema of a listed tool; the SDK uses it to check headers."""
-    snapshot = get_current_client().target.find_cached_snapshot()
+    return find_input_schema(get_current_client(), name)
+
+
+def find_input_schema(caller: AuthenticatedClient, name: str) -> dict[str, Any] | None:
+    """Return the input schema of a tool that is listed for a caller; None for another name."""
+    snapshot = caller.target.find_cached_snapshot()
     tool = snapshot.find_tool(name) if snapshot else None
     return tool.input_schema if tool and tool.decision.is_callable else None

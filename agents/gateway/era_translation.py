@@ -15,7 +15,7 @@ MODERN_FIELDS = ("resultType", "ttlMs", "cacheScope")
 
 def translate_declaration(declaration: dict[str, Any]) -> dict[str, Any]:
     """Return a declaration whose schemas describe objects, as the handshake era requires."""
-    translated = translate_execution(declaration)
+    translated = dict(declaration)
     output_schema, input_schema = declaration.get("outputSchema"), declaration.get("inputSchema")
     if "outputSchema" in declaration and not (
         isinstance(output_schema, Mapping) and output_schema.get("type") == "object"

@@ -35,6 +35,7 @@ from agents.gateway.batches import (
     parse_batch,
 )
 from agents.gateway.client_sessions import SESSION_ID_HEADER
+from agents.gateway.direct_requests import DirectResponder, is_direct_candidate
 from agents.gateway.dispatcher import GatewayDispatcher
 from agents.gateway.handlers import Kind
 from agents.gateway.organization_server.management_tools import prepare_management_tools
@@ -78,6 +79,7 @@ class GatewayApplication:
     def __init__(self) -> None:
         self.dispatcher = GatewayDispatcher()
         self.router = SessionRouter(self.dispatcher.sessions)
+        self._direct = DirectResponder(self.dispatcher.answer_directly, build_security_settings)
         self._manager: StreamableHTTPSessionManager | None = None
         self._starting = asyncio.Lock()
         self._stop = asyncio.Event()
@@ -98,11 +100,38 @@ class GatewayApplication:
             return
         address = parse_path(scope["path"])
         try:
-            caller = await _authenticate_request(scope, address)
+            caller = await _authenticate_request(headers, scope, address)
         except Problem as problem:
             await _send_problem(send, problem, address)
             return
         set_current_client(caller)
+        if scope["method"] == "POST" and is_direct_candidate(headers, scope["headers"]):
+            body, replay = await read_body(receive)
+            request = await self._direct.accept_request(caller, headers, body or b"")
+            if request is not None:
+                await self._direct.respond(caller, request, receive, send)
+                return
+            receive = replay
+        await self._forward_to_sdk(caller, headers, scope, receive, send)
+
+    async def stop(self) -> None:
+        """End all sessions and streams."""
+        self.dispatcher.change_streams.stop()
+        self.router.stop()
+        self.dispatcher.sessions.delete_all_sessions()
+        if self._manager_task is not None:
+            self._stop.set()
+            await self._manager_task
+
+    async def _forward_to_sdk(
+        self,
+        caller: AuthenticatedClient,
+        headers: Mapping[str, str],
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """Answer a request with the SDK's session manager."""
         scope = {**scope, "user": _build_user(caller)}
         manager = await self._get_manager()
         client_scope, is_handshake = scope, _is_handshake(headers)
@@ -124,15 +153,6 @@ class GatewayApplication:
             await manager.handle_request(scope, receive, send)
         if ends_session:
             sessions.delete_session(session_id)
-
-    async def stop(self) -> None:
-        """End all sessions and streams."""
-        self.dispatcher.change_streams.stop()
-        self.router.stop()
-        self.dispatcher.sessions.delete_all_sessions()
-        if self._manager_task is not None:
-            self._stop.set()
-            await self._manager_task
 
     async def _answer_post(
         self, caller: AuthenticatedClient, scope: Scope, receive: Receive, send: Send
@@ -272,9 +292,9 @@ async def load_resource_metadata(path: str) -> dict[str, Any]:
 
 
 async def _authenticate_request(
-    scope: Scope, address: GatewayAddress | None
+    headers: Mapping[str, str], scope: Scope, address: GatewayAddress | None
 ) -> AuthenticatedClient:
-    kind, _, token = _decode_headers(scope).get("authorization", "").partition(" ")
+    kind, _, token = headers.get("authorization", "").partition(" ")
     token = token.strip()
     if kind.lower() != "bearer" or not token or len(token) > MAX_TOKEN_LENGTH:
         raise MissingToken(

@@ -2,10 +2,12 @@
 
 import base64
 import json
+from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.calls import results
 from agents.calls.results import clean_completion, render_result
 
 
@@ -131,3 +133,27 @@ def test_the_stored_result_never_exceeds_the_limit(texts, limit):
     rendered = render_result(build_text_result(*texts), limit=limit, result_id="x")
     text = rendered.text.split("\n[cut:")[0] if rendered.full_text else rendered.text
     assert len(text.encode()) <= limit
+
+
+def test_a_text_without_findings_is_scanned_once():
+    result = build_text_result("a text of this test alone", "é")
+    with patch.object(results, "inspect_result", wraps=results.inspect_result) as scan:
+        first, second = (render_result(result, limit=1000, result_id="x") for _ in range(2))
+    assert (first == second, scan.call_count) == (True, 1)
+
+
+def test_findings_are_reported_each_time():
+    for text in ("hidden\u200b\U000e0041 text", "lone \ud800 surrogate", "<script>a()</script>"):
+        first, second = (
+            render_result(build_text_result(text), limit=1000, result_id="x") for _ in range(2)
+        )
+        assert first == second
+        assert first.text != text
+
+
+def test_the_digests_of_clean_texts_are_limited(monkeypatch):
+    monkeypatch.setattr(results, "MAX_CLEAN_TEXTS", 2)
+    for number in range(5):
+        render_result(build_text_result(f"text {number}"), limit=1000, result_id="x")
+        assert len(results._clean_texts) >= 1
+    assert len(results._clean_texts) <= 2

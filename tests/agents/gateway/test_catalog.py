@@ -1,11 +1,14 @@
 """Pagination of lists, and invalid cursors."""
 
+import json
+from base64 import urlsafe_b64encode
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp.shared.exceptions import MCPError
 
-from agents.gateway.catalog import PAGE_SIZE, build_page
+from agents.gateway.catalog import PAGE_SIZE, DeclarationList, build_page
 
 BAD = -32602
 
@@ -45,3 +48,24 @@ def test_a_cursor_of_another_list_is_refused(cursor: object) -> None:
     with pytest.raises(MCPError) as caught:
         build_page(({"name": "one"},), "tools", cursor)
     assert caught.value.error.code == BAD
+
+
+@given(st.integers(0, 2 * PAGE_SIZE), st.integers(0, 2 * PAGE_SIZE + 2))
+def test_pages_that_are_kept_are_those_that_are_built(count: int, start: int) -> None:
+    declarations = tuple({"name": str(number)} for number in range(count))
+    kept = DeclarationList(declarations)
+    cursor = urlsafe_b64encode(str(start).encode()).decode()
+    if start > count:
+        with pytest.raises(MCPError):
+            build_page(kept, "tools", cursor)
+        return
+    pages = [build_page(kept, "tools", cursor) for _ in range(2)]
+    assert pages == [build_page(declarations, "tools", cursor)] * 2
+    assert len(kept._pages) <= 1
+
+
+def test_a_page_is_encoded_once() -> None:
+    declarations = DeclarationList(({"name": "é"}, {"name": "two"}))
+    first, second = (build_page(declarations, "tools", None)["tools"] for _ in range(2))
+    assert json.loads(first.encoded) == list(declarations)
+    assert first.encoded is second.encoded
