@@ -32,6 +32,7 @@ from django.template import Context, RequestContext, Template
 from django.test import client as test_client
 from hypothesis import HealthCheck
 from hypothesis import settings as settings_of_hypothesis
+from hypothesis.internal.conjecture import providers
 from playwright.sync_api import Browser, Page
 
 from tests import background_work, database, database_flush, processes
@@ -44,9 +45,13 @@ from tests.processes import Process, Web
 COMMON = settings_of_hypothesis(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings_of_hypothesis.register_profile("suite", COMMON, max_examples=50, derandomize=True)
 settings_of_hypothesis.register_profile("search", COMMON, max_examples=1_000)
-settings_of_hypothesis.load_profile(
-    "search" if os.environ.get("TEST_FUZZING") == "whole" else "suite"
-)
+if os.environ.get("TEST_FUZZING") == "whole":
+    settings_of_hypothesis.load_profile("search")
+else:
+    settings_of_hypothesis.load_profile("suite")
+    # Hypothesis would also try constants of all modules that the process has imported: other tests
+    # would decide which, and reading them takes seconds in each process.
+    providers._get_local_constants = lambda: providers._local_constants
 
 FAILED = pytest.StashKey[bool]()
 PROCESSES = pytest.StashKey[list[Process]]()
