@@ -1,7 +1,8 @@
 """Bytecode of the test files: written once, by all cores, before a run needs it.
 
 Each process of a run collects all files. In a new checkout each of them would rewrite the asserts
-of every file itself, which takes as long as all else of the collection.
+of every file itself, which takes as long as all else of the collection. The same is done with the
+table of characters from which Hypothesis draws text.
 """
 
 import os
@@ -18,6 +19,7 @@ from _pytest.assertion.rewrite import (
     assertstate_key,
     get_cache_dir,
 )
+from hypothesis.internal.charmap import intervals_from_codec
 
 FOLDER = Path(__file__).parent
 MANY = 50  # fewer take less time than to start processes for them
@@ -36,6 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
         context.Process(target=_write_bytecode, args=(stale[part :: os.cpu_count()], config))
         for part in range(os.cpu_count() or 1)
     ]
+    processes.append(context.Process(target=intervals_from_codec, args=("utf-8",)))
     for process in processes:
         process.start()
     for process in processes:

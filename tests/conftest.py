@@ -32,11 +32,10 @@ from django.template import Context, RequestContext, Template
 from django.test import client as test_client
 from hypothesis import HealthCheck
 from hypothesis import settings as settings_of_hypothesis
+from hypothesis.internal.conjecture import providers
 from playwright.sync_api import Browser, Page
 
-from bonobot.core import runtime
-from bonobot.ledger.writer import writer_thread
-from tests import database, database_flush, processes
+from tests import background_work, database, database_flush, processes
 from tests.browser import open_browser, open_context, open_page, save_page
 from tests.parts import NODE_SERVERS
 from tests.processes import Process, Web
@@ -46,9 +45,13 @@ from tests.processes import Process, Web
 COMMON = settings_of_hypothesis(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings_of_hypothesis.register_profile("suite", COMMON, max_examples=50, derandomize=True)
 settings_of_hypothesis.register_profile("search", COMMON, max_examples=1_000)
-settings_of_hypothesis.load_profile(
-    "search" if os.environ.get("TEST_FUZZING") == "whole" else "suite"
-)
+if os.environ.get("TEST_FUZZING") == "whole":
+    settings_of_hypothesis.load_profile("search")
+else:
+    settings_of_hypothesis.load_profile("suite")
+    # Hypothesis would also try constants of all modules that the process has imported: other tests
+    # would decide which, and reading them takes seconds in each process.
+    providers._get_local_constants = lambda: providers._local_constants
 
 FAILED = pytest.StashKey[bool]()
 PROCESSES = pytest.StashKey[list[Process]]()
@@ -78,8 +81,6 @@ def django_db_setup(
         database.create_database()
     yield
     with django_db_blocker.unblock():
-        runtime.close_runtime(timeout_s=1)  # tasks that tests left running have nothing to finish
-        writer_thread.close_writer()
         connections.close_all()
         database.drop_database()
 
@@ -92,6 +93,15 @@ def _quick_flush() -> Iterator[None]:
         patch.setattr(BaseDatabaseOperations, "execute_sql_flush", database_flush.execute_flush)
         patch.setattr(flush, "emit_post_migrate_signal", database_flush.restore_presets)
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_work_after_a_module(django_db_blocker: pytest_django.DjangoDbBlocker) -> Iterator[None]:
+    """Stop what a module's tests left running, and delete what that wrote while it ended."""
+    yield
+    with django_db_blocker.unblock():
+        if background_work.stop_background_work() and database.is_in_use():
+            call_command("flush", verbosity=0, interactive=False)
 
 
 @pytest.fixture(scope="session", autouse=True)

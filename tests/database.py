@@ -74,6 +74,11 @@ def drop_template() -> None:
     marker.unlink()
 
 
+def is_in_use() -> bool:
+    """Return whether this process is connected to its copy: no other database may be emptied."""
+    return bool(connection.settings_dict["NAME"] == _own_name())
+
+
 def copy_template(target: Path) -> None:
     """Copy the template's tables, without a row that a test wrote, to a new SQLite file."""
     shutil.copyfile(_template_name(), target)

@@ -17,6 +17,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.base.operations import BaseDatabaseOperations
 from django.db.models import Model
 
+from bonobot.ledger.writer import writer_thread
 from mcp_servers.models import Preset
 from mcp_servers.presets.services import load_presets
 
@@ -30,7 +31,11 @@ _execute = BaseDatabaseOperations.execute_sql_flush
 
 
 def build_statements(_style: object, connection: BaseDatabaseWrapper, **_: object) -> list[str]:
-    """Return the DELETE statements; foreign keys are checked at commit, so any order works."""
+    """Return the DELETE statements; foreign keys are checked at commit, so any order works.
+
+    The ledger's writer ends first: it counts repeated refusals for a minute and then writes.
+    """
+    writer_thread.close_writer()
     deletions = [f"DELETE FROM {table}{_build_condition(table)}" for table in _list_tables()]  # noqa: S608 - our own
     return deletions if connection.vendor == "sqlite" else ["; ".join(deletions)]
 

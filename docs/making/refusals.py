@@ -7,7 +7,7 @@ problem. What follows in a sentence from what was asked is shown as `…`.
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,11 +48,13 @@ class Meaning:
 
 def page(root: Path) -> str:
     """Return the page."""
-    trees = [
-        ast.parse(path.read_text(encoding="utf-8"))
+    nodes = [
+        node
         for package in PACKAGES
         for path in sorted((root / package).rglob("*.py"))
         if "migrations" not in path.parts
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call | ast.ClassDef)
     ]
     rows = (
         (
@@ -61,23 +63,23 @@ def page(root: Path) -> str:
             " / ".join(found.texts),
             " / ".join(found.remedies),
         )
-        for name, found in sorted(meanings(trees).items())
+        for name, found in sorted(meanings(nodes).items())
     )
     return HEAD + table(("code", "HTTP", "message", "remedy"), rows)
 
 
-def meanings(trees: list[ast.Module]) -> dict[str, Meaning]:
+def meanings(nodes: Sequence[ast.Call | ast.ClassDef]) -> dict[str, Meaning]:
     """Return each code with its statuses, sentences and remedies."""
-    kinds = dict(_kinds(trees))
+    kinds = dict(_kinds(nodes))
     found: defaultdict[str, Meaning] = defaultdict(Meaning)
     for name, kind in kinds.items():
         if kind.code and _is_problem(name, kinds):
             found[kind.code].statuses.add(_status(name, kinds))
             if kind.title:
                 found[kind.code].texts[f"{kind.title}."] = None
-    for tree in trees:
-        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-            _note(call, kinds, found)
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            _note(node, kinds, found)
     return dict(found)
 
 
@@ -115,18 +117,17 @@ def _sentence(node: ast.AST | None) -> str:
     return ""
 
 
-def _kinds(trees: list[ast.Module]) -> Iterator[tuple[str, Kind]]:
-    for tree in trees:
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.ClassDef):
-                continue
-            kind = Kind(tuple(one.id for one in node.bases if isinstance(one, ast.Name)))
-            for line in node.body:
-                if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant):
-                    for target in line.targets:
-                        if isinstance(target, ast.Name) and hasattr(kind, target.id):
-                            setattr(kind, target.id, line.value.value)
-            yield node.name, kind
+def _kinds(nodes: Sequence[ast.Call | ast.ClassDef]) -> Iterator[tuple[str, Kind]]:
+    for node in nodes:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        kind = Kind(tuple(one.id for one in node.bases if isinstance(one, ast.Name)))
+        for line in node.body:
+            if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant):
+                for target in line.targets:
+                    if isinstance(target, ast.Name) and hasattr(kind, target.id):
+                        setattr(kind, target.id, line.value.value)
+        yield node.name, kind
 
 
 def _is_problem(name: str, kinds: dict[str, Kind]) -> bool:

@@ -73,6 +73,8 @@ class TaskServer:
             if len(self.states) > 1 and state["status"] == "working":
                 self.states = self.states[1:]
             return raw_http_server.result(request, {"taskId": "t-1", **state})
+        if request.method not in results:
+            return raw_http_server.error(request, -32601, 404)
         return raw_http_server.result(request, results[request.method])
 
     def count(self, method):
