@@ -28,7 +28,7 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from bonobot.accounts.admin_base import ObjectRequest, TabbedAdmin, format_problem
+from bonobot.accounts.admin_base import ObjectRequest, TabbedAdmin, TabGroup, format_problem
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import ago, milliseconds, percent
@@ -239,6 +239,16 @@ class ServerAdmin(TabbedAdmin):
     )
     action_needs: ClassVar[dict[str, Action]] = {"approve_chosen": Action.APPROVE_DEFINITIONS}
     change_list_template = "admin/servers/list.html"
+    add_label = _("Add server")
+    add_url_name = "mcp_servers_server_presets"
+    tab_groups = (
+        TabGroup(_("Overview"), ("change",)),
+        TabGroup(_("Tools"), ("tools", "data_labels")),
+        TabGroup(_("Resources"), ("resources", "prompts")),
+        TabGroup(_("Try it"), ("try",)),
+        TabGroup(_("Activity"), ("calls", "health")),
+        TabGroup(_("Configure"), ("configuration", "credentials", "clients")),
+    )
     # Extra views: route, last part of the URL name, view. Other apps append theirs.
     extra_views: ClassVar[tuple[tuple[str, str, Callable[..., HttpResponseBase]], ...]] = (
         ("add/preset/", "presets", choose_pool_preset),
