@@ -48,7 +48,15 @@ SIDEBAR: Groups = (
                 _("Approvals"),
                 "inbox",
                 APPROVALS,
-                children=(Entry(_("Elicitation requests"), "contact_support", ELICITATIONS),),
+                Action.RUN_AGENTS,
+                children=(
+                    Entry(
+                        _("Elicitation requests"),
+                        "contact_support",
+                        ELICITATIONS,
+                        Action.RUN_AGENTS,
+                    ),
+                ),
             ),
         ),
     ),
