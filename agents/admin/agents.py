@@ -36,6 +36,7 @@ from agents.sessions.system_prompt import build_instructions, build_tool_specs
 from bonobot.accounts.admin_base import (
     ObjectRequest,
     TabbedAdmin,
+    TabGroup,
     add_problem_to_form,
     redirect_to_page,
     render_screen,
@@ -85,6 +86,15 @@ class AgentAdmin(TabbedAdmin):
     ordering = ("name",)
     list_select_related = ("model_endpoint",)
     change_list_template = "admin/agents/list.html"
+    add_label = _("Create agent")
+    tab_groups = (
+        TabGroup(_("Chat"), ("change",)),
+        TabGroup(_("Tools"), ("servers", "builtin", "policy", "simulate")),
+        TabGroup(_("Configure"), ("configuration", "skills", "workflows", "notes")),
+        TabGroup(_("Activity"), ("sessions", "recordings")),
+        TabGroup(_("Metrics"), ("metrics",)),
+        TabGroup(_("Connect"), ("clients",)),
+    )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Agent]:
         """Return the visible agents with what the list shows, in one query."""

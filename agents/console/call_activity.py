@@ -1,12 +1,13 @@
-"""Calls, durations and percentiles over time for the dashboard.
+"""Calls, durations and costs over time for the dashboard.
 
 Read from rollups in a fixed number of queries.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -17,11 +18,13 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext_lazy as _
 
 from agents.console import svg_charts
+from agents.console.headline import HeadlineTile, build_tiles
 from bonobot.ledger.usage import query_rollups
-from bonobot.ledger.usage.aggregation import ERROR_OUTCOMES, UsageLine
+from bonobot.ledger.usage.aggregation import ERROR_OUTCOMES, UsageLine, truncate_time
 from bonobot.ledger.usage.query_rollups import ReportSpan, UsageReader
 
-MAX_ITEMS = 8
+MAX_ITEMS = 7
+MAX_TIME_LABELS = 8
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
@@ -36,6 +39,7 @@ class ActivityRange:
     slug: str
     title: Any
     step: timedelta
+    step_title: Any
     days: int
 
     def compute_span(self, now: datetime) -> ReportSpan:
@@ -50,9 +54,9 @@ class ActivityRange:
 
 
 RANGES = (
-    ActivityRange("24h", _("24 hours"), HOUR, 1),
-    ActivityRange("7d", _("7 days"), 6 * HOUR, 7),
-    ActivityRange("30d", _("30 days"), DAY, 30),
+    ActivityRange("24h", _("24 hours"), HOUR, _("per hour"), 1),
+    ActivityRange("7d", _("7 days"), 6 * HOUR, _("per 6 hours"), 7),
+    ActivityRange("30d", _("30 days"), DAY, _("per day"), 30),
 )
 
 
@@ -61,12 +65,37 @@ class ActivityInterval:
     """One step of the range, with its numbers."""
 
     begins: datetime
+    ends: datetime
     line: UsageLine
     url: str
 
+    @property
+    def succeeded(self) -> int:
+        """Calls that neither failed nor were denied."""
+        return self.line.calls - self.line.errors - self.line.refused
+
+    @property
+    def title(self) -> str:
+        """Return the time span: of hours in the reader's time zone, of longer steps in UTC."""
+        length = self.ends - self.begins
+        begins, ends = (self._to_shown_time(time) for time in (self.begins, self.ends))
+        if length >= DAY:
+            return date_format(begins, "j M")
+        return f"{date_format(begins, 'j M, H:i')}–{date_format(ends, 'H:i')}"
+
+    @property
+    def label(self) -> str:
+        """Return the start as a label of the time axis."""
+        begins = self._to_shown_time(self.begins)
+        return date_format(begins, "H:i" if self.ends - self.begins <= HOUR else "j M")
+
+    def _to_shown_time(self, time: datetime) -> datetime:
+        is_hour = self.ends - self.begins <= HOUR
+        return timezone.localtime(time) if is_hour else time.astimezone(UTC)
+
 
 class CallActivity:
-    """The calls of one organization within a range (7 queries in all)."""
+    """The calls of one organization within a range (at most 9 queries in all)."""
 
     def __init__(self, organization_id: UUID, range_slug: str, now: datetime | None = None) -> None:
         self.range = next(
@@ -91,7 +120,7 @@ class CallActivity:
         for (begins,), line in self.reader.load_lines("begins").items():
             lines[min(starts[-1], self.since + (begins - self.since) // step * step)].add_line(line)
         return [
-            ActivityInterval(start, line, self.build_audit_url(start, start + step))
+            ActivityInterval(start, start + step, line, self.build_audit_url(start, start + step))
             for start, line in lines.items()
         ]
 
@@ -99,6 +128,20 @@ class CallActivity:
     def total(self) -> UsageLine:
         """The totals of the whole range."""
         return query_rollups.sum_lines(step.line for step in self.steps)
+
+    @cached_property
+    def previous_total(self) -> UsageLine:
+        """The totals of as long a time before the range, up to the same time of day."""
+        length = timedelta(days=self.range.days)
+        since, until = self.since - length, self.now - length
+        # Whole days are read from days, of which there are summaries for longer than of hours.
+        midnight = truncate_time(query_rollups.to_utc(until), "day")
+        edges = [since, until] if self.range.days == 1 else [since, midnight, until]
+        return query_rollups.sum_lines(
+            replace(self.reader, span=ReportSpan(begins, ends, "hour")).load_total()
+            for begins, ends in pairwise(edges)
+            if begins < ends
+        )
 
     def build_audit_url(
         self, since: datetime | None = None, until: datetime | None = None, **query: Any
@@ -110,69 +153,35 @@ class CallActivity:
         return f"{reverse('admin:ledger_auditrow_changelist')}?{urlencode(parameters)}"
 
     @property
-    def cards(self) -> list[dict[str, Any]]:
+    def tiles(self) -> list[HeadlineTile]:
         """The numbers at the top, each with a link to its rows."""
-        total, errors = self.total, ",".join(ERROR_OUTCOMES)
-        slowest_url = self.build_audit_url(outcome__in="ok", o=-8)
-        return [
-            {"title": _("calls"), "n": total.calls, "url": self.build_audit_url(), "tone": ""},
-            {
-                "title": _("failed"),
-                "n": total.errors,
-                "url": self.build_audit_url(outcome__in=errors),
-                "tone": "bad" if total.errors else "",
-            },
-            {
-                "title": _("denied"),
-                "n": total.refused,
-                "url": self.build_audit_url(outcome__in="refused"),
-                "tone": "warn" if total.refused else "",
-            },
-            {"title": _("p50"), "ms": total.p50, "url": slowest_url, "tone": ""},
-            {"title": _("p95"), "ms": total.p95, "url": slowest_url, "tone": ""},
-            {
-                "title": _("cost"),
-                "cost": total.cost_microusd,
-                "url": self.build_audit_url(kind="model"),
-                "tone": "",
-            },
-        ]
+        urls = {
+            "calls": self.build_audit_url(),
+            "failed": self.build_audit_url(outcome__in=",".join(ERROR_OUTCOMES)),
+            "duration": self.build_audit_url(outcome__in="ok", o=-8),
+            "cost": self.build_audit_url(kind="model"),
+        }
+        lines = [step.line for step in self.steps]
+        return build_tiles(lines, self.total, self.previous_total, urls)
 
     @property
-    def calls_chart(self) -> dict[str, Any]:
-        """Calls over time, with errors and refusals."""
+    def chart(self) -> dict[str, Any]:
+        """Calls over time by outcome, with the labels of both axes."""
+        axis = svg_charts.choose_axis(max(step.line.calls for step in self.steps))
         stacks = [
-            [
-                ("", step.line.calls - step.line.errors - step.line.refused),
-                ("warn", step.line.refused),
-                ("bad", step.line.errors),
-            ]
+            [("", step.succeeded), ("warn", step.line.refused), ("bad", step.line.errors)]
             for step in self.steps
         ]
+        every = -(-len(self.steps) // MAX_TIME_LABELS)
         return {
-            "bars": list(zip(svg_charts.build_bars(stacks), self.steps, strict=True)),
-            "highest": max(step.line.calls for step in self.steps),
+            "axis": axis,
+            "columns": list(zip(svg_charts.build_bars(stacks, axis[0]), self.steps, strict=True)),
+            "labels": [
+                {"text": step.label, "at": 100 * index / len(self.steps)}
+                for index, step in enumerate(self.steps)
+                if index % every == 0 and index < 0.95 * len(self.steps)
+            ],
         }
-
-    @property
-    def time_chart(self) -> dict[str, Any]:
-        """Median and 95th percentile over time."""
-        medians = [step.line.p50 for step in self.steps]
-        p95s = [step.line.p95 for step in self.steps]
-        highest = max((value for value in p95s if value is not None), default=0.0)
-        return {
-            "p50": svg_charts.build_curve(medians, highest),
-            "p95": svg_charts.build_curve(p95s, highest),
-            "highest": highest,
-        }
-
-    @property
-    def marks(self) -> tuple[str, str]:
-        """The labels at the ends of the time axis."""
-        date_format_string = "H:i" if self.range.step == HOUR else "j M"
-        return date_format(self.since, date_format_string), date_format(
-            self.steps[-1].begins, date_format_string
-        )
 
     @cached_property
     def refusals(self) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from django.db.models import Q, QuerySet
 from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 
+from agents.console.navigation import Navigation, NavigationItem
 from agents.models import Agent, Session, Skill, Workflow
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -47,9 +48,7 @@ class PaletteEntry:
     url: str
 
 
-def search_palette(
-    principal: Principal, navigation: Iterable[dict[str, Any]], query: str
-) -> list[PaletteEntry]:
+def search_palette(principal: Principal, navigation: Navigation, query: str) -> list[PaletteEntry]:
     """Return the entries that match all words, screens and actions first."""
     words = query[:MAX_QUERY_LENGTH].lower().split()
     local_entries = [*_list_screens(navigation), *_list_actions(principal)]
@@ -59,10 +58,16 @@ def search_palette(
     return [*matches, *(_search_objects(principal, words) if words else ())]
 
 
-def _list_screens(navigation: Iterable[dict[str, Any]]) -> Iterator[PaletteEntry]:
-    for group in navigation:
-        for item in group["items"]:
-            yield PaletteEntry(str(item["title"]), str(group["title"]), item["icon"], item["link"])
+def _list_screens(navigation: Navigation) -> Iterator[PaletteEntry]:
+    for group in (*navigation.sidebar, *navigation.settings_area):
+        for item in _flatten_items(group.items):
+            yield PaletteEntry(str(item.title), str(group.title), item.icon, item.link)
+
+
+def _flatten_items(items: Iterable[NavigationItem]) -> Iterator[NavigationItem]:
+    for item in items:
+        yield item
+        yield from _flatten_items(item.children)
 
 
 def _list_actions(principal: Principal) -> Iterator[PaletteEntry]:

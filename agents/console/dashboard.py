@@ -4,57 +4,37 @@ The number of queries is fixed: counts are grouped and lists are short.
 """
 
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import timedelta
+from itertools import chain
 from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import Count, F, OuterRef, Q, Subquery
+from django.db.models import Case, Count, F, IntegerField, OuterRef, Q, Subquery, Value, When
 from django.urls import reverse
-from django.utils import timezone
-from django.utils.translation import gettext_lazy as _
 
 from agents.budgets.services import BudgetUse, load_budget_use
+from agents.console import attention
+from agents.console.attention import AttentionItem
 from agents.console.call_activity import RANGES, CallActivity
-from agents.console.onboarding import load_onboarding_progress
+from agents.console.onboarding import OnboardingProgress, load_onboarding_progress
 from agents.console.pending_counts import PendingCounts
 from agents.models import Approval, Budget, Session
 from agents.models.approvals import PersonRequestQuerySet
 from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
 from bonobot.processes.process_status import ProcessStatus, read_statuses
-from mcp_servers.health.outages import NEEDS_REAUTH
-from mcp_servers.health.queries import build_outage_condition
-from mcp_servers.models import Definition, Outage, Server
+from mcp_servers.health.queries import build_last_day, prefetch_last_day
+from mcp_servers.models import Definition, Server
 from mcp_servers.models.definitions import DefinitionQuerySet
 from mcp_servers.oauth_client.queries import list_pending_logins
 
-MAX_ITEMS = 8
+MAX_ITEMS = 7
 FAILING_STATES = (Server.Status.ERROR, Server.Status.NEEDS_REAUTH)
-OUTAGE_HOURS = 24
+PROCESS_HOURS = 24
 MAX_BUDGETS = 200
-
-
-@dataclass(frozen=True)
-class DashboardBudget:
-    """A budget with its usage."""
-
-    title: str
-    unit: str
-    period: str
-    limit: int
-    warn_at: int
-    spent: int
-    reserved: int
-    url: str
-
-    @property
-    def tone(self) -> str:
-        """Return the tone that shows how much is used."""
-        used_amount = self.spent + self.reserved
-        if used_amount >= self.limit:
-            return "bad"
-        return "warn" if used_amount * 100 >= self.warn_at * self.limit else "good"
+MAX_OPEN_STEPS = 3  # with fewer open steps, the setup is one line
 
 
 def build_dashboard(
@@ -63,44 +43,60 @@ def build_dashboard(
     """Return the context of the dashboard; `range_slug` selects its time range."""
     organization_id = principal.organization_id
     servers = Server.objects.for_organization(organization_id)
-    states = servers.aggregate(
-        total=Count("pk"),
-        off=Count("pk", filter=Q(enabled=False)),
-        **{
-            state: Count("pk", filter=Q(status=state, enabled=True))
-            for state in ("connected", "connecting", "disconnected", "error", "needs_reauth")
-        },
-    )
-    sessions = Session.objects.for_organization(organization_id)
-    logins = list_pending_logins(principal, MAX_ITEMS)
+    shown_servers = _list_servers(servers)
+    progress = load_onboarding_progress(organization_id)
+    sessions = Session.objects.for_organization(organization_id).select_related("agent")
     return {
-        "states": _build_server_states(states),
-        "server_total": states["total"],
-        "troubled": _list_troubled_servers(servers, [server.pk for server, _login in logins]),
-        "outages": _list_recent_outages(organization_id),
-        "logins": logins,
-        "asked": _list_pending_approvals(organization_id),
-        "asked_total": pending.calls,
-        "waiting": _list_pending_reviews(organization_id),
-        "waiting_total": pending.definitions,
+        "server_counts": _count_servers(servers),
+        "servers": [(server, build_last_day(server)) for server in shown_servers[:MAX_ITEMS]],
+        "attention": list(_list_attention(principal, pending, progress, shown_servers)),
         "activity": CallActivity(organization_id, range_slug),
         "ranges": RANGES,
-        "running": pending.sessions,
-        "processes": _list_ended_processes(principal),
-        "quarantined": sessions.filter(quarantined_at__isnull=False)
-        .select_related("agent")
-        .order_by("-quarantined_at")[:MAX_ITEMS],
-        "recent": sessions.select_related("agent").order_by("-created_at")[:MAX_ITEMS],
-        "spends": _list_budgets(organization_id),
-        "begun": load_onboarding_progress(organization_id),
+        "recent": sessions.order_by("-created_at")[:MAX_ITEMS],
+        "begun": progress,
+        "is_setup_short": sum(not step.over for step in progress.steps) < MAX_OPEN_STEPS,
     }
+
+
+def _list_attention(
+    principal: Principal,
+    pending: PendingCounts,
+    progress: OnboardingProgress,
+    servers: list[Server],
+) -> Iterator[AttentionItem]:
+    """Yield what needs attention, most urgent first."""
+    organization_id = principal.organization_id
+    logins = list_pending_logins(principal, MAX_ITEMS)
+    login_ids = {server.pk for server, _login in logins}
+    quarantined = Session.objects.for_organization(organization_id).filter(
+        quarantined_at__isnull=False
+    )
+    return chain(
+        attention.describe_processes(_list_ended_processes(principal)),
+        attention.describe_approvals(_list_pending_approvals(organization_id), pending.calls),
+        attention.describe_elicitations(pending.questions),
+        attention.describe_logins(logins),
+        attention.describe_servers(
+            server
+            for server in servers
+            if server.status in FAILING_STATES and server.pk not in login_ids
+        ),
+        attention.describe_quarantine(
+            quarantined.select_related("agent").order_by("-quarantined_at")[:MAX_ITEMS]
+        ),
+        attention.describe_notifications(
+            progress.untold if principal.may(Action.VIEW_AUDIT) else 0
+        ),
+        attention.describe_reviews(_list_pending_reviews(organization_id), pending.definitions),
+        attention.describe_budgets(_list_budgets(organization_id)),
+    )
 
 
 def _list_ended_processes(principal: Principal) -> list[ProcessStatus]:
     """Return the processes of `bonobot up` that ended in the last day, for its administrators."""
     if not principal.platform_admin:
         return []
-    max_age_s = timedelta(hours=OUTAGE_HOURS).total_seconds()
+    max_age_s = timedelta(hours=PROCESS_HOURS).total_seconds()
     return [
         process
         for process in read_statuses(settings.BONOBOT_VAR)
@@ -108,73 +104,32 @@ def _list_ended_processes(principal: Principal) -> list[ProcessStatus]:
     ]
 
 
-def _build_server_states(counts: dict[str, int]) -> list[dict[str, Any]]:
-    """Return the number of servers by state, states that need attention first."""
-    states = (
-        ("error", _("failed"), "status__in=error", "bad"),
-        ("needs_reauth", _("needs new credentials"), "status__in=needs_reauth", "warn"),
-        ("connecting", _("connecting"), "status__in=connecting", "busy"),
-        ("disconnected", _("not connected yet"), "status__in=disconnected", "plain"),
-        ("connected", _("connected"), "status__in=connected", "good"),
-        ("off", _("disabled"), "status__in=disabled", "plain"),
+def _count_servers(servers: Any) -> dict[str, Any]:
+    """Return how many servers are enabled, connected and failing, and the URL of the latter."""
+    counts = servers.enabled().aggregate(
+        total=Count("pk"),
+        connected=Count("pk", filter=Q(status=Server.Status.CONNECTED)),
+        failing=Count("pk", filter=Q(status__in=FAILING_STATES)),
     )
     address = reverse("admin:mcp_servers_server_changelist")
-    return [
-        {"title": title, "count": counts[name], "url": f"{address}?{query}", "tone": tone}
-        for name, title, query, tone in states
-        if counts[name]
-    ]
+    return {**counts, "failing_url": f"{address}?status__in={','.join(FAILING_STATES)}"}
 
 
-def _list_troubled_servers(servers: Any, shown_ids: list[UUID]) -> list[dict[str, Any]]:
-    """Return the failing servers, each with a link to its remedy, without `shown_ids`.
-
-    The most recent failures come first.
-    """
-    outage_start = Outage.objects.filter(server=OuterRef("pk"), ended_at=None).values("began_at")[
-        :1
-    ]
-    rows = servers.enabled().filter(status__in=FAILING_STATES).exclude(pk__in=shown_ids)
-    annotated = rows.annotate(away_since=Subquery(outage_start))
-    newest_first = F("away_since").desc(nulls_last=True)
-    return [
-        {"server": server, **_suggest_remedy(server)}
-        for server in annotated.order_by(newest_first)[:MAX_ITEMS]
-    ]
-
-
-def _suggest_remedy(server: Server) -> dict[str, Any]:
-    """Return the title and URL of the remedy for a failing server."""
-    if server.status == Server.Status.ERROR:
-        title, page = _("View history"), "health"
-    elif server.interactive:
-        title, page = _("Sign in again"), "change"
-    else:
-        title, page = _("Enter new credentials"), "configuration"
-    return {"help": title, "url": reverse(f"admin:mcp_servers_server_{page}", args=[server.pk])}
-
-
-def _list_recent_outages(organization_id: UUID) -> Any:
-    """Return the outages of the last day, ongoing ones first.
-
-    Ongoing outages of failing servers are left out, and so are those that need a sign-in: the
-    dashboard lists these servers separately.
-    """
-    since = timezone.now() - timedelta(hours=OUTAGE_HOURS)
-    rows = Outage.objects.for_organization(organization_id).filter(build_outage_condition(since))
-    is_listed_elsewhere = Q(ended_at=None, server__enabled=True, server__status__in=FAILING_STATES)
-    rows = rows.exclude(code=NEEDS_REAUTH).exclude(is_listed_elsewhere)
-    ongoing_first = F("ended_at").desc(nulls_first=True)
-    return rows.select_related("server").order_by(ongoing_first)[:MAX_ITEMS]
-
-
-def _list_pending_approvals(organization_id: UUID) -> Any:
-    """Return the calls that wait for a person, by expiry."""
-    return (
-        _filter_pending_approvals(organization_id)
-        .select_related("agent")
-        .order_by("expires_at")[:MAX_ITEMS]
+def _list_servers(servers: Any) -> list[Server]:
+    """Return the first enabled servers with their last day, failing ones first (3 queries)."""
+    severity = Case(
+        *(When(status=state, then=Value(rank)) for rank, state in enumerate(FAILING_STATES)),
+        default=Value(len(FAILING_STATES)),
+        output_field=IntegerField(),
     )
+    rows = servers.enabled().order_by(severity, "name").prefetch_related(*prefetch_last_day())
+    return list(rows[: MAX_ITEMS + 1])
+
+
+def _list_pending_approvals(organization_id: UUID) -> list[Approval]:
+    """Return the calls that wait for a person, by expiry."""
+    rows = _filter_pending_approvals(organization_id).select_related("agent")
+    return list(rows.order_by("expires_at")[:MAX_ITEMS])
 
 
 def _filter_pending_approvals(organization_id: UUID) -> PersonRequestQuerySet:
@@ -214,25 +169,8 @@ def _list_pending_reviews(organization_id: UUID) -> list[dict[str, Any]]:
     return sorted(reviews, key=lambda row: (-row["changed"], -row["n"], row["server_id"]))
 
 
-def _list_budgets(organization_id: UUID) -> list[DashboardBudget]:
-    """Return the budgets with their usage, fullest first, without session budgets."""
+def _list_budgets(organization_id: UUID) -> list[tuple[Budget, BudgetUse]]:
+    """Return the budgets with their usage, without session budgets."""
     budgets = Budget.objects.for_organization(organization_id).filter(each_session=False)
     rows = list(budgets.select_related("agent", "server").order_by("pk")[:MAX_BUDGETS])
-    dashboard_budgets = [
-        _build_budget(row, usage) for row, usage in zip(rows, load_budget_use(rows), strict=True)
-    ]
-    dashboard_budgets.sort(key=lambda item: -(item.spent + item.reserved) / (item.limit or 1))
-    return dashboard_budgets[:MAX_ITEMS]
-
-
-def _build_budget(row: Budget, usage: BudgetUse) -> DashboardBudget:
-    return DashboardBudget(
-        title=str(row.agent or row.server or _("the organization")),
-        unit=row.unit,
-        period=row.get_period_display(),
-        limit=row.limit,
-        warn_at=row.warn_at,
-        spent=usage.spent,
-        reserved=usage.reserved,
-        url=reverse("admin:agents_budget_changelist"),
-    )
+    return list(zip(rows, load_budget_use(rows), strict=True))

@@ -84,6 +84,11 @@ class OnboardingProgress:
         """Return whether the dashboard shows the checklist."""
         return self.next is not None and not self.closed
 
+    @property
+    def over_count(self) -> int:
+        """The number of steps that are done or skipped."""
+        return sum(step.over for step in self.steps)
+
     def find_step_after(self, slug: str) -> OnboardingStep | None:
         """Return the next open step after this one, or else the first open step."""
         later_steps = self.steps[SLUGS.index(slug) + 1 :]

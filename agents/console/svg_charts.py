@@ -1,14 +1,18 @@
 """Geometry of SVG charts.
 
 A chart is `WIDTH` by `HEIGHT` units with y downwards; the page scales it. The page also has the
-numbers as a table, so the image is hidden from screen readers.
+numbers as text, so the image is hidden from screen readers.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
-WIDTH, HEIGHT = 600, 120
-GAP = 0.2  # between bars, as a fraction of a step
+WIDTH, HEIGHT = 100, 100
+GAP = 0.3  # between bars, as a fraction of a step
+AXIS_INTERVALS = 4
+AXIS_STEPS = (1, 2, 2.5, 5, 10)
+SPARK_WIDTH, SPARK_HEIGHT, SPARK_MARGIN = 100, 28, 2
 
 
 @dataclass(frozen=True)
@@ -30,16 +34,29 @@ class ChartBar:
 
 
 @dataclass(frozen=True)
-class ChartCurve:
-    """A line with gaps: SVG points of each piece, and isolated points."""
+class Sparkline:
+    """A line without an axis: SVG points of the line, and of the area below it."""
 
-    pieces: tuple[str, ...]
-    lone: tuple[tuple[float, float], ...]
+    line: str
+    area: str
 
 
-def build_bars(stacks: Sequence[Sequence[tuple[str, int]]]) -> list[ChartBar]:
-    """Return a bar for each stack of (tone, number), first part at the bottom."""
-    highest = max((sum(number for _, number in stack) for stack in stacks), default=0) or 1
+def choose_axis(highest: int) -> list[int]:
+    """Return the labels of an axis that `highest` fits on, the top one first, in round steps."""
+    magnitude = 1
+    while True:
+        for factor in AXIS_STEPS:
+            step = factor * magnitude
+            if step == ceil(step) and step * AXIS_INTERVALS >= highest:
+                return [int(step) * number for number in range(AXIS_INTERVALS, -1, -1)]
+        magnitude *= 10
+
+
+def build_bars(stacks: Sequence[Sequence[tuple[str, int]]], highest: int) -> list[ChartBar]:
+    """Return a bar for each stack of (tone, number), first part at the bottom.
+
+    A bar with the number `highest` (not 0) is as high as the chart.
+    """
     step = WIDTH / max(len(stacks), 1)
     return [
         ChartBar(
@@ -51,20 +68,22 @@ def build_bars(stacks: Sequence[Sequence[tuple[str, int]]]) -> list[ChartBar]:
     ]
 
 
-def build_curve(numbers: Sequence[float | None], highest: float) -> ChartCurve:
-    """Return a line through the numbers, with gaps at None."""
-    step = WIDTH / max(len(numbers), 1)
-    pieces: list[list[tuple[float, float]]] = [[]]
-    for index, number in enumerate(numbers):
-        if number is None:
-            pieces.append([])
-            continue
-        y = HEIGHT * (1 - number / (highest or 1))
-        pieces[-1].append((round((index + 0.5) * step, 2), round(y, 2)))
-    return ChartCurve(
-        tuple(" ".join(f"{x},{y}" for x, y in piece) for piece in pieces if len(piece) > 1),
-        tuple(piece[0] for piece in pieces if len(piece) == 1),
-    )
+def build_sparkline(numbers: Sequence[float | None]) -> Sparkline | None:
+    """Return a line through the numbers, straight over those that are None; None without any."""
+    known = [(index, number) for index, number in enumerate(numbers) if number is not None]
+    if len(known) < 2:
+        return None
+    values = [number for _, number in known]
+    lowest, span = min(0, *values), max(values) - min(0, *values)
+    height = SPARK_HEIGHT - 2 * SPARK_MARGIN
+    points = []
+    for index, number in known:
+        x = SPARK_WIDTH * index / (len(numbers) - 1)
+        y = SPARK_MARGIN + height * (1 - (number - lowest) / (span or 1))
+        points.append(f"{x:.1f},{y:.1f}")
+    first_x, last_x = points[0].partition(",")[0], points[-1].partition(",")[0]
+    line = " ".join(points)
+    return Sparkline(line, f"{first_x},{SPARK_HEIGHT} {line} {last_x},{SPARK_HEIGHT}")
 
 
 def _build_bar_parts(stack: Sequence[tuple[str, int]], highest: int) -> tuple[ChartBarPart, ...]:

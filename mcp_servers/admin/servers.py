@@ -11,7 +11,6 @@ from django.db.models import (
     F,
     IntegerField,
     OuterRef,
-    Prefetch,
     Q,
     QuerySet,
     Subquery,
@@ -21,14 +20,13 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
 from django.urls import URLPattern, path, reverse
-from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from bonobot.accounts.admin_base import ObjectRequest, TabbedAdmin, format_problem
+from bonobot.accounts.admin_base import ObjectRequest, TabGroup, TabbedAdmin, format_problem
 from bonobot.accounts.admin_base.deleted_messages import add_deleted_message
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.roles import Action
@@ -54,15 +52,9 @@ from mcp_servers.admin.add_servers import (
 from mcp_servers.admin.bulk_actions import collect_impact, confirm_removal
 from mcp_servers.concurrent_discovery import DiscoveryAttempt, discover_servers
 from mcp_servers.discovery import DiscoveryResult
-from mcp_servers.health.queries import (
-    DAY,
-    build_outage_condition,
-    find_first_check,
-    list_unmonitored_spans,
-    to_spans,
-)
-from mcp_servers.health.uptime import UptimeSegment, build_uptime_segments
-from mcp_servers.models import BulkJob, Definition, HealthCheck, Outage, Server, UnmonitoredPeriod
+from mcp_servers.health.queries import build_last_day, prefetch_last_day
+from mcp_servers.health.uptime import UptimeSegment
+from mcp_servers.models import BulkJob, Definition, HealthCheck, Server
 from mcp_servers.models.definitions import AWAITING_REVIEW, DefinitionQuerySet
 
 
@@ -165,7 +157,6 @@ def render_uptime_bar(segments: Sequence[UptimeSegment], *, tiny: bool = False) 
     )
 
 
-HOURS = 24
 MAX_SEARCH_WORDS = 8
 
 
@@ -240,6 +231,16 @@ class ServerAdmin(TabbedAdmin):
     )
     action_needs: ClassVar[dict[str, Action]] = {"approve_chosen": Action.APPROVE_DEFINITIONS}
     change_list_template = "admin/servers/list.html"
+    add_label = _("Add server")
+    add_url_name = "mcp_servers_server_presets"
+    tab_groups = (
+        TabGroup(_("Overview"), ("change",)),
+        TabGroup(_("Tools"), ("tools", "data_labels")),
+        TabGroup(_("Resources"), ("resources", "prompts")),
+        TabGroup(_("Try it"), ("try",)),
+        TabGroup(_("Activity"), ("calls", "health")),
+        TabGroup(_("Configure"), ("configuration", "credentials", "clients")),
+    )
     # Extra views: route, last part of the URL name, view. Other apps append theirs.
     extra_views: ClassVar[tuple[tuple[str, str, Callable[..., HttpResponseBase]], ...]] = (
         ("add/preset/", "presets", choose_pool_preset),
@@ -273,7 +274,7 @@ class ServerAdmin(TabbedAdmin):
         return (
             super()
             .get_queryset(request)
-            .prefetch_related(_build_outage_prefetch(), _build_unmonitored_prefetch())
+            .prefetch_related(*prefetch_last_day())
             .alias(
                 tool_total=_build_count_subquery(tools),
                 waiting_count=_build_count_subquery(waiting),
@@ -353,13 +354,7 @@ class ServerAdmin(TabbedAdmin):
     @display(description=_("last 24 hours"))
     def uptime(self, server: Any) -> str:
         """Return the uptime bar of the last day."""
-        now = timezone.now()
-        spans, first_check = to_spans(server.latest_outages), find_first_check(server)
-        unmonitored = list_unmonitored_spans(server, now, server.latest_gaps)
-        segments = build_uptime_segments(
-            spans, now - DAY, now, HOURS, known_since=first_check, unmonitored=unmonitored
-        )
-        return render_uptime_bar(segments, tiny=True)
+        return render_uptime_bar(build_last_day(server), tiny=True)
 
     @display(description=_("last connected"), ordering="last_connected_at")
     def seen(self, server: Server) -> Any:
@@ -475,18 +470,6 @@ def render_status_badge(server: Server) -> SafeString:
     """Return the server's status as a badge."""
     context = {"server": server}
     return render_to_string("admin/servers/state.html", context)
-
-
-def _build_outage_prefetch() -> Prefetch:
-    """Prefetch the outages of the last day, in one query for all servers."""
-    rows = Outage.objects.filter(build_outage_condition(timezone.now() - DAY))
-    return Prefetch("outages", rows, to_attr="latest_outages")
-
-
-def _build_unmonitored_prefetch() -> Prefetch:
-    """Prefetch the unmonitored periods of the last day, in one query for all servers."""
-    rows = UnmonitoredPeriod.objects.filter(ended_at__gt=timezone.now() - DAY)
-    return Prefetch("unasked", rows, to_attr="latest_gaps")
 
 
 def _query_definitions() -> DefinitionQuerySet:

@@ -9,17 +9,24 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, Q
+from django.db.models import Count, Prefetch, Q
 from django.utils import timezone
 
 from bonobot.ledger.usage.aggregation import truncate_time
 from bonobot.ledger.usage.query_rollups import ReportSpan as Reported
 from bonobot.ledger.usage.query_rollups import open_reader, to_utc
 from mcp_servers.health.check_intervals import find_unmonitored_since
-from mcp_servers.health.uptime import TimeSpan, compute_percentile, compute_uptime_percent
+from mcp_servers.health.uptime import (
+    TimeSpan,
+    UptimeSegment,
+    build_uptime_segments,
+    compute_percentile,
+    compute_uptime_percent,
+)
 from mcp_servers.models import HealthCheck, Outage, Server, UnmonitoredPeriod
 
 DAY = timedelta(days=1)
+HOURS = 24
 WINDOWS = (("24h", DAY), ("7d", 7 * DAY), ("30d", 30 * DAY))
 LONGEST_WINDOW = WINDOWS[-1][1]
 OUTAGES_SHOWN = 50
@@ -72,6 +79,30 @@ def list_recent_outages(
 def build_outage_condition(since: datetime) -> Q:
     """Return the condition for outages that did not end before `since`."""
     return Q(ended_at__isnull=True) | Q(ended_at__gt=since)
+
+
+def prefetch_last_day() -> tuple[Prefetch, Prefetch]:
+    """Prefetch what `build_last_day` needs, in two queries for all servers."""
+    since = timezone.now() - DAY
+    outages = Outage.objects.filter(build_outage_condition(since))
+    unmonitored = UnmonitoredPeriod.objects.filter(ended_at__gt=since)
+    return (
+        Prefetch("outages", outages, to_attr="latest_outages"),
+        Prefetch("unasked", unmonitored, to_attr="latest_gaps"),
+    )
+
+
+def build_last_day(server: Any) -> list[UptimeSegment]:
+    """Return the uptime of each of the last 24 hours (no query, after `prefetch_last_day`)."""
+    now = timezone.now()
+    return build_uptime_segments(
+        to_spans(server.latest_outages),
+        now - DAY,
+        now,
+        HOURS,
+        known_since=find_first_check(server),
+        unmonitored=list_unmonitored_spans(server, now, server.latest_gaps),
+    )
 
 
 def load_uptime_windows(server: Server, outages: list[Outage], now: datetime) -> list[UptimeWindow]:

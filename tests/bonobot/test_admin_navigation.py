@@ -43,19 +43,40 @@ def test_breadcrumbs_use_the_names_of_the_navigation() -> None:
     admin = admin_client.sign_in(acme, Role.OWNER)
 
     def list_breadcrumbs(name: str, *args: object) -> list[str]:
-        heading = admin.get(name, *args).split("<h1", 1)[1].split("</h1>", 1)[0]
-        return [part.strip() for part in re.findall(r">([^<>]+)</(?:a|span)>", heading)]
+        crumbs = admin.get(name, *args).split('class="bb-crumbs"', 1)[1].split("</nav>", 1)[0]
+        return re.findall(r">([^<>]+)</(?:a|h1)>", crumbs)
 
     assert list_breadcrumbs("ledger_auditrow_changelist") == ["Audit log"]
-    assert list_breadcrumbs("agents_budget_changelist") == ["Budgets"]
     assert list_breadcrumbs("organization_kill_switch") == ["Kill switch"]
-    assert list_breadcrumbs("agents_budget_add") == ["Budgets", "chevron_right", "Add budget"]
-    assert list_breadcrumbs("tenancy_token_change", token.pk)[::2] == [
-        "Tokens",
-        f"ci ({token.key}…)",
+    assert list_breadcrumbs("agents_budget_add") == ["Budgets", "Add budget"]
+    assert list_breadcrumbs("tenancy_token_change", token.pk) == [
+        *("Settings", "Tokens", f"ci ({token.key}…)")
     ]
     server = admin_client.create_web_server(acme, "lower-case")
-    assert list_breadcrumbs("mcp_servers_server_health", server.pk)[-1] == "lower-case"
+    assert list_breadcrumbs("mcp_servers_server_health", server.pk) == [
+        *("Servers", "lower-case", "History")
+    ]
+
+
+def test_pages_are_grouped_in_at_most_six_tabs() -> None:
+    acme = factories.create_organization()
+    agent, server = factories.create_agent(acme), admin_client.create_web_server(acme)
+    admin = admin_client.sign_in(acme, Role.OWNER)
+
+    def list_tabs(css_class: str, page: str) -> list[str]:
+        return re.findall(r">([^<>]+)</a>", page.split(css_class, 1)[1].split("</nav>", 1)[0])
+
+    page = admin.get("agents_agent_recordings", agent.pk)
+    assert list_tabs("bb-tabs", page) == [
+        *("Chat", "Tools", "Configure", "Activity", "Metrics", "Connect")
+    ]
+    assert list_tabs("bb-segments", page) == ["Sessions", "Recordings"]
+    assert page.count('aria-current="page"') == 3  # in the sidebar, the tabs, and their pages
+    page = admin.get("mcp_servers_server_change", server.pk)
+    assert list_tabs("bb-tabs", page) == [
+        *("Overview", "Tools", "Resources", "Try it", "Activity", "Configure")
+    ]
+    assert "bb-segments" not in page
 
 
 def test_an_empty_list_explains_itself_and_an_empty_search_says_no_results() -> None:

@@ -98,6 +98,39 @@ def test_no_page_fails_for_any_role(admin_visits: AdminVisits, role: Role | None
         admin_client.check_page(visit)
 
 
+@pytest.mark.parametrize("role", ROLES[1:])
+def test_the_highlighted_entry_the_breadcrumbs_and_the_title_agree(
+    admin_visits: AdminVisits, role: Role
+) -> None:
+    pages = [visit for visit in admin_visits.list_visits(role) if visit.status_code == 200]
+    checked = [visit.name for visit in pages if check_navigation(visit)]
+    assert len(checked) > (90 if role == Role.OWNER else 5)
+
+
+# Pages of the account belong to no entry; so do those that a role opens by a link only.
+OUTSIDE_NAVIGATION = ("profile", "password_change", "authorized_clients", "switch_organization")
+
+
+def check_navigation(visit: Visit) -> bool:
+    """Compare what a page says about its place; return False for fragments and files."""
+    page = "" if visit.streaming else admin_client.remove_layout(visit.content.decode())
+    if 'id="nav-sidebar"' not in page:
+        return False
+    sidebar = page.split('id="nav-sidebar"', 1)[1].split('class="bb-scrim"', 1)[0]
+    crumbs = page.split('class="bb-crumbs"', 1)[1].split("</nav>", 1)[0]
+    titles = re.findall(r">([^<>]+)</(?:a|h1)>", crumbs)
+    entries = re.findall(r'aria-current="page"><span[^>]*>[^<]*</span>([^<]+)<', sidebar)
+    assert sidebar.count("<li>") <= 12, visit.name
+    assert crumbs.count("<h1") == 1, visit.name
+    document_title = re.findall(r"<title>([^<]*)</title>", page)[0].strip()
+    assert document_title == " · ".join([*reversed(titles), "Bonobot"]), visit.name
+    if not entries or visit.name.startswith(OUTSIDE_NAVIGATION):
+        assert (entries, len(titles)) == ([], 1), visit.name
+    else:
+        assert [entry.strip() for entry in entries] == titles[:1], visit.name
+    return bool(entries)
+
+
 def test_every_page_opens_in_german(admin_visits: AdminVisits) -> None:
     pages = [visit for visit in admin_visits.list_visits(None) if visit.is_page]
     assert len(pages) > 80

@@ -51,29 +51,24 @@ def test_no_page_needs_eval(admin_page: Page) -> None:
         assert admin_page.evaluate("Alpine.version") == "3.17.4"
 
 
-def test_the_collapsed_navigation_stays_collapsed(admin_page: Page) -> None:
+def test_the_navigation_is_a_drawer_on_a_phone(admin_page: Page) -> None:
     admin_page.goto("/admin/")
     navigation = admin_page.locator("#nav-sidebar")
-    toggle = admin_page.get_by_role("button", name="Show or hide the navigation")
-    expect(navigation).to_be_visible()
-    toggle.click()
-    expect(navigation).to_be_hidden()
-    admin_page.reload()
-    expect(navigation).to_be_hidden()
-    toggle.click()
+    opener = admin_page.get_by_role("link", name="Show the navigation")
     expect(navigation).to_be_visible()
     admin_page.set_viewport_size(PHONE)
     expect(navigation).to_be_hidden()
-    admin_page.get_by_role("button", name="Show the navigation").click()
+    opener.click()
     expect(navigation).to_be_visible()
+    admin_page.keyboard.press("Escape")
+    expect(navigation).to_be_hidden()
+    expect(opener).to_be_focused()
 
 
 def test_the_selected_theme_is_kept(admin_page: Page) -> None:
     admin_page.goto("/admin/")
     page = admin_page.locator("html")
-    links = admin_page.locator("[x-data='{ openUserLinks: false }']").first
-    opener = links.locator("[x-on\\:click='openUserLinks = !openUserLinks']")
-    opener.click()
+    admin_page.locator(".bb-user > summary").click()
     for name, dark in (("dark", True), ("light", False)):
         admin_page.locator(f"""[x-on\\:click="switchTheme('{name}')"]""").first.click()
         assert ("dark" in (page.get_attribute("class") or "").split()) == dark

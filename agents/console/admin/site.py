@@ -16,9 +16,16 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.cache import never_cache
 
 from agents.console.admin import settings_check
-from agents.console.admin.navigation import NAVIGATION, OAUTH_CLIENTS, Entry, can_open
 from agents.console.command_palette import search_palette
 from agents.console.dashboard import build_dashboard
+from agents.console.navigation import (
+    APPROVALS,
+    OAUTH_CLIENTS,
+    SERVERS,
+    SETTINGS,
+    Navigation,
+    build_navigation,
+)
 from agents.console.pending_counts import count_pending
 from bonobot.accounts.admin_base import ScopedAdmin
 from bonobot.accounts.admin_base.form_versions import add_form_versions
@@ -40,7 +47,6 @@ from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Action
 from bonobot.accounts.second_factor import SecondFactorRequired
 from bonobot.accounts.sso.services import list_announced_providers
-from bonobot.accounts.templatetags.display import counted
 from bonobot.accounts.views import profile
 from bonobot.accounts.views.join_organization import can_create_first_organization
 from bonobot.accounts.views.login import SignInForm, SignInView
@@ -162,6 +168,7 @@ class BonobotAdminSite(AdminSite):
             *build_url_patterns(self.admin_view),
             *profile.build_profile_urls(self.admin_view),
             path("usage/", self.admin_view(show_usage), name="usage"),
+            path(f"{SETTINGS}/", self.admin_view(self.show_settings), name=SETTINGS),
             path(
                 "settings-check/",
                 self.admin_view(settings_check.show_settings_check),
@@ -190,6 +197,11 @@ class BonobotAdminSite(AdminSite):
             title=self.index_title,
             **build_dashboard(principal, count_pending(request), request.GET.get("range", "")),
         )
+
+    def show_settings(self, request: HttpRequest) -> HttpResponseBase:
+        """Show the pages of the Settings area."""
+        resolve_principal(request).require(Action.VIEW)
+        return render_screen(request, "settings.html", title=_("Settings"))
 
     def app_index(
         self, request: HttpRequest, app_label: str, extra_context: dict[str, Any] | None = None
@@ -226,7 +238,7 @@ class BonobotAdminSite(AdminSite):
         """Add the principal, permissions and organization to every page."""
         context = super().each_context(request)
         context |= {
-            "styles": [static("bonobot/admin.css")],
+            "styles": [static("bonobot/admin.css"), static("bonobot/shell.css")],
             "scripts": [static("bonobot/theme.js"), static("bonobot/admin.js")],
             "site_favicons": [{"rel": "icon", "href": static("bonobot/icon.svg")}],
             "site_url": None,
@@ -262,22 +274,11 @@ class BonobotAdminSite(AdminSite):
         """Return an empty list to save time: `get_sidebar_list` is the navigation."""
         return []
 
-    def get_sidebar_list(self, request: HttpRequest) -> list[dict[str, Any]]:
+    def get_sidebar_list(self, request: HttpRequest) -> Navigation:
         """Return the navigation entries that the user may open, with badges."""
         if getattr(request, "reads_versions", False):
-            return []  # the page is only rendered to read the values of its forms
-        principal = resolve_principal(request)
-        badges = _count_badges(request)
-        groups = []
-        for title, entries in NAVIGATION:
-            items = [
-                _build_sidebar_item(request, entry, badges)
-                for entry in entries
-                if can_open(principal, entry)
-            ]
-            if items:
-                groups.append({"title": title, "items": items, "separator": False})
-        return groups
+            return Navigation()  # the page is only rendered to read the values of its forms
+        return build_navigation(resolve_principal(request), request.path, _count_badges(request))
 
 
 def _list_organizations(request: HttpRequest) -> Any:
@@ -314,33 +315,10 @@ def _list_account_links(request: HttpRequest) -> list[dict[str, Any]]:
     return [{"title": title, "link": reverse(name)} for name, title in links]
 
 
-def _build_sidebar_item(
-    request: HttpRequest, entry: Entry, badges: dict[str, tuple[int, str]]
-) -> dict:
-    title, icon, address, _action, _platform = entry
-    link = reverse(f"admin:{address}")
-    is_dashboard = address == "index"
-    count, variant = badges.get(address, (0, ""))
-    return {
-        "title": title,
-        "icon": icon,
-        "link": link,
-        "active": request.path == link if is_dashboard else request.path.startswith(link),
-        "has_permission": True,
-        "badge": counted(count) if count else None,
-        "badge_variant": variant,
-    }
-
-
-def _count_badges(request: HttpRequest) -> dict[str, tuple[int, str]]:
-    """Return the badges of navigation entries by URL name."""
+def _count_badges(request: HttpRequest) -> dict[str, int]:
+    """Return the number of pending items of navigation entries by URL name."""
     pending = count_pending(request)
-    return {
-        "mcp_servers_server_changelist": (pending.definitions, "warning"),
-        "agents_approval_changelist": (pending.calls, "warning"),
-        "agents_elicitationrequest_changelist": (pending.questions, "warning"),
-        "agents_session_changelist": (pending.sessions, "info"),
-    }
+    return {SERVERS: pending.definitions, APPROVALS: pending.calls + pending.questions}
 
 
 def _build_organization_choices(

@@ -17,6 +17,7 @@ from bonobot.accounts.admin_base.tabbed_admin import (
     ObjectPage,
     ObjectRequest,
     TabbedAdmin,
+    TabGroup,
     redirect_to_page,
 )
 
@@ -26,6 +27,7 @@ __all__ = [
     "ObjectRequest",
     "ScopedAdmin",
     "ServiceFormAdmin",
+    "TabGroup",
     "TabbedAdmin",
     "add_problem_message",
     "add_problem_to_form",

@@ -81,6 +81,10 @@ class ScopedAdmin(ModelAdmin):
     # The name of the rows below the list, if not the model's.
     counted_as: ClassVar[Any] = ""
 
+    # The button that adds a row: its words and URL name, if not "Add" with the model's name.
+    add_label: ClassVar[Any] = ""
+    add_url_name: ClassVar[str] = ""
+
     # An empty list shows a Material Symbol and what to do first.
     empty_icon: ClassVar[str] = "inbox"
     empty_text: ClassVar[Any] = ""

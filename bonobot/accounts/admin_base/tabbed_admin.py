@@ -40,6 +40,14 @@ class ObjectPage:
     parent_tab: str = ""  # slug of the tab that a page without a title belongs to
 
 
+@dataclass(frozen=True)
+class TabGroup:
+    """A tab that leads to several pages: its title, and the slugs of the pages in order."""
+
+    title: str | Promise
+    slugs: tuple[str, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ObjectAction:
     """An action on an object by POST; without a response, it redirects back."""
@@ -83,6 +91,8 @@ class TabbedAdmin(ScopedAdmin):
 
     pages: ClassVar[dict[str, ObjectPage]]
     object_actions: ClassVar[dict[str, ObjectAction]]
+    # The tabs in order; a page in none of them is a tab of its own.
+    tab_groups: ClassVar[tuple[TabGroup, ...]] = ()
     # More URLs below an object: (route, view that takes `object_id`, last part of the name).
     routes: ClassVar[tuple[tuple[str, Callable[..., HttpResponseBase], str], ...]] = ()
 
@@ -174,16 +184,31 @@ class TabbedAdmin(ScopedAdmin):
         return self._build_page_view(FIRST_PAGE)(request, object_id=object_id)
 
     def build_tabs(self, visit: ObjectRequest) -> list[dict[str, Any]]:
-        """Return the tabs that the user may open."""
+        """Return the tabs that the user may open, each with its pages."""
         parent_tab = self.pages[visit.page].parent_tab if visit.page in self.pages else ""
-        return [
-            {
+        pages = {
+            page.slug: {
                 "title": page.title,
                 "url": visit.url(page.slug),
                 "active": page.slug == (parent_tab or visit.page),
             }
             for page in sorted(self.pages.values(), key=lambda page: page.order)
             if page.title and any(map(visit.principal.may, page.needs))
+        }
+        groups = [
+            (group.title, [pages.pop(slug) for slug in group.slugs if slug in pages])
+            for group in self.tab_groups
+        ]
+        groups += [(page["title"], [page]) for page in pages.values()]
+        return [
+            {
+                "title": title,
+                "url": group_pages[0]["url"],
+                "active": any(page["active"] for page in group_pages),
+                "pages": group_pages,
+            }
+            for title, group_pages in groups
+            if group_pages
         ]
 
     def get_object_or_404(self, request: HttpRequest, object_id: Any) -> Any:

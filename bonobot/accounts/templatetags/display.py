@@ -5,8 +5,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
+from zlib import crc32
 
 from django import template
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -57,6 +59,7 @@ STATE_LABELS = {
 }
 MICROUSD_PER_USD = 1_000_000
 MAX_PART_LENGTH = 4096
+HUE_STEP = 15  # degrees: closer hues look the same
 
 
 @register.filter
@@ -236,19 +239,48 @@ def render_two_lines(first: str, second: str, css_class: str = "") -> SafeString
 
 @register.simple_tag(takes_context=True)
 def crumbs(context: Any) -> list[dict[str, Any]]:
-    """Return the breadcrumbs: the active navigation entry, then the object or title."""
-    entries = [item for group in context.get("sidebar_navigation") or () for item in group["items"]]
-    active_entry = next((item for item in entries if item.get("active")), None)
-    trail = [{"title": active_entry["title"], "link": active_entry["link"]}] if active_entry else []
-    label = context.get("original") or context.get("object") or context.get("title") or ""
-    changelist = context.get("cl")
-    if active_entry is None and changelist is not None:
-        label = capfirst(changelist.opts.verbose_name_plural)
-    if (active_entry is None or changelist is None) and (
-        not active_entry or str(label) != str(active_entry["title"])
-    ):
-        trail.append({"title": make_visible(str(label), 80), "link": ""})
+    """Return the breadcrumbs: the active navigation entries, then the object and its tab.
+
+    A page without an object has its title instead. The last one has no link: it is the page.
+    """
+    navigation = context.get("sidebar_navigation")
+    trail = [{"title": item.title, "link": item.link} for item in getattr(navigation, "trail", ())]
+    if not trail or trail[-1]["link"] != context["request"].path:
+        trail += _list_page_crumbs(context)
+    trail[-1] = trail[-1] | {"link": ""}
     return trail
+
+
+def _list_page_crumbs(context: Any) -> list[dict[str, Any]]:
+    instance = context.get("original") or context.get("object")
+    tabs = context.get("tabs") or ()
+    if instance is None or len(tabs) < 2:
+        changelist = context.get("cl")
+        title = instance or context.get("title") or ""
+        if changelist is not None:
+            title = capfirst(changelist.opts.verbose_name_plural)
+        return [{"title": make_visible(str(title), 80), "link": ""}]
+    pages = [page for tab in tabs if tab["active"] for page in tab["pages"] if page["active"]]
+    return [
+        {"title": make_visible(str(instance), 80), "link": tabs[0]["url"]},
+        *({"title": page["title"], "link": ""} for page in pages),
+    ]
+
+
+@register.simple_tag(takes_context=True)
+def page_title(context: Any) -> str:
+    """Return the title of the page for the browser: the breadcrumbs, the page first."""
+    titles = [str(crumb["title"]) for crumb in reversed(crumbs(context))]
+    return " · ".join(filter(None, [*titles, "Bonobot"]))
+
+
+@register.simple_tag
+def add_button(changelist: Any) -> dict[str, Any]:
+    """Return the words and URL of the button that adds a row to a list."""
+    admin, opts = changelist.model_admin, changelist.opts
+    url_name = admin.add_url_name or f"{opts.app_label}_{opts.model_name}_add"
+    default_text = _("Add %(name)s") % {"name": opts.verbose_name}
+    return {"url": reverse(f"admin:{url_name}"), "text": admin.add_label or default_text}
 
 
 @register.inclusion_tag("admin/parts/badge.html")
@@ -256,6 +288,17 @@ def badge(state: Any, text: Any = None, title: Any = "") -> dict[str, Any]:
     """Show a state as a colored badge."""
     shown_text = in_words(state if text is None else text)
     return {"tone": tone(state), "text": shown_text, "title": title}
+
+
+@register.inclusion_tag("admin/parts/monogram.html")
+def monogram(name: str, kind: str = "server", size: str = "") -> dict[str, Any]:
+    """Show the first letter of a name: `kind` is server or agent, `size` empty or large.
+
+    The hue depends on the name only, so that it is the same on every screen.
+    """
+    letter = next((character for character in str(name) if character.isalnum()), "?")
+    hue = crc32(str(name).encode()) % (360 // HUE_STEP) * HUE_STEP
+    return {"letter": letter.upper(), "hue": hue, "kind": kind, "size": size}
 
 
 @register.simple_tag

@@ -586,6 +586,14 @@
     }
   }
 
+  // The navigation of a narrow screen is open while the URL has its fragment.
+  function closeNavigation(event) {
+    if (event.key !== "Escape" || location.hash !== "#nav-sidebar") return;
+    location.hash = "#content";
+    document.querySelector(".bb-opens-navigation")?.focus();
+  }
+
+  document.addEventListener("keydown", closeNavigation);
   document.addEventListener("click", closeMenus);
   document.addEventListener("keydown", closeMenus);
   document.addEventListener("keydown", moveInList);
@@ -644,7 +652,9 @@
     queryAll("[data-toggles-replaced]").forEach(addReplacedToggle);
     for (const container of queryAll("[data-live]")) if (container.dataset.rests !== "true") followSession(container);
     // On a phone the current tab may be outside of the visible row.
-    document.querySelector(".bb-tab[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+    const rows = ".bb-tabs, .bb-segments, .bb-settings-navigation";
+    for (const tab of queryAll(`:is(${rows}) > [aria-current]`))
+      tab.scrollIntoView({ block: "nearest", inline: "center" });
     document.querySelector("[data-bottom]")?.scrollIntoView({ block: "end" });
   });
 })();

@@ -382,8 +382,8 @@ INSTALLATION_AREA = Area(
             why="Only for platform administrators; deployments use `BONOBOT_*` settings.",
         ),
         Feature(
-            "Open the dashboard, search, and command palette",
-            admin="index search palette app_list autocomplete",
+            "Open the dashboard, search, command palette, and settings",
+            admin="index search palette settings app_list autocomplete",
             why=SIGHT,
         ),
         Feature(

@@ -59,8 +59,7 @@ def test_pending_approvals_are_first_and_counted(
     assert page.index("first_waits") < page.index("then_answered")
     assert "Approvals 1" in page
     dashboard = admin_client.get_text(reviewer.get("index"))
-    assert "pending approvals 1" in dashboard
-    assert "first_waits" in dashboard
+    assert "1 pending approval first_waits" in dashboard
 
 
 @pytest.mark.parametrize(
@@ -265,7 +264,7 @@ def test_the_list_uses_a_fixed_number_of_queries(
 
 def test_an_owner_sets_the_approval_rules(acme: Organization) -> None:
     owner = admin_client.sign_in(acme, Role.OWNER)
-    assert admin_client.build_url("tenancy_organization_changelist") in owner.get(LIST)
+    assert admin_client.build_url("tenancy_organization_changelist") in owner.get("settings")
     fields = {"name": "Acme", "slug": "acme", "four_eyes": "on"}
     page = owner.post("tenancy_organization_change", acme.pk, **fields, approval_hours=721)
     assert "720" in page

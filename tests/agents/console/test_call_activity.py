@@ -12,11 +12,12 @@ from django.utils import timezone
 
 from agents.console import svg_charts
 from agents.console.call_activity import RANGES, CallActivity
+from agents.console.headline import MINUS, build_tiles
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import TOOK, Rollup
 from bonobot.ledger.usage import build_rollups
-from bonobot.ledger.usage.aggregation import COUNT_FIELDS
+from bonobot.ledger.usage.aggregation import BUCKET_COUNT, COUNT_FIELDS, UsageLine
 from tests import admin_client, factories, large_organization
 
 NOW = datetime(2026, 11, 22, 13, 30, tzinfo=UTC)
@@ -86,7 +87,7 @@ def test_the_dashboard_uses_the_same_queries_for_any_number_of_calls() -> None:
     denial = {"outcome": "refused", "code": "denied", "took_8": 0}
     for number in range(100):
         create_rollup(acme, now, 1, rule=f"deny:{number}", agent_id=uuid4(), **denial)
-    assert count_queries(administrator, "24h") == expected <= 25
+    assert count_queries(administrator, "24h") == expected <= 26
     page = admin_client.get_text(administrator.get("index"))
     assert "1,000,110" in page
 
@@ -126,14 +127,67 @@ def count_listed_entries(person: admin_client.AdminClient, url: str) -> int:
     return int(count)
 
 
+@pytest.mark.django_db
+@pytest.mark.parametrize("range_slug", [row.slug for row in RANGES])
+def test_numbers_are_compared_with_the_previous_range_up_to_the_same_time(range_slug: str) -> None:
+    acme = factories.create_organization()
+    days = next(row.days for row in RANGES if row.slug == range_slug)
+    hour = NOW.replace(minute=0)
+    for begins, calls in (
+        (hour, 30),
+        (hour - timedelta(days=days), 20),
+        (hour - timedelta(days=days, hours=-1), 500),  # later than now, in the previous range
+        (hour - timedelta(days=2 * days + 1), 700),
+    ):
+        create_rollup(acme, begins, calls)
+        create_rollup(acme, begins.replace(hour=0), calls, grain="day")
+    activity = CallActivity(acme.pk, range_slug, NOW)
+    assert activity.previous_total.calls == 20
+    calls_tile = activity.tiles[0]
+    if days == 1:
+        assert (calls_tile.value, calls_tile.change) == ("530", "+2,550.0%")
+    assert calls_tile.base == "from 20"
+
+
+def test_tiles_say_what_got_better_or_worse() -> None:
+    def build_line(calls: int, errors: int, bucket: int, cost: int) -> UsageLine:
+        counts = [0] * BUCKET_COUNT
+        counts[bucket] = calls
+        return UsageLine(calls=calls, errors=errors, cost_microusd=cost, duration_counts=counts)
+
+    now, before = build_line(90, 9, 8, 2_500_000), build_line(100, 4, 14, 4_000_000)
+    urls = dict.fromkeys(("calls", "failed", "duration", "cost"), "/")
+    tiles = build_tiles([before, now], now, before, urls)
+    assert [(tile.title, tile.value, tile.change, tile.base, tile.tone) for tile in tiles] == [
+        ("Calls", "90", f"{MINUS}10.0%", "from 100", ""),
+        ("Failed", "9", "+5", "from 4", "bad"),
+        ("p95 duration", "49 ms", f"{MINUS}736 ms", "from 785 ms", "good"),
+        ("Cost", "$2.50", f"{MINUS}$1.50", "from $4.00", ""),
+    ]
+    assert tiles[1].note == "10.0% of calls"
+    first = build_tiles([now], now, UsageLine(), urls)
+    assert (first[0].change, first[0].base) == ("", "from 0")
+    assert (first[2].change, first[2].base) == ("", "none in the previous period")
+    assert first[0].spark is None  # a line needs two points
+
+
 def test_bars_are_stacked_on_the_axis() -> None:
-    first, second = svg_charts.build_bars([[("", 3), ("bad", 1)], [("", 0), ("bad", 2)]])
-    assert [(part.y, part.height) for part in first.parts] == [(30.0, 90.0), (0.0, 30.0)]
-    assert [(part.tone, part.height) for part in second.parts] == [("bad", 60.0)]
+    first, second = svg_charts.build_bars([[("", 3), ("bad", 1)], [("", 0), ("bad", 2)]], 4)
+    assert [(part.y, part.height) for part in first.parts] == [(25.0, 75.0), (0.0, 25.0)]
+    assert [(part.tone, part.height) for part in second.parts] == [("bad", 50.0)]
     assert first.x + first.width < second.x
 
 
-def test_a_line_has_gaps_without_measurements() -> None:
-    curve = svg_charts.build_curve([1.0, 2.0, None, 2.0], 2.0)
-    assert curve.pieces == ("75.0,60.0 225.0,0.0",)
-    assert curve.lone == ((525.0, 0.0),)
+def test_an_axis_has_round_numbers_that_fit_the_highest() -> None:
+    assert svg_charts.choose_axis(0) == [4, 3, 2, 1, 0]
+    assert svg_charts.choose_axis(18) == [20, 15, 10, 5, 0]
+    assert svg_charts.choose_axis(802) == [1_000, 750, 500, 250, 0]
+    assert svg_charts.choose_axis(1_000_110)[0] == 2_000_000
+
+
+def test_a_sparkline_is_straight_where_nothing_was_measured() -> None:
+    spark = svg_charts.build_sparkline([None, 1.0, 2.0, None, 2.0])
+    assert spark
+    assert spark.line == "25.0,14.0 50.0,2.0 100.0,2.0"
+    assert spark.area == f"25.0,28 {spark.line} 100.0,28"
+    assert svg_charts.build_sparkline([None, 1.0]) is None

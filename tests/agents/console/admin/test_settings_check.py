@@ -98,7 +98,7 @@ def test_the_page_is_only_for_platform_administrators(findings: None, role: Role
         person.client.get(admin_client.build_url("settings_check"), **FRAGMENT).status_code == 403
     )
     assert not admin_client.find_links(
-        person.get("index"), admin_client.build_url("settings_check")
+        person.get("settings"), admin_client.build_url("settings_check")
     )
 
 
@@ -110,7 +110,8 @@ def test_a_browser_shows_the_checks_of_this_host(transactional_db: None, page: P
     page.get_by_label("Username").fill("root")
     page.get_by_label("Password").fill("pw-for-tests")
     page.get_by_role("button", name="Sign in").click()
-    page.get_by_role("link", name="Settings check").click()
+    page.get_by_role("link", name="Settings", exact=True).click()
+    page.locator("main").get_by_role("link", name="Settings check").first.click()
     expect(page.get_by_text("no worker responds")).to_be_visible(timeout=30_000)
     page.get_by_text("checks passed").click()
     expect(page.get_by_role("cell", name="Database", exact=True)).to_be_visible()

@@ -1,0 +1,338 @@
+"""Navigation of the admin: the sidebar, the Settings area, and the trail of a page."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from django.conf import settings
+from django.urls import reverse
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.accounts.templatetags.display import counted
+
+DASHBOARD = "index"
+SETTINGS = "settings"
+APPROVALS = "agents_approval_changelist"
+ELICITATIONS = "agents_elicitationrequest_changelist"
+SERVERS = "mcp_servers_server_changelist"
+OAUTH_CLIENTS = "oauth_clients"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A page that the navigation leads to, with the action that opening it needs.
+
+    Pages below its URL belong to it, and so do those of `children`, which aren't in the sidebar.
+    """
+
+    title: Any
+    icon: str
+    url_name: str
+    needs: Action = Action.VIEW
+    about: Any = ""
+    is_platform_only: bool = False
+    children: tuple["Entry", ...] = ()
+
+
+Groups = tuple[tuple[Any, tuple[Entry, ...]], ...]
+
+FIRST_STEPS = Entry(_("First steps"), "flag", "first_run", Action.MANAGE_SERVERS)
+SIDEBAR: Groups = (
+    (
+        "",
+        (
+            Entry(_("Dashboard"), "dashboard", DASHBOARD, children=(FIRST_STEPS,)),
+            Entry(
+                _("Approvals"),
+                "inbox",
+                APPROVALS,
+                Action.RUN_AGENTS,
+                children=(
+                    Entry(
+                        _("Elicitation requests"),
+                        "contact_support",
+                        ELICITATIONS,
+                        Action.RUN_AGENTS,
+                    ),
+                ),
+            ),
+        ),
+    ),
+    (
+        _("Build"),
+        (
+            Entry(_("Agents"), "smart_toy", "agents_agent_changelist", Action.RUN_AGENTS),
+            Entry(_("Servers"), "dns", SERVERS),
+            Entry(_("Skills"), "school", "agents_skill_changelist", Action.RUN_AGENTS),
+            Entry(_("Workflows"), "account_tree", "agents_workflow_changelist", Action.RUN_AGENTS),
+        ),
+    ),
+    (
+        _("Govern"),
+        (
+            Entry(_("Policies"), "policy", "organization_policy"),
+            Entry(_("Budgets"), "account_balance_wallet", "agents_budget_changelist"),
+            Entry(_("Kill switch"), "power_settings_new", "organization_kill_switch"),
+        ),
+    ),
+    (
+        _("Observe"),
+        (
+            Entry(_("Sessions"), "forum", "agents_session_changelist", Action.RUN_AGENTS),
+            Entry(_("Audit log"), "receipt_long", "ledger_auditrow_changelist", Action.VIEW_AUDIT),
+            Entry(_("Usage"), "bar_chart", "usage", Action.VIEW_AUDIT),
+        ),
+    ),
+)
+SETTINGS_AREA: Groups = (
+    (
+        _("Organization"),
+        (
+            Entry(
+                _("Organization"),
+                "domain",
+                "tenancy_organization_changelist",
+                Action.MANAGE_ORGANIZATION,
+                _("Name, time zone, and retention"),
+            ),
+            Entry(
+                _("Members"),
+                "group",
+                "tenancy_membership_changelist",
+                about=_("People, roles, and invitations"),
+                children=(
+                    Entry(
+                        _("Invitations"),
+                        "mail",
+                        "tenancy_invitation_changelist",
+                        Action.MANAGE_MEMBERS,
+                    ),
+                ),
+            ),
+            Entry(
+                _("Sign-in"),
+                "login",
+                "tenancy_provider_changelist",
+                Action.MANAGE_ORGANIZATION,
+                _("Identity providers for single sign-on"),
+            ),
+            Entry(
+                _("Tokens"),
+                "key",
+                "tenancy_token_changelist",
+                Action.MANAGE_TOKENS,
+                _("Access to MCP and REST"),
+            ),
+            Entry(
+                _("OAuth clients"),
+                "apps",
+                OAUTH_CLIENTS,
+                Action.MANAGE_TOKENS,
+                _("Clients that members authorized"),
+            ),
+        ),
+    ),
+    (
+        _("Agents and servers"),
+        (
+            Entry(
+                _("Models"),
+                "psychology",
+                "agents_modelendpoint_changelist",
+                about=_("Model providers and their keys"),
+            ),
+            Entry(
+                _("Presets"),
+                "extension",
+                "mcp_servers_preset_changelist",
+                about=_("Templates for servers"),
+            ),
+            Entry(
+                _("Launchers"),
+                "terminal",
+                "mcp_servers_launcher_changelist",
+                about=_("Commands that local servers may use"),
+                is_platform_only=True,
+            ),
+        ),
+    ),
+    (
+        _("Notifications"),
+        (
+            Entry(
+                _("Notifications"),
+                "notifications",
+                "notices_notification_changelist",
+                Action.VIEW_AUDIT,
+                _("Sent and failed notifications"),
+            ),
+            Entry(
+                _("Channels"),
+                "campaign",
+                "notices_notificationchannel_changelist",
+                Action.VIEW_AUDIT,
+                _("Email, webhooks, and chat"),
+            ),
+        ),
+    ),
+    (
+        _("Platform"),
+        tuple(
+            Entry(title, icon, url_name, about=about, is_platform_only=True)
+            for title, icon, url_name, about in (
+                (_("Users"), "badge", "tenancy_user_changelist", _("Accounts of all members")),
+                (
+                    _("External issuers"),
+                    "passkey",
+                    "tenancy_issuer_changelist",
+                    _("Token issuers that the gateway trusts"),
+                ),
+                (
+                    _("Schedules"),
+                    "schedule",
+                    "django_celery_beat_periodictask_changelist",
+                    _("Recurring jobs"),
+                ),
+                (
+                    _("Settings check"),
+                    "troubleshoot",
+                    "settings_check",
+                    _("Problems of this installation"),
+                ),
+            )
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class NavigationItem:
+    """An entry as the user sees it; it is active if the page belongs to it.
+
+    `badge` is a number of pending items, blank for none.
+    """
+
+    title: Any
+    icon: str
+    link: str
+    about: Any = ""
+    badge: str = ""
+    active: bool = False
+    children: tuple["NavigationItem", ...] = ()
+
+
+@dataclass(frozen=True)
+class NavigationGroup:
+    """Entries with a common title; the Settings area is apart from the sidebar."""
+
+    title: Any
+    items: tuple[NavigationItem, ...]
+
+
+@dataclass(frozen=True)
+class Navigation:
+    """The navigation of one user on one page.
+
+    `trail` are the active items from the sidebar's entry to the page's own.
+    """
+
+    sidebar: tuple[NavigationGroup, ...] = ()
+    settings_area: tuple[NavigationGroup, ...] = ()
+    settings: NavigationItem | None = None
+    trail: tuple[NavigationItem, ...] = ()
+
+    @property
+    def is_in_settings(self) -> bool:
+        """Return whether the page belongs to the Settings area."""
+        return self.settings is not None and self.settings.active
+
+    @property
+    def section_tabs(self) -> list[NavigationItem]:
+        """Return the pages of the same section: the entry and its children; empty if only one."""
+        section = next((item for item in reversed(self.trail) if item.children), None)
+        if section is None:
+            return []
+        own_link = self.trail[-1].link
+        items = (replace(section, children=()), *section.children)
+        return [replace(item, active=item.link == own_link) for item in items]
+
+
+def build_navigation(principal: Principal, path: str, badges: Mapping[str, int]) -> Navigation:
+    """Return what the principal may open; `path` is the URL of the page, `badges` by URL name."""
+    sidebar = tuple(_build_groups(principal, SIDEBAR, badges))
+    area = tuple(_build_groups(principal, SETTINGS_AREA, badges))
+    settings_item = NavigationItem(_("Settings"), "settings", _reverse(SETTINGS))
+    trails = [
+        *(trail for group in sidebar for trail in _list_trails(group.items)),
+        *((settings_item, *trail) for group in area for trail in _list_trails(group.items)),
+        (settings_item,),
+    ]
+    matching = [trail for trail in trails if _contains(trail[-1].link, path)]
+    trail = max(matching, key=lambda items: len(items[-1].link), default=())
+    links = {item.link for item in trail}
+    return Navigation(
+        tuple(_mark_active(sidebar, links)),
+        tuple(_mark_active(area, links)),
+        replace(settings_item, active=settings_item.link in links) if area else None,
+        trail,
+    )
+
+
+def can_open(principal: Principal, entry: Entry) -> bool:
+    """Return whether the navigation shows an entry to the principal."""
+    if entry.url_name == OAUTH_CLIENTS and not settings.BONOBOT_OAUTH:
+        return False
+    if entry.is_platform_only:
+        return principal.platform_admin
+    # Auditors and reviewers can't run agents, but can view them.
+    return principal.may(entry.needs) or (
+        entry.needs == Action.RUN_AGENTS and principal.may(Action.VIEW)
+    )
+
+
+def _build_groups(
+    principal: Principal, groups: Groups, badges: Mapping[str, int]
+) -> Iterator[NavigationGroup]:
+    for title, entries in groups:
+        if items := tuple(_build_items(principal, entries, badges)):
+            yield NavigationGroup(title, items)
+
+
+def _build_items(
+    principal: Principal, entries: Iterable[Entry], badges: Mapping[str, int]
+) -> Iterator[NavigationItem]:
+    for entry in entries:
+        if can_open(principal, entry):
+            count = badges.get(entry.url_name, 0)
+            yield NavigationItem(
+                entry.title,
+                entry.icon,
+                _reverse(entry.url_name),
+                entry.about,
+                counted(count) if count else "",
+                children=tuple(_build_items(principal, entry.children, badges)),
+            )
+
+
+def _reverse(url_name: str) -> str:
+    return reverse(f"admin:{url_name}")
+
+
+def _list_trails(items: Iterable[NavigationItem]) -> Iterator[tuple[NavigationItem, ...]]:
+    for item in items:
+        yield (item,)
+        yield from ((item, *trail) for trail in _list_trails(item.children))
+
+
+def _contains(link: str, path: str) -> bool:
+    """Return whether a page belongs to an entry; all pages are below the dashboard's URL."""
+    return path == link if link == _reverse(DASHBOARD) else path.startswith(link)
+
+
+def _mark_active(groups: Iterable[NavigationGroup], links: set[str]) -> Iterator[NavigationGroup]:
+    for group in groups:
+        yield NavigationGroup(
+            group.title, tuple(replace(item, active=item.link in links) for item in group.items)
+        )
