@@ -6,7 +6,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib.admin import site
 from django.contrib.auth.decorators import login_not_required
-from django.http import HttpRequest, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.templatetags.static import static
@@ -19,7 +19,8 @@ from agents.console.admin import settings_check
 from agents.console.admin.navigation import NAVIGATION, OAUTH_CLIENTS, Entry, can_open
 from agents.console.command_palette import search_palette
 from agents.console.dashboard import build_dashboard
-from agents.console.pending_counts import count_pending
+from agents.console.live_updates import select_topics, stream_changes
+from agents.console.pending_counts import PendingCounts, count_pending
 from bonobot.accounts.admin_base import ScopedAdmin
 from bonobot.accounts.admin_base.form_versions import add_form_versions
 from bonobot.accounts.admin_base.responses import (
@@ -51,6 +52,13 @@ from bonobot.ledger.admin.usage import show_usage
 
 __all__ = ["BonobotAdminSite", "site"]
 
+# The counts of navigation entries by URL name: the field of `PendingCounts`, and the tone.
+BADGES = {
+    "mcp_servers_server_changelist": ("definitions", "warn"),
+    "agents_approval_changelist": ("calls", "warn"),
+    "agents_elicitationrequest_changelist": ("questions", "warn"),
+    "agents_session_changelist": ("sessions", "busy"),
+}
 # Apps whose models are managed elsewhere: permissions by memberships, schedules, OAuth grants and
 # sign-in by pages of our own.
 EXCLUDED_APPS = frozenset(
@@ -168,6 +176,7 @@ class BonobotAdminSite(AdminSite):
                 name=settings_check.URL_NAME,
             ),
             path("palette/", self.admin_view(self.render_command_palette), name="palette"),
+            path("live/", self.admin_view(self.stream_live_updates), name="live"),
             *_build_oauth_urls(self.admin_view),
             path(
                 "organization/kill-switch/",
@@ -222,12 +231,27 @@ class BonobotAdminSite(AdminSite):
             found=search_palette(resolve_principal(request), navigation, query),
         )
 
+    def stream_live_updates(self, request: HttpRequest) -> HttpResponseBase:
+        """Stream the changes of the topics that a page names: `?topic=approvals&topic=audit`."""
+        principal = resolve_principal(request)
+        topics = select_topics(principal, request.GET.getlist("topic"))
+        if not topics:
+            return HttpResponse(status=204)  # the browser doesn't connect again
+        response = StreamingHttpResponse(
+            stream_changes(principal.organization_id, topics), content_type="text/event-stream"
+        )
+        response["Cache-Control"] = "no-store"
+        response["X-Accel-Buffering"] = "no"
+        return response
+
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
         """Add the principal, permissions and organization to every page."""
         context = super().each_context(request)
         context |= {
             "styles": [static("bonobot/admin.css"), static("bonobot/records.css")],
-            "scripts": [static("bonobot/theme.js"), static("bonobot/admin.js")],
+            "scripts": [
+                static(f"bonobot/{name}.js") for name in ("theme", "admin", "live", "records")
+            ],
             "site_favicons": [{"rel": "icon", "href": static("bonobot/icon.svg")}],
             "site_url": None,
             "account_links": _list_account_links(request),
@@ -267,11 +291,11 @@ class BonobotAdminSite(AdminSite):
         if getattr(request, "reads_versions", False):
             return []  # the page is only rendered to read the values of its forms
         principal = resolve_principal(request)
-        badges = _count_badges(request)
+        pending = count_pending(request)
         groups = []
         for title, entries in NAVIGATION:
             items = [
-                _build_sidebar_item(request, entry, badges)
+                _build_sidebar_item(request, entry, pending)
                 for entry in entries
                 if can_open(principal, entry)
             ]
@@ -314,13 +338,12 @@ def _list_account_links(request: HttpRequest) -> list[dict[str, Any]]:
     return [{"title": title, "link": reverse(name)} for name, title in links]
 
 
-def _build_sidebar_item(
-    request: HttpRequest, entry: Entry, badges: dict[str, tuple[int, str]]
-) -> dict:
+def _build_sidebar_item(request: HttpRequest, entry: Entry, pending: PendingCounts) -> dict:
     title, icon, address, _action, _platform = entry
     link = reverse(f"admin:{address}")
     is_dashboard = address == "index"
-    count, variant = badges.get(address, (0, ""))
+    count_name, tone = BADGES.get(address, ("", ""))
+    count = getattr(pending, count_name) if count_name else 0
     return {
         "title": title,
         "icon": icon,
@@ -328,18 +351,8 @@ def _build_sidebar_item(
         "active": request.path == link if is_dashboard else request.path.startswith(link),
         "has_permission": True,
         "badge": counted(count) if count else None,
-        "badge_variant": variant,
-    }
-
-
-def _count_badges(request: HttpRequest) -> dict[str, tuple[int, str]]:
-    """Return the badges of navigation entries by URL name."""
-    pending = count_pending(request)
-    return {
-        "mcp_servers_server_changelist": (pending.definitions, "warning"),
-        "agents_approval_changelist": (pending.calls, "warning"),
-        "agents_elicitationrequest_changelist": (pending.questions, "warning"),
-        "agents_session_changelist": (pending.sessions, "info"),
+        "badge_tone": tone,
+        "live_count": count_name,
     }
 
 
