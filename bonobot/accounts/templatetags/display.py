@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
+from itertools import islice
 from typing import Any
 from zlib import crc32
 
@@ -19,7 +20,12 @@ from django.utils.translation import gettext_lazy as _lazy
 from bonobot.accounts.models.abstract_models import MAX_COUNTED
 from bonobot.core.i18n import localization
 from bonobot.core.i18n.localization import localize_if_translatable, localize_text
-from bonobot.core.text.syntax_highlighting import MAX_SHOWN_LENGTH, highlight_json, render_sentence
+from bonobot.core.text.syntax_highlighting import (
+    MAX_SHOWN_LENGTH,
+    JsonLine,
+    highlight_json,
+    render_sentence,
+)
 from bonobot.core.text.untrusted_text import make_visible
 
 register = template.Library()
@@ -56,6 +62,19 @@ STATE_LABELS = {
     "month": _lazy("per month"),
     "total": _lazy("in total"),
 }
+APPROVAL_STATES = {
+    "waiting": ("warn", "schedule", _lazy("Pending")),
+    "approved": ("good", "check_circle", _lazy("Approved")),
+    "denied": ("trust", "block", _lazy("Denied")),
+    "expired": ("plain", "timer_off", _lazy("Expired")),
+    "withdrawn": ("plain", "do_not_disturb_on", _lazy("Canceled")),
+}
+EFFECTS = {
+    "allow": ("good", "check_circle", _lazy("Allow")),
+    "ask": ("warn", "schedule", _lazy("Ask")),
+    "deny": ("trust", "block", _lazy("Deny")),
+}
+MAX_VALUE_LENGTH = 60  # characters of one argument in a line
 MICROUSD_PER_USD = 1_000_000
 MAX_PART_LENGTH = 4096
 # The tone, icon and label of outcomes; the values of `AuditRow.Outcome`, and `pending`.
@@ -288,6 +307,34 @@ def outcome(state: str, title: Any = "") -> dict[str, Any]:
     return {"tone": tone_name, "icon": icon_name, "text": text, "title": title}
 
 
+@register.inclusion_tag("admin/parts/outcome.html")
+def approval_outcome(state: str) -> dict[str, Any]:
+    """Show the state of an approval as icon and word."""
+    tone_name, icon_name, text = APPROVAL_STATES.get(str(state), APPROVAL_STATES["expired"])
+    return {"tone": tone_name, "icon": icon_name, "text": text}
+
+
+@register.inclusion_tag("admin/parts/outcome.html")
+def rule_effect(effect: str) -> dict[str, Any]:
+    """Show the effect of a rule as icon and word."""
+    tone_name, icon_name, text = EFFECTS.get(str(effect), EFFECTS["deny"])
+    return {"tone": tone_name, "icon": icon_name, "text": text}
+
+
+@register.filter
+def one_line(arguments: Any, limit: int) -> str:
+    """Return the start of a call's arguments in one line: names and values."""
+    if not isinstance(arguments, Mapping):
+        return ""
+    pairs = (f"{name} {_shorten(value)}" for name, value in islice(arguments.items(), limit))
+    return make_visible(", ".join(pairs).replace("\n", " "), limit)
+
+
+def _shorten(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= MAX_VALUE_LENGTH else f"{text[:MAX_VALUE_LENGTH]}…"
+
+
 @register.simple_tag
 def icon(name: str, css_class: str = "") -> SafeString:
     """Return a symbol of the icon font, which screen readers skip."""
@@ -300,6 +347,25 @@ def line_changes(lines: Iterable[tuple[str, str]]) -> SafeString:
     """Return lines with their kinds (`added`, `removed`, `same`) as a colored block."""
     rows = format_html_join("", '<span class="bb-{}">{}</span>', lines)
     return format_html('<pre class="bb-code bb-diff" tabindex="0">{}</pre>', rows)
+
+
+@register.simple_tag
+def json_lines(lines: Iterable[JsonLine]) -> SafeString:
+    """Return highlighted lines; a marked one says why at its right."""
+    return format_html_join(
+        "",
+        '<div class="{}">{}{}\n</div>',
+        (
+            (
+                "bb-marked" if line.is_marked else "",
+                format_html("<i>{}</i>", _("matches %(rule)s") % {"rule": shown(line.mark, 120)})
+                if line.mark
+                else "",
+                line.html,
+            )
+            for line in lines
+        ),
+    )
 
 
 @register.simple_tag
