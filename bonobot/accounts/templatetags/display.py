@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 from zlib import crc32
@@ -16,6 +16,7 @@ from django.utils.text import capfirst
 from django.utils.timesince import timesince
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
+from django.utils.translation import ngettext
 
 from bonobot.accounts.models.abstract_models import MAX_COUNTED
 from bonobot.core.i18n import localization
@@ -172,6 +173,19 @@ def moment(value: datetime | None, precision: str = "") -> SafeString | str:
 
 
 @register.filter
+def time_of_day(value: datetime) -> SafeString:
+    """Return a time for a row of a log, in the user's time zone, as a `time` element."""
+    title = localization.format_datetime(value, seconds=True)
+    return _render_time(value, title, localization.format_time_of_day(value))
+
+
+@register.simple_tag
+def zone_name() -> str:
+    """Return the name of the user's time zone."""
+    return localization.get_zone_name()
+
+
+@register.filter
 def clock(value: datetime, precision: str = "") -> str:
     """Return a time in the user's time zone as text for an attribute."""
     return localization.format_datetime(value, seconds=precision == "seconds")
@@ -319,6 +333,30 @@ def rule_effect(effect: str) -> dict[str, Any]:
     """Show the effect of a rule as icon and word."""
     tone_name, icon_name, text = EFFECTS.get(str(effect), EFFECTS["deny"])
     return {"tone": tone_name, "icon": icon_name, "text": text}
+
+
+@register.filter
+def outcome_word(state: str) -> Any:
+    """Return the word of an outcome."""
+    return OUTCOMES.get(state, OUTCOMES["unknown"])[2]
+
+
+@register.filter
+def step_length(step: timedelta) -> str:
+    """Return the length of a step of a chart: minutes, hours or days."""
+    minutes = int(step.total_seconds() // 60)
+    if minutes < 60:
+        return ngettext("%(n)d minute", "%(n)d minutes", minutes) % {"n": minutes}
+    if minutes < 24 * 60:
+        return ngettext("%(n)d hour", "%(n)d hours", minutes // 60) % {"n": minutes // 60}
+    return ngettext("%(n)d day", "%(n)d days", step.days) % {"n": step.days}
+
+
+@register.filter
+def tick(value: datetime, step: timedelta) -> str:
+    """Return the label of a time axis: the time of day, or the date for steps of hours or more."""
+    text = localization.format_datetime(value)
+    return text[5:10] if step >= timedelta(hours=3) else text[11:16]
 
 
 @register.filter

@@ -10,16 +10,18 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from django.utils import timezone
+
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.types import is_approval_request
-from bonobot.ledger.usage import query_rollups
+from bonobot.ledger.usage import build_rollups, query_rollups
 from bonobot.ledger.usage.aggregation import ERROR_OUTCOMES, UsageLine
 from bonobot.ledger.usage.query_rollups import ReportSpan
 
 MAX_BARS = 72
 MAX_ENTRIES_COUNTED = 20_000
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
-STEPS = (MINUTE, 5 * MINUTE, HOUR, 3 * HOUR, 6 * HOUR, DAY, 7 * DAY, 30 * DAY)
+STEPS = (MINUTE, 5 * MINUTE, HOUR, 3 * HOUR, DAY, 7 * DAY, 30 * DAY)
 MAX_COUNTED_SPAN = 6 * HOUR
 # Filters that entries and rollups have in common.
 ROLLUP_COLUMNS = frozenset({"agent_id", "server_id", "tool_name", "code", "rule"})
@@ -57,6 +59,8 @@ def load_activity(
         if _count_entries(organization_id, bars, filters):
             return bars
         step = HOUR
+    if since < timezone.now() - build_rollups.HOURLY_ROLLUPS_KEPT:
+        step = max(step, DAY)
     bars = _build_bars(since, until, step)
     _add_rollups(organization_id, bars, step, filters)
     return bars

@@ -199,7 +199,169 @@
     updateSelection();
   }
 
+  function setUpAudit(log) {
+    const panel = log.querySelector("[data-panel]");
+    const container = log.querySelector("[data-audit-rows]");
+    const tail = log.querySelector("[data-audit-tail]");
+    const rows = () => queryAll("[data-entry]", container);
+    const current = () => container.querySelector("[data-entry][aria-current]");
+    const link = (row) => row?.querySelector("[data-panel-url]");
+    let lastRequest = 0;
+
+    async function open(row, push = true) {
+      if (!row) return;
+      mark(row);
+      const number = ++lastRequest;
+      const answer = await fetchFragment(link(row).dataset.panelUrl).catch(() => null);
+      if (number !== lastRequest) return;
+      if (!answer?.ok) return location.assign(link(row).href);
+      panel.replaceChildren(parseHtml(await answer.text()));
+      panel.hidden = false;
+      if (push) history.pushState({ entry: row.dataset.entry }, "", link(row).href);
+    }
+
+    function mark(row) {
+      current()?.removeAttribute("aria-current");
+      row.setAttribute("aria-current", "true");
+      row.scrollIntoView({ block: "nearest" });
+    }
+
+    function close(push = true) {
+      panel.hidden = true;
+      panel.replaceChildren();
+      link(current())?.focus({ preventScroll: true });
+      current()?.removeAttribute("aria-current");
+      const query = log.dataset.query;
+      if (push) history.pushState({}, "", log.dataset.url + (query ? `?${query}` : ""));
+    }
+
+    // J and K move the open entry, or only the selection while none is open.
+    function move(step) {
+      const all = rows();
+      const at = all.indexOf(current());
+      const next = all[at < 0 ? 0 : Math.min(all.length - 1, Math.max(0, at + step))];
+      if (!next || next === current()) return;
+      if (panel.hidden) mark(next);
+      else open(next);
+    }
+
+    function handleKey(event) {
+      if (event.key === "Escape" && !panel.hidden && !event.target.closest("dialog[open], details[open]")) return close();
+      if (isTyping(event) || event.shiftKey) return;
+      if (event.key === "j") move(1);
+      else if (event.key === "k") move(-1);
+      else if (event.key === "Enter" && current() && event.target === document.body) open(current());
+      else if (event.key === "/") log.querySelector("[data-search]").focus();
+      else return;
+      event.preventDefault();
+      event.stopImmediatePropagation();
+    }
+
+    // With the live tail on, new entries are added on top; otherwise they are counted.
+    async function refresh(event) {
+      if (event?.detail.topic !== "audit" || event.detail.first || /[?&]p=/.test(location.search)) return;
+      const query = log.dataset.query;
+      const answer = await fetchFragment(log.dataset.url + (query ? `?${query}` : "")).catch(() => null);
+      if (!answer?.ok) return;
+      const fragment = parseHtml(await answer.text());
+      const fresh = queryAll("[data-entry]", fragment);
+      const known = new Map(rows().map((row) => [row.dataset.entry, row]));
+      const added = fresh.filter((row) => !known.has(row.dataset.entry));
+      for (const row of fresh) updateRow(known.get(row.dataset.entry), row);
+      const body = container.querySelector("[data-audit-body]");
+      if (!body) {
+        if (fresh.length) container.replaceChildren(fragment);
+      } else if (tail.getAttribute("aria-checked") === "true") {
+        body.prepend(...added);
+        showNew(0);
+      } else showNew(added.length, fresh.length);
+    }
+
+    function updateRow(old, row) {
+      if (!old) return;
+      [...old.cells].forEach((cell, index) => {
+        const html = row.cells[index]?.innerHTML;
+        if (html !== undefined && cell.innerHTML !== html && !cell.contains(document.activeElement)) cell.innerHTML = html;
+      });
+    }
+
+    function showNew(count, page) {
+      const newLink = log.querySelector("[data-audit-new]");
+      newLink.hidden = count === 0;
+      const text = count && count === page ? `${count}+` : String(count);
+      newLink.textContent = (document.getElementById("page").dataset.newRows ?? "%s").replace("%s", text);
+    }
+
+    function setUpTail() {
+      tail.hidden = false;
+      tail.addEventListener("click", () => {
+        const on = tail.getAttribute("aria-checked") !== "true";
+        tail.setAttribute("aria-checked", String(on));
+        if (on) refresh({ detail: { topic: "audit" } });
+      });
+    }
+
+    // Dragging over the bars selects a range.
+    function setUpRange(histogram) {
+      const svg = histogram.querySelector("svg");
+      const range = svg.querySelector("[data-range]");
+      const bars = queryAll("a", svg);
+      let first = -1;
+      let last = -1;
+      const find = (event) => {
+        const box = svg.getBoundingClientRect();
+        const at = Math.floor(((event.clientX - box.left) / box.width) * bars.length);
+        return Math.min(bars.length - 1, Math.max(0, at));
+      };
+      svg.addEventListener("dragstart", (event) => event.preventDefault());
+      svg.addEventListener("pointerdown", (event) => {
+        if (event.button === 0) first = last = find(event);
+      });
+      addEventListener("pointermove", (event) => {
+        if (first < 0) return;
+        last = find(event);
+        const width = 1000 / bars.length;
+        range.toggleAttribute("hidden", first === last);
+        range.setAttribute("x", Math.min(first, last) * width);
+        range.setAttribute("width", (Math.abs(last - first) + 1) * width);
+      });
+      addEventListener("pointerup", () => {
+        const [from, to] = [Math.min(first, last), Math.max(first, last)];
+        first = -1;
+        if (from < 0 || from === to) return;
+        const start = new URLSearchParams(bars[from].getAttribute("href"));
+        const end = new URLSearchParams(bars[to].getAttribute("href"));
+        for (const part of [0, 1]) start.set(`opened_at_to_${part}`, end.get(`opened_at_to_${part}`));
+        location.assign(`?${start}`);
+      });
+    }
+
+    log.addEventListener("click", (event) => {
+      if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+      const row = event.target.closest("[data-entry]");
+      const stepButton = event.target.closest("[data-panel-step]");
+      if (event.target.closest("[data-panel-close]")) {
+        event.preventDefault();
+        close();
+      } else if (stepButton) move(Number(stepButton.dataset.panelStep));
+      else if (row) {
+        event.preventDefault();
+        open(row);
+      }
+    });
+    document.addEventListener("keydown", handleKey, true);
+    document.addEventListener("bonobot:change", refresh);
+    addEventListener("popstate", (event) => {
+      const row = rows().find((candidate) => candidate.dataset.entry === event.state?.entry);
+      if (row) open(row, false);
+      else close(false);
+    });
+    queryAll("[data-histogram]", log).forEach(setUpRange);
+    setUpTail();
+  }
+
   addEventListener("DOMContentLoaded", () => {
     queryAll("[data-inbox]").forEach(setUpInbox);
+    queryAll("[data-audit]").forEach(setUpAudit);
   });
 })();
