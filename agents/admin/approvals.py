@@ -1,38 +1,57 @@
 """Approvals in the admin: the inbox and the page of one approval."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from django.contrib import messages
+from django.contrib.admin import ModelAdmin as DjangoModelAdmin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import Case, IntegerField, Model, QuerySet, When
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import READERS
+from agents.approvals.queries import (
+    count_earlier_answers,
+    list_matching_rules,
+    list_preceding_steps,
+)
 from agents.approvals.services import is_own_call, resolve_approval
 from agents.flow_labels.services import list_approval_label_sources
 from agents.models import Approval
 from agents.models.approvals import WAITING
 from bonobot.accounts.admin_base import ObjectRequest, TabbedAdmin, render_screen
+from bonobot.accounts.admin_base.responses import FRAGMENT_HEADER, render_fragment
+from bonobot.accounts.current_organization import resolve_principal
+from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import ago, render_badge, render_two_lines
+from bonobot.accounts.templatetags.display import ago, render_badge
 from bonobot.core.admin.theme import (
     DateTimeRangeFilter,
+    DropdownFilter,
     FieldTextFilter,
     MultipleChoicesDropdownFilter,
     action,
     display,
     register,
 )
-from bonobot.core.problems import Conflict
-from bonobot.core.text.syntax_highlighting import MAX_SHOWN_LENGTH, diff_json
+from bonobot.core.problems import Conflict, Forbidden
+from bonobot.core.text.syntax_highlighting import (
+    MAX_SHOWN_LENGTH,
+    diff_json,
+    highlight_json_lines,
+)
 from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.flow_labels.label_marks import FLOW_MARKS, LabelMark, list_label_marks
 from mcp_servers.models import Definition
 
 WAITING_FIRST = Case(When(state=WAITING, then=0), default=1, output_field=IntegerField())
@@ -99,17 +118,50 @@ class PersonRequestAdmin(TabbedAdmin):
         return ago(person_request.answered_at or person_request.expires_at)
 
 
-MAX_DENIED = 200
+MAX_ANSWERED = 200  # calls that are answered at once
+MAX_LISTED = 50
 ARGUMENTS_PREVIEW_LENGTH = 160  # characters of arguments in the list
+TABS = {"pending": _("Pending"), "answered": _("Answered")}
+
+
+class AnsweredFilter(DropdownFilter):
+    """The tabs of the inbox: pending calls, or those that were answered or expired."""
+
+    title = _("tab")
+    parameter_name = "tab"
+
+    def lookups(self, request: HttpRequest, model_admin: DjangoModelAdmin) -> Any:
+        """Return the tabs."""
+        return tuple(TABS.items())
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Approval]) -> QuerySet[Approval]:
+        """Return the pending calls, most urgent first, or the answered ones, latest first."""
+        return filter_tab(queryset, read_tab(request))
+
+
+def filter_tab(rows: Any, tab: str) -> Any:
+    """Keep the rows of a tab of the inbox."""
+    if tab == "pending":
+        return rows.waiting()
+    return rows.exclude(state=WAITING, expires_at__gt=timezone.now())
+
+
+def read_tab(request: HttpRequest) -> str:
+    """Return the tab that a request shows; a filter by another state implies *Answered*."""
+    states = request.GET.get("state__in", WAITING).split(",")
+    default = "pending" if WAITING in states else "answered"
+    tab = request.GET.get("tab", default)
+    return tab if tab in TABS else default
 
 
 @register(Approval)
 class ApprovalAdmin(PersonRequestAdmin):
-    """The active organization's approvals; members see those of their own calls."""
+    """The active organization's approvals as an inbox; members see those of their own calls."""
 
     tones: ClassVar[dict[str, str]] = {"denied": "deny", "expired": "refused"}
-    list_display = ("tool", "state_now", "agent_name", "why", "asked_at", "until")
+    list_display = ("label",)
     list_filter = (
+        AnsweredFilter,
         ("state", MultipleChoicesDropdownFilter),
         ("agent__name", PartialNameFilter),
         ("server_name", PartialNameFilter),
@@ -117,64 +169,106 @@ class ApprovalAdmin(PersonRequestAdmin):
         ("rule", PartialNameFilter),
         ("created_at", DateTimeRangeFilter),
     )
-    search_fields = ("label", "server_name", "agent__name", "requested_by", "rule", "reason")
-    actions = ("deny_chosen",)
-    action_needs: ClassVar[dict[str, Action]] = {"deny_chosen": Action.APPROVE_CALLS}
-    change_list_template = "admin/approvals/list.html"
+    search_fields = (
+        "label",
+        "own_name",
+        "server_name",
+        "agent__name",
+        "requested_by",
+        "rule",
+        "reason",
+    )
+    list_per_page = MAX_LISTED
+    actions = ("approve_chosen", "deny_chosen")
+    action_needs: ClassVar[dict[str, Action]] = {
+        "approve_chosen": Action.APPROVE_CALLS,
+        "deny_chosen": Action.APPROVE_CALLS,
+    }
+    change_list_template = "admin/approvals/inbox.html"
 
     def has_answer_permission(self, request: HttpRequest) -> bool:
         """Return whether the role may approve calls."""
         return self.can_perform(request, Action.APPROVE_CALLS)
 
-    @display(description=_("call"), ordering="label")
-    def tool(self, approval: Approval) -> SafeString:
-        """Return the tool with the start of its arguments, secrets masked."""
-        arguments = json.dumps(approval.arguments, ensure_ascii=False) if approval.arguments else ""
-        return render_two_lines(
-            make_visible(approval.label, 80),
-            make_visible(arguments, ARGUMENTS_PREVIEW_LENGTH),
-            "bb-mono",
-        )
+    def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
+        """Return the order: pending calls by urgency, so that new ones are added at the end."""
+        is_pending = read_tab(request) == "pending"
+        return ("expires_at", "created_at") if is_pending else ("-decided_at", "-created_at")
 
-    @display(description=_("agent"), ordering="agent__name")
-    def agent_name(self, approval: Approval) -> SafeString:
-        """Return the agent and the person who made the call."""
-        name, person = super().agent_name(approval), make_visible(approval.requested_by, 60)
-        return render_two_lines(name, person)
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> Any:
+        """Show the inbox with the first call beside it, or only its list to a script."""
+        title = capfirst(self.opts.verbose_name_plural)
+        response = super().changelist_view(request, {"title": title, **(extra_context or {})})
+        if not isinstance(response, TemplateResponse) or "cl" not in (response.context_data or {}):
+            return response
+        context: dict[str, Any] = response.context_data or {}
+        approvals = list(context["cl"].result_list)
+        context |= build_inbox(request, approvals)
+        if FRAGMENT_HEADER in request.headers:
+            return render_fragment(request, "approvals/items.html", **context)
+        if approvals:
+            principal = self.get_principal(request)
+            context |= build_details(principal, approvals[0]) | {"is_preselected": True}
+        return response
 
-    @display(description=_("rule"), ordering="rule")
-    def why(self, approval: Approval) -> str:
-        """Return the rule that requires approval."""
-        return make_visible(approval.rule, 60)
+    @action(description=_("Approve selected…"), permissions=["answer"])
+    def approve_chosen(
+        self, request: HttpRequest, queryset: QuerySet[Approval]
+    ) -> HttpResponseBase | None:
+        """Confirm with an optional reason, then approve the pending calls, each once."""
+        return self._answer_chosen(request, queryset, "approve")
 
     @action(description=_("Deny selected…"), permissions=["answer"])
     def deny_chosen(
         self, request: HttpRequest, queryset: QuerySet[Approval]
     ) -> HttpResponseBase | None:
-        """Confirm with an optional comment for the model, then deny the waiting calls."""
+        """Confirm with an optional message for the model, then deny the pending calls."""
+        return self._answer_chosen(request, queryset, "deny")
+
+    def _answer_chosen(
+        self, request: HttpRequest, queryset: QuerySet[Approval], answer: str
+    ) -> HttpResponseBase | None:
         principal = self.get_principal(request)
         principal.require(Action.APPROVE_CALLS)
-        waiting_approvals = list(queryset.filter(state=Approval.State.WAITING)[:MAX_DENIED])
-        if waiting_approvals and "confirmed" not in request.POST:
+        pending = list(queryset.filter(state=Approval.State.WAITING)[:MAX_ANSWERED])
+        if pending and "confirmed" not in request.POST:
             return render_screen(
                 request,
-                "approvals/deny.html",
-                title=_("Deny these calls"),
-                chosen=waiting_approvals,
+                "approvals/confirm.html",
+                title=_("Deny these calls") if answer == "deny" else _("Approve these calls"),
+                chosen=pending,
+                answer=answer,
                 selected=ACTION_CHECKBOX_NAME,
                 opts=self.opts,
             )
-        denied_count = 0
-        for approval in waiting_approvals:
-            try:
-                resolve_approval(
-                    principal, approval, "deny", request.POST.get("message", "").strip()
-                )
-            except Conflict:
-                continue  # answered or expired in the meantime
-            denied_count += 1
-        messages.success(request, _t("Calls denied: %(n)d.") % {"n": denied_count})
+        message = request.POST.get("message", "").strip()
+        answered, skipped = _answer_all(principal, pending, answer, message)
+        text = _t("Calls denied: %(n)d.") if answer == "deny" else _t("Calls approved: %(n)d.")
+        messages.success(request, text % {"n": answered})
+        if skipped:
+            messages.warning(
+                request,
+                _t("Not answered: %(n)d. They were answered meanwhile, or you requested them.")
+                % {"n": skipped},
+            )
         return None
+
+
+def _answer_all(
+    principal: Principal, approvals: Iterable[Approval], answer: str, message: str
+) -> tuple[int, int]:
+    """Answer calls one by one; return how many were answered, and how many couldn't be."""
+    answered = skipped = 0
+    for approval in approvals:
+        try:
+            resolve_approval(principal, approval, answer, message)
+        except (Conflict, Forbidden):
+            skipped += 1  # answered or expired in the meantime, or an own call
+        else:
+            answered += 1
+    return answered, skipped
 
 
 DEFINITION_KINDS = {
@@ -207,24 +301,118 @@ class ApprovalDefinition:
         return diff_json(self.row.pinned, self.row.payload) if self.changed else []
 
 
-@ApprovalAdmin.add_page("change", _("Request"), needs=READERS)
-def show_approval(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the call, who made it, why it waits, and the possible answers."""
-    approval: Approval = visit.object
-    arguments = _format_arguments(approval)
-    return visit.render_tab(
-        "approvals/approval.html",
-        approval=approval,
-        badge=ApprovalAdmin.render_badge(approval),
-        answerable=approval.is_answerable(timezone.now()),
-        own=is_own_call(visit.principal, approval),
-        declared=find_definition(approval),
-        brought=[
-            (LABEL_TEXTS.get(source.label, source.label), source.calls)
+@dataclass(frozen=True)
+class InboxItem:
+    """A call in the list: its state, and the labels of its caller and its tool."""
+
+    approval: Approval
+    state: str
+    is_urgent: bool
+    marks: list[LabelMark]
+
+
+# A call that expires within this time is marked.
+URGENT = timedelta(minutes=15)
+
+
+def build_inbox(request: HttpRequest, approvals: list[Approval]) -> dict[str, Any]:
+    """Return the context of the list (two queries)."""
+    now, definitions = timezone.now(), _load_definitions(approvals)
+    keys = [(approval.server_id, approval.own_name) for approval in approvals]
+    return {
+        "items": [
+            InboxItem(
+                approval,
+                approval.get_state_at(now),
+                is_urgent=is_urgent(approval, now),
+                marks=_list_marks(approval, definitions.get(key)),
+            )
+            for approval, key in zip(approvals, keys, strict=True)
+        ],
+        "tab": read_tab(request),
+        "tab_names": TABS,
+        "pending_count": count_pending_calls(request),
+    }
+
+
+def count_pending_calls(request: HttpRequest) -> int:
+    """Return how many calls the person could answer, up to a limit (one query)."""
+    visible: Any = Approval.objects.visible_to(resolve_principal(request))
+    counts = dict(visible.waiting().build_capped_count("calls"))
+    return int(counts.get("calls", 0))
+
+
+def is_urgent(approval: Approval, now: datetime) -> bool:
+    """Return whether a pending call expires soon."""
+    return approval.is_answerable(now) and approval.expires_at - now < URGENT
+
+
+def _load_definitions(approvals: Iterable[Approval]) -> dict[Any, Definition]:
+    keys = {(approval.server_id, approval.own_name) for approval in approvals}
+    rows = Definition.objects.filter(
+        server_id__in={server_id for server_id, _name in keys if server_id},
+        name__in={name for _server_id, name in keys},
+        kind=Definition.Kind.TOOL,
+    )
+    return {(row.server_id, row.name): row for row in rows}
+
+
+def _list_marks(approval: Approval, definition: Definition | None) -> list[LabelMark]:
+    labels = {*approval.flow_labels, *((definition.labels or ()) if definition else ())}
+    marks = list_label_marks(labels, definition.payload if definition else None)
+    return [mark for mark in marks if mark.present]
+
+
+def build_details(principal: Principal, approval: Approval) -> dict[str, Any]:
+    """Return the context of the details of one call (a fixed number of queries)."""
+    now = timezone.now()
+    rules = list_matching_rules(approval) if approval.is_answerable(now) else []
+    marks = {name: text for match in rules for name, text in match.conditions.items()}
+    lines = highlight_json_lines(approval.arguments, marks)
+    size = len(_format_arguments(approval))
+    return {
+        "approval": approval,
+        "state": approval.get_state_at(now),
+        "answerable": approval.is_answerable(now),
+        "is_urgent": is_urgent(approval, now),
+        "own": is_own_call(principal, approval),
+        "declared": find_definition(approval),
+        "sources": [
+            {"mark": FLOW_MARKS[source.label], "calls": source.calls}
             for source in list_approval_label_sources(approval)
         ],
-        size=len(arguments),
-        cut=len(arguments) > MAX_SHOWN_LENGTH,
+        "rules": rules,
+        "steps": list_preceding_steps(approval),
+        "earlier": count_earlier_answers(approval),
+        "lines": lines,
+        "size": size,
+        "cut": size > MAX_SHOWN_LENGTH,
+    }
+
+
+@ApprovalAdmin.add_page("change", needs=READERS)
+def show_approval(visit: ObjectRequest) -> HttpResponseBase:
+    """Show the call beside the list: why it waits, what led to it, and the possible answers."""
+    request, approval = visit.request, visit.object
+    details = build_details(visit.principal, approval)
+    if FRAGMENT_HEADER in request.headers:
+        return render_fragment(request, "approvals/details.html", **details)
+    is_pending = approval.is_answerable(timezone.now())
+    query = request.GET.copy()
+    query["tab"] = "pending" if is_pending else "answered"
+    request.GET = query  # type: ignore[assignment]  # a copy, which may be changed
+    rows = visit.admin.get_queryset(request).order_by(*visit.admin.get_ordering(request))
+    rows = (
+        rows.waiting() if is_pending else rows.exclude(state=WAITING, expires_at__gt=timezone.now())
+    )
+    return render_screen(
+        request,
+        "approvals/approval.html",
+        title=str(approval),
+        object=approval,
+        opts=visit.admin.opts,
+        **build_inbox(request, list(rows[:MAX_LISTED])),
+        **details,
     )
 
 
@@ -238,14 +426,21 @@ def download_arguments(visit: ObjectRequest) -> HttpResponseBase:
 
 
 @ApprovalAdmin.add_object_action("answer", needs=Action.APPROVE_CALLS)
-def handle_answer(visit: ObjectRequest) -> None:
+def handle_answer(visit: ObjectRequest) -> HttpResponseBase | None:
     """Approve once, approve for the session, or deny with a comment."""
     posted = visit.request.POST
     chosen_answer = posted.get("answer", "")
-    resolve_approval(
+    approval = resolve_approval(
         visit.principal, visit.object, chosen_answer, posted.get("message", "").strip()
     )
-    messages.success(visit.request, str(ANSWER_MESSAGES[chosen_answer]))
+    text = str(ANSWER_MESSAGES[chosen_answer])
+    if FRAGMENT_HEADER in visit.request.headers:
+        details = build_details(visit.principal, approval)
+        return render_fragment(
+            visit.request, "approvals/details.html", answer_message=text, **details
+        )
+    messages.success(visit.request, text)
+    return None
 
 
 def find_definition(approval: Approval) -> ApprovalDefinition | None:

@@ -12,18 +12,17 @@ from django.contrib import messages
 from django.contrib.admin import FieldListFilter
 from django.contrib.admin import ModelAdmin as DjangoModelAdmin
 from django.contrib.admin.views.main import ORDER_VAR, PAGE_VAR
-from django.db.models import Field, Model, QuerySet
+from django.db.models import Field, Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponseNotAllowed, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils import timezone
-from django.utils.html import format_html
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
+from agents.admin import audit_list
 from agents.models import SavedFilter
 from agents.saved_filters import (
     can_delete_filter,
@@ -33,16 +32,14 @@ from agents.saved_filters import (
     save_filter,
 )
 from bonobot.accounts.admin_base import ScopedAdmin, render_screen
+from bonobot.accounts.admin_base.responses import FRAGMENT_HEADER, render_fragment
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import ago, milliseconds, render_badge
 from bonobot.core.admin.theme import (
     ChoicesDropdownFilter,
     DateTimeRangeFilter,
     DropdownFilter,
     FieldTextFilter,
-    MultipleChoicesDropdownFilter,
-    display,
     register,
 )
 from bonobot.core.celery_tasks import enqueue_task_on_commit
@@ -57,6 +54,7 @@ from bonobot.ledger.audit.export import ExportFormat
 from bonobot.ledger.audit.verify_chain import VerificationProgress, load_progress
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.tasks import CONTINUE_VERIFICATION
+from bonobot.ledger.types import APPROVAL_REQUIRED_CODE
 
 LIST_URL_NAME = "admin:ledger_auditrow_changelist"
 MAX_FAULTS_SHOWN = 10
@@ -221,10 +219,10 @@ def _redirect_to_list(query: str) -> HttpResponseRedirect:
     return HttpResponseRedirect(reverse(LIST_URL_NAME) + (f"?{normalized}" if normalized else ""))
 
 
-TIME_PARAMETER = "opened_at"
+TIME_PARAMETER = audit_list.TIME_PARAMETER
 UNTIL_PARAMETER = f"{TIME_PARAMETER}_to"
 # Query parameters that filter nothing: page, export format, Django admin flags.
-IGNORED_PARAMETERS = frozenset({PAGE_VAR, "form", "e", "all", "_changelist_filters"})
+IGNORED_PARAMETERS = audit_list.PLAIN_PARAMETERS - {ORDER_VAR}
 # Orderings by the first column, the time, which the indexes support.
 TIME_ORDERINGS = frozenset({"", "1", "-1"})
 
@@ -287,6 +285,8 @@ def _parse_search_criteria(request: HttpRequest) -> audit_search.SearchCriteria:
         column = name.removesuffix("__exact").removesuffix("__in")
         if name == ORDER_VAR:
             has_unindexed |= filled[-1] not in TIME_ORDERINGS
+        elif column == "outcome" and filled == [audit_list.PENDING]:
+            indexed["code"] = APPROVAL_REQUIRED_CODE
         elif column in audit_search.INDEXED_COLUMNS and len(filled) == 1 and "," not in filled[0]:
             indexed[column] = filled[0]
         else:
@@ -316,6 +316,8 @@ class AuditKindFilter(DropdownFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[AuditRow]) -> QuerySet[AuditRow]:
         """Return the rows of the chosen kind."""
         kind = self.value()
+        if kind == "approval":  # with the requests, which are entries of calls
+            return queryset.filter(Q(event_type=kind) | audit_list.APPROVAL_REQUESTS)
         return queryset.filter(event_type=kind) if kind in dict(EVENT_KINDS) else queryset
 
 
@@ -338,8 +340,20 @@ class _ColumnTitleFilter(FieldListFilter):
         self.title = COLUMN_TITLES[field.name]
 
 
-class AuditOutcomeFilter(_ColumnTitleFilter, MultipleChoicesDropdownFilter):
-    """A filter by one or more outcomes."""
+class AuditOutcomeFilter(DropdownFilter):
+    """A filter by one or more outcomes, as they are shown: values or lists with commas."""
+
+    title = COLUMN_TITLES["outcome"]
+    parameter_name = "outcome__in"
+
+    def lookups(self, request: HttpRequest, model_admin: DjangoModelAdmin) -> Any:
+        """Return the outcomes."""
+        return audit_list.OUTCOMES
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[AuditRow]) -> QuerySet[AuditRow]:
+        """Return the rows with one of the outcomes."""
+        values = ",".join(request.GET.getlist("outcome__in")).split(",")
+        return queryset.filter(audit_list.filter_outcomes(filter(None, values)))
 
 
 class AuditDecisionFilter(_ColumnTitleFilter, ChoicesDropdownFilter):
@@ -355,10 +369,9 @@ class AuditAdmin(ScopedAdmin):
     """The active organization's audit rows."""
 
     needs_to_view = (Action.VIEW_AUDIT,)
-    list_display = ("when", "result", "what", "on_what", "agent", "server", "who", "took")
-    list_display_links = ("when",)
+    list_display = ("opened_at", "action")
     list_filter = (
-        ("outcome", AuditOutcomeFilter),
+        AuditOutcomeFilter,
         AuditKindFilter,
         ("decision", AuditDecisionFilter),
         ("code", AuditNameFilter),
@@ -368,13 +381,10 @@ class AuditAdmin(ScopedAdmin):
         ("opened_at", AuditPeriodFilter),
     )
     search_fields = audit_search.COLUMNS
-    search_help_text = _("Searches names, codes, and arguments.")
     ordering = ("-opened_at", "-seq")
     list_per_page = 50
     actions = None
-    list_before_template = "admin/audit/tools.html"
-    empty_icon = "receipt_long"
-    empty_text = _("Every call, change, and sign-in is recorded here as it happens.")
+    change_list_template = "admin/audit/list.html"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[AuditRow]:
         """Return the organization's rows without the long JSON columns."""
@@ -388,6 +398,7 @@ class AuditAdmin(ScopedAdmin):
         rows = queryset.filter(audit_search.build_text_filter(search_term))
         if not getattr(request, "exporting", False):
             organization_id = self.get_principal(request).organization_id
+            rows = rows.filter(audit_list.hide_answered_requests(organization_id, request))
             rows = limit_search(request, organization_id, rows)
         return rows, False
 
@@ -422,64 +433,71 @@ class AuditAdmin(ScopedAdmin):
         rows = self.get_changelist_instance(request).get_queryset(request)
         return build_download(rows.defer(None), export_format)
 
-    @display(description=_("time"), ordering="opened_at")
-    def when(self, row: AuditRow) -> Any:
-        """Return when the action started."""
-        return ago(row.opened_at)
-
-    @display(description=_("outcome"), ordering="outcome")
-    def result(self, row: AuditRow) -> Any:
-        """Return the outcome with its code."""
-        return render_badge(row.outcome, row.code or row.outcome, row.rule)
-
-    @display(description=_("action"), ordering="action")
-    def what(self, row: AuditRow) -> SafeString:
-        """Return the title of the action, with its code."""
-        return format_html('<span title="{}">{}</span>', row.action, format_action(row.action))
-
-    @display(description=_("resource"), ordering="resource_name")
-    def on_what(self, row: AuditRow) -> str:
-        """Return the object of the action."""
-        name = row.tool_name or row.resource_name or row.resource_id
-        times = f" ×{row.repeats + 1}" if row.repeats else ""
-        return make_visible(name, 80) + times
-
-    @display(description=_("agent"), ordering="agent_name")
-    def agent(self, row: AuditRow) -> str:
-        """Return the agent's name."""
-        return make_visible(row.agent_name, 60) or "–"
-
-    @display(description=_("server"), ordering="server_name")
-    def server(self, row: AuditRow) -> str:
-        """Return the server's name."""
-        return make_visible(row.server_name, 60) or "–"
-
-    @display(description=_("actor"), ordering="actor_label")
-    def who(self, row: AuditRow) -> str:
-        """Return the actor."""
-        return make_visible(f"{row.actor_kind}: {row.actor_label or row.actor_id}", 60)
-
-    @display(description=_("duration"), ordering="duration_ms")
-    def took(self, row: AuditRow) -> str:
-        """Return the duration."""
-        return milliseconds(row.duration_ms)
-
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponseBase:
-        """Show the list with exports, saved filters and verification."""
-        export_formats = (("jsonl", _("Export JSON Lines")), ("csv", _("Export CSV")))
-        filter_panel = build_filter_panel(self.get_principal(request), request.GET.urlencode())
-        verification = describe_verification(request, self.get_principal(request))
-        own_context = {
-            "export_forms": export_formats,
-            "saved": filter_panel,
-            "verified": verification,
-        }
-        response = super().changelist_view(request, {**(extra_context or {}), **own_context})
-        if isinstance(response, TemplateResponse) and response.context_data is not None:
-            response.context_data["further"] = describe_search_limit(request)
+        """Show the log with calls over time, filters and one entry, or its rows to a script."""
+        principal = self.get_principal(request)
+        query = request.GET.copy()
+        entry_id = "".join(query.pop(audit_list.ENTRY_PARAMETER, [])[:1])
+        request.GET = query  # type: ignore[assignment]  # a copy, which may be changed
+        own_context = {"title": _("Audit log"), **(extra_context or {})}
+        response = super().changelist_view(request, own_context)
+        if not isinstance(response, TemplateResponse) or response.context_data is None:
+            return response
+        context: dict[str, Any] = response.context_data
+        if "cl" not in context:
+            return response
+        context |= self._build_rows(principal, request, context["cl"])
+        if FRAGMENT_HEADER in request.headers:
+            return render_fragment(request, "audit/rows.html", **context)
+        context |= self._build_tools(principal, request)
+        if entry_id:
+            row = self._get_row(principal.organization_id, entry_id)
+            context |= build_entry_context(row) | {"panel_template": "admin/audit/entry.html"}
         return response
+
+    def _build_rows(
+        self, principal: Principal, request: HttpRequest, changelist: Any
+    ) -> dict[str, Any]:
+        """Return the context of the rows."""
+        entries = audit_list.describe_entries(principal.organization_id, changelist.result_list)
+        names = {
+            str(key): name
+            for entry in entries
+            for key, name in (
+                (entry.row.agent_id, entry.row.agent_name),
+                (entry.row.server_id, entry.row.server_name),
+            )
+            if key
+        }
+        return {
+            "entries": entries,
+            "chips": audit_list.list_chips(request.GET, names),
+            "query": request.GET.urlencode(),
+            "further": describe_search_limit(request),
+        }
+
+    def _build_tools(self, principal: Principal, request: HttpRequest) -> dict[str, Any]:
+        """Return the context of what is above the rows."""
+        query = request.GET
+        period = getattr(request, "asked_within", (None, None))
+        return {
+            "export_forms": (("jsonl", _("Export JSON Lines")), ("csv", _("Export CSV"))),
+            "saved": build_filter_panel(principal, query.urlencode()),
+            "verified": describe_verification(request, principal),
+            "histogram": audit_list.build_histogram(principal.organization_id, query, period),
+            "outcomes": audit_list.OUTCOMES,
+            "chosen_outcomes": ",".join(query.getlist("outcome__in")).split(","),
+            "kinds": EVENT_KINDS,
+            "decisions": AuditRow.Decision.choices,
+            "other_parameters": [
+                (name, value)
+                for name in query
+                if name not in FORM_PARAMETERS
+                for value in query.getlist(name)
+            ],
+        }
 
     def change_view(
         self,
@@ -488,20 +506,20 @@ class AuditAdmin(ScopedAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponseBase:
-        """Show one row with its opening and closing records."""
+        """Show one entry with its records in the hash chain, or its panel to a script."""
         principal = self.get_principal(request)
         principal.require(Action.VIEW_AUDIT)
         row = self._get_row(principal.organization_id, object_id)
+        if FRAGMENT_HEADER in request.headers:
+            return render_fragment(request, "audit/entry.html", **build_entry_context(row))
         return render_screen(
             request,
             "audit/row.html",
             title=f"{format_action(row.action)}: {row.resource_name or row.tool_name}",
-            row=row,
-            action=format_action(row.action),
             opts=self.opts,
             opened=_parse_json(row.opened),
             closed=_parse_json(row.closed),
-            links=_build_links(row),
+            **build_entry_context(row),
         )
 
     def _get_row(self, organization_id: UUID, object_id: str) -> AuditRow:
@@ -518,6 +536,28 @@ class AuditAdmin(ScopedAdmin):
                 format_message("The audit entry {object_id!r} doesn't exist.", object_id=object_id)
             )
         return row
+
+
+# The parameters that the filter form and the search field have fields for.
+FORM_PARAMETERS = frozenset(
+    {
+        *("outcome__in", "kind", "decision__exact", "code__icontains", "agent_name__icontains"),
+        *("server_name__icontains", "tool_name__icontains", "q", PAGE_VAR),
+        *(f"{TIME_PARAMETER}_{end}_{part}" for end in ("from", "to") for part in (0, 1)),
+    }
+)
+
+
+def build_entry_context(row: AuditRow) -> dict[str, Any]:
+    """Return the context of one entry."""
+    details = audit_list.load_entry_details(row)
+    return {
+        "row": row,
+        "details": details,
+        "entry": details.entry,
+        "action": format_action(row.action),
+        "links": _build_links(row),
+    }
 
 
 def _parse_json(text: str) -> Any:

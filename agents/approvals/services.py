@@ -9,6 +9,7 @@ from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
+from agents.live_topics import wake_pages
 from agents.models import Approval, Session, SessionApproval
 from agents.session_wakeups import notify_of_answer, wake_session
 from bonobot.accounts.models import Organization, Token
@@ -235,6 +236,7 @@ def build_bus_topic(approval_id: UUID) -> str:
 def _wake_waiting_calls(approval: Approval) -> None:
     """Wake what waits for the approval's end: a session, or a process with the call."""
     wake_listeners(build_bus_topic(approval.pk))
+    wake_pages(approval.organization_id)
     if approval.session_id is not None:
         notify_of_answer(approval.session_id)
         wake_session(approval.session_id)
@@ -274,6 +276,7 @@ def create_approval(approval: Approval) -> Approval:
         with transaction.atomic():
             approval.save(force_insert=True)
             notify_approvers(approval)
+            wake_pages(approval.organization_id)
     except IntegrityError:
         waiting = Approval.objects.filter(
             organization_id=approval.organization_id,

@@ -25,6 +25,7 @@ class Entry:
     """A page that the navigation leads to, with the action that opening it needs.
 
     Pages below its URL belong to it, and so do those of `children`, which aren't in the sidebar.
+    `count_name` names the number of pending items that it shows (`PendingCounts.as_dict`).
     """
 
     title: Any
@@ -33,6 +34,7 @@ class Entry:
     needs: Action = Action.VIEW
     about: Any = ""
     is_platform_only: bool = False
+    count_name: str = ""
     children: tuple["Entry", ...] = ()
 
 
@@ -49,6 +51,7 @@ SIDEBAR: Groups = (
                 "inbox",
                 APPROVALS,
                 Action.RUN_AGENTS,
+                count_name="inbox",
                 children=(
                     Entry(
                         _("Elicitation requests"),
@@ -64,7 +67,7 @@ SIDEBAR: Groups = (
         _("Build"),
         (
             Entry(_("Agents"), "smart_toy", "agents_agent_changelist", Action.RUN_AGENTS),
-            Entry(_("Servers"), "dns", SERVERS),
+            Entry(_("Servers"), "dns", SERVERS, count_name="definitions"),
             Entry(_("Skills"), "school", "agents_skill_changelist", Action.RUN_AGENTS),
             Entry(_("Workflows"), "account_tree", "agents_workflow_changelist", Action.RUN_AGENTS),
         ),
@@ -211,7 +214,7 @@ SETTINGS_AREA: Groups = (
 class NavigationItem:
     """An entry as the user sees it; it is active if the page belongs to it.
 
-    `badge` is a number of pending items, blank for none.
+    `badge` is a number of pending items, blank for none; `count_name` is what it counts.
     """
 
     title: Any
@@ -219,6 +222,7 @@ class NavigationItem:
     link: str
     about: Any = ""
     badge: str = ""
+    count_name: str = ""
     active: bool = False
     children: tuple["NavigationItem", ...] = ()
 
@@ -259,10 +263,10 @@ class Navigation:
         return [replace(item, active=item.link == own_link) for item in items]
 
 
-def build_navigation(principal: Principal, path: str, badges: Mapping[str, int]) -> Navigation:
-    """Return what the principal may open; `path` is the URL of the page, `badges` by URL name."""
-    sidebar = tuple(_build_groups(principal, SIDEBAR, badges))
-    area = tuple(_build_groups(principal, SETTINGS_AREA, badges))
+def build_navigation(principal: Principal, path: str, counts: Mapping[str, int]) -> Navigation:
+    """Return what the principal may open; `path` is the URL of the page."""
+    sidebar = tuple(_build_groups(principal, SIDEBAR, counts))
+    area = tuple(_build_groups(principal, SETTINGS_AREA, counts))
     settings_item = NavigationItem(_("Settings"), "settings", _reverse(SETTINGS))
     trails = [
         *(trail for group in sidebar for trail in _list_trails(group.items)),
@@ -293,26 +297,27 @@ def can_open(principal: Principal, entry: Entry) -> bool:
 
 
 def _build_groups(
-    principal: Principal, groups: Groups, badges: Mapping[str, int]
+    principal: Principal, groups: Groups, counts: Mapping[str, int]
 ) -> Iterator[NavigationGroup]:
     for title, entries in groups:
-        if items := tuple(_build_items(principal, entries, badges)):
+        if items := tuple(_build_items(principal, entries, counts)):
             yield NavigationGroup(title, items)
 
 
 def _build_items(
-    principal: Principal, entries: Iterable[Entry], badges: Mapping[str, int]
+    principal: Principal, entries: Iterable[Entry], counts: Mapping[str, int]
 ) -> Iterator[NavigationItem]:
     for entry in entries:
         if can_open(principal, entry):
-            count = badges.get(entry.url_name, 0)
+            count = counts.get(entry.count_name, 0)
             yield NavigationItem(
                 entry.title,
                 entry.icon,
                 _reverse(entry.url_name),
                 entry.about,
                 counted(count) if count else "",
-                children=tuple(_build_items(principal, entry.children, badges)),
+                entry.count_name,
+                children=tuple(_build_items(principal, entry.children, counts)),
             )
 
 

@@ -1,13 +1,13 @@
 """Counts of pending items and running sessions for navigation and dashboard."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from django.http import HttpRequest
 
 from agents.models import Approval, ElicitationRequest, Session
 from bonobot.accounts.current_organization import resolve_principal
-from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from mcp_servers.models import Definition
 
@@ -21,6 +21,10 @@ class PendingCounts:
     questions: int = 0
     sessions: int = 0
 
+    def as_dict(self) -> dict[str, int]:
+        """Return the numbers by name; `inbox` is all that a person has to answer."""
+        return asdict(self) | {"inbox": self.calls + self.questions}
+
 
 _counts_by_request: "WeakKeyDictionary[HttpRequest, PendingCounts]" = WeakKeyDictionary()
 
@@ -28,14 +32,15 @@ _counts_by_request: "WeakKeyDictionary[HttpRequest, PendingCounts]" = WeakKeyDic
 def count_pending(request: HttpRequest) -> PendingCounts:
     """Return the counts for the user (one query per request); zeros without permission."""
     if (counts := _counts_by_request.get(request)) is None:
-        counts = _counts_by_request[request] = _load_counts(resolve_principal(request))
+        principal = resolve_principal(request)
+        may_view = principal.may(Action.VIEW)
+        counts = load_pending_counts(principal.organization_id) if may_view else PendingCounts()
+        _counts_by_request[request] = counts
     return counts
 
 
-def _load_counts(principal: Principal) -> PendingCounts:
-    if not principal.may(Action.VIEW):
-        return PendingCounts()
-    organization_id = principal.organization_id
+def load_pending_counts(organization_id: UUID) -> PendingCounts:
+    """Return the counts of an organization (one query)."""
     first_query, *other_queries = [
         rows.build_capped_count(name)
         for name, rows in {

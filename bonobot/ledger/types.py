@@ -33,6 +33,15 @@ Outcome = Literal["ok", "error", "refused", "unknown", "cancelled"]
 EVENT_TYPES = ("call", "model", "change", "approval", "connection")
 OUTCOMES: frozenset[str] = frozenset(get_args(Outcome))
 
+# The code of an entry about a call that waits for approval; the call itself gets another entry.
+APPROVAL_REQUIRED_CODE = "approval_required"
+
+
+def is_approval_request(outcome: str, code: str) -> bool:
+    """Return whether an entry only requests approval: it counts neither as a call nor as denied."""
+    return outcome == "refused" and code == APPROVAL_REQUIRED_CODE
+
+
 # A thousand of these still fit a signed 64-bit column.
 MAX_AMOUNT = 2**53
 

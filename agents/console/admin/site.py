@@ -6,7 +6,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib.admin import site
 from django.contrib.auth.decorators import login_not_required
-from django.http import HttpRequest, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.templatetags.static import static
@@ -18,10 +18,9 @@ from django.views.decorators.cache import never_cache
 from agents.console.admin import settings_check
 from agents.console.command_palette import search_palette
 from agents.console.dashboard import build_dashboard
+from agents.console.live_updates import select_topics, stream_changes
 from agents.console.navigation import (
-    APPROVALS,
     OAUTH_CLIENTS,
-    SERVERS,
     SETTINGS,
     Navigation,
     build_navigation,
@@ -175,6 +174,7 @@ class BonobotAdminSite(AdminSite):
                 name=settings_check.URL_NAME,
             ),
             path("palette/", self.admin_view(self.render_command_palette), name="palette"),
+            path("live/", self.admin_view(self.stream_live_updates), name="live"),
             *_build_oauth_urls(self.admin_view),
             path(
                 "organization/kill-switch/",
@@ -234,12 +234,27 @@ class BonobotAdminSite(AdminSite):
             found=search_palette(resolve_principal(request), navigation, query),
         )
 
+    def stream_live_updates(self, request: HttpRequest) -> HttpResponseBase:
+        """Stream the changes of the topics that a page names: `?topic=approvals&topic=audit`."""
+        principal = resolve_principal(request)
+        topics = select_topics(principal, request.GET.getlist("topic"))
+        if not topics:
+            return HttpResponse(status=204)  # the browser doesn't connect again
+        response = StreamingHttpResponse(
+            stream_changes(principal.organization_id, topics), content_type="text/event-stream"
+        )
+        response["Cache-Control"] = "no-store"
+        response["X-Accel-Buffering"] = "no"
+        return response
+
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
         """Add the principal, permissions and organization to every page."""
         context = super().each_context(request)
         context |= {
-            "styles": [static("bonobot/admin.css"), static("bonobot/shell.css")],
-            "scripts": [static("bonobot/theme.js"), static("bonobot/admin.js")],
+            "styles": [static(f"bonobot/{name}.css") for name in ("admin", "shell", "records")],
+            "scripts": [
+                static(f"bonobot/{name}.js") for name in ("theme", "admin", "live", "records")
+            ],
             "site_favicons": [{"rel": "icon", "href": static("bonobot/icon.svg")}],
             "site_url": None,
             "account_links": _list_account_links(request),
@@ -278,7 +293,8 @@ class BonobotAdminSite(AdminSite):
         """Return the navigation entries that the user may open, with badges."""
         if getattr(request, "reads_versions", False):
             return Navigation()  # the page is only rendered to read the values of its forms
-        return build_navigation(resolve_principal(request), request.path, _count_badges(request))
+        counts = count_pending(request).as_dict()
+        return build_navigation(resolve_principal(request), request.path, counts)
 
 
 def _list_organizations(request: HttpRequest) -> Any:
@@ -313,12 +329,6 @@ def _list_account_links(request: HttpRequest) -> list[dict[str, Any]]:
     if settings.BONOBOT_OAUTH:
         links.append(("admin:authorized_clients", _("Authorized clients")))
     return [{"title": title, "link": reverse(name)} for name, title in links]
-
-
-def _count_badges(request: HttpRequest) -> dict[str, int]:
-    """Return the number of pending items of navigation entries by URL name."""
-    pending = count_pending(request)
-    return {SERVERS: pending.definitions, APPROVALS: pending.calls + pending.questions}
 
 
 def _build_organization_choices(

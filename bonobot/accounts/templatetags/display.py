@@ -3,7 +3,8 @@
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 from zlib import crc32
 
@@ -16,11 +17,17 @@ from django.utils.text import capfirst
 from django.utils.timesince import timesince
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
+from django.utils.translation import ngettext
 
 from bonobot.accounts.models.abstract_models import MAX_COUNTED
 from bonobot.core.i18n import localization
 from bonobot.core.i18n.localization import localize_if_translatable, localize_text
-from bonobot.core.text.syntax_highlighting import MAX_SHOWN_LENGTH, highlight_json, render_sentence
+from bonobot.core.text.syntax_highlighting import (
+    MAX_SHOWN_LENGTH,
+    JsonLine,
+    highlight_json,
+    render_sentence,
+)
 from bonobot.core.text.untrusted_text import make_visible
 
 register = template.Library()
@@ -57,8 +64,31 @@ STATE_LABELS = {
     "month": _lazy("per month"),
     "total": _lazy("in total"),
 }
+APPROVAL_STATES = {
+    "waiting": ("warn", "schedule", _lazy("Pending")),
+    "approved": ("good", "check_circle", _lazy("Approved")),
+    "denied": ("trust", "block", _lazy("Denied")),
+    "expired": ("plain", "timer_off", _lazy("Expired")),
+    "withdrawn": ("plain", "do_not_disturb_on", _lazy("Canceled")),
+}
+EFFECTS = {
+    "allow": ("good", "check_circle", _lazy("Allow")),
+    "ask": ("warn", "schedule", _lazy("Ask")),
+    "deny": ("trust", "block", _lazy("Deny")),
+}
+MAX_VALUE_LENGTH = 60  # characters of one argument in a line
 MICROUSD_PER_USD = 1_000_000
 MAX_PART_LENGTH = 4096
+# The tone, icon and label of outcomes; the values of `AuditRow.Outcome`, and `pending`.
+OUTCOMES = {
+    "ok": ("good", "check_circle", _lazy("Succeeded")),
+    "error": ("bad", "cancel", _lazy("Failed")),
+    "refused": ("trust", "block", _lazy("Denied")),
+    "pending": ("warn", "schedule", _lazy("Pending approval")),
+    "cancelled": ("plain", "do_not_disturb_on", _lazy("Canceled")),
+    "unknown": ("plain", "help", _lazy("Unknown")),
+    "open": ("busy", "progress_activity", _lazy("Running")),
+}
 HUE_STEP = 15  # degrees: closer hues look the same
 
 
@@ -141,6 +171,19 @@ def moment(value: datetime | None, precision: str = "") -> SafeString | str:
     return _render_time(
         value, "", localization.format_datetime(value, seconds=precision == "seconds")
     )
+
+
+@register.filter
+def time_of_day(value: datetime) -> SafeString:
+    """Return a time for a row of a log, in the user's time zone, as a `time` element."""
+    title = localization.format_datetime(value, seconds=True)
+    return _render_time(value, title, localization.format_time_of_day(value))
+
+
+@register.simple_tag
+def zone_name() -> str:
+    """Return the name of the user's time zone."""
+    return localization.get_zone_name()
 
 
 @register.filter
@@ -301,6 +344,65 @@ def monogram(name: str, kind: str = "server", size: str = "") -> dict[str, Any]:
     return {"letter": letter.upper(), "hue": hue, "kind": kind, "size": size}
 
 
+@register.inclusion_tag("admin/parts/outcome.html")
+def outcome(state: str, title: Any = "") -> dict[str, Any]:
+    """Show an outcome as icon and word; only the icon has a color."""
+    tone_name, icon_name, text = OUTCOMES.get(str(state), OUTCOMES["unknown"])
+    return {"tone": tone_name, "icon": icon_name, "text": text, "title": title}
+
+
+@register.inclusion_tag("admin/parts/outcome.html")
+def approval_outcome(state: str) -> dict[str, Any]:
+    """Show the state of an approval as icon and word."""
+    tone_name, icon_name, text = APPROVAL_STATES.get(str(state), APPROVAL_STATES["expired"])
+    return {"tone": tone_name, "icon": icon_name, "text": text}
+
+
+@register.inclusion_tag("admin/parts/outcome.html")
+def rule_effect(effect: str) -> dict[str, Any]:
+    """Show the effect of a rule as icon and word."""
+    tone_name, icon_name, text = EFFECTS.get(str(effect), EFFECTS["deny"])
+    return {"tone": tone_name, "icon": icon_name, "text": text}
+
+
+@register.filter
+def outcome_word(state: str) -> Any:
+    """Return the word of an outcome."""
+    return OUTCOMES.get(state, OUTCOMES["unknown"])[2]
+
+
+@register.filter
+def step_length(step: timedelta) -> str:
+    """Return the length of a step of a chart: minutes, hours or days."""
+    minutes = int(step.total_seconds() // 60)
+    if minutes < 60:
+        return ngettext("%(n)d minute", "%(n)d minutes", minutes) % {"n": minutes}
+    if minutes < 24 * 60:
+        return ngettext("%(n)d hour", "%(n)d hours", minutes // 60) % {"n": minutes // 60}
+    return ngettext("%(n)d day", "%(n)d days", step.days) % {"n": step.days}
+
+
+@register.filter
+def tick(value: datetime, step: timedelta) -> str:
+    """Return the label of a time axis: the time of day, or the date for steps of hours or more."""
+    text = localization.format_datetime(value)
+    return text[5:10] if step >= timedelta(hours=3) else text[11:16]
+
+
+@register.filter
+def one_line(arguments: Any, limit: int) -> str:
+    """Return the start of a call's arguments in one line: names and values."""
+    if not isinstance(arguments, Mapping):
+        return ""
+    pairs = (f"{name} {_shorten(value)}" for name, value in islice(arguments.items(), limit))
+    return make_visible(", ".join(pairs).replace("\n", " "), limit)
+
+
+def _shorten(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= MAX_VALUE_LENGTH else f"{text[:MAX_VALUE_LENGTH]}…"
+
+
 @register.simple_tag
 def icon(name: str, css_class: str = "") -> SafeString:
     """Return a symbol of the icon font, which screen readers skip."""
@@ -313,6 +415,25 @@ def line_changes(lines: Iterable[tuple[str, str]]) -> SafeString:
     """Return lines with their kinds (`added`, `removed`, `same`) as a colored block."""
     rows = format_html_join("", '<span class="bb-{}">{}</span>', lines)
     return format_html('<pre class="bb-code bb-diff" tabindex="0">{}</pre>', rows)
+
+
+@register.simple_tag
+def json_lines(lines: Iterable[JsonLine]) -> SafeString:
+    """Return highlighted lines; a marked one says why at its right."""
+    return format_html_join(
+        "",
+        '<div class="{}">{}{}\n</div>',
+        (
+            (
+                "bb-marked" if line.is_marked else "",
+                format_html("<i>{}</i>", _("matches %(rule)s") % {"rule": shown(line.mark, 120)})
+                if line.mark
+                else "",
+                line.html,
+            )
+            for line in lines
+        ),
+    )
 
 
 @register.simple_tag

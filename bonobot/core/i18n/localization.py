@@ -243,3 +243,16 @@ def format_datetime(moment: datetime, *, seconds: bool = False) -> str:
         if seconds
         else f"{local_time:%Y-%m-%d %H:%M} {zone_name}"
     )
+
+
+def format_time_of_day(moment: datetime) -> str:
+    """Return a time in the reader's zone for a log: `06:14:09`, before today `11-23 06:14:09`."""
+    zone: tzinfo = getattr(_reader_state, "zone", UTC)
+    local_time = moment.astimezone(zone)
+    is_today = local_time.date() == datetime.now(zone).date()
+    return f"{local_time:%H:%M:%S}" if is_today else f"{local_time:%m-%d %H:%M:%S}"
+
+
+def get_zone_name() -> str:
+    """Return the name of the reader's zone, as `format_datetime` shows it."""
+    return format_datetime(datetime.now(UTC)).rpartition(" ")[2]

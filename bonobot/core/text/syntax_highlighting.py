@@ -6,6 +6,8 @@ The result consists of our own tags around escaped text, so it is safe to insert
 import difflib
 import json
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from django.utils.html import escape
@@ -18,6 +20,8 @@ MAX_SHOWN_LENGTH = 64 * 1024
 MAX_COMPARED_LINES = 4_000
 
 _QUOTED = re.compile(r"`([^`\n]{1,300})`")
+# The start of a member of the outermost object.
+_MEMBER = re.compile(r'  ("(?:[^"\\]|\\.)*"):')
 _TOKENS = re.compile(
     r'(?P<key>"(?:[^"\\]|\\.)*")(?P<colon>\s*:)'
     r'|(?P<text>"(?:[^"\\]|\\.)*")'
@@ -45,6 +49,32 @@ def highlight_json(value: Any) -> SafeString:
         end = match.end()
     pieces.append(escape(text[end:]))
     return mark_safe("".join(pieces))  # noqa: S308 - our own tags around escaped pieces
+
+
+@dataclass(frozen=True)
+class JsonLine:
+    """A line of highlighted JSON; `mark` says why it is marked, on the first line of a value."""
+
+    html: SafeString
+    is_marked: bool = False
+    mark: str = ""
+
+
+def highlight_json_lines(value: Any, marks: Mapping[str, str]) -> list[JsonLine]:
+    """Return an object as highlighted lines; `marks` are texts for some of its members."""
+    lines, current = [], ""
+    # Strings have no line breaks in JSON, so a line has whole tokens.
+    for text, html in zip(
+        format_json(value).split("\n"), highlight_json(value).split("\n"), strict=True
+    ):
+        name = _MEMBER.match(text)
+        is_end = not text.startswith("  ")
+        if name is not None or is_end:
+            current = json.loads(name[1]) if name is not None else ""
+        is_marked = current in marks
+        mark = marks[current] if is_marked and name is not None else ""
+        lines.append(JsonLine(mark_safe(html), is_marked, mark))  # noqa: S308 - part of ours
+    return lines
 
 
 def render_sentence(text: str, limit: int | None = None) -> SafeString:

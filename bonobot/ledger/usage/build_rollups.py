@@ -1,8 +1,9 @@
 """Count audit entries into rollups and summaries.
 
-Entries are added to rollups and summaries in the same transaction. Days that were counted without
-summaries (by older releases) are summed from the rollups later, a day at a time, latest first.
-Reports read summaries of complete days, and rollups for other days.
+Entries are added to rollups and summaries in the same transaction. A call that needed approval is
+counted by its own entry, not by the request's. Days that were counted without summaries (by older
+releases) are summed from the rollups later, a day at a time, latest first. Reports read summaries
+of complete days, and rollups for other days.
 
 A day is summed within the database in one transaction. It doesn't block counting: if entries were
 counted meanwhile, it is rolled back and repeated with the row of `Counted` locked, so counting has
@@ -43,6 +44,7 @@ from bonobot.ledger.models import (
     Summary,
     UncountedEntry,
 )
+from bonobot.ledger.types import is_approval_request
 from bonobot.ledger.usage.aggregation import (
     COUNT_FIELDS,
     COUNTED_EVENT_TYPES,
@@ -549,6 +551,8 @@ def _build_uncounted_entries(
 
 
 def _is_countable(row: UsageEntry, since: datetime | None) -> bool:
+    if is_approval_request(row.outcome, row.code):
+        return False
     return row.event_type in COUNTED_EVENT_TYPES and (since is None or row.opened_at >= since)
 
 

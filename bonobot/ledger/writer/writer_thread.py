@@ -27,7 +27,14 @@ from django.db import DatabaseError, InterfaceError, transaction
 from bonobot.core.db.transactions import UNAVAILABLE_ERRORS
 from bonobot.core.telemetry import metrics
 from bonobot.ledger.refusals import AuditUnavailable, CallAlreadyStarted, Refusal
-from bonobot.ledger.types import Admission, AdmissionResult, Opening, Outcome, Settlement
+from bonobot.ledger.types import (
+    Admission,
+    AdmissionResult,
+    Opening,
+    Outcome,
+    Settlement,
+    is_approval_request,
+)
 from bonobot.ledger.writer.batch_plan import (
     Answer,
     CloseItem,
@@ -170,7 +177,8 @@ class LedgerWriter:
         at = datetime.now(UTC)
         queued_item = self._build_queued_item(build_open_item(opening, at, outcome="refused"), at)
         queued_item.refusal_key = build_refusal_key(opening)
-        metrics.observe_refusal(opening.event_type, opening.code)
+        if not is_approval_request("refused", opening.code):
+            metrics.observe_refusal(opening.event_type, opening.code)
         return queued_item
 
     def _build_event(self, opening: Opening, outcome: Outcome) -> QueuedItem:

@@ -311,7 +311,7 @@
     let refreshTimer = null;
     let lastFetchedAt = 0;
     let source = null;
-    let timer = null;
+    let isWaiting = false;
 
     function refresh() {
       if (refreshTimer) return;
@@ -417,13 +417,18 @@
     function stopListening(waiting) {
       source?.close();
       source = null;
-      clearInterval(timer);
-      timer = waiting ? setInterval(refresh, 5000) : null;
+      isWaiting = waiting;
+      announceStream(false);
+    }
+
+    // The page has one stream at a time: this one, or that of live.js.
+    function announceStream(open) {
+      document.dispatchEvent(new CustomEvent("bonobot:session", { detail: { open } }));
     }
 
     function listen() {
       if (source) return;
-      clearInterval(timer);
+      announceStream(true);
       source = new EventSource(`${container.dataset.live}?after=${container.dataset.after ?? 0}`);
       source.addEventListener("message", handleMessage);
       for (const name of ["state", "call", "notice", "end", "rest"]) source.addEventListener(name, refresh);
@@ -433,6 +438,7 @@
       source.addEventListener("progress", handleProgress);
     }
 
+    document.addEventListener("bonobot:change", (event) => isWaiting && event.detail.topic === "sessions" && refresh());
     if (container.dataset.rests === "false") listen();
     else stopListening(container.dataset.rests === "waiting");
   }
@@ -459,15 +465,15 @@
     container.removeAttribute("aria-busy");
   }
 
-  // Parts that change on the server: data-parts="URL", refreshed while the page is visible and
-  // while it contains what data-while="selector" selects, if set.
+  // Parts that change on the server: data-parts="URL", loaded again at each change of data-topic that
+  // live.js reports, while the page contains what data-while="selector" selects, if set.
   function refreshPart(container) {
-    setInterval(async () => {
-      if (document.hidden || (container.dataset.while && !document.querySelector(container.dataset.while))) return;
+    document.addEventListener("bonobot:change", async (event) => {
+      if (event.detail.topic !== container.dataset.topic) return;
+      if (container.dataset.while && !document.querySelector(container.dataset.while)) return;
       const answer = await fetchFragment(container.dataset.parts).catch(() => null);
-      if (!answer?.ok) return;
-      replaceParts(parseHtml(await answer.text()));
-    }, 3000);
+      if (answer?.ok) replaceParts(parseHtml(await answer.text()));
+    });
   }
 
   // The remaining time: <time data-countdown datetime="…">.

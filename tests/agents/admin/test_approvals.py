@@ -1,5 +1,6 @@
-"""Approvals in the admin: list, detail page, answers, bulk denial, and session approvals."""
+"""Approvals in the admin: the inbox, details, answers, bulk answers, and session approvals."""
 
+import re
 from datetime import timedelta
 from uuid import uuid4
 
@@ -8,7 +9,7 @@ from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
 from agents.approvals.services import resolve_approval
-from agents.models import Agent, Approval, Session, SessionApproval
+from agents.models import Agent, Approval, Session, SessionApproval, Step, ToolPolicy, ToolRule
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import ApprovalCell
@@ -47,37 +48,120 @@ def get_messages(reviewer: admin_client.AdminClient) -> str:
 def test_an_empty_inbox_explains_when_approvals_appear(
     acme: Organization, reviewer: admin_client.AdminClient
 ) -> None:
-    assert "No approvals yet" in reviewer.get(LIST)
+    assert "No pending approvals" in reviewer.get(LIST)
+    assert "No answered approvals" in reviewer.get(LIST, tab="answered")
 
 
-def test_pending_approvals_are_first_and_counted(
+def test_pending_and_answered_calls_have_tabs(
     helper: Agent, reviewer: admin_client.AdminClient
 ) -> None:
-    factories.create_approval(helper, label="first_waits")
-    factories.create_approval(helper, label="then_answered", state=Approval.State.DENIED)
+    factories.create_approval(helper, own_name="still_waits")
+    answered = {"decided_by": "Jonas", "decided_at": timezone.now(), "message": "Not this one."}
+    factories.create_approval(helper, own_name="was_answered", state="denied", **answered)
     page = admin_client.get_text(reviewer.get(LIST))
-    assert page.index("first_waits") < page.index("then_answered")
+    assert "still_waits" in page
+    assert "was_answered" not in page
     assert "Approvals 1" in page
+    second_tab = admin_client.get_text(reviewer.get(LIST, tab="answered"))
+    assert "still_waits" not in second_tab
+    for expected in ("was_answered", "Denied", "Jonas", "Not this one."):
+        assert expected in second_tab
     dashboard = admin_client.get_text(reviewer.get("index"))
-    assert "1 pending approval first_waits" in dashboard
+    assert "1 pending approval still_waits" in dashboard
+
+
+def test_the_most_urgent_call_is_first_and_selected(
+    helper: Agent, reviewer: admin_client.AdminClient
+) -> None:
+    for name, minutes in (("later", 50), ("sooner", 5)):
+        expires_at = timezone.now() + timedelta(minutes=minutes)
+        factories.create_approval(helper, own_name=name, expires_at=expires_at)
+    page = admin_client.get_text(reviewer.get(LIST))
+    assert page.index("sooner") < page.index("later")
+    assert "expires in" in page
+    assert page.count("sooner") > page.count("later")  # its details are beside the list
+
+
+def test_a_script_gets_only_the_list_or_the_details(
+    helper: Agent, approval: Approval, reviewer: admin_client.AdminClient
+) -> None:
+    headers = {"Bonobot-Fragment": "1"}
+    items = reviewer.client.get(admin_client.build_url(LIST), headers=headers).content.decode()
+    assert items.count("data-inbox-item=") == 1
+    assert "data-inbox-call" not in items
+    page_url = admin_client.build_url(PAGE, approval.pk)
+    details = reviewer.client.get(page_url, headers=headers).content.decode()
+    assert f'data-inbox-call="{approval.pk}"' in details
+    assert "data-inbox-item" not in details
+    answer_url = admin_client.build_url(ANSWER, approval.pk)
+    answer = reviewer.client.post(answer_url, {"answer": "approve"}, headers=headers)
+    assert "Approved for this call only." in answer.content.decode()
+    again = reviewer.client.post(answer_url, {"answer": "approve"}, headers=headers)
+    assert again.status_code == 409
+    assert "already_answered" in again.content.decode()
+
+
+def test_the_argument_that_a_rule_matched_is_marked(
+    acme: Organization, helper: Agent, reviewer: admin_client.AdminClient
+) -> None:
+    server = admin_client.create_web_server(acme)
+    condition = {"properties": {"amount": {"minimum": 200}}, "required": ["amount"]}
+    policy, _created = ToolPolicy.objects.update_or_create(
+        organization=acme, agent=helper, defaults={"mode": "all"}
+    )
+    ToolRule.objects.create(
+        organization=acme, policy=policy, effect="ask", pattern="pay", condition=condition
+    )
+    approval = factories.create_approval(
+        helper, server_id=server.pk, own_name="pay", arguments={"to": "ann", "amount": 480}
+    )
+    page = reviewer.get(PAGE, approval.pk)
+    assert page.count("bb-marked") == 1
+    assert "matches amount ≥ 200" in admin_client.get_text(page)
+    Approval.objects.update(arguments={"to": "ann", "amount": 5})
+    assert "bb-marked" not in reviewer.get(PAGE, approval.pk)
+
+
+def test_what_led_to_a_call_is_shown_from_the_last_message(
+    approval: Approval, reviewer: admin_client.AdminClient
+) -> None:
+    Step.objects.filter(session_id=approval.session_id).update(seq=9)
+    for seq, kind, payload in (
+        (2, "message", {"text": "An old question", "by": "Priya"}),
+        (3, "message", {"text": "Refund it", "by": "Priya"}),
+        (4, "call", {"tool": "get_ticket", "server": "Zendesk"}),
+        (5, "model", {"text": "It was charged twice."}),
+    ):
+        Step.objects.create(
+            session_id=approval.session_id,
+            seq=seq,
+            kind=kind,
+            state="done",
+            turn=seq,
+            payload=payload,
+        )
+    page = admin_client.get_text(reviewer.get(PAGE, approval.pk))
+    for expected in ("Refund it", "get_ticket", "It was charged twice."):
+        assert expected in page
+    assert "An old question" not in page
 
 
 @pytest.mark.parametrize(
     "query",
     [
-        {"state__in": "waiting"},
+        {"q": "wanted"},
         {"agent__name__icontains": "help"},
         {"server_name__icontains": "web"},
-        {"own_name__icontains": "add"},
+        {"own_name__icontains": "want"},
         {"rule__icontains": "policy:"},
     ],
 )
 def test_the_list_is_filtered(
     acme: Organization, helper: Agent, reviewer: admin_client.AdminClient, query: dict[str, str]
 ) -> None:
-    factories.create_approval(helper, label="wanted", server_name="web")
+    factories.create_approval(helper, own_name="wanted", server_name="web")
     other = factories.create_agent(acme, "other")
-    factories.create_approval(other, label="left_out", state="denied", own_name="x", rule="flow")
+    factories.create_approval(other, own_name="left_out", rule="flow")
     page = admin_client.get_text(reviewer.get(LIST, **query))
     assert "wanted" in page
     assert "left_out" not in page
@@ -97,8 +181,9 @@ def test_the_page_shows_everything_that_an_approval_is_bound_to(
     session, approval = factories.create_waiting_session(helper, "Add it <up>", **fields)
     page = reviewer.get(PAGE, approval.pk)
     words = admin_client.get_text(page)
-    for expected in ("Helper", "Add it <up>", "web", "policy:ask", "The policy asks", "a" * 64):
+    for expected in ("Helper", "Add it <up>", "web", "policy:ask", "The policy asks"):
         assert expected in words
+    assert "a" * 64 in page
     assert "⟨U+202E⟩" in page
     assert "<script>alert" not in page
     assert "Adds <b>two</b> numbers.⟨U+200B⟩" in words
@@ -177,7 +262,8 @@ def test_a_persons_own_call_cant_be_approved_under_four_eyes(
     requester = {"requested_by_kind": "user", "requested_by_id": str(owner.user.pk)}
     approval = factories.create_approval(helper, **requester)
     page = owner.get(PAGE, approval.pk)
-    assert "Approve call" not in page
+    assert re.search(r'value="approve"[^>]* disabled>', page)
+    assert "You requested this call" in page
     assert "Deny call" in page
     assert "own_call" in owner.post(ANSWER, approval.pk, answer="approve", status=403)
 
@@ -224,6 +310,31 @@ def test_many_approvals_are_denied_together_after_confirmation(
     }
 
 
+def test_many_approvals_are_approved_together_but_not_ones_own(
+    acme: Organization, helper: Agent
+) -> None:
+    Organization.objects.update(four_eyes=True)
+    owner = admin_client.sign_in(acme, Role.OWNER)
+    own = factories.create_approval(
+        helper, requested_by_kind="user", requested_by_id=str(owner.user.pk)
+    )
+    others = [factories.create_approval(helper) for _ in range(2)]
+    selection = {
+        "action": "approve_chosen",
+        "_selected_action": [str(approval.pk) for approval in (own, *others)],
+    }
+    page = owner.send(admin_client.build_url(LIST), selection)
+    assert "Approve all 3" in page
+    assert Approval.objects.waiting().count() == 3
+    owner.send(admin_client.build_url(LIST), selection | {"confirmed": "1", "message": "Checked."})
+    assert "Calls approved: 2." in get_messages(owner)
+    assert "Not answered: 1." in get_messages(owner)
+    assert list(Approval.objects.waiting()) == [own]
+    assert ApprovalCell.objects.count() == 2
+    approved = Approval.objects.filter(state="approved")
+    assert set(approved.values_list("message", flat=True)) == {"Checked."}
+
+
 def test_a_person_without_permission_has_no_deny_action(
     acme: Organization, approval: Approval
 ) -> None:
@@ -258,7 +369,7 @@ def test_the_list_uses_a_fixed_number_of_queries(
 ) -> None:
     for number in range(20):
         factories.create_waiting_session(helper, f"Question {number}")
-    with django_assert_max_num_queries(15):
+    with django_assert_max_num_queries(22):  # of which ten are about the selected call
         reviewer.get(LIST)
 
 

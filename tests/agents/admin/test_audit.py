@@ -1,11 +1,14 @@
 """The audit log in the admin: read-only, searched, filtered, exported, translated."""
 
+import json
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from django.db.models import QuerySet
 from django.http import HttpResponse
 from django.utils import timezone, translation
+from pytest_django import DjangoAssertNumQueries
 
 from agents.admin import audit
 from bonobot.accounts.models import Organization
@@ -217,6 +220,127 @@ def test_a_search_with_an_index_lists_all_results(
     assert response.context_data["further"] is None
 
 
+def create_call(organization: Organization, **columns: Any) -> AuditRow:
+    """Write the entry of a call as the writer does, without its place in the chain."""
+    rows: QuerySet[AuditRow] = QuerySet(model=AuditRow)  # the model's own manager refuses
+    details = columns.pop("details", {})
+    values = {
+        "seq": 1_000 + rows.count(),
+        "digest": "0" * 64,
+        "opened": json.dumps({"details": details}),
+        "opened_at": timezone.now(),
+        "action": "agent_tool_call",
+        "event_type": "call",
+        "actor_kind": "session",
+        "actor_label": "Priya",
+        "decision": "allow",
+        "outcome": "ok",
+        "tool_name": "pay",
+    }
+    [row] = rows.bulk_create(
+        [AuditRow(id=uuid4(), organization_id=organization.pk, **values | columns)]
+    )
+    return row
+
+
+def create_approved_call(organization: Organization, **fields: Any) -> tuple[AuditRow, AuditRow]:
+    """Write the entries of a call that needed approval: its request, and the call."""
+    approval = factories.create_approval(factories.create_agent(organization), **fields)
+    details = {"approval_id": str(approval.pk), "arguments": {"amount": 480}}
+    request = create_call(
+        organization,
+        decision="ask",
+        outcome="refused",
+        code="approval_required",
+        tool_name="requested",
+        details=details,
+    )
+    call = create_call(organization, decision="ask", details=details)
+    return request, call
+
+
+def test_a_call_that_waits_for_approval_is_pending(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    request = create_approved_call(acme)[0]
+    for query in ({}, {"outcome__in": "pending"}):
+        page = auditor.get("ledger_auditrow_changelist", **query)
+        assert str(request.pk) in page
+        assert "Pending approval" in admin_client.get_text(page)
+    assert str(request.pk) not in auditor.get("ledger_auditrow_changelist", outcome__in="refused")
+
+
+def test_an_approved_call_is_listed_once_with_its_approver(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    answer = {"state": "approved", "decided_by": "Jonas", "decided_at": timezone.now()}
+    request, call = create_approved_call(acme, **answer)
+    page = auditor.get("ledger_auditrow_changelist")
+    assert str(call.pk) in page
+    assert str(request.pk) not in page
+    assert "Jonas" in page
+    assert str(request.pk) in auditor.get("ledger_auditrow_changelist", kind="approval")
+    panel = admin_client.get_text(auditor.get("ledger_auditrow_changelist", entry=str(call.pk)))
+    for expected in ("Approved by Jonas", "amount", "Succeeded"):
+        assert expected in panel
+
+
+def test_filters_are_chips_that_can_be_removed_one_by_one(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    call = create_call(acme, agent_id=uuid4(), agent_name="Helper")
+    query = {"kind": "call", "agent_id": str(call.agent_id), "outcome__in": "ok"}
+    page = auditor.get("ledger_auditrow_changelist", **query)
+    chips = page.split('bb-filter-chip">')[1:]
+    assert [
+        " ".join(admin_client.get_text(chip).split())[: len(start)]
+        for chip, start in zip(chips, EXPECTED_CHIPS, strict=False)
+    ] == list(EXPECTED_CHIPS)
+    assert f"?agent_id={call.agent_id}&amp;outcome__in=ok" in page
+    assert f"kind=call&amp;agent_id={call.agent_id}&amp;outcome__in=ok&amp;entry={call.pk}" in page
+
+
+EXPECTED_CHIPS = ("Type call", "Agent Helper", "Outcome Succeeded")
+
+
+def test_calls_over_time_have_each_call_once_and_link_to_their_period(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    create_approved_call(acme)
+    create_call(acme, outcome="error", agent_id=uuid4())
+    page = admin_client.get_text(auditor.get("ledger_auditrow_changelist"))
+    assert "3 calls" in page  # one pending, one succeeded, one failed
+    html = auditor.get("ledger_auditrow_changelist", outcome__in="error", kind="call")
+    assert "kind=call&amp;opened_at_from_0=" in html.replace("outcome__in=error&amp;", "")
+    assert "data-histogram" not in auditor.get("ledger_auditrow_changelist", q="pay")
+
+
+def test_a_script_gets_only_the_rows_or_the_panel(
+    acme: Organization, auditor: admin_client.AdminClient
+) -> None:
+    call, headers = create_call(acme), {"Bonobot-Fragment": "1"}
+    list_url = admin_client.build_url("ledger_auditrow_changelist")
+    rows = auditor.client.get(list_url, headers=headers).content.decode()
+    assert f'data-entry="{call.pk}"' in rows
+    assert "data-histogram" not in rows
+    entry_url = admin_client.build_url("ledger_auditrow_change", call.pk)
+    panel = auditor.client.get(entry_url, headers=headers).content.decode()
+    assert "data-panel-close" in panel
+    assert "<html" not in panel
+
+
+def test_the_list_uses_a_fixed_number_of_queries(
+    acme: Organization,
+    auditor: admin_client.AdminClient,
+    django_assert_max_num_queries: DjangoAssertNumQueries,
+) -> None:
+    create_approved_call(acme)
+    for _ in range(30):
+        create_call(acme, decision="ask", details={"approval_id": str(uuid4())})
+    with django_assert_max_num_queries(26):
+        auditor.get("ledger_auditrow_changelist")
+
+
 def test_too_many_search_words_are_refused(
     acme: Organization, auditor: admin_client.AdminClient
 ) -> None:
@@ -261,6 +385,5 @@ def test_every_recorded_action_has_a_german_title(acme: Organization) -> None:
 def test_filters_have_names_in_the_readers_language(auditor: admin_client.AdminClient) -> None:
     auditor.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
     page = admin_client.get_text(auditor.get("ledger_auditrow_changelist"))
-    for title in ("Ergebnis", "Entscheidung", "Code", "Agent", "Server", "Tool"):
-        assert f"Nach {title}" in page, title
-    assert "Nach angefordert (UTC)" in page
+    for title in ("Ergebnis", "Entscheidung", "Code", "Agent", "Server", "Tool", "Von (UTC)"):
+        assert title in page, title

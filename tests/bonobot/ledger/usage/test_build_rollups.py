@@ -59,6 +59,18 @@ def test_ended_calls_are_counted_once_per_hour_and_per_day(
     assert count_calls(organization_id, "rule")["deny:now"] == 1
 
 
+def test_a_call_that_needed_approval_is_counted_once(
+    writer: LedgerWriter, opening: OpeningFactory, organization_id: UUID
+) -> None:
+    request = opening(decision="ask", rule="policy:ask", code="approval_required")
+    writer.record_refusal(request).result(WAIT_S)
+    assert count_usage() == 0
+    close_call(writer, open_call(writer, opening(decision="ask", rule="policy:ask")))
+    assert count_usage() == 1
+    assert count_calls(organization_id, "outcome") == {"ok": 1}
+    assert not UncountedEntry.objects.exists()
+
+
 def test_a_running_call_is_counted_after_its_end_in_the_hour_of_its_start(
     writer: LedgerWriter, opening: OpeningFactory, organization_id: UUID
 ) -> None:

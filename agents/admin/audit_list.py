@@ -1,0 +1,404 @@
+"""What the audit log shows: rows with approvers, filters, calls over time, and one entry."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
+from uuid import UUID
+
+from django.contrib.admin.views.main import ORDER_VAR, PAGE_VAR, SEARCH_VAR
+from django.db.models import Q
+from django.http import HttpRequest, QueryDict
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from agents.models import Approval, Step
+from bonobot.accounts.templatetags.display import maybe_json
+from bonobot.core.text.syntax_highlighting import highlight_json
+from bonobot.core.text.untrusted_text import make_visible
+from bonobot.ledger.audit.action_titles import format_action
+from bonobot.ledger.audit.activity import ROLLUP_COLUMNS, ActivityBar, load_activity
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.types import APPROVAL_REQUIRED_CODE, is_approval_request
+from mcp_servers.flow_labels import FlowLabel
+from mcp_servers.flow_labels.label_marks import FLOW_MARKS, LabelMark
+
+PENDING = "pending"
+FOR_SESSION = "session"  # `approval_id` of a call that an approval of the session covers
+DEFAULT_SPAN = timedelta(hours=24)
+MAX_PENDING = 200
+MAX_REQUESTS_READ = 1_000
+ENTRY_PARAMETER = "entry"
+TIME_PARAMETER = "opened_at"
+# Query parameters that filter nothing.
+PLAIN_PARAMETERS = frozenset({PAGE_VAR, ORDER_VAR, ENTRY_PARAMETER, "e", "all", "form"})
+APPROVAL_REQUESTS = Q(outcome=AuditRow.Outcome.REFUSED, code=APPROVAL_REQUIRED_CODE)
+OUTCOMES = (
+    ("ok", _("Succeeded")),
+    ("error", _("Failed")),
+    ("refused", _("Denied")),
+    (PENDING, _("Pending approval")),
+    ("cancelled", _("Canceled")),
+    ("unknown", _("Unknown")),
+    ("open", _("Running")),
+)
+OUTCOME_TITLES = dict(OUTCOMES)
+CHIP_TITLES = {
+    "outcome": _("Outcome"),
+    "kind": _("Type"),
+    "decision": _("Decision"),
+    "code": _("Code"),
+    "agent_name": _("Agent"),
+    "agent_id": _("Agent"),
+    "server_name": _("Server"),
+    "server_id": _("Server"),
+    "tool_name": _("Tool"),
+    "session_id": _("Session"),
+    "resource_id": _("Resource"),
+    "parent_id": _("Caused by"),
+    "action": _("Action"),
+    "rule": _("Rule"),
+    SEARCH_VAR: _("Search"),
+}
+
+
+@dataclass(frozen=True)
+class ShownEntry:
+    """An entry as a row: its outcome for readers, who approved it, and what it is about."""
+
+    row: AuditRow
+    outcome: str
+    approved_by: str = ""
+
+    @property
+    def title(self) -> str:
+        """The tool of a call; for other entries the action and its object."""
+        if self.row.event_type == "call":
+            name = self.row.tool_name or self.row.resource_name or self.row.resource_id
+        else:
+            subject = self.row.resource_name or self.row.resource_id
+            name = f"{format_action(self.row.action)} {subject}"
+        times = f" ×{self.row.repeats + 1}" if self.row.repeats else ""
+        return make_visible(name, 120) + times
+
+    @property
+    def actor(self) -> str:
+        """The agent, or who else acted."""
+        label = self.row.actor_label or self.row.actor_id
+        return make_visible(self.row.agent_name or f"{self.row.actor_kind}: {label}", 80)
+
+
+def parse_details(text: str) -> dict[str, Any]:
+    """Return the details of an entry's text; empty if there are none."""
+    details = json.loads(text).get("details") if text else None
+    return details if isinstance(details, dict) else {}
+
+
+def describe_entries(organization_id: UUID, rows: Iterable[AuditRow]) -> list[ShownEntry]:
+    """Return the rows with their approvals (at most two queries)."""
+    listed = list(rows)
+    approvals = _load_approvals(organization_id, listed)
+    return [_describe_entry(row, approvals.get(row.pk)) for row in listed]
+
+
+def _load_approvals(
+    organization_id: UUID, rows: Iterable[AuditRow]
+) -> dict[UUID, Approval | str | None]:
+    """Return the approvals of calls that needed one, by entry; or `FOR_SESSION`."""
+    asked = [row.pk for row in rows if row.decision == AuditRow.Decision.ASK]
+    if not asked:
+        return {}
+    texts = AuditRow.objects.filter(pk__in=asked).values_list("pk", "opened")
+    references = {pk: str(parse_details(text).get("approval_id", "")) for pk, text in texts}
+    ids = {_parse_uuid(reference) for reference in references.values()} - {None}
+    found = Approval.objects.filter(organization_id=organization_id, pk__in=ids).in_bulk()
+    return {
+        pk: FOR_SESSION if reference == FOR_SESSION else found.get(_parse_uuid(reference))
+        for pk, reference in references.items()
+    }
+
+
+def _parse_uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+def _describe_entry(row: AuditRow, approval: Approval | str | None) -> ShownEntry:
+    if not is_approval_request(row.outcome, row.code):
+        if approval == FOR_SESSION:
+            return ShownEntry(row, row.outcome, str(_("for the session")))
+        approver = approval.decided_by if isinstance(approval, Approval) else ""
+        return ShownEntry(row, row.outcome, make_visible(approver, 60))
+    if not isinstance(approval, Approval):
+        return ShownEntry(row, "unknown")
+    outcomes = {"waiting": PENDING, "approved": "ok", "withdrawn": "cancelled"}
+    state = approval.get_state_at(timezone.now())
+    return ShownEntry(row, outcomes.get(state, "refused"), make_visible(approval.decided_by, 60))
+
+
+def list_pending_requests(organization_id: UUID) -> list[UUID]:
+    """Return the entries of calls that wait for approval, one for each (at most two queries)."""
+    waiting: Any = Approval.objects.filter(organization_id=organization_id)
+    pending = dict(
+        waiting.waiting().order_by("-created_at").values_list("pk", "created_at")[:MAX_PENDING]
+    )
+    if not pending:
+        return []
+    requests = AuditRow.objects.for_organization(organization_id).filter(
+        APPROVAL_REQUESTS, opened_at__gte=min(pending.values()) - timedelta(minutes=1)
+    )
+    rows = requests.values_list("pk", "opened")[:MAX_REQUESTS_READ]
+    # Latest first, so the first request of a repeated one remains.
+    by_approval = {parse_details(text).get("approval_id"): pk for pk, text in rows}
+    return [
+        pk for approval_id, pk in by_approval.items() if _parse_uuid(approval_id or "") in pending
+    ]
+
+
+def filter_outcomes(values: Iterable[str]) -> Q:
+    """Return a filter for outcomes as they are shown: requests of approval aren't denied."""
+    condition = Q()
+    for value in values:
+        if value == PENDING:
+            condition |= APPROVAL_REQUESTS
+        elif value == AuditRow.Outcome.REFUSED:
+            condition |= Q(outcome=value) & ~Q(code=APPROVAL_REQUIRED_CODE)
+        else:
+            condition |= Q(outcome=value)
+    return condition
+
+
+def hide_answered_requests(organization_id: UUID, request: HttpRequest) -> Q:
+    """Return a filter without requests that were answered: their call has an entry of its own.
+
+    They are listed with the approvals, and by their code.
+    """
+    if request.GET.get("kind") == "approval" or any(
+        request.GET.get(name) for name in ("code", "code__icontains", "resource_id")
+    ):
+        return Q()
+    return ~APPROVAL_REQUESTS | Q(pk__in=list_pending_requests(organization_id))
+
+
+@dataclass(frozen=True)
+class FilterChip:
+    """An active filter, with the query of the list without it."""
+
+    title: Any
+    value: str
+    query: str
+
+
+def list_chips(query: QueryDict, names: Mapping[str, str]) -> list[FilterChip]:
+    """Return the active filters; `names` are those of ids."""
+    chips = []
+    period = {name for name in query if name.startswith(f"{TIME_PARAMETER}_")}
+    if any(query.get(name) for name in period):
+        chips.append(FilterChip(_("Time"), _describe_period(query), _drop(query, period)))
+    for name in query:
+        column = name.removesuffix("__icontains").removesuffix("__exact").removesuffix("__in")
+        value = query.get(name, "").strip()
+        if name in PLAIN_PARAMETERS or name in period or not value:
+            continue
+        chips.append(
+            FilterChip(
+                CHIP_TITLES.get(column, column),
+                make_visible(_describe_value(column, query.getlist(name), names), 60),
+                _drop(query, {name}),
+            )
+        )
+    return chips
+
+
+def _describe_value(column: str, values: list[str], names: Mapping[str, str]) -> str:
+    parts = [part for value in values for part in value.split(",")]
+    if column == "outcome":
+        return ", ".join(str(OUTCOME_TITLES.get(part, part)) for part in parts)
+    return ", ".join(names.get(part, part) for part in parts)
+
+
+def _describe_period(query: QueryDict) -> str:
+    bounds = [
+        " ".join(
+            query.get(f"{TIME_PARAMETER}_{end}_{part}", "")[: 8 if part else 10] for part in (0, 1)
+        )
+        for end in ("from", "to")
+    ]
+    return " – ".join(bound.strip() or "…" for bound in bounds)
+
+
+def _drop(query: QueryDict, names: Iterable[str]) -> str:
+    """Return the query without some parameters, on its first page."""
+    dropped = {*names, PAGE_VAR, ENTRY_PARAMETER}
+    return urlencode(
+        [(name, value) for name in query if name not in dropped for value in query.getlist(name)]
+    )
+
+
+def build_period_query(query: QueryDict, since: datetime, until: datetime) -> str:
+    """Return the query of the list for another period, with its other filters."""
+    kept = _drop(query, {name for name in query if name.startswith(f"{TIME_PARAMETER}_")})
+    last = until - timedelta(microseconds=1)
+    period = {}
+    for end, moment in (("from", since), ("to", last)):
+        local = timezone.localtime(moment)
+        period[f"{TIME_PARAMETER}_{end}_0"] = f"{local:%Y-%m-%d}"
+        period[f"{TIME_PARAMETER}_{end}_1"] = f"{local:%H:%M:%S.%f}"
+    return "&".join(filter(None, (kept, urlencode(period))))
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """The bars of calls over time, their scale, and whether all filters are applied."""
+
+    bars: list[dict[str, Any]]
+    highest: int
+    total: int
+    step: timedelta
+    ticks: list[tuple[float, datetime]]
+
+
+WIDTH, HEIGHT, GAP = 1000, 100, 0.2
+SERIES = ("ok", "refused", PENDING, "error")
+
+
+def build_histogram(
+    organization_id: UUID, query: QueryDict, period: tuple[datetime | None, datetime | None]
+) -> Histogram | None:
+    """Return the calls over time for the list's filters; None if rollups don't know a filter."""
+    filters = _select_rollup_filters(query)
+    if filters is None:
+        return None
+    until = min(period[1] or timezone.now(), timezone.now())
+    since = period[0] or until - DEFAULT_SPAN
+    if since >= until:
+        return None
+    bars = load_activity(organization_id, since, until, filters)
+    _add_pending(organization_id, bars, filters)
+    highest = max((bar.total for bar in bars), default=0) or 1
+    width = WIDTH / len(bars)
+    shown = [
+        {
+            "bar": bar,
+            "x": round(index * width, 2),
+            "full_width": round(width, 2),
+            "parts": _stack_parts(bar, index * width, width, highest),
+            "query": build_period_query(query, bar.begins, bar.ends),
+        }
+        for index, bar in enumerate(bars)
+    ]
+    every = max(1, len(bars) // 6)
+    # The last label would be wider than its bars.
+    labeled = range(0, len(bars) - every // 2, every)
+    ticks = [(round(100 * at / len(bars), 2), bars[at].begins) for at in labeled]
+    return Histogram(
+        shown, highest, sum(bar.total for bar in bars), bars[0].ends - bars[0].begins, ticks
+    )
+
+
+def _select_rollup_filters(query: QueryDict) -> dict[str, Any] | None:
+    """Return the filters that rollups have, or None if there is another one."""
+    filters: dict[str, Any] = {}
+    for name in query:
+        value = query.get(name, "").strip()
+        is_plain = name in PLAIN_PARAMETERS or name.startswith(f"{TIME_PARAMETER}_")
+        # The bars have all outcomes, of calls.
+        if is_plain or not value or name.startswith("outcome"):
+            continue
+        if name == "kind" and value == "call":
+            continue
+        if name not in ROLLUP_COLUMNS:
+            return None
+        filters[name] = _parse_uuid(value) if name.endswith("_id") else value
+    return None if None in filters.values() else filters
+
+
+def _add_pending(
+    organization_id: UUID, bars: list[ActivityBar], filters: Mapping[str, Any]
+) -> None:
+    """Count the calls that wait for approval at the time of their request (one query)."""
+    columns = {"agent_id": "agent_id", "server_id": "server_id", "tool_name": "own_name"}
+    if not set(filters) <= set(columns):
+        return
+    conditions = {columns[name]: value for name, value in filters.items()}
+    rows: Any = Approval.objects.filter(organization_id=organization_id, **conditions)
+    step = bars[0].ends - bars[0].begins
+    times = rows.waiting().values_list("created_at", flat=True)[:MAX_PENDING]
+    for created_at in times:
+        index = (created_at - bars[0].begins) // step
+        if 0 <= index < len(bars):
+            bars[index].counts[PENDING] += 1
+
+
+def _stack_parts(bar: ActivityBar, x: float, width: float, highest: int) -> list[dict[str, Any]]:
+    parts, base = [], float(HEIGHT)
+    for series in SERIES:
+        if count := bar.counts[series]:
+            height = HEIGHT * count / highest
+            base -= height
+            parts.append(
+                {
+                    "series": series,
+                    "x": round(x + width * GAP / 2, 2),
+                    "width": round(width * (1 - GAP), 2),
+                    "y": round(base, 2),
+                    "height": round(height, 2),
+                }
+            )
+    return parts
+
+
+@dataclass(frozen=True)
+class EntryDetails:
+    """Everything that the panel of an entry shows."""
+
+    entry: ShownEntry
+    opened: dict[str, Any]
+    closed: dict[str, Any]
+    labels: list[LabelMark]
+    approval: Approval | None
+    turn: AuditRow | None
+    turn_step: Step | None
+    result: str | None
+
+    @property
+    def request(self) -> Any:
+        """The arguments of a call, secrets masked, or what another entry records."""
+        return self.opened.get("arguments") or self.opened
+
+    @property
+    def shown_result(self) -> str:
+        """The result of a call in a session, or what was recorded at the end."""
+        return maybe_json(self.result) if self.result else highlight_json(self.closed)
+
+
+def load_entry_details(row: AuditRow) -> EntryDetails:
+    """Return the details of an entry (at most six queries)."""
+    opened, closed = parse_details(row.opened), parse_details(row.closed)
+    approvals = _load_approvals(row.organization_id, [row])
+    approval = approvals.get(row.pk)
+    turn = (
+        AuditRow.objects.for_organization(row.organization_id).filter(pk=row.parent_id).first()
+        if row.parent_id
+        else None
+    )
+    steps = Step.objects.filter(
+        session__organization_id=row.organization_id,
+        call_id__in=[pk for pk in (row.pk, row.parent_id) if pk],
+    )
+    steps_by_call = {step.call_id: step for step in steps}
+    own_step = steps_by_call.get(row.pk)
+    return EntryDetails(
+        entry=_describe_entry(row, approval),
+        opened=opened,
+        closed=closed,
+        labels=[FLOW_MARKS[FlowLabel(name)] for name in opened.get("labels", ())],
+        approval=approval if isinstance(approval, Approval) else None,
+        turn=turn,
+        turn_step=steps_by_call.get(row.parent_id) if row.parent_id else None,
+        result=str(own_step.payload["text"]) if own_step and own_step.payload.get("text") else None,
+    )

@@ -1,0 +1,367 @@
+// Lists of records with details beside them: the inbox of approvals and the audit log. Without this
+// script, their links open pages and their forms are sent as usual.
+"use strict";
+
+(() => {
+  const FRAGMENT = { "Bonobot-Fragment": "1" };
+  const TEXT_FIELDS = "input:not([type=checkbox]), textarea, select, [contenteditable], dialog[open]";
+  const queryAll = (selector, root = document) => [...root.querySelectorAll(selector)];
+
+  function parseHtml(html) {
+    const template = document.createElement("template");
+    template.innerHTML = html;
+    return template.content;
+  }
+
+  async function fetchFragment(url, options = {}) {
+    const answer = await fetch(url, { credentials: "same-origin", ...options, headers: FRAGMENT });
+    if (answer.redirected && new URL(answer.url).pathname.endsWith("/login/")) location.reload();
+    return answer;
+  }
+
+  const isTyping = (event) =>
+    event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || event.target.closest(TEXT_FIELDS);
+
+  function setUpInbox(inbox) {
+    const details = inbox.querySelector("[data-inbox-details]");
+    const form = inbox.querySelector("[data-inbox-list]");
+    const items = () => queryAll("[data-inbox-item]", inbox);
+    const current = () => inbox.querySelector("[data-inbox-item][aria-current]");
+    const link = (item) => item?.querySelector("a[href]");
+    let lastRequest = 0;
+
+    async function select(item, { opens = true, push = true } = {}) {
+      if (!item) return;
+      current()?.removeAttribute("aria-current");
+      item.setAttribute("aria-current", "true");
+      item.scrollIntoView({ block: "nearest" });
+      const number = ++lastRequest;
+      const answer = await fetchFragment(link(item).href).catch(() => null);
+      if (number !== lastRequest) return;
+      if (!answer?.ok) return location.assign(link(item).href);
+      details.replaceChildren(parseHtml(await answer.text()));
+      inbox.toggleAttribute("data-opened", opens);
+      if (push) history.pushState({ inbox: item.dataset.inboxItem }, "", link(item).href);
+    }
+
+    function move(step) {
+      const all = items();
+      const at = all.indexOf(current());
+      select(all[Math.min(all.length - 1, Math.max(0, at + step))], { opens: inbox.hasAttribute("data-opened") });
+    }
+
+    // The answered call leaves the list; the next one takes its place in the details.
+    function settle(item, text) {
+      const all = items();
+      const next = all[all.indexOf(item) + 1] ?? all[all.indexOf(item) - 1];
+      announce(text);
+      if (!next) return;
+      item.remove();
+      updateSelection();
+      select(next, { opens: false });
+    }
+
+    function announce(text) {
+      let status = inbox.querySelector("[data-inbox-status]");
+      if (!status) {
+        status = document.createElement("p");
+        Object.assign(status, { className: "bb-toast", role: "status" });
+        status.dataset.inboxStatus = "";
+        inbox.append(status);
+      }
+      status.textContent = text;
+      status.classList.remove("bb-shown");
+      requestAnimationFrame(() => status.classList.add("bb-shown"));
+    }
+
+    async function sendAnswer(event) {
+      const answerForm = event.target.closest("[data-inbox-answer]");
+      if (!answerForm) return;
+      event.preventDefault();
+      if (answerForm.dataset.sent) return;
+      answerForm.dataset.sent = "1";
+      const body = new URLSearchParams(new FormData(answerForm, event.submitter));
+      const item = items().find((candidate) => candidate.dataset.inboxItem === details.firstElementChild.dataset.inboxCall);
+      const answer = await fetchFragment(answerForm.action, { method: "POST", body }).catch(() => null);
+      if (!answer) return delete answerForm.dataset.sent;
+      const fragment = parseHtml(await answer.text());
+      const text = fragment.querySelector("[data-answered]")?.dataset.answered;
+      if (text && item && items().length > 1) return settle(item, `${text} ${link(item).textContent.trim()}`);
+      if (text) item?.remove();
+      details.replaceChildren(fragment);
+      if (!answer.ok) details.setAttribute("role", "alert");
+    }
+
+    function updateSelection() {
+      const boxes = queryAll("input[name=_selected_action]", inbox);
+      const count = boxes.filter((box) => box.checked).length;
+      const all = inbox.querySelector("[data-tick-all]");
+      if (all) {
+        all.checked = count > 0 && count === boxes.length;
+        all.indeterminate = count > 0 && count < boxes.length;
+      }
+      for (const element of queryAll("[data-selected-count]", inbox)) element.textContent = count || "";
+      for (const element of queryAll("[data-selection-some]", inbox)) element.hidden = !count;
+      for (const element of queryAll("[data-selection-none]", inbox)) element.hidden = count > 0;
+      for (const button of queryAll("[data-selection-actions] button", inbox)) button.disabled = !count;
+      inbox.toggleAttribute("data-selecting", count > 0);
+    }
+
+    // New calls are added at the end, so that no row moves; answered ones stay, but can't be selected.
+    async function refresh(event) {
+      if (event.detail.topic !== "approvals" || event.detail.first) return;
+      const answer = await fetchFragment(form.action).catch(() => null);
+      if (!answer?.ok) return;
+      const fragment = parseHtml(await answer.text());
+      const list = inbox.querySelector("[data-inbox-items]");
+      const fresh = new Map(queryAll("[data-inbox-item]", fragment).map((item) => [item.dataset.inboxItem, item]));
+      if (!items().length && fresh.size) return location.reload();
+      for (const item of items()) {
+        const isGone = !fresh.has(item.dataset.inboxItem);
+        item.toggleAttribute("data-gone", isGone);
+        for (const box of queryAll("input", item)) {
+          box.disabled = isGone;
+          if (isGone) box.checked = false;
+        }
+        fresh.delete(item.dataset.inboxItem);
+      }
+      list.append(...fresh.values());
+      updateSelection();
+      showNew([...fresh.values()]);
+    }
+
+    function showNew(added) {
+      const newLink = inbox.querySelector("[data-inbox-new]");
+      if (!newLink || !added.length) return;
+      const total = Number(newLink.dataset.count ?? 0) + added.length;
+      newLink.dataset.count = total;
+      newLink.textContent = (document.getElementById("page").dataset.newRows ?? "%s").replace("%s", total);
+      newLink.hidden = false;
+      newLink.onclick = (event) => {
+        event.preventDefault();
+        added[0].scrollIntoView({ block: "center" });
+        newLink.hidden = true;
+        newLink.dataset.count = 0;
+      };
+    }
+
+    function handleKey(event) {
+      if (isTyping(event)) return;
+      const key = event.key.toLowerCase();
+      if (key === "escape" && inbox.hasAttribute("data-opened")) return goBack(event);
+      if (event.shiftKey && (key === "a" || key === "d")) {
+        const button = form.querySelector(`button[data-key="${key.toUpperCase()}"]`);
+        if (button && !button.disabled) button.click();
+      } else if (event.shiftKey) return;
+      else if (key === "j") move(1);
+      else if (key === "k") move(-1);
+      else if (key === "x") current()?.querySelector("input[type=checkbox]")?.click();
+      else if (key === "enter" && event.target === document.body) select(current());
+      else if (!pressAnswer(key)) return;
+      event.preventDefault();
+      event.stopImmediatePropagation();
+    }
+
+    function pressAnswer(key) {
+      const target = details.querySelector(`.bb-actions [data-key="${key}"]`);
+      if (!target || target.disabled) return false;
+      target.click();
+      if (target.matches("summary")) details.querySelector(".bb-deny textarea")?.focus();
+      return true;
+    }
+
+    function goBack(event) {
+      event.preventDefault();
+      inbox.removeAttribute("data-opened");
+      history.replaceState({}, "", form.action);
+      link(current())?.focus();
+    }
+
+    inbox.addEventListener("click", (event) => {
+      if (event.target.closest("[data-inbox-back]")) return goBack(event);
+      const item = event.target.closest("[data-inbox-item]");
+      if (!item || !event.target.closest("a") || event.ctrlKey || event.metaKey || event.shiftKey) return;
+      event.preventDefault();
+      select(item);
+    });
+    inbox.addEventListener("submit", sendAnswer);
+    inbox.addEventListener("change", () => setTimeout(updateSelection));
+    // Before the keys of other lists.
+    document.addEventListener("keydown", handleKey, true);
+    document.addEventListener("bonobot:change", refresh);
+    addEventListener("popstate", (event) => {
+      const item = items().find((candidate) => candidate.dataset.inboxItem === event.state?.inbox);
+      if (item) select(item, { push: false });
+      else location.reload();
+    });
+    for (const item of queryAll("[data-preselected]", inbox)) item.removeAttribute("data-preselected");
+    history.replaceState({ inbox: current()?.dataset.inboxItem }, "", location.href);
+    updateSelection();
+  }
+
+  function setUpAudit(log) {
+    const panel = log.querySelector("[data-panel]");
+    const container = log.querySelector("[data-audit-rows]");
+    const tail = log.querySelector("[data-audit-tail]");
+    const rows = () => queryAll("[data-entry]", container);
+    const current = () => container.querySelector("[data-entry][aria-current]");
+    const link = (row) => row?.querySelector("[data-panel-url]");
+    let lastRequest = 0;
+
+    async function open(row, push = true) {
+      if (!row) return;
+      mark(row);
+      const number = ++lastRequest;
+      const answer = await fetchFragment(link(row).dataset.panelUrl).catch(() => null);
+      if (number !== lastRequest) return;
+      if (!answer?.ok) return location.assign(link(row).href);
+      panel.replaceChildren(parseHtml(await answer.text()));
+      panel.hidden = false;
+      if (push) history.pushState({ entry: row.dataset.entry }, "", link(row).href);
+    }
+
+    function mark(row) {
+      current()?.removeAttribute("aria-current");
+      row.setAttribute("aria-current", "true");
+      row.scrollIntoView({ block: "nearest" });
+    }
+
+    function close(push = true) {
+      panel.hidden = true;
+      panel.replaceChildren();
+      link(current())?.focus({ preventScroll: true });
+      current()?.removeAttribute("aria-current");
+      const query = log.dataset.query;
+      if (push) history.pushState({}, "", log.dataset.url + (query ? `?${query}` : ""));
+    }
+
+    // J and K move the open entry, or only the selection while none is open.
+    function move(step) {
+      const all = rows();
+      const at = all.indexOf(current());
+      const next = all[at < 0 ? 0 : Math.min(all.length - 1, Math.max(0, at + step))];
+      if (!next || next === current()) return;
+      if (panel.hidden) mark(next);
+      else open(next);
+    }
+
+    function handleKey(event) {
+      if (event.key === "Escape" && !panel.hidden && !event.target.closest("dialog[open], details[open]")) return close();
+      if (isTyping(event) || event.shiftKey) return;
+      if (event.key === "j") move(1);
+      else if (event.key === "k") move(-1);
+      else if (event.key === "Enter" && current() && event.target === document.body) open(current());
+      else if (event.key === "/") log.querySelector("[data-search]").focus();
+      else return;
+      event.preventDefault();
+      event.stopImmediatePropagation();
+    }
+
+    // With the live tail on, new entries are added on top; otherwise they are counted.
+    async function refresh(event) {
+      if (event?.detail.topic !== "audit" || event.detail.first || /[?&]p=/.test(location.search)) return;
+      const query = log.dataset.query;
+      const answer = await fetchFragment(log.dataset.url + (query ? `?${query}` : "")).catch(() => null);
+      if (!answer?.ok) return;
+      const fragment = parseHtml(await answer.text());
+      const fresh = queryAll("[data-entry]", fragment);
+      const known = new Map(rows().map((row) => [row.dataset.entry, row]));
+      const added = fresh.filter((row) => !known.has(row.dataset.entry));
+      for (const row of fresh) updateRow(known.get(row.dataset.entry), row);
+      const body = container.querySelector("[data-audit-body]");
+      if (!body) {
+        if (fresh.length) container.replaceChildren(fragment);
+      } else if (tail.getAttribute("aria-checked") === "true") {
+        body.prepend(...added);
+        showNew(0);
+      } else showNew(added.length, fresh.length);
+    }
+
+    function updateRow(old, row) {
+      if (!old) return;
+      [...old.cells].forEach((cell, index) => {
+        const html = row.cells[index]?.innerHTML;
+        if (html !== undefined && cell.innerHTML !== html && !cell.contains(document.activeElement)) cell.innerHTML = html;
+      });
+    }
+
+    function showNew(count, page) {
+      const newLink = log.querySelector("[data-audit-new]");
+      newLink.hidden = count === 0;
+      const text = count && count === page ? `${count}+` : String(count);
+      newLink.textContent = (document.getElementById("page").dataset.newRows ?? "%s").replace("%s", text);
+    }
+
+    function setUpTail() {
+      tail.hidden = false;
+      tail.addEventListener("click", () => {
+        const on = tail.getAttribute("aria-checked") !== "true";
+        tail.setAttribute("aria-checked", String(on));
+        if (on) refresh({ detail: { topic: "audit" } });
+      });
+    }
+
+    // Dragging over the bars selects a range.
+    function setUpRange(histogram) {
+      const svg = histogram.querySelector("svg");
+      const range = svg.querySelector("[data-range]");
+      const bars = queryAll("a", svg);
+      let first = -1;
+      let last = -1;
+      const find = (event) => {
+        const box = svg.getBoundingClientRect();
+        const at = Math.floor(((event.clientX - box.left) / box.width) * bars.length);
+        return Math.min(bars.length - 1, Math.max(0, at));
+      };
+      svg.addEventListener("dragstart", (event) => event.preventDefault());
+      svg.addEventListener("pointerdown", (event) => {
+        if (event.button === 0) first = last = find(event);
+      });
+      addEventListener("pointermove", (event) => {
+        if (first < 0) return;
+        last = find(event);
+        const width = 1000 / bars.length;
+        range.toggleAttribute("hidden", first === last);
+        range.setAttribute("x", Math.min(first, last) * width);
+        range.setAttribute("width", (Math.abs(last - first) + 1) * width);
+      });
+      addEventListener("pointerup", () => {
+        const [from, to] = [Math.min(first, last), Math.max(first, last)];
+        first = -1;
+        if (from < 0 || from === to) return;
+        const start = new URLSearchParams(bars[from].getAttribute("href"));
+        const end = new URLSearchParams(bars[to].getAttribute("href"));
+        for (const part of [0, 1]) start.set(`opened_at_to_${part}`, end.get(`opened_at_to_${part}`));
+        location.assign(`?${start}`);
+      });
+    }
+
+    log.addEventListener("click", (event) => {
+      if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+      const row = event.target.closest("[data-entry]");
+      const stepButton = event.target.closest("[data-panel-step]");
+      if (event.target.closest("[data-panel-close]")) {
+        event.preventDefault();
+        close();
+      } else if (stepButton) move(Number(stepButton.dataset.panelStep));
+      else if (row) {
+        event.preventDefault();
+        open(row);
+      }
+    });
+    document.addEventListener("keydown", handleKey, true);
+    document.addEventListener("bonobot:change", refresh);
+    addEventListener("popstate", (event) => {
+      const row = rows().find((candidate) => candidate.dataset.entry === event.state?.entry);
+      if (row) open(row, false);
+      else close(false);
+    });
+    queryAll("[data-histogram]", log).forEach(setUpRange);
+    setUpTail();
+  }
+
+  addEventListener("DOMContentLoaded", () => {
+    queryAll("[data-inbox]").forEach(setUpInbox);
+    queryAll("[data-audit]").forEach(setUpAudit);
+  });
+})();

@@ -1,0 +1,98 @@
+"""Live updates of open admin pages: topics, versions, and the stream."""
+
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import pytest
+from django.http import StreamingHttpResponse
+
+from agents.approvals.services import create_approval, resolve_approval
+from agents.console import live_updates
+from agents.models import Agent, Approval
+from bonobot.accounts.models import Organization
+from bonobot.accounts.roles import Role
+from bonobot.core.runtime import get_runtime
+from tests import admin_client, factories
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return factories.create_organization()
+
+
+@pytest.fixture
+def helper(acme: Organization) -> Agent:
+    return factories.create_agent(acme)
+
+
+@pytest.mark.django_db
+def test_a_version_changes_only_when_its_rows_change(acme: Organization, helper: Agent) -> None:
+    names = live_updates.TOPICS.keys()
+    before = live_updates.read_versions(acme.pk, names)
+    assert live_updates.read_versions(acme.pk, names) == before
+    approval = factories.create_approval(helper)
+    asked = live_updates.read_versions(acme.pk, names)
+    assert {name for name in names if asked[name] != before[name]} == {"approvals", "counts"}
+    resolve_approval(factories.build_administrator(acme), approval, "deny")
+    answered = live_updates.read_versions(acme.pk, names)
+    assert answered["approvals"] == before["approvals"]
+    assert answered["audit"] != before["audit"]
+
+
+@pytest.mark.django_db
+def test_a_page_follows_only_what_its_user_may_view(acme: Organization) -> None:
+    member = factories.create_member(acme, Role.MEMBER)
+    auditor = factories.create_member(acme, Role.AUDITOR)
+    names = ("approvals", "audit", "counts", "unknown")
+    assert live_updates.select_topics(member, names) == {"approvals"}
+    assert live_updates.select_topics(auditor, names) == {"approvals", "audit", "counts"}
+
+
+@pytest.mark.django_db
+def test_a_page_without_topics_has_no_stream(acme: Organization) -> None:
+    client = admin_client.sign_in(acme, Role.AUDITOR).client
+    url = admin_client.build_url("live")
+    assert client.get(url).status_code == 204
+    response = client.get(f"{url}?topic=counts")
+    assert isinstance(response, StreamingHttpResponse)
+    assert response["Content-Type"] == "text/event-stream"
+    assert "no-store" in response["Cache-Control"]
+    response.close()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_new_approval_is_sent_to_open_pages(acme: Organization, helper: Agent) -> None:
+    async def read_event(stream: AsyncIterator[bytes]) -> str:
+        return (await anext(stream)).decode()
+
+    async def follow() -> list[str]:
+        stream = live_updates.stream_changes(acme.pk, frozenset({"approvals"}))
+        first = await read_event(stream)
+        await get_runtime().run_orm(create_approval, approval)
+        second = await read_event(stream)
+        await stream.aclose()  # type: ignore[attr-defined]
+        return [first, second]
+
+    approval = build_approval(helper)
+    events = get_runtime().call(follow)
+    assert all(event.startswith("event: approvals\ndata: ") for event in events)
+    assert events[0] != events[1]
+
+
+def build_approval(agent: Agent) -> Approval:
+    return Approval(
+        organization=agent.organization,
+        agent=agent,
+        call_id=uuid4(),
+        own_name="add",
+        label="web_add",
+        arguments_digest="a" * 64,
+        rules_digest="b" * 64,
+        digest="c" * 64,
+        rule="policy:ask",
+        code="approval_required",
+        reason="The policy asks.",
+        requested_by_kind="user",
+        requested_by_id="1",
+        requested_by="Ann",
+    )
