@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
+from zlib import crc32
 
 from django import template
 from django.utils import timezone
@@ -57,6 +58,7 @@ STATE_LABELS = {
 }
 MICROUSD_PER_USD = 1_000_000
 MAX_PART_LENGTH = 4096
+HUE_STEP = 15  # degrees: closer hues look the same
 
 
 @register.filter
@@ -256,6 +258,17 @@ def badge(state: Any, text: Any = None, title: Any = "") -> dict[str, Any]:
     """Show a state as a colored badge."""
     shown_text = in_words(state if text is None else text)
     return {"tone": tone(state), "text": shown_text, "title": title}
+
+
+@register.inclusion_tag("admin/parts/monogram.html")
+def monogram(name: str, kind: str = "server", size: str = "") -> dict[str, Any]:
+    """Show the first letter of a name: `kind` is server or agent, `size` empty or large.
+
+    The hue depends on the name only, so that it is the same on every screen.
+    """
+    letter = next((character for character in str(name) if character.isalnum()), "?")
+    hue = crc32(str(name).encode()) % (360 // HUE_STEP) * HUE_STEP
+    return {"letter": letter.upper(), "hue": hue, "kind": kind, "size": size}
 
 
 @register.simple_tag
