@@ -58,6 +58,16 @@ STATE_LABELS = {
 }
 MICROUSD_PER_USD = 1_000_000
 MAX_PART_LENGTH = 4096
+# The tone, icon and label of outcomes; the values of `AuditRow.Outcome`, and `pending`.
+OUTCOMES = {
+    "ok": ("good", "check_circle", _lazy("Succeeded")),
+    "error": ("bad", "cancel", _lazy("Failed")),
+    "refused": ("trust", "block", _lazy("Denied")),
+    "pending": ("warn", "schedule", _lazy("Pending approval")),
+    "cancelled": ("plain", "do_not_disturb_on", _lazy("Canceled")),
+    "unknown": ("plain", "help", _lazy("Unknown")),
+    "open": ("busy", "progress_activity", _lazy("Running")),
+}
 HUE_STEP = 15  # degrees: closer hues look the same
 
 
@@ -269,6 +279,13 @@ def monogram(name: str, kind: str = "server", size: str = "") -> dict[str, Any]:
     letter = next((character for character in str(name) if character.isalnum()), "?")
     hue = crc32(str(name).encode()) % (360 // HUE_STEP) * HUE_STEP
     return {"letter": letter.upper(), "hue": hue, "kind": kind, "size": size}
+
+
+@register.inclusion_tag("admin/parts/outcome.html")
+def outcome(state: str, title: Any = "") -> dict[str, Any]:
+    """Show an outcome as icon and word; only the icon has a color."""
+    tone_name, icon_name, text = OUTCOMES.get(str(state), OUTCOMES["unknown"])
+    return {"tone": tone_name, "icon": icon_name, "text": text, "title": title}
 
 
 @register.simple_tag

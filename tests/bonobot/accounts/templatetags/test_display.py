@@ -1,6 +1,6 @@
 """Template tags of the admin."""
 
-from bonobot.accounts.templatetags.display import monogram
+from bonobot.accounts.templatetags.display import monogram, outcome
 
 
 def test_a_monogram_has_the_first_letter_and_always_the_same_hue() -> None:
@@ -10,3 +10,13 @@ def test_a_monogram_has_the_first_letter_and_always_the_same_hue() -> None:
     assert (other["letter"], other["kind"]) == ("Z", "agent")
     assert first["hue"] != other["hue"]
     assert monogram("…")["letter"] == "?"
+
+
+def test_an_outcome_has_an_icon_and_a_word() -> None:
+    assert [outcome(state)["text"] for state in ("ok", "refused", "pending")] == [
+        "Succeeded",
+        "Denied",
+        "Pending approval",
+    ]
+    assert outcome("ok")["icon"] == "check_circle"
+    assert outcome("something new")["text"] == "Unknown"
