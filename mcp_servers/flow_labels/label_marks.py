@@ -1,0 +1,65 @@
+"""The labels of a tool as fixed columns, so that a column can be scanned."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils.translation import gettext_lazy as _
+
+from mcp_servers.flow_labels import FlowLabel
+
+
+@dataclass(frozen=True, slots=True)
+class LabelMark:
+    """One label: `key` for filters, an icon, its word and tone, and whether the tool has it."""
+
+    key: str
+    icon: str
+    title: Any
+    tone: str
+    present: bool = True
+
+
+# The tool's own annotations are shown only; decisions use flow labels.
+HINT_MARKS = {
+    "readOnlyHint": LabelMark("read_only", "visibility", _("Read-only"), "plain"),
+    "destructiveHint": LabelMark("destructive", "delete", _("Destructive"), "bad"),
+}
+FLOW_MARKS = {
+    FlowLabel.REPEATABLE: LabelMark("repeatable", "repeat", _("Idempotent"), "plain"),
+    FlowLabel.SENDS_OUT: LabelMark("sends_out", "north_east", _("External effect"), "warn"),
+    FlowLabel.UNTRUSTED_CONTENT: LabelMark(
+        "untrusted_content", "gpp_maybe", _("Untrusted content"), "trust"
+    ),
+    FlowLabel.PRIVATE_DATA: LabelMark("private_data", "lock", _("Private data"), "busy"),
+}
+COLUMNS = (
+    "readOnlyHint",
+    FlowLabel.REPEATABLE,
+    "destructiveHint",
+    FlowLabel.SENDS_OUT,
+    FlowLabel.UNTRUSTED_CONTENT,
+    FlowLabel.PRIVATE_DATA,
+)
+ALL_MARKS = tuple({**HINT_MARKS, **FLOW_MARKS}[column] for column in COLUMNS)
+
+
+def list_label_marks(
+    labels: Collection[str], declaration: Mapping[str, Any] | None = None
+) -> tuple[LabelMark, ...]:
+    """Return the six marks of a tool, in the order of the columns.
+
+    `declaration` is the tool's as its server sent it, so its annotations can be anything.
+    """
+    annotations = (declaration or {}).get("annotations")
+    hints = annotations if isinstance(annotations, Mapping) else {}
+    return tuple(
+        LabelMark(
+            mark.key,
+            mark.icon,
+            mark.title,
+            mark.tone,
+            present=column in labels or hints.get(column) is True,
+        )
+        for column, mark in zip(COLUMNS, ALL_MARKS, strict=True)
+    )
