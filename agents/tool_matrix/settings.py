@@ -4,9 +4,9 @@ A setting is off, ask or allow, or blank: inherited. A tool's setting is stored 
 the agent's policy without a condition, a server's as the server's default rule. A blank one has no
 rule: a tool inherits its server's default, and without one what the policy's mode and patterns say.
 
-Only the rules of changed rows are replaced. Patterns, conditions and the organization's policy stay,
-so a setting never weakens them: the decision about a call can be stricter than the setting. A tool
-that the attached server's lists leave out is off; another setting adds it to the selection.
+Only the rules of changed rows are replaced. Patterns, conditions and the organization's policy
+stay, so a setting never weakens them: the decision about a call can be stricter than the setting.
+A tool that the attached server's lists leave out is off; another setting adds it to the selection.
 """
 
 from collections.abc import Mapping, Sequence

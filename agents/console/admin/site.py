@@ -226,7 +226,11 @@ class BonobotAdminSite(AdminSite):
         """Add the principal, permissions and organization to every page."""
         context = super().each_context(request)
         context |= {
-            "styles": [static("bonobot/admin.css"), static("bonobot/records.css")],
+            "styles": [
+                static("bonobot/admin.css"),
+                static("bonobot/records.css"),
+                static("bonobot/matrix.css"),
+            ],
             "scripts": [static("bonobot/theme.js"), static("bonobot/admin.js")],
             "site_favicons": [{"rel": "icon", "href": static("bonobot/icon.svg")}],
             "site_url": None,

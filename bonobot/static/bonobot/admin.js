@@ -167,6 +167,7 @@
     const group = event.target.closest("[data-group]");
     if (!group) return;
     const choice = group.querySelector("[data-set-group]");
+    if (!choice) return;
     if (event.target !== choice) {
       // A row's own rule takes precedence over the group's.
       if (event.target.matches("input[type=radio]") && !group.querySelector("[data-rows]")) choice.value = "";
