@@ -277,6 +277,8 @@
       const next = container.querySelector("[data-then]")?.dataset.then;
       if (next) location.assign(next);
     }
+    // The page then groups the servers by their results.
+    if (document.querySelector("[data-reloads-when-connected]")) location.reload();
   }
 
   // A part that is loaded when it is first opened: data-piece="URL".

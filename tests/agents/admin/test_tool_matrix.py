@@ -129,7 +129,8 @@ def test_the_preview_decides_like_the_saved_settings(
     preview = operator.post("agents_agent_tools_preview", helper.pk, **fields)
     assert decide(helper, "add") == ["deny"]
     cell = re.search(r'decision-mcp_web_add"\s+data-state="(\w+)"', preview)
-    assert cell and cell[1] == "ask"
+    assert cell
+    assert cell[1] == "ask"
 
 
 def test_a_second_save_never_removes_a_deny_and_shows_who_changed_what(

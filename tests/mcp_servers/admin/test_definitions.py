@@ -116,7 +116,7 @@ def test_a_change_is_shown_as_a_diff_to_the_approved_version(
     row.refresh_from_db()
     change_definition(row, description="Adds two numbers and mails them")
     page = browser.get("mcp_servers_server_tools", server.pk, state="waiting")
-    assert "<mark> and mails them</mark>" in page
+    assert "and mails them</mark>" in page
     assert "Check the change" in page
 
 
