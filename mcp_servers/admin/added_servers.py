@@ -19,7 +19,7 @@ from django.utils.translation import ngettext
 
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.i18n.localization import localize_problem, localize_text
+from bonobot.core.i18n.localization import localize_text
 from bonobot.core.problems import Conflict, InvalidInput, Problem
 from mcp_servers.admin.add_servers import ServerDestination
 from mcp_servers.admin.definitions import TOOLS_FIRST, DefinitionRow, build_definition_row
@@ -84,9 +84,8 @@ class FailedServer:
     def from_problem(cls, name: str, line: int, problem: Problem) -> "FailedServer":
         """Return the failure with the texts of a problem."""
         remedy = localize_text(problem.remedy) if problem.remedy else ""
-        return cls(
-            name, line, problem.field or "–", localize_problem(problem), remedy, problem.code
-        )
+        text = localize_text(str(problem))
+        return cls(name, line, problem.field or "–", text, remedy, problem.code)
 
 
 def save_failures(request: HttpRequest, failures: Sequence[FailedServer]) -> str:

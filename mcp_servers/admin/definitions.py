@@ -168,6 +168,13 @@ class DefinitionRow:
         return dict(ADVICE)[self.risk]
 
     @property
+    def advice_tone(self) -> str:
+        """The tone of the advice."""
+        if self.safe:
+            return "good"
+        return "bad" if self.held or self.risk == ToolRisk.DESTRUCTIVE else "warn"
+
+    @property
     def seen(self) -> str:
         """The id and digest that an approval is bound to."""
         return f"{self.row.pk}:{self.row.digest}"

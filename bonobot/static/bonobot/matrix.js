@@ -10,7 +10,7 @@
   const queryAll = (selector, root = document) => [...root.querySelectorAll(selector)];
   const rows = queryAll("tr[data-row]", form);
   const toolRows = rows.filter((row) => row.matches("[data-find-item]"));
-  const fill = (text, values) => text.replace(/%\((\w+)\)s/g, (_all, name) => values[name]);
+  const fill = (text, values) => text.replace(/\{(\w+)\}/g, (_all, name) => values[name]);
 
   // -- Settings --------------------------------------------------------------------------------------------
 
