@@ -24,6 +24,7 @@ MAX_TOOL_NAME_LENGTH = 64
 MAX_SLUG_LENGTH = 40
 MAX_SERVER_NAME_LENGTH = 255
 EVERY_SERVER = "*"
+DEFAULT_SUFFIX = ":default"
 
 _REPLACED = {"single": re.compile(r"[^A-Za-z0-9_]"), "double": re.compile(r"[^A-Za-z0-9_-]")}
 _SEPARATORS = re.compile(r"[^a-z0-9_]+")
@@ -66,7 +67,7 @@ class RuleTarget:
     """What a rule applies to: tools of servers, built-in tools, or both.
 
     `server` is a slug, `*` for every server, or empty for none; `pattern` is a glob for the own
-    names; `builtin` includes built-in tools.
+    names, or empty for the server's default; `builtin` includes built-in tools.
     """
 
     server: str
@@ -220,9 +221,13 @@ def is_exact_pattern(pattern: str) -> bool:
 
 
 def build_rule_name(server_slug: str, pattern: str, style: Style) -> str:
-    """Return how a rule for a server's tools is written, such as `mcp_github_get_*`."""
+    """Return how a rule for a server's tools is written, such as `mcp_github_get_*`.
+
+    Without a pattern it is the server's default, such as `mcp_github:default`.
+    """
     separator = "_" if style == "single" else "__"
-    return f"mcp{separator}{_fold(server_slug, style)}{separator}{pattern}"
+    name = f"mcp{separator}{_fold(server_slug, style)}"
+    return f"{name}{separator}{pattern}" if pattern else f"{name}{DEFAULT_SUFFIX}"
 
 
 def parse_rule_target(
@@ -231,6 +236,8 @@ def parse_rule_target(
     known_servers: Mapping[str, tuple[str, str]] | None = None,
 ) -> RuleTarget:
     """Return the target of a pattern (`mcp_github_*`, `mcp__github__create-issue`, `clock`).
+
+    `mcp_github:default` is the default of a server.
 
     `servers` are the existing slugs; `known_servers` maps stored tool names to (slug, own name), to
     resolve names with a digest. The longest slug wins. Raises `InvalidInput` (`rule_empty`,
@@ -270,6 +277,12 @@ def _parse_server_target(pattern: str, slugs: list[str]) -> RuleTarget:
     style: Style = "double" if pattern.startswith("mcp__") else "single"
     separator = "__" if style == "double" else "_"
     remainder = pattern.removeprefix(f"mcp{separator}")
+    if remainder.endswith(DEFAULT_SUFFIX):
+        name = remainder.removesuffix(DEFAULT_SUFFIX)
+        named_slugs = [slug for slug in slugs if name in (slug, _fold(slug, style))]
+        if len(named_slugs) == 1:
+            return RuleTarget(named_slugs[0], "")
+        raise _build_server_error(pattern, separator, named_slugs, slugs)
     folded_name = (
         re.sub(r"[^A-Za-z0-9_*?\[\]!]", "_", remainder) if style == "single" else remainder
     )

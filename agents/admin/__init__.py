@@ -20,6 +20,7 @@ from agents.admin import (
     sessions,
     skills,
     skills_and_workflows,
+    tool_matrix,
     triggers,
     workflows,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "sessions",
     "skills",
     "skills_and_workflows",
+    "tool_matrix",
     "triggers",
     "workflows",
 ]

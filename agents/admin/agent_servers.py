@@ -6,7 +6,6 @@ names. None is selected by default.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -21,9 +20,6 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import AgentAdmin
 from agents.admin.server_imports import import_servers
-from agents.agent_metrics import ServerUsage, load_usage_by_server
-from agents.calls.definitions import SnapshotDefinition
-from agents.calls.snapshots import SnapshotTool, get_snapshot_cache
 from agents.models import Agent, AgentServer
 from agents.policies.rules import (
     EVERYTHING,
@@ -447,75 +443,6 @@ def _build_not_found(ids: list[str]) -> NotFound:
     )
 
 
-# The period of the usage numbers.
-USAGE_PERIOD = timedelta(days=30)
-# With more tools than this, only those of the opened server are shown.
-TOOLS_SHOWN = 200
-
-
-@dataclass(frozen=True)
-class AgentServerRow:
-    """An attached server with its tools, other definitions and usage."""
-
-    agent_server: AgentServer
-    tools: list[SnapshotTool]
-    offers: list[SnapshotDefinition]
-    use: ServerUsage
-    listed: bool
-
-    @property
-    def server(self) -> Server:
-        """Return the server."""
-        attached: Server = self.agent_server.server
-        return attached
-
-    @property
-    def effective(self) -> int:
-        """Return how many of its tools are allowed."""
-        return sum(tool.decision.allowed for tool in self.tools)
-
-    @property
-    def usable(self) -> int:
-        """Return how many of its resources and prompts are allowed."""
-        return sum(definition.decision.allowed for definition in self.offers)
-
-    @property
-    def chosen(self) -> frozenset[str]:
-        """Return the server's own names of the tools that the attachment allows."""
-        lists = self.agent_server.allowed_tools, self.agent_server.denied_tools
-        names = [tool.facts.own_name for tool in self.tools]
-        return frozenset(name for name in names if is_name_allowed(name, *lists))
-
-
-@AgentAdmin.add_page("servers", _("Servers"), order=30)
-def show_servers(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the agent's servers."""
-    agent: Agent = visit.object
-    attached_servers = list(agent.agent_servers.select_related("server").order_by("server__name"))
-    tools = _group_tools(agent)
-    definitions = _group_resources_and_prompts(agent)
-    usage_by_server = load_usage_by_server(agent, USAGE_PERIOD)
-    show_all_tools = sum(map(len, tools.values())) <= TOOLS_SHOWN
-    opened_server_id = visit.request.GET.get("open", "")
-    return visit.render_tab(
-        "agents/servers.html",
-        agent=agent,
-        bound=[
-            AgentServerRow(
-                attached_server,
-                tools.get(attached_server.server_id, []),
-                definitions.get(attached_server.server_id, []),
-                usage_by_server.get(attached_server.server_id, ServerUsage()),
-                listed=show_all_tools or str(attached_server.server_id) == opened_server_id,
-            )
-            for attached_server in attached_servers
-        ],
-        running=agent.sessions.unfinished().count(),
-        unfolded=opened_server_id,
-        may_manage=visit.principal.may(Action.MANAGE_AGENTS),
-    )
-
-
 @AgentAdmin.add_page("server_states")
 def show_server_states(visit: ObjectRequest) -> HttpResponseBase:
     """Return the current states of the agent's servers as a fragment."""
@@ -526,23 +453,6 @@ def show_server_states(visit: ObjectRequest) -> HttpResponseBase:
         agent_servers=agent.agent_servers.select_related("server"),
         running=agent.sessions.unfinished().count(),
     )
-
-
-def _group_tools(agent: Agent) -> dict[UUID, list[SnapshotTool]]:
-    tools_by_server: dict[UUID, list[SnapshotTool]] = {}
-    for _name, tool in sorted(get_snapshot_cache().load_current("agent", agent.pk).tools.items()):
-        if tool.facts.server_id is not None and tool.facts.state != "gone":
-            tools_by_server.setdefault(tool.facts.server_id, []).append(tool)
-    return tools_by_server
-
-
-def _group_resources_and_prompts(agent: Agent) -> dict[UUID, list[SnapshotDefinition]]:
-    definitions_by_server: dict[UUID, list[SnapshotDefinition]] = {}
-    kinds = ("resource", "resource_template", "prompt")
-    for definition in get_snapshot_cache().load_current("agent", agent.pk).list_definitions(*kinds):
-        if definition.facts.state != "gone":
-            definitions_by_server.setdefault(definition.facts.server_id, []).append(definition)
-    return definitions_by_server
 
 
 @AgentAdmin.add_object_action("detach_server", needs=Action.MANAGE_AGENTS)

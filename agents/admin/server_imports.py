@@ -1,6 +1,6 @@
 """Import of servers from pasted or uploaded text."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from django.contrib import messages
@@ -8,6 +8,7 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _
 
+from agents.admin.import_rows import build_import_rows, count_import_states
 from agents.server_imports import ServerImport, apply_import, plan_import
 from bonobot.accounts.admin_base import format_problem
 from bonobot.accounts.current_organization import resolve_principal
@@ -16,10 +17,9 @@ from bonobot.accounts.roles import Action
 from bonobot.core.problems import InvalidInput, Problem
 from bonobot.core.text.syntax_highlighting import render_sentence
 from mcp_servers.admin.add_servers import ServerDestination
-from mcp_servers.admin.added_servers import build_added_url
+from mcp_servers.admin.added_servers import FailedServer, build_added_url, save_failures
 from mcp_servers.admin.servers import POOL_DESTINATION, ServerAdmin
-from mcp_servers.import_export.import_plan import ImportChoices, PlannedServer
-from mcp_servers.models import Server
+from mcp_servers.import_export.import_plan import ImportChoices
 
 PARAMETER_PREFIX = "parameter-"
 MAX_FILE_BYTES = 1024 * 1024  # bytes that are read; the parser refuses more than 256 KiB
@@ -82,8 +82,8 @@ def _apply_import(
         server_import.shares = ()
     # Report entries that were chosen in the preview but can't be created.
     apply_import(principal, server_import, create=destination.create_server)
-    failed_servers = [
-        (planned_server, problem)
+    failures = [
+        FailedServer.from_problem(planned_server.entry.name, planned_server.entry.line, problem)
         for planned_server in server_import.planned
         if planned_server.chosen and server_import.find_server(planned_server) is None
         for problem in (
@@ -95,31 +95,20 @@ def _apply_import(
     if server_import.added or any(
         attachment.action in ("give", "take") for attachment in server_import.shares
     ):
-        _add_result_messages(request, server_import, failed_servers)
+        _add_attachment_messages(request, server_import)
         # A page that can be reloaded: it adds nothing again.
         added_servers = list(server_import.added.values())
-        return HttpResponseRedirect(build_added_url(destination, added_servers))
+        return HttpResponseRedirect(
+            build_added_url(destination, added_servers, save_failures(request, failures))
+        )
     messages.warning(request, _("No servers were added."))
     return _render_page(
         request, destination, text, server_import=server_import, values=choices.values
     )
 
 
-def _add_result_messages(
-    request: HttpRequest,
-    server_import: ServerImport,
-    failed_servers: Sequence[tuple[PlannedServer, Problem]],
-) -> None:
-    """Report entries that weren't added, and the results of attachments."""
-    for planned_server, problem in failed_servers:
-        text = _("%(server)s was not added (line %(line)s · %(field)s): %(problem)s")
-        values = {
-            "server": planned_server.entry.name,
-            "line": planned_server.entry.line,
-            "field": problem.field or "–",
-            "problem": format_problem(problem),
-        }
-        messages.error(request, render_sentence(text % values, 2_000))
+def _add_attachment_messages(request: HttpRequest, server_import: ServerImport) -> None:
+    """Report the results of attachments."""
     for attachment in server_import.shares:
         target = {"server": attachment.share.server, "agent": attachment.agent}
         if attachment.problem:
@@ -142,64 +131,21 @@ def _render_page(
     problem: Problem | None = None,
     status: int = 200,
 ) -> HttpResponseBase:
-    planned_servers = server_import.planned if server_import else ()
-    parameters = {
-        parameter.name: parameter.as_dict()
-        for planned_server in planned_servers
-        for parameter in planned_server.entry.parameters
-    }
-    # Filled parameters are no longer listed by the entry, but stay in the form.
-    for name in values or {}:
-        parameters.setdefault(name, {"name": name, "label": name, "secret": True, "default": ""})
+    rows = build_import_rows(server_import, text, values or {}) if server_import else []
     return destination.render_page(
         request,
         "paste",
         "servers/paste.html",
         status=status,
         text=text,
-        planned=[
-            (
-                planned_server,
-                planned_server.entry.build_preview(),
-                _list_other_problems(planned_server),
-                _list_kept_tools(server_import, planned_server),
-                _describe_sign_in(planned_server),
-            )
-            for planned_server in planned_servers
-        ],
+        rows=rows,
+        states=count_import_states(rows),
+        selected=sum(row.selected for row in rows),
+        private=[row for row in rows if row.planned.private and not row.problems],
         shares=server_import.shares if server_import else (),
         beside=server_import.overrides if server_import else None,
         problem=problem,
-        parameters=[
-            (parameter, (values or {}).get(name, "")) for name, parameter in parameters.items()
-        ],
     )
-
-
-def _list_kept_tools(
-    server_import: ServerImport | None, planned_server: PlannedServer
-) -> tuple[str, ...]:
-    """Return the tools that an entry is limited to."""
-    return (
-        server_import.overrides.only_tools.get(planned_server.entry.name, ())
-        if server_import
-        else ()
-    )
-
-
-def _describe_sign_in(planned_server: PlannedServer) -> Any:
-    """Return the title of an entry's authentication, "" if it has none."""
-    kind = planned_server.entry.auth_type
-    return "" if kind == Server.Auth.NONE else dict(Server.Auth.choices).get(kind, kind)
-
-
-def _list_other_problems(planned_server: PlannedServer) -> list[Problem]:
-    """Return the problems that allowing a private address wouldn't solve."""
-    return [
-        problem
-        for problem in planned_server.problems
-        if not (planned_server.private and problem.code == "private_address")
-    ]
 
 
 def _parse_choices(

@@ -11,7 +11,7 @@ first one that asks requires an approval:
 6. the organization's rules: their deny and ask rules apply to every agent,
 7. the agent's policy: `none` blocks all, `allowlist` allows what an allow or ask rule matches (and
    no deny rule), `denylist` and `all` what no deny rule matches; ask rules apply in each mode
-   but `none`.
+   but `none`. The default rule of a server counts only if no other rule matches the call.
 
 Deny precedes ask, and ask precedes allow. A tool is identified by its server and the server's own
 name for it, so display names never affect a decision.
@@ -429,6 +429,9 @@ class _MatchingRules:
         for rule in policy.list_tool_rules(tool.source, tool.server_id, tool.own_name):
             if getattr(self, rule.effect) is None and rule.is_condition_met(arguments):
                 setattr(self, rule.effect, rule)
+        default = policy.find_default(tool.server_id)
+        if default is not None and not (self.allow or self.ask or self.deny):
+            setattr(self, default.effect, default)
 
 
 def _build_ask_stage(stage: str, rule: str, tool: ToolFacts) -> StageVerdict:

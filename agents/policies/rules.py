@@ -4,6 +4,9 @@ A rule matches a server's own tool names (or built-in ones) and may have a condi
 arguments, as a JSON Schema. As long as the arguments are unknown, as in a list, a rule with a
 condition only counts if it allows: the list shows what might be callable.
 
+A default rule (without a pattern) belongs to a server. It applies to calls of the server's tools
+that no other rule of the policy matches.
+
 An attached server stores globs over the server's own names; none means everything, including
 future tools. A selection must name at least one or `*`, so an empty form field allows nothing.
 """
@@ -21,6 +24,7 @@ from mcp_servers.tool_names import fold_own_name, is_exact_pattern, matches_tool
 
 Effect = Literal["allow", "ask", "deny"]
 Arguments = Mapping[str, Any]
+STRICTEST_FIRST = ("deny", "ask", "allow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +38,8 @@ class Rule:
     condition: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def matches(self, source: str, server_id: UUID | None, own_name: str) -> bool:
-        """Return whether this rule matches a tool, whatever its arguments."""
-        if self.source != source:
+        """Return whether this rule matches a tool, whatever its arguments; a default never does."""
+        if self.source != source or self.is_default:
             return False
         if self.server_id is not None and self.server_id != server_id:
             return False
@@ -45,6 +49,11 @@ class Rule:
         # `create-issue`); an exact allow rule never matches a similar name.
         is_lenient = self.effect != "allow" or "*" in self.pattern
         return is_lenient and matches_tool_name(self.pattern, own_name)
+
+    @property
+    def is_default(self) -> bool:
+        """Whether this is the default of its server, for tools that no other rule matches."""
+        return not self.pattern
 
     def is_condition_met(self, arguments: Arguments | None) -> bool:
         """Return whether the condition is met; an undecidable one never allows more."""
@@ -61,7 +70,7 @@ class Rule:
 
     def __str__(self) -> str:
         suffix = " when its condition holds" if self.condition is not None else ""
-        return f"{self.effect} {self.source}:{self.pattern}{suffix}"
+        return f"{self.effect} {self.source}:{self.pattern or 'default'}{suffix}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +108,17 @@ class Policy:
         }
         rules = (self.rules[index] for index in sorted(indexes))
         return (rule for rule in rules if rule.matches(source, server_id, own_name))
+
+    def find_default(self, server_id: UUID | None) -> Rule | None:
+        """Return the strictest default rule of a server, if it has one."""
+        if server_id is None:
+            return None
+        defaults = [
+            self.rules[index]
+            for index in self._exact_indexes.get(("mcp", ""), ())
+            if self.rules[index].server_id == server_id and self.rules[index].condition is None
+        ]
+        return min(defaults, key=lambda rule: STRICTEST_FIRST.index(rule.effect), default=None)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the policy as JSON data for `read_policy`."""

@@ -199,9 +199,13 @@ def list_unmatched_rules(
 ) -> list[str]:
     """Return the rules that match no tool, as people write them.
 
-    Rules for servers that declared no tools yet, and those with wildcards, aren't checked.
+    Rules for servers that declared no tools yet, defaults, and rules with wildcards aren't checked.
     """
-    rules = [rule for rule in _build_all_rules(owner, spec) if is_exact_pattern(rule.pattern)]
+    rules = [
+        rule
+        for rule in _build_all_rules(owner, spec)
+        if rule.pattern and is_exact_pattern(rule.pattern)
+    ]
     declared = defaultdict[UUID | None, set[str]](set)
     definitions = Definition.objects.tools().filter(server__in={rule.server_id for rule in rules})
     for server_id, name in definitions.filter(present=True).values_list("server_id", "name"):
@@ -312,6 +316,13 @@ def _build_effect_rules(
         try:
             target = parse_rule_target(pattern, servers, known_tools)
             condition = None if isinstance(entry, str) else _check_condition(entry.when)
+            if condition is not None and target.server and not target.pattern:
+                raise InvalidInput(
+                    "The default of a server can't have a condition.",
+                    code="unusable_condition",
+                    field="when",
+                    remedy="Create a rule for the server's tools instead, such as `mcp_github_*`.",
+                )
         except InvalidInput as problem:
             problem.field = ".".join(
                 part

@@ -4,8 +4,9 @@ Definitions without findings are preselected, and one button approves them. Susp
 ones are listed with a link to their own review.
 """
 
+import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
@@ -18,7 +19,8 @@ from django.utils.translation import ngettext
 
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.core.problems import Conflict, InvalidInput
+from bonobot.core.i18n.localization import localize_text
+from bonobot.core.problems import Conflict, InvalidInput, Problem
 from mcp_servers.admin.add_servers import ServerDestination
 from mcp_servers.admin.definitions import TOOLS_FIRST, DefinitionRow, build_definition_row
 from mcp_servers.definition_reviews import approve_definitions, needs_own_review
@@ -27,6 +29,7 @@ from mcp_servers.models import Server
 
 MAX_SHOWN = 200
 SEPARATOR = "."
+FAILURES, MAX_KEPT = "import_failures", 5  # in the session
 
 
 @dataclass(frozen=True)
@@ -53,10 +56,76 @@ def load_new_definitions(server: Server) -> NewDefinitions:
     )
 
 
-def build_added_url(destination: ServerDestination, servers: Sequence[Server]) -> str:
-    """Return the URL of the page that connects and reviews added servers."""
-    ids = SEPARATOR.join(server.pk.hex for server in servers)
-    return f"{destination.url('added')}?{urlencode({'servers': ids})}"
+def build_added_url(
+    destination: ServerDestination, servers: Sequence[Server], failures_key: str = ""
+) -> str:
+    """Return the URL of the page that connects and reviews added servers.
+
+    `failures_key` is the result of `save_failures`.
+    """
+    query = {"servers": SEPARATOR.join(server.pk.hex for server in servers)}
+    if failures_key:
+        query["failures"] = failures_key
+    return f"{destination.url('added')}?{urlencode(query)}"
+
+
+@dataclass(frozen=True)
+class FailedServer:
+    """A server of an import that wasn't added, and why."""
+
+    name: str
+    line: int
+    field: str
+    text: str
+    remedy: str
+    code: str
+
+    @classmethod
+    def from_problem(cls, name: str, line: int, problem: Problem) -> "FailedServer":
+        """Return the failure with the texts of a problem."""
+        remedy = localize_text(problem.remedy) if problem.remedy else ""
+        text = localize_text(str(problem))
+        return cls(name, line, problem.field or "–", text, remedy, problem.code)
+
+
+def save_failures(request: HttpRequest, failures: Sequence[FailedServer]) -> str:
+    """Keep the failures of an import in the session, so that its page can be reloaded.
+
+    Returns their key, "" without failures. A session has those of the last `MAX_KEPT` imports.
+    """
+    if not failures:
+        return ""
+    key = secrets.token_hex(4)
+    kept = list(request.session.get(FAILURES, {}).items())[-(MAX_KEPT - 1) :]
+    request.session[FAILURES] = {**dict(kept), key: [asdict(failure) for failure in failures]}
+    return key
+
+
+def _load_failures(request: HttpRequest) -> list[FailedServer]:
+    rows = request.session.get(FAILURES, {}).get(request.GET.get("failures", ""), [])
+    return [FailedServer(**row) for row in rows]
+
+
+@dataclass(frozen=True)
+class AddedServer:
+    """An added server: `review` has its definitions, None as long as it wasn't discovered."""
+
+    server: Server
+    review: NewDefinitions | None
+
+    @property
+    def state(self) -> str:
+        """Return `connecting`, `attention` or `added`."""
+        if self.server.enabled and self.server.status_code:
+            return "attention"
+        return "connecting" if self.server.enabled and self.review is None else "added"
+
+    @property
+    def tool_count(self) -> int | None:
+        """Return the number of definitions to review, None before they are known."""
+        if self.review is None:
+            return None
+        return len(self.review.clean) + len(self.review.others) + self.review.hidden_count
 
 
 def show_added_servers(
@@ -71,19 +140,26 @@ def show_added_servers(
     if request.method == "POST":
         _approve_selected(request, principal, servers)
         return HttpResponseRedirect(build_added_url(destination, servers))
-    is_known = {server.pk: server.discovered_at is not None for server in servers}
     added_rows = [
-        (server, load_new_definitions(server) if is_known[server.pk] else None)
+        AddedServer(server, load_new_definitions(server) if server.discovered_at else None)
         for server in servers
     ]
-    unknown_count = sum(server.enabled and not is_known[server.pk] for server in servers)
-    selected_count = sum(len(review.clean) for _server, review in added_rows if review)
+    selected_count = sum(len(row.review.clean) for row in added_rows if row.review)
+    rows_by_state = {
+        state: [row for row in added_rows if row.state == state]
+        for state in ("attention", "connecting", "added")
+    }
+    failures = _load_failures(request)
     may_approve = principal.may(Action.APPROVE_DEFINITIONS)
+    unknown_count = len(rows_by_state["connecting"])
     return destination.render_page(
         request,
         "paste",
         "servers/added.html",
-        added=added_rows,
+        rows=rows_by_state,
+        failures=failures,
+        paste_url=destination.url("paste"),
+        attention_count=len(rows_by_state["attention"]) + len(failures),
         selected=selected_count,
         unknown=unknown_count,
         may_approve=may_approve,

@@ -3,6 +3,7 @@
 An approval carries the digests that the page showed; definitions that changed since are skipped.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,19 +27,27 @@ from bonobot.accounts.admin_base import (
 from bonobot.accounts.roles import Action
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
-from bonobot.core.text.syntax_highlighting import diff_json
 from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.admin.definition_diff import FieldDiff, diff_definitions
 from mcp_servers.admin.json_schema_table import SchemaRow, build_schema_rows
 from mcp_servers.admin.servers import ServerAdmin
-from mcp_servers.definition_reviews import approve_definitions, reset_review, set_definition_enabled
+from mcp_servers.definition_reviews import (
+    approve_definitions,
+    needs_own_review,
+    reset_review,
+    set_definition_enabled,
+)
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.inference import LabelContext, Labels, list_missing_labels
+from mcp_servers.flow_labels.label_marks import ALL_MARKS, LabelMark, list_label_marks
 from mcp_servers.flow_labels.services import (
     LABEL_NAMES,
+    get_effective_labels,
     load_label_context,
     set_labels,
     suggest_labels,
 )
+from mcp_servers.flow_labels.tool_risk import ToolRisk, find_tool_risk
 from mcp_servers.models import Definition, Server
 
 PAGE_SIZE = 50
@@ -69,6 +78,16 @@ STATES = (
     ("refused", _("rejected")),
     ("gone", _("no longer declared")),
 )
+# The groups of tools; a server with more tools than `MAX_GROUPED` has them by name.
+MAX_GROUPED = 1_000
+RISK_GROUPS = (
+    (ToolRisk.DESTRUCTIVE, "delete", "bad", _("Destructive")),
+    (ToolRisk.EXTERNAL, "north_east", "warn", _("External effect")),
+    (ToolRisk.OTHER, "edit", "plain", _("Other")),
+    (ToolRisk.READ_ONLY, "visibility", "good", _("Read-only")),
+)
+REVIEW_GROUP, OTHER_GROUP = "review", "definitions"
+RISKS = tuple(risk for risk, *_words in RISK_GROUPS)
 TOOLS_FIRST = Case(When(kind=Definition.Kind.TOOL, then=0), default=1)
 # The tool's own annotations. They are shown only; no decision uses them.
 HINTS = (
@@ -88,6 +107,14 @@ PAYLOAD_FACTS = (
 )
 
 
+ADVICE = (
+    (ToolRisk.DESTRUCTIVE, _("Check: destructive")),
+    (ToolRisk.EXTERNAL, _("Check: external effect")),
+    (ToolRisk.OTHER, _("Check what it changes")),
+    (ToolRisk.READ_ONLY, _("Safe: read-only")),
+)
+
+
 @dataclass(frozen=True)
 class DefinitionRow:
     """One definition, prepared for the page.
@@ -99,7 +126,7 @@ class DefinitionRow:
     input: list[SchemaRow]
     output: list[SchemaRow]
     hints: list[tuple[Any, str]]
-    difference: list[tuple[str, str]]
+    difference: list[FieldDiff]
     marked: list[tuple[str, bool]]
     labels: Labels
     wider: list[Any]
@@ -114,6 +141,38 @@ class DefinitionRow:
     def labelled(self) -> bool:
         """Whether flow labels apply; instructions are never called."""
         return self.row.kind != Definition.Kind.INSTRUCTIONS
+
+    @property
+    def marks(self) -> tuple[LabelMark, ...]:
+        """The labels of a tool as columns; empty for other definitions."""
+        is_tool = self.row.kind == Definition.Kind.TOOL
+        return list_label_marks(self.labels, self.row.payload) if is_tool else ()
+
+    @property
+    def risk(self) -> ToolRisk:
+        """The group of a tool."""
+        return find_tool_risk(self.labels, self.row.payload)
+
+    @property
+    def safe(self) -> bool:
+        """Whether it is new, only reads data, and has no findings: many are approved at once."""
+        return self.waits and not needs_own_review(self.row) and self.risk == ToolRisk.READ_ONLY
+
+    @property
+    def advice(self) -> Any:
+        """What to check in a review."""
+        if self.row.findings:
+            return _("Check the description")
+        if self.row.pinned_digest:
+            return _("Check the change")
+        return dict(ADVICE)[self.risk]
+
+    @property
+    def advice_tone(self) -> str:
+        """The tone of the advice."""
+        if self.safe:
+            return "good"
+        return "bad" if self.held or self.risk == ToolRisk.DESTRUCTIVE else "warn"
 
     @property
     def seen(self) -> str:
@@ -131,6 +190,18 @@ class DefinitionRow:
         return self.waits and bool(self.row.findings)
 
 
+@dataclass(frozen=True)
+class DefinitionGroup:
+    """Definitions under one heading; `total` counts those of all pages."""
+
+    key: str
+    icon: str
+    tone: str
+    title: Any
+    items: list[DefinitionRow]
+    total: int
+
+
 def build_definition_row(row: Definition, label_context: LabelContext) -> DefinitionRow:
     """Return a definition prepared for the page."""
     suggested_labels = suggest_labels(row, label_context)
@@ -144,7 +215,7 @@ def build_definition_row(row: Definition, label_context: LabelContext) -> Defini
         input=build_schema_rows(payload.get("inputSchema")) or _build_argument_rows(arguments),
         output=build_schema_rows(payload.get("outputSchema")),
         hints=[(text, tone) for name, text, tone in HINTS if hints.get(name) is True],
-        difference=diff_json(row.pinned, row.payload) if is_changed else [],
+        difference=diff_definitions(row.pinned, row.payload) if is_changed else [],
         labels=suggested_labels
         if row.labels is None
         else tuple(FlowLabel(value) for value in row.labels),
@@ -222,15 +293,19 @@ def _render_definitions(visit: ObjectRequest, kinds: tuple[str, ...]) -> HttpRes
     kinds = next(
         (filter_kinds for slug, _title, filter_kinds in kind_filters if slug == kind), kinds
     )
-    page = Paginator(_filter_definitions(server, kinds, state, text), PAGE_SIZE).get_page(
-        query.get("page")
-    )
     label_context = load_label_context(server)
-    items = [build_definition_row(row, label_context) for row in page]
+    definitions = _filter_definitions(server, kinds, state, text)
+    groups_by_id = _group_definitions(definitions, label_context)
+    ids: Any = list(groups_by_id) or definitions.values_list("pk", flat=True)
+    page = Paginator(ids, PAGE_SIZE).get_page(query.get("page"))
+    rows = definitions.in_bulk(list(page))
+    items = [build_definition_row(rows[pk], label_context) for pk in page]
     return visit.render_tab(
         "servers/definitions.html",
         server=server,
         items=items,
+        groups=_build_groups(items, groups_by_id),
+        legend=ALL_MARKS if Definition.Kind.TOOL in kinds else (),
         paged=page,
         parts=[("", _("All"), ()), *kind_filters] if kind_filters else [],
         states=STATES,
@@ -239,11 +314,59 @@ def _render_definitions(visit: ObjectRequest, kinds: tuple[str, ...]) -> HttpRes
         state=state,
         q=text,
         waiting_here=[item for item in items if item.waits and not item.held],
+        safe_here=[item for item in items if item.safe],
+        new_here=sum(item.waits and not item.row.pinned_digest for item in items),
+        changed_here=sum(item.waits and bool(item.row.pinned_digest) for item in items),
         held_here=[item for item in items if item.held],
         waiting_total=server.definitions.awaiting_review().count(),
         may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
         may_manage=visit.principal.may(Action.MANAGE_SERVERS),
     )
+
+
+def _group_definitions(definitions: Any, label_context: LabelContext) -> dict[UUID, str]:
+    """Return the group of each definition by id, in the order of the page.
+
+    Definitions to review come first, then tools by risk, then all others. Empty for a server with
+    more than `MAX_GROUPED`, which has them by name.
+    """
+    rows = list(definitions.only_call_fields()[: MAX_GROUPED + 1])
+    if len(rows) > MAX_GROUPED:
+        return {}
+    keys = {row.pk: _find_group(row, label_context) for row in rows}
+    order = [REVIEW_GROUP, *RISKS, OTHER_GROUP]
+    return dict(sorted(keys.items(), key=lambda entry: order.index(entry[1])))
+
+
+def _find_group(row: Definition, label_context: LabelContext) -> str:
+    if row.state in (Definition.State.PENDING, Definition.State.CHANGED):
+        return REVIEW_GROUP
+    if row.kind != Definition.Kind.TOOL:
+        return OTHER_GROUP
+    return find_tool_risk(get_effective_labels(row, label_context), row.payload)
+
+
+def _build_groups(
+    items: list[DefinitionRow], groups_by_id: dict[UUID, str]
+) -> list[DefinitionGroup]:
+    """Return the groups of a page, in order; definitions to review are the first."""
+    if not groups_by_id:
+        return [DefinitionGroup(OTHER_GROUP, "", "plain", "", items, len(items))] if items else []
+    totals = Counter(groups_by_id.values())
+    headings = (
+        (REVIEW_GROUP, "fact_check", "trust", _("To review")),
+        *RISK_GROUPS,
+        (OTHER_GROUP, "description", "plain", _("Resources and prompts")),
+    )
+    groups = (
+        DefinitionGroup(
+            *heading,
+            items=[item for item in items if groups_by_id[item.row.pk] == heading[0]],
+            total=totals[heading[0]],
+        )
+        for heading in headings
+    )
+    return [group for group in groups if group.items]
 
 
 def _filter_definitions(server: Server, kinds: tuple[str, ...], state: str, text: str) -> Any:

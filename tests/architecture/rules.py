@@ -64,6 +64,7 @@ DECISIONS = (
     "agents.policies.rules",
     "agents.sessions.sampling_messages",
     "agents.sessions.timeline_bars",
+    "agents.tool_matrix.settings",
     "bonobot.core.cell_rate",
     "bonobot.core.http.ip_addresses",
     "bonobot.core.text.canonical_json",

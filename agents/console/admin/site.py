@@ -251,7 +251,9 @@ class BonobotAdminSite(AdminSite):
         """Add the principal, permissions and organization to every page."""
         context = super().each_context(request)
         context |= {
-            "styles": [static(f"bonobot/{name}.css") for name in ("admin", "shell", "records")],
+            "styles": [
+                static(f"bonobot/{name}.css") for name in ("admin", "shell", "records", "matrix")
+            ],
             "scripts": [
                 static(f"bonobot/{name}.js") for name in ("theme", "admin", "live", "records")
             ],

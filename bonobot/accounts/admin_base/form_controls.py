@@ -134,9 +134,10 @@ def _build_form(html: str, insert_at: int) -> Form:
             hidden.append((name, attributes.get("value", "")))
         else:
             _add_control(controls, name, kind, attributes, content)
-            names_by_id.setdefault(attributes.get("id", ""), name)
+            if "data-label" not in attributes:
+                names_by_id.setdefault(attributes.get("id", ""), name)
     for identifier, text in labels.items():
-        if identifier in names_by_id:
+        if identifier and identifier in names_by_id:
             controls[names_by_id[identifier]].label = (
                 text or controls[names_by_id[identifier]].label
             )
@@ -150,7 +151,8 @@ def _add_control(
     control_kind = _CONTROL_KINDS.get(kind, "text")
     if kind == "select" and "multiple" in attributes:
         control_kind = "set"
-    control = controls.setdefault(name, Control(control_kind, attributes.get("aria-label", "")))
+    label = attributes.get("data-label") or attributes.get("aria-label", "")
+    control = controls.setdefault(name, Control(control_kind, label))
     control.input_count += 1
     if kind == "checkbox" and control.input_count > 1:
         control.kind = "set"

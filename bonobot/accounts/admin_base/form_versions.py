@@ -82,6 +82,14 @@ class PageState:
 
 
 @dataclass
+class FormConflict:
+    """What a page can show about a refused save: who changed which controls in the meantime."""
+
+    editor: str
+    names: frozenset[str]
+
+
+@dataclass
 class Difference:
     """A control whose value differs from the one read; `yours` is set if the user changed it."""
 
@@ -146,7 +154,13 @@ def _render_conflict(
     differences: list[Difference],
 ) -> HttpResponseBase:
     """Show the form again with the user's changes over the current values; write nothing."""
+    # The view hasn't loaded the object yet if the difference was found before it was called.
+    shown_object = _load_page(request, read_forms[0].page).shown_object
+    request.shown_object = shown_object  # type: ignore[attr-defined]
     text = _describe_differences(request, differences)
+    request.form_conflict = FormConflict(  # type: ignore[attr-defined]
+        _find_last_editor(request), frozenset(difference.name for difference in differences)
+    )
     posted: Any = request.POST
     request.POST = _merge_changes(posted, request, read_forms)  # type: ignore[assignment]  # it has a setter
     original_messages: Any = getattr(request, "_messages", None)

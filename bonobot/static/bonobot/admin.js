@@ -167,6 +167,7 @@
     const group = event.target.closest("[data-group]");
     if (!group) return;
     const choice = group.querySelector("[data-set-group]");
+    if (!choice) return;
     if (event.target !== choice) {
       // A row's own rule takes precedence over the group's.
       if (event.target.matches("input[type=radio]") && !group.querySelector("[data-rows]")) choice.value = "";
@@ -276,6 +277,8 @@
       const next = container.querySelector("[data-then]")?.dataset.then;
       if (next) location.assign(next);
     }
+    // The page then groups the servers by their results.
+    if (document.querySelector("[data-reloads-when-connected]")) location.reload();
   }
 
   // A part that is loaded when it is first opened: data-piece="URL".

@@ -53,7 +53,7 @@ def test_a_server_is_disabled_for_one_agent(
     agent_server.refresh_from_db()
     assert (agent_server.enabled, agent_server.allowed_tools) == (False, ["add"])
     assert agent_server.server.enabled
-    assert "not_attached" in page
+    assert "Disabled for this agent" in page
 
 
 def test_a_server_is_detached_and_stays_in_the_pool(

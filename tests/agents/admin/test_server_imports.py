@@ -1,10 +1,12 @@
 """Pasted JSON: previewed with every problem, added as it was ticked."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.utils import timezone
 
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
@@ -59,7 +61,8 @@ def paste(seat: admin_client.AdminClient, config: Any, *, status: int = 200, **m
 def test_a_preview_shows_each_server_and_adds_none(seat: admin_client.AdminClient) -> None:
     page = paste(seat, TWO, do="preview")
     assert "2 servers were found" in page
-    assert "can be added" in page
+    text = admin_client.get_text(page)
+    assert "All 2 Ready 1 Not allowed 1" in text
     assert "bad_url" in page
     assert "geheim" not in admin_client.get_text(page).replace(json.dumps(TWO), "")
     assert not Server.objects.exists()
@@ -94,11 +97,20 @@ def test_deselected_servers_are_skipped(seat: admin_client.AdminClient) -> None:
 
 
 def test_a_server_that_cant_be_added_doesnt_stop_the_others(seat: admin_client.AdminClient) -> None:
-    page = paste(seat, TWO, do="add", seen="1", add=["weather", "broken"])
+    fields = {"text": json.dumps(TWO), "do": "add", "seen": "1", "add": ["weather", "broken"]}
+    address = admin_client.build_url("mcp_servers_server_paste")
+    result_address = seat.client.post(address, fields).headers["Location"]
     assert [server.name for server in Server.objects.all()] == ["weather"]
-    assert "not added" in page
-    assert "bad_url" in page
-    assert "line 1 · url" in admin_client.get_text(page)
+    for _reload in range(2):
+        page = seat.open(result_address)
+        text = admin_client.get_text(page)
+        assert "1 connecting, 0 added, 1 needs attention" in text
+        assert "bad_url" in page
+        assert "line 1 · url" in text
+    Server.objects.update(discovered_at=timezone.now(), status="connected")
+    text = admin_client.get_text(seat.open(result_address))
+    assert "1 added, 1 needs attention" in text
+    assert text.index("broken") < text.index("weather")
 
 
 def test_invalid_json_is_reported_with_its_position(seat: admin_client.AdminClient) -> None:
@@ -136,6 +148,30 @@ def test_variables_become_form_fields(seat: admin_client.AdminClient) -> None:
     paste(seat, config, do="add", seen="1", add=["weather"], **{"parameter-SKY_KEY": "geheim"})
     [secret] = Server.objects.get().secrets.all()
     assert secret.value.open() == "geheim"
+
+
+def test_each_row_has_a_state_and_the_fields_that_it_needs(seat: admin_client.AdminClient) -> None:
+    headers = {"X-Key": "${SKY_KEY}"}
+    config = {
+        "ready": {"url": "https://a.example.com/mcp"},
+        "first": {"url": "https://b.example.com/mcp", "headers": headers},
+        "second": {"url": "https://c.example.com/mcp", "headers": headers},
+        **LOCAL,
+        "clock": {"command": "uvx", "args": ["mcp-server-time"]},
+    }
+    page = paste(seat, config, do="preview")
+    states = dict(re.findall(r'data-entry="(\w+)" data-state="(\w+)"', page))
+    assert states == {
+        "ready": "ready",
+        "first": "credential",
+        "second": "credential",
+        "local": "permission",
+        "clock": "refused",
+    }
+    assert page.count('name="parameter-SKY_KEY"') == 1
+    assert "SKY_KEY of first" in admin_client.get_text(page)
+    page = paste(seat, config, do="preview", **{"parameter-SKY_KEY": "geheim"})
+    assert page.count('data-state="ready"') == 3
 
 
 def test_a_missing_variable_is_reported(seat: admin_client.AdminClient) -> None:

@@ -1,6 +1,7 @@
 """Decisions about tools: the order of the stages, the four modes, and names."""
 
 from dataclasses import replace
+from functools import partial
 from uuid import UUID
 
 import pytest
@@ -73,6 +74,25 @@ def test_in_an_allowlist_a_deny_rule_wins():
         get_code(policy=Policy("allowlist", (allow("*"), deny("create_issue"))))
         == "denied_by_policy"
     )
+
+
+@pytest.mark.parametrize("mode", ["allowlist", "denylist", "all"])
+def test_a_servers_default_decides_only_if_no_other_rule_matches(mode):
+    default = partial(Rule, source="mcp", pattern="", server_id=GITHUB)
+    other_rule = Rule("deny", "mcp", "delete_*", GITHUB)
+    for effect, code in (("allow", ""), ("ask", "approval_required"), ("deny", "denied_by_policy")):
+        assert get_code(policy=Policy(mode, (default(effect), other_rule))) == code
+    ask = default("ask")
+    assert get_code(policy=Policy(mode, (ask, allow("create_issue")))) == ""
+    assert get_code(policy=Policy(mode, (ask, deny("create_*")))) == "denied_by_policy"
+    assert get_code(policy=Policy(mode, (default("allow"), ask))) == "approval_required"
+    assert get_code(policy=Policy("none", (default("allow"),))) == "denied_by_policy"
+
+
+def test_a_servers_default_has_no_effect_on_other_servers_and_built_in_tools():
+    policy = Policy("all", (Rule("deny", "mcp", "", GITHUB),))
+    assert get_code(replace(TOOL, server_id=OTHER), policy=policy) == ""
+    assert get_code(CLOCK, policy=policy) == ""
 
 
 def test_a_denylist_denies_only_matching_tools():

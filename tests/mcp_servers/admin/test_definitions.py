@@ -56,11 +56,17 @@ def test_texts_of_servers_are_escaped_and_hidden_characters_shown(
     assert "refused" in page
 
 
-def test_the_shown_definitions_are_approved(
+def test_the_safe_definitions_are_approved_together(
     server: Server, browser: admin_client.AdminClient
 ) -> None:
-    rows = admin_client.declare_tool(server, "add"), admin_client.declare_tool(server, "echo")
-    assert "Approve 2" in browser.get("mcp_servers_server_tools", server.pk)
+    rows = [
+        admin_client.declare_tool(server, name, annotations={"readOnlyHint": True})
+        for name in ("add", "echo")
+    ]
+    risky = admin_client.declare_tool(server, "drop", annotations={"destructiveHint": True})
+    page = browser.get("mcp_servers_server_tools", server.pk)
+    assert "Approve 2 safe" in page
+    assert f'name="shown" value="{build_choice(risky)}"' not in page
     browser.post(
         "mcp_servers_server_tools", server.pk, do="shown", shown=[build_choice(row) for row in rows]
     )
@@ -110,8 +116,8 @@ def test_a_change_is_shown_as_a_diff_to_the_approved_version(
     row.refresh_from_db()
     change_definition(row, description="Adds two numbers and mails them")
     page = browser.get("mcp_servers_server_tools", server.pk, state="waiting")
-    assert 'class="bb-removed">&quot;description&quot;: &quot;Adds two numbers&quot;' in page
-    assert "and mails them" in page
+    assert "and mails them</mark>" in page
+    assert "Check the change" in page
 
 
 def test_an_approval_is_revoked(
@@ -137,7 +143,7 @@ def test_an_operator_disables_a_tool(acme: Organization, server: Server) -> None
 def test_an_operator_cant_approve_definitions(acme: Organization, server: Server) -> None:
     row = admin_client.declare_tool(server)
     operator = admin_client.sign_in(acme, Role.OPERATOR)
-    approve_shown = 'name="do" value="shown"'
+    approve_shown = 'name="do" value="selected"'
     reviewer = admin_client.sign_in(acme, Role.REVIEWER)
     assert approve_shown in reviewer.get("mcp_servers_server_tools", server.pk)
     assert approve_shown not in operator.get("mcp_servers_server_tools", server.pk)
@@ -186,6 +192,21 @@ def test_a_thousand_definitions_are_paginated(
     assert "60 definitions" in page
     assert "Page 1 of 2" in page
     assert "tool055" in browser.get("mcp_servers_server_tools", server.pk, page=2)
+
+
+def test_tools_are_grouped_by_risk_after_those_to_review(
+    acme: Organization, server: Server, browser: admin_client.AdminClient
+) -> None:
+    for name, hints in (("get_a", {"readOnlyHint": True}), ("drop_b", {"destructiveHint": True})):
+        admin_client.declare_tool(server, name, annotations=hints)
+    approve_definitions(factories.build_administrator(acme), server)
+    admin_client.declare_tool(server, "new_c")
+    page = browser.get("mcp_servers_server_tools", server.pk)
+    headings = ("1 definition to review", "<h3>Destructive", "<h3>Read-only")
+    names = ("new_c", "drop_b", "get_a")
+    texts = [text for pair in zip(headings, names, strict=True) for text in pair]
+    positions = [page.rindex(text) if text in headings else page.index(text) for text in texts]
+    assert positions == sorted(positions)
 
 
 def test_labels_are_shown_as_suggested_until_they_are_set(server, browser):

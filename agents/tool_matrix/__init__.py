@@ -1,0 +1,1 @@
+"""The tools of an agent as one matrix of servers, tools and settings."""

@@ -1,0 +1,230 @@
+"""The rows of an agent's matrix: its tools grouped by server, with settings and decisions."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+from uuid import UUID
+
+from django.utils.translation import gettext_lazy as _
+
+from agents.calls.snapshots import CallSnapshot, SnapshotTool
+from agents.policies.decisions import EffectivePolicy, PolicyDecision, decide_tool_call
+from agents.tool_matrix.settings import (
+    MatrixChanges,
+    Setting,
+    ToolKey,
+    apply_changes,
+    find_inherited_setting,
+    find_overriding_rule,
+    find_server_setting,
+    get_tool_key,
+    read_server_default,
+    read_tool_setting,
+)
+from mcp_servers.flow_labels.label_marks import LabelMark, list_label_marks
+
+# Why a decision isn't the one of the setting, by code.
+CAUSES: Mapping[str, Any] = {
+    "kill_switch_enabled": _("Kill switch"),
+    "agent_disabled": _("Agent disabled"),
+    "server_disabled": _("Server disabled"),
+    "not_attached": _("Disabled for this agent"),
+    "not_approved": _("Not reviewed"),
+    "definition_changed": _("Change not reviewed"),
+    "definition_rejected": _("Rejected"),
+    "tool_disabled": _("Disabled on the server"),
+    "builtin_disabled": _("Toolset disabled"),
+    "denied_by_organization": _("Organization policy"),
+}
+REVIEW_CODES = frozenset({"not_approved", "definition_changed"})
+SETTING_CODES = frozenset({"denied_by_policy", "denied_by_attachment"})
+
+
+@dataclass(frozen=True)
+class DecisionCell:
+    """The effective decision about a tool: `state` is allow, ask, off or deny.
+
+    `cause` names what overrides the setting; `needs_review` if its definition must be reviewed.
+    """
+
+    name: str
+    state: str
+    cause: Any = ""
+    pattern: str = ""
+    reason: str = ""
+    needs_review: bool = False
+    server_id: UUID | None = None
+    own_name: str = ""
+    conditional: bool = False
+
+
+@dataclass(frozen=True)
+class MatrixRow:
+    """A tool with its setting: `stored` as saved, `setting` with the unsaved change."""
+
+    tool: SnapshotTool
+    setting: Setting
+    stored: Setting
+    inherited: Setting
+    cell: DecisionCell
+
+    @property
+    def field(self) -> str:
+        """The name of its form field."""
+        return f"tool-{self.tool.name}"
+
+    @property
+    def marks(self) -> tuple[LabelMark, ...]:
+        """Its labels as columns."""
+        return list_label_marks(self.tool.labels, self.tool.declaration)
+
+    @property
+    def label_keys(self) -> str:
+        """The keys of its labels, for the filter."""
+        return " ".join(mark.key for mark in self.marks if mark.present)
+
+    @property
+    def can_be_set(self) -> bool:
+        """Whether its toolset is enabled, if it is a built-in tool."""
+        return self.tool.facts.granted
+
+
+@dataclass(frozen=True)
+class MatrixGroup:
+    """The tools of a server, or the built-in ones (without a server).
+
+    `cells` are the decisions about all tools, `rows` those that are shown.
+    """
+
+    server_id: UUID | None
+    setting: Setting
+    stored: Setting
+    inherited: Setting
+    cells: tuple[DecisionCell, ...]
+    rows: tuple[MatrixRow, ...]
+
+    @property
+    def field(self) -> str:
+        """The name of the form field of its default."""
+        return f"default-{self.server_id}"
+
+    @property
+    def key(self) -> str:
+        """What identifies the group on the page."""
+        return str(self.server_id or "builtin")
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of its tools by decision."""
+        return count_states(self.cells)
+
+
+def count_states(cells: Iterable[DecisionCell]) -> dict[str, int]:
+    """Return the number of decisions by state."""
+    counts = dict.fromkeys(("allow", "ask", "off", "deny"), 0)
+    for cell in cells:
+        counts[cell.state] += 1
+    return counts
+
+
+def list_matrix_tools(snapshot: CallSnapshot) -> list[SnapshotTool]:
+    """Return the tools of an agent that still exist, by server; built-in ones last."""
+    tools = (tool for tool in snapshot.tools.values() if tool.facts.state != "gone")
+    return sorted(tools, key=_get_sort_key)
+
+
+def build_groups(
+    snapshot: CallSnapshot, changes: MatrixChanges, shown_tools: Sequence[SnapshotTool]
+) -> tuple[MatrixGroup, ...]:
+    """Return the groups with the decisions after unsaved changes; only `shown_tools` get rows."""
+    stored = snapshot.effective_policy
+    after = apply_changes(stored, changes) if changes else stored
+    shown_names = {tool.name for tool in shown_tools}
+    groups = {
+        server_id: _build_group(server_id, tuple(tools), stored, after, shown_names)
+        for server_id, tools in groupby(
+            list_matrix_tools(snapshot), key=lambda tool: tool.facts.server_id
+        )
+    }
+    for server_id in sorted(snapshot.servers.keys() - groups.keys(), key=str):
+        groups[server_id] = _build_group(server_id, (), stored, after, shown_names)
+    return tuple(groups.values())
+
+
+def _build_group(
+    server_id: UUID | None,
+    tools: Sequence[SnapshotTool],
+    stored: EffectivePolicy,
+    after: EffectivePolicy,
+    shown_names: set[str],
+) -> MatrixGroup:
+    cells = {tool.name: _build_cell(tool, after) for tool in tools}
+    rows = (
+        _build_row(tool, stored, after, cells[tool.name])
+        for tool in tools
+        if tool.name in shown_names
+    )
+    setting, stored_setting = (
+        read_server_default(server_id, state.policy) if server_id else Setting.INHERIT
+        for state in (after, stored)
+    )
+    return MatrixGroup(
+        server_id,
+        setting,
+        stored_setting,
+        find_server_setting(after.policy),
+        tuple(cells.values()),
+        tuple(rows),
+    )
+
+
+def _build_row(
+    tool: SnapshotTool, stored: EffectivePolicy, after: EffectivePolicy, cell: DecisionCell
+) -> MatrixRow:
+    key = get_tool_key(tool.facts)
+    return MatrixRow(
+        tool,
+        setting=read_tool_setting(key, after),
+        stored=read_tool_setting(key, stored),
+        inherited=find_inherited_setting(key, after.policy),
+        cell=cell,
+    )
+
+
+def _build_cell(tool: SnapshotTool, after: EffectivePolicy) -> DecisionCell:
+    key = get_tool_key(tool.facts)
+    decision = decide_tool_call(tool.facts, after)
+    setting = read_tool_setting(key, after) or find_inherited_setting(key, after.policy)
+    is_off = decision.code in SETTING_CODES and setting == Setting.OFF
+    cause, pattern = _find_cause(key, decision, after)
+    return DecisionCell(
+        name=tool.name,
+        state="off" if is_off else decision.verdict,
+        cause=cause,
+        pattern=pattern,
+        reason=decision.reason,
+        needs_review=decision.code in REVIEW_CODES,
+        server_id=key.server_id,
+        own_name=key.own_name,
+        conditional=bool(tool.conditional),
+    )
+
+
+def _find_cause(key: ToolKey, decision: PolicyDecision, after: EffectivePolicy) -> tuple[Any, str]:
+    """Return what overrides the setting, as words or as a pattern."""
+    if decision.rule.startswith("organization:"):
+        return CAUSES.get(decision.code, CAUSES["denied_by_organization"]), ""
+    if decision.code in CAUSES:
+        return CAUSES[decision.code], ""
+    if decision.code == "denied_by_policy" and after.policy.mode == "none":
+        return _("Policy mode: none"), ""
+    if decision.code == "denied_by_attachment":
+        return _("Not selected"), ""
+    rule = find_overriding_rule(key, after.policy, decision.verdict)
+    return "", rule.pattern if rule and decision.verdict != "allow" else ""
+
+
+def _get_sort_key(tool: SnapshotTool) -> tuple[bool, str, str, str]:
+    facts = tool.facts
+    return facts.source == "builtin", facts.server_name.casefold(), str(facts.server_id), tool.name
