@@ -153,6 +153,13 @@ SETTINGS_AREA: Groups = (
                 about=_("Templates for servers"),
             ),
             Entry(
+                _("Recently deleted"),
+                "restore_from_trash",
+                "tenancy_deletion_changelist",
+                Action.MANAGE_AGENTS,
+                _("Objects that can be restored"),
+            ),
+            Entry(
                 _("Launchers"),
                 "terminal",
                 "mcp_servers_launcher_changelist",

@@ -26,7 +26,7 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from bonobot.accounts.admin_base import ObjectRequest, TabGroup, TabbedAdmin, format_problem
+from bonobot.accounts.admin_base import ObjectRequest, TabbedAdmin, TabGroup, format_problem
 from bonobot.accounts.admin_base.deleted_messages import add_deleted_message
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.roles import Action
