@@ -11,15 +11,18 @@ Rules: MCP 2026-07-28, transports, "Custom Headers".
 import asyncio
 import base64
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import httpx2
 
 from bonobot.core.http.egress import BodyAllowance, EgressDenied
+from bonobot.core.http.persistent_client import PersistentClient
+from bonobot.core.http.streamed_response import StreamedResponse
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.process_cache import ObjectIdentityCache
 from mcp_servers.client.background_tasks import STREAM_SHARE, ReadThrottle
@@ -56,21 +59,11 @@ TOO_MANY_REQUESTS = 429
 BUSY_STATUSES = (TOO_MANY_REQUESTS, 502, 503, 504)
 UNAUTHORIZED_STATUSES = (401, 403)
 EVENT_STREAM = "text/event-stream"
+ACCEPT_HEADERS = {"Accept": "application/json, text/event-stream"}
+CONTENT_HEADERS = {"Content-Type": "application/json"}
 
 OnEvent = Callable[[str, str], None]
 OnMessage = Callable[[dict[str, Any]], Awaitable[None]]
-
-
-class _RequestBody(httpx2.AsyncByteStream):
-    """A request body that records when it is sent: until then it can't have had an effect."""
-
-    def __init__(self, content: bytes, request: McpRequest) -> None:
-        self._content = content
-        self._request = request
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        self._request.sent = True
-        yield self._content
 
 
 @dataclass
@@ -87,7 +80,7 @@ class _ResponseState:
 
 @dataclass(frozen=True)
 class JsonRpcResponse:
-    """A JSON-RPC response and its HTTP headers."""
+    """A JSON-RPC response and its HTTP headers, with names in lower case."""
 
     message: Mapping[str, Any]
     headers: Mapping[str, str]
@@ -96,11 +89,11 @@ class JsonRpcResponse:
 class HttpChannel:
     """Requests to one endpoint, or to `url`; they fail independently of each other."""
 
-    def __init__(self, endpoint: ServerEndpoint, client: httpx2.AsyncClient, url: str = "") -> None:
+    def __init__(self, endpoint: ServerEndpoint, client: PersistentClient, url: str = "") -> None:
         self._endpoint = endpoint
         self._url = url or endpoint.url
         self._client = client
-        self._timeout = httpx2.Timeout(None, connect=endpoint.connect_s, pool=endpoint.connect_s)
+        self._auth = endpoint.auth
 
     async def send_request(
         self,
@@ -236,28 +229,31 @@ class HttpChannel:
         headers: Mapping[str, str],
         message: Mapping[str, Any] | None = None,
         limit: BodyAllowance | None = None,
-    ) -> AsyncIterator[httpx2.Response]:
+    ) -> AsyncIterator[StreamedResponse]:
         """Yield a successful response; every HTTP failure becomes `UpstreamError`."""
         endpoint = self._endpoint
-        request_headers = {"Accept": "application/json, text/event-stream", **headers}
-        body = None
+        request_headers = {**ACCEPT_HEADERS, **headers}
+        content = b""
         if message:
             content = encode_message(message)
-            request_headers |= {
-                "Content-Type": "application/json",
-                "Content-Length": str(len(content)),
-            }
-            body = _RequestBody(content, request)
+            request_headers |= CONTENT_HEADERS
+
+        open_response = partial(
+            self._client.open_response,
+            method,
+            self._url,
+            content=content,
+            limit=limit or STREAM_BODY_FACTOR * endpoint.max_body,
+            on_send=request.mark_sent,
+        )
         try:
-            async with self._client.stream(
-                method,
-                self._url,
-                content=body,
-                headers=request_headers,
-                timeout=self._timeout,
-                extensions={"max_body": limit or STREAM_BODY_FACTOR * endpoint.max_body},
+            async with (
+                self._open_authorized(self._auth, open_response, request_headers)
+                if self._auth
+                else open_response(headers=request_headers)
             ) as response:
-                await self._check_status(response)
+                if response.status_code >= 300:
+                    raise await self._build_status_error(response)
                 yield response
         except EgressDenied as refusal:
             raise build_egress_error(endpoint, refusal, sent=request.sent) from refusal
@@ -268,19 +264,35 @@ class HttpChannel:
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise build_connection_error(endpoint, error, sent=request.sent) from error
 
-    async def _check_status(self, response: httpx2.Response) -> None:
-        """Raise `UpstreamError` for a status outside 2xx."""
+    @asynccontextmanager
+    async def _open_authorized(
+        self,
+        auth: httpx2.Auth,
+        open_response: Callable[..., AbstractAsyncContextManager[StreamedResponse]],
+        headers: Mapping[str, str],
+    ) -> AsyncIterator[StreamedResponse]:
+        """Yield the response to a request with credentials, sent again if they were renewed."""
+        async with aclosing(auth.async_auth_flow(httpx2.Request("POST", self._url))) as flow:
+            authorized: httpx2.Request | None = await anext(flow)
+            while authorized is not None:
+                credentials = {"Authorization": authorized.headers["Authorization"]}
+                async with open_response(headers={**headers, **credentials}) as response:
+                    authorized = await _advance_flow(flow, response)
+                    if authorized is None:
+                        yield response
+
+    async def _build_status_error(self, response: StreamedResponse) -> UpstreamError:
+        """Return the error of a status outside 2xx."""
         status, endpoint = response.status_code, self._endpoint
-        if status < 300:
-            return
         if status in UNAUTHORIZED_STATUSES:
-            raise build_reauth_error(endpoint, status, response.headers.get("www-authenticate", ""))
+            challenge = response.headers.get("www-authenticate", "")
+            return build_reauth_error(endpoint, status, challenge)
         text = await read_body(response, MAX_ERROR_BODY_BYTES) or b""
         error = _parse_rpc_error(text)
         if error is not None:
-            raise build_rpc_error(endpoint, error, status)
+            return build_rpc_error(endpoint, error, status)
         if status in BUSY_STATUSES:
-            raise build_unreachable_error(
+            return build_unreachable_error(
                 endpoint,
                 format_message("it returned HTTP {status}", status=status),
                 sent=status != TOO_MANY_REQUESTS,  # rejected unread
@@ -293,7 +305,7 @@ class HttpChannel:
         summary = format_message(
             "`{endpoint}` returned HTTP {status}", endpoint=endpoint.name, status=status
         )
-        raise UpstreamError(
+        return UpstreamError(
             summary + (f": {quoted_body}" if quoted_body else "."),
             summary=f"{summary}.",
             code="protocol_error" if status < 500 else "upstream_error",
@@ -305,7 +317,7 @@ class HttpChannel:
         )
 
     async def _read_response(
-        self, response: httpx2.Response, state: _ResponseState
+        self, response: StreamedResponse, state: _ResponseState
     ) -> dict[str, Any] | None:
         """Return the expected response; None if the stream ended without it."""
         content_type = _get_content_type(response)
@@ -330,7 +342,7 @@ class HttpChannel:
         return message
 
     async def _read_event_stream(
-        self, response: httpx2.Response, state: _ResponseState
+        self, response: StreamedResponse, state: _ResponseState
     ) -> dict[str, Any] | None:
         source = self._build_event_source(response)
         throttle = ReadThrottle(STREAM_SHARE)
@@ -350,10 +362,16 @@ class HttpChannel:
                     await state.on_message(message)
         return None
 
-    def _build_event_source(self, response: httpx2.Response) -> httpx2.EventSource:
+    def _build_event_source(self, response: StreamedResponse) -> httpx2.EventSource:
         """Return the events of a response; only their data counts toward the limit of a result."""
         return httpx2.EventSource(
-            response, max_event_size=self._endpoint.max_body + MAX_EVENT_FIELDS_BYTES
+            httpx2.Response(
+                response.status_code,
+                headers=response.headers,
+                content=response.aiter_raw(),
+                request=httpx2.Request("POST", self._url),
+            ),
+            max_event_size=self._endpoint.max_body + MAX_EVENT_FIELDS_BYTES,
         )
 
     def _decode_body(self, raw: bytes) -> Any:
@@ -375,12 +393,29 @@ async def _throttle_reading(throttle: ReadThrottle, started_at: float) -> None:
         await asyncio.sleep(pause_s)
 
 
-def _get_content_type(response: httpx2.Response) -> str:
-    content_type: str = response.headers.get("content-type", "")
+async def _advance_flow(
+    flow: AsyncGenerator[httpx2.Request, httpx2.Response], response: StreamedResponse
+) -> httpx2.Request | None:
+    """Return the request to send instead of a refused one; None if the response is final."""
+    try:
+        return await flow.asend(httpx2.Response(response.status_code, headers=response.headers))
+    except StopAsyncIteration:
+        return None
+
+
+def _get_content_type(response: StreamedResponse) -> str:
+    content_type = response.headers.get("content-type", "")
     return content_type.partition(";")[0].strip().lower()
 
 
-async def read_body(response: httpx2.Response, limit: int) -> bytes | None:
+class RawResponse(Protocol):
+    """A response whose body can be read in parts, as it was sent."""
+
+    def aiter_raw(self) -> AsyncIterator[bytes]:
+        """Return the parts of the body."""
+
+
+async def read_body(response: RawResponse, limit: int) -> bytes | None:
     """Return the body; None if it is longer than `limit` bytes."""
     parts, size = [], 0
     async for part in response.aiter_raw():

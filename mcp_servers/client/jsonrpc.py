@@ -152,6 +152,10 @@ class McpRequest:
     era: Era | None = None
     needs_modern: bool = False
 
+    def mark_sent(self) -> None:
+        """Note that the server may see the request from now on."""
+        self.sent = True
+
     @property
     def idempotent(self) -> bool:
         """Return whether the request can be repeated without further effect."""

@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 
 from bonobot.core.http.egress import BodyAllowance
+from bonobot.core.http.persistent_client import PersistentClient
 from bonobot.core.i18n.messages import format_message
 from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.change_notifications import OnNotification
@@ -44,7 +45,7 @@ class SseSession:
     def __init__(
         self,
         endpoint: ServerEndpoint,
-        client: httpx2.AsyncClient,
+        client: PersistentClient,
         host: Host,
         tasks: TaskSet,
         clock: Callable[[], float],

@@ -12,7 +12,9 @@ from contextlib import suppress
 from math import inf
 from typing import Any
 
-from bonobot.core.http.egress import build_guarded_client
+from httpx2 import LocalProtocolError
+
+from bonobot.core.http.persistent_client import PersistentClient
 from mcp_servers.client import change_notifications
 from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.change_notifications import (
@@ -116,7 +118,7 @@ class StreamableHttpSession:
             self._endpoint, parse_result(self._endpoint, response.message)
         )
         self._headers["MCP-Protocol-Version"] = handshake.protocol_version
-        if session_id := response.headers.get(SESSION_ID_HEADER):
+        if session_id := response.headers.get(SESSION_ID_HEADER.lower()):
             self._headers[SESSION_ID_HEADER] = session_id
         await self._channel.send_message(
             build_notification("notifications/initialized"), self._headers
@@ -302,10 +304,12 @@ class HttpUpstream(IdleTracker):
         self._find_handler = find_handler
         self._take_idle = take_idle
         try:
-            self._client = build_guarded_client(
-                allow_private=endpoint.allow_private, headers=endpoint.headers, auth=endpoint.auth
+            self._client = PersistentClient(
+                allow_private=endpoint.allow_private,
+                headers=endpoint.headers,
+                connect_s=endpoint.connect_s,
             )
-        except UnicodeEncodeError:
+        except LocalProtocolError:
             raise build_header_error(endpoint) from None
         self._channel = HttpChannel(endpoint, self._client)
         self._tasks = TaskSet()

@@ -84,6 +84,13 @@ def build_silence_error(kind: type[E]) -> E:
     return error
 
 
+def build_not_http_error(kind: type[E]) -> E:
+    """Return the error of a peer whose response isn't HTTP, or can be read in two ways."""
+    error = kind(NO_HTTP.reason)
+    vars(error)["failure"] = NO_HTTP
+    return error
+
+
 def find_failure(error: BaseException | None) -> ConnectionFailure | None:
     """Return why a connection failed, following an error's causes; None if unknown.
 

@@ -390,7 +390,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         check_url(str(url), allow_private=self._allow_private)
         limit: int | BodyAllowance = request.extensions.get("max_body", self._max_body)
         allowance = limit if isinstance(limit, BodyAllowance) else BodyAllowance(limit)
-        with _convert_httpcore_errors():
+        with convert_httpcore_errors():
             response = await self._pool.handle_async_request(
                 httpcore2.Request(
                     method=request.method,
@@ -408,7 +408,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         body = _CappedStream(cast("httpx2.AsyncByteStream", response.stream), allowance)
         headers = httpx2.Headers(response.headers)
         try:
-            _check_response(url.host, response.status, headers, allowance.limit)
+            check_response(url.host, response.status, headers, allowance.limit)
         except EgressDenied:
             await body.aclose()
             raise
@@ -430,11 +430,11 @@ class _CappedStream(httpx2.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         allowance = self._allowance
-        with _convert_httpcore_errors():
+        with convert_httpcore_errors():
             async for chunk in self._chunks:
                 allowance.used_bytes += len(chunk)
                 if allowance.used_bytes > allowance.limit:
-                    raise _build_too_large_error(allowance.limit)
+                    raise build_too_large_error(allowance.limit)
                 yield chunk
 
     async def aclose(self) -> None:
@@ -496,7 +496,8 @@ def _check_classification(
     raise EgressDenied(message, field="url", remedy=remedy)
 
 
-def _check_response(host: str, status: int, headers: httpx2.Headers, limit: int) -> None:
+def check_response(host: str, status: int, headers: Mapping[str, str], limit: int) -> None:
+    """Raise `EgressDenied` for a redirect, an encoded body, or an announced length over `limit`."""
     if status in REDIRECT_STATUSES and (location := headers.get("location")):
         raise EgressDenied(
             format_message(
@@ -520,10 +521,11 @@ def _check_response(host: str, status: int, headers: httpx2.Headers, limit: int)
         )
     length = headers.get("content-length", "")
     if length.isascii() and length.isdigit() and len(length) < 20 and int(length) > limit:
-        raise _build_too_large_error(limit)
+        raise build_too_large_error(limit)
 
 
-def _build_too_large_error(limit: int) -> EgressDenied:
+def build_too_large_error(limit: int) -> EgressDenied:
+    """Return the error of a body that is longer than `limit` bytes."""
     detail = format_message("The response is larger than {limit:,} bytes.", limit=limit)
     return EgressDenied(detail, code="response_too_large", status=502, extra={"limit": limit})
 
@@ -533,7 +535,7 @@ def _build_bad_url_error(detail: str, remedy: str = COMPLETE_URL_REMEDY) -> Egre
 
 
 @contextmanager
-def _convert_httpcore_errors() -> Iterator[None]:
+def convert_httpcore_errors() -> Iterator[None]:
     """Convert httpcore2's errors to httpx2's classes of the same names."""
     try:
         yield
@@ -551,7 +553,9 @@ def _convert_httpcore_errors() -> Iterator[None]:
 def build_ssl_context() -> ssl.SSLContext:
     """Return the TLS context that all clients share."""
     # Cached: reading the system's certificates takes tens of milliseconds.
-    return httpx2.create_ssl_context()
+    context = httpx2.create_ssl_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 async def probe_connection(url: str, *, allow_private: bool, connect_s: float) -> None:

@@ -13,10 +13,16 @@ from typing import Any, cast
 
 import httpcore2
 
-from bonobot.core.http.connection_errors import build_connection_error, build_silence_error
+from bonobot.core.http.connection_errors import (
+    build_connection_error,
+    build_not_http_error,
+    build_silence_error,
+)
 
 # Bytes to buffer before reading from the socket is paused.
 READ_BUFFER_BYTES = 256 * 1024
+# httpcore2's message for a connection that ends before the response.
+NO_RESPONSE = "Server disconnected without sending a response."
 # Bytes to collect in one loop iteration before they are sent.
 WRITE_BATCH_BYTES = 64 * 1024
 
@@ -120,6 +126,22 @@ class AsyncioNetworkStream(httpcore2.AsyncNetworkStream):
             protocol.close()
             raise
         return self
+
+    def hand_over(self, protocol: asyncio.Protocol) -> asyncio.Transport:
+        """Let `protocol` receive everything from now on.
+
+        Raises `ReadError` if the peer has closed the connection or sent something: what it sends
+        before a request is no response to it.
+        """
+        self._protocol.flush()
+        if self._protocol.readable:
+            self._protocol.close()
+            if self._protocol.read_received(1):
+                raise build_not_http_error(httpcore2.ReadError)
+            raise httpcore2.ReadError(NO_RESPONSE)
+        transport = self._protocol.transport
+        transport.set_protocol(protocol)
+        return transport
 
     def get_extra_info(self, info: str) -> Any:
         """Return transport information; `is_readable` is whether data or the end has arrived."""

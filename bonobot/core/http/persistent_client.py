@@ -1,0 +1,316 @@
+"""An HTTP client for frequent requests: HTTP/1.1 over persistent connections of the egress guard.
+
+It does less than httpx2: the body of a request is given as bytes, and nothing follows redirects or
+signs requests. A request is written once: it is never repeated on another connection, since the
+server may have seen it.
+"""
+
+import asyncio
+import re
+import select
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import cast
+
+import httpx2
+from django.conf import settings
+
+from bonobot.core.http.egress import (
+    KEEP_ALIVE_S,
+    MAX_CONNECTIONS,
+    MAX_IDLE_CONNECTIONS,
+    BodyAllowance,
+    GuardedBackend,
+    build_ssl_context,
+    check_response,
+    check_url,
+    convert_httpcore_errors,
+)
+from bonobot.core.http.network_backend import AsyncioNetworkStream
+from bonobot.core.http.streamed_response import StreamedResponse
+from bonobot.core.http.well_known import build_origin
+
+HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+HEADER_VALUE = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?")
+# Of a body that isn't read to its end: bytes and seconds to wait for it, before closing.
+MAX_UNREAD_BYTES = 64 * 1024
+MAX_UNREAD_S = 1.0
+# Set by the client alone.
+OWN_HEADERS = frozenset({"connection", "content-length", "host", "transfer-encoding"})
+
+
+@dataclass(frozen=True)
+class HttpTarget:
+    """Where a request goes: the server, and the end of the request's first lines."""
+
+    uses_tls: bool
+    host: str
+    port: int
+    path: bytes
+    host_line: bytes
+    # What requests must have in common to share connections.
+    origin: str
+
+
+@lru_cache(maxsize=1024)  # called for every request
+def parse_target(url: str, *, allow_private: bool) -> HttpTarget:
+    """Return the target of a URL; raises `EgressDenied` if the guard refuses it."""
+    check_url(url, allow_private=allow_private)
+    parsed = httpx2.URL(url)
+    uses_tls = parsed.scheme == "https"
+    return HttpTarget(
+        uses_tls=uses_tls,
+        host=parsed.raw_host.decode("ascii"),
+        port=parsed.port or (443 if uses_tls else 80),
+        path=parsed.raw_path,
+        host_line=b"Host: %s\r\n" % parsed.netloc,
+        origin=build_origin(parsed),
+    )
+
+
+def encode_header_lines(headers: Mapping[str, str]) -> dict[str, bytes]:
+    """Return the encoded lines of headers by lower-case name.
+
+    Raises `httpx2.LocalProtocolError`, without quoting them, for headers that can't be sent.
+    """
+    lines = {}
+    for name, value in headers.items():
+        key = name.lower()
+        if (
+            key in OWN_HEADERS
+            or not HEADER_NAME.fullmatch(name)
+            or not HEADER_VALUE.fullmatch(value)
+        ):
+            raise httpx2.LocalProtocolError("a header can't be sent")
+        lines[key] = f"{name}: {value}\r\n".encode("ascii")
+    return lines
+
+
+class HttpConnection(asyncio.Protocol):
+    """One connection; a response that isn't read to its end may delay the next request."""
+
+    def __init__(
+        self, stream: AsyncioNetworkStream, on_lost: Callable[["HttpConnection"], None]
+    ) -> None:
+        """Take over a stream; raises `httpcore2.ReadError` if the server closed it or spoke.
+
+        `on_lost` is called when the connection has ended.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._on_lost = on_lost
+        self._on_idle: Callable[[HttpConnection], None] | None = None
+        self._response: StreamedResponse | None = None
+        self._unread_timer: asyncio.TimerHandle | None = None
+        self._idle_since = 0.0
+        self._transport = stream.hand_over(self)
+        self._poll = select.poll()
+        self._poll.register(stream.get_extra_info("socket"), select.POLLIN)
+
+    def send(self, request: bytes, allowance: BodyAllowance) -> StreamedResponse:
+        """Send a request; return its response, whose body `allowance` bounds."""
+        self._response = StreamedResponse(self._transport, allowance)
+        self._transport.write(request)
+        return self._response
+
+    def release(
+        self, on_idle: Callable[["HttpConnection"], None], *, is_cut_off: bool = False
+    ) -> None:
+        """Call `on_idle` if another request can be sent, once the response has ended.
+
+        Closes otherwise, and if the rest of the response is long, slow or to be cut off.
+        """
+        response = self._response
+        if response is None or (is_cut_off and not response.is_ended):
+            self.close()
+            return
+        self._on_idle = on_idle
+        response.discard(MAX_UNREAD_BYTES)
+        if response.is_ended:
+            self._end_exchange(response)
+        else:
+            self._unread_timer = self._loop.call_later(MAX_UNREAD_S, self.close)
+
+    def is_usable(self) -> bool:
+        """Return whether a request can be sent on the idle connection."""
+        is_fresh = self._loop.time() - self._idle_since < KEEP_ALIVE_S
+        # The server may have closed it, which the loop hasn't read yet, or have sent something.
+        return is_fresh and not self._transport.is_closing() and not self._poll.poll(0)
+
+    def close(self) -> None:
+        """Close; a response that isn't complete fails."""
+        if not self._transport.is_closing():
+            self._transport.close()
+        # Also after the peer closed: unsent data would keep the socket open.
+        self._loop.call_soon(self._transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse received data (asyncio)."""
+        response = self._response
+        if response is None:
+            self.close()  # nothing was requested
+            return
+        response.feed(data)
+        if response.is_ended and self._on_idle is not None:
+            self._end_exchange(response)
+        elif response.is_ended and not response.keeps_alive:
+            self.close()  # it isn't read any more
+
+    def eof_received(self) -> bool:
+        """Record the end and let the transport close (asyncio)."""
+        if self._response is not None:
+            self._response.end(None)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Record the end and its error (asyncio)."""
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+        if self._response is not None:
+            self._response.end(exc)
+        self._on_lost(self)
+
+    def _end_exchange(self, response: StreamedResponse) -> None:
+        """Become idle, or close if another request can't be sent."""
+        on_idle, self._on_idle, self._response = self._on_idle, None, None
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
+        # A server that answers early may not read the rest of the request.
+        is_request_unread = self._transport.get_write_buffer_size() > 0
+        if on_idle is None or not response.keeps_alive or is_request_unread:
+            self.close()
+            return
+        self._idle_since = self._loop.time()
+        on_idle(self)
+
+
+class PersistentClient:
+    """Sends requests on connections that are kept for the next ones to the same server."""
+
+    def __init__(
+        self, *, allow_private: bool, headers: Mapping[str, str], connect_s: float
+    ) -> None:
+        """`connect_s` bounds each of: waiting for a connection, opening one, its TLS handshake.
+
+        Raises `httpx2.LocalProtocolError` for headers that can't be sent.
+        """
+        self._allow_private = allow_private
+        self._connect_s = connect_s
+        default_headers = {"Accept-Encoding": "identity", "User-Agent": "bonobot"}
+        self._header_lines = encode_header_lines({**default_headers, **headers})
+        self._backend = GuardedBackend(
+            allow_private=allow_private, proxy=settings.BONOBOT_EGRESS_PROXY
+        )
+        self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._connections: set[HttpConnection] = set()
+        self._idle: dict[str, list[HttpConnection]] = {}
+        self._expiry_timer: asyncio.TimerHandle | None = None
+
+    @asynccontextmanager
+    async def open_response(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        content: bytes = b"",
+        limit: int | BodyAllowance,
+        on_send: Callable[[], None],
+    ) -> AsyncIterator[StreamedResponse]:
+        """Send a request and yield its response; leaving the block by an error cuts it off.
+
+        `limit` bounds the body of the response in bytes, and `on_send` is called when the request
+        is written. Raises `EgressDenied`, or the error of httpx2 for what failed.
+        """
+        target = parse_target(url, allow_private=self._allow_private)
+        lines = {**self._header_lines, **encode_header_lines(headers)}
+        if content:
+            lines["content-length"] = b"Content-Length: %d\r\n" % len(content)
+        head = b"%s %s HTTP/1.1\r\n%s" % (method.encode("ascii"), target.path, target.host_line)
+        request = b"".join((head, *lines.values(), b"\r\n", content))
+        allowance = limit if isinstance(limit, BodyAllowance) else BodyAllowance(limit)
+        connection = await self._acquire_connection(target)
+        is_cut_off = True
+        try:
+            on_send()
+            response = connection.send(request, allowance)
+            await response.wait_for_head()
+            check_response(target.host, response.status_code, response.headers, allowance.limit)
+            yield response
+            is_cut_off = False
+        finally:
+            connection.release(partial(self._keep_idle, target), is_cut_off=is_cut_off)
+            self._slots.release()
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+            self._expiry_timer = None
+        for connection in self._connections:
+            connection.close()
+        self._idle.clear()
+        await asyncio.sleep(0)  # lets the transports close their sockets
+
+    async def _acquire_connection(self, target: HttpTarget) -> HttpConnection:
+        """Return a connection that isn't in use, after waiting for one if there are too many."""
+        if self._slots.locked():
+            try:
+                async with asyncio.timeout(self._connect_s):
+                    await self._slots.acquire()
+            except TimeoutError as error:
+                raise httpx2.PoolTimeout("no connection became free in time") from error
+        else:
+            await self._slots.acquire()
+        try:
+            idle = self._idle.get(target.origin, [])
+            while idle:
+                connection = idle.pop()  # the one that was used last
+                if connection.is_usable():
+                    return connection
+                connection.close()
+            return await self._connect(target)
+        except BaseException:
+            self._slots.release()
+            raise
+
+    async def _connect(self, target: HttpTarget) -> HttpConnection:
+        with convert_httpcore_errors():
+            stream = await self._backend.connect_tcp(target.host, target.port, self._connect_s)
+            if target.uses_tls:
+                stream = await stream.start_tls(
+                    build_ssl_context(), server_hostname=target.host, timeout=self._connect_s
+                )
+            connection = HttpConnection(
+                cast(AsyncioNetworkStream, stream), on_lost=self._connections.discard
+            )
+        self._connections.add(connection)
+        return connection
+
+    def _keep_idle(self, target: HttpTarget, connection: HttpConnection) -> None:
+        """Keep a connection for the next request, unless many are idle already."""
+        idle = self._idle.setdefault(target.origin, [])
+        if len(idle) >= MAX_IDLE_CONNECTIONS:
+            connection.close()
+            return
+        idle.append(connection)
+        if self._expiry_timer is None:
+            self._start_expiry_timer()
+
+    def _start_expiry_timer(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._expiry_timer = loop.call_later(KEEP_ALIVE_S, self._close_expired)
+
+    def _close_expired(self) -> None:
+        """Close the connections that have been idle for too long; look again later."""
+        self._expiry_timer = None
+        for origin, idle in list(self._idle.items()):
+            usable = [connection for connection in idle if connection.is_usable()]
+            for connection in set(idle).difference(usable):
+                connection.close()
+            self._idle[origin] = usable
+        self._idle = {origin: idle for origin, idle in self._idle.items() if idle}
+        if self._idle:
+            self._start_expiry_timer()
