@@ -145,6 +145,7 @@ async def _round(
 
 def _request(target: Target, number: int) -> bytes:
     headers, body = modern_request(target.tool, number, target.token)
+    headers["Host"] = f"127.0.0.1:{target.port}"
     lines = [f"{name}: {value}" for name, value in headers.items()]
     return "\r\n".join([f"POST {target.path} HTTP/1.1", *lines, "", ""]).encode() + body
 

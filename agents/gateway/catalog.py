@@ -185,10 +185,9 @@ def build_page(
     start = 0 if cursor is None else _parse_cursor(cursor)
     if start > len(declarations):
         raise build_invalid_params_error("`cursor` isn't valid for this list")
-    is_kept = isinstance(declarations, DeclarationList) and start % PAGE_SIZE == 0
-    items = (
-        declarations.get_page(start) if is_kept else list(declarations[start : start + PAGE_SIZE])
-    )
+    items: list[Declaration] = list(declarations[start : start + PAGE_SIZE])
+    if isinstance(declarations, DeclarationList) and start % PAGE_SIZE == 0:
+        items = declarations.get_page(start)
     page: dict[str, Any] = {field_name: items}
     if start + PAGE_SIZE < len(declarations):
         page["nextCursor"] = urlsafe_b64encode(str(start + PAGE_SIZE).encode()).decode()

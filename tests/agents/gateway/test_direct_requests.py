@@ -25,6 +25,7 @@ from tests.agents.gateway.conftest import META, MODERN, GatewayClient, Stream, t
 from tests.agents.gateway.test_malformed_requests import NAMES, VALUES, json_values
 from tests.servers import raw_http_server
 from tests.servers.raw_http_server import RawHttp, RecordedRequest
+from tests.wait import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -320,12 +321,7 @@ def test_a_call_is_canceled_when_its_client_disconnects(
     gateway_client: GatewayClient, direct_server: DirectServer
 ) -> None:
     stream = _open_stream(gateway_client)
-
-    async def wait_for_call() -> None:
-        while "tools/call" not in direct_server.http.methods():
-            await asyncio.sleep(0.01)
-
-    get_runtime().call(wait_for_call)
+    eventually(lambda: "tools/call" in direct_server.http.methods())
     stream.close()
     get_runtime().call(direct_server.http.cut.wait, timeout_s=20)
     entry = AuditRow.objects.filter(tool_name="wait").get()
