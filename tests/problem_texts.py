@@ -45,9 +45,14 @@ def find_texts(sources: Iterable[Source]) -> Iterator[TextExpression]:
     """Yield every expression that becomes a text for users, or a part of one."""
     sources = tuple(source for source in sources if not is_english_only(source))
     classes = _find_classes(sources)
-    public = {name: at for name, at in _find_functions(sources).items() if not name.startswith("_")}
-    for source in sources:
-        makers = public | _find_functions([source]) | classes
+    functions = [_find_functions(source) for source in sources]
+    public: Makers = {}
+    for makers in functions:
+        for name in makers:
+            if not name.startswith("_"):
+                public.setdefault(name, set()).update(makers[name])
+    for source, own in zip(sources, functions, strict=True):
+        makers = public | own | classes
         texts = _find_named_texts(source.nodes)
         found = [*_find_given_texts(source.nodes, makers), *_find_titles(source.nodes, makers)]
         yield from (TextExpression(source, node) for node in _expand_expressions(found, texts))
@@ -112,20 +117,20 @@ def _get_base_names(node: ast.ClassDef) -> set[str]:
     return {getattr(base, "id", getattr(base, "attr", "")) for base in node.bases}
 
 
-def _find_functions(sources: Iterable[Source]) -> Makers:
-    """Return the positions and names of the text parameters of functions."""
+def _find_functions(source: Source) -> Makers:
+    """Return the positions and names of the text parameters of a module's functions."""
     makers: Makers = {}
-    for source in sources:
-        for node in source.nodes:
-            if not isinstance(node, Function):
-                continue
-            names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
-            names = names[1:] if names[:1] in (["self"], ["cls"]) else names
-            parameters = {*names, *(argument.arg for argument in node.args.kwonlyargs)}
-            text_parameters = parameters & (HANDED | _find_filled_names(node))
-            if text_parameters and node.name != "__init__":
-                positions = {names.index(name) for name in text_parameters if name in names}
-                makers.setdefault(node.name, set()).update(positions, text_parameters)
+    for node in source.nodes:
+        if not isinstance(node, Function) or node.name == "__init__":
+            continue
+        names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
+        names = names[1:] if names[:1] in (["self"], ["cls"]) else names
+        parameters = {*names, *(argument.arg for argument in node.args.kwonlyargs)}
+        if not parameters:
+            continue
+        if text_parameters := parameters & (HANDED | _find_filled_names(node)):
+            positions = {names.index(name) for name in text_parameters if name in names}
+            makers.setdefault(node.name, set()).update(positions, text_parameters)
     return makers
 
 
@@ -134,7 +139,8 @@ def _find_filled_names(function: Function) -> set[str]:
     return {
         keyword.value.id
         for node in ast.walk(function)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "format_message"
+        if isinstance(node, ast.Call)
+        if isinstance(node.func, ast.Name) and node.func.id == "format_message"
         for keyword in node.keywords
         if keyword.arg in HANDED and isinstance(keyword.value, ast.Name)
     }
