@@ -19,9 +19,7 @@ from agents.console.admin import settings_check
 from agents.console.command_palette import search_palette
 from agents.console.dashboard import build_dashboard
 from agents.console.navigation import (
-    APPROVALS,
     OAUTH_CLIENTS,
-    SERVERS,
     SETTINGS,
     Navigation,
     build_navigation,
@@ -278,7 +276,7 @@ class BonobotAdminSite(AdminSite):
         """Return the navigation entries that the user may open, with badges."""
         if getattr(request, "reads_versions", False):
             return Navigation()  # the page is only rendered to read the values of its forms
-        return build_navigation(resolve_principal(request), request.path, _count_badges(request))
+        return build_navigation(resolve_principal(request), request.path, count_pending(request))
 
 
 def _list_organizations(request: HttpRequest) -> Any:
@@ -313,12 +311,6 @@ def _list_account_links(request: HttpRequest) -> list[dict[str, Any]]:
     if settings.BONOBOT_OAUTH:
         links.append(("admin:authorized_clients", _("Authorized clients")))
     return [{"title": title, "link": reverse(name)} for name, title in links]
-
-
-def _count_badges(request: HttpRequest) -> dict[str, int]:
-    """Return the number of pending items of navigation entries by URL name."""
-    pending = count_pending(request)
-    return {SERVERS: pending.definitions, APPROVALS: pending.calls + pending.questions}
 
 
 def _build_organization_choices(

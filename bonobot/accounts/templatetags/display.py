@@ -243,8 +243,8 @@ def crumbs(context: Any) -> list[dict[str, Any]]:
 
     A page without an object has its title instead. The last one has no link: it is the page.
     """
-    navigation = context.get("sidebar_navigation")
-    trail = [{"title": item.title, "link": item.link} for item in getattr(navigation, "trail", ())]
+    items: Iterable[Any] = getattr(context.get("sidebar_navigation"), "trail", ())
+    trail = [{"title": item.title, "link": item.link} for item in items]
     if not trail or trail[-1]["link"] != context["request"].path:
         trail += _list_page_crumbs(context)
     trail[-1] = trail[-1] | {"link": ""}
