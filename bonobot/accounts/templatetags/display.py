@@ -253,7 +253,7 @@ def crumbs(context: Any) -> list[dict[str, Any]]:
 
 def _list_page_crumbs(context: Any) -> list[dict[str, Any]]:
     instance = context.get("original") or context.get("object")
-    tabs = context.get("tabs") or ()
+    tabs: list[dict[str, Any]] = context.get("tabs") or []
     if instance is None or len(tabs) < 2:
         changelist = context.get("cl")
         title = instance or context.get("title") or ""
