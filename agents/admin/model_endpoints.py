@@ -162,6 +162,7 @@ class ModelEndpointForm(forms.ModelForm):
 class ModelEndpointAdmin(ServiceFormAdmin):
     """The active organization's model endpoints."""
 
+    add_label = _("Add model")
     needs_to_change = Action.MANAGE_AGENTS
     delete_note = _("Its API key is deleted too.")
     delete_obstacle_note = _("Choose another model for these first. Then you can delete it.")

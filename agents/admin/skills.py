@@ -76,6 +76,7 @@ class SkillAdmin(AssignableAdmin):
     search_fields = ("name", "title", "description")
     delete_note = _("All its versions are also deleted, and it is detached from its agents.")
     empty_icon = "school"
+    add_label = _("Create skill")
     empty_text = _(
         "A skill is a set of instructions with a name and arguments. People run skills. "
         "Agents read the skills attached to them when they need them."

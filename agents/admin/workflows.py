@@ -100,6 +100,7 @@ class WorkflowAdmin(AssignableAdmin):
     delete_note = _("Its versions and triggers are deleted too. Its runs are kept as sessions.")
     search_fields = ("name", "description", "agent__name")
     empty_icon = "account_tree"
+    add_label = _("Create workflow")
     empty_text = _(
         "A workflow is a sequence of calls and agent requests with inputs, conditions, and "
         "outputs. People, clients, and agents can start it."

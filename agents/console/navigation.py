@@ -1,6 +1,6 @@
 """Navigation of the admin: the sidebar, the Settings area, and the trail of a page."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,6 +8,7 @@ from django.conf import settings
 from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 
+from agents.console.pending_counts import PendingCounts
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import counted
@@ -25,7 +26,6 @@ class Entry:
     """A page that the navigation leads to, with the action that opening it needs.
 
     Pages below its URL belong to it, and so do those of `children`, which aren't in the sidebar.
-    `count_name` names the number of pending items that it shows (`PendingCounts.as_dict`).
     """
 
     title: Any
@@ -34,8 +34,8 @@ class Entry:
     needs: Action = Action.VIEW
     about: Any = ""
     is_platform_only: bool = False
-    count_name: str = ""
     children: tuple["Entry", ...] = ()
+    live_count: str = ""  # attribute of `PendingCounts` that the entry shows
 
 
 Groups = tuple[tuple[Any, tuple[Entry, ...]], ...]
@@ -51,7 +51,7 @@ SIDEBAR: Groups = (
                 "inbox",
                 APPROVALS,
                 Action.RUN_AGENTS,
-                count_name="inbox",
+                live_count="inbox",
                 children=(
                     Entry(
                         _("Elicitation requests"),
@@ -67,7 +67,7 @@ SIDEBAR: Groups = (
         _("Build"),
         (
             Entry(_("Agents"), "smart_toy", "agents_agent_changelist", Action.RUN_AGENTS),
-            Entry(_("Servers"), "dns", SERVERS, count_name="definitions"),
+            Entry(_("Servers"), "dns", SERVERS, live_count="definitions"),
             Entry(_("Skills"), "school", "agents_skill_changelist", Action.RUN_AGENTS),
             Entry(_("Workflows"), "account_tree", "agents_workflow_changelist", Action.RUN_AGENTS),
         ),
@@ -221,15 +221,15 @@ SETTINGS_AREA: Groups = (
 class NavigationItem:
     """An entry as the user sees it; it is active if the page belongs to it.
 
-    `badge` is a number of pending items, blank for none; `count_name` is what it counts.
+    `badge` is the number of pending items that `live_count` names, blank for none.
     """
 
     title: Any
     icon: str
     link: str
     about: Any = ""
+    live_count: str = ""
     badge: str = ""
-    count_name: str = ""
     active: bool = False
     children: tuple["NavigationItem", ...] = ()
 
@@ -270,10 +270,10 @@ class Navigation:
         return [replace(item, active=item.link == own_link) for item in items]
 
 
-def build_navigation(principal: Principal, path: str, counts: Mapping[str, int]) -> Navigation:
+def build_navigation(principal: Principal, path: str, pending: PendingCounts) -> Navigation:
     """Return what the principal may open; `path` is the URL of the page."""
-    sidebar = tuple(_build_groups(principal, SIDEBAR, counts))
-    area = tuple(_build_groups(principal, SETTINGS_AREA, counts))
+    sidebar = tuple(_build_groups(principal, SIDEBAR, pending))
+    area = tuple(_build_groups(principal, SETTINGS_AREA, pending))
     settings_item = NavigationItem(_("Settings"), "settings", _reverse(SETTINGS))
     trails = [
         *(trail for group in sidebar for trail in _list_trails(group.items)),
@@ -304,27 +304,27 @@ def can_open(principal: Principal, entry: Entry) -> bool:
 
 
 def _build_groups(
-    principal: Principal, groups: Groups, counts: Mapping[str, int]
+    principal: Principal, groups: Groups, pending: PendingCounts
 ) -> Iterator[NavigationGroup]:
     for title, entries in groups:
-        if items := tuple(_build_items(principal, entries, counts)):
+        if items := tuple(_build_items(principal, entries, pending)):
             yield NavigationGroup(title, items)
 
 
 def _build_items(
-    principal: Principal, entries: Iterable[Entry], counts: Mapping[str, int]
+    principal: Principal, entries: Iterable[Entry], pending: PendingCounts
 ) -> Iterator[NavigationItem]:
     for entry in entries:
         if can_open(principal, entry):
-            count = counts.get(entry.count_name, 0)
+            count = getattr(pending, entry.live_count) if entry.live_count else 0
             yield NavigationItem(
                 entry.title,
                 entry.icon,
                 _reverse(entry.url_name),
                 entry.about,
+                entry.live_count,
                 counted(count) if count else "",
-                entry.count_name,
-                children=tuple(_build_items(principal, entry.children, counts)),
+                children=tuple(_build_items(principal, entry.children, pending)),
             )
 
 

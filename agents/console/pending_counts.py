@@ -21,9 +21,14 @@ class PendingCounts:
     questions: int = 0
     sessions: int = 0
 
+    @property
+    def inbox(self) -> int:
+        """The number of calls and elicitation requests that a person has to answer."""
+        return self.calls + self.questions
+
     def as_dict(self) -> dict[str, int]:
-        """Return the numbers by name; `inbox` is all that a person has to answer."""
-        return asdict(self) | {"inbox": self.calls + self.questions}
+        """Return the numbers by name."""
+        return asdict(self) | {"inbox": self.inbox}
 
 
 _counts_by_request: "WeakKeyDictionary[HttpRequest, PendingCounts]" = WeakKeyDictionary()

@@ -580,7 +580,7 @@ def test_an_operation_is_declared_previewed_approved_called_and_changed(
         "Bearer sesame-sesame",
     )
 
-    anna.get_by_role("link", name="Configuration").click()
+    anna.get_by_role("link", name="Configure").click()
     row = anna.locator("tr", has_text="get_order")
     expect(row).to_contain_text("approved")
     row.get_by_role("link", name="Edit").click()
@@ -591,7 +591,7 @@ def test_an_operation_is_declared_previewed_approved_called_and_changed(
     expect(anna.locator("body")).to_contain_text("by its number")
     expect(anna.locator("body")).to_contain_text("with its items")
 
-    anna.get_by_role("link", name="Configuration").click()
+    anna.get_by_role("link", name="Configure").click()
     anna.get_by_role("link", name="Add operation").click()
     anna.get_by_label("Tool name").fill("add_order")
     anna.get_by_label("Description").fill("Order something.")
@@ -603,10 +603,10 @@ def test_an_operation_is_declared_previewed_approved_called_and_changed(
     expect(anna.get_by_role("link", name="View full definitions")).to_be_visible(
         timeout=PATIENCE_MS
     )
-    anna.get_by_role("link", name="Configuration").click()
+    anna.get_by_role("link", name="Configure").click()
     anna.locator("tr", has_text="add_order").get_by_role("link", name="Delete").click()
     anna.get_by_role("button", name="Delete operation").click()
-    anna.get_by_role("link", name="Configuration").click()
+    anna.get_by_role("link", name="Configure").click()
     expect(anna.locator("body")).not_to_contain_text("add_order")
     assert len(shop.arrived) == 1
 

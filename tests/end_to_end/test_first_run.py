@@ -37,7 +37,7 @@ def anna(transactional_db: None, page: Page) -> Iterator[Page]:
     page.get_by_label("Username").fill("anna")
     page.get_by_label("Password").fill("pw-for-tests")
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("heading", name="Acme")).to_be_visible()
+    expect(page.get_by_role("heading", name="Dashboard")).to_be_visible()
     yield page
     assert not faults
 

@@ -295,8 +295,7 @@ class BonobotAdminSite(AdminSite):
         """Return the navigation entries that the user may open, with badges."""
         if getattr(request, "reads_versions", False):
             return Navigation()  # the page is only rendered to read the values of its forms
-        counts = count_pending(request).as_dict()
-        return build_navigation(resolve_principal(request), request.path, counts)
+        return build_navigation(resolve_principal(request), request.path, count_pending(request))
 
 
 def _list_organizations(request: HttpRequest) -> Any:

@@ -56,6 +56,7 @@ class InvitationAdmin(ServiceFormAdmin):
     list_filter = ("role",)
     search_fields = ("email",)
     empty_icon = "mail"
+    add_label = _("Invite member")
     empty_text = _("Invite people by email address. They receive a link that can be used once.")
     change_form_template = "admin/people/invitation.html"
 

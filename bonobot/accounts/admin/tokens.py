@@ -122,6 +122,7 @@ class TokenAdmin(ServiceFormAdmin):
     list_filter = ("role", ("user", EmptyFieldListFilter))
     search_fields = ("name", "key", "user__username")
     empty_icon = "key"
+    add_label = _("Create token")
     empty_text = _(
         "A token gives a client access to the REST API, or over MCP to the tools of an "
         "agent or a server. It is shown once, when it is created."

@@ -186,7 +186,7 @@ class TabbedAdmin(ScopedAdmin):
     def build_tabs(self, visit: ObjectRequest) -> list[dict[str, Any]]:
         """Return the tabs that the user may open, each with its pages."""
         parent_tab = self.pages[visit.page].parent_tab if visit.page in self.pages else ""
-        pages = {
+        pages: dict[str, dict[str, Any]] = {
             page.slug: {
                 "title": page.title,
                 "url": visit.url(page.slug),
@@ -195,7 +195,7 @@ class TabbedAdmin(ScopedAdmin):
             for page in sorted(self.pages.values(), key=lambda page: page.order)
             if page.title and any(map(visit.principal.may, page.needs))
         }
-        groups = [
+        groups: list[tuple[Any, list[dict[str, Any]]]] = [
             (group.title, [pages.pop(slug) for slug in group.slugs if slug in pages])
             for group in self.tab_groups
         ]

@@ -286,8 +286,8 @@ def crumbs(context: Any) -> list[dict[str, Any]]:
 
     A page without an object has its title instead. The last one has no link: it is the page.
     """
-    navigation = context.get("sidebar_navigation")
-    trail = [{"title": item.title, "link": item.link} for item in getattr(navigation, "trail", ())]
+    items: Iterable[Any] = getattr(context.get("sidebar_navigation"), "trail", ())
+    trail = [{"title": item.title, "link": item.link} for item in items]
     if not trail or trail[-1]["link"] != context["request"].path:
         trail += _list_page_crumbs(context)
     trail[-1] = trail[-1] | {"link": ""}
@@ -296,7 +296,7 @@ def crumbs(context: Any) -> list[dict[str, Any]]:
 
 def _list_page_crumbs(context: Any) -> list[dict[str, Any]]:
     instance = context.get("original") or context.get("object")
-    tabs = context.get("tabs") or ()
+    tabs: list[dict[str, Any]] = context.get("tabs") or []
     if instance is None or len(tabs) < 2:
         changelist = context.get("cl")
         title = instance or context.get("title") or ""

@@ -154,6 +154,7 @@ class NotificationChannelAdmin(TabbedAdmin):
     list_filter = ("kind", "enabled")
     search_fields = ("name", "origin")
     change_list_template = "admin/notifications/channels.html"
+    add_label = _("Create channel")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[NotificationChannel]:
         """Return the channels with the state of their last notification."""
