@@ -20,7 +20,7 @@
   let retryTimer = 0;
   let hasOtherStream = false;
 
-  const page = () => document.getElementById("page");
+  const settings = () => document.getElementById("live");
   const wantsNotifications = () =>
     "Notification" in window && Notification.permission === "granted" && localStorage.getItem(NOTIFY_KEY) === "on";
 
@@ -38,7 +38,7 @@
 
   function openStream() {
     clearTimeout(retryTimer);
-    const url = page()?.dataset.liveUrl;
+    const url = settings()?.dataset.liveUrl;
     if (!url || source || hasOtherStream || (document.hidden && !wantsNotifications())) return;
     const topics = listTopics();
     const query = new URLSearchParams([...topics].map((topic) => ["topic", topic]));
@@ -89,7 +89,7 @@
   }
 
   function notifyAboutCalls(count) {
-    const { notifyTitle, notifyUrl } = page().dataset;
+    const { notifyTitle, notifyUrl } = settings().dataset;
     if (!wantsNotifications() || !document.hidden) return;
     const notification = new Notification(`${notifyTitle}: ${count}`, { tag: "bonobot-approvals" });
     notification.addEventListener("click", () => {
@@ -150,7 +150,7 @@
     }
     if (!link) return;
     link.hidden = count === 0;
-    link.textContent = (page().dataset.newRows ?? "%s").replace("%s", count);
+    link.textContent = (settings().dataset.newRows ?? "#").replace("#", count);
   }
 
   document.addEventListener("bonobot:change", refreshList);
