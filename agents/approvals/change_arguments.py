@@ -50,7 +50,7 @@ def approve_with_changes(
 
 def _find_waiting_step(approval: Approval) -> Step:
     steps = Step.objects.filter(
-        session_id=approval.session_id,
+        session=approval.session,
         call_id=approval.call_id,
         kind=Step.Kind.CALL,
         state=Step.State.INTENT,

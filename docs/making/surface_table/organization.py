@@ -377,7 +377,7 @@ INSTALLATION_AREA = Area(
         ),
         Feature(
             "Open the dashboard, search, and command palette",
-            admin="index search palette app_list autocomplete",
+            admin="index search palette live app_list autocomplete",
             why=SIGHT,
         ),
         Feature(
