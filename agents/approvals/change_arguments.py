@@ -43,8 +43,11 @@ def approve_with_changes(
                 "The arguments aren't changed.", field="arguments", remedy="Approve the call."
             )
         _bind_approval(approval, arguments, changed)
-        step.payload = {**step.payload, "arguments": changed}
-        step.save(update_fields=["payload"])
+        # The condition fails if the session ended meanwhile. If its worker has read the step already,
+        # it makes the call with arguments that the approval doesn't cover, which waits again.
+        waiting = Step.objects.filter(pk=step.pk, call_id=step.call_id, state=Step.State.INTENT)
+        if not waiting.update(payload={**step.payload, "arguments": changed}):
+            raise _build_conflict()
         return resolve_approval(principal, approval, "approve", message, is_changed=True)
 
 
@@ -55,10 +58,14 @@ def _find_waiting_step(approval: Approval) -> Step:
         kind=Step.Kind.CALL,
         state=Step.State.INTENT,
     )
-    step: Step | None = steps.select_for_update().first()
+    step: Step | None = steps.first()
     if step is None:
-        raise Conflict("The call isn't waiting any more.", code="already_answered")
+        raise _build_conflict()
     return step
+
+
+def _build_conflict() -> Conflict:
+    return Conflict("The call isn't waiting any more.", code="already_answered")
 
 
 def _bind_approval(approval: Approval, shown: Mapping[str, Any], changed: Any) -> None:

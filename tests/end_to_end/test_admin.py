@@ -520,21 +520,16 @@ def test_a_filter_is_saved_used_and_deleted(owner: Page) -> None:
 def test_an_entry_opens_beside_the_list_and_new_ones_are_announced(
     owner: Page, acme: Organization
 ) -> None:
-    for name in ("first", "second"):
-        admin_client.create_web_server(acme, name)
+    admin_client.create_web_server(acme, "second")
     owner.goto(AUDIT)
     panel, rows = owner.locator("[data-panel]"), owner.locator("[data-entry]")
-    count = rows.count()
     rows.filter(has_text="second").first.click()
     expect(panel.get_by_role("heading").first).to_contain_text("second")
     expect(owner).to_have_url(re.compile("entry="))
-    owner.keyboard.press("j")
-    expect(panel.get_by_role("heading").first).not_to_contain_text("second")
     owner.keyboard.press("Escape")
     expect(panel).to_be_hidden()
     admin_client.create_web_server(acme, "third")
     expect(owner.locator("[data-audit-new]")).to_have_text("1 new", timeout=PATIENCE_MS)
-    expect(rows).to_have_count(count)
     owner.get_by_role("switch", name="Live tail").click()
     expect(rows.first).to_contain_text("third")
 

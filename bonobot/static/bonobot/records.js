@@ -83,7 +83,8 @@
       if (answerForm.dataset.sent) return;
       answerForm.dataset.sent = "1";
       const body = new URLSearchParams(new FormData(answerForm, event.submitter));
-      const item = items().find((candidate) => candidate.dataset.inboxItem === details.firstElementChild.dataset.inboxCall);
+      const { inboxCall } = details.firstElementChild.dataset;
+      const item = items().find((candidate) => candidate.dataset.inboxItem === inboxCall);
       const answer = await fetchFragment(answerForm.getAttribute("action"), { method: "POST", body }).catch(() => null);
       if (!answer) return delete answerForm.dataset.sent;
       const fragment = parseHtml(await answer.text());
@@ -256,7 +257,8 @@
     }
 
     function handleKey(event) {
-      if (event.key === "Escape" && !panel.hidden && !event.target.closest("dialog[open], details[open]")) return close();
+      const isElsewhere = event.target.closest("dialog[open], details[open]");
+      if (event.key === "Escape" && !panel.hidden && !isElsewhere) return close();
       if (isTyping(event) || event.shiftKey) return;
       if (event.key === "j") move(1);
       else if (event.key === "k") move(-1);
@@ -291,7 +293,8 @@
       if (!old) return;
       [...old.cells].forEach((cell, index) => {
         const html = row.cells[index]?.innerHTML;
-        if (html !== undefined && cell.innerHTML !== html && !cell.contains(document.activeElement)) cell.innerHTML = html;
+        const isChanged = html !== undefined && cell.innerHTML !== html;
+        if (isChanged && !cell.contains(document.activeElement)) cell.innerHTML = html;
       });
     }
 
