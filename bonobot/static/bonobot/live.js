@@ -19,6 +19,7 @@
   let retryMs = MIN_RETRY_MS;
   let retryTimer = 0;
   let hasOtherStream = false;
+  let hasOpened = false;
 
   const settings = () => document.getElementById("live");
   const wantsNotifications = () =>
@@ -45,7 +46,10 @@
     source = new EventSource(`${url}?${query}`);
     for (const topic of topics) source.addEventListener(topic, (event) => handleChange(topic, event.data));
     source.addEventListener("error", retryLater);
-    source.addEventListener("open", () => showState("on"));
+    source.addEventListener("open", () => {
+      hasOpened = true;
+      showState("on");
+    });
   }
 
   function closeStream() {
@@ -57,7 +61,9 @@
 
   // The delay doubles up to a minute, with a random part so that many pages don't return at once.
   function retryLater() {
+    const isRefused = source?.readyState === EventSource.CLOSED && !hasOpened;
     closeStream();
+    if (isRefused) return; // nothing to follow
     retryTimer = setTimeout(openStream, retryMs * (0.5 + Math.random()));
     retryMs = Math.min(MAX_RETRY_MS, retryMs * 2);
   }
