@@ -20,6 +20,7 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import READERS
+from agents.approvals.change_arguments import approve_with_changes
 from agents.approvals.queries import (
     count_earlier_answers,
     list_matching_rules,
@@ -44,7 +45,7 @@ from bonobot.core.admin.theme import (
     display,
     register,
 )
-from bonobot.core.problems import Conflict, Forbidden
+from bonobot.core.problems import Conflict, Forbidden, InvalidInput
 from bonobot.core.text.syntax_highlighting import (
     MAX_SHOWN_LENGTH,
     diff_json,
@@ -284,6 +285,7 @@ LABEL_TEXTS = {
 ANSWER_MESSAGES = {
     "approve": _("Approved for this call only."),
     "approve_session": _("Approved for the rest of the session."),
+    "approve_changed": _("Approved with changed arguments."),
     "deny": _("Denied."),
 }
 
@@ -385,6 +387,7 @@ def build_details(principal: Principal, approval: Approval) -> dict[str, Any]:
         "steps": list_preceding_steps(approval),
         "earlier": count_earlier_answers(approval),
         "lines": lines,
+        "editable_arguments": _format_arguments(approval),
         "size": size,
         "cut": size > MAX_SHOWN_LENGTH,
     }
@@ -401,10 +404,8 @@ def show_approval(visit: ObjectRequest) -> HttpResponseBase:
     query = request.GET.copy()
     query["tab"] = "pending" if is_pending else "answered"
     request.GET = query  # type: ignore[assignment]  # a copy, which may be changed
-    rows = visit.admin.get_queryset(request).order_by(*visit.admin.get_ordering(request))
-    rows = (
-        rows.waiting() if is_pending else rows.exclude(state=WAITING, expires_at__gt=timezone.now())
-    )
+    rows = filter_tab(visit.admin.get_queryset(request), read_tab(request))
+    rows = rows.order_by(*visit.admin.get_ordering(request))
     return render_screen(
         request,
         "approvals/approval.html",
@@ -429,10 +430,12 @@ def download_arguments(visit: ObjectRequest) -> HttpResponseBase:
 def handle_answer(visit: ObjectRequest) -> HttpResponseBase | None:
     """Approve once, approve for the session, or deny with a comment."""
     posted = visit.request.POST
-    chosen_answer = posted.get("answer", "")
-    approval = resolve_approval(
-        visit.principal, visit.object, chosen_answer, posted.get("message", "").strip()
-    )
+    chosen_answer, message = posted.get("answer", ""), posted.get("message", "").strip()
+    if chosen_answer == "approve_changed":
+        arguments = _parse_arguments(posted.get("arguments", ""))
+        approval = approve_with_changes(visit.principal, visit.object, arguments, message)
+    else:
+        approval = resolve_approval(visit.principal, visit.object, chosen_answer, message)
     text = str(ANSWER_MESSAGES[chosen_answer])
     if FRAGMENT_HEADER in visit.request.headers:
         details = build_details(visit.principal, approval)
@@ -441,6 +444,21 @@ def handle_answer(visit: ObjectRequest) -> HttpResponseBase | None:
         )
     messages.success(visit.request, text)
     return None
+
+
+def _parse_arguments(text: str) -> dict[str, Any]:
+    """Return the edited arguments; raises `InvalidInput` unless they are a JSON object."""
+    try:
+        arguments = json.loads(text)
+    except ValueError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise InvalidInput(
+            "The arguments aren't a JSON object.",
+            field="arguments",
+            remedy="Correct the JSON, or approve the call without changes.",
+        )
+    return arguments
 
 
 def find_definition(approval: Approval) -> ApprovalDefinition | None:

@@ -112,12 +112,17 @@ def _load_approvals(
         return {}
     texts = AuditRow.objects.filter(pk__in=asked).values_list("pk", "opened")
     references = {pk: str(parse_details(text).get("approval_id", "")) for pk, text in texts}
-    ids = {_parse_uuid(reference) for reference in references.values()} - {None}
+    ids = [pk for reference in references.values() if (pk := _parse_uuid(reference))]
     found = Approval.objects.filter(organization_id=organization_id, pk__in=ids).in_bulk()
     return {
-        pk: FOR_SESSION if reference == FOR_SESSION else found.get(_parse_uuid(reference))
+        pk: FOR_SESSION if reference == FOR_SESSION else _find_approval(found, reference)
         for pk, reference in references.items()
     }
+
+
+def _find_approval(approvals: Mapping[UUID, Approval], reference: str) -> Approval | None:
+    pk = _parse_uuid(reference)
+    return approvals.get(pk) if pk else None
 
 
 def _parse_uuid(text: str) -> UUID | None:

@@ -32,9 +32,16 @@ SYSTEM = Actor(kind="system", id="approvals", label="approvals")
 
 
 def resolve_approval(
-    principal: Principal, approval: Approval, answer: str, message: str = ""
+    principal: Principal,
+    approval: Approval,
+    answer: str,
+    message: str = "",
+    *,
+    is_changed: bool = False,
 ) -> Approval:
     """Approve or deny a call and wake its session; `message` is passed to the model with a denial.
+
+    `is_changed` records that a person changed the arguments.
 
     Raises `Forbidden` (missing role, or `own_call` if the organization requires a second person),
     `Conflict` (`already_answered`, `approval_expired`) or `InvalidInput`.
@@ -55,6 +62,7 @@ def resolve_approval(
             "digest": approval.digest,
             "for_session": answer == "approve_session",
             "message": message,
+            **({"arguments_changed": True} if is_changed else {}),
         },
         governed=answer == "approve_session",
     ):

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from django.utils import timezone
 
+from agents.approvals.digests import compute_arguments_digest, compute_call_digest
 from agents.approvals.services import build_page_url, build_requester_fields, create_approval
 from agents.calls.context import ApprovalGrant, CallContext
 from agents.calls.definitions import ServerFacts
@@ -19,7 +20,6 @@ from agents.calls.types import CallRefused, CallRequest
 from agents.flow_labels.rules import build_flow_keys
 from agents.models import Approval, Session, SessionApproval
 from agents.policies.decisions import PolicyDecision
-from bonobot.core.crypto.signatures import compute_fingerprint
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from bonobot.core.text.untrusted_text import make_storable
@@ -129,26 +129,20 @@ def compute_approval_digests(
     request: CallRequest, target: Target, decision: PolicyDecision
 ) -> ApprovalDigests:
     """Return the digests that an approval of this call is bound to."""
-    # Keyed, so that short secrets in arguments can't be found by brute force.
-    arguments = compute_fingerprint(
-        request.principal.organization_id, to_canonical_json(request.arguments)
-    )
+    arguments = compute_arguments_digest(request.principal.organization_id, request.arguments)
     rules = compute_digest(to_canonical_json([decision.code, decision.rule]))
-    requester = str(request.session_id or f"{request.principal.kind}:{request.principal.id}")
-    canonical_call = to_canonical_json(
-        {
-            "who": requester,
-            "agent": str(request.agent_id or ""),
-            "server": str(target.facts.server_id or ""),
-            "method": request.method,
-            "tool": target.facts.own_name,
-            "uri": request.tool if request.method == "resources/read" else "",
-            "arguments": arguments,
-            "definition": target.digest,
-            "rules": rules,
-        }
+    combined = compute_call_digest(
+        requester=str(request.session_id or f"{request.principal.kind}:{request.principal.id}"),
+        agent_id=request.agent_id,
+        server_id=target.facts.server_id,
+        method=request.method,
+        tool=target.facts.own_name,
+        uri=request.tool if request.method == "resources/read" else "",
+        arguments=arguments,
+        definition=target.digest,
+        rules=rules,
     )
-    return ApprovalDigests(arguments, target.digest, rules, compute_digest(canonical_call))
+    return ApprovalDigests(arguments, target.digest, rules, combined)
 
 
 def _has_session_grant(session_id: UUID, target: Target, digests: ApprovalDigests) -> bool:

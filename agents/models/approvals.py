@@ -139,6 +139,11 @@ class Approval(PersonRequest):
         return self.session_id is not None and not self.may_have_run
 
     @property
+    def may_be_changed(self) -> bool:
+        """Tell whether its arguments can be changed: only a session's tool call that didn't run."""
+        return self.may_be_granted and self.method == "tools/call"
+
+    @property
     def may_have_run(self) -> bool:
         """Tell whether the call may have run already."""
         return self.code == INTERRUPTED_CODE

@@ -21,11 +21,11 @@ class LabelMark:
 
 
 # The tool's own annotations are shown only; decisions use flow labels.
-HINT_MARKS = {
+HINT_MARKS: dict[str, LabelMark] = {
     "readOnlyHint": LabelMark("read_only", "visibility", _("Read-only"), "plain"),
     "destructiveHint": LabelMark("destructive", "delete", _("Destructive"), "bad"),
 }
-FLOW_MARKS = {
+FLOW_MARKS: dict[str, LabelMark] = {
     FlowLabel.REPEATABLE: LabelMark("repeatable", "repeat", _("Idempotent"), "plain"),
     FlowLabel.SENDS_OUT: LabelMark("sends_out", "north_east", _("External effect"), "warn"),
     FlowLabel.UNTRUSTED_CONTENT: LabelMark(

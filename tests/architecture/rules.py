@@ -22,7 +22,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("agents.models", "agents.llm"),
     (
         *("agents.attachments", "agents.images", "agents.assignments"),
-        *("agents.session_wakeups", "agents.saved_filters", "agents.callable_agents"),
+        *(
+            "agents.live_topics",
+            "agents.session_wakeups",
+            "agents.saved_filters",
+            "agents.callable_agents",
+        ),
         "agents.agent_metrics",
     ),
     ("agents.budgets",),

@@ -417,12 +417,13 @@ def open_approval(page: Page) -> None:
     """Open the only approval from the inbox in the sidebar."""
     page.goto("/")
     page.get_by_role("link", name="Approvals").first.click()
-    row = page.locator("#result_list tbody tr")
-    expect(row).to_have_count(1)
-    expect(row).to_contain_text("Helper")
-    row.get_by_role("link", name=COUNT).click()
-    expect(page.get_by_role("heading", name="Approve this call?")).to_be_visible()
-    expect(page.locator("pre.bb-code").first).to_contain_text('"what": "one"')
+    item = page.locator("[data-inbox-item]")
+    expect(item).to_have_count(1)
+    expect(item).to_contain_text("Helper")
+    item.get_by_role("link", name="count").click()
+    expect(page).to_have_url(re.compile("/change/"))
+    expect(page.get_by_role("heading", name="count")).to_be_visible()
+    expect(page.get_by_role("region", name="Arguments")).to_contain_text('"what": "one"')
 
 
 def test_a_call_is_approved_from_the_inbox_and_its_session_continues(
@@ -430,9 +431,9 @@ def test_a_call_is_approved_from_the_inbox_and_its_session_continues(
 ) -> None:
     open_approval(rita)
     assert effects.read_text() == ""
-    rita.locator("summary", has_text="Approve once").click()
-    rita.get_by_role("button", name="Approve call").click()
-    expect(rita.locator("body")).to_contain_text("pproved by rita")
+    rita.keyboard.press("a")
+    expect(rita.locator("[data-inbox-details]")).to_contain_text("pproved by rita")
+    expect(rita.locator("[data-live-count=calls]").first).to_be_hidden()  # without a reload
     eventually(lambda: get_status(waiting_session) == Session.Status.DONE, within=60)
     assert effects.read_text() == "one\n"
     rita.goto(f"/admin/agents/session/{waiting_session.pk}/change/")
@@ -448,7 +449,7 @@ def test_a_call_is_denied_with_a_reason_that_the_model_reads(
     acme: Organization, waiting_session: Session, rita: Page, effects: Path
 ) -> None:
     open_approval(rita)
-    rita.locator("summary", has_text="Deny").click()
+    rita.keyboard.press("d")
     rita.get_by_label("Message to model").fill(REASON)
     rita.get_by_role("button", name="Deny call").click()
     expect(rita.locator(".bb-server-text").first).to_have_text(REASON)
@@ -482,6 +483,7 @@ def test_a_worker_verifies_the_chain_and_an_error_links_to_its_entry(
 ) -> None:
     admin_client.create_web_server(acme)  # writes an entry
     owner.goto(AUDIT)
+    owner.locator(".bb-integrity summary").click()
     verification = owner.locator("#verification")
     verification.get_by_role("button", name="Verify").click()
     expect(verification).to_contain_text("Verified up to entry", timeout=PATIENCE_MS)
@@ -513,6 +515,23 @@ def test_a_filter_is_saved_used_and_deleted(owner: Page) -> None:
     saved.locator("summary").click()
     saved.get_by_role("button", name="Delete").click()
     expect(saved.get_by_role("link", name="What changed")).to_have_count(0)
+
+
+def test_an_entry_opens_beside_the_list_and_new_ones_are_announced(
+    owner: Page, acme: Organization
+) -> None:
+    admin_client.create_web_server(acme, "second")
+    owner.goto(AUDIT)
+    panel, rows = owner.locator("[data-panel]"), owner.locator("[data-entry]")
+    rows.filter(has_text="second").first.click()
+    expect(panel.get_by_role("heading").first).to_contain_text("second")
+    expect(owner).to_have_url(re.compile("entry="))
+    owner.keyboard.press("Escape")
+    expect(panel).to_be_hidden()
+    admin_client.create_web_server(acme, "third")
+    expect(owner.locator("[data-audit-new]")).to_have_text("1 new", timeout=PATIENCE_MS)
+    owner.get_by_role("switch", name="Live tail").click()
+    expect(rows.first).to_contain_text("third")
 
 
 # HTTP operations that an administrator declares.

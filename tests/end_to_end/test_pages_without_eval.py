@@ -81,7 +81,7 @@ def test_filters_open_and_close_and_actions_appear_for_a_selection(
     admin_page: Page, acme: Organization
 ) -> None:
     admin_client.create_web_server(acme)
-    admin_page.goto("/admin/ledger/auditrow/")
+    admin_page.goto("/admin/mcp_servers/server/")
     admin_page.locator("[x-on\\:click='filterOpen = true']").first.click()
     panel = admin_page.locator("#changelist-filter")
     expect(panel).to_be_visible()

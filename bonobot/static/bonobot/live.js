@@ -19,8 +19,9 @@
   let retryMs = MIN_RETRY_MS;
   let retryTimer = 0;
   let hasOtherStream = false;
+  let hasOpened = false;
 
-  const page = () => document.getElementById("page");
+  const settings = () => document.getElementById("live");
   const wantsNotifications = () =>
     "Notification" in window && Notification.permission === "granted" && localStorage.getItem(NOTIFY_KEY) === "on";
 
@@ -38,14 +39,17 @@
 
   function openStream() {
     clearTimeout(retryTimer);
-    const url = page()?.dataset.liveUrl;
+    const url = settings()?.dataset.liveUrl;
     if (!url || source || hasOtherStream || (document.hidden && !wantsNotifications())) return;
     const topics = listTopics();
     const query = new URLSearchParams([...topics].map((topic) => ["topic", topic]));
     source = new EventSource(`${url}?${query}`);
     for (const topic of topics) source.addEventListener(topic, (event) => handleChange(topic, event.data));
     source.addEventListener("error", retryLater);
-    source.addEventListener("open", () => showState("on"));
+    source.addEventListener("open", () => {
+      hasOpened = true;
+      showState("on");
+    });
   }
 
   function closeStream() {
@@ -57,7 +61,9 @@
 
   // The delay doubles up to a minute, with a random part so that many pages don't return at once.
   function retryLater() {
+    const isRefused = source?.readyState === EventSource.CLOSED && !hasOpened;
     closeStream();
+    if (isRefused) return; // nothing to follow
     retryTimer = setTimeout(openStream, retryMs * (0.5 + Math.random()));
     retryMs = Math.min(MAX_RETRY_MS, retryMs * 2);
   }
@@ -89,7 +95,7 @@
   }
 
   function notifyAboutCalls(count) {
-    const { notifyTitle, notifyUrl } = page().dataset;
+    const { notifyTitle, notifyUrl } = settings().dataset;
     if (!wantsNotifications() || !document.hidden) return;
     const notification = new Notification(`${notifyTitle}: ${count}`, { tag: "bonobot-approvals" });
     notification.addEventListener("click", () => {
@@ -150,7 +156,7 @@
     }
     if (!link) return;
     link.hidden = count === 0;
-    link.textContent = (page().dataset.newRows ?? "%s").replace("%s", count);
+    link.textContent = (settings().dataset.newRows ?? "#").replace("#", count);
   }
 
   document.addEventListener("bonobot:change", refreshList);

@@ -28,6 +28,8 @@
     const items = () => queryAll("[data-inbox-item]", inbox);
     const current = () => inbox.querySelector("[data-inbox-item][aria-current]");
     const link = (item) => item?.querySelector("a[href]");
+    // The list with its filters; the page of a call has none. Not `form.action`: its buttons have that name.
+    const listUrl = location.pathname === inbox.dataset.url ? location.href : form.getAttribute("action");
     let lastRequest = 0;
 
     async function select(item, { opens = true, push = true } = {}) {
@@ -81,8 +83,9 @@
       if (answerForm.dataset.sent) return;
       answerForm.dataset.sent = "1";
       const body = new URLSearchParams(new FormData(answerForm, event.submitter));
-      const item = items().find((candidate) => candidate.dataset.inboxItem === details.firstElementChild.dataset.inboxCall);
-      const answer = await fetchFragment(answerForm.action, { method: "POST", body }).catch(() => null);
+      const { inboxCall } = details.firstElementChild.dataset;
+      const item = items().find((candidate) => candidate.dataset.inboxItem === inboxCall);
+      const answer = await fetchFragment(answerForm.getAttribute("action"), { method: "POST", body }).catch(() => null);
       if (!answer) return delete answerForm.dataset.sent;
       const fragment = parseHtml(await answer.text());
       const text = fragment.querySelector("[data-answered]")?.dataset.answered;
@@ -110,7 +113,7 @@
     // New calls are added at the end, so that no row moves; answered ones stay, but can't be selected.
     async function refresh(event) {
       if (event.detail.topic !== "approvals" || event.detail.first) return;
-      const answer = await fetchFragment(form.action).catch(() => null);
+      const answer = await fetchFragment(listUrl).catch(() => null);
       if (!answer?.ok) return;
       const fragment = parseHtml(await answer.text());
       const list = inbox.querySelector("[data-inbox-items]");
@@ -135,7 +138,7 @@
       if (!newLink || !added.length) return;
       const total = Number(newLink.dataset.count ?? 0) + added.length;
       newLink.dataset.count = total;
-      newLink.textContent = (document.getElementById("page").dataset.newRows ?? "%s").replace("%s", total);
+      newLink.textContent = (document.getElementById("live").dataset.newRows ?? "#").replace("#", total);
       newLink.hidden = false;
       newLink.onclick = (event) => {
         event.preventDefault();
@@ -146,9 +149,10 @@
     }
 
     function handleKey(event) {
-      if (isTyping(event)) return;
       const key = event.key.toLowerCase();
+      if (key === "escape" && closePopovers()) return;
       if (key === "escape" && inbox.hasAttribute("data-opened")) return goBack(event);
+      if (isTyping(event)) return;
       if (event.shiftKey && (key === "a" || key === "d")) {
         const button = form.querySelector(`button[data-key="${key.toUpperCase()}"]`);
         if (button && !button.disabled) button.click();
@@ -162,18 +166,25 @@
       event.stopImmediatePropagation();
     }
 
+    function closePopovers() {
+      const opened = queryAll(".bb-deny[open]", details);
+      for (const popover of opened) popover.open = false;
+      opened[0]?.querySelector("summary").focus();
+      return opened.length > 0;
+    }
+
     function pressAnswer(key) {
       const target = details.querySelector(`.bb-actions [data-key="${key}"]`);
       if (!target || target.disabled) return false;
       target.click();
-      if (target.matches("summary")) details.querySelector(".bb-deny textarea")?.focus();
+      if (target.matches("summary")) target.parentElement.querySelector("textarea").focus();
       return true;
     }
 
     function goBack(event) {
       event.preventDefault();
       inbox.removeAttribute("data-opened");
-      history.replaceState({}, "", form.action);
+      history.replaceState({}, "", listUrl);
       link(current())?.focus();
     }
 
@@ -246,7 +257,8 @@
     }
 
     function handleKey(event) {
-      if (event.key === "Escape" && !panel.hidden && !event.target.closest("dialog[open], details[open]")) return close();
+      const isElsewhere = event.target.closest("dialog[open], details[open]");
+      if (event.key === "Escape" && !panel.hidden && !isElsewhere) return close();
       if (isTyping(event) || event.shiftKey) return;
       if (event.key === "j") move(1);
       else if (event.key === "k") move(-1);
@@ -281,7 +293,8 @@
       if (!old) return;
       [...old.cells].forEach((cell, index) => {
         const html = row.cells[index]?.innerHTML;
-        if (html !== undefined && cell.innerHTML !== html && !cell.contains(document.activeElement)) cell.innerHTML = html;
+        const isChanged = html !== undefined && cell.innerHTML !== html;
+        if (isChanged && !cell.contains(document.activeElement)) cell.innerHTML = html;
       });
     }
 
@@ -289,7 +302,7 @@
       const newLink = log.querySelector("[data-audit-new]");
       newLink.hidden = count === 0;
       const text = count && count === page ? `${count}+` : String(count);
-      newLink.textContent = (document.getElementById("page").dataset.newRows ?? "%s").replace("%s", text);
+      newLink.textContent = (document.getElementById("live").dataset.newRows ?? "#").replace("#", text);
     }
 
     function setUpTail() {

@@ -292,7 +292,7 @@ SESSIONS_AREA = Area(
         ),
         Feature(
             "Approve or deny a call",
-            admin="approval.answer approval!deny_chosen",
+            admin="approval.answer approval!approve_chosen approval!deny_chosen",
             rest="answer_approval",
             cli="approvals approve, approvals deny",
         ),

@@ -383,7 +383,7 @@ INSTALLATION_AREA = Area(
         ),
         Feature(
             "Open the dashboard, search, command palette, and settings",
-            admin="index search palette settings app_list autocomplete",
+            admin="index search palette live settings app_list autocomplete",
             why=SIGHT,
         ),
         Feature(
