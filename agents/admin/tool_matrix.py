@@ -82,7 +82,8 @@ class ServerGroup:
 def show_tool_matrix(visit: ObjectRequest) -> HttpResponseBase:
     """Show the tools of the agent with their settings, or save the settings."""
     agent: Agent = visit.object
-    problem, changes = None, MatrixChanges()
+    problem: Problem | None = None
+    changes = MatrixChanges()
     snapshot = get_snapshot_cache().load_current("agent", agent.pk)
     if visit.request.method == "POST":
         try:
