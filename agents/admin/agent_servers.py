@@ -346,14 +346,14 @@ def _render_server_picker(visit: ObjectRequest) -> HttpResponseBase:
     return replace(visit, page="servers").render_tab(
         "agents/pick.html",
         agent=agent,
-        servers=_add_tool_counts(page_rows[:SERVERS_SHOWN]),
+        servers=add_tool_counts(page_rows[:SERVERS_SHOWN]),
         more=len(page_rows) > SERVERS_SHOWN,
         q=query,
         any_in_pool=pool.exists(),
     )
 
 
-def _add_tool_counts(servers: list[Server]) -> list[Server]:
+def add_tool_counts(servers: list[Server]) -> list[Server]:
     """Set the number of tools and of approved tools on each server (one query)."""
     tools = Definition.objects.tools().filter(server__in=servers).order_by()
     callable_tools = tools.callable().values("pk")

@@ -7,11 +7,12 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
-from django.db.models import Count, Q, QuerySet
+from django.db.models import QuerySet
 from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
+from agents.admin.agent_servers import add_tool_counts
 from agents.admin.agents import AgentAdmin
 from agents.agent_metrics import ServerUsage, load_usage_by_server
 from agents.calls.snapshots import CallSnapshot, SnapshotTool, get_snapshot_cache
@@ -39,7 +40,7 @@ from bonobot.core.i18n.localization import localize_if_translatable
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, NotFound, Problem
 from mcp_servers.flow_labels.label_marks import ALL_MARKS
-from mcp_servers.models import Definition, Server
+from mcp_servers.models import Server
 
 # With more tools, only those of the opened server are shown.
 MAX_ROWS = 400
@@ -81,7 +82,8 @@ class ServerGroup:
 def show_tool_matrix(visit: ObjectRequest) -> HttpResponseBase:
     """Show the tools of the agent with their settings, or save the settings."""
     agent: Agent = visit.object
-    problem, changes = None, MatrixChanges()
+    problem: Problem | None = None
+    changes = MatrixChanges()
     snapshot = get_snapshot_cache().load_current("agent", agent.pk)
     if visit.request.method == "POST":
         try:
@@ -257,7 +259,5 @@ def _filter_attachable(agent: Agent) -> QuerySet[Server]:
 
 
 def _list_attachable_servers(agent: Agent) -> list[Server]:
-    """Return servers of the pool with their number of tools as `tool_total` (one query)."""
-    tools = Q(definitions__kind=Definition.Kind.TOOL, definitions__present=True)
-    servers = _filter_attachable(agent).annotate(tool_total=Count("definitions", filter=tools))
-    return list(servers.order_by("name")[:MAX_ATTACHABLE])
+    """Return servers of the pool with their number of tools as `tool_total` (two queries)."""
+    return add_tool_counts(list(_filter_attachable(agent).order_by("name")[:MAX_ATTACHABLE]))

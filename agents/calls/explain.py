@@ -333,7 +333,7 @@ def build_missing_tool_error(principal: Principal, snapshot: CallSnapshot, name:
             agent_slug=snapshot.agent_slug,
         )
         remedy = format_message(
-            "Attach it on the agent's Servers tab, or with `bonobot mcp connect {server} --agent "
+            "Attach it on the agent's Tools tab, or with `bonobot mcp connect {server} --agent "
             "{agent_slug}`.",
             server=server.slug,
             agent_slug=snapshot.agent_slug,
@@ -367,7 +367,7 @@ def find_no_tools_reason(snapshot: CallSnapshot) -> NoToolsReason | None:
         return NoToolsReason(stage.code, stage.reason, stage.remedy)
     if not snapshot.servers:
         return NoToolsReason(
-            "no_server", "The agent has no server.", "Attach one on the agent's Servers tab."
+            "no_server", "The agent has no server.", "Attach one on the agent's Tools tab."
         )
     available_tools = [tool for tool in mcp_tools if tool.facts.state != "gone"]
     if not available_tools:

@@ -363,7 +363,7 @@ def _evaluate_tool_scope(tool: ToolFacts, scope: AgentServerScope | None) -> Sta
             server_name=tool.server_name,
             tool=tool.label,
         ),
-        "Change the selected tools of that server on the agent's Servers tab.",
+        "Change the selected tools of that server on the agent's Tools tab.",
     )
 
 
@@ -537,7 +537,7 @@ def _evaluate_definition_scope(
             uri=definition.uri or definition.label,
         ),
         format_message(
-            "Select the {noun} for that server on the agent's Servers tab.", noun=definition.noun
+            "Select the {noun} for that server on the agent's Tools tab.", noun=definition.noun
         ),
     )
 

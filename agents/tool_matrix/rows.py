@@ -159,7 +159,12 @@ def _build_group(
     after: EffectivePolicy,
     shown_names: set[str],
 ) -> MatrixGroup:
-    cells = {tool.name: _build_cell(tool, after) for tool in tools}
+    cells = {
+        tool.name: _build_cell(
+            tool, after, tool.decision if after is stored else decide_tool_call(tool.facts, after)
+        )
+        for tool in tools
+    }
     rows = (
         _build_row(tool, stored, after, cells[tool.name])
         for tool in tools
@@ -192,11 +197,15 @@ def _build_row(
     )
 
 
-def _build_cell(tool: SnapshotTool, after: EffectivePolicy) -> DecisionCell:
+def _build_cell(
+    tool: SnapshotTool, after: EffectivePolicy, decision: PolicyDecision
+) -> DecisionCell:
     key = get_tool_key(tool.facts)
-    decision = decide_tool_call(tool.facts, after)
-    setting = read_tool_setting(key, after) or find_inherited_setting(key, after.policy)
-    is_off = decision.code in SETTING_CODES and setting == Setting.OFF
+    # Without a setting of its own, a denial by the policy is what the tool inherits.
+    is_off = decision.code in SETTING_CODES and read_tool_setting(key, after) in (
+        Setting.OFF,
+        Setting.INHERIT,
+    )
     cause, pattern = _find_cause(key, decision, after)
     return DecisionCell(
         name=tool.name,

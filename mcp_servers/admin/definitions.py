@@ -215,7 +215,7 @@ def build_definition_row(row: Definition, label_context: LabelContext) -> Defini
         input=build_schema_rows(payload.get("inputSchema")) or _build_argument_rows(arguments),
         output=build_schema_rows(payload.get("outputSchema")),
         hints=[(text, tone) for name, text, tone in HINTS if hints.get(name) is True],
-        difference=diff_definitions(row.pinned, row.payload) if is_changed else [],
+        difference=diff_definitions(row.pinned or {}, row.payload) if is_changed else [],
         labels=suggested_labels
         if row.labels is None
         else tuple(FlowLabel(value) for value in row.labels),

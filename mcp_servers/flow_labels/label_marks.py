@@ -41,7 +41,10 @@ COLUMNS = (
     FlowLabel.UNTRUSTED_CONTENT,
     FlowLabel.PRIVATE_DATA,
 )
-ALL_MARKS = tuple({**HINT_MARKS, **FLOW_MARKS}[column] for column in COLUMNS)
+_MARKS: Mapping[str, LabelMark] = HINT_MARKS | {
+    str(label): mark for label, mark in FLOW_MARKS.items()
+}
+ALL_MARKS = tuple(_MARKS[column] for column in COLUMNS)
 
 
 def list_label_marks(

@@ -145,24 +145,21 @@ def add_by_pasting(page: Page, url: str) -> None:
     page.get_by_role("button", name="Preview").click()
     expect(page.locator("[data-entry=broken]")).to_contain_text("bad_url")
     page.locator("[data-entry=everything]").get_by_label("Allow private address").check()
-    page.get_by_role("button", name="Add and connect selected").click()
+    page.get_by_role("button", name="Add selected").click()
 
 
-def attach_two_tools(page: Page) -> Locator:
-    page.get_by_role("link", name="Attach servers").click()
-    page.get_by_label("everything").check()
-    page.get_by_role("button", name="Choose tools").click()
-    panel = page.locator("[data-server=everything]")
-    panel.get_by_label("Search Tools of everything").fill("get-sum")
-    expect(panel.get_by_label("echo", exact=True)).to_be_hidden()
-    panel.get_by_label("Select all shown").check()
-    panel.get_by_label("Search Tools of everything").fill("")
-    panel.get_by_label("echo", exact=True).check()
-    expect(panel.get_by_role("status").first).to_contain_text("2 of 15 selected")
-    panel.locator("tr", has_text="get-sum").get_by_text("Arguments").click()
-    expect(panel.locator("tr", has_text="get-sum")).to_contain_text("First number")
-    page.get_by_role("button", name="Save selection").click()
-    return page.locator("[data-server=everything]")
+def attach_and_allow_two_tools(page: Page) -> None:
+    """Attach the server to the agent and allow two of its tools, all on one screen."""
+    page.get_by_role("link", name="Tools", exact=True).click()
+    page.locator("summary", has_text="Attach server").click()
+    page.locator(".bb-attach-menu").get_by_label("everything").check()
+    page.get_by_role("button", name="Attach selected").click()
+    for name in ("echo", "get-sum"):
+        page.get_by_role("radiogroup", name=name).get_by_text("Allow", exact=True).click()
+    bar = page.locator("[data-save-bar]")
+    expect(bar).to_contain_text("echo, get-sum: inherited to allow")
+    page.get_by_role("button", name="Save changes").click()
+    expect(page.locator("body")).to_contain_text("Saved. Effective immediately.")
 
 
 def send_message(page: Page, text: str) -> None:
@@ -188,12 +185,8 @@ def test_an_administrator_connects_a_server_and_sees_an_agent_use_it(
     anna.goto("/admin/agents/agent/add/")
     anna.get_by_label("Name").fill("Tester")
     anna.get_by_role("button", name="Create agent").click()
-    panel = attach_two_tools(anna)
-    expect(panel).to_contain_text("2 selected")
-    anna.get_by_role("link", name="Policy").click()
-    anna.locator("input[name=mode][value=all]").check()
-    anna.get_by_role("button", name="Save policy").click()
-    expect(anna.locator("body")).to_contain_text(re.compile(r"3 of \d+ can be called now"))
+    attach_and_allow_two_tools(anna)
+    expect(anna.locator("[data-filter-state=allow]")).to_have_text("Allow 2")
 
     send_and_wait(anna, '/mcp_everything_echo {"message": "hello <b>there</b>"}')
     call = anna.locator("details.bb-call")

@@ -57,8 +57,8 @@ def test_the_first_steps_lead_to_an_agent_that_uses_a_tool(anna: Page, worker: P
     anna.locator("textarea[name=text]").fill(json.dumps(CONFIGURATION))
     check_layout(anna, "connect")
     anna.get_by_role("button", name="Preview").click()
-    anna.get_by_role("button", name="Add and connect selected").click()
-    expect(anna.locator("body")).to_contain_text("2 pending review", timeout=PATIENCE_MS)
+    anna.get_by_role("button", name="Add selected").click()
+    expect(anna.locator("body")).to_contain_text("2 definitions to review", timeout=PATIENCE_MS)
     anna.get_by_role("link", name="Continue", exact=True).click()
 
     panel = anna.locator("[data-server=time]")

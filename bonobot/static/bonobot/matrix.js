@@ -103,7 +103,7 @@
   const search = bar.querySelector("input[type=search]");
 
   function isShown(row) {
-    const words = search.matches("[data-find]") ? search.value.toLowerCase().split(/\s+/).filter(Boolean) : [];
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const text = row.dataset.findItem.toLowerCase();
     const labels = row.dataset.labels.split(" ");
     const wanted = queryAll("[data-filter-label]:checked", bar).map((box) => box.dataset.filterLabel);

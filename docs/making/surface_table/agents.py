@@ -68,15 +68,15 @@ AGENTS_AREA = Area(
         Feature(
             "Attach a server, or add a private one",
             admin=(
-                "agent.servers agent.form agent.presets agent.preset agent.paste agent.openapi "
-                "agent.operations agent.added"
+                "agent.servers agent.attach_selected agent.form agent.presets agent.preset "
+                "agent.paste agent.openapi agent.operations agent.added"
             ),
             rest="attach_server replace_agent_server",
             cli="mcp connect, mcp add",
         ),
         Feature(
             "Choose the tools of an attached server",
-            admin="agent.attach_servers agent.toggle_server",
+            admin="agent.servers agent.attach_servers agent.toggle_server",
             rest="update_agent_server",
             cli="mcp connect, mcp disconnect",
         ),

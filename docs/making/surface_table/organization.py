@@ -195,7 +195,10 @@ CONTROL_AREA = Area(
     (
         Feature(
             "View and change an agent's policy",
-            admin="agent.policy agent.policy_preview agent.policy_rows",
+            admin=(
+                "agent.servers agent.tools_preview agent.policy agent.policy_preview "
+                "agent.policy_rows"
+            ),
             rest="get_tool_policy set_tool_policy",
             cli="agents policy",
         ),

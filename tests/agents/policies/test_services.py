@@ -66,6 +66,16 @@ def test_only_owners_can_change_the_organizations_policy(acme, helper):
     assert caught.value.code == "forbidden"
 
 
+def test_the_default_of_a_server_is_a_rule_without_a_condition(helper, administrator):
+    spec = PolicySpec("allowlist", allow=("mcp_web_add",), ask=("mcp_web:default",))
+    set_policy(administrator, helper, spec)
+    assert load_policy_spec(helper) == spec
+    condition = RuleSpec("mcp_web:default", LARGE.when)
+    with pytest.raises(Problem) as caught:
+        set_policy(administrator, helper, PolicySpec("all", ask=(condition,)))
+    assert (caught.value.code, caught.value.field) == ("unusable_condition", "ask[0].when")
+
+
 def test_rest_returns_the_same_policy(acme, helper):
     owner = rest.as_role(acme, Role.OWNER)
     response = owner.put("tool-policy", FULL.as_dict())

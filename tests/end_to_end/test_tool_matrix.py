@@ -1,0 +1,106 @@
+"""The matrix of an agent with 2,000 tools in a real browser: mouse, keys, a small screen."""
+
+from time import monotonic
+
+import pytest
+from django.conf import settings
+from playwright.sync_api import expect
+from pytest_django.live_server_helper import LiveServer
+
+from agents.models import Agent
+from agents.policies.services import PolicySpec, load_policy_spec, set_policy
+from bonobot.accounts.roles import Role
+from bonobot.ledger.writer.writer_thread import get_writer
+from mcp_servers.definition_reviews import approve_definitions
+from mcp_servers.models import Definition
+from tests import admin_client, factories
+from tests.browser import PATIENCE_MS, PHONE, open_page, take_screenshot
+from tests.end_to_end.test_people import check_page
+from tests.end_to_end.test_screens import AXE
+
+pytestmark = [pytest.mark.browser, pytest.mark.npm, pytest.mark.django_db(transaction=True)]
+
+SERVERS, TOOLS = 8, 250
+MAX_LOAD_S = 10.0  # the page takes less than 2 s on an idle machine
+
+
+def test_two_thousand_tools_are_set_by_server_by_selection_and_one_by_one(
+    live_server: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acme = factories.create_organization()
+    admin, agent = admin_client.sign_in(acme, Role.OWNER), factories.create_agent(acme)
+    administrator = factories.build_administrator(acme)
+    for number in range(SERVERS):
+        server = admin_client.create_web_server(acme, f"web{number}")
+        definition = admin_client.declare_tool(server, "tool000")
+        rows = [
+            Definition(
+                **{name: getattr(definition, name) for name in ("kind", "payload", "digest")},
+                organization=acme,
+                server=server,
+                name=f"tool{tool:03}",
+                description=f"Does what tool {tool} does.",
+                schema_verdict="inline",
+            )
+            for tool in range(1, TOOLS)
+        ]
+        Definition.objects.bulk_create(rows)
+        approve_definitions(administrator, server)
+        factories.attach_server(administrator, agent, server)
+    set_policy(administrator, agent, PolicySpec("allowlist"))
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+    with open_page(live_server.url) as page:
+        page.add_init_script(path=AXE)
+        cookie = admin.client.cookies[settings.SESSION_COOKIE_NAME]
+        page.context.add_cookies(
+            [{"name": cookie.key, "value": cookie.value, "url": live_server.url}]
+        )
+        page.goto(f"/admin/agents/agent/{agent.pk}/servers/")
+        started = monotonic()
+        page.reload()
+        duration = monotonic() - started
+        group = page.locator("[data-group]", has_text="web3")
+        expect(group).to_contain_text(f"{TOOLS} off")
+        expect(group.locator("[data-find-item]")).to_have_count(0)
+        group.get_by_role("link", name="Show tools").click()
+        expect(group.locator("[data-find-item]")).to_have_count(TOOLS)
+
+        # The default of the server, a selection of two tools, and one tool with the keyboard.
+        bar = page.locator("[data-save-bar]")
+        expect(bar).to_be_hidden()
+        group.locator(".bb-mx-group").get_by_text("Ask", exact=True).click()
+        expect(group).to_contain_text(f"{TOOLS} ask", timeout=PATIENCE_MS)
+        page.keyboard.press("/")
+        page.keyboard.type("tool01")
+        expect(page.locator("[data-find-item]:visible")).to_have_count(10)
+        for name in ("tool010", "tool011"):
+            page.get_by_label(f"Select {name}").check()
+        page.locator("[data-bulk]").get_by_role("button", name="Allow").click()
+        page.get_by_role("radiogroup", name="tool012").get_by_label("Inherited").focus()
+        page.keyboard.press("ArrowRight")
+        expect(group).to_contain_text(f"2 allow, {TOOLS - 3} ask, 1 off", timeout=PATIENCE_MS)
+        expect(bar).to_contain_text("4 unsaved changes")
+        expect(bar).to_contain_text("tool010, tool011: inherited to allow")
+        expect(bar).to_contain_text("tool012: inherited to off")
+        faults = check_page(page)
+        take_screenshot(page, "matrix-many-desk")
+        page.keyboard.press("Control+s")
+        expect(page.locator("body")).to_contain_text("Saved.")
+        spec = load_policy_spec(Agent.objects.get())
+        assert spec == PolicySpec(
+            "allowlist",
+            allow=("mcp_web3_tool010", "mcp_web3_tool011"),
+            ask=("mcp_web3:default",),
+            deny=("mcp_web3_tool012",),
+        )
+
+        page.set_viewport_size(PHONE)
+        page.goto(f"/admin/agents/agent/{agent.pk}/servers/?q=web3+tool012")
+        expect(page.locator("[data-find-item]")).to_have_count(1)
+        page.get_by_role("radiogroup", name="tool012").get_by_text("Ask", exact=True).click()
+        expect(bar).to_contain_text("tool012: off to ask")
+        take_screenshot(page, "matrix-found-phone")
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    get_writer().close()
+    assert not faults, "\n".join(faults)
+    assert duration < MAX_LOAD_S
