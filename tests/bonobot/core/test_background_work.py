@@ -12,7 +12,7 @@ from tests.background_work import stop_background_work
 
 @pytest.mark.django_db(transaction=True)
 def test_tasks_are_canceled_and_the_writer_ends():
-    heartbeat = get_runtime().spawn(asyncio.sleep(3_600), name="heartbeat")
+    heartbeat = get_runtime().spawn(asyncio.Event().wait(), name="heartbeat")
     writer = get_writer()
     assert stop_background_work()
     with pytest.raises(CancelledError):
