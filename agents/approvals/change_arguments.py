@@ -43,8 +43,8 @@ def approve_with_changes(
                 "The arguments aren't changed.", field="arguments", remedy="Approve the call."
             )
         _bind_approval(approval, arguments, changed)
-        # The condition fails if the session ended meanwhile. If a worker has read the step already,
-        # it makes the call with arguments that the approval doesn't cover, which waits again.
+        # Fails if the session ended meanwhile. A worker that has read the step already makes the
+        # call with arguments that the approval doesn't cover, so it waits again.
         waiting = Step.objects.filter(pk=step.pk, call_id=step.call_id, state=Step.State.INTENT)
         if not waiting.update(payload={**step.payload, "arguments": changed}):
             raise _build_conflict()
