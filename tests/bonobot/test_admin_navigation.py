@@ -122,7 +122,7 @@ def test_a_delete_page_explains_the_consequences(name: str) -> None:
     acme = factories.create_organization()
     ids = create_objects(acme)
     page = admin_client.sign_in(acme, None).get(f"{name}_delete", ids[name])
-    explanation = re.search(r"This can't be undone[^<]*</p><p>([^<]+)</p>", page)
+    explanation = re.search(r"(?:can't be undone|can undo this)[^<]*</p>\s*<p>([^<]+)</p>", page)
     assert explanation or "Choose another model for these first" in page
     assert admin_client.find_links(page, admin_client.build_url(f"{name}_change", ids[name]))
 

@@ -44,6 +44,16 @@ class DeletionAdmin(ScopedAdmin):
         name = "tenancy_deletion_restore"
         return [path("<uuid:deletion_id>/restore/", view, name=name), *super().get_urls()]
 
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponseRedirect:
+        """Redirect to the list, which has everything about a deletion."""
+        return HttpResponseRedirect(reverse("admin:tenancy_deletion_changelist"))
+
     def restore_view(self, request: HttpRequest, deletion_id: Any) -> HttpResponseRedirect:
         """Restore an object and show it."""
         principal = self.get_principal(request)

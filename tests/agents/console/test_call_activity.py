@@ -1,6 +1,5 @@
 """The dashboard's numbers: from rollups and uncounted entries, each linked to its entries."""
 
-import re
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from uuid import uuid4
@@ -121,10 +120,7 @@ def test_every_number_and_bar_links_to_its_rows(range_slug: str) -> None:
 
 
 def count_listed_entries(person: admin_client.AdminClient, url: str) -> int:
-    [count] = re.findall(r"(\d+) audit entr(?:y|ies)\b", admin_client.get_text(person.open(url)))[
-        :1
-    ]
-    return int(count)
+    return person.open(url).count('data-entry="')
 
 
 @pytest.mark.django_db
