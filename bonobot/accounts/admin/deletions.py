@@ -20,6 +20,8 @@ from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import ago
 from bonobot.core.admin.theme import display, register
 
+LIST = "tenancy_deletion_changelist"
+
 
 @register(Deletion)
 class DeletionAdmin(ScopedAdmin):
@@ -39,20 +41,11 @@ class DeletionAdmin(ScopedAdmin):
         return list_deletions(self.get_principal(request)).defer("rows")
 
     def get_urls(self) -> list[URLPattern]:
-        """Add the view that restores an object."""
+        """Return the list, and the view that restores an object."""
         view = self.admin_site.admin_view(require_POST(self.restore_view))
         name = "tenancy_deletion_restore"
-        return [path("<uuid:deletion_id>/restore/", view, name=name), *super().get_urls()]
-
-    def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponseRedirect:
-        """Redirect to the list, which has everything about a deletion."""
-        return HttpResponseRedirect(reverse("admin:tenancy_deletion_changelist"))
+        list_urls = [url for url in super().get_urls() if url.name == LIST]
+        return [path("<uuid:deletion_id>/restore/", view, name=name), *list_urls]
 
     def restore_view(self, request: HttpRequest, deletion_id: Any) -> HttpResponseRedirect:
         """Restore an object and show it."""
