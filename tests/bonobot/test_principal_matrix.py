@@ -20,6 +20,7 @@ from django.test import Client
 from django.urls import reverse
 
 from agents.console import command_palette
+from agents.console.navigation import Navigation
 from agents.gateway.organization_server import handlers as organization_server_handlers
 from agents.gateway.organization_server import resources as organization_server_resources
 from agents.gateway.organization_server.handlers import find_skill
@@ -695,5 +696,6 @@ def test_no_page_shows_a_member_agents_without_access(filled: FilledOrganization
     assert not leaks, "\n".join(leaks)
     for word in words:
         assert [
-            entry.title for entry in command_palette.search_palette(case.principal, (), word)
+            entry.title
+            for entry in command_palette.search_palette(case.principal, Navigation(), word)
         ] == []

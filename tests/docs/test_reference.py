@@ -41,17 +41,15 @@ def test_codes_have_the_status_and_messages_of_the_sources() -> None:
 
 
 def test_a_code_is_found_where_it_is_raised_or_the_default() -> None:
-    codes = meanings(
-        [
-            ast.parse(
-                "class Late(Problem):\n    code = 'late'\n    status = 503\n"
-                "    title = 'Too late'\n"
-                "raise Late(f'{name} came late.', code='too_late', remedy='Come earlier.')\n"
-                "raise Late('Nobody waited.')\n"
-                "other(code='not_a_problem')\n"
-            )
-        ]
+    source = ast.parse(
+        "class Late(Problem):\n    code = 'late'\n    status = 503\n"
+        "    title = 'Too late'\n"
+        "raise Late(f'{name} came late.', code='too_late', remedy='Come earlier.')\n"
+        "raise Late('Nobody waited.')\n"
+        "other(code='not_a_problem')\n"
     )
+    nodes = [node for node in ast.walk(source) if isinstance(node, ast.Call | ast.ClassDef)]
+    codes = meanings(nodes)
     assert set(codes) == {"late", "too_late"}
     assert codes["too_late"].statuses == {503}
     assert list(codes["too_late"].texts) == ["… came late."]

@@ -142,7 +142,7 @@ def test_a_person_signs_in_by_a_provider_and_another_links_it(
         expect(page).to_have_url(re.compile("/admin/agents/agent/$"))  # the start page of members
         assert Membership.objects.get(user__email="anna@example.com").role == Role.MEMBER
         page.goto("/admin/profile/")
-        expect(page.get_by_text("anna@example.com").first).to_be_visible()
+        expect(page.get_by_role("main").get_by_text("anna@example.com").first).to_be_visible()
         faults += check_page(page)
         page.goto("/admin/profile/sessions/")
         faults += check_page(page)

@@ -6,6 +6,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib.admin import site
 from django.contrib.auth.decorators import login_not_required
+from django.core.handlers.wsgi import WSGIRequest
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
@@ -238,8 +239,9 @@ class BonobotAdminSite(AdminSite):
         """Stream the changes of the topics that a page names: `?topic=approvals&topic=audit`."""
         principal = resolve_principal(request)
         topics = select_topics(principal, request.GET.getlist("topic"))
-        if not topics:
-            return HttpResponse(status=204)  # the browser doesn't connect again
+        if not topics or isinstance(request, WSGIRequest):
+            # The browser doesn't connect again. WSGI, as of `runserver`, can't stream.
+            return HttpResponse(status=204)
         response = StreamingHttpResponse(
             stream_changes(principal.organization_id, topics), content_type="text/event-stream"
         )
