@@ -4,7 +4,9 @@ from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.http import StreamingHttpResponse
+from django.test import AsyncClient
 
 from agents.approvals.services import create_approval, resolve_approval
 from agents.console import live_updates
