@@ -21,10 +21,8 @@ from mcp_servers.scanning.signals import RESULT_SIGNALS
 
 SEED = 1
 WINDOW = 120
-EACH = 250
-EACH_HONEST = 400
-# How many of the orders stand in markup, a field, a log or a comment.
-FRAMED_SHARE = 0.4
+EACH = 350
+EACH_HONEST = 600
 DOCS = FOLDER.parents[1] / "docs"
 
 
@@ -62,11 +60,7 @@ def injections(seed: int, each: int, carriers: list[Text]) -> list[Text]:
             order = grammar.sentence(family)
             before = chance.choice(carriers).text[-chance.choice((1, 30, 80, 300)) :]
             after = chance.choice(carriers).text[: chance.choice((0, 30, 80, 300))]
-            frame = "«order»"
-            if chance.random() < FRAMED_SHARE:
-                frame = chance.choice(grammar.slots["frame"])
-            carried = frame.replace("«order»", order)
-            found.append(Text(f"{before}\n{carried}\n{after}", family, order))
+            found.append(Text(f"{before}\n{order}\n{after}", family, order))
     return found
 
 

@@ -50,8 +50,6 @@ STRENGTH = 3.0
 LEAST_SHARE = 0.6
 # How much more the honest definitions that sound like attacks count than ordinary ones.
 HONEST_WEIGHT = 1.5
-# How much a feature counts that attacks and honest texts have equally often.
-LEAST_EVIDENCE = 0.3
 Row = tuple[np.ndarray, np.ndarray]
 PACKAGE = Path(__file__).parents[1] / "mcp_servers" / "scanning"
 
@@ -113,19 +111,6 @@ def learn_attack(sample: Sample) -> Learned:
     return Learned(sample, rows)
 
 
-def measure_evidence(matrix: csr_matrix, is_attack: np.ndarray) -> np.ndarray:
-    """Return how well each feature tells attacks from honest texts: the root of its log ratio.
-
-    Features are scaled with it (after the NB-SVM of Wang and Manning, 2012), so that few common
-    ones decide and not many rare ones that only these texts have. Weights are scaled back:
-    scanning isn't concerned.
-    """
-    present = matrix.sign()
-    counts = [np.asarray(present[kind].sum(axis=0)).ravel() + 1 for kind in (is_attack, ~is_attack)]
-    bad, good = (count / count.sum() for count in counts)
-    return np.sqrt(np.abs(np.log(bad / good)) + LEAST_EVIDENCE)
-
-
 def fit(
     attacks: Iterable[Row], honest: Iterable[Row], size: int, similar: Iterable[Row] = ()
 ) -> LinearModel:
@@ -144,11 +129,10 @@ def fit(
     regression = LogisticRegression(
         C=STRENGTH, class_weight="balanced", solver="liblinear", random_state=SEED, max_iter=400
     )
-    kinds = np.array([1] * len(bad) + [0] * (len(good) + len(close)))
+    kinds = [1] * len(bad) + [0] * (len(good) + len(close))
     counts = [1.0] * (len(bad) + len(good)) + [HONEST_WEIGHT] * len(close)
-    evidence = measure_evidence(matrix, kinds == 1)
-    regression.fit(matrix.multiply(evidence).tocsr(), kinds, sample_weight=counts)
-    weights = regression.coef_[0] * evidence
+    regression.fit(matrix, kinds, sample_weight=counts)
+    weights = regression.coef_[0]
     scale = float(np.abs(weights).max()) / classifier.MAX_WEIGHT
     whole = np.rint(weights / scale).astype("<i2")
     return LinearModel(whole.tobytes(), scale, float(regression.intercept_[0]), size)
@@ -181,11 +165,8 @@ class Judged(NamedTuple):
 
 
 def judge(model: LinearModel, sample: Sample) -> Judged:
-    """Return what a model and the rules that it doesn't contradict say of a definition."""
-    findings = scan_by_rules(sample.payload)
-    prepared = attack_resemblance.prepare_definition(sample.payload)
-    rules = not all(attack_resemblance.is_contradicted(model, prepared, one) for one in findings)
-    return Judged(sample, rules, *scores(model, sample))
+    """Return what a model and the rules say of a definition."""
+    return Judged(sample, bool(scan_by_rules(sample.payload)), *scores(model, sample))
 
 
 def fold_of(group: str, groups: Sequence[str]) -> int:

@@ -34,6 +34,7 @@ KEEPALIVE_S = 15.0
 # Then the browser connects again and is authorized again.
 MAX_STREAM_S = 600.0
 MAX_ROWS = 200
+UNFINISHED_JOB_S = 3.0
 COUNTS = "counts"
 
 
@@ -77,8 +78,11 @@ def _read_sessions(organization_id: UUID) -> str:
 def _read_bulk_jobs(organization_id: UUID) -> str:
     jobs = BulkJob.objects.filter(organization_id=organization_id).order_by("-created_at")[:5]
     items = BulkJobItem.objects.filter(job__in=list(jobs)).order_by("job", "state")
+    # A job whose worker died changes no row: its page is read again while it isn't finished.
+    tick = int(monotonic() // UNFINISHED_JOB_S) if any(not job.finished_at for job in jobs) else 0
     return _hash_rows(
         [
+            tick,
             *((job.pk, job.finished_at) for job in jobs),
             *items.values_list("job", "state").annotate(Count("pk")),
         ]

@@ -40,16 +40,9 @@ from mcp_servers.scanning.word_segmentation import insert_spaces
 RULE: Final = "resembles_an_attack"
 MODEL: Final = "definitions"
 MOVED_SPACES: Final = "moved_spaces"
-ALONE_THRESHOLD: Final = 0.5
+ALONE_THRESHOLD: Final = 0.7
 # For windows that contain the name of another tool.
-NAMED_TOOL_THRESHOLD: Final = 0.2
-# For what a rule found, which has few words, and for it with the words around it.
-SENTENCE_THRESHOLD: Final = -1.0
-PASSAGE_THRESHOLD: Final = 0.0
-# For text whose moved spaces were restored, if a rule then finds an instruction.
-SPLIT_TEXT_THRESHOLD: Final = -0.2
-# Rules whose findings no other words explain.
-_CERTAIN_RULES: Final = frozenset({"other_tool_named", "override_rules"})
+NAMED_TOOL_THRESHOLD: Final = -0.2
 # How much higher the text with moved spaces must score than the original.
 MIN_SCORE_GAIN: Final = 1.0
 _MAX_PHRASE_CHARACTERS: Final = 60
@@ -83,26 +76,6 @@ class PreparedDefinition(NamedTuple):
         best_window = find_heaviest_window(model, marked, self.hits, require_mark=True)
         return _lower_score(model, marked, best_window)
 
-    def rate_passage(self, model: LinearModel, path: str, start: int, end: int) -> float | None:
-        """Return how far a part of a string is above its threshold, by itself or with its context.
-
-        Returns None if there are too few words for a score. The length of the text doesn't count,
-        so padding changes nothing.
-        """
-        position = self.source.find_position(path, start)
-        if position is None or len(self.letters.raw) < model.size:
-            return None
-        first, last = (
-            find_byte_position(self.letters, len(fold_text(self.text[:offset])))
-            for offset in (position, position + end - start)
-        )
-        margins = []
-        for extent, threshold in ((0, SENTENCE_THRESHOLD), (model.size // 2, PASSAGE_THRESHOLD)):
-            passage = self.letters.cut(first - extent, last + extent)
-            if best_window := find_heaviest_window(model, passage, self.hits):
-                margins.append(best_window.score - threshold)
-        return max(margins, default=None)
-
 
 def _lower_score(
     model: LinearModel, letters: LetterSequence, best_window: ScoredWindow | None
@@ -131,23 +104,11 @@ def prepare_definition(payload: Any) -> PreparedDefinition:
     )
 
 
-def is_contradicted(model: LinearModel, prepared: PreparedDefinition, finding: ScanFinding) -> bool:
-    """Tell whether the words around a soft finding of a rule are ordinary to the classifier."""
-    if finding.tier == "hard" or finding.rule in _CERTAIN_RULES:
-        return False
-    margin = prepared.rate_passage(model, finding.path, finding.start, finding.end)
-    return margin is not None and margin < 0
-
-
 def find_attack_resemblance(
-    payload: Any,
-    prepared: PreparedDefinition,
-    *,
-    own_names: Collection[str] = (),
-    peer_names: Collection[str] = (),
+    payload: Any, *, own_names: Collection[str] = (), peer_names: Collection[str] = ()
 ) -> Iterator[ScanFinding]:
     """Yield one finding if a definition resembles an attack; about 2 ms per KiB."""
-    model = read_model(MODEL)
+    model, prepared = read_model(MODEL), prepare_definition(payload)
     best_window = prepared.find_best_window(model)
     if best_window and best_window.score >= ALONE_THRESHOLD:
         yield _build_finding(prepared, model, prepared.letters, best_window)
@@ -201,7 +162,7 @@ def _is_above_threshold(layer: TextLayer, layer_score: float, plain_score: float
     if layer_score < plain_score + MIN_SCORE_GAIN:
         return False
     return layer_score >= ALONE_THRESHOLD or (
-        layer_score >= SPLIT_TEXT_THRESHOLD and bool(find_instructions(layer.text))
+        layer_score >= NAMED_TOOL_THRESHOLD and bool(find_instructions(layer.text))
     )
 
 

@@ -41,10 +41,6 @@ class DefinitionText:
         index = max(bisect_right(self.starts, position) - 1, 0)
         return self.paths[index], max(position - self.starts[index], 0)
 
-    def find_position(self, path: str, offset: int) -> int | None:
-        """Return the position of a character of a string; None if the string isn't in the text."""
-        return self.starts[self.paths.index(path)] + offset if path in self.paths else None
-
 
 def read_definition_text(payload: Any) -> DefinitionText:
     """Return the text of a definition, up to 72,000 characters."""

@@ -13,13 +13,7 @@ from typing import Any, Final
 
 from bonobot.core.text.linear_regex import LARGE_MEMORY, LinearPattern
 from bonobot.core.text.untrusted_text import format_path_step, make_visible
-from mcp_servers.scanning.attack_resemblance import (
-    MODEL,
-    find_attack_resemblance,
-    is_contradicted,
-    prepare_definition,
-)
-from mcp_servers.scanning.classifier import read_model
+from mcp_servers.scanning.attack_resemblance import find_attack_resemblance
 from mcp_servers.scanning.deobfuscation import fold_text, split_identifier
 from mcp_servers.scanning.findings import ScanFinding, Tier
 from mcp_servers.scanning.hidden_characters import find_hidden_runs
@@ -136,17 +130,14 @@ def scan_definition(
     """Return findings of hidden text (hard) and of instructions to the model (soft).
 
     `own_names` are the server's tools, `peer_names` those of other servers: naming another tool
-    weighs more. A sentence that a rule found counts if the classifier doesn't contradict it. One
-    finding per rule and path, at most 50; hard ones first.
+    weighs more. One finding per rule and path, at most 50; hard ones first.
     """
     findings = scan_by_rules(payload, own_names=own_names, peer_names=peer_names)
-    if len(findings) >= MAX_FINDINGS:
-        return findings
-    model, prepared = read_model(MODEL), prepare_definition(payload)
-    return (
-        *(finding for finding in findings if not is_contradicted(model, prepared, finding)),
-        *find_attack_resemblance(payload, prepared, own_names=own_names, peer_names=peer_names),
-    )
+    if len(findings) < MAX_FINDINGS:
+        findings += tuple(
+            find_attack_resemblance(payload, own_names=own_names, peer_names=peer_names)
+        )
+    return findings
 
 
 def scan_by_rules(
@@ -242,4 +233,4 @@ def _cut_excerpt(text: str, start: int, end: int) -> str:
     )
 
 
-RULES_VERSION: Final = 7
+RULES_VERSION: Final = 6

@@ -34,11 +34,6 @@ class LetterSequence:
         """Tell whether it contains the name of another tool."""
         return NAME_MARK.encode() in self.raw
 
-    def cut(self, start: int, end: int) -> "LetterSequence":
-        """Return the letters of a byte range; it may exceed the text."""
-        first = max(start, 0)
-        return LetterSequence(self.raw[first:end], self.positions[first:end])
-
 
 def extract_letters(folded: str) -> LetterSequence:
     """Return the letters of a folded text. Takes about 0.1 ms per KiB."""

@@ -85,9 +85,6 @@ _NEGATABLE_RULES: Final = frozenset(
     {"asks_for_secrets", "passes_data_on", "sensitive_data", "disables_safety", "override_rules"}
 )
 _NEGATION: Final = LinearPattern(PATTERN_PARTS["negation"] + "[^.!?;]{0,90}$", LARGE_MEMORY)
-_CONDITION: Final = LinearPattern(" (?:until|unless) (?:the|a|your) ", LARGE_MEMORY)
-# `--secret <secret>` is an option of a command with a placeholder.
-_PLACEHOLDER_BEFORE: Final = LinearPattern(r"--[a-z][a-z-]* ?=? ?$", LARGE_MEMORY)
 _NEGATED_BEFORE: Final = LinearPattern(
     PATTERN_PARTS["negated"] + r" (?:[^\s.!?;]+ ){0,12}$", LARGE_MEMORY
 )
@@ -160,19 +157,11 @@ class SignalSet:
                     continue
                 if rule == "keep_from_user" and _is_excused(before, raw[start:end]):
                     continue
-                if rule == "claims_authority" and _PLACEHOLDER_BEFORE.search(before):
-                    continue
                 yield SignalHit(start, end, rule, weight)
 
 
 def _is_excused(before: bytes, matched: bytes) -> bool:
-    """Tell whether the sentence involves the user.
-
-    Either by a double negation ("never delete without asking the user") or by a condition ("do not
-    confirm until the user has agreed").
-    """
-    if _CONDITION.search(matched):
-        return True
+    """Tell whether a double negation involves the user: "never delete without asking the user"."""
     return matched.startswith(b"without") and _NEGATED_BEFORE.search(before) is not None
 
 

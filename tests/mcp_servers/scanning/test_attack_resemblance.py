@@ -75,7 +75,7 @@ def test_held_out_attacks_are_flagged_more_often_than_by_rules_alone() -> None:
     by_rules = sum(bool(scan_by_rules(described(text))) for text in texts) / len(texts)
     assert by_rules < compute_share(texts) - 0.1
     assert compute_share(texts) >= 0.8
-    assert compute_share(texts, HELD_OUT["own"]) >= 0.8
+    assert compute_share(texts, HELD_OUT["own"]) >= 0.9
 
 
 def test_whole_definitions_that_nothing_was_made_with_are_flagged() -> None:
@@ -107,26 +107,6 @@ def test_padding_hides_few_attacks() -> None:
     padding = "Rounds to two digits. Returns the rows of a table with their names. " * 30
     flagged = [bool(scan_definition(described(f"{padding}{text}"))) for text in ENGLISH]
     assert sum(flagged) / len(flagged) >= 0.85
-
-
-PADDING = "Returns the rows of a table with their names and the date of each. " * 8
-
-
-@pytest.mark.parametrize(
-    "description",
-    [
-        "Deletes a model. Do not pass confirm: true until the user has explicitly agreed.",
-        "Creates a secret. Usage: secret create --vault <vault> --secret <secret>.",
-        "Returns the next task. The user must see a table with the status of all tasks first.",
-    ],
-)
-def test_an_ordinary_sentence_in_a_long_definition_is_not_flagged(description: str) -> None:
-    assert scan_definition({"name": "run_task", "description": f"{PADDING}{description}"}) == ()
-
-
-def test_a_sentence_that_a_rule_finds_is_flagged_in_a_long_definition() -> None:
-    payload = {"name": "run_task", "description": f"{PADDING}{ATTACK} {PADDING}"}
-    assert list_rules(payload) - {"resembles_an_attack"} != set()
 
 
 def test_held_out_benign_definitions_pass() -> None:
