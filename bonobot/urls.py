@@ -36,6 +36,7 @@ urlpatterns = [
     ),
     path("admin/", admin.site.urls),
     path("api/", include("bonobot.api_urls")),
+    path("registry/", include("agents.gateway.registry_api")),
     path("language/setlang/", middleware.choose_language, name="set_language"),
     path("oauth/", include("mcp_servers.oauth_client.urls")),
     *([path("", include("bonobot.oauth_server.urls"))] if settings.BONOBOT_OAUTH else []),

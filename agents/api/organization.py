@@ -13,7 +13,11 @@ from agents.kill_switch import (
 from bonobot.accounts.api.openapi_schema import describe_operation
 from bonobot.accounts.api.resource_view import READ, ResourceView
 from bonobot.accounts.models import Organization
-from bonobot.accounts.models.organizations import MAX_APPROVAL_HOURS, MAX_AUDIT_DAYS
+from bonobot.accounts.models.organizations import (
+    MAX_APPROVAL_HOURS,
+    MAX_AUDIT_DAYS,
+    RegistryAccess,
+)
 from bonobot.accounts.roles import Action
 from bonobot.accounts.services import save_organization
 from bonobot.core.api.serializers import StrictSerializer, VersionedBody, VersionedSerializer
@@ -23,6 +27,8 @@ AUDIT_DAYS_HELP = "Retention of the audit log in days; 0: unlimited, null: from 
 CALLS_PER_MINUTE_HELP = (
     "Calls per minute of all agents and tokens together; 0: no limit, null: from the settings."
 )
+
+REGISTRY_HELP = "Who may read the MCP registry of approved servers and agents."
 
 
 class OrganizationSerializer(VersionedSerializer):
@@ -48,6 +54,10 @@ class OrganizationSerializer(VersionedSerializer):
     )
     calls_per_minute = serializers.IntegerField(allow_null=True, help_text=CALLS_PER_MINUTE_HELP)
     audit_days = serializers.IntegerField(allow_null=True, help_text=AUDIT_DAYS_HELP)
+    registry = serializers.ChoiceField(RegistryAccess.choices, help_text=REGISTRY_HELP)
+    registry_url = serializers.CharField(
+        help_text="Base URL of the registry, without the version of its API."
+    )
 
 
 @extend_schema_serializer(
@@ -76,6 +86,7 @@ class OrganizationBody(VersionedBody):
     audit_days = serializers.IntegerField(
         min_value=0, max_value=MAX_AUDIT_DAYS, allow_null=True, help_text=AUDIT_DAYS_HELP
     )
+    registry = serializers.ChoiceField(RegistryAccess.choices, help_text=REGISTRY_HELP)
 
 
 OrganizationSerializer.body_classes = (OrganizationBody,)
@@ -113,7 +124,7 @@ class OrganizationDetailView(OrganizationView):
 
     @describe_operation("update_organization", body=OrganizationBody, answer=OrganizationSerializer)
     def patch(self, request: object) -> Response:
-        """Update the organization: name, approvals, security, rate limit, audit retention."""
+        """Update the organization: name, approvals, security, limits, retention, registry."""
         organization = Organization.objects.get(pk=self.organization_id)
         for name, value in self.read_body(OrganizationBody, partial=True).items():
             setattr(organization, name, value)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bonobot.accounts.models import Organization
+from bonobot.accounts.models.organizations import RegistryAccess
 from bonobot.accounts.principals import build_cli_principal
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput
@@ -112,6 +113,8 @@ def _serialize_organization(
         "approval_hours": organization.approval_hours,
         "calls_per_minute": organization.calls_per_minute,
         "audit_days": organization.audit_days,
+        "registry": organization.registry,
+        "registry_url": organization.registry_url,
         **impact.as_dict(),
     }
 
@@ -196,13 +199,19 @@ def _add_update_arguments(parser: argparse.ArgumentParser) -> None:
         default=UNSET,
         help="Require sign-in with an identity provider, or allow passwords with --no-…",
     )
+    parser.add_argument(
+        "--registry",
+        choices=RegistryAccess.values,
+        default=UNSET,
+        help="Who may read the MCP registry of approved servers and agents",
+    )
 
 
 def _update_organization(cli: CommandContext, options: argparse.Namespace) -> None:
     from agents.kill_switch import load_impact
     from bonobot.accounts.services import save_organization
 
-    names = ("calls_per_minute", "approval_hours", "audit_days", *FLAGS)
+    names = ("calls_per_minute", "approval_hours", "audit_days", "registry", *FLAGS)
     changes = {name: value for name in names if (value := getattr(options, name)) is not UNSET}
     if not changes:
         raise InvalidInput(
@@ -274,13 +283,14 @@ VERBS = (
     ),
     CommandVerb(
         "set",
-        "Update the organization's rate limit, approval rules, sign-in rules, and audit retention",
+        "Update the organization's limits, approval and sign-in rules, retention, and registry",
         _update_organization,
         _add_update_arguments,
         (
             "org set --calls-per-minute 600",
             "org set --audit-days 365",
             "org set --calls-per-minute default --four-eyes",
+            "org set --registry token",
         ),
     ),
     CommandVerb(

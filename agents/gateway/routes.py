@@ -11,10 +11,12 @@ from uuid import UUID
 
 from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
 from agents.models import Agent
+from agents.models.agents import AgentQuerySet
 from bonobot.accounts.principals import InsufficientScope, Principal
 from bonobot.accounts.roles import Action, TokenScope
 from bonobot.core.problems import NotFound
 from mcp_servers.models import Server
+from mcp_servers.models.servers import ServerQuerySet
 
 ROOT_PATH = "/mcp"
 # The scopes that may use the organization's own address, the narrowest first.
@@ -97,26 +99,33 @@ def find_target(address: GatewayAddress, principal: Principal) -> GatewayTarget:
     return target
 
 
-def _find_agent_target(address: GatewayAddress, principal: Principal) -> GatewayTarget | None:
+def query_usable_agents(principal: Principal) -> AgentQuerySet:
+    """Return the agents whose tools a principal may use at the gateway."""
     if not principal.has_role_for(Action.USE_TOOLS):
-        return None
+        return Agent.objects.none()
     principal.require(Action.USE_TOOLS)
-    usable_agents = Agent.objects.open_to(principal).enabled()
-    agent = usable_agents.filter(slug=address.slug).only("pk", "slug", "name").first()
+    return Agent.objects.open_to(principal).enabled()
+
+
+def query_usable_servers(principal: Principal) -> ServerQuerySet:
+    """Return the servers of the pool that a principal may use at the gateway without an agent."""
+    if not principal.has_role_for(Action.CALL_TOOLS) or principal.agent_ids:
+        return Server.objects.none()
+    principal.require(Action.CALL_TOOLS)
+    organization_id = principal.organization_id
+    servers: ServerQuerySet = Server.objects.filter(
+        organization_id=organization_id, scope_id=organization_id
+    )
+    return servers
+
+
+def _find_agent_target(address: GatewayAddress, principal: Principal) -> GatewayTarget | None:
+    agents = query_usable_agents(principal).filter(slug=address.slug)
+    agent = agents.only("pk", "slug", "name").first()
     return GatewayTarget("agent", agent.pk, agent.slug, agent.name) if agent else None
 
 
 def _find_server_target(address: GatewayAddress, principal: Principal) -> GatewayTarget | None:
-    if not principal.has_role_for(Action.CALL_TOOLS) or principal.agent_ids:
-        return None
-    principal.require(Action.CALL_TOOLS)
-    server = (
-        Server.objects.filter(
-            organization_id=principal.organization_id,
-            scope_id=principal.organization_id,
-            slug=address.slug,
-        )
-        .only("pk", "slug", "name")
-        .first()
-    )
+    servers = query_usable_servers(principal).filter(slug=address.slug)
+    server = servers.only("pk", "slug", "name").first()
     return GatewayTarget("server", server.pk, server.slug, server.name) if server else None

@@ -102,6 +102,7 @@ def save_organization(principal: Principal, organization: Organization, *, addin
             "second_factor": organization.second_factor,
             "single_sign_on": organization.single_sign_on,
             "audit_days": organization.audit_days,
+            "registry": organization.registry,
         },
     ):
         organization.save()

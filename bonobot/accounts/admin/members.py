@@ -99,11 +99,12 @@ class OrganizationAdmin(ScopedAdmin):
         (_("Rate limit"), {"fields": ("calls_per_minute",)}),
         (_("Sign-in"), {"fields": ("second_factor", "single_sign_on")}),
         (_("Audit log"), {"fields": ("audit_days",)}),
+        (_("Registry"), {"fields": ("registry", "show_registry_url")}),
     )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
         """Make the slug of an existing organization read-only: folders are named after it."""
-        return ("slug",) if obj else ()
+        return ("slug", "show_registry_url") if obj else ("show_registry_url",)
 
     def get_prepopulated_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
         """Derive the slug of a new organization from its name."""
@@ -125,6 +126,11 @@ class OrganizationAdmin(ScopedAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Return False: the audit log must survive accidental deletion."""
         return False
+
+    @display(description=_("registry URL"))
+    def show_registry_url(self, organization: Organization) -> str:
+        """Return the base URL that clients are configured with."""
+        return organization.registry_url if organization.slug else ""
 
     @display(description=_("members"), ordering="member_count")
     def member_count(self, organization: Any) -> int:

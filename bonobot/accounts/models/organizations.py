@@ -4,6 +4,7 @@ import uuid
 from typing import ClassVar
 
 from django.apps import apps
+from django.conf import settings
 from django.contrib.auth.models import AbstractUser, UserManager
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
@@ -93,6 +94,14 @@ class OrganizationQuerySet(GovernedQuerySet):
         return self.filter(memberships__user=user)
 
 
+class RegistryAccess(models.TextChoices):
+    """Who may read an organization's MCP registry."""
+
+    OFF = "off", _("no one")
+    TOKEN = "token", _("clients with a token")
+    PUBLIC = "public", _("everyone who can reach this address")
+
+
 class Organization(Governed):
     """A tenant; almost every other row belongs to one.
 
@@ -151,6 +160,14 @@ class Organization(Governed):
             "Older entries are deleted. 0 means never. If empty, the platform default applies."
         ),
     )
+    registry = models.CharField(
+        _("registry for MCP clients"),
+        max_length=6,
+        choices=RegistryAccess,
+        default=RegistryAccess.OFF,
+        db_default=RegistryAccess.OFF,
+        help_text=_("Lists approved servers and agents. Clients can allow only the listed ones."),
+    )
 
     objects: ClassVar = OrganizationQuerySet.as_manager()
 
@@ -161,6 +178,11 @@ class Organization(Governed):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def registry_url(self) -> str:
+        """The base URL of the registry, without the version of its API."""
+        return f"{settings.BONOBOT_URL}/registry/{self.slug}"
 
     @classmethod
     def list_organizations_of_rows(cls, rows: models.QuerySet) -> set[uuid.UUID]:
