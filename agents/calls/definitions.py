@@ -1,7 +1,7 @@
 """Servers, and their resources, templates and prompts, as calls see them."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 from uuid import UUID
 
@@ -175,15 +175,19 @@ def build_definitions(
     servers: Mapping[UUID, ServerFacts],
     effective_policy: EffectivePolicy,
     changed_servers: frozenset[UUID] = frozenset(),
+    app_pages: Collection[tuple[UUID | None, str]] = (),
 ) -> dict[DefinitionKey, SnapshotDefinition]:
     """Return the definitions of the rows, each with its decision.
 
-    `changed_servers` are the servers with changed instructions.
+    `changed_servers` are the servers with changed instructions, `app_pages` the servers and URIs of
+    the pages of callable tools, which need no selection of their own.
     """
     definitions = {}
     for row in rows:
         server = servers[row.server_id]
         facts = _build_definition_facts(row, server, get_effective_state(row, changed_servers))
+        if facts.kind == "resource" and (row.server_id, row.name) in app_pages:
+            facts = replace(facts, is_app_page=True)
         definitions[row.server_id, row.kind, row.name] = SnapshotDefinition(
             name=row.name,
             facts=facts,

@@ -52,6 +52,7 @@ from agents.skills.templates import SkillTemplate
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 from bonobot.ledger.queries import load_policy_generation
+from mcp_servers.client.extensions import list_app_pages
 from mcp_servers.flow_labels.services import get_effective_labels, get_store_use
 from mcp_servers.flow_labels.store_use import NO_STORE, StoreUse
 from mcp_servers.models import Definition, Server
@@ -303,7 +304,11 @@ def _load_agent_snapshot(agent_id: UUID) -> CallSnapshot:
         limits=load_limits(agent.organization_id, servers, agent),
         effective_policy=effective_policy,
         definitions=build_definitions(
-            other_definitions, servers, effective_policy, changed_servers
+            other_definitions,
+            servers,
+            effective_policy,
+            changed_servers,
+            _collect_app_pages(decided_tools.values()),
         ),
         instructions=collect_server_instructions(definitions, servers, effective_policy),
         skills=builtin_tools.skills,
@@ -313,6 +318,16 @@ def _load_agent_snapshot(agent_id: UUID) -> CallSnapshot:
         ),
         toolbox=builtin_tools.toolbox,
     )
+
+
+def _collect_app_pages(tools: Iterable[SnapshotTool]) -> set[tuple[UUID | None, str]]:
+    """Return the servers and URIs of the app pages of callable tools."""
+    return {
+        (tool.facts.server_id, uri)
+        for tool in tools
+        if tool.decision.is_callable
+        for uri in list_app_pages(tool.declaration)
+    }
 
 
 def _load_attached_servers(agent: Agent) -> list[AgentServer]:

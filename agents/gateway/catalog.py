@@ -5,14 +5,15 @@ agent's address, tools have the agent's names for them, and prompts and URIs are
 server's slug; at a server's address, everything keeps the server's names.
 
 URIs and URI templates get the slug in front of their scheme, `docs+file:///a.txt`, like `git+ssh:`.
-A client's URI is resolved by the known prefixes, never guessed.
+Pages of MCP Apps keep their scheme, as their clients require it: `ui://docs/page`. A client's URI
+is resolved by the known prefixes, never guessed.
 """
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 from uuid import UUID
 
@@ -22,6 +23,13 @@ from agents.gateway.client_request import build_invalid_params_error
 from agents.gateway.era_translation import translate_execution
 from agents.gateway.routes import GatewayTarget
 from mcp_servers.client.change_notifications import TOPICS
+from mcp_servers.client.extensions import (
+    APP_SCHEME,
+    FLAT_URI_KEYS,
+    UI_KEY,
+    UI_URI_KEY,
+    merge_server_extensions,
+)
 from mcp_servers.client.jsonrpc import TASKS_EXTENSION
 from mcp_servers.oauth_client.access_tokens import is_per_person
 from mcp_servers.subscriptions.resource_updated import can_watch_resources
@@ -30,9 +38,6 @@ Rename = Callable[[str], str]
 PREFIX_SEPARATOR = "+"
 # Prepended to slugs that don't start with a letter, as a scheme must.
 _PREFIX_LETTER = "s"
-# Where a tool's UI resource is named (MCP Apps extension).
-UI_KEY = "ui"
-UI_URI_KEY = "resourceUri"
 
 
 def build_uri_prefix(slug: str) -> str:
@@ -46,19 +51,29 @@ def resolve_uri(uri: str, servers: Mapping[str, UUID]) -> tuple[UUID, str] | Non
 
     `servers` maps prefixes to ids.
     """
-    prefix, separator, own_uri = uri.partition(PREFIX_SEPARATOR)
-    server_id = servers.get(prefix + separator)
-    return (server_id, own_uri) if server_id is not None and own_uri else None
+    scheme = APP_SCHEME if uri.startswith(APP_SCHEME) else ""
+    separator = "/" if scheme else PREFIX_SEPARATOR
+    name, _, rest = uri.removeprefix(scheme).partition(separator)
+    server_id = servers.get(name + PREFIX_SEPARATOR)
+    return (server_id, scheme + rest) if server_id is not None and rest else None
+
+
+def expose_uri(prefix: str, uri: str) -> str:
+    """Return the client's URI or template for a server's; a blank prefix keeps it."""
+    if prefix and uri.startswith(APP_SCHEME):
+        return f"{APP_SCHEME}{prefix.removesuffix(PREFIX_SEPARATOR)}/{uri[len(APP_SCHEME) :]}"
+    return prefix + uri
 
 
 def rename_resources(result: Any, rename: Rename) -> Any:
     """Return a result with the client's URIs for its resources; the rest is shared.
 
     Resources are in `contents`, and as links and embedded resources in a tool's `content` and a
-    prompt's `messages`.
+    prompt's `messages`; `_meta` may name an app page.
     """
     if not isinstance(result, Mapping):
         return result
+    result = rename_app_page(result, rename)
     changed_fields: dict[str, Any] = {}
     if isinstance(items := result.get("contents"), list):
         changed_fields["contents"] = [_rename_resource(item, rename) for item in items]
@@ -69,15 +84,18 @@ def rename_resources(result: Any, rename: Rename) -> Any:
     return {**result, **changed_fields} if changed_fields else result
 
 
-def rename_ui_resource(declaration: Mapping[str, Any], rename: Rename) -> dict[str, Any]:
-    """Return a tool's declaration with the client's URI for its UI resource."""
-    meta = declaration.get("_meta")
-    if not isinstance(meta, Mapping) or not isinstance(page := meta.get(UI_KEY), Mapping):
-        return dict(declaration)
-    if not isinstance(page.get(UI_URI_KEY), str):
-        return dict(declaration)
-    renamed_page = {**page, UI_URI_KEY: rename(page[UI_URI_KEY])}
-    return {**declaration, "_meta": {**meta, UI_KEY: renamed_page}}
+def rename_app_page(value: Mapping[str, Any], rename: Rename) -> Mapping[str, Any]:
+    """Return a declaration or result of a tool with the client's URI for its app page."""
+    meta = value.get("_meta")
+    if not isinstance(meta, Mapping):
+        return value
+    changed_fields: dict[str, Any] = {
+        name: rename(meta[name]) for name in FLAT_URI_KEYS if isinstance(meta.get(name), str)
+    }
+    page = meta.get(UI_KEY)
+    if isinstance(page, Mapping) and isinstance(page.get(UI_URI_KEY), str):
+        changed_fields[UI_KEY] = {**page, UI_URI_KEY: rename(page[UI_URI_KEY])}
+    return {**value, "_meta": {**meta, **changed_fields}} if changed_fields else value
 
 
 def _rename_resource(resource: Any, rename: Rename) -> Any:
@@ -166,7 +184,7 @@ class GatewayCatalog:
             ),
             "",
         )
-        return lambda uri: prefix + uri
+        return partial(expose_uri, prefix)
 
 
 def get_catalog(target: GatewayTarget, snapshot: CallSnapshot) -> GatewayCatalog:
@@ -248,9 +266,9 @@ def _build_tool_declaration(
 ) -> Declaration:
     server_id = tool.facts.server_id
     prefix = prefixes_by_server.get(server_id, "") if server_id else ""
-    declaration = dict(tool.declaration)
+    declaration = tool.declaration
     if prefix:
-        declaration = rename_ui_resource(declaration, lambda uri: prefix + uri)
+        declaration = rename_app_page(declaration, partial(expose_uri, prefix))
     return {**declaration, "name": tool.name}
 
 
@@ -259,7 +277,7 @@ def _build_located_declaration(
 ) -> Declaration:
     return {
         **definition.declaration,
-        field_name: prefixes_by_server[definition.facts.server_id] + definition.name,
+        field_name: expose_uri(prefixes_by_server[definition.facts.server_id], definition.name),
     }
 
 
@@ -274,7 +292,7 @@ def _build_capabilities(snapshot: CallSnapshot, *, person: bool) -> dict[str, An
         if any(name in capabilities for capabilities in declared):
             supported[name] = {}
     # Servers may run calls as tasks, and a call that needs approval becomes a deferred task.
-    supported["extensions"] = {TASKS_EXTENSION: {}}
+    supported["extensions"] = {TASKS_EXTENSION: {}, **merge_server_extensions(declared)}
     return supported
 
 

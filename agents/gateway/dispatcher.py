@@ -32,7 +32,7 @@ from bonobot import __version__
 from bonobot.core.api.exception_handler import to_problem
 from bonobot.core.telemetry import tracing
 from mcp_servers.client.jsonrpc import MODERN_VERSION
-from mcp_servers.client.protocol_versions import SERVER_INFO
+from mcp_servers.client.protocol_versions import SERVER_INFO, omit_tasks_extension
 
 SERVER_NAME = "bonobot"
 # How long a client may cache a list; listening clients are notified of changes at once.
@@ -197,8 +197,7 @@ class GatewayDispatcher:
         extra = {"instructions": info.instructions} if info.instructions else {}
         return {
             "protocolVersion": negotiate_version(requested_version),
-            # Extensions exist only in the modern era.
-            "capabilities": {k: v for k, v in info.capabilities.items() if k != "extensions"},
+            "capabilities": omit_tasks_extension(info.capabilities),
             "serverInfo": self.server.server_info_stamp,
             **extra,
         }

@@ -17,6 +17,7 @@ from mcp.shared.exceptions import MCPError
 
 from agents.gateway.client_request import GatewayRequest
 from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.extensions import select_relayed_extensions
 from mcp_servers.client.host import (
     Host,
     HostRequestRejected,
@@ -51,10 +52,10 @@ class GatewayHost(Host):
             for name, value in self._client_capabilities.items()
             if name in endpoint.allowed_requests
         }
-        extensions = self._client_capabilities.get("extensions")
-        return selected_capabilities | (
-            {"extensions": extensions} if isinstance(extensions, dict) else {}
-        )
+        extensions = select_relayed_extensions(self._client_capabilities)
+        if self._is_modern and supports_tasks(self._client_capabilities):
+            extensions = {TASKS_EXTENSION: {}, **extensions}
+        return selected_capabilities | ({"extensions": extensions} if extensions else {})
 
     def can_be_asked(self, endpoint: ServerEndpoint) -> bool:
         """Tell whether this server may send this client any request."""
@@ -141,15 +142,7 @@ class ExclusiveConnections:
 
 def build_host(inbound: GatewayRequest) -> GatewayHost:
     """Return the host of one call."""
-    return GatewayHost(_filter_capabilities(inbound), is_modern=inbound.is_modern)
-
-
-def _filter_capabilities(inbound: GatewayRequest) -> Mapping[str, Any]:
-    """Return the client's capabilities to forward; extensions only in the modern era."""
-    declared = inbound.capabilities
-    return (
-        declared if inbound.is_modern else {k: v for k, v in declared.items() if k != "extensions"}
-    )
+    return GatewayHost(inbound.capabilities, is_modern=inbound.is_modern)
 
 
 def list_supported_requests(capabilities: Mapping[str, Any]) -> frozenset[str]:

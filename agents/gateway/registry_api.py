@@ -62,7 +62,7 @@ class RegistryView(APIView):
             charge_attempt(REQUESTS_PER_ADDRESS, request.META.get("REMOTE_ADDR", ""))
         super().initial(request, *args, **kwargs)
 
-    def options(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+    def options(self, request: Any, *args: Any, **kwargs: Any) -> Response:
         """Answer a preflight request of a browser."""
         return Response(status=204)
 

@@ -459,7 +459,8 @@ class DefinitionFacts:
     """Everything about a resource, template or prompt that a decision depends on.
 
     `own_name` is its URI, template or name, which identifies it at its server. `uri` is the URI
-    requested through a template. `state` is the definition's, as for tools.
+    requested through a template. `state` is the definition's, as for tools. `is_app_page` is
+    whether a callable tool shows its results on this page (MCP Apps).
     """
 
     kind: Kind
@@ -470,6 +471,7 @@ class DefinitionFacts:
     state: str = "approved"
     enabled: bool = True
     uri: str = ""
+    is_app_page: bool = False
 
     @property
     def source(self) -> str:
@@ -526,6 +528,8 @@ def _evaluate_definition_scope(
     names = [definition.own_name, definition.uri] if definition.uri else [definition.own_name]
     if (pattern := _find_pattern(patterns, names)) is not None:
         return StageVerdict("scope", f"attachment:selected:{pattern}")
+    if definition.is_app_page:
+        return StageVerdict("scope", "attachment:app_page")
     return StageVerdict(
         "scope",
         "attachment:selected",

@@ -43,6 +43,7 @@ from mcp_servers.client.host import (
     build_declared_capabilities,
     declares_tasks,
 )
+from mcp_servers.client.jsonrpc import TASKS_EXTENSION
 from mcp_servers.models import Server
 
 # The name of the only root.
@@ -65,8 +66,11 @@ class SessionHost(Host):
         self._request_counts: Counter[UUID] = Counter()
 
     def capabilities(self, endpoint: ServerEndpoint) -> Mapping[str, Any]:
-        """Return the capabilities that this server may use; the model runs no tools for it."""
-        declared = build_declared_capabilities(endpoint)
+        """Return the capabilities that this server may use.
+
+        The model runs no tools for it, and of the extensions, sessions support only tasks.
+        """
+        declared = build_declared_capabilities(endpoint) | {"extensions": {TASKS_EXTENSION: {}}}
         return declared | ({"sampling": {}} if "sampling" in declared else {})
 
     def needs_handshake(self, endpoint: ServerEndpoint) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from bonobot.core.problems import InvalidInput, Problem
 from mcp_servers.client.background_tasks import TaskSet
 from mcp_servers.client.endpoint import ServerEndpoint
+from mcp_servers.client.extensions import build_client_extensions
 from mcp_servers.client.jsonrpc import TASKS_EXTENSION, McpRequest
 from mcp_servers.client.server_requests import ServerRequestKind
 
@@ -120,7 +121,7 @@ def build_declared_capabilities(endpoint: ServerEndpoint) -> dict[str, Any]:
         for name, value in SUPPORTED_CAPABILITIES.items()
         if name in endpoint.allowed_requests
     }
-    return declared | {"extensions": {TASKS_EXTENSION: {}}}
+    return declared | {"extensions": {TASKS_EXTENSION: {}, **build_client_extensions()}}
 
 
 def declares_tasks(endpoint: ServerEndpoint) -> bool:

@@ -15,6 +15,7 @@ from mcp_servers.client.jsonrpc import (
     CLIENT_INFO,
     HANDSHAKE_VERSIONS,
     MODERN_VERSION,
+    TASKS_EXTENSION,
     McpRequest,
     build_modern_meta,
 )
@@ -59,14 +60,21 @@ def build_discover_request() -> McpRequest:
     return McpRequest("server/discover")
 
 
+def omit_tasks_extension(capabilities: Mapping[str, Any]) -> dict[str, Any]:
+    """Return capabilities for the handshake era, in which the tasks extension doesn't exist."""
+    others = {name: value for name, value in capabilities.items() if name != "extensions"}
+    declared = capabilities.get("extensions")
+    if not isinstance(declared, Mapping):
+        return others
+    extensions = {name: value for name, value in declared.items() if name != TASKS_EXTENSION}
+    return others | ({"extensions": extensions} if extensions else {})
+
+
 def build_initialize_request(capabilities: Mapping[str, Any]) -> McpRequest:
     """Return the `initialize` request."""
     params = {
         "protocolVersion": HANDSHAKE_VERSIONS[-1],
-        # Extensions came with the modern era.
-        "capabilities": {
-            name: value for name, value in capabilities.items() if name != "extensions"
-        },
+        "capabilities": omit_tasks_extension(capabilities),
         "clientInfo": CLIENT_INFO,
     }
     return McpRequest("initialize", params)

@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from mcp_servers.client.extensions import APP_MIME_TYPE
+from mcp_servers.server_config import ServerSpec
+from mcp_servers.services import create_server
+from tests import factories
 from tests.approved_server import ApprovedServer, create_approved_server
 from tests.conformance_server import serve_everything
 from tests.parts import CLIENTS, FIRST_SDK, NODE, NODE_SERVERS
@@ -114,6 +118,33 @@ def test_the_typescript_sdks_work(gateway: Gateway, tmp_path: Path) -> None:
     )
     output = run_client(gateway, tmp_path, NODE_22, clients / "sdk2_client.mjs", ",".join(ERAS))
     assert output == build_expected(*ERAS.values())
+
+
+@pytest.mark.npm
+def test_a_host_of_mcp_apps_shows_a_servers_page(gateway: Gateway, tmp_path: Path) -> None:
+    program = NODE_SERVERS / "mcp-server-basic-vanillajs"
+    spec = ServerSpec(
+        name="clock",
+        transport_type="stdio",
+        endpoint_config={"command": "node", "args": [str(program), "--stdio"]},
+    )
+    published = gateway.published
+    administrator = factories.build_administrator(published.organization)
+    agent = factories.create_agent(published.organization, "apps")
+    factories.approve_server(published.organization, create_server(administrator, spec), agent)
+    client = NODE / "clients" / "apps_client.mjs"
+    urls = [f"{gateway.web.url}/mcp/{path}" for path in ("servers/clock", "agents/apps")]
+    completed = run([NODE_22, client, *urls], tmp_path, TOKEN=published.token)
+    assert completed.returncode == 0, completed.stderr
+    uris = ["ui://get-time/mcp-app.html", "ui://clock/get-time/mcp-app.html"]
+    size = len((program.resolve().parent / "mcp-app.html").read_text(encoding="utf-8"))
+    assert [json.loads(line) for line in completed.stdout.splitlines()] == [
+        {
+            **{"uri": uri, "listed": APP_MIME_TYPE, "read": uri, "type": APP_MIME_TYPE},
+            **{"html": size, "called": True},
+        }
+        for uri in uris * 2
+    ]
 
 
 @pytest.mark.npm

@@ -164,12 +164,15 @@ def discovery(request: RecordedRequest, **more: Any) -> bytes:
 
 
 def initialization(
-    request: RecordedRequest, session: str = "", version: str = "2025-11-25"
+    request: RecordedRequest,
+    session: str = "",
+    version: str = "2025-11-25",
+    capabilities: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """Return the `initialize` result of a handshake-era server with tools."""
+    """Return the `initialize` result of a handshake-era server, with tools by default."""
     value = {
         "protocolVersion": version,
-        "capabilities": {"tools": {}},
+        "capabilities": capabilities or {"tools": {}},
         "serverInfo": {"name": "raw"},
     }
     return result(request, value, **({"Mcp_Session_Id": session} if session else {}))
@@ -200,6 +203,7 @@ class HandshakeHttp:
     ) -> None:
         self.known: set[str] = set()
         self.opened = 0
+        self.capabilities: Mapping[str, Any] = {}
         self._respond = respond
         self._lost = lost
 
@@ -208,7 +212,7 @@ class HandshakeHttp:
         if request.method == "initialize":
             self.opened += 1
             self.known.add(f"s{self.opened}")
-            return initialization(request, f"s{self.opened}")
+            return initialization(request, f"s{self.opened}", capabilities=self.capabilities)
         if request.headers.get("mcp-protocol-version") == MODERN:
             return response(400, b"Bad Request: no session", "text/plain")
         if session not in self.known:

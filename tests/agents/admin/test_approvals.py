@@ -376,7 +376,7 @@ def test_the_list_uses_a_fixed_number_of_queries(
 def test_an_owner_sets_the_approval_rules(acme: Organization) -> None:
     owner = admin_client.sign_in(acme, Role.OWNER)
     assert admin_client.build_url("tenancy_organization_changelist") in owner.get("settings")
-    fields = {"name": "Acme", "slug": "acme", "four_eyes": "on"}
+    fields = {"name": "Acme", "slug": "acme", "four_eyes": "on", "registry": "off"}
     page = owner.post("tenancy_organization_change", acme.pk, **fields, approval_hours=721)
     assert "720" in page
     owner.post("tenancy_organization_change", acme.pk, **fields, approval_hours=2)

@@ -1,13 +1,15 @@
 """URIs of several servers at one endpoint: each has the server's slug as a prefix."""
 
+from functools import partial
 from uuid import uuid4
 
 import pytest
 
 from agents.gateway.catalog import (
     build_uri_prefix,
+    expose_uri,
+    rename_app_page,
     rename_resources,
-    rename_ui_resource,
     resolve_uri,
 )
 
@@ -32,6 +34,12 @@ def test_a_prefix_is_a_valid_start_of_a_scheme() -> None:
         ("other+file:///a.txt", None),
         ("file:///a.txt", None),
         ("docs+", None),
+        ("ui://docs/page/a.html", (DOCS, "ui://page/a.html")),
+        ("docs+ui://page", (DOCS, "ui://page")),
+        ("ui://other/page", None),
+        ("ui://docs", None),
+        ("ui://docs/", None),
+        ("ui:///docs", None),
     ],
 )
 def test_only_an_existing_slug_resolves_to_a_server(uri: str, expected: object) -> None:
@@ -76,12 +84,36 @@ def test_an_invalid_result_is_unchanged() -> None:
 @pytest.mark.parametrize("meta", [None, {}, {"ui": "odd"}, {"ui": {"resourceUri": 7}}])
 def test_a_tool_without_an_app_page_is_unchanged(meta: object) -> None:
     tool = {"name": "show", "_meta": meta}
-    assert rename_ui_resource(tool, add_prefix) == tool
+    assert rename_app_page(tool, add_prefix) == tool
 
 
-def test_an_app_page_has_the_uri_that_the_client_uses() -> None:
-    tool = {"name": "show", "_meta": {"ui": {"resourceUri": "ui://page", "x": 1}, "y": 2}}
-    assert rename_ui_resource(tool, add_prefix)["_meta"] == {
-        "ui": {"resourceUri": "docs+ui://page", "x": 1},
+def test_an_app_page_keeps_its_scheme_and_the_authority_names_the_server() -> None:
+    csp = {"connectDomains": ["https://api.example.com"]}
+    meta = {
+        "ui": {"resourceUri": "ui://page/a.html", "csp": csp},
+        "ui/resourceUri": "ui://page/a.html",
+        "openai/outputTemplate": "ui://page/a.html",
         "y": 2,
     }
+    uri = "ui://s9.lives/page/a.html"
+    renamed = {
+        "ui": {"resourceUri": uri, "csp": csp},
+        "ui/resourceUri": uri,
+        "openai/outputTemplate": uri,
+        "y": 2,
+    }
+    rename = partial(expose_uri, build_uri_prefix("9_lives"))
+    for key in ("content", "inputSchema"):
+        assert rename_app_page({key: [], "_meta": meta}, rename)["_meta"] == renamed
+    assert rename_resources({"content": [], "_meta": meta}, rename)["_meta"] == renamed
+
+
+@pytest.mark.parametrize(
+    "uri", ["ui://page", "ui://a/b?c#d", "ui://{x}/y", "ui://docs+x/", "a://b"]
+)
+def test_an_exposed_uri_resolves_to_the_same_one_of_its_server(uri: str) -> None:
+    for slug, server_id in (("docs", DOCS), ("9_lives", LIVES)):
+        exposed = expose_uri(build_uri_prefix(slug), uri)
+        assert exposed.startswith("ui://") == uri.startswith("ui://")
+        assert resolve_uri(exposed, SERVERS) == (server_id, uri)
+    assert expose_uri("", uri) == uri

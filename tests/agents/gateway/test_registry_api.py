@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from agents.gateway.server_registry import build_namespace
 from bonobot.accounts.attempt_limits import AttemptLimit
-from bonobot.accounts.models import Organization
+from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role, TokenScope
 from bonobot.accounts.tokens.services import create_token
 from mcp_servers.models import Definition, Server
@@ -231,7 +231,7 @@ def test_pages_of_other_origins_may_read_it(acme: Organization) -> None:
         assert response["Access-Control-Allow-Origin"] == "*"
         assert "Access-Control-Allow-Credentials" not in response
     client = Client()
-    client.force_login(factories.User.objects.create_superuser("root", password="pw-for-tests"))
+    client.force_login(User.objects.create_superuser("root", password="pw-for-tests"))
     assert client.get("/registry/nowhere/v0.1/servers").status_code == 401
     assert client.post("/registry/acme/v0.1/servers").status_code == 405
 
