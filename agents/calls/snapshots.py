@@ -274,10 +274,7 @@ def _load_agent_snapshot(agent_id: UUID) -> CallSnapshot:
     # Read again after the generation, so that the row isn't older than it.
     agent = Agent.objects.select_related("tool_policy", "organization").get(pk=agent_id)
     attached_servers = _load_attached_servers(agent)
-    servers = {
-        attached_server.server_id: build_server_facts(attached_server.server)
-        for attached_server in attached_servers
-    }
+    servers = {row.server_id: build_server_facts(row.server) for row in attached_servers}
     organization_policy = find_organization_policy(agent.organization_id)
     effective_policy = build_agent_policy(agent, attached_servers, organization_policy)
     definitions = list(Definition.objects.filter(server__in=servers).only_call_fields())
@@ -286,6 +283,7 @@ def _load_agent_snapshot(agent_id: UUID) -> CallSnapshot:
     changed_servers = list_servers_with_changed_instructions(definitions)
     tools = _list_server_tools(tool_rows, servers, changed_servers, names)
     decided_tools = {tool.name: _decide_tool(tool, effective_policy) for tool in tools}
+    app_pages = _collect_app_pages(decided_tools.values())
     builtin_tools = load_builtin_tools(agent, effective_policy)
     callable_count = sum(tool.decision.is_callable for tool in decided_tools.values())
     for tool in map(_build_builtin_tool, builtin_tools.iterate_tools(callable_count)):
@@ -304,11 +302,7 @@ def _load_agent_snapshot(agent_id: UUID) -> CallSnapshot:
         limits=load_limits(agent.organization_id, servers, agent),
         effective_policy=effective_policy,
         definitions=build_definitions(
-            other_definitions,
-            servers,
-            effective_policy,
-            changed_servers,
-            _collect_app_pages(decided_tools.values()),
+            other_definitions, servers, effective_policy, changed_servers, app_pages
         ),
         instructions=collect_server_instructions(definitions, servers, effective_policy),
         skills=builtin_tools.skills,
