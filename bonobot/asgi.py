@@ -27,6 +27,8 @@ from bonobot.core.telemetry.metrics import observe_request  # noqa: E402
 from bonobot.monitoring import health, metrics_endpoint  # noqa: E402 - loaded at startup
 
 gc.freeze()
+# A call leaves about nine objects in cycles. At Python's 700, collecting them takes 4% of its time.
+gc.set_threshold(10_000, 10, 10)
 gc.enable()
 
 Scope = dict[str, Any]

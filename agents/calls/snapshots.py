@@ -61,6 +61,7 @@ from mcp_servers.tool_names import build_tool_aliases
 
 MAX_CACHED_SNAPSHOTS = 1000
 MAX_CACHED_DECISIONS = 1000  # one per tool and set of met conditions
+ANY_OBJECT: dict[str, Any] = {"type": "object"}  # one object, since schemas are cached by identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class SnapshotTool:
     @property
     def input_schema(self) -> dict[str, Any]:
         """The original input schema, which arguments must match."""
-        return self.declaration.get("inputSchema") or {"type": "object"}
+        return self.declaration.get("inputSchema") or ANY_OBJECT
 
     @property
     def description(self) -> str:

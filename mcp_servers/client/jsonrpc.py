@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 from bonobot import __version__
+from bonobot.core.text.canonical_json import to_compact_json
 from mcp_servers.client.endpoint import Era, ServerEndpoint
 from mcp_servers.client.errors import build_protocol_error, build_rpc_error
 
@@ -172,7 +173,7 @@ class McpRequest:
 
 def encode_message(message: Mapping[str, Any]) -> bytes:
     """Return a message as one line of JSON, without the newline."""
-    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode("ascii")
+    return to_compact_json(message).encode("ascii")
 
 
 def decode_json(raw: bytes) -> Any:
