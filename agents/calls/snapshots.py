@@ -235,8 +235,7 @@ class SnapshotCache:
 
     def find_cached(self, kind: str, key: UUID) -> CallSnapshot | None:
         """Return the cached snapshot, which may be stale; admission detects that."""
-        with self._lock:
-            return self._snapshots.get((kind, key))
+        return self._snapshots.get((kind, key))  # one lookup needs no lock
 
     def load(self, kind: str, key: UUID) -> CallSnapshot:
         """Load a snapshot from the database and cache it; raises `NotFound`."""
