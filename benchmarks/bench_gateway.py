@@ -80,20 +80,20 @@ def measure() -> None:
     from bonobot.accounts.tokens.services import create_token
     from bonobot.core import runtime
     from bonobot.ledger.writer.writer_thread import close_writer
+    from bonobot.processes.programs import build_web_process
 
     ports = [_free_port() for _ in range(3)]
     url = f"http://127.0.0.1:{ports[0]}/mcp"
     peers = (sys.executable, "-m", "benchmarks.gateway_peers")
-    web = (sys.executable, "-m", "uvicorn", "bonobot.asgi:application", "--lifespan", "on")
+    web = build_web_process("127.0.0.1", ports[2]).command  # as `bonobot web` starts it
     with _running(*peers, "upstream", str(ports[0]), port=ports[0]) as upstream:
         boss, agent, _ = furnished(url)
         _, token = create_token(boss, name="bench", role=Role.OPERATOR, calls_per_minute=NEVER)
         runtime.close_runtime()
         close_writer()
-        quiet = ("--log-level", "warning", "--no-access-log")
         with (
             _running(*peers, "relay", str(ports[1]), url, port=ports[1]) as relay,
-            _running(*web, "--port", str(ports[2]), *quiet, port=ports[2]) as bonobot,
+            _running(*web, "--log-level", "warning", port=ports[2]) as bonobot,
         ):
             targets = [
                 Target("direct", upstream, ports[0], "/mcp", "echo"),

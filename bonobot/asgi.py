@@ -21,12 +21,14 @@ from agents.gateway.organization_server.management_tools import (  # noqa: E402
 )
 from agents.gateway.transports import GatewayApplication, is_gateway_path  # noqa: E402
 from bonobot import urls  # noqa: E402, F401 - loaded at startup
-from bonobot.core.http.response_headers import wrap_send_with_default_headers  # noqa: E402
+from bonobot.core.http.response_headers import complete_response_start  # noqa: E402
 from bonobot.core.runtime import Runtime  # noqa: E402
 from bonobot.core.telemetry.metrics import observe_request  # noqa: E402
 from bonobot.monitoring import health, metrics_endpoint  # noqa: E402 - loaded at startup
 
 gc.freeze()
+# A call leaves about nine objects in cycles. At Python's 700, collecting them takes 4% of its time.
+gc.set_threshold(10_000, 10, 10)
 gc.enable()
 
 Scope = dict[str, Any]
@@ -49,40 +51,53 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
         await send({"type": "websocket.close", "code": 1000})
     else:
-        has_started = False
-
-        async def send_and_track(message: Mapping[str, Any]) -> None:
-            nonlocal has_started
-            has_started = True
-            await send(message)
-
-        send_with_headers = wrap_send_with_default_headers(send_and_track)
+        response = ResponseSender(send)
         try:
-            await route_request(scope, receive, send_with_headers)
+            await route_request(scope, receive, response)
         except Exception:
-            if not has_started:
-                await send_refusal(
-                    send_with_headers, 500, b"The server failed. Its log says why.\n"
-                )
+            if not response.has_started:
+                response.area = ""
+                await send_refusal(response, 500, b"The server failed. Its log says why.\n")
             raise  # the server logs it
 
 
-async def route_request(scope: Scope, receive: Receive, send: Send) -> None:
+class ResponseSender:
+    """An ASGI `send` that adds default headers and, for an `area`, counts the response."""
+
+    def __init__(self, send: Send) -> None:
+        self.area = ""
+        self.has_started = False
+        self._send = send
+        self._started_at = perf_counter()
+
+    async def __call__(self, message: Mapping[str, Any]) -> None:
+        """Send a part of the response."""
+        if message["type"] == "http.response.start":
+            self.has_started = True
+            if self.area:
+                seconds = perf_counter() - self._started_at
+                observe_request(self.area, message["status"], seconds)
+            message = complete_response_start(message)
+        await self._send(message)
+
+
+async def route_request(scope: Scope, receive: Receive, send: ResponseSender) -> None:
     """Route a request to health endpoints, the gateway or Django."""
-    if LENGTH_HEADERS.issubset(name for name, _ in scope["headers"]):
+    path = scope["path"]
+    if LENGTH_HEADERS.issubset([name for name, _ in scope["headers"]]):
         await reject_ambiguous_length(send)
-    elif scope["path"] == health.LIVENESS_PATH:
+    elif is_gateway_path(path):
+        send.area = "mcp"
+        await gateway(scope, receive, send)
+    elif path == health.LIVENESS_PATH:
         await health.respond_healthz(send)
-    elif scope["path"] == health.READINESS_PATH:
+    elif path == health.READINESS_PATH:
         await health.respond_readyz(scope["query_string"], send)
-    elif scope["path"] == metrics_endpoint.PATH:
+    elif path == metrics_endpoint.PATH:
         await metrics_endpoint.respond_metrics(scope, send)
-    elif is_gateway_path(scope["path"]):
-        await gateway(scope, receive, wrap_send_with_metrics("mcp", send))
     else:
-        await django_application(
-            scope, receive, wrap_send_with_metrics(classify_path(scope["path"]), send)
-        )
+        send.area = classify_path(path)
+        await django_application(scope, receive, send)
 
 
 async def reject_ambiguous_length(send: Send) -> None:
@@ -102,18 +117,6 @@ def classify_path(path: str) -> str:
     """Return the area of a path for metrics."""
     segment = path.split("/", 2)[1]
     return segment if segment in AREAS else "other"
-
-
-def wrap_send_with_metrics(area: str, send: Send) -> Send:
-    """Return a `send` that also counts the start of the response in metrics."""
-    started_at = perf_counter()
-
-    async def send_and_count(message: Mapping[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            observe_request(area, message["status"], perf_counter() - started_at)
-        await send(message)
-
-    return send_and_count
 
 
 async def handle_lifespan(receive: Receive, send: Send) -> None:

@@ -47,7 +47,7 @@ LIBRARIES = (
     "rich.console",
     "uvicorn",
     "uvicorn.lifespan.on",
-    "uvicorn.protocols.http.h11_impl",
+    "uvicorn.protocols.http.httptools_impl",
     "yaml",
 )
 OURS = frozenset({"agents", "bonobot", "mcp_servers"})

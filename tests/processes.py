@@ -171,7 +171,7 @@ def start_web(folder: Path, name: str, *, port: int, extra: Mapping[str, str] | 
         [
             *(sys.executable, "-m", "uvicorn", "bonobot.asgi:application"),
             *("--host", "127.0.0.1", "--port", str(port), "--lifespan", "on"),
-            *("--http", HTTP_PROTOCOL, "--timeout-graceful-shutdown", "5"),
+            *("--http", HTTP_PROTOCOL, "--ws", "none", "--timeout-graceful-shutdown", "5"),
         ],
         folder=folder,
         env=build_environment({"BONOBOT_URL": f"http://127.0.0.1:{port}", **(extra or {})}),

@@ -62,6 +62,7 @@ from mcp_servers.tool_names import build_tool_aliases
 
 MAX_CACHED_SNAPSHOTS = 1000
 MAX_CACHED_DECISIONS = 1000  # one per tool and set of met conditions
+ANY_OBJECT: dict[str, Any] = {"type": "object"}  # one object, since schemas are cached by identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class SnapshotTool:
     @property
     def input_schema(self) -> dict[str, Any]:
         """The original input schema, which arguments must match."""
-        return self.declaration.get("inputSchema") or {"type": "object"}
+        return self.declaration.get("inputSchema") or ANY_OBJECT
 
     @property
     def description(self) -> str:
@@ -235,8 +236,7 @@ class SnapshotCache:
 
     def find_cached(self, kind: str, key: UUID) -> CallSnapshot | None:
         """Return the cached snapshot, which may be stale; admission detects that."""
-        with self._lock:
-            return self._snapshots.get((kind, key))
+        return self._snapshots.get((kind, key))  # one lookup needs no lock
 
     def load(self, kind: str, key: UUID) -> CallSnapshot:
         """Load a snapshot from the database and cache it; raises `NotFound`."""

@@ -33,6 +33,7 @@ from agents.gateway.client_request import LOG_LEVEL_KEY
 from agents.gateway.dispatcher import find_input_schema
 from agents.gateway.request_bodies import Receive, Send, parse_object
 from bonobot.core.runtime import get_runtime
+from bonobot.core.text.canonical_json import to_compact_json
 from mcp_servers.client.jsonrpc import MODERN_VERSION
 
 # The parameters of each method that is answered here.
@@ -269,19 +270,20 @@ class _Response:
 def _encode_result(request_id: int | str, result: dict[str, Any]) -> bytes:
     """Return the JSON of a response, as the SDK writes it."""
     try:
-        fields = ",".join(f"{_encode(name)}:{_encode(value)}" for name, value in result.items())
+        if not any(isinstance(value, DeclarationPage) for value in result.values()):
+            response = {"jsonrpc": "2.0", "id": request_id, "result": result}
+            return to_compact_json(response).encode()
+        fields = ",".join(
+            f"{to_compact_json(name)}:"
+            f"{value.encoded if isinstance(value, DeclarationPage) else to_compact_json(value)}"
+            for name, value in result.items()
+        )
+        head = f'{{"jsonrpc":"2.0","id":{to_compact_json(request_id)}'
+        return f'{head},"result":{{{fields}}}}}'.encode()
     except (TypeError, ValueError):  # what JSON doesn't have, the SDK replaces
-        response = JSONRPCResponse(jsonrpc="2.0", id=request_id, result=result)
-        return _encode_with_sdk(response)
-    return f'{{"jsonrpc":"2.0","id":{_encode(request_id)},"result":{{{fields}}}}}'.encode()
+        return _encode_with_sdk(JSONRPCResponse(jsonrpc="2.0", id=request_id, result=result))
 
 
 def _encode_with_sdk(message: JSONRPCResponse | JSONRPCError) -> bytes:
     fields = message.model_dump(mode="json", by_alias=True, exclude_none=True)
     return json.dumps(fields, separators=(",", ":")).encode()
-
-
-def _encode(value: Any) -> str:
-    if isinstance(value, DeclarationPage):
-        return value.encoded
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)

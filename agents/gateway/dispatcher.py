@@ -96,6 +96,7 @@ class GatewayDispatcher:
         self.server: Server[Any] = Server(SERVER_NAME, version=__version__)
         self.server.middleware[:] = [self._handle_request]
         self.server.get_tool_input_schema = _find_input_schema
+        self._server_info = self.server.server_info_stamp  # the SDK copies it for each access
 
     def get_handlers(self, *, is_modern: bool) -> Mapping[str, Handler]:
         """Return the handlers of an era, by method."""
@@ -164,7 +165,7 @@ class GatewayDispatcher:
             fields = translate_result(result)
             fields.pop("_meta", None)
             return fields | ({"_meta": own_meta} if own_meta else {})
-        own_meta[SERVER_INFO] = self.server.server_info_stamp
+        own_meta[SERVER_INFO] = self._server_info
         return {"resultType": "complete", **result, "_meta": own_meta}
 
     def _select_handlers(self, caller: AuthenticatedClient) -> EndpointHandlers:

@@ -16,6 +16,7 @@ from uuid import UUID, uuid4
 from django.utils import timezone
 
 from agents.calls import pipeline
+from agents.calls.definitions import ServerFacts
 from agents.calls.pipeline import ApprovalRequired, CallOutcome, CallRefused
 from agents.calls.results import MAX_ROUNDS, estimate_size
 from agents.calls.snapshots import CallSnapshot
@@ -214,10 +215,12 @@ class UpstreamCallHandlers:
             return await self._build_call_response(
                 inbound, upstream_request, state, outcome, call_id
             )
-        host = build_host(inbound)
-        holder = await _prepare_connection(inbound, upstream_request)
+        host, snapshot = build_host(inbound), await get_snapshot(inbound)
+        server_id = upstream_request.server_id
+        server = snapshot.servers.get(server_id) if server_id else None
+        holder = await _prepare_connection(inbound, server)
         request = _build_call_request(inbound, upstream_request, host, state, holder)
-        if not await can_server_ask(inbound, upstream_request, host):
+        if server is None or not can_server_ask(inbound, server, host):
             return await self._build_call_response(
                 inbound, upstream_request, state, await pipeline.make_call(request)
             )
@@ -358,10 +361,8 @@ async def get_snapshot(inbound: GatewayRequest) -> CallSnapshot:
     return cached if cached is not None else await get_runtime().run_orm(target.load_snapshot)
 
 
-async def _prepare_connection(inbound: GatewayRequest, upstream_request: UpstreamRequest) -> str:
+async def _prepare_connection(inbound: GatewayRequest, server: ServerFacts | None) -> str:
     """Return the holder of the call's connection, subscribed to what its clients watch there."""
-    server_id = upstream_request.server_id
-    server = (await get_snapshot(inbound)).servers.get(server_id) if server_id else None
     if server is None or not server.enabled:
         return inbound.holder
     holder = inbound.choose_holder(server.endpoint)
@@ -372,20 +373,14 @@ async def _prepare_connection(inbound: GatewayRequest, upstream_request: Upstrea
     return holder
 
 
-async def can_server_ask(
-    inbound: GatewayRequest, upstream_request: UpstreamRequest, host: GatewayHost
-) -> bool:
+def can_server_ask(inbound: GatewayRequest, server: ServerFacts, host: GatewayHost) -> bool:
     """Tell whether the server may send requests to this client during a call.
 
     A modern server asks in its result, so a modern client's call isn't suspended for it.
     """
-    snapshot = await get_snapshot(inbound)
-    server = (
-        snapshot.servers.get(upstream_request.server_id) if upstream_request.server_id else None
-    )
-    if server is None or not host.can_be_asked(server.endpoint):
+    if inbound.is_modern and server.endpoint.era == "modern":
         return False
-    return not (inbound.is_modern and server.endpoint.era == "modern")
+    return host.can_be_asked(server.endpoint)
 
 
 def _decrypt_request_state(

@@ -33,6 +33,7 @@ from agents.gateway.handlers import (
     UpstreamRequest,
     build_call_result,
     can_server_ask,
+    get_snapshot,
     is_tool_listed,
 )
 from agents.gateway.mcp_host import GatewayHost, build_host, list_supported_requests, supports_tasks
@@ -136,15 +137,9 @@ class DeferredCallRunner:
         self, inbound: GatewayRequest, row: DeferredCall, stored_request: Mapping[str, Any]
     ) -> CallRequest:
         target, server_id = inbound.caller.target, _parse_server_id(stored_request)
-        upstream_request = UpstreamRequest(
-            "tools/call",
-            stored_request["tool"],
-            stored_request["tool"],
-            stored_request["arguments"],
-            server_id,
-        )
         host, holder = build_host(inbound), inbound.holder
-        if await can_server_ask(inbound, upstream_request, host):
+        server = (await get_snapshot(inbound)).servers.get(server_id) if server_id else None
+        if server is not None and can_server_ask(inbound, server, host):
             # No client is connected to answer, so offer the server no capabilities.
             host, holder = GatewayHost({}), f"gateway:{inbound.caller.key}:promised"
         assert row.call_id is not None  # noqa: S101 - it was claimed with one

@@ -35,9 +35,7 @@ def build_web_process(host: str, port: int) -> ProcessSpec:
         build_python_command(
             *("uvicorn", "bonobot.asgi:application", "--host", host, "--port", str(port)),
             *("--lifespan", "on", "--no-access-log", "--no-server-header"),
-            # Always h11: httptools accepts heads of any size (docs/performance.md). Our protocol
-            # also closes slow senders.
-            *("--http", HTTP_PROTOCOL, "--timeout-graceful-shutdown", "5"),
+            *("--http", HTTP_PROTOCOL, "--ws", "none", "--timeout-graceful-shutdown", "5"),
         ),
     )
 

@@ -13,12 +13,14 @@ import json
 import math
 import re
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeGuard
 
 from bonobot import __version__
+from bonobot.core.text.canonical_json import to_compact_json
 from mcp_servers.client.endpoint import Era, ServerEndpoint
 from mcp_servers.client.errors import build_protocol_error, build_rpc_error
 
@@ -31,7 +33,10 @@ PROGRESS_FACTOR = 10
 
 
 class RequestDeadline:
-    """The deadline of one request; `extensible` says whether progress extends it."""
+    """The deadline of one request, as a context manager that raises `TimeoutError`.
+
+    `extensible` says whether progress extends it.
+    """
 
     def __init__(self, seconds: float, *, extensible: bool = False) -> None:
         self._seconds = seconds
@@ -41,14 +46,21 @@ class RequestDeadline:
         self._pause_count = 0
         self._remaining_s = 0.0
 
-    @asynccontextmanager
-    async def enforce(self) -> AsyncIterator[None]:
-        """Raise `TimeoutError` in the body when the deadline passes."""
-        try:
-            async with asyncio.timeout(self._seconds) as self._timeout:
-                yield
-        finally:
-            self._pause_count = -1  # pauses that are still open must not reschedule
+    async def __aenter__(self) -> Self:
+        """Start the deadline."""
+        self._timeout = await asyncio.timeout(self._seconds).__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the deadline; raises `TimeoutError` if it has passed."""
+        self._pause_count = -1  # pauses that are still open must not reschedule
+        if self._timeout is not None:
+            await self._timeout.__aexit__(kind, error, traceback)
 
     def extend(self) -> None:
         """Restart the deadline after progress, up to the bound."""
@@ -172,7 +184,7 @@ class McpRequest:
 
 def encode_message(message: Mapping[str, Any]) -> bytes:
     """Return a message as one line of JSON, without the newline."""
-    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode("ascii")
+    return to_compact_json(message).encode("ascii")
 
 
 def decode_json(raw: bytes) -> Any:

@@ -13,8 +13,9 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 from weakref import WeakKeyDictionary
@@ -229,10 +230,10 @@ class ConnectionPool:
             host = host or (self._discovery_host if request.idempotent else self._host)
             self._ensure_sweeper()
             try:
-                async with AsyncExitStack() as stack:
-                    if endpoint.transport == "stdio" and timeout_s is None:
-                        child = self._use_child(endpoint, holder, host)
-                        await (await stack.enter_async_context(child)).wait_until_open()
+                if endpoint.transport != "stdio" or timeout_s is not None:
+                    return await self._send_within(endpoint, request, holder, host, timeout_s)
+                async with self._use_child(endpoint, holder, host) as child:
+                    await child.wait_until_open()
                     return await self._send_within(endpoint, request, holder, host, timeout_s)
             except UpstreamError as error:
                 if error.sent and not request.sent:  # a handshake failed
@@ -251,7 +252,7 @@ class ConnectionPool:
         host = host or self._host
         self._ensure_sweeper()
         limit_s = timeout_s or endpoint.connect_s + endpoint.start_s
-        async with _enforce_deadline(endpoint, McpRequest("server/discover"), limit_s):
+        async with ServerDeadline(endpoint, McpRequest("server/discover"), limit_s):
             if endpoint.transport == "stdio":
                 return await (await self._open_child(endpoint, holder, host)).wait_until_open()
             with self._get_upstream(endpoint).track_use() as upstream:
@@ -287,7 +288,7 @@ class ConnectionPool:
 
         self._discoveries[own_holder] = endpoint.server_id
         try:
-            async with _enforce_deadline(endpoint, McpRequest("discovery", sent=True), limit_s):
+            async with ServerDeadline(endpoint, McpRequest("discovery", sent=True), limit_s):
                 handshake = await self.perform_handshake(
                     endpoint, holder=holder, host=self._discovery_host
                 )
@@ -493,7 +494,7 @@ class ConnectionPool:
         timeout_s: float | None,
     ) -> dict[str, Any]:
         limit_s = endpoint.read_s if timeout_s is None else timeout_s
-        async with _enforce_deadline(endpoint, request, limit_s, extensible=timeout_s is None):
+        async with ServerDeadline(endpoint, request, limit_s, extensible=timeout_s is None):
             known_calls = self._modern_calls.get(endpoint.server_id)
             request.needs_modern = known_calls is not None and known_calls.contains(request)
             try:
@@ -639,26 +640,51 @@ class ConnectionPool:
             await self.close_outdated_connections()
 
 
-@asynccontextmanager
-async def _enforce_deadline(
-    endpoint: ServerEndpoint, request: McpRequest, seconds: float, *, extensible: bool = False
-) -> AsyncIterator[None]:
-    """Raise after `seconds`, with the error that says whether the server saw the request."""
-    deadline = request.deadline = RequestDeadline(seconds, extensible=extensible)
-    try:
-        async with deadline.enforce():
-            yield
-    except TimeoutError:
+class ServerDeadline(RequestDeadline):
+    """The deadline of a request to a server; its error says whether the server saw the request."""
+
+    def __init__(
+        self,
+        endpoint: ServerEndpoint,
+        request: McpRequest,
+        seconds: float,
+        *,
+        extensible: bool = False,
+    ) -> None:
+        super().__init__(seconds, extensible=extensible)
+        self._endpoint = endpoint
+        self._request = request
+        self._limit_s = seconds
+        request.deadline = self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the deadline; raises `UpstreamError` if it has passed."""
+        has_passed = isinstance(error, TimeoutError)
+        self._request.deadline = None  # no cycle for the garbage collector
+        try:
+            await super().__aexit__(kind, error, traceback)
+        except TimeoutError:
+            has_passed = True
+        if has_passed:
+            raise self._build_error() from None
+
+    def _build_error(self) -> UpstreamError:
+        endpoint, request, seconds = self._endpoint, self._request, self._limit_s
         if request.sent:
-            raise build_timeout_error(endpoint, request.method, seconds, sent=True) from None
+            return build_timeout_error(endpoint, request.method, seconds, sent=True)
         if seconds > endpoint.connect_s and endpoint.transport != "stdio":
             # Connecting has ended: it has a shorter limit of its own.
-            raise build_unreachable_error(endpoint, SILENT.reason, remedy=SILENT.remedy) from None
-        raise build_unreachable_error(
+            return build_unreachable_error(endpoint, SILENT.reason, remedy=SILENT.remedy)
+        return build_unreachable_error(
             endpoint,
             format_message("no connection within {seconds:g} s", seconds=seconds),
             remedy=TIMED_OUT.remedy,
-        ) from None
+        )
 
 
 def _end_sessions(entries: list[IdleSession]) -> list[Coroutine[Any, Any, None]]:

@@ -125,6 +125,8 @@ def strip_json_value(value: Any) -> StrippedValue:
     audio, `blob`) and the order of lists and objects are kept. Linear in size: keep more than 16
     KiB off the loop (`strip_result`).
     """
+    if not _may_have_hidden_text(value):
+        return StrippedValue(value, {})
     removed: Counter[str] = Counter()
     places: list[tuple[str, tuple[str, ...]]] = []
     root: list[Any] = [value]
@@ -148,6 +150,26 @@ def strip_json_value(value: Any) -> StrippedValue:
                 (cleaned_list, i, f"{path}[{i}]") for i in reversed(range(len(cleaned_list)))
             )
     return StrippedValue(root[0] if removed else value, dict(removed), tuple(places))
+
+
+def _may_have_hidden_text(value: Any) -> bool:
+    """Tell whether any string or key may have hidden characters; a quick check for most values."""
+    texts: list[str] = []
+    level: list[Any] = [value]
+    while level:
+        children: list[Any] = []
+        for node in level:
+            if isinstance(node, str):
+                texts.append(node)
+            elif isinstance(node, dict):
+                texts += map(str, node)
+                children += node.values()
+            elif isinstance(node, list | tuple):
+                children += node
+            elif isinstance(node, Mapping):
+                return True
+        level = children
+    return has_suspicious_characters("\n".join(texts))
 
 
 def _list_text_fields(node: Mapping[str, Any]) -> list[str]:

@@ -7,6 +7,8 @@ default counts as a provided value when arguments are checked and decided; they 
 from collections.abc import Mapping
 from typing import Any
 
+from bonobot.core.process_cache import ObjectIdentityCache
+
 MAX_DEPTH = 8
 # Prefixes of local references, as generators write them.
 _DEFINITION_FIELDS = ("$defs", "definitions")
@@ -18,7 +20,29 @@ def fill_defaults(schema: Any, value: Any, *, only_required: bool = False) -> An
     With `only_required`, only required properties are filled in: an optional one may be omitted
     even if its default doesn't match the schema.
     """
+    if not _schemas_with_defaults.get(schema):
+        return value
     return _fill_object(schema, schema, value, only_required=only_required, depth=0)
+
+
+def _declares_defaults(schema: Any) -> bool:
+    """Tell whether a schema may declare a default anywhere."""
+    level: list[Any] = [schema]
+    while level:
+        children: list[Any] = []
+        for node in level:
+            if isinstance(node, Mapping):
+                if "default" in node:
+                    return True
+                children += node.values()
+            elif isinstance(node, list):
+                children += node
+        level = children
+    return False
+
+
+# Schemas of a snapshot's tools are reused as the same objects.
+_schemas_with_defaults = ObjectIdentityCache(_declares_defaults)
 
 
 def _fill_object(root: Any, schema: Any, value: Any, *, only_required: bool, depth: int) -> Any:

@@ -2,14 +2,14 @@
 
 Pages load nothing from other origins and run no inline scripts (Content-Security-Policy); responses
 aren't cached by default. Middleware sets the headers on Django's responses,
-`wrap_send_with_default_headers` on all responses of the web process; a view that needs another
+`complete_response_start` on all responses of the web process; a view that needs another
 policy sets the header itself.
 
 CORS opens the REST API, the OAuth endpoints that browser clients call (not the consent page) and
 MCP to the configured origins. Clients there use tokens; cookies are never accepted cross-origin.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from inspect import iscoroutinefunction
 from typing import Any, TypeVar
 
@@ -35,7 +35,6 @@ STRICT_POLICY = {
 }
 
 GetResponse = Callable[[HttpRequest], Any]
-Send = Callable[[Any], Awaitable[None]]
 
 
 def build_content_security_policy(directives: dict[str, str]) -> str:
@@ -73,17 +72,6 @@ def add_browser_policy(get_response: GetResponse) -> GetResponse:
         return _add_default_headers(get_response(request))
 
     return answer
-
-
-def wrap_send_with_default_headers(send: Send) -> Send:
-    """Return an ASGI `send` that adds missing default headers."""
-
-    async def send_with_headers(message: Any) -> None:
-        if message["type"] == "http.response.start":
-            message = complete_response_start(message)
-        await send(message)
-
-    return send_with_headers
 
 
 def complete_response_start(message: Mapping[str, Any]) -> MutableMapping[str, Any]:

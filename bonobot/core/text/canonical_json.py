@@ -1,4 +1,4 @@
-"""Canonical JSON and digests."""
+"""Canonical and compact JSON, and digests."""
 
 import hashlib
 import json
@@ -15,8 +15,8 @@ except ImportError:  # Python without the C encoder: `json` does the same, slowe
     make_encoder = None  # type: ignore[assignment,misc]
 
 
-def _build_encoder(*, allow_nan: bool) -> Callable[[Any], str]:
-    """Return a function that encodes values as ASCII JSON with sorted keys and no spaces.
+def _build_encoder(*, allow_nan: bool, sort_keys: bool = True) -> Callable[[Any], str]:
+    """Return a function that encodes values as ASCII JSON without spaces.
 
     `JSONEncoder.encode` creates an encoder per value, which takes longer than encoding most values.
     """
@@ -24,19 +24,21 @@ def _build_encoder(*, allow_nan: bool) -> Callable[[Any], str]:
         ensure_ascii=True,
         check_circular=False,
         allow_nan=allow_nan,
-        sort_keys=True,
+        sort_keys=sort_keys,
         separators=(",", ":"),
     )
     if make_encoder is None:
         return encoder.encode
     encode_chunks: Callable[[Any, int], Iterable[str]] = make_encoder(
-        None, encoder.default, encode_basestring_ascii, None, ":", ",", True, False, allow_nan
+        None, encoder.default, encode_basestring_ascii, None, ":", ",", sort_keys, False, allow_nan
     )
     return lambda value: "".join(encode_chunks(value, 0))
 
 
 _encode_strict = _build_encoder(allow_nan=False)
 _encode_lenient = _build_encoder(allow_nan=True)
+# Return ASCII JSON without spaces; raises ValueError for NaN and infinity, TypeError if not JSON.
+to_compact_json = _build_encoder(allow_nan=False, sort_keys=False)
 
 
 def to_canonical_json(value: Any) -> str:

@@ -163,9 +163,9 @@ def test_requests_are_counted_by_area_and_not_by_path() -> None:
     async def send(message: Any) -> None:
         messages.append(message)
 
-    get_runtime().call(
-        asgi.wrap_send_with_metrics("api", send), {"type": "http.response.start", "status": 418}
-    )
+    response = asgi.ResponseSender(send)
+    response.area = "api"
+    get_runtime().call(response.__call__, {"type": "http.response.start", "status": 418})
     assert read_value("bonobot_http_requests_total", "api", "418") - before == 1
     assert len(messages) == 1
 

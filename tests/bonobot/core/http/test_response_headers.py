@@ -15,7 +15,7 @@ from bonobot.core.http.response_headers import (
     add_browser_policy,
     build_content_security_policy,
     build_default_headers,
-    wrap_send_with_default_headers,
+    complete_response_start,
 )
 
 
@@ -57,23 +57,14 @@ def test_hsts_is_sent_if_the_installation_uses_https(settings: Any) -> None:
 
 
 def test_a_response_from_outside_django_gets_the_headers_once() -> None:
-    messages: list[Any] = []
-
-    async def send(message: Any) -> None:
-        messages.append(message)
-
-    async def respond() -> None:
-        headers = [(b"Cache-Control", b"public"), (b"x", b"1")]
-        wrapped_send = wrap_send_with_default_headers(send)
-        await wrapped_send({"type": "http.response.start", "status": 200, "headers": headers})
-        await wrapped_send({"type": "http.response.body", "body": b""})
-
-    asyncio.run(respond())
-    names = [name.lower() for name, _ in messages[0]["headers"]]
+    headers = [(b"Cache-Control", b"public"), (b"x", b"1")]
+    start = complete_response_start(
+        {"type": "http.response.start", "status": 200, "headers": headers}
+    )
+    names = [name.lower() for name, _ in start["headers"]]
     assert len(names) == len(set(names))
     assert {name.lower().encode() for name in build_default_headers()} <= set(names)
-    assert dict(messages[0]["headers"])[b"Cache-Control"] == b"public"
-    assert messages[1] == {"type": "http.response.body", "body": b""}
+    assert dict(start["headers"])[b"Cache-Control"] == b"public"
 
 
 def test_a_view_can_set_its_own_policy() -> None:
