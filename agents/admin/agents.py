@@ -58,6 +58,7 @@ from bonobot.core.admin.theme import (
 )
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, Problem
+from bonobot.core.text.dollars import MICROUSD_PER_USD
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.models import Server
 
@@ -240,7 +241,6 @@ def _build_count_subquery(rows: QuerySet[Any], count: Any) -> Coalesce:
 LIMIT_FIELDS = ("max_turns", "max_calls", "max_run_s", "calls_per_minute", "tool_search_above")
 TEXT_FIELDS = ("name", "slug", "description", "instructions")
 COPIED_FIELDS = (*TEXT_FIELDS, "enabled", "tools_in_prompt", *LIMIT_FIELDS)
-MICRODOLLARS = 1_000_000
 EMPTY_BUDGET_LINES = 3
 
 
@@ -447,7 +447,7 @@ def parse_amount(unit: str, text: str) -> int:
     """Return a typed limit as a number, dollars as micro-dollars; raises `InvalidInput`."""
     try:
         value = float(text.replace(",", "").replace("$", ""))
-        amount = round(value * MICRODOLLARS) if unit == Budget.Unit.MONEY else int(value)
+        amount = round(value * MICROUSD_PER_USD) if unit == Budget.Unit.MONEY else int(value)
     except (ValueError, OverflowError):
         amount = -1
     if not 0 <= amount <= MAX_LIMIT:

@@ -83,6 +83,7 @@ class BudgetForm(forms.ModelForm):
 class BudgetAdmin(ServiceFormAdmin):
     """The active organization's budgets."""
 
+    add_label = _("Create budget")
     # The services check the permission that each owner requires.
     needs_to_change = Action.MANAGE_AGENTS
     delete_note = _("The limit stops applying with the next call.")

@@ -15,6 +15,7 @@ from agents.model_endpoints.services import ModelEndpointSpec, delete_endpoint, 
 from agents.model_endpoints.try_endpoint import try_endpoint
 from agents.models import ModelEndpoint
 from bonobot.accounts.admin_base import ServiceFormAdmin, render_screen
+from bonobot.accounts.admin_base.dollar_field import DollarField
 from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import SecretInput, display, register
 from bonobot.core.problems import Problem
@@ -47,6 +48,7 @@ COST_FIELDS = (
     *("input_price", "output_price", "cache_read_price", "cache_write_price"),
     *("selectable", "allow_private"),
 )
+MAX_PRICE = 10**12  # micro-dollars per million tokens
 FIELDS = (*PROVIDER_FIELDS, *RESPONSE_FIELDS, *FAILURE_FIELDS, *COST_FIELDS)
 
 
@@ -63,6 +65,33 @@ class ModelEndpointForm(forms.ModelForm):
         help_text=_(
             "Encrypted when saved and never shown again. For Vertex AI, enter the JSON of "
             "a service account."
+        ),
+    )
+
+    input_price = DollarField(
+        label=_("Input price"),
+        max_microusd=MAX_PRICE,
+        help_text=_("Dollars per million tokens. If empty, the bundled price list applies."),
+    )
+    output_price = DollarField(
+        label=_("Output price"),
+        max_microusd=MAX_PRICE,
+        help_text=_("Dollars per million tokens. If empty, the bundled price list applies."),
+    )
+    cache_read_price = DollarField(
+        label=_("Cache read price"),
+        max_microusd=MAX_PRICE,
+        help_text=_(
+            "Dollars per million input tokens read from the provider's cache. Used with the "
+            "prices above. If empty, the input price applies."
+        ),
+    )
+    cache_write_price = DollarField(
+        label=_("Cache write price"),
+        max_microusd=MAX_PRICE,
+        help_text=_(
+            "Dollars per million input tokens written to the provider's cache. Used with the "
+            "prices above. If empty, 125% of the input price applies."
         ),
     )
 
@@ -127,20 +156,6 @@ class ModelEndpointForm(forms.ModelForm):
             ),
             "allow_private": _(
                 "For Ollama or vLLM on your own network. Platform administrators only."
-            ),
-            "input_price": _(
-                "Micro-dollars per million tokens. If empty, the bundled price list applies."
-            ),
-            "output_price": _(
-                "Micro-dollars per million tokens. If empty, the bundled price list applies."
-            ),
-            "cache_read_price": _(
-                "Micro-dollars per million input tokens read from the provider's cache. Used "
-                "with the prices above. If empty, the input price applies."
-            ),
-            "cache_write_price": _(
-                "Micro-dollars per million input tokens written to the provider's cache. Used "
-                "with the prices above. If empty, 125% of the input price applies."
             ),
         }
 

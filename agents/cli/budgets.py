@@ -18,7 +18,8 @@ from agents.models import Agent, Budget
 from bonobot.accounts.models import Organization
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput
-from mcp_servers.cli.servers import MICRO, add_price_arguments, collect_price_options, get_server
+from bonobot.core.text.dollars import MICROUSD_PER_USD
+from mcp_servers.cli.servers import add_price_arguments, collect_price_options, get_server
 from mcp_servers.cli.servers import serialize_server as server_json
 from mcp_servers.server_prices import set_prices
 
@@ -88,7 +89,7 @@ def _print_budgets(cli: CommandContext, rows: list[Budget]) -> None:
 
 
 def _format_amount(unit: str, value: int) -> str:
-    return f"${value / MICRO:,.2f}" if unit == Budget.Unit.MONEY else f"{value:,}"
+    return f"${value / MICROUSD_PER_USD:,.2f}" if unit == Budget.Unit.MONEY else f"{value:,}"
 
 
 def _get_owner(cli: CommandContext, options: argparse.Namespace) -> Owner:
@@ -110,7 +111,7 @@ def _parse_line(text: str) -> BudgetLine:
     session_prefix, unit, period, limit, warn_at = match.groups()
     is_money = unit == "dollars"
     try:
-        amount = Decimal(limit.replace(",", "")) * (MICRO if is_money else 1)
+        amount = Decimal(limit.replace(",", "")) * (MICROUSD_PER_USD if is_money else 1)
     except InvalidOperation:
         amount = Decimal("0.5")
     if amount != int(amount):
@@ -136,8 +137,8 @@ def _set_server_prices(cli: CommandContext, options: argparse.Namespace) -> None
         else "no rate limit"
     )
     cli.print_message(
-        f"{server.name}: ${server.call_price / MICRO:g} per call, "
-        f"${server.second_price / MICRO:g} per second, {rate}"
+        f"{server.name}: ${server.call_price / MICROUSD_PER_USD:g} per call, "
+        f"${server.second_price / MICROUSD_PER_USD:g} per second, {rate}"
     )
 
 

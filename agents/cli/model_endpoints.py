@@ -12,6 +12,7 @@ from bonobot.core.cli.command_group import (
     build_table,
     expand_variables,
 )
+from bonobot.core.text.dollars import parse_dollars
 from bonobot.core.text.masking import MASK
 
 # Fields of the specification that have an option of the same name.
@@ -121,23 +122,28 @@ def _add_cost_arguments(parser: argparse.ArgumentParser) -> None:
         help="Whether members can choose it for their sessions",
     )
     parser.add_argument(
-        "--input-price", type=int, metavar="N", help="Micro-dollars per million input tokens"
+        "--input-price",
+        type=parse_dollars,
+        metavar="DOLLARS",
+        help="Price of a million input tokens",
     )
     parser.add_argument(
-        "--output-price", type=int, metavar="N", help="Micro-dollars per million output tokens"
+        "--output-price",
+        type=parse_dollars,
+        metavar="DOLLARS",
+        help="Price of a million output tokens",
     )
     parser.add_argument(
         "--cache-read-price",
-        type=int,
-        metavar="N",
-        help="Micro-dollars per million tokens read from the cache (default: the input price)",
+        type=parse_dollars,
+        metavar="DOLLARS",
+        help="Price of a million tokens read from the cache (default: the input price)",
     )
     parser.add_argument(
         "--cache-write-price",
-        type=int,
-        metavar="N",
-        help="Micro-dollars per million tokens written to the cache "
-        "(default: 125%% of the input price)",
+        type=parse_dollars,
+        metavar="DOLLARS",
+        help="Price of a million tokens written to the cache (default: 125%% of the input price)",
     )
 
 

@@ -23,7 +23,7 @@ class Budget(GovernedModel):
         """What is counted; seconds are the run time of calls and model turns."""
 
         TOKENS = "tokens", _("tokens")
-        MONEY = "microusd", _("micro-dollars")
+        MONEY = "microusd", _("dollars")
         CALLS = "calls", _("calls")
         SECONDS = "seconds", _("seconds")
 

@@ -267,6 +267,7 @@ NOT_ENABLED = _("A platform administrator must enable this preset for your organ
 class PresetAdmin(ScopedAdmin):
     """The presets of the active organization; those of the catalog are read-only."""
 
+    add_label = _("Create preset")
     list_display = ("preset", "kind", "transport", "signs_in", "whose", "enabled", "proven")
     list_filter = (
         PresetCategoryFilter,

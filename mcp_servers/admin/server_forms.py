@@ -5,7 +5,6 @@ Secrets are shown as the mask; a row that keeps the mask keeps its stored value.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 from django import forms
@@ -15,9 +14,9 @@ from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from bonobot.accounts.admin_base.dollar_field import DollarField
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
-from bonobot.accounts.templatetags.display import MICROUSD_PER_USD, plain_dollars
 from bonobot.core.admin.theme import (
     Checkbox,
     IntegerInput,
@@ -154,18 +153,6 @@ def _build_secret_field(label: Any) -> forms.CharField:
         required=False,
         strip=True,
         widget=SecretInput(),
-    )
-
-
-def _build_dollar_field(label: Any, help_text: Any) -> forms.DecimalField:
-    return forms.DecimalField(
-        label=label,
-        required=False,
-        min_value=0,
-        max_value=MAX_PRICE // MICROUSD_PER_USD,
-        decimal_places=6,
-        help_text=help_text,
-        widget=TextInput(attrs={"inputmode": "decimal", "placeholder": "0"}),
     )
 
 
@@ -308,11 +295,15 @@ class ServerForm(forms.Form):
         ),
     )
     enabled = forms.BooleanField(label=_("Enabled"), required=False, initial=True, widget=Checkbox)
-    call_price = _build_dollar_field(
-        _("Price per call"), _("In dollars. Counts toward cost budgets.")
+    call_price = DollarField(
+        label=_("Price per call"),
+        max_microusd=MAX_PRICE,
+        help_text=_("In dollars. Counts toward cost budgets."),
     )
-    second_price = _build_dollar_field(
-        _("Price per second"), _("In dollars, for each second that a call runs.")
+    second_price = DollarField(
+        label=_("Price per second"),
+        max_microusd=MAX_PRICE,
+        help_text=_("In dollars, for each second that a call runs."),
     )
     calls_per_minute = forms.IntegerField(
         label=_("Calls per minute"),
@@ -470,13 +461,9 @@ class ServerForm(forms.Form):
             env_exceptions=_parse_env_exceptions(cleaned)
             if stdio and self.principal.platform_admin
             else None,
-            call_price=_to_microdollars(cleaned["call_price"]),
-            second_price=_to_microdollars(cleaned["second_price"]),
+            call_price=cleaned["call_price"] or 0,
+            second_price=cleaned["second_price"] or 0,
         )
-
-
-def _to_microdollars(dollars: Decimal | None) -> int:
-    return int((dollars or 0) * MICROUSD_PER_USD)
 
 
 def build_initial(server: Server) -> dict[str, Any]:
@@ -502,7 +489,7 @@ def build_initial(server: Server) -> dict[str, Any]:
         "auth_type": server.auth_type,
         "calls_per_minute": server.calls_per_minute,
         **{name: getattr(server, name) for name in CAPABILITY_FIELDS},
-        **{name: plain_dollars(price) for name in PRICE_NAMES if (price := getattr(server, name))},
+        **{name: price for name in PRICE_NAMES if (price := getattr(server, name))},
         **{
             name: endpoint[name]
             for name in ("url", "command", "cwd", "headers", "env")

@@ -4,7 +4,6 @@ import argparse
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -23,6 +22,7 @@ from bonobot.core.cli.command_group import (
 )
 from bonobot.core.problems import InvalidInput, NotFound, Problem
 from bonobot.core.text.counts import format_count
+from bonobot.core.text.dollars import parse_dollars
 from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.attached_agents import get_attached_agents
 from mcp_servers.client_capabilities import CAPABILITY_FIELDS
@@ -115,23 +115,6 @@ def _read_file(path: str) -> str:
             remedy="Specify a file that you can read, or a URL.",
         ) from None
     return raw.decode("utf-8", "replace")
-
-
-MICRO = 1_000_000
-
-
-def parse_dollars(text: str) -> int:
-    """Parse an amount of dollars to micro-dollars, for argparse."""
-    try:
-        amount = Decimal(text.removeprefix("$").replace(",", "")) * MICRO
-        micro_dollars = int(amount)
-    except (InvalidOperation, ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"{text!r} isn't a valid amount in dollars") from None
-    if micro_dollars < 0 or micro_dollars != amount:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} must be a whole number of micro-dollars, 0 or more"
-        )
-    return micro_dollars
 
 
 def add_price_arguments(parser: argparse.ArgumentParser) -> None:

@@ -48,7 +48,7 @@ def test_breadcrumbs_use_the_names_of_the_navigation() -> None:
 
     assert list_breadcrumbs("ledger_auditrow_changelist") == ["Audit log"]
     assert list_breadcrumbs("organization_kill_switch") == ["Kill switch"]
-    assert list_breadcrumbs("agents_budget_add") == ["Budgets", "Add budget"]
+    assert list_breadcrumbs("agents_budget_add") == ["Budgets", "Create budget"]
     assert list_breadcrumbs("tenancy_token_change", token.pk) == [
         *("Settings", "Tokens", f"ci ({token.key}…)")
     ]

@@ -41,6 +41,7 @@ class UserAdmin(DjangoUserAdmin, ScopedAdmin):  # type: ignore[misc]  # both are
     """Users of the platform; created by platform administrators."""
 
     platform_only = True
+    add_label = _("Create user")
     needs_to_change = Action.MANAGE_ORGANIZATION
     form = UserChangeForm
     add_form = UserCreationForm
@@ -90,6 +91,7 @@ class UserAdmin(DjangoUserAdmin, ScopedAdmin):  # type: ignore[misc]  # both are
 class OrganizationAdmin(ScopedAdmin):
     """Organizations: all for platform administrators, else one's own."""
 
+    add_label = _("Create organization")
     needs_to_change = Action.MANAGE_ORGANIZATION
     list_display = ("name", "slug", "member_count", "made_at")
     search_fields = ("name", "slug")
@@ -167,6 +169,7 @@ class MembershipForm(forms.ModelForm):
 class MembershipAdmin(ServiceFormAdmin):
     """The active organization's members and their roles."""
 
+    add_label = _("Add member")
     needs_to_change = Action.MANAGE_MEMBERS
     delete_note = _("The person loses access to this organization. The account is kept.")
     form = MembershipForm

@@ -27,7 +27,7 @@ from bonobot.accounts.deletions.kinds import list_restorable_kinds
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.accounts.templatetags.display import ago
-from bonobot.core.admin.theme import ModelAdmin, display
+from bonobot.core.admin.theme import ModelAdmin, Select, display
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import Forbidden, NotFound, Problem
 
@@ -81,7 +81,8 @@ class ScopedAdmin(ModelAdmin):
     # The name of the rows below the list, if not the model's.
     counted_as: ClassVar[Any] = ""
 
-    # The button that adds a row: its words and URL name, if not "Add" with the model's name.
+    # The button and page that add a row: their words, if not "Add" with the model's name, and the
+    # button's URL name.
     add_label: ClassVar[Any] = ""
     add_url_name: ClassVar[str] = ""
 
@@ -192,6 +193,8 @@ class ScopedAdmin(ModelAdmin):
         extra_context: dict[str, Any] | None = None,
     ) -> Any:
         """Show the form again with the problem at its field if a service raises one."""
+        if object_id is None and self.add_label:
+            extra_context = {"title": self.add_label, **(extra_context or {})}
         try:
             with self.explain_denial(request):
                 return super().changeform_view(request, object_id, form_url, extra_context)
@@ -204,6 +207,12 @@ class ScopedAdmin(ModelAdmin):
             if isinstance(problem, Forbidden):
                 response.status_code = problem.status
             return response
+
+    def formfield_for_choice_field(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Return the field of a column with choices."""
+        if db_field.name not in self.radio_fields:
+            kwargs.setdefault("widget", Select())
+        return super().formfield_for_choice_field(db_field, request, **kwargs)
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any

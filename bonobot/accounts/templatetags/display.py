@@ -22,6 +22,7 @@ from django.utils.translation import ngettext
 from bonobot.accounts.models.abstract_models import MAX_COUNTED
 from bonobot.core.i18n import localization
 from bonobot.core.i18n.localization import localize_if_translatable, localize_text
+from bonobot.core.text.dollars import MICROUSD_PER_USD
 from bonobot.core.text.syntax_highlighting import (
     MAX_SHOWN_LENGTH,
     JsonLine,
@@ -77,7 +78,6 @@ EFFECTS = {
     "deny": ("trust", "block", _lazy("Deny")),
 }
 MAX_VALUE_LENGTH = 60  # characters of one argument in a line
-MICROUSD_PER_USD = 1_000_000
 MAX_PART_LENGTH = 4096
 # The tone, icon and label of outcomes; the values of `AuditRow.Outcome`, and `pending`.
 OUTCOMES = {

@@ -12,7 +12,8 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_time
-from django.utils.text import format_lazy
+from django.utils.functional import Promise
+from django.utils.text import capfirst, format_lazy
 from django.utils.translation import gettext_lazy as _
 from unfold.admin import ModelAdmin
 from unfold.contrib.filters.admin import (
@@ -36,9 +37,7 @@ from unfold.widgets import (
 from unfold.widgets import (
     UnfoldAdminPasswordWidget as PasswordInput,
 )
-from unfold.widgets import (
-    UnfoldAdminSelectWidget as Select,
-)
+from unfold.widgets import UnfoldAdminSelectWidget
 from unfold.widgets import (
     UnfoldAdminTextareaWidget as Textarea,
 )
@@ -75,6 +74,21 @@ __all__ = [
     "register",
     "site",
 ]
+
+
+class Select(UnfoldAdminSelectWidget):
+    """A select whose options begin with a capital letter, except names that people chose.
+
+    Labels of choices are translated, and lower case because sentences contain them too.
+    """
+
+    def create_option(
+        self, name: str, value: Any, label: Any, *args: Any, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Return the option with its label."""
+        shown_label = capfirst(str(label)) if isinstance(label, Promise) else label
+        option: dict[str, Any] = super().create_option(name, value, shown_label, *args, **kwargs)
+        return option
 
 
 class SecretInput(PasswordInput):

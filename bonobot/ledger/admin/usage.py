@@ -9,6 +9,7 @@ from django.http.response import HttpResponseBase
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.http import urlencode
+from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.accounts.admin_base.responses import add_problem_to_form, render_screen
@@ -30,7 +31,7 @@ class UsageForm(forms.Form):
 
     by = forms.ChoiceField(
         label=_("Group by"),
-        choices=list(TITLES.items()),
+        choices=[(by, capfirst(title)) for by, title in TITLES.items()],
         required=False,
         widget=forms.Select(attrs=INPUT_ATTRS),
     )

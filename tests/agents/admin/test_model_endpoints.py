@@ -98,9 +98,25 @@ def test_an_unused_endpoint_is_deleted(operator: admin_client.AdminClient) -> No
 
 def test_caching_thinking_and_pdf_settings_are_saved(operator: admin_client.AdminClient) -> None:
     assert 'name="prompt_caching"' in operator.get("agents_modelendpoint_add")
-    values = {"cache_read_price": "50", "cache_write_price": "125", "pdf_input": "on"}
+    values = {"pdf_input": "on"}
     operator.post("agents_modelendpoint_add", **FIELDS, **values, thinking_summaries="on")
     endpoint = ModelEndpoint.objects.get()
-    assert (endpoint.cache_read_price, endpoint.cache_write_price) == (50, 125)
     flags = (endpoint.pdf_input, endpoint.thinking_summaries, endpoint.prompt_caching)
     assert flags == (True, True, False)
+
+
+def test_prices_are_typed_and_shown_in_dollars(operator: admin_client.AdminClient) -> None:
+    prices = {"input_price": "3", "output_price": "12.50", "cache_read_price": "0.3"}
+    operator.post("agents_modelendpoint_add", **FIELDS, **prices)
+    endpoint = ModelEndpoint.objects.get()
+    assert (endpoint.input_price, endpoint.output_price) == (3_000_000, 12_500_000)
+    assert (endpoint.cache_read_price, endpoint.cache_write_price) == (300_000, None)
+    page = operator.get("agents_modelendpoint_change", endpoint.pk)
+    assert 'value="12.5"' in page
+    assert 'value="0.3"' in page
+
+
+@pytest.mark.parametrize("price", ["-1", "0.0000001", "dollars"])
+def test_an_invalid_price_is_refused(operator: admin_client.AdminClient, price: str) -> None:
+    operator.post("agents_modelendpoint_add", **FIELDS, input_price=price)
+    assert not ModelEndpoint.objects.exists()

@@ -50,11 +50,11 @@ def test_an_unused_endpoint_is_deleted(bonobot):
 
 
 def test_caching_thinking_and_pdf_settings_are_stored(bonobot):
-    added = bonobot(*ADD, "--cache-read-price", "50", "--cache-write-price", "125").json
-    assert (added["cache_read_price"], added["cache_write_price"]) == (50, 125)
+    added = bonobot(*ADD, "--cache-read-price", "0.3", "--cache-write-price", "3.75").json
+    assert (added["cache_read_price"], added["cache_write_price"]) == (300_000, 3_750_000)
     flags = ("prompt_caching", "pdf_input", "thinking_summaries")
     assert [added[name] for name in flags] == [True, False, False]
     options = ("--no-prompt-caching", "--pdf-input", "--thinking-summaries")
     changed = bonobot("models", "set", "claude", *options, "--json").json
     assert [changed[name] for name in flags] == [False, True, True]
-    assert ModelEndpoint.objects.get().cache_read_price == 50
+    assert ModelEndpoint.objects.get().cache_read_price == 300_000

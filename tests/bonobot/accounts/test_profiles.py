@@ -266,5 +266,5 @@ def test_rest_and_the_command_line_set_a_time_zone(anna: User, acme: Organizatio
 
 def test_the_default_language_is_explained(anna: User) -> None:
     page = sign_in().get(reverse("admin:profile")).content.decode()
-    assert "browser default" in page
+    assert "Browser default" in page
     assert "---------" not in page
