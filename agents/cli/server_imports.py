@@ -45,6 +45,7 @@ class ImportReport(ServerImport):
     """An import with its source; printed by `--json`."""
 
     source: str
+    uses_environment: bool = True
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON representation."""
@@ -95,9 +96,11 @@ def _import_servers(cli: CommandContext, options: argparse.Namespace) -> None:
     source, text = _read_source(cli, options)
     # The caller's environment; `placeholders` rejects Bonobot's own variables. The authors of a
     # registry choose its names, so they get nothing from it.
-    environment = {} if is_registry_text(text) else os.environ
+    uses_environment = not is_registry_text(text)
+    environment = os.environ if uses_environment else {}
     values = {**environment, **parse_pairs(options.set, "--set")}
     report = _plan_import(cli, options, source, text, values)
+    report.uses_environment = uses_environment
     complete_import(cli, options, report)
 
 
@@ -254,7 +257,8 @@ def _show_plan(cli: CommandContext, report: ImportReport) -> None:
         for planned_server in report.planned
         for problem in planned_server.problems
     ):
-        cli.print_message("→ Set the values in the environment or with --set NAME=VALUE.")
+        places = "in the environment or with" if report.uses_environment else "with"
+        cli.print_message(f"→ Set the values {places} --set NAME=VALUE.")
     if any(planned_server.private and planned_server.problems for planned_server in report.planned):
         cli.print_message("→ To allow these private addresses, use --allow-private.")
 
