@@ -20,6 +20,7 @@ from mcp_servers.admin.add_servers import ServerDestination
 from mcp_servers.admin.added_servers import FailedServer, build_added_url, save_failures
 from mcp_servers.admin.servers import POOL_DESTINATION, ServerAdmin
 from mcp_servers.import_export.import_plan import ImportChoices
+from mcp_servers.import_export.registry_client import fetch_registry
 
 PARAMETER_PREFIX = "parameter-"
 MAX_FILE_BYTES = 1024 * 1024  # bytes that are read; the parser refuses more than 256 KiB
@@ -34,11 +35,12 @@ def import_servers(
         return _render_page(request, destination, "")
     text, choices = request.POST.get("text", ""), _parse_choices(request, principal, destination)
     try:
-        text = _read_upload(request) or text
+        text = _read_upload(request) or _read_registry(request, principal) or text
         server_import = plan_import(principal, text, choices)
     except Problem as problem:
         return _render_page(request, destination, text, problem=problem, status=400)
-    if request.POST.get("do") != "add":
+    # A person sees what a registry returned before anything is added.
+    if request.POST.get("do") != "add" or request.POST.get("registry"):
         return _render_page(
             request, destination, text, server_import=server_import, values=choices.values
         )
@@ -67,6 +69,13 @@ def _read_upload(request: HttpRequest) -> str:
             field="file",
             remedy="Choose the client's JSON or YAML configuration file.",
         ) from None
+
+
+def _read_registry(request: HttpRequest, principal: Principal) -> str:
+    """Return the servers of the registry with the posted URL, "" without one."""
+    url = request.POST.get("registry", "").strip()
+    search = request.POST.get("search", "").strip()
+    return fetch_registry(principal, url, search=search) if url else ""
 
 
 def _apply_import(
@@ -138,6 +147,8 @@ def _render_page(
         "servers/paste.html",
         status=status,
         text=text,
+        registry=request.POST.get("registry", ""),
+        search=request.POST.get("search", ""),
         rows=rows,
         states=count_import_states(rows),
         selected=sum(row.selected for row in rows),

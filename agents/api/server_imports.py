@@ -27,6 +27,7 @@ from mcp_servers.api.serializers import AUTH_CONFIG, ENDPOINT_CONFIG, JSON_OBJEC
 from mcp_servers.api.servers import add_server_annotations
 from mcp_servers.import_export.detect_format import MAX_SERVERS
 from mcp_servers.import_export.import_plan import ImportChoices
+from mcp_servers.import_export.registry_client import fetch_registry
 from mcp_servers.models import Server
 
 CHECK_DUE = "mcp_servers.tasks.check_due_servers"
@@ -100,6 +101,7 @@ def _get_progress_state(server: Server) -> str:
 
 
 MAX_TEXT_LENGTH = 1024 * 1024
+MAX_URL_LENGTH = 2_000
 MAX_NAMES = 1_000
 EXAMPLE_TEXT = '{"mcpServers": {"docs": {"url": "https://mcp.example.com/mcp"}}}'
 
@@ -114,6 +116,10 @@ def _build_names_field(help_text: str) -> serializers.ListField:
     examples=[
         OpenApiExample("Preview an import", {"text": EXAMPLE_TEXT}),
         OpenApiExample(
+            "Preview an import from a registry",
+            {"registry": "https://registry.modelcontextprotocol.io", "search": "weather"},
+        ),
+        OpenApiExample(
             "Import, with a private address",
             {"text": EXAMPLE_TEXT, "apply": True, "allow_private": ["docs"]},
         ),
@@ -124,9 +130,17 @@ def _build_names_field(help_text: str) -> serializers.ListField:
     ]
 )
 class ImportBody(StrictSerializer):
-    """The configuration of an MCP client to import, and its options."""
+    """The servers to import, as `text` or in a `registry`, and the options of the import."""
 
-    text = serializers.CharField(max_length=MAX_TEXT_LENGTH, trim_whitespace=False)
+    text = serializers.CharField(required=False, max_length=MAX_TEXT_LENGTH, trim_whitespace=False)
+    registry = serializers.CharField(
+        required=False,
+        max_length=MAX_URL_LENGTH,
+        help_text="Instead of `text`: base URL of an MCP registry, or the URL of a `server.json`.",
+    )
+    search = serializers.CharField(
+        required=False, max_length=255, help_text="With `registry`: part of the servers' names."
+    )
     apply = serializers.BooleanField(
         required=False, help_text="Add the valid entries. Default: preview only."
     )
@@ -262,11 +276,12 @@ class ImportServersView(ResourceView):
 
     @describe_operation("import_servers", body=ImportBody, answer=ServerImportSerializer)
     def post(self, request: object) -> Response:
-        """Import servers from a pasted configuration, or preview the import.
+        """Import servers from a configuration or a registry, or preview the import.
 
         The text can be the configuration of any MCP client (`mcpServers`, `servers`, a map of
-        servers, or one server). With `apply`, each entry is added completely or not at all; entries
-        with problems are skipped. `allowed_tools` of servers and `bot_overrides` are imported.
+        servers, or one server), a `server.json`, or a registry's list. With `apply`, each entry is
+        added completely or not at all; entries with problems are skipped. `allowed_tools` of
+        servers and `bot_overrides` are imported.
 
         The response doesn't wait for the servers: workers scan them, and `progress` is the URL of
         their progress. With `approve`, the servers are discovered at once and their definitions are
@@ -279,7 +294,7 @@ class ImportServersView(ResourceView):
             chosen=body.get("chosen"),
         )
         approves = self._takes_approval(body)
-        server_import = plan_import(self.principal, body["text"], choices)
+        server_import = plan_import(self.principal, self._get_text(body), choices)
         if body.get("apply", False):
             apply_import(self.principal, server_import)
             if approves:
@@ -289,6 +304,18 @@ class ImportServersView(ResourceView):
         query_pairs = [("server", server.pk) for server in server_import.added.values()]
         progress_url = f"{self.request.path}?{urlencode(query_pairs)}" if query_pairs else None
         return Response(server_import.as_dict() | {"progress": progress_url})
+
+    def _get_text(self, body: dict[str, Any]) -> str:
+        if ("text" in body) == ("registry" in body):
+            raise InvalidInput(
+                "Exactly one source is required.",
+                code="no_source",
+                field="text",
+                remedy="Send either `text` or `registry`.",
+            )
+        if "text" in body:
+            return str(body["text"])
+        return fetch_registry(self.principal, body["registry"], search=body.get("search", ""))
 
     def _takes_approval(self, body: dict[str, Any]) -> bool:
         approves: bool = body.get("approve", False)

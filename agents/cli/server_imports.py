@@ -22,7 +22,7 @@ from bonobot.core.text.untrusted_text import make_visible
 from mcp_servers.cli.definition_approval import review_new_server
 from mcp_servers.cli.discovery import discover_with_progress
 from mcp_servers.cli.servers import add_approve_argument
-from mcp_servers.import_export import parse_import
+from mcp_servers.import_export import is_registry_text, parse_import
 from mcp_servers.import_export.client_files import (
     CLIENT_NAMES,
     UserMachine,
@@ -30,6 +30,7 @@ from mcp_servers.import_export.client_files import (
     read_text,
 )
 from mcp_servers.import_export.import_plan import ImportChoices, PlannedServer, plan_entries
+from mcp_servers.import_export.registry_client import fetch_registry
 from mcp_servers.models import Server
 from mcp_servers.presets.catalog import load_catalog
 from mcp_servers.presets.installed_programs import InstalledProgram, list_installed_programs
@@ -44,6 +45,7 @@ class ImportReport(ServerImport):
     """An import with its source; printed by `--json`."""
 
     source: str
+    uses_environment: bool = True
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON representation."""
@@ -60,6 +62,12 @@ def _add_import_arguments(parser: argparse.ArgumentParser) -> None:
         choices=CLIENT_NAMES,
         help="Import from this client on this machine",
     )
+    parser.add_argument(
+        "--registry",
+        metavar="URL",
+        help="Import from this MCP registry, or the server.json file at this URL",
+    )
+    parser.add_argument("--search", metavar="TEXT", default="", help="Search in the registry")
     parser.add_argument(
         "--installed", action="store_true", help="Import preset servers installed on this machine"
     )
@@ -82,13 +90,17 @@ def _add_import_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _import_servers(cli: CommandContext, options: argparse.Namespace) -> None:
-    if options.installed and not (options.file or options.client):
+    if options.installed and not (options.file or options.client or options.registry):
         complete_import(cli, options, _plan_installed_servers(cli, options))
         return
     source, text = _read_source(cli, options)
-    # The caller's environment; `placeholders` rejects Bonobot's own variables.
-    values = {**os.environ, **parse_pairs(options.set, "--set")}
+    # The caller's environment; `placeholders` rejects Bonobot's own variables. The authors of a
+    # registry choose its names, so they get nothing from it.
+    uses_environment = not is_registry_text(text)
+    environment = os.environ if uses_environment else {}
+    values = {**environment, **parse_pairs(options.set, "--set")}
     report = _plan_import(cli, options, source, text, values)
+    report.uses_environment = uses_environment
     complete_import(cli, options, report)
 
 
@@ -106,14 +118,23 @@ def complete_import(cli: CommandContext, options: argparse.Namespace, report: Im
 
 
 def _read_source(cli: CommandContext, options: argparse.Namespace) -> tuple[str, str]:
-    if bool(options.file) + bool(options.client) + options.installed != 1:
+    sources = (options.file, options.client, options.registry, options.installed)
+    if sum(map(bool, sources)) != 1:
         raise InvalidInput(
             "Specify exactly one source.",
             code="no_source",
             field="FILE",
-            remedy="Use FILE, - for standard input, --installed, or --from with one of: "
-            f"{', '.join(CLIENT_NAMES)}.",
+            remedy="Use FILE, - for standard input, --registry, --installed, or --from with one "
+            f"of: {', '.join(CLIENT_NAMES)}.",
         )
+    if options.registry:
+        text = fetch_registry(
+            cli.principal,
+            options.registry,
+            search=options.search,
+            allow_private=options.allow_private,
+        )
+        return options.registry, text
     if options.file == "-":
         return "standard input", sys.stdin.read()
     if options.file:
@@ -236,7 +257,8 @@ def _show_plan(cli: CommandContext, report: ImportReport) -> None:
         for planned_server in report.planned
         for problem in planned_server.problems
     ):
-        cli.print_message("→ Set the values in the environment or with --set NAME=VALUE.")
+        places = "in the environment or with" if report.uses_environment else "with"
+        cli.print_message(f"→ Set the values {places} --set NAME=VALUE.")
     if any(planned_server.private and planned_server.problems for planned_server in report.planned):
         cli.print_message("→ To allow these private addresses, use --allow-private.")
 
@@ -291,13 +313,14 @@ def _show_result(cli: CommandContext, report: ImportReport) -> None:
 VERBS = (
     CommandVerb(
         "import",
-        "Import servers from a client configuration or this machine. Shows a plan first.",
+        "Import servers from a client, a registry, or this machine. Shows a plan first.",
         _import_servers,
         _add_import_arguments,
         (
             "mcp import --from claude-desktop --dry-run",
             "mcp import servers.yaml --set API_TOKEN='${MY_TOKEN}'",
             "mcp import - --yes --approve < mcp.json",
+            "mcp import --registry https://registry.modelcontextprotocol.io --search weather",
             "mcp import --installed --only git --set REPOSITORY=/srv/repository",
         ),
     ),

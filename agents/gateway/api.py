@@ -31,6 +31,10 @@ class ClientConfigSnippetSerializer(StrictSerializer):
     language = serializers.ChoiceField(["json", "toml", "sh"])
     file = serializers.CharField(help_text="Where to save it; empty for a command.")
     note = serializers.CharField()
+    link = serializers.CharField(
+        help_text="Opens the client and asks its user to add the server; never contains a token. "
+        "Empty for clients without such links."
+    )
 
 
 class GatewaySnippetsSerializer(StrictSerializer):

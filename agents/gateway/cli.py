@@ -52,8 +52,9 @@ def _show_snippet(cli: CommandContext, options: argparse.Namespace) -> None:
         snippet = build_snippet(options.client, target)
         cli.emit(asdict(snippet))
         cli.print_message(snippet.text.rstrip("\n"))
-        if not cli.as_json and (snippet.file or snippet.note):
-            notes = ". ".join(item.rstrip(".") for item in (snippet.file, snippet.note) if item)
+        if not cli.as_json and (snippet.file or snippet.note or snippet.link):
+            items = (snippet.file, snippet.note, snippet.link)
+            notes = ". ".join(item.rstrip(".") for item in items if item)
             cli.err.print(f"→ {notes}", style="dim", markup=False)
         return
     snippets = build_snippets(target)

@@ -2,15 +2,17 @@
 
 Each client has its own file and field names for a name, an address and a header with the token.
 Without a token, the snippet has a placeholder, or the client prompts for it or reads it from the
-environment. With OAuth, the address is enough.
+environment. With OAuth, the address is enough. Install links never contain a token: browsers and
+operating systems keep the links that they open.
 """
 
 import json
 import shlex
+from base64 import b64encode
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from bonobot.core.i18n.messages import format_message
 
@@ -49,7 +51,11 @@ class SnippetTarget:
 
 @dataclass(frozen=True, slots=True)
 class ClientConfigSnippet:
-    """A configuration text; `file` is blank for a command, `note` is a hint for the user."""
+    """A configuration text; `file` is blank for a command, `note` is a hint for the user.
+
+    `link` opens the client and asks its user to add the server; blank if the client has no such
+    links.
+    """
 
     client: str
     title: str
@@ -57,6 +63,7 @@ class ClientConfigSnippet:
     language: str
     file: str = ""
     note: str = ""
+    link: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,7 @@ class _ClientFormat:
     language: str = "json"
     file: str = ""
     note: str = ""
+    build_link: Callable[[SnippetTarget], str] | None = None
 
 
 def build_target(
@@ -106,6 +114,9 @@ def build_snippet(client: str, target: SnippetTarget) -> ClientConfigSnippet:
         client_format.language,
         client_format.file,
         note,
+        client_format.build_link(replace(target, token=BEARER_PLACEHOLDER))
+        if client_format.build_link
+        else "",
     )
 
 
@@ -148,8 +159,28 @@ def _render_bridge(target: SnippetTarget) -> str:
 
 
 def _render_vs_code(target: SnippetTarget) -> str:
+    inputs, entry = _build_vs_code_entry(target)
+    return _format_json({**inputs, "servers": {target.name: entry}})
+
+
+def _build_vs_code_link(target: SnippetTarget) -> str:
+    inputs, entry = _build_vs_code_entry(target)
+    config = json.dumps({"name": target.name, **inputs, **entry}, separators=(",", ":"))
+    return f"vscode:mcp/install?{quote(config, safe='')}"
+
+
+def _build_cursor_link(target: SnippetTarget) -> str:
+    authorization = f"Bearer ${{env:{BEARER_VARIABLE}}}"
+    headers = {} if target.uses_oauth else {"headers": {"Authorization": authorization}}
+    config = json.dumps({"url": target.url, **headers}, separators=(",", ":"))
+    query = {"name": target.name, "config": b64encode(config.encode()).decode()}
+    return f"cursor://anysphere.cursor-deeplink/mcp/install?{urlencode(query)}"
+
+
+def _build_vs_code_entry(target: SnippetTarget) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the `inputs` field, if the token is missing, and the server's entry."""
     if target.uses_oauth:
-        return _format_json({"servers": {target.name: {"type": "http", "url": target.url}}})
+        return {}, {"type": "http", "url": target.url}
     input_id, has_token = f"{target.name}-token", target.token != BEARER_PLACEHOLDER
     entry = {
         "type": "http",
@@ -164,8 +195,7 @@ def _render_vs_code(target: SnippetTarget) -> str:
         "description": f"Token for {target.name}",
         "password": True,
     }
-    inputs = {} if has_token else {"inputs": [prompt]}
-    return _format_json({**inputs, "servers": {target.name: entry}})
+    return ({} if has_token else {"inputs": [prompt]}), entry
 
 
 def _render_claude_code(target: SnippetTarget) -> str:
@@ -233,13 +263,27 @@ CLIENTS: dict[str, _ClientFormat] = {
         "Claude Desktop", _render_bridge, file="claude_desktop_config.json", note=_BRIDGE_NOTE
     ),
     "cursor": _ClientFormat(
-        "Cursor", _build_entry_renderer("mcpServers"), file="~/.cursor/mcp.json"
+        "Cursor",
+        _build_entry_renderer("mcpServers"),
+        file="~/.cursor/mcp.json",
+        build_link=_build_cursor_link,
     ),
-    "vscode": _ClientFormat("VS Code", _render_vs_code, file=".vscode/mcp.json", note=_PROMPT_NOTE),
+    "vscode": _ClientFormat(
+        "VS Code",
+        _render_vs_code,
+        file=".vscode/mcp.json",
+        note=_PROMPT_NOTE,
+        build_link=_build_vs_code_link,
+    ),
     "windsurf": _ClientFormat(
         "Windsurf",
         _build_entry_renderer("mcpServers", url="serverUrl"),
         file="~/.codeium/windsurf/mcp_config.json",
+    ),
+    "jetbrains": _ClientFormat(
+        "JetBrains AI Assistant",
+        _build_entry_renderer("mcpServers"),
+        file="Settings | Tools | AI Assistant | Model Context Protocol (MCP)",
     ),
     "zed": _ClientFormat(
         "Zed", _build_entry_renderer("context_servers"), file="~/.config/zed/settings.json"

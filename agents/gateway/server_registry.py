@@ -16,20 +16,24 @@ from uuid import UUID
 from django.conf import settings
 from django.db.models import Max
 
-from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
+from agents.calls.callable_servers import (
+    list_callable_servers,
+    list_callable_servers_of_agents,
+)
 from agents.gateway.client_config_snippets import build_agent_path, build_server_path
 from agents.gateway.routes import query_usable_agents, query_usable_servers
+from agents.models import Agent
 from bonobot.accounts.models import Organization
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from bonobot.ledger.queries import load_policy_generation
-from mcp_servers.models import Definition
+from mcp_servers.models import Definition, Server
 
 SERVER_SCHEMA = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
 REGISTRY_META = "io.modelcontextprotocol.registry/official"
 # The maximum length of titles and descriptions in `server.json`.
 MAX_TEXT = 100
-MAX_CACHED_LISTS = 1_000
+MAX_CACHED_LISTS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,36 +132,33 @@ def _load_entries(organization: Organization, principal: Principal) -> Iterator[
         .values_list("server")
         .annotate(Max("pinned_at"))
     )
-    rows = [
-        *(("server", build_server_path, row) for row in query_usable_servers(principal)),
-        *(("agent", build_agent_path, row) for row in query_usable_agents(principal)),
-    ]
-    for kind, build_path, row in rows:
-        snapshot = get_snapshot_cache().load_current(kind, row.pk)
-        server_ids = _list_callable_server_ids(snapshot)
-        if not server_ids:
-            continue
-        times = [time for pk in server_ids if (time := approved_at.get(pk)) is not None]
-        yield RegistryEntry(
-            name=f"{namespace}/{kind}s.{row.slug}",
-            title=_shorten(row.name),
-            description=_shorten(row.description or row.name),
-            url=settings.BONOBOT_URL + build_path(row.slug),
-            created_at=row.created_at,
-            changed_at=max([row.created_at, *times]),
-            uses_oauth=settings.BONOBOT_OAUTH,
-        )
-
-
-def _list_callable_server_ids(snapshot: CallSnapshot) -> set[UUID]:
-    """Return the enabled servers of which a tool, resource or prompt may be used."""
-    tools = (tool.facts.server_id for tool in snapshot.list_callable_tools())
-    definitions = (
-        definition.facts.server_id
-        for definition in snapshot.definitions.values()
-        if definition.decision.is_callable
+    servers = list(query_usable_servers(principal).select_related("organization"))
+    agents = list(
+        query_usable_agents(principal)
+        .select_related("organization", "tool_policy")
+        .prefetch_related("tool_policy__rules")
     )
-    return {server_id for server_id in (*tools, *definitions) if server_id is not None}
+    callable_servers = list_callable_servers(organization.pk, servers)
+    servers_by_agent = list_callable_servers_of_agents(organization.pk, agents)
+    rows: list[tuple[str, str, Server | Agent, set[UUID]]] = [
+        *(
+            ("servers", build_server_path(row.slug), row, {row.pk} & callable_servers)
+            for row in servers
+        ),
+        *(("agents", build_agent_path(row.slug), row, servers_by_agent[row.pk]) for row in agents),
+    ]
+    for kind, path, row, server_ids in rows:
+        if server_ids:
+            times = [time for pk in server_ids if (time := approved_at.get(pk)) is not None]
+            yield RegistryEntry(
+                name=f"{namespace}/{kind}.{row.slug}",
+                title=_shorten(row.name),
+                description=_shorten(row.description or row.name),
+                url=settings.BONOBOT_URL + path,
+                created_at=row.created_at,
+                changed_at=max([row.created_at, *times]),
+                uses_oauth=settings.BONOBOT_OAUTH,
+            )
 
 
 def _build_token_header() -> dict[str, Any]:

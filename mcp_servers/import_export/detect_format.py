@@ -7,6 +7,7 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.json_reader import SourceNode
 from bonobot.core.text.untrusted_text import make_visible
+from mcp_servers.import_export.registry_files import convert_registry_file
 
 WRAPPER_KEYS = ("mcpServers", "servers", "mcp_servers", "context_servers")
 URL_KEYS = ("url", "serverUrl", "httpUrl", "endpoint")
@@ -41,7 +42,7 @@ def detect_servers(root: SourceNode) -> ImportDocument:
 
     Raises `InvalidInput` (`nothing_to_import`, `not_a_configuration`, `too_many_servers`).
     """
-    document = _find_servers(root)
+    document = _find_servers(convert_registry_file(root))
     if len(document.servers) > MAX_SERVERS:
         raise InvalidInput(
             format_message(

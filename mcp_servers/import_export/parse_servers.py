@@ -22,6 +22,7 @@ from mcp_servers.import_export.detect_format import (
     detect_servers,
 )
 from mcp_servers.import_export.entries import EntryCollector, ImportEntry, InputLabels, SecretValue
+from mcp_servers.import_export.registry_files import is_registry_file
 from mcp_servers.launchers import find_unpinned_package
 from mcp_servers.tool_names import check_name, slugify
 
@@ -570,6 +571,12 @@ def _is_secret_option(arg: str) -> bool:
     if not option.startswith("-") or not is_secret_name(option.lstrip("-")):
         return False
     return not (equals and value.startswith("${"))
+
+
+def is_registry_text(text: str) -> bool:
+    """Tell whether a text is a `server.json` or a registry's list; raises as `parse_import`."""
+    source = read_yaml(text) if is_yaml(text) else read_json(text)
+    return is_registry_file(source.root)
 
 
 def parse_import(

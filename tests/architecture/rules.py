@@ -132,6 +132,7 @@ ROW_LOCKS = "bonobot.core.db.transactions"
 SHARED_VALUES = "bonobot.core.process_cache"
 HTTP_USERS = (
     *("mcp_servers.client", "mcp_servers.oauth_client", "mcp_servers.presets.check_packages"),
+    "mcp_servers.import_export.registry_client",
     *("mcp_servers.openapi.discovery", "agents.llm", "agents.builtin_tools.toolsets.fetch"),
     *("bonobot.core.http.network_backend", "bonobot.core.http.well_known"),
     *("bonobot.core.http.persistent_client", "bonobot.core.http.streamed_response"),

@@ -111,6 +111,10 @@ OPEN = {
     "oauth/register": "without objects; tests/bonobot/oauth_server",
     "healthz": "liveness of the process",
     "readyz": "readiness of the installation, without objects",
+    **{
+        f"registry/<slug:slug>/v0.1/servers{path}": "tests/agents/gateway/test_registry_api.py"
+        for path in ("", "/<path:name>/versions", "/<path:name>/versions/<str:version>")
+    },
     "language/setlang/": "a cookie and the person's own profile",
     "api/hooks/<str:hook_id>": "requires the secret of the trigger; all else gets the same 401",
 }

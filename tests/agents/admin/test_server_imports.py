@@ -8,11 +8,13 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.utils import timezone
 
+from agents.admin import server_imports
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from mcp_servers.import_export import import_plan
 from mcp_servers.models import Server
 from tests import admin_client, factories
+from tests.agents.registry_server import build_entry
 
 pytestmark = pytest.mark.django_db
 TWO = {
@@ -225,3 +227,15 @@ def test_an_uploaded_file_is_read_like_pasted_text(seat: admin_client.AdminClien
     assert "2 servers were found" in page
     odd = SimpleUploadedFile("mcp.bin", b"\xff\xfe\x00")
     assert "not_text" in seat.post("mcp_servers_server_paste", status=400, text="", file=odd)
+
+
+def test_servers_of_a_registry_are_shown_before_they_are_added(
+    seat: admin_client.AdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = paste(seat, "", status=400, registry="http://127.0.0.1:1", search="x", do="add")
+    assert 'value="http://127.0.0.1:1"' in refused
+    text = json.dumps({"servers": [build_entry("io.example/weather")]})
+    monkeypatch.setattr(server_imports, "fetch_registry", lambda *_, **__: text)
+    page = paste(seat, "", registry="https://registry.example.com", do="add")
+    assert "parameter-WEATHER_X_TOKEN" in page
+    assert not Server.objects.exists()

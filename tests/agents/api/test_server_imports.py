@@ -16,6 +16,7 @@ from mcp_servers.models import Preset, Server
 from mcp_servers.presets.availability import enable_preset
 from mcp_servers.tasks import check_due_servers
 from tests import admin_client, factories, rest
+from tests.agents.registry_server import build_entry
 from tests.rest import RestClient
 
 pytestmark = pytest.mark.django_db
@@ -267,3 +268,22 @@ def test_an_attachment_of_a_server_that_wasnt_added_is_refused(acme, operator):
     response = post_import(operator, SERVER_WITH_OVERRIDES, apply=True, chosen=[])
     [override] = response.json["overrides"]
     assert (override["action"], override["problems"][0]["code"]) == ("refuse", "not_found")
+
+
+def test_a_registry_at_a_private_address_is_refused(acme, operator):
+    refused = operator.post("mcp-servers/import", {"registry": "http://127.0.0.1:1/registry"})
+    assert (refused.json["field"], refused.status < 500) == ("registry", True)
+    for body in ({}, {"text": "{}", "registry": "https://registry.example.com"}):
+        assert operator.post("mcp-servers/import", body).code == "no_source"
+    member = rest.as_role(acme, Role.MEMBER)
+    assert member.post("mcp-servers/import", {"registry": "https://192.0.2.1"}).status == 403
+
+
+def test_a_server_json_is_imported_like_a_clients_file(operator):
+    entry = build_entry("io.example/weather")
+    preview = post_import(operator, entry)
+    assert preview.json["entries"][0]["parameters"][0]["name"] == "WEATHER_X_TOKEN"
+    added = post_import(operator, entry, apply=True, fill={"WEATHER_X_TOKEN": SECRET})
+    assert added.json["entries"][0]["action"] == "added"
+    server = Server.objects.get()
+    assert (server.slug, server.approval) == ("weather", Server.Approval.MANUAL)

@@ -13,6 +13,7 @@ from mcp_servers.client.pool import get_connection_pool
 from mcp_servers.models import Secret, Server
 from tests import factories
 from tests.agents.conftest import WORKSHOP
+from tests.agents.registry_server import serve_registry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -249,3 +250,22 @@ def test_installed_catalog_servers_are_found_and_added(bonobot, acme):
 def test_only_one_source_can_be_specified(bonobot, write):
     result = bonobot("mcp", "import", write({"one": WORKING_SERVER}), "--installed", "--json")
     assert (result.status, result.error["code"]) == (1, "no_source")
+
+
+def test_servers_of_a_registry_are_planned_without_the_environment(bonobot, monkeypatch):
+    monkeypatch.setenv("ONE_X_TOKEN", "secret-of-the-caller")
+    with serve_registry() as url:
+        command = ("mcp", "import", "--registry", url, "--allow-private", "--dry-run", "--json")
+        listed = bonobot(*command)
+        assert [entry["name"] for entry in listed.json["entries"]] == ["one", "two", "three"]
+        (problem,) = listed.json["entries"][0]["problems"]
+        assert problem["code"] == "missing_value"
+        searched = bonobot(*command, "--search", "two", "--set", "TWO_X_TOKEN=t")
+        assert [entry["action"] for entry in searched.json["entries"]] == ["add"]
+        file = bonobot(*(*command[:3], f"{url}/server.json", *command[4:]))
+        assert [entry["name"] for entry in file.json["entries"]] == ["one"]
+        refused = bonobot("mcp", "import", "--registry", url, "--dry-run")
+        assert (refused.status != 0, "private" in refused.err) == (True, True)
+        missing = bonobot(*(*command[:3], f"{url}/nothing.json", *command[4:]))
+        assert "404" in missing.err + missing.out
+    assert not Server.objects.exists()

@@ -3,6 +3,8 @@
 import json
 import shlex
 import tomllib
+from base64 import b64decode
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
@@ -49,6 +51,7 @@ def test_every_snippet_is_valid_in_its_language(client):
         ("claude-code-project", "mcpServers", {"type": "http", "url": URL}),
         ("cursor", "mcpServers", {"url": URL}),
         ("windsurf", "mcpServers", {"serverUrl": URL}),
+        ("jetbrains", "mcpServers", {"url": URL}),
         ("zed", "context_servers", {"url": URL}),
         ("cline", "mcpServers", {"type": "streamableHttp", "url": URL}),
         ("gemini-cli", "mcpServers", {"httpUrl": URL}),
@@ -76,6 +79,42 @@ def test_vs_code_prompts_for_a_missing_token():
     assert config["inputs"][0]["password"] is True
     header = config["servers"]["bonobot"]["headers"]["Authorization"]
     assert header == f"Bearer ${{input:{config['inputs'][0]['id']}}}"
+
+
+def read_vs_code_link(link):
+    """Parse a link as VS Code does: the whole query is an encoded JSON object."""
+    prefix = "vscode:mcp/install?"
+    assert link.startswith(prefix)
+    return json.loads(unquote(link.removeprefix(prefix)))
+
+
+def read_cursor_link(link):
+    """Parse a link as Cursor does: the name, and the entry in base64."""
+    parts = urlsplit(link)
+    assert (parts.scheme, parts.netloc, parts.path) == (
+        *("cursor", "anysphere.cursor-deeplink", "/mcp/install"),
+    )
+    query = parse_qs(parts.query, strict_parsing=True)
+    return query["name"], json.loads(b64decode(query["config"][0], validate=True))
+
+
+def test_links_have_the_same_configuration_as_the_snippets():
+    oauth = build_target(BASE_URL, build_agent_path("release-helper"), uses_oauth=True)
+    config = read_vs_code_link(build_snippet("vscode", oauth).link)
+    assert config == {"name": "bonobot-release-helper", "type": "http", "url": URL}
+    name, entry = read_cursor_link(build_snippet("cursor", oauth).link)
+    assert (name, entry) == (["bonobot-release-helper"], {"url": URL})
+
+
+def test_links_never_contain_a_token():
+    for snippet in build_snippets(AGENT):
+        assert TOKEN not in unquote(snippet.link)
+    config = read_vs_code_link(build_snippet("vscode", AGENT).link)
+    (prompt,) = config["inputs"]
+    assert prompt["password"] is True
+    assert config["headers"]["Authorization"] == f"Bearer ${{input:{prompt['id']}}}"
+    _, entry = read_cursor_link(build_snippet("cursor", AGENT).link)
+    assert entry["headers"] == {"Authorization": "Bearer ${env:BONOBOT_TOKEN}"}
 
 
 def test_mcp_remote_gets_the_token_from_the_environment_without_spaces():

@@ -8,7 +8,10 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from agents.calls.snapshots import get_snapshot_cache
 from agents.gateway.server_registry import build_namespace
+from agents.policies.services import PolicySpec, set_policy
+from agents.services import attach_server
 from bonobot.accounts.attempt_limits import AttemptLimit
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role, TokenScope
@@ -112,6 +115,33 @@ def test_only_what_can_be_called_is_listed(acme: Organization) -> None:
     acme.halted_at = timezone.now()
     acme.save()
     assert list_names(get()) == []
+
+
+def test_the_list_is_the_one_of_the_decisions_about_calls(acme: Organization) -> None:
+    administrator = factories.build_administrator(acme)
+    servers = {name: add_server(acme, name) for name in ("aa", "denied", "changed", "page")}
+    servers["changed"].definitions.create(
+        organization=acme, kind="instructions", digest="new", pinned_digest="old"
+    )
+    servers["page"].definitions.update(kind="resource", name="page://1")
+    set_policy(administrator, acme, PolicySpec("all", deny=("mcp_denied_*",)))
+    helper, barred = factories.create_agent(acme), factories.create_agent(acme, "barred", "none")
+    selecting = factories.create_agent(acme, "selecting")
+    for agent in (helper, barred):
+        for server in servers.values():
+            attach_server(administrator, agent, server)
+    attach_server(administrator, selecting, servers["page"], allowed_resources=["page://*"])
+    names = ["agents.helper", "agents.selecting", "servers.aa", "servers.page"]
+    assert list_names(get()) == names
+    cache = get_snapshot_cache()
+    for kind, rows in (("server", servers.values()), ("agent", (helper, barred, selecting))):
+        for row in rows:
+            snapshot = cache.load_current(kind, row.pk)
+            used: list[Any] = [*snapshot.list_callable_tools(), *snapshot.definitions.values()]
+            is_callable = any(
+                item.decision.is_callable and item.facts.source == "mcp" for item in used
+            )
+            assert is_callable == (f"{kind}s.{row.slug}" in names), row
 
 
 def test_a_changed_definition_leaves_the_list_at_once(acme: Organization) -> None:
@@ -218,6 +248,9 @@ def test_an_unchanged_list_takes_few_queries(
         add_server(acme, f"server{number}")
     get()
     with django_assert_max_num_queries(6):
+        get()
+    Organization.objects.update(name="Acme 2")
+    with django_assert_max_num_queries(20):
         get()
 
 
