@@ -6,15 +6,35 @@ process's `Runtime` at startup; connections and child processes are closed at sh
 
 import gc
 import os
+import sys
 from collections.abc import Awaitable, Callable, Mapping
+from importlib import import_module
 from time import perf_counter
 from typing import Any
 
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
+# What REST framework and the admin's theme import if it is installed, for features that we don't
+# use: 17 MB of memory, 0.1 s of the start.
+UNUSED_PACKAGES = ("django.contrib.postgres.fields", "markdown", "pygments", "requests")
+
+
+def import_interfaces() -> None:
+    """Import REST framework and the theme without `UNUSED_PACKAGES`; others can still use them."""
+    hidden = [name for name in UNUSED_PACKAGES if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type] # None: can't be imported
+    try:
+        for name in ("rest_framework.compat", "bonobot.core.admin.theme"):
+            import_module(name)
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+
+
 gc.disable()  # imported objects are permanent: collecting them takes a tenth of the startup time
 django_application = get_asgi_application()  # sets up Django for the imports below
+import_interfaces()
 
 from agents.gateway.organization_server.management_tools import (  # noqa: E402
     prepare_management_tools,

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from django.db import connection
 
 from bonobot.__main__ import SETTINGS_VARIABLE
 from tests import factories
@@ -98,3 +99,10 @@ def test_the_list_of_servers_loads_nothing_that_connects_to_them() -> None:
     assert not modules & (HEAVY_LIBRARIES | HEAVY_PACKAGES | UNREAD_LIBRARIES)
     assert "mcp_servers.cli.servers" in modules
     assert "mcp_servers.cli.presets" not in modules, "the verbs of other modules"
+
+
+def test_the_web_process_loads_no_package_that_it_does_not_use() -> None:
+    modules = list_loaded_modules(SET_UP + "import bonobot.asgi")
+    assert not modules & {"markdown", "requests", "urllib3"}
+    assert connection.vendor == "postgresql" or "psycopg" not in modules
+    assert "agents.gateway.transports" in modules

@@ -92,11 +92,15 @@ class BatchSizeEstimate:
         self.expected = 1
 
     def update(self, size: int) -> None:
-        """Expect one more if at least the expected number arrived, otherwise one less."""
-        if 1 < size >= self.expected:
-            self.expected = min(size + 1, MAX_EXPECTED)
-        else:
-            self.expected = max(self.expected - 1, 1)
+        """Expect as many as arrived if those were more, and one less if they were fewer.
+
+        Items that arrive during a commit are one batch, so the estimate grows with the callers.
+        Expecting one more than that would make every second batch of a steady load wait in vain.
+        """
+        if size > self.expected:
+            self.expected = min(size, MAX_EXPECTED)
+        elif size < self.expected:
+            self.expected -= 1
 
 
 CHECK_INTERVAL_S = 0.25

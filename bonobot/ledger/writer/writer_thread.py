@@ -93,6 +93,11 @@ class LedgerWriter:
         self._thread.start()
 
     @property
+    def is_closed(self) -> bool:
+        """Whether it refuses items."""
+        return self._closed
+
+    @property
     def is_usable(self) -> bool:
         """Whether it accepts items: not closed, and not inherited by a fork."""
         return not self._closed and self.pid == os.getpid()
@@ -423,11 +428,11 @@ _parent_writers: list[LedgerWriter | None] = []
 def get_writer() -> LedgerWriter:
     """Return this process's writer, started at its first use."""
     global _current_writer
-    writer = _current_writer
-    if writer is None or not writer.is_usable:
+    writer = _current_writer  # never the parent's: `_reset_after_fork`
+    if writer is None or writer.is_closed:
         with _creation_lock:
             writer = _current_writer
-            if writer is None or not writer.is_usable:
+            if writer is None or writer.is_closed:
                 writer = _current_writer = LedgerWriter()
     return writer
 

@@ -19,14 +19,18 @@ def test_a_single_caller_never_waits() -> None:
     assert build_estimate(repeat(1, 50)).expected == 1
 
 
-def test_the_expected_batch_size_grows_by_one_when_all_callers_came() -> None:
-    assert build_estimate([2]).expected == 3
-    assert build_estimate([2, 3, 7]).expected == 8
+def test_the_expected_batch_size_grows_when_more_callers_came() -> None:
+    assert build_estimate([2]).expected == 2
+    assert build_estimate([2, 3, 7]).expected == 7
+
+
+def test_the_expected_batch_size_stays_while_all_callers_come() -> None:
+    assert build_estimate([8, *repeat(8, 20)]).expected == 8
 
 
 def test_the_expected_batch_size_shrinks_by_one_when_fewer_callers_came() -> None:
-    assert build_estimate([8, 2]).expected == 8
-    assert build_estimate([8, 2, 2]).expected == 7
+    assert build_estimate([8, 2]).expected == 7
+    assert build_estimate([8, 2, 2]).expected == 6
 
 
 def test_the_expected_batch_size_is_reset_after_a_pause() -> None:
