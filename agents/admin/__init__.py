@@ -1,6 +1,7 @@
 """The admin of agents; importing it registers models, pages and actions."""
 
 from agents.admin import (
+    access_requests,
     agent_servers,
     agents,
     approvals,
@@ -26,6 +27,7 @@ from agents.admin import (
 )
 
 __all__ = [
+    "access_requests",
     "agent_servers",
     "agents",
     "approvals",

@@ -57,6 +57,13 @@ class CommandModule(ModuleType):
 
 
 COMMAND_GROUPS = {
+    "access-requests": GroupEntry(
+        "List, create, approve, and deny requests for servers, tools, and agents",
+        {
+            "agents.cli.access_requests:VERBS": "list show create approve deny",
+        },
+        reads="list show",
+    ),
     "agents": GroupEntry(
         "Manage and run agents, their tools, policies, sessions, and recordings",
         {

@@ -270,9 +270,8 @@ class LinkCollector(HTMLParser):
             name, value = attributes.get("name") or "", attributes.get("value") or ""
             if name not in UNSENT_INPUTS:
                 self.form.hidden.append((name, value))
-        elif _is_submit_button(tag, attributes):
-            if owner := attributes.get("form") or self.form:
-                self.buttons.append((owner, attributes))
+        elif _is_submit_button(tag, attributes) and (owner := attributes.get("form") or self.form):
+            self.buttons.append((owner, attributes))
 
     def handle_endtag(self, tag: str) -> None:
         """Record the end of a form or a disabled fieldset."""
