@@ -132,7 +132,7 @@ COMMAND_GROUPS = {
             "mcp_servers.cli.servers:VERBS": (
                 "add list test refresh install enable disable remove"
             ),
-            "mcp_servers.cli.definition_approval:VERBS": "approve",
+            "mcp_servers.cli.definition_approval:VERBS": "reject approve",
             "mcp_servers.cli.server_detail:VERBS": "show",
             "mcp_servers.cli.openapi:VERBS": "operations add-operation remove-operation",
             "mcp_servers.cli.definitions:VERBS": "label",

@@ -40,7 +40,7 @@ STATE_TONES = {
     **dict.fromkeys(("pending", "changed", "waiting", "needs_reauth", "unknown", "ask"), "warn"),
     "warning": "warn",
     "soft": "warn",
-    **dict.fromkeys(("error", "failed", "refused", "deny", "revoked", "hard"), "bad"),
+    **dict.fromkeys(("error", "failed", "refused", "rejected", "deny", "revoked", "hard"), "bad"),
 }
 # Labels of states, units and periods; other values are shown as they are.
 STATE_LABELS = {

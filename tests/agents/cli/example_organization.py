@@ -148,6 +148,9 @@ CALLS: Mapping[str, Call] = {
         "not_declared",
     ),
     "mcp apply": Call(("bonobot.yaml", "--dry-run"), ("nothing",), "unreadable_file", reads=True),
+    "mcp reject": Call(
+        ("asking", "look-#", "--reason", "No."), ("asking", "nothing", "--reason", "No.")
+    ),
     "mcp approve": Call(("docs",), ("nothing",)),
     "mcp connect": Call(("docs", "--agent", "helper"), ("docs", "--agent", "nobody")),
     "mcp disable": Call(("spare-#",), ("nothing",)),
@@ -442,6 +445,7 @@ def create_example_objects(organization: Organization, url: str, folder: Path) -
         f"@elicitation{n}": factories.create_elicitation(session, server).pk for n in range(4)
     }
     for number in range(4):
+        admin_client.declare_tool(server, f"look-{number}")
         Launcher.objects.create(command=f"spare-{number}")
         factories.create_http_server(organization, "http://127.0.0.1:9/mcp", f"idle-{number}")
         Preset.objects.create(
