@@ -112,14 +112,12 @@ def _provision_agent(principal: Principal, access_request: AccessRequest) -> str
     if agent is None:
         agent = create_agent(principal, AgentSpec(name=access_request.target))
     members = set(agent.members.values_list("username", flat=True))
-    requester = Membership.objects.filter(
-        organization_id=access_request.organization_id,
-        user__id=access_request.requested_by_id
-        if access_request.requested_by_kind == "user"
-        else None,
-    ).values_list("user__username", flat=True)
-    if not members.issuperset(requester):
-        set_agent_members(principal, agent, members.union(requester))
+    if access_request.requested_by_kind == "user":
+        requester = Membership.objects.filter(
+            organization_id=access_request.organization_id, user=access_request.requested_by_id
+        ).values_list("user__username", flat=True)
+        if not members.issuperset(requester):
+            set_agent_members(principal, agent, members.union(requester))
     return agent.slug
 
 

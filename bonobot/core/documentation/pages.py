@@ -146,8 +146,9 @@ def _build_parser() -> "MarkdownIt":
     parser = MarkdownIt("commonmark", {"html": True}).enable("table")
     parser.add_render_rule("table_open", lambda *_: '<div class="bb-docs-table"><table>')
     parser.add_render_rule("table_close", lambda *_: "</table></div>")
-    default_fence = parser.renderer.rules["fence"]
-    parser.renderer.rules["fence"] = lambda tokens, index, options, env: (
+    rules: Any = vars(parser.renderer)["rules"]
+    default_fence = rules["fence"]
+    rules["fence"] = lambda tokens, index, options, env: (
         _draw_diagram(tokens[index].content)
         if tokens[index].info == "mermaid"
         else default_fence(tokens, index, options, env)
