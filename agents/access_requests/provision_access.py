@@ -3,6 +3,8 @@
 What is there already isn't created or changed again.
 """
 
+from uuid import UUID
+
 from agents.calls.snapshots import get_snapshot_cache
 from agents.models import AccessRequest, Agent
 from agents.services import (
@@ -114,7 +116,8 @@ def _provision_agent(principal: Principal, access_request: AccessRequest) -> str
     members = set(agent.members.values_list("username", flat=True))
     if access_request.requested_by_kind == "user":
         requester = Membership.objects.filter(
-            organization_id=access_request.organization_id, user=access_request.requested_by_id
+            organization_id=access_request.organization_id,
+            user=UUID(access_request.requested_by_id),
         ).values_list("user__username", flat=True)
         if not members.issuperset(requester):
             set_agent_members(principal, agent, members.union(requester))
