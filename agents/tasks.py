@@ -6,6 +6,8 @@ from uuid import UUID
 from celery import shared_task
 from django.utils import timezone
 
+from agents.access_requests import emails as access_request_emails
+from agents.access_requests import services as access_requests
 from agents.approvals.services import expire_overdue
 from agents.budgets import alerts as budget_alerts
 from agents.calls import deferred_calls
@@ -54,6 +56,7 @@ def sweep() -> int:
     settle_abandoned_calls(opened_before=timezone.now() - ABANDONED_AFTER)
     expire_overdue()
     elicitations.expire_overdue()
+    access_requests.expire_overdue()
     deferred_calls.delete_expired()
     get_runtime().call(get_session_runner().release_dead_runners)
     session_ids = [*requeue_answered_sessions(), *list_unattended_sessions()]
@@ -78,3 +81,9 @@ def send_budget_alerts() -> int:
     Returns their number.
     """
     return budget_alerts.notify_spent_budgets()
+
+
+@shared_task
+def send_access_request_answer(access_request_id: str) -> None:
+    """Mail the person who made an access request that it was answered."""
+    access_request_emails.send_answer_email(UUID(access_request_id))

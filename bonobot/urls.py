@@ -7,6 +7,7 @@ from django.urls import include, path, re_path
 from django.views.generic import RedirectView
 
 from bonobot.accounts import middleware
+from bonobot.accounts.views.documentation import show_documentation
 from bonobot.admin_pages import load_admin_pages
 from bonobot.monitoring import health
 
@@ -37,6 +38,8 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("api/", include("bonobot.api_urls")),
     path("registry/", include("agents.gateway.registry_api")),
+    path("docs/", admin.site.admin_view(show_documentation), name="documentation"),
+    path("docs/<path:name>", admin.site.admin_view(show_documentation)),
     path("language/setlang/", middleware.choose_language, name="set_language"),
     path("oauth/", include("mcp_servers.oauth_client.urls")),
     *([path("", include("bonobot.oauth_server.urls"))] if settings.BONOBOT_OAUTH else []),

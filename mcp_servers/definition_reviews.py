@@ -1,4 +1,4 @@
-"""Approve, reset, enable and disable definitions.
+"""Approve, reject, reset, enable and disable definitions.
 
 An approval contains the digest that was shown. A definition that has changed since is not approved
 and reported as skipped. Definitions with suspicious text (soft findings), and those that changed
@@ -15,10 +15,14 @@ from django.utils import timezone
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.db.transactions import lock_rows
-from bonobot.core.problems import Conflict
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict, InvalidInput
+from bonobot.core.text.untrusted_text import make_storable
 from bonobot.ledger.audit.admin_changes import record_change
 from mcp_servers.audit import record_server_change
 from mcp_servers.models import Definition, Server
+
+MAX_REASON_LENGTH = 2_000
 
 
 @dataclass(frozen=True)
@@ -87,12 +91,56 @@ def pin_trusted_definitions(
 ) -> None:
     """Pin what the server's approval mode trusts (`first`, `always`), in a recorded change.
 
-    `first` does not trust definitions with findings; `always` trusts everything.
+    `first` does not trust definitions with findings; `always` trusts everything that nobody
+    rejected.
     """
     for row in definitions:
         if row.findings and server.approval != Server.Approval.ALWAYS:
             continue
+        if row.rejected_digest == row.digest:
+            continue
         _pin_definition(server, row.pk, row.digest, pinned_by)
+
+
+def reject_definition(
+    principal: Principal, definition: Definition, digest: str, reason: str
+) -> None:
+    """Reject a definition that is pending review, as it was shown; it can be approved later.
+
+    It isn't pending review again until the server changes it. Raises `Forbidden`, `InvalidInput`
+    without a reason, and `Conflict` (`nothing_rejected`) if it changed or isn't pending review.
+    """
+    principal.require(Action.APPROVE_DEFINITIONS)
+    reason = make_storable(reason.strip())
+    if not reason or len(reason) > MAX_REASON_LENGTH:
+        raise InvalidInput(
+            format_message(
+                "A rejection needs a reason of at most {maximum} characters.",
+                maximum=MAX_REASON_LENGTH,
+            ),
+            field="reason",
+        )
+    with record_change(
+        organization_id=definition.organization_id,
+        actor=principal.actor,
+        action="definition_rejected",
+        resource_type="definition",
+        resource_id=str(definition.pk),
+        resource_name=definition.name,
+        details={"server_id": str(definition.server_id), "digest": digest, "reason": reason},
+    ):
+        waiting = Definition.objects.awaiting_review().filter(pk=definition.pk, digest=digest)
+        if not waiting.update(
+            rejected_digest=digest,
+            rejected_at=timezone.now(),
+            rejected_by=principal.label[:255],
+            rejection_reason=reason,
+        ):
+            raise Conflict(
+                "The definition changed or isn't pending review.",
+                code="nothing_rejected",
+                remedy="Reload the definitions, then review them again.",
+            )
 
 
 def reset_review(principal: Principal, definition: Definition) -> None:
@@ -131,6 +179,13 @@ def _pin_definition(server: Server, pk: UUID, digest: str, by: str) -> bool:
     row = server.definitions.without_fault().filter(pk=pk, digest=digest, present=True)
     return bool(
         row.update(
-            pinned=F("payload"), pinned_digest=digest, pinned_at=timezone.now(), pinned_by=by
+            pinned=F("payload"),
+            pinned_digest=digest,
+            pinned_at=timezone.now(),
+            pinned_by=by,
+            rejected_digest="",
+            rejected_at=None,
+            rejected_by="",
+            rejection_reason="",
         )
     )

@@ -13,6 +13,7 @@ from agents.elicitations.forms import parse_elicitation
 from agents.elicitations.services import ElicitationOrigin, create_request
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import (
+    AccessRequest,
     Agent,
     Approval,
     ElicitationRequest,
@@ -159,6 +160,24 @@ def create_trigger(workflow: Workflow, name: str = "alerts") -> Trigger:
     """Create a webhook trigger of a workflow."""
     spec = TriggerSpec(name=name, kind="webhook")
     return save_trigger(build_administrator(workflow.organization), workflow, spec)[0]
+
+
+def create_access_request(organization: Organization, **fields: Any) -> AccessRequest:
+    """Create a pending access request of a member for an agent that doesn't exist."""
+    values = {
+        "kind": "agent",
+        "target": f"Wish {uuid4().hex[:8]}",
+        "target_key": uuid4().hex,
+        "reason": "To answer customers.",
+        "requested_by_kind": "user",
+        "requested_by_id": str(uuid4()),
+        "requested_by": "anna",
+        "expires_at": timezone.now() + timedelta(days=1),
+    }
+    access_request: AccessRequest = AccessRequest.objects.create(
+        organization=organization, **(values | fields)
+    )
+    return access_request
 
 
 def create_approval(agent: Agent, session: Session | None = None, **fields: Any) -> Approval:

@@ -4,10 +4,12 @@ from agents.evaluation.services import ReplayOverrides, create_recording, create
 from agents.images import store_images
 from agents.llm.interface import ImageData
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
+from agents.models import Agent, ElicitationRequest, Session, WorkflowRun
 from agents.skills.services import SkillSpec, delete_skill, save_skill
 from agents.workflows.services import run_workflow
 from bonobot.accounts.invitations import create_invitation
 from bonobot.accounts.models import Membership, Organization
+from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
 from bonobot.ledger.models import AuditRow
@@ -69,6 +71,7 @@ def create_everything(organization: Organization, suffix: str = "") -> dict[str,
         "server_id": str(server.pk),
         "definition_id": str(definition.pk),
         "session_id": str(session.pk),
+        "access_request_id": str(factories.create_access_request(organization).pk),
         "approval_id": str(approval.pk),
         "request_id": str(factories.create_elicitation(session, server).pk),
         "session_approval_id": str(grant.pk),
@@ -100,4 +103,40 @@ def create_everything(organization: Organization, suffix: str = "") -> dict[str,
         "member_id": str(Membership.objects.get(organization=organization, user=member.id).pk),
         "invitation_id": str(invitation.invitation.pk),
         "preset_id": str(preset.pk),
+    }
+
+
+def create_own_objects(principal: Principal, agent: Agent, word: str) -> dict[str, str]:
+    """Create a session of the principal, with pending requests and a workflow run."""
+    starter = {"started_by_kind": principal.kind, "started_by_id": principal.id}
+    requester = {
+        "requested_by_kind": principal.kind,
+        "requested_by_id": principal.id,
+        "requested_by": principal.label,
+    }
+    session = Session.objects.create(
+        organization=agent.organization, agent=agent, title=f"Own of {word}", **starter
+    )
+    approval = factories.create_approval(agent, session, reason=f"Own {word}", **requester)
+    elicitation = factories.create_elicitation(session, agent.agent_servers.get().server)
+    ElicitationRequest.objects.filter(pk=elicitation.pk).update(message=f"Own {word}", **requester)
+    access_request = factories.create_access_request(
+        agent.organization, agent=agent, reason=f"Own {word}", **requester
+    )
+    workflow = agent.workflows.order_by("name")[0]
+    run = WorkflowRun.objects.create(
+        organization=agent.organization,
+        workflow=workflow,
+        name=workflow.name,
+        session=session,
+        version=workflow.version,
+        definition=workflow.definition,
+    )
+    return {
+        "session_id": str(session.pk),
+        "access_request_id": str(access_request.pk),
+        "approval_id": str(approval.pk),
+        "request_id": str(elicitation.pk),
+        "run_id": str(run.pk),
+        "workflow_id": str(workflow.pk),
     }

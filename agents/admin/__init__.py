@@ -1,6 +1,7 @@
 """The admin of agents; importing it registers models, pages and actions."""
 
 from agents.admin import (
+    access_requests,
     agent_servers,
     agents,
     approvals,
@@ -14,6 +15,7 @@ from agents.admin import (
     policies,
     policy_simulations,
     recordings,
+    restore_policy,
     server_calls,
     server_imports,
     session_imports,
@@ -26,6 +28,7 @@ from agents.admin import (
 )
 
 __all__ = [
+    "access_requests",
     "agent_servers",
     "agents",
     "approvals",
@@ -39,6 +42,7 @@ __all__ = [
     "policies",
     "policy_simulations",
     "recordings",
+    "restore_policy",
     "server_calls",
     "server_imports",
     "session_imports",

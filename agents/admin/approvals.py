@@ -77,7 +77,9 @@ class PersonRequestAdmin(TabbedAdmin):
     def render_badge(cls, person_request: Any) -> SafeString:
         """Return the badge of a request's current state; an overdue one shows as expired."""
         state = person_request.get_state_at(timezone.now())
-        return render_badge(cls.tones.get(state, state), person_request.State(state).label)
+        # Capitalized: the word "pending" alone means a pending review.
+        label = capfirst(person_request.State(state).label)
+        return render_badge(cls.tones.get(state, state), label)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the requests that the person may read."""

@@ -19,6 +19,7 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import READERS, AgentAdmin
+from agents.admin.restore_policy import add_policy_saved_message
 from agents.calls.explain import build_missing_tool_error, explain_call, find_no_tools_reason
 from agents.calls.missing_tools import describe_missing_tool, list_missing_tools
 from agents.calls.snapshots import CallSnapshot, SnapshotTool, get_snapshot_cache
@@ -337,8 +338,9 @@ def _save_or_simulate(visit: ObjectRequest, policy: PolicySpec) -> PolicySimulat
     """Save the policy, or return its simulation if that was requested."""
     if visit.request.POST.get("do") == "simulate":
         return simulate_policy(visit.principal, visit.object, policy)
+    replaced = load_policy_spec(visit.object)
     set_policy(visit.principal, visit.object, policy)
-    messages.success(visit.request, _t("Saved. Effective immediately."))
+    add_policy_saved_message(visit.request, visit.object, replaced)
     _warn_about_missing_tools(visit.request, visit.object, policy)
     return None
 
@@ -414,7 +416,7 @@ def show_organization_policy(request: HttpRequest) -> HttpResponseBase:
         except Problem as exc:
             problem, form_data = exc, parse_form_data(request.POST, (), ())
         else:
-            messages.success(request, _t("Saved. Effective immediately."))
+            add_policy_saved_message(request, organization, stored_policy)
             _warn_about_missing_tools(request, organization, policy)
             return HttpResponseRedirect(reverse("admin:organization_policy"))
     return render_screen(

@@ -3,6 +3,7 @@
 from django.urls import path
 
 from agents.api import (
+    access_requests,
     agent_servers,
     agent_tools,
     agents,
@@ -38,6 +39,7 @@ ORGANIZATION_POLICY = "tool-policy"
 POLICY = f"{AGENT}/tool-policy"
 TOOL = f"{AGENT}/tools/<str:name>"
 SESSION = "sessions/<str:session_id>"
+ACCESS_REQUEST = "access-requests/<str:access_request_id>"
 APPROVAL = "approvals/<str:approval_id>"
 ELICITATION = "elicitation-requests/<str:request_id>"
 SESSION_APPROVALS = f"{SESSION}/approvals"
@@ -195,6 +197,17 @@ urlpatterns = [
         f"{ELICITATION}/answer",
         elicitations.AnswerElicitationView.as_view(),
         name="elicitation-request-answer",
+    ),
+    path(
+        "access-requests",
+        access_requests.AccessRequestListView.as_view(),
+        name="access-requests",
+    ),
+    path(ACCESS_REQUEST, access_requests.AccessRequestDetailView.as_view(), name="access-request"),
+    path(
+        f"{ACCESS_REQUEST}/answer",
+        access_requests.AnswerAccessRequestView.as_view(),
+        name="access-request-answer",
     ),
     path("approvals", approvals.ApprovalListView.as_view(), name="approvals"),
     path(APPROVAL, approvals.ApprovalDetailView.as_view(), name="approval"),

@@ -17,6 +17,7 @@ DASHBOARD = "index"
 SETTINGS = "settings"
 APPROVALS = "agents_approval_changelist"
 ELICITATIONS = "agents_elicitationrequest_changelist"
+ACCESS_REQUESTS = "agents_accessrequest_changelist"
 SERVERS = "mcp_servers_server_changelist"
 OAUTH_CLIENTS = "oauth_clients"
 
@@ -57,6 +58,12 @@ SIDEBAR: Groups = (
                         _("Elicitation requests"),
                         "contact_support",
                         ELICITATIONS,
+                        Action.RUN_AGENTS,
+                    ),
+                    Entry(
+                        _("Access requests"),
+                        "key",
+                        ACCESS_REQUESTS,
                         Action.RUN_AGENTS,
                     ),
                 ),

@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 
 from django.http import HttpRequest
 
-from agents.models import Approval, ElicitationRequest, Session
+from agents.models import AccessRequest, Approval, ElicitationRequest, Session
 from bonobot.accounts.current_organization import resolve_principal
 from bonobot.accounts.roles import Action
 from mcp_servers.models import Definition
@@ -14,17 +14,18 @@ from mcp_servers.models import Definition
 
 @dataclass(frozen=True)
 class PendingCounts:
-    """Numbers of pending definitions, calls and elicitation requests, and unfinished sessions."""
+    """Numbers of pending definitions, calls and requests to people, and unfinished sessions."""
 
     definitions: int = 0
     calls: int = 0
     questions: int = 0
+    access_requests: int = 0
     sessions: int = 0
 
     @property
     def inbox(self) -> int:
-        """The number of calls and elicitation requests that a person has to answer."""
-        return self.calls + self.questions
+        """The number of calls and requests that a person has to answer."""
+        return self.calls + self.questions + self.access_requests
 
     def as_dict(self) -> dict[str, int]:
         """Return the numbers by name."""
@@ -52,6 +53,7 @@ def load_pending_counts(organization_id: UUID) -> PendingCounts:
             "definitions": Definition.objects.for_organization(organization_id).awaiting_review(),
             "calls": Approval.objects.for_organization(organization_id).waiting(),
             "questions": ElicitationRequest.objects.for_organization(organization_id).waiting(),
+            "access_requests": AccessRequest.objects.for_organization(organization_id).waiting(),
             "sessions": Session.objects.for_organization(organization_id).unfinished(),
         }.items()
     ]

@@ -1,5 +1,6 @@
 """Models of agents, their policies, budgets, sessions, approvals and workflows."""
 
+from agents.models.access_requests import AccessRequest
 from agents.models.agents import Agent, AgentAssignment, AgentServer, Note, ToolName
 from agents.models.approvals import Approval, SessionApproval
 from agents.models.budgets import Budget
@@ -15,6 +16,7 @@ from agents.models.skills import Skill, SkillVersion
 from agents.models.workflows import Trigger, Workflow, WorkflowRun, WorkflowVersion
 
 __all__ = [
+    "AccessRequest",
     "Agent",
     "AgentAssignment",
     "AgentServer",

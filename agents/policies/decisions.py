@@ -118,7 +118,8 @@ class DecisionFacts(Protocol):
 class ToolFacts:
     """Everything about a tool that a decision depends on.
 
-    `state` is the definition's (`approved`, `pending`, `changed`, `refused`, `gone`), or
+    `state` is the definition's (`approved`, `pending`, `changed`, `rejected`, `refused`,
+    `gone`), or
     `instructions_changed` if its server's instructions need a review; built-in tools are always
     `approved`. `label` is the display name. `toolset` names the toolset of a built-in tool, and
     `granted` says whether the agent has it.
@@ -196,6 +197,11 @@ _DEFINITION_REFUSALS = {
         format_message(
             "Someone who can review definitions must compare and approve the new instructions."
         ),
+    ),
+    "rejected": (
+        "definition_rejected",
+        partial(format_message, "The {noun} `{label}` was rejected in a review."),
+        format_message("Someone who can review definitions must approve it."),
     ),
     "refused": (
         "definition_rejected",

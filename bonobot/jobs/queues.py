@@ -57,6 +57,7 @@ QUEUES = (
             "bonobot.notifications.tasks.send_due_notifications",
             "bonobot.accounts.tasks.send_factor_reset_email",
             "bonobot.accounts.tasks.send_password_resets",
+            "agents.tasks.send_access_request_answer",
         ),
     ),
     TaskQueue(

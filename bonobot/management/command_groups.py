@@ -57,6 +57,13 @@ class CommandModule(ModuleType):
 
 
 COMMAND_GROUPS = {
+    "access-requests": GroupEntry(
+        "List, create, approve, and deny requests for servers, tools, and agents",
+        {
+            "agents.cli.access_requests:VERBS": "list show create approve deny",
+        },
+        reads="list show",
+    ),
     "agents": GroupEntry(
         "Manage and run agents, their tools, policies, sessions, and recordings",
         {
@@ -125,7 +132,7 @@ COMMAND_GROUPS = {
             "mcp_servers.cli.servers:VERBS": (
                 "add list test refresh install enable disable remove"
             ),
-            "mcp_servers.cli.definition_approval:VERBS": "approve",
+            "mcp_servers.cli.definition_approval:VERBS": "reject approve",
             "mcp_servers.cli.server_detail:VERBS": "show",
             "mcp_servers.cli.openapi:VERBS": "operations add-operation remove-operation",
             "mcp_servers.cli.definitions:VERBS": "label",

@@ -67,6 +67,9 @@ EVENTS: dict[str, NotificationEvent] = {
             "question_waiting", format_message("Elicitation request pending"), Severity.WARNING
         ),
         NotificationEvent(
+            "access_requested", format_message("Access request pending"), Severity.INFO
+        ),
+        NotificationEvent(
             "budget_warning", format_message("Budget almost exhausted"), Severity.WARNING
         ),
         NotificationEvent(

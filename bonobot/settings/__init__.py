@@ -41,6 +41,7 @@ from bonobot.settings.accounts import (  # noqa: F401 - settings of other apps
     PEOPLE_APPS,
 )
 from bonobot.settings.limits import (  # noqa: F401 - read through `django.conf.settings`
+    BONOBOT_ACCESS_REQUEST_DAYS,
     BONOBOT_ADMISSION_WAIT_S,
     BONOBOT_ANSWER_LIMIT,
     BONOBOT_ANSWER_S,
@@ -64,6 +65,7 @@ from bonobot.settings.limits import (  # noqa: F401 - read through `django.conf.
     BONOBOT_ORG_CALLS_PER_MINUTE,
     BONOBOT_PARALLEL_CHILD_SESSIONS,
     BONOBOT_PASSWORD_RESET_H,
+    BONOBOT_PENDING_ACCESS_REQUESTS,
     BONOBOT_QUARANTINE_CRASHES,
     BONOBOT_READ_S,
     BONOBOT_REQUEST_BODY_S,
@@ -369,6 +371,7 @@ SPECTACULAR_SETTINGS = {
     "DEFAULT_GENERATOR_CLASS": "bonobot.accounts.api.openapi_schema.SerializedSchemaGenerator",
     # Names of enums for generated clients, where several fields have the same name.
     "ENUM_NAME_OVERRIDES": {
+        "AccessRequestKind": "agents.models.AccessRequest.Kind",
         "AuditOutcome": "bonobot.ledger.models.AuditRow.Outcome",
         "InstallationState": ["needed", "installing", "installed", "failed"],
         "PersonLanguage": ["en", "de"],

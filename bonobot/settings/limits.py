@@ -32,6 +32,14 @@ BONOBOT_THINKING_LIMIT = environment.read_number(
 )
 # Hours until an approval expires: `agents.approvals.services`.
 BONOBOT_APPROVAL_H = environment.read_number("BONOBOT_APPROVAL_H", 24, minimum=1, maximum=720)
+# Days until an access request expires, and pending ones of one person or token:
+# `agents.access_requests.services`.
+BONOBOT_ACCESS_REQUEST_DAYS = environment.read_number(
+    "BONOBOT_ACCESS_REQUEST_DAYS", 14, minimum=1, maximum=90
+)
+BONOBOT_PENDING_ACCESS_REQUESTS = environment.read_number(
+    "BONOBOT_PENDING_ACCESS_REQUESTS", 20, minimum=1, maximum=200
+)
 # Seconds to wait for a client's answer: `agents.gateway.suspended_calls`.
 BONOBOT_ANSWER_S = environment.read_number("BONOBOT_ANSWER_S", 300, minimum=1, maximum=3_600)
 

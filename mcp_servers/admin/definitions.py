@@ -34,6 +34,7 @@ from mcp_servers.admin.servers import ServerAdmin
 from mcp_servers.definition_reviews import (
     approve_definitions,
     needs_own_review,
+    reject_definition,
     reset_review,
     set_definition_enabled,
 )
@@ -75,7 +76,8 @@ STATES = (
     ("waiting", _("pending review")),
     ("callable", _("approved")),
     ("off", _("disabled")),
-    ("refused", _("rejected")),
+    ("rejected", _("rejected")),
+    ("refused", _("can't be used")),
     ("gone", _("no longer declared")),
 )
 # The groups of tools; a server with more tools than `MAX_GROUPED` has them by name.
@@ -183,6 +185,11 @@ class DefinitionRow:
     def waits(self) -> bool:
         """Whether it is pending review."""
         return self.row.state in (Definition.State.PENDING, Definition.State.CHANGED)
+
+    @property
+    def can_approve(self) -> bool:
+        """Whether it can be approved: it is pending review, or was rejected in one."""
+        return self.waits or self.row.state == Definition.State.REJECTED
 
     @property
     def held(self) -> bool:
@@ -375,6 +382,7 @@ def _filter_definitions(server: Server, kinds: tuple[str, ...], state: str, text
         "waiting": definitions.awaiting_review,
         "callable": definitions.callable,
         "off": lambda: definitions.filter(enabled=False),
+        "rejected": definitions.rejected,
         "refused": lambda: definitions.exclude(fault=""),
         "gone": lambda: definitions.filter(present=False),
     }.get(state)
@@ -403,6 +411,8 @@ def _apply_action(visit: ObjectRequest) -> None:
     elif posted.get("do") == "label":
         definition_ids = [entry.partition(":")[0] for entry in posted.getlist("labelled")]
         _set_definition_labels(visit, definition_ids, posted.getlist("flow_labels"))
+    elif "reject" in posted:
+        _reject_definition(visit, posted["reject"])
     elif "withdraw" in posted:
         row = _get_definition(visit.object, posted["withdraw"])
         reset_review(visit.principal, row)
@@ -437,6 +447,15 @@ def _approve_definitions(visit: ObjectRequest, entries: list[str]) -> None:
             "Not approved because they changed or are rejected: %(names)s. Review them again."
         )
         messages.warning(visit.request, text % {"names": names})
+
+
+def _reject_definition(visit: ObjectRequest, entry: str) -> None:
+    """Reject a definition with the digest that the page showed."""
+    definition_id, _colon, digest = entry.partition(":")
+    row = _get_definition(visit.object, definition_id)
+    reason = visit.request.POST.get(f"reason-{row.pk}", "")
+    reject_definition(visit.principal, row, digest, reason)
+    _add_success_message(visit.request, _t("%(name)s was rejected."), name=row)
 
 
 def _set_definition_labels(

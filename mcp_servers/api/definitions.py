@@ -16,7 +16,13 @@ from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput, NotFound
 from mcp_servers.api.serializers import JSON_OBJECT
 from mcp_servers.api.servers import ServerView
-from mcp_servers.definition_reviews import approve_definitions, reset_review, set_definition_enabled
+from mcp_servers.definition_reviews import (
+    MAX_REASON_LENGTH,
+    approve_definitions,
+    reject_definition,
+    reset_review,
+    set_definition_enabled,
+)
 from mcp_servers.flow_labels import FlowLabel
 from mcp_servers.flow_labels.services import load_label_context, set_labels, suggest_labels
 from mcp_servers.models import Definition
@@ -70,6 +76,10 @@ class DefinitionSerializer(VersionedSerializer):
     approved_declaration = serializers.SerializerMethodField()
     approved_at = serializers.DateTimeField(source="pinned_at", allow_null=True)
     approved_by = serializers.CharField(source="pinned_by")
+    rejected_digest = serializers.CharField()
+    rejected_at = serializers.DateTimeField(allow_null=True)
+    rejected_by = serializers.CharField()
+    rejection_reason = serializers.CharField()
     schema_verdict = serializers.CharField()
     fault = serializers.CharField(help_text="Why it can never be used; empty if it can.")
     findings = FindingSerializer(many=True)
@@ -139,6 +149,20 @@ class ApproveDefinitionBody(StrictSerializer):
     """The digest that was reviewed."""
 
     digest = serializers.CharField(max_length=64)
+
+
+@extend_schema_serializer(
+    examples=[
+        OpenApiExample(
+            "The reviewed version", {"digest": DIGEST, "reason": "Sends files to another host."}
+        )
+    ]
+)
+class RejectDefinitionBody(StrictSerializer):
+    """The digest that was reviewed, and why it is rejected."""
+
+    digest = serializers.CharField(max_length=64)
+    reason = serializers.CharField(max_length=MAX_REASON_LENGTH)
 
 
 @extend_schema_serializer(examples=[OpenApiExample("Disable", {"enabled": False})])
@@ -357,4 +381,21 @@ class ApproveDefinitionView(DefinitionView):
     def delete(self, request: object, server_id: str, definition_id: str) -> Response:
         """Withdraw the approval of a definition; it is pending review, and can't be called."""
         reset_review(self.principal, self.get_definition(server_id, definition_id))
+        return self.respond_row(self.get_definition(server_id, definition_id), DefinitionSerializer)
+
+
+class RejectDefinitionView(DefinitionView):
+    """Rejection of one definition."""
+
+    rules = {"POST": Action.APPROVE_DEFINITIONS}
+
+    @describe_operation("reject_definition", body=RejectDefinitionBody, answer=DefinitionSerializer)
+    def post(self, request: object, server_id: str, definition_id: str) -> Response:
+        """Reject the reviewed version of a definition that is pending review.
+
+        It can't be called, and can be approved later. Problems: `nothing_rejected`.
+        """
+        row = self.get_definition(server_id, definition_id)
+        body = self.read_body(RejectDefinitionBody)
+        reject_definition(self.principal, row, body["digest"], body["reason"])
         return self.respond_row(self.get_definition(server_id, definition_id), DefinitionSerializer)

@@ -57,4 +57,7 @@ urlpatterns = [
         definitions.ApproveDefinitionView.as_view(),
         name="definition-approve",
     ),
+    path(
+        f"{DEFINITION}/reject", definitions.RejectDefinitionView.as_view(), name="definition-reject"
+    ),
 ]

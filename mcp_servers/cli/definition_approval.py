@@ -1,4 +1,4 @@
-"""The command `mcp approve`: show what is approved, confirm, approve what was shown."""
+"""The commands `mcp approve` and `mcp reject`: show what is reviewed, confirm, answer that."""
 
 import argparse
 import json
@@ -17,6 +17,7 @@ from mcp_servers.definition_reviews import (
     DefinitionReviewResult,
     approve_definitions,
     needs_own_review,
+    reject_definition,
 )
 from mcp_servers.models import Definition, Server
 
@@ -169,7 +170,30 @@ def _show_change_hint(cli: CommandContext, server: Server, row: Definition) -> N
     )
 
 
+def _add_reject_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("server", metavar="SERVER", help="Slug, name, or ID of the server")
+    parser.add_argument("names", metavar="NAME", nargs="+", help="Definitions to reject")
+    parser.add_argument("--reason", required=True, help="Why they are rejected")
+
+
+def _reject_definitions(cli: CommandContext, options: argparse.Namespace) -> None:
+    server = get_server(cli, options.server)
+    rows = _select_by_name(server, options.names)
+    for row in rows:
+        reject_definition(cli.principal, row, row.digest, options.reason)
+    names = [str(row) for row in rows]
+    cli.emit({"rejected": names})
+    cli.print_message(f"Rejected: {', '.join(make_visible(name, 120) for name in names)}.")
+
+
 VERBS = (
+    CommandVerb(
+        "reject",
+        "Reject definitions of a server that are pending review",
+        _reject_definitions,
+        _add_reject_arguments,
+        ('mcp reject git git_push --reason "Agents must not push."',),
+    ),
     CommandVerb(
         "approve",
         "Show and approve definitions of a server that are pending review",

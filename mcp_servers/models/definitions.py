@@ -12,11 +12,16 @@ MAX_NAME_LENGTH = 512
 # Declared and not approved; `fault` is checked separately, because an index can't contain text of
 # any length.
 NOT_APPROVED = Q(present=True) & ~Q(pinned_digest=F("digest"))
-AWAITING_REVIEW = NOT_APPROVED & Q(fault="")
+REJECTED = NOT_APPROVED & Q(fault="") & Q(rejected_digest=F("digest"))
+AWAITING_REVIEW = NOT_APPROVED & Q(fault="") & ~Q(rejected_digest=F("digest"))
 
 
 class DefinitionQuerySet(GovernedQuerySet):
     """Filters for definitions by state, with the same rules as `Definition.state`."""
+
+    def rejected(self) -> "DefinitionQuerySet":
+        """Keep definitions that a person rejected as they are declared now."""
+        return self.filter(REJECTED)
 
     def tools(self) -> "DefinitionQuerySet":
         """Keep tools."""
@@ -40,7 +45,7 @@ class DefinitionQuerySet(GovernedQuerySet):
         """Load only the fields for decisions and calls: `pinned` is as long as `payload`."""
         return self.only(
             *("organization", "server", "kind", "name", "payload", "digest", "schema_verdict"),
-            *("fault", "pinned_digest", "labels", "enabled", "present"),
+            *("fault", "pinned_digest", "rejected_digest", "labels", "enabled", "present"),
         )
 
     def in_state(self, state: str) -> "DefinitionQuerySet":
@@ -50,8 +55,9 @@ class DefinitionQuerySet(GovernedQuerySet):
         return {
             Definition.State.REFUSED: self.exclude(fault=""),
             Definition.State.GONE: self.without_fault().filter(present=False),
-            Definition.State.PENDING: current.filter(pinned_digest=""),
-            Definition.State.CHANGED: current.filter(pinned, ~Q(pinned_digest=F("digest"))),
+            Definition.State.REJECTED: self.rejected(),
+            Definition.State.PENDING: self.awaiting_review().filter(pinned_digest=""),
+            Definition.State.CHANGED: self.awaiting_review().filter(pinned),
             Definition.State.APPROVED: current.filter(pinned, pinned_digest=F("digest")),
         }[Definition.State(state)]
 
@@ -62,6 +68,7 @@ class Definition(GovernedModel):
     `payload` is the whole declaration, `digest` is over all its fields; `pinned` and
     `pinned_digest` are what a person approved. A definition is callable if both digests are equal.
     A definition that disappears keeps its approval. `fault` says why it can never be used.
+    `rejected_digest` is what a person rejected: it waits for no review until it changes.
     """
 
     # Schemas are large and read often, and a change replaces the whole value.
@@ -82,7 +89,8 @@ class Definition(GovernedModel):
         APPROVED = "approved", _("approved")
         PENDING = "pending", _("pending review")
         CHANGED = "changed", _("changed, pending review")
-        REFUSED = "refused", _("rejected")
+        REJECTED = "rejected", _("rejected")
+        REFUSED = "refused", _("can't be used")
         GONE = "gone", _("no longer declared")
 
     observed_fields: ClassVar[frozenset[str]] = frozenset(
@@ -107,6 +115,14 @@ class Definition(GovernedModel):
     pinned_digest = models.CharField(max_length=64, blank=True, default="")
     pinned_at = models.DateTimeField(_("approved"), null=True, blank=True)
     pinned_by = models.CharField(_("approved by"), max_length=255, blank=True, default="")
+    rejected_digest = models.CharField(max_length=64, blank=True, default="", db_default="")
+    rejected_at = models.DateTimeField(_("rejected"), null=True, blank=True)
+    rejected_by = models.CharField(
+        _("rejected by"), max_length=255, blank=True, default="", db_default=""
+    )
+    rejection_reason = models.TextField(
+        _("reason for the rejection"), blank=True, default="", db_default=""
+    )
     labels = models.JSONField(_("flow labels"), null=True, blank=True)
     enabled = models.BooleanField(_("enabled"), default=True)
     present = models.BooleanField(_("still declared"), default=True)
@@ -151,11 +167,11 @@ class Definition(GovernedModel):
             return self.State.REFUSED
         if not self.present:
             return self.State.GONE
-        if not self.pinned_digest:
-            return self.State.PENDING
-        if self.pinned_digest != self.digest:
-            return self.State.CHANGED
-        return self.State.APPROVED
+        if self.pinned_digest == self.digest:
+            return self.State.APPROVED
+        if self.rejected_digest == self.digest:
+            return self.State.REJECTED
+        return self.State.CHANGED if self.pinned_digest else self.State.PENDING
 
     @property
     def input_schema(self) -> dict:

@@ -42,6 +42,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("agents.sessions",),
     ("agents.workflows", "agents.evaluation"),
     ("agents.kill_switch", "agents.services", "agents.server_imports"),
+    ("agents.tool_matrix",),
+    ("agents.access_requests",),
     (
         *("agents.gateway", "agents.console", "agents.config_file", "agents.admin", "agents.api"),
         *("agents.cli", "agents.organization_offboarding", "agents.tasks", "agents.apps"),

@@ -6,7 +6,7 @@ translated to German; no secret of an organization is shown.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
 from urllib.parse import urldefrag, urljoin
 from uuid import UUID
@@ -16,7 +16,8 @@ import pytest_django
 from django.db import transaction
 
 from bonobot.accounts.models import Organization
-from bonobot.accounts.roles import Role
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action, Role
 from mcp_servers.models import Server
 from tests import admin_client, factories
 from tests.bonobot.canaries import (
@@ -44,8 +45,28 @@ IDS = re.compile(
     r"[0-9a-f]{8}-[0-9a-f-]{27}|\b\d+\b|(?<=/first-run/preset/)[^/]+|(?<=/servers/presets/)[^/]+"
 )
 REFUSED = (403, 500)
+# Inputs that differ from page to page.
+UNSENT_INPUTS = frozenset({"csrfmiddlewaretoken", "_version"})
 # A number with a comma in a style or an SVG attribute.
 COMMA = re.compile(r'(?:style|points|x|y|width|height)="[^"]*\d,\d+(?:%|px|em|rem)')
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a link or a button leads; `values` are those of the button and of hidden inputs."""
+
+    method: str
+    path: str
+    values: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass
+class PageForm:
+    """A form of a page."""
+
+    method: str
+    path: str
+    hidden: list[tuple[str, str]] = field(default_factory=list)
 
 
 @dataclass
@@ -167,22 +188,24 @@ def test_no_page_shows_a_secret(admin_visits: AdminVisits) -> None:
 @pytest.mark.parametrize("role", [Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER])
 def test_no_shown_link_or_button_is_refused(admin_visits: AdminVisits, role: Role) -> None:
     browser = admin_visits.get_browser(role)
-    targets: dict[tuple[str, str], tuple[str, str]] = {}  # target and source of each kind of link
-    statuses: dict[tuple[str, str], int] = {}
+    targets: dict[Target, tuple[str, str]] = {}  # an address and its page, for each kind of target
+    refused: dict[Target, bool] = {}
     for visit in admin_visits.list_visits(role):
-        statuses["GET", normalize_path(visit.path)] = visit.status_code
+        opened = Target("GET", normalize_path(visit.path))
+        refused[opened] = visit.status_code in REFUSED
         if visit.status_code != 200 or visit.streaming:
             continue
-        for method, to in LinkCollector(visit.content.decode()).targets:
-            path = urldefrag(urljoin(visit.path, to))[0]
+        for target in LinkCollector(visit.content.decode()).targets:
+            path = urldefrag(urljoin(visit.path, target.path))[0]
             if path.startswith("/admin/") and "/logout/" not in path:
-                targets.setdefault((method, normalize_path(path)), (path, visit.path))
-    for offer, (path, _source) in targets.items():
-        if offer not in statuses:
-            statuses[offer] = request_status(browser, offer[0], path)
-    forbidden = {offer: targets[offer] for offer in targets if statuses[offer] in REFUSED}
+                kind = replace(target, path=normalize_path(path))
+                targets.setdefault(kind, (path, visit.path))
+    for target, (path, _source) in targets.items():
+        if target not in refused:
+            refused[target] = is_refused(browser, replace(target, path=path))
     assert targets
-    assert not forbidden, forbidden
+    shown = {target: source for target, source in targets.items() if refused[target]}
+    assert not shown, shown
 
 
 def normalize_path(path: str) -> str:
@@ -190,54 +213,65 @@ def normalize_path(path: str) -> str:
     return IDS.sub("…", path.partition("?")[0])
 
 
-def request_status(browser: admin_client.AdminClient, method: str, path: str) -> int:
-    """Return the status of a link or of an empty form; changes are rolled back."""
-    if method == "GET":
-        return int(browser.client.get(path).status_code)
-    with transaction.atomic():
-        status = int(browser.client.post(path, {}).status_code)
+def is_refused(browser: admin_client.AdminClient, target: Target) -> bool:
+    """Return whether a link, or a button with the hidden values of its form, needs a permission
+    that the role doesn't have, even if the page says so in a message; changes are rolled back."""
+    refusals: list[Action] = []
+    require = Principal.require
+
+    def record_refusal(principal: Principal, action: Action) -> None:
+        if not principal.may(action):
+            refusals.append(action)
+        require(principal, action)
+
+    with pytest.MonkeyPatch.context() as patch, transaction.atomic():
+        patch.setattr(Principal, "require", record_refusal)
+        if target.method == "GET":
+            response = browser.client.get(target.path)
+        else:
+            response = browser.client.post(target.path, dict(target.values))
         transaction.set_rollback(True)
-    return status
+    return bool(refusals) or response.status_code in REFUSED
 
 
 class LinkCollector(HTMLParser):
-    """Collects the targets of the links and buttons of a page: (method, address)."""
+    """Collects the targets of the links and buttons of a page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.targets: set[tuple[str, str]] = set()
-        self.form: tuple[str, str] | None = None
-        self.forms: dict[str, tuple[str, str]] = {}  # by ID, for buttons outside of their form
-        self.form_ids: set[str] = set()
+        self.targets: set[Target] = set()
+        self.form: PageForm | None = None
+        self.forms: dict[str, PageForm] = {}  # by ID, for buttons outside of their form
+        self.buttons: list[tuple[PageForm | str, dict[str, str | None]]] = []
         self.disabled_depth = 0  # number of open disabled fieldsets
         self.feed(page)
-        self.targets |= {self.forms[form_id] for form_id in self.form_ids if form_id in self.forms}
+        self.targets |= {
+            _build_target(form, button)
+            for owner, button in self.buttons
+            if (form := self.forms.get(owner) if isinstance(owner, str) else owner)
+        }
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Record links and submit buttons that aren't disabled."""
         attributes = dict(attrs)
         if tag == "a" and attributes.get("href"):
-            self.targets.add(
-                ("POST" if "data-post" in attributes else "GET", str(attributes["href"]))
-            )
+            method = "POST" if "data-post" in attributes else "GET"
+            self.targets.add(Target(method, str(attributes["href"])))
         elif tag == "form":
-            self.form = (
-                (attributes.get("method") or "get").upper(),
-                attributes.get("action") or "",
+            self.form = PageForm(
+                (attributes.get("method") or "get").upper(), attributes.get("action") or ""
             )
             self.forms[attributes.get("id") or ""] = self.form
         elif tag == "fieldset" and (self.disabled_depth or "disabled" in attributes):
             self.disabled_depth += 1
-        elif (
-            self.disabled_depth
-            or "disabled" in attributes
-            or not _is_submit_button(tag, attributes)
-        ):
+        elif self.disabled_depth or "disabled" in attributes:
             return
-        elif "form" in attributes:
-            self.form_ids.add(str(attributes["form"]))
-        elif self.form:
-            self.targets.add((self.form[0], attributes.get("formaction") or self.form[1]))
+        elif tag == "input" and attributes.get("type") == "hidden" and self.form:
+            name, value = attributes.get("name") or "", attributes.get("value") or ""
+            if name not in UNSENT_INPUTS:
+                self.form.hidden.append((name, value))
+        elif _is_submit_button(tag, attributes) and (owner := attributes.get("form") or self.form):
+            self.buttons.append((owner, attributes))
 
     def handle_endtag(self, tag: str) -> None:
         """Record the end of a form or a disabled fieldset."""
@@ -245,6 +279,14 @@ class LinkCollector(HTMLParser):
             self.form = None
         elif tag == "fieldset" and self.disabled_depth:
             self.disabled_depth -= 1
+
+
+def _build_target(form: PageForm, button: dict[str, str | None]) -> Target:
+    path = button.get("formaction") or form.path
+    if form.method == "GET":
+        return Target("GET", path)
+    own = [(button.get("name") or "", button.get("value") or "")] if button.get("name") else []
+    return Target(form.method, path, tuple(form.hidden + own))
 
 
 def _is_submit_button(tag: str, attributes: dict[str, str | None]) -> bool:

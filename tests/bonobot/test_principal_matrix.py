@@ -27,6 +27,7 @@ from agents.gateway.organization_server.handlers import find_skill
 from agents.gateway.routes import GatewayAddress, find_target
 from agents.gateway.transports import count_declarations
 from agents.models import (
+    AccessRequest,
     Agent,
     Approval,
     ElicitationRequest,
@@ -35,7 +36,6 @@ from agents.models import (
     Session,
     Skill,
     Workflow,
-    WorkflowRun,
 )
 from agents.skills.services import SkillSpec, save_skill
 from agents.workflows.services import WorkflowSpec, save_workflow
@@ -56,7 +56,7 @@ from mcp_servers.models import Server
 from tests import factories, rest
 from tests.bonobot.test_api_matrix import OPERATIONS as REST_OPERATIONS
 from tests.bonobot.test_api_matrix import ROUTES, fill_path, list_path_parameters
-from tests.inventory import create_everything
+from tests.inventory import create_everything, create_own_objects
 from tests.screens import ADDRESSES, build_arguments, render_without_signals, share_rows
 
 NEAR, FAR, OTHERS = "alpaca", "zebra", "otter"
@@ -91,6 +91,13 @@ KINDS = {
     ),
     "approval": Kind(
         "approval_id", "approvals/{}", "approvals", personal=True, admin="agents_approval"
+    ),
+    "access_request": Kind(
+        "access_request_id",
+        "access-requests/{}",
+        "access-requests",
+        personal=True,
+        admin="agents_accessrequest",
     ),
     "question": Kind(
         "request_id",
@@ -205,41 +212,12 @@ def fill_agent(organization: Organization, word: str) -> dict[str, str]:
     Session.objects.filter(agent_id=ids["agent_id"]).update(title=text)
     Approval.objects.filter(pk=ids["approval_id"]).update(reason=text, arguments={"a": text})
     ElicitationRequest.objects.filter(pk=ids["request_id"]).update(message=text)
+    AccessRequest.objects.filter(pk=ids["access_request_id"]).update(
+        agent_id=ids["agent_id"], reason=text
+    )
     Recording.objects.filter(pk=ids["recording_id"]).update(title=text)
     Provider.objects.filter(pk=ids["provider_id"]).update(name=f"Login {ids['provider_id']}")
     return ids
-
-
-def create_own_objects(case: Case, agent: Agent, word: str) -> dict[str, str]:
-    """Create a session of the principal, with pending requests and a workflow run."""
-    starter = {"started_by_kind": case.principal.kind, "started_by_id": case.principal.id}
-    requester = {
-        "requested_by_kind": case.principal.kind,
-        "requested_by_id": case.principal.id,
-        "requested_by": case.principal.label,
-    }
-    session = Session.objects.create(
-        organization=agent.organization, agent=agent, title=f"Own of {word}", **starter
-    )
-    approval = factories.create_approval(agent, session, reason=f"Own {word}", **requester)
-    elicitation = factories.create_elicitation(session, agent.agent_servers.get().server)
-    ElicitationRequest.objects.filter(pk=elicitation.pk).update(message=f"Own {word}", **requester)
-    workflow = agent.workflows.order_by("name")[0]
-    run = WorkflowRun.objects.create(
-        organization=agent.organization,
-        workflow=workflow,
-        name=workflow.name,
-        session=session,
-        version=workflow.version,
-        definition=workflow.definition,
-    )
-    return {
-        "session_id": str(session.pk),
-        "approval_id": str(approval.pk),
-        "request_id": str(elicitation.pk),
-        "run_id": str(run.pk),
-        "workflow_id": str(workflow.pk),
-    }
 
 
 def list_people_cases(organization: Organization, agents: dict[str, Agent]) -> Iterator[Case]:
@@ -381,7 +359,7 @@ def iterate_objects(
     """Yield every object: its kind, the agent's word, its IDs, and whether the principal owns
     it."""
     for word, agent in select_agents(case, filled):
-        own = create_own_objects(case, agent, word)
+        own = create_own_objects(case.principal, agent, word)
         for name, kind in KINDS.items():
             yield name, kind, word, filled.ids[word], False
             if kind.personal:

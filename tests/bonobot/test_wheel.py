@@ -60,6 +60,13 @@ def install_wheel(folder: Path) -> Path:
     (library / "dependencies.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
     assert {path.name for path in library.iterdir()} >= {"bonobot", "agents", "mcp_servers"}
     assert not (library / "templates").exists()
+    documentation = library / "bonobot" / "documentation"
+    assert (documentation / "how-to" / "admin.md").is_file()
+    assert (documentation / "images" / "drawings" / "door.svg").is_file()
+    assert not list(documentation.rglob("*.py"))
+    show = "from bonobot.core.documentation import pages as p; print(p.load_navigation()[0].title)"
+    titles = subprocess.check_output([home / "bin" / "python", "-c", show], text=True, cwd=folder)
+    assert titles == "Start\n"
     assert len(list(library.glob("bonobot/locale/*/LC_MESSAGES/django.mo"))) == 2
     return home / "bin" / "bonobot"
 

@@ -3,11 +3,12 @@
 import pytest
 
 from bonobot.accounts.roles import Role
-from bonobot.core.problems import Conflict, Forbidden
+from bonobot.core.problems import Conflict, Forbidden, InvalidInput
 from bonobot.ledger.models import AuditRow
 from mcp_servers.definition_reviews import (
     approve_definitions,
     pin_trusted_definitions,
+    reject_definition,
     reset_review,
 )
 from mcp_servers.models import Definition, Server
@@ -93,6 +94,56 @@ def test_a_role_without_permission_cant_approve(acme, server, role):
     assert not server.definitions.callable().exists()
 
 
+def test_a_rejected_definition_is_neither_approved_with_all_nor_automatically(reviewer, server):
+    server.approval = Server.Approval.ALWAYS
+    row = server.definitions.get(name="one")
+    reject_definition(reviewer, row, row.digest, " Sends files away. ")
+    assert approve_definitions(reviewer, server).approved == ("two",)
+    row.refresh_from_db()
+    pin_trusted_definitions(server, [row], "automatic")
+    row.refresh_from_db()
+    assert (row.state, row.rejected_by) == ("rejected", reviewer.label)
+    assert row.rejection_reason == "Sends files away."
+    assert not server.definitions.callable().filter(pk=row.pk).exists()
+    assert "Sends files away." in AuditRow.objects.get(action="definition_rejected").opened
+
+
+def test_a_rejected_definition_can_be_approved_later(reviewer, server):
+    row = server.definitions.get(name="one")
+    reject_definition(reviewer, row, row.digest, "No.")
+    approve_definitions(reviewer, server, {row.pk: row.digest})
+    row.refresh_from_db()
+    assert (row.state, row.rejected_digest, row.rejection_reason) == ("approved", "", "")
+
+
+def test_a_rejected_definition_is_pending_review_when_it_changes(reviewer, server):
+    row = server.definitions.get(name="one")
+    reject_definition(reviewer, row, row.digest, "No.")
+    server.definitions.filter(pk=row.pk).update(digest="another")
+    assert server.definitions.awaiting_review().filter(pk=row.pk).exists()
+    row.refresh_from_db()
+    assert row.state == "pending"
+
+
+def test_only_what_was_shown_and_is_pending_review_can_be_rejected(reviewer, server):
+    one, two = server.definitions.order_by("name")
+    approve_definitions(reviewer, server, {two.pk: two.digest})
+    for row, digest in ((one, "another"), (two, two.digest)):
+        with pytest.raises(Conflict) as refusal:
+            reject_definition(reviewer, row, digest, "No.")
+        assert refusal.value.code == "nothing_rejected"
+    with pytest.raises(InvalidInput):
+        reject_definition(reviewer, one, one.digest, " ")
+    assert not AuditRow.objects.filter(action="definition_rejected").exists()
+
+
+def test_a_role_without_permission_cant_reject(acme, server):
+    row = server.definitions.get(name="one")
+    operator = factories.create_member(acme, Role.OPERATOR)
+    with pytest.raises(Forbidden):
+        reject_definition(operator, row, row.digest, "No.")
+
+
 def test_a_revoked_approval_is_pending_review_again(reviewer, server):
     approve_definitions(reviewer, server)
     reset_review(reviewer, server.definitions.get(name="one"))
@@ -105,6 +156,9 @@ def test_a_revoked_approval_is_pending_review_again(reviewer, server):
         ({}, "pending"),
         ({"pinned_digest": "digest of one"}, "approved"),
         ({"pinned_digest": "older"}, "changed"),
+        ({"rejected_digest": "digest of one"}, "rejected"),
+        ({"rejected_digest": "digest of one", "pinned_digest": "older"}, "rejected"),
+        ({"rejected_digest": "older"}, "pending"),
         ({"fault": "x", "pinned_digest": "digest of one"}, "refused"),
         ({"present": False, "pinned_digest": "digest of one"}, "gone"),
     ],
@@ -116,6 +170,7 @@ def test_the_state_agrees_with_the_querysets(server, values, state):
     only = server.definitions.filter(name="one")
     assert only.callable().exists() == (state == "approved")
     assert only.awaiting_review().exists() == (state in ("pending", "changed"))
+    assert [value for value in Definition.State if only.in_state(value).exists()] == [state]
 
 
 def flag_definition(server, name="two"):

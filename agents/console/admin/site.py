@@ -147,6 +147,7 @@ class BonobotAdminSite(AdminSite):
         from agents.admin.kill_switch import show_kill_switch  # these modules import this site
         from agents.admin.policies import show_organization_policy
         from agents.admin.policy_simulations import show_organization_simulation
+        from agents.admin.restore_policy import restore_organization_policy
         from agents.console.admin.onboarding import build_url_patterns
 
         own_urls = [
@@ -159,6 +160,11 @@ class BonobotAdminSite(AdminSite):
                 "organization/policy/",
                 self.admin_view(show_organization_policy),
                 name="organization_policy",
+            ),
+            path(
+                "organization/policy/restore/",
+                self.admin_view(restore_organization_policy),
+                name="organization_restore_policy",
             ),
             path(
                 "organization/policy/simulate/",

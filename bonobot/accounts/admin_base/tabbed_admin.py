@@ -50,10 +50,13 @@ class TabGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectAction:
-    """An action on an object by POST; without a response, it redirects back."""
+    """An action on an object by POST, which needs one of the actions `needs`.
+
+    Without a response, it redirects back.
+    """
 
     slug: str
-    needs: Action
+    needs: tuple[Action, ...]
     handle: Callable[["ObjectRequest"], HttpResponseBase | None]
 
 
@@ -131,7 +134,7 @@ class TabbedAdmin(ScopedAdmin):
 
     @classmethod
     def add_object_action(
-        cls, slug: str, *, needs: Action
+        cls, slug: str, *, needs: RequiredActions
     ) -> Callable[
         [Callable[[ObjectRequest], HttpResponseBase | None]],
         Callable[[ObjectRequest], HttpResponseBase | None],
@@ -139,7 +142,10 @@ class TabbedAdmin(ScopedAdmin):
         """Register a function as an action for POST requests."""
 
         def register(handle: Callable[[ObjectRequest], HttpResponseBase | None]) -> Any:
-            cls.object_actions[slug] = ObjectAction(slug=slug, needs=needs, handle=handle)
+            required_actions = (needs,) if isinstance(needs, Action) else needs
+            cls.object_actions[slug] = ObjectAction(
+                slug=slug, needs=required_actions, handle=handle
+            )
             return handle
 
         return register
@@ -231,8 +237,7 @@ class TabbedAdmin(ScopedAdmin):
             principal = self.get_principal(request)
             # Look up first: missing objects are 404 for every role.
             instance = self.get_object_or_404(request, object_id)
-            if not any(map(principal.may, page.needs)):
-                principal.require(page.needs[0])
+            _require_one(principal, page.needs)
             return page.view(ObjectRequest(request, principal, instance, self, slug))
 
         return view
@@ -244,7 +249,7 @@ class TabbedAdmin(ScopedAdmin):
             object_action = self.object_actions[slug]
             principal = self.get_principal(request)
             instance = self.get_object_or_404(request, object_id)
-            principal.require(object_action.needs)
+            _require_one(principal, object_action.needs)
             visit = ObjectRequest(request, principal, instance, self, slug)
             return object_action.handle(visit) or redirect_back(request, visit.url())
 
@@ -257,3 +262,9 @@ class TabbedAdmin(ScopedAdmin):
 def redirect_to_page(visit: ObjectRequest, slug: str, query: str = "") -> HttpResponseRedirect:
     """Redirect to another page of the same object."""
     return HttpResponseRedirect(visit.url(slug) + query)
+
+
+def _require_one(principal: Principal, needs: tuple[Action, ...]) -> None:
+    """Raise `Forbidden` unless the principal may do one of the actions."""
+    if not any(map(principal.may, needs)):
+        principal.require(needs[0])

@@ -20,6 +20,7 @@ from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import ngettext
 
 from bonobot.accounts.models.abstract_models import MAX_COUNTED
+from bonobot.core.documentation.links import build_documentation_url, find_documentation
 from bonobot.core.i18n import localization
 from bonobot.core.i18n.localization import localize_if_translatable, localize_text
 from bonobot.core.text.dollars import MICROUSD_PER_USD
@@ -40,7 +41,7 @@ STATE_TONES = {
     **dict.fromkeys(("pending", "changed", "waiting", "needs_reauth", "unknown", "ask"), "warn"),
     "warning": "warn",
     "soft": "warn",
-    **dict.fromkeys(("error", "failed", "refused", "deny", "revoked", "hard"), "bad"),
+    **dict.fromkeys(("error", "failed", "refused", "rejected", "deny", "revoked", "hard"), "bad"),
 }
 # Labels of states, units and periods; other values are shown as they are.
 STATE_LABELS = {
@@ -479,3 +480,11 @@ def shown_lines(lines: Iterable[str], limit: int) -> str:
 def in_words(state: Any) -> Any:
     """Return the localized label of a state; other values stay unchanged."""
     return STATE_LABELS.get(str(state), state)
+
+
+@register.simple_tag(takes_context=True)
+def documentation_url(context: Any) -> str:
+    """Return the URL of what documents the page."""
+    match = context["request"].resolver_match
+    name = (match.url_name if match else "") or ""
+    return build_documentation_url(find_documentation(name))

@@ -297,6 +297,24 @@ SESSIONS_AREA = Area(
             cli="approvals approve, approvals deny",
         ),
         Feature(
+            "Request a server, a tool, or an agent",
+            admin="accessrequest.add",
+            rest="create_access_request",
+            cli="access-requests create",
+        ),
+        Feature(
+            "List access requests",
+            admin="accessrequest.list",
+            rest="list_access_requests get_access_request",
+            cli="access-requests list, access-requests show",
+        ),
+        Feature(
+            "Approve or deny an access request",
+            admin="accessrequest.approve accessrequest.deny",
+            rest="answer_access_request",
+            cli="access-requests approve, access-requests deny",
+        ),
+        Feature(
             "List elicitation requests",
             admin="elicitationrequest.list",
             rest="list_elicitation_requests get_elicitation_request",

@@ -197,14 +197,14 @@ CONTROL_AREA = Area(
             "View and change an agent's policy",
             admin=(
                 "agent.servers agent.tools_preview agent.policy agent.policy_preview "
-                "agent.policy_rows"
+                "agent.policy_rows agent.restore_policy"
             ),
             rest="get_tool_policy set_tool_policy",
             cli="agents policy",
         ),
         Feature(
             "View and change the organization's policy",
-            admin="organization_policy",
+            admin="organization_policy organization_restore_policy",
             rest="get_organization_tool_policy set_organization_tool_policy",
             cli="agents policy",
         ),

@@ -79,10 +79,10 @@ AREA = Area(
             "Approve, reject, enable, or disable definitions",
             admin="server.tools server!approve_chosen",
             rest=(
-                "approve_definitions approve_definition revoke_definition_approval "
-                "update_definition"
+                "approve_definitions approve_definition reject_definition "
+                "revoke_definition_approval update_definition"
             ),
-            cli="mcp approve, mcp apply",
+            cli="mcp approve, mcp reject, mcp apply",
         ),
         Feature(
             "Label definitions",

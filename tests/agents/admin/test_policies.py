@@ -1,5 +1,7 @@
 """The policy form: one table of MCP and built-in tools, with single rules and patterns."""
 
+import re
+
 import pytest
 
 from agents.builtin_tools.registry import BUILTIN_TOOLS
@@ -98,3 +100,19 @@ def test_a_reviewer_can_view_but_not_change_the_policy(acme: Organization, helpe
     assert "Save policy" not in reviewer.get("agents_agent_policy", helper.pk)
     reviewer.post("agents_agent_policy", helper.pk, status=403, mode="all")
     assert load_policy_spec(helper).mode == "none"
+
+
+def test_a_saved_policy_can_be_undone(helper: Agent, operator: admin_client.AdminClient) -> None:
+    page = operator.post("agents_agent_policy", helper.pk, mode="all", allow="", deny="")
+    assert load_policy_spec(helper).mode == "all"
+    (replaced,) = re.findall(r'name="replaced" value="([^"]+)"', page)
+    operator.post("agents_agent_restore_policy", helper.pk, replaced=replaced)
+    assert load_policy_spec(helper).mode == "none"
+
+
+def test_saved_rules_of_the_organization_can_be_undone(acme: Organization) -> None:
+    owner = admin_client.sign_in(acme, Role.OWNER)
+    page = owner.post("organization_policy", mode="all", deny="read_result", allow="")
+    (replaced,) = re.findall(r'name="replaced" value="([^"]+)"', page)
+    owner.post("organization_restore_policy", replaced=replaced)
+    assert load_policy_spec(acme) == PolicySpec("all")

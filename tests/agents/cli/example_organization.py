@@ -105,6 +105,16 @@ CALLS: Mapping[str, Call] = {
     "agents sessions": Call((), ("nobody",), reads=True),
     "agents tools": Call(("helper",), ("nobody",), reads=True),
     "agents workspace": Call(("helper",), ("nobody",), reads=True),
+    "access-requests approve": Call(("@approve-access#",), ("nothing",)),
+    "access-requests create": Call(
+        ("agent", "Wish #", "--reason", "To try it."),
+        ("tool", "x", "--agent", "nobody", "--reason", "x"),
+    ),
+    "access-requests deny": Call(
+        ("@deny-access#", "--message", "No."), ("nothing", "--message", "No.")
+    ),
+    "access-requests list": Call((), NOBODY, reads=True),
+    "access-requests show": Call(("@pending-access",), ("nothing",), reads=True),
     "approvals approve": Call(("@approve#",), ("nothing",)),
     "approvals deny": Call(("@deny#", "--message", "No."), ("nothing",)),
     "approvals list": Call((), NOBODY, reads=True),
@@ -138,6 +148,9 @@ CALLS: Mapping[str, Call] = {
         "not_declared",
     ),
     "mcp apply": Call(("bonobot.yaml", "--dry-run"), ("nothing",), "unreadable_file", reads=True),
+    "mcp reject": Call(
+        ("asking", "look-#", "--reason", "No."), ("asking", "nothing", "--reason", "No.")
+    ),
     "mcp approve": Call(("docs",), ("nothing",)),
     "mcp connect": Call(("docs", "--agent", "helper"), ("docs", "--agent", "nobody")),
     "mcp disable": Call(("spare-#",), ("nothing",)),
@@ -401,6 +414,11 @@ def create_example_objects(organization: Organization, url: str, folder: Path) -
         for action in ("approve", "deny")
         for n in range(4)
     }
+    values |= {
+        f"@{action}-access{n}": factories.create_access_request(organization).pk
+        for action in ("approve", "deny")
+        for n in range(4)
+    }
     sessions = {f"@session{n}": factories.create_answered_session(agent).pk for n in range(4)}
     for number in range(4):
         quarantined = factories.create_answered_session(agent)
@@ -427,6 +445,7 @@ def create_example_objects(organization: Organization, url: str, folder: Path) -
         f"@elicitation{n}": factories.create_elicitation(session, server).pk for n in range(4)
     }
     for number in range(4):
+        admin_client.declare_tool(server, f"look-{number}")
         Launcher.objects.create(command=f"spare-{number}")
         factories.create_http_server(organization, "http://127.0.0.1:9/mcp", f"idle-{number}")
         Preset.objects.create(
@@ -441,6 +460,7 @@ def create_example_objects(organization: Organization, url: str, folder: Path) -
         ).pk
     return {name: str(pk) for name, pk in (values | sessions | recordings).items()} | {
         "@pending-elicitation": str(factories.create_elicitation(session, server).pk),
+        "@pending-access": str(factories.create_access_request(organization).pk),
         "@pending-approval": str(factories.create_approval(agent).pk),
         "@url": url,
         "@secret": create_token(administrator, name="serves", role=Role.OPERATOR)[1],

@@ -140,6 +140,21 @@ def test_an_operator_disables_a_tool(acme: Organization, server: Server) -> None
     assert row.enabled
 
 
+def test_a_reviewer_rejects_a_definition_with_a_reason_and_approves_it_later(
+    acme: Organization, server: Server
+) -> None:
+    row = admin_client.declare_tool(server)
+    reviewer = admin_client.sign_in(acme, Role.REVIEWER)
+    fields = {"reject": build_choice(row), f"reason-{row.pk}": "Sends files away."}
+    assert 'name="reject"' in reviewer.get("mcp_servers_server_tools", server.pk)
+    reviewer.post("mcp_servers_server_tools", server.pk, **fields)
+    page = reviewer.get("mcp_servers_server_tools", server.pk, state="rejected")
+    assert "Sends files away." in page
+    assert 'name="reject"' not in page
+    reviewer.post("mcp_servers_server_tools", server.pk, only=build_choice(row))
+    assert Definition.objects.callable().exists()
+
+
 def test_an_operator_cant_approve_definitions(acme: Organization, server: Server) -> None:
     row = admin_client.declare_tool(server)
     operator = admin_client.sign_in(acme, Role.OPERATOR)

@@ -1,0 +1,1 @@
+"""Requests of members for servers, tools and agents, and their answers."""

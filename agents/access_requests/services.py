@@ -1,0 +1,277 @@
+"""Create, answer and expire access requests."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from agents.access_requests.provision_access import provision_access
+from agents.live_topics import wake_pages
+from agents.models import AccessRequest, Agent
+from agents.models.access_requests import MAX_REASON_LENGTH, MAX_TARGET_LENGTH
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.celery_tasks import enqueue_task_on_commit
+from bonobot.core.i18n.messages import format_message
+from bonobot.core.problems import Conflict, InvalidInput
+from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
+from bonobot.core.text.untrusted_text import make_storable
+from bonobot.ledger.audit.admin_changes import record_change
+from bonobot.ledger.types import Actor
+from bonobot.notifications.notify import NotificationSubject, notify
+
+Answer = Literal["approve", "deny"]
+ANSWERS: tuple[Answer, ...] = ("approve", "deny")
+# Approving needs the permission to do the same oneself; denying needs one of these.
+NEEDS_TO_ANSWER = (Action.MANAGE_AGENTS, Action.APPROVE_CALLS)
+SEND_ANSWER = "agents.tasks.send_access_request_answer"
+SYSTEM = Actor(kind="system", id="access_requests", label="access requests")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccessRequestSpec:
+    """What is requested and why; servers and tools are requested for an agent."""
+
+    kind: str
+    target: str
+    reason: str
+    agent: Agent | None = None
+
+
+def create_access_request(principal: Principal, spec: AccessRequestSpec) -> AccessRequest:
+    """Create a pending request and notify the people who can answer it.
+
+    Raises `InvalidInput`, and `Conflict` (`already_requested`, `too_many_access_requests`).
+    """
+    principal.require(Action.RUN_AGENTS)
+    target, reason = make_storable(spec.target.strip()), make_storable(spec.reason.strip())
+    agent = None if spec.kind == AccessRequest.Kind.AGENT else spec.agent
+    _check_spec(spec.kind, target, reason, agent)
+    access_request = AccessRequest(
+        organization_id=principal.organization_id,
+        kind=spec.kind,
+        target=target,
+        target_key=_build_target_key(spec.kind, target, agent),
+        agent=agent,
+        reason=reason,
+        requested_by_kind=principal.kind,
+        requested_by_id=principal.id,
+        requested_by=principal.label[:255],
+        expires_at=timezone.now() + timedelta(days=settings.BONOBOT_ACCESS_REQUEST_DAYS),
+    )
+    with record_change(
+        **_build_audit_fields(access_request, principal.actor, "access_requested"),
+        details={"reason": reason},
+    ):
+        _save_once(principal, access_request)
+        _notify_approvers(access_request)
+        wake_pages(access_request.organization_id)
+    return access_request
+
+
+def answer_access_request(
+    principal: Principal, access_request: AccessRequest, answer: str, message: str = ""
+) -> AccessRequest:
+    """Approve a request and set up what it asks for, or deny it; the requester gets `message`.
+
+    If that can't be set up, the request stays pending and the problem is raised. Also raises
+    `Forbidden`, `InvalidInput`, and `Conflict` (`already_answered`, `access_request_expired`).
+    """
+    _require_answer_permission(principal, answer)
+    message = make_storable(message.strip())
+    _check_length("message", message, MAX_REASON_LENGTH)
+    if answer == "deny" and not message:
+        raise InvalidInput(
+            "A denial needs a reason.",
+            field="message",
+            remedy="Tell the requester why, or what to request instead.",
+        )
+    is_approved = answer == "approve"
+    details = {"message": message}
+    with record_change(
+        **_build_audit_fields(
+            access_request,
+            principal.actor,
+            "access_request_approved" if is_approved else "access_request_denied",
+        ),
+        details=details,
+    ):
+        _save_answer(principal, access_request, is_approved=is_approved, message=message)
+        if is_approved:
+            details["provisioned"] = provision_access(principal, access_request)
+        enqueue_task_on_commit(SEND_ANSWER, str(access_request.pk))
+        wake_pages(access_request.organization_id)
+    return AccessRequest.objects.select_related("agent").get(pk=access_request.pk)
+
+
+def expire_overdue() -> int:
+    """Expire overdue requests; return how many."""
+    overdue = list(AccessRequest.objects.overdue()[:500])
+    for access_request in overdue:
+        with record_change(**_build_audit_fields(access_request, SYSTEM, "access_request_expired")):
+            rows = AccessRequest.objects.filter(
+                pk=access_request.pk, state=AccessRequest.State.WAITING
+            )
+            rows.update(state=AccessRequest.State.EXPIRED, updated_at=timezone.now())
+            wake_pages(access_request.organization_id)
+    return len(overdue)
+
+
+def build_page_path(access_request: AccessRequest) -> str:
+    """Return the path of the request's page in the admin."""
+    # Not by `reverse`: listing them must not load the whole admin.
+    return f"/admin/agents/accessrequest/{access_request.pk}/change/"
+
+
+def build_page_url(access_request: AccessRequest) -> str:
+    """Return the absolute URL of the request's page."""
+    return f"{settings.BONOBOT_URL}{build_page_path(access_request)}"
+
+
+def _check_spec(kind: str, target: str, reason: str, agent: Agent | None) -> None:
+    if kind not in AccessRequest.Kind.values:
+        raise InvalidInput(
+            format_message("{kind!r} can't be requested.", kind=kind),
+            field="kind",
+            remedy=format_message(
+                "Use one of: {kinds}.", kinds=", ".join(AccessRequest.Kind.values)
+            ),
+        )
+    _check_length("target", target, MAX_TARGET_LENGTH)
+    _check_length("reason", reason, MAX_REASON_LENGTH)
+    for field, text in (("target", target), ("reason", reason)):
+        if not text:
+            raise InvalidInput("This field is required.", field=field)
+    if agent is None and kind != AccessRequest.Kind.AGENT:
+        raise InvalidInput(
+            "Servers and tools are requested for an agent.",
+            field="agent",
+            remedy="Choose the agent that needs it.",
+        )
+
+
+def _check_length(field: str, text: str, maximum: int) -> None:
+    if len(text) > maximum:
+        raise InvalidInput(
+            format_message("The text has {count} characters.", count=len(text)),
+            field=field,
+            remedy=format_message("Use at most {maximum} characters.", maximum=maximum),
+        )
+
+
+def _build_target_key(kind: str, target: str, agent: Agent | None) -> str:
+    parts = [kind, str(agent.pk) if agent else "", target.casefold()]
+    return compute_digest(to_canonical_json(parts))
+
+
+def _save_once(principal: Principal, access_request: AccessRequest) -> None:
+    """Insert a request within the limit; raises `Conflict` if the same one is pending."""
+    own_requests = AccessRequest.objects.for_organization(principal.organization_id).filter(
+        requested_by_kind=principal.kind, requested_by_id=principal.id
+    )
+    # Overdue ones that haven't been expired yet are replaced.
+    own_requests.overdue().update(state=AccessRequest.State.EXPIRED)
+    if own_requests.waiting().count() >= settings.BONOBOT_PENDING_ACCESS_REQUESTS:
+        raise Conflict(
+            format_message(
+                "You have {count} pending access requests.",
+                count=settings.BONOBOT_PENDING_ACCESS_REQUESTS,
+            ),
+            code="too_many_access_requests",
+            remedy="Wait until some of them are answered.",
+        )
+    try:
+        with transaction.atomic():
+            access_request.save(force_insert=True)
+    except IntegrityError:
+        raise Conflict(
+            format_message(
+                "You already requested {target!r}. The request is pending.",
+                target=access_request.target,
+            ),
+            code="already_requested",
+            field="target",
+            remedy="Wait for the answer.",
+        ) from None
+
+
+def _require_answer_permission(principal: Principal, answer: str) -> None:
+    if answer not in ANSWERS:
+        raise InvalidInput(
+            format_message("{said!r} isn't a valid answer.", said=answer),
+            field="answer",
+            remedy=format_message("Use one of: {answers}.", answers=", ".join(ANSWERS)),
+        )
+    if answer == "approve" or not any(map(principal.may, NEEDS_TO_ANSWER)):
+        principal.require(Action.MANAGE_AGENTS)
+
+
+def _save_answer(
+    principal: Principal, access_request: AccessRequest, *, is_approved: bool, message: str
+) -> None:
+    now = timezone.now()
+    # The condition lets only one of two concurrent answers succeed.
+    updated = AccessRequest.objects.filter(
+        pk=access_request.pk, state=AccessRequest.State.WAITING, expires_at__gt=now
+    ).update(
+        state=AccessRequest.State.APPROVED if is_approved else AccessRequest.State.DENIED,
+        answered_at=now,
+        answered_by=principal.label[:255],
+        message=message,
+        updated_at=now,
+    )
+    if updated:
+        return
+    access_request.refresh_from_db()
+    if access_request.state in (AccessRequest.State.WAITING, AccessRequest.State.EXPIRED):
+        raise Conflict("This access request has expired.", code="access_request_expired")
+    raise Conflict(
+        format_message(
+            "This access request was already answered: {state} by {answered_by}.",
+            state=access_request.state,
+            answered_by=access_request.answered_by,
+        ),
+        code="already_answered",
+    )
+
+
+def _build_audit_fields(access_request: AccessRequest, actor: Actor, action: str) -> dict[str, Any]:
+    return {
+        "organization_id": access_request.organization_id,
+        "actor": actor,
+        "action": action,
+        "resource_type": "access_request",
+        "resource_id": str(access_request.pk),
+        "resource_name": f"{access_request.kind}: {access_request.target}",
+        "governed": False,
+    }
+
+
+def _notify_approvers(access_request: AccessRequest) -> None:
+    values: Mapping[str, str] = {
+        "who": access_request.requested_by,
+        "target": access_request.target,
+        "agent": access_request.agent.name if access_request.agent else "",
+    }
+    if access_request.kind == AccessRequest.Kind.SERVER:
+        text = format_message("{who} requests the server {target} for the agent {agent}.", **values)
+    elif access_request.kind == AccessRequest.Kind.TOOL:
+        text = format_message("{who} requests the tool {target} for the agent {agent}.", **values)
+    else:
+        text = format_message("{who} requests the agent {target}.", **values)
+    notify(
+        access_request.organization_id,
+        "access_requested",
+        NotificationSubject(
+            "access_request",
+            str(access_request.pk),
+            access_request.target,
+            build_page_path(access_request),
+        ),
+        text,
+        topic=f"access_request:{access_request.pk}",
+    )

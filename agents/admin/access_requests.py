@@ -1,0 +1,206 @@
+"""Access requests in the admin: the list, the form, and the page of one request."""
+
+from typing import Any, ClassVar
+
+from django import forms
+from django.contrib import messages
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from agents.access_requests.provision_access import find_agent, find_preset, find_server
+from agents.access_requests.services import (
+    NEEDS_TO_ANSWER,
+    AccessRequestSpec,
+    answer_access_request,
+    create_access_request,
+)
+from agents.admin.agents import READERS
+from agents.admin.approvals import PartialNameFilter, PersonRequestAdmin
+from agents.models import AccessRequest, Agent
+from agents.models.access_requests import MAX_REASON_LENGTH, MAX_TARGET_LENGTH
+from bonobot.accounts.admin_base import ObjectRequest, add_problem_to_form, render_screen
+from bonobot.accounts.principals import Principal
+from bonobot.accounts.roles import Action
+from bonobot.core.admin.theme import (
+    DateTimeRangeFilter,
+    MultipleChoicesDropdownFilter,
+    Select,
+    Textarea,
+    TextInput,
+    display,
+    register,
+)
+from bonobot.core.problems import Problem
+from bonobot.core.text.untrusted_text import make_visible
+
+
+class AccessRequestForm(forms.Form):
+    """What is requested, for which agent, and why; the service validates the values."""
+
+    kind = forms.ChoiceField(
+        label=_("What do you need?"), choices=AccessRequest.Kind.choices, widget=Select
+    )
+    target = forms.CharField(
+        label=_("Name"),
+        max_length=MAX_TARGET_LENGTH,
+        widget=TextInput,
+        help_text=_("The name of the server, tool, or agent, such as GitHub."),
+    )
+    agent = forms.ChoiceField(
+        label=_("For agent"),
+        required=False,
+        widget=Select,
+        help_text=_("The agent that gets the server or tool. Leave blank if you need an agent."),
+    )
+    reason = forms.CharField(
+        label=_("Reason"), max_length=MAX_REASON_LENGTH, widget=Textarea(attrs={"rows": 4})
+    )
+
+    def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
+        """Offer the agents that the principal can see."""
+        super().__init__(*args, **kwargs)
+        agents = Agent.objects.visible_to(principal).order_by("name")
+        choices = [(agent.slug, make_visible(agent.name, 80)) for agent in agents]
+        self.fields["agent"].choices = [("", "–"), *choices]  # type: ignore[attr-defined]
+
+    def build_spec(self, principal: Principal) -> AccessRequestSpec:
+        """Return the values; raises `NotFound` for an unknown agent."""
+        values = self.cleaned_data
+        slug = values["agent"]
+        return AccessRequestSpec(
+            kind=values["kind"],
+            target=values["target"],
+            reason=values["reason"],
+            agent=Agent.objects.get_by_name(principal, slug) if slug else None,
+        )
+
+
+@register(AccessRequest)
+class AccessRequestAdmin(PersonRequestAdmin):
+    """The active organization's access requests; members see their own."""
+
+    tones: ClassVar[dict[str, str]] = {"denied": "deny", "expired": "refused"}
+    list_display = ("target_name", "kind", "agent_name", "state_now", "requester", "asked_at")
+    list_display_links = ("target_name",)
+    list_filter = (
+        ("state", MultipleChoicesDropdownFilter),
+        ("kind", MultipleChoicesDropdownFilter),
+        ("agent__name", PartialNameFilter),
+        ("created_at", DateTimeRangeFilter),
+    )
+    search_fields = ("target", "reason", "agent__name", "requested_by")
+    add_label = _("Request access")
+    empty_icon = "key"
+    empty_text = _(
+        "Members can request a server, a tool, or an agent. Approving a request sets it up."
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return the requests that the person may read."""
+        rows: Any = AccessRequest.objects
+        visible_rows: QuerySet[Any] = rows.visible_to(self.get_principal(request))
+        return visible_rows.select_related("agent")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Return whether the role can run agents, and so can request something for one."""
+        return self.can_perform(request, Action.RUN_AGENTS)
+
+    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
+        """Offer no bulk actions: each request is answered on its own page."""
+        return {}
+
+    @display(description=_("request"), ordering="target")
+    def target_name(self, access_request: AccessRequest) -> str:
+        """Return the name of what is requested."""
+        return make_visible(access_request.target, 120)
+
+    @display(description=_("requested by"), ordering="requested_by")
+    def requester(self, access_request: AccessRequest) -> str:
+        """Return who made the request."""
+        return make_visible(access_request.requested_by, 60)
+
+    def add_view(
+        self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponseBase:
+        """Show the form, or create the request."""
+        principal = self.get_principal(request)
+        principal.require(Action.RUN_AGENTS)
+        posted = request.POST if request.method == "POST" else None
+        initial = {name: request.GET.get(name, "") for name in ("kind", "target", "agent")}
+        form = AccessRequestForm(principal, posted, initial=initial)
+        if form.is_bound and form.is_valid():
+            try:
+                create_access_request(principal, form.build_spec(principal))
+            except Problem as problem:
+                add_problem_to_form(form, problem)
+            else:
+                messages.success(request, _t("Requested. The answer is shown here."))
+                return HttpResponseRedirect(reverse("admin:agents_accessrequest_changelist"))
+        return render_screen(
+            request,
+            "access_requests/add.html",
+            title=_("Request access"),
+            form=form,
+            opts=self.opts,
+        )
+
+
+@AccessRequestAdmin.add_page("change", _("Request"), needs=READERS)
+def show_access_request(visit: ObjectRequest) -> HttpResponseBase:
+    """Show the request, what approving it does, and its answer."""
+    access_request: AccessRequest = visit.object
+    is_answerable = access_request.is_answerable(timezone.now())
+    can_approve = is_answerable and visit.principal.may(Action.MANAGE_AGENTS)
+    return visit.render_tab(
+        "access_requests/request.html",
+        access_request=access_request,
+        badge=AccessRequestAdmin.render_badge(access_request),
+        answerable=is_answerable,
+        can_approve=can_approve,
+        can_deny=is_answerable and any(map(visit.principal.may, NEEDS_TO_ANSWER)),
+        effect=describe_effect(access_request) if can_approve else "",
+    )
+
+
+@AccessRequestAdmin.add_object_action("approve", needs=Action.MANAGE_AGENTS)
+def approve_access_request(visit: ObjectRequest) -> None:
+    """Approve the request and set up what it asks for."""
+    message = visit.request.POST.get("message", "")
+    answer_access_request(visit.principal, visit.object, "approve", message)
+    messages.success(visit.request, _t("Approved. Effective immediately."))
+
+
+@AccessRequestAdmin.add_object_action("deny", needs=NEEDS_TO_ANSWER)
+def deny_access_request(visit: ObjectRequest) -> None:
+    """Deny the request with a reason."""
+    message = visit.request.POST.get("message", "")
+    answer_access_request(visit.principal, visit.object, "deny", message)
+    messages.success(visit.request, _t("Denied."))
+
+
+def describe_effect(access_request: AccessRequest) -> str:
+    """Return what approving a request does, or what must be done first."""
+    values = {
+        "target": make_visible(access_request.target, 120),
+        "agent": make_visible(access_request.agent.name, 80) if access_request.agent else "",
+        "who": make_visible(access_request.requested_by, 80),
+    }
+    if access_request.kind == AccessRequest.Kind.TOOL:
+        return _t("Sets the tool %(target)s to Allow for the agent %(agent)s.") % values
+    if access_request.kind == AccessRequest.Kind.AGENT:
+        if find_agent(access_request) is not None:
+            return _t("Gives %(who)s access to the agent %(target)s.") % values
+        return _t("Creates the agent %(target)s and gives %(who)s access to it.") % values
+    if find_server(access_request) is not None:
+        return _t("Attaches the server %(target)s to the agent %(agent)s.") % values
+    if find_preset(access_request) is not None:
+        return (
+            _t("Adds the preset %(target)s as a server and attaches it to the agent %(agent)s.")
+            % values
+        )
+    return _t("No server or preset is named %(target)s. Add the server first.") % values

@@ -1,0 +1,131 @@
+"""The command group `access-requests`: list, show, create, approve and deny requests."""
+
+import argparse
+from functools import partial
+from typing import Any
+
+from agents.cli import elicitations
+from agents.cli.agent_list import get_agent
+from agents.models import AccessRequest
+from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
+from bonobot.core.text.untrusted_text import make_visible
+
+SHOWN_FIELDS = ("id", "state", "kind", "target", "agent", "requested_by", "expires_at")
+
+
+def serialize_access_request(access_request: AccessRequest) -> dict[str, Any]:
+    """Return the JSON representation of an access request."""
+    from agents.access_requests.services import build_page_url
+
+    return {
+        "id": str(access_request.pk),
+        "state": access_request.state,
+        "kind": access_request.kind,
+        "target": access_request.target,
+        "agent": access_request.agent.slug if access_request.agent else "",
+        "reason": access_request.reason,
+        "requested_by": access_request.requested_by,
+        "created_at": access_request.created_at,
+        "expires_at": access_request.expires_at,
+        "answered_at": access_request.answered_at,
+        "answered_by": access_request.answered_by,
+        "message": access_request.message,
+        "url": build_page_url(access_request),
+    }
+
+
+def _list_access_requests(cli: CommandContext, options: argparse.Namespace) -> None:
+    def render_requests(requests: list[dict[str, Any]]) -> Any:
+        columns = ("ID", "STATE", "TYPE", "NAME", "AGENT", "REQUESTED BY", "EXPIRES")
+        rows = [elicitations.build_row(request, *SHOWN_FIELDS[:-1]) for request in requests]
+        return build_table(*columns, rows=rows, empty="No pending access requests.")
+
+    elicitations.list_requests(
+        cli, options, AccessRequest, serialize_access_request, render_requests
+    )
+
+
+def _show_access_request(cli: CommandContext, options: argparse.Namespace) -> None:
+    _emit(cli, elicitations.get_request(cli, AccessRequest, options.id))
+
+
+def _emit(cli: CommandContext, access_request: AccessRequest) -> None:
+    serialized = serialize_access_request(access_request)
+    names = (*SHOWN_FIELDS, "reason", "answered_by", "message", "url")
+    rows = [(name, make_visible(str(serialized[name]), 2_000)) for name in names]
+    cli.emit(serialized, build_table("", "", rows=[row for row in rows if row[1]], empty=""))
+
+
+def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("kind", choices=AccessRequest.Kind.values, help="What is requested")
+    parser.add_argument("target", metavar="NAME", help="Name of the server, tool or agent")
+    parser.add_argument("--agent", default="", help="Agent that gets the server or tool")
+    parser.add_argument("--reason", required=True, help="Why it is needed")
+
+
+def _create_access_request(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.access_requests.services import AccessRequestSpec, create_access_request
+
+    spec = AccessRequestSpec(
+        kind=options.kind,
+        target=options.target,
+        reason=options.reason,
+        agent=get_agent(cli, options.agent) if options.agent else None,
+    )
+    _emit(cli, create_access_request(cli.principal, spec))
+
+
+def _add_answer_arguments(parser: argparse.ArgumentParser, *, is_required: bool) -> None:
+    elicitations.add_id_argument(parser)
+    parser.add_argument(
+        "--message", default="", required=is_required, help="Message to the requester"
+    )
+
+
+def _answer(cli: CommandContext, options: argparse.Namespace, answer: str) -> None:
+    from agents.access_requests.services import answer_access_request
+
+    access_request = elicitations.get_request(cli, AccessRequest, options.id)
+    _emit(cli, answer_access_request(cli.principal, access_request, answer, options.message))
+
+
+VERBS = (
+    CommandVerb(
+        "list",
+        f"List the latest {elicitations.MAX_LISTED} access requests (default: pending ones)",
+        _list_access_requests,
+        partial(elicitations.add_list_arguments, model=AccessRequest),
+        ("access-requests list", "access-requests list --state all --json"),
+    ),
+    CommandVerb(
+        "show",
+        "Show an access request and its answer",
+        _show_access_request,
+        elicitations.add_id_argument,
+        ("access-requests show 0198c0de-…",),
+    ),
+    CommandVerb(
+        "create",
+        "Request a server or a tool for an agent, or an agent",
+        _create_access_request,
+        _add_create_arguments,
+        (
+            'access-requests create server github --agent helper --reason "To read issues."',
+            'access-requests create agent Support --reason "To answer customers."',
+        ),
+    ),
+    CommandVerb(
+        "approve",
+        "Approve a request and set up what it asks for",
+        partial(_answer, answer="approve"),
+        partial(_add_answer_arguments, is_required=False),
+        ("access-requests approve 0198c0de-…",),
+    ),
+    CommandVerb(
+        "deny",
+        "Deny a request with a message to the requester",
+        partial(_answer, answer="deny"),
+        partial(_add_answer_arguments, is_required=True),
+        ('access-requests deny 0198c0de-… --message "Use the agent support."',),
+    ),
+)

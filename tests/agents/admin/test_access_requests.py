@@ -1,0 +1,39 @@
+"""Access requests in the admin: a member asks, an operator answers."""
+
+import pytest
+
+from agents.models import AccessRequest, Agent
+from bonobot.accounts.roles import Role
+from tests import admin_client, factories
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_member_requests_an_agent_and_sees_the_answer() -> None:
+    acme = factories.create_organization()
+    factories.create_agent(acme, "helper")  # with the model that new agents use
+    member = admin_client.sign_in(acme, Role.MEMBER)
+    reviewer = admin_client.sign_in(acme, Role.REVIEWER)
+    operator = admin_client.sign_in(acme, Role.OPERATOR)
+    address = admin_client.build_url("agents_accessrequest_add")
+    assert admin_client.find_links(member.get("agents_agent_changelist"), address)
+    assert not admin_client.find_links(operator.get("agents_agent_changelist"), address)
+    for name in ("Support", "Sales"):
+        member.post("agents_accessrequest_add", kind="agent", target=name, reason="For customers.")
+    page = member.post("agents_accessrequest_add", kind="tool", target="echo", reason="x")
+    assert "(invalid)" in page
+    support, sales = AccessRequest.objects.order_by("created_at")
+
+    page = reviewer.get("agents_accessrequest_change", sales.pk)
+    assert "Deny request" in page
+    assert "Approve request" not in page
+    reviewer.post("agents_accessrequest_deny", sales.pk, message="Use Support.")
+    page = operator.get("agents_accessrequest_change", support.pk)
+    assert "Creates the agent Support and gives" in page
+    operator.post("agents_accessrequest_approve", support.pk)
+
+    assert Agent.objects.get(name="Support").members.count() == 1
+    page = member.get("agents_accessrequest_change", sales.pk)
+    assert "Use Support." in page
+    assert "Your answer" not in page
+    assert "Support" in member.get("agents_agent_changelist")

@@ -1,0 +1,98 @@
+"""The documentation in the product: its pages, links, and the links of screens to it."""
+
+import re
+
+import pytest
+from django.contrib.admin import site
+
+from bonobot.accounts.roles import Role
+from bonobot.admin_pages import load_admin_pages
+from bonobot.core.documentation import pages
+from bonobot.core.documentation.links import LINKS, find_documentation
+from tests import admin_client, factories
+from tests.screens import list_addresses
+
+MARKDOWN_PAGES = sorted(name for name in pages.find_files() if not pages.is_image(name))
+
+
+@pytest.mark.parametrize("start", LINKS)
+def test_each_link_of_a_screen_leads_to_a_page_and_a_section(start: str) -> None:
+    load_admin_pages()
+    names = {name for name, _parameters in list_addresses(site.get_urls())}
+    assert any(name == start or name.startswith(f"{start}_") for name in names)
+    page, _hash, anchor = LINKS[start].partition("#")
+    assert not anchor or anchor in pages.render_page(page).anchors
+    assert page in pages.find_files()
+
+
+def test_a_screen_has_the_link_with_the_longest_matching_name() -> None:
+    assert find_documentation("agents_agent_policy_rows") == LINKS["agents_agent_policy"]
+    assert find_documentation("agents_agent_metrics") == LINKS["agents_agent"]
+    assert find_documentation("agents_agents") == ""
+
+
+@pytest.mark.parametrize("name", MARKDOWN_PAGES)
+def test_every_link_and_image_within_the_documentation_exists(name: str) -> None:
+    html = pages.render_page(name).html
+    for target in re.findall(r'(?:href|src|srcset)="/docs/([^"]*)"', html):
+        page, _hash, anchor = target.partition("#")
+        assert page in pages.find_files(), target
+        if anchor:
+            assert anchor in pages.render_page(page).anchors, target
+    assert not re.findall(r'(?:href|src|srcset)="(?!https?:|mailto:|/docs/|")', html)
+    assert "<script" not in html
+
+
+def test_diagrams_are_drawings_and_repeated_headings_have_their_own_anchors() -> None:
+    page = pages.render_page("architecture")
+    assert page.html.count('<figure class="bb-docs-diagram"><svg') == 5
+    assert "language-mermaid" not in page.html
+    changelog = pages.render_page("changelog")
+    assert len(changelog.anchors) == len(changelog.headings)
+
+
+def test_the_navigation_has_the_pages_of_the_site() -> None:
+    sections = pages.load_navigation()
+    assert [section.title for section in sections][:3] == ["Start", "Concepts", "How to"]
+    listed = {name for section in sections for name in section.names}
+    assert {"index", "approvals", "how-to/admin", "changelog", "roles"} <= listed
+    assert listed <= set(MARKDOWN_PAGES)
+
+
+@pytest.mark.django_db
+def test_signed_in_people_read_the_documentation() -> None:
+    client = admin_client.sign_in(factories.create_organization(), Role.MEMBER)
+    page = client.open("/docs/")
+    assert "<title>" in page
+    page = client.open("/docs/approvals")
+    assert 'id="access-requests"' in page
+    assert 'href="/docs/approvals" aria-current="page"' in page
+    response = client.client.get("/docs/images/drawings/door.svg")
+    assert (response.status_code, response["Content-Type"]) == (200, "image/svg+xml")
+    page = client.get("agents_accessrequest_changelist")
+    assert admin_client.find_links(page, "/docs/approvals#access-requests")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "path",
+    [
+        "nothing",
+        "making/site.py",
+        "../manage.py",
+        "..%2fmanage",
+        "%2fetc%2fpasswd",
+        "images",
+        "index.md",
+    ],
+)
+def test_other_files_cant_be_read(path: str) -> None:
+    client = admin_client.sign_in(factories.create_organization(), Role.OWNER).client
+    assert client.get(f"/docs/{path}").status_code == 404
+
+
+@pytest.mark.django_db
+def test_people_who_arent_signed_in_have_to_sign_in_first(client) -> None:
+    response = client.get("/docs/approvals")
+    assert response.status_code == 302
+    assert "next=/docs/approvals" in response["Location"]
