@@ -28,6 +28,7 @@ from agents.gateway.handlers import EndpointHandlers, Kind, UpstreamHandlers
 from agents.gateway.mcp_tasks import TaskHandlers
 from agents.gateway.organization_server.handlers import OrganizationHandlers
 from agents.gateway.resource_subscriptions import is_readable, watch_resources
+from agents.gateway.search_view import SearchViewHandlers, find_view_schema, has_search_view
 from bonobot import __version__
 from bonobot.core.api.exception_handler import to_problem
 from bonobot.core.telemetry import tracing
@@ -66,6 +67,7 @@ class GatewayDispatcher:
         self.change_streams = ChangeStreams(self.list_declarations)
         self._upstream_handlers = UpstreamHandlers()
         self._organization_handlers = OrganizationHandlers()
+        self._search_view_handlers = SearchViewHandlers()
         shared_handlers: dict[str, Handler] = {
             **dict.fromkeys(LISTS, self._list_page),
             "tools/call": lambda inbound: self._select_handlers(inbound.caller).call_tool(inbound),
@@ -169,6 +171,8 @@ class GatewayDispatcher:
 
     def _select_handlers(self, caller: AuthenticatedClient) -> EndpointHandlers:
         """Return the handlers of the caller's target."""
+        if caller.target.view == "search":
+            return self._search_view_handlers
         return (
             self._organization_handlers
             if caller.target.kind == "organization"
@@ -253,5 +257,7 @@ def _find_input_schema(name: str) -> Any:
 def find_input_schema(caller: AuthenticatedClient, name: str) -> dict[str, Any] | None:
     """Return the input schema of a tool that is listed for a caller; None for another name."""
     snapshot = caller.target.find_cached_snapshot()
+    if snapshot is not None and has_search_view(caller, snapshot):
+        return find_view_schema(snapshot, name)
     tool = snapshot.find_tool(name) if snapshot else None
     return tool.input_schema if tool and tool.decision.is_callable else None
