@@ -35,3 +35,7 @@ class BonobotConfig(AppConfig):
             from bonobot.core.telemetry import tracing
 
             tracing.start_tracing(settings.BONOBOT_TRACES, __version__)
+        if settings.BONOBOT_OTLP_METRICS:
+            from bonobot.core.telemetry import mcp_operations
+
+            mcp_operations.start_metrics(settings.BONOBOT_OTLP_METRICS, __version__)

@@ -92,10 +92,10 @@ class BuiltinToolCatalog:
         )
         for tool in BUILTIN_TOOLS.values():
             if availability.is_available(tool):
-                yield _build_agent_tool(tool, self.toolbox)
+                yield build_agent_tool(tool, self.toolbox)
         for assignment in self.assignments:
             if assignment.callable_agent:
-                yield _build_agent_tool(
+                yield build_agent_tool(
                     build_source_tool("agent", assignment.callable_agent), self.toolbox
                 )
             elif assignment.workflow:
@@ -127,7 +127,8 @@ def load_builtin_tools(agent: Agent, effective_policy: EffectivePolicy) -> Built
     )
 
 
-def _build_agent_tool(tool: BuiltinTool, toolbox: AgentToolsets) -> AgentBuiltinTool:
+def build_agent_tool(tool: BuiltinTool, toolbox: AgentToolsets) -> AgentBuiltinTool:
+    """Return a built-in tool with the facts and labels it has for an agent with this toolbox."""
     facts = ToolFacts(
         source="builtin",
         own_name=tool.name,

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from agents.builtin_tools.toolset_options import AgentToolsets
-from agents.policies.decisions import DefinitionFacts, PolicyDecision
+from agents.policies.decisions import DefinitionFacts, PolicyDecision, ToolFacts
 from agents.skills.templates import SkillTemplate
 from bonobot.accounts.principals import Principal
 from mcp_servers.flow_labels import FlowLabel
@@ -47,6 +47,14 @@ class ToolDescription(Protocol):
     @property
     def input_schema(self) -> dict[str, Any]:
         """The JSON Schema of its arguments."""
+
+    @property
+    def declaration(self) -> Mapping[str, Any]:
+        """The tool as its server declared it."""
+
+    @property
+    def facts(self) -> ToolFacts:
+        """The facts that policy decisions use."""
 
 
 class DefinitionDescription(Protocol):

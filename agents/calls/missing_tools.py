@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from agents.builtin_tools.registry import BUILTIN_TOOLS
 from agents.builtin_tools.tool_sources import build_source_tool
+from agents.builtin_tools.toolsets.find_tools import CATALOG_TOOLS
 from agents.calls.snapshots import get_snapshot_cache
 from agents.models import Agent, Workflow
 from agents.policies.services import Owner, PolicySpec, list_unmatched_rules
@@ -31,6 +32,7 @@ def describe_missing_tool(name: str) -> str:
 def _list_other_tools(owner: Owner) -> Iterator[str]:
     """Yield the names of the tools that don't belong to servers."""
     yield from BUILTIN_TOOLS
+    yield from CATALOG_TOOLS
     if isinstance(owner, Agent):
         # Includes the tools of agents and workflows that the agent has.
         yield from get_snapshot_cache().load_current("agent", owner.pk).tools

@@ -25,6 +25,8 @@ _STRING_MAP_SCHEMA = {"type": "object", "additionalProperties": {"type": "string
 def find_target(request: CallRequest, snapshot: CallSnapshot) -> Target | None:
     """Return the requested definition with its decision, or None."""
     if request.method == "tools/call":
+        if request.is_catalog_tool:
+            return snapshot.find_catalog_tool(request.tool)
         tool = snapshot.find_tool(request.tool)
         return (
             _apply_folder_labels(tool, request.folder, snapshot)

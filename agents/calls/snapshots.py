@@ -14,9 +14,13 @@ from uuid import UUID
 
 from agents.budgets.limits import BudgetLimit
 from agents.budgets.services import load_limits
-from agents.builtin_tools.registry import AgentBuiltinTool, load_builtin_tools
+from agents.builtin_tools.registry import (
+    AgentBuiltinTool,
+    build_agent_tool,
+    load_builtin_tools,
+)
 from agents.builtin_tools.toolset_options import AgentToolsets
-from agents.builtin_tools.toolsets.find_tools import FIND_TOOLS
+from agents.builtin_tools.toolsets.find_tools import CATALOG_TOOLS, FIND_TOOLS
 from agents.builtin_tools.types import BuiltinTool
 from agents.calls.agent_tool_names import create_tool_names
 from agents.calls.definitions import (
@@ -140,6 +144,15 @@ class CallSnapshot:
         if tool is None and self.agent_id is not None and name.startswith("mcp_"):
             tool = self.tools.get(self._get_aliases().get(name, ""))
         return tool
+
+    def find_catalog_tool(self, name: str) -> SnapshotTool | None:
+        """Return a tool of the gateway's search view, as the agent's policy decides it, or None."""
+        key = "catalog tool", name
+        if self.agent_id is not None and name in CATALOG_TOOLS and key not in self.memo:
+            tool = build_agent_tool(CATALOG_TOOLS[name], self.toolbox)
+            self.memo[key] = _decide_tool(_build_builtin_tool(tool), self.effective_policy)
+        found_tool: SnapshotTool | None = self.memo.get(key)
+        return found_tool
 
     def _get_aliases(self) -> Mapping[str, str]:
         """Return alias → name of the servers' tools; built when an alias is first used."""

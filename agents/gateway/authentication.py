@@ -60,8 +60,9 @@ class AuthenticatedClient:
 
     @property
     def key(self) -> str:
-        """The unique key of this principal at this target."""
-        return f"{self.target.kind}:{self.target.id}:{self.principal.kind}:{self.principal.id}"
+        """The unique key of this principal at this target and view."""
+        key = f"{self.target.kind}:{self.target.id}:{self.principal.kind}:{self.principal.id}"
+        return f"{key}:{self.target.view}" if self.target.view else key
 
     def mask_token(self, value: Any) -> Any:
         """Return a JSON value with the client's token masked.

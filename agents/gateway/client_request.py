@@ -62,6 +62,8 @@ class GatewayRequest:
     client_name: str = ""
     # None for a request that was answered without the SDK (`direct_requests`).
     sdk_context: Context | None = None
+    # Its JSON-RPC id then.
+    request_id: int | str | None = None
 
     def choose_holder(self, endpoint: ServerEndpoint) -> str:
         """Return the key that owns the connection of a call to a server."""

@@ -354,10 +354,11 @@ def build_modern_request(
     method: str,
     params: Mapping[str, Any],
     context: Context | None = None,
+    request_id: int | str | None = None,
 ) -> GatewayRequest:
     """Return a modern request, which carries its client's state.
 
-    `context` is the SDK's, None for a request that is answered without it.
+    `context` is the SDK's, None for a request that is answered without it, by its `request_id`.
     """
     meta = params.get("_meta")
     meta = meta if isinstance(meta, Mapping) else {}
@@ -374,6 +375,7 @@ def build_modern_request(
         capabilities=capabilities,
         client_name=read_client_name(meta),
         sdk_context=context,
+        request_id=request_id,
     )
 
 

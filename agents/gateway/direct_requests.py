@@ -61,7 +61,9 @@ STREAM_HEADERS = [
     (b"x-accel-buffering", b"no"),
 ]
 
-Answer = Callable[[AuthenticatedClient, str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
+Answer = Callable[
+    [AuthenticatedClient, str, Mapping[str, Any], int | str], Awaitable[dict[str, Any]]
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ class DirectResponder:
         response = _Response(receive, send)
         try:
             try:
-                result = await self._answer(caller, request.method, request.params)
+                result = await self._answer(caller, request.method, request.params, request.id)
             except MCPError as error:
                 failure = JSONRPCError(jsonrpc="2.0", id=request.id, error=error.error)
                 status = ERROR_CODE_HTTP_STATUS.get(error.error.code, HTTPStatus.OK)

@@ -5,6 +5,7 @@ SDK's types drop unknown fields; results of its middleware are sent unchanged.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -28,9 +29,10 @@ from agents.gateway.handlers import EndpointHandlers, Kind, UpstreamHandlers
 from agents.gateway.mcp_tasks import TaskHandlers
 from agents.gateway.organization_server.handlers import OrganizationHandlers
 from agents.gateway.resource_subscriptions import is_readable, watch_resources
+from agents.gateway.search_view import SearchViewHandlers, find_view_schema, has_search_view
 from bonobot import __version__
 from bonobot.core.api.exception_handler import to_problem
-from bonobot.core.telemetry import tracing
+from bonobot.core.telemetry import mcp_operations, tracing
 from mcp_servers.client.jsonrpc import MODERN_VERSION
 from mcp_servers.client.protocol_versions import SERVER_INFO, omit_tasks_extension
 
@@ -66,6 +68,7 @@ class GatewayDispatcher:
         self.change_streams = ChangeStreams(self.list_declarations)
         self._upstream_handlers = UpstreamHandlers()
         self._organization_handlers = OrganizationHandlers()
+        self._search_view_handlers = SearchViewHandlers()
         shared_handlers: dict[str, Handler] = {
             **dict.fromkeys(LISTS, self._list_page),
             "tools/call": lambda inbound: self._select_handlers(inbound.caller).call_tool(inbound),
@@ -118,10 +121,16 @@ class GatewayDispatcher:
         return await self._answer(await self._get_caller(), ctx.method, handler, build_request)
 
     async def answer_directly(
-        self, caller: AuthenticatedClient, method: str, params: Mapping[str, Any]
+        self,
+        caller: AuthenticatedClient,
+        method: str,
+        params: Mapping[str, Any],
+        request_id: int | str | None = None,
     ) -> dict[str, Any]:
         """Return the result of a modern request that the SDK doesn't handle; raises `MCPError`."""
-        build_request = partial(build_modern_request, method=method, params=params)
+        build_request = partial(
+            build_modern_request, method=method, params=params, request_id=request_id
+        )
         return await self._answer(caller, method, self._modern_handlers[method], build_request)
 
     async def _answer(
@@ -137,15 +146,13 @@ class GatewayDispatcher:
                 caller = await caller.refresh_if_changed()
             inbound = build_request(caller)
             with (
-                tracing.start_span(
-                    method,
-                    kind="server",
-                    carrier=inbound.forwarded_meta if tracing.is_tracing() else None,
-                    mcp__method__name=method,
-                ),
+                _observe_request(inbound) as operation,
                 self.sessions.track_request(inbound),
             ):
-                return self._complete_result(inbound, await handler(inbound))
+                result = self._complete_result(inbound, await handler(inbound))
+                if operation is not None:
+                    operation.finish(result, inbound.params.get("name"))
+                return result
         except MCPError:
             raise
         except Exception as error:
@@ -170,6 +177,8 @@ class GatewayDispatcher:
 
     def _select_handlers(self, caller: AuthenticatedClient) -> EndpointHandlers:
         """Return the handlers of the caller's target."""
+        if caller.target.view == "search":
+            return self._search_view_handlers
         return (
             self._organization_handlers
             if caller.target.kind == "organization"
@@ -245,6 +254,32 @@ class GatewayDispatcher:
         return {}
 
 
+_UNOBSERVED: AbstractContextManager[None] = nullcontext()
+
+
+def _observe_request(
+    inbound: GatewayRequest,
+) -> AbstractContextManager[mcp_operations.McpOperation | None]:
+    """Return the span and the measurement of a request; a no-op unless they are configured."""
+    if not tracing.is_observing_mcp():
+        return _UNOBSERVED
+    context = inbound.sdk_context
+    is_http = context is None or context.request is not None
+    attributes = {
+        "mcp.protocol.version": MODERN_VERSION if context is None else context.protocol_version,
+        "network.transport": "tcp" if is_http else "pipe",
+        "network.protocol.name": "http" if is_http else "",
+    }
+    request_id = context.request_id if context is not None else inbound.request_id
+    return mcp_operations.observe_operation(
+        "server",
+        inbound.method,
+        attributes,
+        span_attributes={"jsonrpc__request__id": "" if request_id is None else str(request_id)},
+        carrier=inbound.forwarded_meta,
+    )
+
+
 def _find_input_schema(name: str) -> Any:
     """Return the input schema of a listed tool; the SDK uses it to check headers."""
     return find_input_schema(get_current_client(), name)
@@ -253,5 +288,7 @@ def _find_input_schema(name: str) -> Any:
 def find_input_schema(caller: AuthenticatedClient, name: str) -> dict[str, Any] | None:
     """Return the input schema of a tool that is listed for a caller; None for another name."""
     snapshot = caller.target.find_cached_snapshot()
+    if snapshot is not None and has_search_view(caller, snapshot):
+        return find_view_schema(snapshot, name)
     tool = snapshot.find_tool(name) if snapshot else None
     return tool.input_schema if tool and tool.decision.is_callable else None

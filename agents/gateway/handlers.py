@@ -65,6 +65,7 @@ class UpstreamRequest:
     arguments: dict[str, Any]
     server_id: UUID | None = None
     noun: str = "tool"
+    is_catalog_tool: bool = False  # a built-in tool of the search view
 
     @property
     def as_dict(self) -> dict[str, Any]:
@@ -351,7 +352,8 @@ def _build_approval_request(
 def _can_defer(inbound: GatewayRequest, upstream_request: UpstreamRequest) -> bool:
     """Tell whether the client supports a task for a call that has to wait."""
     accepts_tasks = inbound.is_modern and supports_tasks(inbound.capabilities)
-    return accepts_tasks and upstream_request.method == "tools/call"
+    is_tool_call = upstream_request.method == "tools/call" and not upstream_request.is_catalog_tool
+    return accepts_tasks and is_tool_call
 
 
 async def get_snapshot(inbound: GatewayRequest) -> CallSnapshot:
@@ -428,6 +430,7 @@ def _build_call_request(
         holder=holder,
         agent_id=target.agent_id,
         server_id=None if by_name else upstream_request.server_id,
+        is_catalog_tool=upstream_request.is_catalog_tool,
         client=inbound.client_name,
         host=host,
         relay=relay,

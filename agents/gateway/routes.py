@@ -1,12 +1,14 @@
 """Parse the gateway's paths and find their targets.
 
 `/mcp` is the organization, `/mcp/agents/{slug}` one agent's tools, `/mcp/servers/{slug}` one server
-of the pool. Missing, disabled and other organizations' targets give the same error.
+of the pool. With `?view=search`, an agent's path shows a few tools that find the others. Missing,
+disabled and other organizations' targets give the same error.
 """
 
 import re
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import parse_qs
 from uuid import UUID
 
 from agents.calls.snapshots import CallSnapshot, get_snapshot_cache
@@ -22,6 +24,8 @@ ROOT_PATH = "/mcp"
 # The scopes that may use the organization's own address, the narrowest first.
 ORGANIZATION_SCOPES = (TokenScope.AGENTS, TokenScope.MANAGE, TokenScope.API)
 Kind = Literal["organization", "agent", "server"]
+# What a client is shown of a target: all of its tools, or tools to search them.
+View = Literal["", "search"]
 _NAMED_PATH = re.compile(r"/mcp/(agents|servers)/([A-Za-z0-9_-]{1,255})")
 _KINDS_BY_SEGMENT: dict[str, Kind] = {"agents": "agent", "servers": "server"}
 
@@ -32,6 +36,7 @@ class GatewayAddress:
 
     kind: Kind
     slug: str = ""
+    view: View = ""
 
     @property
     def path(self) -> str:
@@ -47,6 +52,7 @@ class GatewayTarget:
     id: UUID
     slug: str
     name: str
+    view: View = ""
 
     @property
     def agent_id(self) -> UUID | None:
@@ -67,13 +73,22 @@ class GatewayTarget:
         return get_snapshot_cache().load_current(self.kind, self.id)
 
 
-def parse_path(path: str) -> GatewayAddress | None:
-    """Parse a path; None if it isn't one of the gateway's."""
+def parse_path(path: str, query: bytes = b"") -> GatewayAddress | None:
+    """Parse a path and its query; None if it isn't one of the gateway's."""
     stripped_path = path.rstrip("/")
     if stripped_path == ROOT_PATH:
         return GatewayAddress("organization")
     match = _NAMED_PATH.fullmatch(stripped_path)
-    return GatewayAddress(_KINDS_BY_SEGMENT[match[1]], match[2]) if match else None
+    if match is None:
+        return None
+    kind = _KINDS_BY_SEGMENT[match[1]]
+    return GatewayAddress(kind, match[2], _parse_view(query) if kind == "agent" and query else "")
+
+
+def _parse_view(query: bytes) -> View:
+    """Return the view that a query string names; other parameters and views are ignored."""
+    views = parse_qs(query.decode("latin-1")).get("view", [])
+    return "search" if views == ["search"] else ""
 
 
 def find_target(address: GatewayAddress, principal: Principal) -> GatewayTarget:
@@ -122,7 +137,9 @@ def query_usable_servers(principal: Principal) -> ServerQuerySet:
 def _find_agent_target(address: GatewayAddress, principal: Principal) -> GatewayTarget | None:
     agents = query_usable_agents(principal).filter(slug=address.slug)
     agent = agents.only("pk", "slug", "name").first()
-    return GatewayTarget("agent", agent.pk, agent.slug, agent.name) if agent else None
+    if agent is None:
+        return None
+    return GatewayTarget("agent", agent.pk, agent.slug, agent.name, address.view)
 
 
 def _find_server_target(address: GatewayAddress, principal: Principal) -> GatewayTarget | None:

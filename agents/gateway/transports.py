@@ -98,7 +98,7 @@ class GatewayApplication:
             metadata = await load_resource_metadata(scope["path"].removeprefix(METADATA_PATH))
             await _send_json(send, 200, metadata)
             return
-        address = parse_path(scope["path"])
+        address = parse_path(scope["path"], scope.get("query_string", b""))
         try:
             caller = await _authenticate_request(headers, scope, address)
         except Problem as problem:

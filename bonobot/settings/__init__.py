@@ -135,6 +135,8 @@ BONOBOT_METRICS_TOKEN = environment.read_secret("BONOBOT_METRICS_TOKEN")
 BONOBOT_METRICS_NETWORKS = environment.read_networks("BONOBOT_METRICS_NETWORKS")
 # The OTLP/HTTP collector of traces.
 BONOBOT_TRACES = environment.read_text("BONOBOT_TRACES")
+# The OTLP/HTTP collector of the durations of MCP requests.
+BONOBOT_OTLP_METRICS = environment.read_text("BONOBOT_OTLP_METRICS")
 # The address of the worker's and scheduler's health probes; the web process uses its own.
 BONOBOT_PROBE_ADDRESS = environment.read_address("BONOBOT_PROBE_ADDRESS")
 

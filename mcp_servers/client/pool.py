@@ -13,7 +13,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
@@ -59,6 +59,7 @@ from mcp_servers.client.modern_calls import (
 )
 from mcp_servers.client.openapi import OpenApiUpstream
 from mcp_servers.client.protocol_versions import HandshakeResult
+from mcp_servers.client.request_telemetry import observe_upstream_request
 from mcp_servers.client.stdio import MAX_CHILDREN, MAX_LIFETIME_S, StdioConnection, StdioPool
 from mcp_servers.client.streamable_http import HttpSession, HttpUpstream
 
@@ -125,24 +126,8 @@ class IdleSessions:
 HeldConnection = StdioConnection | HttpSession
 
 
-def start_upstream_span(
-    endpoint: ServerEndpoint, method: str, params: Mapping[str, Any]
-) -> AbstractContextManager[object]:
-    """Return the span of one request to a server."""
-    if not tracing.is_tracing():
-        return tracing.NO_SPAN
-    definition_name = params.get("name")
-    return tracing.start_span(
-        f"{method} {definition_name}" if definition_name else method,
-        kind="client",
-        mcp__method__name=method,
-        gen_ai__tool__name=str(definition_name or "") if method == "tools/call" else "",
-        bonobot__server__name=endpoint.name,
-        network__transport="pipe" if endpoint.transport == "stdio" else "tcp",
-    )
-
-
 IDLE_S = 300.0
+_UNOBSERVED: AbstractContextManager[None] = nullcontext()
 MAX_IDLE_SESSIONS = 100
 SWEEP_S = 3.0
 
@@ -218,7 +203,14 @@ class ConnectionPool:
         that the connection was opened with answers). A log message that names no request is passed
         to one pending request of each `log_subscriber`.
         """
-        with start_upstream_span(endpoint, method, params or {}):
+        observed = (
+            observe_upstream_request(endpoint, method)
+            if tracing.is_observing_mcp()
+            else _UNOBSERVED
+        )
+        with observed as operation:
+            if operation is not None:
+                operation.set_target((params or {}).get("name"))
             traced_params = tracing.inject_trace_context(params or {})
             request = McpRequest(
                 *(method, traced_params, on_progress, input_schema, declaration),
@@ -228,10 +220,14 @@ class ConnectionPool:
             self._ensure_sweeper()
             try:
                 if endpoint.transport != "stdio" or timeout_s is not None:
-                    return await self._send_within(endpoint, request, holder, host, timeout_s)
-                async with self._use_child(endpoint, holder, host) as child:
-                    await child.wait_until_open()
-                    return await self._send_within(endpoint, request, holder, host, timeout_s)
+                    result = await self._send_within(endpoint, request, holder, host, timeout_s)
+                else:
+                    async with self._use_child(endpoint, holder, host) as child:
+                        await child.wait_until_open()
+                        result = await self._send_within(endpoint, request, holder, host, None)
+                if operation is not None:
+                    operation.finish(result)
+                return result
             except UpstreamError as error:
                 if error.sent and not request.sent:  # a handshake failed
                     raise error.with_sent(False) from error

@@ -10,12 +10,15 @@ The provider isn't global, so libraries that use the global one trace nothing.
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from django.core.exceptions import ImproperlyConfigured
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
 
 Kind = Literal["internal", "server", "client"]
 TRACE_CONTEXT_KEYS = ("traceparent", "tracestate")
@@ -27,10 +30,13 @@ NO_SPAN: AbstractContextManager[Span | None] = nullcontext()
 
 class _TracingState:
     tracer: Tracer | None = None
+    has_metrics = False
 
 
-def start_tracing(url: str, version: str) -> None:
-    """Send spans to a collector (OTLP over HTTP); raises ImproperlyConfigured without the SDK.
+def start_tracing(url: str, version: str) -> "TracerProvider":
+    """Send spans to a collector (OTLP over HTTP), and return their provider.
+
+    Raises ImproperlyConfigured without the SDK.
 
     The SDK's variables apply, such as `OTEL_TRACES_SAMPLER` and `OTEL_EXPORTER_OTLP_HEADERS`.
     """
@@ -48,6 +54,7 @@ def start_tracing(url: str, version: str) -> None:
     provider = TracerProvider(resource=Resource.create(resource_attributes))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url)))
     set_tracer_provider(provider)
+    return provider
 
 
 def set_tracer_provider(provider: trace.TracerProvider | None) -> None:
@@ -58,6 +65,16 @@ def set_tracer_provider(provider: trace.TracerProvider | None) -> None:
 def is_tracing() -> bool:
     """Return whether tracing is on, to skip computing attributes."""
     return _TracingState.tracer is not None
+
+
+def is_observing_mcp() -> bool:
+    """Return whether traces or metrics of MCP requests are on (`mcp_operations`)."""
+    return _TracingState.tracer is not None or _TracingState.has_metrics
+
+
+def set_has_metrics(on: bool) -> None:
+    """Set whether metrics of MCP requests are on."""
+    _TracingState.has_metrics = on
 
 
 def start_span(
@@ -115,7 +132,9 @@ def _open_span(
         try:
             yield span
         except BaseException as error:
-            mark_span_failed(span, str(getattr(error, "code", "") or type(error).__name__))
+            # A JSON-RPC error's code, if there is one.
+            code = getattr(error, "rpc_code", None) or getattr(error, "code", "")
+            mark_span_failed(span, str(code or type(error).__name__))
             raise
 
 

@@ -68,12 +68,15 @@ def test_a_call_is_one_trace_from_the_client_to_the_server(
         )
     by_name = {span.name: span for span in spans.get_finished_spans()}
     request, execution, server_call = (
-        by_name[name] for name in ("tools/call", f"execute_tool {ECHO}", "tools/call echo")
+        by_name[name] for name in (f"tools/call {ECHO}", f"execute_tool {ECHO}", "tools/call echo")
     )
     assert {f"{span.context.trace_id:032x}" for span in (request, execution, server_call)} == {
         TRACE
     }
     assert (execution.parent, server_call.parent) == (request.context, execution.context)
+    assert request.attributes["mcp.protocol.version"] == "2026-07-28"
+    assert request.attributes["jsonrpc.request.id"] == "1"
+    assert server_call.attributes["gen_ai.operation.name"] == "execute_tool"
     assert execution.attributes["gen_ai.tool.call.id"] == str(get_last_call().pk)
     assert execution.attributes["bonobot.outcome"] == "ok"
     assert not any("a secret" in span.to_json() for span in by_name.values())

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.builtin_tools.toolsets.find_tools import (
+from agents.builtin_tools.tool_search_index import (
     MAX_INDEXED_LENGTH,
     SearchableTool,
     ToolSearchIndex,
@@ -85,3 +85,25 @@ def test_a_search_is_bounded_deterministic_and_independent_of_order(descriptions
     assert len(results) <= limit
     assert len(set(results)) == len(results)
     assert set(results) <= descriptions.keys()
+
+
+def test_synonyms_are_found_but_rank_lower_than_the_word():
+    tools = (build_tool("mcp_a_remove_page"), build_tool("mcp_a_delete_page"))
+    assert ToolSearchIndex(tools).search("erase page", 2) == [
+        "mcp_a_delete_page",
+        "mcp_a_remove_page",
+    ]
+    assert ToolSearchIndex(tools).search("remove", 2)[0] == "mcp_a_remove_page"
+
+
+def test_the_servers_name_is_searched():
+    tool = SearchableTool("list_pages", "", {}, "Wiki of the sales team")
+    assert ToolSearchIndex((*TOOLS, tool)).search("wiki", 1) == ["list_pages"]
+
+
+def test_successful_calls_rank_a_tool_higher_among_equals_only():
+    tools = (build_tool("mcp_a_read_page"), build_tool("mcp_b_read_page"), *TOOLS)
+    index = ToolSearchIndex(tools)
+    assert index.search("read page", 1, {"mcp_b_read_page": 3}) == ["mcp_b_read_page"]
+    assert index.search("weather", 1, {"mcp_b_read_page": 9}) == ["mcp_web_weather"]
+    assert index.search("read page", 1, {"gone": 9}) == ["mcp_a_read_page"]
