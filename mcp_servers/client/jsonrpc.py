@@ -20,9 +20,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeGuard
 
 from bonobot import __version__
+from bonobot.core.http.connection_errors import SILENT, TIMED_OUT
+from bonobot.core.i18n.messages import format_message
 from bonobot.core.text.canonical_json import to_compact_json
 from mcp_servers.client.endpoint import Era, ServerEndpoint
-from mcp_servers.client.errors import build_protocol_error, build_rpc_error
+from mcp_servers.client.errors import (
+    UpstreamError,
+    build_protocol_error,
+    build_rpc_error,
+    build_timeout_error,
+    build_unreachable_error,
+)
 
 if TYPE_CHECKING:
     from mcp_servers.client.host import Host
@@ -91,6 +99,53 @@ class RequestDeadline:
                 self._pause_count -= 1
                 if self._pause_count == 0:
                     timeout.reschedule(now() + self._remaining_s)
+
+
+class ServerDeadline(RequestDeadline):
+    """The deadline of a request to a server; its error says whether the server saw the request."""
+
+    def __init__(
+        self,
+        endpoint: ServerEndpoint,
+        request: "McpRequest",
+        seconds: float,
+        *,
+        extensible: bool = False,
+    ) -> None:
+        super().__init__(seconds, extensible=extensible)
+        self._endpoint = endpoint
+        self._request = request
+        self._limit_s = seconds
+        request.deadline = self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the deadline; raises `UpstreamError` if it has passed."""
+        has_passed = isinstance(error, TimeoutError)
+        self._request.deadline = None  # no cycle for the garbage collector
+        try:
+            await super().__aexit__(kind, error, traceback)
+        except TimeoutError:
+            has_passed = True
+        if has_passed:
+            raise self._build_error() from None
+
+    def _build_error(self) -> UpstreamError:
+        endpoint, request, seconds = self._endpoint, self._request, self._limit_s
+        if request.sent:
+            return build_timeout_error(endpoint, request.method, seconds, sent=True)
+        if seconds > endpoint.connect_s and endpoint.transport != "stdio":
+            # Connecting has ended: it has a shorter limit of its own.
+            return build_unreachable_error(endpoint, SILENT.reason, remedy=SILENT.remedy)
+        return build_unreachable_error(
+            endpoint,
+            format_message("no connection within {seconds:g} s", seconds=seconds),
+            remedy=TIMED_OUT.remedy,
+        )
 
 
 MODERN_VERSION = "2026-07-28"

@@ -15,15 +15,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 from weakref import WeakKeyDictionary
 
 from django.conf import settings
 
-from bonobot.core.http.connection_errors import SILENT, TIMED_OUT
-from bonobot.core.i18n.messages import format_message
 from bonobot.core.runtime import Runtime, get_runtime
 from bonobot.core.telemetry import tracing
 from mcp_servers.client import change_notifications
@@ -40,7 +37,7 @@ from mcp_servers.client.change_notifications import (
     list_notifying_topics,
 )
 from mcp_servers.client.endpoint import ServerEndpoint
-from mcp_servers.client.errors import UpstreamError, build_timeout_error, build_unreachable_error
+from mcp_servers.client.errors import UpstreamError, build_timeout_error
 from mcp_servers.client.extension_points import (
     ServerVersionsLoader,
     StderrSink,
@@ -48,7 +45,7 @@ from mcp_servers.client.extension_points import (
     find_stderr_sink,
 )
 from mcp_servers.client.host import DiscoveryHost, Host, NullHost
-from mcp_servers.client.jsonrpc import McpRequest, OnLog, OnProgress, RequestDeadline
+from mcp_servers.client.jsonrpc import McpRequest, OnLog, OnProgress, ServerDeadline
 from mcp_servers.client.list_definitions import ServerDeclarations, list_all_definitions
 from mcp_servers.client.modern_calls import (
     MODERN_SUFFIX,
@@ -638,53 +635,6 @@ class ConnectionPool:
             await asyncio.sleep(SWEEP_S)
             await self.close_idle()
             await self.close_outdated_connections()
-
-
-class ServerDeadline(RequestDeadline):
-    """The deadline of a request to a server; its error says whether the server saw the request."""
-
-    def __init__(
-        self,
-        endpoint: ServerEndpoint,
-        request: McpRequest,
-        seconds: float,
-        *,
-        extensible: bool = False,
-    ) -> None:
-        super().__init__(seconds, extensible=extensible)
-        self._endpoint = endpoint
-        self._request = request
-        self._limit_s = seconds
-        request.deadline = self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """End the deadline; raises `UpstreamError` if it has passed."""
-        has_passed = isinstance(error, TimeoutError)
-        self._request.deadline = None  # no cycle for the garbage collector
-        try:
-            await super().__aexit__(kind, error, traceback)
-        except TimeoutError:
-            has_passed = True
-        if has_passed:
-            raise self._build_error() from None
-
-    def _build_error(self) -> UpstreamError:
-        endpoint, request, seconds = self._endpoint, self._request, self._limit_s
-        if request.sent:
-            return build_timeout_error(endpoint, request.method, seconds, sent=True)
-        if seconds > endpoint.connect_s and endpoint.transport != "stdio":
-            # Connecting has ended: it has a shorter limit of its own.
-            return build_unreachable_error(endpoint, SILENT.reason, remedy=SILENT.remedy)
-        return build_unreachable_error(
-            endpoint,
-            format_message("no connection within {seconds:g} s", seconds=seconds),
-            remedy=TIMED_OUT.remedy,
-        )
 
 
 def _end_sessions(entries: list[IdleSession]) -> list[Coroutine[Any, Any, None]]:
