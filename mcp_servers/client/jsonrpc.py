@@ -101,6 +101,53 @@ class RequestDeadline:
                     timeout.reschedule(now() + self._remaining_s)
 
 
+class ServerDeadline(RequestDeadline):
+    """The deadline of a request to a server; its error says whether the server saw the request."""
+
+    def __init__(
+        self,
+        endpoint: ServerEndpoint,
+        request: "McpRequest",
+        seconds: float,
+        *,
+        extensible: bool = False,
+    ) -> None:
+        super().__init__(seconds, extensible=extensible)
+        self._endpoint = endpoint
+        self._request = request
+        self._limit_s = seconds
+        request.deadline = self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the deadline; raises `UpstreamError` if it has passed."""
+        has_passed = isinstance(error, TimeoutError)
+        self._request.deadline = None  # no cycle for the garbage collector
+        try:
+            await super().__aexit__(kind, error, traceback)
+        except TimeoutError:
+            has_passed = True
+        if has_passed:
+            raise self._build_error() from None
+
+    def _build_error(self) -> UpstreamError:
+        endpoint, request, seconds = self._endpoint, self._request, self._limit_s
+        if request.sent:
+            return build_timeout_error(endpoint, request.method, seconds, sent=True)
+        if seconds > endpoint.connect_s and endpoint.transport != "stdio":
+            # Connecting has ended: it has a shorter limit of its own.
+            return build_unreachable_error(endpoint, SILENT.reason, remedy=SILENT.remedy)
+        return build_unreachable_error(
+            endpoint,
+            format_message("no connection within {seconds:g} s", seconds=seconds),
+            remedy=TIMED_OUT.remedy,
+        )
+
+
 MODERN_VERSION = "2026-07-28"
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
