@@ -56,7 +56,7 @@ from agents.skills.templates import SkillTemplate
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import NotFound
 from bonobot.ledger.queries import load_policy_generation
-from mcp_servers.client.extensions import list_app_pages
+from mcp_servers.client.extensions import is_for_models, list_app_pages
 from mcp_servers.flow_labels.services import get_effective_labels, get_store_use
 from mcp_servers.flow_labels.store_use import NO_STORE, StoreUse
 from mcp_servers.models import Definition, Server
@@ -171,19 +171,23 @@ class CallSnapshot:
         """Return the tools that may be called, including those that need approval, by name."""
         return [tool for _, tool in sorted(self.tools.items()) if tool.decision.is_callable]
 
+    def list_model_tools(self) -> list[SnapshotTool]:
+        """Return the callable tools that are for models, not only for an MCP App's page."""
+        return [tool for tool in self.list_callable_tools() if is_for_models(tool.declaration)]
+
     def list_searchable_tools(self) -> list[SnapshotTool]:
         """Return the callable tools that a model must search for if it isn't shown all."""
-        return [tool for tool in self.list_callable_tools() if tool.facts.source == "mcp"]
+        return [tool for tool in self.list_model_tools() if tool.facts.source == "mcp"]
 
     def list_shown_tools(self, found_names: Collection[str]) -> list[SnapshotTool]:
         """Return the tools shown to a model: all, or the built-in and the found ones."""
         search = self.tools.get(FIND_TOOLS)
         if search is None or not search.decision.is_callable:
-            return self.list_callable_tools()
+            return self.list_model_tools()
         found_tools = {tool.name for name in found_names if (tool := self.find_tool(name))}
         return [
             tool
-            for tool in self.list_callable_tools()
+            for tool in self.list_model_tools()
             if tool.facts.source != "mcp" or tool.name in found_tools
         ]
 

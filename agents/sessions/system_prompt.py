@@ -42,7 +42,7 @@ def build_instructions(
     Without `native_tools`, the model's list of all tools is added with the form of its calls.
     With an `output_schema`, the form of the final answer is described.
     """
-    shown_tools = snapshot.list_callable_tools() if shown_tools is None else shown_tools
+    shown_tools = snapshot.list_model_tools() if shown_tools is None else shown_tools
     listed_tools = shown_tools if snapshot.tools_in_prompt and native_tools else ()
     tools = _render_tools_section(
         snapshot, unavailable_servers, server_changes, shown_tools, listed_tools
@@ -92,7 +92,7 @@ def _render_tools_section(
     shown_tools: Sequence[SnapshotTool],
     listed_tools: Sequence[SnapshotTool],
 ) -> str:
-    callable_tools = snapshot.list_callable_tools()
+    callable_tools = snapshot.list_model_tools()
     lines = ["## MCP Tools"]
     servers = sorted({tool.facts.server_name for tool in callable_tools if tool.facts.server_name})
     if servers:

@@ -50,6 +50,17 @@ def merge_server_extensions(declared: Iterable[Mapping[str, Any]]) -> dict[str, 
     return merged
 
 
+def is_for_models(declaration: Mapping[str, Any]) -> bool:
+    """Return whether a model may be shown a tool; some are only for the page of an app (SEP-1865).
+
+    The page calls those through its host, so gateway clients list them.
+    """
+    meta = declaration.get("_meta")
+    page = meta.get(UI_KEY) if isinstance(meta, Mapping) else None
+    visibility = page.get("visibility") if isinstance(page, Mapping) else None
+    return not isinstance(visibility, list) or "model" in visibility
+
+
 def list_app_pages(declaration: Mapping[str, Any]) -> Iterator[str]:
     """Yield the URIs of a tool's app pages."""
     meta = declaration.get("_meta")

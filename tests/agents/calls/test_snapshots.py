@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,3 +96,31 @@ def test_a_condition_sees_the_default_of_an_omitted_argument() -> None:
     )
     assert snapshot.decide_call(tool, {}).verdict == "deny"
     assert snapshot.decide_call(tool, {"public": False}).verdict == "allow"
+
+
+@pytest.mark.parametrize(
+    ("meta", "is_shown"),
+    [
+        ({}, True),
+        ({"_meta": {"ui": {"resourceUri": "ui://page", "visibility": ["model", "app"]}}}, True),
+        ({"_meta": {"ui": {"visibility": ["app"]}}}, False),
+        ({"_meta": {"ui": {"visibility": "app"}}}, True),
+        ({"_meta": "odd"}, True),
+    ],
+)
+def test_a_tool_for_the_page_of_an_app_is_callable_and_not_shown_to_models(
+    meta: dict[str, Any], is_shown: bool
+) -> None:
+    scopes = {SERVER: AgentServerScope()}
+    effective_policy = EffectivePolicy(Policy("all", ()), Policy("all", ()), scopes=scopes)
+    tool = replace(_build_tool("refresh", effective_policy), declaration=meta)
+    snapshot = CallSnapshot(
+        organization_id=UUID(int=2),
+        generation=1,
+        tools={tool.name: tool},
+        servers={},
+        effective_policy=effective_policy,
+    )
+    assert [tool.name for tool in snapshot.list_callable_tools()] == ["refresh"]
+    shown_tools = (snapshot.list_shown_tools(()), snapshot.list_searchable_tools())
+    assert shown_tools == (([tool], [tool]) if is_shown else ([], []))
