@@ -236,9 +236,10 @@
   }
 
   async function copyText(event) {
-    const button = event.target.closest("[data-copies]");
+    const button = event.target.closest("[data-copies], [data-copies-code]");
     if (!button) return;
-    const source = document.getElementById(button.dataset.copies);
+    const { copies } = button.dataset;
+    const source = copies ? document.getElementById(copies) : button.previousElementSibling;
     source.select?.();
     await navigator.clipboard?.writeText(source.value ?? source.textContent);
     button.setAttribute("data-copied", "1");

@@ -80,6 +80,18 @@ def test_a_message_can_have_files(helper: Agent, operator: admin_client.AdminCli
     assert operator.client.get(url).content == b"hi"
 
 
+def test_a_reply_is_shown_as_markdown_and_copied_as_it_was_written(
+    session: Session, operator: admin_client.AdminClient
+) -> None:
+    create_step(session, "model", text="**b** <i>raw</i>\n\n```\ncode\n```")
+    create_step(session, "model", text="> " * 100 + "deep")
+    page = operator.get("agents_session_change", session.pk)
+    assert "<strong>b</strong> &lt;i&gt;raw&lt;/i&gt;" in page
+    assert '<pre hidden id="said-1">**b** &lt;i&gt;raw&lt;/i&gt;' in page
+    assert page.count("data-copies-code") == 1
+    assert '<div class="bb-said" id="said-2">' in page, "too complex, so plain text"
+
+
 def test_a_message_is_resent_in_place(session: Session, operator: admin_client.AdminClient) -> None:
     create_step(session, "message", text="first", by="anna")
     create_step(session, "model", text="answer")
