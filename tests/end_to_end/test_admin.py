@@ -309,7 +309,7 @@ def test_a_server_requests_input_and_a_session_is_exported_replayed_and_canceled
     owner.goto(f"/admin/agents/agent/{agent.pk}/change/")
     send_message(owner, '/mcp_workshop_wait {"seconds": 300}')
     expect(owner.locator("details.bb-call")).to_contain_text("running", timeout=PATIENCE_MS)
-    state.get_by_role("button", name="Cancel").click()
+    state.get_by_role("button", name="Stop").click()
     expect(state).to_contain_text("canceled", timeout=PATIENCE_MS)
     canceled = Session.objects.filter(organization=acme).latest("created_at")
     assert canceled.status == Session.Status.CANCELLED

@@ -340,8 +340,9 @@
       }
     }
 
-    const isAtEnd = () => innerHeight + scrollY > document.body.scrollHeight - 160;
-    const scrollToEnd = (isNearEnd) => isNearEnd && scrollTo({ top: document.body.scrollHeight });
+    const endMark = container.querySelector("[data-chat-end]");
+    const isAtEnd = () => Math.abs(endMark.getBoundingClientRect().bottom - innerHeight / 2) < innerHeight / 2 + 160;
+    const scrollToEnd = (isNearEnd) => isNearEnd && endMark.scrollIntoView({ block: "end" });
 
     function showSteps(fragment) {
       const end = isAtEnd();
