@@ -10,8 +10,12 @@
     const dock = conversation.querySelector("[data-chat-dock]");
     const button = conversation.querySelector("[data-jump]");
     const jump = () => end.scrollIntoView({ block: "end" });
+    // A conversation opens at its newest step, unless the URL selects another.
+    let isOpening = !location.hash && !new URLSearchParams(location.search).has("after");
     new ResizeObserver(() => {
       end.style.scrollMarginBottom = `${dock.offsetHeight + 8}px`;
+      if (isOpening) jump();
+      isOpening = false;
     }).observe(dock);
     new IntersectionObserver(([entry]) => {
       button.hidden = entry.isIntersecting || entry.boundingClientRect.top < 0;
@@ -24,7 +28,8 @@
     for (const element of queryAll("[data-elapsed]")) {
       const seconds = Math.max(0, Math.floor((Date.now() - Date.parse(element.getAttribute("datetime"))) / 1000));
       const minutes = Math.floor(seconds / 60);
-      element.textContent = minutes ? `${minutes} min ${seconds % 60} s` : `${seconds} s`;
+      const text = minutes ? `${minutes} min ${seconds % 60} s` : `${seconds} s`;
+      if (element.textContent !== text) element.textContent = text;
     }
   }
 
@@ -98,6 +103,8 @@
     queryAll("[data-files]:has(input)").forEach(setUpFiles);
     queryAll("[data-live]").forEach(setUpJump);
     showElapsedTimes();
+    const observer = new MutationObserver(showElapsedTimes);
+    for (const dock of queryAll("[data-chat-dock]")) observer.observe(dock, { childList: true });
     setInterval(showElapsedTimes, 1000);
   });
 })();
