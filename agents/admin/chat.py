@@ -107,6 +107,18 @@ class SessionSteps:
         return self.session.status == Session.Status.WAITING
 
     @property
+    def current(self) -> StepRow | None:
+        """Return the oldest step that runs now: a call, or a model turn."""
+        return next(
+            (
+                line
+                for line in self.lines
+                if line.step.state == Step.State.INTENT and line.approval is None
+            ),
+            None,
+        )
+
+    @property
     def busy(self) -> bool:
         """Return whether the session runs, waits or is queued."""
         return not self.rests

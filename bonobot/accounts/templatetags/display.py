@@ -12,7 +12,7 @@ from django import template
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.text import capfirst
 from django.utils.timesince import timesince
 from django.utils.translation import gettext as _
@@ -24,6 +24,7 @@ from bonobot.core.documentation.links import build_documentation_url, find_docum
 from bonobot.core.i18n import localization
 from bonobot.core.i18n.localization import localize_if_translatable, localize_text
 from bonobot.core.text.dollars import MICROUSD_PER_USD
+from bonobot.core.text.markdown_html import render_markdown
 from bonobot.core.text.syntax_highlighting import (
     MAX_SHOWN_LENGTH,
     JsonLine,
@@ -97,6 +98,29 @@ HUE_STEP = 15  # degrees: closer hues look the same
 def shown(value: Any, limit: int | None = None) -> str:
     """Return untrusted text with hidden characters visible; the template escapes it."""
     return make_visible(str(value if value is not None else ""), limit)
+
+
+@register.filter
+def as_markdown(text: Any) -> SafeString | None:
+    """Return untrusted Markdown as safe HTML with copy buttons; None if it stays plain text."""
+    html = render_markdown(str(text or ""))
+    if html is None:
+        return None
+    copy_button = format_html(
+        '<button type="button" class="bb-tool" data-copies-code title="{0}" aria-label="{0}">'
+        "{1}</button>",
+        _("Copy code"),
+        icon("content_copy"),
+    )
+    # The text has no tags of its own: these are ours.
+    for tag, replacement in (
+        ("<pre>", '<div class="bb-md-code"><pre class="bb-code" tabindex="0">'),
+        ("</pre>", f"</pre>{copy_button}</div>"),
+        ("<table>", '<div class="bb-md-table" tabindex="0"><table>'),
+        ("</table>", "</table></div>"),
+    ):
+        html = html.replace(tag, replacement)
+    return mark_safe(html)  # noqa: S308 -- sanitized by render_markdown
 
 
 @register.filter

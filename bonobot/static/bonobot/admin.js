@@ -236,9 +236,10 @@
   }
 
   async function copyText(event) {
-    const button = event.target.closest("[data-copies]");
+    const button = event.target.closest("[data-copies], [data-copies-code]");
     if (!button) return;
-    const source = document.getElementById(button.dataset.copies);
+    const { copies } = button.dataset;
+    const source = copies ? document.getElementById(copies) : button.previousElementSibling;
     source.select?.();
     await navigator.clipboard?.writeText(source.value ?? source.textContent);
     button.setAttribute("data-copied", "1");
@@ -339,8 +340,9 @@
       }
     }
 
-    const isAtEnd = () => innerHeight + scrollY > document.body.scrollHeight - 160;
-    const scrollToEnd = (isNearEnd) => isNearEnd && scrollTo({ top: document.body.scrollHeight });
+    const endMark = container.querySelector("[data-chat-end]");
+    const isAtEnd = () => Math.abs(endMark.getBoundingClientRect().bottom - innerHeight / 2) < innerHeight / 2 + 160;
+    const scrollToEnd = (isNearEnd) => isNearEnd && endMark.scrollIntoView({ block: "end" });
 
     function showSteps(fragment) {
       const end = isAtEnd();

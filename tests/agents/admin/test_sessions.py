@@ -12,11 +12,14 @@ from django.utils import timezone, translation
 
 from agents.admin import chat
 from agents.admin.chat import load_steps
+from agents.attachments import MAX_ATTACHMENTS, MAX_TEXT_BYTES, MAX_TOTAL_BYTES
+from agents.images import MAX_IMAGE_BYTES
 from agents.model_endpoints.services import ModelEndpointSpec, save_endpoint
 from agents.models import Agent, Inbox, Session, Step
 from agents.sessions.services import start_session
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
+from bonobot.core.text.pdf_files import MAX_PDF_BYTES
 from tests import admin_client, factories
 
 pytestmark = pytest.mark.django_db
@@ -78,6 +81,45 @@ def test_a_message_can_have_files(helper: Agent, operator: admin_client.AdminCli
     url = f"{admin_client.build_url('agents_session_file', session.pk)}?sha256={file['sha256']}"
     assert url in page
     assert operator.client.get(url).content == b"hi"
+
+
+def test_a_reply_is_shown_as_markdown_and_copied_as_it_was_written(
+    session: Session, operator: admin_client.AdminClient
+) -> None:
+    create_step(session, "model", text="**b** <i>raw</i>\n\n```\ncode\n```")
+    create_step(session, "model", text="> " * 100 + "deep")
+    page = operator.get("agents_session_change", session.pk)
+    assert "<strong>b</strong> &lt;i&gt;raw&lt;/i&gt;" in page
+    assert '<pre hidden id="said-1">**b** &lt;i&gt;raw&lt;/i&gt;' in page
+    assert page.count("data-copies-code") == 1
+    assert '<div class="bb-said" id="said-2">' in page, "too complex, so plain text"
+
+
+def test_the_oldest_running_step_is_shown_with_its_start(
+    session: Session, operator: admin_client.AdminClient
+) -> None:
+    create_step(session, "call", name="mcp_time_now", arguments={})
+    running = create_step(session, "call", state="intent", name="mcp_git_log", arguments={})
+    create_step(session, "call", state="intent", name="mcp_git_show", arguments={})
+    Session.objects.update(status="running")
+    page = operator.get("agents_session_steps", session.pk)
+    now = page[page.index('class="bb-chat-now"') :].split("</time>")[0]
+    assert "<code>mcp_git_log</code>" in now
+    assert f'datetime="{timezone.localtime(running.started_at):%Y-%m-%dT%H:%M:%S}' in now
+    Session.objects.update(status="done")
+    assert "bb-chat-now" not in operator.get("agents_session_steps", session.pk)
+
+
+def test_the_page_checks_files_by_the_limits_of_the_server() -> None:
+    html = render_to_string("admin/sessions/attach.html")
+    limits = {name: int(value) for name, value in re.findall(r'data-most-([a-z-]+)="(\d+)"', html)}
+    assert limits == {
+        "files": MAX_ATTACHMENTS,
+        "bytes": MAX_TOTAL_BYTES,
+        "binary-bytes": MAX_IMAGE_BYTES,
+        "text-bytes": MAX_TEXT_BYTES,
+    }
+    assert MAX_IMAGE_BYTES == MAX_PDF_BYTES
 
 
 def test_a_message_is_resent_in_place(session: Session, operator: admin_client.AdminClient) -> None:
@@ -325,7 +367,7 @@ def test_a_message_to_an_idle_session_queues_it_again(
 
 
 def test_a_session_is_canceled(session: Session, operator: admin_client.AdminClient) -> None:
-    assert "Cancel" in operator.get("agents_session_change", session.pk)
+    assert ">Stop<" in operator.get("agents_session_change", session.pk).replace("\n", "")
     operator.post("agents_session_cancel", session.pk)
     session.refresh_from_db()
     assert session.status == "cancelled"

@@ -151,7 +151,7 @@ async def test_a_timeout_is_paused_only_while_it_is_held() -> None:
 
     never = asyncio.ensure_future(asyncio.Event().wait())
     deadline = RequestDeadline(0.05)
-    async with deadline.enforce():
+    async with deadline:
         with deadline.pause(), deadline.pause():
             await wait(0.1)
     with deadline.pause():  # already expired: nothing to pause
@@ -159,7 +159,7 @@ async def test_a_timeout_is_paused_only_while_it_is_held() -> None:
     late_deadline = RequestDeadline(0.05)
 
     async def too_slow() -> None:
-        async with late_deadline.enforce():
+        async with late_deadline:
             with late_deadline.pause():
                 await wait(0.06)
             await wait(5)

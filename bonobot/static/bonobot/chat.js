@@ -1,0 +1,110 @@
+// The chat: the newest step stays in reach, what runs now shows how long, files are dropped and pasted.
+"use strict";
+
+(() => {
+  const queryAll = (selector, root = document) => [...root.querySelectorAll(selector)];
+
+  // The button to the newest step shows while that step is out of view, below.
+  function setUpJump(conversation) {
+    const end = conversation.querySelector("[data-chat-end]");
+    const dock = conversation.querySelector("[data-chat-dock]");
+    const button = conversation.querySelector("[data-jump]");
+    const jump = () => end.scrollIntoView({ block: "end" });
+    // A conversation opens at its newest step, unless the URL selects another.
+    let isOpening = !location.hash && !new URLSearchParams(location.search).has("after");
+    new ResizeObserver(() => {
+      end.style.scrollMarginBottom = `${dock.offsetHeight + 8}px`;
+      if (isOpening) jump();
+      isOpening = false;
+    }).observe(dock);
+    new IntersectionObserver(([entry]) => {
+      button.hidden = entry.isIntersecting || entry.boundingClientRect.top < 0;
+    }).observe(end);
+    button.addEventListener("click", jump);
+  }
+
+  // How long something runs: <time data-elapsed datetime="…">. The server replaces the element.
+  function showElapsedTimes() {
+    for (const element of queryAll("[data-elapsed]")) {
+      const seconds = Math.max(0, Math.floor((Date.now() - Date.parse(element.getAttribute("datetime"))) / 1000));
+      const minutes = Math.floor(seconds / 60);
+      const text = minutes ? `${minutes} min ${seconds % 60} s` : `${seconds} s`;
+      if (element.textContent !== text) element.textContent = text;
+    }
+  }
+
+  const KIB = 1024;
+  const formatSize = (bytes) =>
+    bytes < KIB * KIB ? `${Math.ceil(bytes / KIB)} KiB` : `${(bytes / KIB / KIB).toFixed(1)} MiB`;
+
+  // What is wrong with these files, or "". The server checks them again, by their content.
+  function findFileError(input, files) {
+    const limits = input.dataset;
+    if (files.length > Number(limits.mostFiles)) return limits.tooMany;
+    const isBinary = (file) => /^image\/|\/pdf$/.test(file.type);
+    const getLimit = (file) => Number(isBinary(file) ? limits.mostBinaryBytes : limits.mostTextBytes);
+    const largeFile = files.find((file) => file.size > getLimit(file));
+    if (largeFile) return limits.fileTooLarge.replace("#", () => largeFile.name);
+    const total = files.reduce((sum, file) => sum + file.size, 0);
+    return total > Number(limits.mostBytes) ? limits.tooLarge : "";
+  }
+
+  // The files of a message: chosen, dropped on its form, or pasted into its text.
+  function setUpFiles(container) {
+    const input = container.querySelector("input[type=file]");
+    const list = container.querySelector("[data-file-list]");
+    const error = container.querySelector("[data-file-error]");
+    const form = input.form;
+    let files = [];
+
+    function setFiles(nextFiles) {
+      const message = findFileError(input, nextFiles);
+      if (!message) files = nextFiles;
+      const transfer = new DataTransfer();
+      for (const file of files) transfer.items.add(file);
+      input.files = transfer.files;
+      error.textContent = message;
+      error.hidden = !message;
+      list.replaceChildren(...files.map(buildItem));
+    }
+
+    function buildItem(file) {
+      const item = container.querySelector("template").content.firstElementChild.cloneNode(true);
+      item.querySelector("[data-file-name]").textContent = file.name;
+      item.querySelector("[data-file-size]").textContent = formatSize(file.size);
+      item.querySelector("[data-drop-file]").addEventListener("click", () => {
+        setFiles(files.filter((other) => other !== file));
+        form.querySelector("textarea").focus();
+      });
+      return item;
+    }
+
+    function takeFiles(event, transfer) {
+      if (!transfer?.files.length) return;
+      event.preventDefault();
+      setFiles([...files, ...transfer.files]);
+    }
+
+    // In the window's capture phase, because admin.js hides the event from the theme's script.
+    addEventListener("change", (event) => event.target === input && setFiles([...files, ...input.files]), true);
+    form.addEventListener("paste", (event) => takeFiles(event, event.clipboardData));
+    form.addEventListener("dragover", (event) => {
+      if (!event.dataTransfer?.types.includes("Files")) return;
+      event.preventDefault();
+      form.toggleAttribute("data-drops", true);
+    });
+    for (const name of ["dragleave", "drop"]) {
+      form.addEventListener(name, () => form.toggleAttribute("data-drops", false));
+    }
+    form.addEventListener("drop", (event) => takeFiles(event, event.dataTransfer));
+  }
+
+  addEventListener("load", () => {
+    queryAll("[data-files]:has(input)").forEach(setUpFiles);
+    queryAll("[data-live]").forEach(setUpJump);
+    showElapsedTimes();
+    const observer = new MutationObserver(showElapsedTimes);
+    for (const dock of queryAll("[data-chat-dock]")) observer.observe(dock, { childList: true });
+    setInterval(showElapsedTimes, 1000);
+  });
+})();
