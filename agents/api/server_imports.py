@@ -274,7 +274,7 @@ class ImportServersView(ResourceView):
         ids = [_parse_server_id(text) for text in server_ids]
         return Response(load_import_progress(self.organization_id, ids))
 
-    @describe_operation("import_servers", body=ImportBody, answer=ServerImportSerializer)
+    @describe_operation("import_servers", body=ImportBody, answer=ServerImportSerializer, asks=True)
     def post(self, request: object) -> Response:
         """Import servers from a configuration or a registry, or preview the import.
 
