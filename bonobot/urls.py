@@ -46,3 +46,7 @@ urlpatterns = [
     path(health.LIVENESS_PATH.removeprefix("/"), health.answer_healthz),
     path(health.READINESS_PATH.removeprefix("/"), health.answer_readyz),
 ]
+
+handler403 = "bonobot.core.http.error_pages.show_forbidden"
+handler404 = "bonobot.core.http.error_pages.show_not_found"
+handler500 = "bonobot.core.http.error_pages.show_server_error"

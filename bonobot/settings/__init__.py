@@ -182,6 +182,7 @@ _hosts = environment.read_names("BONOBOT_ALLOWED_HOSTS", ("localhost", "127.0.0.
 ALLOWED_HOSTS = list(dict.fromkeys((*_hosts, _host)))
 BONOBOT_CORS_ORIGINS = environment.read_origins("BONOBOT_CORS_ORIGINS")
 CSRF_TRUSTED_ORIGINS = [BONOBOT_URL]
+CSRF_FAILURE_VIEW = "bonobot.core.http.error_pages.show_csrf_failure"
 # Browsers accept a cookie with the `__Host-` prefix only from this exact host over TLS.
 _cookie = "__Host-bonobot_{}" if _https else "bonobot_{}"
 SESSION_COOKIE_NAME = _cookie.format("session")

@@ -1,0 +1,77 @@
+"""Error pages for browsers: 403, 404, 500 and a failed CSRF check.
+
+They are rendered without the request, so they need neither a session nor the database. Programs
+(REST, the OAuth endpoints, health checks) receive Django's plain answers.
+"""
+
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.template.loader import render_to_string
+from django.utils.translation import gettext as _
+from django.views import csrf, defaults
+
+from bonobot.core.http.response_headers import API_PREFIXES
+
+PROGRAM_PREFIXES = (
+    *API_PREFIXES,
+    "/.well-known/",
+    "/healthz",
+    "/oauth/register",
+    "/oauth/revoke",
+    "/oauth/token",
+    "/readyz",
+    "/static/",
+)
+
+
+def show_forbidden(request: HttpRequest, exception: Exception) -> HttpResponseBase:
+    """Respond 403."""
+    if _is_for_programs(request):
+        return defaults.permission_denied(request, exception)
+    return _render_page(
+        403,
+        _("You don't have permission to view this page"),
+        _("Ask an owner of your organization for access, or sign in with another account."),
+    )
+
+
+def show_not_found(request: HttpRequest, exception: Exception) -> HttpResponseBase:
+    """Respond 404."""
+    if _is_for_programs(request):
+        return defaults.page_not_found(request, exception)
+    return _render_page(
+        404,
+        _("Page not found"),
+        _("The address is wrong, or the item was deleted or belongs to another organization."),
+    )
+
+
+def show_server_error(request: HttpRequest) -> HttpResponseBase:
+    """Respond 500."""
+    if _is_for_programs(request):
+        return defaults.server_error(request)
+    return _render_page(
+        500,
+        _("Something went wrong"),
+        _("The error was logged. Try again; if it happens again, contact your administrator."),
+    )
+
+
+def show_csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponseBase:
+    """Respond 403 to a form whose CSRF token is missing or outdated."""
+    if _is_for_programs(request):
+        return csrf.csrf_failure(request, reason)
+    return _render_page(
+        403,
+        _("This form has expired"),
+        _("Nothing was saved. Go back, reload the page and submit the form again."),
+    )
+
+
+def _is_for_programs(request: HttpRequest) -> bool:
+    return request.path.startswith(PROGRAM_PREFIXES)
+
+
+def _render_page(status: int, title: str, detail: str) -> HttpResponse:
+    context = {"status": status, "title": title, "detail": detail}
+    return HttpResponse(render_to_string("errors/page.html", context), status=status)
