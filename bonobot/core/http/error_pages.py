@@ -20,6 +20,7 @@ PROGRAM_PREFIXES = (
     "/oauth/revoke",
     "/oauth/token",
     "/readyz",
+    "/registry/",
     "/static/",
 )
 
