@@ -3,11 +3,16 @@
 from typing import Any
 
 from django.contrib.auth.middleware import LoginRequiredMiddleware
+from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import resolve_url
+from django.urls import reverse
 from django.utils import translation
 from django.views.i18n import set_language
 
 from bonobot.accounts import profiles
+from bonobot.core.http.form_pages import find_form_page
 from bonobot.core.i18n import localization
 
 LANGUAGE_PARAMETER = "language"
@@ -29,6 +34,17 @@ class SignInLocaleMiddleware(LoginRequiredMiddleware):
             translation.activate(user_language)
             request.LANGUAGE_CODE = translation.get_language()
         return super().process_view(request, view_func, view_args, view_kwargs)
+
+    def handle_no_permission(self, request: HttpRequest, view_func: Any) -> HttpResponseBase:
+        """Return a redirect to sign-in, which leads back to the page, or that of a sent form.
+
+        The address of a form that was sent often answers POST only.
+        """
+        if request.method in ("GET", "HEAD"):
+            response: HttpResponseBase = super().handle_no_permission(request, view_func)
+            return response
+        form_page = find_form_page(request, default=reverse("admin:index"))
+        return redirect_to_login(form_page, resolve_url(self.get_login_url(view_func)))
 
     def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
         """Reset the time zone, as the thread serves other users next."""

@@ -273,7 +273,9 @@ class ServerForm(forms.Form):
     )
     key_id = _build_text_field(_("Key ID"), _("For a private key that replaces the secret."))
     private_key = forms.CharField(
-        label=_("Private key (PEM)"), required=False, widget=Textarea(attrs={"rows": 3})
+        label=_("Private key (PEM)"),
+        required=False,
+        widget=Textarea(attrs={"rows": 3, "data-secret": True}),
     )
 
     approval = forms.ChoiceField(

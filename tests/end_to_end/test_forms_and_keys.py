@@ -4,11 +4,12 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from django.conf import settings
 from playwright.sync_api import Browser, Dialog, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
-from agents.models import Agent
-from bonobot.accounts.models import Organization
+from agents.models import Agent, Budget
+from bonobot.accounts.models import Organization, User
 from bonobot.accounts.roles import Role
 from bonobot.ledger.writer.writer_thread import get_writer
 from mcp_servers.models import Server
@@ -189,3 +190,37 @@ def test_a_failed_connection_is_retried_in_place(olga: Page, acme: Organization)
     eventually(lambda: server.checks.count() > before)
     olga.get_by_role("link", name="Fix it").click()
     expect(olga).to_have_url(re.compile("/configuration/"))
+
+
+def test_typed_text_is_restored_after_the_session_expired(olga: Page) -> None:
+    olga.goto("/admin/agents/budget/add/")
+    olga.get_by_label("Limit").fill("1200")
+    olga.get_by_label("Period").select_option("day")
+    olga.context.clear_cookies(name=settings.SESSION_COOKIE_NAME)
+    olga.get_by_role("button", name="Save").click()
+    olga.locator("[name=username]").fill(User.objects.get().username)
+    olga.locator("[name=password]").fill("pw-for-tests")
+    olga.locator("#login-form button[type=submit]").click()
+    olga.wait_for_url("**/admin/agents/budget/add/")
+    expect(olga.get_by_role("status").filter(has_text="was restored")).to_be_visible()
+    expect(olga.get_by_label("Limit")).to_have_value("1200")
+    expect(olga.get_by_label("Period")).to_have_value("day")
+    olga.get_by_role("button", name="Discard").click()
+    expect(olga.get_by_label("Limit")).to_have_value("")
+    expect(olga.get_by_label("Period")).to_have_value("month")
+
+
+def test_typed_text_is_restored_after_the_form_expired_and_not_after_it_was_saved(
+    olga: Page,
+) -> None:
+    olga.goto("/admin/agents/budget/add/")
+    olga.get_by_label("Limit").fill("1200")
+    olga.context.clear_cookies(name=settings.CSRF_COOKIE_NAME)
+    olga.get_by_role("button", name="Save").click()
+    olga.get_by_role("link", name="Return to the form").click()
+    expect(olga.get_by_label("Limit")).to_have_value("1200")
+    olga.get_by_role("button", name="Save").click()
+    expect(olga.get_by_text("1,200 tokens per month")).to_be_visible()
+    olga.goto("/admin/agents/budget/add/")
+    expect(olga.get_by_label("Limit")).to_have_value("")
+    assert Budget.objects.get().limit == 1200

@@ -263,7 +263,8 @@ class BonobotAdminSite(AdminSite):
                 static(f"bonobot/{name}.css") for name in ("admin", "shell", "records", "matrix")
             ],
             "scripts": [
-                static(f"bonobot/{name}.js") for name in ("theme", "admin", "live", "records")
+                static(f"bonobot/{name}.js")
+                for name in ("theme", "admin", "live", "records", "drafts")
             ],
             "site_favicons": [{"rel": "icon", "href": static("bonobot/icon.svg")}],
             "site_url": None,

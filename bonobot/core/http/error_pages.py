@@ -10,6 +10,7 @@ from django.template.loader import render_to_string
 from django.utils.translation import gettext as _
 from django.views import csrf, defaults
 
+from bonobot.core.http.form_pages import find_form_page
 from bonobot.core.http.response_headers import API_PREFIXES
 
 PROGRAM_PREFIXES = (
@@ -65,7 +66,8 @@ def show_csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponseBas
     return _render_page(
         403,
         _("This form has expired"),
-        _("Nothing was saved. Go back, reload the page and submit the form again."),
+        _("Nothing was saved. Return to the form and send it again."),
+        form_page=find_form_page(request, default=""),
     )
 
 
@@ -73,6 +75,6 @@ def _is_for_programs(request: HttpRequest) -> bool:
     return request.path.startswith(PROGRAM_PREFIXES)
 
 
-def _render_page(status: int, title: str, detail: str) -> HttpResponse:
-    context = {"status": status, "title": title, "detail": detail}
+def _render_page(status: int, title: str, detail: str, form_page: str = "") -> HttpResponse:
+    context = {"status": status, "title": title, "detail": detail, "form_page": form_page}
     return HttpResponse(render_to_string("errors/page.html", context), status=status)

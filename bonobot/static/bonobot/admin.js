@@ -7,10 +7,15 @@
   const queryAll = (selector, root = document) => [...root.querySelectorAll(selector)];
   const readCsrfToken = () => document.querySelector("[name=csrfmiddlewaretoken]")?.value ?? "";
 
+  let isSignedOut = false;
+
   async function fetchFragment(url, options = {}) {
     const headers = { ...FRAGMENT, ...(options.method === "POST" ? { "X-CSRFToken": readCsrfToken() } : {}) };
     const answer = await fetch(url, { credentials: "same-origin", ...options, headers });
-    if (answer.redirected && new URL(answer.url).pathname.endsWith("/login/")) location.reload();
+    if (answer.redirected && new URL(answer.url).pathname.endsWith("/login/")) {
+      isSignedOut = true; // drafts.js keeps what was typed
+      location.reload();
+    }
     return answer;
   }
 
@@ -71,7 +76,7 @@
   }
 
   function confirmLeave(event) {
-    if (!queryAll(GUARDED).some((form) => form !== submittedForm && isChanged(form))) return;
+    if (isSignedOut || !queryAll(GUARDED).some((form) => form !== submittedForm && isChanged(form))) return;
     event.preventDefault();
     // After staying on the page, the form can be submitted again.
     setTimeout(() => {
