@@ -264,7 +264,7 @@ class BonobotAdminSite(AdminSite):
             ],
             "scripts": [
                 static(f"bonobot/{name}.js")
-                for name in ("theme", "admin", "live", "records", "drafts")
+                for name in ("theme", "admin", "live", "records", "drafts", "toasts")
             ],
             "site_favicons": [{"rel": "icon", "href": static("bonobot/icon.svg")}],
             "site_url": None,
