@@ -4,8 +4,7 @@ from typing import Any
 
 from django.contrib.auth.middleware import LoginRequiredMiddleware
 from django.contrib.auth.views import redirect_to_login
-from django.http import HttpRequest, HttpResponse
-from django.http.response import HttpResponseBase
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import resolve_url
 from django.urls import reverse
 from django.utils import translation
@@ -35,13 +34,13 @@ class SignInLocaleMiddleware(LoginRequiredMiddleware):
             request.LANGUAGE_CODE = translation.get_language()
         return super().process_view(request, view_func, view_args, view_kwargs)
 
-    def handle_no_permission(self, request: HttpRequest, view_func: Any) -> HttpResponseBase:
+    def handle_no_permission(self, request: HttpRequest, view_func: Any) -> HttpResponseRedirect:
         """Return a redirect to sign-in, which leads back to the page, or that of a sent form.
 
         The address of a form that was sent often answers POST only.
         """
         if request.method in ("GET", "HEAD"):
-            response: HttpResponseBase = super().handle_no_permission(request, view_func)
+            response: HttpResponseRedirect = super().handle_no_permission(request, view_func)
             return response
         form_page = find_form_page(request, default=reverse("admin:index"))
         return redirect_to_login(form_page, resolve_url(self.get_login_url(view_func)))
