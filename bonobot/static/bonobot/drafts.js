@@ -46,8 +46,10 @@
     for (const type of ["input", "change"]) control.dispatchEvent(new Event(type, { bubbles: true }));
   }
 
-  const readForm = (form) =>
-    [...mapControls(form)].filter(([, control]) => isChanged(control)).map(([key, control]) => [key, readState(control)]);
+  function readForm(form) {
+    const changed = [...mapControls(form)].filter(([, control]) => isChanged(control));
+    return changed.map(([key, control]) => [key, readState(control)]);
+  }
 
   function saveDraft(user) {
     const forms = [...document.querySelectorAll(FORMS)].map(readForm);

@@ -130,8 +130,10 @@ async def test_a_bubblewrapped_server_can_write_only_to_its_folder(
         await evaluate(connections, endpoint, f"open({str(secret)!r}).read()")
         == "FileNotFoundError"
     )
-    assert await evaluate(connections, endpoint, "open('/tmp/x', 'w').write('x')") == "1"
-    assert not Path("/tmp/x").exists()
+    temporary_file = Path("/tmp", f"bonobot-{uuid4()}")
+    write = f"open({str(temporary_file)!r}, 'w').write('x')"
+    assert await evaluate(connections, endpoint, write) == "1"
+    assert not temporary_file.exists()
 
 
 @pytest.mark.sandbox
