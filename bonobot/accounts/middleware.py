@@ -37,12 +37,13 @@ class SignInLocaleMiddleware(LoginRequiredMiddleware):
     def handle_no_permission(self, request: HttpRequest, view_func: Any) -> HttpResponseRedirect:
         """Return a redirect to sign-in, which leads back to the page, or that of a sent form.
 
-        The address of a form that was sent often answers POST only.
+        The address of a form in the admin often answers POST only.
         """
-        if request.method in ("GET", "HEAD"):
+        index = reverse("admin:index")
+        if request.method in ("GET", "HEAD") or not request.path.startswith(index):
             response: HttpResponseRedirect = super().handle_no_permission(request, view_func)
             return response
-        form_page = find_form_page(request, default=reverse("admin:index"))
+        form_page = find_form_page(request, default=index)
         return redirect_to_login(form_page, resolve_url(self.get_login_url(view_func)))
 
     def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:

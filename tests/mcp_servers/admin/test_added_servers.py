@@ -48,7 +48,8 @@ def address(servers: list[Server], destination: ServerDestination = POOL_DESTINA
 
 
 def seen(name: str) -> list[str]:
-    return [f"{row.pk}:{row.digest}" for row in Definition.objects.filter(name=name)]
+    rows = Definition.objects.filter(name=name).order_by("server__name")
+    return [f"{row.pk}:{row.digest}" for row in rows]
 
 
 def approved() -> list[str]:
