@@ -91,8 +91,8 @@ def pin_trusted_definitions(
 ) -> None:
     """Pin what the server's approval mode trusts (`first`, `always`), in a recorded change.
 
-    `first` does not trust definitions with findings; `always` trusts everything that nobody
-    rejected.
+    `first` does not trust definitions with findings; `always` trusts everything except
+    rejected definitions.
     """
     for row in definitions:
         if row.findings and server.approval != Server.Approval.ALWAYS:
