@@ -19,6 +19,7 @@ from django.shortcuts import render
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils import timezone
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
@@ -515,7 +516,7 @@ class AuditAdmin(ScopedAdmin):
         return render_screen(
             request,
             "audit/row.html",
-            title=f"{format_action(row.action)}: {row.resource_name or row.tool_name}",
+            title=f"{capfirst(format_action(row.action))}: {row.resource_name or row.tool_name}",
             opts=self.opts,
             opened=_parse_json(row.opened),
             closed=_parse_json(row.closed),
@@ -555,7 +556,7 @@ def build_entry_context(row: AuditRow) -> dict[str, Any]:
         "row": row,
         "details": details,
         "entry": details.entry,
-        "action": format_action(row.action),
+        "action": capfirst(format_action(row.action)),
         "links": _build_links(row),
     }
 

@@ -12,6 +12,7 @@ from django.contrib.admin.views.main import ORDER_VAR, PAGE_VAR, SEARCH_VAR
 from django.db.models import Q
 from django.http import HttpRequest, QueryDict
 from django.utils import timezone
+from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
 from agents.models import Approval, Step
@@ -45,6 +46,13 @@ OUTCOMES = (
     ("open", _("Running")),
 )
 OUTCOME_TITLES = dict(OUTCOMES)
+REQUESTER_KINDS = {
+    "token": _("token"),
+    "cli": _("command line"),
+    "session": _("session"),
+    "system": _("system"),
+    "gateway": _("gateway"),
+}
 CHIP_TITLES = {
     "outcome": _("Outcome"),
     "kind": _("Type"),
@@ -74,20 +82,36 @@ class ShownEntry:
 
     @property
     def title(self) -> str:
-        """The tool of a call; for other entries the action and its object."""
+        """The tool of a call; for other entries the action, such as "Server attached"."""
         if self.row.event_type == "call":
             name = self.row.tool_name or self.row.resource_name or self.row.resource_id
         else:
-            subject = self.row.resource_name or self.row.resource_id
-            name = f"{format_action(self.row.action)} {subject}"
+            name = capfirst(format_action(self.row.action))
         times = f" ×{self.row.repeats + 1}" if self.row.repeats else ""
         return make_visible(name, 120) + times
 
     @property
+    def subject(self) -> str:
+        """What an entry that isn't a call is about, such as the name of a server."""
+        if self.row.event_type == "call":
+            return ""
+        return make_visible(self.row.resource_name or self.row.resource_id, 120)
+
+    @property
     def actor(self) -> str:
         """The agent, or who else acted."""
+        return make_visible(self.row.agent_name, 80) or self.requester
+
+    @property
+    def requester(self) -> str:
+        """Who acted: a person, a token, a part of Bonobot, or a user of the host."""
         label = self.row.actor_label or self.row.actor_id
-        return make_visible(self.row.agent_name or f"{self.row.actor_kind}: {label}", 80)
+        return make_visible(label.removeprefix(f"{self.row.actor_kind}:"), 80)
+
+    @property
+    def requester_kind(self) -> Any:
+        """What acted, if it wasn't a person."""
+        return REQUESTER_KINDS.get(self.row.actor_kind, "")
 
 
 def parse_details(text: str) -> dict[str, Any]:

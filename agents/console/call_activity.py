@@ -13,18 +13,17 @@ from uuid import UUID
 
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.formats import date_format
 from django.utils.http import urlencode
 from django.utils.translation import gettext_lazy as _
 
-from agents.console import svg_charts
 from agents.console.headline import HeadlineTile, build_tiles
+from bonobot.accounts.admin_base import svg_charts
+from bonobot.core.i18n.localization import format_day
 from bonobot.ledger.usage import query_rollups
 from bonobot.ledger.usage.aggregation import ERROR_OUTCOMES, UsageLine, truncate_time
 from bonobot.ledger.usage.query_rollups import ReportSpan, UsageReader
 
 MAX_ITEMS = 7
-MAX_TIME_LABELS = 8
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
@@ -80,14 +79,14 @@ class ActivityInterval:
         length = self.ends - self.begins
         begins, ends = (self._to_shown_time(time) for time in (self.begins, self.ends))
         if length >= DAY:
-            return date_format(begins, "j M")
-        return f"{date_format(begins, 'j M, H:i')}–{date_format(ends, 'H:i')}"
+            return format_day(begins)
+        return f"{format_day(begins)}, {begins:%H:%M}–{ends:%H:%M}"
 
     @property
     def label(self) -> str:
         """Return the start as a label of the time axis."""
         begins = self._to_shown_time(self.begins)
-        return date_format(begins, "H:i" if self.ends - self.begins <= HOUR else "j M")
+        return f"{begins:%H:%M}" if self.ends - self.begins <= HOUR else format_day(begins)
 
     def _to_shown_time(self, time: datetime) -> datetime:
         is_hour = self.ends - self.begins <= HOUR
@@ -172,15 +171,10 @@ class CallActivity:
             [("", step.succeeded), ("warn", step.line.refused), ("bad", step.line.errors)]
             for step in self.steps
         ]
-        every = -(-len(self.steps) // MAX_TIME_LABELS)
         return {
             "axis": axis,
             "columns": list(zip(svg_charts.build_bars(stacks, axis[0]), self.steps, strict=True)),
-            "labels": [
-                {"text": step.label, "at": 100 * index / len(self.steps)}
-                for index, step in enumerate(self.steps)
-                if index % every == 0 and index < 0.95 * len(self.steps)
-            ],
+            "labels": svg_charts.place_labels([step.label for step in self.steps]),
         }
 
     @cached_property

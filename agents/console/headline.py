@@ -6,7 +6,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from agents.console.svg_charts import Sparkline, build_sparkline
+from bonobot.accounts.admin_base.svg_charts import Sparkline, build_sparkline
 from bonobot.accounts.templatetags.display import dollars, milliseconds
 from bonobot.ledger.usage.aggregation import UsageLine
 

@@ -64,7 +64,7 @@ DECISIONS = (
     "agents.budgets.limits",
     "agents.budgets.rate_limits",
     "agents.calls.results",
-    "agents.console.svg_charts",
+    "bonobot.accounts.admin_base.svg_charts",
     "agents.elicitations.forms",
     "agents.policies.compare_decisions",
     "agents.policies.decisions",

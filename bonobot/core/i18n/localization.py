@@ -11,7 +11,7 @@ its name.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, date, datetime, tzinfo
 from functools import lru_cache
 from gettext import GNUTranslations
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from asgiref.local import Local
 from django.conf import settings
+from django.utils.formats import date_format
 from django.utils.translation import get_language, gettext
 
 from bonobot.core.i18n.messages import TemplatePart, TranslatableMessage, split_template
@@ -251,6 +252,11 @@ def format_time_of_day(moment: datetime) -> str:
     local_time = moment.astimezone(zone)
     is_today = local_time.date() == datetime.now(zone).date()
     return f"{local_time:%H:%M:%S}" if is_today else f"{local_time:%m-%d %H:%M:%S}"
+
+
+def format_day(day: date) -> str:
+    """Return a day of the current year as charts label it: `Nov 23`, or `23. Nov` in German."""
+    return date_format(day, gettext("M j"))
 
 
 def get_zone_name() -> str:

@@ -1,6 +1,7 @@
 """The page with usage and cost."""
 
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from django import forms
@@ -12,16 +13,29 @@ from django.utils.http import urlencode
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
+from bonobot.accounts.admin_base import svg_charts
 from bonobot.accounts.admin_base.responses import add_problem_to_form, render_screen
 from bonobot.accounts.current_organization import resolve_principal
+from bonobot.accounts.principals import Principal
 from bonobot.accounts.usage_reports import load_usage_report
+from bonobot.core.i18n.localization import format_day
 from bonobot.core.problems import Problem
 from bonobot.ledger.api.usage import build_csv_response
 from bonobot.ledger.usage import query_rollups
-from bonobot.ledger.usage.report import TITLES, UsageQuery, UsageReport, UsageReportEntry
+from bonobot.ledger.usage.aggregation import UsageLine
+from bonobot.ledger.usage.report import (
+    DEFAULT_DAYS,
+    TITLES,
+    UsageQuery,
+    UsageReport,
+    UsageReportEntry,
+    build_filters,
+)
 
 MAX_LINES_SHOWN = 200  # lines; only exports and reports by day have more
-PERIODS = ((1, _("today")), (7, _("7 days")), (30, _("30 days")), (90, _("90 days")))
+PERIODS = ((1, _("Today")), (7, _("7 days")), (DEFAULT_DAYS, _("30 days")), (90, _("90 days")))
+MAX_DAYS_DRAWN = 120
+FILTERS = ("since", "until", "agent", "server", "tool", "model")
 AUDIT_FILTERS = {"agent": "agent_id", "server": "server_id"}
 INPUT_ATTRS = {"class": "bb-input"}
 
@@ -29,12 +43,7 @@ INPUT_ATTRS = {"class": "bb-input"}
 class UsageForm(forms.Form):
     """The parameters of a report."""
 
-    by = forms.ChoiceField(
-        label=_("Group by"),
-        choices=[(by, capfirst(title)) for by, title in TITLES.items()],
-        required=False,
-        widget=forms.Select(attrs=INPUT_ATTRS),
-    )
+    by = forms.ChoiceField(choices=list(TITLES.items()), required=False, widget=forms.HiddenInput())
     since = forms.DateField(
         label=_("From"),
         required=False,
@@ -92,40 +101,120 @@ def show_usage(request: HttpRequest) -> HttpResponseBase:
         rows=_build_rows(report) if report else [],
         shown=limit if report and len(report.entries) == limit else None,
         title_of=TITLES[report.query.by] if report else "",
-        ranges=[(title, _build_period_query(request, days)) for days, title in PERIODS],
+        chart=_build_chart(principal, report) if report else None,
+        periods=_list_periods(request),
+        groups=_list_groups(request, principal, report.query.by) if report else [],
+        is_filtered=any(request.GET.get(name) for name in FILTERS),
         export=_build_query_string(request, csv="1"),
     )
+
+
+def _list_periods(request: HttpRequest) -> list[dict[str, Any]]:
+    """Return the periods to choose from, up to now."""
+    given = (request.GET.get("since", ""), request.GET.get("until", ""))
+    first_days = {days: timezone.localdate() - timedelta(days=days - 1) for days, _title in PERIODS}
+    return [
+        {
+            "title": title,
+            "url": _build_query_string(request, since=first_days[days].isoformat(), until=""),
+            "current": given == (first_days[days].isoformat(), "")
+            or (days == DEFAULT_DAYS and not any(given)),
+        }
+        for days, title in PERIODS
+    ]
+
+
+def _list_groups(request: HttpRequest, principal: Principal, by: str) -> list[dict[str, Any]]:
+    """Return what a report can be grouped by; organizations for those who see several."""
+    return [
+        {"title": capfirst(title), "url": _build_query_string(request, by=name)}
+        | {"current": name == by}
+        for name, title in TITLES.items()
+        if name != "organization" or principal.platform_admin
+    ]
+
+
+def _build_chart(principal: Principal, report: UsageReport) -> dict[str, Any] | None:
+    """Return the days of a report as bars, of costs if there are any, otherwise of calls.
+
+    None for a report of several organizations, or of a single day.
+    """
+    last_moment = report.until - timedelta(microseconds=1)
+    first, last = (time.astimezone(UTC).date() for time in (report.since, last_moment))
+    if report.query.by == "organization" or first == last:
+        return None
+    daily = report
+    if report.query.by != "day":
+        daily = load_usage_report(principal, replace(report.query, by="day"))
+    lines = {entry.name: entry.line for entry in daily.entries}
+    days = [first + timedelta(days=number) for number in range((last - first).days + 1)]
+    steps = [(day, lines.get(day.isoformat()) or UsageLine()) for day in days[-MAX_DAYS_DRAWN:]]
+    has_costs = any(line.cost_microusd for _day, line in steps)
+    numbers = [line.cost_microusd if has_costs else line.calls + line.turns for _day, line in steps]
+    axis = svg_charts.choose_axis(max(numbers))
+    kind = "model" if has_costs else "call"
+    bars = svg_charts.build_bars([[("", number)] for number in numbers], axis[0])
+    return {
+        "has_costs": has_costs,
+        "axis": axis,
+        "columns": [
+            {
+                "bar": bar,
+                "title": format_day(day),
+                "line": line,
+                "url": _build_audit_url(report, *_get_day_span(day), kind=kind),
+            }
+            for bar, (day, line) in zip(bars, steps, strict=True)
+        ],
+        "labels": svg_charts.place_labels([format_day(day) for day, _line in steps]),
+    }
 
 
 def _build_rows(report: UsageReport) -> list[dict[str, Any]]:
     parts = [entry.line.calls + entry.line.turns for entry in report.entries]
     highest = max(parts, default=0)
     return [
-        {"entry": entry, "line": entry.line, "url": _build_audit_url(report, entry), "part": part}
+        {"entry": entry, "line": entry.line, "url": _build_row_url(report, entry), "part": part}
         | {"highest": highest}
         for entry, part in zip(report.entries, parts, strict=True)
     ]
 
 
-def _build_audit_url(report: UsageReport, entry: UsageReportEntry) -> str:
+def _build_row_url(report: UsageReport, entry: UsageReportEntry) -> str:
     """Return the URL of the audit list of a line's calls; blank for other organizations."""
     by = report.query.by
-    parameters: dict[str, Any] = {"kind": "model" if by == "model" else "call"}
+    subject: dict[str, Any] = {}
     since, until = report.since, report.until
     if by in AUDIT_FILTERS and entry.id:
-        parameters[AUDIT_FILTERS[by]] = entry.id
+        subject[AUDIT_FILTERS[by]] = entry.id
     elif by == "tool":
-        parameters["tool_name"] = entry.name
-        parameters |= {"server_id": entry.id} if entry.id else {}
+        subject["tool_name"] = entry.name
+        subject |= {"server_id": entry.id} if entry.id else {}
     elif by == "model":
-        parameters["resource_id"] = entry.name
+        subject["resource_id"] = entry.name
     elif by == "day":
-        since = datetime.fromisoformat(f"{entry.name}T00:00:00+00:00")
-        until = since + timedelta(days=1)
+        since, until = _get_day_span(date.fromisoformat(entry.name))
     else:
         return ""
-    address = reverse("admin:ledger_auditrow_changelist")
-    return f"{address}?{urlencode(parameters | _build_time_filters(since, until))}"
+    kind = "model" if by == "model" else "call"
+    return _build_audit_url(report, since, until, kind=kind, **subject)
+
+
+def _build_audit_url(
+    report: UsageReport, since: datetime, until: datetime, **parameters: Any
+) -> str:
+    """Return the URL of the audit list with the filters of a report and these parameters."""
+    filters = build_filters(report.query)
+    if model := filters.pop("model", ""):
+        filters["resource_id"] = model
+    query = filters | parameters | _build_time_filters(since, until)
+    return f"{reverse('admin:ledger_auditrow_changelist')}?{urlencode(query)}"
+
+
+def _get_day_span(day: date) -> tuple[datetime, datetime]:
+    """Return when a day of UTC starts and ends."""
+    start = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    return start, start + timedelta(days=1)
 
 
 def _build_time_filters(since: datetime, until: datetime) -> dict[str, str]:
@@ -136,11 +225,6 @@ def _build_time_filters(since: datetime, until: datetime) -> dict[str, str]:
         filters[f"opened_at_{end}_0"] = f"{local:%Y-%m-%d}"
         filters[f"opened_at_{end}_1"] = f"{local:%H:%M:%S.%f}"
     return filters
-
-
-def _build_period_query(request: HttpRequest, days: int) -> str:
-    first = timezone.localdate() - timedelta(days=days - 1)
-    return _build_query_string(request, since=first.isoformat(), until="")
 
 
 def _build_query_string(request: HttpRequest, **changed_parameters: str) -> str:

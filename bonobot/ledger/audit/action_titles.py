@@ -6,6 +6,7 @@ from bonobot.ledger.audit.renamed_codes import RENAMED_ACTIONS
 
 # A title is the code in words, with these exceptions.
 ACTION_TITLES = {
+    "agent_model_turn": "model turn",
     "sign_in_rejected": "sign-in rejected",
     "audit_pruned": "audit log pruned",
     "email_changed": "email address changed",

@@ -140,7 +140,7 @@ def build_usage_report(
     reader = query_rollups.open_reader(
         organization_id, span, all_organizations=by_organization and all_organizations
     )
-    filters = _build_filters(query)
+    filters = build_filters(query)
     columns, group_filters = GROUPS[query.by]
     lines = reader.load_lines(*columns, limit=limit, **filters, **group_filters)
     return UsageReport(
@@ -173,7 +173,8 @@ def _build_span(query: UsageQuery, now: datetime) -> ReportSpan:
     return ReportSpan(begins, last + step, grain)
 
 
-def _build_filters(query: UsageQuery) -> dict[str, Any]:
+def build_filters(query: UsageQuery) -> dict[str, Any]:
+    """Return the filters of a report by column; agents and servers are given by id or name."""
     filters: dict[str, Any] = {}
     for name, id_or_name in (("agent", query.agent), ("server", query.server)):
         if id_or_name:

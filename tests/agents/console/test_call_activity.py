@@ -9,7 +9,6 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from agents.console import svg_charts
 from agents.console.call_activity import RANGES, CallActivity
 from agents.console.headline import MINUS, build_tiles
 from bonobot.accounts.models import Organization
@@ -165,25 +164,3 @@ def test_tiles_say_what_got_better_or_worse() -> None:
     assert (first[0].change, first[0].base) == ("", "from 0")
     assert (first[2].change, first[2].base) == ("", "none in the previous period")
     assert first[0].spark is None  # a line needs two points
-
-
-def test_bars_are_stacked_on_the_axis() -> None:
-    first, second = svg_charts.build_bars([[("", 3), ("bad", 1)], [("", 0), ("bad", 2)]], 4)
-    assert [(part.y, part.height) for part in first.parts] == [(25.0, 75.0), (0.0, 25.0)]
-    assert [(part.tone, part.height) for part in second.parts] == [("bad", 50.0)]
-    assert first.x + first.width < second.x
-
-
-def test_an_axis_has_round_numbers_that_fit_the_highest() -> None:
-    assert svg_charts.choose_axis(0) == [4, 3, 2, 1, 0]
-    assert svg_charts.choose_axis(18) == [20, 15, 10, 5, 0]
-    assert svg_charts.choose_axis(802) == [1_000, 750, 500, 250, 0]
-    assert svg_charts.choose_axis(1_000_110)[0] == 2_000_000
-
-
-def test_a_sparkline_is_straight_where_nothing_was_measured() -> None:
-    spark = svg_charts.build_sparkline([None, 1.0, 2.0, None, 2.0])
-    assert spark
-    assert spark.line == "25.0,14.0 50.0,2.0 100.0,2.0"
-    assert spark.area == f"25.0,28 {spark.line} 100.0,28"
-    assert svg_charts.build_sparkline([None, 1.0]) is None

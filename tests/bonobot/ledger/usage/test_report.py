@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -50,6 +51,10 @@ def acme() -> Organization:
     RollupCursor.objects.update(summed_since=None)
     build_rollups.sum_missing_days()
     return organization
+
+
+def find_audit_links(page: str) -> list[str]:
+    return admin_client.find_links(page, "/admin/ledger/auditrow/?")
 
 
 def test_every_grouping_adds_up_to_the_same_total(acme: Organization) -> None:
@@ -153,8 +158,8 @@ def test_the_page_shows_the_largest_rows_and_the_export_has_all(
     monkeypatch.setattr(admin_usage, "MAX_LINES_SHOWN", 5)
     admin = admin_client.sign_in(acme, Role.AUDITOR)
     page = admin.get("usage", by="tool")
-    lines = "/admin/ledger/auditrow/?"
-    assert len(admin_client.find_links(page, lines)) == 5
+    rows = [link for link in find_audit_links(page) if "tool_name=" in link]
+    assert len(rows) == 5
     assert "Only the 5 rows with the most calls are shown" in admin_client.get_text(page)
     assert "are shown" not in admin_client.get_text(admin.get("usage", by="day"))
     exported = admin.client.get(admin_client.build_url("usage") + "?by=tool&csv=1").content.decode()
@@ -165,9 +170,30 @@ def test_each_row_links_to_its_audit_entries(acme: Organization) -> None:
     admin = admin_client.sign_in(acme, Role.OWNER)
     for by in ("agent", "server", "tool", "day", "model"):
         page = admin.get("usage", by=by)
-        links = admin_client.find_links(page, "/admin/ledger/auditrow/?")
+        links = find_audit_links(page)
         assert links, by
-        admin.open(links[0])
+        admin.open(links[-1])
+
+
+def test_the_days_of_a_report_are_drawn_with_its_filters(acme: Organization) -> None:
+    admin = admin_client.sign_in(acme, Role.AUDITOR)
+    page = admin.get("usage", by="agent", model="=gpt")
+    assert "Cost per day" in admin_client.get_text(page)
+    assert page.count("<rect") == 1
+    days = [link for link in find_audit_links(page) if "kind=model" in link]
+    assert len(days) == 31
+    assert all("resource_id=%3Dgpt" in link for link in days)
+    today = admin.get("usage", since=timezone.localdate().isoformat())
+    assert "<rect" not in today
+
+
+def test_the_period_and_the_group_of_a_report_are_marked(acme: Organization) -> None:
+    admin = admin_client.sign_in(acme, Role.AUDITOR)
+    for query, marked in (({}, "30 days Agent"), ({"by": "model"}, "30 days Model")):
+        page = admin.get("usage", **query)
+        current = re.findall(r'aria-current="true">([^<]+)<', page)
+        assert " ".join(current) == marked
+        assert "Organization" not in current
 
 
 def test_an_invalid_filter_is_reported_at_its_field(acme: Organization) -> None:

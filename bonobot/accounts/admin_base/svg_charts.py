@@ -12,6 +12,7 @@ WIDTH, HEIGHT = 100, 100
 GAP = 0.3  # between bars, as a fraction of a step
 AXIS_INTERVALS = 4
 AXIS_STEPS = (1, 2, 2.5, 5, 10)
+MAX_TIME_LABELS = 8
 SPARK_WIDTH, SPARK_HEIGHT, SPARK_MARGIN = 100, 28, 2
 
 
@@ -31,6 +32,14 @@ class ChartBar:
     x: float
     width: float
     parts: tuple[ChartBarPart, ...]
+
+
+@dataclass(frozen=True)
+class ChartLabel:
+    """A label of the time axis, and where it starts, in percent of the width."""
+
+    text: str
+    at: float
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,16 @@ def build_bars(stacks: Sequence[Sequence[tuple[str, int]]], highest: int) -> lis
             _build_bar_parts(stack, highest),
         )
         for index, stack in enumerate(stacks)
+    ]
+
+
+def place_labels(texts: Sequence[str]) -> list[ChartLabel]:
+    """Return the labels of as many bars, as few as fit; none so far right that it is cut off."""
+    every = -(-len(texts) // MAX_TIME_LABELS)
+    return [
+        ChartLabel(text, 100 * index / len(texts))
+        for index, text in enumerate(texts)
+        if index % every == 0 and index < 0.95 * len(texts)
     ]
 
 
