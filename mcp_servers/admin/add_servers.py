@@ -135,7 +135,7 @@ def choose_preset(
         request,
         "presets",
         "servers/presets.html",
-        cards=cards,
+        cards=sorted(cards, key=lambda card: (card.category, card.preset.name.casefold())),
         categories=sorted(
             ((category, preset_catalog.format_category(category)) for category in category_slugs),
             key=lambda item: item[1],
@@ -172,8 +172,10 @@ class PresetCard:
 
     @property
     def category(self) -> str:
-        """Return the category label, or an empty string."""
-        return self.preset.category and preset_catalog.format_category(self.preset.category)
+        """Return the label of the category."""
+        return preset_catalog.format_category(
+            self.preset.category or preset_catalog.OTHER_CATEGORY
+        )
 
     @property
     def command(self) -> str:
