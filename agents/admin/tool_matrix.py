@@ -119,6 +119,8 @@ def _render_matrix(
         groups=_add_attached_servers(agent, snapshot, groups, opened=query.get("open", "")),
         counts=_list_counts(groups),
         total=len(tools),
+        has_servers=bool(snapshot.servers),
+        disabled=sum(not tool.facts.granted for tool in snapshot.tools.values()),
         found=len(found_tools),
         q=search_text,
         is_complete=is_complete and not search_text,

@@ -34,7 +34,6 @@ CAUSES: Mapping[str, Any] = {
     "definition_changed": _("Change not reviewed"),
     "definition_rejected": _("Rejected"),
     "tool_disabled": _("Disabled on the server"),
-    "builtin_disabled": _("Toolset disabled"),
     "denied_by_organization": _("Organization policy"),
 }
 REVIEW_CODES = frozenset({"not_approved", "definition_changed"})
@@ -84,11 +83,6 @@ class MatrixRow:
         """The keys of its labels, for the filter."""
         return " ".join(mark.key for mark in self.marks if mark.present)
 
-    @property
-    def can_be_set(self) -> bool:
-        """Whether its toolset is enabled, if it is a built-in tool."""
-        return self.tool.facts.granted
-
 
 @dataclass(frozen=True)
 class MatrixGroup:
@@ -129,8 +123,15 @@ def count_states(cells: Iterable[DecisionCell]) -> dict[str, int]:
 
 
 def list_matrix_tools(snapshot: CallSnapshot) -> list[SnapshotTool]:
-    """Return the tools of an agent that still exist, by server; built-in ones last."""
-    tools = (tool for tool in snapshot.tools.values() if tool.facts.state != "gone")
+    """Return the tools of an agent that still exist, by server; built-in ones last.
+
+    Without those of disabled toolsets, whose settings would have no effect.
+    """
+    tools = (
+        tool
+        for tool in snapshot.tools.values()
+        if tool.facts.state != "gone" and tool.facts.granted
+    )
     return sorted(tools, key=_get_sort_key)
 
 

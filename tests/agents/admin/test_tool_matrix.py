@@ -72,6 +72,24 @@ def decide(agent: Agent, *names: str) -> list[str]:
     return [snapshot.tools[f"mcp_web_{name}"].decision.verdict for name in names]
 
 
+def test_tools_of_disabled_toolsets_are_counted_instead_of_listed(
+    helper: Agent, operator: admin_client.AdminClient
+) -> None:
+    page = operator.get("agents_agent_servers", helper.pk)
+    assert "run_shell" not in page
+    assert "21 more in disabled toolsets" in admin_client.get_text(page)
+    assert "No servers attached" not in page
+
+
+def test_an_agent_without_servers_is_offered_some(
+    acme: Organization, server: Server, operator: admin_client.AdminClient
+) -> None:
+    page = operator.get("agents_agent_servers", factories.create_agent(acme).pk)
+    text = admin_client.get_text(page)
+    assert "No servers attached Attach a server so that this agent can call its tools." in text
+    assert page.count('class="bb-menu bb-attach-menu"') == 1
+
+
 def test_a_tool_that_is_allowed_can_be_called_at_once(
     helper: Agent, operator: admin_client.AdminClient
 ) -> None:
