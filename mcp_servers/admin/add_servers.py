@@ -173,9 +173,7 @@ class PresetCard:
     @property
     def category(self) -> str:
         """Return the label of the category."""
-        return preset_catalog.format_category(
-            self.preset.category or preset_catalog.OTHER_CATEGORY
-        )
+        return preset_catalog.format_category(self.preset.category or preset_catalog.OTHER_CATEGORY)
 
     @property
     def command(self) -> str:

@@ -63,7 +63,9 @@ def test_the_gallery_shows_requirements_and_replaced_packages_of_a_preset(
     page = browser.get("mcp_servers_server_presets")
     assert "@aws/mcp-server-s3" in page  # found by its search
     text = admin_client.get_text(page)
-    assert text.index("Cloud AWS API") < text.index("AWS Lambda") < text.index("Communication Slack")
+    assert (
+        text.index("Cloud AWS API") < text.index("AWS Lambda") < text.index("Communication Slack")
+    )
     assert "needs a secret" in page
     assert "launcher not allowed" not in page
     assert "Replaces" in browser.get("mcp_servers_server_preset", "aws-lambda")
