@@ -432,6 +432,7 @@ def test_a_call_is_approved_from_the_inbox_and_its_session_continues(
     assert effects.read_text() == ""
     rita.keyboard.press("a")
     expect(rita.locator("[data-inbox-details]")).to_contain_text("pproved by rita")
+    expect(rita.locator("[data-inbox-items]")).to_contain_text("No pending approvals")
     expect(rita.locator("[data-live-count=calls]").first).to_be_hidden()  # without a reload
     eventually(lambda: get_status(waiting_session) == Session.Status.DONE, within=60)
     assert effects.read_text() == "one\n"

@@ -93,6 +93,7 @@
       if (text) item?.remove();
       details.replaceChildren(fragment);
       if (!answer.ok) details.setAttribute("role", "alert");
+      if (!items().length) await refresh({ detail: { topic: "approvals" } });
     }
 
     function updateSelection() {
@@ -119,6 +120,7 @@
       const list = inbox.querySelector("[data-inbox-items]");
       const fresh = new Map(queryAll("[data-inbox-item]", fragment).map((item) => [item.dataset.inboxItem, item]));
       if (!items().length && fresh.size) return location.reload();
+      if (!items().length) return showEmptyList(fragment);
       for (const item of items()) {
         const isGone = !fresh.has(item.dataset.inboxItem);
         item.toggleAttribute("data-gone", isGone);
@@ -131,6 +133,11 @@
       list.append(...fresh.values());
       updateSelection();
       showNew([...fresh.values()]);
+    }
+
+    function showEmptyList(fragment) {
+      for (const element of queryAll(".bb-pane-head, [data-inbox-items]", form)) element.remove();
+      form.append(fragment);
     }
 
     function showNew(added) {
