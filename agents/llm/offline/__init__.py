@@ -1,4 +1,4 @@
-"""The offline model: it runs typed commands and selects tools by rules, without a network."""
+"""The offline model: it runs typed commands, and calls that a message clearly asks for."""
 
 from agents.llm.offline.model import OfflineModel
 

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agents.llm.interface import Message, ModelError, ToolSpec
-from agents.llm.offline.arguments import PartialCall
-from agents.llm.offline.parameter_slots import UNSET, ParameterSlot, parse_slots
+from agents.llm.offline.choose_tool import ToolChoice, build_sample_arguments
 from mcp_servers.schemas import InvalidArguments, SubprocessNeeded, is_valid_for_schema
 
 MAX_RESULT_LENGTH = 4_000  # characters of one result
@@ -20,8 +19,8 @@ MAX_DEPTH = 5
 MAX_LISTED_TOOLS = 12  # tools in an introduction
 
 INTRODUCTION = (
-    "I am the offline model: rules that pick a tool, not a language model. I need no network and "
-    "no key, and I can't chat, reason or write."
+    "I am the offline model: rules that choose a tool, not a language model. I need no network and "
+    "no key, and I can't chat, reason, or write."
 )
 USAGE = (
     "Ask for one thing that a tool does, or type the call yourself, one line each:\n\n"
@@ -30,37 +29,11 @@ USAGE = (
 )
 FOOTNOTE = "(Offline model: rules, not a language model. This is what the tools returned.)"
 NO_TOOLS = (
-    "This agent has no tools that it may use, so there is nothing I can do yet. Bind a server to "
-    "it, approve the server's tools and allow them in its tool policy; or give the agent a "
-    "language model."
+    "This agent has no tools that it may use, so there is nothing that I can do yet. Attach a "
+    "server to it, approve the server's tools, and allow them in its policy; or choose a language "
+    "model."
 )
-UNAVAILABLE_PHRASE = re.compile(
-    r"\b(?:unreachable|unavailable|not available|skipped|disabled|disconnected|needs_reauth"
-    r"|not reachable|needs re-?auth\w*|do not use|don't use|must not be used|can ?not be used"
-    r"|could not be reached|not connected)\b",
-    re.I,
-)
-MODEL_INSTRUCTION = re.compile(r",? ?\(?\b(?:do not|don't|must not be) use[d]?\b\)?", re.I)
-DISABLED_PHRASE = re.compile(r"\b(?:disabled|do not use|don't use|must not be used)\b", re.I)
-HEADING = re.compile(r"^#{1,6}\s+(.*)")
-TOOLS_HEADING = re.compile(r"\b(?:tools?|servers?|mcp)\b", re.I)
-BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+")
 MARKUP = re.compile(r"[\[\]<>|]|\n|^#")  # what could link, embed or break the layout
-SAMPLE_VALUES = {
-    "timezone": "Asia/Tokyo",
-    "url": "https://example.com",
-    "email": "name@example.com",
-    "date": "2030-01-31",
-    "datetime": "2030-01-31T14:30:00",
-    "time": "14:30",
-    "path": "/path/to/it",
-    "uuid": "00000000-0000-0000-0000-000000000000",
-    "number": 1,
-    "boolean": True,
-    "place": "Tokyo",
-    "revision": "HEAD",
-    "object": {},
-}
 
 
 def render_results(calls: Sequence[Message], results: Sequence[Message]) -> str:
@@ -71,41 +44,30 @@ def render_results(calls: Sequence[Message], results: Sequence[Message]) -> str:
     )
 
 
-def render_question(partial_call: PartialCall) -> str:
-    """Return the question for missing arguments, with the command to type."""
-    names = _join_names(f"`{name}`" for name in partial_call.missing)
-    summary = _extract_first_sentence(partial_call.tool.description)
+def render_missing_arguments(choice: ToolChoice) -> str:
+    """Return which arguments the message didn't have, with the command to type."""
+    names = " and ".join(f"`{name}`" for name in choice.missing)
+    known_arguments = choice.arguments[0] if choice.arguments else {}
     return (
-        f"I would use `{partial_call.tool.name}`{f' ({summary})' if summary else ''}, but I "
-        "couldn't find "
-        f"{names} in what you wrote. Tell me just that, or type:\n\n"
-        f"    {render_command(partial_call.tool, partial_call.arguments)}"
+        f"To call `{choice.tool.name}`, I also need {names}. Type the call with your values:\n\n"
+        f"    {render_command(choice.tool, known_arguments)}"
     )
 
 
-def render_introduction(tools: Sequence[ToolSpec], notices: Sequence[str]) -> str:
-    """Return an introduction with the tools and what is unavailable."""
-    parts = [INTRODUCTION]
-    if tools:
-        parts += [USAGE.format(example=render_command(tools[0], {})), render_tools(tools)]
-    else:
-        parts.append(NO_TOOLS)
-    return "\n\n".join([*parts, *_format_notices(notices)])
-
-
-def render_no_match(
-    tools: Sequence[ToolSpec], nearby: Sequence[ToolSpec], notices: Sequence[str]
-) -> str:
-    """Return that no tool was selected, with similar ones."""
+def render_introduction(tools: Sequence[ToolSpec]) -> str:
+    """Return an introduction with the tools."""
     if not tools:
-        return render_introduction(tools, notices)
-    if nearby:
-        introduction = (
-            "Several tools could be meant, and I can't tell which. Say more, or type one:"
-        )
-        lines = "\n".join(f"    {render_command(tool, {})}" for tool in nearby)
-        return "\n\n".join([introduction, lines, *_format_notices(notices)])
-    return "I found no tool that fits. " + render_introduction(tools, notices)
+        return f"{INTRODUCTION}\n\n{NO_TOOLS}"
+    usage = USAGE.format(example=render_command(tools[0], {}))
+    return f"{INTRODUCTION}\n\n{usage}\n\n{render_tools(tools)}"
+
+
+def render_no_match(tools: Sequence[ToolSpec], possible: Sequence[ToolSpec]) -> str:
+    """Return that no tool was chosen, with those that may be meant."""
+    if not possible:
+        return render_introduction(tools)
+    lines = "\n".join(f"    {render_command(tool, {})}" for tool in possible[:MAX_LISTED_TOOLS])
+    return f"Several tools may be meant. Type one of these calls with your values:\n\n{lines}"
 
 
 def render_tools(tools: Sequence[ToolSpec], word: str = "", limit: int = MAX_LISTED_TOOLS) -> str:
@@ -121,71 +83,10 @@ def render_tools(tools: Sequence[ToolSpec], word: str = "", limit: int = MAX_LIS
     return "Tools:\n\n" + "\n".join(lines)
 
 
-def render_command(tool: ToolSpec, known_arguments: dict[str, Any]) -> str:
-    """Return the command that calls a tool, with sample values for unknown arguments."""
-    arguments = {
-        slot.name: known_arguments.get(slot.name, build_sample(slot))
-        for slot in parse_slots(tool.parameters)
-        if slot.required or slot.name in known_arguments
-    }
+def render_command(tool: ToolSpec, known_arguments: Mapping[str, Any]) -> str:
+    """Return the command that calls a tool, with samples of unknown required arguments."""
+    arguments = build_sample_arguments(tool) | dict(known_arguments)
     return f"/{tool.name} {json.dumps(arguments, ensure_ascii=False)}"
-
-
-def build_sample(slot: ParameterSlot) -> Any:
-    """Return a sample value for a slot."""
-    if slot.choices:
-        return slot.choices[0]
-    if slot.default is not UNSET:
-        return slot.default
-    if slot.kind == "array":
-        return [build_sample(slot.item)] if slot.item else []
-    return SAMPLE_VALUES.get(slot.kind, "…")
-
-
-def parse_notices(instructions: str) -> list[str]:
-    """Return the instructions' lines on unavailable tools and servers.
-
-    Only sections with a heading about tools are read. Items below a heading or line that says
-    "disabled" (or similar) count too: `### Disabled tools` and the names that follow.
-    """
-    notices: list[str] = []
-    is_tools_section = False
-    section_heading = list_heading = ""
-    for line in filter(str.strip, instructions.splitlines()):
-        if heading := HEADING.match(line):
-            is_tools_section = bool(TOOLS_HEADING.search(line))
-            section_heading = heading.group(1).strip() if UNAVAILABLE_PHRASE.search(line) else ""
-            list_heading = ""
-            continue
-        is_item, text = bool(BULLET.match(line)), BULLET.sub("", line).strip()
-        says_unavailable = bool(UNAVAILABLE_PHRASE.search(text))
-        if not is_item:
-            list_heading = text.rstrip(":") if says_unavailable and text.endswith(":") else ""
-        prefix = (list_heading if is_item else "") or section_heading
-        if (
-            is_tools_section
-            and not list_heading.startswith(text.rstrip(":"))
-            and (prefix or says_unavailable)
-        ):
-            notices.append(f"{prefix}: {text}" if prefix else text)
-    return notices
-
-
-def filter_failures(notices: Sequence[str]) -> list[str]:
-    """Return the notices on failures, without those on disabled tools."""
-    return [notice for notice in notices if not DISABLED_PHRASE.search(notice)]
-
-
-def _format_notices(notices: Sequence[str]) -> list[str]:
-    if not notices:
-        return []
-    sentences = (MODEL_INSTRUCTION.sub("", notice).rstrip(".") for notice in notices)
-    return ["\n".join(f"{notice}." for notice in sentences)]
-
-
-def render_unavailable(notices: Sequence[str]) -> str:
-    """Return a paragraph on what is unavailable; empty if nothing is."""
-    return "".join(_format_notices(notices))
 
 
 def _render_tool(tool: ToolSpec) -> str:
@@ -216,8 +117,8 @@ def _render_result(call: Message, result: Message) -> str:
     value = _parse_json(text)
     if isinstance(value, dict | list) and value:
         return f"{prefix} answered:\n\n{_render_bounded_lines(value)}"
-    if value is not UNSET and not isinstance(value, dict | list):
-        text = str(value) if isinstance(value, str) else text
+    if isinstance(value, str):
+        text = value
     if "\n" not in text and len(text) <= 300:
         return f"{prefix} answered: {_escape_markup(text)}"
     return f"{prefix} answered:\n\n{_render_code_block(text)}"
@@ -288,16 +189,11 @@ def _escape_markup(text: str) -> str:
 
 def _parse_json(text: str) -> Any:
     if text[:1] not in ("{", "[", '"'):
-        return UNSET
+        return None
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        return UNSET
-
-
-def _join_names(names: Iterator[str]) -> str:
-    *leading_names, last_name = list(names)
-    return f"{', '.join(leading_names)} and {last_name}" if leading_names else last_name
+        return None
 
 
 MAX_SCHEMA_DEPTH = 8
