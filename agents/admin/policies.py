@@ -25,6 +25,7 @@ from agents.calls.missing_tools import describe_missing_tool, list_missing_tools
 from agents.calls.snapshots import CallSnapshot, SnapshotTool, get_snapshot_cache
 from agents.models import Agent, ToolPolicy
 from agents.policies.decisions import decide_tool_call
+from agents.tool_matrix.restore_policy import load_restorable_policy
 from agents.policies.services import (
     EFFECTS,
     Entry,
@@ -338,7 +339,7 @@ def _save_or_simulate(visit: ObjectRequest, policy: PolicySpec) -> PolicySimulat
     """Save the policy, or return its simulation if that was requested."""
     if visit.request.POST.get("do") == "simulate":
         return simulate_policy(visit.principal, visit.object, policy)
-    replaced = load_policy_spec(visit.object)
+    replaced = load_restorable_policy(visit.object)
     set_policy(visit.principal, visit.object, policy)
     add_policy_saved_message(visit.request, visit.object, replaced)
     _warn_about_missing_tools(visit.request, visit.object, policy)
@@ -412,11 +413,12 @@ def show_organization_policy(request: HttpRequest) -> HttpResponseBase:
     if request.method == "POST":
         try:
             policy = parse_posted_policy(request.POST, (), stored_policy)
+            replaced = load_restorable_policy(organization)
             set_policy(principal, organization, policy)
         except Problem as exc:
             problem, form_data = exc, parse_form_data(request.POST, (), ())
         else:
-            add_policy_saved_message(request, organization, stored_policy)
+            add_policy_saved_message(request, organization, replaced)
             _warn_about_missing_tools(request, organization, policy)
             return HttpResponseRedirect(reverse("admin:organization_policy"))
     return render_screen(

@@ -14,10 +14,12 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agent_servers import add_tool_counts
 from agents.admin.agents import AgentAdmin
+from agents.admin.restore_policy import add_policy_saved_message
 from agents.agent_metrics import ServerUsage, load_usage_by_server
 from agents.calls.snapshots import CallSnapshot, SnapshotTool, get_snapshot_cache
 from agents.models import Agent, AgentServer
 from agents.policies.decisions import PolicyDecision
+from agents.tool_matrix.restore_policy import load_restorable_policy
 from agents.services import attach_server
 from agents.tool_matrix.rows import (
     MatrixGroup,
@@ -89,6 +91,7 @@ def show_tool_matrix(visit: ObjectRequest) -> HttpResponseBase:
         try:
             tools, defaults = _parse_settings(snapshot, visit.request.POST)
             changes = list_changes(snapshot.effective_policy, tools, defaults)
+            replaced = load_restorable_policy(agent)
             save_settings(visit.principal, agent, tools, defaults)
         except VersionConflict as exc:
             problem = exc
@@ -96,7 +99,7 @@ def show_tool_matrix(visit: ObjectRequest) -> HttpResponseBase:
         except Problem as exc:
             problem = exc
         else:
-            messages.success(visit.request, _t("Saved. Effective immediately."))
+            add_policy_saved_message(visit.request, agent, replaced)
             query = visit.request.GET.urlencode()
             return redirect_to_page(visit, "servers", f"?{query}" if query else "")
     return _render_matrix(visit, snapshot, changes, problem)

@@ -96,12 +96,28 @@ def test_a_tool_that_is_allowed_can_be_called_at_once(
     fields = read_form(operator.get("agents_agent_servers", helper.pk), helper)
     fields |= {"tool-mcp_web_add": "allow", "tool-mcp_web_echo": "ask", "tool-read_result": "allow"}
     page = operator.post("agents_agent_servers", helper.pk, **fields)
-    assert operator.messages == ["Saved. Effective immediately."]
+    assert operator.messages[0].startswith("Saved. Effective immediately.")
     assert decide(helper, "add", "echo", "new") == ["allow", "ask", "deny"]
     assert load_policy_spec(helper) == PolicySpec(
         "allowlist", allow=("read_result", "mcp_web_add"), ask=("mcp_web_echo",)
     )
     assert 'data-part="decision-mcp_web_add"' in page
+
+
+def test_saved_settings_and_selected_tools_can_be_undone(
+    helper: Agent, server: Server, administrator: Principal, operator: admin_client.AdminClient
+) -> None:
+    attach_server(administrator, helper, server, allowed_tools=["echo"], denied_tools=["new"])
+    page = operator.post("agents_agent_servers", helper.pk, **{"tool-mcp_web_add": "allow"})
+    assert helper.agent_servers.get().allowed_tools == ["echo", "add"]
+    (replaced,) = re.findall(r'name="replaced" value="([^"]+)"', page)
+    operator.post("agents_agent_restore_policy", helper.pk, replaced=replaced)
+    attached_server = helper.agent_servers.get()
+    assert attached_server.allowed_tools == ["echo"]
+    assert attached_server.denied_tools == ["new"]
+    assert load_policy_spec(helper) == PolicySpec("none")
+    operator.post("agents_agent_restore_policy", helper.pk, replaced=replaced)
+    assert "The policy changed since then." in operator.messages[0]
 
 
 def test_a_servers_default_holds_for_its_other_tools_and_is_shown_as_inherited(

@@ -4,7 +4,11 @@ import time
 
 import pytest
 
-from agents.policies.restore_policy import restore_policy, sign_replaced_policy
+from agents.tool_matrix.restore_policy import (
+    load_restorable_policy,
+    restore_policy,
+    sign_replaced_policy,
+)
 from agents.policies.services import PolicySpec, RuleSpec, load_policy_spec, set_policy
 from bonobot.accounts.roles import Role
 from bonobot.core.problems import Forbidden, Problem
@@ -34,7 +38,7 @@ def policy_owner(acme, request):
 
 
 def save_policy(principal, policy_owner, spec: PolicySpec) -> str:
-    replaced = load_policy_spec(policy_owner)
+    replaced = load_restorable_policy(policy_owner)
     set_policy(principal, policy_owner, spec)
     return sign_replaced_policy(principal, policy_owner, replaced)
 

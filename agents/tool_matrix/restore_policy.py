@@ -1,14 +1,18 @@
 """Restore the policy that a save replaced, for ten minutes and unless it changed since.
 
-The replaced policy is kept in a signed text that the page of the save shows with *Undo*.
+The replaced policy is kept in a signed text that the page of the save shows with *Undo*. A save of
+an agent's tools can change the selected tools of attached servers, too: both are restored.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from django.core import signing
 from django.db import transaction
 
-from agents.models import Agent
+from agents.models import Agent, AgentServer
 from agents.policies.services import (
     EFFECTS,
     Owner,
@@ -17,6 +21,7 @@ from agents.policies.services import (
     load_policy_spec,
     set_policy,
 )
+from agents.services import attach_server
 from bonobot.accounts.models.deletions import RESTORE_PERIOD
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -26,17 +31,51 @@ from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 
 SALT = "bonobot.replaced_policy"
 
+ToolSelections = Mapping[str, Mapping[str, Any]]
 
-def sign_replaced_policy(principal: Principal, owner: Owner, replaced: PolicySpec) -> str:
+
+@dataclass(frozen=True)
+class RestorablePolicy:
+    """A policy with the selected tools of the agent's attached servers, by server ID."""
+
+    policy: PolicySpec
+    selections: ToolSelections
+
+    def compute_digest(self) -> str:
+        """Return a digest that differs after any change."""
+        content = {"policy": self.policy.as_dict(), "selections": self.selections}
+        return compute_digest(to_canonical_json(content))
+
+
+def load_restorable_policy(owner: Owner) -> RestorablePolicy:
+    """Return the policy as it is stored now."""
+    rows = AgentServer.objects.filter(agent=owner) if isinstance(owner, Agent) else ()
+    selections = {
+        str(row.server_id): {
+            "enabled": row.enabled,
+            "allowed_tools": list(row.allowed_tools),
+            "denied_tools": list(row.denied_tools),
+        }
+        for row in rows
+    }
+    return RestorablePolicy(load_policy_spec(owner), selections)
+
+
+def sign_replaced_policy(principal: Principal, owner: Owner, replaced: RestorablePolicy) -> str:
     """Return a text that restores a policy which was just replaced; blank if nothing changed."""
-    saved = load_policy_spec(owner)
+    saved = load_restorable_policy(owner)
     if saved == replaced:
         return ""
     value = {
         "owner": str(owner.pk),
         "person": principal.id,
-        "saved": _compute_policy_digest(saved),
-        "replaced": replaced.as_dict(),
+        "saved": saved.compute_digest(),
+        "replaced": replaced.policy.as_dict(),
+        "selections": {
+            server_id: selection
+            for server_id, selection in replaced.selections.items()
+            if selection != saved.selections.get(server_id)
+        },
     }
     return signing.dumps(value, salt=SALT, compress=True)
 
@@ -61,17 +100,22 @@ def restore_policy(principal: Principal, owner: Owner, signed: str) -> None:
         )
     with transaction.atomic():
         lock_rows(type(owner)._base_manager.filter(pk=owner.pk))
-        if _compute_policy_digest(load_policy_spec(owner)) != value["saved"]:
+        if load_restorable_policy(owner).compute_digest() != value["saved"]:
             raise Conflict(
                 "The policy changed since then.",
                 code="policy_changed",
                 remedy="Edit the policy instead.",
             )
         set_policy(principal, owner, _parse_policy(value["replaced"]))
+        if isinstance(owner, Agent):
+            _restore_selections(principal, owner, value["selections"])
 
 
-def _compute_policy_digest(policy: PolicySpec) -> str:
-    return compute_digest(to_canonical_json(policy.as_dict()))
+def _restore_selections(principal: Principal, agent: Agent, selections: ToolSelections) -> None:
+    server_ids = [UUID(server_id) for server_id in selections]
+    attached = agent.agent_servers.filter(server__in=server_ids).select_related("server")
+    for row in attached:
+        attach_server(principal, agent, row.server, **selections[str(row.server_id)])
 
 
 def _parse_policy(value: dict[str, Any]) -> PolicySpec:
