@@ -21,6 +21,7 @@ from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import site
 from bonobot.core.i18n.localization import localize_problem, localize_text
 from bonobot.core.problems import Forbidden, Problem
+from bonobot.core.telemetry.logging import request_id
 from bonobot.core.text.syntax_highlighting import render_sentence as as_sentence
 
 # Scripts request a fragment of a page with this header; errors are fragments, too.
@@ -120,5 +121,6 @@ def _render_problem(request: HttpRequest, problem: Problem) -> HttpResponseBase:
         title=localize_text(problem.title),
         status=problem.status,
         problem=problem,
+        request_id=request_id.get(),
         came_from=_read_referrer_path(request),
     )

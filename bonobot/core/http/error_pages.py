@@ -12,6 +12,7 @@ from django.views import csrf, defaults
 
 from bonobot.core.http.form_pages import find_form_page
 from bonobot.core.http.response_headers import API_PREFIXES
+from bonobot.core.telemetry.logging import request_id
 
 PROGRAM_PREFIXES = (
     *API_PREFIXES,
@@ -76,5 +77,11 @@ def _is_for_programs(request: HttpRequest) -> bool:
 
 
 def _render_page(status: int, title: str, detail: str, form_page: str = "") -> HttpResponse:
-    context = {"status": status, "title": title, "detail": detail, "form_page": form_page}
+    context = {
+        "status": status,
+        "title": title,
+        "detail": detail,
+        "form_page": form_page,
+        "request_id": request_id.get(),
+    }
     return HttpResponse(render_to_string("errors/page.html", context), status=status)

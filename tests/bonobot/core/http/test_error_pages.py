@@ -1,12 +1,20 @@
 """The error pages that browsers receive, and the answers that programs receive."""
 
+import asyncio
+import io
+import logging
+import re
+from typing import Any
+
 import pytest
 from django.core.exceptions import PermissionDenied
 from django.http import Http404
 from django.test import Client, RequestFactory
 from django.utils import translation
 
+from bonobot import asgi
 from bonobot.core.http import error_pages
+from bonobot.core.telemetry.logging import JSONFormatter, request_id
 
 
 def test_error_pages_need_no_session_and_no_database() -> None:
@@ -44,3 +52,30 @@ def test_an_unknown_address_and_an_outdated_form_show_our_pages() -> None:
     refused = client.post("/admin/login/", {"username": "a"})
     assert refused.status_code == 403
     assert "This form has expired" in refused.text
+
+
+async def test_an_error_page_has_the_id_that_its_log_line_has() -> None:
+    parts: list[Any] = []
+    requests = [{"type": "http.request"}]
+
+    async def receive() -> dict[str, Any]:
+        return requests.pop() if requests else await asyncio.Future()
+
+    async def send(message: Any) -> None:
+        parts.append(message)
+
+    handler = logging.StreamHandler(io.StringIO())
+    handler.setFormatter(JSONFormatter())
+    logging.getLogger("django.request").addHandler(handler)
+    scope = {"type": "http", "method": "GET", "path": "/unknown/", "query_string": b""}
+    scope["headers"] = [(b"host", b"testserver")]
+    token = request_id.set("")
+    try:
+        await asgi.application(scope, receive, send)
+    finally:
+        request_id.reset(token)
+        logging.getLogger("django.request").removeHandler(handler)
+    page = b"".join(part.get("body", b"") for part in parts).decode()
+    shown = re.search(r"Request ID <code>([0-9a-f]{8})</code>", page)
+    assert shown
+    assert f'"request": "{shown[1]}"' in handler.stream.getvalue()
