@@ -10,7 +10,7 @@ CATALOGS = Path("bonobot", "core", "i18n", "catalogs.py")
 # Where the product looks for its documentation: `bonobot/core/documentation/pages.py`.
 DOCUMENTATION = "bonobot/documentation"
 DOCUMENTATION_FILES = ("**/*.md", "images/**/*.svg", "images/**/*.webp")
-ROOT_FILES = ("CHANGELOG.md", "SECURITY.md", "mkdocs.yml")
+ROOT_FILES = (".env.example", "CHANGELOG.md", "SECURITY.md", "mkdocs.yml")
 
 
 class CatalogBuildHook(BuildHookInterface[Any]):

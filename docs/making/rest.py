@@ -7,7 +7,9 @@ from typing import Any
 
 from drf_spectacular.generators import SchemaGenerator
 
-from docs.making.markdown import code, fenced, table
+from bonobot.core.documentation.reference import format_block as fenced
+from bonobot.core.documentation.reference import format_code as code
+from bonobot.core.documentation.reference import format_table as table
 
 METHODS = ("get", "post", "put", "patch", "delete")
 SHAPES = "shapes"

@@ -5,9 +5,8 @@ import ast
 from drf_spectacular.generators import SchemaGenerator
 
 from bonobot.core import environment
+from bonobot.core.documentation.reference import format_table, list_error_codes
 from docs.making import reference
-from docs.making.markdown import table
-from docs.making.refusals import meanings
 
 
 def test_each_setting_has_a_row_with_a_description() -> None:
@@ -48,17 +47,16 @@ def test_a_code_is_found_where_it_is_raised_or_the_default() -> None:
         "raise Late('Nobody waited.')\n"
         "other(code='not_a_problem')\n"
     )
-    nodes = [node for node in ast.walk(source) if isinstance(node, ast.Call | ast.ClassDef)]
-    codes = meanings(nodes)
+    codes = list_error_codes(source)
     assert set(codes) == {"late", "too_late"}
     assert codes["too_late"].statuses == {503}
-    assert list(codes["too_late"].texts) == ["… came late."]
+    assert list(codes["too_late"].messages) == ["… came late."]
     assert list(codes["too_late"].remedies) == ["Come earlier."]
-    assert list(codes["late"].texts) == ["Too late.", "Nobody waited."]
+    assert list(codes["late"].messages) == ["Too late.", "Nobody waited."]
 
 
 def test_a_cell_doesnt_break_its_table() -> None:
-    assert table(("a",), [("x|y\n<b>",)]).splitlines()[2] == "| x\\|y &lt;b> |"
+    assert format_table(("a",), [("x|y\n<b>",)]).splitlines()[2] == "| x\\|y &lt;b> |"
 
 
 def test_metrics_and_alerts_are_listed() -> None:

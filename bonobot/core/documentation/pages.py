@@ -1,7 +1,8 @@
-"""Find the pages and images of the documentation, and render pages from Markdown.
+"""Find the pages and images of the documentation, render pages from Markdown, and search them.
 
 The sources are in `docs` of a checkout, and in `bonobot/documentation` of an installed package.
-Only files of a fixed list are read, so that no URL can name another file.
+Only files of a fixed list are read, so that no URL can name another file. Pages of the reference
+are generated from the code.
 """
 
 import re
@@ -15,6 +16,7 @@ from posixpath import join as join_path
 from typing import TYPE_CHECKING, Any
 
 from bonobot.core.documentation.links import build_documentation_url
+from bonobot.core.documentation.reference import ERRORS_PAGE, GENERATED_PAGES
 from bonobot.core.process_cache import compute_once
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ _CHECKOUT = _PACKAGE.parent
 _IS_CHECKOUT = (_CHECKOUT / "mkdocs.yml").is_file()
 # Pages whose source isn't in the folder of the documentation.
 _ROOT_PAGES = {"changelog": "CHANGELOG.md", "security-policy": "SECURITY.md"}
+_DOCUMENTATION = _CHECKOUT / "docs" if _IS_CHECKOUT else _PACKAGE / "documentation"
+_ROOT = _CHECKOUT if _IS_CHECKOUT else _DOCUMENTATION
 _EXTERNAL = re.compile(r"^(?:[a-z][a-z0-9+.-]*:|//)", re.IGNORECASE)
 _SOURCE = re.compile(r'\b(src|srcset)="([^"]+)"')
 
@@ -71,17 +75,21 @@ class NavigationSection:
 @compute_once
 def find_files() -> Mapping[str, Path]:
     """Return the files by name: pages without their ending (`how-to/admin`), images with it."""
-    folder = _CHECKOUT / "docs" if _IS_CHECKOUT else _PACKAGE / "documentation"
     files = {
-        path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.md")
+        path.relative_to(_DOCUMENTATION).with_suffix("").as_posix(): path
+        for path in _DOCUMENTATION.rglob("*.md")
     }
     files |= {
-        path.relative_to(folder).as_posix(): path
-        for path in (folder / "images").rglob("*")
+        path.relative_to(_DOCUMENTATION).as_posix(): path
+        for path in (_DOCUMENTATION / "images").rglob("*")
         if path.suffix in IMAGE_TYPES
     }
-    root = _CHECKOUT if _IS_CHECKOUT else folder
-    return files | {name: root / source for name, source in _ROOT_PAGES.items()}
+    return files | {name: _ROOT / source for name, source in _ROOT_PAGES.items()}
+
+
+def is_page(name: str) -> bool:
+    """Return whether there is a page with this name."""
+    return name in GENERATED_PAGES or (name in find_files() and not is_image(name))
 
 
 def is_image(name: str) -> bool:
@@ -94,8 +102,7 @@ def load_navigation() -> tuple[NavigationSection, ...]:
     """Return the sections of the documentation's site, without pages that only the site has."""
     import yaml  # only people who read the documentation need it
 
-    root = _CHECKOUT if _IS_CHECKOUT else _PACKAGE / "documentation"
-    site: Any = yaml.safe_load((root / "mkdocs.yml").read_text(encoding="utf-8"))
+    site: Any = yaml.safe_load((_ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     sections = [(title, entry) for item in site["nav"] for title, entry in item.items()]
     return tuple(
         NavigationSection(title, pages)
@@ -115,21 +122,30 @@ def _list_pages(title: str, entry: Any) -> Iterator[tuple[str, str]]:
                 yield from _list_pages("", item)
         return
     name = entry.removesuffix(".md")
-    if name in find_files():
+    if is_page(name):
         yield title or render_page(name).title, name
 
 
 def render_page(name: str) -> RenderedPage:
     """Return a page as HTML; raises `LookupError` if there is none with this name."""
-    path = find_files()[name]
-    return _render(name, path, path.stat().st_mtime_ns)
+    return _render(name, _read_page(name))
+
+
+def _read_page(name: str) -> str:
+    """Return the Markdown of a page."""
+    if name in GENERATED_PAGES:
+        return _generate(name)
+    text = find_files()[name].read_text(encoding="utf-8")
+    return text.replace("](docs/", "](") if name in _ROOT_PAGES else text
 
 
 @compute_once
-def _render(name: str, path: Path, _changed_at: int) -> RenderedPage:
-    text = path.read_text(encoding="utf-8")
-    if name in _ROOT_PAGES:
-        text = text.replace("](docs/", "](")
+def _generate(name: str) -> str:
+    return GENERATED_PAGES[name](_CHECKOUT, _ROOT)
+
+
+@compute_once
+def _render(name: str, text: str) -> RenderedPage:
     parser = _build_parser()
     tokens = parser.parse(text)
     headings = tuple(_number_headings(tokens))
@@ -163,14 +179,20 @@ def _number_headings(tokens: list["Token"]) -> Iterator[Heading]:
         if token.type != "heading_open":
             continue
         title = "".join(child.content for child in content.children or ())
-        anchor = base = _build_anchor(title)
-        number = 0
-        while anchor in used:
-            number += 1
-            anchor = f"{base}_{number}"
-        used.add(anchor)
+        anchor = _find_unused_anchor(title, used)
         token.attrSet("id", anchor)
         yield Heading(anchor, title, int(token.tag[1:]))
+
+
+def _find_unused_anchor(title: str, used: set[str]) -> str:
+    """Return the anchor of a heading, and add it to the used ones of its page."""
+    anchor = base = _build_anchor(title)
+    number = 0
+    while anchor in used:
+        number += 1
+        anchor = f"{base}_{number}"
+    used.add(anchor)
+    return anchor
 
 
 def _build_anchor(title: str) -> str:
@@ -200,7 +222,7 @@ def _resolve(page: str, target: str) -> str:
         return target
     path, _hash, anchor = target.partition("#")
     name = normpath(join_path(dirname(page), path)).removesuffix(".md") if path else page
-    if name not in find_files():
+    if name not in find_files() and not is_page(name):
         return ""
     return build_documentation_url(f"{name}#{anchor}" if anchor else name)
 
@@ -211,3 +233,114 @@ def _draw_diagram(source: str) -> str:
     path = find_files().get(f"images/diagrams/{digest}.svg")
     drawing = path.read_text(encoding="utf-8") if path else ""
     return f'<figure class="bb-docs-diagram">{drawing}</figure>\n'
+
+
+MAX_QUERY = 200
+_MAX_RESULTS = 20
+_EXCERPT_BEFORE, _EXCERPT_AFTER = 60, 160
+_HEADING_LINE = re.compile(r"^(?P<marks>#{1,6}) (?P<title>.+)$")
+_ERROR_CODE = re.compile(r"[a-z]_[a-z]")
+_MARKUP = re.compile(
+    r"<!--.*?-->|<[a-z/][^>]*>|!?\[([^\]]*)\]\([^)]*\)|[`*]+|^```.*?$|(?:\|-{3,})+\|$",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class Section:
+    """The plain text of a section, with the names and titles for a link to it."""
+
+    page: str
+    page_title: str
+    heading: Heading
+    text: str
+
+    @property
+    def url(self) -> str:
+        """The URL of the section."""
+        return build_documentation_url(f"{self.page}#{self.heading.anchor}")
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """A section, and the part of its text around a match, split into (text, is a match)."""
+
+    section: Section
+    excerpt: tuple[tuple[str, bool], ...]
+
+
+def search_pages(query: str) -> list[SearchResult]:
+    """Return the sections that contain all words of a query, the most relevant ones first."""
+    words = [word.strip("`\"'.,?!") for word in query[:MAX_QUERY].lower().split()]
+    words = list(dict.fromkeys(word for word in words if word))
+    if not words:
+        return []
+    sections = [section for name in _list_searched_pages(query) for section in split_page(name)]
+    found = [(_rank(section, words), section) for section in sections]
+    ranked = sorted((item for item in found if item[0]), key=lambda item: -item[0])
+    pattern = re.compile("|".join(re.escape(word) for word in words), re.IGNORECASE)
+    return [
+        SearchResult(section, _build_excerpt(section.text, pattern))
+        for _rank_value, section in ranked[:_MAX_RESULTS]
+    ]
+
+
+def _rank(section: Section, words: list[str]) -> int:
+    """Return how well a section matches; 0 if a word is missing."""
+    title, page_title = section.heading.title.lower(), section.page_title.lower()
+    text = section.text.lower()
+    total = 0
+    for word in words:
+        points = 20 * (word in title) + 8 * (word in page_title) + min(text.count(word), 5)
+        if not points:
+            return 0
+        total += points
+    # Release notes mention everything.
+    return 1 if section.page == "changelog" else total + 1
+
+
+def _build_excerpt(text: str, pattern: re.Pattern[str]) -> tuple[tuple[str, bool], ...]:
+    match = pattern.search(text)
+    start = max(match.start() - _EXCERPT_BEFORE, 0) if match else 0
+    start = text.find(" ", start) + 1 if start else 0
+    end = start + _EXCERPT_BEFORE + _EXCERPT_AFTER
+    excerpt = text[start:end] + ("…" if end < len(text) else "")
+    parts: list[tuple[str, bool]] = [("…", False)] if start else []
+    position = 0
+    for match in pattern.finditer(excerpt):
+        parts += [(excerpt[position : match.start()], False), (match[0], True)]
+        position = match.end()
+    return (*parts, (excerpt[position:], False))
+
+
+def _list_searched_pages(query: str) -> Iterator[str]:
+    """Yield the pages to search: that of error codes, which takes seconds, only for a code."""
+    yield from (name for name in find_files() if not is_image(name))
+    has_code = _ERROR_CODE.search(query)
+    yield from (name for name in GENERATED_PAGES if has_code or name != ERRORS_PAGE)
+
+
+@compute_once
+def split_page(name: str) -> list[Section]:
+    """Return the sections of a page, with the anchors that it has when it is rendered."""
+    used: set[str] = set()
+    parts: list[tuple[Heading, list[str]]] = []
+    is_code = False
+    for line in _read_page(name).splitlines():
+        is_code ^= line.startswith("```")
+        match = None if is_code else _HEADING_LINE.match(line)
+        if match:
+            title = _to_plain_text(match["title"])
+            level = len(match["marks"])
+            parts.append((Heading(_find_unused_anchor(title, used), title, level), []))
+        elif parts:
+            parts[-1][1].append(line)
+    page_title = parts[0][0].title if parts else name
+    return [
+        Section(name, page_title, heading, _to_plain_text("\n".join(lines)))
+        for heading, lines in parts
+    ]
+
+
+def _to_plain_text(text: str) -> str:
+    return " ".join(_MARKUP.sub(lambda match: match[1] or "", text).replace("|", " ").split())

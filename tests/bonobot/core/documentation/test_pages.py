@@ -13,6 +13,7 @@ from tests import admin_client, factories
 from tests.screens import list_addresses
 
 MARKDOWN_PAGES = sorted(name for name in pages.find_files() if not pages.is_image(name))
+REFERENCE_PAGES = sorted(pages.GENERATED_PAGES)
 
 
 @pytest.mark.parametrize("start", LINKS)
@@ -31,12 +32,12 @@ def test_a_screen_has_the_link_with_the_longest_matching_name() -> None:
     assert find_documentation("agents_agents") == ""
 
 
-@pytest.mark.parametrize("name", MARKDOWN_PAGES)
+@pytest.mark.parametrize("name", [*MARKDOWN_PAGES, *REFERENCE_PAGES])
 def test_every_link_and_image_within_the_documentation_exists(name: str) -> None:
     html = pages.render_page(name).html
     for target in re.findall(r'(?:href|src|srcset)="/docs/([^"]*)"', html):
         page, _hash, anchor = target.partition("#")
-        assert page in pages.find_files(), target
+        assert pages.is_page(page) or page in pages.find_files(), target
         if anchor:
             assert anchor in pages.render_page(page).anchors, target
     assert not re.findall(r'(?:href|src|srcset)="(?!https?:|mailto:|/docs/|")', html)
@@ -56,7 +57,51 @@ def test_the_navigation_has_the_pages_of_the_site() -> None:
     assert [section.title for section in sections][:3] == ["Start", "Concepts", "How to"]
     listed = {name for section in sections for name in section.names}
     assert {"index", "approvals", "how-to/admin", "changelog", "roles"} <= listed
-    assert listed <= set(MARKDOWN_PAGES)
+    assert listed <= {*MARKDOWN_PAGES, *REFERENCE_PAGES}
+    assert set(REFERENCE_PAGES) <= listed
+
+
+def test_each_page_that_the_first_page_links_to_exists() -> None:
+    html = pages.render_page("index").html
+    assert "<a>" not in html
+    assert set(re.findall(r'href="/docs/(reference/[a-z]+)"', html)) == set(REFERENCE_PAGES)
+
+
+def test_each_section_that_can_be_found_has_an_anchor_on_its_page() -> None:
+    for name in (*MARKDOWN_PAGES, *REFERENCE_PAGES):
+        anchors = {section.heading.anchor for section in pages.split_page(name)}
+        assert anchors == pages.render_page(name).anchors, name
+
+
+@pytest.mark.parametrize(
+    ("query", "url"),
+    [
+        ("access requests", "/docs/approvals#access-requests"),
+        ("BONOBOT_URL", "/docs/reference/settings#"),
+        ("denied_by_policy", "/docs/reference/refusals#error-codes"),
+        ("bonobot mcp add-operation", "/docs/reference/commands#bonobot-mcp-add-operation"),
+    ],
+)
+def test_the_section_about_the_words_is_found_first(query: str, url: str) -> None:
+    results = pages.search_pages(query)
+    assert any(result.section.url.startswith(url) for result in results[:3])
+    excerpt = results[0].excerpt
+    assert any(is_match and text.lower() in query.lower() for text, is_match in excerpt)
+
+
+def test_a_search_needs_all_words_and_treats_them_as_text() -> None:
+    assert pages.search_pages("approvals zebracrossing") == []
+    assert pages.search_pages("(.*)+[") == []
+    assert pages.search_pages(" ` ") == []
+
+
+@pytest.mark.django_db
+def test_results_link_to_sections() -> None:
+    client = admin_client.sign_in(factories.create_organization(), Role.MEMBER)
+    page = client.open("/docs/?q=access+requests")
+    assert 'href="/docs/approvals#access-requests"' in page
+    assert "No results" in client.open("/docs/?q=%3Cscript%3Ezebracrossing")
+    assert "<script>zebra" not in client.open("/docs/?q=%3Cscript%3Ezebracrossing")
 
 
 @pytest.mark.django_db
