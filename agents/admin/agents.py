@@ -11,11 +11,9 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
 from django.urls import reverse
-from django.utils.http import urlencode
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents.agent_metrics import WINDOWS, load_metrics
 from agents.budgets.services import (
     DEFAULT_WARN_AT,
     MAX_LIMIT,
@@ -24,6 +22,7 @@ from agents.budgets.services import (
     list_budget_use,
     set_budgets,
 )
+from agents.call_activity import RANGES, CallActivity
 from agents.callable_agents import list_callable_agents, set_callable_agents
 from agents.calls.snapshots import get_snapshot_cache
 from agents.llm.pricing import fill_context_window
@@ -460,40 +459,17 @@ def parse_amount(unit: str, text: str) -> int:
     return amount
 
 
-WINDOW_TITLES = {
-    "24h": _("24 hours"),
-    "7d": _("7 days"),
-    "30d": _("30 days"),
-    "90d": _("90 days"),
-}
-
-
 @AgentAdmin.add_page("metrics", _("Metrics"), order=52)
 def show_metrics(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the agent's metrics of the last day, week, month or quarter."""
+    """Show the agent's calls, failures, durations and costs over time."""
     agent: Agent = visit.object
-    slug = visit.request.GET.get("last", "")
-    window = next((candidate for candidate in WINDOWS if candidate.slug == slug), WINDOWS[0])
-    metrics = load_metrics(agent, window)
-    audit_url = ""
-    if visit.principal.may(Action.VIEW_AUDIT):
-        query = {
-            "agent_id": str(agent.pk),
-            "opened_at_from_0": f"{metrics.since:%Y-%m-%d}",
-            "opened_at_from_1": f"{metrics.since:%H:%M}",
-        }
-        audit_url = f"{reverse('admin:ledger_auditrow_changelist')}?{urlencode(query)}"
-    return visit.render_tab(
-        "agents/metrics.html",
-        agent=agent,
-        found=metrics,
-        total=metrics.total,
-        audit=audit_url,
-        windows=[
-            (candidate.slug, WINDOW_TITLES[candidate.slug], candidate == window)
-            for candidate in WINDOWS
-        ],
+    activity = CallActivity(
+        agent.organization_id,
+        visit.request.GET.get("range", ""),
+        agent_id=agent.pk,
+        has_links=visit.principal.may(Action.VIEW_AUDIT),
     )
+    return visit.render_tab("agents/metrics.html", agent=agent, activity=activity, ranges=RANGES)
 
 
 MAX_PANEL_AGENTS = 20

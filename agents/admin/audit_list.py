@@ -49,7 +49,6 @@ OUTCOME_TITLES = dict(OUTCOMES)
 REQUESTER_KINDS = {
     "token": _("token"),
     "cli": _("command line"),
-    "session": _("session"),
     "system": _("system"),
     "gateway": _("gateway"),
 }

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from agents.admin.agent_servers import add_tool_counts
 from agents.admin.agents import AgentAdmin
 from agents.admin.restore_policy import add_policy_saved_message
-from agents.agent_metrics import ServerUsage, load_usage_by_server
+from agents.call_activity import load_calls_by_server
 from agents.calls.snapshots import CallSnapshot, SnapshotTool, get_snapshot_cache
 from agents.models import Agent, AgentServer
 from agents.policies.decisions import PolicyDecision
@@ -63,14 +63,14 @@ STATES = (
 
 @dataclass(frozen=True)
 class ServerGroup:
-    """A group of the matrix with its attached server, if it has one, and the server's usage.
+    """A group of the matrix with its attached server, if it has one, and the calls to it.
 
     `others` are the decisions about its resources, templates and prompts.
     """
 
     matrix: MatrixGroup
     attached: AgentServer | None
-    usage: ServerUsage
+    calls: int
     others: Sequence[PolicyDecision]
     opened: bool
 
@@ -230,11 +230,11 @@ def _list_opened_tools(tools: Sequence[SnapshotTool], opened_key: str) -> list[S
 def _add_attached_servers(
     agent: Agent, snapshot: CallSnapshot, groups: Iterable[MatrixGroup], *, opened: str
 ) -> list[ServerGroup]:
-    """Return the groups with their servers and usage (a fixed number of queries)."""
+    """Return the groups with their servers and calls (a fixed number of queries)."""
     attached_servers: dict[UUID | None, AgentServer] = {
         row.server_id: row for row in agent.agent_servers.select_related("server__preset")
     }
-    usage_by_server: Mapping[UUID | None, ServerUsage] = load_usage_by_server(agent, USAGE_PERIOD)
+    calls_by_server = load_calls_by_server(agent, USAGE_PERIOD)
     others: dict[UUID | None, list[PolicyDecision]] = {}
     for definition in snapshot.list_definitions("resource", "resource_template", "prompt"):
         if definition.facts.state != "gone":
@@ -243,7 +243,7 @@ def _add_attached_servers(
         ServerGroup(
             group,
             attached_servers.get(group.server_id),
-            usage_by_server.get(group.server_id, ServerUsage()),
+            calls_by_server.get(group.server_id, 0),
             others.get(group.server_id, ()),
             opened=bool(group.rows) or group.key == opened,
         )

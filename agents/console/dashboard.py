@@ -15,9 +15,9 @@ from django.db.models import Case, Count, F, IntegerField, OuterRef, Q, Subquery
 from django.urls import reverse
 
 from agents.budgets.services import BudgetUse, load_budget_use
+from agents.call_activity import RANGES, CallActivity
 from agents.console import attention
 from agents.console.attention import AttentionItem
-from agents.console.call_activity import RANGES, CallActivity
 from agents.console.onboarding import OnboardingProgress, load_onboarding_progress
 from agents.console.pending_counts import PendingCounts
 from agents.models import Approval, Budget, Session

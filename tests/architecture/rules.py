@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
             "agents.saved_filters",
             "agents.callable_agents",
         ),
-        "agents.agent_metrics",
+        *("agents.call_activity", "agents.headline"),
     ),
     ("agents.budgets",),
     (

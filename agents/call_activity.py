@@ -1,4 +1,4 @@
-"""Calls, durations and costs over time for the dashboard.
+"""Calls, durations and costs of an organization or an agent over time.
 
 Read from rollups in a fixed number of queries.
 """
@@ -16,7 +16,8 @@ from django.utils import timezone
 from django.utils.http import urlencode
 from django.utils.translation import gettext_lazy as _
 
-from agents.console.headline import HeadlineTile, build_tiles
+from agents.headline import HeadlineTile, build_tiles
+from agents.models import Agent
 from bonobot.accounts.admin_base import svg_charts
 from bonobot.core.i18n.localization import format_day
 from bonobot.ledger.usage import query_rollups
@@ -29,7 +30,7 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 @dataclass(frozen=True)
 class ActivityRange:
-    """The time range of the dashboard, and the length of its steps.
+    """A time range that can be chosen, and the length of its steps.
 
     One day means the last 24 hours, including the current one; longer ranges are whole UTC days up
     to today.
@@ -56,6 +57,7 @@ RANGES = (
     ActivityRange("24h", _("24 hours"), HOUR, _("per hour"), 1),
     ActivityRange("7d", _("7 days"), 6 * HOUR, _("per 6 hours"), 7),
     ActivityRange("30d", _("30 days"), DAY, _("per day"), 30),
+    ActivityRange("90d", _("90 days"), DAY, _("per day"), 90),
 )
 
 
@@ -94,9 +96,23 @@ class ActivityInterval:
 
 
 class CallActivity:
-    """The calls of one organization within a range (at most 9 queries in all)."""
+    """The calls of an organization, or of one of its agents, within a range.
 
-    def __init__(self, organization_id: UUID, range_slug: str, now: datetime | None = None) -> None:
+    At most 9 queries in all. Without `has_links`, the numbers don't link to the audit log, for
+    people who may not read it.
+    """
+
+    def __init__(
+        self,
+        organization_id: UUID,
+        range_slug: str,
+        now: datetime | None = None,
+        *,
+        agent_id: UUID | None = None,
+        has_links: bool = True,
+    ) -> None:
+        self.has_links = has_links
+        self.filters: dict[str, Any] = {"agent_id": agent_id} if agent_id else {}
         self.range = next(
             (candidate for candidate in RANGES if candidate.slug == range_slug), RANGES[0]
         )
@@ -116,7 +132,7 @@ class CallActivity:
         step = self.range.step
         starts = [self.since + index * step for index in range((self.now - self.since) // step + 1)]
         lines = {start: UsageLine() for start in starts}
-        for (begins,), line in self.reader.load_lines("begins").items():
+        for (begins,), line in self.reader.load_lines("begins", **self.filters).items():
             lines[min(starts[-1], self.since + (begins - self.since) // step * step)].add_line(line)
         return [
             ActivityInterval(start, start + step, line, self.build_audit_url(start, start + step))
@@ -137,7 +153,7 @@ class CallActivity:
         midnight = truncate_time(query_rollups.to_utc(until), "day")
         edges = [since, until] if self.range.days == 1 else [since, midnight, until]
         return query_rollups.sum_lines(
-            replace(self.reader, span=ReportSpan(begins, ends, "hour")).load_total()
+            replace(self.reader, span=ReportSpan(begins, ends, "hour")).load_total(**self.filters)
             for begins, ends in pairwise(edges)
             if begins < ends
         )
@@ -145,8 +161,15 @@ class CallActivity:
     def build_audit_url(
         self, since: datetime | None = None, until: datetime | None = None, **query: Any
     ) -> str:
-        """Return the URL of the audit log filtered by these calls."""
-        parameters = {"kind": "call", **query, **_build_time_filter("from", since or self.since)}
+        """Return the URL of the audit log filtered by these calls; blank without `has_links`."""
+        if not self.has_links:
+            return ""
+        parameters = {
+            "kind": "call",
+            **self.filters,
+            **query,
+            **_build_time_filter("from", since or self.since),
+        }
         if until:
             parameters |= _build_time_filter("to", until - timedelta(microseconds=1))
         return f"{reverse('admin:ledger_auditrow_changelist')}?{urlencode(parameters)}"
@@ -181,7 +204,12 @@ class CallActivity:
     def refusals(self) -> list[dict[str, Any]]:
         """The most frequent refusals by rule."""
         lines = self.reader.load_lines(
-            "code", "rule", limit=MAX_ITEMS, event_type="call", outcome="refused"
+            "code",
+            "rule",
+            limit=MAX_ITEMS,
+            event_type="call",
+            outcome="refused",
+            **self.filters,
         )
         return [
             {
@@ -196,9 +224,25 @@ class CallActivity:
         ]
 
     @cached_property
+    def failures(self) -> list[dict[str, Any]]:
+        """The most frequent codes of calls that failed."""
+        lines = self.reader.load_lines("code", event_type="call", **self.filters)
+        failed = [(code, line.errors) for (code,), line in lines.items() if line.errors]
+        return [
+            {
+                "code": code,
+                "n": n,
+                "url": self.build_audit_url(outcome__in=",".join(ERROR_OUTCOMES), code=code),
+            }
+            for code, n in sorted(failed, key=lambda item: -item[1])[:MAX_ITEMS]
+        ]
+
+    @cached_property
     def tools(self) -> list[dict[str, Any]]:
         """The busiest tools."""
-        lines = self.reader.load_lines("server_id", "tool_name", limit=MAX_ITEMS, event_type="call")
+        lines = self.reader.load_lines(
+            "server_id", "tool_name", limit=MAX_ITEMS, event_type="call", **self.filters
+        )
         return [
             {
                 "tool": tool,
@@ -227,6 +271,14 @@ class CallActivity:
     def _build_tool_url(self, server_id: UUID | None, tool: str) -> str:
         server_filter: dict[str, Any] = {"server_id": server_id} if server_id else {}
         return self.build_audit_url(tool_name=tool, **server_filter)
+
+
+def load_calls_by_server(agent: Agent, length: timedelta) -> dict[UUID | None, int]:
+    """Return an agent's number of calls to each server, by whole days up to now (4 queries)."""
+    since = truncate_time(query_rollups.to_utc(timezone.now() - length), "day") + DAY
+    reader = query_rollups.open_reader(agent.organization_id, ReportSpan(since, None, "day"))
+    lines = reader.load_lines("server_id", event_type="call", agent_id=agent.pk)
+    return {server_id: line.calls for (server_id,), line in lines.items()}
 
 
 def _build_time_filter(suffix: str, time: datetime) -> dict[str, str]:

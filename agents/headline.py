@@ -1,4 +1,4 @@
-"""The headline numbers of the dashboard: values, trends, and sparklines (pure)."""
+"""The headline numbers of calls: values, trends, and sparklines (pure)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The dashboard's numbers: from rollups and uncounted entries, each linked to its entries."""
+"""Numbers of calls: from rollups and uncounted entries, each linked to its entries."""
 
 from datetime import UTC, datetime, timedelta
 from html import unescape
@@ -9,8 +9,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from agents.console.call_activity import RANGES, CallActivity
-from agents.console.headline import MINUS, build_tiles
+from agents.call_activity import RANGES, CallActivity, load_calls_by_server
+from agents.headline import MINUS, build_tiles
 from bonobot.accounts.models import Organization
 from bonobot.accounts.roles import Role
 from bonobot.ledger.models import TOOK, Rollup
@@ -46,10 +46,11 @@ def test_the_ranges_have_whole_steps_that_end_now() -> None:
         "24h": 7,
         "7d": 57,
         "30d": 57,
+        "90d": 57,
     }
-    assert [len(activity.steps) for activity in activities.values()] == [24, 27, 30]
+    assert [len(activity.steps) for activity in activities.values()] == [24, 27, 30, 90]
     assert [step.line.calls for step in activities["7d"].steps[-6:]] == [0, 54, 0, 0, 0, 3]
-    assert [activity.steps[0].begins.hour for activity in activities.values()] == [14, 0, 0]
+    assert [activity.steps[0].begins.hour for activity in activities.values()] == [14, 0, 0, 0]
 
 
 @pytest.mark.django_db
@@ -164,3 +165,41 @@ def test_tiles_say_what_got_better_or_worse() -> None:
     assert (first[0].change, first[0].base) == ("", "from 0")
     assert (first[2].change, first[2].base) == ("", "none in the previous period")
     assert first[0].spark is None  # a line needs two points
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return factories.create_organization()
+
+
+@pytest.mark.django_db
+def test_the_metrics_of_an_agent_have_only_its_calls(acme: Organization) -> None:
+    now = timezone.now().replace(minute=0, second=0, microsecond=0)
+    helper, other = factories.create_agent(acme), factories.create_agent(acme, "other")
+    create_rollup(acme, now, 3, agent_id=helper.pk)
+    create_rollup(acme, now, 1, agent_id=helper.pk, outcome="error", code="tool_error", took_8=0)
+    create_rollup(acme, now, 2, agent_id=helper.pk, event_type="model", cost_microusd=5, took_8=0)
+    create_rollup(acme, now, 40, agent_id=other.pk, outcome="error", code="timeout", took_8=0)
+    activity = CallActivity(acme.pk, "24h", agent_id=helper.pk)
+    total = activity.total
+    assert (total.calls, total.errors, total.turns, total.cost_microusd) == (4, 1, 2, 5)
+    assert [(one["code"], one["n"]) for one in activity.failures] == [("tool_error", 1)]
+    assert [one["line"].calls for one in activity.tools] == [4]
+    assert load_calls_by_server(helper, timedelta(days=2)) == {}
+    create_rollup(acme, now.replace(hour=0), 4, agent_id=helper.pk, grain="day")
+    assert load_calls_by_server(helper, timedelta(days=2)) == {None: 4}
+
+
+@pytest.mark.django_db
+def test_numbers_link_to_the_audit_log_for_those_who_may_read_it(acme: Organization) -> None:
+    helper = factories.create_agent(acme)
+    now = timezone.now().replace(minute=0, second=0, microsecond=0)
+    create_rollup(acme, now, 1, agent_id=helper.pk, outcome="error", code="tool_error", took_8=0)
+    create_rollup(acme, now, 1, agent_id=helper.pk, outcome="refused", code="denied", took_8=0)
+    for role, may_read in ((Role.OWNER, True), (Role.REVIEWER, False)):
+        page = admin_client.sign_in(acme, role).get("agents_agent_metrics", helper.pk, range="24h")
+        assert "tool_error" in page
+        assert "denied" in page
+        links = admin_client.find_links(page, "/admin/ledger/auditrow/?")
+        assert bool(links) == may_read
+        assert all(f"agent_id={helper.pk}" in unescape(link) for link in links)
