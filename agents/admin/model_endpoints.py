@@ -8,6 +8,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import path, reverse
 from django.utils.html import format_html
+from django.utils.text import format_lazy
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
@@ -25,12 +26,12 @@ from bonobot.core.text.untrusted_text import make_visible
 PROVIDER_FIELDS = (
     "name",
     "kind",
-    "base_url",
     "model",
-    "key",
-    "access_key_id",
-    "region",
+    "base_url",
     "api_version",
+    "region",
+    "access_key_id",
+    "key",
 )
 RESPONSE_FIELDS = (
     "thinking",
@@ -48,8 +49,31 @@ COST_FIELDS = (
     *("input_price", "output_price", "cache_read_price", "cache_write_price"),
     *("selectable", "allow_private"),
 )
+Kind = ModelEndpoint.Kind
+MODEL_KINDS = tuple(kind for kind in Kind if kind != Kind.OFFLINE)
+# The providers that use a field; the form shows it for these.
+KINDS_BY_FIELD = {
+    "model": MODEL_KINDS,
+    "base_url": MODEL_KINDS,
+    "key": MODEL_KINDS,
+    "api_version": (Kind.AZURE,),
+    "region": (Kind.VERTEX, Kind.BEDROCK),
+    "access_key_id": (Kind.BEDROCK,),
+    "prompt_caching": (Kind.ANTHROPIC, Kind.BEDROCK),
+    "thinking_summaries": (Kind.RESPONSES, Kind.ANTHROPIC, Kind.GOOGLE, Kind.VERTEX),
+}
 MAX_PRICE = 10**12  # micro-dollars per million tokens
 FIELDS = (*PROVIDER_FIELDS, *RESPONSE_FIELDS, *FAILURE_FIELDS, *COST_FIELDS)
+
+
+def _join_help_texts(*parts: tuple[tuple[ModelEndpoint.Kind, ...], Any]) -> Any:
+    """Return help texts of which the page shows those of the selected provider."""
+    spans = [f'<span data-shows="{_format_condition(kinds)}">{{}}</span>' for kinds, _text in parts]
+    return format_lazy(" ".join(spans), *(text for _kinds, text in parts))
+
+
+def _format_condition(kinds: tuple[ModelEndpoint.Kind, ...]) -> str:
+    return f"kind={'|'.join(kinds)}"
 
 
 class ModelEndpointForm(forms.ModelForm):
@@ -62,9 +86,10 @@ class ModelEndpointForm(forms.ModelForm):
         label=_("API key"),
         required=False,
         widget=SecretInput(),
-        help_text=_(
-            "Encrypted when saved and never shown again. For Vertex AI, enter the JSON of "
-            "a service account."
+        help_text=_join_help_texts(
+            (MODEL_KINDS, _("Encrypted when saved and never shown again.")),
+            ((Kind.VERTEX,), _("For Vertex AI, the JSON of a service account.")),
+            ((Kind.BEDROCK,), _("For Bedrock, the secret access key or a Bedrock API key.")),
         ),
     )
 
@@ -99,28 +124,46 @@ class ModelEndpointForm(forms.ModelForm):
         model = ModelEndpoint
         fields = tuple(name for name in FIELDS if name != "key")
         help_texts = {
-            "kind": _(
-                "Anthropic, Google, and Amazon each require a library. If it's missing, an "
-                "error names it when you save."
+            "kind": _join_help_texts(
+                (
+                    (Kind.ANTHROPIC, Kind.GOOGLE, Kind.VERTEX, Kind.BEDROCK),
+                    _(
+                        "Anthropic, Google, and Amazon each require a library. If it's missing, "
+                        "an error names it when you save."
+                    ),
+                ),
             ),
-            "base_url": _(
-                "For any OpenAI-compatible service, its base URL, such as "
-                "https://api.openai.com/v1. For Azure, the resource: "
-                "https://NAME.openai.azure.com. Otherwise, leave empty to use the "
-                "provider's own URL."
+            "base_url": _join_help_texts(
+                (
+                    (Kind.OPENAI,),
+                    _(
+                        "For an OpenAI-compatible service, its base URL, such as "
+                        "https://api.openai.com/v1."
+                    ),
+                ),
+                ((Kind.AZURE,), _("For Azure, the resource: https://NAME.openai.azure.com.")),
+                (
+                    (Kind.RESPONSES, Kind.ANTHROPIC, Kind.GOOGLE, Kind.VERTEX, Kind.BEDROCK),
+                    _("Leave empty to use the provider's own URL."),
+                ),
             ),
-            "model": _(
-                "The model name used by the service, such as gpt-5-mini, qwen3:8b, "
-                "claude-opus-5, or gemini-3-pro. For Azure, the deployment. For Bedrock, "
-                "the model or inference profile ID."
+            "model": _join_help_texts(
+                ((Kind.OPENAI, Kind.RESPONSES), _("Such as gpt-5-mini or qwen3:8b.")),
+                ((Kind.AZURE,), _("For Azure, the name of the deployment.")),
+                ((Kind.ANTHROPIC,), _("For Anthropic, such as claude-opus-5.")),
+                ((Kind.GOOGLE, Kind.VERTEX), _("For Google, such as gemini-3-pro.")),
+                ((Kind.BEDROCK,), _("For Bedrock, the model or inference profile ID.")),
             ),
             "access_key_id": _(
                 "For Bedrock, the access key ID. Enter its secret as the API key. Leave empty "
                 "to use a Bedrock API key."
             ),
-            "region": _(
-                "For Bedrock, such as eu-central-1. For Vertex AI, such as europe-west4, or "
-                "leave empty for global."
+            "region": _join_help_texts(
+                ((Kind.BEDROCK,), _("For Bedrock, such as eu-central-1.")),
+                (
+                    (Kind.VERTEX,),
+                    _("For Vertex AI, such as europe-west4. Leave empty for global."),
+                ),
             ),
             "api_version": _("For Azure, such as 2024-10-21. Leave empty for Azure's v1 API."),
             "thinking": _(
@@ -165,6 +208,19 @@ class ModelEndpointForm(forms.ModelForm):
             self.fields["key"].initial = MASK
         if "fallback" in self.fields:
             self._set_fallback_choices()
+        for name, kinds in KINDS_BY_FIELD.items():
+            if name in self.fields:
+                self.fields[name].widget.attrs["data-shows"] = _format_condition(kinds)
+
+    def clean(self) -> dict[str, Any]:
+        """Clear what another provider needs: the page doesn't show it."""
+        values: dict[str, Any] = super().clean() or self.cleaned_data
+        unused = {
+            name
+            for name in ("api_version", "region", "access_key_id")
+            if values.get("kind") not in KINDS_BY_FIELD[name]
+        }
+        return values | dict.fromkeys(unused & values.keys(), "")
 
     def _set_fallback_choices(self) -> None:
         """Offer the other endpoints of the organization."""

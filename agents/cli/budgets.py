@@ -18,6 +18,7 @@ from agents.models import Agent, Budget
 from bonobot.accounts.models import Organization
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput
+from bonobot.core.text.counts import format_count
 from bonobot.core.text.dollars import MICROUSD_PER_USD
 from mcp_servers.cli.servers import add_price_arguments, collect_price_options, get_server
 from mcp_servers.cli.servers import serialize_server as server_json
@@ -132,7 +133,7 @@ def _set_server_prices(cli: CommandContext, options: argparse.Namespace) -> None
     set_prices(cli.principal, server, **collect_price_options(options))
     cli.emit(server_json(server))
     rate = (
-        f"{server.calls_per_minute} calls per minute"
+        f"{format_count(server.calls_per_minute, 'call')} per minute"
         if server.calls_per_minute
         else "no rate limit"
     )

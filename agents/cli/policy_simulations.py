@@ -13,6 +13,7 @@ from agents.models import Agent
 from bonobot.accounts.models import Organization
 from bonobot.core.cli.command_group import CommandContext, CommandVerb, build_table
 from bonobot.core.problems import InvalidInput, NotFound
+from bonobot.core.text.counts import format_count
 
 if TYPE_CHECKING:
     from agents.policies.services import Entry, Owner, PolicySpec
@@ -289,19 +290,21 @@ def _build_row(group: "SimulationGroup") -> tuple[Any, ...]:
 
 def _summarize_simulation(simulation: "PolicySimulation") -> list[str]:
     lines = [
-        f"{simulation.calls} calls since {simulation.since:%Y-%m-%d %H:%M}: "
+        f"{format_count(simulation.calls, 'call')} since {simulation.since:%Y-%m-%d %H:%M}: "
         f"{simulation.flipped} changed, {simulation.same} unchanged, "
         f"{simulation.undecidable} undecidable, "
         f"{simulation.elsewhere} denied for reasons other than rules."
     ]
     if simulation.otherwise:
         lines.append(
-            f"{simulation.otherwise} were decided differently than the current policy would decide."
+            f"{format_count(simulation.otherwise, 'call')} would be decided differently by the "
+            "current policy than at that time."
         )
     if simulation.stopped and simulation.until:
         lines.append(
             f"Stopped because the limit for {simulation.stopped} was reached. Covered: the newest "
-            f"{simulation.rows} entries, back to {simulation.until:%Y-%m-%d %H:%M}. "
+            f"{format_count(simulation.rows, 'entry', 'entries')}, back to "
+            f"{simulation.until:%Y-%m-%d %H:%M}. "
             "Use fewer --days or more --rows."
         )
     return lines

@@ -16,6 +16,7 @@ from bonobot.core.cli.command_group import (
     read_text,
 )
 from bonobot.core.problems import ServiceUnavailable
+from bonobot.core.text.counts import format_count
 from bonobot.core.text.untrusted_text import make_visible
 
 POLL_INTERVAL_S = 0.5
@@ -55,7 +56,8 @@ def _record_session(cli: CommandContext, options: argparse.Namespace) -> None:
     recording = create_recording(cli.principal, sessions.get_session(cli, options.session))
     cli.emit(_serialize_recording(recording))
     cli.print_message(
-        f"Recorded {recording.turns} turns and {recording.calls} calls. To test a change on it:"
+        f"Recorded {format_count(recording.turns, 'turn')} and "
+        f"{format_count(recording.calls, 'call')}. To test a change on it:"
     )
     cli.print_message(f"bonobot agents replay {recording.pk} --instructions-file FILE")
 

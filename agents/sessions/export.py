@@ -21,6 +21,7 @@ from agents.sessions.history import find_superseded_seqs, list_current_steps
 from agents.sessions.session_import_file import FORMAT_VERSION
 from bonobot.core.i18n.messages import format_message
 from bonobot.core.problems import InvalidInput
+from bonobot.core.text.counts import format_count
 from bonobot.core.text.untrusted_text import make_visible
 
 MEDIA_TYPES = {"markdown": "text/markdown", "json": "application/json"}
@@ -104,11 +105,16 @@ def _render_header(session: Session, replaced_count: int) -> Iterator[str]:
     yield f"# {_format_line(session.title or str(session.pk))}"
     yield (
         f"Agent `{session.agent.slug}`, started by {_format_line(session.started_by)} on "
-        f"{session.created_at:%Y-%m-%d %H:%M} UTC, {session.status}: {session.turns} turns, "
-        f"{session.calls} calls, {session.input_tokens + session.output_tokens:,} tokens."
+        f"{session.created_at:%Y-%m-%d %H:%M} UTC, {session.status}: "
+        f"{format_count(session.turns, 'turn')}, {format_count(session.calls, 'call')}, "
+        f"{format_count(session.input_tokens + session.output_tokens, 'token')}."
     )
     if replaced_count:
-        yield f"{replaced_count} steps were replaced by later messages and are left out."
+        yield (
+            "1 step was replaced by a later message and is left out."
+            if replaced_count == 1
+            else f"{replaced_count:,} steps were replaced by later messages and are left out."
+        )
 
 
 def _render_steps(steps: Iterable[Step]) -> Iterator[str]:

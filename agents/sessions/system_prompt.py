@@ -15,6 +15,7 @@ from agents.llm.prompted_tools import escape_tags
 from agents.llm.tool_schemas import simplify_schema
 from agents.sessions.output_schemas import OutputSchema, build_output_instructions
 from agents.sessions.run_context import UnavailableServer
+from bonobot.core.text.counts import format_count
 from mcp_servers.scanning.description_markup import strip_markup
 
 # Maximum number of names in a list.
@@ -102,8 +103,8 @@ def _render_tools_section(
         lines.append(f"You have no tools now. {no_tools_reason or ''}".rstrip())
     if hidden_count := len(callable_tools) - len(shown_tools):
         lines.append(
-            f"You can call {hidden_count} tools more than you are shown. Look for the one "
-            "that you need "
+            f"You can call {format_count(hidden_count, 'more tool')} than you are shown. Look for "
+            "the one that you need "
             f"with `{FIND_TOOLS}` before you say that something can't be done."
         )
     lines.append(DATA_INSTRUCTIONS)

@@ -189,7 +189,8 @@ def _format_sign_in(server_data: dict[str, Any]) -> str:
 def _format_window(window: dict[str, Any]) -> str:
     uptime = "not checked" if window["uptime"] is None else f"up {window['uptime']:.2f} %"
     latency = "" if window["p50"] is None else f", p50 {window['p50']} ms"
-    return f"{uptime}, {window['outages']} outages, {window['calls']} calls{latency}"
+    outages, calls = (format_count(window[name], name[:-1]) for name in ("outages", "calls"))
+    return f"{uptime}, {outages}, {calls}{latency}"
 
 
 def _format_findings(definition: dict[str, Any]) -> str:

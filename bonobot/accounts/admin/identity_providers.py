@@ -117,7 +117,7 @@ class IdentityProviderAdmin(ServiceFormAdmin):
     def entry_address(self, provider: Provider) -> SafeString | str:
         """Return the sign-in URL for users to whom the sign-in page doesn't list the provider."""
         if provider._state.adding:
-            return "-"
+            return "–"
         return format_html(
             ADDRESS_HTML,
             account_email.build_absolute_url(reverse("account_sso", args=[provider.pk])),

@@ -10,6 +10,7 @@ from django.db.models import Count, Exists, Model, OuterRef, QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import reverse
+from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
@@ -71,7 +72,7 @@ class UserAdmin(DjangoUserAdmin, ScopedAdmin):  # type: ignore[misc]  # both are
     @display(description=_("name"))
     def full_name(self, user: User) -> str:
         """Return the first and last name."""
-        return user.get_full_name() or "-"
+        return user.get_full_name() or "–"
 
     @display(description=_("roles"))
     def roles(self, user: User) -> str:
@@ -80,7 +81,7 @@ class UserAdmin(DjangoUserAdmin, ScopedAdmin):  # type: ignore[misc]  # both are
         labels = [
             f"{member.organization.name}: {member.get_role_display()}" for member in memberships
         ]
-        return ", ".join(labels) or "-"
+        return ", ".join(labels) or "–"
 
     def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
         """Save the user with the service."""
@@ -235,10 +236,10 @@ class MembershipAdmin(ServiceFormAdmin):
         messages.success(request, text % {"n": len(links)})
         return HttpResponseRedirect(reverse("admin:tenancy_membership_changelist"))
 
-    @display(description=_("second factor"), boolean=True)
-    def has_factor(self, member: Any) -> bool:
+    @display(description=_("second factor"))
+    def has_factor(self, member: Any) -> str:
         """Return whether the user has a second factor."""
-        return bool(member.has_factor)
+        return _t("configured") if member.has_factor else _t("none")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Membership]:
         """Return the members with whether they have a second factor."""
@@ -248,7 +249,7 @@ class MembershipAdmin(ServiceFormAdmin):
     @display(description=_("name"), ordering="user__last_name")
     def full_name(self, member: Membership) -> str:
         """Return the user's full name."""
-        return member.user.get_full_name() or "-"
+        return member.user.get_full_name() or "–"
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Membership:
         """Add or update the member with the service."""

@@ -217,8 +217,8 @@ class Membership(GovernedModel):
     role = models.CharField(_("role"), max_length=16, choices=ROLE_CHOICES, default=Role.MEMBER)
 
     class Meta:
-        verbose_name = _("membership")
-        verbose_name_plural = _("memberships")
+        verbose_name = _("member")
+        verbose_name_plural = _("members")
         constraints = (
             models.UniqueConstraint(fields=["organization", "user"], name="membership_once"),
             models.CheckConstraint(

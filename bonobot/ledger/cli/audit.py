@@ -358,10 +358,11 @@ def _prune_entries(cli: CommandContext, options: argparse.Namespace) -> None:
             f"The hash chain would continue after {plan.seq}."
         )
         return
-    question = f"Permanently delete {row_count} entries before {options.before:%Y-%m-%d %H:%M}?"
+    entries = format_count(row_count, "entry", "entries")
+    question = f"Permanently delete {entries} before {options.before:%Y-%m-%d %H:%M}?"
     if row_count and not options.yes and not cli.confirm(question):
         raise InvalidInput(
-            f"The deletion of {row_count} entries wasn't confirmed. Nothing was deleted.",
+            f"The deletion of {entries} wasn't confirmed. Nothing was deleted.",
             code="not_confirmed",
             field="--yes",
             remedy="Confirm with --yes.",

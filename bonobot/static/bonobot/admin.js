@@ -88,13 +88,15 @@
     });
   }
 
-  // Parts of a form that belong to one choice: data-shows="transport_type=http".
+  // Parts of a form that belong to one choice: data-shows="transport_type=http". A field hides its row.
   function showMatchingParts(root = document) {
     for (const part of queryAll("[data-shows]", root)) {
       const [name, values] = part.dataset.shows.split("=");
       const form = part.closest("form");
       const selectedValue = new FormData(form).get(name);
-      part.hidden = !values.split("|").includes(String(selectedValue));
+      const isHidden = !values.split("|").includes(String(selectedValue));
+      const row = part.matches("input, select, textarea") ? part.closest(".form-row") : part;
+      (row ?? part).hidden = isHidden && !row?.querySelector(".errorlist");
     }
   }
 

@@ -56,24 +56,11 @@
     function settle(item, text) {
       const all = items();
       const next = all[all.indexOf(item) + 1] ?? all[all.indexOf(item) - 1];
-      announce(text);
+      document.dispatchEvent(new CustomEvent("bonobot:toast", { detail: text }));
       if (!next) return;
       item.remove();
       updateSelection();
       select(next, { opens: false });
-    }
-
-    function announce(text) {
-      let status = inbox.querySelector("[data-inbox-status]");
-      if (!status) {
-        status = document.createElement("p");
-        Object.assign(status, { className: "bb-toast", role: "status" });
-        status.dataset.inboxStatus = "";
-        inbox.append(status);
-      }
-      status.textContent = text;
-      status.classList.remove("bb-shown");
-      requestAnimationFrame(() => status.classList.add("bb-shown"));
     }
 
     async function sendAnswer(event) {

@@ -1,4 +1,5 @@
 // Closes messages: by their button, and those that only say what succeeded after some seconds.
+// Scripts show one with the event "bonobot:toast", whose detail is its text.
 "use strict";
 
 (() => {
@@ -15,6 +16,13 @@
 
   document.addEventListener("click", (event) => {
     event.target.closest?.("[data-close-toast]")?.closest(".bb-notice").remove();
+  });
+  document.addEventListener("bonobot:toast", (event) => {
+    const list = document.querySelector("[data-toasts]");
+    const toast = list.querySelector("template").content.firstElementChild.cloneNode(true);
+    toast.querySelector(".bb-notice-text").textContent = event.detail;
+    list.append(toast);
+    closeLater(toast);
   });
   document.addEventListener("DOMContentLoaded", () => {
     for (const toast of document.querySelectorAll(TIMED)) if (!hasAction(toast)) closeLater(toast);

@@ -1,5 +1,6 @@
 """Model endpoints: keys are stored encrypted and never shown; URLs are checked like a server's."""
 
+import re
 from typing import Any
 
 import pytest
@@ -70,6 +71,20 @@ def test_invalid_values_are_reported_and_nothing_is_written(
     page = operator.post("agents_modelendpoint_add", status=status, **(FIELDS | values))
     assert f"({code})" in page
     assert not ModelEndpoint.objects.exists()
+
+
+def test_the_form_marks_and_clears_the_fields_of_other_providers(
+    operator: admin_client.AdminClient,
+) -> None:
+    page = operator.get("agents_modelendpoint_add")
+    region = re.search(r'<input[^>]*name="region"[^>]*>', page)
+    assert region
+    assert 'data-shows="kind=vertex|bedrock"' in region.group()
+    assert '<span data-shows="kind=azure">For Azure, the name of the deployment.</span>' in page
+    hidden = {"region": "not a region", "access_key_id": "AKIA", "api_version": "2024-10-21"}
+    operator.post("agents_modelendpoint_add", **(FIELDS | hidden))
+    endpoint = ModelEndpoint.objects.get()
+    assert (endpoint.region, endpoint.access_key_id, endpoint.api_version) == ("", "", "")
 
 
 def test_a_refused_update_changes_nothing(operator: admin_client.AdminClient) -> None:

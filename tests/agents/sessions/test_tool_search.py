@@ -93,7 +93,7 @@ def test_the_prompt_mentions_that_there_are_more_tools(search_agent):
     snapshot = get_snapshot_cache().load_current("agent", search_agent.pk)
     hidden = len(snapshot.list_callable_tools()) - 2
     prompt = build_instructions("", snapshot, (), shown_tools=snapshot.list_shown_tools(()))
-    assert f"You can call {hidden} tools more than you are shown." in prompt
+    assert f"You can call {hidden} more tools than you are shown." in prompt
     assert "more than you are shown" not in build_instructions("", snapshot, ())
 
 
