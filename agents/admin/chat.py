@@ -8,22 +8,25 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Max
+from django.db.models import Count, Max, Q
 from django.utils import timezone
 
 from agents.admin.approvals import LABEL_TEXTS
 from agents.admin.elicitations import ElicitationForm, build_form
 from agents.approvals.services import is_own_call
+from agents.budgets.services import BudgetUse, list_session_budget_use
 from agents.elicitations.services import can_answer
-from agents.flow_labels.services import parse_labels
+from agents.flow_labels.services import LabelSource, list_session_labels, parse_labels
 from agents.models import Approval, ElicitationRequest, Inbox, Session, Step
 from agents.sessions.events import RESTING_STATUSES
 from agents.sessions.history import is_superseded
 from agents.sessions.partial_output import TEXT_FIELDS
 from bonobot.accounts.principals import Principal
 from bonobot.ledger.models import AuditRow
+from mcp_servers.flow_labels.services import LABEL_NAMES
 
 STEPS_SHOWN = 500
+TOOLS_SHOWN = 12
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,10 @@ class StepRow:
     own: bool = False
     # Replaced by a later message, so no longer part of the conversation.
     superseded: bool = False
+    # A message that was edited or resent: the numbers of all its versions, in order.
+    versions: tuple[int, ...] = ()
+    # The message that replaced all of its versions, because it replaced an earlier one.
+    versions_end: int | None = None
     # An elicitation request that the viewer can answer here.
     question: ElicitationRequest | None = None
 
@@ -62,6 +69,11 @@ class StepRow:
     def answerable(self) -> bool:
         """Return whether the call waits for an answer that can still be given."""
         return self.approval is not None and self.approval.is_answerable(timezone.now())
+
+    @property
+    def version_number(self) -> int:
+        """Return which of its versions a message is, from 1."""
+        return self.versions.index(self.step.seq) + 1 if self.versions else 1
 
     @property
     def template(self) -> str:
@@ -94,7 +106,6 @@ class SessionSteps:
     pending: tuple[Inbox, ...]
     after: int
     earlier: int | None
-    superseded: int = 0
 
     @property
     def rests(self) -> bool:
@@ -124,6 +135,39 @@ class SessionSteps:
         return not self.rests
 
 
+@dataclass(frozen=True)
+class SessionFacts:
+    """What the rail beside a conversation shows; turns and calls since the last message."""
+
+    turns: int
+    calls: int
+    tools: tuple[tuple[str, str, int], ...]
+    labels: tuple[tuple[Any, LabelSource], ...]
+    budgets: tuple[BudgetUse, ...]
+
+
+def load_session_facts(session: Session) -> SessionFacts:
+    """Return the facts of a session's rail (at most six queries)."""
+    messages = session.steps.filter(kind=Step.Kind.MESSAGE)
+    last_message = messages.aggregate(last=Max("seq"))["last"] or 0
+    since = session.steps.filter(seq__gt=last_message).aggregate(
+        turns=Count("pk", filter=Q(kind=Step.Kind.MODEL)),
+        calls=Count("pk", filter=Q(kind=Step.Kind.CALL)),
+    )
+    calls = session.steps.filter(kind=Step.Kind.CALL)
+    tools = calls.values_list("payload__name", "payload__server").annotate(count=Count("pk"))
+    return SessionFacts(
+        turns=since["turns"],
+        calls=since["calls"],
+        tools=tuple(
+            (str(name), str(server or ""), count)
+            for name, server, count in tools.order_by("-count", "payload__name")[:TOOLS_SHOWN]
+        ),
+        labels=tuple((LABEL_NAMES[label.label], label) for label in list_session_labels(session)),
+        budgets=tuple(list_session_budget_use(session)),
+    )
+
+
 def load_latest_steps(session: Session, principal: Principal) -> SessionSteps:
     """Return the last steps of a session, one page of them."""
     last = session.steps.aggregate(last=Max("seq"))["last"] or 0
@@ -145,6 +189,7 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
     elicitations = _find_waiting_forms(session, steps, principal)
     pending = session.inbox.filter(kind=Inbox.Kind.MESSAGE, processed_at=None)
     replacements = _list_replacements(session, steps)
+    versions = _group_versions(replacements)
     lines = tuple(
         StepRow(
             shown_step,
@@ -152,7 +197,8 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
             approvals.get(shown_step.pk),
             own_call,
             is_superseded(shown_step.seq, replacements),
-            elicitations.get(shown_step.pk),
+            *versions.get(shown_step.seq, ((), None)),
+            question=elicitations.get(shown_step.pk),
         )
         for shown_step in steps
         if _should_show(shown_step)
@@ -160,7 +206,6 @@ def load_steps(session: Session, principal: Principal, after: int = 0) -> Sessio
     return SessionSteps(
         session=session,
         lines=lines,
-        superseded=sum(line.superseded for line in lines),
         pending=tuple(pending),
         after=_find_last_settled(steps, after),
         earlier=max(0, after - STEPS_SHOWN) if after else None,
@@ -181,6 +226,25 @@ def _list_replacements(session: Session, steps: Sequence[Step]) -> list[tuple[in
         for step in (*steps, *later)
         if "replaces" in step.payload
     ]
+
+
+def _group_versions(
+    replacements: Iterable[tuple[int, int]],
+) -> dict[int, tuple[tuple[int, ...], int | None]]:
+    """Return each message's versions, and what replaced them with an earlier message."""
+    pairs = sorted(replacements, key=lambda pair: pair[1])
+    groups: dict[int, list[int]] = {}
+    for replaced_seq, seq in pairs:
+        group = groups.setdefault(replaced_seq, [replaced_seq])
+        group.append(seq)
+        groups[seq] = group
+    return {
+        seq: (
+            tuple(group),
+            next((own for first, own in pairs if first < group[0] and own > group[-1]), None),
+        )
+        for seq, group in groups.items()
+    }
 
 
 def _load_pending_approvals(session: Session, steps: Iterable[Step]) -> dict[Any, Approval]:

@@ -16,14 +16,13 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import READERS, AgentAdmin
 from agents.admin.approvals import LABEL_TEXTS
-from agents.admin.chat import load_latest_steps, load_steps
+from agents.admin.chat import load_latest_steps, load_session_facts, load_steps
 from agents.approvals.services import revoke_session_approval
 from agents.attachments import FIELD, MAX_ATTACHMENTS, MAX_TOTAL_BYTES, Attachment
-from agents.budgets.services import list_session_budget_use
 from agents.calls.explain import find_no_tools_reason
 from agents.calls.snapshots import get_snapshot_cache
 from agents.evaluation.services import FINISHED_STATUSES
-from agents.flow_labels.services import list_session_labels, parse_labels
+from agents.flow_labels.services import parse_labels
 from agents.images import build_blob_response, get_session_blob
 from agents.models import (
     Agent,
@@ -57,7 +56,6 @@ from bonobot.core.admin.theme import (
 from bonobot.core.problems import InvalidInput
 from bonobot.core.text.untrusted_text import make_visible
 from bonobot.ledger.models import AuditRow
-from mcp_servers.flow_labels.services import LABEL_NAMES
 
 
 @register(Session)
@@ -139,13 +137,12 @@ def show_session(visit: ObjectRequest) -> HttpResponseBase:
     return visit.render_tab(
         "sessions/session.html",
         session=session,
-        held=[(LABEL_NAMES[label.label], label) for label in list_session_labels(session)],
+        facts=load_session_facts(session),
         talk=(
             load_latest_steps(session, visit.principal)
             if after_seq is None
             else load_steps(session, visit.principal, after_seq)
         ),
-        budgets=list_session_budget_use(session),
         grants=session.grants.all(),
         may_run=sessions.can_run_agent(visit.principal, session.agent),
         recorded=(recorded := _find_recording_id(visit)),
@@ -164,6 +161,7 @@ def show_steps(visit: ObjectRequest) -> HttpResponseBase:
         "sessions/steps.html",
         session=session,
         talk=load_steps(session, visit.principal, _parse_after(visit) or 0),
+        facts=load_session_facts(session),
         may_run=sessions.can_run_agent(visit.principal, session.agent),
     )
 
@@ -382,6 +380,7 @@ def show_chat(visit: ObjectRequest) -> HttpResponseBase:
         agent=agent,
         session=selected_session,
         talk=load_latest_steps(selected_session, visit.principal) if selected_session else None,
+        facts=load_session_facts(selected_session) if selected_session else None,
         recent=visible_sessions.order_by("-created_at")[:RECENT_SESSIONS],
         may_run=sessions.can_run_agent(visit.principal, agent),
         selectable_endpoints=[

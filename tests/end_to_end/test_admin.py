@@ -264,12 +264,13 @@ def test_a_session_continues_without_a_reload_and_a_turn_is_retried(
     expect(anna.locator("[data-kind=message]")).to_have_count(2)
     assert anna.url == address
     anna.get_by_role("button", name="Resend").last.click()
-    replaced = anna.get_by_role("button", name="replaced steps")
-    expect(replaced).to_be_visible(timeout=PATIENCE_MS)
+    previous_version = anna.get_by_role("button", name="Previous version")
+    expect(previous_version).to_be_visible(timeout=PATIENCE_MS)
     expect(anna.locator("[data-part=state]")).to_contain_text("completed", timeout=PATIENCE_MS)
     expect(anna.locator("[data-kind=message]:visible")).to_have_count(2)
-    replaced.click()
-    expect(anna.locator("[data-kind=message]:visible")).to_have_count(3)
+    previous_version.click()
+    expect(anna.locator("[data-kind=message]:visible")).to_have_count(2)
+    expect(anna.locator("[data-kind=message]:visible").last).to_contain_text("1 / 2")
 
 
 def test_a_server_requests_input_and_a_session_is_exported_replayed_and_canceled(
@@ -294,10 +295,10 @@ def test_a_server_requests_input_and_a_session_is_exported_replayed_and_canceled
     expect(owner.locator("details.bb-call").last).to_contain_text('"eu"')
 
     with owner.expect_download() as download:
-        state.get_by_role("link", name="Markdown").click()
+        owner.get_by_role("link", name="Markdown").click()
     assert "Which region?" in download.value.path().read_text(encoding="utf-8")
     with owner.expect_download() as download:
-        state.get_by_role("link", name="JSON").click()
+        owner.get_by_role("link", name="JSON").click()
     assert json.loads(download.value.path().read_text(encoding="utf-8"))
 
     session = Session.objects.get(organization=acme)

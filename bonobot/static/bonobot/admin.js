@@ -455,17 +455,6 @@
     else stopListening(container.dataset.rests === "waiting");
   }
 
-  // Steps that a later message replaced are hidden: data-toggles-replaced shows them.
-  function addReplacedToggle(button) {
-    const list = button.closest("[data-live]").querySelector("[data-steps]");
-    list.toggleAttribute("data-hides-replaced", true);
-    button.hidden = false;
-    button.addEventListener("click", () => {
-      const hides = list.toggleAttribute("data-hides-replaced");
-      button.setAttribute("aria-pressed", String(!hides));
-    });
-  }
-
   // A slow part, loaded after the page: data-asked="URL".
   async function loadPart(container) {
     try {
@@ -604,11 +593,12 @@
     }
   }
 
-  // The navigation of a narrow screen is open while the URL has its fragment.
+  // On a narrow screen the navigation and the rail of a session are open while the URL has their fragment.
   function closeNavigation(event) {
-    if (event.key !== "Escape" || location.hash !== "#nav-sidebar") return;
+    if (event.key !== "Escape" || !["#nav-sidebar", "#session-rail"].includes(location.hash)) return;
+    const opener = document.querySelector(`a[href="${location.hash}"]`);
     location.hash = "#content";
-    document.querySelector(".bb-opens-navigation")?.focus();
+    opener?.focus();
   }
 
   document.addEventListener("keydown", closeNavigation);
@@ -667,7 +657,6 @@
     queryAll("[data-parts]").forEach(refreshPart);
     queryAll("[data-palette]").forEach(setUpPalette);
     queryAll("[data-countdown]").forEach(showCountdown);
-    queryAll("[data-toggles-replaced]").forEach(addReplacedToggle);
     for (const container of queryAll("[data-live]")) if (container.dataset.rests !== "true") followSession(container);
     // On a phone the current tab may be outside of the visible row.
     const rows = ".bb-tabs, .bb-segments, .bb-settings-navigation";

@@ -1,4 +1,4 @@
-// The chat: the newest step stays in reach, what runs now shows how long, files are dropped and pasted.
+// The chat: the newest step stays in reach, versions of messages are switched, what runs now shows how long, files are dropped and pasted.
 "use strict";
 
 (() => {
@@ -21,6 +21,50 @@
       button.hidden = entry.isIntersecting || entry.boundingClientRect.top < 0;
     }).observe(end);
     button.addEventListener("click", jump);
+  }
+
+  // The versions of edited messages: the steps of the selected one are shown, the newest first.
+  function setUpVersions(list) {
+    const selected = new Map();
+
+    function readGroups() {
+      const groups = new Map();
+      for (const { dataset } of queryAll("[data-versions]", list)) {
+        const starts = dataset.versions.split(",").map(Number);
+        groups.set(starts[0], { starts, end: Number(dataset.versionsEnd || Infinity) });
+      }
+      return [...groups.values()];
+    }
+
+    function isShown(seq, { starts, end }) {
+      if (seq < starts[0] || seq >= end) return true;
+      return starts.findLast((start) => start <= seq) === (selected.get(starts[0]) ?? starts.at(-1));
+    }
+
+    function show() {
+      const groups = readGroups();
+      for (const step of queryAll("[data-seq]", list)) {
+        step.hidden = !groups.every((group) => isShown(Number(step.dataset.seq), group));
+        for (const control of queryAll("[data-version-switch]", step)) control.hidden = false;
+      }
+    }
+
+    list.addEventListener("click", (event) => {
+      const button = event.target.closest("[data-version-step]");
+      if (!button) return;
+      const step = button.closest("[data-seq]");
+      const starts = step.dataset.versions.split(",").map(Number);
+      const next = starts[starts.indexOf(Number(step.dataset.seq)) + Number(button.dataset.versionStep)];
+      selected.set(starts[0], next);
+      show();
+      const shown = list.querySelector(`[data-seq="${next}"]`);
+      const sides = queryAll("[data-version-step]", shown);
+      (sides.find((side) => !side.disabled && side.dataset.versionStep === button.dataset.versionStep) ??
+        sides.find((side) => !side.disabled))?.focus({ preventScroll: true });
+      shown.scrollIntoView({ block: "nearest" });
+    });
+    show();
+    new MutationObserver(show).observe(list, { childList: true });
   }
 
   // How long something runs: <time data-elapsed datetime="…">. The server replaces the element.
@@ -101,6 +145,7 @@
 
   addEventListener("load", () => {
     queryAll("[data-files]:has(input)").forEach(setUpFiles);
+    queryAll("[data-steps]").forEach(setUpVersions);
     queryAll("[data-live]").forEach(setUpJump);
     showElapsedTimes();
     const observer = new MutationObserver(showElapsedTimes);

@@ -143,11 +143,44 @@ def test_replaced_steps_are_marked_and_cant_be_resent(
     create_step(session, "message", text="second", by="anna", replaces=1)
     chat_page = load_steps(session, factories.build_administrator(session.organization))
     assert [line.superseded for line in chat_page.lines] == [True, True, False]
-    assert chat_page.superseded == 2
     page = operator.get("agents_session_change", session.pk)
     assert page.count("data-superseded") == 2
     assert page.count('name="seq"') == 2, "retry and edit of the current message"
-    assert "Show 2 replaced steps" in page
+    assert page.count('data-versions="1,3"') == 2
+    assert "2 / 2" in page
+
+
+def test_versions_of_a_message_end_where_an_earlier_one_was_replaced(
+    session: Session,
+) -> None:
+    for text, replaced in (("a", 0), ("b", 0), ("b2", 2), ("a2", 1), ("a3", 4)):
+        create_step(session, "message", text=text, **({"replaces": replaced} if replaced else {}))
+    chat_page = load_steps(session, factories.build_administrator(session.organization))
+    assert [(line.versions, line.versions_end) for line in chat_page.lines] == [
+        ((1, 4, 5), None),
+        ((2, 3), 4),
+        ((2, 3), 4),
+        ((1, 4, 5), None),
+        ((1, 4, 5), None),
+    ]
+
+
+def test_the_rail_shows_limits_tools_and_cost(
+    session: Session, operator: admin_client.AdminClient
+) -> None:
+    create_step(session, "message", text="first", by="anna")
+    for name in ("<b>add", "<b>add", "fetch"):
+        create_step(session, "call", name=name, arguments={}, server="web")
+    facts = chat.load_session_facts(session)
+    assert (facts.turns, facts.calls) == (0, 3)
+    assert facts.tools == (("<b>add", "web", 2), ("fetch", "web", 1))
+    for page in (
+        operator.get("agents_session_change", session.pk),
+        operator.get("agents_agent_change", session.agent_id, session=session.pk),
+        operator.get("agents_session_steps", session.pk),
+    ):
+        assert "Tools used" in page
+        assert 'title="&lt;b&gt;add"' in page
 
 
 def test_a_page_marks_steps_that_later_pages_replace(
