@@ -1,4 +1,4 @@
-"""Set up what an approved access request asks for, with the permissions of the approver.
+"""Set up what an approved access request asks for, and nothing else.
 
 What is there already isn't created or changed again.
 """

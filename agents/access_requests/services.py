@@ -1,7 +1,7 @@
 """Create, answer and expire access requests."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -14,10 +14,10 @@ from agents.live_topics import wake_pages
 from agents.models import AccessRequest, Agent
 from agents.models.access_requests import MAX_REASON_LENGTH, MAX_TARGET_LENGTH
 from bonobot.accounts.principals import Principal
-from bonobot.accounts.roles import Action
+from bonobot.accounts.roles import Action, Role
 from bonobot.core.celery_tasks import enqueue_task_on_commit
 from bonobot.core.i18n.messages import format_message
-from bonobot.core.problems import Conflict, InvalidInput
+from bonobot.core.problems import Conflict, Forbidden, InvalidInput
 from bonobot.core.text.canonical_json import compute_digest, to_canonical_json
 from bonobot.core.text.untrusted_text import make_storable
 from bonobot.ledger.audit.admin_changes import record_change
@@ -26,7 +26,8 @@ from bonobot.notifications.notify import NotificationSubject, notify
 
 Answer = Literal["approve", "deny"]
 ANSWERS: tuple[Answer, ...] = ("approve", "deny")
-# Approving needs the permission to do the same oneself; denying needs one of these.
+# Answering needs one of these. Who may approve calls but not manage agents, such as a reviewer,
+# approves with the permissions of an operator, limited to what was requested.
 NEEDS_TO_ANSWER = (Action.MANAGE_AGENTS, Action.APPROVE_CALLS)
 SEND_ANSWER = "agents.tasks.send_access_request_answer"
 SYSTEM = Actor(kind="system", id="access_requests", label="access requests")
@@ -81,7 +82,7 @@ def answer_access_request(
     If that can't be set up, the request stays pending and the problem is raised. Also raises
     `Forbidden`, `InvalidInput`, and `Conflict` (`already_answered`, `access_request_expired`).
     """
-    _require_answer_permission(principal, answer)
+    _require_answer_permission(principal, access_request, answer)
     message = make_storable(message.strip())
     _check_length("message", message, MAX_REASON_LENGTH)
     if answer == "deny" and not message:
@@ -91,7 +92,7 @@ def answer_access_request(
             remedy="Tell the requester why, or what to request instead.",
         )
     is_approved = answer == "approve"
-    details = {"message": message}
+    details = {"message": message, "requested_by": access_request.requested_by}
     with record_change(
         **_build_audit_fields(
             access_request,
@@ -100,12 +101,38 @@ def answer_access_request(
         ),
         details=details,
     ):
-        _save_answer(principal, access_request, is_approved=is_approved, message=message)
+        state = AccessRequest.State.APPROVED if is_approved else AccessRequest.State.DENIED
+        _save_answer(principal, access_request, state, message)
         if is_approved:
-            details["provisioned"] = provision_access(principal, access_request)
+            provisioner = _build_provisioner(principal, access_request)
+            details["provisioned"] = provision_access(provisioner, access_request)
         enqueue_task_on_commit(SEND_ANSWER, str(access_request.pk))
         wake_pages(access_request.organization_id)
     return AccessRequest.objects.select_related("agent").get(pk=access_request.pk)
+
+
+def cancel_access_request(principal: Principal, access_request: AccessRequest) -> AccessRequest:
+    """Cancel one's own pending request; raises `Forbidden` and as `answer_access_request`."""
+    if not is_requester(principal, access_request):
+        raise Forbidden(
+            "Only the requester can cancel an access request.",
+            rule="requester",
+            remedy="Deny the request instead.",
+        )
+    with record_change(
+        **_build_audit_fields(access_request, principal.actor, "access_request_canceled")
+    ):
+        _save_answer(principal, access_request, AccessRequest.State.WITHDRAWN)
+        wake_pages(access_request.organization_id)
+    return AccessRequest.objects.select_related("agent").get(pk=access_request.pk)
+
+
+def is_requester(principal: Principal, access_request: AccessRequest) -> bool:
+    """Return whether the principal made the request."""
+    return (principal.kind, principal.id) == (
+        access_request.requested_by_kind,
+        access_request.requested_by_id,
+    )
 
 
 def expire_overdue() -> int:
@@ -199,26 +226,45 @@ def _save_once(principal: Principal, access_request: AccessRequest) -> None:
         ) from None
 
 
-def _require_answer_permission(principal: Principal, answer: str) -> None:
+def _require_answer_permission(
+    principal: Principal, access_request: AccessRequest, answer: str
+) -> None:
     if answer not in ANSWERS:
         raise InvalidInput(
             format_message("{said!r} isn't a valid answer.", said=answer),
             field="answer",
             remedy=format_message("Use one of: {answers}.", answers=", ".join(ANSWERS)),
         )
-    if answer == "approve" or not any(map(principal.may, NEEDS_TO_ANSWER)):
-        principal.require(Action.MANAGE_AGENTS)
+    if principal.may(Action.MANAGE_AGENTS):
+        return
+    principal.require(Action.APPROVE_CALLS)
+    if answer == "approve" and is_requester(principal, access_request):
+        raise Forbidden(
+            "You made this access request, so someone else has to approve it.",
+            rule="requester",
+        )
+
+
+def _build_provisioner(principal: Principal, access_request: AccessRequest) -> Principal:
+    """Return who sets up a request: the approver, with an operator's permissions if needed.
+
+    Its audit entries have the approver's ID and both names.
+    """
+    if principal.may(Action.MANAGE_AGENTS):
+        return principal
+    label = f"{principal.label[:120]} for {access_request.requested_by[:120]}"
+    return replace(principal, label=label, role=Role.OPERATOR, scopes=None, platform_admin=False)
 
 
 def _save_answer(
-    principal: Principal, access_request: AccessRequest, *, is_approved: bool, message: str
+    principal: Principal, access_request: AccessRequest, state: str, message: str = ""
 ) -> None:
     now = timezone.now()
     # The condition lets only one of two concurrent answers succeed.
     updated = AccessRequest.objects.filter(
         pk=access_request.pk, state=AccessRequest.State.WAITING, expires_at__gt=now
     ).update(
-        state=AccessRequest.State.APPROVED if is_approved else AccessRequest.State.DENIED,
+        state=state,
         answered_at=now,
         answered_by=principal.label[:255],
         message=message,

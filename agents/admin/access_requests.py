@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
@@ -17,13 +18,20 @@ from agents.access_requests.services import (
     NEEDS_TO_ANSWER,
     AccessRequestSpec,
     answer_access_request,
+    cancel_access_request,
     create_access_request,
+    is_requester,
 )
 from agents.admin.agents import READERS
-from agents.admin.approvals import PartialNameFilter, PersonRequestAdmin
+from agents.admin.approvals import MAX_ANSWERED, PartialNameFilter, PersonRequestAdmin
 from agents.models import AccessRequest, Agent
 from agents.models.access_requests import MAX_REASON_LENGTH, MAX_TARGET_LENGTH
-from bonobot.accounts.admin_base import ObjectRequest, add_problem_to_form, render_screen
+from bonobot.accounts.admin_base import (
+    ObjectRequest,
+    add_problem_message,
+    add_problem_to_form,
+    render_screen,
+)
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
 from bonobot.core.admin.theme import (
@@ -32,6 +40,7 @@ from bonobot.core.admin.theme import (
     Select,
     Textarea,
     TextInput,
+    action,
     display,
     register,
 )
@@ -84,7 +93,8 @@ class AccessRequestForm(forms.Form):
 class AccessRequestAdmin(PersonRequestAdmin):
     """The active organization's access requests; members see their own."""
 
-    tones: ClassVar[dict[str, str]] = {"denied": "deny", "expired": "refused"}
+    tones: ClassVar[dict[str, str]] = {"denied": "deny", "expired": "refused", "withdrawn": "off"}
+    actions = ("approve_requests", "deny_requests")
     list_display = ("target_name", "kind", "agent_name", "state_now", "requester", "asked_at")
     list_display_links = ("target_name",)
     list_filter = (
@@ -110,9 +120,55 @@ class AccessRequestAdmin(PersonRequestAdmin):
         """Return whether the role can run agents, and so can request something for one."""
         return self.can_perform(request, Action.RUN_AGENTS)
 
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Offer no bulk actions: each request is answered on its own page."""
-        return {}
+    def has_answer_permission(self, request: HttpRequest) -> bool:
+        """Return whether the role can answer access requests."""
+        return any(map(self.get_principal(request).may, NEEDS_TO_ANSWER))
+
+    @action(description=_("Approve selected…"), permissions=["answer"])
+    def approve_requests(
+        self, request: HttpRequest, queryset: QuerySet[AccessRequest]
+    ) -> HttpResponseBase | None:
+        """Confirm what is set up, then approve the pending requests."""
+        return self._answer_selected(request, queryset, "approve")
+
+    @action(description=_("Deny selected…"), permissions=["answer"])
+    def deny_requests(
+        self, request: HttpRequest, queryset: QuerySet[AccessRequest]
+    ) -> HttpResponseBase | None:
+        """Ask for a reason, then deny the pending requests."""
+        return self._answer_selected(request, queryset, "deny")
+
+    def _answer_selected(
+        self, request: HttpRequest, queryset: QuerySet[AccessRequest], answer: str
+    ) -> HttpResponseBase | None:
+        pending: Any = queryset
+        access_requests = list(pending.waiting()[:MAX_ANSWERED])
+        message = request.POST.get("message", "").strip()
+        if access_requests and (
+            "confirmed" not in request.POST or (answer == "deny" and not message)
+        ):
+            return render_screen(
+                request,
+                "access_requests/confirm.html",
+                title=_("Deny these requests") if answer == "deny" else _("Approve these requests"),
+                rows=[(row, describe_effect(row)) for row in access_requests],
+                answer=answer,
+                selected=ACTION_CHECKBOX_NAME,
+                opts=self.opts,
+            )
+        answered = 0
+        for access_request in access_requests:
+            try:
+                answer_access_request(self.get_principal(request), access_request, answer, message)
+            except Problem as problem:
+                add_problem_message(request, problem)
+            else:
+                answered += 1
+        denied, approved = _t("Requests denied: %(n)d."), _t("Requests approved: %(n)d.")
+        if answered:
+            text = denied if answer == "deny" else approved
+            messages.success(request, text % {"n": answered})
+        return None
 
     @display(description=_("request"), ordering="target")
     def target_name(self, access_request: AccessRequest) -> str:
@@ -155,19 +211,29 @@ def show_access_request(visit: ObjectRequest) -> HttpResponseBase:
     """Show the request, what approving it does, and its answer."""
     access_request: AccessRequest = visit.object
     is_answerable = access_request.is_answerable(timezone.now())
-    can_approve = is_answerable and visit.principal.may(Action.MANAGE_AGENTS)
+    can_answer = is_answerable and any(map(visit.principal.may, NEEDS_TO_ANSWER))
+    is_own = is_requester(visit.principal, access_request)
+    can_approve = can_answer and (not is_own or visit.principal.may(Action.MANAGE_AGENTS))
     return visit.render_tab(
         "access_requests/request.html",
         access_request=access_request,
         badge=AccessRequestAdmin.render_badge(access_request),
         answerable=is_answerable,
         can_approve=can_approve,
-        can_deny=is_answerable and any(map(visit.principal.may, NEEDS_TO_ANSWER)),
+        can_deny=can_answer,
+        can_cancel=is_answerable and is_own,
         effect=describe_effect(access_request) if can_approve else "",
     )
 
 
-@AccessRequestAdmin.add_object_action("approve", needs=Action.MANAGE_AGENTS)
+@AccessRequestAdmin.add_object_action("cancel", needs=READERS)
+def withdraw_access_request(visit: ObjectRequest) -> None:
+    """Cancel one's own request."""
+    cancel_access_request(visit.principal, visit.object)
+    messages.success(visit.request, _t("Request canceled."))
+
+
+@AccessRequestAdmin.add_object_action("approve", needs=NEEDS_TO_ANSWER)
 def approve_access_request(visit: ObjectRequest) -> None:
     """Approve the request and set up what it asks for."""
     message = visit.request.POST.get("message", "")

@@ -13,6 +13,7 @@ from agents.access_requests.services import (
     AccessRequestSpec,
     answer_access_request,
     build_page_url,
+    cancel_access_request,
     create_access_request,
 )
 from agents.models import AccessRequest, Agent
@@ -174,8 +175,8 @@ class AnswerAccessRequestView(AccessRequestView):
     def post(self, request: object, access_request_id: str) -> Response:
         """Approve a request and set up what it asks for, or deny it with a message.
 
-        Approving needs the permissions to set it up oneself. Problems: `already_answered`,
-        `access_request_expired`, `unknown_target`, and those of the setup.
+        Nobody can approve their own request without the permission `manage_agents`. Problems:
+        `already_answered`, `access_request_expired`, `unknown_target`, and those of the setup.
         """
         access_request = self.get_access_request(access_request_id)
         body = self.read_body(AccessRequestAnswerBody)
@@ -183,3 +184,21 @@ class AnswerAccessRequestView(AccessRequestView):
             self.principal, access_request, body["answer"], body.get("message", "")
         )
         return self.respond_row(answered, RequestedAccessSerializer)
+
+
+class CancelAccessRequestView(AccessRequestView):
+    """The cancellation of an access request."""
+
+    rules = {"POST": READ_OR_RUN}
+    agent_token_methods = ("POST",)
+
+    @describe_operation("cancel_access_request", answer=RequestedAccessSerializer)
+    def post(self, request: object, access_request_id: str) -> Response:
+        """Cancel one's own pending request.
+
+        Problems: `already_answered`, `access_request_expired`.
+        """
+        access_request = self.get_access_request(access_request_id)
+        return self.respond_row(
+            cancel_access_request(self.principal, access_request), RequestedAccessSerializer
+        )

@@ -209,6 +209,11 @@ urlpatterns = [
         access_requests.AnswerAccessRequestView.as_view(),
         name="access-request-answer",
     ),
+    path(
+        f"{ACCESS_REQUEST}/cancel",
+        access_requests.CancelAccessRequestView.as_view(),
+        name="access-request-cancel",
+    ),
     path("approvals", approvals.ApprovalListView.as_view(), name="approvals"),
     path(APPROVAL, approvals.ApprovalDetailView.as_view(), name="approval"),
     path(f"{APPROVAL}/answer", approvals.AnswerApprovalView.as_view(), name="approval-answer"),

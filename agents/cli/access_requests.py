@@ -1,4 +1,4 @@
-"""The command group `access-requests`: list, show, create, approve and deny requests."""
+"""The command group `access-requests`: list, show, create, cancel and answer requests."""
 
 import argparse
 from functools import partial
@@ -75,6 +75,13 @@ def _create_access_request(cli: CommandContext, options: argparse.Namespace) -> 
     _emit(cli, create_access_request(cli.principal, spec))
 
 
+def _cancel_access_request(cli: CommandContext, options: argparse.Namespace) -> None:
+    from agents.access_requests.services import cancel_access_request
+
+    access_request = elicitations.get_request(cli, AccessRequest, options.id)
+    _emit(cli, cancel_access_request(cli.principal, access_request))
+
+
 def _add_answer_arguments(parser: argparse.ArgumentParser, *, is_required: bool) -> None:
     elicitations.add_id_argument(parser)
     parser.add_argument(
@@ -113,6 +120,13 @@ VERBS = (
             'access-requests create server github --agent helper --reason "To read issues."',
             'access-requests create agent Support --reason "To answer customers."',
         ),
+    ),
+    CommandVerb(
+        "cancel",
+        "Cancel one's own pending request",
+        _cancel_access_request,
+        elicitations.add_id_argument,
+        ("access-requests cancel 0198c0de-…",),
     ),
     CommandVerb(
         "approve",

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from agents.budgets.services import BudgetUse
-from agents.models import Approval, Budget, Session
+from agents.models import AccessRequest, Approval, Budget, Session
 from bonobot.accounts.templatetags.display import amount, in_words
 from bonobot.core.i18n.localization import localize_text
 from bonobot.core.text.untrusted_text import make_visible
@@ -67,6 +67,23 @@ def describe_elicitations(count: int) -> Iterator[AttentionItem]:
             reverse("admin:agents_elicitationrequest_changelist"),
             _("View requests"),
         )
+
+
+def describe_access_requests(
+    pending: Sequence[AccessRequest], count: int
+) -> Iterator[AttentionItem]:
+    """Yield an item for the access requests that wait for an answer; `pending` are the oldest."""
+    if not count or not pending:
+        return
+    yield AttentionItem(
+        "key",
+        "warn",
+        ngettext("%(n)s access request", "%(n)s access requests", count) % {"n": f"{count:,}"},
+        _join_names(f"{row.target} ({row.requested_by})" for row in pending),
+        reverse("admin:agents_accessrequest_changelist") + "?state=waiting",
+        _("View requests"),
+        pending[0].created_at,
+    )
 
 
 def describe_logins(logins: Iterable[tuple[Server, Any]]) -> Iterator[AttentionItem]:

@@ -14,13 +14,14 @@ from django.conf import settings
 from django.db.models import Case, Count, F, IntegerField, OuterRef, Q, Subquery, Value, When
 from django.urls import reverse
 
+from agents.access_requests.services import NEEDS_TO_ANSWER
 from agents.budgets.services import BudgetUse, load_budget_use
 from agents.call_activity import RANGES, CallActivity
 from agents.console import attention
 from agents.console.attention import AttentionItem
 from agents.console.onboarding import OnboardingProgress, load_onboarding_progress
 from agents.console.pending_counts import PendingCounts
-from agents.models import Approval, Budget, Session
+from agents.models import AccessRequest, Approval, Budget, Session
 from agents.models.approvals import PersonRequestQuerySet
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Action
@@ -75,6 +76,10 @@ def _list_attention(
         attention.describe_processes(_list_ended_processes(principal)),
         attention.describe_approvals(_list_pending_approvals(organization_id), pending.calls),
         attention.describe_elicitations(pending.questions),
+        attention.describe_access_requests(
+            _list_access_requests(principal) if pending.access_requests else [],
+            pending.access_requests,
+        ),
         attention.describe_logins(logins),
         attention.describe_servers(
             server
@@ -90,6 +95,14 @@ def _list_attention(
         attention.describe_reviews(_list_pending_reviews(organization_id), pending.definitions),
         attention.describe_budgets(_list_budgets(organization_id)),
     )
+
+
+def _list_access_requests(principal: Principal) -> list[AccessRequest]:
+    """Return the oldest pending access requests for people who can answer them."""
+    if not any(map(principal.may, NEEDS_TO_ANSWER)):
+        return []
+    rows = AccessRequest.objects.for_organization(principal.organization_id).waiting()
+    return list(rows.order_by("created_at")[:MAX_ITEMS])
 
 
 def _list_ended_processes(principal: Principal) -> list[ProcessStatus]:

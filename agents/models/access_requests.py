@@ -56,6 +56,7 @@ class AccessRequest(PersonRequest):
         APPROVED = "approved", _("approved")
         DENIED = "denied", _("denied")
         EXPIRED = "expired", _("expired")
+        WITHDRAWN = "withdrawn", _("canceled")
 
     kind = models.CharField(_("type"), max_length=10, choices=Kind)
     target = models.CharField(_("name"), max_length=MAX_TARGET_LENGTH)

@@ -58,9 +58,9 @@ class CommandModule(ModuleType):
 
 COMMAND_GROUPS = {
     "access-requests": GroupEntry(
-        "List, create, approve, and deny requests for servers, tools, and agents",
+        "List, create, cancel, approve, and deny requests for servers, tools, and agents",
         {
-            "agents.cli.access_requests:VERBS": "list show create approve deny",
+            "agents.cli.access_requests:VERBS": "list show create cancel approve deny",
         },
         reads="list show",
     ),

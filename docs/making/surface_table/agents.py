@@ -309,6 +309,12 @@ SESSIONS_AREA = Area(
             cli="access-requests list, access-requests show",
         ),
         Feature(
+            "Cancel one's own access request",
+            admin="accessrequest.cancel",
+            rest="cancel_access_request",
+            cli="access-requests cancel",
+        ),
+        Feature(
             "Approve or deny an access request",
             admin="accessrequest.approve accessrequest.deny",
             rest="answer_access_request",

@@ -1,5 +1,7 @@
 """Access requests: who can make and answer them, and what approving one sets up."""
 
+import json
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,13 +12,14 @@ from agents.access_requests.emails import send_answer_email
 from agents.access_requests.services import (
     AccessRequestSpec,
     answer_access_request,
+    cancel_access_request,
     create_access_request,
     expire_overdue,
 )
 from agents.calls.snapshots import get_snapshot_cache
 from agents.models import AccessRequest, Agent
 from agents.policies.services import PolicySpec, set_policy
-from agents.services import attach_server
+from agents.services import AgentSpec, attach_server, create_agent
 from bonobot.accounts.models import Organization, User
 from bonobot.accounts.principals import Principal
 from bonobot.accounts.roles import Role
@@ -134,15 +137,12 @@ def test_a_server_of_another_organization_isnt_found(member, operator, helper):
     assert refusal.value.code == "unknown_target"
 
 
-def test_approving_needs_the_permission_to_do_it_oneself_and_denying_one_of_two(
-    acme, member, operator
-):
+def test_answering_needs_one_of_two_permissions_and_a_denial_a_reason(acme, member, operator):
     reviewer = factories.create_member(acme, Role.REVIEWER, "rita")
     auditor = factories.create_member(acme, Role.AUDITOR, "otto")
     access_request = request_access(member, "agent", "Support")
     for principal, answer in (
         (member, "approve"),
-        (reviewer, "approve"),
         (auditor, "approve"),
         (member, "deny"),
         (auditor, "deny"),
@@ -162,6 +162,65 @@ def test_approving_needs_the_permission_to_do_it_oneself_and_denying_one_of_two(
         request_access(auditor, "agent", "Support")
     assert refusal.value.code == "forbidden"
     assert not Agent.objects.filter(name="Support").exists()
+
+
+def test_a_reviewer_approves_what_was_requested_with_both_names_in_the_audit_log(
+    acme, member, helper
+):
+    reviewer = factories.create_member(acme, Role.REVIEWER, "rita")
+    server = admin_client.create_web_server(acme, "Web")
+    request = request_access(member, "server", "web", helper)
+    assert answer_access_request(reviewer, request, "approve").answered_by == "rita"
+    answer_access_request(reviewer, request_access(member, "agent", "Support"), "approve")
+    assert [row.server for row in helper.agent_servers.all()] == [server]
+    assert Agent.objects.get(name="Support").members.get().username == "anna"
+    created = AuditRow.objects.get(action="agent_created", resource_name="Support")
+    assert (created.actor_id, created.actor_label) == (reviewer.id, "rita for anna")
+    answer = AuditRow.objects.filter(action="access_request_approved").first()
+    assert answer.actor_label == "rita"
+    assert json.loads(answer.opened)["details"]["requested_by"] == "anna"
+    with pytest.raises(Problem) as refusal:
+        create_agent(reviewer, AgentSpec(name="Other"))
+    assert refusal.value.code == "forbidden"
+
+
+def test_a_reviewer_cant_approve_a_request_of_their_own(acme, member, operator):
+    request = request_access(member, "agent", "Support")
+    request_of_operator = request_access(operator, "agent", "Sales")
+    with pytest.raises(Problem) as refusal:
+        answer_access_request(replace(member, role=Role.REVIEWER), request, "approve")
+    assert (refusal.value.code, refusal.value.rule) == ("forbidden", "requester")
+    factories.create_agent(acme, "model")  # with the model that new agents use
+    assert answer_access_request(operator, request_of_operator, "approve").state == "approved"
+
+
+def test_a_reviewer_cant_add_what_needs_a_platform_administrator(acme, member, helper):
+    reviewer = factories.create_member(acme, Role.REVIEWER, "rita")
+    Preset.objects.create(
+        organization=acme,
+        slug="inner",
+        name="Inner",
+        transport_type="http",
+        endpoint_config={"url": "http://127.0.0.1:9/mcp"},
+    )
+    request = request_access(member, "server", "inner", helper)
+    with pytest.raises(Problem) as refusal:
+        answer_access_request(reviewer, request, "approve")
+    assert refusal.value.code == "private_address"
+    assert not helper.agent_servers.exists()
+
+
+def test_only_the_requester_cancels_a_pending_request(member, operator):
+    request = request_access(member, "agent", "Support")
+    with pytest.raises(Problem) as refusal:
+        cancel_access_request(operator, request)
+    assert (refusal.value.code, refusal.value.rule) == ("forbidden", "requester")
+    assert cancel_access_request(member, request).state == "withdrawn"
+    with pytest.raises(Problem) as refusal:
+        answer_access_request(operator, request, "approve")
+    assert refusal.value.code == "already_answered"
+    request_access(member, "agent", "Support")
+    assert AuditRow.objects.filter(action="access_request_canceled").count() == 1
 
 
 def test_the_same_request_is_pending_once_per_person(acme, member, operator, helper):

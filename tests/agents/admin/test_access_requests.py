@@ -29,7 +29,9 @@ def test_a_member_requests_an_agent_and_sees_the_answer() -> None:
     assert admin_client.find_links(inbox.split("</nav>", 1)[0], address)
     page = reviewer.get("agents_accessrequest_change", sales.pk)
     assert "Deny request" in page
-    assert "Approve request" not in page
+    assert "Approve request" in page
+    assert "Cancel request" not in page
+    assert "2 access requests" in reviewer.get("index")
     reviewer.post("agents_accessrequest_deny", sales.pk, message="Use Support.")
     page = operator.get("agents_accessrequest_change", support.pk)
     assert "Creates the agent Support and gives" in page
@@ -40,3 +42,30 @@ def test_a_member_requests_an_agent_and_sees_the_answer() -> None:
     assert "Use Support." in page
     assert "Your answer" not in page
     assert "Support" in member.get("agents_agent_changelist")
+
+
+def test_several_requests_are_answered_at_once_and_a_requester_cancels_one() -> None:
+    acme = factories.create_organization()
+    factories.create_agent(acme, "helper")  # with the model that new agents use
+    member = admin_client.sign_in(acme, Role.MEMBER)
+    reviewer = admin_client.sign_in(acme, Role.REVIEWER)
+    for name in ("Support", "Sales", "News", "Gone"):
+        member.post("agents_accessrequest_add", kind="agent", target=name, reason="For customers.")
+    ids = {row.target: str(row.pk) for row in AccessRequest.objects.all()}
+    assert "Cancel request" in member.get("agents_accessrequest_change", ids["Gone"])
+    member.post("agents_accessrequest_cancel", ids["Gone"])
+    address = "agents_accessrequest_changelist"
+    approval = {"action": "approve_requests", "_selected_action": [ids["Support"], ids["Sales"]]}
+    page = reviewer.post(address, **approval)
+    assert "Creates the agent Support and gives" in page
+    reviewer.post(address, **approval, confirmed="1")
+    denial = {"action": "deny_requests", "_selected_action": [ids["News"]], "confirmed": "1"}
+    assert "A denial needs a reason." in reviewer.post(address, **denial)
+    reviewer.post(address, **denial, message="Use Support.")
+    states = dict(AccessRequest.objects.values_list("target", "state"))
+    assert states == {
+        "Support": "approved",
+        "Sales": "approved",
+        "News": "denied",
+        "Gone": "withdrawn",
+    }

@@ -18,6 +18,7 @@ from agents.skills.services import SkillSpec, delete_skill, save_skill
 from agents.workflows.services import run_workflow
 from bonobot.accounts.invitations import create_invitation
 from bonobot.accounts.models import Organization, User
+from bonobot.accounts.principals import build_cli_principal
 from bonobot.accounts.roles import Role
 from bonobot.accounts.tokens.services import create_token
 from bonobot.core.runtime import get_runtime
@@ -106,6 +107,7 @@ CALLS: Mapping[str, Call] = {
     "agents tools": Call(("helper",), ("nobody",), reads=True),
     "agents workspace": Call(("helper",), ("nobody",), reads=True),
     "access-requests approve": Call(("@approve-access#",), ("nothing",)),
+    "access-requests cancel": Call(("@cancel-access#",), ("nothing",)),
     "access-requests create": Call(
         ("agent", "Wish #", "--reason", "To try it."),
         ("tool", "x", "--agent", "nobody", "--reason", "x"),
@@ -417,6 +419,12 @@ def create_example_objects(organization: Organization, url: str, folder: Path) -
     values |= {
         f"@{action}-access{n}": factories.create_access_request(organization).pk
         for action in ("approve", "deny")
+        for n in range(4)
+    }
+    requester = build_cli_principal(organization)
+    own = {"requested_by_kind": requester.kind, "requested_by_id": requester.id}
+    values |= {
+        f"@cancel-access{n}": factories.create_access_request(organization, **own).pk
         for n in range(4)
     }
     sessions = {f"@session{n}": factories.create_answered_session(agent).pk for n in range(4)}
