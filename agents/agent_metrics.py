@@ -79,7 +79,6 @@ class CallCounts:
         return self.duration_ms / self.admitted if self.admitted else None
 
     def add_total(self, kind: RollupKind, total: Total) -> None:
-        """Add the total of one kind of rows."""
         self.tokens += total.input_tokens + total.output_tokens
         self.cost_microusd += total.cost_microusd
         if kind.event_type == "model":

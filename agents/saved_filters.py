@@ -92,7 +92,6 @@ def delete_filter(principal: Principal, row: SavedFilter) -> None:
 
 
 def can_delete_filter(principal: Principal, row: SavedFilter) -> bool:
-    """Return whether the principal may delete the filter."""
     return str(row.owner_id) == principal.id or principal.may(Action.MANAGE_ORGANIZATION)
 
 

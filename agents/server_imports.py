@@ -220,7 +220,6 @@ class ServerImport:
         return [planned_server for planned_server in self.planned if planned_server.ready]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the import for JSON."""
         return {
             "applied": self.applied,
             "entries": [self.describe_entry(planned_server) for planned_server in self.planned],

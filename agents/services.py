@@ -149,7 +149,6 @@ def cancel_restored_sessions(principal: Principal, agent_id: str) -> None:
 
 
 def delete_workspace(organization_id: UUID, agent_id: str) -> None:
-    """Delete the own workspace of a deleted agent."""
     delete_own_folder(organization_id, UUID(agent_id))
 
 

@@ -94,7 +94,6 @@ def register_runner(**_: Any) -> None:
 
 @beat_init.connect
 def start_probes(**_: Any) -> None:
-    """Start the probes of the scheduler."""
     from bonobot.jobs.celery_beat import BonobotScheduler
     from bonobot.monitoring import metrics_endpoint, probe_server  # models, which need settings
 

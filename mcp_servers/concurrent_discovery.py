@@ -40,7 +40,6 @@ class DiscoveryAttempt:
         }
 
     def format_summary(self) -> str:
-        """Return a one-line summary."""
         if self.result is None:
             problem = self.problem
             return f"{problem.code}: {problem} {problem.remedy}".strip() if problem else ""

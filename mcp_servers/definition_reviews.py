@@ -160,7 +160,6 @@ def reset_review(principal: Principal, definition: Definition) -> None:
 
 
 def set_definition_enabled(principal: Principal, definition: Definition, *, enabled: bool) -> None:
-    """Enable or disable one definition."""
     principal.require(Action.MANAGE_SERVERS)
     with record_change(
         organization_id=definition.organization_id,

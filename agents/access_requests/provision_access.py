@@ -54,7 +54,6 @@ def find_server(access_request: AccessRequest) -> Server | None:
 
 
 def find_preset(access_request: AccessRequest) -> Preset | None:
-    """Return the preset that a request names, by slug or name."""
     available = Preset.objects.available_to(access_request.organization_id)
     target = access_request.target
     by_name: Preset | None = available.filter(name__iexact=target).first()
@@ -65,7 +64,6 @@ def find_preset(access_request: AccessRequest) -> Preset | None:
 
 
 def find_agent(access_request: AccessRequest) -> Agent | None:
-    """Return the agent that a request names, by slug or name."""
     agents = Agent.objects.for_organization(access_request.organization_id)
     target = access_request.target
     agent: Agent | None = (

@@ -122,13 +122,11 @@ def expire_overdue() -> int:
 
 
 def build_page_path(access_request: AccessRequest) -> str:
-    """Return the path of the request's page in the admin."""
     # Not by `reverse`: listing them must not load the whole admin.
     return f"/admin/agents/accessrequest/{access_request.pk}/change/"
 
 
 def build_page_url(access_request: AccessRequest) -> str:
-    """Return the absolute URL of the request's page."""
     return f"{settings.BONOBOT_URL}{build_page_path(access_request)}"
 
 

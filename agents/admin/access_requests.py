@@ -116,12 +116,10 @@ class AccessRequestAdmin(PersonRequestAdmin):
 
     @display(description=_("request"), ordering="target")
     def target_name(self, access_request: AccessRequest) -> str:
-        """Return the name of what is requested."""
         return make_visible(access_request.target, 120)
 
     @display(description=_("requested by"), ordering="requested_by")
     def requester(self, access_request: AccessRequest) -> str:
-        """Return who made the request."""
         return make_visible(access_request.requested_by, 60)
 
     def add_view(
@@ -177,7 +175,6 @@ def approve_access_request(visit: ObjectRequest) -> None:
 
 @AccessRequestAdmin.add_object_action("deny", needs=NEEDS_TO_ANSWER)
 def deny_access_request(visit: ObjectRequest) -> None:
-    """Deny the request with a reason."""
     message = visit.request.POST.get("message", "")
     answer_access_request(visit.principal, visit.object, "deny", message)
     messages.success(visit.request, _t("Denied."))

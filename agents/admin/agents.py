@@ -120,7 +120,6 @@ class AgentAdmin(TabbedAdmin):
 
     @display(description=_("agent"), ordering="name", header=True)
     def agent(self, agent: Agent) -> tuple[str, str]:
-        """Return the name and the description."""
         return make_visible(agent.name), make_visible(agent.description or agent.slug, 100)
 
     @display(description=_("model"), ordering="model_endpoint__name")
@@ -130,7 +129,6 @@ class AgentAdmin(TabbedAdmin):
 
     @display(description=_("servers"), ordering="bound")
     def server_count(self, agent: Any) -> str:
-        """Return the number of its servers, and whether one has an error."""
         return render_to_string("admin/agents/servers_cell.html", {"agent": agent})
 
     @display(description=_("running"), ordering="running")
@@ -140,12 +138,10 @@ class AgentAdmin(TabbedAdmin):
 
     @display(description=_("last session"), ordering="latest")
     def last_session(self, agent: Any) -> Any:
-        """Return when its last session started."""
         return ago(agent.latest)
 
     @display(description=_("enabled"), ordering="enabled")
     def switch(self, agent: Agent) -> str:
-        """Return the switch."""
         return render_to_string("admin/agents/switch.html", {"agent": agent})
 
     @display(description=_("enabled"), ordering="enabled")
@@ -500,7 +496,6 @@ MAX_PANEL_AGENTS = 20
 
 
 def build_agents_panel(visit: ObjectRequest) -> tuple[str, dict[str, Any]]:
-    """Return the panel of the agents that have a server."""
     attached_servers = AgentServer.objects.filter(server=visit.object).select_related("agent")
     return "admin/agents/attached_agents.html", {
         "agent_servers": attached_servers.order_by("agent__name")[:MAX_PANEL_AGENTS]

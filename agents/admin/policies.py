@@ -239,7 +239,6 @@ class ToolGroup:
 
 
 def get_group_key(tool: SnapshotTool) -> str:
-    """Return the group that a tool belongs to."""
     return str(tool.facts.server_id or BUILTIN_GROUP)
 
 
@@ -284,7 +283,6 @@ def expand_group_rules(tools: Sequence[SnapshotTool], posted: Mapping[str, Any])
 
 @AgentAdmin.add_page("policy", _("Policy"), order=40)
 def show_policy(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the policy, or replace it."""
     agent: Agent = visit.object
     query, posted = visit.request.GET, visit.request.POST
     snapshot = get_snapshot_cache().load_current("agent", agent.pk)
@@ -335,7 +333,6 @@ def show_policy(visit: ObjectRequest) -> HttpResponseBase:
 
 
 def _save_or_simulate(visit: ObjectRequest, policy: PolicySpec) -> PolicySimulation | None:
-    """Save the policy, or return its simulation if that was requested."""
     if visit.request.POST.get("do") == "simulate":
         return simulate_policy(visit.principal, visit.object, policy)
     replaced = load_policy_spec(visit.object)
@@ -381,7 +378,6 @@ def show_policy_preview(visit: ObjectRequest) -> HttpResponseBase:
 
 @AgentAdmin.add_page("policy_rows")
 def show_group_rows(visit: ObjectRequest) -> HttpResponseBase:
-    """Return one page of a group's rows as a fragment."""
     agent: Agent = visit.object
     query = visit.request.GET
     tools = _list_tools(get_snapshot_cache().load_current("agent", agent.pk))

@@ -82,7 +82,6 @@ class SessionAdmin(TabbedAdmin):
 
     @display(description=_("session"))
     def session(self, session: Session) -> str:
-        """Return the title."""
         return make_visible(str(session), 90)
 
     @display(description=_("status"), ordering="status")
@@ -92,28 +91,23 @@ class SessionAdmin(TabbedAdmin):
 
     @display(description=_("started"), ordering="created_at")
     def started(self, session: Session) -> Any:
-        """Return when it was started."""
         return ago(session.created_at)
 
     @display(description=_("by"), ordering="started_by")
     def by(self, session: Session) -> str:
-        """Return who started it."""
         return make_visible(session.started_by)
 
     @display(description=_("tokens"), ordering="input_tokens")
     def tokens(self, session: Session) -> str:
-        """Return the tokens in and out."""
         return f"{session.input_tokens + session.output_tokens:,}"
 
     @display(description=_("cost"), ordering="cost_microusd")
     def cost(self, session: Session) -> str:
-        """Return the cost."""
         return dollars(session.cost_microusd)
 
 
 @SessionAdmin.add_page("image", needs=READERS)
 def show_image(visit: ObjectRequest) -> HttpResponseBase:
-    """Return an image of the conversation."""
     return build_blob_response(get_session_blob(visit.object, visit.request.GET.get("sha256", "")))
 
 
@@ -170,7 +164,6 @@ def show_steps(visit: ObjectRequest) -> HttpResponseBase:
 
 @SessionAdmin.add_object_action("send", needs=Action.RUN_AGENTS)
 def send_message(visit: ObjectRequest) -> None:
-    """Send another message."""
     files = read_attachments(visit.request)
     sessions.send_message(
         visit.principal,
@@ -197,7 +190,6 @@ def resend_message(visit: ObjectRequest) -> None:
 
 @SessionAdmin.add_object_action("cancel", needs=Action.RUN_AGENTS)
 def cancel_session(visit: ObjectRequest) -> None:
-    """Cancel the session."""
     if sessions.cancel_session(visit.principal, visit.object):
         messages.success(visit.request, _t("Cancellation requested."))
     else:
@@ -206,14 +198,12 @@ def cancel_session(visit: ObjectRequest) -> None:
 
 @SessionAdmin.add_object_action("release", needs=Action.MANAGE_AGENTS)
 def release_session(visit: ObjectRequest) -> None:
-    """Release the session from quarantine."""
     release_quarantined_session(visit.principal, visit.object)
     messages.success(visit.request, _t("Released. The session continues."))
 
 
 @SessionAdmin.add_object_action("revoke", needs=Action.APPROVE_CALLS)
 def handle_revoke(visit: ObjectRequest) -> None:
-    """Revoke an approval for the session."""
     grants = SessionApproval.objects.filter(session=visit.object)
     organization_id = visit.principal.organization_id
     grant: SessionApproval = grants.get_or_404(organization_id, pk=visit.request.POST.get("grant"))
@@ -273,7 +263,6 @@ class TimelineRow:
 
     @property
     def tokens(self) -> int:
-        """Return the tokens in and out."""
         return self.audit.input_tokens + self.audit.output_tokens if self.audit else 0
 
 

@@ -95,17 +95,14 @@ class SkillAdmin(AssignableAdmin):
 
     @display(description=_("skill"), ordering="name", header=True)
     def skill(self, skill: Skill) -> tuple[str, str]:
-        """Return the title and the name."""
         return make_visible(str(skill), 80), skill.name
 
     @display(description=_("description"))
     def about(self, skill: Skill) -> str:
-        """Return the description."""
         return make_visible(skill.description, 120)
 
     @display(description=_("agents"))
     def had_by(self, skill: Skill) -> str:
-        """Return the agents that have it."""
         return (
             ", ".join(sorted(assignment.agent.slug for assignment in skill.assignments.all()))
             or "–"

@@ -62,7 +62,6 @@ class SessionFilter(StrictFilterSet):
     until = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
 
     def filter_by_agent(self, rows: Any, name: str, value: str) -> Any:
-        """Return the sessions of one agent."""
         return rows.filter(
             **{f"agent__{field}": lookup for field, lookup in build_agent_lookup(value).items()}
         )
@@ -203,7 +202,6 @@ class SessionView(ResourceView):
         return visible_session
 
     def show_session(self, session: Session, *, status: int = 200) -> Response:
-        """Return the response with the current session."""
         return self.respond_row(self.get_session(str(session.pk)), SessionSerializer, status=status)
 
 

@@ -149,7 +149,6 @@ class TriggerView(WorkflowView):
     def show_trigger(
         self, trigger: Trigger, serializer_class: type[StrictSerializer], **options: Any
     ) -> Response:
-        """Return the response with the current trigger."""
         response = self.respond_row(
             list_triggers(trigger.workflow).get(pk=trigger.pk), serializer_class, **options
         )

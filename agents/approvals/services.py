@@ -251,13 +251,11 @@ def _wake_waiting_calls(approval: Approval) -> None:
 
 
 def build_page_path(approval: Approval) -> str:
-    """Return the path of the approval's page in the admin."""
     # Not by `reverse`: listing them must not load the whole admin.
     return f"/admin/agents/approval/{approval.pk}/change/"
 
 
 def build_page_url(approval: Approval) -> str:
-    """Return the absolute URL of the approval's page."""
     return f"{settings.BONOBOT_URL}{build_page_path(approval)}"
 
 

@@ -54,7 +54,6 @@ class BuiltinToolAvailability:
     toolbox: AgentToolsets
 
     def is_available(self, tool: BuiltinTool) -> bool:
-        """Return whether a tool is available to the agent."""
         return (
             (self.has_resources or not tool.needs_resources)
             and (self.has_skills or not tool.needs_skills)

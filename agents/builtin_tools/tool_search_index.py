@@ -172,7 +172,6 @@ def _compute_weights(tool: SearchableTool) -> dict[str, float]:
 
 
 def _collect_parameter_texts(schema: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the names and the descriptions of a tool's parameters."""
     properties = schema.get("properties")
     if not isinstance(properties, Mapping):
         return "", ""

@@ -61,7 +61,6 @@ class Toolset:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The default values of the options."""
         return {option.name: option.default for option in self.options}
 
 

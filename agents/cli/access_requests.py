@@ -14,7 +14,6 @@ SHOWN_FIELDS = ("id", "state", "kind", "target", "agent", "requested_by", "expir
 
 
 def serialize_access_request(access_request: AccessRequest) -> dict[str, Any]:
-    """Return the JSON representation of an access request."""
     from agents.access_requests.services import build_page_url
 
     return {

@@ -21,7 +21,6 @@ def get_agent(cli: CommandContext, slug: str) -> Agent:
 
 
 def serialize_agent(agent: Agent) -> dict[str, Any]:
-    """Return the JSON representation of an agent."""
     policy = load_policy_spec(agent)
     return {
         "id": str(agent.pk),

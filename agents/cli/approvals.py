@@ -20,7 +20,6 @@ SHOWN_FIELDS = ("id", "state", "name", "server", "agent", "requested_by", "expir
 
 
 def serialize_approval(approval: Approval) -> dict[str, Any]:
-    """Return the JSON representation of an approval."""
     from agents.approvals.services import build_page_url
 
     return {

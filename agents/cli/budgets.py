@@ -28,7 +28,6 @@ LINE_FORMAT = "[session:]UNIT/PERIOD=LIMIT[@PERCENT]"
 
 
 def serialize_budget(row: Budget, use: BudgetUse) -> dict[str, Any]:
-    """Return the JSON representation of a budget."""
     return {
         "id": str(row.pk),
         "scope": use.scope,

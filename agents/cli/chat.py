@@ -138,7 +138,6 @@ class TerminalChat:
 
     @property
     def steps(self) -> list[Step]:
-        """The current steps of the session."""
         rows = self.session.steps.order_by("seq") if self.session else ()
         return list_current_steps(list(rows))
 

@@ -38,7 +38,6 @@ def add_list_arguments(parser: argparse.ArgumentParser, model: Any) -> None:
 
 
 def add_id_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the id argument."""
     parser.add_argument("id", metavar="ID", help="ID, as shown by `list`")
 
 
@@ -70,7 +69,6 @@ YES_ANSWERS = frozenset({"y", "yes", "true", "1", "on"})
 
 
 def serialize_elicitation_request(question: ElicitationRequest) -> dict[str, Any]:
-    """Return the JSON representation of an elicitation request."""
     from agents.elicitations.services import build_page_url
 
     return {

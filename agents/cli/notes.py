@@ -13,7 +13,6 @@ MAX_TEXT_SHOWN = 300
 
 
 def serialize_note(note: Note) -> dict[str, Any]:
-    """Return the JSON representation of a note."""
     return {
         "id": str(note.pk),
         "title": note.title,

@@ -123,7 +123,6 @@ def apply_draft_options(cli: CommandContext, owner: "Owner", options: argparse.N
 
 
 def format_policy(policy: "PolicySpec") -> str:
-    """Format a policy as one line."""
     from agents.policies.services import EFFECTS, format_entries
 
     return "; ".join(

@@ -74,7 +74,6 @@ class SessionRenderer:
         self._live = None
 
     def handle_events(self, events: list[SessionEvent]) -> None:
-        """Render new events."""
         for event in events:
             self._handle_event(event)
         if self._live is not None and events:
@@ -228,7 +227,6 @@ def add_timeout_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_wait_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options for waiting."""
     add_timeout_argument(parser)
     parser.add_argument(
         "--wait",
@@ -498,7 +496,6 @@ NUMBER_FIELDS = (
 
 
 def serialize_session(session: Session) -> dict[str, Any]:
-    """Return the JSON representation of a session."""
     return {
         "id": str(session.pk),
         "agent": session.agent.slug,

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 def add_name_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the name argument."""
     parser.add_argument("name", metavar="NAME", help="Its name")
 
 
@@ -46,7 +45,6 @@ def add_enabled_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def serialize_skill(skill: Skill) -> dict[str, Any]:
-    """Return the JSON representation of a skill."""
     from agents.assignments import list_agent_slugs
 
     names = ("name", *SKILL_TEXTS, "arguments", "enabled", "version", "digest")

@@ -29,7 +29,6 @@ MAX_TEXT_SHOWN = 300
 
 
 def serialize_workflow(workflow: Workflow) -> dict[str, Any]:
-    """Return the JSON representation of a workflow."""
     from agents.assignments import list_agent_slugs
 
     names = ("name", "description", "source", "enabled", "version", "digest", "state")

@@ -49,13 +49,11 @@ class ElicitationOrigin:
 
 
 def build_page_path(elicitation: ElicitationRequest) -> str:
-    """Return the path of the request's page in the admin."""
     # Not by `reverse`: listing them must not load the whole admin.
     return f"/admin/agents/elicitationrequest/{elicitation.pk}/change/"
 
 
 def build_page_url(elicitation: ElicitationRequest) -> str:
-    """Return the absolute URL of the request's page."""
     return f"{settings.BONOBOT_URL}{build_page_path(elicitation)}"
 
 

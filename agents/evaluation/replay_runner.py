@@ -131,7 +131,6 @@ class ReplaySteps:
 
     @property
     def last_turn(self) -> int:
-        """The number of the last turn."""
         return self.steps[-1].turn if self.steps else 0
 
     @property
@@ -140,7 +139,6 @@ class ReplaySteps:
         return build_transcript(self.steps, self.decisions)
 
     def add_step(self, kind: str, payload: dict[str, Any], **fields: Any) -> Step:
-        """Append a step."""
         values = {"state": Step.State.DONE, "call_id": uuid4(), **fields}
         step = Step(seq=len(self.steps) + 1, kind=kind, payload=payload, **values)
         self.steps.append(step)
@@ -349,7 +347,6 @@ def _build_turn_payload(
     reservation: ModelReservation,
     cost: int,
 ) -> dict[str, Any]:
-    """Return the payload of a turn's step."""
     return {
         "text": reply.text,
         "message": reply.message,

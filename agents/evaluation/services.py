@@ -302,7 +302,6 @@ def create_recording(principal: Principal, session: Session) -> Recording:
 
 
 def delete_recording(principal: Principal, recording: Recording) -> None:
-    """Delete a recording with its replays."""
     principal.require(Action.MANAGE_AGENTS)
     with record_change(
         organization_id=recording.organization_id,

@@ -43,7 +43,6 @@ class LabelSource:
 
     @property
     def call_id(self) -> UUID | None:
-        """The id of the first call."""
         return self.calls[0].pk if self.calls else None
 
     @property
@@ -115,7 +114,6 @@ def _list_preceding_calls(approval: Approval) -> Any:
 
 
 def parse_labels(row: AuditRow) -> set[str]:
-    """Return the names of a call's labels."""
     return set(json.loads(row.opened).get("details", {}).get("labels", ()))
 
 

@@ -42,7 +42,6 @@ class ResultFrame:
     sanitized: Mapping[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the frame as stored with the step."""
         return asdict(self)
 
 

@@ -36,7 +36,6 @@ def estimate_tokens(
 
 
 def count_tokens(text: str) -> int:
-    """Return the approximate number of tokens of a text."""
     return -(-len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)
 
 

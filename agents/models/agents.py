@@ -46,7 +46,6 @@ class AgentQuerySet(GovernedQuerySet):
     """Filters for agents."""
 
     def enabled(self) -> "AgentQuerySet":
-        """Keep enabled agents."""
         return self.filter(enabled=True)
 
     def visible_to(self, principal: Principal) -> "AgentQuerySet":

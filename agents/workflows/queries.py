@@ -21,7 +21,6 @@ def list_steps(run: WorkflowRun) -> list[dict[str, Any]]:
 
 
 def serialize_run(run: WorkflowRun) -> dict[str, Any]:
-    """Return a run as JSON values."""
     session = run.session
     return {
         "id": str(run.pk),

@@ -71,7 +71,6 @@ def parse_source(source: str) -> Any:
 
 
 def build_definition(workflow: Workflow) -> WorkflowDefinition:
-    """Return the parsed definition of a stored workflow."""
     return parse_workflow(workflow.definition)
 
 
@@ -265,7 +264,6 @@ def require_startable(workflow: Workflow, inputs: Mapping[str, Any]) -> Agent:
 def create_run(
     session: Session, workflow: Workflow, inputs: Mapping[str, Any], origin: RunOrigin
 ) -> WorkflowRun:
-    """Create the workflow run of a new session."""
     run: WorkflowRun = WorkflowRun.objects.create(
         organization_id=session.organization_id,
         session=session,

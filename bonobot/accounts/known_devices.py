@@ -55,5 +55,4 @@ def find_device(request: HttpRequest, username: str) -> str:
 
 
 def _compute_password_stamp(user: User) -> str:
-    """Return a value that changes with the password."""
     return str(user.get_session_auth_hash())[:16]

@@ -62,7 +62,6 @@ token, in the admin or with `bonobot tokens create`.
 
 
 def render_roles_page() -> str:
-    """Return the roles page as Markdown."""
     roles = list(Role)
     lines = [
         PAGE_INTRODUCTION,

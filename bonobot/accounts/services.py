@@ -170,7 +170,6 @@ def _require_platform_admin(principal: Principal) -> None:
 
 
 def has_other_owner(member: Membership) -> bool:
-    """Return whether the member's organization has another owner."""
     owners = Membership.objects.filter(organization=member.organization_id, role=Role.OWNER)
     return bool(owners.exclude(pk=member.pk).exists())
 

@@ -117,7 +117,6 @@ class ReadinessReport:
 
     @property
     def failed(self) -> frozenset[str]:
-        """The names of the parts that failed."""
         return frozenset(part.name for part in self.parts if part.state == "failed")
 
     @property

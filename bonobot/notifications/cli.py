@@ -68,7 +68,6 @@ def _save_channel(
 
 
 def _collect_channel_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the given options."""
     values = {
         "addresses": options.email,
         "url": expand_variables(options.url, "--url") if options.url else None,
@@ -156,7 +155,6 @@ MAX_LISTED = 100
 
 
 def serialize_notification(notice: Notification) -> dict[str, Any]:
-    """Return a notification for JSON output."""
     return {
         "id": str(notice.pk),
         "channel": notice.channel.name,

@@ -152,7 +152,6 @@ class DefinitionRow:
 
     @property
     def risk(self) -> ToolRisk:
-        """The group of a tool."""
         return find_tool_risk(self.labels, self.row.payload)
 
     @property
@@ -171,7 +170,6 @@ class DefinitionRow:
 
     @property
     def advice_tone(self) -> str:
-        """The tone of the advice."""
         if self.safe:
             return "good"
         return "bad" if self.held or self.risk == ToolRisk.DESTRUCTIVE else "warn"
@@ -210,7 +208,6 @@ class DefinitionGroup:
 
 
 def build_definition_row(row: Definition, label_context: LabelContext) -> DefinitionRow:
-    """Return a definition prepared for the page."""
     suggested_labels = suggest_labels(row, label_context)
     payload = row.payload if isinstance(row.payload, dict) else {}
     annotations = payload.get("annotations")
@@ -270,7 +267,6 @@ def show_tools(visit: ObjectRequest) -> HttpResponseBase:
 
 @ServerAdmin.add_page("resources", _("Resources"), order=21)
 def show_resources(visit: ObjectRequest) -> HttpResponseBase:
-    """Show the resources and resource templates."""
     return _render_definitions(visit, RESOURCES)
 
 
@@ -282,7 +278,6 @@ def show_prompts(visit: ObjectRequest) -> HttpResponseBase:
 
 @ServerAdmin.add_page("definitions", parent_tab="change")
 def show_definitions(visit: ObjectRequest) -> HttpResponseBase:
-    """Show definitions of all kinds."""
     return _render_definitions(visit, tuple(Definition.Kind))
 
 
@@ -494,7 +489,6 @@ def _parse_uuid(text: str) -> UUID:
 
 
 def _build_argument_rows(arguments: Any) -> list[SchemaRow]:
-    """Return a prompt's arguments as schema rows."""
     entries = (
         [entry for entry in arguments if isinstance(entry, dict)]
         if isinstance(arguments, list)
@@ -522,7 +516,6 @@ def _add_success_message(request: HttpRequest, text: str, **values: Any) -> None
 
 @ServerAdmin.add_page("arguments")
 def show_arguments(visit: ObjectRequest) -> HttpResponseBase:
-    """Render the arguments of one definition as a fragment."""
     if not (definition_id := visit.request.GET.get("of")):
         return redirect_to_page(visit, "definitions")
     row = visit.object.definitions.get_or_404(visit.principal.organization_id, pk=definition_id)

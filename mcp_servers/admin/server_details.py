@@ -201,7 +201,6 @@ def _describe_package(server: Server) -> dict[str, Any] | None:
 
 
 def _build_fix_url(visit: ObjectRequest, problem: Problem | None) -> str:
-    """Return the URL of the page where a problem can be fixed."""
     needs_sign_in = problem is not None and problem.code == "needs_reauth"
     secrets = needs_sign_in and visit.object.auth_type != Server.Auth.NONE
     return visit.url("credentials" if secrets else "configuration")
@@ -282,7 +281,6 @@ class CredentialField:
 
     @property
     def field(self) -> str:
-        """The name of the form field."""
         return f"secret-{self.secret.pk}"
 
 
@@ -404,7 +402,6 @@ def show_data_labels(visit: ObjectRequest) -> HttpResponseBase:
 
 @ServerAdmin.add_object_action("clear_data_labels", needs=Action.APPROVE_DEFINITIONS)
 def clear_data_labels(visit: ObjectRequest) -> HttpResponseBase | None:
-    """Clear the labels of the server's data."""
     clear_store_labels(visit.principal, visit.object)
     messages.success(visit.request, _t("Data labels cleared. Effective immediately."))
     return redirect_to_page(visit, "data_labels")

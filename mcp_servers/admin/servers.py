@@ -72,7 +72,6 @@ def add_discovery_messages(request: HttpRequest, attempts: Sequence[DiscoveryAtt
 
 
 def summarize_discovery(result: DiscoveryResult) -> str:
-    """Summarize a discovery in one sentence."""
     tools = len(result.tools)
     parts = [
         ngettext("%(n)d tool", "%(n)d tools", tools) % {"n": tools},
@@ -109,17 +108,14 @@ POOL_DESTINATION = ServerDestination(
 
 
 def add_pool_server(request: HttpRequest) -> HttpResponseBase:
-    """Add a server by form."""
     return add_by_form(request, resolve_principal(request), POOL_DESTINATION)
 
 
 def choose_pool_preset(request: HttpRequest) -> HttpResponseBase:
-    """Choose a preset for a pool server."""
     return choose_preset(request, resolve_principal(request), POOL_DESTINATION)
 
 
 def add_pool_server_by_preset(request: HttpRequest, slug: str) -> HttpResponseBase:
-    """Add a pool server from a preset."""
     return add_by_preset(request, resolve_principal(request), POOL_DESTINATION, slug)
 
 
@@ -167,7 +163,6 @@ class PendingReviewFilter(DropdownFilter):
     parameter_name = "waiting"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the choices."""
         return [("yes", _("definitions pending review")), ("no", _("no pending definitions"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Server]) -> QuerySet[Server]:
@@ -185,11 +180,9 @@ class ServerScopeFilter(DropdownFilter):
     parameter_name = "scope"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the choices."""
         return [("pool", _("the organization")), ("private", _("one agent"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Server]) -> QuerySet[Server]:
-        """Filter by the chosen scope."""
         in_pool = Q(scope_id=F("organization_id"))
         return {"pool": queryset.filter(in_pool), "private": queryset.exclude(in_pool)}.get(
             self.value(), queryset
@@ -262,7 +255,6 @@ class ServerAdmin(TabbedAdmin):
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> Any:
-        """Show ServerForm."""
         return add_pool_server(request)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Server]:
@@ -368,7 +360,6 @@ class ServerAdmin(TabbedAdmin):
 
     @display(description=_("enabled"), ordering="enabled")
     def switch(self, server: Server) -> str:
-        """Return the enable switch."""
         return render_to_string("admin/servers/switch.html", {"server": server})
 
     # -- Bulk actions ----------------------------------------------------------------------------
@@ -400,7 +391,6 @@ class ServerAdmin(TabbedAdmin):
     def enable_chosen(
         self, request: HttpRequest, queryset: QuerySet[Server]
     ) -> HttpResponseBase | None:
-        """Enable the chosen servers."""
         servers = list(queryset)
         if len(servers) > bulk_actions.IMMEDIATE_LIMIT:
             return bulk_actions.start_job_and_redirect(request, BulkJob.Kind.ENABLE, servers)
@@ -467,13 +457,11 @@ class ServerAdmin(TabbedAdmin):
 
 
 def render_status_badge(server: Server) -> SafeString:
-    """Return the server's status as a badge."""
     context = {"server": server}
     return render_to_string("admin/servers/state.html", context)
 
 
 def _query_definitions() -> DefinitionQuerySet:
-    """Return the definitions of the outer query's server."""
     definitions: DefinitionQuerySet = Definition.objects.filter(server=OuterRef("pk")).order_by()
     return definitions
 

@@ -177,7 +177,6 @@ class ServerView(ResourceView):
         return server
 
     def build_server_response(self, server: Server, *, status: int = 200) -> Response:
-        """Return the response with the server's current state."""
         rows = add_server_annotations(Server.objects.filter(pk=server.pk), tools=True)
         return self.respond_row(rows.get(), ServerDetailSerializer, status=status)
 

@@ -140,7 +140,6 @@ def collect_price_options(options: argparse.Namespace) -> dict[str, int | None]:
 
 
 def add_client_capability_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options for client capabilities."""
     parser.add_argument(
         "--sampling",
         choices=Server.Sampling.values,

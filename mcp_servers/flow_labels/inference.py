@@ -208,7 +208,6 @@ def _can_send(clues: ToolClues, payload: Mapping[str, Any], context: LabelContex
 
 
 def _infer_answer_labels(clues: ToolClues) -> set[FlowLabel]:
-    """Return the labels of the answer."""
     if clues.can_run_code and not clues.is_browser_tool:
         return {*READ_DATA_LABELS}
     if clues.is_browser_tool:

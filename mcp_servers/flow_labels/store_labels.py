@@ -39,7 +39,6 @@ class WrittenLabels:
 
 @lru_cache(maxsize=4096)
 def build_store_key(organization_id: UUID, server_id: UUID) -> str:
-    """Return the key of a server's store in the ledger."""
     return f"flow:{organization_id}:server:{server_id}"
 
 

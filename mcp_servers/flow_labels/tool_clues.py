@@ -112,7 +112,6 @@ class ToolClues:
 
     @cached_property
     def argument_words(self) -> frozenset[str]:
-        """Return the words of the argument names."""
         return frozenset(word for name in self.arguments for word in split_argument_name(name))
 
     @cached_property
@@ -236,7 +235,6 @@ def split_words(text: str) -> list[str]:
 
 
 def singularize(word: str) -> str:
-    """Return the singular of a word."""
     if word.endswith("ies") and len(word) > 4:
         return f"{word[:-3]}y"
     if word.endswith(("sses", "xes", "ches", "shes")) or word in ("aliases", "statuses"):

@@ -62,7 +62,6 @@ def record_success(server: Server, kind: str, declarations: ServerDeclarations) 
 
 @transaction.atomic
 def record_contact(server: Server, kind: str, latency_ms: int, **columns: Any) -> None:
-    """Record that the server answered."""
     lock_rows(Server.objects.filter(pk=server.pk))
     now = timezone.now()
     record_unmonitored_period(server, now)

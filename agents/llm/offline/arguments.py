@@ -253,7 +253,6 @@ def find_lone_slot(slots: Iterable[ParameterSlot]) -> ParameterSlot | None:
 
 
 def fill_arguments(tool: ToolSpec, text: str, context: MessageContext) -> PartialCall:
-    """Fill a tool's arguments from a message."""
     return _ArgumentFiller(tool, text[:MAX_TEXT], context).fill_slots()
 
 

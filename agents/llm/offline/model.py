@@ -599,5 +599,4 @@ def _build_reply(
 
 
 def _count_answer_tokens(text: str, calls: Sequence[ToolCall]) -> int:
-    """Return the token count of an answer."""
     return count_tokens(text) + sum(count_tokens(call.name + call.raw_arguments) for call in calls)

@@ -132,7 +132,6 @@ def render_command(tool: ToolSpec, known_arguments: dict[str, Any]) -> str:
 
 
 def build_sample(slot: ParameterSlot) -> Any:
-    """Return a sample value for a slot."""
     if slot.choices:
         return slot.choices[0]
     if slot.default is not UNSET:

@@ -112,7 +112,6 @@ def extract_content_stems(text: str) -> list[str]:
 
 
 def list_synonyms(term: str) -> Iterable[str]:
-    """Return the synonyms of a stem."""
     return SYNONYM_STEMS.get(term, ())
 
 

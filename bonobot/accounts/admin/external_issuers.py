@@ -142,11 +142,9 @@ class IssuerAdmin(ServiceFormAdmin):
         return issuer
 
     def delete_model(self, request: HttpRequest, obj: Issuer) -> None:
-        """Delete the issuer with the service."""
         external_issuers.delete_issuer(self.get_principal(request), obj)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Issuer]) -> None:
-        """Delete each issuer with the service."""
         for issuer in queryset:
             external_issuers.delete_issuer(self.get_principal(request), issuer)
 

@@ -156,11 +156,9 @@ class IdentityProviderAdmin(ServiceFormAdmin):
         return provider
 
     def delete_model(self, request: HttpRequest, obj: Provider) -> None:
-        """Delete the provider with the service."""
         sso.delete_provider(self.get_principal(request), obj)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Provider]) -> None:
-        """Delete each provider with the service."""
         for provider in queryset:
             sso.delete_provider(self.get_principal(request), provider)
 

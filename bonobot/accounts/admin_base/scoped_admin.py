@@ -46,7 +46,6 @@ class BoundedPaginator(Paginator):
 
     @cached_property
     def count(self) -> int:
-        """Return the number of rows that can be listed."""
         return min(self._counted, self.limit)
 
     @property
@@ -180,7 +179,6 @@ class ScopedAdmin(ModelAdmin):
 
     @display(description=_("created"), ordering="created_at")
     def made_at(self, row: Any) -> Any:
-        """Return when the row was created."""
         return ago(row.created_at)
 
     # -- Forms: show problems of services at their field ----------------------------------------
@@ -209,7 +207,6 @@ class ScopedAdmin(ModelAdmin):
             return response
 
     def formfield_for_choice_field(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """Return the field of a column with choices."""
         if db_field.name not in self.radio_fields:
             kwargs.setdefault("widget", Select())
         return super().formfield_for_choice_field(db_field, request, **kwargs)

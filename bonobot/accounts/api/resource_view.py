@@ -73,12 +73,10 @@ class ResourceView(GenericAPIView):
 
     @property
     def principal(self) -> Principal:
-        """The principal of the request."""
         return resolve_principal(self.request)
 
     @property
     def organization_id(self) -> UUID:
-        """The id of the current organization."""
         return self.principal.organization_id
 
     def read_body(
@@ -263,14 +261,12 @@ class ResourceView(GenericAPIView):
 
 
 def list_required_actions(rule: Rule | None) -> tuple[Action, ...]:
-    """Return the actions of a rule, one of which is needed."""
     if rule is None:
         return ()
     return rule if isinstance(rule, tuple) else (rule,)
 
 
 def format_allowed_roles(actions: tuple[Action, ...]) -> str:
-    """Return the roles that may perform one of these actions, as text."""
     roles = [role for action in actions for role in ALLOWED_ROLES[action].split(", ")]
     return ", ".join(dict.fromkeys(roles)) or "none"
 

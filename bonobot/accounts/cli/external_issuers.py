@@ -24,7 +24,6 @@ CLEARABLE_FIELDS = {"scopes": "scopes", "agents": "agent_ids", "roles": "roles"}
 
 
 def serialize_issuer(issuer: Issuer) -> dict[str, Any]:
-    """Return an issuer as JSON data."""
     names = ("name", "url", *TEXT_FIELDS, "roles", "scopes", "calls_per_minute", *FLAG_FIELDS)
     values = {name: getattr(issuer, name) for name in names}
     return {"id": str(issuer.pk), **values, "agents": issuer.agent_ids}

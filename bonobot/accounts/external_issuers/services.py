@@ -54,7 +54,6 @@ def update_issuer(principal: Principal, issuer: Issuer, **values: Any) -> None:
 
 
 def delete_issuer(principal: Principal, issuer: Issuer) -> None:
-    """Delete an issuer."""
     principal.require(Action.MANAGE_ISSUERS)
     with _record_change(principal, issuer, "external_issuer_deleted", {"url": issuer.url}):
         issuer.delete()

@@ -14,7 +14,6 @@ _build: ExtensionPoint[TokenSnippetsBuilder] = ExtensionPoint(
 
 
 def register_token_snippets(build: TokenSnippetsBuilder) -> None:
-    """Register the builder of client snippets."""
     _build.register(build)
 
 

@@ -167,7 +167,6 @@ def parse_token(text: str) -> tuple[str, str]:
 
 
 def generate_token_key() -> str:
-    """Return a public key for a new token."""
     return secrets.token_hex(6)
 
 
@@ -217,7 +216,6 @@ def update_last_used(token_id: UUID) -> None:
 
 
 def build_invalid_token_error() -> InvalidToken:
-    """Return the error for an unusable token."""
     return InvalidToken(
         "This token is unknown, revoked, expired, or not allowed from this IP address.",
         remedy="Create a new one: `bonobot tokens create NAME --role ROLE`.",

@@ -242,7 +242,6 @@ def build_layout_context(request: HttpRequest) -> dict[str, Any]:
 @login_not_required
 @require_POST
 def cancel_sign_in(request: HttpRequest) -> HttpResponseBase:
-    """Cancel a sign-in, or sign out."""
     logout(request)
     return HttpResponseRedirect(reverse("admin:login"))
 

@@ -19,5 +19,4 @@ class JSONContentNegotiation(BaseContentNegotiation):
     def select_renderer(
         self, request: Request, renderers: Any, format_suffix: str | None = None
     ) -> tuple[Any, str]:
-        """Return the only renderer."""
         return renderers[0], renderers[0].media_type

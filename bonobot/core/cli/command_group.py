@@ -86,7 +86,6 @@ class CommandContext:
 
     @cached_property
     def out(self) -> "Console":
-        """The console of stdout."""
         if self._stdout.isatty():
             return _build_console(self._stdout, no_color=self._no_color)
         return _build_console(
@@ -95,7 +94,6 @@ class CommandContext:
 
     @cached_property
     def err(self) -> "Console":
-        """The console of stderr."""
         return _build_console(self._stderr, no_color=self._no_color)
 
     @property
@@ -137,7 +135,6 @@ class CommandContext:
             self.out.print(self._complete_commands(text), markup=False)
 
     def _complete_commands(self, text: str) -> str:
-        """Return the text with the organization of this command in the commands that it names."""
         if self._org is None:
             return text
         option = f" --org {self._org}"
@@ -153,7 +150,6 @@ class CommandContext:
             self.err.print(self._complete_commands(text), markup=False)
 
     def show_spinner(self, text: str) -> AbstractContextManager[Any]:
-        """Show a spinner on a terminal."""
         if self.as_json or not self.err.is_terminal:
             return nullcontext()
         return self.err.status(text)

@@ -51,7 +51,6 @@ class RenderedPage:
 
     @property
     def anchors(self) -> frozenset[str]:
-        """The anchors of all sections."""
         return frozenset(heading.anchor for heading in self.headings)
 
 
@@ -64,7 +63,6 @@ class NavigationSection:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of its pages."""
         return frozenset(name for _title, name in self.pages)
 
 
@@ -85,7 +83,6 @@ def find_files() -> Mapping[str, Path]:
 
 
 def is_image(name: str) -> bool:
-    """Return whether a name is that of an image."""
     return Path(name).suffix in IMAGE_TYPES
 
 

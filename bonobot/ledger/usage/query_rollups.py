@@ -106,7 +106,6 @@ def select_busiest(
 def _bound_unseen_calls(
     candidates: Sequence[BusiestSubject], per_step: int
 ) -> Mapping[datetime, int]:
-    """Return the maximum calls of any other subject in each step."""
     counts = Counter(candidate.begins for candidate in candidates)
     bounds = dict.fromkeys(counts, 0)
     for candidate in candidates:
@@ -143,7 +142,6 @@ class ReportSpan:
     grain: Grain
 
     def contains(self, moment: datetime) -> bool:
-        """Return whether the span contains a time."""
         return self.since <= moment and (self.until is None or moment < self.until)
 
     def to_days_if_whole(self) -> "ReportSpan":
@@ -153,7 +151,6 @@ class ReportSpan:
         return replace(self, grain="day") if is_whole else self
 
     def expand_to_days(self) -> "ReportSpan":
-        """Return the span expanded to whole days."""
         return ReportSpan(truncate_time(self.since, "day"), self.until, "day")
 
 
@@ -352,7 +349,6 @@ def _load_common_summed_since() -> datetime | None:
 
 
 def sum_lines(lines: Iterable[UsageLine]) -> UsageLine:
-    """Return the sum of lines."""
     total = UsageLine()
     for line in lines:
         total.add_line(line)
